@@ -1,7 +1,8 @@
-//! Chunks against streams (RFC 8166 section 3.4): which part of a message is where.
+//! Chunks and their positions in an RPC message (RFC 8166 section 3.4).
 //!
-//! Two offsets must be told apart. A Read chunk's *position* counts in the unreduced stream, as if every chunk and
-//! its XDR padding were there. A payload's *head offset* ([`millrace_xdr::Payload::position`]) counts in the reduced stream.
+//! There are two kinds of offset. The *position* of a Read chunk counts in the unreduced stream, which
+//! includes all chunks and their XDR padding. The *head offset* of a payload
+//! ([`millrace_xdr::Payload::position`]) counts in the reduced stream.
 
 use millrace_rdma::{Segment, SteeringTag};
 use millrace_xdr::{Message, pad};
@@ -9,17 +10,18 @@ use smallvec::SmallVec;
 
 use crate::header::{Chunk, Lists, ReadSegment};
 
-/// Bytes of all segments of a chunk.
+/// Total bytes of a chunk's segments.
 pub(crate) fn capacity(segments: &[Segment]) -> u64 {
     segments.iter().map(|s| u64::from(s.length)).sum()
 }
 
-/// The segments of a chunk, with those that follow one another under one tag taken together, and empty ones left out.
+/// The segments of a chunk. Adjacent segments with the same tag are merged, and empty segments are removed.
 ///
-/// A tag names one range of memory, in which tagged offsets are contiguous (RFC 5040 section 1.3; the R_key and virtual
-/// address of InfiniBand), so one RDMA operation may go through what a requester names page by page. That is one
-/// operation on its way instead of many: over distance their number is what counts (WAN 2008 section 2.3).
-pub(crate) fn joined(segments: impl Iterator<Item = Segment>) -> impl Iterator<Item = Segment> {
+/// A tag names one range of memory with contiguous tagged offsets (RFC 5040 section 1.3; R_key and virtual
+/// address in InfiniBand), so one RDMA operation can cover segments that a requester lists page by page.
+/// Fewer operations are then in flight, which determines the throughput on high-latency links (WAN 2008
+/// section 2.3).
+pub(crate) fn merged(segments: impl Iterator<Item = Segment>) -> impl Iterator<Item = Segment> {
     let mut rest = segments.filter(|s| s.length > 0).peekable();
     std::iter::from_fn(move || {
         let mut all = rest.next()?;
@@ -30,15 +32,15 @@ pub(crate) fn joined(segments: impl Iterator<Item = Segment>) -> impl Iterator<I
     })
 }
 
-/// Whether `b` begins where `a` ends, and both are not too long for one segment.
+/// Whether `b` begins at the end of `a`, and both together fit in one segment.
 fn follows(a: &Segment, b: &Segment) -> bool {
     a.handle == b.handle
         && a.offset.checked_add(a.length.into()) == Some(b.offset)
         && a.length.checked_add(b.length).is_some()
 }
 
-/// `chunk` as it is returned when `len` bytes were written into it: filled in order, each length replaced by what
-/// was really written (RFC 8166 section 3.4.6); zero lengths throughout say that it was not used.
+/// The segments of `chunk` with the lengths that a reply returns after `len` bytes were written in segment
+/// order (RFC 8166 section 3.4.6). All lengths are zero for an unused chunk.
 pub(crate) fn filled(chunk: &[Segment], len: usize) -> Chunk {
     let mut left = len as u64;
     let fill = |s: &Segment| {
@@ -49,14 +51,14 @@ pub(crate) fn filled(chunk: &[Segment], len: usize) -> Chunk {
     chunk.iter().map(fill).collect()
 }
 
-/// The one tag that a Send with Invalidate may name: that of all the call's segments, if they share one.
+/// The tag that a Send with Invalidate may name: the common tag of all segments of the call, if there is one.
 pub(crate) fn common_tag(lists: &Lists) -> Option<SteeringTag> {
     let mut segments = lists.segments();
     let first = segments.next()?.handle;
     segments.all(|s| s.handle == first).then_some(first)
 }
 
-/// Where the Read chunk of each payload belongs in the unreduced stream.
+/// Positions of the payloads' Read chunks in the unreduced stream.
 pub(crate) fn positions(message: &Message) -> impl Iterator<Item = usize> + '_ {
     let mut before = 0;
     message.payloads.iter().map(move |p| {
@@ -66,7 +68,7 @@ pub(crate) fn positions(message: &Message) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// One Read chunk of a call: segments of one position.
+/// One Read chunk of a call: the segments with one position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReadChunk<'a> {
     pub(crate) position: u32,
@@ -86,16 +88,17 @@ pub(crate) fn read_chunks(sorted: &[ReadSegment]) -> impl Iterator<Item = ReadCh
         .map(|segments| ReadChunk { position: segments[0].position, segments })
 }
 
-/// The head offsets of the chunks that are not the Position-Zero chunk, in order; chunks without bytes are left out.
-/// `head_len` is the length of the reduced stream.
+/// Head offsets of all chunks except the Position-Zero chunk, in order, without empty chunks. `head_len` is
+/// the length of the reduced stream in bytes.
 ///
 /// # Errors
-/// When a chunk lies inside the one before, directly behind it (no length word between), or beyond the stream.
+/// A chunk overlaps its predecessor, follows it without a length word between them, or lies beyond the
+/// stream.
 pub(crate) fn head_offsets(
     sorted: &[ReadSegment],
     head_len: u64,
-) -> Result<SmallVec<[HeadOffset; 2]>, &'static str> {
-    let mut out: SmallVec<[HeadOffset; 2]> = SmallVec::new();
+) -> Result<SmallVec<[PayloadPosition; 2]>, &'static str> {
+    let mut out: SmallVec<[PayloadPosition; 2]> = SmallVec::new();
     let mut before = 0_u64;
     for chunk in read_chunks(sorted).filter(|c| c.position != 0 && c.len() > 0) {
         let at = u64::from(chunk.position).checked_sub(before).ok_or("a Read chunk inside another")?;
@@ -105,18 +108,18 @@ pub(crate) fn head_offsets(
         if at > head_len {
             return Err("a Read chunk beyond the message");
         }
-        out.push(HeadOffset { at: at as usize, len: chunk.len() });
+        out.push(PayloadPosition { at: at as usize, len: chunk.len() });
         before += chunk.len().next_multiple_of(4);
     }
     Ok(out)
 }
 
-/// A Read chunk's place in the reduced stream.
+/// Position of a Read chunk in the reduced stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HeadOffset {
-    /// The head offset.
+pub(crate) struct PayloadPosition {
+    /// Head offset in bytes.
     pub(crate) at: usize,
-    /// Bytes of the chunk.
+    /// Length of the chunk in bytes.
     pub(crate) len: u64,
 }
 
@@ -135,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_filled_in_order_and_to_the_byte() {
+    fn chunks_are_filled_in_order_to_the_exact_byte() {
         let chunk = [seg(10), seg(0), seg(5), seg(7)];
         let lens = |n| filled(&chunk, n).iter().map(|s| s.length).collect::<Vec<_>>();
         assert_eq!(lens(0), [0, 0, 0, 0]);
@@ -146,11 +149,11 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_follow_one_another_under_one_tag_are_one() {
+    fn adjacent_segments_with_one_tag_are_merged() {
         let at = |handle, offset, length| Segment { handle: SteeringTag(handle), length, offset };
-        let joined = |s: &[Segment]| joined(s.iter().copied()).collect::<Vec<_>>();
+        let merged = |s: &[Segment]| merged(s.iter().copied()).collect::<Vec<_>>();
         let pages: Vec<_> = (0..256).map(|i| at(7, 0x5000 + 4096 * i, 4096)).collect();
-        assert_eq!(joined(&pages), [at(7, 0x5000, 1 << 20)]);
+        assert_eq!(merged(&pages), [at(7, 0x5000, 1 << 20)]);
         // Another tag, a gap, an overlap, the wrong order, an end beyond 2^32 bytes or 2^64.
         for apart in [
             [at(7, 0, 10), at(8, 10, 10)],
@@ -160,25 +163,26 @@ mod tests {
             [at(7, 0, u32::MAX), at(7, u32::MAX.into(), 1)],
             [at(7, u64::MAX - 9, 10), at(7, 0, 10)],
         ] {
-            assert_eq!(joined(&apart), apart);
+            assert_eq!(merged(&apart), apart);
         }
-        // Empty segments say nothing.
-        assert_eq!(joined(&[at(7, 0, 10), at(9, 3, 0), at(7, 10, 5)]), [at(7, 0, 15)]);
-        assert_eq!(joined(&[at(7, 0, 0)]), []);
+        // Empty segments are ignored.
+        assert_eq!(merged(&[at(7, 0, 10), at(9, 3, 0), at(7, 10, 5)]), [at(7, 0, 15)]);
+        assert_eq!(merged(&[at(7, 0, 0)]), []);
     }
 
     #[test]
     fn positions_count_in_the_unreduced_stream_with_padding() {
-        // Items of 5 bytes at head offset 8 and 3 bytes at head offset 12: 8, then 12 + 5 + 3 of padding.
+        // Items of 5 bytes at head offset 8 and of 3 bytes at head offset 12: positions 8 and 12 + 5 + 3 of
+        // padding.
         let offsets = head_offsets(&[read(8, 5), read(20, 3)], 12).unwrap();
         assert_eq!(offsets.iter().map(|o| o.at).collect::<Vec<_>>(), [8, 12]);
-        // The same when the requester put the padding into the chunk.
+        // The same if the requester included the padding in the chunk.
         let offsets = head_offsets(&[read(8, 5), read(8, 3), read(20, 3)], 12).unwrap();
         assert_eq!(offsets.iter().map(|o| o.at).collect::<Vec<_>>(), [8, 12]);
     }
 
     #[test]
-    fn only_a_tag_that_all_segments_share_may_be_invalidated() {
+    fn only_a_tag_common_to_all_segments_is_invalidated() {
         assert_eq!(common_tag(&Lists::default()), None);
         let mut lists = Lists { writes: smallvec![smallvec![seg(1), seg(2)]], ..Lists::default() };
         lists.reply = Some(smallvec![seg(3)]);
@@ -188,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_and_outlying_chunks_are_refused() {
+    fn overlapping_and_out_of_range_chunks_are_rejected() {
         assert!(head_offsets(&[read(8, 5), read(12, 3)], 100).is_err());
         assert!(head_offsets(&[read(8, 4), read(12, 3)], 100).is_err());
         assert!(head_offsets(&[read(104, 4)], 100).is_err());

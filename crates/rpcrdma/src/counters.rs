@@ -1,8 +1,8 @@
-//! Sets of counters that several connections may share.
+//! Counters that several connections may share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Defines a struct of counters and one of their values; both have the exposure of this end's memory beside them.
+/// Defines a struct of counters and its snapshot. Both include the exposure of this end's memory.
 macro_rules! counters {
     (
         $(#[doc = $live_doc:literal])+ $live:ident, $snapshot:ident:
@@ -15,16 +15,16 @@ macro_rules! counters {
             pub(crate) exposure: std::sync::Arc<millrace_rdma::ExposureMeter>,
         }
 
-        #[doc = concat!("The values of [`", stringify!($live), "`] at one moment.")]
+        #[doc = concat!("A snapshot of [`", stringify!($live), "`].")]
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct $snapshot {
             $($(#[doc = $doc])+ pub $name: u64,)*
-            /// Memory of this end that peers can reach, and for how long.
+            /// Exposure of this end's memory to peers.
             pub exposure: millrace_rdma::ExposureStats,
         }
 
         impl $live {
-            /// The values now.
+            /// Returns the current values.
             pub fn snapshot(&self) -> $snapshot {
                 $snapshot {
                     $($name: self.$name.load(std::sync::atomic::Ordering::Relaxed),)*

@@ -1,4 +1,4 @@
-//! The transport header (RFC 8166 section 4): the fixed part, the three chunk lists, and the error bodies.
+//! The transport header (RFC 8166 section 4): the fixed part, the three chunk lists and the error bodies.
 
 use std::{fmt, str::FromStr};
 
@@ -8,18 +8,18 @@ use smallvec::SmallVec;
 
 /// The protocol version (`rdma_vers`).
 pub(crate) const VERSION: u32 = 1;
-/// Bytes of the smallest message that is parsed as a call (RFC 8166 section 4.2 with three absent lists).
+/// Bytes of the smallest message that is decoded as a call (RFC 8166 section 4.2 with three absent lists).
 pub(crate) const MIN_CALL: usize = 28;
-/// Bytes of the smallest legal header but for RDMA_DONE, an ERR_CHUNK.
+/// Bytes of the smallest valid header except RDMA_DONE: an ERR_CHUNK.
 const MIN_HEADER: usize = 20;
 const FIXED: usize = 16;
-/// What RDMA_MSGP has before its lists.
+/// Bytes of the padding fields of RDMA_MSGP, which precede its lists.
 const PADDING: usize = 8;
-/// The largest alignment: a page.
+/// The largest alignment in bytes: a page.
 pub(crate) const MAX_ALIGN: u32 = 4096;
 /// Bytes of a segment.
 pub(crate) const SEGMENT: usize = 16;
-/// What a Read list entry, a Write chunk, a Reply chunk of one segment add to a header without chunks.
+/// Bytes that a Read list entry, a Write chunk or a Reply chunk, each with one segment, add to a header.
 pub(crate) const READ_ENTRY: usize = 8 + SEGMENT;
 pub(crate) const WRITE_CHUNK: usize = 8 + SEGMENT;
 pub(crate) const REPLY_CHUNK: usize = 4 + SEGMENT;
@@ -32,7 +32,8 @@ const RDMA_ERROR: u32 = 4;
 const ERR_VERS: u32 = 1;
 const ERR_CHUNK: u32 = 2;
 
-/// A head of so many bytes at most is copied behind its transport header: one piece costs less to send than two.
+/// Maximum length in bytes of a head that is copied after its transport header: one contiguous buffer costs
+/// less to send than two.
 const COPIED_HEAD: usize = 512;
 
 /// The segments of one Write or Reply chunk, or of one Read chunk.
@@ -41,30 +42,32 @@ pub type Chunk = SmallVec<[Segment; 2]>;
 /// One entry of a Read list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadSegment {
-    /// Offset of the item in the unreduced payload stream, a multiple of 4; equal in all segments of one chunk.
+    /// Offset of the item in the unreduced payload stream, a multiple of 4; the same in all segments of a
+    /// chunk.
     pub position: u32,
-    /// Where the bytes are.
+    /// The memory.
     pub segment: Segment,
 }
 
 /// The three chunk lists of a header.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lists {
-    /// The Read list; empty in every reply of the Read-Write design.
+    /// The Read list; empty in all replies of the Read-Write design.
     pub reads: SmallVec<[ReadSegment; 2]>,
-    /// The Write list: one item per Write chunk. A chunk without segments is *empty*: its result travels inline.
+    /// The Write list: one item per Write chunk. The result of an *empty* chunk, which has no segments, is
+    /// inline.
     pub writes: SmallVec<[Chunk; 1]>,
     /// The Reply chunk.
     pub reply: Option<Chunk>,
 }
 
 impl Lists {
-    /// Whether there is no chunk at all.
+    /// Whether the header has no chunks.
     pub fn is_empty(&self) -> bool {
         self.reads.is_empty() && self.writes.is_empty() && self.reply.is_none()
     }
 
-    /// Every segment of every list, in wire order.
+    /// The segments of all lists, in wire order.
     pub fn segments(&self) -> impl Iterator<Item = &Segment> {
         let writes = self.writes.iter().chain(&self.reply).flatten();
         self.reads.iter().map(|r| &r.segment).chain(writes)
@@ -77,30 +80,30 @@ impl Lists {
     }
 }
 
-/// What an RDMA_ERROR says (RFC 8166 section 4.5).
+/// The error that an RDMA_ERROR reports (RFC 8166 section 4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TransportError {
-    /// ERR_VERS: the responder speaks other versions only.
+    /// ERR_VERS: the responder does not support the version of the call.
     #[error("ERR_VERS: RPC-over-RDMA versions {low} to {high} only")]
     Version {
-        /// Lowest version.
+        /// Lowest supported version.
         low: u32,
-        /// Highest version.
+        /// Highest supported version.
         high: u32,
     },
-    /// ERR_CHUNK: the header or its chunks cannot be used, or the reply does not fit the chunks given.
+    /// ERR_CHUNK: the header or its chunks are invalid, or the reply is larger than the call's chunks.
     #[error("ERR_CHUNK: the peer cannot use this call's chunks")]
     Chunk,
 }
 
-/// How an RDMA_MSGP is padded (RFC 5666 section 3.7): before the first byte of each item that is not shorter than
-/// `threshold` so many bytes are inserted that it lies at a multiple of `align`, counted from the start of the Send.
-/// (RFC 5666 does not say from where to count; RFC 8166 calls the definition incomplete.) As text: `ALIGN:THRESHOLD`.
+/// Padding of an RDMA_MSGP (RFC 5666 section 3.7). Pad bytes align the first byte of each item of at least
+/// `threshold` bytes to a multiple of `align`, counted from the start of the Send. (RFC 5666 does not define
+/// the origin; RFC 8166 calls the definition incomplete.) As text: `ALIGN:THRESHOLD`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Padding {
-    /// Bytes; a multiple of 4 from 4 to 4096.
+    /// Alignment in bytes: a multiple of 4 from 4 to 4096.
     pub align: u32,
-    /// Bytes.
+    /// Minimum length in bytes of an aligned item.
     pub threshold: u32,
 }
 
@@ -120,7 +123,7 @@ impl FromStr for Padding {
         };
         numbers().filter(|p| is_alignment(p.align)).ok_or_else(|| {
             format!(
-                "{s:?} is no padding: use ALIGN:THRESHOLD in bytes, such as 512:1024, with ALIGN a multiple of 4 from 4 \
+                "invalid padding {s:?}: use ALIGN:THRESHOLD in bytes, such as 512:1024, with ALIGN a multiple of 4 from 4 \
                  to {MAX_ALIGN}"
             )
         })
@@ -132,31 +135,32 @@ fn is_alignment(align: u32) -> bool {
 }
 
 impl Padding {
-    /// The same for a stream behind a header of `origin` bytes.
+    /// The padding of a stream after a header of `origin` bytes.
     pub(crate) fn of_items(self, origin: usize) -> ItemPadding {
         ItemPadding { align: self.align as usize, threshold: self.threshold as usize, origin }
     }
 }
 
-/// What follows the fixed part (`rdma_proc`).
+/// The message type (`rdma_proc`) and its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Body {
     /// RDMA_MSG: the (reduced) RPC message follows the header.
     Msg(Lists),
-    /// RDMA_NOMSG: the RPC message travels by chunk.
+    /// RDMA_NOMSG: chunks convey the RPC message.
     NoMsg(Lists),
-    /// RDMA_MSGP, of the Read-Read design (RFC 5666 section 3.7): as RDMA_MSG, and long items of the message that follows
-    /// are preceded by pad bytes.
+    /// RDMA_MSGP, of the Read-Read design (RFC 5666 section 3.7): as RDMA_MSG, with pad bytes before the long
+    /// items of the message.
     PaddedMsg(Padding, Lists),
-    /// RDMA_DONE, of the Read-Read design (RFC 5666 section 3.8): the sender has read the chunks of the reply.
+    /// RDMA_DONE, of the Read-Read design (RFC 5666 section 3.8): the requester has read the chunks of the
+    /// reply.
     Done,
     /// RDMA_ERROR.
     Error(TransportError),
 }
 
 impl Body {
-    /// The lists, the message's inline part, and how that is padded: `message` is what was received, with a header of
-    /// `at` bytes. What follows an RDMA_NOMSG header is not part of any message and is not looked at.
+    /// Splits the body into the lists, the inline part of the message, and its padding. `message` is the
+    /// received Send, with a header of `at` bytes. Bytes after an RDMA_NOMSG header are ignored.
     pub(crate) fn into_parts(self, at: usize, message: &View) -> (Lists, Option<View>, Option<ItemPadding>) {
         let inline = || Some(message.slice(at, message.len() - at));
         match self {
@@ -173,55 +177,55 @@ impl Body {
 pub struct Header {
     /// XID of the RPC message.
     pub xid: u32,
-    /// Version: 1, or in an error what the offender sent.
+    /// Version: 1, or in an error the version of the rejected call.
     pub vers: u32,
-    /// Credits wanted (call) or granted (reply).
+    /// Credits requested (call) or granted (reply).
     pub credits: u32,
-    /// The rest.
+    /// Message type and its fields.
     pub body: Body,
 }
 
-/// Why bytes are not a header.
+/// A transport header that cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// Too short to be parsed; dropped without an answer.
+    /// The message is shorter than a header; it is dropped without a reply.
     #[error("{0} bytes are too short for an RPC-over-RDMA header")]
     Short(usize),
-    /// Another protocol version; answered with ERR_VERS.
+    /// Unsupported version; the reply is ERR_VERS.
     #[error("RPC-over-RDMA version {vers} (xid {xid:#010x})")]
     Version {
-        /// The message's XID.
+        /// XID of the message.
         xid: u32,
-        /// The version it claims.
+        /// Version of the message.
         vers: u32,
     },
-    /// Malformed; a call is answered with ERR_CHUNK, a reply is dropped.
+    /// Malformed header; a call is answered with ERR_CHUNK, a reply is dropped.
     #[error("bad RPC-over-RDMA header (xid {xid:#010x}): {what}")]
     Malformed {
-        /// The message's XID.
+        /// XID of the message.
         xid: u32,
-        /// What is wrong.
+        /// Reason.
         what: &'static str,
     },
-    /// An RDMA_ERROR that cannot be understood; dropped (RFC 8166 section 4.5).
+    /// RDMA_ERROR with an unknown error code; dropped (RFC 8166 section 4.5).
     #[error("RDMA_ERROR of an unknown kind (xid {xid:#010x})")]
     UnknownError {
-        /// The message's XID.
+        /// XID of the message.
         xid: u32,
     },
 }
 
 impl Header {
-    /// A version 1 header.
+    /// Creates a header of version 1.
     pub fn new(xid: u32, credits: u32, body: Body) -> Self {
         Self { xid, vers: VERSION, credits, body }
     }
 
-    /// Reads the header at the start of `bytes` and gives it with its length; lists with more than `max_segments`
-    /// segments in all are refused, before anything is kept of them.
+    /// Decodes the header at the start of `bytes`. Returns the header and its length in bytes.
     ///
     /// # Errors
-    /// [`HeaderError`].
+    /// The header is too short, malformed or of another version, or its lists have more than `max_segments`
+    /// segments in total.
     pub fn decode(bytes: &[u8], max_segments: usize) -> Result<(Self, usize), HeaderError> {
         let short = |_: XdrError| HeaderError::Short(bytes.len());
         let mut d = Decoder::from_bytes(bytes);
@@ -250,7 +254,7 @@ impl Header {
         Ok((Self { xid, vers, credits, body }, d.position()))
     }
 
-    /// Bytes of the encoded header.
+    /// Length of the encoded header in bytes.
     pub fn encoded_len(&self) -> usize {
         FIXED
             + match &self.body {
@@ -262,10 +266,10 @@ impl Header {
             }
     }
 
-    /// Writes the header to the start of `out` and gives its length.
+    /// Encodes the header at the start of `out` and returns its length in bytes.
     ///
     /// # Panics
-    /// When `out` is shorter than [`Self::encoded_len`]: a bug of the caller.
+    /// `out` is shorter than [`Self::encoded_len`].
     pub fn encode(&self, out: &mut [u8]) -> usize {
         let mut w = Writer { out, at: 0 };
         let proc = match &self.body {
@@ -292,21 +296,21 @@ impl Header {
         w.at
     }
 
-    /// The Send of this header alone.
+    /// Builds a Send of the header without an RPC message.
     ///
     /// # Errors
-    /// When `arena` has no room.
-    pub(crate) fn alone(&self, arena: &Arena) -> Result<Views, OutOfMemory> {
+    /// The arena has no memory.
+    pub(crate) fn without_message(&self, arena: &Arena) -> Result<Views, OutOfMemory> {
         let mut b = arena.alloc(self.encoded_len())?;
         self.encode(&mut b);
         Ok(b.freeze().into())
     }
 
-    /// The Send of this header and of an RPC message behind it, whose XID becomes the header's. A message that is only a
-    /// head, and short, is copied behind the header; any other is used as it is, by reference.
+    /// Builds a Send of the header and an RPC message, whose XID is replaced by that of the header. A short
+    /// message that consists of a head only is copied after the header; other messages are referenced.
     ///
     /// # Errors
-    /// When `arena` has no room.
+    /// The arena has no memory.
     pub(crate) fn with_message(
         &self,
         message: &Views,
@@ -348,7 +352,7 @@ fn transport_error(d: &mut Decoder<'_>) -> Result<TransportError, XdrError> {
     }
 }
 
-/// Reads the lists, counting segments against one limit.
+/// Decodes the lists with one limit on the number of their segments.
 struct ListReader<'d, 'a> {
     d: &'d mut Decoder<'a>,
     left: usize,
@@ -373,7 +377,7 @@ impl<'d, 'a> ListReader<'d, 'a> {
             lists.reads.push(ReadSegment { position, segment: self.segment()? });
         }
         while self.present()? {
-            // An empty chunk costs the peer 8 bytes; counting it keeps their number limited too.
+            // An empty chunk has 8 bytes. Counting it as a segment limits the number of empty chunks.
             self.take(1)?;
             lists.writes.push(self.chunk()?);
         }
@@ -402,7 +406,7 @@ impl<'d, 'a> ListReader<'d, 'a> {
 
     fn chunk(&mut self) -> Result<Chunk, &'static str> {
         let count = self.u32()? as usize;
-        // Divided, not multiplied: 16 * 0x1000_0001 would wrap in 32 bits.
+        // A division, because `16 * 0x1000_0001` would wrap in 32 bits.
         if count > self.d.remaining() / SEGMENT {
             return Err(TRUNCATED);
         }
@@ -480,7 +484,7 @@ fn write_chunk(f: &mut fmt::Formatter<'_>, c: &Chunk) -> fmt::Result {
     f.write_str("]")
 }
 
-/// As a packet dump: `MSG xid=0x11223345 credits=32 read 72:0x501+5000@0x7f0000001000`.
+/// As in a packet dump: `MSG xid=0x11223345 credits=32 read 72:0x501+5000@0x7f0000001000`.
 impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, lists) = match &self.body {

@@ -1,13 +1,16 @@
-//! RPC-over-RDMA version 1 (RFC 8166, 8797): the requester is the RPC client's end of a connection, the responder the
-//! server's end. In the Read-Write design, the usual one, only the requester exposes memory, and only the responder
-//! issues RDMA Reads and RDMA Writes; [`Design`] describes the other one.
+//! RPC-over-RDMA version 1 (RFC 8166, RFC 8797). The requester is the client's end of a connection, the
+//! responder the server's end. In the Read-Write design, the default, only the requester exposes memory, and
+//! only the responder issues RDMA Reads and RDMA Writes; [`Design`] describes the alternative.
 //!
-//! - [`Responder`] runs the responder's end of one connection: it owns the queue pair, pulls arguments with RDMA Reads,
-//!   hands calls to a [`millrace_oncrpc::Service`], pushes results with RDMA Writes, and replies.
-//! - [`Requester`] is a [`millrace_oncrpc::Transport`]: it decides what travels inline and what by chunk, exposes the memory
-//!   of a call for exactly as long as the call is open, and gives the payload back in the caller's own buffer.
-//! - [`Header`] is the wire form, [`PrivateData`] what both ends say of themselves at connection set-up.
-//! - [`registration`] holds the strategies by which a call's memory becomes regions.
+//! - [`Responder`] runs the responder's end of one connection: it owns the queue pair, pulls arguments with
+//!   RDMA Reads, passes calls to a [`millrace_oncrpc::Service`], pushes results with RDMA Writes, and
+//!   replies.
+//! - [`Requester`] is a [`millrace_oncrpc::Transport`]: it selects inline or chunk transfer for each part of
+//!   a call, exposes a call's memory only while the call is open, and returns the payload in the caller's
+//!   buffer.
+//! - [`Header`] is the transport header, [`PrivateData`] the parameters that both ends exchange at connection
+//!   setup.
+//! - [`registration`] contains the registration strategies.
 
 mod chunks;
 mod counters;

@@ -1,34 +1,35 @@
-//! What both ends say of themselves at connection set-up (RFC 8797).
+//! Private data of connection setup (RFC 8797).
 
 use crate::Design;
 
-/// The inline threshold of a peer that says nothing (RFC 8166 section 3.3.2), and the least that can be said.
+/// The inline threshold in bytes without valid private data (RFC 8166 section 3.3.2), and the smallest that
+/// private data can state.
 pub const DEFAULT_INLINE: usize = 1024;
-/// The largest inline threshold that the private data can state.
+/// The largest inline threshold in bytes that private data can state.
 pub const MAX_INLINE: usize = 262_144;
 
 const FORMAT_ID: u32 = 0xf6ab_0e18;
-/// Our own identifier for the same format: its sender uses the Read-Read design, which predates RFC 8797. To any other
-/// peer this is private data of an unknown format, which RFC 8797 lets it ignore.
+/// Millrace's identifier for the same format, with the Read-Read design, which predates RFC 8797. Other peers
+/// ignore it as private data of an unknown format, as RFC 8797 allows.
 const READ_READ_ID: u32 = u32::from_be_bytes(*b"RdRd");
 const VERSION: u8 = 1;
 const FLAG_REMOTE_INVALIDATE: u8 = 1;
 
-/// The private data of version 1: 8 bytes.
+/// Private data of version 1 (RFC 8797 section 4): 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrivateData {
-    /// The design of the sender of this.
+    /// The sender's design.
     pub design: Design,
-    /// R: the sender of this accepts Send with Invalidate.
+    /// R: the sender accepts Send with Invalidate.
     pub remote_invalidate: bool,
-    /// Bytes of the largest Send that the sender of this makes: 1024 to 262144.
+    /// Bytes of the largest Send that the sender posts: 1024 to 262144.
     pub send_size: usize,
-    /// Bytes of the largest Send that the sender of this can receive: 1024 to 262144.
+    /// Bytes of the largest Send that the sender can receive: 1024 to 262144.
     pub receive_size: usize,
 }
 
 impl PrivateData {
-    /// The wire form. Sizes are clamped and rounded down to a multiple of 1024, so that they never promise too much.
+    /// Encodes the private data. Sizes are clamped to the valid range and rounded down to a multiple of 1024.
     pub fn encode(&self) -> [u8; 8] {
         let id = match self.design {
             Design::ReadWrite => FORMAT_ID,
@@ -40,8 +41,8 @@ impl PrivateData {
         [id[0], id[1], id[2], id[3], VERSION, flags, size(self.send_size), size(self.receive_size)]
     }
 
-    /// Reads the private data of a connection request or accept. `None` when it is not of this format: then the
-    /// peer is a plain RFC 8166 one, which is no error.
+    /// Decodes the private data of a connection request or accept. Returns `None` for another format: the
+    /// peer then supports RFC 8166 only, which is valid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let b: &[u8; 8] = bytes.first_chunk()?;
         let design = match u32::from_be_bytes([b[0], b[1], b[2], b[3]]) {
@@ -62,17 +63,17 @@ impl PrivateData {
     }
 }
 
-/// The inline thresholds of one connection, as one end sees them: bytes, transport header included.
+/// The inline thresholds of one connection at one end, in bytes, including the transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
-    /// The largest Send that we may make.
+    /// The largest Send that this end may post.
     pub send: usize,
-    /// The largest Send that the peer may make.
+    /// The largest Send that the peer may post.
     pub receive: usize,
 }
 
 impl Thresholds {
-    /// From what we said and what the peer said (if it did).
+    /// Negotiates the thresholds from the private data of this end and of the peer, if the peer sent any.
     pub fn negotiate(ours: &PrivateData, peer: Option<&PrivateData>) -> Self {
         match peer {
             Some(p) => {
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worked_example_is_byte_exact() {
+    fn private_data_has_the_encoding_of_rfc_8797() {
         let p = PrivateData {
             design: Design::ReadWrite,
             remote_invalidate: true,
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_read_read_design_has_an_identifier_of_its_own() {
+    fn the_read_read_design_has_a_separate_identifier() {
         let p = PrivateData {
             design: Design::ReadRead,
             remote_invalidate: false,

@@ -1,5 +1,5 @@
-//! Messages whose chunks are pulled by RDMA Read: calls at the responder (RFC 8166 sections 3.4.5, 3.5.5), and replies
-//! at the requester of the Read-Read design.
+//! Messages whose chunks are pulled by RDMA Read: calls at the responder (RFC 8166 sections 3.4.5 and 3.5.5),
+//! and replies at the requester in the Read-Read design.
 
 use std::collections::VecDeque;
 
@@ -11,27 +11,27 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use crate::{
-    chunks::{HeadOffset, head_offsets, joined, read_chunks},
+    chunks::{PayloadPosition, head_offsets, merged, read_chunks},
     header::ReadSegment,
 };
 
-/// Emptied sink lists that are kept for reuse.
+/// Maximum number of empty sink lists that are retained for reuse.
 const SPARE_SINKS: usize = 64;
 
-/// What a message's Reads amount to, checked before the first of them is posted.
-pub(crate) struct Shape {
-    /// Bytes of the Position-Zero chunk, which then is the head.
+/// Layout of a message with Read chunks, validated before the first RDMA Read.
+pub(crate) struct MessageLayout {
+    /// Bytes of the Position-Zero chunk, which contains the head; `None` for an inline message.
     head: Option<usize>,
-    /// Where the other chunks belong in the head.
-    payloads: SmallVec<[HeadOffset; 2]>,
+    /// Positions of the other chunks in the head.
+    payloads: SmallVec<[PayloadPosition; 2]>,
 }
 
-impl Shape {
-    /// Whether the message has a head of at most `head` bytes, if that is in a chunk, and at most one payload, of at
+impl MessageLayout {
+    /// Checks that a head in a chunk has at most `head` bytes, and that there is at most one payload, of at
     /// most `payload` bytes.
     ///
     /// # Errors
-    /// What is too much.
+    /// The limit that is exceeded.
     pub(crate) fn fits(&self, head: usize, payload: usize) -> Result<(), &'static str> {
         if self.head.is_some_and(|len| len > head) {
             return Err("a Position-Zero chunk longer than the longest message");
@@ -45,16 +45,16 @@ impl Shape {
     }
 }
 
-/// Sorts a message's Read list and checks it: `inline` is the message after the header, `None` for RDMA_NOMSG;
-/// `max` the most bytes of all chunks together.
+/// Sorts and validates a message's Read list. `inline` is the message after the header, `None` for
+/// RDMA_NOMSG. `max` is the maximum number of bytes of all chunks together.
 ///
 /// # Errors
-/// What is wrong.
+/// The reason why the list is invalid.
 pub(crate) fn check(
     reads: &mut [ReadSegment],
     inline: Option<&View>,
     max: u64,
-) -> Result<Shape, &'static str> {
+) -> Result<MessageLayout, &'static str> {
     reads.sort_by_key(|r| r.position); // Stable: list order is kept within a chunk.
     let total: u64 = reads.iter().map(|r| u64::from(r.segment.length)).sum();
     if total > max {
@@ -69,55 +69,55 @@ pub(crate) fn check(
         (None, None) => return Err("neither an inline message nor a Position-Zero chunk"),
     };
     let head_len = head.unwrap_or_else(|| inline.map_or(0, |v| v.len()));
-    Ok(Shape { head, payloads: head_offsets(reads, head_len as u64)? })
+    Ok(MessageLayout { head, payloads: head_offsets(reads, head_len as u64)? })
 }
 
-/// Where sinks come from.
+/// Allocation of sinks.
 pub(crate) struct Sources<'a> {
     pub(crate) arena: &'a Arena,
-    /// Bytes of the buffers into which chunks are placed.
+    /// Bytes of the buffers in which chunks are placed.
     pub(crate) piece: usize,
 }
 
-/// A Read that is not posted yet.
-pub(crate) struct Planned {
+/// An RDMA Read that is not yet posted.
+pub(crate) struct PlannedRead {
     from: Segment,
-    /// The buffer into which it is read, if that is given.
+    /// The sink, if the caller supplies it.
     into: Option<Buffer>,
 }
 
-impl Planned {
-    /// Its bytes.
+impl PlannedRead {
+    /// Bytes to read.
     pub(crate) fn len(&self) -> usize {
         self.from.length as usize
     }
 
-    /// Bytes of memory that its sink takes.
+    /// Bytes of memory that the sink uses.
     pub(crate) fn memory(&self, piece: usize) -> usize {
         let rest = self.len() % piece;
         self.len() - rest + if rest > 0 { slot_bytes(rest) } else { 0 }
     }
 }
 
-/// The Reads of a checked list, in stream order. The one segment at the position of `into` is read into that buffer; it
-/// is not longer.
+/// The RDMA Reads for a validated list, in stream order. The segment at the position of `into` is read into
+/// that buffer; the segment is unique and fits in the buffer.
 pub(crate) fn plan(
     reads: &[ReadSegment],
     mut into: Option<(u32, Buffer)>,
     max_transfer: usize,
-) -> SmallVec<[Planned; 2]> {
+) -> SmallVec<[PlannedRead; 2]> {
     let mut out = SmallVec::new();
     for chunk in read_chunks(reads) {
-        for mut from in joined(chunk.segments.iter().map(|r| r.segment)) {
+        for mut from in merged(chunk.segments.iter().map(|r| r.segment)) {
             if let Some((_, buffer)) = into.take_if(|(position, _)| *position == chunk.position) {
-                out.push(Planned { from, into: Some(buffer) });
+                out.push(PlannedRead { from, into: Some(buffer) });
                 continue;
             }
             let mut left = from.length as usize;
             while left > 0 {
                 let n = left.min(max_transfer.max(1));
                 from.length = n as u32;
-                out.push(Planned { from, into: None });
+                out.push(PlannedRead { from, into: None });
                 from.offset = from.offset.wrapping_add(n as u64); // Does not wrap: the decoder checked the segment.
                 left -= n;
             }
@@ -126,60 +126,60 @@ pub(crate) fn plan(
     out
 }
 
-/// Bytes of memory that the message needs beside its sinks.
-pub(crate) fn memory_to_join(planned: &[Planned], shape: &Shape, contiguous: usize) -> usize {
-    let one = planned.first().map_or(0, Planned::len);
+/// Bytes of memory that the message needs in addition to its sinks.
+pub(crate) fn memory_to_join(planned: &[PlannedRead], shape: &MessageLayout, contiguous: usize) -> usize {
+    let one = planned.first().map_or(0, PlannedRead::len);
     shape.head.map_or(0, |len| if one < len.min(contiguous) { slot_bytes(len.min(contiguous)) } else { 0 })
 }
 
-/// A message with Reads in flight.
+/// A message with RDMA Reads in flight.
 struct Pull<T> {
     of: T,
     inline: Option<View>,
-    shape: Shape,
-    /// Its Reads that are not posted yet, in stream order from the end.
-    planned: SmallVec<[Planned; 2]>,
-    /// The sink of each Read in stream order; empty until it is back.
+    shape: MessageLayout,
+    /// RDMA Reads that are not yet posted, in reverse stream order.
+    planned: SmallVec<[PlannedRead; 2]>,
+    /// The sink of each RDMA Read in stream order; empty until the RDMA Read completes.
     sinks: SmallVec<[Vec<Buffer>; 2]>,
-    /// Reads that are not back.
+    /// Number of RDMA Reads that are not complete.
     outstanding: usize,
 }
 
-/// Messages with Reads in flight; `T` says what each belongs to.
+/// Messages with RDMA Reads in flight; `T` is the context of each message.
 pub(crate) struct Pulls<T> {
     open: Slab<Pull<T>>,
-    /// Those with Reads that are not posted yet, in order.
+    /// Messages with RDMA Reads that are not yet posted, in order.
     waiting: VecDeque<usize>,
     in_flight: usize,
-    /// How many bytes of a head must be in one view.
+    /// Bytes at the start of a head that must be contiguous.
     contiguous: usize,
-    /// Emptied sink lists, for reuse.
+    /// Empty sink lists for reuse.
     spare: Vec<Vec<Buffer>>,
 }
 
 impl<T> Pulls<T> {
-    /// No message. Of the head of each, so many bytes will be in one view.
+    /// An empty set. The first `contiguous` bytes of every head will be in one view.
     pub(crate) fn new(contiguous: usize) -> Self {
         Self { open: Slab::new(), waiting: VecDeque::new(), in_flight: 0, contiguous, spare: Vec::new() }
     }
 
-    /// Reads that are posted and not back.
+    /// RDMA Reads that are posted and not complete.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Whether Reads are to be posted.
+    /// Whether there are RDMA Reads to post.
     pub(crate) fn has_planned(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Begins a message. Its Reads are posted with [`Self::next_read`]; it has at least one.
+    /// Adds a message with at least one RDMA Read. [`Self::next_read`] returns its RDMA Reads.
     pub(crate) fn open(
         &mut self,
         of: T,
         inline: Option<View>,
-        shape: Shape,
-        mut planned: SmallVec<[Planned; 2]>,
+        shape: MessageLayout,
+        mut planned: SmallVec<[PlannedRead; 2]>,
     ) {
         let sinks = planned.iter().map(|_| Vec::new()).collect();
         let outstanding = planned.len();
@@ -187,10 +187,10 @@ impl<T> Pulls<T> {
         self.waiting.push_back(self.open.insert(Pull { of, inline, shape, planned, sinks, outstanding }));
     }
 
-    /// The next Read to post, with memory for it, and what it belongs to.
+    /// Returns the next RDMA Read to post, with its sink, and the context of its message.
     ///
     /// # Errors
-    /// When there is no memory; it is still the next one then.
+    /// There is no memory. The next call returns the same RDMA Read.
     pub(crate) fn next_read(
         &mut self,
         sources: &Sources<'_>,
@@ -217,7 +217,8 @@ impl<T> Pulls<T> {
         Ok(Some((ReadRequest { id: WorkId((at as u64) << 32 | index as u64), from, sink }, &mut pull.of)))
     }
 
-    /// A Read is back; the number of its message when that is all here.
+    /// Records the completion of an RDMA Read. Returns the message's number if all its RDMA Reads are
+    /// complete.
     pub(crate) fn completed(&mut self, id: WorkId, sink: Vec<Buffer>) -> Option<usize> {
         let (at, index) = ((id.0 >> 32) as usize, (id.0 & 0xffff_ffff) as usize);
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -229,26 +230,27 @@ impl<T> Pulls<T> {
         (pull.outstanding == 0).then_some(at)
     }
 
-    /// Gives up the message that was begun last, of which `reads` Reads were taken and not posted.
-    pub(crate) fn abandon(&mut self, reads: usize) {
+    /// Removes the message that was added last, for which `reads` RDMA Reads were returned and not posted.
+    pub(crate) fn cancel_last(&mut self, reads: usize) {
         self.in_flight -= reads;
         if let Some(at) = self.waiting.pop_back() {
             self.open.try_remove(at);
         }
     }
 
-    /// Gives up a message that is all here.
+    /// Removes a message whose RDMA Reads are complete.
     pub(crate) fn drop_at(&mut self, at: usize) -> Option<T> {
         self.open.try_remove(at).map(|pull| pull.of)
     }
 
-    /// Takes a message that is all here.
+    /// Takes a message whose RDMA Reads are complete; `None` if it does not exist.
     ///
     /// # Errors
-    /// When there is no memory to put its head together; it can be tried again. `None`: there is no such message.
+    /// There is no memory to make the start of its head contiguous. The message remains; the caller can try
+    /// again.
     pub(crate) fn take(&mut self, at: usize, arena: &Arena) -> Option<Result<(T, Message), OutOfMemory>> {
         let pull = self.open.get_mut(at)?;
-        let joined = match pull.head_to_join(self.contiguous) {
+        let merged = match pull.head_to_join(self.contiguous) {
             Some(len) => match arena.alloc(len) {
                 Ok(buffer) => Some(buffer),
                 Err(e) => return Some(Err(e)),
@@ -257,14 +259,14 @@ impl<T> Pulls<T> {
         };
         let mut pull = self.open.try_remove(at)?;
         let mut sinks = std::mem::take(&mut pull.sinks);
-        let message = pull.assemble(sinks.iter_mut().flat_map(|s| s.drain(..)), joined);
+        let message = pull.assemble(sinks.iter_mut().flat_map(|s| s.drain(..)), merged);
         self.spare.extend(sinks);
         self.spare.truncate(SPARE_SINKS);
         Some(Ok((pull.of, message)))
     }
 }
 
-/// Takes buffers for `len` bytes, or none.
+/// Allocates buffers for `len` bytes, or none.
 fn fill(sink: &mut Vec<Buffer>, len: usize, sources: &Sources<'_>) -> Result<(), OutOfMemory> {
     let mut room = len;
     while room > 0 {
@@ -283,21 +285,21 @@ fn fill(sink: &mut Vec<Buffer>, len: usize, sources: &Sources<'_>) -> Result<(),
 }
 
 impl<T> Pull<T> {
-    /// How much of the head has to be copied so that its first `contiguous` bytes are in one view.
+    /// Bytes of the head to copy so that its first `contiguous` bytes are in one view; `None` if they are.
     fn head_to_join(&self, contiguous: usize) -> Option<usize> {
         let needed = self.shape.head?.min(contiguous);
         let first = self.sinks.iter().flatten().next().map_or(0, |b| b.len());
         (first < needed).then_some(needed)
     }
 
-    /// The whole message from its inline part and the filled sinks. The beginning of the head goes to `joined`, if that is
-    /// given.
-    fn assemble(&mut self, mut buffers: impl Iterator<Item = Buffer>, joined: Option<Buffer>) -> Message {
+    /// Builds the message from its inline part and the filled sinks. `merged` receives a copy of the start of
+    /// the head.
+    fn assemble(&mut self, mut buffers: impl Iterator<Item = Buffer>, merged: Option<Buffer>) -> Message {
         let mut message = Message::default();
         match (self.shape.head, self.inline.take()) {
             (Some(len), _) => {
-                let parts = gather(&mut buffers, len as u64);
-                message.head = match joined {
+                let parts = take_bytes(&mut buffers, len as u64);
+                message.head = match merged {
                     Some(buffer) => join(&parts, buffer),
                     None => parts,
                 };
@@ -306,14 +308,14 @@ impl<T> Pull<T> {
             (None, None) => {}
         }
         for p in &self.shape.payloads {
-            message.payloads.push(Payload { position: p.at, data: gather(&mut buffers, p.len) });
+            message.payloads.push(Payload { position: p.at, data: take_bytes(&mut buffers, p.len) });
         }
         message
     }
 }
 
-/// The next `len` bytes of `buffers`; Reads end where chunks end, so this takes whole buffers.
-fn gather(buffers: &mut impl Iterator<Item = Buffer>, len: u64) -> Views {
+/// The next `len` bytes of `buffers`. RDMA Reads end at chunk boundaries, so this takes whole buffers.
+fn take_bytes(buffers: &mut impl Iterator<Item = Buffer>, len: u64) -> Views {
     let mut out = Views::new();
     while (out.len() as u64) < len {
         let Some(b) = buffers.next() else { break };
@@ -322,8 +324,7 @@ fn gather(buffers: &mut impl Iterator<Item = Buffer>, len: u64) -> Views {
     out
 }
 
-/// A head whose beginning came in several segments, with as much of it in one view as `buffer` holds (a copy; heads are
-/// small, and seldom cut).
+/// Copies the start of a head that spans several segments into `buffer`. Heads are small and rarely split.
 fn join(parts: &Views, mut buffer: Buffer) -> Views {
     let len = buffer.len();
     parts.slice(0, len).copy_to(&mut buffer);

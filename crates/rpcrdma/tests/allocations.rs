@@ -1,4 +1,4 @@
-//! In steady state neither end takes memory from the heap for a call.
+//! Calls in steady state allocate no heap memory at either end.
 #![allow(clippy::unwrap_used, clippy::expect_used, unsafe_code)]
 
 mod support;
@@ -24,7 +24,7 @@ use support::{Link, PROGRAM, queue_pairs, rt};
 struct Counting;
 
 thread_local! {
-    /// Of this thread alone: the test harness has one of its own, which allocates when it likes.
+    /// Per thread, because the test harness has a thread that allocates at any time.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -32,22 +32,22 @@ fn count() {
     ALLOCATIONS.with(|n| n.set(n.get() + 1));
 }
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call is forwarded to the system allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `GlobalAlloc::dealloc`.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps the contract of `GlobalAlloc::realloc`.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::realloc`.
         unsafe { System.realloc(at, layout, size) }
     }
 }
@@ -57,7 +57,7 @@ static GLOBAL: Counting = Counting;
 
 const BYTES: usize = 256 << 10;
 
-/// A connection, and what calls over it need.
+/// A connection and the arena and service of its calls.
 struct Scene {
     to: Arc<dyn Transport>,
     arena: Arena,
@@ -65,7 +65,7 @@ struct Scene {
     sampler: Sampler,
 }
 
-/// Answers each call with the same pages, by reference.
+/// Answers every call with the same pages by reference.
 struct Pages(Views);
 
 impl Service for Pages {
@@ -98,7 +98,7 @@ async fn call(scene: &Scene, send: usize, receive: usize) {
 }
 
 #[tokio::test]
-async fn calls_do_not_take_memory_from_the_heap() {
+async fn calls_allocate_no_heap_memory() {
     for design in support::DESIGNS {
         for every in [0, 1, 3] {
             measure(design, every).await;
@@ -128,7 +128,7 @@ async fn measure(design: Design, every: u32) {
     let responder =
         Responder::new(qs, peer, service, rt(), arena.clone(), s, stats, Account::unlimited()).unwrap();
     let task = tokio::spawn(responder.run());
-    let to: Arc<dyn Transport> = Requester::over(qc, rt(), arena.clone(), c).unwrap();
+    let to: Arc<dyn Transport> = Requester::from_queue_pair(qc, rt(), arena.clone(), c).unwrap();
     let scene = Scene { to, arena, data: pages, sampler: sampler("client", &client_times) };
     for (send, receive) in [(0, 0), (0, BYTES), (BYTES, 0), (4096, 4096)] {
         for _ in 0..50 {
@@ -147,7 +147,7 @@ async fn measure(design: Design, every: u32) {
     let sampled = 600_u32.checked_div(every).map(u64::from).unwrap_or(0);
     for times in [client_times, server_times] {
         let calls = times.snapshot().of(CallClass::Other).calls;
-        // The last reply may not have been handed over.
+        // The Send of the last reply may not be complete.
         assert!(calls == sampled || calls + 1 == sampled, "{calls} of {sampled}");
     }
     scene.to.close();

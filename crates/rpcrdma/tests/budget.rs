@@ -1,6 +1,6 @@
-//! Peers that answer no RDMA Reads, or take no replies, or as slowly as they can, beside one that behaves. iWARP over
-//! streams in memory, in virtual time.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // Helpers of tests, which are to fail.
+//! Peers that stop or delay RDMA Read responses or the receipt of replies, together with a well-behaved
+//! client. iWARP over streams in memory, in virtual time.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // Test helpers may panic.
 
 mod support;
 
@@ -67,7 +67,7 @@ impl Server {
         }
     }
 
-    /// The client's end of a connection that is served.
+    /// The client's end of a connection to the server.
     async fn connect(
         &self,
         n: u8,
@@ -112,7 +112,7 @@ impl Server {
     }
 }
 
-/// A stream of which only so many bytes are read.
+/// A stream that accepts a limited number of bytes.
 struct Throttled {
     inner: MemoryStream,
     allowed: Option<Arc<AtomicUsize>>,
@@ -124,7 +124,7 @@ impl ByteStream for Throttled {
         let first = bufs.iter_mut().find(|b| !b.is_empty()).unwrap();
         let most = first.len().min(allowed.load(Ordering::Relaxed));
         if most == 0 {
-            return Poll::Pending; // The peer looks again when it likes.
+            return Poll::Pending; // The test polls again.
         }
         let read = self.inner.poll_read(cx, &mut [IoSliceMut::new(&mut first[..most])]);
         if let Poll::Ready(Ok(n)) = read {
@@ -149,7 +149,7 @@ impl ByteStream for Throttled {
     }
 }
 
-/// A client that behaves.
+/// A well-behaved client.
 struct Honest {
     transport: Arc<dyn Transport>,
     arena: Arena,
@@ -161,17 +161,18 @@ impl Honest {
         let config = RequesterConfig::default();
         let qp = server.connect(n, config.connect_params(), None).await;
         let arena = arena();
-        let requester = Requester::over(qp, Arc::clone(&server.rt), arena.clone(), config).unwrap();
+        let requester =
+            Requester::from_queue_pair(qp, Arc::clone(&server.rt), arena.clone(), config).unwrap();
         Self { transport: requester, arena, rt: Arc::clone(&server.rt) }
     }
 
     async fn call(&self, ask: Ask) {
         let reply = self.transport.submit(request(&self.arena, ask));
         let reply = millrace_runtime::timeout(&*self.rt, Duration::from_secs(5), reply).await;
-        verify(&reply.expect("an answer within five seconds").unwrap(), ask);
+        verify(&reply.expect("a reply within five seconds").unwrap(), ask);
     }
 
-    /// Writes and reads a MiB, and makes a small call, several at once.
+    /// Writes and reads 1 MiB and makes a small call, concurrently.
     async fn work(&self) {
         let (write, read) = (Ask { send: MIB, ..Ask::default() }, Ask { receive: MIB, ..Ask::default() });
         let small = Ask::default();
@@ -180,7 +181,7 @@ impl Honest {
         futures::join!(a, b, c, d, e, f);
     }
 
-    /// Works for so many seconds; gives how often it was done.
+    /// Works for `seconds` seconds. Returns the number of completed rounds.
     async fn work_for(&self, seconds: u64) -> u32 {
         let (start, mut rounds) = (self.rt.now(), 0);
         while self.rt.now().duration_since(start) < Duration::from_secs(seconds) {
@@ -192,7 +193,7 @@ impl Honest {
     }
 }
 
-/// A connection that has had a call, and as many credits as it was granted.
+/// A connection after one call, and its granted credits.
 async fn hostile(server: &Server, n: u8, ird: u16, allowed: Option<Arc<AtomicUsize>>) -> (Raw, u32) {
     let params = ConnectParams { ird, ..RequesterConfig::default().connect_params() };
     let qp = server.connect(n, params, allowed).await;
@@ -206,7 +207,7 @@ async fn hostile(server: &Server, n: u8, ird: u16, allowed: Option<Arc<AtomicUsi
     (raw, reply.credits)
 }
 
-/// A tag that is not exposed: nothing comes of it, as long as its owner does not look.
+/// A segment with a tag that is not exposed; it has no effect until the peer polls.
 fn nowhere(length: u32) -> Segment {
     Segment { handle: SteeringTag(0x1234_5678), length, offset: 0 }
 }
@@ -223,7 +224,7 @@ fn read_list(segments: &[(u32, Segment)]) -> Lists {
 }
 
 #[test]
-fn unanswered_reads_hold_a_share_of_the_memory_and_for_a_limited_time() {
+fn unanswered_reads_hold_a_limited_share_of_memory_for_a_limited_time() {
     run(async |rt| {
         let server = Server::new(&rt);
         let honest = Honest::connect(&server, 9).await;
@@ -250,9 +251,10 @@ fn unanswered_reads_hold_a_share_of_the_memory_and_for_a_limited_time() {
     });
 }
 
-/// A sink is taken when its Read starts, and a Position-Zero chunk comes in pieces.
+/// The sink of an RDMA Read is allocated when the RDMA Read starts, and a Position-Zero chunk is read in
+/// parts.
 #[test]
-fn sinks_are_taken_as_reads_start() {
+fn sinks_are_allocated_when_reads_start() {
     run(async |rt| {
         let server = Server::new(&rt);
         let (mut raw, _) = hostile(&server, 1, 2, None).await;
@@ -272,7 +274,7 @@ fn sinks_are_taken_as_reads_start() {
 }
 
 #[test]
-fn reads_that_are_answered_byte_by_byte_do_not_keep_a_connection() {
+fn a_peer_that_answers_reads_byte_by_byte_is_disconnected() {
     run(async |rt| {
         let server = Server::new(&rt);
         let honest = Honest::connect(&server, 9).await;
@@ -292,7 +294,7 @@ fn reads_that_are_answered_byte_by_byte_do_not_keep_a_connection() {
                     let _region: ExposedRegion = region;
                     loop {
                         later.sleep(Duration::from_secs(40)).await;
-                        // Answers the one Read that is there.
+                        // Answers the outstanding RDMA Read.
                         poll_fn(|cx| {
                             drop(raw.qp.poll(cx, &mut Vec::new()));
                             Poll::Ready(())
@@ -310,8 +312,8 @@ fn reads_that_are_answered_byte_by_byte_do_not_keep_a_connection() {
     });
 }
 
-/// Has RDMA Writes of a MiB go to a region, and takes so many bytes of them each so many seconds.
-async fn take_slowly(server: &Server, n: u8, bytes: usize, every: u64) {
+/// Requests RDMA Writes of 1 MiB to a region, and receives `bytes` bytes of them every `every` seconds.
+async fn receive_slowly(server: &Server, n: u8, bytes: usize, every: u64) {
     let allowed = Arc::new(AtomicUsize::new(1 << 40));
     let (mut raw, credits) = hostile(server, n, 32, Some(Arc::clone(&allowed))).await;
     let region = raw.expose(&vec![0; MIB], Access::RemoteWrite);
@@ -343,13 +345,13 @@ async fn take_slowly(server: &Server, n: u8, bytes: usize, every: u64) {
 }
 
 #[test]
-fn replies_that_are_taken_slowly_hold_a_share_of_the_memory_and_for_a_limited_time() {
+fn slowly_received_replies_hold_a_limited_share_of_memory_for_a_limited_time() {
     for (bytes, every) in [(0, 1000), (8 << 10, 20)] {
         run(async |rt| {
             let server = Server::new(&rt);
             let honest = Honest::connect(&server, 9).await;
             for _ in 0..5 {
-                take_slowly(&server, 1, bytes, every).await;
+                receive_slowly(&server, 1, bytes, every).await;
             }
             honest.work().await;
             let stats = server.budget.stats();
@@ -366,10 +368,10 @@ fn replies_that_are_taken_slowly_hold_a_share_of_the_memory_and_for_a_limited_ti
 }
 
 #[test]
-fn replies_that_are_taken_at_the_least_rate_keep_their_connection() {
+fn replies_received_at_the_minimum_rate_keep_the_connection() {
     run(async |rt| {
         let server = Server::new(&rt);
-        take_slowly(&server, 1, 100 << 10, 4).await;
+        receive_slowly(&server, 1, 100 << 10, 4).await;
         rt.sleep(Duration::from_secs(1200)).await;
         assert_eq!(server.stalled(), 0);
         assert!(server.executed() > 20, "{}", server.executed());
@@ -377,7 +379,7 @@ fn replies_that_are_taken_at_the_least_rate_keep_their_connection() {
 }
 
 #[test]
-fn a_client_alone_has_all_its_credits_in_use() {
+fn a_single_client_can_use_all_its_credits() {
     run(async |rt| {
         let server = Server::new(&rt);
         let honest = Honest::connect(&server, 9).await;
@@ -389,7 +391,7 @@ fn a_client_alone_has_all_its_credits_in_use() {
     });
 }
 
-/// The grants of clients that made one call each would be more than all memory.
+/// The grants of all clients after one call each would exceed the total memory.
 #[test]
 fn grants_of_idle_clients_leave_memory_for_calls() {
     run(async |rt| {
@@ -405,7 +407,7 @@ fn grants_of_idle_clients_leave_memory_for_calls() {
         let mut idle = Vec::new();
         for n in 1..=50 {
             let (raw, credits) = hostile(&server, n, 32, None).await;
-            assert!(credits > 1, "the own memory of a connection has room for more");
+            assert!(credits > 1, "the guaranteed memory of a connection permits more");
             idle.push(raw);
         }
         let honest = Honest::connect(&server, 99).await;
@@ -419,7 +421,7 @@ fn grants_of_idle_clients_leave_memory_for_calls() {
 }
 
 #[test]
-fn long_replies_leave_the_shard_to_others_after_a_few() {
+fn long_replies_yield_the_shard_to_other_connections() {
     run(async |rt| {
         let server = Server::new(&rt);
         let honest = Honest::connect(&server, 9).await;

@@ -1,4 +1,5 @@
-//! Credits: asked for by demand, granted as far as receives are posted, and taken back without a call that finds none.
+//! Credits: requested by demand, granted with posted receives, and withdrawn without a call that finds no
+//! receive.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -28,15 +29,15 @@ use support::{
 };
 use tokio::sync::oneshot;
 
-/// Receives of a responder beyond the credits it has granted.
+/// Receives of a responder in addition to the granted credits.
 const SLACK: usize = 4;
 const LIMIT: u32 = 24;
 
-/// A service that answers when it is told to.
+/// A service that answers a call when the test requests it.
 #[derive(Default)]
-struct Held(Mutex<Vec<oneshot::Sender<()>>>);
+struct ManualService(Mutex<Vec<oneshot::Sender<()>>>);
 
-impl Held {
+impl ManualService {
     fn answer(&self, which: usize) {
         let mut held = self.0.lock().unwrap();
         if !held.is_empty() {
@@ -46,7 +47,7 @@ impl Held {
     }
 }
 
-impl Service for Held {
+impl Service for ManualService {
     fn call(&self, call: CallContext, mut e: Encoder) -> MaybeReady<'static, Option<Message>> {
         e.put(&ReplyHeader { xid: call.header.xid, status: ReplyStatus::Success });
         let reply = e.finish().unwrap();
@@ -56,12 +57,12 @@ impl Service for Held {
     }
 }
 
-/// A requester that keeps the rules to the last credit: it sends as many calls as the last reply that it has looked at
-/// lets it, and takes its time to look.
-struct Careful {
+/// A requester that uses all its credits: it sends as many calls as the last processed reply permits, and
+/// delays the processing of replies.
+struct ExactRequester {
     end: FabricEnd,
     arena: Arena,
-    service: Arc<Held>,
+    service: Arc<ManualService>,
     task: tokio::task::JoinHandle<Result<(), ConnectionError>>,
     came: VecDeque<Buffer>,
     in_flight: usize,
@@ -69,7 +70,7 @@ struct Careful {
     xid: u32,
 }
 
-impl Careful {
+impl ExactRequester {
     fn new(config: ResponderConfig, theirs: &Arena) -> Self {
         let arena = arena();
         let params = RequesterConfig::default().connect_params();
@@ -77,7 +78,7 @@ impl Careful {
         for _ in 0..2 * LIMIT {
             end.post_receive(arena.alloc(4096).unwrap()).unwrap();
         }
-        let (from, service, stats) = (peer(&server), Arc::new(Held::default()), Arc::default());
+        let (from, service, stats) = (peer(&server), Arc::new(ManualService::default()), Arc::default());
         let serving = Arc::clone(&service);
         let made = Responder::new(
             Box::new(server),
@@ -93,12 +94,12 @@ impl Careful {
         Self { end, arena, service, task, came: VecDeque::new(), in_flight: 0, limit: 1, xid: 7 }
     }
 
-    /// Calls that it may send now.
+    /// Number of calls that it may send now.
     fn free(&self) -> usize {
         self.limit.saturating_sub(self.in_flight)
     }
 
-    /// Sends a call that asks for so many credits, or one that is refused.
+    /// Sends a call that requests `credits` credits; the call is rejected unless `good`.
     fn send(&mut self, credits: u32, good: bool) {
         self.xid += 1;
         let zeros = self.arena.copy_from(&[0; 4]).unwrap();
@@ -114,7 +115,7 @@ impl Careful {
         self.end.post_send(SendRequest { data, invalidate: None, solicited: false, signaled: None }).unwrap();
     }
 
-    /// Takes the replies that have come, without a look into them.
+    /// Receives replies without processing them.
     async fn turn(&mut self) {
         turns().await;
         let mut out = Vec::new();
@@ -127,8 +128,8 @@ impl Careful {
         }
     }
 
-    /// Looks into the next reply: its credits.
-    fn look(&mut self) -> Option<u32> {
+    /// Processes the next reply and returns its credits.
+    fn process_reply(&mut self) -> Option<u32> {
         let mut reply = self.came.pop_front()?;
         let (header, _) = Header::decode(&reply, 16).unwrap();
         reply.set_len(4096);
@@ -138,19 +139,19 @@ impl Careful {
         Some(header.credits)
     }
 
-    /// One call and its reply: the credits.
+    /// Makes one call and returns the credits of its reply.
     async fn call(&mut self, credits: u32) -> u32 {
         self.send(credits, true);
         self.turn().await;
         self.service.answer(0);
         self.turn().await;
-        self.look().unwrap()
+        self.process_reply().unwrap()
     }
 
     async fn end(mut self) {
         self.end.disconnect();
         turns().await;
-        self.service.0.lock().unwrap().clear(); // The responder sees its calls through.
+        self.service.0.lock().unwrap().clear(); // The responder completes its calls.
         self.task.await.unwrap().unwrap();
     }
 }
@@ -165,7 +166,7 @@ enum Step {
         credits: u32,
         good: bool,
     },
-    /// A message that is no call and is dropped.
+    /// A message that is not a call and is dropped.
     Stray,
     Answer(usize),
     Look,
@@ -186,13 +187,13 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// However grants rise and fall, and however late the peer hears of it: each call that it may send finds a receive,
-    /// and none of those that are there for peers that are a little off; and no peer has more than the limit.
+    /// For all sequences of requests and grants, and any delay of replies: each permitted call finds a
+    /// receive without using the slack, and no peer has more credits than the limit.
     #[test]
     fn every_call_within_the_credits_finds_a_receive(steps in prop::collection::vec(step(), 0..400)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut p = Careful::new(config(), &arena());
+            let mut p = ExactRequester::new(config(), &arena());
             for step in steps {
                 match step {
                     Step::Send { credits, good } if p.free() > 0 => p.send(credits, good),
@@ -202,7 +203,7 @@ proptest! {
                         p.turn().await;
                     }
                     Step::Answer(which) => p.service.answer(which),
-                    Step::Look => drop(p.look()),
+                    Step::Look => drop(p.process_reply()),
                     Step::Turn => p.turn().await,
                 }
                 let receives = p.end.peer_receives();
@@ -216,14 +217,14 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_peer_has_at_once_what_it_asks_for_and_loses_one_credit_with_a_reply_when_it_asks_for_less() {
-    let mut p = Careful::new(config(), &arena());
+async fn requested_credits_are_granted_at_once_and_withdrawn_one_per_reply() {
+    let mut p = ExactRequester::new(config(), &arena());
     assert_eq!(p.end.peer_receives(), 1 + SLACK);
     for _ in 0..3 {
         assert_eq!(p.call(1).await, 1);
     }
     assert_eq!((p.call(20).await, p.end.peer_receives()), (20, 20 + SLACK));
-    // Four billion are the limit.
+    // A request for 2^32 - 1 credits gets the limit.
     assert_eq!((p.call(u32::MAX).await, p.end.peer_receives()), (LIMIT, LIMIT as usize + SLACK));
     for credits in (1..LIMIT).rev() {
         assert_eq!((p.call(1).await, p.end.peer_receives()), (credits, credits as usize + SLACK));
@@ -234,22 +235,22 @@ async fn a_peer_has_at_once_what_it_asks_for_and_loses_one_credit_with_a_reply_w
 }
 
 #[tokio::test]
-async fn without_memory_no_more_is_granted_than_receives_are_posted() {
+async fn without_memory_the_grant_is_limited_by_the_posted_receives() {
     let theirs = Arena::new(ArenaConfig { limit: 8 << 20, huge_pages: false });
-    let mut p = Careful::new(config(), &theirs);
+    let mut p = ExactRequester::new(config(), &theirs);
     p.call(1).await;
     let mut hoard: Vec<_> = std::iter::from_fn(|| theirs.alloc(4096).ok()).collect();
     hoard.truncate(hoard.len() - 10);
     let granted = p.call(LIMIT).await as usize;
-    // The receives for stray messages may be granted then, and no more.
+    // The receives for unexpected messages may be included in the grant.
     assert!((6..20).contains(&granted) && granted <= p.end.peer_receives(), "{granted}");
     drop(hoard);
     assert_eq!(p.call(LIMIT).await, LIMIT);
     p.end().await;
 }
 
-/// The credits that the next `n` calls ask for.
-async fn asked(s: &mut Scene, n: usize) -> Vec<Header> {
+/// The credits that the next `n` calls request.
+async fn requested(s: &mut Scene, n: usize) -> Vec<Header> {
     let mut out = Vec::new();
     for _ in 0..n {
         out.push(s.receive().await);
@@ -269,26 +270,26 @@ fn no_private_data() -> ConnectParams {
 }
 
 #[tokio::test]
-async fn a_burst_asks_for_its_credits_with_the_first_calls_that_are_sent_while_it_waits() {
+async fn a_burst_requests_its_credits_with_the_first_calls_sent() {
     let mut s = Scene::over(RequesterConfig { credits: 64, ..Default::default() }, &no_private_data());
     let first = s.call(TINY);
-    let h = asked(&mut s, 1).await;
+    let h = requested(&mut s, 1).await;
     assert_eq!(h[0].credits, 8);
     reply(&mut s, &h, 8);
     first.await.unwrap().unwrap();
     let calls: Vec<_> = (0..80).map(|_| s.call(TINY)).collect();
     turns().await;
-    let open = asked(&mut s, 8).await;
+    let open = requested(&mut s, 8).await;
     assert_eq!(s.client.stats().calls, 1 + 8);
-    // The first went out before there was another.
+    // The first call was sent before the others were submitted.
     assert!(open[1..].iter().all(|h| h.credits == 64), "{open:?}");
     reply(&mut s, &open[..1], 64);
-    let mut more = asked(&mut s, 64 - 7).await;
+    let mut more = requested(&mut s, 64 - 7).await;
     turns().await;
     assert_eq!(s.client.stats().calls - s.client.stats().replies, 64);
     more.extend_from_slice(&open[1..]);
     reply(&mut s, &more, 64);
-    let last = asked(&mut s, 80 - 65).await;
+    let last = requested(&mut s, 80 - 65).await;
     reply(&mut s, &last, 64);
     for call in calls {
         call.await.unwrap().unwrap();
@@ -297,21 +298,21 @@ async fn a_burst_asks_for_its_credits_with_the_first_calls_that_are_sent_while_i
 }
 
 #[tokio::test]
-async fn a_responder_that_grants_more_than_is_asked_for_is_taken_at_its_word() {
+async fn grants_above_the_request_are_used() {
     let mut s = Scene::over(RequesterConfig { credits: 64, ..Default::default() }, &no_private_data());
     let first = s.call(TINY);
-    let h = asked(&mut s, 1).await;
-    reply(&mut s, &h, 50); // As Linux does, whose grant is always the same.
+    let h = requested(&mut s, 1).await;
+    reply(&mut s, &h, 50); // As Linux, whose grant is constant.
     first.await.unwrap().unwrap();
     let calls: Vec<_> = (0..60).map(|_| s.call(TINY)).collect();
-    let mut open = asked(&mut s, 50).await;
+    let mut open = requested(&mut s, 50).await;
     turns().await;
     assert_eq!(s.client.stats().calls, 1 + 50);
-    // RFC 8166 section 3.3.1: no more are in flight than were asked for.
+    // RFC 8166 section 3.3.1: at most the requested number of calls is in flight.
     assert!(open.iter().enumerate().all(|(n, h)| h.credits as usize > n), "{open:?}");
     reply(&mut s, &open[..20], 50);
     open.drain(..20);
-    open.extend(asked(&mut s, 10).await);
+    open.extend(requested(&mut s, 10).await);
     reply(&mut s, &open, 50);
     for call in calls {
         call.await.unwrap().unwrap();
@@ -320,21 +321,21 @@ async fn a_responder_that_grants_more_than_is_asked_for_is_taken_at_its_word() {
 }
 
 #[tokio::test]
-async fn a_grant_below_the_calls_in_flight_lets_them_end_and_holds_back_the_next() {
+async fn a_grant_below_the_calls_in_flight_delays_further_calls() {
     let mut s = Scene::over(RequesterConfig { credits: 64, ..Default::default() }, &no_private_data());
     let calls: Vec<_> = (0..30).map(|_| s.call(TINY)).collect();
-    let h = asked(&mut s, 1).await;
+    let h = requested(&mut s, 1).await;
     reply(&mut s, &h, 20);
-    let open = asked(&mut s, 20).await;
+    let open = requested(&mut s, 20).await;
     for (n, h) in open.iter().enumerate() {
         reply(&mut s, std::slice::from_ref(h), 3);
         turns().await;
         let in_flight = s.client.stats().calls - s.client.stats().replies;
         assert_eq!(in_flight as usize, (19 - n).max(3), "{n}");
     }
-    let rest = asked(&mut s, 3).await;
+    let rest = requested(&mut s, 3).await;
     reply(&mut s, &rest, 64);
-    let rest = asked(&mut s, 6).await;
+    let rest = requested(&mut s, 6).await;
     reply(&mut s, &rest, 64);
     for call in calls {
         call.await.unwrap().unwrap();
@@ -343,7 +344,7 @@ async fn a_grant_below_the_calls_in_flight_lets_them_end_and_holds_back_the_next
 }
 
 #[tokio::test]
-async fn credits_follow_bursts_and_their_end_whatever_carries_the_calls() {
+async fn credits_follow_bursts_with_every_provider() {
     for link in Link::fabric_and_providers() {
         let a = arena();
         let (client, server) =

@@ -1,4 +1,4 @@
-//! Calls from end to end: requester, responder, and a service that echoes, over every kind of connection.
+//! Calls end to end: requester, responder and an echo service, over every kind of connection.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -24,14 +24,14 @@ fn of_design(design: Design, inline: usize) -> (RequesterConfig, ResponderConfig
     )
 }
 
-/// Every kind of connection, with both designs.
-fn everywhere() -> impl Iterator<Item = (Link, Design)> {
+/// Every kind of connection with both designs.
+fn links_and_designs() -> impl Iterator<Item = (Link, Design)> {
     Link::all().into_iter().flat_map(|l| DESIGNS.map(|d| (l, d)))
 }
 
 #[tokio::test]
 async fn payloads_of_every_size_arrive_both_ways() {
-    for (link, design) in everywhere() {
+    for (link, design) in links_and_designs() {
         let a = arena();
         let (c, s) = of_design(design, 4096);
         let (client, server) = connected(link, &a, c, s).await;
@@ -55,7 +55,7 @@ async fn payloads_of_every_size_arrive_both_ways() {
 
 #[tokio::test]
 async fn every_combination_of_inline_and_chunks_works() {
-    for ((link, design), inline) in everywhere().flat_map(|l| [(l, 1024), (l, 4096)]) {
+    for ((link, design), inline) in links_and_designs().flat_map(|l| [(l, 1024), (l, 4096)]) {
         let a = arena();
         let (c, s) = of_design(design, inline);
         let (client, server) = connected(link, &a, c, s).await;
@@ -72,7 +72,7 @@ async fn every_combination_of_inline_and_chunks_works() {
 }
 
 #[tokio::test]
-async fn memory_in_pieces_is_named_piece_by_piece_and_copied_where_there_is_no_room_for_that() {
+async fn pieces_have_separate_segments_and_are_copied_beyond_the_limit() {
     for (link, few, many) in [(Link::Contiguous, 10, 4), (Link::Fabric, 1, 4)] {
         let a = arena();
         let (c, s) = configs(1024);
@@ -80,10 +80,10 @@ async fn memory_in_pieces_is_named_piece_by_piece_and_copied_where_there_is_no_r
         let reads = || server.stats.snapshot().reads;
         echo(&client, &a, Ask { send: 10 * PIECE, ..Ask::default() }).await;
         assert_eq!(reads(), few, "{link:?}");
-        // A header names at most 16 segments; Reads of at most 1 MiB then fetch one region.
+        // A header has at most 16 segments; RDMA Reads of at most 1 MiB then read one region.
         echo(&client, &a, Ask { send: 60 * PIECE, ..Ask::default() }).await;
         assert_eq!(reads() - few, many, "{link:?}");
-        // A call whose head does not fit either.
+        // A call whose head does not fit inline either.
         echo(&client, &a, Ask { send: 5 * PIECE, head: 3000, ..Ask::default() }).await;
         finish(client, server, &a).await;
     }
@@ -91,7 +91,7 @@ async fn memory_in_pieces_is_named_piece_by_piece_and_copied_where_there_is_no_r
 
 #[tokio::test]
 async fn hundreds_of_calls_share_a_few_credits() {
-    for (link, design) in everywhere() {
+    for (link, design) in links_and_designs() {
         let a = arena();
         let (c, s) = of_design(design, 1024);
         let (client, server) = connected(link, &a, c, ResponderConfig { credits: 3, ..s }).await;
@@ -119,7 +119,7 @@ async fn peers_without_private_data_use_1024_bytes_and_no_remote_invalidation() 
         let (c, s) = configs(4096);
         let (qc, qs) = queue_pairs(link, &a, Default::default(), Default::default()).await;
         let server = support::serve(qs, &a, s);
-        let client = Requester::over(qc, support::rt(), a.clone(), c).unwrap();
+        let client = Requester::from_queue_pair(qc, support::rt(), a.clone(), c).unwrap();
         assert_eq!((client.thresholds().send, client.thresholds().receive), (1024, 1024));
         for n in [0, 900, 1000, 5000] {
             echo(&client, &a, Ask { send: n, receive: n, ..Ask::default() }).await;
@@ -179,7 +179,7 @@ async fn callers_on_several_threads(design: Design) {
     tokio::task::spawn_blocking(move || runtime.block_on(work).unwrap()).await.unwrap();
 }
 
-/// A requester's settings with a strategy; small pools, so that falling back and reclaiming happen too.
+/// A requester's configuration with a strategy; small pools, so that fallbacks and releases occur.
 fn with(
     strategy: Strategy,
     invalidation: Invalidation,
@@ -197,7 +197,7 @@ fn with(
 }
 
 #[tokio::test]
-async fn every_strategy_carries_payloads_of_every_size_and_keeps_nothing_exposed() {
+async fn every_strategy_transfers_all_payload_sizes_and_revokes_all_memory() {
     let all = Strategy::ALL.map(|s| (s, Invalidation::AtOnce));
     for (strategy, invalidation) in all.into_iter().chain([(Strategy::Fast, Invalidation::Batched(2))]) {
         for link in [Link::Tcp, Link::Memory { segment: 4000, frame: None }] {
@@ -232,7 +232,7 @@ async fn every_strategy_carries_payloads_of_every_size_and_keeps_nothing_exposed
 }
 
 #[tokio::test]
-async fn the_cache_uses_its_buffers_again_and_has_one_copy() {
+async fn the_cache_reuses_its_buffers_and_copies_once() {
     let a = arena();
     let (registration, c) = with(Strategy::Cache, Invalidation::AtOnce, 4096);
     let (client, server) = connected(Link::Tcp, &a, c, configs(4096).1).await;
@@ -241,7 +241,7 @@ async fn the_cache_uses_its_buffers_again_and_has_one_copy() {
     }
     let stats = registration.stats();
     assert_eq!((stats.registrations, stats.hits, stats.kept_bytes), (2, 38, 2 * 16384), "{stats:?}");
-    // The buffers stay exposed, and tags that are used again are not the responder's to invalidate.
+    // The buffers stay exposed, and the responder may not invalidate reused tags.
     assert_eq!((client.exposed(), client.stats().remote_invalidations), ((2, 2 * 16384), 0));
     ended(client, server, &a).await;
 }
@@ -260,7 +260,7 @@ async fn registering(
 }
 
 #[tokio::test]
-async fn a_responder_registers_its_reads_and_writes_each_once_or_never_as_its_strategy_says() {
+async fn responders_register_local_memory_according_to_the_strategy() {
     for (link, strategy) in Link::registering().into_iter().flat_map(|l| Strategy::ALL.map(|s| (l, s))) {
         let a = arena();
         let (registration, client, server) = registering(link, Settings::new(strategy), &a).await;
@@ -271,7 +271,7 @@ async fn a_responder_registers_its_reads_and_writes_each_once_or_never_as_its_st
         let stats = registration.stats();
         let (regions, bytes) = (stats.registrations, stats.bytes);
         match strategy {
-            // Devices, whose regions are in one piece, take some replies in two.
+            // Devices with contiguous regions split some replies in two.
             Strategy::Dynamic => assert!(bytes == 1_700_000 && (20..=30).contains(&regions), "{stats:?}"),
             // Spans, of which these calls use a few.
             Strategy::Cache => {
@@ -281,7 +281,7 @@ async fn a_responder_registers_its_reads_and_writes_each_once_or_never_as_its_st
             Strategy::Fast | Strategy::AllPhysical => assert_eq!((regions, bytes), (0, 0)),
         }
         if strategy == Strategy::Dynamic && matches!(link, Link::Fabric) {
-            assert_eq!(regions, stats.deregistrations, "a reply ends what its call registered");
+            assert_eq!(regions, stats.deregistrations, "a reply deregisters the memory of its call");
         }
         ended(client, server, &a).await;
         let stats = registration.stats();
@@ -290,15 +290,15 @@ async fn a_responder_registers_its_reads_and_writes_each_once_or_never_as_its_st
 }
 
 #[tokio::test]
-async fn a_responder_keeps_no_more_registered_than_its_limit_and_lets_go_what_was_used_longest_ago() {
+async fn the_span_cache_is_limited_and_releases_the_least_recently_used_span() {
     const SPAN: u64 = millrace_buffer::SPAN_BYTES as u64;
     for link in Link::registering() {
         let a = arena();
-        // The high mark lies between two spans and three.
+        // The high watermark is between two and three spans.
         let settings =
             Settings { cache_limit: 3 * millrace_buffer::SPAN_BYTES, ..Settings::new(Strategy::Cache) };
         let (registration, client, server) = registering(link, settings, &a).await;
-        // Each in a size class, and so in a span, of its own; more of them than there is room for.
+        // Each payload in a separate size class, and therefore span; more spans than the limit.
         for seed in 0..20 {
             for receive in [20_000, 40_000, 80_000, 160_000, 320_000] {
                 echo(&client, &a, Ask { receive, seed, ..Ask::default() }).await;
@@ -311,7 +311,7 @@ async fn a_responder_keeps_no_more_registered_than_its_limit_and_lets_go_what_wa
         let stats = registration.stats();
         assert_eq!((stats.registrations, stats.kept_bytes), (stats.deregistrations, 0), "{stats:?}");
 
-        // No room for a single span: each operation registers for itself.
+        // The limit is below one span: each operation is registered individually.
         let settings = Settings { cache_limit: 1 << 20, ..Settings::new(Strategy::Cache) };
         let (registration, client, server) = registering(link, settings, &a).await;
         echo(&client, &a, Ask { send: 100_000, receive: 70_000, ..Ask::default() }).await;
@@ -324,22 +324,22 @@ async fn a_responder_keeps_no_more_registered_than_its_limit_and_lets_go_what_wa
 }
 
 #[tokio::test]
-async fn short_memory_makes_a_responder_let_go_what_it_keeps_registered() {
+async fn memory_pressure_makes_a_responder_release_cached_registrations() {
     let a = arena();
     let pressure = std::env::temp_dir().join(format!("responder-pressure-{}", std::process::id()));
     let says = |percent| {
         let text = format!("some avg10={percent}.00 avg60=0.00 avg300=0.00 total=1\n");
         std::fs::write(&pressure, text).unwrap();
     };
-    for (percent, let_go) in [(9, false), (10, true)] {
+    for (percent, released) in [(9, false), (10, true)] {
         says(percent);
         let settings = Settings { pressure: pressure.clone(), ..Settings::new(Strategy::Cache) };
         let (registration, client, server) = registering(Link::Fabric, settings, &a).await;
-        // More than the operations among which one asks, so that it asks when spans are idle.
+        // More operations than the check interval, so that a check occurs while spans are idle.
         for seed in 0..200 {
             echo(&client, &a, Ask { send: 20_000, receive: 70_000, seed, ..Ask::default() }).await;
         }
-        assert_eq!(registration.stats().reclaimed > 0, let_go, "{:?}", registration.stats());
+        assert_eq!(registration.stats().reclaimed > 0, released, "{:?}", registration.stats());
         ended(client, server, &a).await;
         let stats = registration.stats();
         assert_eq!((stats.registrations, stats.kept_bytes), (stats.deregistrations, 0), "{stats:?}");
@@ -348,7 +348,7 @@ async fn short_memory_makes_a_responder_let_go_what_it_keeps_registered() {
 }
 
 #[tokio::test]
-async fn a_requester_of_the_read_read_design_registers_its_sinks_as_its_strategy_says() {
+async fn read_read_requesters_register_sinks_according_to_the_strategy() {
     for link in Link::registering() {
         for strategy in [Strategy::Dynamic, Strategy::Fast, Strategy::Cache] {
             let a = arena();
@@ -372,18 +372,18 @@ async fn a_requester_of_the_read_read_design_registers_its_sinks_as_its_strategy
 }
 
 #[tokio::test]
-async fn all_physical_needs_trust() {
+async fn all_physical_requires_trust() {
     let a = arena();
     let (_, mut c) = with(Strategy::AllPhysical, Invalidation::AtOnce, 4096);
     c.registration = Arc::new(Registration::new(Settings::new(Strategy::AllPhysical)));
     let s = configs(4096).1.connect_params(Default::default());
     let (qc, _qs) = queue_pairs(Link::Tcp, &a, c.connect_params(), s).await;
-    let refused = Requester::over(qc, support::rt(), a.clone(), c).err().unwrap();
+    let refused = Requester::from_queue_pair(qc, support::rt(), a.clone(), c).err().unwrap();
     assert!(refused.to_string().contains("--i-trust-the-server"), "{refused}");
 }
 
 #[tokio::test]
-async fn stopping_answers_what_is_in_progress_and_closes() {
+async fn stop_answers_calls_in_progress_and_closes() {
     for design in DESIGNS {
         stopping(design).await;
     }
@@ -402,7 +402,7 @@ async fn stopping(design: Design) {
     let task = tokio::spawn(responder.run_until(async move {
         drop(stopped.await);
     }));
-    let client = Requester::over(qc, support::rt(), a.clone(), c).unwrap();
+    let client = Requester::from_queue_pair(qc, support::rt(), a.clone(), c).unwrap();
     echo(&client, &a, Ask::default()).await;
     let ask = Ask { receive: 9000, later: true, ..Ask::default() };
     let call = async {

@@ -1,4 +1,4 @@
-//! The transport header, byte by byte.
+//! The transport header, byte for byte.
 
 use millrace_rdma::{Segment, SteeringTag};
 use millrace_rpcrdma::{Body, Chunk, Header, HeaderError, Lists, ReadSegment, TransportError};
@@ -31,7 +31,7 @@ fn a_null_call_has_a_header_of_28_bytes() {
 }
 
 #[test]
-fn the_write_call_of_the_worked_example_is_byte_exact() {
+fn a_write_call_is_encoded_byte_for_byte() {
     let segment = seg(0x501, 5000, 0x7f00_0000_1000);
     let mut lists = Lists::default();
     lists.reads.push(ReadSegment { position: 72, segment });
@@ -41,7 +41,7 @@ fn the_write_call_of_the_worked_example_is_byte_exact() {
 }
 
 #[test]
-fn the_read_call_and_reply_of_the_worked_example_are_byte_exact() {
+fn a_read_call_and_its_reply_are_encoded_byte_for_byte() {
     let mut lists = Lists::default();
     lists.writes.push([seg(0x601, 5000, 0x7f00_0000_2000)].into_iter().collect());
     let h = Header::new(0x1122_3346, 32, Body::Msg(lists.clone()));
@@ -52,7 +52,7 @@ fn the_read_call_and_reply_of_the_worked_example_are_byte_exact() {
 }
 
 #[test]
-fn errors_are_byte_exact_and_keep_the_offenders_version() {
+fn errors_are_encoded_byte_for_byte_with_the_version_of_the_call() {
     let body = Body::Error(TransportError::Version { low: 1, high: 1 });
     let h = Header { xid: 0x1122_3347, vers: 9, credits: 32, body };
     assert_eq!(encode(&h), bytes(&[0x1122_3347, 9, 0x20, 4, 1, 1, 1]));
@@ -80,7 +80,7 @@ fn headers_of_less_than_20_bytes_are_short() {
 }
 
 #[test]
-fn other_versions_are_named_with_their_xid() {
+fn unsupported_versions_are_reported_with_their_xid() {
     for vers in [0, 2, u32::MAX] {
         let e = Header::decode(&bytes(&[7, vers, 1, 0, 0, 0, 0]), 64).unwrap_err();
         assert_eq!(e, HeaderError::Version { xid: 7, vers });
@@ -88,7 +88,7 @@ fn other_versions_are_named_with_their_xid() {
 }
 
 #[test]
-fn unknown_procedures_and_errors_are_told_apart() {
+fn unknown_procedures_and_errors_are_distinguished() {
     assert!(malformed(&[7, 1, 1, 2, 0, 0, 0], 64));
     assert!(malformed(&[7, 1, 1, 5, 0, 0, 0], 64));
     assert_eq!(Header::decode(&bytes(&[7, 1, 1, 3, 0, 0, 0]), 64).unwrap().0.body, Body::Done);
@@ -98,13 +98,13 @@ fn unknown_procedures_and_errors_are_told_apart() {
 }
 
 #[test]
-fn a_segment_count_that_overflows_when_multiplied_is_refused() {
+fn an_overflowing_segment_count_is_rejected() {
     assert!(malformed(&[7, 1, 1, 0, 0, 1, 0x1000_0001, 0, 0, 0, 0, 0], usize::MAX));
     assert!(malformed(&[7, 1, 1, 0, 0, 0, 1, 0x1000_0001, 0, 0, 0, 0], usize::MAX));
 }
 
 #[test]
-fn lists_that_run_past_the_message_are_refused() {
+fn truncated_lists_are_rejected() {
     assert!(malformed(&[7, 1, 1, 0, 1, 8, 1, 1, 0, 0], 64));
     assert!(malformed(&[7, 1, 1, 0, 1, 8, 1, 1, 0], 64));
     assert!(malformed(&[7, 1, 1, 0, 0, 1, 2, 1, 1, 0, 0, 0, 0], 64));
@@ -155,7 +155,7 @@ fn lists() -> impl Strategy<Value = Lists> {
 
 proptest! {
     #[test]
-    fn every_header_survives_a_round_trip(xid: u32, credits: u32, l in lists(), long: bool, rest in prop::collection::vec(any::<u8>(), 0..40)) {
+    fn headers_round_trip(xid: u32, credits: u32, l in lists(), long: bool, rest in prop::collection::vec(any::<u8>(), 0..40)) {
         let h = Header::new(xid, credits, if long { Body::NoMsg(l) } else { Body::Msg(l) });
         let mut b = encode(&h);
         let len = b.len();
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn a_truncated_header_is_refused(l in lists(), cut in 1_usize..200) {
+    fn truncated_headers_are_rejected(l in lists(), cut in 1_usize..200) {
         let b = encode(&Header::new(7, 1, Body::Msg(l)));
         let cut = cut.min(b.len());
         prop_assert!(Header::decode(&b[..b.len() - cut], 64).is_err());

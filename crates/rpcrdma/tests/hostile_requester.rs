@@ -1,5 +1,5 @@
-//! A requester that breaks the rules, against the responder: the offender gets the stated error or loses its
-//! connection; other clients go on, and nothing is left behind.
+//! A requester that violates the protocol, against the responder: it gets the specified error or loses its
+//! connection; other clients are unaffected, and all resources are released.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -24,10 +24,10 @@ use support::{
 };
 
 const XID: u32 = 0x0102_0304;
-/// Where the payload of [`message`] belongs without further data in its head.
+/// Position of the payload of [`message`] if its head has no further data.
 const POSITION: u32 = 64;
 
-/// The offender, its server, and a client that keeps the rules.
+/// The malicious requester, its server, and a well-behaved client.
 struct Scene {
     raw: Raw,
     server: Server,
@@ -85,7 +85,7 @@ impl Scene {
         assert!(rest.is_empty() && h.credits > 0);
     }
 
-    /// The accept status of an inline reply, and its lists.
+    /// The accept status and the lists of an inline reply.
     async fn expect_reply(&mut self) -> (u32, Lists) {
         let (h, rest) = self.raw.receive_header().await;
         assert_eq!(h.xid, XID);
@@ -94,8 +94,8 @@ impl Scene {
         (u32::from_be_bytes(rest[20..24].try_into().unwrap()), lists)
     }
 
-    /// The connection still works, and nothing was sent before this. From here on the peer has the credits that [`msg`]
-    /// asks for, within the limit; before the first reply it has 1.
+    /// Checks that the connection works and that no other message was sent before. Afterwards the peer has
+    /// the credits that [`msg`] requests, within the limit; before the first reply it has 1.
     async fn expect_alive(&mut self) {
         let stream = self.stream(Ask::default());
         self.send(&msg(XID, Lists::default()), &stream);
@@ -129,7 +129,7 @@ fn writes(chunks: &[&[Segment]], reply: Option<&[Segment]>) -> Lists {
     }
 }
 
-/// The part `at..at + length` of an exposed region.
+/// The part of an exposed region at `at` with `length` bytes.
 fn part(of: &ExposedRegion, at: u64, length: u32) -> Segment {
     let s = of.segment();
     Segment { offset: s.offset + at, length, ..s }
@@ -140,7 +140,7 @@ fn bogus(length: u32) -> Segment {
 }
 
 #[tokio::test]
-async fn headers_of_less_than_28_bytes_get_no_answer() {
+async fn headers_shorter_than_28_bytes_get_no_reply() {
     let mut s = Scene::new().await;
     s.expect_alive().await;
     let whole = Raw::message(&msg(XID, Lists::default()), &[]);
@@ -170,7 +170,7 @@ async fn other_versions_get_err_vers_with_their_own_version() {
 }
 
 #[tokio::test]
-async fn obsolete_and_unknown_procedures_are_dropped_or_refused() {
+async fn obsolete_and_unknown_procedures_are_dropped_or_rejected() {
     let mut s = Scene::new().await;
     for proc in [2_u32, 5, 0xffff_ffff] {
         let mut b = Raw::message(&msg(XID, Lists::default()), &s.stream(Ask::default()));
@@ -191,7 +191,7 @@ async fn obsolete_and_unknown_procedures_are_dropped_or_refused() {
 async fn malformed_lists_get_err_chunk() {
     let mut s = Scene::new().await;
     let cases: [&[u32]; 8] = [
-        &[XID, 1, 1, 0, 0, 1, 0x1000_0001, 1, 1, 0, 0, 0], // nsegs * 16 wraps
+        &[XID, 1, 1, 0, 0, 1, 0x1000_0001, 1, 1, 0, 0, 0], // segment count * 16 wraps
         &[XID, 1, 1, 0, 0, 0, 1, 0x1000_0001, 1, 1, 0, 0], // the same in the Reply chunk
         &[XID, 1, 1, 0, 1, 64, 1, 4, 0, 0],                // Read list without a terminator
         &[XID, 1, 1, 0, 1, 2, 1, 4, 0, 0, 0, 0, 0],        // position 2
@@ -211,7 +211,7 @@ async fn malformed_lists_get_err_chunk() {
 }
 
 #[tokio::test]
-async fn chunks_in_the_wrong_place_get_err_chunk_before_any_rdma() {
+async fn misplaced_chunks_get_err_chunk_before_any_rdma() {
     let mut s = Scene::new().await;
     let head = s.head(Ask { send: 100, ..Ask::default() });
     let big = 3 << 20;
@@ -220,8 +220,8 @@ async fn chunks_in_the_wrong_place_get_err_chunk_before_any_rdma() {
         reads(&[(POSITION + 4, bogus(100))]),       // beyond the message
         reads(&[(0xffff_fffc, bogus(4))]),          // far beyond
         reads(&[(20, bogus(100)), (24, bogus(8))]), // inside another
-        reads(&[(20, bogus(4)), (24, bogus(8))]),   // directly behind another
-        reads(&[(POSITION, bogus(big))]),           // larger than a transfer may be
+        reads(&[(20, bogus(4)), (24, bogus(8))]),   // adjacent to another
+        reads(&[(POSITION, bogus(big))]),           // larger than the transfer limit
         reads(&[(POSITION, bogus(u32::MAX)), (POSITION, bogus(u32::MAX))]),
     ];
     for lists in msgs {
@@ -230,8 +230,8 @@ async fn chunks_in_the_wrong_place_get_err_chunk_before_any_rdma() {
     }
     let nomsgs = [
         reads(&[(POSITION, bogus(100))]),          // no Position-Zero chunk
-        reads(&[(0, bogus(0))]),                   // an empty one
-        reads(&[(0, bogus(3))]),                   // not even an XID
+        reads(&[(0, bogus(0))]),                   // an empty chunk
+        reads(&[(0, bogus(3))]),                   // shorter than an XID
         reads(&[(0, bogus(64)), (400, bogus(4))]), // beyond the message
         writes(&[&[bogus(9)]], Some(&[bogus(9)])), // chunks for results only
     ];
@@ -265,7 +265,7 @@ async fn one_chunk_may_have_many_segments_of_any_size_and_order() {
     let ask = Ask { send: 500, ..Ask::default() };
     let head = s.head(ask);
     let region = s.raw.expose(&support::pattern(2, 500), Access::RemoteRead);
-    // Zero-length segments first, in the middle and last; 40 segments in all.
+    // Empty segments first, in the middle and last; 40 segments in total.
     let mut list = vec![(POSITION, part(&region, 0, 0))];
     list.extend((0..19).map(|i| (POSITION, part(&region, i * 13, 13))));
     list.push((POSITION, bogus(0)));
@@ -278,7 +278,7 @@ async fn one_chunk_may_have_many_segments_of_any_size_and_order() {
     let expected = support::checksum(std::iter::empty())
         ^ support::checksum(support::pattern(2, 500).into_iter()).rotate_left(1);
     assert_eq!(rest[24..28], expected.to_be_bytes());
-    // They follow one another, so one RDMA Read fetched them all; these do not.
+    // The segments were adjacent and needed one RDMA Read; the next ones are not adjacent.
     assert_eq!(s.server.stats.snapshot().reads, 1);
     let swapped: Vec<u8> = (0..500).map(|i| support::pattern(2, 500)[(i + 250) % 500]).collect();
     let swapped = s.raw.expose(&swapped, Access::RemoteRead);
@@ -287,7 +287,7 @@ async fn one_chunk_may_have_many_segments_of_any_size_and_order() {
     assert_eq!(s.raw.receive_header().await.1[24..28], expected.to_be_bytes());
     assert_eq!(s.server.stats.snapshot().reads, 3);
     drop(swapped);
-    // One too many for the limit of 64.
+    // One segment more than the limit of 64.
     let list: Vec<_> = (0..65).map(|_| (POSITION, part(&region, 0, 1))).collect();
     s.send(&msg(XID, reads(&list)), &head);
     s.expect_chunk_error().await;
@@ -296,12 +296,12 @@ async fn one_chunk_may_have_many_segments_of_any_size_and_order() {
 }
 
 #[tokio::test]
-async fn segments_of_one_position_are_one_chunk_wherever_they_are_in_the_list() {
+async fn segments_with_one_position_form_one_chunk_in_any_order() {
     let mut s = Scene::new().await;
     let ask = Ask { send: 8, ..Ask::default() };
     let stream = s.stream(ask);
-    // Cut out the seed word's place as a chunk of its own position between the two halves of the payload: the
-    // service does not expect a chunk there, so the head must come by the Position-Zero chunk for this to work.
+    // Cuts out the position of the seed as a separate chunk between the two halves of the payload. The
+    // service expects no chunk there, so the head must be conveyed by the Position-Zero chunk.
     let head = s.raw.expose(&s.head(ask), Access::RemoteRead);
     let data = s.raw.expose(&support::pattern(2, 8), Access::RemoteRead);
     let list = [
@@ -311,7 +311,7 @@ async fn segments_of_one_position_are_one_chunk_wherever_they_are_in_the_list() 
         (0, part(&head, 40, 24)),
     ];
     assert_eq!(stream.len(), 72);
-    // Bytes after an RDMA_NOMSG header belong to nothing.
+    // Bytes after an RDMA_NOMSG header are ignored.
     s.send(&nomsg(XID, reads(&list)), &[0xff; 20]);
     assert_eq!(s.expect_reply().await.0, 0);
     drop((head, data));
@@ -319,7 +319,7 @@ async fn segments_of_one_position_are_one_chunk_wherever_they_are_in_the_list() 
 }
 
 #[tokio::test]
-async fn a_chunk_of_another_length_than_its_item_gets_garbage_args() {
+async fn a_chunk_whose_length_differs_from_its_item_gets_garbage_args() {
     let mut s = Scene::new().await;
     for (length, status) in [(501, 0), (504, 0), (500, 4), (502, 4), (505, 4), (508, 4), (0, 4)] {
         let head = s.head(Ask { send: 501, ..Ask::default() });
@@ -337,7 +337,7 @@ async fn results_use_their_chunks_or_return_them_unused() {
     let chunk = [part(&region, 0, 0), part(&region, 0, 300), part(&region, 300, 700)];
     let lengths = |l: &Lists| l.writes[0].iter().map(|s| s.length).collect::<Vec<_>>();
 
-    // Used, to the byte.
+    // Used to the exact byte.
     let stream = s.stream(Ask { receive: 401, ..Ask::default() });
     s.send(&msg(XID, writes(&[&chunk], None)), &stream);
     let (status, lists) = s.expect_reply().await;
@@ -346,7 +346,7 @@ async fn results_use_their_chunks_or_return_them_unused() {
     let stream = s.stream(Ask { receive: 1001, ..Ask::default() });
     s.send(&msg(XID, writes(&[&chunk], Some(&[part(&region, 0, 2000)]))), &stream);
     s.expect_chunk_error().await;
-    // On a procedure without a result for it, and on a call that fails.
+    // On a procedure without a payload result, and on a call that fails.
     let stream = s.stream(Ask::default());
     s.send(&msg(XID, writes(&[&chunk], None)), &stream);
     let (status, lists) = s.expect_reply().await;
@@ -364,7 +364,7 @@ async fn results_use_their_chunks_or_return_them_unused() {
 }
 
 #[tokio::test]
-async fn a_reply_chunk_is_returned_unused_by_a_small_reply_and_must_hold_a_large_one() {
+async fn small_replies_leave_the_reply_chunk_unused_and_large_ones_must_fit() {
     let mut s = Scene::new().await;
     let region = s.raw.expose(&[0; 9000], Access::RemoteWrite);
     let stream = s.stream(Ask::default());
@@ -389,7 +389,7 @@ async fn a_reply_chunk_is_returned_unused_by_a_small_reply_and_must_hold_a_large
 }
 
 #[tokio::test]
-async fn tags_that_do_not_exist_cost_the_connection_and_nothing_else() {
+async fn unknown_tags_terminate_only_the_connection() {
     for (link, read) in Link::fabric_and_providers().into_iter().flat_map(|l| [(l, true), (l, false)]) {
         for segment in [bogus(100), Segment { offset: u64::MAX - 100, ..bogus(100) }] {
             let mut s = Scene::over(link, ResponderConfig::default()).await;
@@ -408,7 +408,7 @@ async fn tags_that_do_not_exist_cost_the_connection_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_chunk_that_reaches_beyond_its_region_or_right_costs_the_connection() {
+async fn access_beyond_region_or_access_right_terminates_the_connection() {
     for (link, case) in Link::fabric_and_providers().into_iter().flat_map(|l| [0, 1, 2].map(|c| (l, c))) {
         if case == 0 && !link.checks_reads() {
             continue;
@@ -433,19 +433,19 @@ async fn a_chunk_that_reaches_beyond_its_region_or_right_costs_the_connection() 
 }
 
 #[tokio::test]
-async fn credits_are_never_zero_and_never_more_than_the_limit() {
+async fn credits_are_between_one_and_the_limit() {
     let mut s = Scene::with(ResponderConfig { credits: 5, ..Default::default() }).await;
     let stream = s.stream(Ask::default());
     for (asked, granted) in [(0, 1), (1, 1), (4, 4), (6, 5), (u32::MAX, 5)] {
         s.send(&Header { credits: asked, ..msg(XID, Lists::default()) }, &stream);
         let (h, _) = s.raw.receive_header().await;
-        assert_eq!(h.credits, granted, "{asked} asked");
+        assert_eq!(h.credits, granted, "{asked} requested");
     }
     s.finish().await;
 }
 
 #[tokio::test]
-async fn more_calls_than_receives_cost_the_connection() {
+async fn more_calls_than_receives_terminate_the_connection() {
     let mut s = Scene::with(ResponderConfig { credits: 2, ..Default::default() }).await;
     let stream = s.stream(Ask { later: true, ..Ask::default() });
     for _ in 0..40 {
@@ -456,7 +456,7 @@ async fn more_calls_than_receives_cost_the_connection() {
     s.finish().await;
 }
 
-/// The peer sends the message again and again, and reads nothing.
+/// The peer sends the message repeatedly and receives nothing.
 async fn flood(message: &[u8]) {
     let memory = Link::Memory { segment: usize::MAX, frame: None };
     let mut s = Scene::over(memory, ResponderConfig { credits: 8, ..Default::default() }).await;
@@ -466,19 +466,19 @@ async fn flood(message: &[u8]) {
         tokio::task::yield_now().await;
     }
     let stats = s.server.stats.snapshot();
-    assert!(stats.sends < 10_000, "the responder queues answers without end: {stats:?}");
+    assert!(stats.sends < 10_000, "the responder queues replies without limit: {stats:?}");
     while s.raw.receive().await.is_ok() {}
     s.finish().await;
 }
 
 #[tokio::test]
-async fn a_peer_that_sends_calls_and_reads_no_reply_loses_its_connection() {
+async fn a_peer_that_sends_calls_and_receives_no_reply_is_disconnected() {
     let stream = message(&arena(), XID, Ask { reply_head: 2000, ..Ask::default() }).head.to_vec();
     flood(&Raw::message(&msg(XID, Lists::default()), &stream)).await;
 }
 
 #[tokio::test]
-async fn a_peer_that_sends_what_is_refused_and_reads_no_answer_loses_its_connection() {
+async fn a_peer_that_sends_invalid_calls_and_receives_no_error_is_disconnected() {
     let mut other_version = Raw::message(&msg(XID, Lists::default()), &[]);
     other_version[7] = 9;
     flood(&other_version).await;
@@ -492,7 +492,7 @@ fn stalls_after(stall_timeout: Duration) -> ConnectionConfig {
 }
 
 #[tokio::test]
-async fn a_peer_that_answers_no_rdma_read_loses_its_connection_and_frees_the_sinks() {
+async fn a_peer_that_answers_no_rdma_read_is_disconnected_and_its_sinks_are_freed() {
     let config =
         ResponderConfig { connection: stalls_after(Duration::from_millis(50)), ..Default::default() };
     let memory = Link::Memory { segment: usize::MAX, frame: None };
@@ -502,7 +502,7 @@ async fn a_peer_that_answers_no_rdma_read_loses_its_connection_and_frees_the_sin
     s.send(&msg(XID, reads(&[(POSITION, region.segment())])), &head);
     s.raw.push().await; // Sends, and never receives.
     let end = tokio::time::timeout(Duration::from_secs(20), &mut s.server.task).await;
-    let end = end.expect("the responder waits for ever").unwrap();
+    let end = end.expect("the responder waits indefinitely").unwrap();
     assert!(matches!(end, Err(ConnectionError::PeerMisbehaved(_))), "{end:?}");
     assert_eq!(s.server.stats.snapshot().calls_in_progress, 0);
     drop(region);
@@ -513,7 +513,7 @@ async fn a_peer_that_answers_no_rdma_read_loses_its_connection_and_frees_the_sin
 }
 
 #[tokio::test]
-async fn calls_in_progress_are_seen_through_when_their_client_is_gone() {
+async fn calls_in_progress_are_completed_after_their_client_disconnects() {
     let mut s = Scene::new().await;
     s.expect_alive().await;
     let stream = s.stream(Ask { later: true, ..Ask::default() });
@@ -530,7 +530,7 @@ async fn calls_in_progress_are_seen_through_when_their_client_is_gone() {
 }
 
 #[tokio::test]
-async fn a_call_for_whose_data_there_is_no_memory_waits_and_is_executed_once() {
+async fn a_call_without_memory_for_its_data_waits_and_is_executed_once() {
     let mut s = Scene::with(ResponderConfig { max_transfer: 4 << 20, ..Default::default() }).await;
     let ask = Ask { send: 4 << 20, ..Ask::default() };
     let message = message(&s.arena, XID, ask);
@@ -557,9 +557,9 @@ async fn a_call_for_whose_data_there_is_no_memory_waits_and_is_executed_once() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Whatever comes, the responder answers, drops, or ends the connection, and nothing is left of it.
+    /// The responder answers or drops any message, or ends the connection, and releases all resources.
     #[test]
-    fn arbitrary_calls_do_no_harm(
+    fn arbitrary_calls_are_handled_safely(
         calls in prop::collection::vec((
             any::<bool>(),
             prop::collection::vec((0_u32..30, 0_u32..3, 0_u64..300, 0_u32..300), 0..4),
@@ -577,7 +577,7 @@ proptest! {
                 s.raw.expose(&s.stream(Ask::default()), Access::RemoteRead),
                 s.raw.expose(&[1; 256], Access::RemoteWrite),
             ];
-            // Mostly segments that exist, so that the calls get far.
+            // Mostly valid segments, so that calls pass the first checks.
             let segment = |(region, at, length): (u32, u64, u32)| match regions.get(region as usize) {
                 Some(r) => part(r, at % 64, length % 128),
                 None => Segment { offset: at, ..bogus(length) },
@@ -590,7 +590,7 @@ proptest! {
                 };
                 let stream = s.stream(Ask { receive: at, ..Ask::default() });
                 let mut b = Raw::message(&if long { nomsg(XID, lists) } else { msg(XID, lists) }, &stream);
-                // One in two is changed in some place.
+                // Every second header is modified.
                 if edit.len() % 2 == 0 {
                     let at = at.min(b.len());
                     let end = (at + edit.len()).min(b.len());

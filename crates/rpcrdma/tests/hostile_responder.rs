@@ -1,5 +1,5 @@
-//! A responder that lies, against the requester: an error or the end of the connection, never a hang, never wrong
-//! data, and never memory that stays exposed.
+//! A responder that violates the protocol, against the requester: a call returns an error or the connection
+//! ends, and no call hangs, returns wrong data or leaves memory exposed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -40,12 +40,12 @@ impl Scene {
         self.raw.send(&reply_bytes(xid, credits, lists, results));
     }
 
-    /// Answers the call of `header` as it should be, with the Write chunk as `lists` says.
+    /// Answers the call of `header` correctly.
     fn answer(&mut self, header: &Header) {
         self.reply(header.xid, 32, Lists::default(), &[7]);
     }
 
-    /// The connection still carries calls.
+    /// Checks that the connection conveys calls.
     async fn expect_alive(&mut self) {
         let waiting = self.call(TINY);
         let header = self.receive().await;
@@ -53,7 +53,7 @@ impl Scene {
         assert_eq!(first_result(waiting).await.unwrap(), 7);
     }
 
-    /// The connection is lost, and calls hear of it.
+    /// Checks that the connection is lost and that its calls fail.
     async fn expect_dead(&mut self) {
         let error = self.call(TINY).await.unwrap().unwrap_err();
         assert!(matches!(error, RpcError::Disconnected { .. }), "{error}");
@@ -86,7 +86,7 @@ fn written(segments: &[Segment]) -> Lists {
 }
 
 #[tokio::test]
-async fn messages_that_answer_no_call_are_dropped() {
+async fn messages_without_an_open_call_are_dropped() {
     let mut s = Scene::new();
     let waiting = s.call(TINY);
     let h = s.receive().await;
@@ -112,7 +112,7 @@ async fn messages_that_answer_no_call_are_dropped() {
 }
 
 #[tokio::test]
-async fn chunks_that_the_call_did_not_give_make_a_bad_reply() {
+async fn chunks_absent_from_the_call_make_the_reply_invalid() {
     let mut s = Scene::new();
     let foreign = Segment { handle: SteeringTag(9), length: 4, offset: 0 };
     for case in 0..8 {
@@ -154,7 +154,7 @@ async fn a_long_reply_must_be_in_the_reply_chunk() {
             1 => Body::NoMsg(with(0)),
             2 => Body::NoMsg(with(given.length + 1)),
             3 => Body::Msg(with(24)),
-            _ => Body::NoMsg(with(24)), // Says that it wrote a message, but wrote nothing with this XID.
+            _ => Body::NoMsg(with(24)), // Reports a message, but wrote none with this XID.
         };
         let words = [h.xid, 1, 0, 0, 0, 0, 7];
         let rest: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
@@ -169,14 +169,14 @@ async fn a_long_reply_must_be_in_the_reply_chunk() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_no_reply_makes_a_bad_reply() {
+async fn messages_other_than_replies_are_invalid_replies() {
     let mut s = Scene::new();
     for case in 0..4 {
         let waiting = s.call(TINY);
         let h = s.receive().await;
         let mut b = reply_bytes(h.xid, 32, Lists::default(), &[7]);
         match case {
-            0 => b.truncate(28),      // nothing behind the header
+            0 => b.truncate(28),      // no message after the header
             1 => b.truncate(28 + 12), // half a reply header
             2 => b[28] ^= 1,          // another XID
             _ => b[35] = 0,           // a call
@@ -189,7 +189,7 @@ async fn a_message_that_is_no_reply_makes_a_bad_reply() {
 }
 
 #[tokio::test]
-async fn a_result_shorter_than_its_length_word_is_an_error_and_not_old_memory() {
+async fn a_result_shorter_than_its_length_word_is_an_error() {
     let mut s = Scene::new();
     for (claimed, word) in [(100, 101_u32), (0, 100), (100, 96)] {
         let waiting = s.call(READ);
@@ -206,7 +206,7 @@ async fn a_result_shorter_than_its_length_word_is_an_error_and_not_old_memory() 
 }
 
 #[tokio::test]
-async fn transport_errors_end_their_call_and_no_other() {
+async fn transport_errors_end_only_their_call() {
     let mut s = Scene::new();
     s.expect_alive().await;
     let other = s.call(TINY);
@@ -243,7 +243,7 @@ async fn a_tag_of_the_call_may_be_invalidated_by_its_reply() {
 }
 
 #[tokio::test]
-async fn a_tag_of_another_call_must_not_be_invalidated() {
+async fn invalidating_a_tag_of_another_call_terminates_the_connection() {
     let mut s = Scene::new();
     s.expect_alive().await;
     let (victim, offender) = (s.call(READ), s.call(TINY));
@@ -261,9 +261,9 @@ async fn a_tag_of_another_call_must_not_be_invalidated() {
 }
 
 #[tokio::test]
-async fn credits_of_zero_count_as_one_and_too_many_as_our_own_limit() {
+async fn grants_are_clamped_to_one_and_the_configured_limit() {
     let mut s = Scene::with(RequesterConfig { credits: 3, ..Default::default() });
-    // Before the first reply one call is in flight; then as many as are granted, within our own limit.
+    // Before the first reply one call is in flight; then as many as are granted, within the configured limit.
     for (granted, in_flight) in [(0, 1), (1, 1), (u32::MAX, 3), (2, 2)] {
         let first = s.call(TINY);
         let h = s.receive().await;
@@ -288,8 +288,8 @@ async fn credits_of_zero_count_as_one_and_too_many_as_our_own_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_without_an_answer_times_out_and_others_go_on() {
-    // Whatever a strategy keeps for later, not this: the responder may still write to it.
+async fn an_unanswered_call_times_out_and_others_continue() {
+    // Memory of the timed-out call is not cached by any strategy: the responder may still write to it.
     for strategy in [Strategy::Dynamic, Strategy::Fast, Strategy::Cache] {
         let registration = Arc::new(Registration::new(Settings {
             invalidation: Invalidation::Batched(9),
@@ -304,7 +304,7 @@ async fn a_call_without_an_answer_times_out_and_others_go_on() {
         assert!(matches!(e, RpcError::TimedOut { .. }), "{e}");
         assert_eq!(s.client.exposed(), (0, 0));
         s.expect_alive().await;
-        // The late answer belongs to nobody.
+        // The late reply has no call.
         s.answer(&h);
         s.expect_alive().await;
         s.finish().await;
@@ -312,7 +312,7 @@ async fn a_call_without_an_answer_times_out_and_others_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_responder_that_answers_nothing_loses_the_connection_when_no_credit_is_left() {
+async fn timed_out_calls_that_hold_all_credits_terminate_the_connection() {
     let mut s = Scene::with(RequesterConfig { call_timeout: Duration::from_secs(5), ..Default::default() });
     let (sent, queued) = (s.call(READ), s.call(TINY));
     for waiting in [sent, queued] {
@@ -324,7 +324,7 @@ async fn a_responder_that_answers_nothing_loses_the_connection_when_no_credit_is
 }
 
 #[tokio::test]
-async fn a_cancelled_call_does_not_disturb_the_others_and_its_memory_is_revoked_with_its_reply() {
+async fn the_memory_of_a_cancelled_call_is_revoked_at_its_reply() {
     let mut s = Scene::new();
     let cancelled = s.call(READ);
     let h = s.receive().await;
@@ -334,7 +334,7 @@ async fn a_cancelled_call_does_not_disturb_the_others_and_its_memory_is_revoked_
     let next = s.call(TINY); // Waits: the only credit is in use.
     turns().await;
     assert_eq!((s.client.stats().calls, s.client.exposed().0), (1, 1));
-    // The responder knows nothing of this.
+    // The responder does not observe the cancellation.
     s.raw.write(&[5; 4000], given);
     let b = reply_bytes(h.xid, 32, written(&[Segment { length: 4000, ..given }]), &[7, 0, 4000]);
     s.raw.send_invalidating(&b, Some(given.handle));
@@ -346,7 +346,7 @@ async fn a_cancelled_call_does_not_disturb_the_others_and_its_memory_is_revoked_
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_memory_of_a_cancelled_call_without_an_answer_is_revoked_when_its_time_is_up() {
+async fn the_memory_of_an_unanswered_cancelled_call_is_revoked_at_its_timeout() {
     let mut s = Scene::with(RequesterConfig { call_timeout: Duration::from_secs(5), ..Default::default() });
     s.expect_alive().await;
     let cancelled = s.call(READ);
@@ -394,7 +394,7 @@ async fn a_lost_connection_fails_every_call_and_returns_all_memory() {
 }
 
 #[tokio::test]
-async fn closing_fails_open_calls_and_refuses_new_ones() {
+async fn close_fails_open_calls_and_rejects_new_ones() {
     let mut s = Scene::new();
     let waiting = s.call(READ);
     s.receive().await;

@@ -1,4 +1,5 @@
-//! What the NFS server of Linux 7.3 answered over siw, byte for byte but for XIDs, steering tags and tagged offsets.
+//! Replies of the NFS server of Linux 7.3 over siw, byte for byte except XIDs, steering tags and tagged
+//! offsets.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -10,7 +11,7 @@ use millrace_rdma::Segment;
 use millrace_rpcrdma::{Body, Header, Requester, RequesterConfig};
 use support::{Ask, arena, fabric, raw::Raw, request, rt};
 
-/// It says that it does not do remote invalidation, and does.
+/// States no support of remote invalidation, but invalidates.
 const PRIVATE_DATA: [u8; 8] = [0xf6, 0xab, 0x0e, 0x18, 1, 0, 3, 3];
 
 struct Linux {
@@ -25,7 +26,7 @@ impl Linux {
             millrace_rdma::ConnectParams { private_data: PRIVATE_DATA.to_vec(), ..Default::default() };
         let (c, s) = fabric::pair(usize::MAX, &config.connect_params(), &params);
         let raw = Raw::new(Box::new(s), &arena);
-        Self { client: Requester::over(Box::new(c), rt(), arena, config).unwrap(), raw }
+        Self { client: Requester::from_queue_pair(Box::new(c), rt(), arena, config).unwrap(), raw }
     }
 
     fn call(&self, ask: Ask) -> tokio::task::JoinHandle<Result<Reply, RpcError>> {
@@ -51,13 +52,13 @@ fn hex(words: &str, call: &Header, segment: Segment) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_refusal_of_24_bytes_comes_through_the_reply_chunk_whose_tag_is_invalidated() {
+async fn an_error_of_24_bytes_is_conveyed_in_the_reply_chunk_and_invalidates_its_tag() {
     let mut linux = Linux::new();
     let waiting = linux.call(Ask { reply_head: 6000, ..Ask::default() });
     let (call, _) = linux.raw.receive_header().await;
     let Body::Msg(lists) = &call.body else { panic!("{call}") };
     let segment = lists.reply.as_ref().unwrap()[0];
-    // MOUNT is not offered on this port: PROG_UNAVAIL.
+    // The port does not offer MOUNT: PROG_UNAVAIL.
     let reply = hex("75892dd1 00000001 00000000 00000000 00000000 00000001", &call, segment);
     linux.raw.write(&reply, segment);
     let sent = "75892dd1 00000001 00000080 00000001 00000000 00000000 \
@@ -70,7 +71,7 @@ async fn a_refusal_of_24_bytes_comes_through_the_reply_chunk_whose_tag_is_invali
 }
 
 #[tokio::test]
-async fn reads_return_their_chunk_with_what_was_written_and_its_tag_is_invalidated_even_if_that_is_nothing() {
+async fn reads_return_the_written_length_and_invalidate_the_tag_of_an_unused_chunk() {
     for data in [&b""[..], b"abc"] {
         let mut linux = Linux::new();
         let waiting = linux.call(Ask { receive: 5000, ..Ask::default() });
@@ -80,7 +81,8 @@ async fn reads_return_their_chunk_with_what_was_written_and_its_tag_is_invalidat
         if !data.is_empty() {
             linux.raw.write(data, segment);
         }
-        // NFS3_OK, attributes, count, end of file, length of the data: whose bytes and padding are not here.
+        // NFS3_OK, attributes, count, end of file and length of the data; the bytes and padding are in the
+        // chunk.
         let n = data.len();
         let sent = format!(
             "75892dd1 00000001 00000080 00000000 00000000 00000001 00000001 5703c301 {n:08x} offset \

@@ -1,4 +1,4 @@
-//! Calls of several callers leave together.
+//! Concurrent calls of several callers are sent together.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod support;
@@ -16,23 +16,23 @@ use support::{
 
 const CALLS: usize = 8;
 
-/// How many messages are there when the first of them is.
+/// Number of messages that are available when the first one is.
 async fn first_messages(raw: &mut Raw) -> usize {
     let mut out = Vec::new();
     poll_fn(|cx| raw.qp.poll(cx, &mut out)).await.unwrap();
     out.len()
 }
 
-// An executor of several threads runs whom a task wakes before the tasks that wait.
+// A multi-threaded executor runs a task that another task wakes before the waiting tasks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn calls_of_ready_tasks_leave_together() {
+async fn calls_of_ready_tasks_are_sent_together() {
     let mut scene = Scene::over(RequesterConfig::default(), &ConnectParams::default());
     let first = scene.call(TINY);
     let xid = scene.receive().await.xid;
     let answer = Header::new(xid, 32, Body::Msg(Lists::default()));
     scene.raw.send(&Raw::message(&answer, &rpc_reply(xid, &[])));
     first.await.unwrap().unwrap();
-    // While a call is on its way, the connection's task sends the others.
+    // While a call is in flight, the connection's task sends the others.
     let before = scene.call(TINY);
     scene.receive().await;
     let Scene { client, mut raw, arena } = scene;

@@ -1,5 +1,5 @@
-//! Replies for which the arena has no memory. iWARP over streams in memory, in virtual time.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // Helpers of tests, which are to fail.
+//! Replies without memory of the arena. iWARP over streams in memory, in virtual time.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // Test helpers may panic.
 
 mod support;
 
@@ -24,7 +24,7 @@ fn small_arena() -> Arena {
     Arena::new(ArenaConfig { limit: 16 << 20, huge_pages: false })
 }
 
-/// Answers after a second, and takes all memory of the arena first.
+/// Answers after a second, and first allocates all memory of the arena.
 struct Exhausting {
     rt: RuntimeRef,
     arena: Arena,
@@ -53,10 +53,10 @@ impl Service for Exhausting {
     }
 }
 
-/// The arena has no memory for a reply for a second, in which the retry timer fires many times; meanwhile the connection
-/// is stopped, or is idle for longer than its limit, or neither.
+/// The arena has no memory for a reply for one second, during which the retry timer fires repeatedly.
+/// Meanwhile the connection is stopped, exceeds its idle timeout, or neither.
 #[test]
-fn a_reply_without_memory_is_sent_when_there_is_some() {
+fn a_reply_without_memory_is_sent_once_memory_is_available() {
     for (stop, idle) in [(None, None), (Some(1500), None), (None, Some(200))] {
         let time = VirtualTime::new(1);
         let rt = time.runtime();

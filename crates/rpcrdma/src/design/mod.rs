@@ -1,7 +1,7 @@
-//! The designs: which end starts the transfer of results, and what that asks of both ends.
+//! The designs: which end moves results, and the consequences for both ends.
 //!
-//! [`Design`] is chosen once per connection. What both ends do in their design's way is behind two interfaces,
-//! [`Requesting`] and [`Responding`]; no other module asks which design it serves.
+//! [`Design`] is selected once per connection. The parts that depend on the design are behind two interfaces,
+//! [`RequesterDesign`] and [`ResponderDesign`].
 
 mod read_read;
 mod read_write;
@@ -31,16 +31,16 @@ use crate::{
     responder::{ReplyTo, ResponderStats},
 };
 
-/// Which end moves a call's results.
+/// The end that moves a call's results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Design {
-    /// The Read-Write design (RFC 8166): the responder writes results into memory that the requester exposes, and
-    /// exposes none itself.
+    /// The Read-Write design (RFC 8166): the responder writes results to memory that the requester exposes, and
+    /// exposes no memory.
     #[default]
     ReadWrite,
-    /// The Read-Read design (Callaghan 2003, RFC 5666): the responder exposes its own memory, the requester reads
-    /// results from it, and says with RDMA_DONE when it has. For experiments: whoever can connect can read what it is
-    /// not meant to by guessing tags, and hold the responder's memory by never sending RDMA_DONE.
+    /// The Read-Read design (Callaghan 2003, RFC 5666): the responder exposes memory, the requester reads
+    /// results from it and acknowledges them with RDMA_DONE. For experiments only: a client can read data of
+    /// other clients by guessing tags, and can hold the responder's memory by withholding RDMA_DONE.
     ReadRead,
 }
 
@@ -65,15 +65,15 @@ impl FromStr for Design {
     }
 }
 
-/// What the responder of the Read-Read design may expose on one connection.
+/// Limits of the memory that a responder of the Read-Read design exposes on one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExposureLimits {
-    /// The most regions.
+    /// Maximum number of regions.
     pub regions: usize,
-    /// The most bytes.
+    /// Maximum number of bytes.
     pub bytes: usize,
-    /// A requester that does not send RDMA_DONE so long after its reply loses its connection, and the memory is out
-    /// of its reach.
+    /// Time limit for RDMA_DONE after a reply. When it expires, the connection is closed and its memory
+    /// revoked.
     pub done_timeout: Duration,
 }
 
@@ -84,15 +84,15 @@ impl Default for ExposureLimits {
 }
 
 impl Design {
-    /// What a call brings for its results.
-    pub(crate) fn expect(self, spec: &ReplySpec, thresholds: &Thresholds) -> Expected {
+    /// The chunks of a call for its reply.
+    pub(crate) fn plan_reply_chunks(self, spec: &ReplySpec, thresholds: &Thresholds) -> ReplyChunks {
         match self {
-            Self::ReadWrite => read_write::expect(spec, thresholds),
-            Self::ReadRead => Expected { write: false, reply: None },
+            Self::ReadWrite => read_write::plan_reply_chunks(spec, thresholds),
+            Self::ReadRead => ReplyChunks { write: false, reply: None },
         }
     }
 
-    /// The padding that a requester may use, of that which is wanted.
+    /// The padding that a requester uses if `wanted` is configured.
     pub(crate) fn padding(self, wanted: Option<Padding>) -> Option<Padding> {
         match self {
             Self::ReadWrite => None,
@@ -100,17 +100,17 @@ impl Design {
         }
     }
 
-    /// The requester's part of a connection to a responder that said `theirs`. `local` registers the sinks of its RDMA
-    /// Reads, if it has any.
+    /// The requester's part of a connection to a responder with the private data `theirs`. `local` registers
+    /// the sinks of its RDMA Reads.
     ///
     /// # Errors
-    /// When the responder uses another design.
-    pub(crate) fn requesting(
+    /// The responder uses another design, or serves no RDMA Reads that the design requires.
+    pub(crate) fn requester(
         self,
         theirs: Option<&PrivateData>,
         ord: u16,
         local: Local,
-    ) -> Result<Box<dyn Requesting>, ConnectionError> {
+    ) -> Result<Box<dyn RequesterDesign>, ConnectionError> {
         let other = theirs.map_or(Self::ReadWrite, |p| p.design);
         let mismatch = |what: &str| Err(ConnectionError::Incompatible(what.into()));
         match (self, other) {
@@ -129,75 +129,78 @@ impl Design {
         }
     }
 
-    /// The responder's part.
+    /// The responder's part of a connection.
     ///
     /// # Errors
-    /// When the registration strategy is not for this.
-    pub(crate) fn responding(self, setting: Setting) -> Result<Box<dyn Responding>, ConnectionError> {
+    /// The design does not support the registration strategy.
+    pub(crate) fn responder(
+        self,
+        context: ResponderContext,
+    ) -> Result<Box<dyn ResponderDesign>, ConnectionError> {
         Ok(match self {
             Self::ReadWrite => Box::new(read_write::ReadWrite),
-            Self::ReadRead => Box::new(read_read::Exposer::new(setting)?),
+            Self::ReadRead => Box::new(read_read::Exposer::new(context)?),
         })
     }
 }
 
-/// What a call brings for its results.
+/// The chunks of a call for its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Expected {
-    /// A Write chunk over the memory for the reply's payload.
+pub(crate) struct ReplyChunks {
+    /// Whether the memory for the reply's payload is a Write chunk.
     pub(crate) write: bool,
     /// Bytes of the Reply chunk.
     pub(crate) reply: Option<usize>,
 }
 
-/// A reply whose header is decoded and whose call is known.
-pub(crate) struct Arrived {
+/// A reply with a decoded header, and the memory of its call.
+pub(crate) struct ReceivedReply {
     pub(crate) xid: u32,
     pub(crate) lists: Lists,
-    /// What follows the header of an RDMA_MSG or RDMA_MSGP; `None` for RDMA_NOMSG.
+    /// The message after the header of an RDMA_MSG or RDMA_MSGP; `None` for RDMA_NOMSG.
     pub(crate) inline: Option<View>,
-    /// How that is padded.
+    /// The padding of the message.
     pub(crate) padding: Option<ItemPadding>,
-    /// The memory of its call.
+    /// Memory of the call.
     pub(crate) memory: CallMemory,
 }
 
-/// A reply taken apart.
-pub(crate) enum Taken {
-    /// The whole message, or what is wrong with the reply.
+/// The result of processing a received reply.
+pub(crate) enum ReplyOutcome {
+    /// The whole message, or the reason why the reply is invalid.
     Message(Result<Message, &'static str>),
-    /// RDMA Reads were posted; the message comes with the last of their completions.
+    /// RDMA Reads were posted; the completion of the last one returns the message.
     Reading,
 }
 
-/// A reply whose RDMA Reads are done.
+/// A reply whose RDMA Reads are complete.
 pub(crate) struct Pulled {
     pub(crate) xid: u32,
     pub(crate) message: Result<Message, &'static str>,
-    /// The stamps of its call.
+    /// Stages of the call.
     pub(crate) stages: Stages,
 }
 
-/// What the requester does in its design's way.
-pub(crate) trait Requesting: Send {
-    /// Whether a message may have this body.
-    fn knows(&self, body: &Body) -> bool;
+/// The requester's part of a design.
+pub(crate) trait RequesterDesign: Send {
+    /// Whether the design allows this message body.
+    fn accepts(&self, body: &Body) -> bool;
 
-    /// Takes a reply apart: makes the peer unable to reach the call's memory, and gives the message.
+    /// Processes a reply: revokes the peer's access to the call's memory, and returns the message.
     ///
     /// # Errors
-    /// When nothing can be sent any more.
+    /// The connection cannot send any more.
     fn take(
         &mut self,
-        reply: Arrived,
+        reply: ReceivedReply,
         with: &Marshaller,
         qp: &mut dyn QueuePair,
-    ) -> Result<Taken, ConnectionError>;
+    ) -> Result<ReplyOutcome, ConnectionError>;
 
-    /// Takes the completion of an RDMA Read.
+    /// Processes the completion of an RDMA Read.
     ///
     /// # Errors
-    /// When nothing can be sent any more.
+    /// The connection cannot send any more.
     fn completed(
         &mut self,
         id: WorkId,
@@ -206,10 +209,10 @@ pub(crate) trait Requesting: Send {
         qp: &mut dyn QueuePair,
     ) -> Result<Option<Pulled>, ConnectionError>;
 
-    /// A reply for which nobody waits any more is dropped.
+    /// Drops a reply whose call was cancelled or timed out.
     ///
     /// # Errors
-    /// When nothing can be sent any more.
+    /// The connection cannot send any more.
     fn discard(
         &mut self,
         reply: &Header,
@@ -217,49 +220,49 @@ pub(crate) trait Requesting: Send {
         qp: &mut dyn QueuePair,
     ) -> Result<(), ConnectionError>;
 
-    /// The connection is gone: lets go of all memory.
+    /// Releases all memory at the end of the connection.
     fn end(&mut self);
 }
 
-/// What a reply must fit.
+/// Limits of a reply.
 pub(crate) struct Limits {
     /// Bytes of the largest Send.
     pub(crate) inline: usize,
     /// Bytes of the largest RDMA Write.
     pub(crate) max_transfer: usize,
-    /// Pieces of one RDMA Write.
+    /// Maximum number of pieces of one RDMA Write.
     pub(crate) max_pieces: usize,
 }
 
-/// A reply, ready to be posted: the writes, then a Send of the header and `inline`.
+/// A reply to be posted: the RDMA Writes, then a Send of the header and `inline`.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) header: Header,
     pub(crate) writes: SmallVec<[WriteRequest; 2]>,
     pub(crate) inline: Views,
-    /// `inline` is a head without payloads.
+    /// Whether `inline` is a head without payloads.
     pub(crate) only_head: bool,
-    /// Memory is exposed with it, until RDMA_DONE.
-    pub(crate) until_done: bool,
+    /// Whether the reply exposes memory until RDMA_DONE.
+    pub(crate) awaits_done: bool,
 }
 
-/// The reply cannot travel: ERR_CHUNK.
+/// The reply fits neither inline nor in the call's chunks. The answer is ERR_CHUNK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DoesNotFit;
+pub(crate) struct ReplyTooLong;
 
-/// What the responder's part of a design is made from.
-pub(crate) struct Setting {
-    /// What the requester said.
+/// The connection that the responder's part of a design serves.
+pub(crate) struct ResponderContext {
+    /// The requester's private data.
     pub(crate) theirs: Option<PrivateData>,
-    /// The connection's domain.
+    /// The protection domain.
     pub(crate) domain: DomainRef,
-    /// By what means memory is exposed.
+    /// The registration strategy.
     pub(crate) registration: Arc<Registration>,
-    /// The most pieces of one region, at least 1.
+    /// Maximum number of pieces of one region, at least 1.
     pub(crate) region_pieces: usize,
-    /// The most bytes of one segment.
+    /// Maximum number of bytes of one segment.
     pub(crate) segment: usize,
-    /// The most bytes that one reply exposes.
+    /// Maximum number of bytes that one reply exposes.
     pub(crate) max_reply: u64,
     pub(crate) arena: Arena,
     pub(crate) rt: RuntimeRef,
@@ -267,29 +270,30 @@ pub(crate) struct Setting {
     pub(crate) stats: Arc<ResponderStats>,
 }
 
-/// A reply that the requester has acknowledged.
+/// A reply that the requester acknowledged.
 pub(crate) struct Acknowledged {
-    /// The stamps of its call.
+    /// Stages of the call.
     pub(crate) stages: Stages,
-    /// Bytes of the account that it took.
+    /// Bytes that the reply was charged to the account.
     pub(crate) charge: usize,
 }
 
-/// What the responder does in its design's way.
-pub(crate) trait Responding: Send {
-    /// Whether a message is a call of this design.
+/// The responder's part of a design.
+pub(crate) trait ResponderDesign: Send {
+    /// Checks that a message is a call of this design.
     ///
     /// # Errors
-    /// Why not; the answer is ERR_CHUNK.
+    /// The reason; the answer is ERR_CHUNK.
     fn admit(&self, body: &Body) -> Result<(), &'static str>;
 
-    /// The most calls in progress whose replies, with up to `max_reply` bytes by chunk, are within the limits.
+    /// Maximum number of calls in progress whose replies, each with up to `max_reply` bytes in chunks, are
+    /// within the limits.
     fn max_credits(&self, max_reply: u64) -> u32;
 
-    /// Plans the reply `message` to the call `to`. `zeros` supplies padding.
+    /// Plans the reply `message` to the call `to`. `zeros` supplies XDR padding.
     ///
     /// # Errors
-    /// When it fits neither inline nor what is there for it.
+    /// The reply fits neither inline nor in the call's chunks.
     fn plan(
         &mut self,
         to: &ReplyTo,
@@ -297,14 +301,15 @@ pub(crate) trait Responding: Send {
         message: Message,
         limits: &Limits,
         zeros: &View,
-    ) -> Result<Plan, DoesNotFit>;
+    ) -> Result<Plan, ReplyTooLong>;
 
-    /// Replies that the requester has not acknowledged: a receive is posted for each, beyond those for calls.
+    /// Number of replies that await RDMA_DONE. The responder posts one additional receive for each.
     fn unacknowledged(&self) -> usize;
 
-    /// RDMA_DONE came: takes back what the reply with this XID exposes. `None` when no reply with this XID waits for it.
+    /// Processes an RDMA_DONE: revokes the exposed memory of the reply with this XID. `None` if no such reply
+    /// awaits it.
     fn done(&mut self, xid: u32) -> Option<Acknowledged>;
 
-    /// Ready when the requester has not acknowledged a reply in time.
+    /// Ready if the time limit of an unacknowledged reply has expired.
     fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError>;
 }

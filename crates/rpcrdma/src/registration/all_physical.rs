@@ -1,10 +1,10 @@
-//! One tag for the whole arena.
+//! One steering tag for the whole arena.
 
 use std::sync::Arc;
 
 use millrace_rdma::{Access, DomainRef, ExposeError, Means, Memory, MemoryRegion};
 
-use super::{Counts, Lending, Lent};
+use super::{Counts, RegisteredMemory, Registrar};
 
 /// [`super::Strategy::AllPhysical`] on one connection, whose domain has its global tag.
 pub(super) struct AllPhysical {
@@ -12,15 +12,15 @@ pub(super) struct AllPhysical {
     pub(super) counts: Arc<Counts>,
 }
 
-impl Lending for AllPhysical {
-    fn lend(&self, memory: Memory, access: Access) -> Result<Lent, ExposeError> {
+impl Registrar for AllPhysical {
+    fn map(&self, memory: Memory, access: Access) -> Result<RegisteredMemory, ExposeError> {
         let region = MemoryRegion::new(Arc::clone(&self.domain), memory).expose_by(Means::Global, access)?;
         self.counts.hit();
-        Ok(Lent::Own(region, None))
+        Ok(RegisteredMemory::Direct(region, None))
     }
 
-    fn take_back(&self, lent: Lent, _placed: usize) -> Option<Memory> {
-        let Lent::Own(region, _) = lent else { return None };
+    fn unmap(&self, lent: RegisteredMemory, _placed: usize) -> Option<Memory> {
+        let RegisteredMemory::Direct(region, _) = lent else { return None };
         region.revoke().map(MemoryRegion::into_memory)
     }
 }

@@ -1,4 +1,4 @@
-//! Buffers that stay registered, by size class, with one copy between them and the caller's memory.
+//! Registered bounce buffers by size class, with one copy between them and the caller's memory.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -7,41 +7,41 @@ use millrace_rdma::{Access, DomainRef, ExposeError, ExposedRegion, Memory, Memor
 use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
 
-use super::{Counts, Lending, Lent, Registered, Settings, pressure::Marks};
+use super::{Counts, RegisteredMemory, Registrar, RegistrationCount, Settings, pressure::Watermarks};
 
-/// The smallest size class.
+/// The smallest size class in bytes.
 const SMALLEST: usize = 4096;
 const CLASSES: usize = (SPAN_BYTES / SMALLEST).trailing_zeros() as usize + 1;
 
-/// A buffer of a size class that stays exposed, and whose memory it stands in for, if any.
-pub(crate) struct Kept {
+/// An exposed buffer of a size class, and the caller's memory that it replaces, if it is in use.
+pub(crate) struct BounceBuffer {
     region: ExposedRegion,
-    _registered: Registered,
+    _registered: RegistrationCount,
     counts: Arc<Counts>,
     bytes: usize,
-    /// What the peer is told of it.
-    told: Segments,
+    /// The segments that the peer receives.
+    advertised: Segments,
     caller: Option<(Memory, Access)>,
 }
 
-impl Kept {
+impl BounceBuffer {
     fn new(region: ExposedRegion, bytes: usize, counts: &Arc<Counts>) -> Self {
         counts.kept_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        let (registered, told) = (Registered::new(counts, bytes), Segments::new());
-        Self { region, _registered: registered, counts: Arc::clone(counts), bytes, told, caller: None }
+        let (registered, advertised) = (RegistrationCount::new(counts, bytes), Segments::new());
+        Self { region, _registered: registered, counts: Arc::clone(counts), bytes, advertised, caller: None }
     }
 
     pub(super) fn segments(&self) -> &[Segment] {
-        &self.told
+        &self.advertised
     }
 
-    /// Tells the peer of the first `len` bytes.
-    fn tell(&mut self, len: usize) {
+    /// Sets the segments to those of the first `len` bytes.
+    fn advertise(&mut self, len: usize) {
         let mut left = len;
-        self.told.clear();
+        self.advertised.clear();
         for segment in self.region.segments() {
             let length = left.min(segment.length as usize);
-            self.told.push(Segment { length: length as u32, ..*segment });
+            self.advertised.push(Segment { length: length as u32, ..*segment });
             left -= length;
             if left == 0 {
                 break;
@@ -50,24 +50,24 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for BounceBuffer {
     fn drop(&mut self) {
         self.counts.kept_bytes.fetch_sub(self.bytes as u64, Ordering::Relaxed);
     }
 }
 
-/// Free buffers of one right by size class, the one that was used last at the end.
-#[allow(clippy::vec_box)] // The box goes from here to the call and comes back, without the heap.
-type Slab = [Vec<Box<Kept>>; CLASSES];
+/// Free buffers of one access right by size class, the most recently used last.
+#[allow(clippy::vec_box)] // The box moves to the call and back without an allocation.
+type Slab = [Vec<Box<BounceBuffer>>; CLASSES];
 
-/// [`super::Strategy::Cache`] on one connection. Buffers are found by their size and never by an address, so that memory
-/// that was given back and mapped again cannot be taken for what it was.
+/// [`super::Strategy::Cache`] on one connection. Buffers are found by size and never by address, so memory
+/// that was freed and mapped again cannot be confused with its predecessor.
 pub(super) struct Cache {
     domain: DomainRef,
     arena: Arena,
     counts: Arc<Counts>,
     slabs: [Mutex<Slab>; 2],
-    marks: Marks,
+    watermarks: Watermarks,
 }
 
 fn class_of(len: usize) -> usize {
@@ -86,7 +86,7 @@ impl Cache {
         counts: Arc<Counts>,
         settings: &Settings,
     ) -> Self {
-        Self { domain, arena, counts, slabs: Default::default(), marks: Marks::new(settings, rt) }
+        Self { domain, arena, counts, slabs: Default::default(), watermarks: Watermarks::new(settings, rt) }
     }
 
     fn slab(&self, access: Access) -> &Mutex<Slab> {
@@ -97,38 +97,39 @@ impl Cache {
         self.counts.kept_bytes.load(Ordering::Relaxed) as usize
     }
 
-    /// A buffer for `len` bytes: a free one, or a new one.
-    fn take(&self, len: usize, access: Access) -> Result<Box<Kept>, &'static str> {
+    /// Takes a free buffer for `len` bytes, or creates one.
+    fn take(&self, len: usize, access: Access) -> Result<Box<BounceBuffer>, &'static str> {
         let class = class_of(len);
-        if let Some(kept) = self.slab(access).lock().get_mut(class).and_then(Vec::pop) {
+        if let Some(buffer) = self.slab(access).lock().get_mut(class).and_then(Vec::pop) {
             self.counts.hit();
-            return Ok(kept);
+            return Ok(buffer);
         }
         let bytes = class_bytes(class);
-        let mut buffer = self.arena.alloc(bytes).map_err(|_| "no memory for a buffer that is kept")?;
+        let mut buffer = self.arena.alloc(bytes).map_err(|_| "no memory for a bounce buffer")?;
         if access == Access::RemoteRead {
-            buffer.fill(0); // An arena gives memory as its last owner left it.
+            buffer.fill(0); // Memory of the arena contains the data of its previous owner.
         }
         let region = MemoryRegion::new(Arc::clone(&self.domain), Memory::Owned(buffer)).expose(access);
         let region = region.map_err(|e| e.reason)?;
-        Ok(Box::new(Kept::new(region, bytes, &self.counts)))
+        Ok(Box::new(BounceBuffer::new(region, bytes, &self.counts)))
     }
 
-    /// Keeps a buffer for the next call, unless the peer has invalidated its tag or too much is kept.
-    fn keep(&self, kept: Box<Kept>, access: Access) {
-        if !self.marks.allow(self.kept_bytes()) {
+    /// Caches a buffer for the next call, unless the peer invalidated its tag or the limit is reached.
+    fn keep(&self, buffer: Box<BounceBuffer>, access: Access) {
+        if !self.watermarks.allows(self.kept_bytes()) {
             self.counts.fell_back();
-        } else if kept.region.is_valid()
-            && let Some(free) = self.slab(access).lock().get_mut(class_of(kept.bytes))
+        } else if buffer.region.is_valid()
+            && let Some(free) = self.slab(access).lock().get_mut(class_of(buffer.bytes))
         {
-            free.push(kept);
+            free.push(buffer);
         }
-        if let Some(keep) = self.marks.excess(self.kept_bytes()) {
+        if let Some(keep) = self.watermarks.excess(self.kept_bytes()) {
             self.reclaim(keep);
         }
     }
 
-    /// Lets go of free buffers, the largest first, until no more than `keep` bytes are kept or none is free here.
+    /// Releases free buffers, the largest first, until at most `target` bytes are cached or no buffer is
+    /// free.
     fn reclaim(&self, keep: usize) {
         for slab in &self.slabs {
             for free in slab.lock().iter_mut().rev() {
@@ -140,35 +141,35 @@ impl Cache {
     }
 }
 
-impl Lending for Cache {
-    fn lend(&self, memory: Memory, access: Access) -> Result<Lent, ExposeError> {
+impl Registrar for Cache {
+    fn map(&self, memory: Memory, access: Access) -> Result<RegisteredMemory, ExposeError> {
         let memory = match memory {
             Memory::Owned(b) if access == Access::RemoteRead => Memory::Shared(b.freeze().into()),
             other => other,
         };
-        let mut kept = match self.take(memory.len(), access) {
-            Ok(kept) => kept,
+        let mut buffer = match self.take(memory.len(), access) {
+            Ok(buffer) => buffer,
             Err(reason) => return Err(ExposeError { memory, reason }),
         };
         if let Memory::Shared(data) = &memory
-            && !kept.region.copy_in(data)
+            && !buffer.region.copy_in(data)
         {
             let reason = "the provider does not copy into exposed memory, or the connection is down";
             return Err(ExposeError { memory, reason });
         }
-        kept.tell(memory.len());
-        kept.caller = Some((memory, access));
-        Ok(Lent::StandIn(kept))
+        buffer.advertise(memory.len());
+        buffer.caller = Some((memory, access));
+        Ok(RegisteredMemory::Bounce(buffer))
     }
 
-    fn take_back(&self, lent: Lent, placed: usize) -> Option<Memory> {
-        let Lent::StandIn(mut kept) = lent else { return None };
-        let (mut memory, access) = kept.caller.take()?;
+    fn unmap(&self, mapped: RegisteredMemory, placed: usize) -> Option<Memory> {
+        let RegisteredMemory::Bounce(mut buffer) = mapped else { return None };
+        let (mut memory, access) = buffer.caller.take()?;
         let copied = match &mut memory {
-            Memory::Owned(b) => b.get_mut(..placed).is_some_and(|to| kept.region.copy_out(to)),
+            Memory::Owned(b) => b.get_mut(..placed).is_some_and(|to| buffer.region.copy_out(to)),
             Memory::Shared(_) => true,
         };
-        self.keep(kept, access);
+        self.keep(buffer, access);
         copied.then_some(memory)
     }
 }

@@ -1,10 +1,10 @@
-//! Registers for each operation and deregisters after it.
+//! Registration and deregistration for each operation.
 
 use std::sync::Arc;
 
 use millrace_rdma::{Access, DomainRef, ExposeError, Memory, MemoryRegion};
 
-use super::{Counts, Lending, Lent, Registered};
+use super::{Counts, RegisteredMemory, Registrar, RegistrationCount};
 
 /// [`super::Strategy::Dynamic`] on one connection.
 pub(super) struct Dynamic {
@@ -12,15 +12,15 @@ pub(super) struct Dynamic {
     pub(super) counts: Arc<Counts>,
 }
 
-impl Lending for Dynamic {
-    fn lend(&self, memory: Memory, access: Access) -> Result<Lent, ExposeError> {
+impl Registrar for Dynamic {
+    fn map(&self, memory: Memory, access: Access) -> Result<RegisteredMemory, ExposeError> {
         let len = memory.len();
         let region = MemoryRegion::new(Arc::clone(&self.domain), memory).expose(access)?;
-        Ok(Lent::Own(region, Some(Registered::new(&self.counts, len))))
+        Ok(RegisteredMemory::Direct(region, Some(RegistrationCount::new(&self.counts, len))))
     }
 
-    fn take_back(&self, lent: Lent, _placed: usize) -> Option<Memory> {
-        let Lent::Own(region, _registered) = lent else { return None };
+    fn unmap(&self, lent: RegisteredMemory, _placed: usize) -> Option<Memory> {
+        let RegisteredMemory::Direct(region, _registered) = lent else { return None };
         region.revoke().map(MemoryRegion::into_memory)
     }
 }

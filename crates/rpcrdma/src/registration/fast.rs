@@ -1,4 +1,4 @@
-//! Binds windows that were allocated when the connection was made.
+//! Binding of memory windows that are allocated at connection setup.
 
 use std::sync::{
     Arc,
@@ -7,51 +7,54 @@ use std::sync::{
 
 use millrace_rdma::{Access, DomainRef, ExposeError, Means, Memory, MemoryRegion};
 
-use super::{Counts, Invalidation, Lending, Lent, Settings, dynamic::Dynamic};
+use super::{Counts, Invalidation, RegisteredMemory, Registrar, Settings, dynamic::Dynamic};
 
 /// [`super::Strategy::Fast`] on one connection.
 pub(super) struct Fast {
-    /// For what no window takes.
-    registering: Dynamic,
+    /// Fallback for memory that no window accepts.
+    fallback: Dynamic,
     invalidation: Invalidation,
-    /// Windows that the peer may still write through although their call is done, or fewer.
+    /// Upper bound of the released windows through which the peer may still write.
     dirty: AtomicUsize,
 }
 
 impl Fast {
-    /// Allocates the windows. A provider that has none leaves everything to registrations, which counts as falling
-    /// back.
+    /// Allocates the windows. Memory that exceeds the available windows is registered instead, which counts
+    /// as a fallback.
     pub(super) fn new(domain: DomainRef, counts: Arc<Counts>, settings: &Settings) -> Self {
-        let there = domain.reserve_windows(settings.windows, settings.window_bytes);
-        if there < settings.windows {
-            tracing::info!("{there} of {} memory windows; registering memory beyond them", settings.windows);
+        let available = domain.reserve_windows(settings.windows, settings.window_bytes);
+        if available < settings.windows {
+            tracing::info!(
+                "{available} of {} memory windows available; registering memory beyond them",
+                settings.windows
+            );
         }
-        let registering = Dynamic { domain, counts };
-        Self { registering, invalidation: settings.invalidation, dirty: AtomicUsize::new(0) }
+        let fallback = Dynamic { domain, counts };
+        Self { fallback, invalidation: settings.invalidation, dirty: AtomicUsize::new(0) }
     }
 
     fn domain(&self) -> &DomainRef {
-        &self.registering.domain
+        &self.fallback.domain
     }
 }
 
-impl Lending for Fast {
-    fn lend(&self, memory: Memory, access: Access) -> Result<Lent, ExposeError> {
+impl Registrar for Fast {
+    fn map(&self, memory: Memory, access: Access) -> Result<RegisteredMemory, ExposeError> {
         match MemoryRegion::new(Arc::clone(self.domain()), memory).expose_by(Means::Window, access) {
             Ok(region) => {
-                self.registering.counts.hit();
-                Ok(Lent::Own(region, None))
+                self.fallback.counts.hit();
+                Ok(RegisteredMemory::Direct(region, None))
             }
             Err(e) => {
-                let lent = self.registering.lend(e.memory, access)?;
-                self.registering.counts.fell_back();
+                let lent = self.fallback.map(e.memory, access)?;
+                self.fallback.counts.fell_back();
                 Ok(lent)
             }
         }
     }
 
-    fn take_back(&self, lent: Lent, placed: usize) -> Option<Memory> {
-        let Lent::Own(region, None) = lent else { return self.registering.take_back(lent, placed) };
+    fn unmap(&self, lent: RegisteredMemory, placed: usize) -> Option<Memory> {
+        let RegisteredMemory::Direct(region, None) = lent else { return self.fallback.unmap(lent, placed) };
         let region = match self.invalidation {
             Invalidation::AtOnce => region.revoke(),
             Invalidation::Batched(most) => {

@@ -1,4 +1,4 @@
-//! Memory that only this side's adapter uses: the sources of RDMA Writes and the sinks of RDMA Reads.
+//! Registration of local memory: the sources of RDMA Writes and the sinks of RDMA Reads.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use millrace_rdma::{DomainRef, LocalKey, LocalUse, Means};
 use smallvec::SmallVec;
 
 use super::{
-    Counts, Registered,
-    kept::{KeptSpan, KeptSpans},
+    Counts, RegistrationCount,
+    span_cache::{CachedSpan, SpanCache},
 };
 
-/// A registration for one operation, which ends when it is dropped. Until then its memory stays mapped.
-pub(crate) struct ForOne {
+/// A registration for one operation. Dropping it ends the registration; until then its memory stays mapped.
+pub(crate) struct OperationRegistration {
     domain: DomainRef,
     key: LocalKey,
-    _registered: Option<Registered>,
+    _registered: Option<RegistrationCount>,
     _spans: Spans,
 }
 
-/// The spans that an operation's memory lies in, mostly one.
+/// The spans that contain the memory of an operation, usually one.
 type Spans = SmallVec<[SpanRef; 2]>;
 
 fn spans_of<'a>(pieces: impl Iterator<Item = Piece<'a>>) -> Spans {
@@ -32,27 +32,28 @@ fn spans_of<'a>(pieces: impl Iterator<Item = Piece<'a>>) -> Spans {
     spans
 }
 
-impl Drop for ForOne {
+impl Drop for OperationRegistration {
     fn drop(&mut self) {
         self.domain.deregister_local(self.key);
     }
 }
 
-/// What an operation has registered until it is done. Kept spans stay so afterwards.
-pub(crate) enum Held {
-    ForOne(#[allow(dead_code)] ForOne), // Only to be dropped.
-    Kept(#[allow(dead_code)] SmallVec<[Arc<KeptSpan>; 2]>), // As above.
+/// The registration of an operation's memory while the operation is in progress. Cached spans stay registered
+/// afterwards.
+pub(crate) enum LocalRegistration {
+    PerOperation(#[allow(dead_code)] OperationRegistration), // Held for its drop.
+    Cached(#[allow(dead_code)] SmallVec<[Arc<CachedSpan>; 2]>), // As above.
 }
 
-impl Held {
-    /// Whether a registration ends with it.
-    pub(crate) fn is_for_one(&self) -> bool {
-        matches!(self, Self::ForOne(_))
+impl LocalRegistration {
+    /// Whether the registration ends with the operation.
+    pub(crate) fn is_per_operation(&self) -> bool {
+        matches!(self, Self::PerOperation(_))
     }
 }
 
-/// What one call has registered until it is done.
-pub(crate) type AllHeld = SmallVec<[Held; 1]>;
+/// The registrations of one call's memory.
+pub(crate) type LocalRegistrations = SmallVec<[LocalRegistration; 1]>;
 
 /// One piece of an operation's memory.
 pub(super) struct Piece<'a> {
@@ -60,37 +61,37 @@ pub(super) struct Piece<'a> {
     bytes: &'a [u8],
 }
 
-/// How memory for local use is registered.
-pub(super) enum How {
-    /// For each operation, by these means.
-    Each(Means),
-    /// By the span, as long as there is room.
-    Kept(KeptSpans),
-    /// The provider needs none, or registers spans for good by itself.
+/// Mode of registration.
+pub(super) enum LocalMode {
+    /// For each operation, of this kind.
+    PerOperation(Means),
+    /// By span, up to the limit of the cache.
+    CachedSpans(SpanCache),
+    /// The provider needs no registration, or registers spans permanently itself.
     Never,
 }
 
-/// Registers what each RDMA Read and RDMA Write of one connection uses, as the strategy says. What is given must be held
-/// until the operation is done.
+/// Registers the memory of each RDMA Read and RDMA Write of one connection. The result must be held until the
+/// operation is complete.
 pub(crate) struct Local {
     domain: DomainRef,
     counts: Arc<Counts>,
-    how: How,
+    mode: LocalMode,
 }
 
 impl Local {
-    pub(super) fn new(domain: DomainRef, counts: Arc<Counts>, how: How) -> Self {
-        Self { domain, counts, how }
+    pub(super) fn new(domain: DomainRef, counts: Arc<Counts>, mode: LocalMode) -> Self {
+        Self { domain, counts, mode }
     }
 
-    /// Registers the source of an RDMA Write, if it has to be.
-    pub(crate) fn source(&mut self, data: &Views) -> Option<Held> {
+    /// Registers the source of an RDMA Write if the provider requires it.
+    pub(crate) fn source(&mut self, data: &Views) -> Option<LocalRegistration> {
         let pieces = data.iter().map(|v| Piece { span: v.span(), bytes: v });
         self.register(pieces, LocalUse::Source)
     }
 
-    /// Registers the sink of an RDMA Read, if it has to be.
-    pub(crate) fn sink(&mut self, sink: &[Buffer]) -> Option<Held> {
+    /// Registers the sink of an RDMA Read if the provider requires it.
+    pub(crate) fn sink(&mut self, sink: &[Buffer]) -> Option<LocalRegistration> {
         let pieces = sink.iter().map(|b| Piece { span: b.span(), bytes: b });
         self.register(pieces, LocalUse::Sink)
     }
@@ -99,12 +100,12 @@ impl Local {
         &mut self,
         pieces: impl Iterator<Item = Piece<'a>> + Clone,
         used: LocalUse,
-    ) -> Option<Held> {
-        let by = match &mut self.how {
-            How::Never => return None,
-            How::Each(by) => *by,
-            How::Kept(kept) => match kept.hold(pieces.clone()) {
-                Some(spans) => return Some(Held::Kept(spans)),
+    ) -> Option<LocalRegistration> {
+        let by = match &mut self.mode {
+            LocalMode::Never => return None,
+            LocalMode::PerOperation(by) => *by,
+            LocalMode::CachedSpans(kept) => match kept.acquire(pieces.clone()) {
+                Some(spans) => return Some(LocalRegistration::Cached(spans)),
                 None => Means::Registration,
             },
         };
@@ -114,21 +115,31 @@ impl Local {
             && let Some(key) = self.domain.register_local(by, &memory, used)
         {
             self.counts.hit();
-            return Some(self.held(key, None, spans));
+            return Some(self.registration(key, None, spans));
         }
         let Some(key) = self.domain.register_local(Means::Registration, &memory, used) else {
             self.counts.hit();
             return None;
         };
-        if !matches!(self.how, How::Each(Means::Registration)) {
+        if !matches!(self.mode, LocalMode::PerOperation(Means::Registration)) {
             self.counts.fell_back();
         }
         let bytes = memory.iter().map(|p| p.len()).sum();
-        Some(self.held(key, Some(Registered::new(&self.counts, bytes)), spans))
+        Some(self.registration(key, Some(RegistrationCount::new(&self.counts, bytes)), spans))
     }
 
-    fn held(&self, key: LocalKey, registered: Option<Registered>, spans: Spans) -> Held {
+    fn registration(
+        &self,
+        key: LocalKey,
+        registered: Option<RegistrationCount>,
+        spans: Spans,
+    ) -> LocalRegistration {
         let domain = Arc::clone(&self.domain);
-        Held::ForOne(ForOne { domain, key, _registered: registered, _spans: spans })
+        LocalRegistration::PerOperation(OperationRegistration {
+            domain,
+            key,
+            _registered: registered,
+            _spans: spans,
+        })
     }
 }

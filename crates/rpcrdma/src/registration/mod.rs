@@ -1,35 +1,37 @@
-//! Registration strategies (TR06, Designing 2007): by what means the memory of calls is reached, and what is kept
-//! between calls.
+//! Registration strategies (TR06, Designing 2007): how peers get access to the memory of calls, and which
+//! registrations are cached.
 //!
-//! | [`Strategy`] | what the peer can reach | for how long |
+//! | [`Strategy`] | memory that the peer can access | duration |
 //! |---|---|---|
-//! | `dynamic` | the bytes of open calls, each with the one right it needs | from its call's Send to its reply |
-//! | `fast` | the same | the same; with batched invalidation, memory that it may write somewhat longer (below) |
-//! | `cache` | buffers of this connection that hold data of its calls alone; never memory of the caller | as long as they are kept |
-//! | `all-physical` | on hardware all memory of the arena; a software provider keeps to the bytes of open calls | the life of the connection |
+//! | `dynamic` | the bytes of open calls, each with the access right of its call | from the call's Send to its reply |
+//! | `fast` | the same | the same; longer for writes with batched invalidation |
+//! | `cache` | bounce buffers that contain data of this connection's calls only; never the caller's memory | while they are cached |
+//! | `all-physical` | on adapters all memory of the arena; with a software provider the bytes of open calls | lifetime of the connection |
 //!
-//! A requester keeps what it lends in a `Lent`, which nobody can read, reuse or free until the strategy has taken it
-//! back.
+//! A requester holds mapped memory in a `RegisteredMemory`; the memory cannot be read, reused or freed until
+//! the strategy has unmapped it.
 //!
-//! Whoever posts RDMA Reads and Writes (a responder, and a requester of the Read-Read design) uses memory that no peer
-//! reaches. Where the provider must register that too, the strategy says for how long:
+//! A responder, and a requester of the Read-Read design, posts RDMA Reads and Writes on memory that the peer
+//! cannot access. If the provider requires registration of that memory too, the strategy determines its
+//! duration:
 //!
-//! | strategy | sources of Writes and sinks of Reads are registered |
+//! | strategy | registration of the sources of Writes and the sinks of Reads |
 //! |---|---|
-//! | `dynamic` | exactly, for each of them |
-//! | `cache` | by the span of the arena, which stays so until the limit or the machine asks for it (`kept`) |
-//! | `fast` | by a window, for each of them, where the provider's windows serve for that; on real adapters they lend memory to peers alone, and it is as with `all-physical` |
-//! | `all-physical` | by the span, for good |
+//! | `dynamic` | the exact bytes, for each operation |
+//! | `cache` | the span of the arena, until the limit or memory pressure releases it (`span_cache`) |
+//! | `fast` | a window for each operation if the provider's windows support local use; otherwise as `all-physical` |
+//! | `all-physical` | the span, permanently |
 //!
-//! An iWARP adapter's sinks are always registered with the Read, for they have tags.
+//! The sinks of an iWARP adapter are always registered for each Read, because the peer accesses them by a
+//! tag.
 
 mod all_physical;
 mod cache;
 mod dynamic;
 mod fast;
-mod kept;
 mod local;
 mod pressure;
+mod span_cache;
 mod strategy;
 #[cfg(test)]
 mod tests;
@@ -46,85 +48,82 @@ use millrace_buffer::Arena;
 use millrace_rdma::{Access, ConnectionError, DomainRef, ExposeError, ExposedRegion, Means, Memory, Segment};
 use millrace_runtime::RuntimeRef;
 
-pub(crate) use self::local::{AllHeld, Held, Local};
+pub(crate) use self::local::{Local, LocalRegistration, LocalRegistrations};
 pub use self::strategy::{Invalidation, Settings, Strategy};
-use self::{kept::KeptSpans, local::How};
+use self::{local::LocalMode, span_cache::SpanCache};
 
-/// A strategy with its settings and what it has counted. One may serve many connections; what it lends belongs to one.
+/// A strategy with its settings and counters. One value may serve many connections.
 pub struct Registration {
     settings: Settings,
     counts: Arc<Counts>,
 }
 
 impl Registration {
-    /// A strategy that serves no connection yet.
+    /// Creates a strategy without connections.
     pub fn new(settings: Settings) -> Self {
         Self { settings, counts: Arc::default() }
     }
 
-    /// Its settings.
+    /// Settings of the strategy.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// What it has done so far.
+    /// A snapshot of the counters.
     pub fn stats(&self) -> RegistrationStats {
         self.counts.snapshot()
     }
 
-    /// Whether the peer may invalidate the tags that it is given: not those that are used again as they are.
-    pub(crate) fn tags_end_with_their_call(&self) -> bool {
+    /// Whether the peer may invalidate a call's tags: only tags that are not reused.
+    pub(crate) fn tags_are_single_use(&self) -> bool {
         matches!(self.settings.strategy, Strategy::Dynamic | Strategy::Fast)
     }
 
-    /// For one end of a connection that posts RDMA Reads and Writes: what they use is registered as the strategy says,
-    /// where the provider must register it.
+    /// The registration of local memory for one end of a connection that posts RDMA Reads and Writes.
     pub(crate) fn local(&self, domain: DomainRef, rt: &RuntimeRef) -> Local {
         let counts = Arc::clone(&self.counts);
-        let by = match self.settings.strategy {
+        let kind = match self.settings.strategy {
             Strategy::Dynamic | Strategy::Cache => Some(Means::Registration),
             Strategy::Fast => Some(Means::Window),
             Strategy::AllPhysical => None,
         };
-        let how = match by.filter(|by| domain.registers_local(*by)) {
-            None => How::Never,
-            Some(_) if self.settings.strategy == Strategy::Cache => How::Kept(KeptSpans::new(
-                Arc::clone(&domain),
-                Arc::clone(&counts),
-                &self.settings,
-                Arc::clone(rt),
-            )),
-            Some(by) => How::Each(by),
-        };
-        Local::new(domain, counts, how)
+        let mode =
+            match kind.filter(|kind| domain.registers_local(*kind)) {
+                None => LocalMode::Never,
+                Some(_) if self.settings.strategy == Strategy::Cache => LocalMode::CachedSpans(
+                    SpanCache::new(Arc::clone(&domain), Arc::clone(&counts), &self.settings, Arc::clone(rt)),
+                ),
+                Some(kind) => LocalMode::PerOperation(kind),
+            };
+        Local::new(domain, counts, mode)
     }
 
-    /// The part of one connection's requester.
+    /// The registrar of one connection's requester.
     ///
     /// # Errors
-    /// When the strategy is refused or the provider cannot do it.
+    /// The strategy is rejected or the provider does not support it.
     pub(crate) fn attach(
         &self,
         domain: DomainRef,
         arena: Arena,
         rt: RuntimeRef,
-    ) -> Result<Box<dyn Lending>, ConnectionError> {
+    ) -> Result<Box<dyn Registrar>, ConnectionError> {
         self.attach_as(self.settings.strategy, domain, arena, rt)
     }
 
-    /// The part of one connection's responder, where that exposes memory at all (the Read-Read design). What `cache`
-    /// keeps would stay in the peer's reach, so replies are exposed by registrations of their own then.
+    /// The registrar of one connection's responder in the Read-Read design. With `cache`, replies are
+    /// registered individually, because cached buffers would stay exposed.
     ///
     /// # Errors
-    /// When the strategy would expose more than replies, or the provider cannot do it.
+    /// The strategy would expose more than replies, or the provider does not support it.
     pub(crate) fn attach_responder(
         &self,
         domain: DomainRef,
         arena: Arena,
         rt: RuntimeRef,
-    ) -> Result<Box<dyn Lending>, ConnectionError> {
+    ) -> Result<Box<dyn Registrar>, ConnectionError> {
         match self.settings.strategy {
-            Strategy::AllPhysical => Err(ConnectionError::Local(strategy::NEVER_HERE.into())),
+            Strategy::AllPhysical => Err(ConnectionError::Local(strategy::NOT_FOR_RESPONDERS.into())),
             Strategy::Cache => self.attach_as(Strategy::Dynamic, domain, arena, rt),
             other => self.attach_as(other, domain, arena, rt),
         }
@@ -136,14 +135,16 @@ impl Registration {
         domain: DomainRef,
         arena: Arena,
         rt: RuntimeRef,
-    ) -> Result<Box<dyn Lending>, ConnectionError> {
+    ) -> Result<Box<dyn Registrar>, ConnectionError> {
         let counts = Arc::clone(&self.counts);
         let refused = |why: &str| ConnectionError::Local(why.into());
         Ok(match strategy {
             Strategy::Dynamic => Box::new(dynamic::Dynamic { domain, counts }),
             Strategy::Fast => Box::new(fast::Fast::new(domain, counts, &self.settings)),
             Strategy::Cache => Box::new(cache::Cache::new(domain, arena, rt, counts, &self.settings)),
-            Strategy::AllPhysical if !self.settings.trust_peer => return Err(refused(strategy::NOT_TRUSTED)),
+            Strategy::AllPhysical if !self.settings.trust_peer => {
+                return Err(refused(strategy::TRUST_REQUIRED));
+            }
             Strategy::AllPhysical if !domain.enable_global() => {
                 return Err(refused(
                     "the RDMA provider has no global tag; use another registration strategy",
@@ -160,28 +161,28 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// Memory of a call that the peer can reach. Dropping it revokes it.
-pub(crate) enum Lent {
-    /// The caller's own memory, and where it had to be registered, the count of that.
-    Own(ExposedRegion, Option<Registered>),
-    /// A buffer that stands in for it.
-    StandIn(Box<cache::Kept>),
+/// Memory of a call that the peer can access. Dropping it revokes the access.
+pub(crate) enum RegisteredMemory {
+    /// The caller's memory, and the count of its registration if it was registered.
+    Direct(ExposedRegion, Option<RegistrationCount>),
+    /// A bounce buffer in place of the caller's memory.
+    Bounce(Box<cache::BounceBuffer>),
 }
 
-impl Lent {
-    /// What the peer needs to reach it, in the order of its bytes.
+impl RegisteredMemory {
+    /// The segments for the peer, in the order of the bytes.
     pub(crate) fn segments(&self) -> &[Segment] {
         match self {
-            Self::Own(region, _) => region.segments(),
-            Self::StandIn(kept) => kept.segments(),
+            Self::Direct(region, _) => region.segments(),
+            Self::Bounce(kept) => kept.segments(),
         }
     }
 }
 
-/// Counts a registration until it is dropped.
-pub(crate) struct Registered(Arc<Counts>);
+/// Counts a registration, and at its drop the deregistration.
+pub(crate) struct RegistrationCount(Arc<Counts>);
 
-impl Registered {
+impl RegistrationCount {
     fn new(counts: &Arc<Counts>, bytes: usize) -> Self {
         counts.registrations.fetch_add(1, Ordering::Relaxed);
         counts.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -189,41 +190,42 @@ impl Registered {
     }
 }
 
-impl Drop for Registered {
+impl Drop for RegistrationCount {
     fn drop(&mut self) {
         self.0.deregistrations.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// A strategy's part in one connection.
-pub(crate) trait Lending: Send {
-    /// Lets the peer reach `memory` with the right `access`.
+/// A strategy's part on one connection.
+pub(crate) trait Registrar: Send {
+    /// Grants the peer the right `access` to `memory`.
     ///
     /// # Errors
-    /// When means or memory have run out.
-    fn lend(&self, memory: Memory, access: Access) -> Result<Lent, ExposeError>;
+    /// Registration resources or memory are exhausted.
+    fn map(&self, memory: Memory, access: Access) -> Result<RegisteredMemory, ExposeError>;
 
-    /// Takes back what was lent, of which the peer says that it wrote the first `placed` bytes; `None` if it was lost
-    /// with its connection.
-    fn take_back(&self, lent: Lent, placed: usize) -> Option<Memory>;
+    /// Revokes the peer's access and returns the memory, of which the peer reports that it wrote the first
+    /// `placed` bytes. `None` if the memory was lost with its connection.
+    fn unmap(&self, mapped: RegisteredMemory, placed: usize) -> Option<Memory>;
 }
 
-/// What a strategy has done; monotonic but for `kept_bytes`.
+/// Counters of a strategy; monotonic except `kept_bytes`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RegistrationStats {
-    /// Times that memory was registered: a tag and translation entries allocated.
+    /// Registrations: allocations of a tag and translation entries.
     pub registrations: u64,
-    /// Times that it was deregistered.
+    /// Deregistrations.
     pub deregistrations: u64,
-    /// Regions that needed no registration: windows, what is kept, or the global tag.
+    /// Regions without a new registration: windows, cached registrations, or the global tag.
     pub hits: u64,
-    /// Of `registrations`, those for which there was no window, or no room to keep what was registered.
+    /// Registrations for which no window was free or the cache was full; included in `registrations`.
     pub fallbacks: u64,
-    /// Of `deregistrations`, what was kept and let go: beyond the limit, or for want of memory.
+    /// Cached registrations that were released at the limit or under memory pressure; included in
+    /// `deregistrations`.
     pub reclaimed: u64,
-    /// Bytes registered, over all registrations.
+    /// Total bytes of all registrations.
     pub bytes: u64,
-    /// Bytes that are registered now and stay so between calls.
+    /// Bytes of cached registrations now.
     pub kept_bytes: u64,
 }
 

@@ -1,40 +1,42 @@
-//! The names of the strategies, and their settings.
+//! Registration strategies and their settings.
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
-pub(super) const NOT_TRUSTED: &str = "registration all-physical lets the server reach all memory for buffers at any \
-     time; say that you trust it (--i-trust-the-server), or use another strategy";
+pub(super) const TRUST_REQUIRED: &str = "registration all-physical permits the server access to all buffer memory \
+     at any time: allow it with --i-trust-the-server, or use another strategy";
+pub(super) const NOT_FOR_RESPONDERS: &str = "registration all-physical would permit every client to read all memory \
+     of the server in the Read-Read design: use another strategy";
 
-pub(super) const NEVER_HERE: &str = "registration all-physical would let every client read all memory of the server \
-     in the Read-Read design; choose another strategy";
-
-/// How the memory of calls becomes reachable.
+/// When memory is registered and invalidated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Strategy {
-    /// Registers for each operation and deregisters after it. Works with any memory and keeps nothing. The peer reaches
-    /// the bytes of a call, with the one right that the call needs, from its Send until its reply is taken apart.
+    /// Registers memory for each operation and deregisters it afterwards. Works with any memory. The peer can
+    /// access the bytes of a call, with the access right that the call needs, from the call's Send until its
+    /// reply is processed.
     Dynamic,
-    /// Binds a window out of a pool that is allocated when the connection is made, and invalidates it after the
-    /// operation; registers as [`Self::Dynamic`] does when no window is free or the memory is larger than one. The peer
-    /// reaches what it reaches with [`Self::Dynamic`], for as long; [`Invalidation::Batched`] says what that adds. A
-    /// window's tag keeps its 24 bits of index for the connection's life and changes its 8 bits of key each time.
+    /// Binds a window from a pool that is allocated at connection setup, and invalidates it after the
+    /// operation. Registers as [`Self::Dynamic`] if no window is free or the memory is larger than a window.
+    /// Exposure is that of [`Self::Dynamic`], plus that of [`Invalidation::Batched`]. The tag of a window
+    /// keeps its index (24 bits) for the lifetime of the connection and gets a new key (8 bits) at each
+    /// binding.
     Fast,
-    /// Keeps buffers registered, by size class, and copies data into and out of them. The peer reaches these buffers as
-    /// long as they are kept, but never memory of the caller. A buffer holds nothing but data of calls of the same
-    /// connection in the same direction: what this peer was sent, or sent itself. One that it may read holds zeros at
-    /// first.
+    /// Keeps buffers registered, by size class, and copies data into and out of them. The peer can access
+    /// these buffers while they are cached, and never the caller's memory. A buffer only contains data of
+    /// calls of one connection in one direction, which the peer sent or received. Buffers that the peer may
+    /// read are zeroed first.
     Cache,
-    /// One tag for the whole arena, no registration at all; segments end at borders of pages. The peer reaches, with
-    /// both rights and for the life of the connection, *all memory for buffers of this process*, other connections'
-    /// included; for peers that are trusted alone. (The iWARP provider limits it to the bytes of open calls.)
+    /// One tag for the whole arena, without registrations; segments end at page boundaries. The peer can read
+    /// and write, for the lifetime of the connection, *all buffer memory of this process*, including that of
+    /// other connections. Use it with trusted peers only. (The iWARP provider limits access to the bytes of
+    /// open calls.)
     AllPhysical,
 }
 
 impl Strategy {
-    /// All of them.
+    /// All strategies.
     pub const ALL: [Self; 4] = [Self::Dynamic, Self::Fast, Self::Cache, Self::AllPhysical];
 
-    /// Its name: `dynamic`, `fast`, `cache`, `all-physical`.
+    /// The name: `dynamic`, `fast`, `cache` or `all-physical`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Dynamic => "dynamic",
@@ -61,15 +63,16 @@ impl FromStr for Strategy {
     }
 }
 
-/// When [`Strategy::Fast`] invalidates a window whose call is done.
+/// When [`Strategy::Fast`] invalidates the window of a completed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Invalidation {
-    /// Before the caller has its memory back.
+    /// Before the caller gets its memory back.
     #[default]
     AtOnce,
-    /// Together with others, once so many are done (at least 1) or none is free. Until then **a peer can still write to
-    /// memory that has a new owner**: the window of vulnerability of the vendors' variant in TR06 and Designing 2007.
-    /// It is limited in number, not in time. Windows that the peer may only read are invalidated at once.
+    /// In batches, after N calls (at least 1) or when no window is free. Until then **a peer can still write
+    /// to memory that has a new owner**: the window of vulnerability of the vendors' variant in TR06 and
+    /// Designing 2007. The number of such windows is limited, the duration is not. Windows that the peer may
+    /// only read are invalidated at once.
     Batched(usize),
 }
 
@@ -88,34 +91,36 @@ impl FromStr for Invalidation {
     fn from_str(s: &str) -> Result<Self, String> {
         let batched = || s.strip_prefix("batched:")?.parse().ok().filter(|n| *n > 0).map(Self::Batched);
         let known = if s == "at-once" { Some(Self::AtOnce) } else { batched() };
-        known.ok_or_else(|| format!("{s:?} is no way to invalidate: use at-once or batched:N with N above 0"))
+        known.ok_or_else(|| {
+            format!("unknown invalidation mode {s:?}: use at-once or batched:N with N above 0")
+        })
     }
 }
 
-/// A strategy's settings.
+/// Settings of a strategy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Which strategy.
+    /// The strategy.
     pub strategy: Strategy,
     /// `fast`: when windows are invalidated.
     pub invalidation: Invalidation,
-    /// `fast`: windows of each connection.
+    /// `fast`: number of windows per connection.
     pub windows: usize,
-    /// `fast`: bytes of the largest region that a window takes.
+    /// `fast`: bytes of the largest region that one window covers.
     pub window_bytes: usize,
-    /// `cache`: the most bytes that stay registered, over all connections. From seven eighths of it on, what is not in
-    /// use is let go down to half of it.
+    /// `cache`: maximum bytes that stay registered, over all connections. Above seven eighths of the limit,
+    /// idle memory is released down to half of the limit.
     pub cache_limit: usize,
-    /// `cache`: where the kernel says how much processes wait for memory (Linux PSI). While more than a tenth of the
-    /// last ten seconds was such waiting, all that is not in use is let go.
+    /// `cache`: path of the kernel's memory pressure report (Linux PSI). While tasks stall on memory in more
+    /// than a tenth of the last ten seconds, all idle memory is released.
     pub pressure: PathBuf,
-    /// `all-physical`: the peer may reach all memory for buffers. Without this the strategy is refused.
+    /// `all-physical`: permits the peer access to all buffer memory. The strategy is rejected otherwise.
     pub trust_peer: bool,
 }
 
 impl Settings {
-    /// A strategy with the settings that it has where nothing else is said: 512 windows of 1 MiB (TR06), 256 MiB of
-    /// kept buffers, no trust.
+    /// The default settings of a strategy: 512 windows of 1 MiB (TR06), 256 MiB of cached buffers, an
+    /// untrusted peer.
     pub fn new(strategy: Strategy) -> Self {
         Self {
             strategy,
@@ -134,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_and_written() {
+    fn names_round_trip_as_text() {
         for s in Strategy::ALL {
             assert_eq!(s.to_string().parse(), Ok(s));
         }

@@ -1,4 +1,4 @@
-//! All strategies against a domain that knows what the peer can reach.
+//! Tests of all strategies on a model of a domain that records the memory that the peer can access.
 
 use std::collections::HashMap;
 
@@ -9,23 +9,23 @@ use parking_lot::Mutex;
 use proptest::{prelude::*, strategy::Strategy as Generate};
 use smallvec::smallvec;
 
-use super::{Strategy, local::How, *};
+use super::{Strategy, local::LocalMode, *};
 
 const WINDOWS: usize = 3;
 const LARGEST: usize = 20_000;
 const BATCH: usize = 2;
 
 #[derive(Default)]
-struct Reach {
+struct Exposed {
     next: u64,
     live: HashMap<u64, (Memory, Means, bool)>,
     /// Address ranges of released windows.
     released: Vec<(usize, usize)>,
 }
 
-/// A domain with all means, which owns what is exposed and remembers what stays reachable.
+/// A domain with all kinds of exposure, which owns exposed memory and records released windows.
 #[derive(Default)]
-struct Model(Mutex<Reach>);
+struct Model(Mutex<Exposed>);
 
 fn range(m: &Memory) -> (usize, usize) {
     match m {
@@ -117,22 +117,22 @@ impl Domain for Model {
     }
 }
 
-/// What the peer does with memory that it may write: fills what it was given.
-fn write(model: &Model, lent: &Lent, fill: u8) {
+/// The peer fills the memory that it may write.
+fn write(model: &Model, mapped: &RegisteredMemory, fill: u8) {
     let mut r = model.0.lock();
-    if let Some((Memory::Owned(b), ..)) = r.live.get_mut(&u64::from(lent.segments()[0].handle.0)) {
-        b[..lent.segments()[0].length as usize].fill(fill);
+    if let Some((Memory::Owned(b), ..)) = r.live.get_mut(&u64::from(mapped.segments()[0].handle.0)) {
+        b[..mapped.segments()[0].length as usize].fill(fill);
     }
 }
 
-/// What the peer reads.
-fn read(model: &Model, lent: &Lent) -> Vec<u8> {
+/// The bytes that the peer reads.
+fn read(model: &Model, mapped: &RegisteredMemory) -> Vec<u8> {
     let r = model.0.lock();
-    let len = lent.segments()[0].length as usize;
-    match r.live.get(&u64::from(lent.segments()[0].handle.0)) {
+    let len = mapped.segments()[0].length as usize;
+    match r.live.get(&u64::from(mapped.segments()[0].handle.0)) {
         Some((Memory::Owned(b), ..)) => b[..len].to_vec(),
         Some((Memory::Shared(v), ..)) => v.to_vec(),
-        None => panic!("nothing there"),
+        None => panic!("the tag is not exposed"),
     }
 }
 
@@ -148,7 +148,7 @@ fn settings(strategy: Strategy, invalidation: Invalidation) -> Settings {
     }
 }
 
-fn everything() -> impl Generate<Value = Settings> {
+fn all_settings() -> impl Generate<Value = Settings> {
     prop_oneof![
         Just(settings(Strategy::Dynamic, Invalidation::AtOnce)),
         Just(settings(Strategy::Fast, Invalidation::AtOnce)),
@@ -158,19 +158,19 @@ fn everything() -> impl Generate<Value = Settings> {
     ]
 }
 
-/// One step: lend for reading or writing (bytes), or take back (which).
+/// One step: map memory for reading or writing (bytes), unmap it, or drop it.
 #[derive(Debug, Clone)]
 enum Step {
-    Lend(bool, usize),
-    TakeBack(prop::sample::Index),
-    Lose(prop::sample::Index),
+    Map(bool, usize),
+    Unmap(prop::sample::Index),
+    Drop(prop::sample::Index),
 }
 
 fn step() -> impl Generate<Value = Step> {
     prop_oneof![
-        3 => (any::<bool>(), 1..30_000_usize).prop_map(|(w, n)| Step::Lend(w, n)),
-        3 => any::<prop::sample::Index>().prop_map(Step::TakeBack),
-        1 => any::<prop::sample::Index>().prop_map(Step::Lose),
+        3 => (any::<bool>(), 1..30_000_usize).prop_map(|(w, n)| Step::Map(w, n)),
+        3 => any::<prop::sample::Index>().prop_map(Step::Unmap),
+        1 => any::<prop::sample::Index>().prop_map(Step::Drop),
     ]
 }
 
@@ -181,23 +181,24 @@ fn runtime() -> (tokio::runtime::Runtime, RuntimeRef) {
 }
 
 proptest! {
-    /// Whatever is lent and taken back in whatever order: bytes arrive, memory has one owner, none that was given back
-    /// can be written (but through so many released windows), and the counts add up.
+    /// In any order of operations, bytes are transferred, memory has one owner, the peer cannot write to
+    /// unmapped memory (except through the permitted number of released windows), and the counters are
+    /// consistent.
     #[test]
-    fn memory_that_was_taken_back_is_out_of_reach(
-        settings in everything(), steps in prop::collection::vec(step(), 1..50)
+    fn unmapped_memory_is_inaccessible_to_the_peer(
+        settings in all_settings(), steps in prop::collection::vec(step(), 1..50)
     ) {
         let (_tokio, rt) = runtime();
         let model = Arc::new(Model::default());
         let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
         let registration = Registration::new(settings.clone());
-        let lending = registration.attach(model.clone(), arena.clone(), rt).unwrap();
-        let mut out: Vec<(Lent, bool, u8, usize)> = Vec::new();
+        let registrar = registration.attach(model.clone(), arena.clone(), rt).unwrap();
+        let mut out: Vec<(RegisteredMemory, bool, u8, usize)> = Vec::new();
         let mut back: Vec<Buffer> = Vec::new();
-        let (mut lent_count, mut fill) = (0, 0_u8);
+        let (mut map_count, mut fill) = (0, 0_u8);
         for step in steps {
             match step {
-                Step::Lend(write, len) => {
+                Step::Map(write, len) => {
                     let mut b = arena.alloc(len).unwrap();
                     fill = fill.wrapping_add(1);
                     b.fill(fill);
@@ -206,19 +207,19 @@ proptest! {
                     } else {
                         (Memory::Shared(b.freeze().into()), Access::RemoteRead)
                     };
-                    let lent = lending.lend(memory, access).unwrap();
-                    prop_assert_eq!(lent.segments().iter().map(|s| s.length as usize).sum::<usize>(), len);
-                    lent_count += 1;
-                    out.push((lent, write, fill, len));
+                    let mapped = registrar.map(memory, access).unwrap();
+                    prop_assert_eq!(mapped.segments().iter().map(|s| s.length as usize).sum::<usize>(), len);
+                    map_count += 1;
+                    out.push((mapped, write, fill, len));
                 }
-                Step::TakeBack(which) if !out.is_empty() => {
-                    let (lent, written, fill, len) = out.swap_remove(which.index(out.len()));
+                Step::Unmap(which) if !out.is_empty() => {
+                    let (mapped, written, fill, len) = out.swap_remove(which.index(out.len()));
                     if !written {
-                        prop_assert!(read(&model, &lent).iter().all(|b| *b == fill));
+                        prop_assert!(read(&model, &mapped).iter().all(|b| *b == fill));
                     }
-                    write(&model, &lent, fill ^ 0x80);
+                    write(&model, &mapped, fill ^ 0x80);
                     let placed = len / 2;
-                    match lending.take_back(lent, placed) {
+                    match registrar.unmap(mapped, placed) {
                         Some(Memory::Owned(b)) => {
                             prop_assert!(written && b.len() == len);
                             prop_assert!(b[..placed].iter().all(|b| *b == fill ^ 0x80));
@@ -228,7 +229,7 @@ proptest! {
                         None => prop_assert!(false, "lost"),
                     }
                 }
-                Step::Lose(which) if !out.is_empty() => drop(out.swap_remove(which.index(out.len()))),
+                Step::Drop(which) if !out.is_empty() => drop(out.swap_remove(which.index(out.len()))),
                 _ => {}
             }
             let late = back.iter().filter(|b| model.writes_to((b.address(), b.len()))).count();
@@ -238,11 +239,11 @@ proptest! {
             };
             prop_assert!(late <= window, "{} buffers of new owners can be written", late);
             let stats = registration.stats();
-            prop_assert_eq!(stats.registrations + stats.hits, lent_count, "{:?}", stats);
+            prop_assert_eq!(stats.registrations + stats.hits, map_count, "{:?}", stats);
             prop_assert!(stats.kept_bytes == 0 || settings.strategy == Strategy::Cache);
         }
         drop(out);
-        drop(lending);
+        drop(registrar);
         model.invalidate_released();
         let stats = registration.stats();
         prop_assert_eq!((stats.registrations, stats.kept_bytes), (stats.deregistrations, 0));
@@ -253,7 +254,7 @@ proptest! {
 }
 
 #[test]
-fn short_memory_empties_the_cache() {
+fn memory_pressure_empties_the_cache() {
     let (_tokio, rt) = runtime();
     let path = std::env::temp_dir().join(format!("pressure-{}", std::process::id()));
     std::fs::write(&path, "some avg10=40.00 avg60=0.00 avg300=0.00 total=1\n").unwrap();
@@ -263,10 +264,10 @@ fn short_memory_empties_the_cache() {
     });
     let model = Arc::new(Model::default());
     let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
-    let lending = registration.attach(model.clone(), arena.clone(), rt).unwrap();
-    let lent = lending.lend(Memory::Owned(arena.alloc(5000).unwrap()), Access::RemoteWrite).unwrap();
+    let registrar = registration.attach(model.clone(), arena.clone(), rt).unwrap();
+    let mapped = registrar.map(Memory::Owned(arena.alloc(5000).unwrap()), Access::RemoteWrite).unwrap();
     assert_eq!(registration.stats().kept_bytes, 8192);
-    drop(lending.take_back(lent, 0));
+    drop(registrar.unmap(mapped, 0));
     let stats = registration.stats();
     assert_eq!((stats.kept_bytes, stats.reclaimed, model.exposed()), (0, 1, (0, 0)), "{stats:?}");
     std::fs::remove_file(path).unwrap();
@@ -278,7 +279,7 @@ fn memory_stays_mapped_while_it_is_registered_for_an_operation() {
     let arena = Arena::new(ArenaConfig { limit: SPANS * millrace_buffer::SPAN_BYTES, huge_pages: false });
     let fill = || (0..SPANS).map(|_| arena.alloc(millrace_buffer::SPAN_BYTES).unwrap()).collect::<Vec<_>>();
     let all = fill();
-    let by = How::Each(Means::Registration);
+    let by = LocalMode::PerOperation(Means::Registration);
     let mut local = Local::new(Arc::new(Model::default()), Arc::default(), by);
     let held: Vec<_> = all.chunks(1).map(|sink| local.sink(sink).unwrap()).collect();
     drop(all);

@@ -1,4 +1,4 @@
-//! How a requester is set up.
+//! Configuration of a requester.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,30 +11,30 @@ use crate::{
     registration::{Registration, Settings, Strategy},
 };
 
-/// Limits and sizes of a requester; values out of range are clamped.
+/// Limits and sizes of a requester. Out-of-range values are clamped.
 #[derive(Clone)]
 pub struct RequesterConfig {
-    /// How results reach us.
+    /// The design: which end moves results.
     pub design: Design,
-    /// In the Read-Read design: send inline calls with payloads as RDMA_MSGP, padded so.
+    /// Read-Read design: padding of inline calls with payloads, which are sent as RDMA_MSGP.
     pub padding: Option<Padding>,
-    /// The most calls in flight: at least 1. As many credits are asked for as there are calls, and 8 at least, up to this;
-    /// the responder may grant fewer.
+    /// Maximum number of calls in flight, 1 to 16384. Requests credits for the calls in progress, at least 8
+    /// and at most this number; the responder may grant fewer.
     pub credits: u32,
-    /// Bytes of the largest inline message, both ways: 1024 to 262144.
+    /// Bytes of the largest inline message in both directions: 1024 to 262144.
     pub inline_size: usize,
     /// Bytes of the largest payload of one call: at most 4 MiB.
     pub max_transfer: usize,
-    /// How long a call may take, its time in the queue included.
+    /// Time limit of a call, including its time in the queue.
     pub call_timeout: Duration,
     /// Whether the responder may invalidate a call's tag with its reply.
     pub remote_invalidate: bool,
-    /// Whether [`RequesterStatsSnapshot::exposure`](crate::RequesterStatsSnapshot::exposure) is measured, for which each call
-    /// reads the clock several times; else it is zero.
+    /// Whether [`RequesterStatsSnapshot::exposure`](crate::RequesterStatsSnapshot::exposure) is measured,
+    /// which reads the clock several times per call; otherwise it is zero.
     pub measure_exposure: bool,
-    /// How memory is registered.
+    /// The registration strategy.
     pub registration: Arc<Registration>,
-    /// The connection set-up; private data and remote invalidation are filled in.
+    /// Connection parameters. Private data and remote invalidation are overwritten.
     pub connect: ConnectParams,
 }
 
@@ -56,7 +56,7 @@ impl Default for RequesterConfig {
 }
 
 impl RequesterConfig {
-    /// What we say at connection set-up.
+    /// The private data that the requester sends at connection setup.
     pub fn private_data(&self) -> PrivateData {
         let size = self.inline_size.clamp(DEFAULT_INLINE, MAX_INLINE) & !1023;
         PrivateData {
@@ -67,7 +67,7 @@ impl RequesterConfig {
         }
     }
 
-    /// The parameters with which a requester connects.
+    /// The parameters for connecting.
     pub fn connect_params(&self) -> ConnectParams {
         ConnectParams {
             private_data: self.private_data().encode().to_vec(),
@@ -76,9 +76,9 @@ impl RequesterConfig {
         }
     }
 
-    /// Whether the responder may invalidate a call's tag: not where the strategy uses it again.
+    /// Whether the responder may invalidate a call's tag: only if the strategy does not reuse it.
     fn may_invalidate(&self) -> bool {
-        self.remote_invalidate && self.registration.tags_end_with_their_call()
+        self.remote_invalidate && self.registration.tags_are_single_use()
     }
 
     pub(super) fn clamped(mut self) -> Self {

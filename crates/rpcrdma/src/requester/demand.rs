@@ -1,46 +1,45 @@
-//! How many credits a requester asks for.
+//! Number of credits that a requester asks for.
 
-/// What is asked for at least, within the limit: so that a program which begins to make some calls at once need not
-/// wait for credits first.
-const LEAST: u32 = 8;
-/// A demand that does not come again is asked for during so many calls, and at most twice as many.
-const KEPT: u32 = 256;
+/// Minimum request, within the limit, so that the first calls of a program need not wait for credits.
+const MIN_REQUEST: u32 = 8;
+/// Length of a period in calls. A burst determines the request until the end of the following period.
+const PERIOD: u32 = 256;
 
-/// The demand of one connection: as many credits are asked for as there were calls at once not long ago. The responder
-/// has a receive for each that it grants, busy or not, so a connection asks for no more (RFC 8166 section 3.3.1 lets a
-/// requester say what it needs).
+/// The credit demand of one connection: the maximum number of concurrent calls in the current and the
+/// previous period. The responder posts a receive for each credit that it grants, so a connection requests
+/// only the credits that it needs (RFC 8166 section 3.3.1).
 ///
-/// It is counted in calls, not in time: credits come and go with calls only.
-pub(super) struct Demand {
-    /// The most that is asked for.
-    most: u32,
-    /// The most calls at once in this period of [`KEPT`] calls, and in the one before.
+/// Periods are counted in calls, because credits are requested and granted with calls only.
+pub(super) struct CreditDemand {
+    /// Maximum request.
+    limit: u32,
+    /// Maximum number of concurrent calls in this period and in the previous one.
     now: u32,
     before: u32,
     /// Calls until the period ends.
     left: u32,
 }
 
-impl Demand {
-    /// `most` is at least 1.
-    pub(super) fn new(most: u32) -> Self {
-        Self { most, now: 0, before: 0, left: KEPT }
+impl CreditDemand {
+    /// Creates a demand with a maximum of `limit` credits, at least 1.
+    pub(super) fn new(limit: u32) -> Self {
+        Self { limit, now: 0, before: 0, left: PERIOD }
     }
 
-    /// The most that is asked for.
-    pub(super) fn most(&self) -> u32 {
-        self.most
+    /// Maximum request.
+    pub(super) fn limit(&self) -> u32 {
+        self.limit
     }
 
-    /// The credits to ask for with a call that is sent while so many are open: in flight, itself among them, or waiting
-    /// for credits. Never fewer than are in flight, as long as these are no more than [`Self::most`].
-    pub(super) fn ask(&mut self, open: usize) -> u32 {
+    /// Credits to request with a call that is sent while `open` calls, including itself, are in flight or
+    /// wait for credits. At least the number of calls in flight, up to [`Self::limit`].
+    pub(super) fn request(&mut self, open: usize) -> u32 {
         if self.left == 0 {
-            (self.before, self.now, self.left) = (self.now, 0, KEPT);
+            (self.before, self.now, self.left) = (self.now, 0, PERIOD);
         }
         self.left -= 1;
         self.now = self.now.max(u32::try_from(open).unwrap_or(u32::MAX));
-        self.now.max(self.before).max(LEAST).min(self.most)
+        self.now.max(self.before).max(MIN_REQUEST).min(self.limit)
     }
 }
 
@@ -49,24 +48,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_asked_for_with_its_first_call_and_forgotten_when_it_does_not_come_again() {
-        let mut d = Demand::new(64);
-        assert_eq!(d.ask(1), 8);
-        assert_eq!(d.ask(50), 50);
-        let kept = (0..).take_while(|_| d.ask(1) == 50).count();
-        assert!((KEPT as usize..2 * KEPT as usize).contains(&kept), "{kept}");
-        assert_eq!(d.ask(1), 8);
-        // One that comes again and again is kept.
-        for n in 0..10 * KEPT {
-            let asked = d.ask(if n % KEPT == 0 { 20 } else { 1 });
+    fn a_burst_is_requested_with_its_first_call_and_expires_unless_repeated() {
+        let mut d = CreditDemand::new(64);
+        assert_eq!(d.request(1), 8);
+        assert_eq!(d.request(50), 50);
+        let kept = (0..).take_while(|_| d.request(1) == 50).count();
+        assert!((PERIOD as usize..2 * PERIOD as usize).contains(&kept), "{kept}");
+        assert_eq!(d.request(1), 8);
+        // A repeated burst keeps the request.
+        for n in 0..10 * PERIOD {
+            let asked = d.request(if n % PERIOD == 0 { 20 } else { 1 });
             assert_eq!(asked, 20, "{n}");
         }
     }
 
     #[test]
-    fn no_more_is_asked_for_than_the_limit() {
-        assert_eq!(Demand::new(3).ask(1), 3);
-        assert_eq!(Demand::new(1).ask(70), 1);
-        assert_eq!(Demand::new(64).ask(usize::MAX), 64);
+    fn requests_do_not_exceed_the_limit() {
+        assert_eq!(CreditDemand::new(3).request(1), 3);
+        assert_eq!(CreditDemand::new(1).request(70), 1);
+        assert_eq!(CreditDemand::new(64).request(usize::MAX), 64);
     }
 }

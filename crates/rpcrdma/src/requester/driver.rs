@@ -1,4 +1,4 @@
-//! The driver: owns a requester's queue pair, sends submitted calls, and takes replies apart.
+//! The driver of a requester's connection: owns the queue pair, sends submitted calls and processes replies.
 
 use std::{
     sync::Arc,
@@ -19,47 +19,48 @@ use millrace_runtime::{RuntimeExt, RuntimeRef, Sleep};
 use smallvec::SmallVec;
 
 use super::{
-    demand::Demand,
+    demand::CreditDemand,
     marshal::{CallMemory, Marshaller},
 };
 use crate::{
     counters::{add, set},
-    design::{Arrived, Pulled, Requesting, Taken},
+    design::{Pulled, ReceivedReply, ReplyOutcome, RequesterDesign},
     header::{Body, Header},
     private_data::MAX_INLINE,
 };
 
-/// Segments of one reply header: we give two chunks at most, of as many segments as a call of one Send can name.
+/// Maximum number of segments of a reply header. A call has at most two chunks for results, with as many
+/// segments as fit in a Send.
 const MAX_SEGMENTS: usize = MAX_INLINE / 16;
-/// Receives beyond the calls in flight, for messages that answer none of them.
+/// Receives in addition to the calls in flight, for other messages.
 const RECEIVE_SLACK: usize = 2;
-/// Polls of the queue pair before other tasks of the runtime have their turn.
-const ROUNDS: usize = 32;
-/// How long the peer may take to close its end of a connection that we ended.
+/// Polls of the queue pair before the driver yields to other tasks.
+const MAX_ITERATIONS: usize = 32;
+/// Time limit for the peer to close its end of a connection that this end closed.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What the requester keeps for a call in flight.
+/// State of a call in flight.
 #[allow(clippy::large_enum_variant)] // A box would be an allocation for each call.
-pub(super) enum Sent {
-    /// The responder can reach this memory.
+pub(super) enum CallState {
+    /// The responder can access this memory.
     Exposed(CallMemory),
-    /// The reply has come; its results are being read.
+    /// The reply was received; its results are being read.
     Reading,
-    /// The call has timed out, and its memory is revoked. The late reply may name these tags as invalidated.
+    /// The call timed out, and its memory is revoked. A late reply may invalidate these tags.
     Revoked(SmallVec<[SteeringTag; 4]>),
 }
 
-/// What the connection's task owns.
+/// State of a connection, owned by its task.
 pub(super) struct Driver {
-    calls: Calls<Sent>,
+    calls: Calls<CallState>,
     qp: Box<dyn QueuePair>,
     marshaller: Marshaller,
-    demand: Demand,
-    design: Box<dyn Requesting>,
-    /// The most calls in flight: 1 until the first reply (RFC 8166 section 3.3.1).
+    demand: CreditDemand,
+    design: Box<dyn RequesterDesign>,
+    /// Maximum number of calls in flight: 1 until the first reply (RFC 8166 section 3.3.1).
     credits: usize,
     completions: Vec<Completion>,
-    /// Receives that no message has filled yet.
+    /// Posted receives without a message.
     posted: usize,
     inline_size: usize,
     closing: Option<Sleep>,
@@ -69,15 +70,15 @@ pub(super) struct Driver {
 impl ConnectionDriver for Driver {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.calls.poll_submissions(cx);
-        for _ in 0..ROUNDS {
-            match self.round(cx) {
+        for _ in 0..MAX_ITERATIONS {
+            match self.run_once(cx) {
                 Ok(true) => {}
                 Ok(false) => {
                     self.calls.publish_idle();
                     return Poll::Pending;
                 }
                 Err(e) => {
-                    self.lose(&e);
+                    self.terminate(&e);
                     return Poll::Ready(());
                 }
             }
@@ -90,7 +91,7 @@ impl ConnectionDriver for Driver {
         let stats = Arc::clone(&self.marshaller.stats);
         let _batch = stats.exposure.batch();
         if self.send_submitted().is_err() {
-            // The task finds the error again.
+            // The task's poll returns the error.
             cx.waker().wake_by_ref();
         }
         self.qp.flush(cx);
@@ -102,17 +103,17 @@ impl ConnectionDriver for Driver {
     }
 
     fn end(&mut self) {
-        self.lose(&ConnectionError::Local("the runtime of the connection ended".into()));
+        self.terminate(&ConnectionError::Local("the runtime of the connection ended".into()));
     }
 }
 
 impl Driver {
     pub(super) fn new(
-        calls: Calls<Sent>,
+        calls: Calls<CallState>,
         qp: Box<dyn QueuePair>,
-        design: Box<dyn Requesting>,
+        design: Box<dyn RequesterDesign>,
         marshaller: Marshaller,
-        demand: Demand,
+        demand: CreditDemand,
         inline_size: usize,
         rt: RuntimeRef,
     ) -> Self {
@@ -136,8 +137,8 @@ impl Driver {
         self.qp.counters()
     }
 
-    /// One turn: whether there may be more to do at once.
-    fn round(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
+    /// Runs one iteration. Returns whether further work may be ready.
+    fn run_once(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
         self.poll_expired(cx)?;
         let stats = Arc::clone(&self.marshaller.stats);
         if self.calls.submissions().is_closing() {
@@ -157,8 +158,8 @@ impl Driver {
         let _batch = stats.exposure.batch();
         for completion in completions.drain(..) {
             match completion {
-                Completion::Received { buffer, invalidated } => self.received(buffer, invalidated)?,
-                Completion::Read { id, sink } => self.read(id, sink)?,
+                Completion::Received { buffer, invalidated } => self.process_message(buffer, invalidated)?,
+                Completion::Read { id, sink } => self.process_read(id, sink)?,
                 Completion::Sent(_) => {}
             }
         }
@@ -166,7 +167,7 @@ impl Driver {
         Ok(true)
     }
 
-    /// Sends what was submitted, as far as there are credits.
+    /// Sends submitted calls within the credits.
     fn send_submitted(&mut self) -> Result<(), ConnectionError> {
         self.calls.take_submissions();
         // The memory of a cancelled call stays exposed until the reply comes or the call times out.
@@ -182,8 +183,8 @@ impl Driver {
         let stages = request.stages.clone();
         stages.end(Stage::Queue);
         let in_flight = self.calls.in_flight() + 1;
-        self.marshaller.credits = self.demand.ask(in_flight + self.calls.unsent());
-        // RFC 8166 section 3.3.2: a receive for every expected reply, before the call.
+        self.marshaller.credits = self.demand.request(in_flight + self.calls.unsent());
+        // RFC 8166 section 3.3.2: a receive for every expected reply is posted before the call.
         let outgoing = self
             .post_receives(in_flight + RECEIVE_SLACK)
             .and_then(|()| self.marshaller.marshal(call.xid, request));
@@ -194,10 +195,10 @@ impl Driver {
                 return Ok(());
             }
         };
-        self.calls.sent(call, Sent::Exposed(outgoing.exposed));
+        self.calls.sent(call, CallState::Exposed(outgoing.exposed));
         add(&self.marshaller.stats.calls, 1);
         let send = SendRequest { data: outgoing.data, invalidate: None, solicited: false, signaled: None };
-        posted(self.qp.post_send(send))?;
+        ignore_closed(self.qp.post_send(send))?;
         stages.end(Stage::Send);
         Ok(())
     }
@@ -214,14 +215,19 @@ impl Driver {
     fn recycle(&mut self, mut buffer: Buffer) -> Result<(), ConnectionError> {
         buffer.set_len(self.inline_size);
         self.posted += 1;
-        posted(self.qp.post_receive(buffer))
+        ignore_closed(self.qp.post_receive(buffer))
     }
 
-    /// A message came: a reply, or one of an unknown form, which is dropped (RFC 8166 section 4.5).
-    fn received(&mut self, buffer: Buffer, invalidated: Option<SteeringTag>) -> Result<(), ConnectionError> {
+    /// Processes a message: a reply, or a message of an unknown form, which is dropped (RFC 8166 section
+    /// 4.5).
+    fn process_message(
+        &mut self,
+        buffer: Buffer,
+        invalidated: Option<SteeringTag>,
+    ) -> Result<(), ConnectionError> {
         self.posted = self.posted.saturating_sub(1);
         let (header, at) = match Header::decode(&buffer, MAX_SEGMENTS) {
-            Ok((header, at)) if self.design.knows(&header.body) => (header, at),
+            Ok((header, at)) if self.design.accepts(&header.body) => (header, at),
             other => {
                 tracing::debug!("message of the responder dropped: {other:?}");
                 return self.drop_message(buffer, invalidated);
@@ -230,76 +236,77 @@ impl Driver {
         tracing::trace!("reply {header}");
         let call = self.calls.remove(header.xid);
         match call {
-            Some(InFlight { xid, waiter: Some(waiter), deadline, state: Sent::Exposed(memory) }) => {
-                self.granted(&header);
-                let call = InFlight { xid, waiter: Some(waiter), deadline, state: Sent::Reading };
-                self.answered(call, memory, header, (buffer, at), invalidated)
+            Some(InFlight { xid, waiter: Some(waiter), deadline, state: CallState::Exposed(memory) }) => {
+                self.update_credits(&header);
+                let call = InFlight { xid, waiter: Some(waiter), deadline, state: CallState::Reading };
+                self.process_reply(call, memory, header, (buffer, at), invalidated)
             }
-            Some(call @ InFlight { state: Sent::Reading, .. }) => {
+            Some(call @ InFlight { state: CallState::Reading, .. }) => {
                 self.calls.insert(call);
                 self.drop_message(buffer, invalidated)
             }
-            Some(InFlight { state: Sent::Exposed(memory), .. }) => {
+            Some(InFlight { state: CallState::Exposed(memory), .. }) => {
                 let tags = memory.tags().collect();
-                self.late(&header, tags, buffer, invalidated)
+                self.process_late_reply(&header, tags, buffer, invalidated)
             }
-            Some(InFlight { state: Sent::Revoked(tags), .. }) => {
-                self.late(&header, tags, buffer, invalidated)
+            Some(InFlight { state: CallState::Revoked(tags), .. }) => {
+                self.process_late_reply(&header, tags, buffer, invalidated)
             }
             None => self.drop_message(buffer, invalidated),
         }
     }
 
-    /// The reply of a call came: takes back its memory, and completes it or begins to read its results.
-    fn answered(
+    /// Processes the reply to a call: completes the call, or starts to read its results.
+    fn process_reply(
         &mut self,
-        call: InFlight<Sent>,
+        call: InFlight<CallState>,
         memory: CallMemory,
         header: Header,
         (buffer, at): (Buffer, usize),
         invalidated: Option<SteeringTag>,
     ) -> Result<(), ConnectionError> {
         memory.stages().end(Stage::Wait);
-        // RFC 8797 section 4: only tags of the XID that is answered may be invalidated.
+        // RFC 8797 section 4: a reply may only invalidate tags of its own XID.
         if let Some(tag) = invalidated {
             if !memory.tags().any(|t| t == tag) {
                 drop(memory);
                 let why = "the server invalidated memory of another call";
                 call.complete(Err(self.calls.submissions().disconnected(why)));
-                return Err(foreign(tag));
+                return Err(invalidated_foreign_tag(tag));
             }
             add(&self.marshaller.stats.remote_invalidations, 1);
         }
-        match self.take_apart(header, buffer, at, memory)? {
+        match self.result_of_reply(header, buffer, at, memory)? {
             Some(result) => call.complete(result),
             None => self.calls.insert(call),
         }
         Ok(())
     }
 
-    /// The credits that the responder granted; 0 counts as 1 (RFC 8166 section 3.3.1 forbids it). What is asked for limits
-    /// them too, and is not checked here: every call asks for one credit at least for each call in flight, itself included.
-    fn granted(&mut self, header: &Header) {
-        self.credits = header.credits.clamp(1, self.demand.most()) as usize;
+    /// Updates the credits from a reply. 0 credits, which RFC 8166 section 3.3.1 forbids, count as 1. The
+    /// number of requested credits needs no check: each call requests at least one credit for every call in
+    /// flight, including itself.
+    fn update_credits(&mut self, header: &Header) {
+        self.credits = header.credits.clamp(1, self.demand.limit()) as usize;
         set(&self.marshaller.stats.credits_granted, header.credits as usize);
     }
 
-    /// The reply of a call came that was cancelled or has timed out.
+    /// Processes the reply to a call that was cancelled or timed out.
     #[cold]
-    fn late(
+    fn process_late_reply(
         &mut self,
         header: &Header,
         tags: SmallVec<[SteeringTag; 4]>,
         buffer: Buffer,
         invalidated: Option<SteeringTag>,
     ) -> Result<(), ConnectionError> {
-        self.granted(header);
+        self.update_credits(header);
         self.design.discard(header, &self.marshaller, &mut *self.qp)?;
         self.drop_message(buffer, invalidated.filter(|t| !tags.contains(t)))
     }
 
-    /// A Read of a reply's results is done; with the last one the call is.
-    fn read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
+    /// Processes the completion of an RDMA Read. The last one completes the call.
+    fn process_read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
         let pulled = self.design.completed(id, sink, &self.marshaller, &mut *self.qp)?;
         let Some(Pulled { xid, message, stages }) = pulled else { return Ok(()) };
         if let Some(call) = self.calls.remove(xid) {
@@ -308,8 +315,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes back the call's memory and gives its result; `None` when that is still being read.
-    fn take_apart(
+    /// Revokes the call's memory and returns its result; `None` while the results are being read.
+    fn result_of_reply(
         &mut self,
         header: Header,
         buffer: Buffer,
@@ -325,10 +332,10 @@ impl Driver {
         let message = buffer.freeze();
         let (lists, inline, padding) = header.body.into_parts(at, &message);
         drop(message);
-        let arrived = Arrived { xid, lists, inline, padding, memory };
+        let arrived = ReceivedReply { xid, lists, inline, padding, memory };
         match self.design.take(arrived, &self.marshaller, &mut *self.qp)? {
-            Taken::Message(message) => Ok(Some(self.accept(xid, message, &stages))),
-            Taken::Reading => Ok(None),
+            ReplyOutcome::Message(message) => Ok(Some(self.accept(xid, message, &stages))),
+            ReplyOutcome::Reading => Ok(None),
         }
     }
 
@@ -365,35 +372,35 @@ impl Driver {
     ) -> Result<(), ConnectionError> {
         add(&self.marshaller.stats.dropped, 1);
         match invalidated {
-            Some(tag) => Err(foreign(tag)),
+            Some(tag) => Err(invalidated_foreign_tag(tag)),
             None => self.recycle(buffer),
         }
     }
 
-    /// Fails the calls whose time is up. Their memory is taken back first.
+    /// Fails the calls that timed out, after revoking their memory.
     fn poll_expired(&mut self, cx: &mut Context<'_>) -> Result<(), ConnectionError> {
         let mut expired = false;
         while let Poll::Ready(xid) = self.calls.poll_expired(cx) {
             expired = true;
             let error = self.calls.timed_out();
             let Some(call) = self.calls.get_mut(xid) else { continue };
-            if let Sent::Exposed(memory) = &call.state {
+            if let CallState::Exposed(memory) = &call.state {
                 let tags = memory.tags().collect();
-                call.state = Sent::Revoked(tags);
+                call.state = CallState::Revoked(tags);
             }
             if let Some(waiter) = call.waiter.take() {
                 add(&self.marshaller.stats.timeouts, 1);
                 waiter.complete(Err(error));
             }
         }
-        if expired && self.is_stuck() {
+        if expired && self.is_stalled() {
             return Err(ConnectionError::Io("the server answers no calls".into()));
         }
         Ok(())
     }
 
-    /// Whether calls that were never answered hold every credit: no further call could ever be sent.
-    fn is_stuck(&self) -> bool {
+    /// Whether timed-out calls hold all credits, so that no further call can be sent.
+    fn is_stalled(&self) -> bool {
         self.calls.all().filter(|c| c.deadline.is_none()).count() >= self.credits
     }
 
@@ -402,8 +409,8 @@ impl Driver {
             let abandons = self.calls.in_flight() > 0;
             self.calls.end("closed by this client");
             if abandons {
-                // The calls will be sent again on another connection: what the server has not received of them must
-                // not arrive after that.
+                // The calls may be sent again on another connection: the server must not receive them later
+                // on this connection.
                 self.qp.abort();
                 return Err(ConnectionError::Closed);
             }
@@ -417,20 +424,20 @@ impl Driver {
         }
     }
 
-    /// The connection is gone: nothing of it stays exposed, and every call fails.
-    fn lose(&mut self, why: &ConnectionError) {
+    /// Ends the connection: revokes all memory and fails all calls.
+    fn terminate(&mut self, why: &ConnectionError) {
         self.calls.end(why);
         self.completions.clear();
         self.design.end();
     }
 }
 
-fn foreign(tag: SteeringTag) -> ConnectionError {
+fn invalidated_foreign_tag(tag: SteeringTag) -> ConnectionError {
     ConnectionError::PeerMisbehaved(format!("{tag:?} was invalidated by a reply to another call"))
 }
 
-/// A post on a closed connection is no error here: the next poll of the queue pair says why it closed.
-fn posted(result: Result<(), PostError>) -> Result<(), ConnectionError> {
+/// Ignores a post on a closed connection: the next poll of the queue pair returns the reason.
+fn ignore_closed(result: Result<(), PostError>) -> Result<(), ConnectionError> {
     match result {
         Ok(()) | Err(PostError::Closed) => Ok(()),
         Err(e @ PostError::Invalid(_)) => Err(ConnectionError::Local(e.to_string())),

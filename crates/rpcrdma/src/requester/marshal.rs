@@ -1,4 +1,5 @@
-//! How a call travels (RFC 8166 sections 3.4, 3.5): what is inline, what by chunk; and the exposure of its memory.
+//! Encoding of calls (RFC 8166 sections 3.4 and 3.5): selection of inline or chunk transfer, and exposure of
+//! a call's memory.
 
 use std::sync::Arc;
 
@@ -11,108 +12,115 @@ use super::RequesterStats;
 use crate::{
     chunks,
     counters::add,
-    design::{self, Design, Expected},
+    design::{self, Design, ReplyChunks},
     header::{
         Body, Chunk, Header, Lists, MIN_CALL, Padding, READ_ENTRY, REPLY_CHUNK, ReadSegment, SEGMENT,
         WRITE_CHUNK,
     },
     private_data::Thresholds,
-    registration::{Lending, Lent},
+    registration::{RegisteredMemory, Registrar},
 };
 
-/// How the call's message travels.
+/// Form in which a call's message is conveyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CallForm {
-    /// All of it inline.
+    /// The whole message inline.
     Inline,
-    /// The payloads by Read chunk.
+    /// The payloads in Read chunks.
     Reduced,
-    /// The payloads by Read chunk and the head by a Position-Zero chunk.
+    /// The payloads in Read chunks and the head in a Position-Zero Read chunk.
     Long,
 }
 
-/// Which chunks a call gets.
+/// Form and chunks of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
+struct CallLayout {
     form: CallForm,
-    /// Its payloads lie in more regions than the header can name, so they are copied into one each.
-    gathered: bool,
-    expected: Expected,
+    /// Whether payloads are copied into one region each, because they have more regions than the header can
+    /// list.
+    copied: bool,
+    reply_chunks: ReplyChunks,
 }
 
-/// The most segments that a call names: as many as every responder takes.
+/// Maximum number of segments of a call, which every responder accepts.
 const MAX_SEGMENTS: usize = 16;
 
-/// The same where regions are cut into segments of pages: for payloads of a megabyte, and as many as a Linux responder takes.
+/// Maximum number of segments if regions are cut into pages: sufficient for a payload of 1 MiB, and accepted
+/// by Linux responders.
 const MAX_PAGE_SEGMENTS: usize = 259;
 
-/// Room for the head of a call beside its chunks, where these may fill the rest of the Send.
-const HEAD: usize = 512;
+/// Bytes reserved for the head of a call whose chunks may fill the rest of the Send.
+const HEAD_RESERVE: usize = 512;
 
-/// What a connection sets to the shape of its calls.
+/// Parameters of the connection that determine the form of calls.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
+pub(super) struct CallParams {
     pub(super) design: Design,
     pub(super) thresholds: Thresholds,
-    /// The most pieces of one region, at least 1.
+    /// Maximum number of pieces of one region, at least 1.
     pub(super) region_pieces: usize,
-    /// The most bytes of a segment: segments end at borders of so many, as those of [`millrace_rdma::Means::Global`] do at
-    /// those of pages. `usize::MAX`: a region has one.
+    /// Maximum bytes of a segment. Segments end at multiples of this size, as those of
+    /// [`millrace_rdma::Means::Global`] end at page boundaries. `usize::MAX`: a region has one segment.
     pub(super) segment: usize,
 }
 
-impl Terms {
-    /// The regions that `data` takes.
+impl CallParams {
+    /// Number of regions of `data`.
     fn regions(&self, data: &Views) -> usize {
         data.pieces().count().div_ceil(self.region_pieces)
     }
 
     /// Whether regions have several segments.
-    fn is_cut(&self) -> bool {
+    fn has_page_segments(&self) -> bool {
         self.segment < usize::MAX
     }
 
-    /// The most segments that `bytes` in `pieces` take.
+    /// Maximum number of segments of `bytes` bytes in `pieces` pieces.
     fn segments(&self, pieces: usize, bytes: usize) -> usize {
-        if self.is_cut() { bytes / self.segment + 2 * pieces } else { pieces.div_ceil(self.region_pieces) }
+        if self.has_page_segments() {
+            bytes / self.segment + 2 * pieces
+        } else {
+            pieces.div_ceil(self.region_pieces)
+        }
     }
 
-    /// The most segments that a call names.
+    /// Maximum number of segments of a call.
     fn max_segments(&self) -> usize {
-        if self.is_cut() { MAX_PAGE_SEGMENTS } else { MAX_SEGMENTS }
+        if self.has_page_segments() { MAX_PAGE_SEGMENTS } else { MAX_SEGMENTS }
     }
 
-    /// The most segments of the chunks for results.
-    fn result_segments(&self, spec: &ReplySpec, expected: Expected) -> usize {
-        let payload = spec.payload.as_ref().filter(|_| expected.write);
-        payload.map_or(0, |b| self.segments(1, b.len())) + expected.reply.map_or(0, |n| self.segments(1, n))
+    /// Maximum number of segments of the chunks for results.
+    fn result_segments(&self, spec: &ReplySpec, reply_chunks: ReplyChunks) -> usize {
+        let payload = spec.payload.as_ref().filter(|_| reply_chunks.write);
+        payload.map_or(0, |b| self.segments(1, b.len()))
+            + reply_chunks.reply.map_or(0, |n| self.segments(1, n))
     }
 
-    /// The largest payload that a call can name, or bring room for.
+    /// Bytes of the largest payload that a call can list, as argument or result.
     pub(super) fn max_payload(&self) -> usize {
-        if !self.is_cut() {
+        if !self.has_page_segments() {
             return usize::MAX;
         }
-        let room = self.thresholds.send.saturating_sub(MIN_CALL + WRITE_CHUNK + REPLY_CHUNK + HEAD);
+        let room = self.thresholds.send.saturating_sub(MIN_CALL + WRITE_CHUNK + REPLY_CHUNK + HEAD_RESERVE);
         let segments = (room / READ_ENTRY).min(MAX_PAGE_SEGMENTS - 2);
         segments.saturating_sub(4).max(1).saturating_mul(self.segment)
     }
 }
 
-fn shape(terms: &Terms, message: &Message, spec: &ReplySpec) -> Option<Shape> {
-    let expected = terms.design.expect(spec, &terms.thresholds);
-    let (write, reply) = (expected.write, expected.reply.is_some());
+fn layout(params: &CallParams, message: &Message, spec: &ReplySpec) -> Option<CallLayout> {
+    let reply_chunks = params.design.plan_reply_chunks(spec, &params.thresholds);
+    let (write, reply) = (reply_chunks.write, reply_chunks.reply.is_some());
     let chunks = usize::from(write) + usize::from(reply);
-    let results = terms.result_segments(spec, expected);
+    let results = params.result_segments(spec, reply_chunks);
     let lists = MIN_CALL
         + if write { WRITE_CHUNK } else { 0 }
         + if reply { REPLY_CHUNK } else { 0 }
         + SEGMENT * results.saturating_sub(chunks);
-    let room = terms.thresholds.send;
+    let room = params.thresholds.send;
     let fits = |reads: usize, head: usize| {
-        reads + results <= terms.max_segments() && lists + READ_ENTRY * reads + head <= room
+        reads + results <= params.max_segments() && lists + READ_ENTRY * reads + head <= room
     };
-    let head = terms.segments(1, message.head.len());
+    let head = params.segments(1, message.head.len());
     let form = |payloads: usize| {
         if lists + message.stream_len() <= room {
             Some(CallForm::Inline)
@@ -122,130 +130,130 @@ fn shape(terms: &Terms, message: &Message, spec: &ReplySpec) -> Option<Shape> {
             fits(payloads + head, 0).then_some(CallForm::Long)
         }
     };
-    let payloads = |gathered: bool| {
-        let pieces = |data: &Views| if gathered { 1 } else { data.pieces().count() };
-        message.payloads.iter().map(|p| terms.segments(pieces(&p.data), p.data.len())).sum()
+    let payloads = |copied: bool| {
+        let pieces = |data: &Views| if copied { 1 } else { data.pieces().count() };
+        message.payloads.iter().map(|p| params.segments(pieces(&p.data), p.data.len())).sum()
     };
-    let (form, gathered) = match form(payloads(false)) {
+    let (form, copied) = match form(payloads(false)) {
         Some(form) => (form, false),
         None => (form(payloads(true))?, true),
     };
-    Some(Shape { form, gathered, expected })
+    Some(CallLayout { form, copied, reply_chunks })
 }
 
-/// How a call travels, if it can be carried at all.
+/// Selects the form and chunks of a call.
 ///
 /// # Errors
-/// [`RpcError::Unsupported`].
-fn check(terms: &Terms, message: &Message, spec: &ReplySpec) -> Result<Shape, RpcError> {
+/// [`RpcError::Unsupported`]: no form can convey the call.
+fn layout_or_error(params: &CallParams, message: &Message, spec: &ReplySpec) -> Result<CallLayout, RpcError> {
     if message.head.len() < 8 {
         return Err(RpcError::Unsupported("the message has no RPC header".into()));
     }
     let too_many = || RpcError::Unsupported("more payloads than a header can name".into());
-    shape(terms, message, spec).ok_or_else(too_many)
+    layout(params, message, spec).ok_or_else(too_many)
 }
 
-/// The memory of one call: the regions that the responder can reach, and what waits for its results. Dropping it
+/// The memory of one call: regions that the responder can access, and buffers for its results. Dropping it
 /// revokes the regions.
 #[derive(Default)]
 pub(crate) struct CallMemory {
-    reads: SmallVec<[Lent; 1]>, // Small, for this is moved several times for each call.
-    write: Option<Lent>,
-    reply: Option<Lent>,
+    reads: SmallVec<[RegisteredMemory; 1]>, // Inline capacity 1, because this struct is moved several times per call.
+    write: Option<RegisteredMemory>,
+    reply: Option<RegisteredMemory>,
     /// Memory for the reply's payload that is not exposed.
-    kept: Option<Buffer>,
-    /// The most bytes of the reply's head.
+    unexposed: Option<Buffer>,
+    /// Maximum bytes of the reply's head.
     max_head: usize,
-    /// The call's stamps.
+    /// Stages of the call.
     stages: Stages,
 }
 
-/// What the memory of a call's results was, taken back.
+/// The unmapped memory of a call's results.
 pub(crate) struct Recovered {
     pub(crate) write: Option<Memory>,
     pub(crate) reply: Option<Memory>,
-    pub(crate) kept: Option<Buffer>,
+    pub(crate) unexposed: Option<Buffer>,
 }
 
 impl CallMemory {
     /// The Write chunk.
     pub(crate) fn write_chunk(&self) -> Option<&[Segment]> {
-        self.write.as_ref().map(Lent::segments)
+        self.write.as_ref().map(RegisteredMemory::segments)
     }
 
     /// The Reply chunk.
     pub(crate) fn reply_chunk(&self) -> Option<&[Segment]> {
-        self.reply.as_ref().map(Lent::segments)
+        self.reply.as_ref().map(RegisteredMemory::segments)
     }
 
-    /// The most bytes of the reply's head.
+    /// Maximum bytes of the reply's head.
     pub(crate) fn max_head(&self) -> usize {
         self.max_head
     }
 
-    /// The call's stamps.
+    /// Stages of the call.
     pub(crate) fn stages(&self) -> &Stages {
         &self.stages
     }
 
-    /// The tags of this call.
+    /// The steering tags of the call.
     pub(super) fn tags(&self) -> impl Iterator<Item = SteeringTag> {
         let all = self.reads.iter().chain(&self.write).chain(&self.reply);
         all.flat_map(|r| r.segments().iter().map(|s| s.handle))
     }
 
-    /// Takes everything back and gives the memory of the call's results, of which the responder says that it wrote so
-    /// many bytes. From here on the peer cannot touch any of it (RFC 8166 section 3.4.3: before the upper layer may).
-    pub(crate) fn take_back(self, lending: &dyn Lending, write: usize, reply: usize) -> Recovered {
-        let lent = !self.reads.is_empty() || self.write.is_some() || self.reply.is_some();
+    /// Unmaps all memory and returns that of the call's results, of which the responder reports that it wrote
+    /// `write` and `reply` bytes. Afterwards the peer cannot access it (RFC 8166 section 3.4.3).
+    pub(crate) fn unmap(self, registrar: &dyn Registrar, write: usize, reply: usize) -> Recovered {
+        let mapped = !self.reads.is_empty() || self.write.is_some() || self.reply.is_some();
         self.stages.end(Stage::Decode);
         for r in self.reads {
-            drop(lending.take_back(r, 0));
+            drop(registrar.unmap(r, 0));
         }
-        let take = |lent: Option<Lent>, placed| lent.and_then(|l| lending.take_back(l, placed));
+        let take = |mapped: Option<RegisteredMemory>, placed| mapped.and_then(|l| registrar.unmap(l, placed));
         let (write, reply) = (take(self.write, write), take(self.reply, reply));
-        if lent {
+        if mapped {
             self.stages.end(Stage::Deregistration);
         }
-        Recovered { write, reply, kept: self.kept }
+        Recovered { write, reply, unexposed: self.unexposed }
     }
 }
 
-/// A call that is ready to be sent.
+/// A call to be sent.
 pub(super) struct Outgoing {
     pub(super) data: Views,
     pub(super) exposed: CallMemory,
 }
 
-/// What marshalling needs of its connection.
+/// Encodes the calls of one connection.
 pub(crate) struct Marshaller {
     pub(crate) arena: Arena,
-    pub(super) terms: Terms,
-    pub(crate) lending: Box<dyn Lending>,
-    /// The credits to ask for with the next message.
+    pub(super) params: CallParams,
+    pub(crate) registrar: Box<dyn Registrar>,
+    /// Credits to request with the next message.
     pub(crate) credits: u32,
-    /// How inline calls with payloads are padded, if they are.
+    /// Padding of inline calls with payloads.
     pub(super) padding: Option<Padding>,
     pub(super) zeros: View,
     pub(crate) stats: Arc<RequesterStats>,
 }
 
 impl Marshaller {
-    /// Exposes the call's memory and builds its Send. The message's XID becomes `xid`.
+    /// Exposes the call's memory and builds its Send. `xid` replaces the message's XID.
     ///
     /// # Errors
-    /// When the call cannot be carried, and when memory or tags have run out. Nothing stays exposed then.
+    /// The call cannot be conveyed, or memory or tags are exhausted. No memory stays exposed.
     pub(super) fn marshal(&self, xid: u32, request: Request) -> Result<Outgoing, RpcError> {
-        let shape = check(&self.terms, &request.message, &request.reply)?;
+        let layout = layout_or_error(&self.params, &request.message, &request.reply)?;
         let Request { message, reply: spec, stages, .. } = request;
         let mut exposed = CallMemory { stages, ..CallMemory::default() };
         let mut lists = Lists::default();
-        self.expose_results(spec, shape, &mut lists, &mut exposed)?;
+        self.expose_results(spec, layout, &mut lists, &mut exposed)?;
 
-        if let Some(data) = self.padded(xid, &message, shape.form)? {
+        if let Some(data) = self.padded(xid, &message, layout.form)? {
             return Ok(Outgoing { data, exposed });
         }
-        let data = match shape.form {
+        let data = match layout.form {
             CallForm::Inline if message.payloads.is_empty() => {
                 self.send_inline(xid, Body::Msg(lists), &message.head, true)?
             }
@@ -253,25 +261,25 @@ impl Marshaller {
                 self.send_inline(xid, Body::Msg(lists), &message.gather(&self.zeros), false)?
             }
             CallForm::Reduced => {
-                self.expose_payloads(&message, shape, &mut lists, &mut exposed)?;
+                self.expose_payloads(&message, layout, &mut lists, &mut exposed)?;
                 self.send_inline(xid, Body::Msg(lists), &message.head, true)?
             }
             CallForm::Long => {
                 self.expose_head(xid, &message.head, &mut lists, &mut exposed)?;
-                self.expose_payloads(&message, shape, &mut lists, &mut exposed)?;
+                self.expose_payloads(&message, layout, &mut lists, &mut exposed)?;
                 self.send_long(xid, lists)?
             }
         };
         Ok(Outgoing { data, exposed })
     }
 
-    /// An inline call as RDMA_MSGP, if the connection pads such calls and this one has something to be padded.
+    /// Encodes an inline call as RDMA_MSGP, if padding is configured and the call has an item to align.
     fn padded(&self, xid: u32, message: &Message, form: CallForm) -> Result<Option<Views>, RpcError> {
         let Some(padding) = self.padding.filter(|_| form == CallForm::Inline) else { return Ok(None) };
         let body = Body::PaddedMsg(padding, Lists::default());
         let origin = Header::new(xid, self.credits, body.clone()).encoded_len();
         match design::padded(message, &padding.of_items(origin), &self.zeros) {
-            Some(stream) if origin + stream.len() <= self.terms.thresholds.send => {
+            Some(stream) if origin + stream.len() <= self.params.thresholds.send => {
                 add(&self.stats.padded_calls, 1);
                 self.send_inline(xid, body, &stream, false).map(Some)
             }
@@ -279,7 +287,7 @@ impl Marshaller {
         }
     }
 
-    /// The Send of a call that is in it, as `stream`.
+    /// The Send of an inline call with the message `stream`.
     fn send_inline(&self, xid: u32, body: Body, stream: &Views, only_head: bool) -> Result<Views, RpcError> {
         let header = Header::new(xid, self.credits, body);
         tracing::trace!("call {header}");
@@ -287,31 +295,31 @@ impl Marshaller {
         header.with_message(stream, only_head, &self.arena).map_err(local)
     }
 
-    /// The Send of a call that is in its chunks.
+    /// The Send of a call that its chunks convey.
     fn send_long(&self, xid: u32, lists: Lists) -> Result<Views, RpcError> {
         let header = Header::new(xid, self.credits, Body::NoMsg(lists));
         tracing::trace!("call {header}");
         add(&self.stats.long_calls, 1);
-        header.alone(&self.arena).map_err(local)
+        header.without_message(&self.arena).map_err(local)
     }
 
     fn expose_results(
         &self,
         spec: ReplySpec,
-        shape: Shape,
+        layout: CallLayout,
         lists: &mut Lists,
         exposed: &mut CallMemory,
     ) -> Result<(), RpcError> {
         match spec.payload {
-            Some(b) if shape.expected.write => {
+            Some(b) if layout.reply_chunks.write => {
                 let region = self.expose(Memory::Owned(b), Access::RemoteWrite, Stage::Send, exposed)?;
                 lists.writes.push(Chunk::from_slice(region.segments()));
                 exposed.write = Some(region);
             }
-            other => exposed.kept = other,
+            other => exposed.unexposed = other,
         }
         exposed.max_head = spec.max_head;
-        if let Some(len) = shape.expected.reply {
+        if let Some(len) = layout.reply_chunks.reply {
             let b = self.arena.alloc(len).map_err(local)?;
             let region = self.expose(Memory::Owned(b), Access::RemoteWrite, Stage::Buffer, exposed)?;
             lists.reply = Some(Chunk::from_slice(region.segments()));
@@ -320,8 +328,8 @@ impl Marshaller {
         Ok(())
     }
 
-    /// The same bytes in one piece (a counted copy).
-    fn gathered(&self, data: &Views) -> Result<Views, RpcError> {
+    /// Copies the bytes into one buffer (a counted copy).
+    fn copied(&self, data: &Views) -> Result<Views, RpcError> {
         let mut b = self.arena.alloc(data.len()).map_err(local)?;
         data.copy_to(&mut b);
         Ok(b.freeze().into())
@@ -338,8 +346,8 @@ impl Marshaller {
         let xid = self.arena.copy_from(&xid.to_be_bytes()).map_err(local)?;
         let mut whole = Views::from(xid);
         whole.extend(head.slice(4, head.len() - 4).iter().cloned());
-        if self.terms.regions(&whole) > 1 {
-            whole = self.gathered(&whole)?; // Small, and cheaper than another RDMA Read.
+        if self.params.regions(&whole) > 1 {
+            whole = self.copied(&whole)?; // Cheaper than another RDMA Read, because heads are small.
         }
         self.expose_read(0, whole, lists, exposed)
     }
@@ -348,19 +356,19 @@ impl Marshaller {
     fn expose_payloads(
         &self,
         message: &Message,
-        shape: Shape,
+        layout: CallLayout,
         lists: &mut Lists,
         exposed: &mut CallMemory,
     ) -> Result<(), RpcError> {
         for (position, p) in chunks::positions(message).zip(&message.payloads) {
-            let data = if shape.gathered { self.gathered(&p.data)? } else { p.data.clone() };
+            let data = if layout.copied { self.copied(&p.data)? } else { p.data.clone() };
             self.expose_read(position, data, lists, exposed)?;
         }
         Ok(())
     }
 
-    /// Exposes `data` as the Read chunk at `position`: one segment for each region that it takes. Views that follow one
-    /// another in memory are in one region, so that a responder may read them at once.
+    /// Exposes `data` as the Read chunk at `position`, with one segment per region. Adjacent views share a
+    /// region, so that a responder can read them with one RDMA Read.
     fn expose_read(
         &self,
         position: usize,
@@ -372,7 +380,7 @@ impl Marshaller {
             .map_err(|_| RpcError::Unsupported("a message of more than 4 GiB".into()))?;
         let mut pieces = data.pieces().peekable();
         while pieces.peek().is_some() {
-            let part = pieces.by_ref().take(self.terms.region_pieces).flatten().cloned().collect();
+            let part = pieces.by_ref().take(self.params.region_pieces).flatten().cloned().collect();
             let region = self.expose(Memory::Shared(part), Access::RemoteRead, Stage::Send, exposed)?;
             lists.reads.extend(region.segments().iter().map(|&segment| ReadSegment { position, segment }));
             exposed.reads.push(region);
@@ -380,23 +388,23 @@ impl Marshaller {
         Ok(())
     }
 
-    /// Lends `memory`; what was done for the call until here was the stage `before`.
+    /// Maps `memory`, and attributes the time before it to the stage `before`.
     fn expose(
         &self,
         memory: Memory,
         access: Access,
         before: Stage,
         of: &CallMemory,
-    ) -> Result<Lent, RpcError> {
+    ) -> Result<RegisteredMemory, RpcError> {
         of.stages.end(before);
         let bytes = match access {
             Access::RemoteRead => &self.stats.exposed_read_bytes,
             Access::RemoteWrite => &self.stats.exposed_write_bytes,
         };
         add(bytes, memory.len());
-        let lent = self.lending.lend(memory, access).map_err(local);
+        let mapped = self.registrar.map(memory, access).map_err(local);
         of.stages.end(Stage::Registration);
-        lent
+        mapped
     }
 }
 
@@ -411,19 +419,19 @@ mod tests {
 
     use super::*;
 
-    const ANY: Terms = Terms {
+    const ANY: CallParams = CallParams {
         design: Design::ReadWrite,
         thresholds: Thresholds { send: 1024, receive: 1024 },
         region_pieces: usize::MAX,
         segment: usize::MAX,
     };
-    const CONTIGUOUS: Terms = Terms { region_pieces: 1, ..ANY };
+    const CONTIGUOUS: CallParams = CallParams { region_pieces: 1, ..ANY };
 
     fn arena() -> Arena {
         Arena::new(ArenaConfig { limit: 1 << 24, huge_pages: false })
     }
 
-    fn shape_of(head: usize, payload: usize, max_head: usize, result: usize) -> Shape {
+    fn shape_of(head: usize, payload: usize, max_head: usize, result: usize) -> CallLayout {
         let a = arena();
         let mut e = Encoder::new(&a, 512);
         e.put_raw(&vec![0; head]);
@@ -431,28 +439,28 @@ mod tests {
             e.put_payload(a.copy_from(&vec![0; payload]).unwrap().into());
         }
         let payload = (result > 0).then(|| a.alloc(result).unwrap());
-        shape(&ANY, &e.finish().unwrap(), &ReplySpec { max_head, payload }).unwrap()
+        layout(&ANY, &e.finish().unwrap(), &ReplySpec { max_head, payload }).unwrap()
     }
 
-    /// The form of a call whose payload lies in so many pieces, and whether they are copied together.
-    fn form(head: usize, pieces: usize, terms: &Terms) -> Option<(CallForm, bool)> {
+    /// The form of a call whose payload has `pieces` pieces, and whether they are copied.
+    fn form(head: usize, pieces: usize, params: &CallParams) -> Option<(CallForm, bool)> {
         let a = arena();
         let mut e = Encoder::new(&a, 512);
         e.put_raw(&vec![0; head]);
-        // Not neighbours in memory: each leaves room in its slot.
+        // Not adjacent in memory: each view is shorter than its slot.
         e.put_payload((0..pieces).map(|_| a.copy_from(&[0; 2000]).unwrap()).collect());
-        let shape = shape(terms, &e.finish().unwrap(), &ReplySpec { max_head: 100, payload: None })?;
-        Some((shape.form, shape.gathered))
+        let layout = layout(params, &e.finish().unwrap(), &ReplySpec { max_head: 100, payload: None })?;
+        Some((layout.form, layout.copied))
     }
 
     #[test]
     fn small_calls_with_small_replies_have_no_chunks() {
         let s = shape_of(996, 0, 996, 0);
-        let expected = Expected { write: false, reply: None };
-        assert_eq!(s, Shape { form: CallForm::Inline, gathered: false, expected });
-        // 28 + 40 + 4 + 950 + 2 of padding is just 1024.
+        let reply_chunks = ReplyChunks { write: false, reply: None };
+        assert_eq!(s, CallLayout { form: CallForm::Inline, copied: false, reply_chunks });
+        // 28 + 40 + 4 + 950 + 2 of padding is 1024.
         assert_eq!(shape_of(40, 950, 100, 0).form, CallForm::Inline);
-        assert!(!shape_of(40, 0, 100, 893).expected.write);
+        assert!(!shape_of(40, 0, 100, 893).reply_chunks.write);
     }
 
     #[test]
@@ -462,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_in_pieces_takes_as_many_segments_as_there_is_room_for() {
+    fn a_payload_in_pieces_is_copied_when_its_segments_exceed_the_header() {
         assert_eq!(form(100, 1000, &ANY), Some((CallForm::Reduced, false)));
         assert_eq!(form(100, 16, &CONTIGUOUS), Some((CallForm::Reduced, false)));
         assert_eq!(form(100, 17, &CONTIGUOUS), Some((CallForm::Reduced, true)));
@@ -471,27 +479,27 @@ mod tests {
         assert_eq!(form(700, 13, &CONTIGUOUS), Some((CallForm::Long, false)));
         assert_eq!(form(1000, 15, &CONTIGUOUS), Some((CallForm::Long, false)));
         assert_eq!(form(1000, 16, &CONTIGUOUS), Some((CallForm::Long, true)));
-        let pairs = Terms { region_pieces: 2, ..CONTIGUOUS };
+        let pairs = CallParams { region_pieces: 2, ..CONTIGUOUS };
         assert_eq!(form(100, 32, &pairs), Some((CallForm::Reduced, false)));
         assert_eq!(form(100, 33, &pairs), Some((CallForm::Reduced, true)));
     }
 
     #[test]
-    fn what_is_cut_into_pages_is_named_page_by_page_or_is_too_much() {
-        // 28 + 24 * 36 of chunks leave room for 104 of the head with its length word, and 37 do for 80.
-        let pages = |segment| Terms { segment, ..CONTIGUOUS };
+    fn page_segments_are_listed_individually_up_to_the_limit() {
+        // 28 + 24 * 36 of chunks leave 104 bytes for the head with its length word; 37 chunks leave 80.
+        let pages = |segment| CallParams { segment, ..CONTIGUOUS };
         assert_eq!(form(100, 1, &pages(2000)), Some((CallForm::Reduced, false)));
         assert_eq!(form(100, 1, &pages(2000 / 34)), Some((CallForm::Reduced, false)));
         assert_eq!(form(100, 1, &pages(2000 / 36)), Some((CallForm::Long, false)));
         assert_eq!(form(100, 1, &pages(2000 / 60)), None);
-        // The largest payload that a connection promises can be carried, results and all.
+        // The maximum payload of a connection can be conveyed, with chunks for results.
         for send in [1024, 4096, 16 << 10, 256 << 10] {
             for segment in [512, 4096, 64 << 10] {
-                let terms = Terms { thresholds: Thresholds { send, receive: send }, ..pages(segment) };
-                let most = terms.max_payload();
+                let params = CallParams { thresholds: Thresholds { send, receive: send }, ..pages(segment) };
+                let most = params.max_payload();
                 assert!(most >= segment && most <= MAX_PAGE_SEGMENTS * segment);
-                assert!(terms.segments(1, most) <= terms.max_segments());
-                let write = READ_ENTRY * terms.segments(1, most) + MIN_CALL + HEAD / 2;
+                assert!(params.segments(1, most) <= params.max_segments());
+                let write = READ_ENTRY * params.segments(1, most) + MIN_CALL + HEAD_RESERVE / 2;
                 assert!(write <= send, "{send} {segment} {most}");
             }
         }
@@ -505,11 +513,11 @@ mod tests {
 
     #[test]
     fn a_result_that_may_not_fit_gets_a_write_chunk_and_a_large_head_a_reply_chunk() {
-        let s = shape_of(40, 0, 100, 897).expected;
+        let s = shape_of(40, 0, 100, 897).reply_chunks;
         assert_eq!((s.write, s.reply), (true, None));
-        let s = shape_of(40, 0, 998, 0).expected;
+        let s = shape_of(40, 0, 998, 0).reply_chunks;
         assert_eq!((s.write, s.reply), (false, Some(1000)));
-        let s = shape_of(40, 0, 980, 5000).expected;
+        let s = shape_of(40, 0, 980, 5000).reply_chunks;
         assert_eq!((s.write, s.reply), (true, Some(980)));
     }
 }

@@ -1,9 +1,10 @@
 //! The requester: the client's end of a connection.
 //!
-//! The [`driver`] owns the queue pair, and [`millrace_oncrpc::Calls`] matches calls and replies. A call's memory is
-//! exposed when there is a credit to send it, and revoked before its caller gets the reply, a timeout, or the loss of the
-//! connection. The memory of a cancelled call stays exposed, and is not reused, until the reply comes or the call times out:
-//! an RDMA Write to a tag that is revoked would cost the connection, and so all other calls.
+//! The [`driver`] owns the queue pair, and [`millrace_oncrpc::Calls`] matches calls and replies. A call's
+//! memory is exposed when a credit is available to send the call, and revoked before the caller gets the
+//! reply, a timeout or the loss of the connection. The memory of a cancelled call stays exposed, and is not
+//! reused, until its reply arrives or the call times out: an RDMA Write to a revoked tag would terminate the
+//! connection and fail all other calls.
 
 mod config;
 mod demand;
@@ -23,13 +24,13 @@ pub use self::{
     config::RequesterConfig,
     stats::{RequesterStats, RequesterStatsSnapshot},
 };
-use self::{demand::Demand, driver::Driver, marshal::Terms};
+use self::{demand::CreditDemand, driver::Driver, marshal::CallParams};
 use crate::{
     private_data::{PrivateData, Thresholds},
     registration::Strategy,
 };
 
-/// The most calls that may wait on one connection.
+/// Maximum number of queued calls on one connection.
 const MAX_CALLS: usize = 1 << 16;
 
 /// One RPC-over-RDMA connection to a server. Dropping it closes the connection.
@@ -38,7 +39,7 @@ pub struct Requester {
     peer: SocketAddr,
     stats: Arc<RequesterStats>,
     domain: DomainRef,
-    terms: Terms,
+    params: CallParams,
     max_transfer: usize,
 }
 
@@ -46,7 +47,7 @@ impl Requester {
     /// Connects to `addr` and starts the connection's driver on `rt`.
     ///
     /// # Errors
-    /// When there is no connection.
+    /// The connection failed, or the server uses an incompatible design.
     pub async fn connect(
         provider: &dyn Provider,
         rt: RuntimeRef,
@@ -57,14 +58,15 @@ impl Requester {
         config.remote_invalidate &= provider.can_be_invalidated(addr);
         let params = config.connect_params();
         let qp = provider.connect(Arc::clone(&rt), arena.clone(), addr, params).await?;
-        Self::over(qp, rt, arena, config)
+        Self::from_queue_pair(qp, rt, arena, config)
     }
 
-    /// Takes over a connection that was made with [`RequesterConfig::connect_params`].
+    /// Starts a requester on a queue pair that was connected with [`RequesterConfig::connect_params`].
     ///
     /// # Errors
-    /// When there is no memory.
-    pub fn over(
+    /// The arena has no memory, the server uses an incompatible design, or the registration strategy is
+    /// rejected.
+    pub fn from_queue_pair(
         qp: Box<dyn QueuePair>,
         rt: RuntimeRef,
         arena: Arena,
@@ -74,8 +76,8 @@ impl Requester {
         let theirs = PrivateData::decode(&qp.info().private_data);
         let thresholds = Thresholds::negotiate(&config.private_data(), theirs.as_ref());
         let local = config.registration.local(qp.domain(), &rt);
-        let design = config.design.requesting(theirs.as_ref(), qp.info().ord, local)?;
-        // As many as are put before an item at most.
+        let design = config.design.requester(theirs.as_ref(), qp.info().ord, local)?;
+        // Maximum length of the padding before an item.
         let zeros = vec![0; config.padding.map_or(4, |p| p.align as usize)];
         let zeros = arena.copy_from(&zeros).map_err(|e| ConnectionError::Local(e.to_string()))?;
         let stats = Arc::new(RequesterStats::default());
@@ -84,17 +86,20 @@ impl Requester {
         let (peer, max_transfer) = (qp.info().peer, qp.capabilities().max_transfer);
         let region_pieces = qp.capabilities().max_region_pieces.max(1);
         let settings = config.registration.settings();
-        // What is copied lies in one piece, whatever it was.
+        // Bounce buffers are contiguous.
         let region_pieces = if settings.strategy == Strategy::Cache { usize::MAX } else { region_pieces };
-        let adapters = qp.capabilities().max_segment.max(1);
-        let segment =
-            if settings.strategy == Strategy::AllPhysical { adapters.min(GLOBAL_PAGE) } else { adapters };
-        let terms = Terms { design: config.design, thresholds, region_pieces, segment };
-        let lending = config.registration.attach(Arc::clone(&domain), arena.clone(), Arc::clone(&rt))?;
+        let adapter_segment = qp.capabilities().max_segment.max(1);
+        let segment = if settings.strategy == Strategy::AllPhysical {
+            adapter_segment.min(GLOBAL_PAGE)
+        } else {
+            adapter_segment
+        };
+        let params = CallParams { design: config.design, thresholds, region_pieces, segment };
+        let registrar = config.registration.attach(Arc::clone(&domain), arena.clone(), Arc::clone(&rt))?;
         let marshaller = Marshaller {
             arena,
-            terms,
-            lending,
+            params,
+            registrar,
             credits: 1,
             padding: config.padding,
             zeros,
@@ -102,15 +107,15 @@ impl Requester {
         };
         let submissions = Submissions::new(peer);
         let calls = Calls::new(Arc::clone(&submissions), Arc::clone(&rt), MAX_CALLS, config.call_timeout);
-        let demand = Demand::new(config.credits);
+        let demand = CreditDemand::new(config.credits);
         let driver = Driver::new(calls, qp, design, marshaller, demand, config.inline_size, Arc::clone(&rt));
         Ok(Arc::new(Self {
             connection: Connection::start(&rt, "rpcrdma requester", submissions, driver),
             peer,
             stats,
             domain,
-            terms,
-            max_transfer: config.max_transfer.min(max_transfer).min(terms.max_payload()),
+            params,
+            max_transfer: config.max_transfer.min(max_transfer).min(params.max_payload()),
         }))
     }
 
@@ -119,22 +124,22 @@ impl Requester {
         self.peer
     }
 
-    /// The inline thresholds that were negotiated.
+    /// The negotiated inline thresholds.
     pub fn thresholds(&self) -> Thresholds {
-        self.terms.thresholds
+        self.params.thresholds
     }
 
-    /// The counters.
+    /// A snapshot of the counters.
     pub fn stats(&self) -> RequesterStatsSnapshot {
         RequesterStatsSnapshot { cancelled: self.connection.cancelled(), ..self.stats.snapshot() }
     }
 
-    /// The queue pair's counters; `None` once the connection is gone.
+    /// The queue pair's counters; `None` after the end of the connection.
     pub fn counters(&self) -> Option<Counters> {
         self.connection.inspect(Driver::counters)
     }
 
-    /// How many regions the server can reach now, and their bytes.
+    /// Number of regions that the server can access now, and their total bytes.
     pub fn exposed(&self) -> (usize, usize) {
         self.domain.exposed()
     }

@@ -1,33 +1,33 @@
-//! What requesters count.
+//! Counters of requesters.
 
 use crate::counters::counters;
 
 counters! {
-    /// Counters of requesters; one value may be shared by several connections.
+    /// Counters of requesters. Several connections may share one value.
     RequesterStats, RequesterStatsSnapshot:
     /// Calls sent.
     calls,
-    /// Calls whose reply came and was accepted.
+    /// Accepted replies.
     replies,
-    /// Calls that had no reply in time.
+    /// Calls without a reply within the time limit.
     timeouts,
     /// Calls cancelled by their callers.
     cancelled,
-    /// Calls that were sent as RDMA_NOMSG.
+    /// Calls sent as RDMA_NOMSG.
     long_calls,
-    /// Calls that were sent as RDMA_MSGP.
+    /// Calls sent as RDMA_MSGP.
     padded_calls,
-    /// Replies that came by chunk.
+    /// Replies conveyed by chunk.
     long_replies,
     /// RDMA Reads of results.
     reads,
-    /// RDMA_DONE messages.
+    /// RDMA_DONE messages sent.
     done_sent,
-    /// RDMA_ERROR answers.
+    /// RDMA_ERROR messages received.
     transport_errors,
-    /// Messages dropped: undecodable, or of no open call.
+    /// Messages dropped: malformed, or without an open call.
     dropped,
-    /// Replies whose chunks or contents break the protocol.
+    /// Replies with chunks or contents that violate the protocol.
     bad_replies,
     /// Bytes of RPC messages sent inline.
     inline_bytes_out,
@@ -37,10 +37,10 @@ counters! {
     exposed_read_bytes,
     /// Bytes exposed for RDMA Write.
     exposed_write_bytes,
-    /// Bytes that were placed directly, by RDMA Write or by RDMA Reads of ours.
+    /// Bytes placed directly, by RDMA Writes of the responder or RDMA Reads of this end.
     placed_bytes,
-    /// Tags that the responder invalidated.
+    /// Tags invalidated by the responder.
     remote_invalidations,
-    /// The credits that the responder granted last.
+    /// Credits in the last grant of the responder.
     credits_granted,
 }

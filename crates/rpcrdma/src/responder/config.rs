@@ -1,4 +1,4 @@
-//! How a responder is set up.
+//! Configuration of a responder.
 
 use std::sync::Arc;
 
@@ -12,35 +12,36 @@ use crate::{
     registration::{Registration, Settings, Strategy},
 };
 
-/// Receives beyond the credits granted, so that a peer that is a little off does not lose its connection.
+/// Receives in addition to the granted credits, so that a peer that slightly exceeds its credits keeps its
+/// connection.
 pub(super) const RECEIVE_SLACK: usize = 4;
-/// What a call may carry beyond the largest payload: its head and round-up.
+/// Maximum bytes of a call in addition to the largest payload: its head and padding.
 const READ_SLACK: usize = 64 << 10;
 
-/// Limits and sizes of a responder; values out of range are clamped.
+/// Limits and sizes of a responder. Out-of-range values are clamped.
 #[derive(Debug, Clone)]
 pub struct ResponderConfig {
-    /// How results reach the requester.
+    /// The design: which end moves results.
     pub design: Design,
-    /// What the Read-Read design may expose of our memory.
+    /// Limits of this end's memory that the Read-Read design exposes.
     pub exposure: ExposureLimits,
-    /// The most credits granted to a connection: at least 1. A connection has receives for as many as its peer asks for,
-    /// up to this, as far as its account has memory for them.
+    /// Maximum number of credits granted to a connection, 1 to 16384. A connection posts receives for the
+    /// credits that its peer requests, up to this limit and to the memory of its account.
     pub credits: u32,
-    /// Bytes of the largest inline message, both ways: 1024 to 262144.
+    /// Bytes of the largest inline message in both directions: 1024 to 262144.
     pub inline_size: usize,
     /// Bytes of the largest payload of one call.
     pub max_transfer: usize,
-    /// The most segments in one header, all lists together: at least 16.
+    /// Maximum number of segments in one header, in all lists together: at least 16.
     pub max_segments: usize,
-    /// Bytes of the buffers into which RDMA Reads are placed: 512 to 4 MiB. The memory file system adopts whole
-    /// buffers as its pages.
+    /// Bytes of the buffers for the data of RDMA Reads: 512 to 4 MiB. The memory file system uses whole
+    /// buffers as pages.
     pub sink_piece: usize,
-    /// Whether replies may invalidate a tag of the requester (where its private data allows that).
+    /// Whether replies may invalidate a tag of the requester, if the requester's private data permits it.
     pub remote_invalidate: bool,
-    /// How the memory of RDMA Reads and Writes is registered.
+    /// The registration strategy for RDMA Reads and Writes.
     pub registration: Arc<Registration>,
-    /// Limits that are the same on every transport.
+    /// Limits that apply to all transports.
     pub connection: ConnectionConfig,
 }
 
@@ -52,7 +53,7 @@ impl Default for ResponderConfig {
             credits: 64,
             inline_size: 4096,
             max_transfer: 1 << 20,
-            max_segments: 264, // A megabyte in pages, and some.
+            max_segments: 264, // A payload of 1 MiB in pages, and 8 more.
             sink_piece: 64 << 10,
             remote_invalidate: true,
             registration: Arc::new(Registration::new(Settings::new(Strategy::Cache))),
@@ -62,7 +63,7 @@ impl Default for ResponderConfig {
 }
 
 impl ResponderConfig {
-    /// What we say at connection set-up.
+    /// The private data that the responder sends at connection setup.
     pub fn private_data(&self) -> PrivateData {
         let size = self.inline_size.clamp(DEFAULT_INLINE, MAX_INLINE) & !1023;
         PrivateData {
@@ -73,8 +74,8 @@ impl ResponderConfig {
         }
     }
 
-    /// `base` with what a responder needs to accept a connection: the private data, no invalidation of our tags by the
-    /// peer, and a receive for the first call, which may come at once.
+    /// Adds the parameters of a responder to `base`: the private data, no invalidation of this end's tags by
+    /// the peer, and a receive for the first call, which may arrive at once.
     pub fn connect_params(&self, base: ConnectParams) -> ConnectParams {
         let ours = self.private_data();
         let first_receive = ours.receive_size;
@@ -88,7 +89,7 @@ impl ResponderConfig {
 
     pub(super) fn clamped(mut self) -> Self {
         self.credits = self.credits.clamp(1, 16 << 10);
-        // Even one reply must be within what may be exposed.
+        // The limits must permit at least one reply.
         self.exposure.regions = self.exposure.regions.max(16);
         self.exposure.bytes = self.exposure.bytes.max(self.max_transfer.saturating_add(READ_SLACK));
         self.inline_size = self.private_data().receive_size;
@@ -97,12 +98,12 @@ impl ResponderConfig {
         self
     }
 
-    /// One Send in so many is signaled.
+    /// Number of Sends per signaled Send.
     pub(super) fn signal_interval(&self) -> usize {
         (self.credits as usize / 4).max(1)
     }
 
-    /// The most bytes that one call may make us pull.
+    /// Maximum number of bytes that one call may convey by RDMA Read.
     pub(super) fn max_read(&self) -> u64 {
         self.max_transfer.saturating_add(READ_SLACK) as u64
     }

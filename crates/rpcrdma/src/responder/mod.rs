@@ -1,10 +1,10 @@
 //! The responder: the server's end of a connection.
 //!
-//! One task owns the queue pair and everything that belongs to the connection. A call goes through these steps:
-//! received; queued until there is room for it in the connection's account; its Reads in flight
-//! ([`pull`](crate::pull)) if it has Read chunks; in progress with the service; answered in the way of its
-//! [design](crate::design). A call that the service answers at once takes all its steps in one poll, without a task and, in
-//! steady state, without the heap.
+//! One task owns the queue pair and all state of the connection. The states of a call are: received; queued
+//! until its memory is charged to the connection's account; RDMA Reads in flight ([`pull`](crate::pull)), if
+//! it has Read chunks; in progress at the service; answered according to the [design](crate::design). A call
+//! that the service answers immediately passes all states in one poll, without a task and, in steady state,
+//! without heap allocation.
 
 mod config;
 mod stats;
@@ -37,68 +37,68 @@ pub use self::{
 use crate::{
     chunks::{capacity, common_tag},
     counters::{add, set, sub},
-    design::{Acknowledged, DoesNotFit, Limits, Plan, Responding, Setting},
+    design::{Acknowledged, Limits, Plan, ReplyTooLong, ResponderContext, ResponderDesign},
     header::{Body, Header, HeaderError, Lists, MIN_CALL, TransportError, VERSION},
     private_data::{PrivateData, Thresholds},
-    pull::{self, Planned, Pulls, Shape, Sources},
-    registration::{AllHeld, Held, Local},
+    pull::{self, MessageLayout, PlannedRead, Pulls, Sources},
+    registration::{Local, LocalRegistration, LocalRegistrations},
 };
 
-/// Polls of the queue pair before other tasks of the runtime have their turn.
-const ROUNDS: usize = 32;
-/// A reply is signaled when the replies since the last one that was take so many bytes, so that memory of which it is not
-/// known whether the peer has taken it stays little.
+/// Polls of the queue pair before the responder yields to other tasks.
+const MAX_ITERATIONS: usize = 32;
+/// A reply is signaled when this many bytes of replies were posted since the last signaled one, which limits
+/// the memory of replies that the peer may not have received.
 const UNSIGNALED_BYTES: usize = 16 << 10;
-/// How many bytes of a call's head are in one view: more than any head has.
+/// Bytes at the start of a call's head that are contiguous: more than any head has.
 const HEAD_BYTES: usize = 64 << 10;
-/// What a reply takes beyond its results.
+/// Bytes of a reply in addition to its results.
 const REPLY_SLACK: u64 = 1024;
-/// How long a peer may take to close its end of a connection that we ended.
+/// Time limit for the peer to close its end of a connection that this end closed.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What a reply needs to know of its call.
+/// Properties of a call that its reply needs.
 pub(crate) struct ReplyTo {
     pub(crate) xid: u32,
     pub(crate) lists: Lists,
     pub(crate) stages: Stages,
-    /// Bytes of the account that the reply takes, or before there is one, the call.
+    /// Bytes charged to the account for the reply, or for the call while it has no reply.
     pub(crate) charge: usize,
 }
 
-/// A call whose RDMA Reads are in flight.
-struct Arrival {
+/// A call with RDMA Reads in flight.
+struct ReadingCall {
     to: ReplyTo,
-    /// The registrations of their sinks.
-    sinks: AllHeld,
+    /// Registrations of the sinks.
+    sinks: LocalRegistrations,
 }
 
-/// A call that waits for its turn, or for room.
+/// A call that waits for its predecessors or for memory of the account.
 #[allow(clippy::large_enum_variant)] // A box would take memory from the heap for each call.
 enum Waiting {
-    /// It has Read chunks.
-    Chunks { to: ReplyTo, inline: Option<View>, shape: Shape, reads: SmallVec<[Planned; 2]> },
-    /// Its Reads are back: this is its number.
-    Pulled(usize),
-    /// It is complete.
-    Whole { to: ReplyTo, call: ReceivedCall },
+    /// A call with Read chunks.
+    Chunks { to: ReplyTo, inline: Option<View>, layout: MessageLayout, reads: SmallVec<[PlannedRead; 2]> },
+    /// The number of a call whose RDMA Reads are complete.
+    ReadsComplete(usize),
+    /// A complete call.
+    Complete { to: ReplyTo, call: ReceivedCall },
 }
 
-/// A reply for which there was no memory.
-struct Unsent {
+/// A reply that waits for memory of the arena.
+struct DeferredReply {
     plan: Plan,
     invalidate: Option<millrace_rdma::SteeringTag>,
     stages: Stages,
     charge: usize,
 }
 
-/// A reply that was posted, and what ends with it.
+/// A posted reply and the resources that its completion releases.
 struct Sent {
-    /// Its Send.
+    /// Work request of its Send.
     id: u64,
-    /// Bytes of the account that it takes.
+    /// Bytes charged to the account.
     charge: usize,
-    /// The registrations of the sources of its RDMA Writes.
-    sources: AllHeld,
+    /// Registrations of the sources of its RDMA Writes.
+    sources: LocalRegistrations,
     stages: Stages,
 }
 
@@ -108,36 +108,36 @@ pub struct Responder {
     qp: Box<dyn QueuePair>,
     config: ResponderConfig,
     stats: Arc<ResponderStats>,
-    design: Box<dyn Responding>,
+    design: Box<dyn ResponderDesign>,
     limits: Limits,
-    /// Both ends allow Send with Invalidate, and the provider can.
+    /// Whether both ends and the provider support Send with Invalidate.
     invalidate: bool,
     zeros: View,
     completions: Vec<Completion>,
     local: Local,
-    /// Calls that are not begun, in order.
+    /// Calls that are not started, in order.
     waiting: VecDeque<Waiting>,
-    arrivals: Pulls<Arrival>,
-    unsent: VecDeque<Unsent>,
-    /// Replies whose Sends have not been handed over, in order.
+    pulls: Pulls<ReadingCall>,
+    deferred: VecDeque<DeferredReply>,
+    /// Replies whose Sends are not complete, in order.
     sent: VecDeque<Sent>,
-    /// When the messages came that are being handled, if a sampled call is among them.
-    came: Option<Instant>,
-    /// Receives that no message has filled yet.
+    /// Time at which the current messages were received, if one of them is a sampled call.
+    received_at: Option<Instant>,
+    /// Posted receives without a message.
     posted: usize,
-    outgoing: Outgoing,
-    /// Bytes of RDMA Reads that are back.
-    read_back: u64,
-    /// Watches Reads being answered.
-    reading: Progress,
-    /// Bytes of replies that were handed over.
-    taken: u64,
-    /// Watches replies being taken.
-    taking: Progress,
+    outgoing: SendCounts,
+    /// Bytes of completed RDMA Reads.
+    read_bytes_completed: u64,
+    /// Detects RDMA Reads that the peer does not answer.
+    read_progress: Progress,
+    /// Bytes of completed replies.
+    reply_bytes_completed: u64,
+    /// Detects replies that the peer does not receive.
+    send_progress: Progress,
     active: ActiveCalls,
-    /// Credits that the peer asked for last.
-    wanted: u32,
-    /// Credits that it has: those of the last reply, and before the first one 1 (RFC 8166 section 3.3.1).
+    /// Credits that the peer requested last.
+    requested: u32,
+    /// Credits that the peer holds: those of the last reply, initially 1 (RFC 8166 section 3.3.1).
     granted: u32,
     ending: Ending,
 }
@@ -166,20 +166,21 @@ impl Drop for ActiveCalls {
     }
 }
 
-/// Sends, counted until the provider has handed them over.
+/// Counts of posted and completed Sends.
 #[derive(Default)]
-struct Outgoing {
+struct SendCounts {
     posted: u64,
-    /// The last one whose completion will come.
+    /// Number of the last signaled Send.
     signaled: u64,
-    handed_over: u64,
-    /// Bytes of replies since the last one that was signaled.
+    sends_completed: u64,
+    /// Bytes of replies since the last signaled one.
     bytes: usize,
 }
 
-impl Outgoing {
-    /// Counts one more Send, of a reply of so many bytes; every `interval`-th is signaled, one after so many bytes, and one
-    /// that `must` be. Its completion stands for all before it.
+impl SendCounts {
+    /// Counts a Send of a reply of `bytes` bytes. Returns its work request if it is to be signaled: every
+    /// `interval`-th Send, after [`UNSIGNALED_BYTES`], and if `must` is set. Its completion covers all
+    /// preceding Sends.
     fn post(&mut self, interval: u64, bytes: usize, must: bool) -> Option<WorkId> {
         self.posted += 1;
         self.bytes += bytes;
@@ -191,32 +192,32 @@ impl Outgoing {
         Some(WorkId(self.posted))
     }
 
-    /// Sends that may still wait for the peer to take them.
+    /// Sends that may not be complete.
     fn waiting(&self) -> usize {
-        usize::try_from(self.posted.saturating_sub(self.handed_over)).unwrap_or(usize::MAX)
+        usize::try_from(self.posted.saturating_sub(self.sends_completed)).unwrap_or(usize::MAX)
     }
 
-    /// Whether a completion is awaited.
-    fn is_awaited(&self) -> bool {
-        self.signaled > self.handed_over
+    /// Whether a signaled Send is outstanding.
+    fn awaits_completion(&self) -> bool {
+        self.signaled > self.sends_completed
     }
 }
 
-/// How far a connection is in being ended by us.
+/// Progress of closing a connection from this end.
 enum Ending {
     No,
-    /// No new calls; those in progress are answered.
+    /// New calls are dropped; those in progress are answered.
     Draining,
-    /// Everything is answered; the peer has until then to close.
+    /// All calls are answered; the timer limits the wait for the peer to close.
     Closing(Sleep),
 }
 
 impl Responder {
-    /// Takes over a connection whose accept carried [`ResponderConfig::connect_params`], and posts its receives. Its memory
-    /// is counted in `account`.
+    /// Creates a responder on a connection that was accepted with [`ResponderConfig::connect_params`], and
+    /// posts its receives. Memory is charged to `account`.
     ///
     /// # Errors
-    /// When there is no memory for them.
+    /// The arena has no memory for the receives, or the design does not support the registration strategy.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         qp: Box<dyn QueuePair>,
@@ -240,7 +241,7 @@ impl Responder {
             Limits { inline: thresholds.send, max_transfer: caps.max_transfer, max_pieces: caps.max_pieces };
         let zeros = arena.copy_from(&[0; 4]).map_err(no_memory)?;
         let active = ActiveCalls { count: 0, stats: Arc::clone(&stats) };
-        let design = config.design.responding(Setting {
+        let design = config.design.responder(ResponderContext {
             theirs,
             domain: stats.exposure.meter(qp.domain(), &rt),
             registration: Arc::clone(&config.registration),
@@ -268,18 +269,18 @@ impl Responder {
             completions: Vec::new(),
             local,
             waiting: VecDeque::new(),
-            arrivals: Pulls::new(HEAD_BYTES),
-            unsent: VecDeque::new(),
+            pulls: Pulls::new(HEAD_BYTES),
+            deferred: VecDeque::new(),
             sent: VecDeque::new(),
-            came: None,
+            received_at: None,
             posted: 0,
-            outgoing: Outgoing::default(),
-            read_back: 0,
-            reading: Progress::default(),
-            taken: 0,
-            taking: Progress::default(),
+            outgoing: SendCounts::default(),
+            read_bytes_completed: 0,
+            read_progress: Progress::default(),
+            reply_bytes_completed: 0,
+            send_progress: Progress::default(),
             active,
-            wanted: 1,
+            requested: 1,
             granted: 1,
             ending: Ending::No,
         };
@@ -287,19 +288,19 @@ impl Responder {
         Ok(this)
     }
 
-    /// Serves until the connection ends. Then everything the peer held is released at once; calls that the service
-    /// still works on are seen through to their end (a rename is not left half done), and their replies dropped.
+    /// Serves until the connection ends. Then the peer's resources are released at once. Calls in progress at
+    /// the service are completed (a rename is not left unfinished), and their replies dropped.
     ///
     /// # Errors
-    /// Why the connection ended, if not in the ordinary way.
+    /// The reason for the end of the connection, unless the peer closed it or it was idle.
     pub async fn run(self) -> Result<(), ConnectionError> {
         self.run_until(std::future::pending()).await
     }
 
-    /// As [`Self::run`]; when `stop` completes, takes no further calls, answers those in progress, and closes.
+    /// As [`Self::run`]; when `stop` completes, drops further calls, answers those in progress, and closes.
     ///
     /// # Errors
-    /// Why the connection ended, if not in the ordinary way.
+    /// The reason for the end of the connection, unless the peer closed it or it was idle.
     pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Result<(), ConnectionError> {
         let mut stop = pin!(stop.fuse());
         let end = std::future::poll_fn(|cx| {
@@ -309,8 +310,8 @@ impl Responder {
             self.poll(cx)
         })
         .await;
-        let Self { core, qp, design, waiting, arrivals, unsent, sent, completions, active, .. } = self;
-        drop((design, qp, waiting, arrivals, unsent, sent, completions, active));
+        let Self { core, qp, design, waiting, pulls, deferred, sent, completions, active, .. } = self;
+        drop((design, qp, waiting, pulls, deferred, sent, completions, active));
         core.finish().await;
         end
     }
@@ -320,14 +321,14 @@ impl Responder {
             return Poll::Ready(Ok(()));
         }
         ready!(self.core.begin_turn(cx));
-        for _ in 0..ROUNDS {
-            match self.round(cx) {
+        for _ in 0..MAX_ITERATIONS {
+            match self.run_once(cx) {
                 Ok(progress) => {
                     if self.poll_ending(cx).is_ready() {
                         return Poll::Ready(Ok(()));
                     }
                     if !progress && !self.watch_idle(cx) {
-                        return self.poll_slow(cx).map(Err);
+                        return self.poll_stalled(cx).map(Err);
                     }
                 }
                 Err(ConnectionError::Closed) => return Poll::Ready(Ok(())),
@@ -342,14 +343,14 @@ impl Responder {
         Poll::Pending
     }
 
-    /// Does what can be done now; whether there was anything.
-    fn round(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
+    /// Runs one iteration. Returns whether there was progress.
+    fn run_once(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
         let mut progress = false;
         let mut completions = std::mem::take(&mut self.completions);
         match self.qp.poll(cx, &mut completions) {
             Poll::Ready(Ok(())) => {
                 progress = true;
-                self.came = self.now_if_due(completions.len());
+                self.received_at = self.now_if_due(completions.len());
                 let handled = completions.drain(..).try_for_each(|c| self.complete(c));
                 set(&self.stats.regions_exposed, self.qp.domain().exposed().0);
                 handled?;
@@ -364,13 +365,13 @@ impl Responder {
         }
         progress |= self.begin_calls(cx)?;
         progress |= self.post_reads(cx)?;
-        progress |= self.post_unsent(cx)?;
+        progress |= self.post_deferred(cx)?;
         Ok(progress)
     }
 
-    /// Calls whose replies are not posted, and replies that the peer has yet to acknowledge.
+    /// Number of calls whose replies are not posted or not acknowledged.
     fn open_calls(&self) -> usize {
-        self.active.count + self.unsent.len() + self.design.unacknowledged()
+        self.active.count + self.deferred.len() + self.design.unacknowledged()
     }
 
     fn poll_ending(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -385,26 +386,26 @@ impl Responder {
         }
     }
 
-    /// Ready when the peer does not acknowledge replies, or answers our Reads or takes our replies too slowly: they hold
-    /// memory.
-    fn poll_slow(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
+    /// Ready if the peer does not acknowledge replies, or makes no progress with RDMA Reads or Sends, whose
+    /// memory it holds.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
         if let Poll::Ready(e) = self.design.poll_overdue(cx) {
             return Poll::Ready(e);
         }
         let (rt, limit) = (&self.core.rt, self.config.connection.stall_timeout);
-        let what = if self.arrivals.in_flight() == 0 {
-            self.reading.rest();
+        let what = if self.pulls.in_flight() == 0 {
+            self.read_progress.rest();
             None
         } else {
-            let slow = self.reading.poll(cx, rt, limit, self.read_back).is_ready();
+            let slow = self.read_progress.poll(cx, rt, limit, self.read_bytes_completed).is_ready();
             slow.then_some("it answers RDMA Reads too slowly")
         };
         let what = what.or_else(|| {
-            if !self.outgoing.is_awaited() {
-                self.taking.rest();
+            if !self.outgoing.awaits_completion() {
+                self.send_progress.rest();
                 return None;
             }
-            let slow = self.taking.poll(cx, rt, limit, self.taken).is_ready();
+            let slow = self.send_progress.poll(cx, rt, limit, self.reply_bytes_completed).is_ready();
             slow.then_some("it takes replies too slowly")
         });
         let Some(what) = what else { return Poll::Pending };
@@ -412,8 +413,8 @@ impl Responder {
         Poll::Ready(ConnectionError::PeerMisbehaved(what.into()))
     }
 
-    /// Begins to end a connection on which no call comes; whether it did. Calls that come from now on are dropped, so the
-    /// peer may send them again on another connection.
+    /// Starts to close an idle connection. Returns whether it was idle. Later calls are dropped; the peer may
+    /// send them again on another connection.
     fn watch_idle(&mut self, cx: &mut Context<'_>) -> bool {
         if self.open_calls() > 0 || !matches!(self.ending, Ending::No) || self.core.poll_idle(cx).is_pending()
         {
@@ -425,24 +426,23 @@ impl Responder {
 
     fn complete(&mut self, completion: Completion) -> Result<(), ConnectionError> {
         match completion {
-            Completion::Received { buffer, .. } => self.received(buffer),
-            Completion::Read { id, sink } => self.read(id, sink),
+            Completion::Received { buffer, .. } => self.process_message(buffer),
+            Completion::Read { id, sink } => self.process_read(id, sink),
             Completion::Sent(id) => {
-                self.outgoing.handed_over = id.0;
-                self.handed_over(id.0);
+                self.outgoing.sends_completed = id.0;
+                self.sends_completed(id.0);
                 self.replenish()
             }
         }
     }
 
-    /// All Sends up to this one have been handed over: the memory of their replies, and what was registered for them, is not
-    /// needed any more.
-    fn handed_over(&mut self, id: u64) {
+    /// Releases the memory and registrations of all replies up to this Send.
+    fn sends_completed(&mut self, id: u64) {
         while let Some(Sent { charge, sources, stages, .. }) = self.sent.pop_front_if(|s| s.id <= id) {
             self.core.account.give(charge);
-            self.taken += charge as u64;
+            self.reply_bytes_completed += charge as u64;
             stages.end(Stage::Completion);
-            if sources.iter().any(Held::is_for_one) {
+            if sources.iter().any(LocalRegistration::is_per_operation) {
                 drop(sources);
                 stages.end(Stage::Deregistration);
             }
@@ -461,8 +461,8 @@ impl Responder {
         }
     }
 
-    /// A message came. RFC 8166 section 4.5 and the table of what to answer when.
-    fn received(&mut self, buffer: Buffer) -> Result<(), ConnectionError> {
+    /// Processes a message (RFC 8166 section 4.5).
+    fn process_message(&mut self, buffer: Buffer) -> Result<(), ConnectionError> {
         self.posted = self.posted.saturating_sub(1);
         let turn = self.now_if_due(1);
         let short = buffer.len() < MIN_CALL;
@@ -492,7 +492,7 @@ impl Responder {
             }
         };
         tracing::trace!(peer = %self.core.peer.addr, "call {header}");
-        // Late, obsolete, or nonsense from a requester; no answer is due.
+        // Late, obsolete or invalid in a requester's message; RFC 8166 requires no reply.
         if matches!(header.body, Body::Done | Body::Error(_)) {
             return self.drop_message(buffer);
         }
@@ -505,7 +505,7 @@ impl Responder {
         if matches!(self.ending, Ending::Draining | Ending::Closing(_)) {
             return self.drop_message(buffer);
         }
-        self.wanted = header.credits;
+        self.requested = header.credits;
         add(&self.stats.calls, 1);
         self.active.begin();
         let message = buffer.freeze();
@@ -515,10 +515,10 @@ impl Responder {
         self.queue(ReplyTo { xid: header.xid, lists, stages, charge: 0 }, inline, padding)
     }
 
-    /// The stamps of a call that came, whose message had its turn at `turn`.
+    /// Starts the stages of a call that was processed from `turn` on.
     fn sample(&self, xid: u32, turn: Option<Instant>) -> Stages {
         let Some(sampler) = &self.core.config.sampler else { return Stages::NONE };
-        let stages = sampler.next_call(self.came.or(turn));
+        let stages = sampler.next_call(self.received_at.or(turn));
         if let Some(turn) = turn {
             stages.end_at(Stage::Receive, turn);
             stages.set_xid(xid);
@@ -526,7 +526,7 @@ impl Responder {
         stages
     }
 
-    /// Queues a call whose header is decoded.
+    /// Queues a call with a decoded header.
     fn queue(
         &mut self,
         mut to: ReplyTo,
@@ -539,8 +539,8 @@ impl Responder {
                 return self.answer_error(to.xid);
             }
         }
-        let shape = match pull::check(&mut to.lists.reads, inline.as_ref(), self.config.max_read()) {
-            Ok(shape) => shape,
+        let layout = match pull::check(&mut to.lists.reads, inline.as_ref(), self.config.max_read()) {
+            Ok(layout) => layout,
             Err(what) => {
                 tracing::debug!(peer = %self.core.peer.addr, xid = to.xid, "call refused: {what}");
                 return self.answer_error(to.xid);
@@ -550,32 +550,33 @@ impl Responder {
         let reads = pull::plan(&to.lists.reads, None, self.limits.max_transfer);
         match inline {
             Some(inline) if reads.is_empty() => {
-                self.queue_whole(to, Message { padding, ..Message::from_view(inline) });
+                self.queue_complete(to, Message { padding, ..Message::from_view(inline) });
             }
             inline => {
-                to.charge = self.memory_of(&to.lists, &reads, &shape);
-                self.waiting.push_back(Waiting::Chunks { to, inline, shape, reads });
+                to.charge = self.memory_of(&to.lists, &reads, &layout);
+                self.waiting.push_back(Waiting::Chunks { to, inline, layout, reads });
             }
         }
         Ok(())
     }
 
-    fn queue_whole(&mut self, to: ReplyTo, message: Message) {
+    fn queue_complete(&mut self, to: ReplyTo, message: Message) {
         let call = self.core.receive(message);
-        self.waiting.push_back(Waiting::Whole { to, call });
+        self.waiting.push_back(Waiting::Complete { to, call });
     }
 
-    /// Bytes of memory that a call with Read chunks takes: its sinks, or the results for which it has chunks. It must have
-    /// all of it before it is begun, since calls that have a part and wait for more might wait for one another.
-    fn memory_of(&self, lists: &Lists, reads: &[Planned], shape: &Shape) -> usize {
+    /// Bytes of memory that a call with Read chunks needs: the maximum of its sinks and its results. All
+    /// bytes are charged before the call starts, because calls that hold a part and wait for the rest could
+    /// deadlock.
+    fn memory_of(&self, lists: &Lists, reads: &[PlannedRead], layout: &MessageLayout) -> usize {
         let sinks: usize = reads.iter().map(|r| r.memory(self.config.sink_piece)).sum();
         let room = lists.writes.iter().chain(&lists.reply).map(|chunk| capacity(chunk)).sum::<u64>();
         let results = room.min(self.config.max_read()) + REPLY_SLACK;
-        (sinks + pull::memory_to_join(reads, shape, HEAD_BYTES)).max(results as usize)
+        (sinks + pull::memory_to_join(reads, layout, HEAD_BYTES)).max(results as usize)
     }
 
-    /// Begins calls that have come, in order, as long as there is room for them and other tasks do not wait; whether there
-    /// was one.
+    /// Starts queued calls in order while the account has memory and the turn lasts. Returns whether a call
+    /// was started.
     fn begin_calls(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
         let mut progress = false;
         while !self.core.turn.is_over()
@@ -592,24 +593,24 @@ impl Responder {
         Ok(progress)
     }
 
-    /// Begins a call, or gives it back while there is no room for it.
+    /// Starts a call, or returns it if the account has no memory.
     fn begin(&mut self, cx: &mut Context<'_>, next: Waiting) -> Result<Option<Waiting>, ConnectionError> {
         match next {
-            Waiting::Chunks { to, inline, shape, reads } => {
+            Waiting::Chunks { to, inline, layout, reads } => {
                 if self.core.account.poll_take(cx, to.charge).is_pending() {
-                    return Ok(Some(Waiting::Chunks { to, inline, shape, reads }));
+                    return Ok(Some(Waiting::Chunks { to, inline, layout, reads }));
                 }
-                self.arrivals.open(Arrival { to, sinks: AllHeld::new() }, inline, shape, reads);
+                self.pulls.open(ReadingCall { to, sinks: LocalRegistrations::new() }, inline, layout, reads);
             }
-            Waiting::Pulled(at) => {
+            Waiting::ReadsComplete(at) => {
                 if self.core.poll_memory(cx).is_pending() {
-                    return Ok(Some(Waiting::Pulled(at)));
+                    return Ok(Some(Waiting::ReadsComplete(at)));
                 }
-                self.all_here(at)?;
+                self.reads_completed(at)?;
             }
-            Waiting::Whole { mut to, call } => {
+            Waiting::Complete { mut to, call } => {
                 let Poll::Ready(room) = self.core.poll_room(cx, to.charge, &call) else {
-                    return Ok(Some(Waiting::Whole { to, call }));
+                    return Ok(Some(Waiting::Complete { to, call }));
                 };
                 to.charge = room.charge();
                 let stages = to.stages.clone();
@@ -621,72 +622,73 @@ impl Responder {
         Ok(None)
     }
 
-    /// The arena has no memory, although the account has: what needs it is tried again later.
-    fn memory_is_short(&mut self, e: &OutOfMemory) {
+    /// Delays the operation until the arena has memory, which it lacks although the account has not reached
+    /// its limit.
+    fn wait_for_arena(&mut self, e: &OutOfMemory) {
         add(&self.stats.out_of_memory, 1);
         self.core.wait_for_memory(e);
     }
 
-    /// Posts the Reads of calls that have begun, as many as may be in flight, with memory taken for each; whether there was
-    /// one.
+    /// Posts RDMA Reads of started calls up to the connection's limit, and allocates their sinks. Returns
+    /// whether one was posted.
     fn post_reads(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
         let most = usize::from(self.qp.info().ord).max(1);
         let mut progress = false;
-        while self.arrivals.has_planned()
-            && self.arrivals.in_flight() < most
+        while self.pulls.has_planned()
+            && self.pulls.in_flight() < most
             && self.core.poll_memory(cx).is_ready()
         {
             let sources = Sources { arena: &self.core.arena, piece: self.config.sink_piece };
-            let (read, arrival) = match self.arrivals.next_read(&sources) {
+            let (read, reading) = match self.pulls.next_read(&sources) {
                 Ok(Some(next)) => next,
                 Ok(None) => break,
                 Err(e) => {
-                    self.memory_is_short(&e);
-                    continue; // It waits.
+                    self.wait_for_arena(&e);
+                    continue; // The loop condition waits.
                 }
             };
-            let stages = arrival.to.stages.clone();
+            let stages = reading.to.stages.clone();
             stages.end(Stage::Buffer);
             let held = self.local.sink(&read.sink);
-            if held.as_ref().is_some_and(Held::is_for_one) {
+            if held.as_ref().is_some_and(LocalRegistration::is_per_operation) {
                 stages.end(Stage::Registration);
             }
-            arrival.sinks.extend(held);
+            reading.sinks.extend(held);
             add(&self.stats.reads, 1);
             add(&self.stats.read_bytes, read.from.length as usize);
-            posted(self.qp.post_read(read))?;
+            ignore_closed(self.qp.post_read(read))?;
             progress = true;
         }
         Ok(progress)
     }
 
-    /// A Read is back; with the last one of its call the call is queued for the service.
-    fn read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
-        self.read_back += sink.iter().map(|b| b.len() as u64).sum::<u64>();
-        match self.arrivals.completed(id, sink) {
-            Some(at) => self.all_here(at),
+    /// Processes the completion of an RDMA Read. The last one of a call queues the call.
+    fn process_read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
+        self.read_bytes_completed += sink.iter().map(|b| b.len() as u64).sum::<u64>();
+        match self.pulls.completed(id, sink) {
+            Some(at) => self.reads_completed(at),
             None => Ok(()),
         }
     }
 
-    /// All Reads of a call are back.
-    fn all_here(&mut self, at: usize) -> Result<(), ConnectionError> {
-        match self.arrivals.take(at, &self.core.arena) {
-            Some(Ok((arrival, message))) => self.arrived(arrival, message),
+    /// Assembles a call whose RDMA Reads are complete.
+    fn reads_completed(&mut self, at: usize) -> Result<(), ConnectionError> {
+        match self.pulls.take(at, &self.core.arena) {
+            Some(Ok((reading, message))) => self.call_complete(reading, message),
             Some(Err(e)) => {
-                self.memory_is_short(&e);
-                self.waiting.push_front(Waiting::Pulled(at));
+                self.wait_for_arena(&e);
+                self.waiting.push_front(Waiting::ReadsComplete(at));
                 Ok(())
             }
             None => Ok(()),
         }
     }
 
-    /// A call whose Reads are back is all here. It goes before those that have no memory yet.
-    fn arrived(&mut self, arrival: Arrival, message: Message) -> Result<(), ConnectionError> {
-        let Arrival { to, sinks } = arrival;
+    /// Queues a call whose RDMA Reads are complete before the calls without memory.
+    fn call_complete(&mut self, reading: ReadingCall, message: Message) -> Result<(), ConnectionError> {
+        let ReadingCall { to, sinks } = reading;
         to.stages.end(Stage::ReadWait);
-        if sinks.iter().any(Held::is_for_one) {
+        if sinks.iter().any(LocalRegistration::is_per_operation) {
             drop(sinks);
             to.stages.end(Stage::Deregistration);
         }
@@ -696,7 +698,7 @@ impl Responder {
         }
         let call = self.core.receive(message);
         to.stages.end(Stage::Decode);
-        self.waiting.push_front(Waiting::Whole { to, call });
+        self.waiting.push_front(Waiting::Complete { to, call });
         Ok(())
     }
 
@@ -704,53 +706,54 @@ impl Responder {
         let Answer { mut to, reply, charge } = answer;
         self.active.end();
         to.charge = self.core.settle(charge, reply.as_ref());
-        // The peer keeps the credit of a call that it has no reply to.
+        // The peer does not get back the credit of a call without a reply.
         let Some(message) = reply else { return self.replenish() };
         let credits = self.grant()?;
         match self.design.plan(&to, credits, message, &self.limits, &self.zeros) {
             Ok(plan) => {
-                self.replenish()?; // A reply that waits for RDMA_DONE needs a receive for that.
+                self.replenish()?; // A reply that awaits RDMA_DONE needs a receive for it.
                 let invalidate = if self.invalidate { common_tag(&to.lists) } else { None };
-                // The memory of such a reply is the design's, until then.
-                let charge = if plan.until_done { 0 } else { to.charge };
-                self.post_reply(Unsent { plan, invalidate, stages: to.stages, charge })
+                // The design holds the memory of such a reply until RDMA_DONE.
+                let charge = if plan.awaits_done { 0 } else { to.charge };
+                self.post_reply(DeferredReply { plan, invalidate, stages: to.stages, charge })
             }
-            Err(DoesNotFit) => {
+            Err(ReplyTooLong) => {
                 self.core.account.give(to.charge);
                 self.refuse_chunks(to.xid, credits)
             }
         }
     }
 
-    /// Posts replies for which there was no memory; whether there was one. Replies that remain have registered the task
-    /// with the timer of the next attempt.
-    fn post_unsent(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
-        let waiting = self.unsent.len();
-        while !self.unsent.is_empty()
+    /// Posts deferred replies. Returns whether one was posted. The remaining replies have registered the task
+    /// with the retry timer.
+    fn post_deferred(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
+        let waiting = self.deferred.len();
+        while !self.deferred.is_empty()
             && self.core.poll_memory(cx).is_ready()
-            && let Some(reply) = self.unsent.pop_front()
+            && let Some(reply) = self.deferred.pop_front()
         {
             self.post_reply(reply)?;
         }
-        Ok(self.unsent.len() < waiting)
+        Ok(self.deferred.len() < waiting)
     }
 
-    fn post_reply(&mut self, reply: Unsent) -> Result<(), ConnectionError> {
+    fn post_reply(&mut self, reply: DeferredReply) -> Result<(), ConnectionError> {
         let Plan { header, inline, only_head, .. } = &reply.plan;
         let data = match header.with_message(inline, *only_head, &self.core.arena) {
             Ok(data) => data,
             Err(e) => {
-                self.memory_is_short(&e);
-                self.unsent.push_back(reply);
+                self.wait_for_arena(&e);
+                self.deferred.push_back(reply);
                 return Ok(());
             }
         };
-        let Unsent { plan, invalidate, stages, charge } = reply;
+        let DeferredReply { plan, invalidate, stages, charge } = reply;
         tracing::trace!(peer = %self.core.peer.addr, "reply {}", plan.header);
         stages.end(Stage::Reply);
-        let sources: AllHeld = plan.writes.iter().filter_map(|w| self.local.source(&w.data)).collect();
-        let for_one = sources.iter().any(Held::is_for_one);
-        if for_one {
+        let sources: LocalRegistrations =
+            plan.writes.iter().filter_map(|w| self.local.source(&w.data)).collect();
+        let per_operation = sources.iter().any(LocalRegistration::is_per_operation);
+        if per_operation {
             stages.end(Stage::Registration);
         }
         if !plan.writes.is_empty() {
@@ -761,11 +764,11 @@ impl Responder {
         }
         add(&self.stats.inline_bytes_out, plan.inline.len());
         add(&self.stats.remote_invalidations, usize::from(invalidate.is_some()));
-        let ends = for_one || (stages.is_sampled() && !plan.until_done);
+        let ends = per_operation || (stages.is_sampled() && !plan.awaits_done);
         self.post_send(data, invalidate, charge, ends)?;
         stages.end(Stage::Reply);
-        // The design stamps a reply that RDMA_DONE ends.
-        let stages = if plan.until_done { Stages::NONE } else { stages };
+        // The design ends the stages of a reply at RDMA_DONE.
+        let stages = if plan.awaits_done { Stages::NONE } else { stages };
         self.sent.push_back(Sent { id: self.outgoing.posted, charge, sources, stages });
         Ok(())
     }
@@ -773,10 +776,11 @@ impl Responder {
     fn post_write(&mut self, write: WriteRequest) -> Result<(), ConnectionError> {
         add(&self.stats.writes, 1);
         add(&self.stats.write_bytes, write.data.len());
-        posted(self.qp.post_write(write))
+        ignore_closed(self.qp.post_write(write))
     }
 
-    /// Sends a header and what follows it, for a reply that takes `charge` bytes; signaled if something `ends` with it.
+    /// Posts a Send for a reply with a charge of `charge` bytes. It is signaled if its completion releases
+    /// resources (`ends`).
     fn post_send(
         &mut self,
         data: Views,
@@ -786,7 +790,7 @@ impl Responder {
     ) -> Result<(), ConnectionError> {
         add(&self.stats.sends, 1);
         let signaled = self.outgoing.post(self.config.signal_interval() as u64, charge, ends);
-        posted(self.qp.post_send(SendRequest { data, invalidate, solicited: false, signaled }))
+        ignore_closed(self.qp.post_send(SendRequest { data, invalidate, solicited: false, signaled }))
     }
 
     fn refuse_version(&mut self, xid: u32, vers: u32) -> Result<(), ConnectionError> {
@@ -801,14 +805,14 @@ impl Responder {
         self.post_error(&Header::new(xid, credits, Body::Error(TransportError::Chunk)))
     }
 
-    /// Without memory even for the header no answer can be given at all, and the connection must be closed (RFC 8166 section
-    /// 4.5).
+    /// Without memory for the header, the call cannot be answered, and the connection is closed (RFC 8166
+    /// section 4.5).
     fn post_error(&mut self, header: &Header) -> Result<(), ConnectionError> {
-        let data = header.alone(&self.core.arena).map_err(no_memory)?;
+        let data = header.without_message(&self.core.arena).map_err(no_memory)?;
         self.post_send(data, None, 0, false)
     }
 
-    /// Ends a call with ERR_CHUNK.
+    /// Answers a call with ERR_CHUNK.
     fn answer_error(&mut self, xid: u32) -> Result<(), ConnectionError> {
         self.active.end();
         let credits = self.grant()?;
@@ -828,14 +832,16 @@ impl Responder {
     fn post_receive(&mut self, mut buffer: Buffer) -> Result<(), ConnectionError> {
         buffer.set_len(self.config.inline_size);
         self.posted += 1;
-        posted(self.qp.post_receive(buffer))
+        ignore_closed(self.qp.post_receive(buffer))
     }
 
-    /// Receives that shall be posted: one for every credit of the peer that no call in progress holds, and the slack. So
-    /// a peer that sends more than it was granted runs out of receives, and never makes us hold more calls than that.
+    /// Number of receives to keep posted: one for each credit of the peer that no call in progress holds, and
+    /// the slack. A peer that exceeds its credits therefore runs out of receives, which limits the calls in
+    /// progress.
     ///
-    /// A peer has a credit back only with the reply, so one that keeps to its credits has at most the limit of replies
-    /// waiting. Those beyond come from a peer that sends and does not read: they cost receives too.
+    /// A peer regains a credit with the reply only, so a peer that respects its credits has at most `credits`
+    /// replies waiting. Further replies belong to a peer that sends without receiving, and reduce the
+    /// receives.
     fn receives_due(&self) -> usize {
         let most = self.config.credits as usize;
         let unread = self.outgoing.waiting().saturating_sub(most + self.config.signal_interval());
@@ -843,12 +849,12 @@ impl Responder {
         free.saturating_sub(self.active.count + unread)
     }
 
-    /// Posts the receives that are due.
+    /// Posts receives up to [`Self::receives_due`].
     fn replenish(&mut self) -> Result<(), ConnectionError> {
         while self.posted < self.receives_due() {
             match self.core.arena.alloc(self.config.inline_size) {
                 Ok(buffer) => self.post_receive(buffer)?,
-                // The grant shrinks until there is memory again; without any receive the connection is of no use.
+                // The grant shrinks until memory is available; a connection without receives is unusable.
                 Err(_) if self.posted > 0 => break,
                 Err(e) => return Err(no_memory(e)),
             }
@@ -856,9 +862,9 @@ impl Responder {
         Ok(())
     }
 
-    /// Grants `credits`, or as many as there is memory for: the account counts a receive for each. Of calls in progress it is
-    /// the memory of their messages. The receives of all connections leave half of the shared memory to calls, since a client
-    /// keeps its grant while it is idle.
+    /// Grants `credits`, or fewer if the account lacks memory for the receives. A call in progress uses its
+    /// receive's memory for its message. The receives of all connections leave half of the shared budget to
+    /// calls, because an idle client keeps its grant.
     fn change_grant(&mut self, credits: u32) {
         let receive = slot_bytes(self.config.inline_size);
         if credits <= self.granted {
@@ -874,14 +880,14 @@ impl Responder {
         }
     }
 
-    /// The credits of one reply, the receives for which are posted *before* it tells the peer that it may send: as many as
-    /// the peer asked for last, within the limit and what is posted; never 0.
+    /// The credits of one reply: the number that the peer requested last, within the limit and the posted
+    /// receives, at least 1. The receives are posted *before* the reply grants the credits.
     ///
-    /// Credits that the peer asks for no more are taken back one with a reply, by not posting the receive of its call
-    /// again. All calls that it may have sent before it sees the reply find their receives then, for the call that is
-    /// answered was one of those that its old credits allowed.
+    /// Credits that are no longer requested are withdrawn one per reply, by not posting the receive of its
+    /// call again. Calls that the peer sent before it received the reply have receives, because the answered
+    /// call used one of the old credits.
     fn grant(&mut self) -> Result<u32, ConnectionError> {
-        let asked = self.wanted.min(self.config.credits);
+        let asked = self.requested.min(self.config.credits);
         self.change_grant(asked.max(self.granted.saturating_sub(1)).max(1));
         self.replenish()?;
         let room = (self.posted + self.active.count).saturating_sub(self.design.unacknowledged());
@@ -896,8 +902,8 @@ fn no_memory(e: OutOfMemory) -> ConnectionError {
     ConnectionError::Local(e.to_string())
 }
 
-/// A post on a closed connection is no error here: the next poll of the queue pair says why it closed.
-fn posted(result: Result<(), PostError>) -> Result<(), ConnectionError> {
+/// Ignores a post on a closed connection: the next poll of the queue pair returns the reason.
+fn ignore_closed(result: Result<(), PostError>) -> Result<(), ConnectionError> {
     match result {
         Ok(()) | Err(PostError::Closed) => Ok(()),
         Err(e @ PostError::Invalid(_)) => Err(ConnectionError::Local(e.to_string())),

@@ -1,45 +1,45 @@
-//! What responders count.
+//! Counters of responders.
 
 use crate::counters::counters;
 
 counters! {
-    /// Counters of responders; one value may be shared by all connections of a server.
+    /// Counters of responders. All connections of a server may share one value.
     ResponderStats, ResponderStatsSnapshot:
-    /// Calls received with a usable header.
+    /// Calls received with a valid header.
     calls,
-    /// Calls in progress now, Reads included.
+    /// Calls in progress now, including those with RDMA Reads in flight.
     calls_in_progress,
-    /// Sends: replies and errors.
+    /// Sends posted: replies and errors.
     sends,
     /// RDMA Writes posted.
     writes,
     /// RDMA Reads posted.
     reads,
-    /// Bytes pushed by RDMA Write.
+    /// Bytes written by RDMA Write.
     write_bytes,
-    /// Bytes pulled by RDMA Read.
+    /// Bytes read by RDMA Read.
     read_bytes,
     /// Bytes of RPC messages received inline.
     inline_bytes_in,
     /// Bytes of RPC messages sent inline.
     inline_bytes_out,
-    /// Replies sent with Send with Invalidate.
+    /// Replies posted as Send with Invalidate.
     remote_invalidations,
-    /// ERR_VERS answers.
+    /// ERR_VERS errors sent.
     version_errors,
-    /// ERR_CHUNK answers.
+    /// ERR_CHUNK errors sent.
     chunk_errors,
     /// Messages dropped without an answer (too short, RDMA_ERROR, RDMA_DONE for no reply).
     dropped,
-    /// RDMA_DONE messages with which memory was taken back.
+    /// RDMA_DONE messages that released memory.
     done_received,
-    /// Replies refused because they would have exposed more than the limits allow.
+    /// Replies rejected because they would exceed the exposure limits.
     exposures_refused,
-    /// Times that something had to wait because the arena had no memory, although the budget had.
+    /// Waits for memory of the arena within the budget.
     out_of_memory,
     /// Credits granted in the last reply.
     credits_granted,
-    /// Regions that the peer could reach, at the last look: none in the Read-Write design (on a provider whose Reads
-    /// need an exposed sink, those).
+    /// Exposed regions after the last completions; zero in the Read-Write design, except on a provider whose
+    /// RDMA Reads expose their sinks.
     regions_exposed,
 }

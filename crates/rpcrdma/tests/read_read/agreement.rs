@@ -1,4 +1,4 @@
-//! Both ends must use the design, and say so.
+//! Negotiation of the design: both ends must state it.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_requester_of_one_design_refuses_a_responder_of_the_other_in_words() {
+async fn a_requester_rejects_a_responder_of_another_design_with_a_message() {
     for (ours, theirs, says) in [
         (Design::ReadWrite, Design::ReadRead, "millrace-lab --design read-read"),
         (Design::ReadRead, Design::ReadWrite, "does not offer the Read-Read design"),
@@ -30,7 +30,7 @@ async fn a_requester_of_one_design_refuses_a_responder_of_the_other_in_words() {
             let (qc, qs) =
                 queue_pairs(link, &a, c.connect_params(), s.connect_params(Default::default())).await;
             let server = serve(qs, &a, s);
-            let error = Requester::over(qc, rt(), a.clone(), c).err().unwrap();
+            let error = Requester::from_queue_pair(qc, rt(), a.clone(), c).err().unwrap();
             assert!(matches!(error, ConnectionError::Incompatible(_)), "{error}");
             assert!(error.to_string().contains(says), "{error}");
             server.task.await.unwrap().unwrap();
@@ -41,7 +41,7 @@ async fn a_requester_of_one_design_refuses_a_responder_of_the_other_in_words() {
 }
 
 #[tokio::test]
-async fn a_responder_without_private_data_or_read_depth_is_no_read_read_responder() {
+async fn the_read_read_design_requires_private_data_and_read_depth() {
     for (private, ird, says) in
         [(false, 8, "does not offer"), (true, 0, "serves no RDMA Reads"), (true, 8, "")]
     {
@@ -50,16 +50,16 @@ async fn a_responder_without_private_data_or_read_depth_is_no_read_read_responde
         let theirs = if private { params(Design::ReadRead) } else { millrace_rdma::ConnectParams::default() };
         let (c, _s) =
             fabric::pair(1, &config.connect_params(), &millrace_rdma::ConnectParams { ird, ..theirs });
-        match Requester::over(Box::new(c), rt(), a.clone(), config) {
+        match Requester::from_queue_pair(Box::new(c), rt(), a.clone(), config) {
             Err(e) => assert!(!says.is_empty() && e.to_string().contains(says), "{e}"),
             Ok(_) => assert_eq!(says, ""),
         }
     }
 }
 
-/// A Linux client does not look at the server's design: its calls end in errors, and it does not wait for ever.
+/// A Linux client ignores the server's design: its calls return errors and do not hang.
 #[tokio::test]
-async fn calls_of_a_requester_that_has_not_agreed_get_err_chunk_and_are_not_executed() {
+async fn calls_of_a_requester_of_another_design_get_err_chunk_and_are_not_executed() {
     for private in [true, false] {
         let a = arena();
         let config = ResponderConfig { design: Design::ReadRead, ..Default::default() };
@@ -84,13 +84,13 @@ async fn calls_of_a_requester_that_has_not_agreed_get_err_chunk_and_are_not_exec
 }
 
 #[tokio::test]
-async fn a_call_with_more_result_than_the_responder_may_expose_fails_alone() {
+async fn a_result_above_the_exposure_limit_fails_only_its_call() {
     let a = arena();
     let c = RequesterConfig { design: Design::ReadRead, ..Default::default() };
     let s = ResponderConfig { design: Design::ReadRead, max_transfer: 1 << 20, ..Default::default() };
     let s = ResponderConfig { exposure: millrace_rpcrdma::ExposureLimits { bytes: 0, ..s.exposure }, ..s };
     let (client, server) = connected(Link::Fabric, &a, c, s).await;
-    // The limit is at least one reply; then it is also the number of credits.
+    // The limit is at least one reply and then also limits the number of credits.
     echo(&client, &a, Ask { receive: 1 << 20, ..Ask::default() }).await;
     assert_eq!(client.stats().credits_granted, 1);
     let client: Arc<Requester> = client;
@@ -103,7 +103,7 @@ async fn a_call_with_more_result_than_the_responder_may_expose_fails_alone() {
 }
 
 #[tokio::test]
-async fn a_responder_that_exposes_replies_refuses_all_physical_and_keeps_nothing_exposed_with_the_others() {
+async fn a_read_read_responder_rejects_all_physical_and_revokes_all_memory_otherwise() {
     for strategy in Strategy::ALL {
         let a = arena();
         let registration =

@@ -1,4 +1,5 @@
-//! A requester that lies, against the responder: its own connection at most, bounded memory, for a bounded time.
+//! A requester that violates the protocol, against the responder: the effect is limited to its own connection
+//! and to a bounded amount of memory for a bounded time.
 
 use std::time::Duration;
 
@@ -91,7 +92,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_long_result_is_a_read_chunk_of_the_reply_byte_for_byte() {
+async fn a_long_result_is_a_read_chunk_of_the_reply() {
     let mut s = Scene::new().await;
     s.call(XID, BIG);
     let bytes = s.raw.receive().await.unwrap();
@@ -127,7 +128,7 @@ async fn a_long_reply_is_a_position_zero_chunk() {
 }
 
 #[tokio::test]
-async fn calls_as_rdma_msgp_are_read_with_their_pad_bytes_left_out() {
+async fn rdma_msgp_calls_are_decoded_without_their_pad_bytes() {
     let mut s = Scene::new().await;
     let ask = Ask { send: 1001, ..Ask::default() };
     let call = message(&s.arena, XID, ask);
@@ -147,10 +148,10 @@ async fn calls_as_rdma_msgp_are_read_with_their_pad_bytes_left_out() {
     let sum = support::checksum(std::iter::empty())
         ^ support::checksum(support::pattern(2, 1001).into_iter()).rotate_left(1);
     assert_eq!(words(&reply)[5..7], [0, sum]);
-    // Too short for the pad bytes that its alignment calls for: GARBAGE_ARGS.
+    // Shorter than the pad bytes of its alignment: GARBAGE_ARGS.
     s.raw.send(&Raw::message(&header, &head));
     assert_eq!(words(&s.raw.receive_header().await.1)[5], 4);
-    // Chunks beside it, and alignments that are none.
+    // An RDMA_MSGP with chunks, and invalid alignments.
     let read = ReadSegment {
         position: 64,
         segment: Segment { handle: millrace_rdma::SteeringTag(1), length: 4, offset: 0 },
@@ -171,7 +172,7 @@ async fn calls_as_rdma_msgp_are_read_with_their_pad_bytes_left_out() {
 }
 
 #[tokio::test]
-async fn done_twice_or_for_a_foreign_xid_changes_nothing() {
+async fn duplicate_and_unknown_done_messages_are_ignored() {
     let mut s = Scene::new().await;
     for xid in [0, XID, XID + 1, u32::MAX] {
         s.done(xid);
@@ -197,7 +198,7 @@ async fn done_twice_or_for_a_foreign_xid_changes_nothing() {
 }
 
 #[tokio::test]
-async fn results_can_be_read_twice_until_they_are_acknowledged_and_then_no_more() {
+async fn results_are_readable_until_they_are_acknowledged() {
     for link in Link::fabric_and_providers() {
         let mut s = Scene::over(link, ExposureLimits::default()).await;
         s.call(XID, BIG);
@@ -212,7 +213,7 @@ async fn results_can_be_read_twice_until_they_are_acknowledged_and_then_no_more(
 }
 
 #[tokio::test]
-async fn reads_outside_of_what_was_exposed_cost_the_connection() {
+async fn reads_outside_exposed_memory_terminate_the_connection() {
     for link in Link::fabric_and_providers() {
         for case in 0..5 {
             let mut s = Scene::over(link, ExposureLimits::default()).await;
@@ -233,7 +234,7 @@ async fn reads_outside_of_what_was_exposed_cost_the_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_requester_that_never_acknowledges_loses_its_connection_and_the_memory_is_free() {
+async fn a_requester_that_never_acknowledges_is_disconnected_and_its_memory_freed() {
     let limits = ExposureLimits { done_timeout: Duration::from_secs(7), ..Default::default() };
     let mut s = Scene::over(Link::Fabric, limits).await;
     s.call(XID, BIG);
@@ -242,7 +243,7 @@ async fn a_requester_that_never_acknowledges_loses_its_connection_and_the_memory
     s.call(XID + 1, BIG);
     s.reads().await;
     s.done(XID);
-    // The oldest is gone: the time of the next one runs on.
+    // The oldest reply is acknowledged: the timer of the next one continues.
     tokio::time::sleep(Duration::from_secs(6)).await;
     s.expect_alive().await;
     let before = tokio::time::Instant::now();
@@ -263,7 +264,7 @@ async fn a_requester_that_never_acknowledges_loses_its_connection_and_the_memory
 }
 
 #[tokio::test]
-async fn what_one_requester_can_make_the_responder_expose_is_bounded() {
+async fn the_exposure_per_requester_is_bounded() {
     for limits in [
         ExposureLimits { regions: 20, ..Default::default() },
         ExposureLimits { bytes: 2 << 20, ..Default::default() },
@@ -280,7 +281,7 @@ async fn what_one_requester_can_make_the_responder_expose_is_bounded() {
         assert!(regions <= limits.regions as u64 && bytes <= limits.bytes as u64, "{regions} {bytes}");
         assert_eq!(refused, 40 - regions as usize, "{limits:?}");
         assert_eq!(regions, 20);
-        // Acknowledging makes room.
+        // An acknowledgement releases memory.
         s.done(XID + 3);
         s.call(XID + 100, ask);
         assert_eq!(s.reads().await.1.len(), 1);
@@ -302,7 +303,7 @@ async fn two_open_replies_never_share_an_xid() {
 }
 
 #[tokio::test]
-async fn calls_with_chunks_for_results_are_refused() {
+async fn calls_with_chunks_for_results_are_rejected() {
     let mut s = Scene::new().await;
     let region = s.raw.expose(&[0; 10_000], millrace_rdma::Access::RemoteWrite);
     let chunk = [region.segment()].into_iter().collect::<millrace_rpcrdma::Chunk>();
@@ -320,7 +321,7 @@ async fn calls_with_chunks_for_results_are_refused() {
 }
 
 #[tokio::test]
-async fn a_requester_that_goes_away_leaves_nothing_exposed() {
+async fn a_disconnected_requester_leaves_no_memory_exposed() {
     for link in Link::fabric_and_providers() {
         let mut s = Scene::over(link, ExposureLimits::default()).await;
         for i in 0..5 {

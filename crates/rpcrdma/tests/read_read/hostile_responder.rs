@@ -1,5 +1,5 @@
-//! A responder that lies in its replies' Read chunks, against the requester: an error, never a hang, never memory
-//! beyond what the call gave, and always an RDMA_DONE.
+//! A responder that sends invalid Read chunks, against the requester: the call returns an error without
+//! hanging or exceeding its memory, and every reply gets an RDMA_DONE.
 
 use millrace_oncrpc::{Reply, RpcError, Transport};
 use millrace_rdma::{Access, ExposedRegion, Segment, SteeringTag};
@@ -16,7 +16,7 @@ use crate::{
     words,
 };
 
-/// Where the payload of a reply to [`READ`] belongs.
+/// Position of the payload of a reply to [`READ`].
 const POSITION: u32 = 36;
 
 impl Scene {
@@ -35,7 +35,7 @@ impl Scene {
 
     async fn expect_done(&mut self, xid: u32) {
         let bytes = self.raw.receive().await.unwrap();
-        assert_eq!(words(&bytes), [xid, 1, 8, 3]); // 8 credits are asked for where one would do.
+        assert_eq!(words(&bytes), [xid, 1, 8, 3]); // At least 8 credits are requested.
     }
 
     async fn expect_alive(&mut self) {
@@ -72,7 +72,7 @@ fn payload(reply: &Reply) -> Result<Vec<u8>, millrace_xdr::XdrError> {
 }
 
 #[tokio::test]
-async fn a_result_is_read_into_the_callers_own_buffer_and_acknowledged() {
+async fn a_result_is_read_into_the_callers_buffer_and_acknowledged() {
     let mut s = Scene::new();
     let region = s.raw.expose(&pattern(3, 5000), Access::RemoteRead);
     let mut request = request(&s.arena, READ);
@@ -82,7 +82,7 @@ async fn a_result_is_read_into_the_callers_own_buffer_and_acknowledged() {
     let waiting = tokio::spawn(s.client.submit(request));
     let h = s.receive().await;
     let Body::Msg(lists) = &h.body else { panic!("{h}") };
-    assert!(lists.is_empty(), "a call of this design brings no chunks for its results: {h}");
+    assert!(lists.is_empty(), "a call of this design has no chunks for its results: {h}");
     s.reply(h.xid, reads(&[(POSITION, part(&region, 0, 4097))]), &[7, 0, 4097]);
     s.expect_done(h.xid).await;
     let reply = waiting.await.unwrap().unwrap();
@@ -133,7 +133,7 @@ async fn a_long_reply_is_read_from_its_position_zero_chunk() {
 }
 
 #[tokio::test]
-async fn read_chunks_that_the_call_has_no_place_for_make_a_bad_reply_and_are_acknowledged() {
+async fn read_chunks_without_memory_in_the_call_make_the_reply_invalid_and_are_acknowledged() {
     let mut s = Scene::new();
     let region = s.raw.expose(&[9; 20_000], Access::RemoteRead);
     let chunk = || [part(&region, 0, 100)].into_iter().collect::<millrace_rpcrdma::Chunk>();
@@ -142,7 +142,7 @@ async fn read_chunks_that_the_call_has_no_place_for_make_a_bad_reply_and_are_ack
         let h = s.receive().await;
         let whole = part(&region, 0, 5000);
         let (body, done) = match case {
-            0 => (Body::Msg(reads(&[(POSITION, part(&region, 0, 4))])), true), // no payload was asked for
+            0 => (Body::Msg(reads(&[(POSITION, part(&region, 0, 4))])), true), // no payload was requested
             1 => (Body::Msg(reads(&[(POSITION, part(&region, 0, 5001))])), true),
             2 => (Body::Msg(reads(&[(POSITION, whole), (POSITION, part(&region, 0, 1))])), true),
             3 => (
@@ -168,7 +168,7 @@ async fn read_chunks_that_the_call_has_no_place_for_make_a_bad_reply_and_are_ack
 }
 
 #[tokio::test]
-async fn a_chunk_in_the_wrong_place_or_of_another_length_is_no_result() {
+async fn a_chunk_of_wrong_position_or_length_is_not_a_result() {
     let mut s = Scene::new();
     let region = s.raw.expose(&[9; 5000], Access::RemoteRead);
     for (position, length, word) in
@@ -187,7 +187,7 @@ async fn a_chunk_in_the_wrong_place_or_of_another_length_is_no_result() {
 }
 
 #[tokio::test]
-async fn a_list_of_too_many_segments_makes_a_bad_reply() {
+async fn a_list_of_too_many_segments_makes_the_reply_invalid() {
     let mut s = Scene::new();
     let region = s.raw.expose(&[9; 5000], Access::RemoteRead);
     for (segments, fits) in [(16, true), (17, false)] {
@@ -207,7 +207,7 @@ async fn a_list_of_too_many_segments_makes_a_bad_reply() {
 }
 
 #[tokio::test]
-async fn a_tag_that_does_not_exist_costs_the_connection() {
+async fn an_unknown_tag_terminates_the_connection() {
     let mut s = Scene::new();
     let waiting = s.call(READ);
     let h = s.receive().await;
@@ -264,7 +264,7 @@ async fn a_call_whose_result_is_being_read_keeps_its_credit() {
     for _ in 0..2 {
         let h = s.receive().await;
         s.reply(h.xid, reads(&[(POSITION, region.segment())]), &[7, 0, 5000]);
-        // The acknowledgement comes before the next call.
+        // The acknowledgement is sent before the next call.
         assert_eq!(words(&s.raw.receive().await.unwrap()), [h.xid, 1, 1, 3]);
     }
     assert!(first.await.unwrap().is_ok() && second.await.unwrap().is_ok());
@@ -273,7 +273,7 @@ async fn a_call_whose_result_is_being_read_keeps_its_credit() {
 }
 
 #[tokio::test]
-async fn inline_calls_are_padded_on_request_byte_for_byte() {
+async fn inline_calls_are_padded_if_configured() {
     let padding = Some(Padding { align: 512, threshold: 1000 });
     let mut s = Scene::with(RequesterConfig { padding, ..Default::default() });
     let waiting = s.call(Ask { send: 1001, ..TINY });
@@ -285,7 +285,7 @@ async fn inline_calls_are_padded_on_request_byte_for_byte() {
     assert_eq!((&bytes[512..1513], &bytes[1513..]), (&pattern(2, 1001)[..], &[0; 3][..]));
     s.reply(w[0], Lists::default(), &[7, 0, 0]);
     assert!(waiting.await.unwrap().is_ok());
-    // Below the threshold, and where pad bytes would not fit: as always.
+    // Below the threshold, and where pad bytes do not fit: without padding.
     for send in [999, 3900] {
         let waiting = s.call(Ask { send, ..TINY });
         let h = s.receive().await;
@@ -297,7 +297,7 @@ async fn inline_calls_are_padded_on_request_byte_for_byte() {
 }
 
 #[tokio::test]
-async fn a_padded_reply_is_read_with_its_pad_bytes_left_out() {
+async fn a_padded_reply_is_decoded_without_its_pad_bytes() {
     let mut s = Scene::new();
     let waiting = s.call(READ);
     let h = s.receive().await;

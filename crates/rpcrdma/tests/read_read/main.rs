@@ -1,4 +1,4 @@
-//! The Read-Read design: its bytes, and what either end of it can do to the other.
+//! The Read-Read design: its encoding, and attacks of either end.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../support/mod.rs"]
@@ -10,7 +10,7 @@ mod hostile_responder;
 
 use millrace_rpcrdma::{Design, PrivateData};
 
-/// What a bare queue pair says at connection set-up.
+/// Connection parameters of a bare queue pair.
 fn params(design: Design) -> millrace_rdma::ConnectParams {
     let data = PrivateData { design, remote_invalidate: false, send_size: 4096, receive_size: 4096 };
     millrace_rdma::ConnectParams { private_data: data.encode().to_vec(), ..Default::default() }

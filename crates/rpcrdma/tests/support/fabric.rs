@@ -1,5 +1,5 @@
-//! A pair of queue pairs in one process, without a wire: work takes effect when it is posted. It checks what an
-//! adapter checks (rights, bounds, receives) and breaks the connection where an adapter would.
+//! Two connected queue pairs in one process; posted work takes effect at once. They make the checks of an
+//! adapter (access rights, bounds, receives) and terminate the connection as an adapter would.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -27,7 +27,7 @@ struct Entry {
 struct Table {
     entries: HashMap<u32, Entry>,
     next: u32,
-    /// Bytes of registrations for local use.
+    /// Bytes of registrations for local use, by key.
     local: HashMap<u64, usize>,
     next_local: u64,
 }
@@ -132,7 +132,7 @@ impl Wire {
     }
 }
 
-/// One end of the pair.
+/// One end of a connection.
 pub struct FabricEnd {
     wire: Arc<Mutex<Wire>>,
     side: usize,
@@ -143,7 +143,8 @@ pub struct FabricEnd {
     counters: Counters,
 }
 
-/// A connected pair whose regions have at most so many pieces; each end has the private data of the other.
+/// Creates a connected pair whose regions have at most `region_pieces` pieces; each end has the private data
+/// of the other.
 pub fn pair(region_pieces: usize, a: &ConnectParams, b: &ConnectParams) -> (FabricEnd, FabricEnd) {
     let wire = Arc::new(Mutex::new(Wire::default()));
     let domains = [FabricDomain::new(region_pieces), FabricDomain::new(region_pieces)];
@@ -178,7 +179,7 @@ impl FabricEnd {
         w.wake().into_iter().for_each(Waker::wake);
     }
 
-    /// Receives that the peer has posted and no message has taken.
+    /// Receives of the peer that are posted and unused.
     pub fn peer_receives(&self) -> usize {
         self.wire.lock().ends[1 - self.side].receives.len()
     }
@@ -277,7 +278,7 @@ impl QueuePair for FabricEnd {
             rest = later;
         }
         self.counters.reads += 1;
-        // Reads complete in no particular order: every other one overtakes the one before.
+        // RDMA Reads complete out of order: every second one overtakes its predecessor.
         let mut w = self.wire.lock();
         let queue = &mut w.ends[self.side].completions;
         let done = Completion::Read { id: request.id, sink: request.sink };

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: an echo service, calls to it, and connections over any provider.
+//! Common helpers of the tests: an echo service, calls to it, and connections over all providers.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod fabric;
@@ -31,7 +31,7 @@ pub const DESIGNS: [Design; 2] = [Design::ReadWrite, Design::ReadRead];
 /// Bytes of each piece of a call's payload.
 pub const PIECE: usize = 60_000;
 
-/// An arena for one test, so that its leaks show.
+/// An arena per test, so that leaks are detected.
 pub fn arena() -> Arena {
     Arena::new(ArenaConfig { limit: 512 << 20, huge_pages: false })
 }
@@ -40,7 +40,7 @@ pub fn rt() -> RuntimeRef {
     TokioRuntime::current()
 }
 
-/// Bytes that differ from call to call.
+/// Bytes that differ between calls.
 pub fn pattern(seed: u32, len: usize) -> Vec<u8> {
     (0..len as u32)
         .map(|i| (i.wrapping_mul(31).wrapping_add(seed).wrapping_mul(0x9e37_79b1) >> 24) as u8)
@@ -55,7 +55,7 @@ pub fn checksum_views(v: &Views) -> u32 {
     checksum(v.iter().flat_map(|v| v.iter().copied()))
 }
 
-/// What a call asks the echo service for.
+/// Parameters of a call to the echo service.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ask {
     /// Bytes of payload in the call.
@@ -66,12 +66,12 @@ pub struct Ask {
     pub receive: usize,
     /// Bytes of opaque data in the reply's head.
     pub reply_head: usize,
-    /// Answer later, not at once.
+    /// Whether the service answers asynchronously.
     pub later: bool,
     pub seed: u32,
 }
 
-/// Replies to [`Ask`]s: the checksum of what came, and what was asked for.
+/// Replies to [`Ask`]s: a checksum of the received bytes, and the requested bytes.
 #[derive(Default)]
 pub struct Echo {
     pub executed: AtomicUsize,
@@ -150,12 +150,12 @@ pub fn request(arena: &Arena, ask: Ask) -> Request {
     Request::new(message(arena, 0, ask), ReplySpec { max_head, payload })
 }
 
-/// Checks a reply byte by byte.
+/// Checks all bytes of a reply.
 pub fn verify(reply: &Reply, ask: Ask) {
     let mut d = reply.results();
     let sum = checksum(pattern(ask.seed, ask.head).into_iter())
         ^ checksum(pattern(ask.seed + 2, ask.send).into_iter()).rotate_left(1);
-    assert_eq!(d.u32().unwrap(), sum, "{ask:?}: the server saw other bytes");
+    assert_eq!(d.u32().unwrap(), sum, "{ask:?}: the server received other bytes");
     assert!(d.opaque(8 << 20).unwrap() == &pattern(ask.seed, ask.reply_head)[..], "{ask:?}: head");
     assert!(
         d.payload(8 << 20).unwrap().to_vec() == pattern(ask.seed.wrapping_add(1), ask.receive),
@@ -168,7 +168,7 @@ pub async fn call(to: &Arc<Requester>, arena: &Arena, ask: Ask) -> Result<Reply,
     to.submit(request(arena, ask)).await
 }
 
-/// As [`call`], with the reply checked.
+/// As [`call`], and checks the reply.
 pub async fn echo(to: &Arc<Requester>, arena: &Arena, ask: Ask) {
     match call(to, arena, ask).await {
         Ok(reply) => verify(&reply, ask),
@@ -180,7 +180,7 @@ pub fn peer(qp: &dyn QueuePair) -> Peer {
     Peer { addr: qp.info().peer, local: qp.info().local, transport: TransportKind::Rdma, connection: 1 }
 }
 
-/// A responder with the echo service, running.
+/// A running responder with the echo service.
 pub struct Server {
     pub service: Arc<Echo>,
     pub stats: Arc<ResponderStats>,
@@ -191,12 +191,12 @@ pub fn serve(qp: Box<dyn QueuePair>, arena: &Arena, config: ResponderConfig) -> 
     serve_for(qp, arena, config, Account::unlimited())
 }
 
-/// The same, whose memory is counted in `account`.
+/// As [`serve`], with memory charged to `account`.
 pub fn serve_for(qp: Box<dyn QueuePair>, arena: &Arena, config: ResponderConfig, account: Account) -> Server {
     let service = Arc::new(Echo::default());
     let stats = Arc::new(ResponderStats::default());
     let peer = peer(&*qp);
-    // Made here and not in its task: on the fabric a Send needs a receive the moment it is posted.
+    // Created before its task starts, because on the fabric a Send needs a receive when it is posted.
     let (serving, counting) = (service.clone(), Arc::clone(&stats));
     let made = Responder::new(qp, peer, serving, rt(), arena.clone(), config, counting, account);
     let responder = made.unwrap();
@@ -204,46 +204,47 @@ pub fn serve_for(qp: Box<dyn QueuePair>, arena: &Arena, config: ResponderConfig,
     Server { service, stats, task }
 }
 
-/// What carries a connection.
+/// The transport of a connection.
 #[derive(Debug, Clone, Copy)]
 pub enum Link {
     /// The in-process fabric.
     Fabric,
-    /// The same, whose regions must be contiguous.
+    /// The fabric with contiguous regions.
     Contiguous,
-    /// iWARP over a memory stream that gives at most so many bytes at a time, framed by so many.
+    /// iWARP over a memory stream with segments of at most `segment` bytes and frames of at most `frame`
+    /// bytes.
     Memory { segment: usize, frame: Option<usize> },
     /// iWARP over loopback TCP.
     Tcp,
-    /// The RDMA device with this address of the machine.
+    /// The host's RDMA device with this address.
     Verbs(IpAddr),
 }
 
-/// The RDMA device on which to test too: the environment names its address.
+/// The RDMA device whose address the environment variable contains.
 fn device() -> Option<Link> {
     let address = std::env::var("MILLRACE_TEST_VERBS").ok()?;
     Some(Link::Verbs(address.parse().expect("MILLRACE_TEST_VERBS is an IP address")))
 }
 
 impl Link {
-    /// Everything that carries connections here.
+    /// All transports.
     pub fn all() -> Vec<Self> {
         let memory = [(usize::MAX, None), (1461, Some(1400)), (7, Some(64))];
         let memory = memory.map(|(segment, frame)| Self::Memory { segment, frame });
         [Self::Fabric, Self::Contiguous].into_iter().chain(memory).chain(Self::providers()).collect()
     }
 
-    /// The providers, over a network.
+    /// The providers over a network.
     pub fn providers() -> Vec<Self> {
         [Self::Tcp].into_iter().chain(device()).collect()
     }
 
-    /// One that does what it is told at once, and those that applications use.
+    /// The fabric, which completes work at once, and the providers.
     pub fn fabric_and_providers() -> Vec<Self> {
         [Self::Fabric].into_iter().chain(Self::providers()).collect()
     }
 
-    /// Those on which memory must be registered for its owner's use too.
+    /// Transports that require registration of local memory.
     pub fn registering() -> Vec<Self> {
         [Self::Fabric].into_iter().chain(device()).collect()
     }
@@ -259,7 +260,8 @@ impl Link {
         }
     }
 
-    /// Whether a peer's Reads reach only what is exposed for Reads: Linux's siw serves them from all that is registered.
+    /// Whether the peer can only read memory that is exposed for reading; Linux's siw permits reads of all
+    /// registered memory.
     pub fn checks_reads(self) -> bool {
         match self {
             Self::Verbs(address) => !device_of(address).unwrap().unwrap().starts_with("siw"),
@@ -267,13 +269,13 @@ impl Link {
         }
     }
 
-    /// Whether every byte is costly.
+    /// Whether transfers are slow.
     pub fn is_slow(self) -> bool {
         matches!(self, Self::Memory { segment: 0..=99, .. })
     }
 }
 
-/// Both ends of a connection.
+/// Connects both ends.
 pub async fn queue_pairs(
     link: Link,
     arena: &Arena,
@@ -328,16 +330,16 @@ pub async fn connected(
     let params = (client.connect_params(), server.connect_params(ConnectParams::default()));
     let (c, s) = queue_pairs(link, arena, params.0, params.1).await;
     let server = serve(s, arena, server);
-    (Requester::over(c, rt(), arena.clone(), client).unwrap(), server)
+    (Requester::from_queue_pair(c, rt(), arena.clone(), client).unwrap(), server)
 }
 
-/// Ends both sides and checks that nothing is left of them.
+/// Ends both sides and checks that all resources are released.
 pub async fn finish(client: Arc<Requester>, server: Server, arena: &Arena) {
     assert_eq!(client.exposed(), (0, 0));
     ended(client, server, arena).await;
 }
 
-/// As [`finish`], of a client that keeps memory exposed between calls.
+/// As [`finish`], for a client that keeps memory exposed between calls.
 pub async fn ended(client: Arc<Requester>, server: Server, arena: &Arena) {
     let acknowledged = client.stats().done_sent;
     client.close();
@@ -352,17 +354,17 @@ pub async fn ended(client: Arc<Requester>, server: Server, arena: &Arena) {
     settled(arena).await;
 }
 
-/// Waits until every buffer is back.
+/// Waits until all buffers are returned.
 pub async fn settled(arena: &Arena) {
     for turn in 0..3000 {
         if arena.stats().in_use == 0 {
             return;
         }
-        // A task on another thread may need longer than our turns take.
+        // A task on another thread may need more time.
         if turn > 1000 {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         tokio::task::yield_now().await;
     }
-    panic!("memory is not back: {:?}", arena.stats());
+    panic!("memory is still in use: {:?}", arena.stats());
 }

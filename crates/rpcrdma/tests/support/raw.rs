@@ -1,4 +1,4 @@
-//! A bare queue pair: sends any bytes, and shows what comes back.
+//! A bare queue pair that sends arbitrary bytes and returns received ones.
 
 use std::{collections::VecDeque, future::poll_fn, task::Poll, time::Duration};
 
@@ -30,7 +30,7 @@ impl Raw {
 
     pub fn send_invalidating(&mut self, bytes: &[u8], invalidate: Option<SteeringTag>) {
         let data = self.arena.copy_from(bytes).unwrap().into();
-        // On a connection that is down this is refused, which the next receive reports.
+        // Fails on a closed connection, which the next receive reports.
         let _ = self.qp.post_send(SendRequest { data, invalidate, solicited: false, signaled: None });
     }
 
@@ -40,7 +40,7 @@ impl Raw {
         self.qp.post_write(WriteRequest { data, to }).unwrap();
     }
 
-    /// A header, and what follows it.
+    /// A header followed by bytes.
     pub fn message(header: &Header, rest: &[u8]) -> Vec<u8> {
         let mut b = vec![0; header.encoded_len()];
         header.encode(&mut b);
@@ -54,13 +54,13 @@ impl Raw {
         MemoryRegion::new(self.qp.domain(), Memory::Owned(b)).expose(access).unwrap()
     }
 
-    /// The next message, or why there is none.
+    /// The next message, or the reason for the end of the connection.
     pub async fn receive(&mut self) -> Result<Vec<u8>, ConnectionError> {
         let limit = Duration::from_secs(20);
         tokio::time::timeout(limit, self.next()).await.expect("no message, and no end of the connection")
     }
 
-    /// The same, however long it takes, and on any executor.
+    /// As [`Self::receive`] without a time limit, on any executor.
     pub async fn next(&mut self) -> Result<Vec<u8>, ConnectionError> {
         while self.received.is_empty() {
             self.turn().await?;
@@ -68,7 +68,7 @@ impl Raw {
         Ok(self.received.pop_front().unwrap().to_vec())
     }
 
-    /// What the next RDMA Read that completes has brought, or why there is none.
+    /// The data of the next completed RDMA Read, or the reason for the end of the connection.
     pub async fn read_done(&mut self) -> Result<Vec<u8>, ConnectionError> {
         let read = async {
             while self.read.is_empty() {
@@ -79,7 +79,7 @@ impl Raw {
         tokio::time::timeout(Duration::from_secs(20), read).await.expect("no Read done, and no end")
     }
 
-    /// Takes the completions that come next.
+    /// Processes the next completions.
     async fn turn(&mut self) -> Result<(), ConnectionError> {
         let mut out = Vec::new();
         {
@@ -101,14 +101,14 @@ impl Raw {
         Ok(())
     }
 
-    /// The next message as header and rest.
+    /// The header and the remaining bytes of the next message.
     pub async fn receive_header(&mut self) -> (Header, Vec<u8>) {
         let b = self.receive().await.expect("the connection is up");
         let (header, at) = Header::decode(&b, 1000).expect("a well-formed header");
         (header, b[at..].to_vec())
     }
 
-    /// Lets posted work go out, without waiting for anything.
+    /// Sends posted work without waiting.
     pub async fn push(&mut self) {
         poll_fn(|cx| {
             self.qp.flush(cx);

@@ -1,4 +1,4 @@
-//! A requester, and a bare queue pair as its responder.
+//! A requester, with a bare queue pair as its responder.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// The responder says `theirs` at connection set-up.
+    /// Connects to a responder with the connection parameters `theirs`.
     pub fn over(config: RequesterConfig, theirs: &ConnectParams) -> Self {
         let arena = arena();
         let (c, s) = fabric::pair(usize::MAX, &config.connect_params(), theirs);
         let raw = Raw::new(Box::new(s), &arena);
-        let client = Requester::over(Box::new(c), rt(), arena.clone(), config).unwrap();
+        let client = Requester::from_queue_pair(Box::new(c), rt(), arena.clone(), config).unwrap();
         Self { client, raw, arena }
     }
 
@@ -49,12 +49,12 @@ impl Scene {
     }
 }
 
-/// An RPC reply with these words as its results.
+/// An RPC reply with these words as results.
 pub fn rpc_reply(xid: u32, results: &[u32]) -> Vec<u8> {
     [xid, 1, 0, 0, 0, 0].iter().chain(results).flat_map(|w| w.to_be_bytes()).collect()
 }
 
-/// Lets the requester take what was sent to it (it posts few receives beyond those it needs).
+/// Yields until the requester has received messages (it posts few receives in addition to those it needs).
 pub async fn turns() {
     for _ in 0..50 {
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! The responder's part: exposes results, and takes them back with RDMA_DONE.
+//! The responder's part: exposes results, and revokes them at RDMA_DONE.
 
 use std::{
     sync::Arc,
@@ -16,24 +16,24 @@ use crate::{
     Design,
     chunks::positions,
     counters::add,
-    design::{Acknowledged, DoesNotFit, Limits, Plan, Responding, Setting},
+    design::{Acknowledged, Limits, Plan, ReplyTooLong, ResponderContext, ResponderDesign},
     header::{Body, Header, Lists, MIN_CALL, ReadSegment},
-    registration::{Lending, Lent},
+    registration::{RegisteredMemory, Registrar},
     responder::ReplyTo,
 };
 
-/// The most segments of one reply: as many as a call may have, which every peer takes.
+/// Maximum number of segments of one reply: the maximum of a call, which every peer accepts.
 const MAX_SEGMENTS: usize = 16;
 
-/// The responder's end of the design: replies that are not acknowledged.
+/// The responder's end of the design: unacknowledged replies.
 pub(in crate::design) struct Exposer {
-    setting: Setting,
-    lending: Box<dyn Lending>,
-    /// In order of their deadlines.
+    context: ResponderContext,
+    registrar: Box<dyn Registrar>,
+    /// Sorted by deadline.
     open: Vec<OpenReply>,
     regions: usize,
     bytes: usize,
-    /// Runs to the deadline of the oldest reply there was when it was set.
+    /// Expires at the deadline of the oldest reply when the timer was set.
     timer: Option<Sleep>,
 }
 
@@ -44,88 +44,88 @@ struct OpenReply {
     exposed: Exposed,
 }
 
-/// What a reply exposes. Dropping it revokes it.
+/// Exposed memory of a reply. Dropping it revokes the memory.
 #[derive(Default)]
 struct Exposed {
-    regions: SmallVec<[Lent; 2]>,
+    regions: SmallVec<[RegisteredMemory; 2]>,
     bytes: usize,
     stages: Stages,
-    /// Bytes of the account that the reply takes.
+    /// Bytes that the reply is charged to the account.
     charge: usize,
 }
 
 impl Exposer {
     /// # Errors
-    /// When the registration strategy would expose more than replies, the provider cannot do it, or its segments are
-    /// so small that a reply would have more than requesters take.
-    pub(in crate::design) fn new(setting: Setting) -> Result<Self, ConnectionError> {
-        if setting.segment < usize::MAX
-            && setting.max_reply / setting.segment as u64 + 2 > MAX_SEGMENTS as u64
+    /// The registration strategy would expose more than replies, the provider does not support it, or its
+    /// segments are too small: a reply would have more segments than requesters accept.
+    pub(in crate::design) fn new(context: ResponderContext) -> Result<Self, ConnectionError> {
+        if context.segment < usize::MAX
+            && context.max_reply / context.segment as u64 + 2 > MAX_SEGMENTS as u64
         {
             return Err(ConnectionError::Local(format!(
                 "a reply of {} bytes has more than {MAX_SEGMENTS} segments on this adapter, which cuts memory every {} \
                  bytes: the Read-Read design cannot name them; use read-write, or smaller transfers",
-                setting.max_reply, setting.segment
+                context.max_reply, context.segment
             )));
         }
         let (domain, arena, rt) =
-            (Arc::clone(&setting.domain), setting.arena.clone(), Arc::clone(&setting.rt));
-        let lending = setting.registration.attach_responder(domain, arena, rt)?;
-        Ok(Self { setting, lending, open: Vec::new(), regions: 0, bytes: 0, timer: None })
+            (Arc::clone(&context.domain), context.arena.clone(), Arc::clone(&context.rt));
+        let registrar = context.registration.attach_responder(domain, arena, rt)?;
+        Ok(Self { context, registrar, open: Vec::new(), regions: 0, bytes: 0, timer: None })
     }
 
-    /// Exposes `data` as the Read chunk at `position`: one segment for each region that it takes, and at most so many
-    /// that a head still finds room (a payload in more pieces is copied into one).
+    /// Exposes `data` as the Read chunk at `position`, with one segment per region. A payload with too many
+    /// pieces is copied into one, so that the number of segments leaves one for a head.
     fn expose(
         &self,
         position: usize,
         data: Views,
         lists: &mut Lists,
         exposed: &mut Exposed,
-    ) -> Result<(), DoesNotFit> {
-        let position = u32::try_from(position).map_err(|_| DoesNotFit)?;
-        let pieces = self.setting.region_pieces;
+    ) -> Result<(), ReplyTooLong> {
+        let position = u32::try_from(position).map_err(|_| ReplyTooLong)?;
+        let pieces = self.context.region_pieces;
         let data =
-            if data.iter().count().div_ceil(pieces) < MAX_SEGMENTS { data } else { self.gathered(&data)? };
+            if data.iter().count().div_ceil(pieces) < MAX_SEGMENTS { data } else { self.copied(&data)? };
         let mut views = data.iter().cloned().peekable();
         while views.peek().is_some() {
             let part: Views = views.by_ref().take(pieces).collect();
             exposed.bytes += part.len();
             let (regions, bytes) = (self.regions + exposed.regions.len() + 1, self.bytes + exposed.bytes);
-            if regions > self.setting.limits.regions || bytes > self.setting.limits.bytes {
-                add(&self.setting.stats.exposures_refused, 1);
-                return Err(DoesNotFit);
+            if regions > self.context.limits.regions || bytes > self.context.limits.bytes {
+                add(&self.context.stats.exposures_refused, 1);
+                return Err(ReplyTooLong);
             }
             exposed.stages.end(Stage::Reply);
-            let lent = self.lending.lend(Memory::Shared(part), Access::RemoteRead).map_err(|e| {
+            let mapped = self.registrar.map(Memory::Shared(part), Access::RemoteRead).map_err(|e| {
                 tracing::debug!("a reply is refused: {e}");
-                DoesNotFit
+                ReplyTooLong
             })?;
             exposed.stages.end(Stage::Registration);
-            lists.reads.extend(lent.segments().iter().map(|&segment| ReadSegment { position, segment }));
-            exposed.regions.push(lent);
+            lists.reads.extend(mapped.segments().iter().map(|&segment| ReadSegment { position, segment }));
+            exposed.regions.push(mapped);
         }
         Ok(())
     }
 
-    /// The same bytes in one piece (a counted copy).
-    fn gathered(&self, data: &Views) -> Result<Views, DoesNotFit> {
-        let mut b = self.setting.arena.alloc(data.len()).map_err(|_| DoesNotFit)?;
+    /// Copies the bytes into one buffer (a counted copy).
+    fn copied(&self, data: &Views) -> Result<Views, ReplyTooLong> {
+        let mut b = self.context.arena.alloc(data.len()).map_err(|_| ReplyTooLong)?;
         data.copy_to(&mut b);
         Ok(b.freeze().into())
     }
 
-    fn opened(&mut self, xid: u32, exposed: Exposed) {
+    fn track(&mut self, xid: u32, exposed: Exposed) {
         self.regions += exposed.regions.len();
         self.bytes += exposed.bytes;
-        let deadline = self.setting.rt.now() + self.setting.limits.done_timeout;
+        let deadline = self.context.rt.now() + self.context.limits.done_timeout;
         self.open.push(OpenReply { xid, deadline, exposed });
     }
 }
 
-impl Responding for Exposer {
+impl ResponderDesign for Exposer {
     fn admit(&self, body: &Body) -> Result<(), &'static str> {
-        if !self.setting.theirs.is_some_and(|p| p.design == Design::ReadRead) {
+        if !self.context.theirs.is_some_and(|p| p.design == Design::ReadRead) {
             return Err("the requester has not agreed to the Read-Read design");
         }
         match body {
@@ -138,8 +138,8 @@ impl Responding for Exposer {
     }
 
     fn max_credits(&self, max_reply: u64) -> u32 {
-        let limits = &self.setting.limits;
-        let regions = if self.setting.region_pieces == usize::MAX { 2 } else { MAX_SEGMENTS };
+        let limits = &self.context.limits;
+        let regions = if self.context.region_pieces == usize::MAX { 2 } else { MAX_SEGMENTS };
         let replies = (limits.regions / regions) as u64;
         let replies = replies.min(limits.bytes as u64 / max_reply.max(1));
         u32::try_from(replies).unwrap_or(u32::MAX)
@@ -152,20 +152,20 @@ impl Responding for Exposer {
         message: Message,
         limits: &Limits,
         zeros: &View,
-    ) -> Result<Plan, DoesNotFit> {
+    ) -> Result<Plan, ReplyTooLong> {
         let plan = |body, inline, only_head| Plan {
             header: Header::new(to.xid, credits, body),
             writes: SmallVec::new(),
             inline,
             only_head,
-            until_done: false,
+            awaits_done: false,
         };
         if MIN_CALL + message.stream_len() <= limits.inline {
             return Ok(plan(Body::Msg(Lists::default()), message.gather(zeros), message.payloads.is_empty()));
         }
-        // RDMA_DONE names its reply by XID alone.
+        // RDMA_DONE identifies its reply by XID only.
         if self.open.iter().any(|o| o.xid == to.xid) {
-            return Err(DoesNotFit);
+            return Err(ReplyTooLong);
         }
         let mut lists = Lists::default();
         let mut exposed = Exposed { stages: to.stages.clone(), charge: to.charge, ..Exposed::default() };
@@ -181,10 +181,10 @@ impl Responding for Exposer {
             plan(Body::NoMsg(lists), Views::new(), false)
         };
         if plan.header.encoded_len() > limits.inline {
-            return Err(DoesNotFit);
+            return Err(ReplyTooLong);
         }
-        self.opened(to.xid, exposed);
-        Ok(Plan { until_done: true, ..plan })
+        self.track(to.xid, exposed);
+        Ok(Plan { awaits_done: true, ..plan })
     }
 
     fn unacknowledged(&self) -> usize {
@@ -197,22 +197,22 @@ impl Responding for Exposer {
         stages.end(Stage::Completion);
         self.regions -= regions.len();
         self.bytes -= bytes;
-        for lent in regions {
-            drop(self.lending.take_back(lent, 0));
+        for mapped in regions {
+            drop(self.registrar.unmap(mapped, 0));
         }
         stages.end(Stage::Deregistration);
-        add(&self.setting.stats.done_received, 1);
+        add(&self.context.stats.done_received, 1);
         Some(Acknowledged { stages, charge })
     }
 
     fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
         while let Some(oldest) = self.open.first() {
-            let rt = &self.setting.rt;
+            let rt = &self.context.rt;
             let timer = self.timer.get_or_insert_with(|| rt.sleep_until(oldest.deadline));
             std::task::ready!(timer.poll_unpin(cx));
             self.timer = None;
             if oldest.deadline <= rt.now() {
-                let limit = self.setting.limits.done_timeout;
+                let limit = self.context.limits.done_timeout;
                 let what = format!("it sent no RDMA_DONE for {limit:?}: {} bytes were held", self.bytes);
                 return Poll::Ready(ConnectionError::PeerMisbehaved(what));
             }

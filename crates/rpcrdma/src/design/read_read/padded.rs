@@ -1,11 +1,12 @@
-//! RDMA_MSGP (RFC 5666 section 3.7): inline calls whose long items are aligned in the responder's receive buffer.
+//! RDMA_MSGP (RFC 5666 section 3.7): inline calls with long items aligned in the responder's receive buffer.
 
 use millrace_buffer::{View, Views};
 use millrace_oncrpc::Message;
 use millrace_xdr::{ItemPadding, pad};
 
-/// The stream of `message` with pad bytes before its payloads. `None` when there is nothing to be padded, when an item of
-/// the head might have to be padded too (the head is not shorter than the threshold), or when `zeros` has too few bytes.
+/// The stream of `message` with pad bytes before its payloads. `None` if no payload needs padding, if an item
+/// of the head might need padding (the head is at least as long as the threshold), or if `zeros` is too
+/// short.
 pub(crate) fn padded(message: &Message, padding: &ItemPadding, zeros: &View) -> Option<Views> {
     let long = |p: &millrace_xdr::Payload| p.data.len() >= padding.threshold;
     if message.head.len() >= padding.threshold || !message.payloads.iter().any(long) {
@@ -36,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_payloads_begin_at_multiples_of_the_alignment_and_are_read_back() {
+    fn long_payloads_are_aligned_and_decoded_again() {
         let arena = Arena::new(ArenaConfig { limit: 1 << 22, huge_pages: false });
         let zeros = arena.copy_from(&[0; 64]).unwrap();
         for (origin, align) in [(36, 64), (28, 4), (30, 12), (0, 32)] {
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_padding_would_make_ambiguous_are_left_alone() {
+    fn ambiguous_messages_are_not_padded() {
         let arena = Arena::new(ArenaConfig { limit: 1 << 22, huge_pages: false });
         let zeros = arena.copy_from(&[0; 64]).unwrap();
         let padding = ItemPadding { align: 64, threshold: 100, origin: 0 };

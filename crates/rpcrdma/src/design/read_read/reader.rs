@@ -1,4 +1,4 @@
-//! The requester's part: reads what replies name, and acknowledges it.
+//! The requester's part: reads the chunks of replies and acknowledges them.
 
 use millrace_buffer::{Buffer, SPAN_BYTES, View};
 use millrace_oncrpc::{Message, Stage, Stages};
@@ -7,101 +7,103 @@ use smallvec::SmallVec;
 
 use crate::{
     counters::add,
-    design::{Arrived, Pulled, Requesting, Taken},
+    design::{Pulled, ReceivedReply, ReplyOutcome, RequesterDesign},
     header::{Body, Header, Lists, ReadSegment},
-    pull::{self, Planned, Pulls, Shape, Sources},
-    registration::{AllHeld, Held, Local},
+    pull::{self, MessageLayout, PlannedRead, Pulls, Sources},
+    registration::{Local, LocalRegistration, LocalRegistrations},
     requester::Marshaller,
 };
 
-/// The most segments of one reply's Read list: as many as a call may have.
+/// Maximum number of segments of one reply's Read list: the maximum of a call.
 const MAX_SEGMENTS: usize = 16;
-const NO_MEMORY: &str = "there is no memory here to read it into";
+const NO_MEMORY: &str = "no memory to read the reply into";
 
-/// The requester's end of the design: replies that are being read.
+/// The requester's end of the design: replies with RDMA Reads in flight.
 pub(in crate::design) struct Reader {
-    pulls: Pulls<Answered>,
+    pulls: Pulls<AnsweredCall>,
     local: Local,
 }
 
-/// The call whose results are read.
-struct Answered {
+/// A call whose results are being read.
+struct AnsweredCall {
     xid: u32,
     stages: Stages,
-    /// The registrations of the sinks.
-    sinks: AllHeld,
+    /// Registrations of the sinks.
+    sinks: LocalRegistrations,
 }
 
-/// What a call has for its results.
-struct Room {
-    /// The most bytes of the reply's head.
+/// Memory of a call for its results.
+struct ReplyMemory {
+    /// Maximum bytes of the reply's head.
     head: usize,
-    /// Memory for its payload.
+    /// Memory for the reply's payload.
     payload: Option<Buffer>,
 }
 
 impl Reader {
-    /// Nothing is read yet; `local` registers the sinks.
+    /// Creates a reader; `local` registers the sinks.
     pub(in crate::design) fn new(local: Local) -> Self {
         Self { pulls: Pulls::new(usize::MAX), local }
     }
 
-    /// Checks the reply's Read list against what the call asked for, and posts the Reads. Gives the message at once
-    /// when the list names no bytes.
+    /// Validates the reply's Read list against the memory of the call and posts the RDMA Reads. Returns the
+    /// message at once if the list contains no bytes.
     fn read(
         &mut self,
-        of: Answered,
+        of: AnsweredCall,
         lists: &mut Lists,
         inline: Option<View>,
-        room: Room,
+        reply: ReplyMemory,
         with: &Marshaller,
         qp: &mut dyn QueuePair,
-    ) -> Result<Taken, &'static str> {
+    ) -> Result<ReplyOutcome, &'static str> {
         if !lists.writes.is_empty() || lists.reply.is_some() {
             return Err("a reply with chunks that the call did not give");
         }
         if lists.reads.len() > MAX_SEGMENTS {
             return Err("a reply with more Read segments than any result needs");
         }
-        let payload = room.payload.as_ref().map_or(0, |b| b.len());
-        let head = room.head.next_multiple_of(4);
-        let shape = pull::check(&mut lists.reads, inline.as_ref(), (head + payload) as u64)?;
-        shape.fits(head, payload)?;
+        let payload = reply.payload.as_ref().map_or(0, |b| b.len());
+        let head = reply.head.next_multiple_of(4);
+        let layout = pull::check(&mut lists.reads, inline.as_ref(), (head + payload) as u64)?;
+        layout.fits(head, payload)?;
         of.stages.end(Stage::Decode);
-        let planned = plan(&lists.reads, room.payload, &*qp);
+        let planned = plan(&lists.reads, reply.payload, &*qp);
         if planned.is_empty() {
             of.stages.end(Stage::Buffer);
-            return Ok(Taken::Message(inline.map(Message::from_view).ok_or("a reply without a message")));
+            return Ok(ReplyOutcome::Message(
+                inline.map(Message::from_view).ok_or("a reply without a message"),
+            ));
         }
-        self.post(of, inline, shape, planned, with, qp)
+        self.post(of, inline, layout, planned, with, qp)
     }
 
-    /// Posts the Reads of a reply, or none of them.
+    /// Posts all RDMA Reads of a reply, or none.
     fn post(
         &mut self,
-        of: Answered,
+        of: AnsweredCall,
         inline: Option<View>,
-        shape: Shape,
-        planned: SmallVec<[Planned; 2]>,
+        layout: MessageLayout,
+        planned: SmallVec<[PlannedRead; 2]>,
         with: &Marshaller,
         qp: &mut dyn QueuePair,
-    ) -> Result<Taken, &'static str> {
+    ) -> Result<ReplyOutcome, &'static str> {
         let (long, inline_bytes) = (inline.is_none(), inline.as_ref().map_or(0, |v| v.len()));
         let stages = of.stages.clone();
         let sources = Sources { arena: &with.arena, piece: SPAN_BYTES };
-        self.pulls.open(of, inline, shape, planned);
+        self.pulls.open(of, inline, layout, planned);
         let mut reads: SmallVec<[ReadRequest; 2]> = SmallVec::new();
         let mut registered = false;
         loop {
             match self.pulls.next_read(&sources) {
                 Ok(Some((read, of))) => {
                     of.sinks.extend(self.local.sink(&read.sink));
-                    registered |= of.sinks.iter().any(Held::is_for_one);
+                    registered |= of.sinks.iter().any(LocalRegistration::is_per_operation);
                     reads.push(read);
                 }
                 Ok(None) => break,
                 Err(_) => {
-                    self.pulls.abandon(reads.len());
+                    self.pulls.cancel_last(reads.len());
                     return Err(NO_MEMORY);
                 }
             }
@@ -115,17 +117,18 @@ impl Reader {
         add(&with.stats.inline_bytes_in, inline_bytes);
         add(&with.stats.placed_bytes, reads.iter().map(|r| r.from.length as usize).sum());
         for read in reads {
-            // A connection that is down fails the call with its next poll.
+            // A closed connection fails the call at its next poll.
             qp.post_read(read).or_else(|e| {
                 if e == PostError::Closed { Ok(()) } else { Err("RDMA Reads that cannot be posted") }
             })?;
         }
-        Ok(Taken::Reading)
+        Ok(ReplyOutcome::Reading)
     }
 }
 
-/// The Reads: into the caller's own buffer if the payload is one segment, else into memory of ours.
-fn plan(list: &[ReadSegment], payload: Option<Buffer>, qp: &dyn QueuePair) -> SmallVec<[Planned; 2]> {
+/// The RDMA Reads: into the caller's buffer if the payload is one segment, otherwise into buffers of the
+/// arena.
+fn plan(list: &[ReadSegment], payload: Option<Buffer>, qp: &dyn QueuePair) -> SmallVec<[PlannedRead; 2]> {
     let max_transfer = qp.capabilities().max_transfer;
     let mut bulk = list.iter().filter(|r| r.position != 0 && r.segment.length > 0);
     let one = match (bulk.next(), bulk.next()) {
@@ -135,9 +138,9 @@ fn plan(list: &[ReadSegment], payload: Option<Buffer>, qp: &dyn QueuePair) -> Sm
     pull::plan(list, one.zip(payload), max_transfer)
 }
 
-/// Sends the 16 bytes of an RDMA_DONE (RFC 5666 section 3.8): the responder may take its memory back.
-fn done(xid: u32, with: &Marshaller, qp: &mut dyn QueuePair) -> Result<(), ConnectionError> {
-    let data = Header::new(xid, with.credits, Body::Done).alone(&with.arena);
+/// Sends an RDMA_DONE of 16 bytes (RFC 5666 section 3.8), after which the responder may revoke its memory.
+fn send_done(xid: u32, with: &Marshaller, qp: &mut dyn QueuePair) -> Result<(), ConnectionError> {
+    let data = Header::new(xid, with.credits, Body::Done).without_message(&with.arena);
     let data = data.map_err(|e| ConnectionError::Local(e.to_string()))?;
     add(&with.stats.done_sent, 1);
     let sent = qp.post_send(SendRequest { data, invalidate: None, solicited: false, signaled: None });
@@ -147,41 +150,41 @@ fn done(xid: u32, with: &Marshaller, qp: &mut dyn QueuePair) -> Result<(), Conne
     }
 }
 
-impl Requesting for Reader {
-    fn knows(&self, body: &Body) -> bool {
+impl RequesterDesign for Reader {
+    fn accepts(&self, body: &Body) -> bool {
         !matches!(body, Body::Done)
     }
 
     fn take(
         &mut self,
-        reply: Arrived,
+        reply: ReceivedReply,
         with: &Marshaller,
         qp: &mut dyn QueuePair,
-    ) -> Result<Taken, ConnectionError> {
-        let Arrived { xid, mut lists, inline, padding, memory } = reply;
+    ) -> Result<ReplyOutcome, ConnectionError> {
+        let ReceivedReply { xid, mut lists, inline, padding, memory } = reply;
         let (head, stages) = (memory.max_head(), memory.stages().clone());
-        let payload = memory.take_back(&*with.lending, 0, 0).kept;
+        let payload = memory.unmap(&*with.registrar, 0, 0).unexposed;
         if lists.is_empty() {
             add(&with.stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
             let message = inline.map(|v| Message { padding, ..Message::from_view(v) });
-            return Ok(Taken::Message(message.ok_or("a reply without a message")));
+            return Ok(ReplyOutcome::Message(message.ok_or("a reply without a message")));
         }
         let taken = if padding.is_some() {
             Err("an RDMA_MSGP reply with chunks")
         } else {
             self.read(
-                Answered { xid, stages, sinks: AllHeld::new() },
+                AnsweredCall { xid, stages, sinks: LocalRegistrations::new() },
                 &mut lists,
                 inline,
-                Room { head, payload },
+                ReplyMemory { head, payload },
                 with,
                 qp,
             )
         };
-        if !matches!(taken, Ok(Taken::Reading)) && !lists.reads.is_empty() {
-            done(xid, with, qp)?;
+        if !matches!(taken, Ok(ReplyOutcome::Reading)) && !lists.reads.is_empty() {
+            send_done(xid, with, qp)?;
         }
-        Ok(taken.unwrap_or_else(|what| Taken::Message(Err(what))))
+        Ok(taken.unwrap_or_else(|what| ReplyOutcome::Message(Err(what))))
     }
 
     fn completed(
@@ -196,13 +199,13 @@ impl Requesting for Reader {
             Some(Ok((of, message))) => Some((of, Ok(message))),
             _ => self.pulls.drop_at(at).map(|of| (of, Err(NO_MEMORY))),
         };
-        let Some((Answered { xid, stages, sinks }, message)) = taken else { return Ok(None) };
+        let Some((AnsweredCall { xid, stages, sinks }, message)) = taken else { return Ok(None) };
         stages.end(Stage::ReadWait);
-        if sinks.iter().any(Held::is_for_one) {
+        if sinks.iter().any(LocalRegistration::is_per_operation) {
             drop(sinks);
             stages.end(Stage::Deregistration);
         }
-        done(xid, with, qp)?;
+        send_done(xid, with, qp)?;
         Ok(Some(Pulled { xid, message, stages }))
     }
 
@@ -214,7 +217,7 @@ impl Requesting for Reader {
     ) -> Result<(), ConnectionError> {
         match &reply.body {
             Body::Msg(l) | Body::NoMsg(l) | Body::PaddedMsg(_, l) if !l.reads.is_empty() => {
-                done(reply.xid, with, qp)
+                send_done(reply.xid, with, qp)
             }
             _ => Ok(()),
         }

@@ -1,6 +1,6 @@
-//! The Read-Write design (RFC 8166; TR06, Designing 2007): only the requester exposes memory, and only the responder
-//! issues RDMA Reads and RDMA Writes. Results go by RDMA Write into the call's Write chunk or Reply chunk, before the
-//! Send of the reply and without a wait between.
+//! The Read-Write design (RFC 8166; TR06, Designing 2007): only the requester exposes memory, and only the
+//! responder issues RDMA Reads and RDMA Writes. Results are written to the call's Write chunk or Reply chunk
+//! before the Send of the reply, without waiting in between.
 
 mod plan;
 mod returned;
@@ -13,7 +13,8 @@ use millrace_rdma::{ConnectionError, QueuePair, WorkId};
 use millrace_xdr::pad;
 
 use super::{
-    Acknowledged, Arrived, DoesNotFit, Expected, Limits, Plan, Pulled, Requesting, Responding, Taken,
+    Acknowledged, Limits, Plan, Pulled, ReceivedReply, ReplyChunks, ReplyOutcome, ReplyTooLong,
+    RequesterDesign, ResponderDesign,
 };
 use crate::{
     counters::add,
@@ -23,25 +24,25 @@ use crate::{
     responder::ReplyTo,
 };
 
-/// Both ends of the design: neither remembers anything between calls.
+/// Both ends of the design, which have no state between calls.
 pub(super) struct ReadWrite;
 
-/// A Write chunk for a payload that may not fit inline, and a Reply chunk for a message that may not.
-pub(super) fn expect(spec: &ReplySpec, thresholds: &Thresholds) -> Expected {
+/// Adds a Write chunk for a payload, and a Reply chunk for a message, that might not fit inline.
+pub(super) fn plan_reply_chunks(spec: &ReplySpec, thresholds: &Thresholds) -> ReplyChunks {
     let payload = spec.payload.as_ref().map_or(0, |b| b.len());
     let whole = MIN_CALL + spec.max_head + payload + pad(payload);
     let write = payload > 0 && whole > thresholds.receive;
-    // RFC 8166 section 3.5.6: a Reply chunk whenever the largest reply may not fit inline.
+    // RFC 8166 section 3.5.6: a Reply chunk if the largest reply might not fit inline.
     let rest = MIN_CALL + spec.max_head + if write { WRITE_CHUNK } else { payload + pad(payload) };
     let reply = (rest > thresholds.receive).then(|| spec.max_head.next_multiple_of(4));
-    Expected { write, reply }
+    ReplyChunks { write, reply }
 }
 
-fn taken(reply: Arrived, with: &Marshaller) -> Result<Message, &'static str> {
-    let Arrived { lists, inline, memory, .. } = reply;
+fn process_reply(reply: ReceivedReply, with: &Marshaller) -> Result<Message, &'static str> {
+    let ReceivedReply { lists, inline, memory, .. } = reply;
     let placed = returned::check(&lists, inline.is_none(), memory.write_chunk(), memory.reply_chunk());
     let (payload, long) = placed.as_ref().map_or((0, 0), |p| (p.payload, p.long.unwrap_or(0)));
-    let recovered = memory.take_back(&*with.lending, payload, long);
+    let recovered = memory.unmap(&*with.registrar, payload, long);
     let placed = placed?;
     let stats = &with.stats;
     add(&stats.long_replies, usize::from(placed.long.is_some()));
@@ -50,18 +51,18 @@ fn taken(reply: Arrived, with: &Marshaller) -> Result<Message, &'static str> {
     returned::assemble(placed, inline, recovered)
 }
 
-impl Requesting for ReadWrite {
-    fn knows(&self, body: &Body) -> bool {
+impl RequesterDesign for ReadWrite {
+    fn accepts(&self, body: &Body) -> bool {
         matches!(body, Body::Msg(_) | Body::NoMsg(_) | Body::Error(_))
     }
 
     fn take(
         &mut self,
-        reply: Arrived,
+        reply: ReceivedReply,
         with: &Marshaller,
         _: &mut dyn QueuePair,
-    ) -> Result<Taken, ConnectionError> {
-        Ok(Taken::Message(taken(reply, with)))
+    ) -> Result<ReplyOutcome, ConnectionError> {
+        Ok(ReplyOutcome::Message(process_reply(reply, with)))
     }
 
     /// The requester posts no RDMA Reads.
@@ -82,7 +83,7 @@ impl Requesting for ReadWrite {
     fn end(&mut self) {}
 }
 
-impl Responding for ReadWrite {
+impl ResponderDesign for ReadWrite {
     fn admit(&self, body: &Body) -> Result<(), &'static str> {
         match body {
             Body::PaddedMsg(..) => Err("RDMA_MSGP, which RFC 8166 has removed"),
@@ -101,7 +102,7 @@ impl Responding for ReadWrite {
         message: Message,
         limits: &Limits,
         zeros: &View,
-    ) -> Result<Plan, DoesNotFit> {
+    ) -> Result<Plan, ReplyTooLong> {
         plan::plan(to, credits, message, limits, zeros)
     }
 

@@ -1,5 +1,5 @@
-//! How a reply travels (RFC 8166 sections 3.4.6, 3.5.6, 4.4): which results go into which Write chunk, what stays
-//! inline, and when the Reply chunk carries the message. Decides only; posts nothing.
+//! Planning of a reply (RFC 8166 sections 3.4.6, 3.5.6 and 4.4): the results in each Write chunk, the inline
+//! part, and the use of the Reply chunk. Posts nothing.
 
 use millrace_buffer::{View, Views};
 use millrace_rdma::{Segment, WriteRequest};
@@ -7,8 +7,8 @@ use millrace_xdr::Message;
 use smallvec::SmallVec;
 
 use crate::{
-    chunks::{capacity, filled, joined},
-    design::{DoesNotFit, Limits, Plan},
+    chunks::{capacity, filled, merged},
+    design::{Limits, Plan, ReplyTooLong},
     header::{Body, Header, Lists},
     responder::ReplyTo,
 };
@@ -20,19 +20,20 @@ pub(super) fn plan(
     mut message: Message,
     limits: &Limits,
     zeros: &View,
-) -> Result<Plan, DoesNotFit> {
+) -> Result<Plan, ReplyTooLong> {
     let ReplyTo { xid, lists, .. } = to;
     let mut writes = SmallVec::new();
     let mut answer = Lists::default();
     let mut results = std::mem::take(&mut message.payloads).into_iter();
     for chunk in &lists.writes {
-        // RFC 8166 section 3.4.6.2: results take chunks in order; an empty chunk keeps its result inline.
+        // RFC 8166 section 3.4.6.2: results are assigned to chunks in order; the result of an empty chunk is
+        // inline.
         let result = results.next();
         answer.writes.push(filled(chunk, result.as_ref().map_or(0, |r| r.data.len())));
         match result {
             Some(r) if chunk.is_empty() => message.payloads.push(r),
-            Some(r) if r.data.len() as u64 > capacity(chunk) => return Err(DoesNotFit),
-            // Exactly the item: padding is never written (RFC 8166 section 3.4.6.2).
+            Some(r) if r.data.len() as u64 > capacity(chunk) => return Err(ReplyTooLong),
+            // The item without padding, which is never written (RFC 8166 section 3.4.6.2).
             Some(r) => scatter(r.data, chunk, limits, &mut writes),
             None => {}
         }
@@ -44,33 +45,33 @@ pub(super) fn plan(
 
     let header = Header::new(*xid, credits, Body::Msg(answer));
     if header.encoded_len() + stream.len() <= limits.inline {
-        return Ok(Plan { header, writes, inline: stream, only_head, until_done: false });
+        return Ok(Plan { header, writes, inline: stream, only_head, awaits_done: false });
     }
-    let (Some(chunk), Body::Msg(mut answer)) = (&lists.reply, header.body) else { return Err(DoesNotFit) };
+    let (Some(chunk), Body::Msg(mut answer)) = (&lists.reply, header.body) else { return Err(ReplyTooLong) };
     if stream.len() as u64 > capacity(chunk) {
-        return Err(DoesNotFit);
+        return Err(ReplyTooLong);
     }
     answer.reply = Some(filled(chunk, stream.len()));
     let header = Header::new(*xid, credits, Body::NoMsg(answer));
     if header.encoded_len() > limits.inline {
-        return Err(DoesNotFit);
+        return Err(ReplyTooLong);
     }
     scatter(stream, chunk, limits, &mut writes);
-    Ok(Plan { header, writes, inline: Views::new(), only_head: false, until_done: false })
+    Ok(Plan { header, writes, inline: Views::new(), only_head: false, awaits_done: false })
 }
 
-/// RDMA Writes of `data` into `chunk`, contiguously in segment order. The chunk has room for it.
+/// RDMA Writes of `data` to `chunk`, contiguous and in segment order. The chunk is large enough.
 fn scatter(data: Views, chunk: &[Segment], limits: &Limits, out: &mut SmallVec<[WriteRequest; 2]>) {
     let whole = data.len();
     let mut at = 0;
-    for segment in joined(chunk.iter().copied()) {
+    for segment in merged(chunk.iter().copied()) {
         let mut offset = segment.offset;
         let mut room = whole.saturating_sub(at).min(segment.length as usize);
         while room > 0 {
             let n = next_write(&data, at, room.min(limits.max_transfer.max(1)), limits.max_pieces.max(1));
             let to = Segment { handle: segment.handle, length: n as u32, offset };
             if n == whole {
-                // The usual case: one segment takes everything; the list moves as it is.
+                // The common case: one segment holds all data, and the list moves without a copy.
                 out.push(WriteRequest { data, to });
                 return;
             }
@@ -82,7 +83,7 @@ fn scatter(data: Views, chunk: &[Segment], limits: &Limits, out: &mut SmallVec<[
     }
 }
 
-/// How many of the `want` bytes from `at` are in at most `max_pieces` pieces.
+/// Number of the `want` bytes from `at` that lie in at most `max_pieces` pieces.
 fn next_write(data: &Views, at: usize, want: usize, max_pieces: usize) -> usize {
     let (mut skip, mut bytes, mut pieces) = (at, 0, 0);
     for v in data {
@@ -152,7 +153,7 @@ mod tests {
         (msg, l.writes.iter().map(of).collect(), l.reply.as_ref().map(of))
     }
 
-    fn planned(m: Message, l: &Lists) -> Result<Plan, DoesNotFit> {
+    fn planned(m: Message, l: &Lists) -> Result<Plan, ReplyTooLong> {
         let to = ReplyTo { xid: 1, lists: l.clone(), stages: Stages::NONE, charge: 0 };
         plan(&to, 1, m, &LIMITS, &zeros(&arena()))
     }
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unused_write_chunk_comes_back_with_zero_lengths() {
+    fn an_unused_write_chunk_is_returned_with_zero_lengths() {
         let a = arena();
         let p = planned(message(&a, 24, &[]), &lists(&[&[1000, 1000]], None)).unwrap();
         assert_eq!(lengths(&p), (true, vec![vec![0, 0]], None));
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reply_goes_through_the_reply_chunk_with_padding_inside() {
+    fn a_long_reply_uses_the_reply_chunk_including_padding() {
         let a = arena();
         let p = planned(message(&a, 24, &[5001]), &lists(&[], Some(&[3000, 3000]))).unwrap();
         assert_eq!(lengths(&p), (false, vec![], Some(vec![3000, 2032])));
@@ -207,18 +208,18 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_nowhere_is_refused_before_anything_is_written() {
+    fn replies_that_fit_nowhere_are_rejected_before_any_write() {
         let a = arena();
         assert_eq!(
             planned(message(&a, 24, &[5001]), &lists(&[&[5000]], Some(&[9000]))).unwrap_err(),
-            DoesNotFit
+            ReplyTooLong
         );
-        assert_eq!(planned(message(&a, 2000, &[]), &lists(&[], None)).unwrap_err(), DoesNotFit);
-        assert_eq!(planned(message(&a, 2000, &[]), &lists(&[], Some(&[1999]))).unwrap_err(), DoesNotFit);
+        assert_eq!(planned(message(&a, 2000, &[]), &lists(&[], None)).unwrap_err(), ReplyTooLong);
+        assert_eq!(planned(message(&a, 2000, &[]), &lists(&[], Some(&[1999]))).unwrap_err(), ReplyTooLong);
     }
 
     #[test]
-    fn pages_that_follow_one_another_are_written_at_once_and_returned_one_by_one() {
+    fn adjacent_pages_are_written_together_and_returned_as_separate_segments() {
         let a = arena();
         let page = |i: u64| Segment { handle: SteeringTag(9), length: 4096, offset: 0x7000 + 4096 * i };
         let pages: Chunk = (0..4).chain(8..10).map(page).collect();
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_keep_to_the_limits_of_the_provider() {
+    fn writes_respect_the_limits_of_the_provider() {
         let a = arena();
         let mut data = Views::new();
         for _ in 0..5 {

@@ -1,4 +1,5 @@
-//! Whether a reply's chunks are those that its call gave (RFC 8166 sections 3.4.6, 3.5.6), and what they carry.
+//! Validation of a reply's chunks against its call (RFC 8166 sections 3.4.6 and 3.5.6), and assembly of the
+//! reply.
 
 use millrace_buffer::{Buffer, View};
 use millrace_oncrpc::{Message, Payload};
@@ -9,20 +10,19 @@ use crate::{
     requester::Recovered,
 };
 
-/// What the responder says it has written.
+/// The bytes that the responder reports as written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Placed {
     /// Bytes in the Write chunk.
     pub(super) payload: usize,
-    /// Bytes of the message in the Reply chunk, if that is where it is (RDMA_NOMSG).
+    /// Bytes of the message in the Reply chunk; `None` for an inline message.
     pub(super) long: Option<usize>,
 }
 
-/// Checks the lists of a reply against the chunks that the call gave. A list that the responder left out counts as
-/// unused.
+/// Validates the lists of a reply against the call's chunks. An absent list counts as unused.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The reason why the lists are invalid.
 pub(super) fn check(
     lists: &Lists,
     no_message: bool,
@@ -45,11 +45,11 @@ pub(super) fn check(
     }
 }
 
-/// The bytes written into a chunk, in the order of its segments.
+/// Bytes written to a chunk, in segment order.
 fn returned(chunk: &Chunk, given: Option<&[Segment]>) -> Result<usize, &'static str> {
     let Some(given) = given else { return Err("a reply with a chunk that the call did not give") };
     if chunk.is_empty() {
-        return Ok(0); // RFC 8267 lets a server return an unused chunk as an empty one.
+        return Ok(0); // RFC 8267 permits an empty chunk for an unused one.
     }
     if chunk.len() != given.len() {
         return Err("a reply with another number of segments than the call");
@@ -71,13 +71,13 @@ fn returned(chunk: &Chunk, given: Option<&[Segment]>) -> Result<usize, &'static 
     Ok(written)
 }
 
-/// Builds the reply message from its inline bytes and the memory of its chunks, which no peer can reach any more.
+/// Builds the reply from its inline bytes and the memory of its chunks, which the peer can no longer access.
 ///
-/// The payload's place is the end of the head: the result that a Write chunk replaces is the last item of every
-/// NFSv3 reply that has one.
+/// The payload is at the end of the head: in all NFSv3 replies with a Write chunk, the result in the chunk is
+/// the last item.
 ///
 /// # Errors
-/// What is missing.
+/// The missing part.
 pub(super) fn assemble(
     placed: Placed,
     inline: Option<View>,
@@ -115,7 +115,7 @@ mod tests {
 
     const W: Segment = Segment { handle: SteeringTag(5), length: 100, offset: 64 };
 
-    /// A chunk of segments of up to 100 bytes, one after the other.
+    /// A chunk of consecutive segments of up to 100 bytes.
     fn chunk(lengths: &[u32]) -> Chunk {
         let segment = |(i, &length)| Segment { length, offset: W.offset + 100 * i as u64, ..W };
         lengths.iter().enumerate().map(segment).collect()
@@ -134,20 +134,20 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_filled_one_after_the_other() {
+    fn segments_are_filled_in_order() {
         let given = chunk(&[100, 100, 50]);
         let payload = |l: &[u32]| check(&written(l), false, Some(&given), None).map(|p| p.payload);
         assert_eq!(payload(&[0, 0, 0]), Ok(0));
         assert_eq!(payload(&[100, 30, 0]), Ok(130));
         assert_eq!(payload(&[100, 100, 50]), Ok(250));
-        for lie in [&[100, 100][..], &[99, 1, 0], &[100, 0, 1], &[100, 100, 51], &[100, 100, 50, 0]] {
-            assert!(payload(lie).is_err(), "{lie:?}");
+        for invalid in [&[100, 100][..], &[99, 1, 0], &[100, 0, 1], &[100, 100, 51], &[100, 100, 50, 0]] {
+            assert!(payload(invalid).is_err(), "{invalid:?}");
         }
         assert_eq!(payload(&[]), Ok(0));
     }
 
     #[test]
-    fn chunks_that_the_call_did_not_give_are_refused() {
+    fn chunks_absent_from_the_call_are_rejected() {
         let w = chunk(&[100]);
         assert!(check(&written(&[1]), false, None, None).is_err());
         let mut other = written(&[1]);
