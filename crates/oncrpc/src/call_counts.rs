@@ -1,6 +1,6 @@
-//! Counters of this process with which tests verify how much work a call takes.
+//! Process-wide counters with which tests verify the work per call.
 
 use std::sync::atomic::AtomicU64;
 
-/// Call headers that were decoded ([`crate::CallHeader::decode`]).
+/// Number of decoded call headers ([`crate::CallHeader::decode`]).
 pub static HEADERS_DECODED: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! Passes calls to their programs, and builds replies from the outcomes.
+//! Dispatch of calls to programs, and replies for their outcomes.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::{
     ReplyStatus, Results, SMALL_REPLY, Service,
 };
 
-/// AUTH_SHORT (RFC 5531 section 8.2): a token that only the server that gave it knows; we give none.
+/// AUTH_SHORT (RFC 5531 section 8.2): a token that a server issues; this server issues none.
 const AUTH_SHORT: u32 = 2;
 
-/// The programs of a server: a [`Service`] for every transport.
+/// The programs of a server, as one [`Service`] for every transport.
 ///
-/// It checks credential, program and version, in the order of RFC 5531; message type and RPC version were checked when the
-/// header was decoded ([`crate::ReceivedCall`]), and the program checks procedure and arguments. It allocates nothing from
-/// the heap for a call that the program answers without waiting.
+/// It checks credential, program and version, in the order of RFC 5531. Message type and RPC version are
+/// checked when the header is decoded ([`crate::ReceivedCall`]); programs check procedure and arguments. A
+/// call that the program answers immediately allocates no heap memory.
 pub struct Dispatcher {
     programs: Box<[Arc<dyn Program>]>,
 }
 
 impl Dispatcher {
-    /// A dispatcher for `programs`. Of two programs with one number the first is used.
+    /// Creates a dispatcher for `programs`. The first of several programs with the same number is used.
     pub fn new(programs: impl IntoIterator<Item = Arc<dyn Program>>) -> Self {
         Self { programs: programs.into_iter().collect() }
     }
@@ -32,7 +32,7 @@ impl Dispatcher {
         if let Credential::Other(flavor) = header.cred
             && header.proc != 0
         {
-            // A client that is told RejectedCred for its AUTH_SHORT sends the full credential again.
+            // A client sends its full credential after RejectedCred.
             let stat = if flavor == AUTH_SHORT { AuthStat::RejectedCred } else { AuthStat::BadCred };
             return Err(ReplyStatus::Auth(stat));
         }
@@ -90,7 +90,7 @@ fn finish(xid: u32, outcome: Outcome, arena: &Arena) -> Option<Message> {
     bare_reply(xid, status, Encoder::new(arena, 0))
 }
 
-/// A reply without results, built in `reply`.
+/// Encodes a reply without results in `reply`.
 pub(crate) fn bare_reply(xid: u32, status: ReplyStatus, mut reply: Encoder) -> Option<Message> {
     reply.truncate(0);
     ReplyHeader { xid, status }.encode(&mut reply);

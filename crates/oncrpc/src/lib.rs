@@ -1,5 +1,5 @@
-//! ONC RPC version 2 (RFC 5531), transport-neutral: messages, credentials, dispatch, client calls; and the TCP
-//! transport with record marking, rpcbind registration; and where the time of calls goes ([`stages`]).
+//! ONC RPC version 2 (RFC 5531) for all transports: messages, credentials, dispatch and client calls; the TCP
+//! transport with record marking; registration with rpcbind; and the latency breakdown of calls ([`stages`]).
 
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
@@ -19,9 +19,9 @@ pub use calling::{
 };
 pub use dispatch::Dispatcher;
 pub use message::{
-    AcceptError, AuthStat, AuthSys, CallHeader, CallRefusal, Credential, EncodedCredential, MAX_AUTH_BODY,
-    MSG_CALL, MSG_REPLY, RPC_VERSION, ReplyHeader, ReplyStatus, RpcMismatch, SUCCESS_HEADER_BYTES,
-    call_header,
+    AcceptError, AuthStat, AuthSys, CallHeader, CallHeaderError, Credential, EncodedCredential,
+    MAX_AUTH_BODY, MSG_CALL, MSG_REPLY, RPC_VERSION, ReplyHeader, ReplyStatus, RpcMismatch,
+    SUCCESS_HEADER_BYTES, call_header,
 };
 pub use millrace_runtime::MaybeReady;
 pub use millrace_xdr::{Message, Payload};

@@ -9,7 +9,7 @@ pub const RPC_VERSION: u32 = 2;
 pub const MSG_CALL: u32 = 0;
 /// `msg_type` of a reply.
 pub const MSG_REPLY: u32 = 1;
-/// The most bytes in the body of a credential or verifier (RFC 5531 section 8.2).
+/// Maximum bytes of the body of a credential or verifier (RFC 5531 section 8.2).
 pub const MAX_AUTH_BODY: usize = 400;
 /// Bytes of the header of a successful reply with an AUTH_NONE verifier.
 pub const SUCCESS_HEADER_BYTES: usize = 24;
@@ -24,15 +24,15 @@ const MAX_GIDS: usize = 16;
 /// AUTH_SYS (RFC 5531 appendix A).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AuthSys {
-    /// An arbitrary number of the caller's.
+    /// An arbitrary number that the caller chooses.
     pub stamp: u32,
-    /// The caller's machine name, at most 255 bytes.
+    /// Host name of the caller, at most 255 bytes.
     pub machine: SmallVec<[u8; 64]>,
     /// Effective user id.
     pub uid: u32,
     /// Effective group id.
     pub gid: u32,
-    /// Further groups, at most 16.
+    /// Supplementary group ids, at most 16.
     pub gids: SmallVec<[u32; 16]>,
 }
 
@@ -43,12 +43,12 @@ pub enum Credential {
     None,
     /// AUTH_SYS.
     Sys(AuthSys),
-    /// A flavor that this implementation does not know; its body is dropped.
+    /// An unsupported flavor; its body is dropped.
     Other(u32),
 }
 
 impl Credential {
-    /// Its XDR form, for a caller that sends it with every call.
+    /// Encodes the credential, for a caller that sends it with every call.
     pub fn encoded(&self) -> EncodedCredential {
         let (flavor, body) = match self {
             Self::None => (AUTH_NONE, Vec::new()),
@@ -60,7 +60,7 @@ impl Credential {
     }
 }
 
-/// The XDR form of a credential: flavor and body.
+/// An encoded credential: flavor and body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedCredential(Box<[u8]>);
 
@@ -75,7 +75,7 @@ pub struct CallHeader {
     pub vers: u32,
     /// Procedure.
     pub proc: u32,
-    /// Who calls.
+    /// Credential of the caller.
     pub cred: Credential,
 }
 
@@ -113,37 +113,38 @@ impl AuthStat {
     }
 }
 
-/// Why an accepted call was not executed (`accept_stat`).
+/// The reason why an accepted call was not executed (`accept_stat`, RFC 5531 section 9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcceptError {
-    /// The program is not here.
+    /// The program is not available on this server.
     ProgUnavail,
-    /// The program is here, in these versions only.
+    /// The program is available in other versions only.
     ProgMismatch {
         /// Lowest version.
         low: u32,
         /// Highest version.
         high: u32,
     },
-    /// No such procedure.
+    /// The procedure does not exist.
     ProcUnavail,
     /// The arguments cannot be decoded.
     GarbageArgs,
-    /// The server failed.
+    /// An error of the server, such as lack of memory.
     SystemErr,
 }
 
 /// The RPC versions that a peer supports (RPC_MISMATCH).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RpcMismatch {
-    /// Lowest.
+    /// Lowest version.
     pub low: u32,
-    /// Highest.
+    /// Highest version.
     pub high: u32,
 }
 
 impl AuthSys {
-    /// The body of the credential. A name beyond 255 bytes and groups beyond 16 are cut off: the type has no room.
+    /// Encodes the body of the credential. Names are truncated to 255 bytes, and groups to 16, as the type
+    /// requires.
     fn body(&self) -> Vec<u8> {
         let machine = &self.machine[..self.machine.len().min(MAX_MACHINE_NAME)];
         let gids = &self.gids[..self.gids.len().min(MAX_GIDS)];
@@ -205,51 +206,52 @@ impl<'a> Decode<'a> for Credential {
     }
 }
 
-/// Why a message is not a call that can be dispatched.
+/// The reason why a message has no valid call header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CallRefusal {
-    /// It is no RPC message: it has no message type, or an unknown one. No reply is due.
+pub enum CallHeaderError {
+    /// Not an RPC message: the message type is missing or unknown. RFC 5531 requires no reply.
     NotRpc,
-    /// It is a reply, or a call that ends within the fixed part of its header. No reply is due (RFC 5531 has none for it).
+    /// A reply, or a call that ends within the fixed part of its header. RFC 5531 defines no reply.
     NotACall,
-    /// It is a call of another RPC version.
+    /// Unsupported RPC version.
     RpcVersion {
-        /// The call's transaction id.
+        /// Transaction id of the call.
         xid: u32,
     },
-    /// Its credential or verifier is malformed.
+    /// Malformed credential or verifier.
     Auth {
-        /// The call's transaction id.
+        /// Transaction id of the call.
         xid: u32,
-        /// What to tell the caller.
+        /// Status for the reply.
         stat: AuthStat,
     },
 }
 
 impl CallHeader {
-    /// Reads the header of a call, from its transaction id to its verifier; `d` is at the arguments afterwards.
+    /// Decodes the header of a call, from its transaction id to its verifier. Afterwards `d` is at the
+    /// arguments.
     ///
-    /// A flavor that is not known is no error here: the NULL procedure is answered whatever the flavor.
+    /// Unknown credential flavors are accepted, because the NULL procedure is executed with any flavor.
     ///
     /// # Errors
-    /// [`CallRefusal`], in the order of checks of RFC 5531.
-    pub fn decode(d: &mut Decoder<'_>) -> Result<Self, CallRefusal> {
+    /// [`CallHeaderError`], in the order of checks of RFC 5531.
+    pub fn decode(d: &mut Decoder<'_>) -> Result<Self, CallHeaderError> {
         #[cfg(feature = "call-counts")]
         crate::call_counts::HEADERS_DECODED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let short = |_| CallRefusal::NotACall;
-        let no_type = |_| CallRefusal::NotRpc;
+        let short = |_| CallHeaderError::NotACall;
+        let no_type = |_| CallHeaderError::NotRpc;
         let xid = d.u32().map_err(no_type)?;
         match d.u32().map_err(no_type)? {
             MSG_CALL => {}
-            MSG_REPLY => return Err(CallRefusal::NotACall),
-            _ => return Err(CallRefusal::NotRpc),
+            MSG_REPLY => return Err(CallHeaderError::NotACall),
+            _ => return Err(CallHeaderError::NotRpc),
         }
-        // The rest of the header of another version may look different: nothing after this word is read.
+        // The remaining header may differ in other versions, so it is not decoded.
         if d.u32().map_err(short)? != RPC_VERSION {
-            return Err(CallRefusal::RpcVersion { xid });
+            return Err(CallHeaderError::RpcVersion { xid });
         }
         let (prog, vers, proc) = (d.u32().map_err(short)?, d.u32().map_err(short)?, d.u32().map_err(short)?);
-        let auth = |stat| CallRefusal::Auth { xid, stat };
+        let auth = |stat| CallHeaderError::Auth { xid, stat };
         let cred = d.get().map_err(|_| auth(AuthStat::BadCred))?;
         skip_verifier(d).map_err(|_| auth(AuthStat::BadVerf))?;
         Ok(Self { xid, prog, vers, proc, cred })
@@ -261,9 +263,9 @@ fn skip_verifier(d: &mut Decoder<'_>) -> Result<(), XdrError> {
     d.opaque(MAX_AUTH_BODY).map(drop)
 }
 
-/// Appends the header of a call, with transaction id 0: the transport sets its own, either by
-/// [`millrace_xdr::Message::set_xid`] or by sending its own four bytes in the place of the first four. `cred`: a [`Credential`] or an
-/// [`EncodedCredential`].
+/// Appends the header of a call with transaction id 0, which the transport replaces, by
+/// [`millrace_xdr::Message::set_xid`] or by sending four other bytes instead of the first four. `cred` is a
+/// [`Credential`] or an [`EncodedCredential`].
 pub fn call_header(e: &mut Encoder, prog: u32, vers: u32, proc: u32, cred: &impl Encode) {
     for word in [0, MSG_CALL, RPC_VERSION, prog, vers, proc] {
         e.put_u32(word);
@@ -272,30 +274,30 @@ pub fn call_header(e: &mut Encoder, prog: u32, vers: u32, proc: u32, cred: &impl
     e.put(&Credential::None);
 }
 
-/// What a reply says, without its results.
+/// The status of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyStatus {
-    /// The call was executed; results follow.
+    /// The call was executed; the results follow.
     Success,
     /// The call was accepted and not executed.
     Accept(AcceptError),
-    /// The credential was refused.
+    /// The credential was rejected.
     Auth(AuthStat),
-    /// The RPC version was refused.
+    /// The RPC version was rejected.
     Mismatch(RpcMismatch),
 }
 
 /// A decoded reply header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyHeader {
-    /// The transaction id of the call.
+    /// Transaction id of the call.
     pub xid: u32,
-    /// What became of it.
+    /// Status of the call.
     pub status: ReplyStatus,
 }
 
 impl Encode for ReplyHeader {
-    /// The header, with an AUTH_NONE verifier where it has one.
+    /// Encodes the header, with an AUTH_NONE verifier if the call was accepted.
     fn encode(&self, e: &mut Encoder) {
         let denied = matches!(self.status, ReplyStatus::Auth(_) | ReplyStatus::Mismatch(_));
         e.put_u32(self.xid);
@@ -352,9 +354,9 @@ fn accepted_status(d: &mut Decoder<'_>) -> Result<ReplyStatus, XdrError> {
     }))
 }
 
-fn expect(d: &mut Decoder<'_>, wanted: u32) -> Result<(), XdrError> {
+fn expect(d: &mut Decoder<'_>, expected: u32) -> Result<(), XdrError> {
     match d.u32()? {
-        got if got == wanted => Ok(()),
+        got if got == expected => Ok(()),
         got => Err(d.invalid(got)),
     }
 }

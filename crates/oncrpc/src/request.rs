@@ -1,4 +1,4 @@
-//! Calls and replies, as callers and transports exchange them.
+//! Calls and replies at the interface between callers and transports.
 
 use std::{fmt, time::Duration};
 
@@ -6,57 +6,57 @@ use millrace_xdr::{Buffer, Message};
 
 use crate::{AcceptError, AuthStat, ReplyHeader, ReplyStatus, RpcMismatch, Stages};
 
-/// Why a call has no results.
+/// The reason why a call has no results.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RpcError {
-    /// The connection was lost before the reply came. Whether the server executed the call is not known.
+    /// The connection was lost before the reply was received. The server may have executed the call.
     #[error("connection to {peer} lost: {reason}")]
     Disconnected {
-        /// The server.
+        /// Address of the server.
         peer: String,
-        /// What happened.
+        /// Cause of the loss.
         reason: String,
     },
-    /// No reply in time; the connection may be alive.
+    /// No reply within the time limit; the connection may be usable.
     #[error("no reply from {peer} within {after:?}")]
     TimedOut {
-        /// The server.
+        /// Address of the server.
         peer: String,
-        /// How long we waited.
+        /// The time limit.
         after: Duration,
     },
     /// The server accepted the call but did not execute it.
     #[error("the server did not execute the call: {0:?}")]
     Accept(AcceptError),
-    /// The server refused the credential.
-    #[error("the server refused our credential: {0:?}; check the export's access rules")]
+    /// The server rejected the credential.
+    #[error("the server rejected the credential: {0:?}; check the export's access rules")]
     Auth(AuthStat),
-    /// The server speaks another RPC version.
-    #[error("the server speaks RPC versions {0:?} only")]
+    /// The server does not support RPC version 2.
+    #[error("the server supports RPC versions {0:?} only")]
     Mismatch(RpcMismatch),
-    /// The reply breaks the protocol.
+    /// The reply violates the protocol.
     #[error("malformed reply from {peer}: {what}")]
     BadReply {
-        /// The server.
+        /// Address of the server.
         peer: String,
-        /// What is wrong with it.
+        /// The violation.
         what: String,
     },
-    /// The transport reports that it cannot carry this call or its reply (ERR_CHUNK, too large).
-    #[error("the call cannot be carried: {0}")]
+    /// The transport cannot convey this call or its reply (ERR_CHUNK, or the message is too large).
+    #[error("the transport cannot convey the call: {0}")]
     Unsupported(String),
-    /// We are out of memory or other resources.
+    /// A local error, such as lack of memory.
     #[error("{0}")]
     Local(String),
 }
 
-/// What the caller knows of the reply.
+/// Memory for the reply.
 #[derive(Debug, Default)]
 pub struct ReplySpec {
-    /// The most bytes of the whole reply message, its header included, payload excluded.
+    /// Maximum bytes of the whole reply, header included, payload excluded.
     pub max_head: usize,
-    /// Memory for the reply's payload (READ data, READLINK text): the transport places the payload there directly
-    /// if it can. The most bytes of payload are the buffer's length.
+    /// Memory for the reply's payload (READ data, READLINK text), whose length is the maximum size of the
+    /// payload. The transport places the payload there directly if it can.
     pub payload: Option<Buffer>,
 }
 
@@ -64,29 +64,29 @@ pub struct ReplySpec {
 pub struct Request {
     /// The call message; the transport replaces its XID.
     pub message: Message,
-    /// The expected reply.
+    /// The memory for the reply.
     pub reply: ReplySpec,
-    /// The XID to send it with, for a call that is sent again after its connection was lost: the server's duplicate
-    /// request cache recognises it by that. A transport refuses one that an open call has ([`RpcError::Local`]).
-    /// `None`, the ordinary case: the transport chooses.
+    /// XID of a call that is retransmitted after the loss of its connection, by which the server's duplicate
+    /// request cache recognizes it. A transport rejects the XID of an open call with [`RpcError::Local`].
+    /// `None`: the transport selects the XID.
     pub xid: Option<u32>,
-    /// Its stamps.
+    /// Stages of the call.
     pub stages: Stages,
 }
 
 impl Request {
-    /// A call whose XID the transport chooses, and whose stages are not timed.
+    /// Creates a call whose XID the transport selects, without recording of stages.
     pub fn new(message: Message, reply: ReplySpec) -> Self {
         Self { message, reply, xid: None, stages: Stages::NONE }
     }
 }
 
-/// A reply that came: the whole message, checked to be the SUCCESS reply to the call.
+/// A successful reply.
 #[derive(Debug)]
 pub struct Reply {
-    /// The message. A payload that was placed into [`ReplySpec::payload`] is a payload of it, backed by that memory.
+    /// The whole message. A payload that was placed in [`ReplySpec::payload`] is backed by that memory.
     pub message: Message,
-    /// Where in the head the results begin.
+    /// Offset of the results in the head, in bytes.
     pub results_at: usize,
 }
 
@@ -100,11 +100,11 @@ impl Reply {
     }
 }
 
-/// Checks that `message`, which came from `peer`, is the reply of an executed call. Whether its XID is that of a
-/// call in flight is for the transport to check.
+/// Checks that `message` from `peer` is a successful reply. The transport must compare the XID with those of
+/// the calls in flight.
 ///
 /// # Errors
-/// What the reply says instead of success, or [`RpcError::BadReply`].
+/// The status of the reply, or [`RpcError::BadReply`].
 pub fn parse_reply(message: Message, peer: &dyn fmt::Display) -> Result<Reply, RpcError> {
     let mut d = millrace_xdr::Decoder::new(&message);
     let header: ReplyHeader =

@@ -1,8 +1,8 @@
-//! A client of rpcbind (RFC 1833): which port serves which program, and telling it our own.
+//! A client of rpcbind (RFC 1833): looks up and registers addresses of programs.
 //!
-//! Version 4 is asked first; where it is refused, version 2 (portmap) is, which knows IPv4 ports of TCP and UDP only.
-//! A running rpcbind accepts registrations from its own machine alone, and many take them only through its Unix socket
-//! or from a port below 1024: failing to register is ordinary, and [`Rpcbind::register`] says it and goes on.
+//! Calls use version 4, and version 2 (portmap), which supports IPv4 ports of TCP and UDP only, if version 4
+//! is not available. An rpcbind accepts registrations from its own host only, and often only over its Unix
+//! socket or from a privileged port. Failures of [`Rpcbind::register`] are therefore common; they are logged.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -18,9 +18,9 @@ use crate::{
     tcp::{TcpClientConfig, TcpTransport},
 };
 
-/// The program number of rpcbind.
+/// Program number of rpcbind.
 pub const PROGRAM: u32 = 100_000;
-/// Its port.
+/// Port of rpcbind.
 pub const PORT: u16 = 111;
 
 const V2: u32 = 2;
@@ -29,12 +29,12 @@ const PROC_SET: u32 = 1;
 const PROC_UNSET: u32 = 2;
 /// GETPORT in version 2, GETADDR in version 4.
 const PROC_GET: u32 = 3;
-/// The most bytes of a universal address that we take: the longest IPv6 text has 45, the port at most 8.
+/// Maximum bytes of a universal address: an IPv6 address has at most 45, a port at most 8.
 const MAX_ADDRESS: usize = 64;
-/// The most bytes of a message either way.
+/// Maximum bytes of a message.
 const MAX_RECORD: usize = 64 << 10;
 
-/// The network ids of RFC 5665 that have a place here.
+/// Network ids (RFC 5665) that this client supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NetId {
     /// TCP over IPv4.
@@ -52,7 +52,7 @@ pub enum NetId {
 }
 
 impl NetId {
-    /// Its name on the wire.
+    /// The netid as text.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -64,17 +64,17 @@ impl NetId {
         }
     }
 
-    /// TCP for an address of this family.
+    /// TCP for the family of this address.
     pub const fn tcp(addr: &SocketAddr) -> Self {
         if addr.is_ipv4() { Self::Tcp } else { Self::Tcp6 }
     }
 
-    /// RDMA for an address of this family.
+    /// RDMA for the family of this address.
     pub const fn rdma(addr: &SocketAddr) -> Self {
         if addr.is_ipv4() { Self::Rdma } else { Self::Rdma6 }
     }
 
-    /// The IP protocol number that stands for it in version 2.
+    /// The IP protocol number in version 2.
     const fn portmap_protocol(self) -> Option<u32> {
         match self {
             Self::Tcp => Some(6),
@@ -84,7 +84,7 @@ impl NetId {
     }
 }
 
-/// A version of a program at an address.
+/// A program version at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Binding {
     /// Program.
@@ -93,17 +93,17 @@ pub struct Binding {
     pub vers: u32,
     /// Transport.
     pub netid: NetId,
-    /// Address. The unspecified address means every address of the machine.
+    /// Address. The unspecified address means all addresses of the host.
     pub addr: SocketAddr,
 }
 
-/// `addr` as a universal address (RFC 5665 section 5.2.3): `127.0.0.1:2049` is `127.0.0.1.8.1`.
+/// Formats a universal address (RFC 5665 section 5.2.3): `127.0.0.1:2049` is `127.0.0.1.8.1`.
 pub fn universal_address(addr: &SocketAddr) -> String {
     let [high, low] = addr.port().to_be_bytes();
     format!("{}.{high}.{low}", addr.ip())
 }
 
-/// The address that a universal address stands for.
+/// Parses a universal address.
 pub fn parse_universal_address(text: &str) -> Option<SocketAddr> {
     let (rest, low) = text.rsplit_once('.')?;
     let (ip, high) = rest.rsplit_once('.')?;
@@ -139,7 +139,7 @@ impl Encode for Rpcb<'_> {
         e.put_u32(self.vers);
         e.put_opaque(self.netid.name().as_bytes());
         e.put_opaque(self.addr.as_bytes());
-        e.put_opaque(b""); // rpcbind finds the owner out by itself
+        e.put_opaque(b""); // rpcbind determines the owner
     }
 }
 
@@ -150,7 +150,7 @@ pub struct Rpcbind {
 }
 
 impl Rpcbind {
-    /// Speaks to the rpcbind at the other end of `stream`; every call waits `limit` at most.
+    /// Starts a client of the rpcbind at the other end of `stream`, with a time limit of `limit` per call.
     ///
     /// # Errors
     /// As [`TcpTransport::start`].
@@ -187,8 +187,8 @@ impl Rpcbind {
             .map_err(|e| RpcError::BadReply { peer: "rpcbind".into(), what: e.to_string() })
     }
 
-    /// Calls version 4, and version 2 where rpcbind does not have that and the transport exists in it.
-    async fn either(&self, proc: u32, binding: &Binding, addr: &str) -> Result<bool, RpcError> {
+    /// Calls version 4, and version 2 if rpcbind lacks version 4 and version 2 supports the transport.
+    async fn call_any_version(&self, proc: u32, binding: &Binding, addr: &str) -> Result<bool, RpcError> {
         let Binding { prog, vers, netid, .. } = *binding;
         let new = self.call(V4, proc, &Rpcb { prog, vers, netid, addr }, |d| d.bool()).await;
         match (new, netid.portmap_protocol()) {
@@ -200,25 +200,26 @@ impl Rpcbind {
         }
     }
 
-    /// Registers a binding. False when rpcbind refuses, mostly because another server has registered the same.
+    /// Registers a binding. Returns `false` if rpcbind rejects it, usually because another server has
+    /// registered the same binding.
     ///
     /// # Errors
     /// Those of the call.
     pub async fn set(&self, binding: &Binding) -> Result<bool, RpcError> {
-        self.either(PROC_SET, binding, &universal_address(&binding.addr)).await
+        self.call_any_version(PROC_SET, binding, &universal_address(&binding.addr)).await
     }
 
-    /// Takes back what is registered for the binding's program, version and transport, at whatever address. False
-    /// when there is nothing, or it is not ours.
+    /// Removes the registration of the binding's program, version and transport, at any address. Returns
+    /// `false` if there is none, or if it belongs to another user.
     ///
     /// # Errors
     /// Those of the call.
     pub async fn unset(&self, binding: &Binding) -> Result<bool, RpcError> {
-        self.either(PROC_UNSET, binding, "").await
+        self.call_any_version(PROC_UNSET, binding, "").await
     }
 
-    /// Registers all bindings, in the place of what a server that was killed may have left. What is refused is logged;
-    /// how many are registered.
+    /// Registers all bindings, and replaces those of a server that was killed. Logs rejected bindings;
+    /// returns the number of registered ones.
     pub async fn register(&self, bindings: &[Binding]) -> usize {
         let mut registered = 0;
         for b in bindings {
@@ -233,7 +234,7 @@ impl Rpcbind {
         registered
     }
 
-    /// Takes all bindings back. Errors are logged: nobody can do anything about them.
+    /// Removes the registrations of all bindings. Errors are logged only.
     pub async fn unregister(&self, bindings: &[Binding]) {
         for b in bindings {
             if let Err(e) = self.unset(b).await {
@@ -242,16 +243,17 @@ impl Rpcbind {
         }
     }
 
-    /// The port of a program on TCP or UDP over IPv4, by version 2. `None` when it is not registered.
+    /// The port of a program on TCP or UDP over IPv4, by version 2. `None` if the program is not registered.
     ///
     /// # Errors
-    /// Those of the call; [`RpcError::Unsupported`] for other transports; [`RpcError::BadReply`] for a port above 65535.
+    /// Those of the call; [`RpcError::Unsupported`] for other transports; [`RpcError::BadReply`] for a port
+    /// above 65535.
     pub async fn get_port(&self, prog: u32, vers: u32, netid: NetId) -> Result<Option<u16>, RpcError> {
         let protocol = netid.portmap_protocol().ok_or_else(|| {
-            RpcError::Unsupported(format!("version 2 of rpcbind does not know {}", netid.name()))
+            RpcError::Unsupported(format!("version 2 of rpcbind does not support {}", netid.name()))
         })?;
-        let ask = Mapping { prog, vers, protocol, port: 0 };
-        let port = self.call(V2, PROC_GET, &ask, |d| d.u32()).await?;
+        let request = Mapping { prog, vers, protocol, port: 0 };
+        let port = self.call(V2, PROC_GET, &request, |d| d.u32()).await?;
         let port = u16::try_from(port).map_err(|_| RpcError::BadReply {
             peer: "rpcbind".into(),
             what: format!("{port} is not a port"),
@@ -259,13 +261,13 @@ impl Rpcbind {
         Ok((port != 0).then_some(port))
     }
 
-    /// The address of a program, by version 4. `None` when it is not registered.
+    /// The address of a program, by version 4. `None` if the program is not registered.
     ///
     /// # Errors
-    /// Those of the call; [`RpcError::BadReply`] for what is no address.
+    /// Those of the call; [`RpcError::BadReply`] for an invalid address.
     pub async fn get_addr(&self, prog: u32, vers: u32, netid: NetId) -> Result<Option<SocketAddr>, RpcError> {
-        let ask = Rpcb { prog, vers, netid, addr: "" };
-        let text = self.call(V4, PROC_GET, &ask, |d| d.opaque(MAX_ADDRESS).map(<[u8]>::to_vec)).await?;
+        let request = Rpcb { prog, vers, netid, addr: "" };
+        let text = self.call(V4, PROC_GET, &request, |d| d.opaque(MAX_ADDRESS).map(<[u8]>::to_vec)).await?;
         if text.is_empty() {
             return Ok(None);
         }

@@ -1,18 +1,18 @@
-//! The server's side: what transports call, and what programs implement.
+//! The server's side: the interfaces of services and programs.
 
 use std::{net::SocketAddr, ops::RangeInclusive};
 
 use millrace_runtime::MaybeReady;
 use millrace_xdr::{Decode, Decoder, Encoder, Message};
 
-use crate::{AuthStat, CallHeader, CallRefusal, Stages};
+use crate::{AuthStat, CallHeader, CallHeaderError, Stages};
 
-/// Room for the header and the results of nearly every procedure, payload apart.
+/// Bytes that suffice for the header and the results of nearly all procedures, without payload.
 pub const REPLY_HEAD: usize = 256;
 /// Bytes of memory for a reply without bulk data.
 pub const SMALL_REPLY: usize = 512;
 
-/// How a call came.
+/// The transport of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TransportKind {
     /// TCP with record marking.
@@ -21,45 +21,45 @@ pub enum TransportKind {
     Rdma,
 }
 
-/// Where a call came from. One per connection; cheap to copy.
+/// The peer of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Peer {
-    /// The peer's address.
+    /// Address of the peer.
     pub addr: SocketAddr,
-    /// Our address.
+    /// Local address.
     pub local: SocketAddr,
-    /// The transport.
+    /// Transport.
     pub transport: TransportKind,
-    /// A number that no other connection of this process has.
+    /// Number of the connection, unique in this process.
     pub connection: u64,
 }
 
-/// One call during its execution: the decoded RPC header and where the call came from. It is made once, when the call
-/// arrives, and passed to everything that works on the call.
+/// A call during its execution: the decoded RPC header and the peer. It is created once, when the call
+/// arrives, and passed to all functions that process the call.
 pub struct CallContext {
     /// The RPC header, with the caller's credential.
     pub header: CallHeader,
     /// The sender and the transport.
     pub peer: Peer,
-    /// Where the stages of the call are recorded.
+    /// Records the stages of the call.
     pub stages: Stages,
     message: Message,
     args_at: usize,
 }
 
 impl CallContext {
-    /// Decodes the RPC header of `message`, which `peer` has sent. No stages are recorded.
+    /// Decodes the RPC header of `message` from `peer`. No stages are recorded.
     ///
     /// # Errors
-    /// [`CallRefusal`] if the message is not a call, or its header is invalid.
-    pub fn parse(message: Message, peer: &Peer) -> Result<Self, CallRefusal> {
+    /// [`CallHeaderError`] if the message is not a call, or its header is invalid.
+    pub fn parse(message: Message, peer: &Peer) -> Result<Self, CallHeaderError> {
         let mut d = Decoder::new(&message);
         let header = CallHeader::decode(&mut d)?;
         let args_at = d.position();
         Ok(Self { header, peer: *peer, stages: Stages::NONE, message, args_at })
     }
 
-    /// The whole message as it was received, RPC header included.
+    /// The whole received message, including the RPC header.
     pub fn message(&self) -> &Message {
         &self.message
     }
@@ -67,7 +67,7 @@ impl CallContext {
     /// A decoder at the start of the arguments.
     pub fn args(&self) -> Decoder<'_> {
         let mut d = Decoder::new(&self.message);
-        // The header was decoded from these bytes, so they are there.
+        // The header was decoded from these bytes, so the message is long enough.
         let skipped = d.raw(self.args_at);
         debug_assert!(skipped.is_ok());
         d
@@ -86,26 +86,26 @@ impl CallContext {
     }
 }
 
-/// Why a program does not give results.
+/// The reason why a program returns no results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// No such procedure.
+    /// The procedure does not exist.
     ProcUnavail,
     /// The arguments cannot be decoded.
     GarbageArgs,
-    /// The server failed.
+    /// An error of the server, such as lack of memory.
     SystemErr,
-    /// The caller may not.
+    /// The caller lacks permission.
     Auth(AuthStat),
-    /// No answer at all (a retransmission of a call that is still in progress).
+    /// The call is not answered (a retransmission of a call in progress).
     Drop,
 }
 
-/// The results of a call, behind the header of a successful reply.
+/// The results of a call, after the header of a successful reply.
 pub enum Results {
     /// Appended to the encoder that was passed with the call.
     Encoded(Encoder),
-    /// The same, finished: the program shares the memory of the message.
+    /// A finished message; the program shares its memory.
     Finished(Message),
 }
 
@@ -115,40 +115,41 @@ impl From<Encoder> for Results {
     }
 }
 
-/// The outcome of a call: its results, or why there are none.
+/// The outcome of a call: its results, or the reason for their absence.
 pub type Outcome = Result<Results, Fault>;
 
-/// One RPC program (all its versions).
+/// One RPC program in all its versions.
 pub trait Program: Send + Sync + 'static {
-    /// Its number.
+    /// Program number.
     fn number(&self) -> u32;
 
-    /// The versions it has.
+    /// Supported versions.
     fn versions(&self) -> RangeInclusive<u32>;
 
-    /// The maximum size in bytes of the reply to `call`. Memory for it is reserved before the call is executed. `None`: the
-    /// arguments are invalid, and the call is not executed. (A long call that waits for the memory of a long reply could
-    /// wait for another call that does the same.) By default, the size of a small reply.
+    /// Maximum size in bytes of the reply to `call`. Memory for it is reserved before the call is executed.
+    /// `None`: the arguments are invalid, and the call is not executed. (Long calls that wait for the memory
+    /// of long replies could deadlock.) The default is the size of a small reply.
     fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
         let _ = call;
         Some(SMALL_REPLY)
     }
 
-    /// Executes `call`, whose program and version are this one's. `reply` holds the header of a successful reply;
-    /// results are appended.
+    /// Executes `call`, which has this program's number and a supported version. `reply` contains the header
+    /// of a successful reply, to which the results are appended.
     fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome>;
 }
 
-/// What a connection passes calls to.
+/// Executes the calls of connections.
 pub trait Service: Send + Sync + 'static {
-    /// The maximum size in bytes of the reply to `call`. Memory for it is reserved before the call is executed. `None`: the
-    /// arguments are invalid, and the call is not executed. By default, the size of a small reply.
+    /// Maximum size in bytes of the reply to `call`. Memory for it is reserved before the call is executed.
+    /// `None`: the arguments are invalid, and the call is not executed. The default is the size of a small
+    /// reply.
     fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
         let _ = call;
         Some(SMALL_REPLY)
     }
 
-    /// Executes `call` and returns the whole reply message, or `None` if there is none to send. The reply is built in
-    /// `reply`, which is empty and has room for [`REPLY_HEAD`] bytes.
+    /// Executes `call` and returns the whole reply, or `None` if none is sent. The reply is encoded in
+    /// `reply`, which is empty and has memory for [`REPLY_HEAD`] bytes.
     fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Option<Message>>;
 }

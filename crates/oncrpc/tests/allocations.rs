@@ -1,4 +1,5 @@
-//! In steady state a call allocates nothing from the heap, on either end. One test only: the counter is the process's.
+//! Calls in steady state allocate no heap memory at either end. One test only, because the counter is
+//! process-wide.
 
 #![allow(clippy::unwrap_used, clippy::panic, unsafe_code)]
 
@@ -25,15 +26,15 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call is forwarded to the system allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = COUNT.try_with(|c| c.set(c.get() + 1));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`.
         unsafe { System.dealloc(p, layout) }
     }
 }
@@ -41,11 +42,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes of data: in the first piece of a record, and the usual largest transfer.
+/// Bytes of data: within the first piece of a record, and the usual maximum transfer size.
 const LENGTHS: [usize; 2] = [5001, 1 << 20];
 
 #[test]
-fn calls_over_tcp_allocate_nothing_once_everything_has_grown() {
+fn calls_over_tcp_allocate_nothing_in_steady_state() {
     let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     rt.block_on(async {
         let (rt, arena) = (TokioRuntime::current(), arena());

@@ -1,4 +1,4 @@
-//! Peers over TCP that send, or take, as little as they can, beside one that behaves. Virtual time.
+//! TCP peers that send or receive as slowly as possible, together with a well-behaved client. Virtual time.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -28,7 +28,7 @@ use millrace_xdr::{Arena, Encoder};
 const MIB: usize = 1 << 20;
 const MEMORY: usize = 32 * MIB;
 const CONNECTIONS: usize = 64;
-/// The most bytes of a call.
+/// Maximum bytes of a call.
 const RECORD: usize = MIB + (64 << 10);
 
 struct Server {
@@ -36,7 +36,7 @@ struct Server {
     arena: Arena,
     budget: Budget,
     config: TcpServerConfig,
-    begun: Arc<AtomicUsize>,
+    started: Arc<AtomicUsize>,
 }
 
 impl Server {
@@ -53,15 +53,18 @@ impl Server {
             arena: Arena::new(millrace_buffer::ArenaConfig { limit: 2 * MEMORY, huge_pages: false }),
             budget: Budget::new(budget, Arc::clone(rt)),
             config: TcpServerConfig { max_record: RECORD, ..TcpServerConfig::default() },
-            begun: Arc::default(),
+            started: Arc::default(),
         }
     }
 
-    /// A connection from the client of this number; the pipe holds `capacity` bytes each way.
+    /// A connection from client number `client`; the pipe buffers `capacity` bytes in each direction.
     fn connect(&self, client: u8, capacity: usize) -> MemoryStream {
         let (ours, theirs) = memory_stream(capacity, usize::MAX);
-        let program =
-            Doubler { rt: Some(Arc::clone(&self.rt)), begun: Arc::clone(&self.begun), ..Doubler::default() };
+        let program = Doubler {
+            rt: Some(Arc::clone(&self.rt)),
+            started: Arc::clone(&self.started),
+            ..Doubler::default()
+        };
         let server = TcpServer {
             service: Arc::new(Dispatcher::new([Arc::new(program) as Arc<dyn Program>])),
             rt: Arc::clone(&self.rt),
@@ -83,13 +86,13 @@ impl Server {
         self.config.connection.closed.of(reason)
     }
 
-    /// Memory that the budget gives to all connections together.
+    /// Memory that all connections share.
     fn shared(&self) -> usize {
         self.budget.stats().shared
     }
 }
 
-/// A client that behaves.
+/// A well-behaved client.
 struct Honest {
     transport: Arc<dyn Transport>,
     arena: Arena,
@@ -111,7 +114,7 @@ impl Honest {
         self.transport.submit(Request::new(e.finish().unwrap(), reply))
     }
 
-    /// Writes and reads a MiB, and makes a small call, several at once.
+    /// Writes and reads 1 MiB and makes a small call, concurrently.
     async fn work(&self) -> Result<(), RpcError> {
         let data = || (0..16).map(|_| self.arena.alloc(64 << 10).unwrap().freeze()).collect();
         let write = || self.call(7, |e| e.put_payload(data()), MIB);
@@ -134,7 +137,7 @@ async fn write_all(stream: &mut MemoryStream, mut bytes: &[u8]) {
     }
 }
 
-/// Takes up to `max` bytes.
+/// Receives up to `max` bytes.
 async fn take(stream: &mut MemoryStream, max: usize) -> usize {
     let mut b = vec![0; max];
     poll_fn(|cx| stream.poll_read(cx, &mut [IoSliceMut::new(&mut b)])).await.unwrap()
@@ -156,7 +159,7 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce(RuntimeRef) -> F) {
     time.block_on(test(rt)).unwrap();
 }
 
-/// The honest client works for `seconds`, and has no error; gives how often it was done.
+/// Works without errors for `seconds`. Returns the number of completed rounds.
 async fn work_for(server: &Server, honest: &Honest, seconds: u64) -> u32 {
     let start = server.rt.now();
     let mut rounds = 0;
@@ -169,8 +172,8 @@ async fn work_for(server: &Server, honest: &Honest, seconds: u64) -> u32 {
 }
 
 #[test]
-fn records_that_do_not_come_hold_a_share_of_the_memory_and_for_a_limited_time() {
-    // Nothing more, a byte each 45 seconds, and 1000 bytes a second.
+fn incomplete_records_hold_a_limited_share_of_memory_for_a_limited_time() {
+    // Nothing more, a byte every 45 seconds, and 1000 bytes a second.
     for (bytes, every) in [(0, 600), (1, 45), (1000, 1)] {
         run(async |rt| {
             let server = Server::new(&rt);
@@ -191,22 +194,26 @@ fn records_that_do_not_come_hold_a_share_of_the_memory_and_for_a_limited_time() 
                 );
             }
             work_for(&server, &honest, 1).await;
-            let held: Vec<usize> = [1, 2].map(|n| server.budget.held_by(Server::client(n))).into();
+            let held: Vec<usize> = [1, 2].map(|n| server.budget.client_in_use(Server::client(n))).into();
             assert!(held.iter().all(|held| *held < server.shared() / 2), "{held:?}");
-            assert!(server.budget.stats().waiting > 0, "there are more of them than fit");
+            assert!(server.budget.stats().waiting > 0, "more connections than the memory admits");
             assert!(server.arena.stats().in_use < 8 * MIB, "{:?}", server.arena.stats());
             let rounds = work_for(&server, &honest, 240).await;
             assert!(rounds > 60, "{rounds}");
-            // Those that waited had their time after the others.
+            // The waiting connections had their time limits after the others.
             work_for(&server, &honest, 600).await;
             assert_eq!(server.closed(CloseReason::Stalled), 60, "{bytes} each {every} s");
-            assert!(server.budget.held_by(Server::client(1)) + server.budget.held_by(Server::client(2)) == 0);
+            assert!(
+                server.budget.client_in_use(Server::client(1))
+                    + server.budget.client_in_use(Server::client(2))
+                    == 0
+            );
         });
     }
 }
 
 #[test]
-fn a_slow_link_that_is_fast_enough_loses_nothing() {
+fn a_slow_link_above_the_minimum_rate_keeps_its_connection() {
     run(async |rt| {
         let server = Server::new(&rt);
         let mut stream = server.connect(1, 10_000);
@@ -219,7 +226,7 @@ fn a_slow_link_that_is_fast_enough_loses_nothing() {
         let mut taken = 0;
         while taken < MIB + 32 {
             let n = take(&mut stream, 8 << 10).await;
-            assert!(n > 0, "it was closed");
+            assert!(n > 0, "the connection was closed");
             taken += n;
             rt.sleep(Duration::from_millis(490)).await;
         }
@@ -228,8 +235,8 @@ fn a_slow_link_that_is_fast_enough_loses_nothing() {
 }
 
 #[test]
-fn replies_that_are_taken_slowly_hold_a_share_of_the_memory_and_for_a_limited_time() {
-    // Nothing, and 8 KiB each 20 seconds.
+fn slowly_received_replies_hold_a_limited_share_of_memory_for_a_limited_time() {
+    // No further bytes, and 8 KiB every 20 seconds.
     for (bytes, every) in [(1, 10_000), (8 << 10, 20)] {
         run(async |rt| {
             let server = Server::new(&rt);
@@ -253,22 +260,22 @@ fn replies_that_are_taken_slowly_hold_a_share_of_the_memory_and_for_a_limited_ti
                 );
             }
             let rounds = work_for(&server, &honest, 1).await;
-            let begun = server.begun.load(Ordering::Relaxed) - 2 * rounds as usize;
+            let started = server.started.load(Ordering::Relaxed) - 2 * rounds as usize;
             assert!(
-                begun < MEMORY / MIB,
-                "{begun} of 1088 calls begun: there is no memory for so many replies"
+                started < MEMORY / MIB,
+                "{started} of 1088 calls started without memory for their replies"
             );
             assert!(server.arena.stats().in_use < MEMORY, "{:?}", server.arena.stats());
             let rounds = work_for(&server, &honest, 600).await;
             assert!(rounds > 150, "{rounds}");
             assert_eq!(server.closed(CloseReason::Stalled), 17);
-            assert_eq!(server.budget.held_by(Server::client(1)), 0);
+            assert_eq!(server.budget.client_in_use(Server::client(1)), 0);
         });
     }
 }
 
 #[test]
-fn the_replies_of_calls_in_progress_count_before_they_are_made() {
+fn replies_are_charged_before_their_calls_execute() {
     run(async |rt| {
         let mut server = Server::new(&rt);
         server.config.max_queued = 3 * MIB;
@@ -277,24 +284,25 @@ fn the_replies_of_calls_in_progress_count_before_they_are_made() {
             write_all(&mut stream, &call(10, MIB as u32)).await;
         }
         rt.sleep(Duration::from_secs(1)).await;
-        assert_eq!(server.begun.load(Ordering::Relaxed), 2, "two replies of a MiB and a head each");
+        assert_eq!(server.started.load(Ordering::Relaxed), 2, "two replies of 1 MiB and a head each");
         let mut taken = 0;
         while taken < 20 * (MIB + 32) {
             taken += take(&mut stream, MIB).await;
         }
-        assert_eq!((server.begun.load(Ordering::Relaxed), taken), (20, 20 * (MIB + 32)));
+        assert_eq!((server.started.load(Ordering::Relaxed), taken), (20, 20 * (MIB + 32)));
     });
 }
 
-/// While it waits, its connection gives back what the reply before it held, by which it may have memory at once.
+/// While a call waits, its connection releases the memory of the previous reply, so that it may get memory at
+/// once.
 #[test]
-fn a_call_that_waits_is_begun_when_its_own_connection_gives_back_enough() {
+fn a_waiting_call_starts_when_its_connection_releases_enough_memory() {
     run(async |rt| {
         let mut server = Server::new(&rt);
         let config =
             BudgetConfig { memory: 92 * (64 << 10), own: 0, largest: 2 * MIB, connections: 8, per_client: 8 };
         server.budget = Budget::new(config, Arc::clone(&rt));
-        // Another client, and a reply on another connection of the same client, which stays where it is.
+        // Another client, and a queued reply on another connection of the same client.
         let _other = server.connect(2, 1000);
         let mut stays = server.connect(1, 1000);
         write_all(&mut stays, &call(10, MIB as u32)).await;
@@ -304,19 +312,19 @@ fn a_call_that_waits_is_begun_when_its_own_connection_gives_back_enough() {
         }
         rt.sleep(Duration::from_secs(1)).await;
         let stats = server.budget.stats();
-        assert_eq!((server.begun.load(Ordering::Relaxed), stats.waiting), (2, 1), "{stats:?}");
+        assert_eq!((server.started.load(Ordering::Relaxed), stats.waiting), (2, 1), "{stats:?}");
         let mut taken = 0;
         while taken < MIB + 32 {
             taken += take(&mut stream, MIB + 32 - taken).await;
         }
         rt.sleep(Duration::from_secs(1)).await;
         let stats = server.budget.stats();
-        assert_eq!((server.begun.load(Ordering::Relaxed), stats.waiting), (3, 0), "{stats:?}");
+        assert_eq!((server.started.load(Ordering::Relaxed), stats.waiting), (3, 0), "{stats:?}");
     });
 }
 
 #[test]
-fn a_long_call_for_a_long_reply_is_garbage() {
+fn a_long_call_for_a_long_reply_gets_garbage_args() {
     run(async |rt| {
         let server = Server::new(&rt);
         let mut stream = server.connect(1, 1 << 20);
@@ -327,12 +335,12 @@ fn a_long_call_for_a_long_reply_is_garbage() {
         let mut reply = vec![0; 28];
         poll_fn(|cx| stream.poll_read(cx, &mut [IoSliceMut::new(&mut reply)])).await.unwrap();
         assert_eq!(reply, record(&[1, 1, 0, 0, 0, 4]), "GARBAGE_ARGS");
-        assert_eq!(server.begun.load(Ordering::Relaxed), 0);
+        assert_eq!(server.started.load(Ordering::Relaxed), 0);
     });
 }
 
 #[test]
-fn a_call_waits_while_there_is_no_memory_for_its_reply_and_is_executed_then() {
+fn a_call_waits_for_memory_for_its_reply() {
     run(async |rt| {
         let mut server = Server::new(&rt);
         server.arena = Arena::new(millrace_buffer::ArenaConfig { limit: 1, huge_pages: false });
@@ -342,19 +350,19 @@ fn a_call_waits_while_there_is_no_memory_for_its_reply_and_is_executed_then() {
         while let Ok(b) = server.arena.alloc(1) {
             held.push(b);
         }
-        held.pop(); // For the call.
+        held.pop(); // Memory for the call.
         write_all(&mut stream, &call(9, 100)).await;
         rt.sleep(Duration::from_secs(100)).await;
-        assert_eq!(server.begun.load(Ordering::Relaxed), 0);
+        assert_eq!(server.started.load(Ordering::Relaxed), 0);
         drop(held);
         assert_eq!(take(&mut stream, 200).await, 132);
-        assert_eq!(server.begun.load(Ordering::Relaxed), 1);
+        assert_eq!(server.started.load(Ordering::Relaxed), 1);
     });
 }
 
-/// Counts how much is done for one connection that has many calls waiting while another has its turn.
+/// Counts the calls of a connection with many waiting calls between two calls of another connection.
 #[test]
-fn long_replies_leave_the_shard_to_others_after_a_few() {
+fn long_replies_yield_the_shard_to_other_connections() {
     run(async |rt| {
         let mut server = Server::new(&rt);
         server.config.max_queued = 1 << 30;
@@ -367,10 +375,11 @@ fn long_replies_leave_the_shard_to_others_after_a_few() {
                 let all: Vec<u8> = (0..calls).flat_map(|_| call(proc, bytes)).collect();
                 write_all(stream, &all).await;
             }
-            let before = server.begun.load(Ordering::Relaxed);
+            let before = server.started.load(Ordering::Relaxed);
             honest.call(1, |e| e.put_u32(1), 0).await.unwrap();
-            let between = server.begun.load(Ordering::Relaxed) - before;
-            // The call and its reply pass through a few tasks, and each of the two has a turn before each of them.
+            let between = server.started.load(Ordering::Relaxed) - before;
+            // A call and its reply pass through a few tasks, and each of the two connections may have a turn
+            // before each task.
             assert!(between <= 2 * 6 * most, "{between} calls of procedure {proc} came first");
             assert!(2 * calls > 2 * 6 * most);
             for stream in &mut hostile {
@@ -384,7 +393,7 @@ fn long_replies_leave_the_shard_to_others_after_a_few() {
 }
 
 #[test]
-fn a_client_with_many_connections_has_the_turns_of_one() {
+fn a_client_with_many_connections_has_as_many_turns_as_one_with_one() {
     run(async |rt| {
         let mut server = Server::new(&rt);
         server.config.max_queued = 1 << 30;
@@ -395,12 +404,12 @@ fn a_client_with_many_connections_has_the_turns_of_one() {
             let all: Vec<u8> = (0..20).flat_map(|_| call(9, 128 << 10)).collect();
             write_all(stream, &all).await;
         }
-        // Each has its first turn.
+        // Each connection has its first turn.
         honest.call(1, |e| e.put_u32(1), 0).await.unwrap();
         for _ in 0..20 {
-            let before = server.begun.load(Ordering::Relaxed);
+            let before = server.started.load(Ordering::Relaxed);
             honest.call(1, |e| e.put_u32(1), 0).await.unwrap();
-            let between = server.begun.load(Ordering::Relaxed) - before;
+            let between = server.started.load(Ordering::Relaxed) - before;
             assert!(between <= 30, "{between} listings came first");
         }
     });
@@ -426,16 +435,16 @@ fn connections_without_a_first_call_are_closed_before_idle_ones() {
 }
 
 #[test]
-fn an_evicted_connection_ends_at_once_and_its_memory_is_free() {
+fn an_evicted_connection_ends_at_once_and_frees_its_memory() {
     run(async |rt| {
         let server = Server::new(&rt);
         let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| server.connect(1, 1000)).collect();
-        // The first one has replies that are not taken, and all are older than those of others.
+        // The first connection has unreceived replies, and all are older than those of other clients.
         for _ in 0..3 {
             write_all(&mut streams[0], &call(10, MIB as u32)).await;
         }
         rt.sleep(Duration::from_secs(1)).await;
-        assert!(server.budget.held_by(Server::client(1)) > 2 * MIB);
+        assert!(server.budget.client_in_use(Server::client(1)) > 2 * MIB);
         for stream in &mut streams[1..] {
             write_all(stream, &call(0, 0)).await;
         }
@@ -443,7 +452,7 @@ fn an_evicted_connection_ends_at_once_and_its_memory_is_free() {
         let honest = Honest::connect(&server, 9);
         honest.work().await.unwrap();
         assert_eq!(server.closed(CloseReason::Evicted), 1);
-        assert!(server.budget.held_by(Server::client(1)) < MIB);
+        assert!(server.budget.client_in_use(Server::client(1)) < MIB);
         while take(&mut streams[0], 10_000).await > 0 {}
         assert_eq!(server.budget.stats().connections, CONNECTIONS);
     });

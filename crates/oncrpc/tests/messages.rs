@@ -1,4 +1,4 @@
-//! Call and reply headers byte by byte, through the dispatcher, as RFC 5531 orders the checks.
+//! Call and reply headers byte for byte, through the dispatcher, in the order of checks of RFC 5531.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -35,7 +35,7 @@ fn call(vers: u32, proc: u32, args: &[u32]) -> Vec<u8> {
     c
 }
 
-/// A call of procedure 6 whose credential is AUTH_SYS with this body and stated length.
+/// A call of procedure 6 with an AUTH_SYS credential of this body and stated length.
 fn sys_call(len: u32, body: &[u8]) -> Vec<u8> {
     let mut c = words(&[XID, 0, 2, 100_003, 3, 6, 1, len]);
     c.extend(body);
@@ -58,7 +58,7 @@ fn null_is_answered_with_a_24_byte_success_header() {
 }
 
 #[test]
-fn null_is_answered_whatever_the_credential() {
+fn null_is_executed_with_any_credential() {
     for flavor in [2, 3, 6, 7, 390_003] {
         let c = words(&[XID, 0, 2, 100_003, 3, 0, flavor, 4, 0xdead_beef, 0, 0]);
         assert_eq!(answer(&c).unwrap(), words(&[XID, 1, 0, 0, 0, 0]), "flavor {flavor}");
@@ -73,7 +73,7 @@ fn results_follow_the_header_at_once_or_later() {
 }
 
 #[test]
-fn every_refusal_has_its_exact_bytes() {
+fn error_replies_are_encoded_byte_for_byte() {
     let unknown_flavor = words(&[XID, 0, 2, 100_003, 3, 1, 6, 0, 0, 0, 21]);
     let short_token = words(&[XID, 0, 2, 100_003, 3, 1, 2, 4, 9, 0, 0, 21]);
     let cases: [(Vec<u8>, &[u32]); 10] = [
@@ -102,7 +102,7 @@ fn a_credential_is_checked_before_the_program_and_the_version_before_the_procedu
 }
 
 #[test]
-fn what_is_no_call_gets_no_answer() {
+fn messages_other_than_calls_get_no_reply() {
     let whole = call(3, 0, &[]);
     for len in 0..24 {
         assert_eq!(answer(&whole[..len]), None, "{len} bytes");
@@ -113,7 +113,7 @@ fn what_is_no_call_gets_no_answer() {
 }
 
 #[test]
-fn a_truncated_or_oversized_credential_or_verifier_is_refused_by_name() {
+fn invalid_credentials_and_verifiers_are_rejected_separately() {
     let (cred, verf) = (words(&[XID, 1, 1, 1, 1]), words(&[XID, 1, 1, 1, 3]));
     let whole = call(3, 0, &[]);
     for len in 24..32 {
@@ -133,7 +133,7 @@ fn a_truncated_or_oversized_credential_or_verifier_is_refused_by_name() {
 }
 
 #[test]
-fn auth_sys_has_its_bounds() {
+fn auth_sys_limits_are_enforced() {
     let refused = words(&[XID, 1, 1, 1, 1]);
     let ok = |body: &[u8]| answer(&sys_call(body.len() as u32, body)).unwrap();
     let most = sys_body(&[b'm'; 255], 16);
@@ -150,7 +150,7 @@ fn auth_sys_has_its_bounds() {
 }
 
 #[test]
-fn a_call_is_built_as_the_worked_bytes_say() {
+fn a_call_is_encoded_byte_for_byte() {
     let build = |cred: &Credential| {
         let mut e = Encoder::new(&arena(), 64);
         call_header(&mut e, 100_003, 3, 0, cred);
@@ -174,7 +174,7 @@ fn a_call_is_built_as_the_worked_bytes_say() {
 }
 
 #[test]
-fn a_reply_becomes_results_or_the_error_it_states() {
+fn replies_are_decoded_to_results_or_errors() {
     let parse = |w: &[u32]| {
         parse_reply(Message::from_view(arena().copy_from(&words(w)).unwrap()), &"server")
             .map(|r| r.results().u32().unwrap())
@@ -205,7 +205,7 @@ fn a_reply_becomes_results_or_the_error_it_states() {
 }
 
 #[test]
-fn a_reply_that_finds_no_memory_to_grow_is_a_system_error_in_the_memory_it_had() {
+fn a_reply_without_memory_to_grow_becomes_system_err() {
     let full = Arena::new(ArenaConfig { limit: 1, huge_pages: false });
     let mut held = Vec::new();
     let message = Message::from_view(full.copy_from(&call(3, 9, &[4000])).unwrap());
@@ -221,7 +221,7 @@ fn a_reply_that_finds_no_memory_to_grow_is_a_system_error_in_the_memory_it_had()
 
 proptest! {
     #[test]
-    fn any_bytes_are_answered_or_dropped(bytes in prop::collection::vec(any::<u8>(), 0..200), valid in 0usize..40) {
+    fn arbitrary_bytes_are_answered_or_dropped(bytes in prop::collection::vec(any::<u8>(), 0..200), valid in 0usize..40) {
         let mut c = call(3, 6, &[]);
         c.truncate(valid);
         c.extend(bytes);

@@ -1,4 +1,4 @@
-//! Record marking byte by byte.
+//! Record marking, byte for byte.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -12,7 +12,7 @@ use millrace_oncrpc::{
 use millrace_xdr::{Arena, Encoder, Views};
 use proptest::prelude::*;
 
-/// Feeds `bytes` to a reader in pieces of the given sizes (the last one repeats) and collects the records.
+/// Passes `bytes` to a reader in pieces of the given sizes (the last one repeats) and collects the records.
 fn read(reader: &mut RecordReader, mut bytes: &[u8], pieces: &[usize]) -> Result<Vec<Vec<u8>>, RecordError> {
     let mut out = Vec::new();
     let mut piece = pieces.iter().chain(std::iter::repeat(pieces.last().unwrap()));
@@ -20,7 +20,7 @@ fn read(reader: &mut RecordReader, mut bytes: &[u8], pieces: &[usize]) -> Result
         match reader.next_record()? {
             Next::Record(m) => out.push(m.head.to_vec()),
             Next::NoMemory => panic!("no memory"),
-            Next::NeedRoom(bytes) => reader.admit(bytes),
+            Next::NeedAdmission(bytes) => reader.admit(bytes),
             Next::NeedBytes if bytes.is_empty() => return Ok(out),
             Next::NeedBytes => {
                 let mut want = (*piece.next().unwrap()).clamp(1, bytes.len());
@@ -31,7 +31,7 @@ fn read(reader: &mut RecordReader, mut bytes: &[u8], pieces: &[usize]) -> Result
                     bytes = &bytes[n..];
                     (want, got) = (want - n, got + n);
                 }
-                assert!(got > 0, "there is always room");
+                assert!(got > 0, "the reader always accepts bytes");
                 reader.advance(got);
             }
         }
@@ -49,7 +49,7 @@ fn one(bytes: &[u8], max: usize) -> Result<Vec<Vec<u8>>, RecordError> {
 }
 
 #[test]
-fn a_null_call_in_a_record_has_the_worked_bytes() {
+fn a_null_call_is_encoded_as_one_record() {
     let call = words(&[7, 0, 2, 0x0001_86a3, 3, 0, 0, 0, 0, 0]);
     let mut stream = words(&[0x8000_0028]);
     stream.extend(&call);
@@ -64,7 +64,7 @@ fn a_null_call_in_a_record_has_the_worked_bytes() {
 }
 
 #[test]
-fn the_limit_holds_for_one_fragment_and_for_the_sum_before_any_memory_is_taken() {
+fn the_length_limit_is_checked_before_allocation() {
     assert_eq!(one(&words(&[0xffff_ffff]), 1000), Err(RecordError::TooLong { len: 0x7fff_ffff, max: 1000 }));
     assert_eq!(one(&words(&[0x7fff_ffff]), 1000), Err(RecordError::TooLong { len: 0x7fff_ffff, max: 1000 }));
     let mut sum = words(&[600]);
@@ -77,7 +77,7 @@ fn the_limit_holds_for_one_fragment_and_for_the_sum_before_any_memory_is_taken()
 }
 
 #[test]
-fn empty_fragments_are_taken_but_not_for_ever() {
+fn a_limited_number_of_empty_fragments_is_accepted() {
     let with = |empty: usize| {
         let mut stream = vec![0; 4 * empty];
         stream.extend(words(&[4, 1, 0, 0, 0x8000_0004, 2]));
@@ -89,15 +89,15 @@ fn empty_fragments_are_taken_but_not_for_ever() {
     assert_eq!(one(&words(&[0x8000_0000]), 100).unwrap(), [vec![]], "an empty record");
 }
 
-/// The records of a stream of which each read gets all that there is room for; how many reads it took, and how many
-/// bytes went elsewhere first than into a record.
+/// Decodes a stream with reads that fill all available memory. Returns the records, the number of reads, and
+/// the number of bytes that were read to the stash.
 fn read_greedily(mut r: RecordReader, mut stream: &[u8]) -> (Vec<Message>, usize, usize) {
     let (mut records, mut reads, mut early) = (Vec::new(), 0, 0);
     loop {
         match r.next_record().unwrap() {
             Next::Record(m) => records.push(m),
             Next::NoMemory => panic!("no memory"),
-            Next::NeedRoom(bytes) => r.admit(bytes),
+            Next::NeedAdmission(bytes) => r.admit(bytes),
             Next::NeedBytes if stream.is_empty() => return (records, reads, early),
             Next::NeedBytes => {
                 let before = stream.len();
@@ -106,7 +106,7 @@ fn read_greedily(mut r: RecordReader, mut stream: &[u8]) -> (Vec<Message>, usize
                     let n = room.len().min(stream.len());
                     room[..n].copy_from_slice(&stream[..n]);
                     stream = &stream[n..];
-                    // The stash: no buffer of a large record is so small.
+                    // The stash: buffers of large records are larger.
                     early += if room.len() <= 16384 { n } else { 0 };
                 }
                 drop(space);
@@ -118,7 +118,7 @@ fn read_greedily(mut r: RecordReader, mut stream: &[u8]) -> (Vec<Message>, usize
 }
 
 #[test]
-fn large_records_lie_in_one_buffer_each_and_only_what_came_early_was_copied() {
+fn large_records_use_one_buffer_and_copy_only_stashed_bytes() {
     let body: Vec<u8> = (0..1_000_000u32).map(|i| i as u8).collect();
     let record = [words(&[0x8000_0000 + body.len() as u32]), body.clone()].concat();
     let (records, _, early) = read_greedily(reader(4 << 20).1, &record.repeat(3));
@@ -131,7 +131,7 @@ fn large_records_lie_in_one_buffer_each_and_only_what_came_early_was_copied() {
 }
 
 #[test]
-fn small_records_come_many_with_one_read() {
+fn one_read_returns_many_small_records() {
     let record = [words(&[0x8000_1064]), vec![7; 0x1064]].concat();
     let (records, reads, _) = read_greedily(reader(4 << 20).1, &record.repeat(16));
     assert_eq!(records.len(), 16);
@@ -139,7 +139,7 @@ fn small_records_come_many_with_one_read() {
 }
 
 #[test]
-fn a_record_longer_than_any_buffer_comes_in_several_and_its_payload_is_found() {
+fn a_record_longer_than_a_buffer_uses_several() {
     let (arena, mut r) =
         (Arena::new(millrace_buffer::ArenaConfig { limit: 32 << 20, huge_pages: false }), 5 << 20);
     let data: Vec<u8> = (0..(4u32 << 20) + 1).map(|i| (i / 251) as u8).collect();
@@ -157,7 +157,7 @@ fn a_record_longer_than_any_buffer_comes_in_several_and_its_payload_is_found() {
         match reader.next_record().unwrap() {
             Next::Record(m) => break m,
             Next::NoMemory => panic!("no memory"),
-            Next::NeedRoom(_) => panic!("this reader asks for none"),
+            Next::NeedAdmission(_) => panic!("this reader needs no admission"),
             Next::NeedBytes => {
                 let mut got = 0;
                 for room in &mut reader.space() {
@@ -177,7 +177,7 @@ fn a_record_longer_than_any_buffer_comes_in_several_and_its_payload_is_found() {
 }
 
 #[test]
-fn without_memory_the_reader_waits_and_goes_on_when_there_is_some() {
+fn the_reader_waits_for_memory_and_continues() {
     let a = Arena::new(millrace_buffer::ArenaConfig { limit: 1, huge_pages: false });
     let mut held = Vec::new();
     while let Ok(b) = a.alloc(1) {
@@ -216,15 +216,15 @@ fn feed(r: &mut RecordReader, mut bytes: &[u8]) {
 }
 
 #[test]
-fn an_announced_record_takes_one_piece_until_that_is_full_and_is_admitted_as_a_whole() {
+fn an_announced_record_is_admitted_as_a_whole_and_allocated_piecewise() {
     const RECORD: usize = (1 << 20) + 100;
     let (arena, mut r) = growing(2 << 20);
     feed(&mut r, &words(&[0x8000_0000 + RECORD as u32])[..]);
     assert!(
-        matches!(r.next_record(), Ok(Next::NeedRoom(room)) if room == (1 << 20) + 512),
+        matches!(r.next_record(), Ok(Next::NeedAdmission(room)) if room == (1 << 20) + 512),
         "before its first byte"
     );
-    assert!(matches!(r.next_record(), Ok(Next::NeedRoom(_))));
+    assert!(matches!(r.next_record(), Ok(Next::NeedAdmission(_))));
     assert_eq!(arena.stats().in_use, 0);
     r.admit((1 << 20) + 512);
     feed(&mut r, &[1]);
@@ -239,24 +239,24 @@ fn an_announced_record_takes_one_piece_until_that_is_full_and_is_admitted_as_a_w
         assert!(taken <= most, "{taken} bytes for {come}");
     }
     feed(&mut r, &[1]);
-    let Ok(Next::Record(message)) = r.next_record() else { panic!("it is all here") };
+    let Ok(Next::Record(message)) = r.next_record() else { panic!("the record is complete") };
     assert_eq!(message.head.len(), RECORD);
     assert!(
         message.head.iter().next().unwrap().len() >= 64 << 10,
         "the head of a call is in the first piece"
     );
     assert_eq!(arena.stats().in_use, r.take_admitted());
-    // The next one is admitted anew. Its length is not known before its last fragment.
+    // The next record is admitted again; its length is unknown before its last fragment.
     feed(&mut r, &words(&[4]));
-    assert!(matches!(r.next_record(), Ok(Next::NeedRoom(room)) if room == 2 << 20));
+    assert!(matches!(r.next_record(), Ok(Next::NeedAdmission(room)) if room == 2 << 20));
     r.admit(2 << 20);
     feed(&mut r, &words(&[7, 0x8000_0004, 8]));
     assert!(matches!(r.next_record(), Ok(Next::Record(m)) if m.head.to_vec() == words(&[7, 8])));
     assert_eq!(r.take_admitted(), 2 << 20);
-    // What is given up is free at once.
+    // A dropped record is freed immediately.
     let (arena, mut r) = growing(2 << 20);
     feed(&mut r, &words(&[0x8010_0000]));
-    assert!(matches!(r.next_record(), Ok(Next::NeedRoom(_))));
+    assert!(matches!(r.next_record(), Ok(Next::NeedAdmission(_))));
     r.admit(1 << 20);
     feed(&mut r, &[1; 100_000]);
     r.clear();
@@ -264,7 +264,7 @@ fn an_announced_record_takes_one_piece_until_that_is_full_and_is_admitted_as_a_w
 }
 
 #[test]
-fn large_records_that_grow_are_copied_no_more_than_others() {
+fn growing_records_are_copied_no_more_than_others() {
     let body: Vec<u8> = (0..1_000_000u32).map(|i| i as u8).collect();
     let record = [words(&[0x8000_0000 + body.len() as u32]), body.clone()].concat();
     let (_arena, r) = growing(4 << 20);
@@ -277,7 +277,7 @@ fn large_records_that_grow_are_copied_no_more_than_others() {
     }
 }
 
-/// Records as (fragment lengths, with the bytes counting up).
+/// Records by the lengths of their fragments, with bytes that count up.
 fn stream_of(records: &[Vec<usize>]) -> (Vec<u8>, Vec<Vec<u8>>) {
     let (mut stream, mut out, mut byte) = (Vec::new(), Vec::new(), 0u8);
     for fragments in records {
@@ -297,7 +297,7 @@ fn stream_of(records: &[Vec<usize>]) -> (Vec<u8>, Vec<Vec<u8>>) {
 }
 
 #[test]
-fn an_empty_fragment_begins_a_record() {
+fn an_empty_fragment_starts_a_record() {
     let (_arena, mut r) = reader(100);
     assert!(r.at_record_start());
     assert_eq!(read(&mut r, &[0; 4], &[4]).unwrap(), Vec::<Vec<u8>>::new());
@@ -310,7 +310,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_fragments_in_any_pieces_give_the_records(
+    fn records_are_decoded_from_any_fragments_and_pieces(
         records in prop::collection::vec(prop::collection::vec(0usize..6000, 1..5), 1..6),
         pieces in prop::collection::vec(1usize..9000, 1..20),
     ) {
@@ -323,7 +323,7 @@ proptest! {
     }
 
     #[test]
-    fn any_fragments_in_any_pieces_give_the_records_as_they_grow(
+    fn growing_records_are_decoded_from_any_fragments_and_pieces(
         records in prop::collection::vec(prop::collection::vec(0usize..100_000, 1..5), 1..4),
         pieces in prop::collection::vec(1usize..150_000, 1..20),
     ) {
@@ -336,7 +336,7 @@ proptest! {
     }
 
     #[test]
-    fn a_writer_resumes_wherever_a_write_stops(
+    fn a_writer_resumes_after_a_partial_write(
         messages in prop::collection::vec((0usize..100, prop::collection::vec(0usize..50, 0..5), any::<bool>()), 1..40),
         writes in prop::collection::vec(1usize..300, 1..20),
     ) {
@@ -375,7 +375,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_never_takes_more_memory_than_one_record(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn invalid_input_uses_at_most_the_memory_of_one_record(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let (arena, mut r) = reader(1000);
         let _ = read(&mut r, &bytes, &[7]);
         prop_assert!(arena.stats().in_use <= 2048);

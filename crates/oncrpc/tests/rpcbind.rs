@@ -1,4 +1,4 @@
-//! The rpcbind client against a small rpcbind.
+//! The rpcbind client with a small rpcbind.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -93,7 +93,7 @@ fn binding(netid: NetId, addr: &str) -> Binding {
 }
 
 #[test]
-fn universal_addresses_have_the_worked_form() {
+fn universal_addresses_round_trip() {
     for (addr, text) in [
         ("0.0.0.0:2049", "0.0.0.0.8.1"),
         ("127.0.0.1:20049", "127.0.0.1.78.81"),
@@ -130,15 +130,15 @@ fn a_binding_is_set_found_and_unset_by_version_4() {
         assert_eq!(c.register(&[rdma, tcp6]).await, 2);
         assert_eq!(c.get_addr(100_003, 3, NetId::Rdma).await, Ok(Some(rdma.addr)));
         assert_eq!(c.get_addr(100_003, 3, NetId::Tcp6).await, Ok(Some(tcp6.addr)));
-        assert_eq!(c.set(&rdma).await, Ok(false), "it is there already");
-        assert_eq!(c.register(&[rdma]).await, 1, "what a killed server left is replaced");
+        assert_eq!(c.set(&rdma).await, Ok(false), "the binding exists");
+        assert_eq!(c.register(&[rdma]).await, 1, "a stale binding is replaced");
         c.unregister(&[rdma, tcp6]).await;
         assert!(table.lock().unwrap().is_empty());
     });
 }
 
 #[test]
-fn a_portmapper_of_version_2_alone_serves_for_tcp_and_refuses_the_rest_softly() {
+fn a_portmapper_of_version_2_supports_tcp_only() {
     run(async |rt, table| {
         let c = connect(&rt, 2..=2, &table);
         let (tcp, rdma) = (binding(NetId::Tcp, "0.0.0.0:2049"), binding(NetId::Rdma, "0.0.0.0:20049"));
@@ -153,7 +153,7 @@ fn a_portmapper_of_version_2_alone_serves_for_tcp_and_refuses_the_rest_softly() 
 }
 
 #[test]
-fn a_lying_rpcbind_is_an_error() {
+fn invalid_replies_of_rpcbind_are_errors() {
     run(async |rt, table| {
         let c = connect(&rt, 2..=4, &table);
         for (net, addr) in [("tcp", "65536"), ("rdma", "nonsense"), ("tcp6", &"1".repeat(65))] {
@@ -166,7 +166,7 @@ fn a_lying_rpcbind_is_an_error() {
 }
 
 #[test]
-fn the_arguments_have_their_exact_bytes() {
+fn arguments_are_encoded_byte_for_byte() {
     run(async |rt, _| {
         let (ours, mut theirs) = memory_stream(10_000, 10_000);
         let c = Rpcbind::new(Box::new(ours), &rt, &arena(), Duration::from_millis(20)).unwrap();

@@ -1,4 +1,4 @@
-//! The two ends of RPC over TCP against each other, and each against a peer that misbehaves.
+//! RPC over TCP: both ends together, and each with a malicious peer.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -50,7 +50,7 @@ impl Bench {
         }
     }
 
-    /// Serves the other end of the stream that is returned.
+    /// Serves the other end of the returned stream.
     fn serve(&self, capacity: usize, segment: usize, config: TcpServerConfig) -> MemoryStream {
         self.serve_until(capacity, segment, config, std::future::pending())
     }
@@ -100,7 +100,7 @@ impl Bench {
             }
             self.rt.sleep(Duration::from_millis(1)).await;
         }
-        panic!("it did not come to that");
+        panic!("the condition was not met");
     }
 }
 
@@ -146,7 +146,7 @@ fn record(body: &[u32]) -> Vec<u8> {
 }
 
 #[test]
-fn null_over_tcp_has_the_worked_bytes() {
+fn a_null_call_over_tcp_is_encoded_byte_for_byte() {
     run(async |b| {
         let mut s = b.serve(1000, 1000, TcpServerConfig::default());
         write_all(&mut s, &record(&[7, 0, 2, 100_003, 3, 0, 0, 0, 0, 0])).await;
@@ -155,7 +155,7 @@ fn null_over_tcp_has_the_worked_bytes() {
 }
 
 #[test]
-fn replies_that_are_ready_overtake_those_that_wait() {
+fn replies_are_sent_in_order_of_completion() {
     run(async |b| {
         let t = b.client(b.serve(10_000, 100, TcpServerConfig::default()), TcpClientConfig::default());
         let slow = b.call(&t, 8, 30);
@@ -169,7 +169,7 @@ fn replies_that_are_ready_overtake_those_that_wait() {
 }
 
 #[test]
-fn many_calls_are_in_flight_through_a_narrow_pipe_and_more_wait_their_turn() {
+fn calls_beyond_the_in_flight_limit_are_queued() {
     run(async |b| {
         let server = TcpServerConfig { max_in_flight: 3, max_queued: 100, ..TcpServerConfig::default() };
         let client = TcpClientConfig { max_in_flight: 10, ..TcpClientConfig::default() };
@@ -184,7 +184,7 @@ fn many_calls_are_in_flight_through_a_narrow_pipe_and_more_wait_their_turn() {
 }
 
 #[test]
-fn payloads_go_both_ways_by_reference_and_with_padding() {
+fn payloads_are_sent_by_reference_with_padding() {
     run(async |b| {
         let config = TcpServerConfig { max_record: 5 << 20, ..TcpServerConfig::default() };
         let t = b.client(b.serve(1 << 20, 100_000, config), TcpClientConfig::default());
@@ -215,7 +215,7 @@ fn memory_is_free_after_the_calls() {
 }
 
 #[test]
-fn the_server_closes_on_garbage_and_goes_on_with_others() {
+fn invalid_data_closes_only_its_connection() {
     run(async |b| {
         let streams: [(&str, Vec<u8>); 6] = [
             ("a fragment of 2^31-1", words(&[0x7fff_ffff])),
@@ -237,7 +237,7 @@ fn the_server_closes_on_garbage_and_goes_on_with_others() {
 }
 
 #[test]
-fn bad_calls_in_good_records_are_answered_and_the_connection_lives() {
+fn invalid_calls_in_valid_records_are_answered_and_keep_the_connection() {
     run(async |b| {
         let mut s = b.serve(10_000, 1000, TcpServerConfig::default());
         let dropped = record(&[7, 1, 0, 0, 0, 0]);
@@ -252,7 +252,7 @@ fn bad_calls_in_good_records_are_answered_and_the_connection_lives() {
 }
 
 #[test]
-fn calls_of_a_peer_that_went_are_run_to_their_end() {
+fn calls_of_a_disconnected_peer_are_completed() {
     run(async |b| {
         let mut s = b.serve(10_000, 1000, TcpServerConfig::default());
         for xid in 0..5 {
@@ -267,7 +267,7 @@ fn calls_of_a_peer_that_went_are_run_to_their_end() {
 }
 
 #[test]
-fn a_peer_that_ends_its_direction_still_gets_its_replies() {
+fn a_half_closed_peer_gets_its_replies() {
     run(async |b| {
         let mut s = b.serve(10_000, 1000, TcpServerConfig::default());
         write_all(&mut s, &record(&[1, 0, 2, 100_003, 3, 8, 0, 0, 0, 0, 10])).await;
@@ -278,7 +278,7 @@ fn a_peer_that_ends_its_direction_still_gets_its_replies() {
 }
 
 #[test]
-fn a_server_that_stops_answers_what_it_took_and_takes_no_more() {
+fn a_stopping_server_answers_calls_in_progress_only() {
     run(async |b| {
         let (stop, stopped) = futures::channel::oneshot::channel::<()>();
         let stopped = async move { _ = stopped.await };
@@ -292,7 +292,7 @@ fn a_server_that_stops_answers_what_it_took_and_takes_no_more() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_is_held_back_and_then_given_up() {
+fn a_peer_that_does_not_read_is_throttled_and_then_disconnected() {
     run(async |b| {
         let stall_timeout = Duration::from_millis(50);
         let connection = ConnectionConfig { stall_timeout, ..ConnectionConfig::default() };
@@ -314,9 +314,10 @@ fn a_peer_that_does_not_read_is_held_back_and_then_given_up() {
     });
 }
 
-/// Calls that came with one read lie in the server's memory: nothing that the peer does will wake it for them.
+/// Calls that were received with one read are buffered by the server, so no action of the peer wakes it for
+/// them.
 #[test]
-fn calls_held_back_by_replies_or_by_other_calls_are_taken_once_those_are_gone() {
+fn deferred_calls_start_when_replies_or_calls_complete() {
     run(async |b| {
         let one_reply = TcpServerConfig { max_queued: 1, ..TcpServerConfig::default() };
         let one_call = TcpServerConfig { max_in_flight: 1, ..TcpServerConfig::default() };
@@ -328,7 +329,7 @@ fn calls_held_back_by_replies_or_by_other_calls_are_taken_once_those_are_gone() 
             for n in 1..=5 {
                 let reply =
                     millrace_runtime::timeout(&*b.rt, Duration::from_secs(20), read_record(&mut s)).await;
-                let reply = reply.unwrap_or_else(|| panic!("{config:?}: call {n} is never answered"));
+                let reply = reply.unwrap_or_else(|| panic!("{config:?}: call {n} is not answered"));
                 assert_eq!(reply, words(&[n, 1, 0, 0, 0, 0, 2 * n]));
             }
         }
@@ -336,7 +337,7 @@ fn calls_held_back_by_replies_or_by_other_calls_are_taken_once_those_are_gone() 
 }
 
 #[test]
-fn a_peer_that_begins_a_call_and_does_not_end_it_is_given_up_and_an_idle_one_is_not() {
+fn a_peer_with_an_incomplete_call_is_disconnected_and_an_idle_one_is_kept() {
     run(async |b| {
         let stall_timeout = Duration::from_millis(50);
         let connection = ConnectionConfig { stall_timeout, ..ConnectionConfig::default() };
@@ -344,12 +345,12 @@ fn a_peer_that_begins_a_call_and_does_not_end_it_is_given_up_and_an_idle_one_is_
         let config = TcpServerConfig { connection, ..TcpServerConfig::default() };
         let mut idle = b.serve(1000, 1000, config.clone());
         let null = record(&[1, 0, 2, 100_003, 3, 0, 0, 0, 0, 0]);
-        for begun in [&words(&[0x8010_0000])[..], &null[..2], &null[..20]] {
+        for started in [&words(&[0x8010_0000])[..], &null[..2], &null[..20]] {
             let mut s = b.serve(1000, 1000, config.clone());
-            write_all(&mut s, begun).await;
+            write_all(&mut s, started).await;
             let end = read_some(&mut s, 100);
             let end = millrace_runtime::timeout(&*b.rt, Duration::from_secs(20), end).await;
-            assert_eq!(end.expect("the server waits for ever"), []);
+            assert_eq!(end.expect("the server waits indefinitely"), []);
         }
         assert_eq!(closed.of(CloseReason::Stalled), 3);
         b.settle(|| b.stats.open.load(Ordering::Relaxed) == 1).await;
@@ -363,7 +364,7 @@ fn unknown_xids_late_replies_and_calls_from_the_server_are_dropped() {
     run(async |b| {
         let (ours, mut theirs) = memory_stream(10_000, 1000);
         let t = b.client(ours, TcpClientConfig::default());
-        let lie = async {
+        let message = async {
             let call = read_record(&mut theirs).await;
             let xid = u32::from_be_bytes(call[..4].try_into().unwrap());
             let unknown = record(&[xid.wrapping_add(1), 1, 0, 0, 0, 0, 1]);
@@ -372,32 +373,32 @@ fn unknown_xids_late_replies_and_calls_from_the_server_are_dropped() {
             let twice = record(&[xid, 1, 0, 0, 0, 0, 3]);
             write_all(&mut theirs, &[unknown, callback, answer, twice].concat()).await;
         };
-        let (got, ()) = futures::join!(b.call(&t, 1, 9), lie);
+        let (got, ()) = futures::join!(b.call(&t, 1, 9), message);
         assert_eq!(got, Ok(2));
         assert_eq!(t.failure(), None);
     });
 }
 
 #[test]
-fn a_connection_that_is_closed_with_unanswered_calls_delivers_nothing_more() {
+fn closing_with_unanswered_calls_discards_unsent_data() {
     run(async |b| {
         let (ours, mut theirs) = memory_stream(10_000, 1000);
         let t = b.client(ours, TcpClientConfig::default());
         let call = t.submit(b.request(1, |e| e.put_u32(9)));
-        b.rt.sleep(Duration::from_millis(10)).await; // It is in the stream, and the server has not read it.
+        b.rt.sleep(Duration::from_millis(10)).await; // The call is in the stream and unread.
         t.close();
         assert!(matches!(call.await, Err(RpcError::Disconnected { .. })));
         b.rt.sleep(Duration::from_millis(10)).await;
         let late = read_some(&mut theirs, 100).await;
-        assert_eq!(late, [], "a call that its caller sends again elsewhere arrives late");
+        assert_eq!(late, [], "a call that its caller may send again is delivered late");
     });
 }
 
 #[test]
-fn a_lying_server_costs_the_call_or_the_connection() {
+fn invalid_server_messages_fail_the_call_or_the_connection() {
     run(async |b| {
-        // What the server sends (after the XID where there is one), and whether the connection survives it.
-        let lies: [(&[u32], bool); 6] = [
+        // The message of the server after the XID, if it has one, and whether the connection survives.
+        let invalid: [(&[u32], bool); 6] = [
             (&[0x8000_000c, 0, 1, 2], true),
             (&[0x8000_0010, 0, 1, 0, 0], true),
             (&[0x8000_0014, 0, 1, 0, 0, 401], true),
@@ -405,24 +406,24 @@ fn a_lying_server_costs_the_call_or_the_connection() {
             (&[0xffff_ffff, 0], false),
             (&[0; 64], false),
         ];
-        for (lie, lives) in lies {
+        for (message, survives) in invalid {
             let (ours, mut theirs) = memory_stream(10_000, 1000);
             let t = b.client(ours, TcpClientConfig::default());
             let lying = async {
                 let call = read_record(&mut theirs).await;
-                let mut bytes = words(lie);
-                if lives {
+                let mut bytes = words(message);
+                if survives {
                     bytes[4..8].copy_from_slice(&call[..4]);
                 }
                 write_all(&mut theirs, &bytes).await;
             };
             let (got, ()) = futures::join!(b.call(&t, 1, 9), lying);
             match got {
-                Err(RpcError::BadReply { .. }) => assert!(lives, "{lie:x?}"),
-                Err(RpcError::Disconnected { .. }) => assert!(!lives, "{lie:x?}"),
-                other => panic!("{lie:x?} gives {other:?}"),
+                Err(RpcError::BadReply { .. }) => assert!(survives, "{message:x?}"),
+                Err(RpcError::Disconnected { .. }) => assert!(!survives, "{message:x?}"),
+                other => panic!("{message:x?} gives {other:?}"),
             }
-            assert_eq!(t.failure().is_none(), lives);
+            assert_eq!(t.failure().is_none(), survives);
         }
     });
 }
@@ -434,7 +435,7 @@ fn a_lost_connection_fails_open_and_later_calls() {
         let t = b.client(ours, TcpClientConfig::default());
         let leave = async move {
             read_record(&mut theirs).await;
-            // The connection goes away in the middle of a reply.
+            // The connection is lost within a reply.
             write_all(&mut theirs, &words(&[0x8000_0100, 0])).await;
         };
         let (first, second, ()) = futures::join!(b.call(&t, 1, 1), b.call(&t, 1, 2), leave);
@@ -445,7 +446,7 @@ fn a_lost_connection_fails_open_and_later_calls() {
 }
 
 #[test]
-fn a_server_that_is_silent_costs_a_timeout_and_the_next_call_is_answered() {
+fn a_call_times_out_and_the_next_is_answered() {
     run(async |b| {
         let (ours, mut theirs) = memory_stream(10_000, 1000);
         let timeout = Duration::from_millis(30);
@@ -464,7 +465,7 @@ fn a_server_that_is_silent_costs_a_timeout_and_the_next_call_is_answered() {
 }
 
 #[test]
-fn a_cancelled_call_makes_room_for_the_next() {
+fn a_cancelled_call_frees_its_slot() {
     run(async |b| {
         let config = TcpClientConfig { max_in_flight: 1, max_open: 2, ..TcpClientConfig::default() };
         let t = b.client(b.serve(10_000, 1000, TcpServerConfig::default()), config);
@@ -482,7 +483,7 @@ fn a_cancelled_call_makes_room_for_the_next() {
 }
 
 #[test]
-fn a_call_with_an_xid_of_its_own_is_sent_with_it_once_at_a_time() {
+fn a_requested_xid_is_used_by_one_call_at_a_time() {
     run(async |b| {
         let (ours, mut theirs) = memory_stream(10_000, 1000);
         let t = b.client(ours, TcpClientConfig::default());
@@ -518,7 +519,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_segmentation_gives_every_call_its_own_reply(
+    fn every_call_gets_its_reply_with_any_segmentation(
         capacity in 1usize..5000, segment in 1usize..3000, calls in prop::collection::vec((0usize..4, 0u32..3, 0usize..4000), 1..30),
     ) {
         run(async |b| {
@@ -538,7 +539,7 @@ proptest! {
     }
 
     #[test]
-    fn the_server_survives_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..600), good in 0usize..44) {
+    fn the_server_survives_arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..600), good in 0usize..44) {
         run(async |b| {
             let mut s = b.serve(10_000, 100, TcpServerConfig::default());
             let call = record(&[7, 0, 2, 100_003, 3, 1, 0, 0, 0, 0]);
@@ -563,9 +564,9 @@ fn a_message_with_a_head_in_pieces_is_sent_whole() {
     });
 }
 
-// An executor of several threads runs whom a task wakes before the tasks that wait.
+// A multi-threaded executor runs a task that another task wakes before the waiting tasks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn calls_of_ready_tasks_leave_together() {
+async fn calls_of_ready_tasks_are_sent_together() {
     const CALLS: usize = 8;
     let b = Bench::new();
     let (ours, mut theirs) = memory_stream(10_000, 10_000);

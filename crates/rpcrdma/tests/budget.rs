@@ -240,14 +240,14 @@ fn unanswered_reads_hold_a_limited_share_of_memory_for_a_limited_time() {
         }
         honest.work().await;
         let stats = server.budget.stats();
-        let held = server.budget.held_by(client(1));
+        let held = server.budget.client_in_use(client(1));
         assert!(held > stats.shared / 4 && held < stats.shared * 9 / 10, "{held} of {stats:?}");
         assert!(stats.waiting > 0, "{stats:?}");
         assert!(server.arena.stats().in_use < MEMORY, "{:?}", server.arena.stats());
         let rounds = honest.work_for(300).await;
         assert!(rounds >= 15, "{rounds}");
         assert_eq!(server.stalled(), 8);
-        assert_eq!(server.budget.held_by(client(1)), 0);
+        assert_eq!(server.budget.client_in_use(client(1)), 0);
     });
 }
 
@@ -269,7 +269,7 @@ fn sinks_are_allocated_when_reads_start() {
         assert_eq!(server.stats.snapshot().reads, 2, "as many as the peer serves at once");
         let taken = server.arena.stats().in_use - before;
         assert!(taken <= 2 * (128 << 10) + (32 << 10), "{taken} bytes for two Reads of 100 KiB");
-        assert!(server.budget.held_by(client(1)) >= 4 * (300 << 10), "they are counted");
+        assert!(server.budget.client_in_use(client(1)) >= 4 * (300 << 10), "they are counted");
     });
 }
 
@@ -305,10 +305,10 @@ fn a_peer_that_answers_reads_byte_by_byte_is_disconnected() {
             );
         }
         honest.work_for(30).await;
-        assert!(server.budget.held_by(client(1)) > 4 * MIB);
+        assert!(server.budget.client_in_use(client(1)) > 4 * MIB);
         honest.work_for(120).await;
         assert_eq!(server.stalled(), 4);
-        assert_eq!(server.budget.held_by(client(1)), 0);
+        assert_eq!(server.budget.client_in_use(client(1)), 0);
     });
 }
 
@@ -355,14 +355,14 @@ fn slowly_received_replies_hold_a_limited_share_of_memory_for_a_limited_time() {
             }
             honest.work().await;
             let stats = server.budget.stats();
-            let held = server.budget.held_by(client(1));
+            let held = server.budget.client_in_use(client(1));
             assert!(held > stats.shared / 4 && held < stats.shared * 9 / 10, "{held} of {stats:?}");
             assert!(server.executed() < MEMORY / MIB, "{} calls of 320", server.executed());
             assert!(server.arena.stats().in_use < MEMORY, "{:?}", server.arena.stats());
             let rounds = honest.work_for(300).await;
             assert!(rounds >= 15, "{rounds}");
             assert_eq!(server.stalled(), 5);
-            assert_eq!(server.budget.held_by(client(1)), 0);
+            assert_eq!(server.budget.client_in_use(client(1)), 0);
         });
     }
 }

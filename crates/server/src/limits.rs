@@ -272,7 +272,7 @@ mod tests {
             let mut accounts: Vec<_> = (0..config.connections as u32)
                 .map(|n| {
                     let mut account = budget.open(IpAddr::from(n.to_be_bytes()).into()).unwrap();
-                    account.take_receives_anyway(5 * receive);
+                    account.take_receives_unconditionally(5 * receive);
                     (1..64).take_while(|_| account.take_receives(receive)).for_each(drop);
                     account
                 })

@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures::future::{Either, select};
-use millrace_oncrpc::serving::{Account, Budget, Full};
+use millrace_oncrpc::serving::{Account, AdmissionError, Budget};
 use millrace_rdma::{Listener, RejectReason};
 use millrace_runtime::{
     ByteStream, RuntimeExt, RuntimeRef, StreamListener,
@@ -34,10 +34,10 @@ pub(crate) struct Door {
 }
 
 /// Why a connection is refused, and what to change.
-fn refusal(full: Full) -> &'static str {
+fn refusal(full: AdmissionError) -> &'static str {
     match full {
-        Full::Server => "too many connections (limits.max_connections)",
-        Full::Client => "too many connections from its address (limits.max_connections_per_client)",
+        AdmissionError::Server => "too many connections (limits.max_connections)",
+        AdmissionError::Client => "too many connections from its address (limits.max_connections_per_client)",
     }
 }
 

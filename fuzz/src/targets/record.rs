@@ -84,7 +84,7 @@ fn read(mut stream: &[u8], max: usize, make: Make, mut split: Option<Random>) ->
                 assert!(taken > 0, "a reader that needs bytes has no space for them");
                 reader.advance(taken);
             }
-            Ok(Next::NeedRoom(bytes)) => {
+            Ok(Next::NeedAdmission(bytes)) => {
                 // Buffers have the sizes of the arena.
                 let most = max + max / 4 + 4096;
                 assert!(bytes <= most, "{bytes} bytes are requested for records of at most {max} bytes");

@@ -2,7 +2,7 @@
 
 use ::millrace_xdr::Decoder;
 use millrace_oncrpc::{
-    AcceptError, AuthStat, AuthSys, CallHeader, CallRefusal, Credential, ReplyHeader, ReplyStatus,
+    AcceptError, AuthStat, AuthSys, CallHeader, CallHeaderError, Credential, ReplyHeader, ReplyStatus,
     RpcMismatch, call_header, parse_reply,
 };
 
@@ -36,8 +36,8 @@ pub(super) mod call {
                     assert!(sys.machine.len() <= 255 && sys.gids.len() <= 16);
                 }
             }
-            Err(CallRefusal::NotRpc | CallRefusal::NotACall) => {}
-            Err(CallRefusal::RpcVersion { xid } | CallRefusal::Auth { xid, .. }) => {
+            Err(CallHeaderError::NotRpc | CallHeaderError::NotACall) => {}
+            Err(CallHeaderError::RpcVersion { xid } | CallHeaderError::Auth { xid, .. }) => {
                 assert_eq!(xid.to_be_bytes(), input[..4]);
             }
         }

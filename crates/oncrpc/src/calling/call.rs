@@ -1,4 +1,4 @@
-//! One call: what its caller and the connection's task share of it.
+//! The state that a caller and the connection's task share for one call.
 
 use std::{
     cell::RefCell,
@@ -14,37 +14,37 @@ use super::{
 };
 use crate::{Reply, Request, RpcError};
 
-/// Calls that a thread keeps for reuse, so that a call allocates nothing.
+/// Maximum number of calls that a thread retains for reuse, which avoids an allocation per call.
 const SPARE: usize = 128;
 
 thread_local! {
     static SPARES: RefCell<Vec<CallRef>> = const { RefCell::new(Vec::new()) };
 }
 
-enum State {
-    /// Submitted, not sent.
+enum CallStage {
+    /// Submitted, not yet sent.
     Unsent(Request),
-    /// Sent and not answered.
+    /// Sent, not yet answered.
     Sent,
-    /// Complete; its caller has not taken the result.
+    /// Complete; the caller has not received the result.
     Complete(Result<Reply, RpcError>),
-    /// Its caller has the result, or has dropped the call.
-    Over,
+    /// The caller received the result or dropped the call.
+    Finished,
 }
 
-struct Shared {
-    state: State,
+struct CallState {
+    state: CallStage,
     xid: Option<u32>,
     waker: Option<Waker>,
 }
 
-/// A call. The lock is between its caller and the connection's task; other callers never take it.
+/// A call. Only its caller and the connection's task contend for the lock.
 pub(super) struct Call {
     link: AtomicPtr<Self>,
-    shared: Mutex<Shared>,
+    shared: Mutex<CallState>,
 }
 
-/// Refers to a call.
+/// A reference to a call.
 pub(super) type CallRef = Arc<Call>;
 
 impl Linked for Call {
@@ -54,17 +54,17 @@ impl Linked for Call {
 }
 
 impl Call {
-    /// A call to be sent.
+    /// Creates a call to be sent.
     pub(super) fn unsent(request: Request) -> CallRef {
-        Self::in_state(State::Unsent(request))
+        Self::in_state(CallStage::Unsent(request))
     }
 
-    /// A call with a result.
+    /// Creates a call with a result.
     pub(super) fn complete(result: Result<Reply, RpcError>) -> CallRef {
-        Self::in_state(State::Complete(result))
+        Self::in_state(CallStage::Complete(result))
     }
 
-    fn in_state(state: State) -> CallRef {
+    fn in_state(state: CallStage) -> CallRef {
         if let Ok(Some(mut spare)) = SPARES.try_with(|s| s.borrow_mut().pop())
             && let Some(call) = CallRef::get_mut(&mut spare)
         {
@@ -74,16 +74,16 @@ impl Call {
             shared.waker = None;
             return spare;
         }
-        let shared = Shared { state, xid: None, waker: None };
+        let shared = CallState { state, xid: None, waker: None };
         CallRef::new(Self { link: AtomicPtr::new(null_mut()), shared: Mutex::new(shared) })
     }
 
-    /// Keeps the memory of a call that nobody else refers to.
+    /// Retains the memory of a call without other references.
     pub(super) fn recycle(mut call: CallRef) {
         if CallRef::get_mut(&mut call).is_none() {
             return;
         }
-        // A thread that ends has no spares any more.
+        // The thread-local storage of an ending thread is gone.
         let _ = SPARES.try_with(|spares| {
             let mut spares = spares.borrow_mut();
             if spares.len() < SPARE {
@@ -92,43 +92,43 @@ impl Call {
         });
     }
 
-    /// The XID that the request of an unsent call asks for, if any; `None` for a call that its caller has dropped.
-    pub(super) fn given_xid(&self) -> Option<Option<u32>> {
+    /// The XID that an unsent call requests, if any; `None` if the caller dropped the call.
+    pub(super) fn requested_xid(&self) -> Option<Option<u32>> {
         match &self.shared.lock().state {
-            State::Unsent(request) => Some(request.xid),
+            CallStage::Unsent(request) => Some(request.xid),
             _ => None,
         }
     }
 
-    /// Takes the request of a call that is about to be sent with this XID. `None` when the caller has dropped it.
+    /// Takes the request of a call to be sent with this XID. `None` if the caller dropped the call.
     pub(super) fn start(&self, xid: u32) -> Option<Request> {
         let mut shared = self.shared.lock();
-        if !matches!(shared.state, State::Unsent(_)) {
+        if !matches!(shared.state, CallStage::Unsent(_)) {
             return None;
         }
         shared.xid = Some(xid);
-        match std::mem::replace(&mut shared.state, State::Sent) {
-            State::Unsent(request) => Some(request),
+        match std::mem::replace(&mut shared.state, CallStage::Sent) {
+            CallStage::Unsent(request) => Some(request),
             _ => None,
         }
     }
 
-    /// Whether its caller has dropped the call, and the XID if it was sent.
+    /// Whether the caller dropped the call, and its XID if it was sent.
     pub(super) fn cancelled(&self) -> Option<Option<u32>> {
         let shared = self.shared.lock();
-        matches!(shared.state, State::Over).then_some(shared.xid)
+        matches!(shared.state, CallStage::Finished).then_some(shared.xid)
     }
 
-    /// Whether the call is to be sent still.
+    /// Whether the call is still to be sent.
     pub(super) fn is_unsent(&self) -> bool {
-        matches!(self.shared.lock().state, State::Unsent(_))
+        matches!(self.shared.lock().state, CallStage::Unsent(_))
     }
 
-    /// The result, once, and the XID of a call that was sent.
+    /// The result, which is returned once, and the XID if the call was sent.
     pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<(Result<Reply, RpcError>, Option<u32>)> {
         let mut shared = self.shared.lock();
-        if matches!(shared.state, State::Complete(_))
-            && let State::Complete(result) = std::mem::replace(&mut shared.state, State::Over)
+        if matches!(shared.state, CallStage::Complete(_))
+            && let CallStage::Complete(result) = std::mem::replace(&mut shared.state, CallStage::Finished)
         {
             return Poll::Ready((result, shared.xid));
         }
@@ -139,31 +139,31 @@ impl Call {
         Poll::Pending
     }
 
-    /// Drops the call for its caller; whether it was sent and not answered.
+    /// Cancels the call for its caller. Returns whether the call was sent and not answered.
     pub(super) fn cancel(&self) -> bool {
         let mut shared = self.shared.lock();
         shared.waker = None;
-        let state = std::mem::replace(&mut shared.state, State::Over);
+        let state = std::mem::replace(&mut shared.state, CallStage::Finished);
         drop(shared);
-        // A request or a result is dropped outside the lock.
-        matches!(state, State::Sent)
+        // The request or result is dropped outside the lock.
+        matches!(state, CallStage::Sent)
     }
 }
 
-/// The connection's side of a call that is not complete.
+/// The connection's reference to an incomplete call.
 pub struct Waiter(pub(super) CallRef);
 
 impl Waiter {
     /// Completes the call and wakes its caller.
     pub fn complete(self, result: Result<Reply, RpcError>) {
         let mut shared = self.0.shared.lock();
-        if matches!(shared.state, State::Over) {
+        if matches!(shared.state, CallStage::Finished) {
             return;
         }
-        shared.state = State::Complete(result);
+        shared.state = CallStage::Complete(result);
         let waker = shared.waker.take();
         drop(shared);
-        // The caller reuses the call's memory if it is the last that refers to it.
+        // The caller reuses the call's memory if it holds the last reference.
         drop(self);
         if let Some(w) = waker {
             w.wake();

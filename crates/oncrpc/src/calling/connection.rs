@@ -1,4 +1,4 @@
-//! What callers hold of a connection, and the task that owns it.
+//! The callers' handle of a connection, and the task that owns the connection.
 
 use std::{
     sync::Arc,
@@ -11,32 +11,32 @@ use parking_lot::Mutex;
 use super::{pending::PendingCall, submissions::Submissions};
 use crate::{Request, RpcError};
 
-/// What a transport adds to a client's connection. The connection's task polls it.
+/// The transport-specific part of a client's connection. The connection's task polls it.
 pub trait ConnectionDriver: Send + 'static {
-    /// Does what can be done now; `Ready` when the connection is down and its calls have failed.
+    /// Processes available work. `Ready` when the connection is down and its calls have failed.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Sends what was submitted, as far as that is possible at once; `cx` wakes the connection's task. A caller that
-    /// submits to an idle connection calls it, which saves the way through the task.
+    /// Sends submitted calls as far as possible without waiting; `cx` wakes the connection's task. A caller
+    /// that submits to an idle connection calls it, which avoids a switch to the task.
     fn send_now(&mut self, cx: &mut Context<'_>);
 
-    /// Whether another call could be sent now.
+    /// Whether another call can be sent now.
     fn may_send(&self) -> bool;
 
-    /// The runtime has dropped the task: ends the connection and fails its calls.
+    /// Ends the connection and fails its calls, because the runtime dropped the task.
     fn end(&mut self);
 }
 
 struct Shared<D> {
     submissions: Arc<Submissions>,
-    /// Taken by the task, and by a caller that finds the connection idle and the lock free.
-    driver: Mutex<Driven<D>>,
+    /// Locked by the task, and by a caller that finds the connection idle and the lock free.
+    driver: Mutex<DriverSlot<D>>,
 }
 
-struct Driven<D> {
-    /// `None` once the connection is down: its socket or queue pair is released then.
+struct DriverSlot<D> {
+    /// `None` when the connection is down, which releases its socket or queue pair.
     driver: Option<D>,
-    /// Wakes the task.
+    /// Waker of the task.
     task: Option<Waker>,
 }
 
@@ -46,24 +46,24 @@ pub struct Connection<D: ConnectionDriver>(Arc<Shared<D>>);
 impl<D: ConnectionDriver> Connection<D> {
     /// Spawns the task of a connection on `rt`; `name` is for diagnostics.
     pub fn start(rt: &RuntimeRef, name: &'static str, submissions: Arc<Submissions>, driver: D) -> Self {
-        let driver = Mutex::new(Driven { driver: Some(driver), task: None });
+        let driver = Mutex::new(DriverSlot { driver: Some(driver), task: None });
         let shared = Arc::new(Shared { submissions, driver });
         rt.spawn(name, Box::pin(Task(Arc::clone(&shared)).run()));
         Self(shared)
     }
 
-    /// Submits a call. It fails at once if the connection is down.
+    /// Submits a call, which fails immediately if the connection is down.
     pub fn submit(&self, request: Request) -> PendingCall {
         let Shared { submissions, driver } = &*self.0;
         let (pending, first) = PendingCall::submit(request, submissions);
         if !first {
             return pending;
         }
-        // An idle connection sends at once, from here. A busy one leaves it to the task, whose one wake-up serves all
-        // that is submitted meanwhile.
+        // On an idle connection the caller sends the call itself. On a busy one the task sends it; one
+        // wake-up serves all calls that are submitted in the meantime.
         if submissions.is_idle()
-            && let Some(mut driven) = driver.try_lock()
-            && let Driven { driver: Some(driver), task: Some(task) } = &mut *driven
+            && let Some(mut slot) = driver.try_lock()
+            && let DriverSlot { driver: Some(driver), task: Some(task) } = &mut *slot
         {
             driver.send_now(&mut Context::from_waker(task));
         } else {
@@ -72,12 +72,12 @@ impl<D: ConnectionDriver> Connection<D> {
         pending
     }
 
-    /// Why the connection cannot be used, if it cannot.
+    /// The reason why the connection is unusable, if it is.
     pub fn failure(&self) -> Option<RpcError> {
         self.0.submissions.failure()
     }
 
-    /// Calls that their callers dropped before they were complete.
+    /// Number of calls that were dropped by their callers before completion.
     pub fn cancelled(&self) -> u64 {
         self.0.submissions.cancelled_calls()
     }
@@ -87,9 +87,9 @@ impl<D: ConnectionDriver> Connection<D> {
         self.0.submissions.close();
     }
 
-    /// Looks at the driver, for statistics; `None` once the connection is down.
-    pub fn inspect<R>(&self, look: impl FnOnce(&D) -> R) -> Option<R> {
-        self.0.driver.lock().driver.as_ref().map(look)
+    /// Inspects the driver, for statistics; `None` after the connection is down.
+    pub fn inspect<R>(&self, f: impl FnOnce(&D) -> R) -> Option<R> {
+        self.0.driver.lock().driver.as_ref().map(f)
     }
 }
 
@@ -99,7 +99,7 @@ impl<D: ConnectionDriver> Drop for Connection<D> {
     }
 }
 
-/// The connection's task. When its runtime drops it, the connection ends.
+/// The connection's task. If the runtime drops it, the connection ends.
 struct Task<D: ConnectionDriver>(Arc<Shared<D>>);
 
 impl<D: ConnectionDriver> Task<D> {
@@ -110,7 +110,7 @@ impl<D: ConnectionDriver> Task<D> {
     }
 }
 
-impl<D: ConnectionDriver> Driven<D> {
+impl<D: ConnectionDriver> DriverSlot<D> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.task {
             Some(w) => w.clone_from(cx.waker()),

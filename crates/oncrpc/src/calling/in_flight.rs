@@ -1,4 +1,4 @@
-//! The calls of one connection, as its task sees them: unsent ones in order, and those in flight by XID.
+//! The calls of one connection in its task: unsent calls in order, and calls in flight by XID.
 
 use std::{
     collections::VecDeque,
@@ -15,41 +15,42 @@ use super::{
 };
 use crate::{Request, RpcError};
 
-/// Slots to which the table grows at most when two XIDs collide; a call with a given XID is refused beyond.
+/// Maximum number of slots. The table grows up to this size when two XIDs collide; then calls with a
+/// requested XID are rejected.
 const MAX_SLOTS: usize = 1 << 21;
 
-/// A call that is about to be sent.
+/// A call to be sent.
 pub struct Outgoing {
-    /// The XID to send it with.
+    /// XID of the call.
     pub xid: u32,
-    /// When it times out.
+    /// Time at which the call times out.
     pub deadline: Instant,
     waiter: Waiter,
 }
 
 impl Outgoing {
-    /// Completes the call, which cannot be sent.
-    pub fn refuse(self, why: RpcError) {
+    /// Completes a call that cannot be sent.
+    pub fn reject(self, why: RpcError) {
         self.waiter.complete(Err(why));
     }
 }
 
 /// A call that was sent and not answered.
 pub struct InFlight<T> {
-    /// Its XID.
+    /// XID of the call.
     pub xid: u32,
-    /// `None` after the caller has cancelled the call or it has timed out: the reply may still come.
+    /// `None` after the caller cancelled the call or it timed out; the reply may still arrive.
     pub waiter: Option<Waiter>,
-    /// When it times out; `None` once that has passed.
+    /// Time at which the call times out; `None` after that time.
     pub deadline: Option<Instant>,
-    /// What the transport keeps for it.
+    /// State of the call in the transport.
     pub state: T,
 }
 
 impl<T> InFlight<T> {
-    /// Completes the call, if its caller still waits.
+    /// Completes the call, unless it was cancelled or timed out.
     pub fn complete(self, result: Result<crate::Reply, RpcError>) {
-        // What the transport keeps goes first: the caller's memory may be exposed by it.
+        // Dropped first, because the state may expose the caller's memory.
         drop(self.state);
         if let Some(waiter) = self.waiter {
             waiter.complete(result);
@@ -57,12 +58,12 @@ impl<T> InFlight<T> {
     }
 }
 
-/// The calls of one connection; `T` is what the transport keeps for a call in flight. It allocates only when more calls are
-/// open than ever before.
+/// The calls of one connection; `T` is the transport's state of a call in flight. Allocates only when the
+/// number of open calls exceeds its previous maximum.
 ///
-/// XIDs count up from a random one, so that a new connection does not repeat those of the last one, which the server may
-/// remember. The low bits of an XID are the call's slot in the table; an XID whose slot is taken (by a call that
-/// waits longer than the others) is skipped, so neither search nor hashing is needed.
+/// XIDs count up from a random number, so that a new connection does not repeat those of its predecessor,
+/// which the server may have cached. The low bits of an XID are the call's slot in the table. An XID whose
+/// slot is in use (by a slow call) is skipped, so lookups need neither search nor hashing.
 pub struct Calls<T> {
     submissions: Arc<Submissions>,
     rt: RuntimeRef,
@@ -70,17 +71,18 @@ pub struct Calls<T> {
     slots: Box<[Option<InFlight<T>>]>,
     in_flight: usize,
     next_xid: u32,
-    /// Calls whose callers dropped them after they were sent.
+    /// XIDs of calls that were dropped by their callers after they were sent.
     cancelled: VecDeque<u32>,
     max_open: usize,
     timeout: Duration,
-    /// Runs to the deadline of the call that was the oldest when it was set. It is left to run when that call is
-    /// answered, so that a timer is made once in a timeout and not once in a call.
+    /// Expires at the deadline of the oldest call when the timer was set. It is not reset when that call
+    /// completes, so that one timer is created per timeout instead of per call.
     timer: Option<Sleep>,
 }
 
 impl<T> Calls<T> {
-    /// An empty table for at most `max_open` calls (1 to 2^20), each of which may take `timeout` from its submission.
+    /// Creates an empty table for at most `max_open` calls (1 to 2^20) with a time limit of `timeout` from
+    /// submission.
     pub fn new(submissions: Arc<Submissions>, rt: RuntimeRef, max_open: usize, timeout: Duration) -> Self {
         Self {
             submissions,
@@ -96,28 +98,29 @@ impl<T> Calls<T> {
         }
     }
 
-    /// The connection's submissions.
+    /// Submissions of the connection.
     pub fn submissions(&self) -> &Arc<Submissions> {
         &self.submissions
     }
 
-    /// Calls sent and not answered, cancelled and timed out ones included until they are [removed](Self::remove).
+    /// Number of calls sent and not answered, including cancelled and timed out ones until they are
+    /// [removed](Self::remove).
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Calls that wait to be sent.
+    /// Number of calls that wait to be sent.
     pub fn unsent(&self) -> usize {
         self.unsent.len()
     }
 
-    /// Has the task woken for later submissions, and takes those there are.
+    /// Registers the task for later submissions, and takes the present ones.
     pub fn poll_submissions(&mut self, cx: &Context<'_>) {
         self.submissions.register(cx);
         self.take_submissions();
     }
 
-    /// Takes what was submitted; the task is woken for later submissions as before.
+    /// Takes submitted calls without registering the task.
     pub fn take_submissions(&mut self) {
         let mut submitted = self.submissions.take().peekable();
         if submitted.peek().is_none() {
@@ -127,7 +130,7 @@ impl<T> Calls<T> {
         for call in submitted {
             if let Some(sent_with) = call.cancelled() {
                 self.cancelled.extend(sent_with);
-            } else if self.has_room() {
+            } else if self.is_below_limit() {
                 self.unsent.push_back((call, deadline));
             } else {
                 let max = self.max_open;
@@ -138,16 +141,16 @@ impl<T> Calls<T> {
         }
     }
 
-    fn has_room(&mut self) -> bool {
+    fn is_below_limit(&mut self) -> bool {
         if self.in_flight + self.unsent.len() >= self.max_open {
             self.unsent.retain(|(call, _)| call.is_unsent());
         }
         self.in_flight + self.unsent.len() < self.max_open
     }
 
-    /// Tells callers whether they may send a call themselves, without the task.
+    /// Publishes whether callers may send a call themselves, without the task.
     pub fn publish_idle(&self) {
-        // Without a timer the task must run, to set one.
+        // Without a timer the task must run in order to set one.
         let idle = self.in_flight == 0 && self.unsent.is_empty() && self.timer.is_some();
         self.submissions.set_idle(idle);
     }
@@ -155,8 +158,8 @@ impl<T> Calls<T> {
     /// The next call to be sent, and its request. It counts as in flight after [`Self::sent`].
     pub fn next_unsent(&mut self) -> Option<(Outgoing, Request)> {
         while let Some((call, deadline)) = self.unsent.pop_front() {
-            let Some(given) = call.given_xid() else { continue };
-            match self.choose_xid(given) {
+            let Some(requested) = call.requested_xid() else { continue };
+            match self.choose_xid(requested) {
                 Ok(xid) => {
                     if let Some(request) = call.start(xid) {
                         return Some((Outgoing { xid, deadline, waiter: Waiter(call) }, request));
@@ -168,12 +171,12 @@ impl<T> Calls<T> {
         None
     }
 
-    fn choose_xid(&mut self, given: Option<u32>) -> Result<u32, RpcError> {
+    fn choose_xid(&mut self, requested: Option<u32>) -> Result<u32, RpcError> {
         if 2 * self.in_flight >= self.slots.len() {
             self.grow();
         }
-        let Some(xid) = given else {
-            // Half of the slots are free: this ends.
+        let Some(xid) = requested else {
+            // Terminates, because half of the slots are free.
             while self.slots[self.slot(self.next_xid)].is_some() {
                 self.next_xid = self.next_xid.wrapping_add(1);
             }
@@ -181,7 +184,7 @@ impl<T> Calls<T> {
             self.next_xid = xid.wrapping_add(1);
             return Ok(xid);
         };
-        // Growing separates a given XID from that of another call in its slot.
+        // Growing the table separates the requested XID from another one in its slot.
         while let Some(other) = &self.slots[self.slot(xid)] {
             if other.xid == xid || self.slots.len() >= MAX_SLOTS {
                 return Err(RpcError::Local(format!(
@@ -195,7 +198,7 @@ impl<T> Calls<T> {
 
     fn grow(&mut self) {
         let larger = empty(self.slots.len() * 2);
-        // XIDs that differ in their low bits differ in one bit more too: no two collide.
+        // XIDs with different low bits keep different slots.
         for call in std::mem::replace(&mut self.slots, larger).into_iter().flatten() {
             let at = self.slot(call.xid);
             self.slots[at] = Some(call);
@@ -206,13 +209,13 @@ impl<T> Calls<T> {
         xid as usize & (self.slots.len() - 1)
     }
 
-    /// Enters a call that was sent.
+    /// Adds a call that was sent.
     pub fn sent(&mut self, call: Outgoing, state: T) {
         let Outgoing { xid, deadline, waiter } = call;
         self.insert(InFlight { xid, waiter: Some(waiter), deadline: Some(deadline), state });
     }
 
-    /// Enters a call that was [removed](Self::remove) again.
+    /// Adds a call that was [removed](Self::remove).
     pub fn insert(&mut self, call: InFlight<T>) {
         let at = self.slot(call.xid);
         let before = self.slots[at].replace(call);
@@ -226,7 +229,7 @@ impl<T> Calls<T> {
         self.slots[at].as_mut().filter(|c| c.xid == xid)
     }
 
-    /// Takes the call in flight with this XID.
+    /// Removes the call in flight with this XID.
     pub fn remove(&mut self, xid: u32) -> Option<InFlight<T>> {
         let at = self.slot(xid);
         let call = self.slots[at].take_if(|c| c.xid == xid)?;
@@ -234,15 +237,16 @@ impl<T> Calls<T> {
         Some(call)
     }
 
-    /// The calls in flight, in no order.
+    /// The calls in flight in arbitrary order.
     pub fn all(&self) -> impl Iterator<Item = &InFlight<T>> {
         self.slots.iter().flatten()
     }
 
-    /// A call in flight that its caller has dropped; it has no waiter any more. Each comes once.
+    /// The XID of a call in flight that its caller dropped and that now has no waiter. Each call is returned
+    /// once.
     pub fn next_cancelled(&mut self) -> Option<u32> {
         while let Some(xid) = self.cancelled.pop_front() {
-            // Its reply may have come meanwhile, and its XID have been used again.
+            // Its reply may have arrived in the meantime, and its XID may be in use again.
             if let Some(call) = self.get_mut(xid)
                 && call.waiter.take_if(|w| w.0.cancelled().is_some()).is_some()
             {
@@ -252,8 +256,8 @@ impl<T> Calls<T> {
         None
     }
 
-    /// A call in flight whose time is up: the transport completes it with [`Self::timed_out`]. Unsent calls are completed
-    /// here. Pending: the task is woken when the next deadline comes; also when there is no call.
+    /// The XID of a call in flight that timed out, which the transport completes with [`Self::timed_out`].
+    /// Unsent calls are completed here. Pending if there is none; the task is woken at the next deadline.
     pub fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<u32> {
         loop {
             if self.timer.is_none() {
@@ -276,7 +280,7 @@ impl<T> Calls<T> {
 
     fn first_deadline(&self) -> Option<Instant> {
         let in_flight = self.slots.iter().flatten().filter_map(|c| c.deadline).min();
-        // Each unsent call has the same timeout as those before it.
+        // All calls have the same timeout, so the first unsent call has the earliest deadline.
         let unsent = self.unsent.front().map(|(_, deadline)| *deadline);
         [in_flight, unsent].into_iter().flatten().min()
     }
@@ -287,13 +291,13 @@ impl<T> Calls<T> {
         }
     }
 
-    /// The error of a call whose time is up.
+    /// The error of a call that timed out.
     pub fn timed_out(&self) -> RpcError {
         RpcError::TimedOut { peer: self.submissions.peer().to_owned(), after: self.timeout }
     }
 
-    /// Ends the connection: calls in flight, unsent and later ones fail. The first reason stays. What the transport keeps
-    /// for a call is dropped before its caller is woken.
+    /// Ends the connection: all calls in flight, unsent and later ones fail with the first reason. The
+    /// transport's state of a call is dropped before its caller is woken.
     pub fn end(&mut self, reason: impl ToString) {
         let submitted = self.submissions.end(self.submissions.disconnected(reason));
         self.timer = None;
@@ -341,7 +345,7 @@ mod tests {
             PendingCall::submit(request, &self.submissions).0
         }
 
-        /// Sends the next call; its XID.
+        /// Sends the next call and returns its XID.
         fn send(&mut self, state: u32) -> Option<u32> {
             self.calls.take_submissions();
             let (call, _) = self.calls.next_unsent()?;
@@ -356,7 +360,7 @@ mod tests {
         }
     }
 
-    /// Stands for the reply to the call `xid`.
+    /// Represents the reply to the call `xid`.
     fn answer(xid: u32) -> RpcError {
         RpcError::Local(xid.to_string())
     }
@@ -376,7 +380,7 @@ mod tests {
             let xid = t.send(round).unwrap();
             assert_eq!(t.calls.get_mut(xid).map(|c| c.state), Some(round));
             assert!(t.answer(xid));
-            assert!(!t.answer(xid), "a second reply finds nothing");
+            assert!(!t.answer(xid), "a second reply has no call");
             assert_eq!(error(call), Some(answer(xid)));
         }
         let open: Vec<_> = (0..39).map(|_| t.submit(None)).collect();
@@ -388,12 +392,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_given_xid_is_used_unless_a_call_in_flight_has_it() {
+    async fn a_requested_xid_is_used_unless_a_call_in_flight_has_it() {
         let mut t = Table::new(1000);
         t.calls.next_xid = 0;
         let _first = t.submit(None);
         assert_eq!(t.send(0), Some(0));
-        // It collides with the slot of the first until the table has grown.
+        // It collides with the first call's slot until the table grows.
         let _given = t.submit(Some(16));
         assert_eq!(t.send(1), Some(16));
         let again = t.submit(Some(16));
@@ -410,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cancelled_call_is_not_sent_or_leaves_its_xid_to_the_transport() {
+    async fn cancelled_calls_are_not_sent_or_are_reported_by_xid() {
         let mut t = Table::new(2);
         drop(t.submit(None));
         assert_eq!(t.send(0), None);
@@ -423,7 +427,8 @@ mod tests {
         assert_eq!((t.calls.next_cancelled(), t.calls.next_cancelled()), (Some(xid), None));
         assert!(t.calls.get_mut(xid).unwrap().waiter.is_none());
         assert!(t.answer(xid));
-        // The reply of another was in the task's hands when its caller dropped it; a third has its XID.
+        // The task processes the reply of a call while its caller drops the call; then another call uses its
+        // XID.
         drop((t.submit(Some(5)), t.submit(None)));
         let call = t.submit(Some(9));
         assert_eq!(t.send(2), Some(9));
@@ -435,7 +440,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn calls_time_out_sent_or_not() {
+    async fn sent_and_unsent_calls_time_out() {
         let mut t = Table::new(10);
         let (sent, unsent) = (t.submit(None), t.submit(None));
         let xid = t.send(0).unwrap();
@@ -443,13 +448,13 @@ mod tests {
         assert_eq!(expired, xid);
         assert_eq!(error(unsent), Some(t.calls.timed_out()));
         let mut cx = Context::from_waker(noop_waker_ref());
-        assert!(t.calls.poll_expired(&mut cx).is_pending(), "each call comes once");
+        assert!(t.calls.poll_expired(&mut cx).is_pending(), "each call is returned once");
         t.calls.remove(xid).unwrap().complete(Err(answer(xid)));
         assert_eq!(error(sent), Some(answer(xid)));
     }
 
     #[tokio::test]
-    async fn the_end_fails_calls_in_flight_unsent_submitted_and_later() {
+    async fn end_fails_all_present_and_later_calls() {
         let mut t = Table::new(10);
         let (sent, unsent) = (t.submit(None), t.submit(None));
         t.send(0).unwrap();
@@ -463,9 +468,10 @@ mod tests {
         assert_eq!(t.submissions.failure(), failure);
     }
 
-    /// Callers on several threads submit, and some cancel, while the task answers and then ends the connection.
+    /// Callers on several threads submit and cancel calls while the task answers and then ends the
+    /// connection.
     #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-    async fn each_call_completes_once_with_its_own_answer_or_the_failure() {
+    async fn each_call_completes_once_with_its_reply_or_the_failure() {
         const CALLERS: u32 = 8;
         let mut t = Table::new(1 << 16);
         let callers = (0..CALLERS).map(|caller| {

@@ -1,8 +1,8 @@
-//! The client's end of a connection, the same for TCP and RDMA: submission, XIDs, deadlines, cancellation, close.
+//! The client's end of a connection, for TCP and RDMA: submission, XIDs, deadlines, cancellation, close.
 //!
-//! One task owns a connection. Callers submit calls through a lock-free [`queue`]; the task sends them, matches replies
-//! by XID and completes each [`call`], whose state only its caller and the task share. What a transport adds (framing,
-//! chunks, credits) is its [`ConnectionDriver`], which keeps its calls in [`Calls`].
+//! One task owns a connection. Callers submit calls through a lock-free [`queue`]; the task sends them,
+//! matches replies by XID and completes each [`call`]. The transport-specific part (framing, chunks, credits)
+//! is a [`ConnectionDriver`], which keeps its calls in [`Calls`].
 
 mod call;
 mod connection;

@@ -1,4 +1,4 @@
-//! A call as its caller holds it.
+//! The caller's handle of a call.
 
 use std::{
     future::Future,
@@ -13,16 +13,17 @@ use super::{
 };
 use crate::{Reply, Request, RpcError};
 
-/// A submitted call, as a future that allocates nothing. Dropping it cancels the call.
+/// A submitted call as a future without allocation. Dropping it cancels the call.
 pub struct PendingCall {
     call: Option<CallRef>,
-    /// Those of its connection; `None` for a call that was complete from the beginning.
+    /// Submissions of the connection; `None` for a call that was created complete.
     submissions: Option<Arc<Submissions>>,
     xid: Option<u32>,
 }
 
 impl PendingCall {
-    /// Submits a call; whether the connection's task must be woken for it. The call fails if the connection is down.
+    /// Submits a call. Returns whether the connection's task must be woken. The call fails if the connection
+    /// is down.
     pub(super) fn submit(request: Request, submissions: &Arc<Submissions>) -> (Self, bool) {
         if let Some(e) = submissions.failure() {
             return (Self::complete(None, Err(e)), false);
@@ -36,13 +37,13 @@ impl PendingCall {
         }
     }
 
-    /// A call that is complete: one that was refused, or that a test answers.
+    /// A complete call, for example one that was rejected or that a test answers.
     pub fn complete(xid: Option<u32>, result: Result<Reply, RpcError>) -> Self {
         Self { call: Some(Call::complete(result)), submissions: None, xid }
     }
 
-    /// The XID with which the call was sent. `None` while that is not known to the caller, that is before the future has
-    /// completed, and for a call that was not sent.
+    /// The XID with which the call was sent. `None` before the future completes, and for a call that was not
+    /// sent.
     pub fn xid(&self) -> Option<u32> {
         self.xid
     }
@@ -53,7 +54,7 @@ impl Future for PendingCall {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(call) = &self.call else {
-            return Poll::Ready(Err(RpcError::Local("the result of this call was taken already".into())));
+            return Poll::Ready(Err(RpcError::Local("the result of this call was already taken".into())));
         };
         let Poll::Ready((result, xid)) = call.poll(cx) else { return Poll::Pending };
         self.xid = self.xid.or(xid);

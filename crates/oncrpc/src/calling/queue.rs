@@ -1,6 +1,6 @@
-//! A lock-free queue from many submitters to one consumer, linked through the values.
+//! A lock-free multi-producer, single-consumer queue, linked through its values.
 
-#![allow(unsafe_code)] // Reference counts that the list of values owns.
+#![allow(unsafe_code)] // The list owns references to its values as raw pointers.
 
 use std::ptr::{null_mut, without_provenance_mut};
 
@@ -8,17 +8,18 @@ use super::sync::{Arc, AtomicPtr, Ordering};
 
 /// A value that can be in one [`Queue`] at a time.
 pub(super) trait Linked: Sized {
-    /// The link to the value that was pushed before; used by the queue alone.
+    /// The link to the previously pushed value; for the queue only.
     fn link(&self) -> &AtomicPtr<Self>;
 }
 
-/// The queue: a stack of links, which the consumer takes as a whole and reverses.
+/// The queue: a linked stack, which the consumer takes as a whole and reverses.
 pub(super) struct Queue<T: Linked> {
-    /// The value pushed last; null if there is none, [`closed`] after [`Queue::close`].
+    /// The most recently pushed value; null if the queue is empty, [`closed`] after [`Queue::close`].
     newest: AtomicPtr<T>,
 }
 
-/// The address that stands for a closed queue; no value has it, for a value with a link is aligned to more than 1.
+/// The address that marks a closed queue. No value has it, because values with a link are aligned to more
+/// than 1.
 fn closed<T>() -> *mut T {
     without_provenance_mut(1)
 }
@@ -28,28 +29,28 @@ impl<T: Linked> Queue<T> {
         Self { newest: AtomicPtr::new(null_mut()) }
     }
 
-    /// Whether no value waits to be taken. A push at the same time may be missed.
+    /// Whether the queue is empty. Concurrent pushes may be missed.
     pub(super) fn is_empty(&self) -> bool {
         let newest = self.newest.load(Ordering::Relaxed);
         newest.is_null() || newest == closed()
     }
 
-    /// Adds a value, which must not be in a queue; whether the queue was empty before, so that the consumer must be
-    /// woken.
+    /// Pushes a value, which must not be in a queue. Returns whether the queue was empty, so that the
+    /// consumer must be woken.
     ///
     /// # Errors
-    /// The value, when the queue is closed.
+    /// The value, if the queue is closed.
     pub(super) fn push(&self, value: Arc<T>) -> Result<bool, Arc<T>> {
         let value = Arc::into_raw(value).cast_mut();
         let mut newest = self.newest.load(Ordering::Relaxed);
         loop {
             if newest == closed() {
-                // SAFETY: from `into_raw` above; the queue has not taken it.
+                // SAFETY: the pointer is from `into_raw` above; the queue has not taken ownership.
                 return Err(unsafe { Arc::from_raw(value) });
             }
-            // SAFETY: the reference taken by `into_raw` keeps the value alive.
+            // SAFETY: the reference from `into_raw` keeps the value alive.
             unsafe { &*value }.link().store(newest, Ordering::Relaxed);
-            // Release: the consumer sees the link and the value.
+            // Release: the consumer observes the link and the value.
             match self.newest.compare_exchange_weak(newest, value, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return Ok(newest.is_null()),
                 Err(now) => newest = now,
@@ -57,18 +58,19 @@ impl<T: Linked> Queue<T> {
         }
     }
 
-    /// Takes all values, the oldest first. Only the consumer calls this.
-    pub(super) fn take(&self) -> Taken<T> {
+    /// Takes all values, oldest first. For the consumer only.
+    pub(super) fn take(&self) -> Drain<T> {
         if self.is_empty() {
-            return Taken { oldest: null_mut() };
+            return Drain { oldest: null_mut() };
         }
-        // Each push is a read-modify-write, so this acquires from all of them. Nobody else closes the queue.
-        Taken::reversed(self.newest.swap(null_mut(), Ordering::Acquire))
+        // Each push is a read-modify-write, so this acquires from all of them. Only the consumer closes the
+        // queue.
+        Drain::reversed(self.newest.swap(null_mut(), Ordering::Acquire))
     }
 
-    /// Refuses later pushes, and takes all values. Only the consumer calls this.
-    pub(super) fn close(&self) -> Taken<T> {
-        Taken::reversed(self.newest.swap(closed(), Ordering::AcqRel))
+    /// Rejects later pushes and takes all values. For the consumer only.
+    pub(super) fn close(&self) -> Drain<T> {
+        Drain::reversed(self.newest.swap(closed(), Ordering::AcqRel))
     }
 }
 
@@ -78,17 +80,17 @@ impl<T: Linked> Drop for Queue<T> {
     }
 }
 
-/// Values taken from a queue.
-pub(super) struct Taken<T: Linked> {
+/// Values taken from a queue, oldest first.
+pub(super) struct Drain<T: Linked> {
     oldest: *mut T,
 }
 
-impl<T: Linked> Taken<T> {
+impl<T: Linked> Drain<T> {
     fn reversed(newest: *mut T) -> Self {
         let mut at = if newest == closed() { null_mut() } else { newest };
         let mut oldest = null_mut();
         while !at.is_null() {
-            // SAFETY: the queue's reference to each value on the list is ours now.
+            // SAFETY: the list's reference to each value now belongs to this function.
             let link = unsafe { &*at }.link();
             let older = link.load(Ordering::Relaxed);
             link.store(oldest, Ordering::Relaxed);
@@ -99,21 +101,21 @@ impl<T: Linked> Taken<T> {
     }
 }
 
-impl<T: Linked> Iterator for Taken<T> {
+impl<T: Linked> Iterator for Drain<T> {
     type Item = Arc<T>;
 
     fn next(&mut self) -> Option<Arc<T>> {
         if self.oldest.is_null() {
             return None;
         }
-        // SAFETY: the list owns a reference from `into_raw` to each of its values, and gives this one away.
+        // SAFETY: the list owns a reference from `into_raw` to each of its values, and transfers this one.
         let value = unsafe { Arc::from_raw(self.oldest) };
         self.oldest = value.link().load(Ordering::Relaxed);
         Some(value)
     }
 }
 
-impl<T: Linked> Drop for Taken<T> {
+impl<T: Linked> Drop for Drain<T> {
     fn drop(&mut self) {
         self.for_each(drop);
     }
@@ -139,11 +141,11 @@ mod tests {
         Arc::new(Value { number, link: AtomicPtr::new(null_mut()) })
     }
 
-    fn numbers(taken: Taken<Value>) -> Vec<u32> {
+    fn numbers(taken: Drain<Value>) -> Vec<u32> {
         taken.map(|v| v.number).collect()
     }
 
-    /// Under loom every interleaving of `test`, else one.
+    /// Runs `test` in all interleavings under loom, otherwise once.
     fn explore(test: impl Fn() + Send + Sync + 'static) {
         #[cfg(millrace_loom)]
         loom::model(test);
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_in_the_order_of_their_pushes_and_only_the_first_wakes() {
+    fn values_are_taken_in_push_order_and_only_the_first_wakes() {
         explore(|| {
             let queue = Queue::new();
             assert_eq!(
@@ -164,12 +166,12 @@ mod tests {
             let again = value(7);
             assert_eq!(queue.push(Arc::clone(&again)).ok(), Some(true));
             assert_eq!(numbers(queue.take()), [7]);
-            assert_eq!(queue.push(again).ok(), Some(true), "a value that was taken can be pushed again");
+            assert_eq!(queue.push(again).ok(), Some(true), "a taken value can be pushed again");
         });
     }
 
     #[test]
-    fn a_value_is_taken_once_or_given_back_by_the_closed_queue() {
+    fn every_value_is_taken_once_or_returned_by_the_closed_queue() {
         explore(|| {
             let queue = Arc::new(Queue::new());
             let submitters = [0, 10].map(|first| {
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_push_to_an_empty_queue_says_so_to_exactly_one_submitter() {
+    fn exactly_one_submitter_observes_the_empty_queue() {
         explore(|| {
             let queue = Arc::new(Queue::new());
             let other = Arc::clone(&queue);

@@ -1,4 +1,4 @@
-//! Where callers leave calls for a connection's task.
+//! Submission of calls to a connection's task.
 
 use std::{
     sync::{
@@ -12,26 +12,26 @@ use futures::task::AtomicWaker;
 
 use super::{
     call::{Call, CallRef},
-    queue::{Queue, Taken},
+    queue::{Drain, Queue},
 };
 use crate::RpcError;
 
-/// What the callers and the task of a connection share, beside the calls.
+/// The state that the callers and the task of a connection share, except the calls.
 pub struct Submissions {
-    /// Calls that were submitted, and calls that were cancelled after they were sent.
+    /// Submitted calls, and calls that were cancelled after they were sent.
     calls: Queue<Call>,
     task: AtomicWaker,
     closing: AtomicBool,
-    /// Why the connection is down.
+    /// The reason why the connection is down.
     failure: OnceLock<RpcError>,
-    /// No call is open: a caller may send its call itself. A hint.
+    /// Whether no call is open, so that a caller may send its call itself. A hint.
     idle: AtomicBool,
     cancelled: AtomicU64,
     peer: String,
 }
 
 impl Submissions {
-    /// Those of a new connection to `peer`, which errors name.
+    /// Creates the submissions of a connection to `peer`, which appears in errors.
     pub fn new(peer: impl ToString) -> Arc<Self> {
         Arc::new(Self {
             calls: Queue::new(),
@@ -44,7 +44,7 @@ impl Submissions {
         })
     }
 
-    /// The server's address.
+    /// Address of the server.
     pub fn peer(&self) -> &str {
         &self.peer
     }
@@ -54,28 +54,28 @@ impl Submissions {
         RpcError::Disconnected { peer: self.peer.clone(), reason: reason.to_string() }
     }
 
-    /// Why the connection cannot be used, if it cannot.
+    /// The reason why the connection is unusable, if it is.
     pub fn failure(&self) -> Option<RpcError> {
         let closed = || self.is_closing().then(|| self.disconnected("closed by this client"));
         self.failure.get().cloned().or_else(closed)
     }
 
-    /// Whether the client closes the connection.
+    /// Whether this client is closing the connection.
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// Adds a call; whether the task must be woken for it.
+    /// Adds a call. Returns whether the task must be woken.
     ///
     /// # Errors
-    /// Why the connection is down.
+    /// The reason why the connection is down.
     pub(super) fn push(&self, call: CallRef) -> Result<bool, RpcError> {
         // The failure is stored before the queue is closed.
         let failure = |_| self.failure().unwrap_or_else(|| self.disconnected("closed"));
         self.calls.push(call).map_err(failure)
     }
 
-    /// A caller dropped a call; `sent`: and no reply has come.
+    /// Records that a caller dropped a call; `sent`: the call was sent and not answered.
     pub(super) fn cancelled(&self, call: CallRef, sent: bool) {
         self.cancelled.fetch_add(1, Ordering::Relaxed);
         if sent && self.calls.push(call).unwrap_or(false) {
@@ -83,17 +83,18 @@ impl Submissions {
         }
     }
 
-    /// Has the task woken by later submissions. To be called before [`Self::take`] by a task that will wait.
+    /// Registers the task for wake-ups by later submissions. A task calls it before [`Self::take`] if it will
+    /// wait.
     pub(super) fn register(&self, cx: &Context<'_>) {
         self.task.register(cx.waker());
     }
 
-    pub(super) fn take(&self) -> Taken<Call> {
+    pub(super) fn take(&self) -> Drain<Call> {
         self.calls.take()
     }
 
-    /// Fails all later calls; gives those that were submitted and not taken.
-    pub(super) fn end(&self, why: RpcError) -> Taken<Call> {
+    /// Fails all later calls; returns those that were submitted and not taken.
+    pub(super) fn end(&self, why: RpcError) -> Drain<Call> {
         self.failure.get_or_init(|| why);
         self.calls.close()
     }
@@ -107,7 +108,7 @@ impl Submissions {
         self.task.wake();
     }
 
-    /// Has the task end the connection.
+    /// Requests the task to close the connection.
     pub(super) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.task.wake();
@@ -121,7 +122,7 @@ impl Submissions {
         self.idle.store(idle, Ordering::Relaxed);
     }
 
-    /// Calls that their callers dropped before they were complete.
+    /// Number of calls that were dropped by their callers before completion.
     pub(super) fn cancelled_calls(&self) -> u64 {
         self.cancelled.load(Ordering::Relaxed)
     }

@@ -1,18 +1,18 @@
-//! What callers see of a connection.
+//! The transport-independent interface of a client's connection.
 
 use super::PendingCall;
 use crate::{Request, RpcError};
 
-/// One connection to a server, on any transport. Calls do not wait for one another, up to the transport's limit of calls in
-/// flight; further ones queue.
+/// One connection to a server. Calls are independent of each other, up to the transport's limit of calls in
+/// flight; further calls are queued.
 pub trait Transport: Send + Sync + 'static {
-    /// Submits a call. The future fails when the connection is down or the call cannot be carried.
+    /// Submits a call. The future fails if the connection is down or the transport cannot convey the call.
     fn submit(&self, request: Request) -> PendingCall;
 
-    /// The most bytes of payload that one call may carry.
+    /// Maximum bytes of payload of one call.
     fn max_payload(&self) -> usize;
 
-    /// Why the connection cannot be used, if it cannot.
+    /// The reason why the connection is unusable, if it is.
     fn failure(&self) -> Option<RpcError>;
 
     /// Closes the connection; open calls fail.

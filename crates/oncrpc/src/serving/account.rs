@@ -1,4 +1,4 @@
-//! What each connection holds of the server's memory, and the limits on it.
+//! Accounts of the server's memory by connection, and their limits.
 
 use std::{
     sync::{
@@ -17,63 +17,66 @@ use super::{
     ledger::{ConnectionLimits, Entry, Ledger},
 };
 
-/// Memory is taken from a budget in multiples of this, unless that would be more than an eighth of it with all
-/// connections together.
+/// Allocation unit of shared memory in bytes, unless all connections together would need more than an eighth
+/// of the memory for it.
 const QUANTUM: usize = 64 << 10;
 
-/// How a [`Budget`] is made.
+/// Limits of a [`Budget`].
 #[derive(Debug, Clone, Copy)]
 pub struct BudgetConfig {
-    /// Bytes of memory for all connections, their own included.
+    /// Bytes of memory of all connections, including the reserved ones.
     pub memory: usize,
-    /// Bytes that each connection has for itself, for its receives and small calls: no other connection can take them.
+    /// Bytes reserved for each connection, for its receives and small calls.
     pub own: usize,
-    /// The most bytes that one call needs at once.
+    /// Maximum bytes that one call needs at once.
     pub largest: usize,
-    /// Connections at once.
+    /// Maximum number of connections.
     pub connections: usize,
-    /// Connections at once of one client.
+    /// Maximum number of connections of one client.
     pub per_client: usize,
 }
 
-/// Why there is no place for a connection.
+/// The reason why a connection is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Full {
-    /// The server has as many as it may have, and the client has no fewer than any other.
+pub enum AdmissionError {
+    /// The server's limit is reached, and no other client has more connections than this one.
     #[error("too many connections")]
     Server,
-    /// The client has as many as it may have.
+    /// The client's limit is reached.
     #[error("too many connections of this client")]
     Client,
 }
 
-/// What a budget holds at the moment.
+/// Usage of a budget.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BudgetStats {
-    /// Bytes that connections share: the memory less what each has for itself.
+    /// Bytes of shared memory: the total without the reserved bytes of each connection.
     pub shared: usize,
-    /// Bytes of it that connections hold.
+    /// Bytes of shared memory in use.
     pub in_use: usize,
-    /// The most that they ever held.
+    /// Maximum of [`Self::in_use`] so far.
     pub peak: usize,
-    /// Connections that wait for memory.
+    /// Number of connections that wait for memory.
     pub waiting: usize,
-    /// How often a connection has begun to wait.
+    /// Number of waits so far.
     pub waits: u64,
-    /// Connections.
+    /// Number of connections.
     pub connections: usize,
 }
 
-/// The memory of a server for calls and replies, and the number of its connections, shared fairly among its clients.
+/// The memory of a server for calls and replies, and the number of its connections, shared fairly among its
+/// clients.
 ///
-/// Each connection has a little memory for itself ([`BudgetConfig::own`]), so that small calls go on whatever others do.
-/// The rest is shared: a client that is alone may have nearly all of it, and one among others as much as is left, so that
-/// something is left for the next. The connections of a client share what it may have in the same way. Beyond its share a
-/// connection waits; connections of different clients are served in turn. When there are too many connections, the client with the most loses the one that has been idle longest.
+/// Each connection has some reserved memory ([`BudgetConfig::own`]), so that small calls are always possible.
+/// The rest is shared: a single client may use nearly all of it; one of several clients may use as much as
+/// remains free, which leaves memory for the next client. The connections of a client share the client's part
+/// in the same way. A connection that exceeds its share waits; connections of different clients are served
+/// round-robin. At the connection limit, the client with the most connections loses the one that has been
+/// idle longest.
 ///
-/// Cheap to clone; all clones are the same budget. A lock is taken when a connection's use crosses a multiple of 64 KiB
-/// beyond its own memory, and not otherwise.
+/// Clones refer to the same budget. A lock is taken only when a connection's use of shared memory crosses a
+/// multiple of 64 KiB.
 #[derive(Clone)]
 pub struct Budget(Arc<Inner>);
 
@@ -90,7 +93,7 @@ impl Inner {
         self.clock.as_ref().map(|c| c.now()).unwrap_or_default()
     }
 
-    /// Changes the ledger, and wakes the connections that are served by it.
+    /// Changes the ledger, and wakes the connections that were granted memory.
     fn change<T>(&self, change: impl FnOnce(&mut Ledger, &mut Vec<Waker>) -> T) -> T {
         let mut woken = Vec::new();
         let out = change(&mut self.ledger.lock(), &mut woken);
@@ -113,17 +116,17 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// A budget of which nothing is held. `clock` tells for how long connections have been idle.
+    /// Creates an unused budget. `clock` measures the idle time of connections.
     pub fn new(config: BudgetConfig, clock: RuntimeRef) -> Self {
         let own = config.own.saturating_mul(config.connections);
-        // A call that is larger than all memory would wait for ever.
+        // A call larger than the memory would wait indefinitely.
         let shared = config.memory.saturating_sub(own).max(config.largest).min(usize::MAX >> 16);
         let quantum = (shared / 8 / config.connections.max(1)).clamp(512, QUANTUM);
         let limits = ConnectionLimits { all: config.connections, per_client: config.per_client };
         Self::with(config.own, quantum, shared, limits, Some(clock))
     }
 
-    /// A budget that limits nothing.
+    /// A budget without limits.
     pub fn unlimited() -> Self {
         let limits = ConnectionLimits { all: usize::MAX, per_client: usize::MAX };
         Self::with(0, QUANTUM, usize::MAX >> 16, limits, None)
@@ -140,25 +143,26 @@ impl Budget {
         Self(Arc::new(Inner { own, quantum, shared, clock, ledger }))
     }
 
-    /// The account of a new connection. It counts as a connection until it is dropped or evicted.
+    /// Opens the account of a new connection, which counts as a connection until the account is dropped or
+    /// evicted.
     ///
     /// # Errors
-    /// [`Full`].
-    pub fn open(&self, client: ClientAddr) -> Result<Account, Full> {
+    /// [`AdmissionError`]: a connection limit is reached.
+    pub fn open(&self, client: ClientAddr) -> Result<Account, AdmissionError> {
         let now = self.0.now();
-        let line = Arc::new(Line::new(now));
+        let state = Arc::new(ConnectionState::new(now));
         let mut ledger = self.0.ledger.lock();
-        let (entry, evicted) = ledger.admit(client, Arc::clone(&line), now)?;
+        let (entry, evicted) = ledger.admit(client, Arc::clone(&state), now)?;
         let connections = ledger.connections_of(entry.client);
         drop(ledger);
         if let Some(evicted) = evicted {
             evicted.evict();
         }
         let budget = Arc::clone(&self.0);
-        Ok(Account { budget, client, entry, line, connections, used: 0, receives: 0, held: 0, waiter: None })
+        Ok(Account { budget, client, entry, state, connections, used: 0, receives: 0, held: 0, waiter: None })
     }
 
-    /// What is held.
+    /// Present usage.
     pub fn stats(&self) -> BudgetStats {
         let ledger = self.0.ledger.lock();
         let (waiting, waits) = ledger.waiting();
@@ -172,22 +176,22 @@ impl Budget {
         }
     }
 
-    /// Bytes of the shared memory that the connections of one client hold.
-    pub fn held_by(&self, client: ClientAddr) -> usize {
+    /// Bytes of shared memory that the connections of one client use.
+    pub fn client_in_use(&self, client: ClientAddr) -> usize {
         self.0.ledger.lock().client_in_use(client)
     }
 }
 
 /// The state of a connection that the ledger shares with its task.
 #[derive(Debug)]
-pub(super) struct Line {
-    /// In the time of the budget's clock.
+pub(super) struct ConnectionState {
+    /// Time of the last call, by the budget's clock.
     last_call: AtomicU64,
     evicted: AtomicBool,
     task: AtomicWaker,
 }
 
-impl Line {
+impl ConnectionState {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             last_call: AtomicU64::new(now.as_nanos()),
@@ -196,7 +200,7 @@ impl Line {
         }
     }
 
-    /// When the last call came, or the connection was opened.
+    /// Time of the last call, or of the opening of the connection.
     pub(super) fn last_use(&self) -> Instant {
         Instant::from_nanos(self.last_call.load(Ordering::Relaxed))
     }
@@ -211,42 +215,42 @@ impl Line {
     }
 }
 
-/// What one connection holds of a [`Budget`]. It belongs to the connection's task. When it is dropped, all that it holds
-/// is given back.
+/// The part of a [`Budget`] that one connection uses. It belongs to the connection's task. Dropping it
+/// releases everything.
 pub struct Account {
     budget: Arc<Inner>,
     client: ClientAddr,
     entry: Entry,
-    line: Arc<Line>,
-    /// Connections of the client.
+    state: Arc<ConnectionState>,
+    /// Number of connections of the client.
     connections: Arc<AtomicUsize>,
-    /// Bytes that the connection uses.
+    /// Bytes in use.
     used: usize,
-    /// Bytes of these that are receives.
+    /// Bytes in use for receives.
     receives: usize,
-    /// Bytes of the shared memory that it holds for that, beyond its own.
+    /// Bytes of shared memory that are allocated to the connection.
     held: usize,
-    /// Its place among those that wait.
+    /// Key of the waiting request.
     waiter: Option<usize>,
 }
 
 impl Account {
-    /// An account without limits, of no budget in particular.
+    /// An account without limits, of a separate budget.
     ///
     /// # Panics
-    /// Never: a budget without limits has a place for a connection.
+    /// Never: a budget without limits admits every connection.
     #[allow(clippy::expect_used)]
     pub fn unlimited() -> Self {
         let nowhere = std::net::IpAddr::from([0, 0, 0, 0]);
         Budget::unlimited().open(nowhere.into()).expect("no limit")
     }
 
-    /// The client whose connection it is.
+    /// The client of the connection.
     pub fn client(&self) -> ClientAddr {
         self.client
     }
 
-    /// Connections of the client.
+    /// Number of connections of the client.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
@@ -256,53 +260,53 @@ impl Account {
         self.used
     }
 
-    /// Shared memory that is needed to use so many bytes.
-    fn wanted(&self, used: usize) -> usize {
+    /// Shared memory that is needed to use `used` bytes.
+    fn quota(&self, used: usize) -> usize {
         let beyond = used.saturating_sub(self.budget.own);
         beyond.next_multiple_of(self.budget.quantum).min(self.budget.shared)
     }
 
-    /// Bytes of the shared memory that it holds beyond those for its receives.
+    /// Bytes of shared memory that are allocated for calls.
     fn held_for_calls(&self) -> usize {
-        self.held.saturating_sub(self.wanted(self.receives))
+        self.held.saturating_sub(self.quota(self.receives))
     }
 
-    /// Uses `bytes` more, if there are so many for this connection now.
+    /// Charges `bytes` if they are available to this connection now. Returns whether they were.
     #[must_use]
     pub fn take(&mut self, bytes: usize) -> bool {
         let used = self.used + bytes;
-        let wanted = self.wanted(used);
-        if wanted > self.held {
-            let (held, more) = (self.held_for_calls(), wanted - self.held);
+        let quota = self.quota(used);
+        if quota > self.held {
+            let (held, more) = (self.held_for_calls(), quota - self.held);
             if !self.budget.ledger.lock().take(self.entry.client, held, more) {
                 return false;
             }
-            self.held = wanted;
+            self.held = quota;
         }
         self.used = used;
         true
     }
 
-    /// Uses `bytes` more, once there are so many for this connection; its task is woken then. One request waits at a
-    /// time: the last one that was made.
+    /// Charges `bytes` when they are available to this connection; wakes its task then. One request waits at
+    /// a time: the most recent one.
     pub fn poll_take(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<()> {
         let used = self.used + bytes;
-        let wanted = self.wanted(used);
-        while wanted > self.held {
-            self.held += ready!(self.poll_shared(cx, wanted - self.held));
+        let quota = self.quota(used);
+        while quota > self.held {
+            self.held += ready!(self.poll_shared(cx, quota - self.held));
         }
         self.cancel();
         self.used = used;
         Poll::Ready(())
     }
 
-    /// Gets `more` of the shared memory, or what was asked for before if that was less.
+    /// Allocates `more` bytes of shared memory, or those of the waiting request if it was smaller.
     fn poll_shared(&mut self, cx: &mut Context<'_>, more: usize) -> Poll<usize> {
         let (client, held) = (self.entry.client, self.held_for_calls());
         let waiter = &mut self.waiter;
         let got = self.budget.change(|ledger, woken| match waiter.take() {
             Some(key) => {
-                let got = ledger.ask(key, held, more, cx.waker(), woken);
+                let got = ledger.poll_grant(key, held, more, cx.waker(), woken);
                 *waiter = got.is_none().then_some(key);
                 got
             }
@@ -315,34 +319,36 @@ impl Account {
         got.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Waits no more.
+    /// Cancels the waiting request.
     pub fn cancel(&mut self) {
         if let Some(key) = self.waiter.take() {
-            self.held += self.budget.change(|ledger, woken| ledger.forget(key, woken));
+            self.held += self.budget.change(|ledger, woken| ledger.cancel(key, woken));
             self.trim();
         }
     }
 
-    /// Whether it waits.
+    /// Whether a request waits.
     pub fn waits(&self) -> bool {
         self.waiter.is_some()
     }
 
-    /// Uses `bytes` more, whether they are there or not: for what cannot wait. Others wait longer for it.
-    pub fn take_anyway(&mut self, bytes: usize) {
+    /// Charges `bytes` beyond all limits, for memory that is needed immediately. Other connections wait
+    /// longer.
+    pub fn take_unconditionally(&mut self, bytes: usize) {
         self.used += bytes;
-        let wanted = self.wanted(self.used);
-        if wanted > self.held {
-            self.budget.ledger.lock().take_anyway(self.entry.client, wanted - self.held);
-            self.held = wanted;
+        let quota = self.quota(self.used);
+        if quota > self.held {
+            self.budget.ledger.lock().take_unconditionally(self.entry.client, quota - self.held);
+            self.held = quota;
         }
     }
 
-    /// Uses `bytes` more for receives, if there are so many for this connection now. A connection keeps its receives while
-    /// it is idle; those of all connections have at most half of the shared memory, so that calls always have the rest.
+    /// Charges `bytes` for receives if they are available to this connection now. A connection keeps its
+    /// receives while it is idle, so the receives of all connections may use at most half of the shared
+    /// memory.
     #[must_use]
     pub fn take_receives(&mut self, bytes: usize) -> bool {
-        let more = self.wanted(self.receives + bytes) - self.wanted(self.receives);
+        let more = self.quota(self.receives + bytes) - self.quota(self.receives);
         let client = self.entry.client;
         if more > 0 && !self.budget.change(|ledger, woken| ledger.add_receives(client, more, woken)) {
             return false;
@@ -357,21 +363,21 @@ impl Account {
         true
     }
 
-    /// Uses `bytes` more for receives without which the connection is of no use, as [`Self::take_anyway`].
-    pub fn take_receives_anyway(&mut self, bytes: usize) {
-        self.take_anyway(bytes);
-        let more = self.wanted(self.receives + bytes) - self.wanted(self.receives);
+    /// Charges `bytes` for indispensable receives, as [`Self::take_unconditionally`].
+    pub fn take_receives_unconditionally(&mut self, bytes: usize) {
+        self.take_unconditionally(bytes);
+        let more = self.quota(self.receives + bytes) - self.quota(self.receives);
         if more > 0 {
             let client = self.entry.client;
-            self.budget.change(|ledger, woken| ledger.add_receives_anyway(client, more, woken));
+            self.budget.change(|ledger, woken| ledger.add_receives_unconditionally(client, more, woken));
         }
         self.receives += bytes;
     }
 
-    /// Uses `bytes` of receives no more.
+    /// Releases `bytes` of receives.
     pub fn give_receives(&mut self, bytes: usize) {
         let after = self.receives.saturating_sub(bytes);
-        let less = self.wanted(self.receives) - self.wanted(after);
+        let less = self.quota(self.receives) - self.quota(after);
         if less > 0 {
             self.budget.ledger.lock().remove_receives(self.entry.client, less);
         }
@@ -379,24 +385,24 @@ impl Account {
         self.give(bytes);
     }
 
-    /// Uses `bytes` no more.
+    /// Releases `bytes`.
     pub fn give(&mut self, bytes: usize) {
         self.used = self.used.saturating_sub(bytes);
         self.trim();
     }
 
-    /// Uses `after` bytes instead of `before`.
+    /// Replaces a charge of `before` bytes by one of `after` bytes.
     pub fn replace(&mut self, before: usize, after: usize) {
-        if after > before { self.take_anyway(after - before) } else { self.give(before - after) }
+        if after > before { self.take_unconditionally(after - before) } else { self.give(before - after) }
     }
 
-    /// Gives back what is held and not needed. A busy connection keeps a quantum for its next call.
+    /// Returns unneeded shared memory. A busy connection keeps one unit for its next call.
     fn trim(&mut self) {
-        let wanted = self.wanted(self.used);
-        let keep = if wanted > 0 { wanted + self.budget.quantum } else { 0 };
+        let quota = self.quota(self.used);
+        let keep = if quota > 0 { quota + self.budget.quantum } else { 0 };
         if self.held > keep {
-            let surplus = self.held - wanted;
-            self.held = wanted;
+            let surplus = self.held - quota;
+            self.held = quota;
             let client = self.entry.client;
             self.budget.change(|ledger, woken| ledger.give(client, surplus, woken));
         }
@@ -407,39 +413,39 @@ impl Account {
         self.budget.now()
     }
 
-    /// A call has come; gives when.
+    /// Records a call and returns its time.
     pub(super) fn touch(&self) -> Instant {
         let now = self.now();
-        self.line.touch(now);
+        self.state.touch(now);
         now
     }
 
-    /// Whether another client made a call within the last tenth of a second.
+    /// Whether another client made a call within the last 100 ms before `now`.
     pub(super) fn others_called(&self, now: Instant) -> bool {
         self.budget.ledger.lock().others_called(self.entry.client, now)
     }
 
-    /// Ready when the connection has to be closed, because its client has too many.
+    /// Ready when the connection must be closed because of the connection limit.
     pub fn poll_evicted(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.line.evicted.load(Ordering::Acquire) {
+        if self.state.evicted.load(Ordering::Acquire) {
             return Poll::Ready(());
         }
-        self.line.task.register(cx.waker());
-        if self.line.evicted.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+        self.state.task.register(cx.waker());
+        if self.state.evicted.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
 impl Drop for Account {
     fn drop(&mut self) {
         let (client, entry, held, waiter) = (self.client, self.entry, self.held, self.waiter);
-        let (line, receives) = (&self.line, self.wanted(self.receives));
+        let (state, receives) = (&self.state, self.quota(self.receives));
         self.budget.change(|ledger, woken| {
             ledger.remove_receives(entry.client, receives);
-            let granted = waiter.map_or(0, |key| ledger.forget(key, woken));
+            let granted = waiter.map_or(0, |key| ledger.cancel(key, woken));
             if held + granted > 0 {
                 ledger.give(entry.client, held + granted, woken);
             }
-            ledger.close(client, entry, line, woken);
+            ledger.close(client, entry, state, woken);
         });
     }
 }
@@ -463,27 +469,27 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_uses_its_own_memory_whatever_others_hold() {
+    async fn reserved_memory_is_available_to_each_connection() {
         let budget = Budget::new(config(256 * KIB, 16 * KIB), TokioRuntime::current());
         let mut greedy = budget.open(client(1)).unwrap();
         let mut small = budget.open(client(2)).unwrap();
         while greedy.take(KIB) {}
-        greedy.take_anyway(1 << 20);
+        greedy.take_unconditionally(1 << 20);
         for _ in 0..16 {
             assert!(small.take(KIB));
         }
         assert!(!small.take(64 * KIB));
-        assert_eq!(budget.held_by(client(2)), 0);
+        assert_eq!(budget.client_in_use(client(2)), 0);
         drop(greedy);
         assert!(small.take(64 * KIB));
-        assert!(budget.held_by(client(2)) >= 64 * KIB);
+        assert!(budget.client_in_use(client(2)) >= 64 * KIB);
         drop(small);
         assert_eq!(budget.stats().in_use, 0);
         assert!(budget.stats().peak >= budget.stats().shared);
     }
 
     #[tokio::test]
-    async fn a_call_as_large_as_all_memory_is_served_when_there_is_no_other() {
+    async fn a_call_as_large_as_the_memory_is_served_when_alone() {
         let budget = Budget::new(config(0, 0), TokioRuntime::current());
         let (mut a, mut b) = (budget.open(client(1)).unwrap(), budget.open(client(2)).unwrap());
         poll_fn(|cx| a.poll_take(cx, 64 * KIB)).await;
@@ -496,11 +502,15 @@ mod tests {
     }
 
     #[test]
-    fn an_evicted_connection_is_told() {
+    fn an_evicted_connection_is_notified() {
         let rt = millrace_runtime::virtual_time::VirtualTime::new(1);
         let budget = Budget::new(BudgetConfig { connections: 1, ..config(1 << 20, 0) }, rt.runtime());
         let first = budget.open(client(1)).unwrap();
-        assert_eq!(budget.open(client(1)).err(), Some(Full::Server), "it may still be used");
+        assert_eq!(
+            budget.open(client(1)).err(),
+            Some(AdmissionError::Server),
+            "the first connection is not idle"
+        );
         rt.block_on(async {
             rt.runtime().sleep_until(Instant::from_nanos(11_000_000_000)).await;
             let second = budget.open(client(1)).unwrap();
@@ -517,21 +527,21 @@ mod tests {
         let budget = Budget::new(config(256 * KIB, 16 * KIB), TokioRuntime::current());
         let mut idle: Vec<_> = (1..4).map(|n| budget.open(client(n)).unwrap()).collect();
         for account in &mut idle {
-            account.take_receives_anyway(16 * KIB);
+            account.take_receives_unconditionally(16 * KIB);
             while account.take_receives(4 * KIB) {}
         }
         let stats = budget.stats();
         assert!(stats.in_use > stats.shared / 8 && stats.in_use <= stats.shared / 2, "{stats:?}");
-        assert!(!idle[2].take_receives(4 * KIB) && idle[2].take(4 * KIB), "calls have the rest");
+        assert!(!idle[2].take_receives(4 * KIB) && idle[2].take(4 * KIB), "the rest is available to calls");
         idle[2].give(4 * KIB);
         let given = idle[1].receives;
         idle[1].give_receives(given);
-        assert!(idle[2].take_receives(4 * KIB), "what one gives back, another may take");
+        assert!(idle[2].take_receives(4 * KIB), "released memory is available to others");
         drop(idle);
         assert_eq!((budget.stats().in_use, budget.0.ledger.lock().receives()), (0, 0));
     }
 
-    /// A client that holds all the receives it may have gets memory for a call as one that holds nothing.
+    /// A client that uses all its receives gets memory for a call as a client without any.
     #[tokio::test]
     async fn receives_do_not_count_against_the_calls_of_their_client() {
         let budget = Budget::new(config(256 * KIB, 0), TokioRuntime::current());
@@ -542,9 +552,9 @@ mod tests {
         assert!(idle.take(stats.shared / 2), "{stats:?}");
     }
 
-    /// Connections on several threads that take more than there is, and wait: each gets everything it wants.
+    /// Connections on several threads request more memory than exists: all requests are granted eventually.
     #[test]
-    fn no_wake_is_lost_between_threads() {
+    fn no_wake_up_is_lost_between_threads() {
         let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
         rt.block_on(async {
             let config = BudgetConfig { connections: 16, per_client: 16, ..config(256 * KIB, 512) };
@@ -564,7 +574,7 @@ mod tests {
             });
             let all = futures::future::join_all(connections.collect::<Vec<_>>());
             let all = tokio::time::timeout(std::time::Duration::from_secs(60), all).await;
-            all.expect("a connection waits for ever").into_iter().for_each(Result::unwrap);
+            all.expect("a connection waits indefinitely").into_iter().for_each(Result::unwrap);
             let stats = budget.stats();
             assert!(stats.waits > 0 && stats.peak <= stats.shared, "{stats:?}");
             assert_eq!((stats.in_use, stats.waiting, stats.connections), (0, 0, 0));

@@ -1,14 +1,14 @@
-//! Which connections count as one client.
+//! Assignment of connections to clients.
 
 use std::{
     fmt,
     net::{IpAddr, Ipv6Addr},
 };
 
-/// A client, as limits and fairness count it: an IPv4 address, or the /64 prefix of an IPv6 address.
+/// A client for the purpose of limits and fairness: an IPv4 address, or the /64 prefix of an IPv6 address.
 ///
-/// One IPv6 host usually has all 2^64 addresses of a prefix (RFC 4291 section 2.5.1, RFC 7421), so counting by whole
-/// addresses would not limit it. An IPv4-mapped address counts as the IPv4 address.
+/// An IPv6 host usually has all 2^64 addresses of a prefix (RFC 4291 section 2.5.1, RFC 7421), so limits per
+/// address would be ineffective. An IPv4-mapped address counts as the IPv4 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientAddr(IpAddr);
 

@@ -1,4 +1,4 @@
-//! One connection: its calls in progress, and when it is to be closed.
+//! One connection: its calls in progress, and the conditions for closing it.
 
 use std::{
     future::Future,
@@ -18,26 +18,26 @@ use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 use super::{Account, Turn, slot_bytes};
 use crate::{Peer, REPLY_HEAD, ReceivedCall, SMALL_REPLY, Sampler, Service, Stages};
 
-/// Of calls up to this, memory is counted beside that of their replies. That of larger ones is free when their reply is
-/// made.
+/// Maximum size in bytes of a call whose memory is counted in addition to that of its reply. The memory of
+/// larger calls is free when the reply is built.
 const SMALL_CALL: usize = 4096;
-/// How long to wait before memory is asked for again where the arena has none, although the budget has.
+/// Interval between attempts to allocate memory that the arena lacks although the budget permits it.
 pub(crate) const MEMORY_RETRY: Duration = Duration::from_millis(10);
 
-/// Limits of one connection that are the same on every transport.
+/// Limits of one connection that apply to all transports.
 #[derive(Debug, Clone)]
 pub struct ConnectionConfig {
-    /// A peer that sends the rest of a call, answers RDMA Reads or takes replies more slowly than
-    /// [`MIN_RATE`](super::MIN_RATE) loses its connection; it may be late by so much.
+    /// Tolerated delay of a transfer: a peer that sends a call, answers RDMA Reads or receives replies more
+    /// slowly than [`MIN_RATE`](super::MIN_RATE), with this tolerance, is disconnected.
     pub stall_timeout: Duration,
-    /// A connection on which no call has come so long after it was opened is closed.
+    /// Time limit for the first call of a connection.
     pub first_call_timeout: Duration,
-    /// A connection on which no call came for so long, or up to twice as long, and of which none is in progress, is
-    /// closed; `None`: never.
+    /// A connection without calls in progress is closed after this time without a new call, or up to twice
+    /// this time; `None`: never.
     pub idle_timeout: Option<Duration>,
-    /// Chooses the calls whose stages are timed; `None`: none.
+    /// Selects the calls whose stages are recorded; `None`: none.
     pub sampler: Option<Arc<Sampler>>,
-    /// Counts connections that are closed, by reason; several may share it.
+    /// Counts closed connections by reason; connections may share it.
     pub closed: Arc<CloseStats>,
 }
 
@@ -53,16 +53,16 @@ impl Default for ConnectionConfig {
     }
 }
 
-/// Why the server closes a connection that the peer has not ended.
+/// The reason why the server closes a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CloseReason {
-    /// No call came for the idle timeout.
+    /// No call within the idle timeout.
     Idle,
-    /// No call came at all.
+    /// No first call within its time limit.
     NoCall,
-    /// The peer sent a call, answered RDMA Reads or took replies too slowly.
+    /// The peer sent a call, answered RDMA Reads or received replies too slowly.
     Stalled,
-    /// There were too many connections, and its client had the most.
+    /// The connection limit was reached, and the client had the most connections.
     Evicted,
 }
 
@@ -70,7 +70,7 @@ impl CloseReason {
     /// All reasons.
     pub const ALL: [Self; 4] = [Self::Idle, Self::NoCall, Self::Stalled, Self::Evicted];
 
-    /// Its name in logs and metrics.
+    /// Name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -81,12 +81,12 @@ impl CloseReason {
     }
 }
 
-/// Connections that were closed, by reason.
+/// Number of closed connections by reason.
 #[derive(Debug, Default)]
 pub struct CloseStats([AtomicU64; CloseReason::ALL.len()]);
 
 impl CloseStats {
-    /// How many for this reason.
+    /// Number of connections that were closed for this reason.
     pub fn of(&self, reason: CloseReason) -> u64 {
         self.0.get(reason as usize).map_or(0, |n| n.load(Ordering::Relaxed))
     }
@@ -98,31 +98,31 @@ impl CloseStats {
     }
 }
 
-/// Room for a call: it can be begun.
-pub struct Room {
-    /// Bytes of the account that the call uses.
+/// Reserved memory for a call that can be started.
+pub struct Reservation {
+    /// Bytes charged to the account for the call.
     charge: usize,
     reply: Encoder,
 }
 
-impl Room {
-    /// Bytes of the account that the call uses.
+impl Reservation {
+    /// Bytes charged to the account for the call.
     pub fn charge(&self) -> usize {
         self.charge
     }
 }
 
-/// The outcome of a call. `to` is what the transport needs to send the reply.
+/// The outcome of a call.
 pub struct Answer<T> {
-    /// What the transport gave with the call.
+    /// The transport's context of the call.
     pub to: T,
-    /// The reply, if there is one.
+    /// The reply, if one is sent.
     pub reply: Option<Message>,
-    /// Bytes of the account that the call uses.
+    /// Bytes charged to the account for the call.
     pub charge: usize,
 }
 
-/// A call that the service has not answered yet.
+/// A call in progress at the service.
 struct InProgress<T> {
     to: Option<T>,
     charge: usize,
@@ -138,8 +138,8 @@ impl<T: Unpin> Future for InProgress<T> {
     }
 }
 
-/// What a server does on one connection whatever its transport: it makes room for calls, gives them to the service, and
-/// notices when the connection is to be closed. The transport's task owns it.
+/// The transport-independent part of a server's connection: reserves memory for calls, passes them to the
+/// service, and determines when to close the connection. The transport's task owns it.
 pub struct ServerConnection<T> {
     /// The peer.
     pub peer: Peer,
@@ -149,26 +149,26 @@ pub struct ServerConnection<T> {
     pub arena: Arena,
     /// Limits.
     pub config: ConnectionConfig,
-    /// The memory that the connection uses.
+    /// The connection's account in the budget.
     pub account: Account,
-    /// What was done since other tasks had their turn.
+    /// Work since the last yield to other tasks.
     pub turn: Turn,
     service: Arc<dyn Service>,
     in_progress: FuturesUnordered<InProgress<T>>,
-    /// Bytes of the account that calls in progress use.
+    /// Bytes charged to the account for calls in progress.
     charged: usize,
     calls: u64,
-    /// Turns that are passed over.
-    passes: usize,
-    /// Runs until the next turn may begin.
+    /// Number of turns to skip.
+    skipped_turns: usize,
+    /// Delays the next turn.
     delay: Option<Sleep>,
     idle: Standstill,
-    /// Runs while there is no memory for the head of a reply.
+    /// Runs while the arena lacks memory.
     retry: Option<Sleep>,
 }
 
 impl<T: Unpin> ServerConnection<T> {
-    /// A connection of `peer` on which no call has come.
+    /// Creates a connection without calls.
     pub fn new(
         peer: Peer,
         service: Arc<dyn Service>,
@@ -188,21 +188,21 @@ impl<T: Unpin> ServerConnection<T> {
             in_progress: FuturesUnordered::new(),
             charged: 0,
             calls: 0,
-            passes: 0,
+            skipped_turns: 0,
             delay: None,
             idle: Standstill::default(),
             retry: None,
         }
     }
 
-    /// Begins a turn: other tasks had theirs. Pending where another connection is to have it.
+    /// Starts a turn after other tasks ran. Pending if the connection must leave this turn to others.
     pub fn begin_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(delay) = &mut self.delay {
             ready!(delay.as_mut().poll(cx));
             self.delay = None;
         }
-        if self.passes > 0 {
-            self.passes -= 1;
+        if self.skipped_turns > 0 {
+            self.skipped_turns -= 1;
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -210,10 +210,10 @@ impl<T: Unpin> ServerConnection<T> {
         Poll::Ready(())
     }
 
-    /// Ends a turn before everything is done: other tasks have theirs.
+    /// Ends a turn with work remaining, and yields to other tasks.
     pub fn end_turn(&mut self, cx: &mut Context<'_>) {
         let connections = self.account.connections();
-        self.passes = self.turn.passes(connections);
+        self.skipped_turns = self.turn.skipped_turns(connections);
         if self.turn.is_long() {
             let now = self.account.now();
             let delay = self.turn.delay(now, connections);
@@ -222,23 +222,28 @@ impl<T: Unpin> ServerConnection<T> {
         cx.waker().wake_by_ref();
     }
 
-    /// Calls that the service has not answered.
+    /// Number of calls in progress at the service.
     pub fn in_progress(&self) -> usize {
         self.in_progress.len()
     }
 
-    /// Bytes that these calls use.
+    /// Bytes charged to the account for calls in progress.
     pub fn charged(&self) -> usize {
         self.charged
     }
 
-    /// Decodes the RPC header of a message that has arrived.
+    /// Decodes the RPC header of a received message.
     pub fn receive(&self, message: Message) -> ReceivedCall {
         ReceivedCall::parse(message, &self.peer, &*self.service)
     }
 
-    /// Reserves memory for the reply to `call`, which uses `used` bytes of the account.
-    pub fn poll_room(&mut self, cx: &mut Context<'_>, used: usize, call: &ReceivedCall) -> Poll<Room> {
+    /// Reserves memory for the reply to `call`, for which `used` bytes are charged already.
+    pub fn poll_reserve(
+        &mut self,
+        cx: &mut Context<'_>,
+        used: usize,
+        call: &ReceivedCall,
+    ) -> Poll<Reservation> {
         ready!(self.poll_memory(cx));
         let reply = call.reply_bytes().unwrap_or(SMALL_REPLY);
         let more = if used > SMALL_CALL { reply.saturating_sub(used) } else { reply };
@@ -246,17 +251,17 @@ impl<T: Unpin> ServerConnection<T> {
             ready!(self.account.poll_take(cx, more));
         }
         match Encoder::try_new(&self.arena, REPLY_HEAD) {
-            Ok(reply) => Poll::Ready(Room { charge: used + more, reply }),
+            Ok(reply) => Poll::Ready(Reservation { charge: used + more, reply }),
             Err(e) => {
                 self.account.give(more);
                 self.wait_for_memory(&e);
-                cx.waker().wake_by_ref(); // To poll the timer.
+                cx.waker().wake_by_ref(); // The next poll polls the timer.
                 Poll::Pending
             }
         }
     }
 
-    /// The arena has no memory, although the account has: what needs it is to be tried again when
+    /// Records that the arena lacks memory within the budget. The operation is to be repeated when
     /// [`Self::poll_memory`] is ready.
     pub fn wait_for_memory(&mut self, e: &OutOfMemory) {
         tracing::debug!(peer = %self.peer.addr, "a call waits: {e}");
@@ -264,7 +269,7 @@ impl<T: Unpin> ServerConnection<T> {
         self.retry.get_or_insert_with(|| rt.sleep(MEMORY_RETRY));
     }
 
-    /// Ready unless the arena had no memory just now.
+    /// Ready unless an allocation failed within the retry interval.
     pub fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(retry) = &mut self.retry {
             ready!(retry.as_mut().poll(cx));
@@ -273,9 +278,9 @@ impl<T: Unpin> ServerConnection<T> {
         Poll::Ready(())
     }
 
-    /// Gives back the room of a call that is not begun.
-    pub fn abandon(&mut self, room: Room) {
-        self.account.give(room.charge);
+    /// Releases the reservation of a call that is not started.
+    pub fn release(&mut self, reservation: Reservation) {
+        self.account.give(reservation.charge);
     }
 
     fn begin_call(&mut self) {
@@ -284,10 +289,16 @@ impl<T: Unpin> ServerConnection<T> {
         self.calls += 1;
     }
 
-    /// Executes a call; the answer, if it is there at once. `stages` are those of the call.
-    pub fn call(&mut self, call: ReceivedCall, stages: &Stages, to: T, room: Room) -> Option<Answer<T>> {
+    /// Executes a call. Returns the answer if it is available immediately. `stages` are those of the call.
+    pub fn call(
+        &mut self,
+        call: ReceivedCall,
+        stages: &Stages,
+        to: T,
+        reservation: Reservation,
+    ) -> Option<Answer<T>> {
         self.begin_call();
-        let Room { charge, reply } = room;
+        let Reservation { charge, reply } = reservation;
         let reply = match call.execute(&*self.service, stages, reply) {
             MaybeReady::Ready(reply) => reply,
             MaybeReady::Pending(answer) => {
@@ -307,7 +318,7 @@ impl<T: Unpin> ServerConnection<T> {
         Answer { to, reply, charge }
     }
 
-    /// The next answer to a call that was in progress.
+    /// The next answer to a call in progress.
     pub fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Answer<T>> {
         while let Poll::Ready(Some((to, charge, reply))) = self.in_progress.poll_next_unpin(cx) {
             self.charged -= charge;
@@ -318,8 +329,8 @@ impl<T: Unpin> ServerConnection<T> {
         Poll::Pending
     }
 
-    /// A call is answered with `reply`: the account counts the reply instead of the call from now on, until that is sent.
-    /// Gives how much that is.
+    /// Replaces the charge of an answered call by that of its reply, which remains until the reply is sent.
+    /// Returns the new charge in bytes.
     pub fn settle(&mut self, charge: usize, reply: Option<&Message>) -> usize {
         let after = reply.map_or(0, |r| {
             let bulk: usize = r.payloads.iter().map(|p| p.data.len()).sum();
@@ -329,13 +340,14 @@ impl<T: Unpin> ServerConnection<T> {
         after
     }
 
-    /// Ready when the connection has to be closed because there are too many.
+    /// Ready when the connection must be closed because of the connection limit.
     pub fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         ready!(self.account.poll_evicted(cx));
         Poll::Ready(self.closed(CloseReason::Evicted))
     }
 
-    /// Ready when no call came for too long. To be polled while none is in progress and nothing of one has come.
+    /// Ready when a time limit for the next call has expired. To be polled while no call is in progress or
+    /// partially received.
     pub fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         let (first, idle) = (self.config.first_call_timeout, self.config.idle_timeout);
         let (limit, reason) = match (self.calls, idle) {
@@ -347,15 +359,15 @@ impl<T: Unpin> ServerConnection<T> {
         Poll::Ready(self.closed(reason))
     }
 
-    /// Counts and logs that the connection is closed.
+    /// Counts and logs the closing of the connection.
     pub fn closed(&self, reason: CloseReason) -> CloseReason {
         self.config.closed.count(reason);
         tracing::debug!(peer = %self.peer.addr, reason = reason.name(), "closing a connection");
         reason
     }
 
-    /// The connection has ended: gives back its memory at once but for that of calls in progress, which are run to their end (a
-    /// rename is not left half done).
+    /// Releases the memory of an ended connection, and completes its calls in progress (a rename is not left
+    /// unfinished), whose memory is released afterwards.
     pub async fn finish(mut self) {
         self.account.give(self.account.used() - self.charged);
         self.account.cancel();

@@ -1,9 +1,9 @@
-//! The server's end of a connection, as far as it is the same on every transport.
+//! The server's end of a connection, as far as it is independent of the transport.
 //!
-//! - [`Budget`] and [`Account`]: how much memory and how many connections the clients of a server hold.
-//! - [`ServerConnection`]: calls in progress, and when to close the connection.
-//! - [`Progress`]: peers that send or take bytes too slowly.
-//! - [`Turn`]: how much a connection does before the others of its shard.
+//! - [`Budget`] and [`Account`]: limits of memory and connections of the clients.
+//! - [`ServerConnection`]: calls in progress, and closing of the connection.
+//! - [`RateMonitor`]: detection of peers that transfer data too slowly.
+//! - [`Turn`]: fair sharing of a shard among its connections.
 
 mod account;
 mod client;
@@ -12,14 +12,14 @@ mod ledger;
 mod progress;
 mod turn;
 
-pub use account::{Account, Budget, BudgetConfig, BudgetStats, Full};
+pub use account::{Account, AdmissionError, Budget, BudgetConfig, BudgetStats};
 pub use client::ClientAddr;
 pub(crate) use connection::MEMORY_RETRY;
-pub use connection::{Answer, CloseReason, CloseStats, ConnectionConfig, Room, ServerConnection};
-pub use progress::{MIN_RATE, Progress};
+pub use connection::{Answer, CloseReason, CloseStats, ConnectionConfig, Reservation, ServerConnection};
+pub use progress::{MIN_RATE, RateMonitor};
 pub use turn::Turn;
 
-/// Bytes of the arena's slot in which `len` bytes lie.
+/// Size in bytes of the arena's slot for `len` bytes.
 pub fn slot_bytes(len: usize) -> usize {
     len.next_power_of_two().max(512)
 }

@@ -1,4 +1,4 @@
-//! Transfers that are too slow.
+//! Detection of transfers that are too slow.
 
 use std::{
     pin::Pin,
@@ -8,27 +8,27 @@ use std::{
 
 use millrace_runtime::{Instant, RuntimeRef, Sleep};
 
-/// The least bytes per second at which a peer sends a call, answers RDMA Reads or takes replies. With 1 MiB in a minute
-/// it is what a limit of a minute for each transfer would allow.
+/// Minimum rate in bytes per second at which a peer sends a call, answers RDMA Reads or receives replies. At
+/// this rate, 1 MiB takes about a minute.
 pub const MIN_RATE: u64 = 16 << 10;
 
-/// Notices a transfer that is slower than [`MIN_RATE`] for too long.
+/// Detects transfers that are slower than [`MIN_RATE`].
 ///
-/// It counts down from a limit while something is awaited; bytes that are moved count it up again, each by the time that
-/// it may take at the least rate, but not beyond the limit. So it notices a peer that stops, after the limit, and one
-/// that moves a byte now and then soon after. Its timer is left to run when the transfer is done, so that one is
-/// made once in that time and not for each transfer.
+/// The remaining time counts down from a limit while a transfer is in progress. Each transferred byte extends
+/// it by the time of a byte at the minimum rate, up to the limit. A peer that stops is therefore detected
+/// after the limit, and one that sends occasional bytes shortly afterwards. The timer is not reset at the end
+/// of a transfer, so that timers are created once per limit instead of once per transfer.
 #[derive(Default)]
-pub struct Progress {
-    /// When it was last looked at, and the bytes that had been moved by then; nothing while nothing is awaited.
+pub struct RateMonitor {
+    /// Time and number of bytes at the last check; `None` while no transfer is in progress.
     seen: Option<(Instant, u64)>,
     left: Duration,
     timer: Option<Sleep>,
 }
 
-impl Progress {
-    /// Ready when the transfer that is awaited, of which `moved` bytes have been moved, is too slow. To be polled as
-    /// long as it is awaited; `moved` never decreases.
+impl RateMonitor {
+    /// Ready when the transfer in progress is too slow. `moved` is the total of transferred bytes, which
+    /// never decreases. To be polled while a transfer is in progress.
     pub fn poll(&mut self, cx: &mut Context<'_>, rt: &RuntimeRef, limit: Duration, moved: u64) -> Poll<()> {
         loop {
             let (at, before) = match self.seen {
@@ -49,13 +49,13 @@ impl Progress {
             if self.left.is_zero() {
                 return Poll::Ready(());
             }
-            // Not a timer for each byte that trickles in.
+            // Limits the number of timers of slow transfers.
             self.timer = Some(rt.sleep_until(now + self.left.max(limit / 32)));
         }
     }
 
-    /// Nothing is awaited any more.
-    pub fn rest(&mut self) {
+    /// Ends the transfer in progress.
+    pub fn pause(&mut self) {
         self.seen = None;
     }
 }
@@ -70,12 +70,13 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// After how many seconds a transfer of so many bytes each so many seconds is found to be too slow, if within an hour.
-    fn noticed(bytes: u64, every: u64) -> Option<u64> {
+    /// Seconds until a transfer of `bytes` bytes each `every` seconds is detected as too slow, if it is
+    /// within an hour.
+    fn detected_after(bytes: u64, every: u64) -> Option<u64> {
         let time = VirtualTime::new(1);
         let rt = time.runtime();
         time.block_on(async {
-            let (start, mut progress, mut moved) = (rt.now(), Progress::default(), 0);
+            let (start, mut progress, mut moved) = (rt.now(), RateMonitor::default(), 0);
             while rt.now().duration_since(start) < Duration::from_secs(3600) {
                 let mut step = rt.sleep(Duration::from_secs(every));
                 let slow = poll_fn(|cx| match progress.poll(cx, &rt, LIMIT, moved) {
@@ -93,25 +94,25 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_that_stops_or_trickles_is_noticed_and_one_at_the_least_rate_is_not() {
-        assert_eq!(noticed(0, 3600), Some(60));
+    fn stalled_and_slow_transfers_are_detected() {
+        assert_eq!(detected_after(0, 3600), Some(60));
         for (bytes, every) in [(1, 45), (1, 1), (1000, 1)] {
-            let after = noticed(bytes, every);
+            let after = detected_after(bytes, every);
             assert!(after.is_some_and(|s| (60..=66).contains(&s)), "{bytes} each {every} s: {after:?}");
         }
-        let half = noticed(MIN_RATE / 2, 1);
+        let half = detected_after(MIN_RATE / 2, 1);
         assert!(half.is_some_and(|s| (115..=130).contains(&s)), "{half:?}");
-        assert_eq!(noticed(MIN_RATE, 1), None);
-        assert_eq!(noticed(MIN_RATE * 30, 30), None);
-        assert_eq!(noticed(1 << 20, 59), None, "a transfer of 1 MiB that takes nearly the limit");
+        assert_eq!(detected_after(MIN_RATE, 1), None);
+        assert_eq!(detected_after(MIN_RATE * 30, 30), None);
+        assert_eq!(detected_after(1 << 20, 59), None, "a transfer of 1 MiB that takes nearly the limit");
     }
 
     #[test]
-    fn what_was_fast_before_gives_no_more_than_the_limit() {
+    fn a_fast_start_extends_the_time_only_to_the_limit() {
         let time = VirtualTime::new(1);
         let rt = time.runtime();
         let stopped = time.block_on(async {
-            let mut progress = Progress::default();
+            let mut progress = RateMonitor::default();
             let mut poll = async |moved: u64, seconds: u64| {
                 let mut step = rt.sleep(Duration::from_secs(seconds));
                 poll_fn(|cx| match progress.poll(cx, &rt, LIMIT, moved) {
@@ -124,15 +125,15 @@ mod tests {
             assert!(!poll(100 << 30, 118).await);
             poll(100 << 30, 5).await
         });
-        assert!(stopped.unwrap(), "100 GiB came, and then nothing for two minutes");
+        assert!(stopped.unwrap(), "100 GiB, then no data for two minutes");
     }
 
     #[test]
-    fn a_rest_between_two_transfers_does_not_count() {
+    fn pauses_between_transfers_are_not_counted() {
         let time = VirtualTime::new(1);
         let rt = time.runtime();
         let slow = time.block_on(async {
-            let mut progress = Progress::default();
+            let mut progress = RateMonitor::default();
             for n in 0..20 {
                 let mut step = rt.sleep(Duration::from_secs(10));
                 let slow = poll_fn(|cx| match progress.poll(cx, &rt, LIMIT, n) {
@@ -142,7 +143,7 @@ mod tests {
                 if slow.await {
                     return true;
                 }
-                progress.rest();
+                progress.pause();
                 rt.sleep(Duration::from_secs(100)).await;
             }
             false

@@ -1,34 +1,34 @@
-//! How much one connection does before the others of its shard.
+//! Fair sharing of a shard among its connections.
 
 use std::time::Duration;
 
 use millrace_runtime::Instant;
 use millrace_xdr::Message;
 
-/// The most calls that are begun.
-const CALLS: usize = 64;
-/// The most bytes of calls and replies.
-const BYTES: usize = 2 << 20;
-/// A byte of a reply's head costs so many times as much time as one of bulk data, which is sent from where it lies:
-/// a READDIR of 1 MiB takes several milliseconds, a READ of 1 MiB some hundred microseconds.
-const HEAD: usize = 16;
-/// The most turns that are passed over. Passing one over costs about 100 ns, and the least that a turn does before is some
-/// hundred microseconds of work.
-const MOST_PASSED: usize = 64;
+/// Maximum number of calls started per turn.
+const MAX_CALLS: usize = 64;
+/// Maximum weighted bytes of calls and replies per turn.
+const MAX_BYTES: usize = 2 << 20;
+/// Cost of a byte of a reply's head relative to a byte of bulk data, which is sent without a copy: a READDIR
+/// of 1 MiB takes several milliseconds, a READ of 1 MiB some hundred microseconds.
+const HEAD_WEIGHT: usize = 16;
+/// Maximum number of turns to skip. Skipping a turn costs about 100 ns, and a full turn at least some hundred
+/// microseconds.
+const MAX_SKIPPED: usize = 64;
 
-/// A turn that encodes at least this many bytes of reply heads, as for a long listing, delays the next turn of its
-/// connection.
-const LONG: usize = BYTES / HEAD;
-/// The delay, as a multiple of the time that the turn took: others have two thirds of the time of a shard.
-const DELAY: u32 = 2;
-/// The longest delay.
+/// Bytes of reply heads in one turn, as of a long listing, from which the next turn of the connection is
+/// delayed.
+const LONG_HEADS: usize = MAX_BYTES / HEAD_WEIGHT;
+/// Length of the delay relative to the turn, which leaves two thirds of the shard's time to others.
+const DELAY_FACTOR: u32 = 2;
+/// Maximum delay.
 const MAX_DELAY: Duration = Duration::from_millis(50);
 
-/// What a connection has done since other tasks of its shard had their turn.
+/// Work of a connection since it last yielded to the other tasks of its shard.
 #[derive(Debug, Default)]
 pub struct Turn {
-    /// When the first call was begun.
-    begun: Instant,
+    /// Time at which the first call was started.
+    started: Instant,
     calls: usize,
     bytes: usize,
     /// Bytes of reply heads.
@@ -36,48 +36,48 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Counts a call that is begun. `now` is called for the first one of the turn.
+    /// Counts a started call. `now` is called for the first call of the turn.
     pub(super) fn call(&mut self, now: impl FnOnce() -> Instant) {
         if self.calls == 0 {
-            self.begun = now();
+            self.started = now();
         }
         self.calls += 1;
     }
 
-    /// So many bytes of calls were received.
+    /// Counts received bytes of calls.
     pub fn received(&mut self, bytes: usize) {
         self.bytes += bytes;
     }
 
-    /// A call was answered.
+    /// Counts the reply to a call.
     pub fn reply(&mut self, reply: &Message) {
         let bulk: usize = reply.payloads.iter().map(|p| p.data.len()).sum();
         self.heads += reply.head.len();
-        self.bytes += HEAD * reply.head.len() + bulk;
+        self.bytes += HEAD_WEIGHT * reply.head.len() + bulk;
     }
 
-    /// Whether it is the turn of others.
+    /// Whether the connection must yield to others.
     pub fn is_over(&self) -> bool {
-        self.calls >= CALLS || self.bytes >= BYTES
+        self.calls >= MAX_CALLS || self.bytes >= MAX_BYTES
     }
 
-    /// Whether replies with long heads were encoded, which cost the shard milliseconds.
+    /// Whether replies with long heads were encoded, which take milliseconds.
     pub(super) fn is_long(&self) -> bool {
-        self.heads >= LONG
+        self.heads >= LONG_HEADS
     }
 
-    /// The time after a long turn, which ends at `now`, for which the connection leaves its shard to others; all
-    /// `connections` of its client together get a third of the shard. Without the delay, another client that makes one
-    /// small call after the other waits for a whole listing with each call.
+    /// The delay after a long turn that ends at `now`, so that all `connections` of the client together use a
+    /// third of the shard's time. Without the delay, each small call of another client would wait for a whole
+    /// listing.
     pub(super) fn delay(&self, now: Instant, connections: usize) -> Duration {
-        let factor = u32::try_from(connections).unwrap_or(u32::MAX).max(1).saturating_mul(DELAY);
-        now.duration_since(self.begun).saturating_mul(factor).min(MAX_DELAY)
+        let factor = u32::try_from(connections).unwrap_or(u32::MAX).max(1).saturating_mul(DELAY_FACTOR);
+        now.duration_since(self.started).saturating_mul(factor).min(MAX_DELAY)
     }
 
-    /// How many turns the connection passes over after this one, if its client has so many connections: together they have
+    /// Number of turns that the connection skips after this one. A client with `connections` connections has
     /// as many turns as a client with one.
-    pub(super) fn passes(&self, connections: usize) -> usize {
-        if self.is_over() { connections.saturating_sub(1).min(MOST_PASSED) } else { 0 }
+    pub(super) fn skipped_turns(&self, connections: usize) -> usize {
+        if self.is_over() { connections.saturating_sub(1).min(MAX_SKIPPED) } else { 0 }
     }
 }
 
@@ -106,7 +106,7 @@ mod tests {
         turn.call(|| at(999));
         turn.reply(&reply(1000));
         assert!(!turn.is_over() && !turn.is_long());
-        turn.reply(&reply(LONG / 4));
+        turn.reply(&reply(LONG_HEADS / 4));
         assert!(turn.is_over() && turn.is_long());
         assert_eq!(turn.delay(at(600), 1), Duration::from_micros(1000));
         assert_eq!(turn.delay(at(600), 3), Duration::from_micros(3000));

@@ -1,9 +1,9 @@
-//! Where the time of a call goes: stamps at the borders of its stages, of one call in so many (TR06 figure 10).
+//! Latency breakdown of calls: time stamps at the stage boundaries of sampled calls (TR06 figure 10).
 //!
-//! A [`Sampler`] chooses calls; a chosen one carries [`Stages`] wherever it goes at its end of the connection, and
-//! whoever ends a stage says so. A stage lasts from the end of the one before it, so nothing is counted twice and
-//! nothing is left out: the stages of a call add up to its time. A call that was not chosen costs one branch at each
-//! border; a chosen one costs a look at the clock, and nothing from the heap in steady state.
+//! A [`Sampler`] selects calls. A selected call carries [`Stages`] through its end of the connection, and
+//! each component records the end of its stage. A stage starts at the end of the previous one, so the times
+//! of all stages add up to the time of the call. Per stage, a call that is not sampled costs one branch, and
+//! a sampled one a clock read without heap allocation in steady state.
 
 mod sampler;
 mod sums;
@@ -15,56 +15,56 @@ pub use self::{
     sums::{StageStats, StageSums, StageTimes},
 };
 
-/// One call in so many is sampled where nothing else is said. A prime, so that of calls that come in a pattern none is
-/// always passed over.
+/// Default sampling interval: one call in 61. A prime avoids aliasing with periodic call patterns.
 pub const DEFAULT_SAMPLE: u32 = 61;
 
-/// A stage of a call, at the one end or the other. What does not happen to a call takes no time: only RDMA has memory to
-/// register, and only where the peer is to reach it, or an adapter must be told of it.
+/// A stage of a call at either end. A stage that does not occur takes no time: only RDMA registers memory,
+/// and only if the peer accesses the memory or the adapter requires it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// Client: the call and its arguments are encoded.
+    /// Client: encodes the call and its arguments.
     Encode,
-    /// Client: the call waits for a credit, and for the connection's driver to take it.
+    /// Client: the call waits for a credit and for the connection's driver.
     Queue,
-    /// Server: the message waits for its turn, from the poll that brought it on.
+    /// Server: the received message waits for processing, from the poll that returned it.
     Receive,
-    /// Server: headers and arguments are decoded, the caller and the file handle checked. Client: the reply's chunks
-    /// and headers are checked, and the message put together.
+    /// Server: decodes headers and arguments, and checks the caller and the file handle. Client: validates
+    /// the reply's chunks and headers, and assembles the message.
     Decode,
-    /// Memory is taken: the sinks of RDMA Reads, the client's Reply chunk.
+    /// Allocates memory: the sinks of RDMA Reads, the client's Reply chunk.
     Buffer,
-    /// Memory is made reachable, by what the registration strategy does, its copies included. Client: the call's
-    /// chunks. Server: in the Read-Read design results; with strategies and adapters that ask for it, also the memory
-    /// of its own RDMA Reads and Writes.
+    /// Registers memory according to the strategy, including copies. Client: the call's chunks. Server:
+    /// results in the Read-Read design; with strategies and adapters that require it, also the local memory
+    /// of RDMA Reads and Writes.
     Registration,
-    /// Client: the call's header is built and its Send posted (TCP: the record queued for the socket).
+    /// Client: builds the call's header and posts its Send (TCP: queues the record for the socket).
     Send,
-    /// Client: until the reply is taken and matched to its call. The wire and the server are in this stage.
+    /// Client: waits for the reply. Includes the network and the server.
     Wait,
-    /// From the posting of the call's RDMA Reads until the last is taken: at the server of arguments, at the client of
-    /// results in the Read-Read design.
+    /// From posting the call's RDMA Reads to the last completion: arguments at the server, results at the
+    /// client in the Read-Read design.
     ReadWait,
-    /// Server: READ and WRITE are in the file system. Of other procedures, all that they do.
+    /// Server: file system operation of READ and WRITE; for other procedures the whole execution.
     FileSystem,
-    /// Server: RDMA Writes of results are posted.
+    /// Server: posts RDMA Writes of results.
     WritePost,
-    /// Server: results and headers are encoded, receives posted again, the Send posted (TCP: the record queued).
+    /// Server: encodes results and headers, posts receives and the Send (TCP: queues the record).
     Reply,
-    /// Server: from the Send's posting until the lower layer has taken all of the reply; in the Read-Read design, until
-    /// RDMA_DONE if results are exposed. Software providers hand the data to the socket in this stage.
+    /// Server: from posting the Send until the lower layer has accepted the whole reply; in the Read-Read
+    /// design until RDMA_DONE, if results are exposed. Software providers pass the data to the socket in this
+    /// stage.
     Completion,
-    /// Memory is taken out of reach again, by what the registration strategy does, its copies included.
+    /// Deregisters or invalidates memory according to the strategy, including copies.
     Deregistration,
-    /// Client: the caller is woken, has its turn, and decodes the results.
+    /// Client: wakes the caller, which decodes the results.
     Delivery,
 }
 
 impl Stage {
-    /// How many there are.
+    /// Number of stages.
     pub const COUNT: usize = 15;
 
-    /// All of them.
+    /// All stages.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Encode,
         Self::Queue,
@@ -83,7 +83,7 @@ impl Stage {
         Self::Delivery,
     ];
 
-    /// Those of a client, in the order of a call.
+    /// Stages of a client, in the order of a call.
     pub const CLIENT: [Self; 10] = [
         Self::Encode,
         Self::Queue,
@@ -97,7 +97,7 @@ impl Stage {
         Self::Delivery,
     ];
 
-    /// Those of a server, in the order of a call.
+    /// Stages of a server, in the order of a call.
     pub const SERVER: [Self; 10] = [
         Self::Receive,
         Self::Decode,
@@ -111,7 +111,7 @@ impl Stage {
         Self::Deregistration,
     ];
 
-    /// Its name: `encode`, `rdma-read-wait`, `file-system`.
+    /// Name, such as `encode`, `rdma-read-wait` or `file-system`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Encode => "encode",
@@ -139,23 +139,23 @@ impl fmt::Display for Stage {
     }
 }
 
-/// What a call is for, as far as times are kept apart.
+/// Class of a call, by which times are aggregated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum CallClass {
-    /// Neither of these.
+    /// All other calls.
     #[default]
     Other,
-    /// Its results carry data (NFS READ).
+    /// Calls with data in the results (NFS READ).
     Read,
-    /// Its arguments carry data (NFS WRITE).
+    /// Calls with data in the arguments (NFS WRITE).
     Write,
 }
 
 impl CallClass {
-    /// All of them.
+    /// All classes.
     pub const ALL: [Self; 3] = [Self::Other, Self::Read, Self::Write];
 
-    /// Its name: `other`, `read`, `write`.
+    /// Name: `other`, `read` or `write`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Other => "other",

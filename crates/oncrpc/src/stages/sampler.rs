@@ -1,4 +1,4 @@
-//! Chooses calls, and what a chosen one carries.
+//! Selection of calls, and the times of sampled calls.
 
 use std::{
     fmt,
@@ -13,25 +13,25 @@ use parking_lot::Mutex;
 
 use super::{CallClass, Stage, StageTimes};
 
-/// Samples that are kept for reuse.
+/// Maximum number of samples retained for reuse.
 const SPARE: usize = 64;
 
-/// The times of a sampled call so far.
+/// Times of a sampled call.
 struct Sample {
     rt: RuntimeRef,
-    /// When the last stage ended, in nanoseconds of the runtime's time.
+    /// End of the last stage, in nanoseconds of the runtime's clock.
     last: AtomicU64,
     nanos: [AtomicU64; Stage::COUNT],
     class: AtomicU8,
     xid: AtomicU32,
 }
 
-/// What a call carries: its stamps, if it is sampled. Clones are of the same call.
+/// The times of a call, if it is sampled. Clones refer to the same call.
 #[derive(Clone, Default)]
 pub struct Stages(Option<Arc<Sample>>);
 
 impl Stages {
-    /// Of a call that is not sampled.
+    /// The value of a call that is not sampled.
     pub const NONE: Self = Self(None);
 
     /// Whether the call is sampled.
@@ -40,7 +40,7 @@ impl Stages {
         self.0.is_some()
     }
 
-    /// `stage` ends now, and began when the last one ended. A stage may have several parts.
+    /// Ends `stage` now; it started at the end of the previous stage. A stage may have several parts.
     #[inline]
     pub fn end(&self, stage: Stage) {
         if let Some(sample) = &self.0 {
@@ -48,7 +48,7 @@ impl Stages {
         }
     }
 
-    /// As [`Self::end`], at `at`.
+    /// As [`Self::end`], at the time `at`.
     #[inline]
     pub fn end_at(&self, stage: Stage, at: Instant) {
         if let Some(sample) = &self.0 {
@@ -56,7 +56,7 @@ impl Stages {
         }
     }
 
-    /// Says what the call is for; [`CallClass::Other`] until then.
+    /// Sets the class of the call, initially [`CallClass::Other`].
     #[inline]
     pub fn set_class(&self, class: CallClass) {
         if let Some(sample) = &self.0 {
@@ -64,7 +64,7 @@ impl Stages {
         }
     }
 
-    /// Says the call's XID, by which the samples of both ends can be matched.
+    /// Sets the XID of the call, by which the samples of both ends can be matched.
     #[inline]
     pub fn set_xid(&self, xid: u32) {
         if let Some(sample) = &self.0 {
@@ -80,7 +80,8 @@ impl fmt::Debug for Stages {
 }
 
 impl Sample {
-    /// At `last` or before it ends nothing: a clock that is read on two processors cannot make a stage negative.
+    /// A time before `last` is ignored, so that clock differences between processors cannot make a stage
+    /// negative.
     fn end(&self, stage: Stage, at: Instant) {
         let before = self.last.fetch_max(at.as_nanos(), Relaxed);
         if let Some(nanos) = self.nanos.get(stage as usize) {
@@ -89,21 +90,22 @@ impl Sample {
     }
 }
 
-/// Chooses the calls of one end whose stages are timed, and adds up what they took.
+/// Selects the calls of one end whose stages are recorded, and sums up their times.
 pub struct Sampler {
     rt: RuntimeRef,
     end: &'static str,
     every: u32,
-    /// Calls until the next one that is sampled. Several threads may count down at once and lose a count: calls are
-    /// then sampled a little less often, which is cheaper than to agree.
+    /// Calls until the next sample. Concurrent threads may lose a count, which makes samples slightly less
+    /// frequent but avoids synchronization.
     left: AtomicU32,
     spare: Mutex<Vec<Arc<Sample>>>,
     times: Arc<StageTimes>,
 }
 
 impl Sampler {
-    /// A sampler that chooses one call in `every`, or none if that is 0, and adds to `times`. `end` names the end of the
-    /// connection (`client`, `server`) in what is traced; time is that of `rt`.
+    /// Creates a sampler that selects one call in `every`, or none if `every` is 0, and adds their times to
+    /// `times`. `end` is the end of the connection in trace events (`client`, `server`). Times are those of
+    /// `rt`.
     pub fn new(rt: RuntimeRef, end: &'static str, every: u32, times: Arc<StageTimes>) -> Self {
         let (left, spare) = (AtomicU32::new(every), Mutex::new(Vec::with_capacity(SPARE)));
         Self { rt, end, every, left, spare, times }
@@ -115,13 +117,13 @@ impl Sampler {
         self.every > 0 && self.left.load(Relaxed) as usize <= calls
     }
 
-    /// The present time, if the next call will be sampled.
+    /// The present time, if one of the next `calls` calls will be sampled.
     #[inline]
     pub fn now_if_due(&self, calls: usize) -> Option<Instant> {
         self.is_due(calls).then(|| self.rt.now())
     }
 
-    /// The stamps of the next call, whose first stage begins at `begun`, or now.
+    /// The stages of the next call, which starts at `begun`, or now.
     #[inline]
     pub fn next_call(&self, begun: Option<Instant>) -> Stages {
         if self.every == 0 {
@@ -139,7 +141,7 @@ impl Sampler {
     #[cold]
     fn sample(&self, begun: Instant) -> Arc<Sample> {
         let mut spare = self.spare.lock().pop();
-        // One that somebody still holds (a call that was given up) is left to him.
+        // A sample that is still referenced (by an abandoned call) is not reused.
         if let Some(sample) = spare.as_mut().and_then(Arc::get_mut) {
             *sample.last.get_mut() = begun.as_nanos();
             sample.nanos.iter_mut().for_each(|n| *n.get_mut() = 0);
@@ -158,8 +160,8 @@ impl Sampler {
         })
     }
 
-    /// A call is over: its times are added to the sums, and traced. Calls that end in another way (with their connection)
-    /// count for nothing.
+    /// Adds the times of a completed call to the sums, and traces them. Calls that end with their connection
+    /// are not counted.
     #[inline]
     pub fn finish(&self, stages: Stages) {
         if let Stages(Some(sample)) = stages {
@@ -188,8 +190,8 @@ impl fmt::Debug for Sampler {
     }
 }
 
-/// One event for each sampled call, at level TRACE with the target `millrace::stages`; times in nanoseconds. A subscriber
-/// of the process (`--log millrace::stages=trace`) sees them, and whatever it feeds.
+/// Emits one event per sampled call, at level TRACE with the target `millrace::stages` and times in
+/// nanoseconds (`--log millrace::stages=trace`).
 fn trace(end: &str, class: CallClass, xid: u32, nanos: &[u64; Stage::COUNT]) {
     let ns = |stage: Stage| nanos.get(stage as usize).copied().unwrap_or(0);
     tracing::trace!(
@@ -225,7 +227,7 @@ mod tests {
 
     use super::{super::StageSums, *};
 
-    /// A clock that is set by hand.
+    /// A clock that the test sets.
     #[derive(Default)]
     struct Clock(AtomicU64);
 
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_in_so_many_is_sampled() {
+    fn one_call_per_interval_is_sampled() {
         for (every, sampled) in [(0, 0), (1, 60), (7, 8), (60, 1), (61, 0)] {
             let (_, sampler) = sampler(every);
             let mut n = 0;
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_knows_whether_one_of_its_calls_is_due() {
+    fn is_due_covers_a_batch_of_calls() {
         let (_, sampler) = sampler(3);
         assert_eq!((sampler.is_due(2), sampler.is_due(3)), (false, true));
         assert!(!sampler.next_call(None).is_sampled());
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_from_before_the_last_one_takes_no_time() {
+    fn a_time_before_the_previous_one_counts_as_zero() {
         let (clock, sampler) = sampler(1);
         let stages = sampler.next_call(Some(Instant::from_nanos(100)));
         stages.end_at(Stage::Receive, Instant::from_nanos(90));
@@ -318,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_still_held_is_not_written_over_by_the_next() {
+    fn a_referenced_sample_is_not_reused() {
         let (clock, sampler) = sampler(1);
         let first = sampler.next_call(None);
         let held = first.clone();
@@ -337,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_added_and_taken_apart_by_class() {
+    fn sums_are_kept_by_class() {
         let (clock, sampler) = sampler(1);
         let call = |class, nanos| {
             let stages = sampler.next_call(None);
@@ -357,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn every_stage_is_listed_once_at_its_place() {
+    fn every_stage_is_listed_once_at_its_index() {
         for (i, stage) in Stage::ALL.into_iter().enumerate() {
             assert_eq!(stage as usize, i);
             assert!(Stage::CLIENT.contains(&stage) || Stage::SERVER.contains(&stage));

@@ -1,4 +1,4 @@
-//! Sums over sampled calls.
+//! Sums of the times of sampled calls.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -7,14 +7,14 @@ use std::{
 
 use super::{CallClass, Stage};
 
-/// The sums of one class of calls.
+/// Sums of one class of calls.
 #[derive(Debug, Default)]
 struct Sums {
     calls: AtomicU64,
     nanos: [AtomicU64; Stage::COUNT],
 }
 
-/// Sums over sampled calls; several samplers may share one.
+/// Sums of sampled calls; samplers may share it.
 #[derive(Debug, Default)]
 pub struct StageTimes([Sums; CallClass::ALL.len()]);
 
@@ -29,7 +29,7 @@ impl StageTimes {
             .for_each(|(sum, n)| _ = sum.fetch_add(*n, Relaxed));
     }
 
-    /// The sums now.
+    /// A snapshot of the sums.
     pub fn snapshot(&self) -> StageStats {
         let of = |sums: &Sums| StageSums {
             calls: sums.calls.load(Relaxed),
@@ -39,16 +39,16 @@ impl StageTimes {
     }
 }
 
-/// What the sampled calls of one class took.
+/// Times of the sampled calls of one class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StageSums {
-    /// Sampled calls.
+    /// Number of sampled calls.
     pub calls: u64,
     nanos: [u64; Stage::COUNT],
 }
 
 impl StageSums {
-    /// Sums over `calls` calls, of those stages that are named.
+    /// Creates the sums of `calls` calls with the given times; other stages are zero.
     pub fn new(calls: u64, stages: impl IntoIterator<Item = (Stage, Duration)>) -> Self {
         let mut out = Self { calls, ..Self::default() };
         for (stage, time) in stages {
@@ -59,17 +59,17 @@ impl StageSums {
         out
     }
 
-    /// The time in `stage`, over all of them.
+    /// Total time in `stage` over all calls.
     pub fn time(&self, stage: Stage) -> Duration {
         Duration::from_nanos(self.nanos.get(stage as usize).copied().unwrap_or(0))
     }
 
-    /// The time in all stages, over all of them: that of the calls.
+    /// Total time of all stages over all calls.
     pub fn total(&self) -> Duration {
         Duration::from_nanos(self.nanos.iter().sum())
     }
 
-    /// These and `other` together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         self.with(other, u64::saturating_add)
@@ -84,28 +84,28 @@ impl StageSums {
     }
 }
 
-/// What sampled calls took, by class.
+/// Times of sampled calls by class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StageStats([StageSums; CallClass::ALL.len()]);
 
 impl StageStats {
-    /// The calls of one class.
+    /// Sums of one class.
     pub fn of(&self, class: CallClass) -> &StageSums {
         &self.0[class as usize]
     }
 
-    /// The same, to be changed.
+    /// Mutable sums of one class.
     pub fn of_mut(&mut self, class: CallClass) -> &mut StageSums {
         &mut self.0[class as usize]
     }
 
-    /// These and `other` together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         self.with(other, u64::saturating_add)
     }
 
-    /// What came after `earlier`, a snapshot of the same.
+    /// The difference to `earlier`, an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         self.with(earlier, u64::saturating_sub)

@@ -1,4 +1,4 @@
-//! A byte stream that carries records: the thin I/O between [`super::record`] and the two ends of RPC.
+//! Record I/O on a byte stream, for both ends of RPC over TCP.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ pub(super) struct Channel {
     pub(super) writer: RecordWriter,
     rt: RuntimeRef,
     retry: Option<Sleep>,
-    /// A record has begun for which there is no memory yet.
+    /// Whether a record has started for which there is no memory yet.
     waits_for_memory: bool,
     pub(super) received: u64,
     pub(super) sent: u64,
@@ -28,7 +28,7 @@ fn no_memory(e: millrace_xdr::OutOfMemory) -> io::Error {
 }
 
 impl Channel {
-    /// A stream whose records `reader` cuts.
+    /// Creates a channel whose records `reader` decodes.
     pub(super) fn new(
         stream: Box<dyn ByteStream>,
         rt: RuntimeRef,
@@ -48,14 +48,14 @@ impl Channel {
         })
     }
 
-    /// A record whose bytes are here. `Ok(None)`: more must be read ([`Self::poll_fill`]). Pending: there is no memory
-    /// for the record that comes; the task is woken to try again.
+    /// Returns the next received record. `Ok(None)`: more bytes must be read ([`Self::poll_fill`]). Pending:
+    /// there is no memory for the next record; the task is woken to try again.
     pub(super) fn poll_record(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Message>>> {
         self.poll_next(cx, None)
     }
 
-    /// The same, with the record's memory taken from `account` before it is read. It is the caller's with the record
-    /// ([`Self::take_admitted`]).
+    /// As [`Self::poll_record`], with the record's memory charged to `account` before it is read. The charge
+    /// passes to the caller with the record ([`Self::take_admitted`]).
     pub(super) fn poll_call(
         &mut self,
         cx: &mut Context<'_>,
@@ -72,7 +72,7 @@ impl Channel {
         self.waits_for_memory = true;
         loop {
             match self.reader.next_record() {
-                Ok(Next::NeedRoom(bytes)) => {
+                Ok(Next::NeedAdmission(bytes)) => {
                     if let Some(account) = account.as_deref_mut() {
                         ready!(account.poll_take(cx, bytes));
                     }
@@ -96,26 +96,26 @@ impl Channel {
         }
     }
 
-    /// Memory that was taken for the last record.
+    /// Bytes charged for the last record.
     pub(super) fn take_admitted(&mut self) -> usize {
         self.reader.take_admitted()
     }
 
-    /// Drops the record that is being read, and the replies that are queued; gives what was taken from the account for the
-    /// record.
+    /// Drops the partially received record and the queued replies. Returns the bytes charged for the record.
     pub(super) fn clear(&mut self) -> usize {
         self.writer.clear();
         self.reader.clear();
         self.reader.take_admitted()
     }
 
-    /// Reads once. `Ok(false)`: the stream has ended. Call it when [`Self::poll_record`] has nothing.
+    /// Reads once. `Ok(false)`: the stream has ended. To be called when [`Self::poll_record`] needs more
+    /// bytes.
     ///
     /// # Errors
-    /// Those of the stream; `UnexpectedEof` when it ends inside a record.
+    /// Those of the stream; `UnexpectedEof` if it ends within a record.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.waits_for_memory {
-            return Poll::Pending; // There is no room for what would be read.
+            return Poll::Pending; // There is no memory for further bytes.
         }
         let n = ready!(self.stream.poll_read(cx, &mut self.reader.space()))?;
         if n == 0 {
@@ -130,17 +130,17 @@ impl Channel {
         Poll::Ready(Ok(true))
     }
 
-    /// Whether a record has begun and only the peer can bring the rest of it.
-    pub(super) fn awaits_rest(&self) -> bool {
+    /// Whether a record is partially received, and only the peer can complete it.
+    pub(super) fn awaits_peer(&self) -> bool {
         !self.waits_for_memory && !self.reader.at_record_start()
     }
 
-    /// Whether no record is on its way, in or out.
-    pub(super) fn is_at_rest(&self) -> bool {
+    /// Whether no record is partially received or queued.
+    pub(super) fn is_quiescent(&self) -> bool {
         !self.waits_for_memory && self.reader.at_record_start() && self.writer.queued() == 0
     }
 
-    /// Writes until nothing is queued.
+    /// Writes until the queue is empty.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.writer.queued() > 0 {
             let n = ready!(self.stream.poll_write(cx, &self.writer.slices()))?;
@@ -153,17 +153,17 @@ impl Channel {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends our direction.
+    /// Shuts down the sending direction.
     pub(super) fn shutdown(&mut self) {
         self.stream.shutdown();
     }
 
-    /// Ends the connection with a reset, in which what the peer has not received yet is lost.
+    /// Resets the connection, which discards data that the peer has not received.
     pub(super) fn abort(&mut self) {
         self.stream.abort();
     }
 
-    /// Reads and forgets until the peer ends its direction too.
+    /// Reads and discards data until the peer closes its direction.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut waste = [0; 4096];
         loop {

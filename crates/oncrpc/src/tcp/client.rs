@@ -16,18 +16,19 @@ use crate::{
     Submissions, Transport, parse_reply,
 };
 
-/// How a connection behaves.
+/// Limits of a client's connection.
 #[derive(Debug, Clone)]
 pub struct TcpClientConfig {
-    /// The most bytes of a call or reply.
+    /// Maximum bytes of a call or reply.
     pub max_record: usize,
-    /// The most bytes of payload that one call may carry; less than `max_record` by the rest of a message.
+    /// Maximum bytes of payload of one call; smaller than `max_record` by the rest of a message.
     pub max_payload: usize,
-    /// Calls that may be unanswered at once; further ones wait here.
+    /// Maximum number of unanswered calls; further calls are queued in the client.
     pub max_in_flight: usize,
-    /// Calls that may be open at once, those that wait here and those whose reply was not fetched included.
+    /// Maximum number of open calls, including queued ones and those whose result was not received by the
+    /// caller.
     pub max_open: usize,
-    /// How long a call may take from its submission before it fails with [`RpcError::TimedOut`].
+    /// Time limit of a call from its submission, after which it fails with [`RpcError::TimedOut`].
     pub timeout: Duration,
 }
 
@@ -43,20 +44,23 @@ impl Default for TcpClientConfig {
     }
 }
 
-/// Bytes of calls that may wait for the socket; further calls stay in the queue, where they can still be cancelled.
+/// Maximum bytes of calls that wait for the socket; further calls stay in the queue, where they can be
+/// cancelled.
 const MAX_QUEUED: usize = 4 << 20;
 
-/// One TCP connection to a server. Dropping it ends the connection.
+/// One TCP connection to a server. Dropping it closes the connection.
 pub struct TcpTransport {
     connection: Connection<Driver>,
     max_payload: usize,
 }
 
 impl TcpTransport {
-    /// Takes over a connected stream; the task that drives it runs on `rt`. Replies are received into `arena`.
+    /// Starts a client on a connected stream; its task runs on `rt`. Replies are received in memory of
+    /// `arena`.
     ///
     /// # Errors
-    /// [`RpcError::Local`] when the arena has no room, [`RpcError::Disconnected`] when the stream has no peer any more.
+    /// [`RpcError::Local`] if the arena has no memory, [`RpcError::Disconnected`] if the stream is
+    /// disconnected.
     pub fn start(
         stream: Box<dyn ByteStream>,
         rt: &RuntimeRef,
@@ -98,7 +102,7 @@ impl Transport for TcpTransport {
     }
 }
 
-/// What the connection's task owns. The state of a call in flight is its stamps.
+/// State of the connection, owned by its task. The state of a call in flight is its stages.
 struct Driver {
     calls: Calls<Stages>,
     channel: Channel,
@@ -108,19 +112,19 @@ struct Driver {
 impl ConnectionDriver for Driver {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.calls.poll_submissions(cx);
-        let turn = if self.calls.submissions().is_closing() {
+        let run = if self.calls.submissions().is_closing() {
             Err(io::Error::other("closed by this client"))
         } else {
-            self.turn(cx)
+            self.run(cx)
         };
-        match turn {
+        match run {
             Ok(()) => {
                 self.calls.publish_idle();
                 Poll::Pending
             }
             Err(e) => {
                 tracing::debug!(peer = self.calls.submissions().peer(), "connection lost: {e}");
-                self.lose(e);
+                self.terminate(e);
                 Poll::Ready(())
             }
         }
@@ -134,7 +138,7 @@ impl ConnectionDriver for Driver {
         });
         self.calls.publish_idle();
         if sent.is_err() {
-            // The task finds the error again.
+            // The task's poll returns the error.
             cx.waker().wake_by_ref();
         }
     }
@@ -144,17 +148,17 @@ impl ConnectionDriver for Driver {
     }
 
     fn end(&mut self) {
-        self.lose("the runtime of this client has ended");
+        self.terminate("the runtime of this client has ended");
     }
 }
 
 impl Driver {
-    /// Ends the connection. Its unanswered calls will be sent again on another one, so what the server has not received of
-    /// them must not arrive after that.
-    fn lose(&mut self, reason: impl ToString) {
-        let abandons = self.calls.in_flight() > 0;
+    /// Ends the connection. Unanswered calls may be sent again on another connection, so the server must not
+    /// receive them later on this one.
+    fn terminate(&mut self, reason: impl ToString) {
+        let has_unanswered = self.calls.in_flight() > 0;
         self.channel.writer.clear();
-        if abandons {
+        if has_unanswered {
             self.channel.abort();
         } else {
             self.channel.shutdown();
@@ -162,16 +166,16 @@ impl Driver {
         self.calls.end(reason);
     }
 
-    /// Runs until nothing can be done now.
-    fn turn(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        self.forget_cancelled();
+    /// Processes available work.
+    fn run(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        self.remove_cancelled();
         loop {
             while let Poll::Ready(Some(message)) = self.channel.poll_record(cx)? {
                 self.reply(message)?;
             }
             self.calls.take_submissions();
             self.send()?;
-            // More calls may be sent once the socket has taken these.
+            // Further calls may be sent after the socket has accepted these.
             let flushed = self.channel.poll_flush(cx)?.is_ready();
             match self.channel.poll_fill(cx)? {
                 Poll::Ready(true) => {}
@@ -189,7 +193,7 @@ impl Driver {
         Ok(())
     }
 
-    fn forget_cancelled(&mut self) {
+    fn remove_cancelled(&mut self) {
         while let Some(xid) = self.calls.next_cancelled() {
             drop(self.calls.remove(xid));
         }
@@ -205,12 +209,12 @@ impl Driver {
             head.get(at..at + 4)?.first_chunk().map(|b| u32::from_be_bytes(*b))
         };
         let (Some(xid), Some(kind)) = (word(0), word(4)) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a record that is no RPC message"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a record that is not an RPC message"));
         };
         let call = if kind == MSG_REPLY { self.calls.remove(xid) } else { None };
         let peer = self.calls.submissions().peer();
         let Some(call) = call else {
-            tracing::debug!(peer, xid, "dropped a message that answers no call");
+            tracing::debug!(peer, xid, "dropped a message without an open call");
             return Ok(());
         };
         let stages = call.state.clone();
@@ -235,7 +239,7 @@ impl Driver {
         let Request { message, stages, .. } = request;
         let (len, max) = (message.stream_len(), self.config.max_record);
         if len > max {
-            call.refuse(RpcError::Unsupported(format!("a call of {len} bytes, where {max} is the limit")));
+            call.reject(RpcError::Unsupported(format!("a call of {len} bytes, where {max} is the limit")));
             return Ok(());
         }
         stages.end(Stage::Queue);

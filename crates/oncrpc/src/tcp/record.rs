@@ -1,7 +1,7 @@
-//! Record marking (RFC 5531 section 11) without I/O: bytes in and records out, and the other way round.
+//! Record marking (RFC 5531 section 11) without I/O.
 //!
-//! A record is one or more fragments; each begins with four bytes: the top bit marks the last fragment of the record,
-//! the other 31 are the number of bytes that follow.
+//! A record consists of one or more fragments. Each starts with four bytes: the top bit marks the last
+//! fragment of the record, the other 31 bits are the length of the fragment in bytes.
 
 use std::{
     collections::VecDeque,
@@ -15,48 +15,47 @@ use smallvec::SmallVec;
 use crate::serving::slot_bytes;
 
 const LAST: u32 = 1 << 31;
-/// Bytes read past the end of a record that is small or almost here: some hundred small calls or four replies with 4 KiB
-/// come with one read. They are copied, which for so few costs less than further reads.
+/// Bytes read beyond the end of a small or nearly complete record: one read returns about a hundred small
+/// calls or four replies of 4 KiB. Copying them costs less than further reads.
 const STASH_BYTES: usize = 16384;
-/// Bytes read past the end of a record of which more than [`STASH_BYTES`] are to come. Most often another large one
-/// follows, and all but this of it can be read to its place; of one that follows a small record, [`STASH_BYTES`] are
-/// copied at most.
+/// Bytes read beyond the end of a record of which more than [`STASH_BYTES`] are missing. Usually another
+/// large record follows, and all but these bytes of it can be read directly to their destination. For a
+/// record after a small one, at most [`STASH_BYTES`] are copied.
 const PAST_BULK: usize = 512;
-/// Bytes of each buffer of a record that grows as its bytes come. The largest head of a call is shorter.
+/// Bytes of each buffer of a growing record. The largest head of a call is shorter.
 const PIECE: usize = 64 << 10;
-/// Slices in one vectored read without an allocation: a record with 1 MiB of data in pieces of 64 KiB has 17, and the stash
-/// is one more.
-const ROOM_SLICES: usize = 20;
-/// Fragments without bytes that are taken in a row. No sender has a reason for even one.
+/// Slices of one vectored read without an allocation: a record with 1 MiB of data in pieces of 64 KiB has 17,
+/// and the stash is one more.
+const READ_SLICES: usize = 20;
+/// Maximum number of consecutive empty fragments. Senders have no reason for any.
 const MAX_EMPTY_FRAGMENTS: u32 = 16;
 
-/// Why a stream is not one of records that we accept. The connection is of no further use.
+/// An invalid stream. The connection must be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The record is longer than the limit.
     #[error("a record of {len} bytes or more, where {max} is the limit")]
     TooLong {
-        /// Its length, as far as it is known.
+        /// Length of the received fragments in bytes.
         len: usize,
-        /// The limit.
+        /// The limit in bytes.
         max: usize,
     },
-    /// Fragments without bytes, in an endless row.
+    /// Too many consecutive empty fragments.
     #[error("too many empty record fragments in a row")]
     EmptyFragments,
 }
 
-/// What [`RecordReader::next_record`] found.
+/// Result of [`RecordReader::next_record`].
 #[derive(Debug)]
 pub enum Next {
-    /// A whole record.
+    /// A complete record.
     Record(Message),
-    /// Nothing before more bytes are read.
+    /// More bytes must be read.
     NeedBytes,
-    /// A record has begun that takes so many more bytes of memory, until they are granted with [`RecordReader::admit`].
-    /// Nothing may be read before.
-    NeedRoom(usize),
-    /// A record has begun for which the arena has no room. Nothing may be read; try again later.
+    /// A record needs this many more bytes of memory. No bytes may be read before [`RecordReader::admit`].
+    NeedAdmission(usize),
+    /// The arena has no memory for the record. No bytes may be read; try again later.
     NoMemory,
 }
 
@@ -65,18 +64,19 @@ enum State {
     Body { left: usize, last: bool },
 }
 
-/// Cuts a stream into records.
+/// Decodes the records of a stream.
 ///
-/// Call [`Self::next_record`] until it needs bytes, read into [`Self::space`], tell [`Self::advance`] how many, and begin
-/// again. The bytes are read directly into the record's own buffers, but for the few that came with the record before. A
-/// record lies in one buffer (in several only when it is longer than [`SPAN_BYTES`]), or, of a reader made by
-/// [`Self::growing`], in buffers of 64 KiB: one at first, the others when that one is full.
+/// Call [`Self::next_record`] until it needs bytes, read into [`Self::space`], pass the number of bytes to
+/// [`Self::advance`], and repeat. Bytes are read directly into the record's buffers, except those that were
+/// read with the preceding record. A record occupies one buffer (several if it is longer than
+/// [`SPAN_BYTES`]), or, in a reader from [`Self::growing`], buffers of 64 KiB: initially one, and the others
+/// when that one is full.
 pub struct RecordReader {
     arena: Arena,
     max_record: usize,
-    /// Bytes of a record's buffers.
+    /// Bytes of each buffer of a record.
     piece: usize,
-    /// Bytes of memory that the record may take.
+    /// Bytes of memory that the record may use.
     admitted: usize,
     stash: Box<[u8]>,
     stash_start: usize,
@@ -88,13 +88,14 @@ pub struct RecordReader {
 }
 
 impl RecordReader {
-    /// A reader at the start of a stream, for records of at most `max_record` bytes.
+    /// Creates a reader at the start of a stream, for records of at most `max_record` bytes.
     pub fn new(arena: &Arena, max_record: usize) -> Self {
         Self::with(arena, max_record, SPAN_BYTES, usize::MAX)
     }
 
-    /// The same for peers that are not trusted: the memory of the whole record must be admitted first ([`Next::NeedRoom`]),
-    /// and all but its first 64 KiB are taken only when these have come, so that an announced length alone takes no more.
+    /// As [`Self::new`], for untrusted peers: the memory of the whole record must be admitted first
+    /// ([`Next::NeedAdmission`]), and memory beyond the first 64 KiB is allocated when those are received, so
+    /// an announced length alone allocates at most 64 KiB.
     pub fn growing(arena: &Arena, max_record: usize) -> Self {
         Self::with(arena, max_record, PIECE, 0)
     }
@@ -115,10 +116,10 @@ impl RecordReader {
         }
     }
 
-    /// The next record, if its bytes are here.
+    /// Returns the next record if it is completely received.
     ///
     /// # Errors
-    /// [`RecordError`]; the stream is of no use then.
+    /// [`RecordError`]; the stream must be closed.
     pub fn next_record(&mut self) -> Result<Next, RecordError> {
         loop {
             match self.state {
@@ -131,16 +132,16 @@ impl RecordReader {
                     self.begin_fragment((word & !LAST) as usize, word & LAST != 0)?;
                 }
                 State::Body { left, last } => {
-                    if let Some(more) = self.lacks(left, last) {
-                        return Ok(Next::NeedRoom(more));
+                    if let Some(more) = self.missing_admission(left, last) {
+                        return Ok(Next::NeedAdmission(more));
                     }
-                    if !self.make_room(self.filled + left) {
+                    if !self.reserve(self.filled + left) {
                         return Ok(Next::NoMemory);
                     }
                     let rest = self.take_from_stash(left);
                     self.state = State::Body { left: rest, last };
                     if rest > 0 && self.stash_start < self.stash_end {
-                        continue; // The record grows.
+                        continue; // The record gets another buffer.
                     }
                     if rest > 0 && self.is_full() {
                         continue;
@@ -174,21 +175,21 @@ impl RecordReader {
         Ok(())
     }
 
-    /// Memory that the record still has to be admitted for. Of a record that is not in its last fragment the length is not
-    /// known: the largest.
-    fn lacks(&self, left: usize, last: bool) -> Option<usize> {
+    /// Memory that must still be admitted for the record. Before the last fragment the length is unknown, and
+    /// the maximum is assumed.
+    fn missing_admission(&self, left: usize, last: bool) -> Option<usize> {
         let total = if last { self.filled + left } else { self.max_record };
         let needed = memory_for(total, self.piece);
         needed.checked_sub(self.admitted).filter(|more| *more > 0)
     }
 
-    /// The record that has begun may take `bytes` more of memory.
+    /// Admits `bytes` more of memory for the current record.
     pub fn admit(&mut self, bytes: usize) {
         self.admitted = self.admitted.saturating_add(bytes);
     }
 
-    /// What was admitted of memory for the last record, or for the one that has begun if that is to be given up. The next
-    /// record is to be admitted anew.
+    /// Takes the admitted bytes of the last record, or of the current one if it is to be dropped. The next
+    /// record must be admitted again.
     pub fn take_admitted(&mut self) -> usize {
         std::mem::take(&mut self.admitted)
     }
@@ -197,9 +198,9 @@ impl RecordReader {
         self.parts.iter().map(|p| p.len()).sum::<usize>() == self.filled
     }
 
-    /// Makes the parts hold `total` bytes, or those of the first part until it is full. What further fragments bring may
-    /// have to move to a larger buffer; a record in one fragment never moves.
-    fn make_room(&mut self, total: usize) -> bool {
+    /// Reserves buffers for `total` bytes, or for the first buffer until it is full. Further fragments may
+    /// move to a larger buffer; a record in one fragment never moves.
+    fn reserve(&mut self, total: usize) -> bool {
         let total = if self.filled < self.piece { total.min(self.piece) } else { total };
         let mut have: usize = self.parts.iter().map(|p| p.len()).sum();
         while have < total {
@@ -228,27 +229,27 @@ impl RecordReader {
         true
     }
 
-    /// The unfilled room of the record, at most `left` bytes, in order.
-    fn room(parts: &mut [Buffer], filled: usize, left: usize) -> impl Iterator<Item = &mut [u8]> {
+    /// The unfilled memory of the record, at most `left` bytes, in order.
+    fn unfilled(parts: &mut [Buffer], filled: usize, left: usize) -> impl Iterator<Item = &mut [u8]> {
         let (mut skip, mut left) = (filled, left);
         parts.iter_mut().filter_map(move |part| {
             let from = skip.min(part.len());
             skip -= from;
-            let room = &mut part[from..];
-            let take = room.len().min(left);
+            let unfilled = &mut part[from..];
+            let take = unfilled.len().min(left);
             left -= take;
-            (take > 0).then(move || &mut room[..take])
+            (take > 0).then(move || &mut unfilled[..take])
         })
     }
 
-    /// Moves what the stash has of the fragment into the record; how much of the fragment is still to come.
+    /// Moves bytes of the current fragment from the stash to the record. Returns the number of missing bytes.
     fn take_from_stash(&mut self, left: usize) -> usize {
         let most = left.min(self.stash_end - self.stash_start);
         let mut taken = 0;
-        for room in Self::room(&mut self.parts, self.filled, most) {
-            millrace_buffer::copy(room, &self.stash[self.stash_start..self.stash_start + room.len()]);
-            self.stash_start += room.len();
-            taken += room.len();
+        for unfilled in Self::unfilled(&mut self.parts, self.filled, most) {
+            millrace_buffer::copy(unfilled, &self.stash[self.stash_start..self.stash_start + unfilled.len()]);
+            self.stash_start += unfilled.len();
+            taken += unfilled.len();
         }
         self.filled += taken;
         left - taken
@@ -266,11 +267,11 @@ impl RecordReader {
         Message { head, ..Message::default() }
     }
 
-    /// Where to read to: the rest of the record at hand first, as far as there is room for it, then the stash. Valid after
-    /// [`Self::next_record`] has said [`Next::NeedBytes`]; never empty.
-    pub fn space(&mut self) -> SmallVec<[IoSliceMut<'_>; ROOM_SLICES]> {
+    /// Memory for the next read: the rest of the current record as far as it has buffers, then the stash.
+    /// Valid after [`Next::NeedBytes`]; never empty.
+    pub fn space(&mut self) -> SmallVec<[IoSliceMut<'_>; READ_SLICES]> {
         if self.stash_start > 0 {
-            // At most the three bytes of an incomplete header are moved.
+            // At most three bytes of an incomplete header are moved.
             self.stash.copy_within(self.stash_start..self.stash_end, 0);
             self.stash_end -= self.stash_start;
             self.stash_start = 0;
@@ -279,17 +280,17 @@ impl RecordReader {
             State::Header => 0,
             State::Body { left, .. } => left,
         };
-        let mut out: SmallVec<[IoSliceMut<'_>; ROOM_SLICES]> =
-            Self::room(&mut self.parts, self.filled, left).map(IoSliceMut::new).collect();
-        // The stash takes what follows the record, so only where there is room for all of the record.
-        if out.iter().map(|room| room.len()).sum::<usize>() == left {
+        let mut out: SmallVec<[IoSliceMut<'_>; READ_SLICES]> =
+            Self::unfilled(&mut self.parts, self.filled, left).map(IoSliceMut::new).collect();
+        // The stash receives bytes after the record, so only if the record has all its buffers.
+        if out.iter().map(|unfilled| unfilled.len()).sum::<usize>() == left {
             let end = if left > STASH_BYTES { PAST_BULK.max(self.stash_end) } else { STASH_BYTES };
             out.push(IoSliceMut::new(&mut self.stash[self.stash_end..end]));
         }
         out
     }
 
-    /// Tells that `n` bytes were read into [`Self::space`].
+    /// Records that `n` bytes were read into [`Self::space`].
     pub fn advance(&mut self, n: usize) {
         let mut rest = n;
         if let State::Body { left, .. } = &mut self.state {
@@ -301,64 +302,67 @@ impl RecordReader {
         self.stash_end = (self.stash_end + rest).min(self.stash.len());
     }
 
-    /// Gives up the record that has begun, and its memory. The stream is of no use then.
+    /// Drops the current record and its memory. The stream must be closed.
     pub fn clear(&mut self) {
         self.parts.clear();
         self.filled = 0;
     }
 
-    /// Whether the stream may end here: no record has begun.
+    /// Whether the stream may end here, because no record has started.
     pub fn at_record_start(&self) -> bool {
         let begun = !self.parts.is_empty() || self.empty_fragments > 0;
         matches!(self.state, State::Header) && !begun && self.stash_start == self.stash_end
     }
 }
 
-/// Bytes of memory that a record of `len` bytes takes in buffers of `piece` bytes.
+/// Bytes of memory that a record of `len` bytes uses in buffers of `piece` bytes.
 fn memory_for(len: usize, piece: usize) -> usize {
     let rest = len % piece;
     let last = if rest > 0 { slot_bytes(rest) } else { 0 };
     len - rest + last
 }
 
-/// Views in one vectored write. Linux takes 1024; a read of 1 MiB from the memory file system has about 20.
+/// Maximum number of views in one vectored write. Linux accepts 1024; a READ of 1 MiB from the memory file
+/// system has about 20.
 const MAX_SLICES: usize = 64;
 
-struct Outgoing {
-    /// The record mark, and the XID where it replaces that of the message.
+struct QueuedRecord {
+    /// The record mark, and the XID if it replaces that of the message.
     prefix: SmallVec<[u8; 8]>,
     views: Views,
     /// Bytes of `views` that the prefix replaces.
     replaced: usize,
 }
 
-impl Outgoing {
+impl QueuedRecord {
     fn len(&self) -> usize {
         self.prefix.len() + self.views.len() - self.replaced
     }
 }
 
-/// Queues messages as records, and gathers many of them into one vectored write.
+/// Queues messages as records, and combines them into vectored writes.
 ///
-/// Write [`Self::slices`], tell [`Self::advance`] how many bytes went, until [`Self::queued`] is 0.
+/// Write [`Self::slices`] and pass the number of written bytes to [`Self::advance`], until [`Self::queued`]
+/// is 0.
 pub struct RecordWriter {
     zeros: View,
-    queue: VecDeque<Outgoing>,
-    /// Bytes of the first record that are written.
+    queue: VecDeque<QueuedRecord>,
+    /// Written bytes of the first record.
     sent: usize,
     queued: usize,
 }
 
 impl RecordWriter {
-    /// A writer; `zeros` supplies XDR padding and holds at least 3 zero bytes (one view serves any number of writers).
+    /// Creates a writer. `zeros` supplies XDR padding and contains at least 3 zero bytes; writers may share
+    /// one view.
     pub fn new(zeros: View) -> Self {
         Self { zeros, queue: VecDeque::new(), sent: 0, queued: 0 }
     }
 
-    /// Queues `message` as one record of one fragment. With an `xid`, it is sent in the place of the message's own.
+    /// Queues `message` as one record of one fragment. An `xid` replaces that of the message.
     ///
     /// # Errors
-    /// [`RecordError::TooLong`] when one fragment cannot hold it (2 GiB); nothing is queued then.
+    /// [`RecordError::TooLong`] if the message does not fit in one fragment (2 GiB); it is not queued.
     pub fn push(&mut self, message: &Message, xid: Option<u32>) -> Result<(), RecordError> {
         let views = message.gather(&self.zeros);
         let max = (LAST - 1) as usize;
@@ -368,7 +372,7 @@ impl RecordWriter {
         let mut prefix = SmallVec::from(((views.len() as u32) | LAST).to_be_bytes().as_slice());
         let replaced = if xid.is_some() { views.len().min(4) } else { 0 };
         prefix.extend_from_slice(&xid.unwrap_or_default().to_be_bytes()[..replaced]);
-        let out = Outgoing { prefix, views, replaced };
+        let out = QueuedRecord { prefix, views, replaced };
         self.queued += out.len();
         self.queue.push_back(out);
         Ok(())
@@ -379,7 +383,7 @@ impl RecordWriter {
         self.queued
     }
 
-    /// What to write next, in order; empty when nothing is queued.
+    /// The next bytes to write, in order; empty if the queue is empty.
     pub fn slices(&self) -> SmallVec<[IoSlice<'_>; MAX_SLICES]> {
         let mut out = SmallVec::new();
         let mut skip = self.sent;
@@ -404,18 +408,19 @@ impl RecordWriter {
         out
     }
 
-    /// Tells that the first `n` bytes of [`Self::slices`] were written; memory of records that went whole is released.
+    /// Records that the first `n` bytes of [`Self::slices`] were written, and releases completely written
+    /// records.
     pub fn advance(&mut self, n: usize) {
         let n = n.min(self.queued);
         self.queued -= n;
         self.sent += n;
-        while let Some(len) = self.queue.front().map(Outgoing::len).filter(|len| *len <= self.sent) {
+        while let Some(len) = self.queue.front().map(QueuedRecord::len).filter(|len| *len <= self.sent) {
             self.sent -= len;
             self.queue.pop_front();
         }
     }
 
-    /// Forgets everything that is queued.
+    /// Drops all queued records.
     pub fn clear(&mut self) {
         self.queue.clear();
         (self.sent, self.queued) = (0, 0);

@@ -19,24 +19,24 @@ use millrace_xdr::{Arena, Message};
 use super::{channel::Channel, record::RecordReader};
 use crate::{
     Peer, ReceivedCall, Service, Stage, Stages,
-    serving::{Account, Answer, CloseReason, ConnectionConfig, Progress, Room, ServerConnection},
+    serving::{Account, Answer, CloseReason, ConnectionConfig, RateMonitor, Reservation, ServerConnection},
 };
 
-/// How long a connection that we end is read for the peer's own end, so that an unread byte does not make the kernel
-/// reset it under the replies that are still on their way.
+/// Time limit for reading after the end of a connection by this end. Unread bytes would make the kernel reset
+/// the connection and discard replies in flight.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Limits of one connection.
 #[derive(Debug, Clone)]
 pub struct TcpServerConfig {
-    /// The most bytes of a call: the largest write and 64 KiB for the rest of it.
+    /// Maximum bytes of a call: the largest WRITE, and 64 KiB for the rest of the call.
     pub max_record: usize,
-    /// Calls that may be in progress at once; no more are read meanwhile.
+    /// Maximum number of calls in progress; reading stops at the limit.
     pub max_in_flight: usize,
-    /// Bytes of replies that may wait for the peer to take them or be in the making; no call is begun whose reply may
-    /// exceed it, unless it is the only one.
+    /// Maximum bytes of replies that are queued or in preparation. A call whose reply might exceed the limit
+    /// is delayed, unless it is the only one.
     pub max_queued: usize,
-    /// Limits that are the same on every transport.
+    /// Limits that apply to all transports.
     pub connection: ConnectionConfig,
 }
 
@@ -51,27 +51,27 @@ impl Default for TcpServerConfig {
     }
 }
 
-/// Counters over all connections that were given them.
+/// Counters of the connections that share this value.
 #[derive(Debug, Default)]
 pub struct TcpStats {
-    /// Connections that are open.
+    /// Open connections.
     pub open: AtomicU64,
-    /// Calls that came.
+    /// Calls received.
     pub calls: AtomicU64,
-    /// Replies that were sent or queued.
+    /// Replies sent or queued.
     pub replies: AtomicU64,
     /// Bytes received.
     pub received: AtomicU64,
     /// Bytes sent.
     pub sent: AtomicU64,
-    /// Connections that were closed because of what the peer sent.
+    /// Connections closed because of invalid data from the peer.
     pub malformed: AtomicU64,
 }
 
-/// What all TCP connections of a server (or of one of its shards) share.
+/// The common state of all TCP connections of a server or shard.
 #[derive(Clone)]
 pub struct TcpServer {
-    /// Where calls go.
+    /// Executes the calls.
     pub service: Arc<dyn Service>,
     /// The executor of the shard.
     pub rt: RuntimeRef,
@@ -84,9 +84,9 @@ pub struct TcpServer {
 }
 
 impl TcpServer {
-    /// Serves one connection, whose memory is counted in `account`, until the peer ends it, breaks the protocol or is too
-    /// slow, `stop` completes (then the calls that were begun are answered first), or the account is evicted. Calls that
-    /// are in progress at the connection's end are run to their end in any case.
+    /// Serves one connection until the peer closes it, violates the protocol or is too slow, the account is
+    /// evicted, or `stop` completes (then calls in progress are answered first). Memory is charged to
+    /// `account`. Calls in progress at the end of the connection are always completed.
     pub async fn serve(
         self,
         stream: Box<dyn ByteStream>,
@@ -100,7 +100,7 @@ impl TcpServer {
         let reader = RecordReader::growing(&arena, config.max_record);
         let channel = match Channel::new(stream, Arc::clone(&rt), &arena, reader) {
             Ok(channel) => channel,
-            Err(e) => return tracing::warn!(peer = %peer.addr, "connection refused: {e}"),
+            Err(e) => return tracing::warn!(peer = %peer.addr, "connection rejected: {e}"),
         };
         let limits = config.connection.clone();
         let mut connection = Connection {
@@ -108,14 +108,14 @@ impl TcpServer {
             config,
             stats,
             channel,
-            held_back: None,
+            deferred: None,
             queued: VecDeque::new(),
             queued_charge: 0,
             sampled: Vec::new(),
             reading: true,
             writing: true,
-            untaken: Progress::default(),
-            unsent: Progress::default(),
+            send_rate: RateMonitor::default(),
+            receive_rate: RateMonitor::default(),
         };
         let mut stop = pin!(stop);
         let mut stopped = false;
@@ -142,61 +142,61 @@ impl Drop for OpenGuard {
     }
 }
 
-/// A call for whose reply there was no room yet.
-struct HeldBack {
+/// A call that waits for memory for its reply.
+struct DeferredCall {
     call: ReceivedCall,
-    /// Bytes of the account that it uses.
+    /// Bytes charged to the account.
     charge: usize,
 }
 
 /// A reply that waits for the socket.
-struct Queued {
-    /// The count of bytes sent when it is gone.
+struct QueuedReply {
+    /// Total of sent bytes at which the reply is completely sent.
     end: u64,
-    /// Bytes of the account that it uses.
+    /// Bytes charged to the account.
     charge: usize,
 }
 
-/// One connection; one task owns it.
+/// One connection, owned by one task.
 struct Connection {
     core: ServerConnection<Stages>,
     config: TcpServerConfig,
     stats: Arc<TcpStats>,
     channel: Channel,
-    held_back: Option<HeldBack>,
-    queued: VecDeque<Queued>,
+    deferred: Option<DeferredCall>,
+    queued: VecDeque<QueuedReply>,
     queued_charge: usize,
     /// Sampled calls whose replies wait for the socket.
     sampled: Vec<Stages>,
-    /// Whether further calls are wanted.
+    /// Whether further calls are read.
     reading: bool,
-    /// Whether replies can still be sent.
+    /// Whether replies can be sent.
     writing: bool,
-    /// Watches replies being taken.
-    untaken: Progress,
-    /// Watches a call being sent.
-    unsent: Progress,
+    /// Detects a peer that receives replies too slowly.
+    send_rate: RateMonitor,
+    /// Detects a peer that sends a call too slowly.
+    receive_rate: RateMonitor,
 }
 
 impl Connection {
-    /// Runs until nothing can be done now; ready when the connection is at its end.
+    /// Processes available work; ready at the end of the connection.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.writing && self.core.poll_evicted(cx).is_ready() {
             self.close();
         }
         let before = (self.channel.received, self.channel.sent);
-        let end = self.turns(cx);
+        let end = self.run(cx);
         self.stats.received.fetch_add(self.channel.received - before.0, Ordering::Relaxed);
         self.stats.sent.fetch_add(self.channel.sent - before.1, Ordering::Relaxed);
         end
     }
 
-    fn turns(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn run(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         ready!(self.core.begin_turn(cx));
         loop {
             self.take_calls(cx);
-            // Calls that have been read but not taken: no byte that comes will wake us for them.
-            let held_back = !self.may_take();
+            // Calls that are buffered but not taken: no further bytes will wake the task for them.
+            let deferred = !self.may_take();
             let used = self.core.account.used();
             while let Poll::Ready(answer) = self.core.poll_answer(cx) {
                 self.reply(answer);
@@ -212,76 +212,78 @@ impl Connection {
                 self.core.end_turn(cx);
                 return Poll::Pending;
             }
-            if held_back && self.may_take() {
+            if deferred && self.may_take() {
                 continue;
             }
-            // A call that waits for memory asked for it as a connection that uses more.
+            // A waiting call made its request when the connection used more memory.
             if self.core.account.waits() && self.core.account.used() < used {
                 continue;
             }
-            if !self.may_take() || self.held_back.is_some() || !self.fill(cx) {
+            if !self.may_take() || self.deferred.is_some() || !self.fill(cx) {
                 return Poll::Pending;
             }
         }
     }
 
-    /// Whether another call may be taken as far as the calls and replies of this connection are concerned.
+    /// Whether the limits of calls and replies of this connection permit another call.
     fn may_take(&self) -> bool {
-        let reply = self.held_back.as_ref().and_then(|held| held.call.reply_bytes());
+        let reply = self.deferred.as_ref().and_then(|deferred_call| deferred_call.call.reply_bytes());
         self.reading && self.core.in_progress() < self.config.max_in_flight && self.may_queue(reply)
     }
 
-    /// Whether the peer may have a reply of so many bytes waiting too.
+    /// Whether the limit permits another queued reply of `reply` bytes.
     fn may_queue(&self, reply: Option<usize>) -> bool {
         let pending = self.core.charged() + self.queued_charge;
         pending == 0 || pending + reply.unwrap_or(1) <= self.config.max_queued
     }
 
-    /// Starts the calls that are here.
+    /// Starts received calls.
     fn take_calls(&mut self, cx: &mut Context<'_>) {
         while !self.core.turn.is_over() && self.may_take() {
-            let held = match self.held_back.take() {
-                Some(held) => held,
+            let deferred_call = match self.deferred.take() {
+                Some(deferred_call) => deferred_call,
                 None => match self.channel.poll_call(cx, &mut self.core.account) {
-                    Poll::Ready(Ok(Some(message))) => self.received(message),
+                    Poll::Ready(Ok(Some(message))) => self.process_record(message),
                     Poll::Ready(Ok(None)) => return,
-                    Poll::Ready(Err(e)) => return self.give_up(&e),
-                    Poll::Pending => return self.unsent.rest(),
+                    Poll::Ready(Err(e)) => return self.fail(&e),
+                    Poll::Pending => return self.receive_rate.pause(),
                 },
             };
-            if !self.may_queue(held.call.reply_bytes()) {
-                self.held_back = Some(held);
+            if !self.may_queue(deferred_call.call.reply_bytes()) {
+                self.deferred = Some(deferred_call);
                 return;
             }
-            let Poll::Ready(room) = self.core.poll_room(cx, held.charge, &held.call) else {
-                self.held_back = Some(held);
+            let Poll::Ready(reservation) =
+                self.core.poll_reserve(cx, deferred_call.charge, &deferred_call.call)
+            else {
+                self.deferred = Some(deferred_call);
                 return;
             };
-            self.call(held.call, room);
+            self.call(deferred_call.call, reservation);
         }
     }
 
-    /// A whole record is here.
-    fn received(&mut self, message: Message) -> HeldBack {
-        self.unsent.rest();
+    /// Decodes a complete record.
+    fn process_record(&mut self, message: Message) -> DeferredCall {
+        self.receive_rate.pause();
         let admitted = self.channel.take_admitted();
         let charge = message.head.iter().map(|view| view.capacity()).sum();
         self.core.account.replace(admitted, charge);
-        HeldBack { call: self.core.receive(message), charge }
+        DeferredCall { call: self.core.receive(message), charge }
     }
 
-    fn call(&mut self, call: ReceivedCall, room: Room) {
-        // A stream of anything but RPC messages is not one of records at all. A reply may answer a call of an earlier
-        // connection: it is dropped.
+    fn call(&mut self, call: ReceivedCall, reservation: Reservation) {
+        // A record that is not an RPC message shows that the stream has another protocol. A reply is dropped,
+        // because it may answer a call of an earlier connection.
         if !call.is_rpc() {
-            self.core.abandon(room);
+            self.core.release(reservation);
             return self
-                .give_up(&io::Error::new(io::ErrorKind::InvalidData, "a record that is no RPC message"));
+                .fail(&io::Error::new(io::ErrorKind::InvalidData, "a record that is not an RPC message"));
         }
         self.stats.calls.fetch_add(1, Ordering::Relaxed);
         let sampler = self.core.config.sampler.as_deref();
         let stages = sampler.map_or(Stages::NONE, |s| s.next_call(None));
-        if let Some(answer) = self.core.call(call, &stages, stages.clone(), room) {
+        if let Some(answer) = self.core.call(call, &stages, stages.clone(), reservation) {
             self.reply(answer);
         }
     }
@@ -294,7 +296,7 @@ impl Connection {
         match self.channel.writer.push(&reply, None) {
             Ok(()) => {
                 let end = self.channel.sent + self.channel.writer.queued() as u64;
-                self.queued.push_back(Queued { end, charge });
+                self.queued.push_back(QueuedReply { end, charge });
                 self.queued_charge += charge;
                 self.stats.replies.fetch_add(1, Ordering::Relaxed);
                 if stages.is_sampled() {
@@ -316,24 +318,24 @@ impl Connection {
         let flushed = self.channel.poll_flush(cx);
         self.release_sent();
         match flushed {
-            Poll::Ready(Ok(())) => self.taken(),
-            Poll::Ready(Err(e)) => self.give_up(&e),
-            Poll::Pending => self.watch_taking(cx),
+            Poll::Ready(Ok(())) => self.replies_sent(),
+            Poll::Ready(Err(e)) => self.fail(&e),
+            Poll::Pending => self.check_send_rate(cx),
         }
     }
 
-    /// Gives back the memory of replies that are gone.
+    /// Releases the memory of completely sent replies.
     fn release_sent(&mut self) {
         let sent = self.channel.sent;
-        while let Some(gone) = self.queued.pop_front_if(|reply| reply.end <= sent) {
-            self.queued_charge -= gone.charge;
-            self.core.account.give(gone.charge);
+        while let Some(reply) = self.queued.pop_front_if(|reply| reply.end <= sent) {
+            self.queued_charge -= reply.charge;
+            self.core.account.give(reply.charge);
         }
     }
 
-    /// The socket has taken all replies.
-    fn taken(&mut self) {
-        self.untaken.rest();
+    /// Completes the samples when the socket has accepted all replies.
+    fn replies_sent(&mut self) {
+        self.send_rate.pause();
         let Some(sampler) = &self.core.config.sampler else { return };
         for stages in self.sampled.drain(..) {
             stages.end(Stage::Completion);
@@ -341,20 +343,20 @@ impl Connection {
         }
     }
 
-    /// Closes the connection of a peer that takes replies too slowly.
-    fn watch_taking(&mut self, cx: &mut Context<'_>) {
+    /// Closes the connection of a peer that receives replies too slowly.
+    fn check_send_rate(&mut self, cx: &mut Context<'_>) {
         let limit = self.core.config.stall_timeout;
-        if self.untaken.poll(cx, &self.core.rt, limit, self.channel.sent).is_ready() {
+        if self.send_rate.poll(cx, &self.core.rt, limit, self.channel.sent).is_ready() {
             self.core.closed(CloseReason::Stalled);
             self.close();
         }
     }
 
-    /// Closes the connection of a peer that has begun a call and sends the rest too slowly; whether it did.
-    fn watch_sending(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Closes the connection of a peer that sends a call too slowly. Returns whether it did.
+    fn check_receive_rate(&mut self, cx: &mut Context<'_>) -> bool {
         let limit = self.core.config.stall_timeout;
-        let stalled = self.channel.awaits_rest()
-            && self.unsent.poll(cx, &self.core.rt, limit, self.channel.received).is_ready();
+        let stalled = self.channel.awaits_peer()
+            && self.receive_rate.poll(cx, &self.core.rt, limit, self.channel.received).is_ready();
         if stalled {
             self.core.closed(CloseReason::Stalled);
             self.close();
@@ -362,50 +364,50 @@ impl Connection {
         stalled
     }
 
-    /// Ends a connection on which no call comes; whether it did. What comes from now on is not taken, so the peer may send
-    /// it again on another connection.
-    fn watch_idle(&mut self, cx: &mut Context<'_>) -> bool {
-        let at_rest = self.core.in_progress() == 0 && self.channel.is_at_rest();
-        let idle = at_rest && self.core.poll_idle(cx).is_ready();
+    /// Stops reading from an idle connection. Returns whether it did. The peer may send later calls again on
+    /// another connection.
+    fn check_idle(&mut self, cx: &mut Context<'_>) -> bool {
+        let quiescent = self.core.in_progress() == 0 && self.channel.is_quiescent();
+        let idle = quiescent && self.core.poll_idle(cx).is_ready();
         if idle {
             self.stop_reading();
         }
         idle
     }
 
-    /// Reads once; whether there is something new.
+    /// Reads once. Returns whether there is progress.
     fn fill(&mut self, cx: &mut Context<'_>) -> bool {
         let before = self.channel.received;
         match self.channel.poll_fill(cx) {
             Poll::Ready(Ok(true)) => self.core.turn.received((self.channel.received - before) as usize),
             Poll::Ready(Ok(false)) => self.stop_reading(),
-            Poll::Ready(Err(e)) => self.give_up(&e),
-            Poll::Pending => return self.watch_sending(cx) || self.watch_idle(cx),
+            Poll::Ready(Err(e)) => self.fail(&e),
+            Poll::Pending => return self.check_receive_rate(cx) || self.check_idle(cx),
         }
         true
     }
 
-    /// No more calls are taken.
+    /// Stops reading calls.
     fn stop_reading(&mut self) {
         self.reading = false;
         self.core.account.cancel();
-        if let Some(call) = self.held_back.take() {
+        if let Some(call) = self.deferred.take() {
             self.core.account.give(call.charge);
         }
     }
 
-    /// Ends the connection because of an error.
-    fn give_up(&mut self, why: &io::Error) {
+    /// Closes the connection because of an error.
+    fn fail(&mut self, why: &io::Error) {
         if why.kind() == io::ErrorKind::InvalidData {
             self.stats.malformed.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(peer = %self.core.peer.addr, "connection closed: {why}; does it speak another protocol, such as RDMA?");
+            tracing::warn!(peer = %self.core.peer.addr, "connection closed: {why}; the peer may use another protocol, such as RDMA");
         } else {
             tracing::debug!(peer = %self.core.peer.addr, "connection ended: {why}");
         }
         self.close();
     }
 
-    /// Ends the connection at once: calls in progress go on, and their replies are dropped.
+    /// Closes the connection immediately. Calls in progress are completed, and their replies dropped.
     fn close(&mut self) {
         self.stop_reading();
         self.writing = false;

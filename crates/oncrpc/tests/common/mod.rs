@@ -1,4 +1,4 @@
-//! A program and small things that the tests share.
+//! A program and helpers for the tests.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
@@ -26,17 +26,17 @@ pub fn peer() -> Peer {
     Peer { addr: addr(900), local: addr(2049), transport: TransportKind::Tcp, connection: 1 }
 }
 
-/// Program 100003 in versions 3 and 4: NULL, 1 doubles a number, 2 does so in a task, 3 to 5 are the faults, 6 gives the
-/// caller's machine name, 7 gives back a payload, 8 doubles after so many milliseconds, 9 gives so many bytes in the reply's
-/// head and 10 as its payload.
+/// Program 100003 in versions 3 and 4. Procedures: 0 NULL; 1 doubles a number; 2 doubles it in a task; 3 to 5
+/// return the faults; 6 returns the caller's machine name; 7 returns a payload; 8 doubles after the given
+/// number of milliseconds; 9 returns the given number of bytes in the reply's head, and 10 as its payload.
 #[derive(Default)]
 pub struct Doubler {
-    /// Lets procedure 8 wait.
+    /// Runtime for the delay of procedure 8.
     pub rt: Option<RuntimeRef>,
-    /// Calls of procedure 8 that came to their end.
+    /// Completed calls of procedure 8.
     pub done: Arc<AtomicUsize>,
-    /// Calls of procedures 9 and 10 that were begun.
-    pub begun: Arc<AtomicUsize>,
+    /// Started calls of procedures 9 and 10.
+    pub started: Arc<AtomicUsize>,
 }
 
 impl Program for Doubler {
@@ -89,7 +89,7 @@ impl Program for Doubler {
                 })
             }
             9 | 10 => {
-                self.begun.fetch_add(1, Ordering::Relaxed);
+                self.started.fetch_add(1, Ordering::Relaxed);
                 let Ok(n) = call.args().u32() else { return MaybeReady::Ready(Err(Fault::GarbageArgs)) };
                 let bytes = vec![7; n as usize];
                 if call.header.proc == 9 {

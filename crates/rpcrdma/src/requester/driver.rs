@@ -191,7 +191,7 @@ impl Driver {
         let outgoing = match outgoing {
             Ok(outgoing) => outgoing,
             Err(e) => {
-                call.refuse(e);
+                call.reject(e);
                 return Ok(());
             }
         };

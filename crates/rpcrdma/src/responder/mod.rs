@@ -22,7 +22,7 @@ use futures::FutureExt;
 use millrace_buffer::{Arena, Buffer, OutOfMemory, View, Views};
 use millrace_oncrpc::{
     Message, Peer, ReceivedCall, Service, Stage, Stages,
-    serving::{Account, Answer, CloseReason, Progress, ServerConnection, slot_bytes},
+    serving::{Account, Answer, CloseReason, RateMonitor, ServerConnection, slot_bytes},
 };
 use millrace_rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest};
 use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, Sleep};
@@ -129,11 +129,11 @@ pub struct Responder {
     /// Bytes of completed RDMA Reads.
     read_bytes_completed: u64,
     /// Detects RDMA Reads that the peer does not answer.
-    read_progress: Progress,
+    read_progress: RateMonitor,
     /// Bytes of completed replies.
     reply_bytes_completed: u64,
     /// Detects replies that the peer does not receive.
-    send_progress: Progress,
+    send_progress: RateMonitor,
     active: ActiveCalls,
     /// Credits that the peer requested last.
     requested: u32,
@@ -256,7 +256,7 @@ impl Responder {
         let credits = config.credits.min(design.max_credits(config.max_read())).max(1);
         let config = ResponderConfig { credits, ..config };
         let mut core = ServerConnection::new(peer, service, rt, arena, config.connection.clone(), account);
-        core.account.take_receives_anyway((1 + RECEIVE_SLACK) * slot_bytes(config.inline_size));
+        core.account.take_receives_unconditionally((1 + RECEIVE_SLACK) * slot_bytes(config.inline_size));
         let mut this = Self {
             core,
             qp,
@@ -276,9 +276,9 @@ impl Responder {
             posted: 0,
             outgoing: SendCounts::default(),
             read_bytes_completed: 0,
-            read_progress: Progress::default(),
+            read_progress: RateMonitor::default(),
             reply_bytes_completed: 0,
-            send_progress: Progress::default(),
+            send_progress: RateMonitor::default(),
             active,
             requested: 1,
             granted: 1,
@@ -394,7 +394,7 @@ impl Responder {
         }
         let (rt, limit) = (&self.core.rt, self.config.connection.stall_timeout);
         let what = if self.pulls.in_flight() == 0 {
-            self.read_progress.rest();
+            self.read_progress.pause();
             None
         } else {
             let slow = self.read_progress.poll(cx, rt, limit, self.read_bytes_completed).is_ready();
@@ -402,7 +402,7 @@ impl Responder {
         };
         let what = what.or_else(|| {
             if !self.outgoing.awaits_completion() {
-                self.send_progress.rest();
+                self.send_progress.pause();
                 return None;
             }
             let slow = self.send_progress.poll(cx, rt, limit, self.reply_bytes_completed).is_ready();
@@ -570,8 +570,8 @@ impl Responder {
     /// deadlock.
     fn memory_of(&self, lists: &Lists, reads: &[PlannedRead], layout: &MessageLayout) -> usize {
         let sinks: usize = reads.iter().map(|r| r.memory(self.config.sink_piece)).sum();
-        let room = lists.writes.iter().chain(&lists.reply).map(|chunk| capacity(chunk)).sum::<u64>();
-        let results = room.min(self.config.max_read()) + REPLY_SLACK;
+        let reservation = lists.writes.iter().chain(&lists.reply).map(|chunk| capacity(chunk)).sum::<u64>();
+        let results = reservation.min(self.config.max_read()) + REPLY_SLACK;
         (sinks + pull::memory_to_join(reads, layout, HEAD_BYTES)).max(results as usize)
     }
 
@@ -609,12 +609,12 @@ impl Responder {
                 self.reads_completed(at)?;
             }
             Waiting::Complete { mut to, call } => {
-                let Poll::Ready(room) = self.core.poll_room(cx, to.charge, &call) else {
+                let Poll::Ready(reservation) = self.core.poll_reserve(cx, to.charge, &call) else {
                     return Ok(Some(Waiting::Complete { to, call }));
                 };
-                to.charge = room.charge();
+                to.charge = reservation.charge();
                 let stages = to.stages.clone();
-                if let Some(answer) = self.core.call(call, &stages, to, room) {
+                if let Some(answer) = self.core.call(call, &stages, to, reservation) {
                     self.answer(answer)?;
                 }
             }
@@ -890,9 +890,9 @@ impl Responder {
         let asked = self.requested.min(self.config.credits);
         self.change_grant(asked.max(self.granted.saturating_sub(1)).max(1));
         self.replenish()?;
-        let room = (self.posted + self.active.count).saturating_sub(self.design.unacknowledged());
-        let room = u32::try_from(room).unwrap_or(u32::MAX);
-        let credits = self.granted.min(room).max(1);
+        let reservation = (self.posted + self.active.count).saturating_sub(self.design.unacknowledged());
+        let reservation = u32::try_from(reservation).unwrap_or(u32::MAX);
+        let credits = self.granted.min(reservation).max(1);
         set(&self.stats.credits_granted, credits as usize);
         Ok(credits)
     }

@@ -15,12 +15,12 @@ fn at(seconds: u64) -> Instant {
     Instant::default() + Duration::from_secs(seconds)
 }
 
-fn open(ledger: &mut Ledger, client: u8) -> (Entry, Arc<Line>) {
-    let line = Arc::new(Line::new(at(0)));
-    (ledger.admit(addr(client), Arc::clone(&line), at(0)).unwrap().0, line)
+fn open(ledger: &mut Ledger, client: u8) -> (Entry, Arc<ConnectionState>) {
+    let state = Arc::new(ConnectionState::new(at(0)));
+    (ledger.admit(addr(client), Arc::clone(&state), at(0)).unwrap().0, state)
 }
 
-/// Takes pieces of 64 KiB until there is none, and gives how much that was.
+/// Takes pieces of 64 KiB while they are available, and returns their total.
 fn greedy(ledger: &mut Ledger, client: usize) -> usize {
     let mut held = 0;
     while ledger.take(client, held, 64 << 10) {
@@ -30,7 +30,7 @@ fn greedy(ledger: &mut Ledger, client: usize) -> usize {
 }
 
 #[test]
-fn a_client_alone_gets_nearly_all_and_those_that_come_later_still_get_a_share() {
+fn a_single_client_gets_nearly_all_memory_and_later_clients_get_a_share() {
     let memory = 1024 * MIB;
     let mut ledger = Ledger::new(memory, NO_LIMIT);
     let mut held: Vec<usize> = Vec::new();
@@ -41,7 +41,7 @@ fn a_client_alone_gets_nearly_all_and_those_that_come_later_still_get_a_share() 
     assert!(held[0] > memory * 87 / 100, "alone: {} MiB", held[0] / MIB);
     assert!(held[1] > 50 * MIB, "beside one that took all it could: {} MiB", held[1] / MIB);
     assert!(held[4] > 6 * MIB, "beside four of them: {} MiB", held[4] / MIB);
-    // When all give back in small steps, and take what they may, they come to have the same.
+    // When all clients release and take memory in small steps, their shares converge.
     for _ in 0..20_000 {
         for (n, held) in held.iter_mut().enumerate() {
             let client = ledger.by_addr[&addr(n as u8)];
@@ -58,7 +58,7 @@ fn a_client_alone_gets_nearly_all_and_those_that_come_later_still_get_a_share() 
 }
 
 #[test]
-fn many_connections_of_one_client_get_no_more_than_one() {
+fn many_connections_of_one_client_get_the_share_of_one() {
     let mut ledger = Ledger::new(1024 * MIB, NO_LIMIT);
     let mut all = 0;
     for _ in 0..200 {
@@ -72,7 +72,7 @@ fn many_connections_of_one_client_get_no_more_than_one() {
 }
 
 #[test]
-fn a_client_that_holds_nothing_is_served_before_those_that_take_little_by_little() {
+fn a_client_without_memory_is_served_before_incremental_requests() {
     let mut ledger = Ledger::new(4 * MIB, NO_LIMIT);
     let crowd: Vec<_> = (0..200).map(|n| open(&mut ledger, n).0.client).collect();
     let mut held: HashMap<usize, usize> = HashMap::new();
@@ -102,11 +102,11 @@ fn a_client_that_holds_nothing_is_served_before_those_that_take_little_by_little
             break;
         }
     }
-    assert_eq!(ledger.ask(key, 0, MIB, Waker::noop(), &mut woken), Some(MIB), "it starves");
+    assert_eq!(ledger.poll_grant(key, 0, MIB, Waker::noop(), &mut woken), Some(MIB), "it has no memory");
 }
 
 #[test]
-fn connections_that_wait_are_served_by_client_in_turn() {
+fn waiting_connections_are_served_round_robin_by_client() {
     let mut ledger = Ledger::new(MIB, NO_LIMIT);
     let (holder, _) = open(&mut ledger, 0);
     assert!(ledger.take(holder.client, 0, MIB));
@@ -120,30 +120,31 @@ fn connections_that_wait_are_served_by_client_in_turn() {
     ledger.give(holder.client, MIB, &mut Vec::new());
     let served: Vec<u8> =
         waiters.iter().filter(|(_, key)| ledger.waiters[*key].granted).map(|(c, _)| *c).collect();
-    assert_eq!(served, [1, 2, 3], "each client has one before one has two");
+    assert_eq!(served, [1, 2, 3], "every client is served once before one is served twice");
 }
 
 #[test]
-fn at_the_limit_the_heaviest_client_loses_the_connection_that_is_idle_longest() {
+fn the_longest_idle_connection_of_the_largest_client_is_evicted() {
     let mut ledger = Ledger::new(MIB, ConnectionLimits { all: 5, per_client: usize::MAX });
     let heavy: Vec<_> = (0..4).map(|_| open(&mut ledger, 1)).collect();
     let (quiet, quiet_line) = open(&mut ledger, 2);
-    for (n, (_, line)) in heavy.iter().enumerate() {
-        line.touch(at(if n == 2 { 50 } else { 60 }));
+    for (n, (_, state)) in heavy.iter().enumerate() {
+        state.touch(at(if n == 2 { 50 } else { 60 }));
     }
-    let new = || Arc::new(Line::new(at(60)));
+    let new = || Arc::new(ConnectionState::new(at(60)));
     let (_, evicted) = ledger.admit(addr(3), new(), at(60)).unwrap();
-    assert!(Arc::ptr_eq(&evicted.unwrap(), &heavy[2].1), "and not the quiet client's, which is idle longer");
-    assert_eq!((ledger.lines(addr(1)), ledger.lines(addr(2)), ledger.lines(addr(3))), (3, 1, 1));
-    // A client with as many as any other gets one only where one has been idle for some time.
+    assert!(Arc::ptr_eq(&evicted.unwrap(), &heavy[2].1), "not the other client's, which is idle longer");
+    assert_eq!((ledger.states(addr(1)), ledger.states(addr(2)), ledger.states(addr(3))), (3, 1, 1));
+    // A client with as many connections as any other is admitted only if one connection has been idle for
+    // some time.
     let (_, evicted) = ledger.admit(addr(3), new(), at(60)).unwrap();
-    assert!(heavy.iter().any(|(_, line)| Arc::ptr_eq(line, evicted.as_ref().unwrap())));
-    assert_eq!(ledger.admit(addr(3), new(), at(61)).unwrap_err(), Full::Server);
+    assert!(heavy.iter().any(|(_, state)| Arc::ptr_eq(state, evicted.as_ref().unwrap())));
+    assert_eq!(ledger.admit(addr(3), new(), at(61)).unwrap_err(), AdmissionError::Server);
     assert!(ledger.admit(addr(3), new(), at(100)).is_ok());
     assert_eq!(ledger.connections(), 5);
-    // An evicted connection is not counted a second time when its account is closed.
-    for (entry, line) in heavy {
-        ledger.close(addr(1), entry, &line, &mut Vec::new());
+    // Closing the account of an evicted connection does not count it again.
+    for (entry, state) in heavy {
+        ledger.close(addr(1), entry, &state, &mut Vec::new());
     }
     ledger.close(addr(2), quiet, &quiet_line, &mut Vec::new());
     assert_eq!(ledger.connections(), 3);
@@ -151,12 +152,12 @@ fn at_the_limit_the_heaviest_client_loses_the_connection_that_is_idle_longest() 
 }
 
 #[test]
-fn a_client_at_its_own_limit_loses_a_connection_of_its_own() {
+fn a_client_at_its_limit_loses_one_of_its_connections() {
     let mut ledger = Ledger::new(MIB, ConnectionLimits { all: 10, per_client: 2 });
     let first = open(&mut ledger, 1).1;
     open(&mut ledger, 1);
-    let new = || Arc::new(Line::new(at(5)));
-    assert_eq!(ledger.admit(addr(1), new(), at(5)).unwrap_err(), Full::Client);
+    let new = || Arc::new(ConnectionState::new(at(5)));
+    assert_eq!(ledger.admit(addr(1), new(), at(5)).unwrap_err(), AdmissionError::Client);
     let (_, evicted) = ledger.admit(addr(1), new(), at(20)).unwrap();
     assert!(Arc::ptr_eq(&evicted.unwrap(), &first));
     assert!(ledger.admit(addr(2), new(), at(20)).is_ok());
@@ -195,18 +196,18 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-/// An account as its connection sees it.
-struct Seen {
+/// An account from the connection's point of view.
+struct ModelAccount {
     client: u8,
     entry: Entry,
-    line: Arc<Line>,
+    state: Arc<ConnectionState>,
     held: usize,
     waits: Option<(usize, usize, Arc<Count>)>,
 }
 
 struct Model {
     ledger: Ledger,
-    accounts: Vec<Seen>,
+    accounts: Vec<ModelAccount>,
     overdrawn: bool,
 }
 
@@ -216,8 +217,8 @@ impl Model {
         let accounts = (0..12)
             .map(|n| {
                 let client = n / 3;
-                let (entry, line) = open(&mut ledger, client);
-                Seen { client, entry, line, held: 0, waits: None }
+                let (entry, state) = open(&mut ledger, client);
+                ModelAccount { client, entry, state, held: 0, waits: None }
             })
             .collect();
         Self { ledger, accounts, overdrawn: false }
@@ -227,13 +228,13 @@ impl Model {
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// Takes what was granted.
+    /// Takes granted bytes.
     fn collect(&mut self, a: usize, bytes: usize) {
-        let Seen { held, waits, .. } = &mut self.accounts[a];
+        let ModelAccount { held, waits, .. } = &mut self.accounts[a];
         let Some((key, _, count)) = waits else { return };
         let mut woken = Vec::new();
         let waker = Waker::from(Arc::clone(count));
-        let got = self.ledger.ask(*key, *held, bytes, &waker, &mut woken);
+        let got = self.ledger.poll_grant(*key, *held, bytes, &waker, &mut woken);
         match got {
             Some(got) => (*held, *waits) = (*held + got, None),
             None => *waits = Some((*key, bytes, Arc::clone(count))),
@@ -245,7 +246,7 @@ impl Model {
         let mut woken = Vec::new();
         match step {
             Step::Take(a, bytes) if self.accounts[a].waits.is_none() => {
-                let Seen { entry, held, .. } = self.accounts[a];
+                let ModelAccount { entry, held, .. } = self.accounts[a];
                 if self.ledger.take(entry.client, held, bytes) {
                     self.accounts[a].held += bytes;
                 } else {
@@ -257,12 +258,12 @@ impl Model {
             }
             Step::Take(..) => {}
             Step::Anyway(a, bytes) => {
-                self.ledger.take_anyway(self.accounts[a].entry.client, bytes);
+                self.ledger.take_unconditionally(self.accounts[a].entry.client, bytes);
                 self.accounts[a].held += bytes;
                 self.overdrawn = true;
             }
             Step::Give(a, bytes) => {
-                let Seen { entry, held, .. } = &mut self.accounts[a];
+                let ModelAccount { entry, held, .. } = &mut self.accounts[a];
                 let bytes = bytes.min(*held);
                 *held -= bytes;
                 self.ledger.give(entry.client, bytes, &mut woken);
@@ -270,24 +271,25 @@ impl Model {
             Step::Ask(a, bytes) => self.collect(a, bytes),
             Step::Forget(a) => {
                 if let Some((key, ..)) = self.accounts[a].waits.take() {
-                    self.accounts[a].held += self.ledger.forget(key, &mut woken);
+                    self.accounts[a].held += self.ledger.cancel(key, &mut woken);
                 }
             }
             Step::Reopen(a) => {
                 self.run(Step::Forget(a));
-                let Seen { client, entry, held, ref line, .. } = self.accounts[a];
+                let ModelAccount { client, entry, held, ref state, .. } = self.accounts[a];
                 self.ledger.give(entry.client, held, &mut woken);
-                self.ledger.close(addr(client), entry, line, &mut woken);
-                let (entry, line) = open(&mut self.ledger, client);
-                self.accounts[a] = Seen { client, entry, line, held: 0, waits: None };
+                self.ledger.close(addr(client), entry, state, &mut woken);
+                let (entry, state) = open(&mut self.ledger, client);
+                self.accounts[a] = ModelAccount { client, entry, state, held: 0, waits: None };
             }
         }
         Self::wake(woken);
     }
 
     fn check(&self) {
-        let granted = |a: &&Seen| a.waits.as_ref().is_some_and(|(key, ..)| self.ledger.waiters[*key].granted);
-        let of = |a: &Seen| {
+        let granted =
+            |a: &&ModelAccount| a.waits.as_ref().is_some_and(|(key, ..)| self.ledger.waiters[*key].granted);
+        let of = |a: &ModelAccount| {
             a.held + if granted(&a) { self.ledger.waiters[a.waits.as_ref().unwrap().0].bytes } else { 0 }
         };
         assert_eq!(self.ledger.in_use, self.accounts.iter().map(of).sum::<usize>());
@@ -299,10 +301,10 @@ impl Model {
         let waiting = self.accounts.iter().filter(|a| a.waits.is_some() && !granted(a)).count();
         assert_eq!(self.ledger.waiting().0, waiting);
         for a in self.accounts.iter().filter(granted) {
-            assert_eq!(a.waits.as_ref().unwrap().2.0.load(Ordering::Relaxed), 1, "served and not woken");
+            assert_eq!(a.waits.as_ref().unwrap().2.0.load(Ordering::Relaxed), 1, "granted without a wake-up");
         }
-        // Nothing waits for what it could have.
-        let first = |a: &&Seen| {
+        // No request waits for available memory.
+        let first = |a: &&ModelAccount| {
             let waits = a.waits.as_ref().map(|(key, ..)| *key);
             waits.is_some() && self.ledger.clients[a.entry.client].waiting.front().copied() == waits
         };
@@ -310,7 +312,10 @@ impl Model {
             let key = a.waits.as_ref().unwrap().0;
             let Waiter { held, bytes, .. } = self.ledger.waiters[key];
             let may = self.ledger.permits(a.entry.client, held, bytes);
-            assert!(!may || self.ledger.starved.is_some_and(|k| k != key), "it could have been served");
+            assert!(
+                !may || self.ledger.starved.is_some_and(|k| k != key),
+                "the request could have been granted"
+            );
         }
     }
 }
@@ -318,9 +323,10 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
-    /// The sums are right after each step, no connection waits for memory that it may have, and all are served in the end.
+    /// After each step the sums are consistent and no request waits for memory that it may have; finally all
+    /// requests are granted.
     #[test]
-    fn the_books_balance_and_no_connection_is_forgotten(steps in steps()) {
+    fn accounts_are_consistent_and_all_requests_are_granted(steps in steps()) {
         let mut model = Model::new();
         for step in steps {
             model.run(step);
@@ -337,12 +343,12 @@ proptest! {
         }
         assert!(model.accounts.iter().all(|a| a.waits.is_none() && a.held == 0));
         assert_eq!((model.ledger.in_use, model.ledger.waiting().0), (0, 0));
-        assert!(model.ledger.starved.is_none() && model.ledger.turn.is_empty());
+        assert!(model.ledger.starved.is_none() && model.ledger.round_robin.is_empty());
     }
 }
 
 #[test]
-fn the_calls_of_other_clients_are_seen_for_a_while() {
+fn others_called_covers_a_limited_time() {
     let mut ledger = Ledger::new(MIB, NO_LIMIT);
     let ((one, mine), (same, also_mine)) = (open(&mut ledger, 1), open(&mut ledger, 1));
     let (other, theirs) = open(&mut ledger, 2);
@@ -352,5 +358,5 @@ fn the_calls_of_other_clients_are_seen_for_a_while() {
     assert!(ledger.others_called(other.client, at(10)));
     theirs.touch(at(10));
     assert!(ledger.others_called(one.client, at(10)));
-    assert!(!ledger.others_called(one.client, at(11)), "it is idle again");
+    assert!(!ledger.others_called(one.client, at(11)), "the client is idle again");
 }
