@@ -97,7 +97,7 @@ fn errors_are_one_sentence() {
     }
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let message = fails(&[&SMALL[..], &["--tmpfs", text(dir.path())]].concat());
-    assert!(message.contains("it is not in a tmpfs; name a directory in a tmpfs with --tmpfs"), "{message}");
+    assert!(message.contains("not in a tmpfs; specify a directory in a tmpfs with --tmpfs"), "{message}");
     let nowhere = dir.path().join("nowhere");
     assert!(fails(&[&SMALL[..], &["--tmpfs", text(&nowhere)]].concat()).contains("nowhere"));
 }
