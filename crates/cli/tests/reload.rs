@@ -58,14 +58,14 @@ fn exports_are_added_changed_and_removed_while_the_server_runs() {
 
     setup.configure("shards = 7", &[("one", "read_only = true"), ("two", "sync_metadata = false")]);
     let message = setup.reload();
-    assert_eq!(message, "added: /two; changed: /one; kept as it was until a restart: shards\n");
+    assert_eq!(message, "added: /two; changed: /one; unchanged until a restart: shards\n");
     assert_eq!(ok(&["cat", &one]), "hello");
     let refused = fails(1, &["rm", &one]);
     assert!(refused.contains("read-only"), "{refused}");
     ok(&["mkdir", &server.url("tcp", "/two/d")]);
 
     setup.configure("", &[("two", "")]);
-    assert_eq!(setup.reload(), "removed: /one; kept as it was until a restart: export /two: sync_metadata\n");
+    assert_eq!(setup.reload(), "removed: /one; unchanged until a restart: export /two: sync_metadata\n");
     let gone = fails(1, &["cat", &one]);
     assert!(gone.contains("no such export") || gone.contains("/one"), "{gone}");
     kill(server.child.id(), "TERM");

@@ -6,8 +6,8 @@ use millrace_server::{Reloaded, Running, Server, Stats};
 
 use crate::{Config, DaemonError, endpoint, rpcbind};
 
-/// A running server with its metrics endpoint and its registration with rpcbind. Dropping it ends it at once, without
-/// waiting for calls in progress; [`Self::stop`] ends it in order.
+/// A running server with its metrics endpoint and its registration with rpcbind. Dropping it stops it
+/// immediately, without waiting for calls in progress; [`Self::stop`] stops it gracefully.
 pub struct Daemon {
     server: Running,
     config: Config,
@@ -15,10 +15,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the server, and then what `config` says beside it. When this returns it answers on all its addresses.
+    /// Starts the server and the additional services of `config`. All addresses answer when this function
+    /// returns.
     ///
     /// # Errors
-    /// [`DaemonError`]; nothing is left running.
+    /// [`DaemonError`]; no task is left running.
     pub fn start(config: Config) -> Result<Self, DaemonError> {
         let server = Server::start(config.server.clone())?;
         let mut daemon = Self { server, metrics: None, config };
@@ -42,30 +43,30 @@ impl Daemon {
         &self.server
     }
 
-    /// The address of the metrics endpoint, with its real port.
+    /// Address of the metrics endpoint, with its actual port.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.metrics
     }
 
-    /// Makes the exports those of `config`, as [`Running::reload`] does. Settings that differ and wait for a restart are
-    /// named in [`Reloaded::kept`].
+    /// Replaces the exports by those of `config`, as [`Running::reload`]. [`Reloaded::unapplied`] lists the
+    /// changed settings that take effect after a restart.
     ///
     /// # Errors
-    /// [`DaemonError`]; then nothing has changed.
+    /// [`DaemonError`]; nothing is changed then.
     pub fn reload(&mut self, config: &Config) -> Result<Reloaded, DaemonError> {
         let mut done = self.server.reload(&config.server)?;
-        // Every field is named, so that a new one is not forgotten here.
+        // Lists every field, so that a new field must be added here.
         let Config { server: _, metrics, control, rpcbind, deprecated: _ } = &self.config;
         let differs = [
             ("metrics", *metrics != config.metrics),
             ("control", *control != config.control),
             ("rpcbind", *rpcbind != config.rpcbind),
         ];
-        done.kept.extend(differs.into_iter().filter(|(_, d)| *d).map(|(key, _)| key.to_owned()));
+        done.unapplied.extend(differs.into_iter().filter(|(_, d)| *d).map(|(key, _)| key.to_owned()));
         Ok(done)
     }
 
-    /// Ends the daemon in order, as [`Running::stop`] ends its server: at the end all addresses are free again.
+    /// Stops the daemon gracefully, as [`Running::stop`]. All addresses are free afterwards.
     pub async fn stop(self, grace: Duration) -> Stats {
         self.server.stop(grace).await
     }

@@ -1,4 +1,4 @@
-//! Opening what an export offers.
+//! Opening of the file systems of exports.
 
 use std::{path::Path, sync::Arc};
 
@@ -12,25 +12,25 @@ use millrace_vfs_local::{IdentityMode, KeySource, LocalConfig, LocalError, Local
 
 use crate::{Backend, ExportConfig, Identities, handle::export_id};
 
-/// What a file system is given to be opened with.
+/// Resources for opening a file system.
 pub struct Resources<'a> {
-    /// Memory for data: the network's buffers come from it too, so that data can move by reference. Memory exports have
-    /// quotas of it, apart from its limit, which is the network's.
+    /// Memory for data. Network buffers use the same arena, so that data can be moved by reference. Memory
+    /// exports have separate quotas; the arena's limit applies to network buffers.
     pub arena: &'a Arena,
-    /// Time, randomness, and threads for work that blocks.
+    /// Clock, random numbers, and threads for blocking work.
     pub runtime: &'a RuntimeRef,
-    /// Where keys that survive a restart are kept, if anywhere.
+    /// Directory for keys that survive a restart.
     pub state_dir: Option<&'a Path>,
 }
 
-/// Opens the file system of an export; the error is a sentence that says why it cannot be opened.
+/// Opens the file system of an export; the error is the reason of a failure.
 pub(crate) type Opener =
     Box<dyn FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String> + Send>;
 
-/// Opens the file system that an export's configuration names: what [`crate::Server::start`] does for each export.
+/// Opens the file system of an export's backend, as [`crate::Server::start`] does for each export.
 ///
 /// # Errors
-/// A sentence that says why it cannot be opened.
+/// The reason of the failure, as a sentence.
 pub fn open(export: &ExportConfig, with: &Resources<'_>) -> Result<FileSystemRef, String> {
     let id = export_id(&export.name);
     match &export.backend {
@@ -45,7 +45,7 @@ pub fn open(export: &ExportConfig, with: &Resources<'_>) -> Result<FileSystemRef
                 None => KeySource::Attribute,
             };
             let config = LocalConfig {
-                // Read-only is for the procedures to enforce, which a reload tells otherwise; the files stay open.
+                // Procedures enforce `read_only`, which a reload may change; the files stay open.
                 sync_metadata: export.sync_metadata,
                 key,
                 fsid: Some(u64::from(id)),

@@ -1,8 +1,8 @@
-//! Counters of this process with which tests verify how much work a call takes.
+//! Process-wide counters with which tests verify the work per call.
 
 use std::sync::atomic::AtomicU64;
 
-/// Loads of the export table.
+/// Number of loads of the export table.
 pub static TABLE_LOADS: AtomicU64 = AtomicU64::new(0);
-/// Searches of the export table for the export of a file handle.
+/// Number of searches of the export table by file handle.
 pub static EXPORT_LOOKUPS: AtomicU64 = AtomicU64::new(0);

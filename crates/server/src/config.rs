@@ -16,35 +16,37 @@ use crate::{ExposedBuffers, Exposure, Limits, network::Network};
 pub struct Config {
     /// The exports, in the order in which MOUNT lists them.
     pub exports: Vec<ExportConfig>,
-    /// Where to listen for NFS and MOUNT over RPC-over-RDMA. Port 0: any free port. The usual port is 20049.
+    /// Addresses for NFS and MOUNT over RPC-over-RDMA. Port 0 selects a free port. The well-known port is
+    /// 20049.
     pub listen_rdma: Vec<SocketAddr>,
-    /// Where to listen for NFS and MOUNT over TCP. Port 0: any free port. The usual port is 2049.
+    /// Addresses for NFS and MOUNT over TCP. Port 0 selects a free port. The well-known port is 2049.
     pub listen_tcp: Vec<SocketAddr>,
-    /// The RDMA provider: `auto`, `iwarp` or `verbs`. Each address of `listen_rdma` is judged by itself.
+    /// The RDMA provider: `auto`, `iwarp` or `verbs`. `auto` selects separately for each address of
+    /// `listen_rdma`.
     pub provider: ProviderChoice,
-    /// How results reach RDMA clients: `read-write`, as usual, or `read-read`, for research: it exposes the server's
-    /// memory to them and is refused unless [`Self::exposed_buffers`] accepts that.
+    /// The RPC-over-RDMA design: `read-write`, the default, or `read-read`, for research only. The latter
+    /// exposes the server's memory to clients and requires consent ([`Self::exposed_buffers`]).
     pub design: Design,
-    /// Whether that is accepted.
+    /// Consent to the exposure of memory.
     pub exposed_buffers: ExposedBuffers,
-    /// What the Read-Read design may expose.
+    /// Limits of the memory that the Read-Read design exposes.
     pub exposure: Exposure,
-    /// Threads that serve connections; by default one per core.
+    /// Number of threads that serve connections; by default one per core. At least 1.
     pub shards: Option<usize>,
-    /// Let each shard run wherever the machine likes. By default, of several shards each stays on a core of its own.
+    /// Do not pin shards to cores. By default, each of several shards is pinned to a core.
     pub float_shards: bool,
-    /// Have RDMA clients send, and check, a CRC32C of every frame (iWARP). By default only a client that asks has it:
-    /// TCP and most links have checks of their own, and it costs speed.
+    /// Require RDMA clients to send and check a CRC32C for every frame (iWARP). By default it is used for
+    /// clients that request it: TCP and most links have checksums, and it costs throughput.
     pub crc: bool,
-    /// A directory for what must survive a restart (the key of file handles). Without it handles still survive a
-    /// restart, but are sealed with a key that anyone can compute.
+    /// A directory for data that must survive a restart (the key of file handles). Without it handles also
+    /// survive a restart, but their key is predictable.
     pub state_dir: Option<PathBuf>,
-    /// How the memory of RDMA Reads and Writes is registered: `dynamic`, `fast` or `cache` (and, for research,
-    /// `all-physical`); `cache` by default. No strategy lets a client reach memory of the server.
+    /// The registration strategy for RDMA Reads and Writes: `dynamic`, `fast` or `cache` (and, for research,
+    /// `all-physical`); `cache` by default. No strategy gives clients access to the server's memory.
     pub registration: Option<Strategy>,
-    /// Limits.
+    /// Limits of resources.
     pub limits: Limits,
-    /// How often the stages of a call are timed.
+    /// Sampling of the latency breakdown.
     pub stages: StageSampling,
 }
 
@@ -71,39 +73,42 @@ impl Default for StageSampling {
 /// cannot express a path that contains a comma.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportConfig {
-    /// The path that clients mount: absolute, without `.`, `..` or empty parts.
+    /// The path that clients mount: absolute, without `.`, `..` or empty components, at most 1024 bytes.
     pub name: String,
-    /// Where the files are: `memory:SIZE` or `local:PATH`.
+    /// The file system: `memory:SIZE` or `local:PATH`.
     pub backend: Backend,
-    /// Refuse every change.
+    /// Reject all changes.
     pub read_only: bool,
-    /// Which callers are replaced by the anonymous identity.
+    /// The callers that are mapped to the anonymous identity.
     pub squash: Squash,
-    /// The anonymous user id.
+    /// User id of the anonymous identity.
     pub anon_uid: u32,
-    /// The anonymous group id.
+    /// Group id of the anonymous identity.
     pub anon_gid: u32,
     /// Networks that may use the export; empty: all.
     pub clients: Vec<Network>,
-    /// Callers over TCP must use a port below 1024, which on most systems only root can (`secure` of exports(5)). Over
-    /// RDMA every port may call, as with Linux's server: its client does not choose the port there.
+    /// Require callers over TCP to use a port below 1024, which on most systems only root can (`secure` of
+    /// exports(5)). RDMA connections may use any port, as with Linux's server, because Linux's client cannot
+    /// choose the port.
     pub require_privileged_port: bool,
-    /// Make changes of names and attributes durable before they are answered (local exports). Without it a crash of
-    /// this machine may undo changes that clients were told are done, and many small files are copied faster.
+    /// Make changes of names and attributes durable before they are answered (local exports). Without it a
+    /// crash of the server's host may lose acknowledged changes, and copying many small files is faster.
     pub sync_metadata: bool,
-    /// Whether callers without a credential (AUTH_NONE) are let in, as the anonymous identity.
+    /// Admit callers without a credential (AUTH_NONE), as the anonymous identity.
     pub allow_auth_none: bool,
-    /// In whose name the server's calls on a local directory are made.
+    /// Identity of system calls on a local directory.
     pub identities: Identities,
 }
 
-/// In whose name the server's calls on a local directory are made ([`millrace_vfs_local::IdentityMode`]).
+/// Identity of the server's system calls on a local directory ([`millrace_vfs_local::IdentityMode`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Identities {
-    /// The callers', which root needs CAP_SETUID and CAP_SETGID for; the server's user where that is not root.
+    /// The caller's identity, if the server is root, which requires CAP_SETUID and CAP_SETGID; otherwise the
+    /// server's user.
     #[default]
     Callers,
-    /// The server's user, root too. The server checks permission bits itself, without ACLs, and owns what is made.
+    /// The server's user, even if it is root. The server checks permission bits itself, without ACLs, and
+    /// owns new files.
     ServerUser,
 }
 
@@ -111,37 +116,38 @@ const fn nobody() -> u32 {
     65534
 }
 
-/// Which callers become the anonymous identity, as in exports(5) of Linux. Callers without a credential always do.
+/// Mapping of callers to the anonymous identity, as in exports(5) of Linux. Callers without a credential are
+/// always mapped.
 ///
-/// AUTH_SYS takes a client's word for who calls; with `None`, that holds for root too.
+/// AUTH_SYS does not authenticate users; with `None` this includes root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Squash {
-    /// Nobody: client identities are taken as they are, root included.
+    /// No mapping: client identities are used unchanged, including root.
     None,
-    /// Root (uid 0, and gid 0 in any group position).
+    /// Root (uid 0, and gid 0 in any position).
     #[default]
     Root,
-    /// Everybody.
+    /// All callers.
     All,
 }
 
-/// Where an export's files are.
+/// The file system of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backend {
-    /// In memory, gone when the server ends.
+    /// A file system in memory, which is lost when the server ends.
     Memory {
-        /// The most bytes of content.
+        /// Maximum bytes of file contents.
         capacity: ByteSize,
     },
-    /// A directory of this machine.
+    /// A directory of the server's host.
     Local {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
 }
 
 impl Backend {
-    /// What makes this backend the same one after a restart (a memory export's size does not).
+    /// Identity of the backend across restarts (without the size of a memory export).
     pub(crate) fn identity(&self) -> String {
         match self {
             Self::Memory { .. } => "memory".into(),
@@ -176,7 +182,8 @@ impl FromStr for Backend {
 }
 
 impl ExportConfig {
-    /// An export with the default policy: everybody may read and write, as whom they say they are, but not as root.
+    /// Creates an export with the default policy: all clients may read and write with their stated
+    /// identities, except root.
     pub fn new(name: impl Into<String>, backend: Backend) -> Self {
         Self {
             name: name.into(),
@@ -224,7 +231,7 @@ impl ExportConfig {
     /// Checks the name.
     ///
     /// # Errors
-    /// A sentence about the name.
+    /// The reason why the name is invalid.
     pub(crate) fn check(&self) -> Result<(), String> {
         let name = &self.name;
         let parts_fine = name == "/"
@@ -261,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_short_form_names_backend_and_options() {
+    fn the_short_form_sets_backend_and_options() {
         let e: ExportConfig =
             "/data=local:/srv/data,ro,squash=all,anon_uid=7,client=10.0.0.0/8,client=::1,secure"
                 .parse()
@@ -277,8 +284,8 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_short_form_says_what_is_wrong() {
-        for (text, says) in [
+    fn invalid_short_forms_are_explained() {
+        for (text, expected) in [
             ("/data", "NAME=BACKEND"),
             ("/data=disk:/x", "not a backend"),
             ("/data=local:", "not a backend"),
@@ -291,7 +298,7 @@ mod tests {
             ("/a=memory:1G,client=nowhere", "not a network"),
         ] {
             let e = text.parse::<ExportConfig>().unwrap_err();
-            assert!(e.contains(says), "{text}: {e}");
+            assert!(e.contains(expected), "{text}: {e}");
         }
     }
 }

@@ -1,30 +1,31 @@
-//! Which RPC-over-RDMA design the server speaks, and what must be said before it exposes its memory.
+//! The RPC-over-RDMA design of the server, and the consent to exposure of its memory.
 
 use std::{net::SocketAddr, time::Duration};
 
 use millrace_buffer::ByteSize;
 use millrace_rpcrdma::{Design, ExposureLimits};
 
-/// Whether somebody has accepted that the Read-Read design lets clients read the server's buffers.
+/// Consent to the Read-Read design, with which clients can read the server's buffers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ExposedBuffers {
-    /// Nobody has.
+    /// No consent.
     #[default]
     NotAccepted,
-    /// For clients of this machine: RDMA listens on loopback addresses only.
+    /// Consent for clients on this host: RDMA listens on loopback addresses only.
     AcceptedOnLoopback,
-    /// For every client that reaches the server.
+    /// Consent for all clients that can reach the server.
     AcceptedOnNetworks,
 }
 
-/// What the Read-Read design may expose on one connection.
+/// Limits of the memory that the Read-Read design exposes on one connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exposure {
-    /// The most regions.
+    /// Maximum number of regions.
     pub regions: usize,
-    /// The most bytes.
+    /// Maximum number of bytes.
     pub bytes: ByteSize,
-    /// A client that has not acknowledged a reply after so many seconds loses its connection.
+    /// Time limit in seconds for the acknowledgement of a reply, after which the client is disconnected; at
+    /// least 1.
     pub done_seconds: u64,
 }
 
@@ -45,8 +46,8 @@ impl Exposure {
     }
 }
 
-/// Says in the log what the design means.
-pub(crate) fn announce(design: Design, exposure: &Exposure, rdma: &[SocketAddr]) {
+/// Logs a warning about the exposure of the Read-Read design.
+pub(crate) fn log_exposure(design: Design, exposure: &Exposure, rdma: &[SocketAddr]) {
     if design == Design::ReadRead && !rdma.is_empty() {
         let Exposure { regions, bytes, done_seconds } = exposure;
         tracing::warn!(

@@ -1,62 +1,62 @@
-//! Why a server does not start.
+//! Errors of starting a server.
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
-/// Why a server does not start. Each message is one sentence for the person who started it.
+/// The reason why a server cannot start. Each message is a sentence for the operator.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// The configuration says something that cannot be.
+    /// The configuration is invalid.
     #[error("{0}")]
     Config(String),
-    /// An export's files cannot be opened.
+    /// The file system of an export cannot be opened.
     #[error("export {name}: {reason}")]
     Export {
-        /// The export.
+        /// Name of the export.
         name: String,
-        /// Why.
+        /// Reason.
         reason: String,
     },
-    /// An address cannot be listened on.
+    /// The server cannot listen on an address.
     #[error("cannot listen on {addr} ({what}): {source}")]
     Listen {
         /// The address.
         addr: SocketAddr,
         /// `TCP` or `RDMA`.
         what: &'static str,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// The RDMA provider that was asked for cannot serve an address.
+    /// The configured RDMA provider cannot be used on an address.
     #[error("cannot listen on {addr} (RDMA): {source}")]
     Provider {
         /// The address.
         addr: SocketAddr,
-        /// Why.
+        /// Cause.
         source: millrace_rdma_providers::NotUsable,
     },
-    /// The secret in the state directory cannot be read or made.
+    /// The secret in the state directory cannot be read or created.
     #[error("cannot use the state directory {}: {source}", path.display())]
     State {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// A thread or its runtime cannot be made.
+    /// A thread or its runtime cannot be created.
     #[error("cannot start a server thread: {0}")]
     Thread(io::Error),
 }
 
-/// A setting of a [`Config`](crate::Config) that is invalid.
+/// An invalid setting of a [`Config`](crate::Config).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 #[non_exhaustive]
 pub struct InvalidSetting {
-    /// The path of the field in the configuration: `limits.rtmax`, or `exports.1.name` for the name of the second
+    /// Path of the field in the configuration: `limits.rtmax`, or `exports.1.name` for the name of the second
     /// export.
     pub field: String,
-    /// A sentence that says what is wrong and what to change.
+    /// A sentence with the reason and the required change.
     pub reason: String,
 }
 

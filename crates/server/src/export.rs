@@ -1,4 +1,4 @@
-//! The export table: which handle or path belongs to which file system, and who may use it as whom.
+//! The export table: assignment of handles and paths to file systems, and access rules.
 
 use std::{fmt, sync::Arc};
 
@@ -13,18 +13,18 @@ use crate::{
     usage::Usage,
 };
 
-/// Why a caller may not use an export.
+/// The reason why a caller is denied access to an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// Its address is in none of the export's networks.
+pub(crate) enum AccessDenial {
+    /// The address is in none of the export's networks.
     Network,
-    /// It calls over TCP, and its port is not below 1024.
+    /// The call came over TCP from a port of 1024 or above.
     Port,
-    /// It brought no credential, or one that we do not understand.
+    /// The call has no credential, or an unsupported one.
     Credential,
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for AccessDenial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Network => "its address is in none of the export's client networks",
@@ -34,26 +34,26 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// One export: policy, file system, and the seal of its handles.
+/// One export: policy, file system, and sealer of its handles.
 pub(crate) struct Export {
     policy: ExportConfig,
     fs: FileSystemRef,
     info: FsInfo,
     sealer: Sealer,
-    /// By shard.
+    /// Usage by shard.
     usage: Arc<[Usage]>,
 }
 
-/// What an export is made of.
+/// The parts of an export.
 pub(crate) struct Entry {
     pub(crate) policy: ExportConfig,
     pub(crate) fs: FileSystemRef,
-    /// Its use so far, by shard.
+    /// Usage by shard.
     pub(crate) usage: Arc<[Usage]>,
 }
 
-/// No use of a server with so many shards.
-pub(crate) fn unused(shards: usize) -> Arc<[Usage]> {
+/// Zero usage counters for `shards` shards.
+pub(crate) fn new_usage(shards: usize) -> Arc<[Usage]> {
     (0..shards).map(|_| Usage::default()).collect()
 }
 
@@ -78,7 +78,7 @@ impl Export {
         &self.policy
     }
 
-    /// The export's use, by shard.
+    /// Usage of the export by shard.
     pub(crate) fn usage(&self) -> &Arc<[Usage]> {
         &self.usage
     }
@@ -87,35 +87,35 @@ impl Export {
         self.sealer.seal(handle)
     }
 
-    /// The file that `handle` names; `None` if the handle is not one of this export.
+    /// The file of `handle`; `None` if the handle is invalid in this export.
     pub(crate) fn open(&self, handle: &SealedHandle<'_>) -> Option<Handle> {
         self.sealer.open(handle)
     }
 
-    /// Whether the peer may use this export at all, whoever calls.
-    pub(crate) fn admit_peer(&self, peer: &Peer) -> Result<(), Refusal> {
+    /// Checks the peer's address and port, independent of the caller.
+    pub(crate) fn admit_peer(&self, peer: &Peer) -> Result<(), AccessDenial> {
         let p = &self.policy;
         if !p.clients.is_empty() && !p.clients.iter().any(|n| n.contains(peer.addr.ip())) {
-            return Err(Refusal::Network);
+            return Err(AccessDenial::Network);
         }
-        // Linux's client lets the RDMA stack choose its port, so that its server takes every RDMA peer for one with a
-        // privileged port (svc_rdma_recvfrom).
+        // Linux's client lets the RDMA stack choose its port, so Linux's server treats every RDMA peer as
+        // privileged (svc_rdma_recvfrom).
         let port_counts = peer.transport == TransportKind::Tcp;
         if p.require_privileged_port && port_counts && peer.addr.port() >= 1024 {
-            return Err(Refusal::Port);
+            return Err(AccessDenial::Port);
         }
         Ok(())
     }
 
-    /// Whether the caller may use this export, and as whom.
-    pub(crate) fn admit(&self, peer: &Peer, cred: &Credential) -> Result<Identity, Refusal> {
+    /// Checks that the caller may use this export, and returns the caller's identity.
+    pub(crate) fn admit(&self, peer: &Peer, cred: &Credential) -> Result<Identity, AccessDenial> {
         self.admit_peer(peer)?;
         let p = &self.policy;
         let anonymous = || Identity { uid: p.anon_uid, gid: p.anon_gid, gids: SmallVec::new() };
         let sys = match cred {
             Credential::Sys(sys) => sys,
             Credential::None if p.allow_auth_none => return Ok(anonymous()),
-            _ => return Err(Refusal::Credential),
+            _ => return Err(AccessDenial::Credential),
         };
         Ok(match p.squash {
             Squash::All => anonymous(),
@@ -168,16 +168,16 @@ impl Exports {
         self.list.iter().find(|e| e.sealer.id() == id)
     }
 
-    /// The export whose name `path` is or lies below (the longest such name), and the rest of the path.
+    /// The export with the longest name that is a prefix of `path`, and the rest of the path.
     pub(crate) fn find<'p>(&self, path: &'p [u8]) -> Option<(&Arc<Export>, &'p [u8])> {
-        let below = |e: &&Arc<Export>| rest_below(e.name().as_bytes(), path).is_some();
+        let below = |e: &&Arc<Export>| strip_export(e.name().as_bytes(), path).is_some();
         let export = self.list.iter().filter(below).max_by_key(|e| e.name().len())?;
-        Some((export, rest_below(export.name().as_bytes(), path)?))
+        Some((export, strip_export(export.name().as_bytes(), path)?))
     }
 }
 
-/// What of `path` lies below `name`: `/a/b` below `/a` is `/b`; `/ab` is not below `/a`.
-pub(crate) fn rest_below<'p>(name: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
+/// The part of `path` below `name`: `/a/b` below `/a` is `/b`; `/ab` is not below `/a`.
+pub(crate) fn strip_export<'p>(name: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     let rest = path.strip_prefix(name.strip_suffix(b"/").unwrap_or(name))?;
     (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
 }
@@ -198,7 +198,7 @@ mod tests {
             let entries = exports.iter().map(|e| Entry {
                 policy: e.parse().unwrap(),
                 fs: Arc::clone(&fs) as FileSystemRef,
-                usage: unused(1),
+                usage: new_usage(1),
             });
             Exports::new(entries.collect(), None).unwrap()
         })
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_export_name_above_a_path_wins() {
+    fn the_longest_matching_export_name_is_selected() {
         let t = table(&["/a=memory:1M", "/a/b=memory:1M", "/c=memory:1M"]);
         let found = |p: &'static str| t.find(p.as_bytes()).map(|(e, rest)| (e.name().to_owned(), rest));
         assert_eq!(found("/a"), Some(("/a".into(), &b""[..])));
@@ -225,26 +225,26 @@ mod tests {
     }
 
     #[test]
-    fn networks_and_ports_decide_who_comes_in() {
+    fn access_depends_on_networks_and_ports() {
         let t = table(&["/a=memory:1M,client=10.0.0.0/8,client=fd00::/8,secure"]);
         let e = t.iter().next().unwrap();
         for (addr, outcome) in [
             ("10.1.2.3:1023", Ok(())),
-            ("10.1.2.3:1024", Err(Refusal::Port)),
+            ("10.1.2.3:1024", Err(AccessDenial::Port)),
             ("[fd00::1]:700", Ok(())),
             ("[::ffff:10.0.0.9]:700", Ok(())),
-            ("192.0.2.1:700", Err(Refusal::Network)),
-            ("[::1]:700", Err(Refusal::Network)),
+            ("192.0.2.1:700", Err(AccessDenial::Network)),
+            ("[::1]:700", Err(AccessDenial::Network)),
         ] {
             assert_eq!(e.admit_peer(&peer(addr)), outcome, "{addr}");
         }
         let rdma = |addr| Peer { transport: TransportKind::Rdma, ..peer(addr) };
-        assert_eq!(e.admit_peer(&rdma("10.1.2.3:40000")), Ok(()), "ports do not count over RDMA");
-        assert_eq!(e.admit_peer(&rdma("192.0.2.1:700")), Err(Refusal::Network));
+        assert_eq!(e.admit_peer(&rdma("10.1.2.3:40000")), Ok(()), "ports are ignored over RDMA");
+        assert_eq!(e.admit_peer(&rdma("192.0.2.1:700")), Err(AccessDenial::Network));
     }
 
     #[test]
-    fn without_a_word_about_it_there_is_no_way_to_be_root() {
+    fn root_is_squashed_by_default() {
         let t = table(&["/a=memory:1M"]);
         let sys = AuthSys { uid: 0, gid: 0, gids: [0, 5, 0].into_iter().collect(), ..AuthSys::default() };
         let who = t.iter().next().unwrap().admit(&peer("10.0.0.1:9"), &Credential::Sys(sys)).unwrap();
@@ -252,10 +252,10 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_that_is_not_understood_is_refused() {
+    fn unsupported_credentials_are_rejected() {
         let t = table(&["/a=memory:1M"]);
         let e = t.iter().next().unwrap();
-        assert_eq!(e.admit(&peer("10.0.0.1:9"), &Credential::Other(6)), Err(Refusal::Credential));
+        assert_eq!(e.admit(&peer("10.0.0.1:9"), &Credential::Other(6)), Err(AccessDenial::Credential));
         assert_eq!(e.admit(&peer("10.0.0.1:9"), &Credential::None).unwrap().uid, 65534);
     }
 }

@@ -1,17 +1,17 @@
-//! NFS file handles: a file system's own handle, sealed with the export it belongs to.
+//! NFS file handles: the handle of a file system with the id of its export and an authentication tag.
 //!
-//! | bytes | what |
+//! | bytes | contents |
 //! |---|---|
 //! | 1 | layout version, 1 |
 //! | 3 | zero |
 //! | 4 | export id, big-endian |
 //! | 0 to 48 | the file system's handle |
-//! | 8 | tag: SipHash-2-4 of everything before, under the export's key |
+//! | 8 | tag: SipHash-2-4 of all preceding bytes, with the export's key |
 //!
-//! The tag tells a damaged or invented handle (BADHANDLE) from one whose file is gone (STALE). With a secret in the
-//! state directory it is also proof that this server gave the handle out. Without one the key follows from the
-//! export's name and backend, so that handles survive a restart; then the tag detects damage, not an attacker.
-//! Confinement never depends on it: a file system reaches nothing outside its root whatever the handle says.
+//! The tag distinguishes a damaged or forged handle (BADHANDLE) from that of a removed file (STALE). With a
+//! secret in the state directory it also authenticates handles. Otherwise the key is derived from the
+//! export's name and backend, so that handles survive a restart, and the tag detects damage only. Confinement
+//! is independent of the tag: a file system accesses no file outside its root with any handle.
 
 use std::{io, path::Path};
 
@@ -23,7 +23,7 @@ use crate::siphash::siphash;
 const VERSION: u8 = 1;
 const HEAD: usize = 8;
 const TAG: usize = 8;
-/// The most bytes of an NFS handle (RFC 1813 section 2.4, NFS3_FHSIZE).
+/// Maximum bytes of an NFS handle (RFC 1813 section 2.4, NFS3_FHSIZE).
 pub(crate) const MAX_HANDLE: usize = 64;
 const SECRET_FILE: &str = "handle.key";
 
@@ -32,14 +32,14 @@ const _: () = assert!(HEAD + Handle::MAX + TAG <= MAX_HANDLE);
 /// The bytes of an NFS handle.
 pub(crate) type HandleBytes = SmallVec<[u8; MAX_HANDLE]>;
 
-/// The number of an export in its handles: follows from the name alone, so that it survives restarts and changes of
-/// the configuration's order.
+/// The id of an export in its handles. It is derived from the name only, so it survives restarts and a
+/// changed order of the configuration.
 pub(crate) fn export_id(name: &str) -> u32 {
     let h = siphash([0x6d69_6c6c_7261_6365, 0x6578_706f_7274_0000], name.as_bytes());
-    (h ^ (h >> 32)) as u32 // Folded on purpose.
+    (h ^ (h >> 32)) as u32 // XOR of both halves.
 }
 
-/// A file handle with its layout decoded. Its tag is not verified: [`Sealer::open`] does that.
+/// A file handle with a decoded layout and an unverified tag ([`Sealer::open`] verifies it).
 pub(crate) struct SealedHandle<'h> {
     export: u32,
     sealed: &'h [u8],
@@ -47,7 +47,7 @@ pub(crate) struct SealedHandle<'h> {
 }
 
 impl<'h> SealedHandle<'h> {
-    /// Decodes the layout of `handle`; `None` if it is not that of this server's handles.
+    /// Decodes the layout of `handle`; `None` if it is invalid.
     pub(crate) fn decode(handle: &'h [u8]) -> Option<Self> {
         if handle.len() > MAX_HANDLE {
             return None;
@@ -61,13 +61,13 @@ impl<'h> SealedHandle<'h> {
         }
     }
 
-    /// The id of the export that the handle names.
+    /// Id of the handle's export.
     pub(crate) fn export(&self) -> u32 {
         self.export
     }
 }
 
-/// Seals and opens the handles of one export.
+/// Creates and verifies the handles of one export.
 #[derive(Clone)]
 pub(crate) struct Sealer {
     id: u32,
@@ -75,7 +75,8 @@ pub(crate) struct Sealer {
 }
 
 impl Sealer {
-    /// A sealer for the export `name`, from the server's secret or, without one, from what the export is.
+    /// Creates the sealer of the export `name`, with a key derived from the server's secret or, without one,
+    /// from the name and backend.
     pub(crate) fn new(name: &str, backend: &str, secret: Option<[u64; 2]>) -> Self {
         let base = secret.unwrap_or([0x7075_626c_6963_206b, 0x6579_0000_0000_0001]);
         let identity = format!("{name}\0{backend}");
@@ -87,7 +88,7 @@ impl Sealer {
         self.id
     }
 
-    /// The NFS handle of `fs`.
+    /// Creates the NFS handle of `fs`.
     pub(crate) fn seal(&self, fs: &Handle) -> HandleBytes {
         let mut out = HandleBytes::new();
         out.extend_from_slice(&[VERSION, 0, 0, 0]);
@@ -98,7 +99,7 @@ impl Sealer {
         out
     }
 
-    /// The file system's handle inside `handle`, if this sealer made it.
+    /// Returns the file system's handle in `handle`, if its tag is valid.
     pub(crate) fn open(&self, handle: &SealedHandle<'_>) -> Option<Handle> {
         if handle.export != self.id || handle.tag != siphash(self.key, handle.sealed) {
             return None;
@@ -107,7 +108,7 @@ impl Sealer {
     }
 }
 
-/// The secret in `state_dir`; made on first use, readable by its owner only.
+/// Reads the secret in `state_dir`, or creates it with access for the owner only.
 pub(crate) fn secret(state_dir: &Path, random: impl FnOnce(&mut [u8])) -> io::Result<[u64; 2]> {
     let bytes = millrace_vfs_local::secret_file(&state_dir.join(SECRET_FILE), |bytes| random(bytes))?;
     let (a, b) = bytes.split_at(8);
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_has_its_documented_layout() {
+    fn handles_have_the_documented_layout() {
         let s = sealer();
         let h = s.seal(&Handle::new(&[0xaa, 0xbb]).unwrap());
         assert_eq!(h.len(), 18);
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_is_made_once_and_kept_private() {
+    fn the_secret_is_created_once_with_private_permissions() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let first = secret(dir.path(), |b| b.fill(7)).unwrap();
@@ -166,13 +167,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_handle_survives_sealing(bytes in proptest::collection::vec(any::<u8>(), 0..=Handle::MAX)) {
+        fn handles_round_trip(bytes in proptest::collection::vec(any::<u8>(), 0..=Handle::MAX)) {
             let fs = Handle::new(&bytes).unwrap();
             prop_assert_eq!(open(&sealer(), &sealer().seal(&fs)), Some(fs));
         }
 
         #[test]
-        fn any_flipped_bit_is_noticed(bytes in proptest::collection::vec(any::<u8>(), 0..=Handle::MAX), bit: proptest::sample::Index) {
+        fn a_flipped_bit_is_detected(bytes in proptest::collection::vec(any::<u8>(), 0..=Handle::MAX), bit: proptest::sample::Index) {
             let mut h = sealer().seal(&Handle::new(&bytes).unwrap());
             let bit = bit.index(h.len() * 8);
             h[bit / 8] ^= 1 << (bit % 8);
@@ -180,7 +181,7 @@ mod tests {
         }
 
         #[test]
-        fn invented_handles_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn forged_handles_are_rejected(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             prop_assert_eq!(open(&sealer(), &bytes), None);
         }
     }

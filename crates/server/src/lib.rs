@@ -1,8 +1,8 @@
 //! The embeddable NFS service: exports and their access rules, NFS version 3 and MOUNT on
-//! [`millrace_vfs::FileSystem`], transports, limits, statistics, life cycle.
+//! [`millrace_vfs::FileSystem`], transports, limits, statistics, start and stop.
 //!
-//! A program builds a [`Config`], starts a [`Server`] and reads [`Stats`]. The configuration file, the metrics endpoint
-//! and the registration with rpcbind are in the crate `millrace-daemon`.
+//! A program builds a [`Config`], starts a [`Server`] and reads [`Stats`]. The configuration file, the
+//! metrics endpoint and the registration with rpcbind are in the crate `millrace-daemon`.
 
 mod backend;
 #[cfg(feature = "call-counts")]

@@ -1,4 +1,4 @@
-//! Limits that bound what clients can make the server hold.
+//! Limits of the resources that clients can use.
 
 use std::time::Duration;
 
@@ -7,61 +7,69 @@ use millrace_oncrpc::{SMALL_REPLY, serving::BudgetConfig};
 
 use crate::{drc, error::InvalidSetting};
 
-/// The largest READ or WRITE that may be configured: an arena's largest buffer.
+/// Maximum configurable size of READ and WRITE in bytes: the largest buffer of an arena.
 pub const MAX_TRANSFER: u64 = millrace_buffer::SPAN_BYTES as u64;
-/// Room in a call for everything but its payload.
+/// Maximum bytes of a call except its payload.
 pub(crate) const CALL_SLACK: usize = 64 << 10;
-/// An eighth of the least memory that a connection has for itself where there is enough.
+/// An eighth of the minimum memory reserved for a connection, if the memory suffices.
 const OWN_UNIT: usize = 4096;
-/// READ and WRITE sizes are multiples of this.
+/// READ and WRITE sizes are multiples of this number of bytes.
 pub const TRANSFER_UNIT: u64 = 4096;
 
-/// Limits that bound what clients can make the server hold.
+/// Limits of the resources that clients can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// The most bytes of one READ, which clients are told to prefer: a multiple of 4096, at most 4 MiB. The larger, the
-    /// fewer calls fill a long way (`docs/studies/distance.md`), and the longer others wait.
+    /// Maximum and preferred bytes of one READ, as FSINFO reports: a multiple of 4096, at most 4 MiB. On
+    /// high-latency links larger transfers need fewer calls in flight (`docs/studies/distance.md`), at the
+    /// cost of latency for other calls.
     pub rtmax: ByteSize,
-    /// The same of one WRITE.
+    /// Maximum and preferred bytes of one WRITE, as for `rtmax`.
     pub wtmax: ByteSize,
-    /// The most calls that one RDMA or TCP connection has in progress. An RDMA connection has receives for as many as its
-    /// client asks for (Linux always asks for 128), within this.
+    /// Maximum number of calls in progress on one RDMA or TCP connection: 1 to 16384. An RDMA connection
+    /// posts receives for the credits that its client requests (Linux always requests 128), up to this limit.
     pub credits: u32,
-    /// Connections at once, both transports together. By default, half as many as the process may have files open (the
-    /// other half is for files), and no more than an eighth of `memory` has room for at 32 KiB each. When there are so
-    /// many, the one that has been idle longest of the client that has most is closed for a new one.
+    /// Maximum number of connections over both transports. The default is half the limit of open files (the
+    /// other half is for files), and at most the number of connections with 32 KiB each in an eighth of
+    /// `memory`. At the limit, a new connection replaces the longest idle one of the client with the most
+    /// connections.
     pub max_connections: Option<usize>,
-    /// Connections at once from one client (an IPv4 address, or the /64 prefix of an IPv6 address), both transports
-    /// together. By default a client may have all as long as others have none: it loses them as others come.
+    /// Maximum number of connections of one client (an IPv4 address, or the /64 prefix of an IPv6 address)
+    /// over both transports. By default a single client may have all connections, and loses some when other
+    /// clients connect.
     pub max_connections_per_client: Option<usize>,
-    /// A client that sends a call, answers RDMA Reads or takes replies more slowly than
-    /// [`MIN_RATE`](millrace_oncrpc::serving::MIN_RATE) (16 KiB in a second) loses its connection, and the memory that the call holds,
-    /// when it is so many seconds late: 1 to 3600. So does one that sends no call at all for so long after it connected.
+    /// Tolerated delay in seconds, 1 to 3600. A client that sends a call, answers RDMA Reads or receives
+    /// replies more slowly than [`MIN_RATE`](millrace_oncrpc::serving::MIN_RATE) (16 KiB per second) is
+    /// disconnected after this delay, which frees the memory of the call. So is a client that sends no call
+    /// within this time after it connected.
     pub stall_timeout: u64,
-    /// A connection on which no call came for so many seconds, or up to twice as long, and of which none is in progress,
-    /// is closed, and its receives and buffers are free: 1 to 86400; 0: never. Clients connect again with their next
-    /// call. Linux's clients close by themselves after 5 minutes, so that the default of 6 (Linux's own server has the
-    /// same) ends connections of those alone that do not. A client whose machine no longer answers for a minute loses
-    /// its TCP connection in any case.
+    /// A connection without calls in progress is closed after this number of seconds without a new call, or
+    /// up to twice this number, which frees its receives and buffers: 1 to 86400, or 0 for never. Clients
+    /// reconnect with their next call. Linux's clients close idle connections after 5 minutes, so the default
+    /// of 6 minutes, which is that of Linux's server, affects other clients only. A TCP connection to a host
+    /// that does not respond for a minute is always closed.
     pub idle_timeout: u64,
-    /// Memory for network buffers of all connections; memory exports come on top with their own capacities, and with an
-    /// eighth of this for WRITEs that arrive where their data stays. Each connection has a little for itself; the rest is
-    /// shared by those that are busy, client by client.
+    /// Memory for network buffers of all connections. Memory exports have separate capacities, and an
+    /// additional eighth of this limit for WRITEs that are placed in their final location. Each connection
+    /// has some reserved memory; busy clients share the rest.
     pub memory: ByteSize,
-    /// The inline threshold of RPC-over-RDMA: the largest message that one Send carries (1024 to 256 KiB).
+    /// The inline threshold of RPC-over-RDMA, the maximum bytes of one Send: a multiple of 1024 from 1024 to
+    /// 256 KiB.
     pub inline_size: ByteSize,
-    /// Receives that the connections of an RDMA device share (`verbs`, on devices with memory windows that are not iWARP):
-    /// 16 to 16384. 0, the default: each connection has its own, `inline_size` bytes for each credit that it asks for. Sharing saves memory
-    /// where many clients are connected and few are busy; when all are, calls wait for a receive. Where the device cannot
-    /// share, the log says so, and each connection has its own.
+    /// Number of receives that the connections of an RDMA device share (`verbs`, on devices with memory
+    /// windows except iWARP): 16 to 16384. With 0, the default, each connection has separate receives of
+    /// `inline_size` bytes for the credits that it requests. Sharing saves memory if many clients are
+    /// connected and few are busy; if all are busy, calls wait for a receive. If a device does not support
+    /// sharing, the server logs it and uses separate receives.
     pub shared_receives: usize,
-    /// The most bytes that the strategy `cache` keeps registered with RDMA devices (`verbs`) for RDMA Reads and Writes,
-    /// counted for each connection that uses them. From seven eighths of it on, what is not in use is let go down to half
-    /// of it; and all of it while processes of this machine wait for memory (Linux PSI). By default there is no limit:
-    /// all memory for buffers and memory exports may be registered, and so pinned.
+    /// Maximum bytes that the strategy `cache` keeps registered with RDMA devices (`verbs`) for RDMA Reads
+    /// and Writes, counted for each connection that uses them. Above seven eighths of the limit, idle
+    /// registrations are released down to half of it; under memory pressure (Linux PSI), all idle
+    /// registrations are released. By default there is no limit: all buffer memory and memory exports may be
+    /// registered, and therefore pinned.
     pub registration_cache: Option<ByteSize>,
-    /// Replies kept to answer retransmitted calls that must not be executed twice. Up to 16 times as many are kept while they
-    /// are younger than a minute, so that clients that change much do not push out the replies of others.
+    /// Number of replies cached for retransmissions of non-idempotent calls. The cache may grow to 16 times
+    /// this number while its replies are younger than a minute, so that busy clients do not evict the replies
+    /// of others.
     pub replies_kept: usize,
 }
 
@@ -85,17 +93,17 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// [`Self::stall_timeout`].
+    /// [`Self::stall_timeout`] as a duration.
     pub(crate) fn stall(&self) -> Duration {
         Duration::from_secs(self.stall_timeout)
     }
 
-    /// [`Self::idle_timeout`].
+    /// [`Self::idle_timeout`] as a duration; `None` for never.
     pub(crate) fn idle(&self) -> Option<Duration> {
         (self.idle_timeout > 0).then(|| Duration::from_secs(self.idle_timeout))
     }
 
-    /// What clients may hold, in a process that may have so many files open.
+    /// The budget of clients in a process that may open `descriptors` files.
     pub(crate) fn budget(&self, descriptors: Option<u64>) -> BudgetConfig {
         let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let replies = self.replies_kept.saturating_mul(drc::GROWTH * SMALL_REPLY);
@@ -114,7 +122,7 @@ impl Limits {
         }
     }
 
-    /// [`Self::registration_cache`], in bytes.
+    /// [`Self::registration_cache`] in bytes.
     pub(crate) fn cache_limit(&self) -> usize {
         self.registration_cache.map_or(usize::MAX, |b| usize::try_from(b.0).unwrap_or(usize::MAX))
     }
@@ -124,37 +132,37 @@ impl Limits {
         self.rtmax.max(self.wtmax).0
     }
 
-    /// Bytes that a connection has for itself where there is enough: the receives of one that has not asked for more, and
-    /// some small calls.
+    /// Bytes reserved for each connection if the memory suffices: the initial receives and some small calls.
     fn own(&self) -> u64 {
         8 * self.inline_size.0.max(OWN_UNIT as u64)
     }
 
-    /// The least memory with which the largest call is executed in the end, whatever idle connections hold: of the shared
-    /// memory at most half for receives, and an eighth for their next calls. The largest call may need somewhat more than
-    /// twice its size, and the shared memory is at least 21/32 of all ([`Self::budget`]).
+    /// Minimum memory with which the largest call can be executed beside idle connections. Receives use at
+    /// most half of the shared memory, and idle connections an eighth for their next calls. The largest call
+    /// may need slightly more than twice its size, and the shared memory is at least 21/32 of the total
+    /// ([`Self::budget`]).
     fn least_memory(&self) -> u64 {
         let largest = self.max_transfer() + (CALL_SLACK + OWN_UNIT) as u64;
         let shared = 6 * largest + 8 * self.own();
         (shared * 32 / 21).next_multiple_of(1 << 20)
     }
 
-    /// Checks that the limits are in their ranges and fit together.
+    /// Checks the ranges and the consistency of the limits.
     ///
     /// # Errors
-    /// A sentence that says what to change.
+    /// The invalid setting with the required change.
     pub(crate) fn check(&self) -> Result<(), InvalidSetting> {
-        let wrong = |key: &str, what: String| InvalidSetting::new(format!("limits.{key}"), what);
+        let invalid = |key: &str, what: String| InvalidSetting::new(format!("limits.{key}"), what);
         for (name, ByteSize(v)) in [("rtmax", self.rtmax), ("wtmax", self.wtmax)] {
             if !(TRANSFER_UNIT..=MAX_TRANSFER).contains(&v) || !v.is_multiple_of(TRANSFER_UNIT) {
-                return Err(wrong(
+                return Err(invalid(
                     name,
                     format!("limits.{name} is {v}; it must be a multiple of 4096 between 4096 and 4MiB"),
                 ));
             }
         }
         if !(1..=16384).contains(&self.credits) {
-            return Err(wrong(
+            return Err(invalid(
                 "credits",
                 format!("limits.credits is {}; it must be between 1 and 16384", self.credits),
             ));
@@ -164,16 +172,16 @@ impl Limits {
             ("max_connections_per_client", self.max_connections_per_client),
         ];
         if let Some((name, _)) = connections.iter().find(|(_, n)| *n == Some(0)) {
-            return Err(wrong(name, format!("limits.{name} is 0; nobody could connect")));
+            return Err(invalid(name, format!("limits.{name} is 0; no client could connect")));
         }
         if !(1..=3600).contains(&self.stall_timeout) {
-            return Err(wrong(
+            return Err(invalid(
                 "stall_timeout",
                 format!("limits.stall_timeout is {}; it must be 1 to 3600 seconds", self.stall_timeout),
             ));
         }
         if self.idle_timeout > 86_400 {
-            return Err(wrong(
+            return Err(invalid(
                 "idle_timeout",
                 format!(
                     "limits.idle_timeout is {}; it must be 1 to 86400 seconds, or 0 for never",
@@ -182,7 +190,7 @@ impl Limits {
             ));
         }
         if !(1024..=256 << 10).contains(&self.inline_size.0) || !self.inline_size.0.is_multiple_of(1024) {
-            return Err(wrong(
+            return Err(invalid(
                 "inline_size",
                 format!(
                     "limits.inline_size is {}; it must be a multiple of 1024 between 1024 and 256KiB",
@@ -191,7 +199,7 @@ impl Limits {
             ));
         }
         if !matches!(self.shared_receives, 0 | 16..=16384) {
-            return Err(wrong(
+            return Err(invalid(
                 "shared_receives",
                 format!(
                     "limits.shared_receives is {}; it must be 16 to 16384, or 0 for none",
@@ -200,7 +208,7 @@ impl Limits {
             ));
         }
         if (self.shared_receives as u64).saturating_mul(self.inline_size.0) > self.memory.0 / 2 {
-            return Err(wrong(
+            return Err(invalid(
                 "shared_receives",
                 format!(
                     "limits.shared_receives is {} times an inline_size of {}: more than half of limits.memory; raise memory \
@@ -211,7 +219,7 @@ impl Limits {
         }
         let needed = u64::from(self.credits).saturating_mul(self.max_transfer());
         if needed > self.memory.0 {
-            return Err(wrong(
+            return Err(invalid(
                 "memory",
                 format!(
                     "limits.memory is {}, but one connection may hold {} (credits {} times {}); raise memory or lower credits",
@@ -224,7 +232,7 @@ impl Limits {
         }
         let least = self.least_memory();
         if least > self.memory.0 {
-            return Err(wrong(
+            return Err(invalid(
                 "memory",
                 format!(
                     "limits.memory is {}, but calls of {} need at least {} beside idle connections; raise memory or lower \
@@ -248,8 +256,8 @@ mod tests {
 
     use super::*;
 
-    /// With the least memory that is accepted, connections of as many clients as there may be hold all the receives that
-    /// they get; then the largest call has memory at once.
+    /// With the minimum memory, the maximum number of clients holds as many receives as permitted; then the
+    /// largest call gets memory immediately.
     #[test]
     fn the_largest_call_has_memory_beside_idle_connections() {
         let time = VirtualTime::new(1);

@@ -1,4 +1,4 @@
-//! Accepting connections and spreading them over the shards.
+//! Acceptance of connections, and their distribution among the shards.
 
 use std::{
     io,
@@ -19,13 +19,13 @@ use millrace_runtime::{
 };
 use tokio::sync::watch;
 
-use crate::shard::{Arrival, OpenStream, ShardHandle, StopSignal, stop_requested};
+use crate::shard::{NewConnection, OpenStream, ShardHandle, StopSignal, stop_requested};
 
-/// Pause after an accept that failed for lack of descriptors or memory, so as not to spin.
+/// Pause after an accept that failed for lack of descriptors or memory, to avoid a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where connections come in: their number is limited by the budget, and each shard gets its turn.
-pub(crate) struct Door {
+/// Accepts connections within the budget, and distributes them round-robin among the shards.
+pub(crate) struct Acceptor {
     shards: Vec<ShardHandle>,
     next: AtomicUsize,
     budget: Budget,
@@ -33,15 +33,15 @@ pub(crate) struct Door {
     rt: RuntimeRef,
 }
 
-/// Why a connection is refused, and what to change.
-fn refusal(full: AdmissionError) -> &'static str {
+/// The reason of a rejection, with the limit that applies.
+fn rejection_text(full: AdmissionError) -> &'static str {
     match full {
         AdmissionError::Server => "too many connections (limits.max_connections)",
         AdmissionError::Client => "too many connections from its address (limits.max_connections_per_client)",
     }
 }
 
-impl Door {
+impl Acceptor {
     pub(crate) fn new(
         shards: Vec<ShardHandle>,
         budget: Budget,
@@ -51,11 +51,11 @@ impl Door {
         Self { shards, next: AtomicUsize::new(0), budget, turned_away, rt }
     }
 
-    /// The account of one more connection of `peer`, if there may be one.
+    /// Opens the account of a new connection of `peer`, if the limits permit it.
     fn account(&self, peer: SocketAddr) -> Result<Account, &'static str> {
         self.budget.open(peer.ip().into()).map_err(|full| {
             self.turned_away.fetch_add(1, Ordering::Relaxed);
-            refusal(full)
+            rejection_text(full)
         })
     }
 
@@ -64,24 +64,28 @@ impl Door {
         self.rt.sleep(ACCEPT_PAUSE).await;
     }
 
-    /// Gives a shard a TCP connection, if there may be one more.
+    /// Passes a TCP connection to a shard, if the limits permit it.
     fn admit_tcp(&self, peer: SocketAddr, local: SocketAddr, open: OpenStream) {
         match self.account(peer) {
-            Ok(account) => self.hand_over(Arrival::Tcp { open, peer, local, account }),
+            Ok(account) => self.dispatch(NewConnection::Tcp { open, peer, local, account }),
             Err(full) => tracing::warn!(%peer, "TCP connection refused: {full}"),
         }
     }
 
-    fn hand_over(&self, arrival: Arrival) {
+    fn dispatch(&self, connection: NewConnection) {
         let i = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len().max(1);
         if let Some(shard) = self.shards.get(i) {
-            shard.send(arrival);
+            shard.send(connection);
         }
     }
 }
 
 /// Accepts TCP connections until `stopped`.
-pub(crate) async fn accept_tcp(listener: TcpListener, door: Arc<Door>, stopped: watch::Receiver<StopSignal>) {
+pub(crate) async fn accept_tcp(
+    listener: TcpListener,
+    acceptor: Arc<Acceptor>,
+    stopped: watch::Receiver<StopSignal>,
+) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(l) => l,
         Err(e) => return tracing::error!("cannot listen: {e}"),
@@ -102,17 +106,17 @@ pub(crate) async fn accept_tcp(listener: TcpListener, door: Arc<Door>, stopped: 
                     probe_peer(&stream)?;
                     Ok(Box::new(TcpByteStream::new(stream)?) as Box<dyn ByteStream>)
                 };
-                door.admit_tcp(peer, local, Box::new(open));
+                acceptor.admit_tcp(peer, local, Box::new(open));
             }
-            Err(e) => door.pause(&e).await,
+            Err(e) => acceptor.pause(&e).await,
         }
     }
 }
 
-/// Accepts what comes to a listener of the caller's until `stopped`.
+/// Accepts connections of a listener of the caller until `stopped`.
 pub(crate) async fn accept_streams(
     mut listener: Box<dyn StreamListener>,
-    door: Arc<Door>,
+    acceptor: Arc<Acceptor>,
     stopped: watch::Receiver<StopSignal>,
 ) {
     let local = listener.local_addr();
@@ -126,8 +130,8 @@ pub(crate) async fn accept_streams(
             Either::Right(_) => return,
         };
         match accepted {
-            Ok((peer, stream)) => door.admit_tcp(peer, local, Box::new(move || Ok(stream))),
-            Err(e) => door.pause(&e).await,
+            Ok((peer, stream)) => acceptor.admit_tcp(peer, local, Box::new(move || Ok(stream))),
+            Err(e) => acceptor.pause(&e).await,
         }
     }
 }
@@ -135,7 +139,7 @@ pub(crate) async fn accept_streams(
 /// Accepts RDMA connection requests until `stopped`.
 pub(crate) async fn accept_rdma(
     mut listener: Box<dyn Listener>,
-    door: Arc<Door>,
+    acceptor: Arc<Acceptor>,
     stopped: watch::Receiver<StopSignal>,
 ) {
     let mut stop = Box::pin(stop_requested(stopped));
@@ -148,14 +152,14 @@ pub(crate) async fn accept_rdma(
             Either::Right(_) => return,
         };
         match accepted {
-            Ok(incoming) => match door.account(incoming.peer()) {
-                Ok(account) => door.hand_over(Arrival::Rdma { incoming, account }),
+            Ok(incoming) => match acceptor.account(incoming.peer()) {
+                Ok(account) => acceptor.dispatch(NewConnection::Rdma { incoming, account }),
                 Err(full) => {
                     tracing::warn!(peer = %incoming.peer(), "RDMA connection refused: {full}");
                     incoming.reject(RejectReason::Busy);
                 }
             },
-            Err(e) => door.pause(&e).await,
+            Err(e) => acceptor.pause(&e).await,
         }
     }
 }

@@ -1,6 +1,6 @@
-//! What the server counts, and how it is shown.
+//! Statistics of the server.
 //!
-//! Each shard counts for itself, in plain counters that only it writes; they are summed when somebody asks.
+//! Each shard has separate counters that only it writes; they are summed when they are read.
 
 use std::{
     cmp::Reverse,
@@ -21,12 +21,12 @@ use millrace_rpcrdma::{ResponderStats, ResponderStatsSnapshot, registration::Reg
 use crate::{
     server::Shared,
     shard::{ShardHandle, Stages},
-    usage::{Clients, Latency, LatencyStats, Took, UsageStats, add, value},
+    usage::{CallDuration, Clients, Latency, LatencyStats, UsageStats, add, value},
 };
 
 const PROCEDURES: usize = Procedure::ALL.len();
 
-/// The counters of one shard, on cache lines of their own.
+/// Counters of one shard, on separate cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct ShardCounters {
@@ -56,10 +56,10 @@ impl ShardCounters {
         }
     }
 
-    /// An NFS call is answered.
-    pub(crate) fn took(&self, procedure: Procedure, took: Took) {
+    /// Counts the duration of an NFS call.
+    pub(crate) fn record_latency(&self, procedure: Procedure, duration: CallDuration) {
         if let Some(l) = self.latency.get(procedure.number() as usize) {
-            l.record(took);
+            l.record(duration);
         }
     }
 
@@ -71,17 +71,17 @@ impl ShardCounters {
         add(&self.mount_calls, 1);
     }
 
-    /// A procedure answered with a failing status.
+    /// Counts a procedure with a failing status.
     pub(crate) fn failure(&self) {
         add(&self.failures, 1);
     }
 
-    /// An export's policy kept a caller out.
+    /// Counts a caller that an export's policy denied.
     pub(crate) fn refused(&self) {
         add(&self.refused, 1);
     }
 
-    /// A retransmission was answered from the cache, or dropped because its call is in progress.
+    /// Counts a retransmission that was answered from the cache, or dropped because its call is in progress.
     pub(crate) fn replayed(&self) {
         add(&self.replayed, 1);
     }
@@ -106,7 +106,7 @@ impl ShardCounters {
         add(&self.transport(kind).opened, 1);
     }
 
-    /// A connection that was opened ended; `orderly` if the peer or we closed it.
+    /// Counts the end of a connection; `orderly` if either side closed it.
     pub(crate) fn closed(&self, kind: TransportKind, orderly: bool) {
         add(&self.transport(kind).closed, 1);
         if !orderly {
@@ -115,63 +115,63 @@ impl ShardCounters {
     }
 }
 
-/// What a server has done since it started.
+/// Statistics of a server since its start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// NFS calls by procedure, in order of the procedures' numbers.
+    /// NFS calls by procedure, in order of the procedure numbers.
     pub calls: [u64; PROCEDURES],
-    /// How long they took, in the same order (not NULL).
+    /// Latency by procedure in the same order, except NULL.
     pub latency: [LatencyStats; PROCEDURES],
-    /// The use of each export, by name, in the order of the configuration.
+    /// Usage by export name, in the order of the configuration.
     pub exports: Vec<(String, UsageStats)>,
-    /// The use that clients made, by address (of IPv6, by /64 prefix), busiest (most calls) first.
+    /// Usage by client address (for IPv6, by /64 prefix), in decreasing order of calls.
     pub clients: Vec<(ClientAddr, UsageStats)>,
-    /// The use of those that left and are not counted one by one any more.
+    /// Usage of disconnected clients that are not counted separately any more.
     pub other_clients: UsageStats,
-    /// Calls that one connection may have in progress.
+    /// Maximum number of calls in progress per connection.
     pub credits: u64,
     /// MOUNT calls.
     pub mount_calls: u64,
-    /// NFS calls that were answered with a failing status (LOOKUP of a missing name counts).
+    /// NFS calls with a failing status, including LOOKUP of a missing name.
     pub failures: u64,
-    /// Calls that an export's policy kept out.
+    /// Calls that an export's policy denied.
     pub refused: u64,
     /// Retransmitted calls that were not executed again.
     pub replayed: u64,
-    /// Bytes given by READ.
+    /// Bytes returned by READ.
     pub bytes_read: u64,
-    /// Bytes taken by WRITE.
+    /// Bytes written by WRITE.
     pub bytes_written: u64,
     /// Connections over TCP.
     pub tcp: ConnectionStats,
     /// Connections over RDMA.
     pub rdma: ConnectionStats,
-    /// Connections that were turned away because there were too many.
+    /// Connections rejected at a connection limit.
     pub turned_away: u64,
-    /// Replies kept for retransmissions.
+    /// Replies in the duplicate request cache.
     pub replies_kept: u64,
-    /// The part of the [memory](Self::memory) in use that they take, in bytes.
+    /// Bytes of [memory](Self::memory) in use for these replies.
     pub replies_kept_bytes: u64,
     /// Bytes received over TCP.
     pub tcp_bytes_in: u64,
     /// Bytes sent over TCP.
     pub tcp_bytes_out: u64,
-    /// What was moved over RDMA.
+    /// RDMA operations and bytes.
     pub operations: RdmaStats,
-    /// What the stages of sampled calls over TCP took.
+    /// Times of sampled calls over TCP.
     pub tcp_stages: StageStats,
-    /// What the stages of sampled calls over RDMA took.
+    /// Times of sampled calls over RDMA.
     pub rdma_stages: StageStats,
     /// The memory of network buffers and memory exports.
     pub memory: ArenaStats,
-    /// The memory that is mapped for them, by the buffers that it serves.
+    /// Mapped memory by the use of its buffers.
     pub spans: Vec<SpanCount>,
-    /// What clients hold of the memory that they share, and who waits for it.
+    /// Usage of the memory that clients share.
     pub budget: BudgetStats,
-    /// Payload bytes that this process copied (all of it: an embedded client's too).
+    /// Payload bytes copied by this process, including by embedded clients.
     pub bytes_copied: u64,
-    /// What the registration strategy has done.
+    /// Counters of the registration strategy.
     pub registration: RegistrationStats,
 }
 
@@ -183,20 +183,20 @@ pub struct ConnectionStats {
     pub opened: u64,
     /// Open now.
     pub open: u64,
-    /// Ended by an error and not by either side's wish.
+    /// Ended by an error.
     pub failed: u64,
-    /// Closed because no call came for long.
+    /// Closed after the idle timeout.
     pub idle: u64,
-    /// Closed because no call came at all.
+    /// Closed because of a missing first call.
     pub no_call: u64,
-    /// Closed because the client sent a call, answered RDMA Reads or took replies too slowly.
+    /// Closed because the client sent a call, answered RDMA Reads or received replies too slowly.
     pub stalled: u64,
-    /// Closed because there were too many, and its client had the most.
+    /// Closed at the connection limit, because their client had the most connections.
     pub evicted: u64,
 }
 
 impl ConnectionStats {
-    /// How many were closed, by the reason's name.
+    /// Number of closed connections by the name of the reason.
     pub fn closed(&self) -> [(&'static str, u64); 4] {
         let of = |reason| match reason {
             CloseReason::Idle => self.idle,
@@ -216,7 +216,7 @@ impl ConnectionStats {
 }
 
 impl Stats {
-    /// NFS calls in all.
+    /// Total number of NFS calls.
     pub fn total_calls(&self) -> u64 {
         self.calls.iter().sum()
     }
@@ -259,8 +259,8 @@ impl Stats {
     }
 }
 
-/// Everything that is counted, for whoever asks.
-pub(crate) struct Gauges {
+/// The sources of all statistics.
+pub(crate) struct StatsSources {
     shards: Vec<Arc<ShardCounters>>,
     tcp: Vec<Arc<TcpStats>>,
     rdma: Vec<Arc<ResponderStats>>,
@@ -269,7 +269,7 @@ pub(crate) struct Gauges {
     shared: Arc<Shared>,
 }
 
-impl Gauges {
+impl StatsSources {
     pub(crate) fn new(shards: &[ShardHandle], shared: &Arc<Shared>) -> Self {
         Self {
             shards: shards.iter().map(|h| Arc::clone(&h.counters)).collect(),
@@ -281,7 +281,7 @@ impl Gauges {
         }
     }
 
-    /// Counts connections that found no place.
+    /// The counter of rejected connections.
     pub(crate) fn turned_away(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.turned_away)
     }
@@ -295,8 +295,8 @@ impl Gauges {
             e.usage().iter().for_each(|u| u.add_to(&mut usage));
             out.exports.push((e.name().to_owned(), usage));
         }
-        out.replies_kept = self.shared.replies.kept() as u64;
-        out.replies_kept_bytes = self.shared.replies.kept_bytes() as u64;
+        out.replies_kept = self.shared.drc.kept() as u64;
+        out.replies_kept_bytes = self.shared.drc.kept_bytes() as u64;
         out.memory = self.shared.arena.stats();
         out.spans = self.shared.arena.spans();
         out.budget = self.shared.budget.stats();
@@ -320,9 +320,10 @@ impl Gauges {
     }
 }
 
-/// Reads the statistics of a server on any thread, also while it stops ([`crate::Running::stats_reader`]).
+/// Reads the statistics of a server on any thread, including while it stops
+/// ([`crate::Running::stats_reader`]).
 #[derive(Clone)]
-pub struct StatsReader(pub(crate) Arc<Gauges>);
+pub struct StatsReader(pub(crate) Arc<StatsSources>);
 
 impl StatsReader {
     /// The statistics since the start of the server.
@@ -331,7 +332,7 @@ impl StatsReader {
     }
 }
 
-/// What was moved over RDMA, and by which operations.
+/// RDMA operations and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RdmaStats {
@@ -345,25 +346,25 @@ pub struct RdmaStats {
     pub writes: u64,
     /// RDMA Reads posted.
     pub reads: u64,
-    /// Bytes pushed by RDMA Write.
+    /// Bytes written by RDMA Write.
     pub write_bytes: u64,
-    /// Bytes pulled by RDMA Read.
+    /// Bytes read by RDMA Read.
     pub read_bytes: u64,
     /// Bytes of messages received inline.
     pub inline_bytes_in: u64,
     /// Bytes of messages sent inline.
     pub inline_bytes_out: u64,
-    /// Replies that invalidated a tag of the client's.
+    /// Replies that invalidated a tag of the client.
     pub remote_invalidations: u64,
-    /// Calls answered with ERR_VERS or ERR_CHUNK, or dropped as unreadable.
+    /// Calls answered with ERR_VERS or ERR_CHUNK, and dropped malformed messages.
     pub protocol_errors: u64,
-    /// Times that something had to wait because there was no memory, although the budget had some.
+    /// Waits for memory of the arena within the budget.
     pub out_of_memory: u64,
-    /// Regions of the server that clients can reach now. In the Read-Write design there are none.
+    /// Regions of the server that clients can access now; zero in the Read-Write design.
     pub regions_exposed: u64,
     /// Replies of the Read-Read design that clients acknowledged.
     pub acknowledged: u64,
-    /// Memory of the server that clients can reach, and for how long. In the Read-Write design, none.
+    /// Exposure of the server's memory; zero in the Read-Write design.
     pub exposure: millrace_rdma::ExposureStats,
 }
 

@@ -15,17 +15,18 @@ use smallvec::smallvec;
 
 use crate::{
     Backend,
-    export::{Export, Refusal, rest_below},
+    export::{AccessDenial, Export, strip_export},
     metrics::ShardCounters,
     reload::ExportTable,
 };
 
-/// AUTH_SYS, the one flavor that NFS is offered with.
+/// AUTH_SYS, the flavor that NFS is offered with.
 const AUTH_SYS: u32 = 1;
-/// Entries of the list of mounts. It is advisory (RFC 1813 section 5.2.2), so the oldest go.
+/// Maximum entries of the mount list. The list is advisory (RFC 1813 section 5.2.2), so the oldest entries
+/// are dropped.
 const MAX_MOUNTS: usize = 1024;
 
-/// Who has mounted what, as far as clients tell; shared by all shards.
+/// The mounts that clients report, shared by all shards.
 #[derive(Default)]
 pub(crate) struct MountList {
     entries: Mutex<VecDeque<(IpAddr, Vec<u8>)>>,
@@ -43,7 +44,7 @@ impl MountList {
         list.push_back((client, path.to_vec()));
     }
 
-    /// Forgets the client's mounts of `path`, or all of them.
+    /// Removes the client's mount of `path`, or all of its mounts.
     fn remove(&self, client: IpAddr, path: Option<&[u8]>) {
         self.entries.lock().retain(|(c, p)| *c != client || path.is_some_and(|path| p != path));
     }
@@ -97,7 +98,7 @@ fn client(peer: &Peer) -> IpAddr {
 }
 
 impl Env {
-    /// All procedures but MNT.
+    /// Executes all procedures except MNT.
     fn answer(&self, procedure: Procedure, call: &CallContext, mut reply: Encoder) -> Outcome {
         let client = client(&call.peer);
         match procedure {
@@ -141,29 +142,29 @@ impl Env {
     }
 
     /// The handle of the directory at `path`.
-    async fn resolve(&self, call: &CallContext, path: &[u8]) -> Result<FileHandle, Why> {
+    async fn resolve(&self, call: &CallContext, path: &[u8]) -> Result<FileHandle, MountError> {
         let exports = self.exports.load_full();
-        let (export, below) = exports.find(path).ok_or(Why::NoExport)?;
-        let caller = export.admit(&call.peer, &call.header.cred).map_err(Why::Refused)?;
+        let (export, below) = exports.find(path).ok_or(MountError::NoExport)?;
+        let caller = export.admit(&call.peer, &call.header.cred).map_err(MountError::Refused)?;
         let dir = walk(export, &caller, below).await?;
-        FileHandle::new(&export.seal(&dir)).ok_or(Why::Fs(FsError::ServerFault))
+        FileHandle::new(&export.seal(&dir)).ok_or(MountError::Fs(FsError::ServerFault))
     }
 }
 
-/// Why there is no handle for a MNT.
-enum Why {
+/// The reason why MNT fails.
+enum MountError {
     NoExport,
-    Refused(Refusal),
+    Refused(AccessDenial),
     Fs(FsError),
 }
 
-impl From<FsError> for Why {
+impl From<FsError> for MountError {
     fn from(e: FsError) -> Self {
         Self::Fs(e)
     }
 }
 
-impl std::fmt::Display for Why {
+impl std::fmt::Display for MountError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NoExport => f.write_str("there is no such export"),
@@ -173,7 +174,7 @@ impl std::fmt::Display for Why {
     }
 }
 
-impl Why {
+impl MountError {
     fn status(&self) -> Status {
         match self {
             Self::NoExport => Status::NoEnt,
@@ -192,60 +193,61 @@ impl Why {
     }
 }
 
-/// Symbolic links that one path may lead through, as in Linux.
+/// Maximum number of symbolic links in one path, as in Linux.
 const MAX_LINKS: usize = 40;
 
-/// Follows `path` from the export's root, through symbolic links that stay in the export. The path itself may not lead
-/// upwards.
+/// Resolves `path` from the export's root, including symbolic links that stay in the export. The path must
+/// not contain `..`.
 async fn walk(export: &Export, caller: &Identity, path: &[u8]) -> Result<Handle, FsError> {
     if names(path).any(|name| name == b"..") {
         return Err(FsError::Inval);
     }
-    // The directories from the root to the present one; what is still to be followed, the next name last.
-    let mut above = vec![export.fs().root()];
-    let mut todo: Vec<Vec<u8>> = names(path).rev().map(<[u8]>::to_vec).collect();
+    // `parents`: the directories from the root to the current one. `pending`: names to be resolved, the next
+    // one last.
+    let mut parents = vec![export.fs().root()];
+    let mut pending: Vec<Vec<u8>> = names(path).rev().map(<[u8]>::to_vec).collect();
     let mut links = 0;
-    while let Some(name) = todo.pop() {
+    while let Some(name) = pending.pop() {
         if name == b".." {
-            // Above the root is outside the export.
-            if above.len() == 1 {
+            // The parent of the root is outside the export.
+            if parents.len() == 1 {
                 return Err(FsError::Access);
             }
-            above.pop();
+            parents.pop();
             continue;
         }
-        let at = above.last().ok_or(FsError::ServerFault)?;
+        let at = parents.last().ok_or(FsError::ServerFault)?;
         let (next, attr) = export.fs().lookup(caller, at, &name).await?;
         match attr.kind {
-            FileKind::Directory => above.push(next),
+            FileKind::Directory => parents.push(next),
             FileKind::Symlink if links < MAX_LINKS => {
                 links += 1;
                 let (target, _) = export.fs().readlink(caller, &next).await?;
                 if target.starts_with(b"/") {
-                    above.truncate(1);
+                    parents.truncate(1);
                 }
-                let below = within(export, &target)?;
-                todo.extend(names(below).rev().map(<[u8]>::to_vec));
+                let below = resolve_link(export, &target)?;
+                pending.extend(names(below).rev().map(<[u8]>::to_vec));
             }
             _ => return Err(FsError::NotDir),
         }
     }
-    above.pop().ok_or(FsError::ServerFault)
+    parents.pop().ok_or(FsError::ServerFault)
 }
 
-/// The components of a path, without those that lead nowhere.
+/// The components of a path without empty ones and `.`.
 fn names(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|b| *b == b'/').filter(|n| !matches!(*n, b"" | b"."))
 }
 
-/// A link's target, from where the link is or, if it is absolute, from the export's root. Absolute targets are paths of
-/// the server's machine.
-fn within<'t>(export: &Export, target: &'t [u8]) -> Result<&'t [u8], FsError> {
+/// A link's target relative to the link, or, if it is absolute, to the export's root. Absolute targets are
+/// paths on the server.
+fn resolve_link<'t>(export: &Export, target: &'t [u8]) -> Result<&'t [u8], FsError> {
     if !target.starts_with(b"/") {
         return Ok(target);
     }
     match &export.policy().backend {
-        Backend::Local { path } => rest_below(path.as_os_str().as_bytes(), target).ok_or(FsError::Access),
+        Backend::Local { path } => strip_export(path.as_os_str().as_bytes(), target).ok_or(FsError::Access),
         Backend::Memory { .. } => Err(FsError::Access),
     }
 }
@@ -259,15 +261,15 @@ async fn mnt(env: Arc<Env>, call: CallContext, mut reply: Encoder) -> Outcome {
             env.mounts.add(client(&call.peer), path.0);
             encode_mnt(&Ok(MntOk { handle, flavors: smallvec![AUTH_SYS] }), &mut reply);
         }
-        Err(why) => {
-            tracing::warn!(peer = %call.peer.addr, path = %shown, "mount refused: {why}");
-            if let Why::Refused(refusal) = &why {
+        Err(error) => {
+            tracing::warn!(peer = %call.peer.addr, path = %shown, "mount refused: {error}");
+            if let MountError::Refused(refusal) = &error {
                 env.counters.refused();
-                if *refusal == Refusal::Credential {
+                if *refusal == AccessDenial::Credential {
                     return Err(Fault::Auth(AuthStat::TooWeak));
                 }
             }
-            encode_mnt(&Err(why.status()), &mut reply);
+            encode_mnt(&Err(error.status()), &mut reply);
         }
     }
     Ok(reply.into())

@@ -14,7 +14,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Whether `ip` is in the network. An IPv4 address that came in IPv6 form counts as IPv4.
+    /// Whether `ip` is in the network. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn contains(&self, ip: IpAddr) -> bool {
         match (self.addr, ip.to_canonical()) {
             (IpAddr::V4(net), IpAddr::V4(ip)) => {
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_networks_are_refused() {
+    fn malformed_networks_are_rejected() {
         for text in ["", "10.0.0.0/33", "::/129", "10.0.0/8", "host.example", "1.2.3.4/-1", "1.2.3.4/"] {
             assert!(text.parse::<Network>().is_err(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! Other exports for a server that runs: connections, open files and everything else stay as they are.
+//! Replacement of the exports of a running server, with connections and open files unaffected.
 
 use std::{fmt, sync::Arc};
 
@@ -8,11 +8,11 @@ use millrace_runtime::RuntimeRef;
 use crate::{
     Config, ExportConfig, ServerError,
     backend::{Opener, Resources},
-    export::{Entry, Export, Exports, unused},
+    export::{Entry, Export, Exports, new_usage},
     server::Shared,
 };
 
-/// The exports as they are now. A call loads them once, so that a reload does not change them while it is executed.
+/// The present exports. A call loads them once, so that a reload does not affect it during execution.
 pub(crate) struct ExportTable(ArcSwap<Exports>);
 
 impl ExportTable {
@@ -20,14 +20,14 @@ impl ExportTable {
         Self(ArcSwap::from_pointee(exports))
     }
 
-    /// The exports, for use without waiting.
+    /// The exports, for use within one poll.
     pub(crate) fn load(&self) -> Guard<Arc<Exports>> {
         #[cfg(feature = "call-counts")]
         crate::call_counts::TABLE_LOADS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.0.load()
     }
 
-    /// The exports, for use across waits.
+    /// The exports, for use across polls.
     pub(crate) fn load_full(&self) -> Arc<Exports> {
         Guard::into_inner(self.load())
     }
@@ -37,18 +37,19 @@ impl ExportTable {
     }
 }
 
-/// What a reload did ([`crate::Running::reload`]).
+/// The result of a reload ([`crate::Running::reload`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reloaded {
-    /// Exports that are new, or have another directory.
+    /// Names of exports that are new, or have another directory.
     pub added: Vec<String>,
-    /// Exports that are gone, or have another directory: handles of their files are stale.
+    /// Names of exports that were removed, or have another directory: handles of their files are stale.
     pub removed: Vec<String>,
-    /// Exports that let in others, or as others, than before.
+    /// Names of exports with changed access rules or identities.
     pub changed: Vec<String>,
-    /// Settings that differ and wait for a restart, by their key (`shards`) or export (`export /x: sync_metadata`).
-    pub kept: Vec<String>,
+    /// Changed settings that take effect after a restart, by key (`shards`) or export (`export /x:
+    /// sync_metadata`).
+    pub unapplied: Vec<String>,
 }
 
 impl fmt::Display for Reloaded {
@@ -57,21 +58,21 @@ impl fmt::Display for Reloaded {
             ("added", &self.added),
             ("removed", &self.removed),
             ("changed", &self.changed),
-            ("kept as it was until a restart", &self.kept),
+            ("unchanged until a restart", &self.unapplied),
         ];
-        let mut said = false;
+        let mut written = false;
         for (what, names) in parts.into_iter().filter(|(_, names)| !names.is_empty()) {
-            write!(f, "{}{what}: {}", if said { "; " } else { "" }, names.join(", "))?;
-            said = true;
+            write!(f, "{}{what}: {}", if written { "; " } else { "" }, names.join(", "))?;
+            written = true;
         }
-        if said { Ok(()) } else { f.write_str("nothing has changed") }
+        if written { Ok(()) } else { f.write_str("nothing has changed") }
     }
 }
 
-/// Makes the exports those of `new`; `open` opens those that are added.
+/// Replaces the exports by those of `new`; `open` opens added ones.
 ///
 /// # Errors
-/// [`ServerError`]; then nothing has changed.
+/// [`ServerError`]; the exports are unchanged then.
 pub(crate) fn reload(
     shared: &Shared,
     rt: &RuntimeRef,
@@ -80,39 +81,39 @@ pub(crate) fn reload(
 ) -> Result<Reloaded, ServerError> {
     let with = Resources { arena: &shared.arena, runtime: rt, state_dir: shared.config.state_dir.as_deref() };
     let old = shared.exports.load_full();
-    let mut done = Reloaded { kept: kept(&shared.config, new), ..Reloaded::default() };
+    let mut result = Reloaded { unapplied: changed_settings(&shared.config, new), ..Reloaded::default() };
     let mut entries = Vec::with_capacity(new.exports.len());
     for e in &new.exports {
         entries.push(match same(&old, e) {
             Some(export) => {
-                let policy = carried(export, e, &mut done);
+                let policy = merge_policy(export, e, &mut result);
                 Entry { policy, fs: Arc::clone(export.fs()), usage: Arc::clone(export.usage()) }
             }
             None => {
-                done.added.push(e.name.clone());
+                result.added.push(e.name.clone());
                 let opened = open(e, &with);
                 let failed = |reason| ServerError::Export { name: e.name.clone(), reason };
-                Entry { policy: e.clone(), fs: opened.map_err(failed)?, usage: unused(shared.shards) }
+                Entry { policy: e.clone(), fs: opened.map_err(failed)?, usage: new_usage(shared.shards) }
             }
         });
     }
-    let gone = old.iter().filter(|o| !new.exports.iter().any(|e| is_same(o, e)));
-    done.removed = gone.map(|o| o.name().to_owned()).collect();
+    let removed = old.iter().filter(|o| !new.exports.iter().any(|e| matches(o, e)));
+    result.removed = removed.map(|o| o.name().to_owned()).collect();
     shared.exports.store(Exports::new(entries, shared.secret)?);
-    Ok(done)
+    Ok(result)
 }
 
-/// Whether `e` has the same files as the export.
-fn is_same(export: &Export, e: &ExportConfig) -> bool {
+/// Whether `e` has the name and backend of the export.
+fn matches(export: &Export, e: &ExportConfig) -> bool {
     export.name() == e.name && export.policy().backend.identity() == e.backend.identity()
 }
 
 fn same<'o>(old: &'o Exports, e: &ExportConfig) -> Option<&'o Arc<Export>> {
-    old.iter().find(|o| is_same(o, e))
+    old.iter().find(|o| matches(o, e))
 }
 
-/// The new policy of an export that stays; what its open file system was given stays too.
-fn carried(export: &Export, new: &ExportConfig, done: &mut Reloaded) -> ExportConfig {
+/// The new policy of a retained export, with the old settings of its open file system.
+fn merge_policy(export: &Export, new: &ExportConfig, result: &mut Reloaded) -> ExportConfig {
     let old = export.policy();
     let opened = [
         ("the size of its backend", old.backend != new.backend),
@@ -120,7 +121,7 @@ fn carried(export: &Export, new: &ExportConfig, done: &mut Reloaded) -> ExportCo
         ("identities", old.identities != new.identities),
     ];
     for (what, _) in opened.into_iter().filter(|(_, differs)| *differs) {
-        done.kept.push(format!("export {}: {what}", new.name));
+        result.unapplied.push(format!("export {}: {what}", new.name));
     }
     let policy = ExportConfig {
         backend: old.backend.clone(),
@@ -129,14 +130,14 @@ fn carried(export: &Export, new: &ExportConfig, done: &mut Reloaded) -> ExportCo
         ..new.clone()
     };
     if policy != *old {
-        done.changed.push(new.name.clone());
+        result.changed.push(new.name.clone());
     }
     policy
 }
 
-/// The settings that differ and cannot change while the server runs.
-fn kept(old: &Config, new: &Config) -> Vec<String> {
-    // Every field is named, so that a new one is not forgotten here.
+/// Keys of the changed settings that cannot be changed in a running server.
+fn changed_settings(old: &Config, new: &Config) -> Vec<String> {
+    // Lists every field, so that a new field must be added here.
     let Config {
         exports: _,
         listen_rdma,

@@ -1,4 +1,4 @@
-//! The life cycle: from a configuration to a running server, and to its orderly end.
+//! Start and stop of a server.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -22,56 +22,57 @@ use crate::{
     Config, ExportConfig, Reloaded, ServerError, Squash, Stats, StatsReader,
     backend::{self, Opener, Resources},
     design,
-    drc::ReplyCache,
-    export::{Entry, Exports, unused},
+    drc::DuplicateRequestCache,
+    export::{Entry, Exports, new_usage},
     handle,
-    listen::{Door, accept_rdma, accept_tcp},
-    metrics::Gauges,
+    listen::{Acceptor, accept_rdma, accept_tcp},
+    metrics::StatsSources,
     mount3::MountList,
     reload::{self, ExportTable},
     shard::{Shard, StopSignal, stop_requested},
 };
 
-/// Makes servers.
+/// Starts servers.
 #[derive(Debug)]
 pub struct Server;
 
 impl Server {
-    /// Starts a server. When this returns it answers on all its addresses.
+    /// Starts a server, which answers on all its addresses when this function returns.
     ///
     /// # Errors
-    /// [`ServerError`]; nothing is left running.
+    /// [`ServerError`]; no task is left running.
     pub fn start(config: Config) -> Result<Running, ServerError> {
-        Self::begin(config, None, Box::new(backend::open))
+        Self::launch(config, None, Box::new(backend::open))
     }
 
-    /// As [`Self::start`], with RDMA over a provider of the caller's instead of the one that `config` names.
+    /// As [`Self::start`], with an RDMA provider of the caller instead of the configured one.
     ///
     /// # Errors
-    /// [`ServerError`]; nothing is left running.
+    /// [`ServerError`]; no task is left running.
     pub fn start_over(config: Config, provider: Arc<dyn Provider>) -> Result<Running, ServerError> {
-        Self::begin(config, Some(provider), Box::new(backend::open))
+        Self::launch(config, Some(provider), Box::new(backend::open))
     }
 
-    /// As [`Self::start`], with file systems of the caller's: `open` opens each export of the configuration, and those
-    /// that [`Running::reload`] adds. It may call [`open`](backend::open) for exports that it does not open itself.
+    /// As [`Self::start`], with file systems of the caller: `open` opens each export of the configuration,
+    /// and those that [`Running::reload`] adds. It may call [`open`](backend::open) for other exports.
     ///
     /// # Errors
-    /// [`ServerError`]; nothing is left running.
+    /// [`ServerError`]; no task is left running.
     pub fn start_with(
         config: Config,
         open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String> + Send + 'static,
     ) -> Result<Running, ServerError> {
-        Self::begin(config, None, Box::new(open))
+        Self::launch(config, None, Box::new(open))
     }
 
-    fn begin(
+    fn launch(
         config: Config,
         provider: Option<Arc<dyn Provider>>,
         mut open: Opener,
     ) -> Result<Running, ServerError> {
         config.check()?;
-        // Accepting, tasks of the caller and blocking work of file systems happen here; data moves on the shards.
+        // The control runtime accepts connections and runs tasks of the caller and blocking work of file
+        // systems. Data is processed on the shards.
         let control = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("millrace-control")
@@ -80,83 +81,83 @@ impl Server {
             .map_err(ServerError::Thread)?;
         let (stop, stopped) = watch::channel(None);
         let rt = TokioRuntime::from_handle(control.handle().clone());
-        let starting = Starting { config, provider, stopped, rt };
+        let startup = Startup { config, provider, stopped, rt };
         let guard = control.enter();
         let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let shards = starting.config.shards.unwrap_or(available);
-        let shared = starting.shared(shards, descriptors(), &mut open)?;
-        let shards = starting.shards(&shared)?;
+        let shards = startup.config.shards.unwrap_or(available);
+        let shared = startup.shared(shards, descriptors(), &mut open)?;
+        let shards = startup.shards(&shared)?;
         let (handles, threads): (Vec<_>, Vec<_>) = shards.into_iter().map(|s| (s.handle, s.thread)).unzip();
-        let gauges = Arc::new(Gauges::new(&handles, &shared));
-        let (alive, all_gone) = mpsc::sync_channel(1);
+        let stats_sources = Arc::new(StatsSources::new(&handles, &shared));
+        let (task_guard, tasks_ended) = mpsc::sync_channel(1);
         let mut running = Running {
             rdma: Vec::new(),
             tcp: Vec::new(),
             shared,
             open: Mutex::new(open),
-            rt: Arc::clone(&starting.rt),
-            gauges,
+            rt: Arc::clone(&startup.rt),
+            stats_sources,
             stop,
-            alive: Some(alive),
-            all_gone: Mutex::new(all_gone),
-            threads, // From here on dropping `running` ends everything.
+            task_guard: Some(task_guard),
+            tasks_ended: Mutex::new(tasks_ended),
+            threads, // Dropping `running` ends all threads.
             control: None,
         };
-        let turned_away = running.gauges.turned_away();
-        let (rt, budget) = (Arc::clone(&starting.rt), running.shared.budget.clone());
-        let door = Arc::new(Door::new(handles, budget, turned_away, rt));
-        starting.open(&mut running, &door)?;
+        let turned_away = running.stats_sources.turned_away();
+        let (rt, budget) = (Arc::clone(&startup.rt), running.shared.budget.clone());
+        let acceptor = Arc::new(Acceptor::new(handles, budget, turned_away, rt));
+        startup.open(&mut running, &acceptor)?;
         drop(guard);
         running.control = Some(control);
-        starting.trim_memory(&running.shared.arena);
-        starting.announce(&running);
+        startup.trim_memory(&running.shared.arena);
+        startup.announce(&running);
         Ok(running)
     }
 }
 
-/// What all shards share.
+/// The common state of all shards.
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    /// Their number.
+    /// Number of shards.
     pub(crate) shards: usize,
     pub(crate) arena: Arena,
     pub(crate) exports: Arc<ExportTable>,
-    /// Under which handles are sealed, if there is a state directory.
+    /// Key for sealing handles, if there is a state directory.
     pub(crate) secret: Option<[u64; 2]>,
     pub(crate) mounts: Arc<MountList>,
-    pub(crate) replies: Arc<ReplyCache>,
-    /// What clients may hold.
+    pub(crate) drc: Arc<DuplicateRequestCache>,
+    /// Memory and connections of clients.
     pub(crate) budget: Budget,
-    /// Connections that were closed, by transport and reason.
-    pub(crate) closed: Closed,
-    /// How the memory of RDMA Reads and Writes is registered.
+    /// Closed connections by transport and reason.
+    pub(crate) closed: CloseCounters,
+    /// The registration strategy.
     pub(crate) registration: Arc<Registration>,
-    /// Gives every connection its number.
+    /// Number of the next connection.
     pub(crate) connections: AtomicU64,
 }
 
-/// Counts connections that were closed, by reason.
+/// Counts closed connections by reason.
 #[derive(Default)]
-pub(crate) struct Closed {
+pub(crate) struct CloseCounters {
     pub(crate) tcp: Arc<CloseStats>,
     pub(crate) rdma: Arc<CloseStats>,
 }
 
-/// How many files this process may have open; `None`: any number.
+/// The limit of open files of this process; `None`: unlimited.
 fn descriptors() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }
 
-pub(crate) struct Starting {
+pub(crate) struct Startup {
     pub(crate) config: Config,
-    /// Instead of what the configuration names.
+    /// Overrides the configured provider.
     pub(crate) provider: Option<Arc<dyn Provider>>,
     pub(crate) stopped: watch::Receiver<StopSignal>,
     pub(crate) rt: RuntimeRef,
 }
 
-impl Starting {
-    /// What `shards` shards share, in a process that may have so many files open.
+impl Startup {
+    /// The common state of `shards` shards, in a process that may open `descriptors` files.
     pub(crate) fn shared(
         &self,
         shards: usize,
@@ -177,7 +178,7 @@ impl Starting {
         let mut entries = Vec::with_capacity(config.exports.len());
         for e in &config.exports {
             let fs = open(e, &with).map_err(|reason| ServerError::Export { name: e.name.clone(), reason })?;
-            entries.push(Entry { policy: e.clone(), fs, usage: unused(shards) });
+            entries.push(Entry { policy: e.clone(), fs, usage: new_usage(shards) });
         }
         let strategy = config.registration.unwrap_or(Strategy::Cache);
         Ok(Arc::new(Shared {
@@ -187,9 +188,9 @@ impl Starting {
             exports: Arc::new(ExportTable::new(Exports::new(entries, secret)?)),
             secret,
             mounts: Arc::default(),
-            replies: Arc::new(ReplyCache::new(config.limits.replies_kept, Arc::clone(&self.rt))),
+            drc: Arc::new(DuplicateRequestCache::new(config.limits.replies_kept, Arc::clone(&self.rt))),
             budget: Budget::new(config.limits.budget(descriptors), Arc::clone(&self.rt)),
-            closed: Closed::default(),
+            closed: CloseCounters::default(),
             registration: Arc::new(Registration::new(Settings {
                 cache_limit: config.limits.cache_limit(),
                 ..Settings::new(strategy)
@@ -208,7 +209,7 @@ impl Starting {
             .map_err(ServerError::Thread)
     }
 
-    /// Over what to listen for RDMA on `addr`.
+    /// The RDMA provider for listening on `addr`.
     fn provider_of(&self, addr: SocketAddr) -> Result<Chosen, ServerError> {
         match &self.provider {
             Some(p) => Ok(Chosen { provider: Arc::clone(p), why: "as the program gave it".into() }),
@@ -220,12 +221,12 @@ impl Starting {
     }
 
     /// Opens all listeners.
-    fn open(&self, running: &mut Running, door: &Arc<Door>) -> Result<(), ServerError> {
+    fn open(&self, running: &mut Running, acceptor: &Arc<Acceptor>) -> Result<(), ServerError> {
         let failed = |addr, what| move |source| ServerError::Listen { addr, what, source };
         for addr in &self.config.listen_tcp {
             let listener = bind(*addr).map_err(failed(*addr, "TCP"))?;
             running.tcp.push(listener.local_addr().map_err(failed(*addr, "TCP"))?);
-            running.spawn("accept TCP", accept_tcp(listener, Arc::clone(door), self.stopped.clone()));
+            running.spawn("accept TCP", accept_tcp(listener, Arc::clone(acceptor), self.stopped.clone()));
         }
         for addr in &self.config.listen_rdma {
             let chosen = self.provider_of(*addr)?;
@@ -233,12 +234,12 @@ impl Starting {
                 chosen.provider.listen(Arc::clone(&self.rt), *addr).map_err(failed(*addr, "RDMA"))?;
             running.rdma.push(listener.local_addr());
             tracing::info!(address = %listener.local_addr(), provider = chosen.provider.name(), why = chosen.why, "RDMA");
-            running.spawn("accept RDMA", accept_rdma(listener, Arc::clone(door), self.stopped.clone()));
+            running.spawn("accept RDMA", accept_rdma(listener, Arc::clone(acceptor), self.stopped.clone()));
         }
         Ok(())
     }
 
-    /// Returns the memory of loads that have ended to the system, until the runtime is shut down.
+    /// Periodically returns unused memory to the system, until the runtime is shut down.
     fn trim_memory(&self, arena: &Arena) {
         let (rt, arena) = (Arc::clone(&self.rt), arena.clone());
         let task = async move {
@@ -252,12 +253,12 @@ impl Starting {
 
     fn announce(&self, running: &Running) {
         running.announce(&self.config.exports);
-        design::announce(self.config.design, &self.config.exposure, &running.rdma);
+        design::log_exposure(self.config.design, &self.config.exposure, &running.rdma);
         tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, shards = running.threads.len(), "serving");
     }
 }
 
-/// A listening socket with its address free for reuse at once after a restart.
+/// Creates a listening socket whose address can be reused immediately after a restart.
 fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
@@ -272,67 +273,68 @@ fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// A running server. Dropping it ends it at once, without waiting for calls in progress; [`Self::stop`] ends it in
-/// order.
+/// A running server. Dropping it stops it immediately, without waiting for calls in progress; [`Self::stop`]
+/// stops it gracefully.
 pub struct Running {
     rdma: Vec<SocketAddr>,
     tcp: Vec<SocketAddr>,
     shared: Arc<Shared>,
-    /// Opens the exports that a reload adds. In a mutex because an opener is `Send` only; a reload has `&mut self`.
+    /// Opens the exports that a reload adds. In a mutex because the function is `Send` but not `Sync`; a
+    /// reload has `&mut self`.
     open: Mutex<Opener>,
     rt: RuntimeRef,
-    gauges: Arc<Gauges>,
+    stats_sources: Arc<StatsSources>,
     stop: watch::Sender<StopSignal>,
-    /// Cloned by each task of the control thread; the channel is closed when the last of them has ended.
-    alive: Option<mpsc::SyncSender<()>>,
-    all_gone: Mutex<mpsc::Receiver<()>>,
+    /// Cloned by each task of the control thread; the channel closes when the last task has ended.
+    task_guard: Option<mpsc::SyncSender<()>>,
+    tasks_ended: Mutex<mpsc::Receiver<()>>,
     threads: Vec<JoinHandle<()>>,
     control: Option<tokio::runtime::Runtime>,
 }
 
 impl Running {
-    /// The first address for RDMA, with its real port.
+    /// The first RDMA address, with its actual port.
     pub fn rdma_addr(&self) -> Option<SocketAddr> {
         self.rdma.first().copied()
     }
 
-    /// The first address for TCP, with its real port.
+    /// The first TCP address, with its actual port.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.tcp.first().copied()
     }
 
-    /// All addresses for RDMA.
+    /// All RDMA addresses.
     pub fn rdma_addrs(&self) -> &[SocketAddr] {
         &self.rdma
     }
 
-    /// All addresses for TCP.
+    /// All TCP addresses.
     pub fn tcp_addrs(&self) -> &[SocketAddr] {
         &self.tcp
     }
 
-    /// Runs `task` on the control thread of the server, beside its listeners. [`Self::stop`] and drop wait for its end:
-    /// it must end soon after [`Self::stopping`] has completed. It must not block.
+    /// Spawns `task` on the control thread of the server. [`Self::stop`] and drop wait for its end: it must
+    /// end soon after [`Self::stopping`] has completed, and must not block.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        let alive = self.alive.clone();
+        let task_guard = self.task_guard.clone();
         let whole = async move {
             task.await;
-            drop(alive); // All that the task owned, such as a listener, is closed by now.
+            drop(task_guard); // The task has dropped its resources, such as a listener.
         };
         self.rt.spawn(name, Box::pin(whole));
     }
 
-    /// Completes when the server begins to stop.
+    /// Completes when the server starts to stop.
     pub fn stopping(&self) -> impl Future<Output = ()> + Send + use<> {
         stop_requested(self.stop.subscribe())
     }
 
-    /// The runtime of the control thread, for tasks that [`Self::spawn`] runs there.
+    /// The runtime of the control thread, for tasks of [`Self::spawn`].
     pub fn runtime(&self) -> &RuntimeRef {
         &self.rt
     }
 
-    /// Says in the log what is exported, and warns of an export that every machine may change.
+    /// Logs the exports, and warns of exports that every host may change.
     fn announce<'e>(&self, exports: impl IntoIterator<Item = &'e ExportConfig>) {
         let loopback = self.tcp.iter().chain(&self.rdma).all(|a| a.ip().to_canonical().is_loopback());
         for e in exports {
@@ -345,53 +347,54 @@ impl Running {
                 };
                 tracing::warn!(
                     export = e.name,
-                    "every machine that reaches this server may change this export as {whom}; name the networks that may \
+                    "every host that reaches this server may change this export as {whom}; name the networks that may \
                      use it (clients), or make it read-only"
                 );
             }
         }
     }
 
-    /// Makes the exports those of `config`, without dropping a connection: new ones are opened, those that are gone
-    /// leave stale handles, and those that stay (same name and directory) get their new access rules, also for files
-    /// that are open. Nothing else of `config` is applied; what differs is named in [`Reloaded::kept`]. The function
-    /// that [`Server::start_with`] was given opens the new ones.
+    /// Replaces the exports by those of `config` without closing connections. New exports are opened with the
+    /// function of [`Server::start_with`]; handles of removed exports become stale; retained exports (same
+    /// name and directory) get their new access rules, which also apply to open files. Other settings are not
+    /// applied; [`Reloaded::unapplied`] lists those that differ.
     ///
     /// # Errors
-    /// [`ServerError`]; then nothing has changed.
+    /// [`ServerError`]; nothing is changed then.
     pub fn reload(&mut self, config: &Config) -> Result<Reloaded, ServerError> {
         config.check_service()?;
         let _guard = self.control.as_ref().map(|c| c.enter());
         let done = reload::reload(&self.shared, &self.rt, config, self.open.get_mut())?;
-        let fresh = |e: &&ExportConfig| done.added.contains(&e.name) || done.changed.contains(&e.name);
-        self.announce(self.shared.exports.load().iter().map(|e| e.policy()).filter(fresh));
+        let is_updated = |e: &&ExportConfig| done.added.contains(&e.name) || done.changed.contains(&e.name);
+        self.announce(self.shared.exports.load().iter().map(|e| e.policy()).filter(is_updated));
         Ok(done)
     }
 
-    /// What the server has done so far.
+    /// A snapshot of the statistics since the start.
     pub fn stats(&self) -> Stats {
-        self.gauges.stats()
+        self.stats_sources.stats()
     }
 
     /// A reader of [`Self::stats`] for tasks and threads that outlive this borrow.
     pub fn stats_reader(&self) -> StatsReader {
-        StatsReader(Arc::clone(&self.gauges))
+        StatsReader(Arc::clone(&self.stats_sources))
     }
 
-    /// Ends the server in order: no new connections or calls; calls in progress are finished and answered for at most
-    /// `grace`; then everything is closed. When it completes all addresses are free again. Gives the final counts.
+    /// Stops the server gracefully: it accepts no further connections or calls; calls in progress are
+    /// completed and answered within `grace`; then all connections are closed. All addresses are free when it
+    /// completes. Returns the final statistics.
     pub async fn stop(self, grace: Duration) -> Stats {
         let (tx, rx) = oneshot::channel();
-        let gauges = Arc::clone(&self.gauges);
-        // Threads are joined, which blocks; whoever waits here may be an executor's only thread.
+        let stats_sources = Arc::clone(&self.stats_sources);
+        // Joining threads blocks, and the caller's thread may be the only one of an executor.
         let waiter = std::thread::Builder::new().name("millrace-stop".into());
         let spawned = waiter.spawn(move || {
             let stats = self.stop_blocking(grace);
             drop(tx.send(stats));
         });
         match spawned {
-            Ok(_) => rx.await.unwrap_or_else(|_| gauges.stats()),
-            Err(_) => gauges.stats(), // No thread to be had: `self` was dropped, which ended the server.
+            Ok(_) => rx.await.unwrap_or_else(|_| stats_sources.stats()),
+            Err(_) => stats_sources.stats(), // The thread could not start: `self` was dropped, which stopped the server.
         }
     }
 
@@ -409,11 +412,11 @@ impl Running {
             }
         }
         if let Some(control) = self.control.take() {
-            self.alive = None;
-            // An error says that the last listener is closed and the last task has ended.
-            while self.all_gone.lock().recv().is_ok() {}
+            self.task_guard = None;
+            // An error means that the last listener is closed and the last task has ended.
+            while self.tasks_ended.lock().recv().is_ok() {}
             control.shutdown_background();
-            let stats = self.gauges.stats();
+            let stats = self.stats_sources.stats();
             tracing::info!(calls = stats.total_calls(), "stopped");
         }
     }

@@ -1,4 +1,4 @@
-//! A shard: one thread, one single-threaded executor, and the connections that live on it.
+//! A shard: one thread with a single-threaded executor and its connections.
 
 use std::{
     future::poll_fn,
@@ -37,36 +37,36 @@ use crate::{
     server::Shared,
 };
 
-/// `Some(grace)` once the server shall end.
+/// `Some(grace)` after a request to stop the server.
 pub(crate) type StopSignal = Option<Duration>;
 
-/// Completes once the server shall end.
+/// Completes when the server is requested to stop.
 pub(crate) async fn stop_requested(mut stopped: watch::Receiver<StopSignal>) {
-    // An error means that the server handle is gone, which ends it too.
+    // An error means that the server handle was dropped, which also stops the server.
     drop(stopped.wait_for(Option::is_some).await);
 }
 
-/// Puts a TCP connection into the reactor of its shard.
+/// Registers a TCP connection with the reactor of its shard.
 pub(crate) type OpenStream = Box<dyn FnOnce() -> io::Result<Box<dyn ByteStream>> + Send>;
 
-/// A connection on its way to its shard, in no reactor yet.
-pub(crate) enum Arrival {
+/// A connection to be served by a shard; not yet registered with a reactor.
+pub(crate) enum NewConnection {
     Tcp { open: OpenStream, peer: SocketAddr, local: SocketAddr, account: Account },
     Rdma { incoming: Box<dyn Incoming>, account: Account },
 }
 
-/// What others know of a shard.
+/// Handle of a shard.
 #[derive(Clone)]
 pub(crate) struct ShardHandle {
     index: usize,
-    arrivals: mpsc::UnboundedSender<Arrival>,
+    new_connections: mpsc::UnboundedSender<NewConnection>,
     pub(crate) counters: Arc<ShardCounters>,
     pub(crate) tcp: Arc<TcpStats>,
     pub(crate) rdma: Arc<ResponderStats>,
     pub(crate) stages: Arc<Stages>,
 }
 
-/// What the stages of sampled calls took, by transport.
+/// Times of sampled calls by transport.
 #[derive(Default)]
 pub(crate) struct Stages {
     pub(crate) tcp: Arc<StageTimes>,
@@ -74,53 +74,53 @@ pub(crate) struct Stages {
 }
 
 impl ShardHandle {
-    /// That of shard `index` to be started, and where its connections arrive.
-    pub(crate) fn new(index: usize) -> (Self, mpsc::UnboundedReceiver<Arrival>) {
-        let (tx, arrivals) = mpsc::unbounded();
+    /// Creates the handle of shard `index`, and the receiver of its connections.
+    pub(crate) fn new(index: usize) -> (Self, mpsc::UnboundedReceiver<NewConnection>) {
+        let (tx, new_connections) = mpsc::unbounded();
         let handle = Self {
             index,
-            arrivals: tx,
+            new_connections: tx,
             counters: Arc::default(),
             tcp: Arc::default(),
             rdma: Arc::default(),
             stages: Arc::default(),
         };
-        (handle, arrivals)
+        (handle, new_connections)
     }
 
-    /// Gives the shard a connection; it is closed if the shard is ending. (Unbounded, but each arrival has an
-    /// account, of which there is a limited number.)
-    pub(crate) fn send(&self, arrival: Arrival) {
-        drop(self.arrivals.unbounded_send(arrival));
+    /// Passes a connection to the shard, which closes it if the shard is ending. The channel is unbounded,
+    /// but each connection has an account, and the number of accounts is limited.
+    pub(crate) fn send(&self, connection: NewConnection) {
+        drop(self.new_connections.unbounded_send(connection));
     }
 }
 
-/// A shard that was started.
+/// A started shard.
 pub(crate) struct Shard {
     pub(crate) handle: ShardHandle,
     pub(crate) thread: JoinHandle<()>,
 }
 
 impl Shard {
-    /// Starts the shard's thread, on `core` if it is given and the machine lets us.
+    /// Starts the shard's thread, pinned to `core` if possible.
     pub(crate) fn start(
         index: usize,
         shared: &Arc<Shared>,
         stopped: &watch::Receiver<StopSignal>,
         core: Option<CoreId>,
     ) -> io::Result<Self> {
-        let (handle, arrivals) = ShardHandle::new(index);
+        let (handle, new_connections) = ShardHandle::new(index);
         let (shared, stopped) = (Arc::clone(shared), stopped.clone());
         let own = handle.clone();
         let thread =
             std::thread::Builder::new().name(format!("millrace-shard-{index}")).spawn(move || {
                 if core.is_some_and(|c| !core_affinity::set_for_current(c)) {
-                    tracing::debug!(index, "the machine does not let this shard stay on one core");
+                    tracing::debug!(index, "cannot pin this shard to a core");
                 }
                 let ended = run_shard(async move {
-                    let main = Main::new(&shared, TokioRuntime::current(), &own, stopped);
-                    drop(own); // When the last handle outside is gone nothing arrives any more.
-                    main.run(arrivals).await;
+                    let worker = ShardWorker::new(&shared, TokioRuntime::current(), &own, stopped);
+                    drop(own); // The channel closes when the other handles are dropped.
+                    worker.run(new_connections).await;
                 });
                 if let Err(e) = ended {
                     tracing::error!(index, "shard cannot run: {e}");
@@ -130,7 +130,7 @@ impl Shard {
     }
 }
 
-/// Choose the calls whose stages are timed.
+/// Select the calls whose stages are recorded.
 struct Samplers {
     tcp: Arc<Sampler>,
     rdma: Arc<Sampler>,
@@ -144,8 +144,8 @@ impl Samplers {
     }
 }
 
-/// What the shard's own task works with.
-pub(crate) struct Main {
+/// State of the shard's task.
+pub(crate) struct ShardWorker {
     shared: Arc<Shared>,
     index: usize,
     rt: RuntimeRef,
@@ -156,8 +156,8 @@ pub(crate) struct Main {
     stopped: watch::Receiver<StopSignal>,
 }
 
-impl Main {
-    /// The service of a shard, on `rt`.
+impl ShardWorker {
+    /// Creates the worker of a shard on `rt`.
     pub(crate) fn new(
         shared: &Arc<Shared>,
         rt: RuntimeRef,
@@ -186,20 +186,20 @@ impl Main {
         Arc::new(Dispatcher::new(programs))
     }
 
-    async fn run(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) {
+    async fn run(self, mut new_connections: mpsc::UnboundedReceiver<NewConnection>) {
         let mut connections = JoinSet::new();
         let mut stop = Box::pin(stop_requested(self.stopped.clone()));
-        while let Either::Left((Some(arrival), rest)) = select(arrivals.next(), stop).await {
+        while let Either::Left((Some(connection), rest)) = select(new_connections.next(), stop).await {
             stop = rest;
             while connections.try_join_next().is_some() {}
-            match arrival {
-                Arrival::Tcp { open, peer, local, account } => {
+            match connection {
+                NewConnection::Tcp { open, peer, local, account } => {
                     connections.spawn(self.tcp(open, peer, local, account))
                 }
-                Arrival::Rdma { incoming, account } => connections.spawn(self.rdma(incoming, account)),
+                NewConnection::Rdma { incoming, account } => connections.spawn(self.rdma(incoming, account)),
             };
         }
-        drop(arrivals);
+        drop(new_connections);
         let grace = self.stopped.borrow().unwrap_or_default();
         let drained = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(grace, drained).await.is_err() {
@@ -207,7 +207,7 @@ impl Main {
         }
     }
 
-    /// The limits of a connection that are the same on both transports.
+    /// Limits of a connection that apply to both transports.
     fn connection(&self, sampler: &Arc<Sampler>, closed: &Arc<CloseStats>) -> ConnectionConfig {
         let limits = &self.shared.config.limits;
         ConnectionConfig {
@@ -224,7 +224,7 @@ impl Main {
         Peer { addr, local, transport, connection }
     }
 
-    /// One TCP connection, from its arrival to its end.
+    /// Serves one TCP connection.
     pub(crate) fn tcp(
         &self,
         open: OpenStream,
@@ -263,7 +263,7 @@ impl Main {
         }
     }
 
-    /// One RDMA connection, from its arrival to its end.
+    /// Serves one RDMA connection.
     pub(crate) fn rdma(
         &self,
         incoming: Box<dyn Incoming>,
@@ -293,11 +293,11 @@ impl Main {
         let stopped = self.stopped.clone();
         async move {
             let accept = incoming.accept(Arc::clone(&rt), arena.clone(), params);
-            let given_up = async {
+            let cancelled = async {
                 let evicted = poll_fn(|cx| account.poll_evicted(cx));
                 select(Box::pin(stop_requested(stopped.clone())), evicted).await;
             };
-            let qp = match select(accept, Box::pin(given_up)).await {
+            let qp = match select(accept, Box::pin(cancelled)).await {
                 Either::Left((Ok(qp), _)) => qp,
                 Either::Left((Err(e), _)) => {
                     return tracing::warn!(peer = %addr, "RDMA connection set-up failed: {e}");

@@ -4,7 +4,7 @@
 
 use siphasher::sip::SipHasher24;
 
-/// The 64-bit SipHash-2-4 of `data` under `key`.
+/// Computes SipHash-2-4 of `data` with `key`.
 pub(crate) fn siphash(key: [u64; 2], data: &[u8]) -> u64 {
     SipHasher24::new_with_keys(key[0], key[1]).hash(data)
 }
@@ -13,9 +13,9 @@ pub(crate) fn siphash(key: [u64; 2], data: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// The vectors of the SipHash paper's appendix A: key 00..0f, input 00, 00 01, ...
+    /// Vectors of appendix A of the SipHash paper: key 00..0f, input 00, 00 01, ...
     #[test]
-    fn the_published_vectors_are_met() {
+    fn the_published_vectors_match() {
         let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
         let input: Vec<u8> = (0..15).collect();
         assert_eq!(siphash(key, &input), 0xa129_ca61_49be_45e5);

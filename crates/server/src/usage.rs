@@ -1,6 +1,6 @@
-//! How much each export and each client uses the server, and how long calls take.
+//! Usage counters by export and client, and latency histograms of calls.
 //!
-//! Each shard has counters of its own for each of them, which only it writes; they are summed when somebody asks.
+//! Each shard has separate counters that only it writes; they are summed when they are read.
 
 use std::{
     collections::HashMap,
@@ -14,12 +14,13 @@ use std::{
 use millrace_oncrpc::serving::ClientAddr;
 use parking_lot::Mutex;
 
-/// Buckets of [`LatencyStats`].
+/// Number of buckets of [`LatencyStats`].
 pub const LATENCY_BUCKETS: usize = 22;
-/// Clients that a shard counts one by one; of more, some that have no connection are counted together.
+/// Maximum number of clients with separate counters per shard; beyond it, clients without connections are
+/// counted together.
 const MAX_CLIENTS: usize = 1024;
 
-/// Adds to a counter that only the calling shard writes: no locked instruction is needed.
+/// Adds to a counter that only the calling shard writes, without a locked instruction.
 pub(crate) fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
@@ -28,33 +29,33 @@ pub(crate) fn value(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// How long calls took.
+/// Latency histogram.
 #[derive(Debug, Default)]
 pub(crate) struct Latency {
     buckets: [AtomicU64; LATENCY_BUCKETS],
     nanos: AtomicU64,
 }
 
-/// How long one call took.
+/// Duration of one call.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Took {
+pub(crate) struct CallDuration {
     nanos: u64,
     bucket: usize,
 }
 
-impl From<Duration> for Took {
-    fn from(took: Duration) -> Self {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+impl From<Duration> for CallDuration {
+    fn from(duration: Duration) -> Self {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self { nanos, bucket: bucket(nanos) }
     }
 }
 
 impl Latency {
-    pub(crate) fn record(&self, took: Took) {
-        if let Some(b) = self.buckets.get(took.bucket) {
+    pub(crate) fn record(&self, duration: CallDuration) {
+        if let Some(b) = self.buckets.get(duration.bucket) {
             add(b, 1);
         }
-        add(&self.nanos, took.nanos);
+        add(&self.nanos, duration.nanos);
     }
 
     pub(crate) fn add_to(&self, sum: &mut LatencyStats) {
@@ -65,31 +66,31 @@ impl Latency {
     }
 }
 
-/// The bucket whose bound is the least that is not below `nanos`.
+/// The first bucket whose bound is at least `nanos`.
 fn bucket(nanos: u64) -> usize {
     let micros = nanos.saturating_sub(1) / 1000;
     ((u64::BITS - micros.leading_zeros()) as usize).min(LATENCY_BUCKETS - 1)
 }
 
-/// How long calls took at the server: from the decoded call to the reply that is ready to be sent. The network, and
-/// the RDMA Reads of a WRITE's data, are not in it.
+/// Latency of calls at the server: from the decoded call to the reply that is ready to be sent. Excludes the
+/// network and the RDMA Reads of a WRITE's data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LatencyStats {
-    /// Calls by how long they took: bucket i those of at most 2^i microseconds (and more than bucket i-1); the last,
-    /// all longer ones.
+    /// Number of calls by latency: bucket i counts calls of at most 2^i microseconds and more than the bound
+    /// of bucket i-1; the last one counts all longer calls.
     pub buckets: [u64; LATENCY_BUCKETS],
-    /// Nanoseconds of all of them together.
+    /// Total latency of all calls in nanoseconds.
     pub nanos: u64,
 }
 
 impl LatencyStats {
-    /// Calls.
+    /// Number of calls.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// The bound of a bucket in seconds; `None` for the last one and beyond.
+    /// Bound of a bucket in seconds; `None` for the last one and beyond.
     pub fn bound(bucket: usize) -> Option<f64> {
         (bucket + 1 < LATENCY_BUCKETS).then(|| (1_u64 << bucket) as f64 / 1e6)
     }
@@ -102,7 +103,7 @@ impl LatencyStats {
     }
 }
 
-/// The use that one export or client makes of one shard, on cache lines of its own.
+/// Usage by one export or client on one shard, on separate cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Usage {
@@ -112,8 +113,8 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    pub(crate) fn call(&self, took: Took) {
-        self.latency.record(took);
+    pub(crate) fn call(&self, duration: CallDuration) {
+        self.latency.record(duration);
     }
 
     pub(crate) fn read(&self, bytes: u64) {
@@ -130,7 +131,7 @@ impl Usage {
         sum.bytes_written += value(&self.bytes_written);
     }
 
-    /// Counts what `other`, of which nobody writes any more, has counted.
+    /// Adds the counts of `other`, which has no writer any more.
     fn absorb(&self, other: &Self) {
         let mut stats = UsageStats::default();
         other.add_to(&mut stats);
@@ -143,15 +144,15 @@ impl Usage {
     }
 }
 
-/// How much an export or a client has used the server.
+/// Usage by an export or a client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UsageStats {
-    /// NFS calls (without NULL), and how long they took.
+    /// Number and latency of NFS calls (without NULL).
     pub latency: LatencyStats,
-    /// Bytes given by READ.
+    /// Bytes returned by READ.
     pub bytes_read: u64,
-    /// Bytes taken by WRITE.
+    /// Bytes written by WRITE.
     pub bytes_written: u64,
 }
 
@@ -164,25 +165,25 @@ impl UsageStats {
     }
 }
 
-/// The clients of one shard, by address.
+/// The clients of one shard by address.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     known: Mutex<HashMap<ClientAddr, Arc<Usage>>>,
-    /// All that are not in `known`.
+    /// Counters of all clients that are not in `known`.
     rest: Arc<Usage>,
 }
 
 impl Clients {
-    /// Where a connection from `addr` is counted; asked once for each connection.
+    /// The counters for a connection from `addr`; called once per connection.
     pub(crate) fn usage(&self, addr: ClientAddr) -> Arc<Usage> {
         let mut known = self.known.lock();
         if let Some(usage) = known.get(&addr) {
             return Arc::clone(usage);
         }
         if known.len() >= MAX_CLIENTS {
-            // Whoever has no connection any more makes room.
-            let gone = known.iter().find(|(_, u)| Arc::strong_count(u) == 1).map(|(a, _)| *a);
-            match gone.and_then(|a| known.remove(&a)) {
+            // A client without connections is moved to `rest`.
+            let unused = known.iter().find(|(_, u)| Arc::strong_count(u) == 1).map(|(a, _)| *a);
+            match unused.and_then(|a| known.remove(&a)) {
                 Some(usage) => self.rest.absorb(&usage),
                 None => return Arc::clone(&self.rest),
             }
@@ -190,7 +191,7 @@ impl Clients {
         Arc::clone(known.entry(addr).or_default())
     }
 
-    /// Adds what is counted here by address, and the rest.
+    /// Adds the counts by address, and the rest.
     pub(crate) fn add_to(&self, sums: &mut HashMap<ClientAddr, UsageStats>, rest: &mut UsageStats) {
         for (addr, usage) in self.known.lock().iter() {
             usage.add_to(sums.entry(*addr).or_default());
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_counted_in_the_bucket_whose_bound_it_does_not_exceed() {
+    fn calls_are_counted_in_the_bucket_of_their_latency() {
         let cases = [
             (0, 0),
             (1_000, 0),
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_left_make_room_and_stay_in_the_sum() {
+    fn clients_without_connections_are_merged_into_the_rest() {
         let clients = Clients::default();
         let addr = |i: usize| ClientAddr::from(std::net::IpAddr::from([10, 0, (i >> 8) as u8, i as u8]));
         let stays = clients.usage(addr(0));

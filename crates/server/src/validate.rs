@@ -1,4 +1,4 @@
-//! Validation of a configuration: the checks that need neither addresses nor open files.
+//! Validation of a configuration: the checks that open neither addresses nor files.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ impl Config {
     /// Checks everything that can be checked without opening files or addresses.
     ///
     /// # Errors
-    /// [`ServerError::Config`] with one sentence that says what to change.
+    /// [`ServerError::Config`] with the reason and the required change.
     pub fn check(&self) -> Result<(), ServerError> {
         if self.listen_rdma.is_empty() && self.listen_tcp.is_empty() {
             let what = "there is no address to listen on; give listen_rdma, listen_tcp or both";
@@ -24,17 +24,16 @@ impl Config {
         self.check_service()
     }
 
-    /// Checks everything but the addresses, which a [`Hosted`](crate::Hosted) server does not use.
+    /// Checks everything except the addresses, which a [`Hosted`](crate::Hosted) server ignores.
     pub(crate) fn check_service(&self) -> Result<(), ServerError> {
         self.check_settings()?;
         Ok(check_design(self)?)
     }
 
-    /// Checks the exports, the limits and the number of shards: the settings that are valid or invalid whatever the
-    /// server listens on.
+    /// Checks the settings that are independent of the addresses: exports, limits and number of shards.
     ///
     /// # Errors
-    /// The first setting that is invalid.
+    /// The first invalid setting.
     pub fn check_settings(&self) -> Result<(), InvalidSetting> {
         if self.shards == Some(0) {
             return Err(InvalidSetting::new("shards", "shards is 0; give at least 1"));
@@ -46,18 +45,20 @@ impl Config {
         self.limits.check()
     }
 
-    /// Refuses two exports of one name, and directories that contain one another: the weaker of the two policies would
-    /// apply to a file in both.
+    /// Rejects exports with the same name, and overlapping directories, in which the weaker of two policies
+    /// would apply to a file.
     fn check_overlaps(&self) -> Result<(), InvalidSetting> {
         let mut seen: Vec<(&str, Option<PathBuf>)> = Vec::new();
         for (i, e) in self.exports.iter().enumerate() {
             let dir = match &e.backend {
-                // Links and `..` are followed where the directory is there; else the text must do.
+                // Links and `..` are resolved if the directory exists; otherwise the paths are compared as
+                // text.
                 Backend::Local { path } => Some(path.canonicalize().unwrap_or_else(|_| path.clone())),
                 Backend::Memory { .. } => None,
             };
             if seen.iter().any(|(name, _)| *name == e.name) {
-                let what = format!("export {} is there twice; give each export a name of its own", e.name);
+                let what =
+                    format!("export {} is configured twice; give each export a different name", e.name);
                 return Err(InvalidSetting::new(format!("exports.{i}.name"), what));
             }
             let inside = |a: &Option<PathBuf>, b: &Option<PathBuf>| match (a, b) {
@@ -66,8 +67,8 @@ impl Config {
             };
             if let Some((other, _)) = seen.iter().find(|(_, d)| inside(d, &dir)) {
                 let what = format!(
-                    "the directories of exports {other} and {} overlap; export one of them, or directories that do not \
-                     lie in each other",
+                    "the directories of exports {other} and {} overlap; export one of them, or directories that do \
+                     not overlap",
                     e.name
                 );
                 return Err(InvalidSetting::new(format!("exports.{i}.backend"), what));
@@ -78,25 +79,25 @@ impl Config {
     }
 }
 
-/// The Read-Read design must be accepted; for addresses that are not loopback, it must be accepted for networks.
+/// The Read-Read design requires consent, and for addresses other than loopback, consent for networks.
 fn check_design(config: &Config) -> Result<(), InvalidSetting> {
     if config.design == Design::ReadWrite {
         return Ok(());
     }
     let open = config.listen_rdma.iter().find(|a| !a.ip().is_loopback());
-    let refused = |reason: &str| Err(InvalidSetting::new("design", reason));
+    let rejected = |reason: &str| Err(InvalidSetting::new("design", reason));
     match (config.exposed_buffers, open) {
-        (ExposedBuffers::NotAccepted, _) => refused(
+        (ExposedBuffers::NotAccepted, _) => rejected(
             "the read-read design lets every client read the server's \
             exposed buffers, by guessing tags those of others too, and hold its memory; if that is what you want, add \
             --i-accept-exposed-buffers",
         ),
-        (ExposedBuffers::AcceptedOnLoopback, Some(addr)) => refused(&format!(
-            "listen_rdma is {addr}, which others than this machine may reach, and the read-read design would expose \
-             the server's buffers to them; listen on 127.0.0.1, or give --i-accept-exposed-buffers twice"
+        (ExposedBuffers::AcceptedOnLoopback, Some(addr)) => rejected(&format!(
+            "listen_rdma is {addr}, which other hosts may reach, and the read-read design would expose the \
+             server's buffers to them; listen on 127.0.0.1, or give --i-accept-exposed-buffers twice"
         )),
         _ if config.exposure.done_seconds == 0 => {
-            refused("exposure.done_seconds is 0; no client could acknowledge a reply in time")
+            rejected("exposure.done_seconds is 0; no client could acknowledge a reply in time")
         }
         _ => Ok(()),
     }
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn read_read_needs_an_acceptance_and_on_a_network_another_one() {
+    fn the_read_read_design_requires_consent_per_scope() {
         use ExposedBuffers::{AcceptedOnLoopback, AcceptedOnNetworks, NotAccepted};
         for addr in ["127.0.0.1:1", "[::1]:1", "0.0.0.0:1", "10.0.0.1:1"] {
             let e = design_check(addr, NotAccepted, 1).unwrap_err();
@@ -137,40 +138,40 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_cannot_hold_are_refused() {
+    fn invalid_limits_are_rejected() {
         let base = || Config {
             listen_tcp: vec!["127.0.0.1:2049".parse().unwrap()],
             limits: Limits { credits: 32, ..Limits::default() },
             ..Config::default()
         };
-        let refused = |c: Config, says: &str| {
+        let rejected = |c: Config, text: &str| {
             let e = c.check().unwrap_err().to_string();
-            assert!(e.contains(says), "{e}");
+            assert!(e.contains(text), "{e}");
         };
         let with = |f: fn(&mut Config)| {
             let mut c = base();
             f(&mut c);
             c
         };
-        refused(with(|c| c.limits.rtmax = ByteSize(8 << 20)), "rtmax");
-        refused(with(|c| c.limits.wtmax = ByteSize(5000)), "wtmax");
-        refused(with(|c| c.limits.credits = 0), "credits");
-        refused(with(|c| c.limits.memory = ByteSize(1 << 20)), "limits.memory");
-        refused(with(|c| c.limits.inline_size = ByteSize(10)), "inline_size");
-        refused(with(|c| c.limits.shared_receives = 15), "shared_receives");
-        refused(
+        rejected(with(|c| c.limits.rtmax = ByteSize(8 << 20)), "rtmax");
+        rejected(with(|c| c.limits.wtmax = ByteSize(5000)), "wtmax");
+        rejected(with(|c| c.limits.credits = 0), "credits");
+        rejected(with(|c| c.limits.memory = ByteSize(1 << 20)), "limits.memory");
+        rejected(with(|c| c.limits.inline_size = ByteSize(10)), "inline_size");
+        rejected(with(|c| c.limits.shared_receives = 15), "shared_receives");
+        rejected(
             with(|c| (c.limits.shared_receives, c.limits.inline_size) = (16384, ByteSize(64 << 10))),
             "shared_receives",
         );
-        refused(with(|c| c.limits.max_connections_per_client = Some(0)), "max_connections_per_client");
-        refused(with(|c| c.limits.stall_timeout = 0), "stall_timeout");
-        refused(with(|c| c.limits.idle_timeout = 86_401), "idle_timeout");
-        refused(with(|c| c.shards = Some(0)), "shards");
-        refused(with(|c| (c.listen_rdma.clear(), c.listen_tcp.clear()).0), "listen");
+        rejected(with(|c| c.limits.max_connections_per_client = Some(0)), "max_connections_per_client");
+        rejected(with(|c| c.limits.stall_timeout = 0), "stall_timeout");
+        rejected(with(|c| c.limits.idle_timeout = 86_401), "idle_timeout");
+        rejected(with(|c| c.shards = Some(0)), "shards");
+        rejected(with(|c| (c.listen_rdma.clear(), c.listen_tcp.clear()).0), "listen");
     }
 
     #[test]
-    fn directories_that_contain_one_another_are_refused_also_through_links() {
+    fn overlapping_directories_are_rejected_through_links() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
         std::fs::create_dir(dir.path().join("a2")).unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of a call that a file system still works on when the server is stopped.
+//! Calls in progress at a file system when the server is stopped.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -18,31 +18,31 @@ use tokio::sync::Semaphore;
 struct Gated {
     server: Running,
     open: Arc<Semaphore>,
-    begun: Arc<Semaphore>,
+    started: Arc<Semaphore>,
 }
 
 fn start() -> Gated {
     let (opened, gate) = std::sync::mpsc::channel();
     let server = Server::start_with(config(&["/x=memory:8MiB"]), move |export, with| {
         let gate = Gate::new(open(export, with)?);
-        opened.send((Arc::clone(&gate.open), Arc::clone(&gate.begun))).unwrap();
+        opened.send((Arc::clone(&gate.open), Arc::clone(&gate.started))).unwrap();
         Ok(Arc::new(gate))
     });
-    let (server, (open, begun)) = (server.unwrap(), gate.recv().unwrap());
-    Gated { server, open, begun }
+    let (server, (open, started)) = (server.unwrap(), gate.recv().unwrap());
+    Gated { server, open, started }
 }
 
 #[test]
-fn a_call_in_progress_is_answered_within_the_grace() {
+fn a_call_in_progress_is_answered_within_the_grace_period() {
     for proto in [Proto::Tcp, Proto::Rdma] {
         run(async {
-            let Gated { server, open, begun } = start();
+            let Gated { server, open, started } = start();
             let c = Caller::connect(&server, proto).await;
             let root = c.mount("/x").await.unwrap();
             let args = GetattrArgs { object: root };
             let call = c.reply(Procedure::Getattr, &args, 0);
             let stop = async {
-                begun.acquire().await.unwrap().forget();
+                started.acquire().await.unwrap().forget();
                 let stopping = server.stop(Duration::from_secs(30));
                 let release = async {
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -58,19 +58,19 @@ fn a_call_in_progress_is_answered_within_the_grace() {
 }
 
 #[test]
-fn a_call_that_does_not_end_does_not_hold_the_server_up() {
+fn an_unending_call_does_not_delay_the_stop() {
     for proto in [Proto::Tcp, Proto::Rdma] {
         run(async {
-            let Gated { server, begun, .. } = start();
+            let Gated { server, started, .. } = start();
             let c = Caller::connect(&server, proto).await;
             let root = c.mount("/x").await.unwrap();
             let args = GetattrArgs { object: root };
             let call = c.reply(Procedure::Getattr, &args, 0);
             let stop = async {
-                begun.acquire().await.unwrap().forget();
+                started.acquire().await.unwrap().forget();
                 server.stop(Duration::from_millis(10)).await
             };
-            // The test's own time limit is what would notice a server that waits.
+            // The test's time limit detects a server that waits.
             let (answer, _) = futures::join!(call, stop);
             assert!(answer.is_err(), "{proto:?}");
         });

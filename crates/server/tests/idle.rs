@@ -1,4 +1,4 @@
-//! Connections on which no call comes.
+//! Connections without calls.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -16,7 +16,7 @@ use millrace_oncrpc::RpcError;
 use millrace_server::{Running, Server, open};
 use tokio::sync::Semaphore;
 
-/// A server that closes connections after a second or two, and what lets its GETATTRs end.
+/// A server with an idle timeout of one second, and the semaphore that lets its GETATTRs complete.
 fn start(proto: Proto) -> (Running, Arc<Semaphore>) {
     let mut config = proto.adapt(config(&["/x=memory:8MiB"]));
     config.limits.idle_timeout = 1;
@@ -34,35 +34,35 @@ fn closed_idle(server: &Running, proto: Proto) -> u64 {
     if proto == Proto::Tcp { stats.tcp.idle } else { stats.rdma.idle }
 }
 
-/// Makes a connection that has had a call, and waits until the server has closed it.
-async fn come_and_be_silent(server: &Running, proto: Proto) {
+/// Makes a call on a new connection, and waits until the server has closed the connection.
+async fn connect_and_wait_for_close(server: &Running, proto: Proto) {
     let before = closed_idle(server, proto);
-    let silent = Caller::connect(server, proto).await;
-    silent.mount("/x").await.unwrap();
+    let idle = Caller::connect(server, proto).await;
+    idle.mount("/x").await.unwrap();
     while closed_idle(server, proto) == before {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(closed_idle(server, proto), before + 1);
-    // The client notices by itself, before it has a call.
-    while silent.transport.failure().is_none() {
+    // The client detects the end without a call.
+    while idle.transport.failure().is_none() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let refused = silent.reply(Procedure::Null, &(), 0).await;
+    let refused = idle.reply(Procedure::Null, &(), 0).await;
     assert!(matches!(refused, Err(RpcError::Disconnected { .. })), "{refused:?}");
 }
 
 #[test]
-fn a_silent_connection_is_closed_and_one_whose_call_waits_is_not() {
+fn idle_connections_are_closed_and_those_with_calls_in_progress_are_not() {
     for proto in Proto::ALL {
         run(async {
             let (server, open) = start(proto);
             let busy = Caller::connect(&server, proto).await;
             let args = GetattrArgs { object: busy.mount("/x").await.unwrap() };
             let call = busy.reply(Procedure::Getattr, &args, 0);
-            // In the time of two of others it would have been closed too.
+            // This connection would also have been closed in the time of two others.
             let meanwhile = async {
-                come_and_be_silent(&server, proto).await;
-                come_and_be_silent(&server, proto).await;
+                connect_and_wait_for_close(&server, proto).await;
+                connect_and_wait_for_close(&server, proto).await;
                 open.add_permits(1);
             };
             let (answer, ()) = futures::join!(call, meanwhile);

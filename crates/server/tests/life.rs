@@ -1,4 +1,4 @@
-//! Retransmission, limits, and the way a server ends.
+//! Retransmission, limits, start and stop of a server.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -53,11 +53,12 @@ fn a_retransmitted_call_is_answered_and_not_executed_again() {
             first.create(root, "g").await;
             assert_eq!(status(&first, remove(&first, root, "f"), 4711).await, Status::Ok);
             first.transport.close();
-            // The client comes back from another port and, not knowing better, sends the call again.
+            // The client reconnects from another port and retransmits the call.
             let second = Caller::connect(&server, proto).await;
             assert_eq!(status(&second, remove(&second, root, "f"), 4711).await, Status::Ok);
             assert_eq!(server.stats().replayed, 1);
-            // The same XID with other arguments, and the same arguments with another XID, are other calls.
+            // The same XID with other arguments, and the same arguments with another XID, are different
+            // calls.
             assert_eq!(status(&second, remove(&second, root, "g"), 4711).await, Status::Ok);
             assert_eq!(status(&second, remove(&second, root, "f"), 4712).await, Status::NoEnt);
             assert_eq!(server.stats().replayed, 1);
@@ -66,7 +67,7 @@ fn a_retransmitted_call_is_answered_and_not_executed_again() {
     }
 }
 
-/// Sends a call of `procedure` twice with the same XID; whether the second one was a replay.
+/// Sends a call of `procedure` twice with the same XID. Returns whether the second one was replayed.
 async fn is_replayed(server: &Running, c: &Caller, procedure: Procedure, args: &impl Encode) -> bool {
     let before = server.stats();
     let xid = 5000 + procedure.number();
@@ -84,7 +85,7 @@ async fn is_replayed(server: &Running, c: &Caller, procedure: Procedure, args: &
 }
 
 #[test]
-fn calls_that_change_something_are_replayed_and_others_are_executed_each_time() {
+fn non_idempotent_calls_are_replayed_and_others_are_executed_again() {
     run(async {
         let server = Server::start(config(&["/x=memory:8MiB,squash=none"])).unwrap();
         let c = Caller::connect(&server, Proto::Tcp).await;
@@ -123,7 +124,7 @@ fn calls_that_change_something_are_replayed_and_others_are_executed_each_time() 
 }
 
 #[test]
-fn iwarp_clients_are_asked_for_checksums_where_the_configuration_says_so() {
+fn the_crc_setting_requires_checksums_of_iwarp_clients() {
     for crc in [false, true] {
         run(async {
             let config = Config {
@@ -141,10 +142,10 @@ fn iwarp_clients_are_asked_for_checksums_where_the_configuration_says_so() {
     }
 }
 
-/// The kernel's own table says whether a socket's keepalive timer runs (`02`).
+/// The kernel's socket table shows whether a keepalive timer runs (`02`).
 #[cfg(target_os = "linux")]
 #[test]
-fn a_client_that_died_without_a_word_does_not_keep_its_place() {
+fn connections_of_dead_clients_are_closed_by_keepalive() {
     let server = Server::start(config(&["/x=memory:8MiB"])).unwrap();
     let addr = server.tcp_addr().unwrap();
     let client = TcpStream::connect(addr).unwrap();
@@ -159,7 +160,7 @@ fn a_client_that_died_without_a_word_does_not_keep_its_place() {
 }
 
 #[test]
-fn kept_replies_are_bounded() {
+fn cached_replies_are_bounded() {
     run(async {
         let mut config = config(&["/x=memory:8MiB"]);
         config.limits.replies_kept = 32;
@@ -175,7 +176,7 @@ fn kept_replies_are_bounded() {
 }
 
 #[test]
-fn connections_beyond_the_limit_are_turned_away() {
+fn connections_beyond_the_limit_are_rejected() {
     run(async {
         let mut config = config(&["/x=memory:8MiB"]);
         config.limits.max_connections = Some(3);
@@ -192,7 +193,7 @@ fn connections_beyond_the_limit_are_turned_away() {
         let late = Caller { transport: refused, ..c.with(c.cred.clone()) };
         assert!(late.reply(Procedure::Null, &(), 0).await.is_err());
         assert_eq!(server.stats().turned_away, 1);
-        // A place becomes free again.
+        // A connection becomes available again.
         callers.pop().unwrap().transport.close();
         while server.stats().tcp.open > 1 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -208,11 +209,11 @@ fn connections_beyond_the_limit_are_turned_away() {
 }
 
 #[test]
-fn connections_of_one_address_beyond_its_limit_are_turned_away() {
+fn connections_beyond_the_limit_per_client_are_rejected() {
     run(async {
         let mut config = config(&["/x=memory:8MiB"]);
         config.limits.max_connections_per_client = Some(2);
-        // A client comes from one address only where both transports are at one.
+        // A client has one address only if both transports use the same one.
         config.listen_tcp = vec![(rdma_at().0, 0).into()];
         let server = Server::start(config).unwrap();
         let callers =
@@ -223,7 +224,7 @@ fn connections_of_one_address_beyond_its_limit_are_turned_away() {
         let late = Caller::connect(&server, Proto::Tcp).await;
         assert!(late.reply(Procedure::Null, &(), 0).await.is_err());
         assert_eq!(server.stats().turned_away, 1);
-        // Another address of the same machine is another client.
+        // Another address of the same host is another client.
         let from = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         from.bind(&SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
         from.connect(&server.tcp_addr().unwrap().into()).unwrap();
@@ -235,7 +236,7 @@ fn connections_of_one_address_beyond_its_limit_are_turned_away() {
 }
 
 #[test]
-fn a_client_that_stops_in_the_middle_of_a_call_is_given_up_after_the_stall_timeout() {
+fn a_client_that_stalls_within_a_call_is_disconnected() {
     let mut config = config(&["/x=memory:8MiB"]);
     config.limits.stall_timeout = 1;
     let server = Server::start(config).unwrap();
@@ -261,7 +262,7 @@ fn a_stopped_server_frees_its_addresses() {
     });
 }
 
-/// iWARP, whose listeners take their time to close, as an adapter's do.
+/// iWARP with listeners that close slowly, as those of an adapter do.
 struct SlowToClose(Arc<AtomicBool>);
 
 struct SlowListener(Box<dyn Listener>, Arc<AtomicBool>);
@@ -304,17 +305,17 @@ impl Drop for SlowListener {
 }
 
 #[test]
-fn a_server_is_not_called_stopped_before_its_listeners_are_closed() {
+fn stop_waits_for_the_listeners_to_close() {
     let closed = Arc::new(AtomicBool::new(false));
     let provider = Arc::new(SlowToClose(Arc::clone(&closed)));
-    // No other listener whose end comes later by chance.
+    // No other listener, whose end might come later by chance.
     let config = Config { listen_tcp: vec![], ..config(&["/x=memory:8MiB"]) };
     Server::start_over(config, provider).unwrap().stop_blocking(GRACE);
     assert!(closed.load(Ordering::SeqCst));
 }
 
 #[test]
-fn every_call_that_is_executed_is_answered_before_the_end() {
+fn every_executed_call_is_answered_before_the_stop() {
     for proto in [Proto::Tcp, Proto::Rdma] {
         run(async {
             let server = Server::start(config(&["/x=memory:64MiB"])).unwrap();
@@ -345,7 +346,7 @@ fn every_call_that_is_executed_is_answered_before_the_end() {
 }
 
 #[test]
-fn a_busy_address_is_an_error_that_names_it() {
+fn an_address_in_use_is_an_error_with_the_address() {
     let other = Server::start(config(&["/x=memory:8MiB"])).unwrap();
     let [tcp, rdma] = [other.tcp_addr().unwrap(), other.rdma_addr().unwrap()];
     for (tcp, rdma, addr) in [(vec![tcp], vec![], tcp), (vec![], vec![rdma], rdma)] {
@@ -356,13 +357,13 @@ fn a_busy_address_is_an_error_that_names_it() {
 }
 
 #[test]
-fn one_name_cannot_be_exported_twice() {
+fn a_name_cannot_be_exported_twice() {
     let e = Server::start(config(&["/x=memory:8MiB", "/x=memory:9MiB"])).err().unwrap();
     assert!(e.to_string().contains("/x"), "{e}");
 }
 
 #[test]
-fn dropping_the_handle_ends_the_server() {
+fn dropping_the_handle_stops_the_server() {
     let server = Server::start(config(&["/x=memory:8MiB"])).unwrap();
     let addr = server.tcp_addr().unwrap();
     drop(server);
@@ -399,7 +400,7 @@ fn handles_of_a_local_export_survive_a_restart() {
 }
 
 #[test]
-fn a_missing_directory_is_an_error_that_names_it() {
+fn a_missing_directory_is_an_error_with_the_path() {
     let e = Server::start(config(&["/x=local:/nonexistent/files"])).err().unwrap().to_string();
     assert!(e.contains("/x") && e.contains("/nonexistent/files"), "{e}");
 }

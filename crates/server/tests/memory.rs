@@ -1,5 +1,4 @@
-//! The server's memory: what the files of one export take from the network and from other exports, and what is returned
-//! when they are gone.
+//! Memory of the server: isolation between exports and the network, and return of unused memory.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -21,7 +20,7 @@ async fn remove(c: &Caller, dir: FileHandle, name: &str) {
     res.into_result().map_err(|(s, _)| s).unwrap();
 }
 
-/// Fills an export with files of `len` bytes, and keeps one of those that lie in 4 MiB.
+/// Fills an export with files of `len` bytes, and keeps one file in each 4 MiB.
 async fn fill_sparsely(c: &Caller, root: FileHandle, len: usize) -> usize {
     let data = vec![7; len];
     let mut names = Vec::new();
@@ -41,7 +40,7 @@ async fn fill_sparsely(c: &Caller, root: FileHandle, len: usize) -> usize {
     names.len()
 }
 
-/// Writes and reads 4 MiB with several calls at once.
+/// Writes and reads 4 MiB with concurrent calls.
 async fn use_export(server: &millrace_server::Running, proto: Proto, export: &str) {
     let c = Caller::connect(server, proto).await;
     let root = c.mount(export).await.unwrap();
@@ -58,7 +57,7 @@ async fn use_export(server: &millrace_server::Running, proto: Proto, export: &st
 }
 
 #[test]
-fn sparse_files_of_an_export_take_no_memory_from_the_network_and_from_other_exports() {
+fn sparse_files_of_an_export_do_not_use_memory_of_others() {
     run(async {
         let dir = tempfile::tempdir().unwrap();
         let local = format!("/local=local:{},squash=none", dir.path().display());
@@ -81,7 +80,7 @@ fn sparse_files_of_an_export_take_no_memory_from_the_network_and_from_other_expo
 }
 
 #[test]
-fn links_are_paid_for_by_the_export_and_fill_it() {
+fn links_are_charged_to_the_quota_of_the_export() {
     run(async {
         let server = Server::start(config(&["/m=memory:1MiB"])).unwrap();
         let c = Caller::connect(&server, Proto::Tcp).await;
@@ -99,7 +98,7 @@ fn links_are_paid_for_by_the_export_and_fill_it() {
             assert!(count < 10_000, "2 MB of names in 1 MiB");
         };
         assert!(full == Status::NoSpc && count > 1000, "{full:?} after {count} links");
-        // Names go, a file comes.
+        // Removing names makes room for a file.
         remove(&c, root, &format!("{:0200}", 7)).await;
         remove(&c, root, &format!("{:0200}", 8)).await;
         c.create(root, "g").await;
@@ -108,7 +107,7 @@ fn links_are_paid_for_by_the_export_and_fill_it() {
 
 #[test]
 #[ignore = "waits for seconds"]
-fn the_memory_of_a_load_that_has_ended_is_returned() {
+fn memory_is_returned_after_a_load() {
     run(async {
         let server = Server::start(config(&["/m=memory:256MiB"])).unwrap();
         let c = Caller::connect(&server, Proto::Rdma).await;

@@ -1,4 +1,4 @@
-//! Every NFSv3 procedure, over both transports, on every file system.
+//! Every NFSv3 procedure over both transports on every file system.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -32,7 +32,7 @@ async fn remove(c: &Caller, dir: FileHandle, name: &str) -> Status {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn written_data_is_read_back() {
     everywhere(async |c, root| {
         let f = c.create(root, "f").await;
         let data: Vec<u8> = (0..1_048_576u32).map(|i| (i * 7 % 251) as u8).collect();
@@ -54,7 +54,7 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn reads_at_and_beyond_the_end_say_so() {
+fn reads_at_and_beyond_the_end_report_eof() {
     everywhere(async |c, root| {
         let f = c.create(root, "f").await;
         c.write(f, 0, b"0123456789", StableHow::FileSync).await.unwrap();
@@ -73,7 +73,7 @@ fn reads_at_and_beyond_the_end_say_so() {
 }
 
 #[test]
-fn writes_that_make_no_sense_are_refused() {
+fn invalid_writes_are_rejected() {
     everywhere(async |c, root| {
         let f = c.create(root, "f").await;
         let data = || millrace_xdr::Views::from(c.arena.copy_from(b"12345678").unwrap());
@@ -146,7 +146,7 @@ fn creation_follows_its_mode() {
 }
 
 #[test]
-fn links_of_both_kinds_lead_to_their_targets() {
+fn hard_and_symbolic_links_refer_to_their_targets() {
     everywhere(async |c, root| {
         let f = c.create(root, "f").await;
         let args = LinkArgs { file: f, link: at(root, "hard") };
@@ -170,7 +170,7 @@ fn links_of_both_kinds_lead_to_their_targets() {
 }
 
 #[test]
-fn special_files_are_made_and_other_types_are_not() {
+fn special_files_are_created_and_other_types_rejected() {
     everywhere(async |c, root| {
         let fifo = MknodArgs { where_: at(root, "p"), what: MknodWhat::Fifo(mode(0o600)) };
         let res: Created = c.nfs(Procedure::Mknod, &fifo).await;
@@ -223,7 +223,7 @@ fn a_lookup_never_leaves_the_export() {
     });
 }
 
-/// Reads a directory to its end with pages of `count` bytes; checks that each page keeps to it.
+/// Reads a whole directory with pages of `count` bytes and checks the size of each page.
 async fn list(c: &Caller, dir: FileHandle, count: u32) -> Vec<String> {
     let (mut names, mut cookie, mut verifier) = (Vec::new(), 0, [0; 8]);
     loop {
@@ -252,7 +252,7 @@ async fn list(c: &Caller, dir: FileHandle, count: u32) -> Vec<String> {
 }
 
 #[test]
-fn directories_are_listed_whole_whatever_the_page_size() {
+fn directories_are_listed_completely_with_any_page_size() {
     everywhere(async |c, root| {
         let mut expected: Vec<String> = (0..150).map(|i| format!("file-{i:03}")).collect();
         for name in &expected {
@@ -382,13 +382,13 @@ fn the_file_system_describes_itself() {
 }
 
 #[test]
-fn access_is_told_by_identity() {
+fn access_depends_on_the_identity() {
     everywhere(async |c, root| {
         let f = c.create(root, "f").await;
         let attributes = Sattr { mode: Some(0o640), uid: Some(1000), gid: Some(100), ..Sattr::default() };
         let res: Wcc = c.nfs(Procedure::Setattr, &SetattrArgs { object: f, attributes, guard: None }).await;
         if res.status() != Status::Ok {
-            return; // A local export of a test that does not run as root cannot give files away.
+            return; // Without root, a local export cannot change the owner of files.
         }
         let rights = async |uid, gid| {
             let args = AccessArgs { object: f, access: 0x3f };
@@ -417,7 +417,7 @@ fn two_clients_change_one_directory() {
                 if i % 3 == 0 {
                     assert_eq!(remove(c, root, &name).await, Status::Ok);
                 }
-                // Both want this name; exactly one gets it.
+                // Both clients create this name; exactly one succeeds.
                 let _ = c.create_how(root, &format!("shared{i}"), CreateHow::Guarded(mode(0o644))).await;
             }
         };

@@ -1,4 +1,4 @@
-//! Who may use an export, as whom, and with which handles.
+//! Access rules of exports, identities and handles.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -26,7 +26,7 @@ fn guarded() -> CreateHow {
 }
 
 #[test]
-fn a_mount_finds_exports_and_directories_below_them() {
+fn mounts_find_exports_and_their_directories() {
     run(async {
         let (_server, c) = start(&["/a=memory:8MiB", "/a/deep=memory:8MiB"]).await;
         let a = c.mount("/a").await.unwrap();
@@ -46,7 +46,7 @@ fn a_mount_finds_exports_and_directories_below_them() {
     });
 }
 
-/// As Linux's mountd does, but never out of the export.
+/// As Linux's mountd, but confined to the export.
 #[test]
 fn a_mount_follows_symbolic_links_that_stay_in_the_export() {
     use std::os::unix::fs::symlink;
@@ -121,14 +121,14 @@ fn exports_and_mounts_are_listed() {
 }
 
 #[test]
-fn strangers_are_kept_out_at_mount_and_at_every_call() {
+fn denied_clients_are_rejected_at_mount_and_at_every_call() {
     run(async {
         let (server, c) = start(&["/far=memory:8MiB,client=203.0.113.0/24", "/low=memory:8MiB,secure"]).await;
         assert_eq!(c.mount("/far").await, Err(mount::Status::Access));
         assert_eq!(c.mount("/low").await, Err(mount::Status::Access));
         drop(server);
-        // A handle from elsewhere does not help: handles are the same for the same export of a server without a
-        // secret, whoever may use it.
+        // A handle of another server is rejected, although servers without a secret create the same handles
+        // for the same export.
         let (open, o) = start(&["/far=memory:8MiB"]).await;
         let root = o.mount("/far").await.unwrap();
         drop(open);
@@ -139,7 +139,7 @@ fn strangers_are_kept_out_at_mount_and_at_every_call() {
 }
 
 #[test]
-fn a_read_only_export_changes_nothing_and_says_so() {
+fn a_read_only_export_rejects_changes() {
     run(async {
         let (_server, c) = start(&["/x=memory:8MiB,ro"]).await;
         let root = c.mount("/x").await.unwrap();
@@ -168,7 +168,7 @@ fn a_read_only_export_changes_nothing_and_says_so() {
 }
 
 #[test]
-fn callers_are_squashed_as_the_export_says() {
+fn callers_are_squashed_according_to_the_export() {
     run(async {
         let squash =
             ["none", "root", "all"].map(|s| format!("/{s}=memory:8MiB,squash={s},anon_uid=77,anon_gid=88"));
@@ -196,20 +196,20 @@ fn rand(c: &Caller) -> u64 {
 }
 
 #[test]
-fn callers_without_a_credential_are_refused_where_that_is_the_policy() {
+fn callers_without_a_credential_are_rejected_by_policy() {
     run(async {
         let (_server, c) = start(&["/x=memory:8MiB,no_auth_none"]).await;
         let root = c.mount("/x").await.unwrap();
         let nobody = c.with(Credential::None);
         let e = nobody.reply(Procedure::Getattr, &GetattrArgs { object: root }, 0).await.unwrap_err();
         assert_eq!(e, RpcError::Auth(AuthStat::TooWeak));
-        // NULL is for everybody.
+        // NULL is permitted for all callers.
         assert!(nobody.reply(Procedure::Null, &(), 0).await.is_ok());
     });
 }
 
 #[test]
-fn forged_and_foreign_handles_are_told_apart() {
+fn forged_and_foreign_handles_are_distinguished() {
     run(async {
         let (_server, c) = start(&["/x=memory:8MiB", "/y=memory:8MiB"]).await;
         let root = c.mount("/x").await.unwrap();
@@ -222,7 +222,7 @@ fn forged_and_foreign_handles_are_told_apart() {
         for bytes in [&[][..], &[1], &[0xff; 64], root.as_bytes().split_last().unwrap().1] {
             assert_eq!(c.getattr(FileHandle::new(bytes).unwrap()).await, Err(Status::BadHandle));
         }
-        // Handles of two exports do not mix.
+        // Handles of two exports cannot be combined.
         let other = c.mount("/y").await.unwrap();
         let f = c.create(root, "f").await;
         let args = RenameArgs { from: at(root, "f"), to: at(other, "f") };
@@ -231,14 +231,14 @@ fn forged_and_foreign_handles_are_told_apart() {
         let res: Res<LinkOk, LinkOk> =
             c.nfs(Procedure::Link, &LinkArgs { file: f, link: at(other, "f") }).await;
         assert_eq!(res.status(), Status::XDev);
-        // A memory export does not survive its server; its handles say so.
+        // A memory export does not survive its server, so its handles are stale.
         let (_again, c) = start(&["/x=memory:8MiB"]).await;
         assert_eq!(c.getattr(root).await, Err(Status::Stale));
     });
 }
 
 #[test]
-fn unknown_programs_versions_and_procedures_get_their_own_answers() {
+fn unknown_programs_versions_and_procedures_get_specific_errors() {
     run(async {
         let (_server, c) = start(&["/x=memory:8MiB"]).await;
         let answer = async |prog, vers, proc| match c.send(c.message(prog, vers, proc, &()), 0, None).await {

@@ -1,4 +1,4 @@
-//! Other exports for a running server: what becomes of handles that clients hold.
+//! Reloading the exports of a running server, and the handles that clients hold.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -11,7 +11,7 @@ use millrace_nfs::v3::{StableHow, Status};
 use millrace_server::{Config, Server};
 
 #[test]
-fn an_open_file_stays_and_a_removed_export_leaves_stale_handles() {
+fn open_files_stay_valid_and_handles_of_removed_exports_become_stale() {
     for proto in [Proto::Tcp, Proto::Rdma] {
         run(async {
             let start = config(&["/a=memory:8MiB", "/b=memory:8MiB"]);
@@ -28,8 +28,8 @@ fn an_open_file_stays_and_a_removed_export_leaves_stale_handles() {
                 (done.added, done.removed, done.changed),
                 (vec!["/c".into()], vec!["/b".into()], vec!["/a".into()])
             );
-            assert!(done.kept.is_empty());
-            // The same connection, the same handles.
+            assert!(done.unapplied.is_empty());
+            // The same connection and the same handles.
             assert_eq!(c.read(fa, 0, 100).await.unwrap().0, b"kept");
             assert_eq!(c.getattr(fb).await, Err(Status::Stale));
             assert!(c.mount("/b").await.is_err());
@@ -37,7 +37,7 @@ fn an_open_file_stays_and_a_removed_export_leaves_stale_handles() {
             let made = c.with(sys(5, 5)).create(a, "g").await;
             assert_eq!(c.getattr(made).await.unwrap().uid, 7);
 
-            // Rules hold for handles that were given out before.
+            // Access rules apply to handles that were issued before.
             server.reload(&with(&["/a=memory:8MiB,ro"])).unwrap();
             assert_eq!(c.write(fa, 0, b"x", StableHow::FileSync).await.unwrap_err(), Status::RoFs);
             server.reload(&with(&["/a=memory:8MiB,client=203.0.113.0/24"])).unwrap();
@@ -50,7 +50,7 @@ fn an_open_file_stays_and_a_removed_export_leaves_stale_handles() {
 }
 
 #[test]
-fn what_cannot_change_is_named_and_kept() {
+fn settings_that_need_a_restart_are_listed() {
     run(async {
         let start = config(&["/a=memory:8MiB"]);
         let mut server = Server::start(start.clone()).unwrap();
@@ -58,9 +58,9 @@ fn what_cannot_change_is_named_and_kept() {
         new.limits.credits = 8;
         new.exports = config(&["/a=memory:4MiB"]).exports;
         let done = server.reload(&new).unwrap();
-        assert_eq!(done.kept, ["shards", "crc", "limits", "export /a: the size of its backend"]);
+        assert_eq!(done.unapplied, ["shards", "crc", "limits", "export /a: the size of its backend"]);
         assert!(done.added.is_empty() && done.removed.is_empty() && done.changed.is_empty());
-        // One bad export, and nothing has changed.
+        // One invalid export: nothing is changed.
         let bad = Config { exports: config(&["/z=local:/does/not/exist"]).exports, ..start.clone() };
         assert!(server.reload(&bad).unwrap_err().to_string().contains("/does/not/exist"));
         let c = Caller::connect(&server, Proto::Tcp).await;
@@ -69,7 +69,7 @@ fn what_cannot_change_is_named_and_kept() {
 }
 
 #[test]
-fn a_memory_export_that_is_added_brings_its_memory_and_one_that_is_removed_takes_it_away() {
+fn the_quota_follows_added_and_removed_memory_exports() {
     run(async {
         let start = config(&["/a=memory:8MiB"]);
         let with = |exports: &[&str]| Config { exports: config(exports).exports, ..start.clone() };
@@ -95,7 +95,7 @@ fn a_memory_export_that_is_added_brings_its_memory_and_one_that_is_removed_takes
 }
 
 #[test]
-fn added_exports_are_opened_by_the_function_that_the_server_was_given() {
+fn added_exports_are_opened_by_the_callers_function() {
     run(async {
         let start = config(&["/a=memory:8MiB"]);
         let with = |exports: &[&str]| Config { exports: config(exports).exports, ..start.clone() };
@@ -115,10 +115,10 @@ fn added_exports_are_opened_by_the_function_that_the_server_was_given() {
         let done = server.reload(&with(&["/a=memory:8MiB", "/b=memory:8MiB"])).unwrap();
         assert_eq!(done.added, ["/b"]);
         c.mount("/b").await.unwrap();
-        // An export that stays is not opened again.
+        // A retained export is not opened again.
         assert_eq!(names.try_iter().collect::<Vec<_>>(), ["/a", "/b"]);
         c.getattr(a).await.unwrap();
-        // Its error is the reload's, and nothing has changed.
+        // Its error is returned by the reload, and nothing is changed.
         let error = server.reload(&with(&["/bad=memory:8MiB"])).unwrap_err();
         assert!(error.to_string().contains("it is refused"), "{error}");
         assert_eq!(names.try_iter().collect::<Vec<_>>(), ["/bad"]);

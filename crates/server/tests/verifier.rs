@@ -17,8 +17,8 @@ use gate::Gate;
 use millrace_nfs::v3::{CommitArgs, CommitOk, Procedure, Res, StableHow, WccData};
 use millrace_server::{Server, open};
 
-/// A WRITE whose data was lost before its reply was built carries the verifier from before the loss, so that the client
-/// finds another one at COMMIT and writes again.
+/// A WRITE whose data was lost before its reply was built contains the verifier from before the loss, so that
+/// the client detects the loss at COMMIT and writes again.
 #[test]
 fn a_write_reply_has_the_verifier_from_before_the_write() {
     for proto in [Proto::Tcp, Proto::Rdma] {
@@ -32,7 +32,7 @@ fn a_write_reply_has_the_verifier_from_before_the_write() {
             let c = Caller::connect(&server, proto).await;
             let root = c.mount("/x").await.unwrap();
             let file = c.create(root, "file").await;
-            // The first answer is there at once, the second one is waited for.
+            // The first WRITE completes immediately, the second one later.
             for (offset, instance) in [(0, 7_u64), (3, 8)] {
                 let written = c.write(file, offset, b"abc", StableHow::Unstable).await.unwrap();
                 assert_eq!(written.verifier, instance.to_be_bytes(), "{proto:?}, offset {offset}");

@@ -1,4 +1,4 @@
-//! The kept replies, and which of them give way.
+//! The cached replies and their eviction.
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
@@ -8,20 +8,21 @@ use millrace_runtime::{Instant, RuntimeRef};
 use millrace_xdr::View;
 use parking_lot::Mutex;
 
-use super::{order::Order, was_executed};
+use super::{order::FinishedCalls, was_executed};
 
-/// Independent parts of the cache, so that shards seldom meet at a lock.
+/// Number of independently locked parts of the cache, which reduces lock contention between shards.
 const PARTS: usize = 16;
-/// Kept results are at most this long; those of all procedures that must not be executed twice are far shorter.
+/// Maximum bytes of cached results; the results of non-idempotent procedures are far shorter.
 const MAX_RESULTS: usize = 2048;
-/// A call is sent again within this time, if at all: clients that lost their connection make another at once.
+/// Time within which retransmissions are expected: clients reconnect immediately after losing a connection.
 const WINDOW: Duration = Duration::from_secs(60);
-/// The cache grows to so many times its size while the replies in it are younger than that.
+/// Factor by which the cache may grow while its replies are younger than [`WINDOW`].
 pub(crate) const GROWTH: usize = 16;
-/// So many replies of one client in each part stay until it has newer ones: more than the calls that it can have waiting.
-const OWN: usize = 64;
+/// Minimum number of replies per client and part that only newer replies of the same client evict: more than
+/// the calls that a client can have waiting.
+const MIN_CLIENT_ENTRIES: usize = 64;
 
-/// What makes two calls the same call.
+/// Identity of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) client: IpAddr,
@@ -31,14 +32,14 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Whose share of the cache it is counted in.
+    /// The client whose share of the cache the call uses.
     pub(super) fn counted(&self) -> ClientAddr {
         self.client.into()
     }
 }
 
 enum Entry {
-    /// Being executed for this connection; the others wait for the results.
+    /// In progress on this connection; other connections wait for the results.
     InProgress { connection: u64, waiting: Vec<oneshot::Sender<Result<View, Fault>>> },
     /// Executed, with these results.
     Done(View),
@@ -46,54 +47,55 @@ enum Entry {
 
 struct Part {
     entries: HashMap<Key, Entry>,
-    /// Those that are finished.
-    finished: Order,
+    /// The finished entries.
+    finished: FinishedCalls,
 }
 
 impl Part {
     fn new(size: usize) -> Mutex<Self> {
-        // Twice, so that the map does not grow while calls are in progress on top.
+        // Twice the size, so that the map does not grow for calls in progress.
         let entries = HashMap::with_capacity(2 * size);
-        let finished = Order::with_capacity(size + 1);
+        let finished = FinishedCalls::with_capacity(size + 1);
         Mutex::new(Self { entries, finished })
     }
 
     /// Whether the oldest finished entry is older than the window.
-    fn has_old(&self, now: Instant) -> bool {
+    fn oldest_is_expired(&self, now: Instant) -> bool {
         self.finished.oldest_since().is_some_and(|since| now.duration_since(since) >= WINDOW)
     }
 
-    /// Notes a finished entry, and takes out those that give way to it: one, and further ones where the cache has grown
-    /// and they are older than the window.
-    fn keep(&mut self, key: Key, now: Instant, size: usize) -> (Option<Entry>, Vec<Entry>) {
+    /// Adds a finished entry and removes evicted ones: one, and further ones that are older than the window
+    /// if the cache has grown.
+    fn insert_finished(&mut self, key: Key, now: Instant, size: usize) -> (Option<Entry>, Vec<Entry>) {
         let client = key.counted();
         self.finished.push(key, now);
-        let (first, mut further) = (self.give_way(client, now, size), Vec::new());
-        while self.has_old(now)
-            && let Some(entry) = self.give_way(client, now, size)
+        let (first, mut further) = (self.evict(client, now, size), Vec::new());
+        while self.oldest_is_expired(now)
+            && let Some(entry) = self.evict(client, now, size)
         {
             further.push(entry);
         }
         (first, further)
     }
 
-    fn give_way(&mut self, client: ClientAddr, now: Instant, size: usize) -> Option<Entry> {
+    fn evict(&mut self, client: ClientAddr, now: Instant, size: usize) -> Option<Entry> {
         if self.finished.len() <= size {
             return None;
         }
-        let gone = self.gives_way(client, now, size)?;
-        self.entries.remove(&gone)
+        let evicted = self.select_victim(client, now, size)?;
+        self.entries.remove(&evicted)
     }
 
-    /// Takes from the finished entries the one that gives way to the newest one, of `client`: the client's own oldest, when it has its share, so that a client
-    /// with many changes does not push out the entries of others; else the oldest, when it is older than the window; else
-    /// none, while the cache may grow; else the oldest of a client with more than its share.
-    fn gives_way(&mut self, client: ClientAddr, now: Instant, size: usize) -> Option<Key> {
+    /// Selects the finished entry to evict for the newest one, of `client`. The choices, in order: the
+    /// client's oldest entry if the client exceeds its share, so that a busy client does not evict the
+    /// entries of others; the oldest entry if it is older than the window; none while the cache may grow; the
+    /// oldest entry of a client that exceeds its share.
+    fn select_victim(&mut self, client: ClientAddr, now: Instant, size: usize) -> Option<Key> {
         let clients = self.finished.clients().max(1);
-        if self.finished.held(client) > (size / clients).max(OWN.min(size)) {
+        if self.finished.calls_of(client) > (size / clients).max(MIN_CLIENT_ENTRIES.min(size)) {
             return self.finished.take_oldest_of(client);
         }
-        if self.has_old(now) {
+        if self.oldest_is_expired(now) {
             return self.finished.take_oldest();
         }
         if self.finished.len() <= GROWTH * size {
@@ -104,40 +106,41 @@ impl Part {
         self.finished.take_oldest_of(over.unwrap_or(client))
     }
 
-    /// Whether the reply to a further call of `client` can be kept without one going that may still be asked for.
-    fn has_room(&self, client: ClientAddr, now: Instant, size: usize) -> bool {
+    /// Whether the reply to another call of `client` can be cached without evicting a reply that may still be
+    /// needed.
+    fn can_cache(&self, client: ClientAddr, now: Instant, size: usize) -> bool {
         let most = GROWTH * size;
         self.entries.len() < most
-            || self.finished.held(client) > 0
+            || self.finished.calls_of(client) > 0
             || self.finished.clients() < most
-            || self.has_old(now)
+            || self.oldest_is_expired(now)
     }
 }
 
-/// What to do with a call.
-pub(super) enum Verdict {
-    /// Execute it.
+/// Result of looking up a call.
+pub(super) enum LookupResult {
+    /// A new call, to be executed.
     Execute,
-    /// It was executed, with these results.
+    /// Executed, with these results.
     Replay(View),
-    /// It is being executed for another connection.
+    /// In progress on another connection.
     Wait(oneshot::Receiver<Result<View, Fault>>),
-    /// It is being executed for the same connection.
+    /// In progress on the same connection.
     Drop,
-    /// Its results could not be kept: the client is to send it again later.
+    /// Its results could not be cached: the client is to retransmit it later.
     TryLater,
 }
 
-/// The cache; one per server, shared by all shards and both transports.
-pub(crate) struct ReplyCache {
+/// The duplicate request cache of a server, shared by all shards and both transports.
+pub(crate) struct DuplicateRequestCache {
     parts: [Mutex<Part>; PARTS],
-    /// Entries of each part while they need not be more.
+    /// Entries per part before growth.
     size: usize,
     clock: RuntimeRef,
 }
 
-impl ReplyCache {
-    /// A cache of about `replies` replies.
+impl DuplicateRequestCache {
+    /// Creates a cache for about `replies` replies.
     pub(crate) fn new(replies: usize, clock: RuntimeRef) -> Self {
         let size = replies.div_ceil(PARTS).max(1);
         Self { parts: std::array::from_fn(|_| Part::new(size)), size, clock }
@@ -147,30 +150,32 @@ impl ReplyCache {
         &self.parts[key.checksum as usize % PARTS]
     }
 
-    pub(super) fn look_up(&self, key: &Key, peer: &Peer) -> Verdict {
+    pub(super) fn look_up(&self, key: &Key, peer: &Peer) -> LookupResult {
         let mut part = self.part(key).lock();
         match part.entries.get_mut(key) {
-            Some(Entry::Done(results)) => Verdict::Replay(results.clone()),
-            Some(Entry::InProgress { connection, .. }) if *connection == peer.connection => Verdict::Drop,
+            Some(Entry::Done(results)) => LookupResult::Replay(results.clone()),
+            Some(Entry::InProgress { connection, .. }) if *connection == peer.connection => {
+                LookupResult::Drop
+            }
             Some(Entry::InProgress { waiting, .. }) => {
                 let (tx, rx) = oneshot::channel();
                 waiting.retain(|w| !w.is_canceled());
                 waiting.push(tx);
-                Verdict::Wait(rx)
+                LookupResult::Wait(rx)
             }
             None => {
                 let full = part.entries.len() >= GROWTH * self.size;
-                if full && !part.has_room(key.counted(), self.clock.now(), self.size) {
-                    return Verdict::TryLater;
+                if full && !part.can_cache(key.counted(), self.clock.now(), self.size) {
+                    return LookupResult::TryLater;
                 }
                 let entry = Entry::InProgress { connection: peer.connection, waiting: Vec::new() };
                 part.entries.insert(*key, entry);
-                Verdict::Execute
+                LookupResult::Execute
             }
         }
     }
 
-    /// Ends a call: passes `outcome` to the connections that wait for it, and keeps the results if the call was executed.
+    /// Ends a call: passes `outcome` to waiting connections, and caches the results if the call was executed.
     /// `None`: the call has no outcome.
     pub(super) fn finish(&self, key: &Key, outcome: Option<Result<View, Fault>>) {
         let results = outcome.as_ref().and_then(|outcome| outcome.as_ref().ok());
@@ -181,9 +186,9 @@ impl ReplyCache {
             Some(r) => part.entries.insert(*key, Entry::Done(r.clone())),
             None => part.entries.remove(key),
         };
-        let gone = kept.map(|_| part.keep(*key, now, self.size));
+        let evicted = kept.map(|_| part.insert_finished(*key, now, self.size));
         drop(part);
-        drop(gone); // After the lock: memory returns to its arena.
+        drop(evicted); // Outside the lock, because it returns memory to the arena.
         if let Some(Entry::InProgress { waiting, .. }) = before {
             for w in waiting {
                 // The connection may have ended.
@@ -192,21 +197,21 @@ impl ReplyCache {
         }
     }
 
-    /// How many replies are kept.
+    /// Number of cached replies.
     pub(crate) fn kept(&self) -> usize {
         self.parts.iter().map(|p| p.lock().finished.len()).sum()
     }
 
-    /// Bytes of memory that the kept replies keep from being reused.
+    /// Bytes of memory of the cached replies.
     pub(crate) fn kept_bytes(&self) -> usize {
-        let held = |entry: &Entry| match entry {
+        let calls_of = |entry: &Entry| match entry {
             Entry::Done(results) => results.capacity(),
             Entry::InProgress { .. } => 0,
         };
-        self.parts.iter().map(|p| p.lock().entries.values().map(held).sum::<usize>()).sum()
+        self.parts.iter().map(|p| p.lock().entries.values().map(calls_of).sum::<usize>()).sum()
     }
 
-    /// Entries as they are counted by client, which is to be the same as [`Self::kept`].
+    /// Sum of the counts by client, which equals [`Self::kept`].
     #[cfg(test)]
     pub(super) fn counted(&self) -> usize {
         self.parts.iter().map(|p| p.lock().finished.counted()).sum()

@@ -1,4 +1,4 @@
-//! A program behind the cache, for tests: it does with each call what the NFS program does.
+//! A test program behind the duplicate request cache, with the order of checks of the NFS program.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use millrace_oncrpc::{
 };
 use millrace_xdr::Encoder;
 
-use super::{Begun, ReplyCache};
+use super::{Disposition, DuplicateRequestCache};
 
-/// What a test executes.
+/// The procedures of a test.
 pub(super) trait Procedures: Send + Sync + 'static {
-    /// Whether the caller is admitted; otherwise, what it is answered.
+    /// Admits the caller, or returns the rejection.
     fn admit(&self, call: &CallContext) -> Result<(), Refusal>;
 
     /// Executes the call.
     fn execute(&self, call: &CallContext, reply: Encoder) -> MaybeReady<'static, Result<Encoder, Fault>>;
 }
 
-/// How a call is refused.
+/// The rejection of a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Refusal {
     Rpc(Fault),
@@ -42,7 +42,7 @@ impl Refusal {
 
 struct Cached<P> {
     procedures: P,
-    cache: Arc<ReplyCache>,
+    cache: Arc<DuplicateRequestCache>,
 }
 
 impl<P: Procedures> Program for Cached<P> {
@@ -58,27 +58,27 @@ impl<P: Procedures> Program for Cached<P> {
         if let Err(refusal) = self.procedures.admit(&call) {
             return MaybeReady::Ready(refusal.answer(reply).map(Results::from));
         }
-        match self.cache.begin(&call, reply) {
-            Begun::Execute(entry, reply) => match self.procedures.execute(&call, reply) {
+        match self.cache.look_up_or_start(&call, reply) {
+            Disposition::Execute(entry, reply) => match self.procedures.execute(&call, reply) {
                 MaybeReady::Ready(outcome) => MaybeReady::Ready(entry.finish(outcome)),
                 other => MaybeReady::wait(async move { entry.finish(other.await) }),
             },
-            Begun::Retransmission(outcome) => outcome,
-            Begun::TryLater(reply) => {
+            Disposition::Retransmission(outcome) => outcome,
+            Disposition::TryLater(reply) => {
                 MaybeReady::Ready(Refusal::Nfs(Status::Jukebox).answer(reply).map(Results::from))
             }
         }
     }
 }
 
-/// A server of these procedures, behind its cache.
-pub(super) struct Front {
+/// A server of these procedures with a duplicate request cache.
+pub(super) struct TestServer {
     dispatcher: Dispatcher,
-    pub(super) cache: Arc<ReplyCache>,
+    pub(super) cache: Arc<DuplicateRequestCache>,
 }
 
-impl Front {
-    pub(super) fn new(procedures: impl Procedures, cache: ReplyCache) -> Self {
+impl TestServer {
+    pub(super) fn new(procedures: impl Procedures, cache: DuplicateRequestCache) -> Self {
         let cache = Arc::new(cache);
         let program: Arc<dyn Program> = Arc::new(Cached { procedures, cache: Arc::clone(&cache) });
         Self { dispatcher: Dispatcher::new([program]), cache }

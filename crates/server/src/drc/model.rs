@@ -1,4 +1,4 @@
-//! Clients that keep the rules beside any others, against the rule that nothing is executed twice.
+//! Model test: well-behaved clients beside others, with the invariant that no call is executed twice.
 
 use std::{
     collections::HashMap,
@@ -21,23 +21,23 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use super::{
-    ReplyCache,
-    harness::{Front, Procedures, Refusal},
+    DuplicateRequestCache,
+    harness::{Procedures, Refusal, TestServer},
 };
 
-/// Clients that keep the rules.
+/// Number of well-behaved clients.
 const CLIENTS: usize = 3;
-/// Calls that each of them may wait for.
+/// Maximum number of outstanding calls per client.
 const OUTSTANDING: usize = 6;
-/// Addresses of the others.
+/// Number of addresses of other clients.
 const OTHERS: u32 = 30;
-/// With 16 parts, and each 16 times as large when it has to be: every client has a share of 7 entries in each part.
+/// With 16 parts and growth by a factor of 16, every client has a share of 7 entries in each part.
 const REPLIES: usize = 256;
-/// For so long a client sends a call again.
+/// Time during which a client retransmits a call.
 const PATIENCE: Duration = Duration::from_secs(55);
 
-/// Counts executions. What the call's first argument says becomes of it: 0, it is executed at once; 1, later; 2 and 4, its
-/// caller is not admitted; 3, the file system refuses it.
+/// Counts executions. The first argument of a call selects its treatment: 0: executed immediately; 1:
+/// executed later; 2 and 4: the caller is not admitted; 3: the file system rejects it.
 #[derive(Clone, Default)]
 struct Files(Arc<Mutex<Executed>>);
 
@@ -47,13 +47,13 @@ struct Executed {
     open: HashMap<(IpAddr, u32), oneshot::Sender<()>>,
 }
 
-fn fate(call: &CallContext) -> u32 {
+fn treatment(call: &CallContext) -> u32 {
     call.args().u32().unwrap()
 }
 
 impl Procedures for Files {
     fn admit(&self, call: &CallContext) -> Result<(), Refusal> {
-        match fate(call) {
+        match treatment(call) {
             2 => Err(Refusal::Nfs(Status::Stale)),
             4 => Err(Refusal::Rpc(Fault::Auth(AuthStat::TooWeak))),
             _ => Ok(()),
@@ -61,14 +61,14 @@ impl Procedures for Files {
     }
 
     fn execute(&self, call: &CallContext, mut reply: Encoder) -> MaybeReady<'static, Result<Encoder, Fault>> {
-        if fate(call) == 3 {
+        if treatment(call) == 3 {
             return MaybeReady::Ready(Refusal::Nfs(Status::Access).answer(reply));
         }
         reply.put(&Status::Ok);
         let id = (call.peer.addr.ip(), call.header.xid);
         let mut executed = self.0.lock();
         *executed.times.entry(id).or_default() += 1;
-        if fate(call) == 0 {
+        if treatment(call) == 0 {
             return MaybeReady::Ready(Ok(reply));
         }
         let (tx, rx) = oneshot::channel();
@@ -82,15 +82,15 @@ impl Procedures for Files {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A client makes a new call; executed at once or later.
+    /// A client makes a new call; executed immediately or later.
     Call(usize, bool),
-    /// It sends one again that it waits for, on the same connection or another.
+    /// A client retransmits an outstanding call on the same or another connection.
     Again(usize, usize, bool),
-    /// A call that is executed later is done.
+    /// A call that is executed later completes.
     Done(usize, usize),
-    /// The client has the reply.
+    /// The client receives the reply.
     Acknowledge(usize, usize),
-    /// Others make calls: from which address on, how many addresses, how many calls each, and what becomes of them.
+    /// Other clients make calls: first address, number of addresses, calls per address, and treatment.
     Others(u32, u32, u32, u32),
     Wait(u64),
 }
@@ -108,13 +108,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// A call that its client waits for.
+/// An outstanding call.
 struct Waiting {
     xid: u32,
     later: bool,
-    /// When it was last certain not to be forgotten: when it was sent, or done.
+    /// Time of the last transmission or completion, from which retention is guaranteed.
     since: Duration,
-    /// What the server's connections poll.
+    /// Futures that the server's connections poll.
     answers: Vec<BoxFuture<'static, Option<Message>>>,
     done: bool,
 }
@@ -123,7 +123,7 @@ struct Model {
     time: VirtualTime,
     arena: Arena,
     files: Files,
-    front: Front,
+    front: TestServer,
     waiting: Vec<Vec<Waiting>>,
     next: u32,
     connections: u64,
@@ -136,10 +136,10 @@ fn address(client: usize) -> IpAddr {
 impl Model {
     fn new() -> Self {
         let (time, files) = (VirtualTime::new(1), Files::default());
-        let cache = ReplyCache::new(REPLIES, time.runtime());
+        let cache = DuplicateRequestCache::new(REPLIES, time.runtime());
         Self {
             arena: Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false }),
-            front: Front::new(files.clone(), cache),
+            front: TestServer::new(files.clone(), cache),
             waiting: (0..CLIENTS).map(|_| Vec::new()).collect(),
             time,
             files,
@@ -152,17 +152,17 @@ impl Model {
         Duration::from_nanos(self.time.runtime().now().as_nanos())
     }
 
-    /// Sends a call; gives what its connection has to poll.
+    /// Sends a call; returns the future that its connection polls.
     fn send(
         &self,
         addr: IpAddr,
         connection: u64,
         xid: u32,
-        fate: u32,
+        treatment: u32,
     ) -> MaybeReady<'static, Option<Message>> {
         let mut e = Encoder::new(&self.arena, 64);
         call_header(&mut e, millrace_nfs::v3::PROGRAM, 3, 12, &Credential::None);
-        e.put_u32(fate);
+        e.put_u32(treatment);
         e.put_u32(xid);
         let mut message = e.finish().unwrap();
         assert!(message.set_xid(xid));
@@ -215,13 +215,13 @@ impl Model {
             Step::Acknowledge(client, which) if self.waiting[client].get(which).is_some_and(|w| w.done) => {
                 self.waiting[client].swap_remove(which);
             }
-            Step::Others(first, addresses, calls, fate) => {
+            Step::Others(first, addresses, calls, treatment) => {
                 for n in 0..addresses {
                     let addr = Ipv4Addr::new(11, 0, 0, ((first + n) % OTHERS) as u8).into();
                     for _ in 0..calls {
                         self.next += 1;
-                        // One that would be executed later is given up at once.
-                        drop(self.send(addr, 500, self.next, fate));
+                        // A call that would be executed later is dropped immediately.
+                        drop(self.send(addr, 500, self.next, treatment));
                     }
                 }
             }
@@ -248,7 +248,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_call_of_a_client_that_keeps_the_rules_is_executed_twice(steps in steps()) {
+    fn no_call_of_a_well_behaved_client_is_executed_twice(steps in steps()) {
         let mut model = Model::new();
         for step in steps {
             model.run(step);

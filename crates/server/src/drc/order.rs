@@ -1,7 +1,7 @@
-//! Finished calls in the order of time, of all clients and of each client.
+//! Finished calls by time, for all clients and for each client.
 //!
-//! Every operation takes constant time, and none allocates from the heap while there are no more calls and clients than
-//! there have been: the calls are slots of one vector, linked by their positions in it.
+//! All operations take constant time and allocate no heap memory below the previous maximum of calls and
+//! clients: the calls are slots of one vector, linked by index.
 
 use std::collections::HashMap;
 
@@ -10,13 +10,13 @@ use millrace_runtime::Instant;
 
 use super::cache::Key;
 
-/// The end of a list.
+/// End of a list.
 const NONE: u32 = u32::MAX;
 
 struct Slot {
     key: Key,
     since: Instant,
-    /// The neighbours among the calls of all clients. Of a free slot, `newer` is the next free one.
+    /// The neighbours among the calls of all clients. In a free slot, `newer` is the next free slot.
     older: u32,
     newer: u32,
     /// The next newer call of the same client.
@@ -24,24 +24,24 @@ struct Slot {
 }
 
 /// The calls of one client.
-struct Own {
+struct ClientCalls {
     oldest: u32,
     newest: u32,
     len: usize,
 }
 
-/// Finished calls and when they were finished.
-pub(super) struct Order {
+/// Finished calls with their completion times.
+pub(super) struct FinishedCalls {
     slots: Vec<Slot>,
     free: u32,
     oldest: u32,
     newest: u32,
     len: usize,
-    /// The clients that have calls here.
-    clients: HashMap<ClientAddr, Own>,
+    /// Clients with finished calls.
+    clients: HashMap<ClientAddr, ClientCalls>,
 }
 
-impl Order {
+impl FinishedCalls {
     pub(super) fn with_capacity(calls: usize) -> Self {
         let slots = Vec::with_capacity(calls);
         Self { slots, free: NONE, oldest: NONE, newest: NONE, len: 0, clients: HashMap::new() }
@@ -51,27 +51,27 @@ impl Order {
         self.len
     }
 
-    /// How many clients have calls here.
+    /// Number of clients.
     pub(super) fn clients(&self) -> usize {
         self.clients.len()
     }
 
-    /// How many calls a client has here.
-    pub(super) fn held(&self, client: ClientAddr) -> usize {
-        self.clients.get(&client).map_or(0, |own| own.len)
+    /// Number of calls of a client.
+    pub(super) fn calls_of(&self, client: ClientAddr) -> usize {
+        self.clients.get(&client).map_or(0, |calls| calls.len)
     }
 
     /// A client with more than `share` calls.
     pub(super) fn client_over(&self, share: usize) -> Option<ClientAddr> {
-        self.clients.iter().find(|(_, own)| own.len > share).map(|(client, _)| *client)
+        self.clients.iter().find(|(_, calls)| calls.len > share).map(|(client, _)| *client)
     }
 
-    /// When the oldest call was finished.
+    /// Completion time of the oldest call.
     pub(super) fn oldest_since(&self) -> Option<Instant> {
         self.slot(self.oldest).map(|slot| slot.since)
     }
 
-    /// Adds a call that has finished now.
+    /// Adds a call that completed now.
     pub(super) fn push(&mut self, key: Key, since: Instant) {
         let slot = Slot { key, since, older: self.newest, newer: NONE, next: NONE };
         let at = match self.slots.get_mut(self.free as usize) {
@@ -91,29 +91,30 @@ impl Order {
         }
         self.newest = at;
         self.len += 1;
-        let own = self.clients.entry(key.counted()).or_insert(Own { oldest: at, newest: NONE, len: 0 });
-        if let Some(before) = self.slots.get_mut(own.newest as usize) {
+        let calls =
+            self.clients.entry(key.counted()).or_insert(ClientCalls { oldest: at, newest: NONE, len: 0 });
+        if let Some(before) = self.slots.get_mut(calls.newest as usize) {
             before.next = at;
         }
-        own.newest = at;
-        own.len += 1;
+        calls.newest = at;
+        calls.len += 1;
     }
 
-    /// Takes out the oldest call of all.
+    /// Removes the oldest call.
     pub(super) fn take_oldest(&mut self) -> Option<Key> {
-        // It is the oldest one of its client too.
+        // It is also the oldest call of its client.
         self.take_oldest_of(self.slot(self.oldest)?.key.counted())
     }
 
-    /// Takes out the oldest call of a client.
+    /// Removes the oldest call of a client.
     pub(super) fn take_oldest_of(&mut self, client: ClientAddr) -> Option<Key> {
-        let own = self.clients.get_mut(&client)?;
-        let at = own.oldest;
+        let calls = self.clients.get_mut(&client)?;
+        let at = calls.oldest;
         let slot = self.slots.get_mut(at as usize)?;
         let (key, older, newer) = (slot.key, slot.older, slot.newer);
-        (own.oldest, own.len) = (slot.next, own.len - 1);
+        (calls.oldest, calls.len) = (slot.next, calls.len - 1);
         slot.newer = std::mem::replace(&mut self.free, at);
-        if own.len == 0 {
+        if calls.len == 0 {
             self.clients.remove(&client);
         }
         match self.slots.get_mut(older as usize) {
@@ -132,10 +133,10 @@ impl Order {
         self.slots.get(at as usize)
     }
 
-    /// Calls as they are counted by client, which is to be the same as [`Self::len`].
+    /// Sum of the counts by client, which equals [`Self::len`].
     #[cfg(test)]
     pub(super) fn counted(&self) -> usize {
-        self.clients.values().map(|own| own.len).sum()
+        self.clients.values().map(|calls| calls.len).sum()
     }
 }
 
@@ -171,8 +172,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_is_that_of_one_queue(steps in steps()) {
-            let (mut order, mut queue) = (Order::with_capacity(1), VecDeque::<(Key, Instant)>::new());
+        fn calls_are_ordered_by_time(steps in steps()) {
+            let (mut order, mut queue) = (FinishedCalls::with_capacity(1), VecDeque::<(Key, Instant)>::new());
             let (mut most, mut now) = (0, Instant::default());
             for (n, step) in steps.into_iter().enumerate() {
                 now = now + std::time::Duration::from_secs(1);
@@ -196,14 +197,14 @@ mod tests {
                 prop_assert_eq!(order.len(), queue.len());
                 prop_assert_eq!(order.counted(), queue.len());
                 prop_assert_eq!(order.oldest_since(), queue.front().map(|(_, since)| *since));
-                prop_assert_eq!(order.slots.len(), most, "free slots are used first");
-                let held = |client| queue.iter().filter(|(key, _)| key.counted() == client).count();
-                let held: Vec<_> = (0..CLIENTS).map(|c| key(c, 0).counted()).map(|c| (c, held(c))).collect();
-                for (client, n) in &held {
-                    prop_assert_eq!(order.held(*client), *n);
+                prop_assert_eq!(order.slots.len(), most, "free slots are reused");
+                let calls_of = |client| queue.iter().filter(|(key, _)| key.counted() == client).count();
+                let calls_of: Vec<_> = (0..CLIENTS).map(|c| key(c, 0).counted()).map(|c| (c, calls_of(c))).collect();
+                for (client, n) in &calls_of {
+                    prop_assert_eq!(order.calls_of(*client), *n);
                 }
-                prop_assert_eq!(order.clients(), held.iter().filter(|(_, n)| *n > 0).count());
-                let share = held.iter().map(|(_, n)| *n).max().unwrap_or(0);
+                prop_assert_eq!(order.clients(), calls_of.iter().filter(|(_, n)| *n > 0).count());
+                let share = calls_of.iter().map(|(_, n)| *n).max().unwrap_or(0);
                 prop_assert_eq!(order.client_over(share), None);
                 prop_assert_eq!(order.client_over(share.saturating_sub(1)).is_some(), share > 0);
             }

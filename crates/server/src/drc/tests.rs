@@ -13,11 +13,11 @@ use millrace_xdr::{Decoder, Views};
 use parking_lot::Mutex;
 
 use super::{
-    harness::{Front, Procedures, Refusal},
+    harness::{Procedures, Refusal, TestServer},
     *,
 };
 
-/// Answers each call with its number of execution, when it is told to.
+/// Answers each call with its execution number, when the test permits it.
 #[derive(Clone, Default)]
 struct Counted(Arc<Counting>);
 
@@ -26,9 +26,9 @@ struct Counting {
     executed: AtomicU64,
     waiting: Mutex<Vec<oneshot::Sender<()>>>,
     at_once: bool,
-    /// Whether callers are refused by the export.
+    /// The rejection of callers by the export, if any.
     excludes: Mutex<Option<Refusal>>,
-    /// What the procedure answers in place of success.
+    /// The failure of the procedure, if any.
     fails: Mutex<Option<Refusal>>,
 }
 
@@ -82,21 +82,21 @@ fn poll<F: Future>(f: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     f.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn front(at_once: bool, replies: usize) -> (Arc<Counting>, Front) {
-    front_in(&VirtualTime::new(1), at_once, replies)
+fn test_server(at_once: bool, replies: usize) -> (Arc<Counting>, TestServer) {
+    test_server_in(&VirtualTime::new(1), at_once, replies)
 }
 
-fn front_in(time: &VirtualTime, at_once: bool, replies: usize) -> (Arc<Counting>, Front) {
+fn test_server_in(time: &VirtualTime, at_once: bool, replies: usize) -> (Arc<Counting>, TestServer) {
     let counting = Arc::new(Counting { at_once, ..Counting::default() });
-    let cache = ReplyCache::new(replies, time.runtime());
-    (Arc::clone(&counting), Front::new(Counted(counting), cache))
+    let cache = DuplicateRequestCache::new(replies, time.runtime());
+    (Arc::clone(&counting), TestServer::new(Counted(counting), cache))
 }
 
 fn from(addr: impl Into<std::net::IpAddr>) -> Peer {
     Peer { addr: (addr.into(), 1).into(), ..peer(1) }
 }
 
-fn now(s: &Front, peer: &Peer, m: Message, a: &Arena) -> Option<u64> {
+fn call_ready(s: &TestServer, peer: &Peer, m: Message, a: &Arena) -> Option<u64> {
     match s.call(peer, m, a) {
         MaybeReady::Ready(reply) => number(reply),
         _ => panic!("the call waits"),
@@ -104,84 +104,84 @@ fn now(s: &Front, peer: &Peer, m: Message, a: &Arena) -> Option<u64> {
 }
 
 #[test]
-fn only_what_makes_two_calls_the_same_call_counts() {
-    let (a, (_, s)) = (arena(), front(true, 100));
-    assert_eq!(now(&s, &peer(1), call(&a, 1, 12, 5), &a), Some(1));
-    assert_eq!(now(&s, &peer(1), call(&a, 1, 12, 5), &a), Some(1), "same connection");
-    assert_eq!(now(&s, &peer(2), call(&a, 1, 12, 5), &a), Some(1), "another port");
-    assert_eq!(now(&s, &peer(1), call(&a, 2, 12, 5), &a), Some(2), "another XID");
-    assert_eq!(now(&s, &peer(1), call(&a, 1, 13, 5), &a), Some(3), "another procedure");
-    assert_eq!(now(&s, &peer(1), call(&a, 1, 12, 6), &a), Some(4), "other arguments");
+fn calls_are_identified_by_client_xid_procedure_and_checksum() {
+    let (a, (_, s)) = (arena(), test_server(true, 100));
+    assert_eq!(call_ready(&s, &peer(1), call(&a, 1, 12, 5), &a), Some(1));
+    assert_eq!(call_ready(&s, &peer(1), call(&a, 1, 12, 5), &a), Some(1), "same connection");
+    assert_eq!(call_ready(&s, &peer(2), call(&a, 1, 12, 5), &a), Some(1), "another port");
+    assert_eq!(call_ready(&s, &peer(1), call(&a, 2, 12, 5), &a), Some(2), "another XID");
+    assert_eq!(call_ready(&s, &peer(1), call(&a, 1, 13, 5), &a), Some(3), "another procedure");
+    assert_eq!(call_ready(&s, &peer(1), call(&a, 1, 12, 6), &a), Some(4), "other arguments");
     let elsewhere = Peer { addr: ([127, 0, 0, 2], 1).into(), ..peer(1) };
-    assert_eq!(now(&s, &elsewhere, call(&a, 1, 12, 5), &a), Some(5), "another client");
+    assert_eq!(call_ready(&s, &elsewhere, call(&a, 1, 12, 5), &a), Some(5), "another client");
 }
 
 #[test]
 fn a_duplicate_of_a_call_in_progress_waits_or_is_dropped() {
-    let (a, (service, s)) = (arena(), front(false, 100));
+    let (a, (service, s)) = (arena(), test_server(false, 100));
     let mut first = pin!(s.call(&peer(1), call(&a, 1, 8, 0), &a));
     assert!(poll(first.as_mut()).is_pending());
-    assert_eq!(now(&s, &peer(1), call(&a, 1, 8, 0), &a), None, "the same connection has one answer coming");
+    assert_eq!(call_ready(&s, &peer(1), call(&a, 1, 8, 0), &a), None, "the connection gets one reply");
     let mut second = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a));
     assert!(poll(second.as_mut()).is_pending());
     service.waiting.lock().drain(..).for_each(|tx| tx.send(()).unwrap());
     assert!(matches!(poll(first.as_mut()), Poll::Ready(m) if number(m.clone()) == Some(1)));
     assert!(matches!(poll(second.as_mut()), Poll::Ready(m) if number(m.clone()) == Some(1)));
-    assert_eq!(now(&s, &peer(3), call(&a, 1, 8, 0), &a), Some(1));
+    assert_eq!(call_ready(&s, &peer(3), call(&a, 1, 8, 0), &a), Some(1));
     assert_eq!(service.executed.load(Ordering::Relaxed), 1);
 }
 
 #[test]
-fn a_call_that_is_never_answered_can_be_sent_again() {
-    let (a, (service, s)) = (arena(), front(false, 100));
+fn an_unanswered_call_can_be_retransmitted() {
+    let (a, (service, s)) = (arena(), test_server(false, 100));
     let first = s.call(&peer(1), call(&a, 1, 8, 0), &a);
     let mut waiting = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a));
     assert!(poll(waiting.as_mut()).is_pending());
     drop(first);
-    assert!(matches!(poll(waiting.as_mut()), Poll::Ready(None)), "its client sends again");
+    assert!(matches!(poll(waiting.as_mut()), Poll::Ready(None)), "its client retransmits");
     let mut again = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a));
     assert!(poll(again.as_mut()).is_pending());
     assert_eq!(service.executed.load(Ordering::Relaxed), 2);
 }
 
 #[test]
-fn the_oldest_replies_give_way_and_their_memory_returns() {
-    let (a, (_, s)) = (arena(), front(true, 64));
+fn the_oldest_replies_are_evicted_and_freed() {
+    let (a, (_, s)) = (arena(), test_server(true, 64));
     for xid in 0..10_000 {
-        now(&s, &peer(1), call(&a, xid, 9, xid), &a);
+        call_ready(&s, &peer(1), call(&a, xid, 9, xid), &a);
     }
     assert!(s.cache.kept() <= 64);
     assert!(a.stats().in_use <= 64 * 512, "{:?}", a.stats());
     assert_eq!(s.cache.kept_bytes(), a.stats().in_use);
-    assert_eq!(now(&s, &peer(1), call(&a, 9_999, 9, 9_999), &a), Some(10_000));
-    assert_eq!(now(&s, &peer(1), call(&a, 0, 9, 0), &a), Some(10_001));
+    assert_eq!(call_ready(&s, &peer(1), call(&a, 9_999, 9, 9_999), &a), Some(10_000));
+    assert_eq!(call_ready(&s, &peer(1), call(&a, 0, 9, 0), &a), Some(10_001));
 }
 
 #[test]
-fn a_client_that_changes_much_does_not_push_out_the_replies_of_others() {
-    let (a, (_, s)) = (arena(), front(true, 64));
+fn a_busy_client_does_not_evict_the_replies_of_others() {
+    let (a, (_, s)) = (arena(), test_server(true, 64));
     let quiet = Peer { addr: ([127, 0, 0, 2], 1).into(), ..peer(1) };
-    let first = now(&s, &quiet, call(&a, 1, 12, 5), &a);
+    let first = call_ready(&s, &quiet, call(&a, 1, 12, 5), &a);
     for xid in 0..10_000 {
-        now(&s, &peer(1), call(&a, xid, 9, xid), &a);
+        call_ready(&s, &peer(1), call(&a, xid, 9, xid), &a);
     }
-    assert_eq!(now(&s, &quiet, call(&a, 1, 12, 5), &a), first, "executed again");
-    assert_eq!(now(&s, &peer(1), call(&a, 9_999, 9, 9_999), &a), Some(10_001));
-    // The books are right with more clients than places, too.
+    assert_eq!(call_ready(&s, &quiet, call(&a, 1, 12, 5), &a), first, "executed again");
+    assert_eq!(call_ready(&s, &peer(1), call(&a, 9_999, 9, 9_999), &a), Some(10_001));
+    // The counts are consistent with more clients than entries.
     for n in 0..20_000_u32 {
         let addr = (std::net::Ipv4Addr::from_bits(0x0a00_0000 + n % 50), 1).into();
-        now(&s, &Peer { addr, ..peer(1) }, call(&a, n, 9, n), &a);
+        call_ready(&s, &Peer { addr, ..peer(1) }, call(&a, n, 9, n), &a);
     }
     assert!(s.cache.kept() <= 16 * 64);
     let newcomer = Peer { addr: ([10, 0, 1, 0], 1).into(), ..peer(1) };
-    let first = now(&s, &newcomer, call(&a, 1, 9, 1), &a);
-    assert_eq!(now(&s, &newcomer, call(&a, 1, 9, 1), &a), first, "its only reply gave way to itself");
+    let first = call_ready(&s, &newcomer, call(&a, 1, 9, 1), &a);
+    assert_eq!(call_ready(&s, &newcomer, call(&a, 1, 9, 1), &a), first, "its only reply was evicted");
     assert_eq!(s.cache.counted(), s.cache.kept());
 }
 
 #[test]
-fn nothing_is_kept_of_calls_that_were_not_executed() {
-    let (a, (service, s)) = (arena(), front(true, 64));
+fn results_of_calls_without_effect_are_not_cached() {
+    let (a, (service, s)) = (arena(), test_server(true, 64));
     let refusals = [
         Refusal::Rpc(Fault::Auth(millrace_oncrpc::AuthStat::TooWeak)),
         Refusal::Rpc(Fault::GarbageArgs),
@@ -194,32 +194,32 @@ fn nothing_is_kept_of_calls_that_were_not_executed() {
     ];
     for (n, refusal) in refusals.into_iter().enumerate() {
         *service.fails.lock() = Some(refusal);
-        now(&s, &peer(1), call(&a, n as u32, 12, 0), &a);
+        call_ready(&s, &peer(1), call(&a, n as u32, 12, 0), &a);
         assert_eq!(s.cache.kept(), 0, "{refusal:?}");
     }
-    // A failure that the state of the file system decides is an outcome: the state may be another one later.
+    // A failure that depends on the state of the file system is an outcome, because the state may change.
     *service.fails.lock() = Some(Refusal::Nfs(Status::NoEnt));
-    now(&s, &peer(1), call(&a, 1000, 12, 0), &a);
+    call_ready(&s, &peer(1), call(&a, 1000, 12, 0), &a);
     assert_eq!(s.cache.kept(), 1);
     assert_eq!(a.stats().in_use, s.cache.kept_bytes());
 }
 
 #[test]
-fn a_caller_that_is_not_admitted_gets_no_kept_results() {
-    let (a, (service, s)) = (arena(), front(true, 64));
-    let first = now(&s, &peer(1), call(&a, 1, 12, 0), &a);
+fn a_rejected_caller_gets_no_cached_results() {
+    let (a, (service, s)) = (arena(), test_server(true, 64));
+    let first = call_ready(&s, &peer(1), call(&a, 1, 12, 0), &a);
     *service.excludes.lock() = Some(Refusal::Rpc(Fault::Auth(millrace_oncrpc::AuthStat::TooWeak)));
     let refused = s.call(&peer(1), call(&a, 1, 12, 0), &a);
     let MaybeReady::Ready(Some(refused)) = refused else { panic!("no answer") };
     let header = Decoder::new(&refused).get::<ReplyHeader>().unwrap();
     assert_eq!(header.status, ReplyStatus::Auth(millrace_oncrpc::AuthStat::TooWeak));
     *service.excludes.lock() = None;
-    assert_eq!(now(&s, &peer(1), call(&a, 1, 12, 0), &a), first, "executed again");
+    assert_eq!(call_ready(&s, &peer(1), call(&a, 1, 12, 0), &a), first, "executed again");
 }
 
 #[test]
-fn a_replay_is_the_first_reply_byte_by_byte() {
-    let (a, (_, s)) = (arena(), front(true, 64));
+fn a_replay_equals_the_first_reply() {
+    let (a, (_, s)) = (arena(), test_server(true, 64));
     let reply = || match s.call(&peer(1), call(&a, 7, 12, 0), &a) {
         MaybeReady::Ready(Some(reply)) => reply.head.to_vec(),
         _ => panic!("no answer"),
@@ -228,66 +228,70 @@ fn a_replay_is_the_first_reply_byte_by_byte() {
 }
 
 #[test]
-fn thousands_of_callers_that_are_refused_push_out_nothing() {
-    let (a, (service, s)) = (arena(), front(true, 4096));
+fn rejected_callers_evict_nothing() {
+    let (a, (service, s)) = (arena(), test_server(true, 4096));
     let victim = from([10, 0, 0, 1]);
-    let first = now(&s, &victim, call(&a, 1, 12, 0), &a);
+    let first = call_ready(&s, &victim, call(&a, 1, 12, 0), &a);
     *service.excludes.lock() = Some(Refusal::Nfs(Status::Stale));
     for n in 0..20_000_u32 {
-        now(&s, &from(std::net::Ipv4Addr::from_bits(0x0b00_0000 + n)), call(&a, n, 12, n), &a);
+        call_ready(&s, &from(std::net::Ipv4Addr::from_bits(0x0b00_0000 + n)), call(&a, n, 12, n), &a);
     }
     *service.excludes.lock() = None;
-    assert_eq!(now(&s, &victim, call(&a, 1, 12, 0), &a), first, "executed again");
+    assert_eq!(call_ready(&s, &victim, call(&a, 1, 12, 0), &a), first, "executed again");
 }
 
 #[test]
-fn for_a_minute_many_callers_with_a_few_changes_each_push_out_nothing_and_then_the_cache_is_small_again() {
+fn the_cache_grows_for_a_minute_and_then_shrinks() {
     let time = VirtualTime::new(1);
-    let (a, (_, s)) = (arena(), front_in(&time, true, 256));
+    let (a, (_, s)) = (arena(), test_server_in(&time, true, 256));
     let victim = from([10, 0, 0, 1]);
-    let mine: Vec<_> = (0..8).map(|xid| now(&s, &victim, call(&a, xid, 12, xid), &a)).collect();
+    let mine: Vec<_> = (0..8).map(|xid| call_ready(&s, &victim, call(&a, xid, 12, xid), &a)).collect();
     for n in 0..3000_u32 {
         let other = from(std::net::Ipv4Addr::from_bits(0x0b00_0000 + n % 1500));
-        now(&s, &other, call(&a, n, 12, n), &a);
+        call_ready(&s, &other, call(&a, n, 12, n), &a);
     }
     assert!((2900..=16 * 256).contains(&s.cache.kept()), "{}", s.cache.kept());
     for (xid, first) in mine.iter().enumerate() {
-        assert_eq!(now(&s, &victim, call(&a, xid as u32, 12, xid as u32), &a), *first, "executed again");
+        assert_eq!(
+            call_ready(&s, &victim, call(&a, xid as u32, 12, xid as u32), &a),
+            *first,
+            "executed again"
+        );
     }
     time.block_on(time.runtime().sleep(std::time::Duration::from_secs(61))).unwrap();
     for n in 0..1000_u32 {
-        now(&s, &from([12, 0, 0, 1]), call(&a, n, 12, n), &a);
+        call_ready(&s, &from([12, 0, 0, 1]), call(&a, n, 12, n), &a);
     }
     assert!(s.cache.kept() <= 256 + 16, "{}", s.cache.kept());
     assert_eq!(s.cache.counted(), s.cache.kept());
 }
 
 #[test]
-fn an_ipv6_host_with_all_addresses_of_its_prefix_has_the_share_of_one_client() {
-    let (a, (_, s)) = (arena(), front(true, 64));
+fn an_ipv6_prefix_has_the_share_of_one_client() {
+    let (a, (_, s)) = (arena(), test_server(true, 64));
     let quiet = from([10, 0, 0, 1]);
-    let first = now(&s, &quiet, call(&a, 1, 12, 0), &a);
+    let first = call_ready(&s, &quiet, call(&a, 1, 12, 0), &a);
     for n in 0..20_000_u32 {
         let addr = std::net::Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(n));
-        now(&s, &from(addr), call(&a, n, 12, n), &a);
+        call_ready(&s, &from(addr), call(&a, n, 12, n), &a);
     }
     assert!(s.cache.kept() <= 64 + 1, "{}", s.cache.kept());
-    assert_eq!(now(&s, &quiet, call(&a, 1, 12, 0), &a), first, "executed again");
-    // Two addresses of a prefix are not the same caller.
+    assert_eq!(call_ready(&s, &quiet, call(&a, 1, 12, 0), &a), first, "executed again");
+    // Two addresses of a prefix are different callers.
     let addr = |n: u128| std::net::Ipv6Addr::from_bits(0x2001_0db8 << 96 | n);
-    let one = now(&s, &from(addr(1)), call(&a, 99, 12, 7), &a);
-    assert_ne!(now(&s, &from(addr(2)), call(&a, 99, 12, 7), &a), one);
+    let one = call_ready(&s, &from(addr(1)), call(&a, 99, 12, 7), &a);
+    assert_ne!(call_ready(&s, &from(addr(2)), call(&a, 99, 12, 7), &a), one);
 }
 
 #[test]
-fn a_new_client_is_told_to_try_later_where_its_reply_could_not_be_kept() {
+fn a_new_client_must_retry_if_its_reply_cannot_be_cached() {
     let time = VirtualTime::new(1);
-    let (a, (service, s)) = (arena(), front_in(&time, true, 16));
+    let (a, (service, s)) = (arena(), test_server_in(&time, true, 16));
     let at = |n: u32| from(std::net::Ipv4Addr::from_bits(0x0b00_0000 + n));
     for n in 0..2000 {
         s.call(&at(n), call(&a, n, 12, n), &a);
     }
-    assert_eq!(s.cache.kept(), 16 * 16, "each client has one, and each part as many as it may");
+    assert_eq!(s.cache.kept(), 16 * 16, "each client has one entry, and each part is full");
     let executed = service.executed.load(Ordering::Relaxed);
     let MaybeReady::Ready(Some(reply)) = s.call(&at(5000), call(&a, 5, 12, 5), &a) else {
         panic!("no answer")
@@ -297,12 +301,12 @@ fn a_new_client_is_told_to_try_later_where_its_reply_could_not_be_kept() {
     assert_eq!(d.u32(), Ok(Status::Jukebox as u32));
     assert_eq!(service.executed.load(Ordering::Relaxed), executed);
     time.block_on(time.runtime().sleep(std::time::Duration::from_secs(61))).unwrap();
-    assert_eq!(now(&s, &at(5000), call(&a, 5, 12, 5), &a), Some(executed + 1));
+    assert_eq!(call_ready(&s, &at(5000), call(&a, 5, 12, 5), &a), Some(executed + 1));
 }
 
 #[test]
-fn data_counts_whether_it_came_in_a_chunk_or_not() {
-    let (a, (_, s)) = (arena(), front(true, 64));
+fn data_is_part_of_the_checksum_with_and_without_chunks() {
+    let (a, (_, s)) = (arena(), test_server(true, 64));
     let write = |in_chunk: bool, data: &[u8]| {
         let mut e = Encoder::new(&a, 2048);
         call_header(&mut e, millrace_nfs::v3::PROGRAM, 3, 7, &Credential::None);
@@ -318,10 +322,10 @@ fn data_counts_whether_it_came_in_a_chunk_or_not() {
     };
     for len in [1, 3, 100, 1000] {
         let (one, other) = (vec![1; len], vec![2; len]);
-        let first = now(&s, &peer(1), write(true, &one), &a);
-        assert_eq!(now(&s, &peer(1), write(false, &one), &a), first, "{len} bytes");
-        let second = now(&s, &peer(1), write(true, &other), &a);
+        let first = call_ready(&s, &peer(1), write(true, &one), &a);
+        assert_eq!(call_ready(&s, &peer(1), write(false, &one), &a), first, "{len} bytes");
+        let second = call_ready(&s, &peer(1), write(true, &other), &a);
         assert_ne!(second, first, "{len} other bytes");
-        assert_eq!(now(&s, &peer(1), write(false, &other), &a), second);
+        assert_eq!(call_ready(&s, &peer(1), write(false, &other), &a), second);
     }
 }

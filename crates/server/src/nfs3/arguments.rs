@@ -1,4 +1,4 @@
-//! What the arguments of each procedure refer to, and what its result carries on failure.
+//! The files that the arguments of each procedure refer to, and the failure result of each procedure.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use millrace_nfs::v3::{
 };
 use millrace_xdr::{Decode, Encode};
 
-use super::target::{Refused, Resolver, Target};
+use super::target::{Rejection, Resolver, Target};
 use crate::export::Export;
 
 /// The arguments of a procedure.
 pub(super) trait Arguments<'a>: Decode<'a> {
-    /// What the result carries behind a failing status. Its default has no attributes.
+    /// The result that follows a failing status. Its default has no attributes.
     type Failure: Encode + Default;
-    /// The files that the arguments name.
+    /// The files that the arguments refer to.
     type Object: Object;
 
     /// Resolves the file handles.
-    fn resolve(&self, resolver: &Resolver<'_>) -> Result<Self::Object, Refused>;
+    fn resolve(&self, resolver: &Resolver<'_>) -> Result<Self::Object, Rejection>;
 }
 
-/// The files that a call is about.
+/// The files that a call refers to.
 pub(super) trait Object {
     /// The export to which the call is accounted.
     fn into_export(self) -> Arc<Export>;
@@ -50,7 +50,7 @@ macro_rules! one_object {
             type Failure = $failure;
             type Object = Target;
 
-            fn resolve(&self, resolver: &Resolver<'_>) -> Result<Target, Refused> {
+            fn resolve(&self, resolver: &Resolver<'_>) -> Result<Target, Rejection> {
                 resolver.target(&self.$($field).+)
             }
         }
@@ -85,7 +85,7 @@ macro_rules! two_objects {
             type Failure = $failure;
             type Object = (Target, Target);
 
-            fn resolve(&self, resolver: &Resolver<'_>) -> Result<(Target, Target), Refused> {
+            fn resolve(&self, resolver: &Resolver<'_>) -> Result<(Target, Target), Rejection> {
                 resolver.targets(&self.$($first).+, &self.$($second).+)
             }
         }

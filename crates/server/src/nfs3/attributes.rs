@@ -6,8 +6,8 @@ use millrace_xdr::Encoder;
 
 use super::{Env, convert, done, execute::Executed, target::Target};
 
-/// Rights that a read-only export never gives.
-const CHANGING: u32 = Access::MODIFY | Access::EXTEND | Access::DELETE;
+/// Rights that a read-only export never grants.
+const WRITE_RIGHTS: u32 = Access::MODIFY | Access::EXTEND | Access::DELETE;
 const ALL: u32 = millrace_nfs::v3::access::ALL;
 
 pub(super) async fn getattr(env: &Env, t: &Target, _: GetattrArgs, reply: Encoder) -> Executed {
@@ -32,7 +32,7 @@ async fn set(t: &Target, args: &SetattrArgs) -> Result<millrace_vfs::Wcc, FsErro
 }
 
 pub(super) async fn access(env: &Env, t: &Target, args: AccessArgs, reply: Encoder) -> Executed {
-    let wanted = args.access & if t.export.read_only() { ALL & !CHANGING } else { ALL };
+    let wanted = args.access & if t.export.read_only() { ALL & !WRITE_RIGHTS } else { ALL };
     match t.fs().access(&t.caller, &t.file, Access(wanted)).await {
         Ok((granted, a)) => {
             let attributes = Some(convert::fattr(&a));

@@ -1,4 +1,4 @@
-//! Between the values of the protocol and those of file systems.
+//! Conversion between values of the protocol and of file systems.
 
 use millrace_nfs::v3::{
     CreateHow, Fattr, FileType, NfsTime, Sattr, SetTime, SpecData, StableHow, Status, WccAttr, WccData,
@@ -9,7 +9,7 @@ use millrace_vfs::{Attr, FileKind, FsError, SetAttr, Stability, Time, Wcc};
 const MODE_BITS: u32 = 0o7777;
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
-/// An error as the protocol numbers it.
+/// Converts an error to its status.
 pub(super) fn status(e: FsError) -> Status {
     match e {
         FsError::Perm => Status::Perm,
@@ -42,7 +42,7 @@ pub(super) fn status(e: FsError) -> Status {
     }
 }
 
-/// A time; what lies outside 1970 to 2106 becomes the nearest that the protocol can say.
+/// Converts a time; times outside 1970 to 2106 become the nearest representable time.
 pub(super) fn nfs_time(t: Time) -> NfsTime {
     match u32::try_from(t.seconds) {
         Ok(seconds) => NfsTime { seconds, nanoseconds: t.nanos },
@@ -51,7 +51,7 @@ pub(super) fn nfs_time(t: Time) -> NfsTime {
     }
 }
 
-/// A client's time, if its nanoseconds are less than a second.
+/// Converts a client's time; its nanoseconds must be less than a second.
 pub(super) fn time(t: NfsTime) -> Result<Time, FsError> {
     if t.nanoseconds >= NANOS_PER_SECOND {
         return Err(FsError::Inval);
@@ -108,7 +108,7 @@ fn set_time(t: SetTime) -> Result<millrace_vfs::SetTime, FsError> {
     })
 }
 
-/// Attributes to set, if their times make sense.
+/// Converts attributes to set; their times must be valid.
 pub(super) fn set_attr(s: &Sattr) -> Result<SetAttr, FsError> {
     Ok(SetAttr {
         mode: s.mode.map(|m| m & MODE_BITS),

@@ -1,8 +1,8 @@
 //! READ, WRITE, COMMIT, READLINK.
 //!
-//! READ's data goes from the file system into the reply as the views that it gave; WRITE's goes from the message into
-//! the file system as the views that the transport placed. Nothing is copied here, and nothing is allocated when the
-//! file system answers at once.
+//! The data of READ is passed from the file system to the reply as views, and that of WRITE from the message
+//! to the file system as the views in which the transport placed it, without copies. Nothing is allocated if
+//! the file system answers immediately.
 
 use std::sync::Arc;
 
@@ -15,15 +15,19 @@ use millrace_xdr::Encoder;
 
 use super::{
     Env, convert, done,
-    execute::{Answered, Executed},
+    execute::{Executed, ProcedureOutcome},
     target::Target,
 };
-use crate::drc::Begun;
+use crate::drc::Disposition;
 
-/// File offsets are below this (the largest `off_t` plus one).
+/// Upper limit of file offsets (the largest `off_t` plus one).
 const OFFSET_LIMIT: u64 = 1 << 63;
 
-pub(super) fn read(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeReady<'static, Answered> {
+pub(super) fn read(
+    env: &Arc<Env>,
+    call: CallContext,
+    reply: Encoder,
+) -> MaybeReady<'static, ProcedureOutcome> {
     let args: ReadArgs = match call.arguments() {
         Ok(args) => args,
         Err(fault) => return MaybeReady::Ready(fault.into()),
@@ -45,15 +49,15 @@ pub(super) fn read(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeRe
         Op::Ready(Ok(r)) => {
             stages.end(Stage::FileSystem);
             let reply = read_done(env, &t, reply, r);
-            MaybeReady::Ready(Answered::new(Ok(reply.into()), t))
+            MaybeReady::Ready(ProcedureOutcome::new(Ok(reply.into()), t))
         }
         other => {
             let env = Arc::clone(env);
             MaybeReady::wait(async move {
                 let r = other.await;
                 stages.end(Stage::FileSystem);
-                let outcome = read_slowly(&env, &t, r, reply).await;
-                Answered::new(outcome.map(Results::from), t)
+                let outcome = finish_read(&env, &t, r, reply).await;
+                ProcedureOutcome::new(outcome.map(Results::from), t)
             })
         }
     }
@@ -68,14 +72,18 @@ fn read_done(env: &Env, t: &Target, mut reply: Encoder, r: Read) -> Encoder {
     reply
 }
 
-async fn read_slowly(env: &Env, t: &Target, r: FsResult<Read>, reply: Encoder) -> Executed {
+async fn finish_read(env: &Env, t: &Target, r: FsResult<Read>, reply: Encoder) -> Executed {
     match r {
         Ok(r) => Ok(read_done(env, t, reply, r)),
         Err(e) => env.failed(reply, convert::status(e), &t.attr().await),
     }
 }
 
-pub(super) fn write(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeReady<'static, Answered> {
+pub(super) fn write(
+    env: &Arc<Env>,
+    call: CallContext,
+    reply: Encoder,
+) -> MaybeReady<'static, ProcedureOutcome> {
     let args: WriteArgs = match call.arguments() {
         Ok(args) => args,
         Err(fault) => return MaybeReady::Ready(fault.into()),
@@ -84,20 +92,20 @@ pub(super) fn write(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeR
         Ok(t) => t,
         Err(refused) => return MaybeReady::Ready(env.refuse(&args, refused, reply)),
     };
-    let (entry, reply) = match env.replies.begin(&call, reply) {
-        Begun::Execute(entry, reply) => (entry, reply),
-        Begun::Retransmission(outcome) => return env.retransmission(outcome),
-        Begun::TryLater(reply) => return MaybeReady::Ready(env.try_later(&args, reply)),
+    let (entry, reply) = match env.drc.look_up_or_start(&call, reply) {
+        Disposition::Execute(entry, reply) => (entry, reply),
+        Disposition::Retransmission(outcome) => return env.retransmission(outcome),
+        Disposition::TryLater(reply) => return MaybeReady::Ready(env.try_later(&args, reply)),
     };
     let stages = call.stages.clone();
-    // The message's references to the data go, so that the file system can be its only owner.
+    // Drops the message's references to the data, so that the file system can be its only owner.
     drop(call);
     let WriteArgs { offset, count, stable, mut data, .. } = args;
     data.truncate(env.wtmax as usize);
     stages.set_class(CallClass::Write);
     stages.end(Stage::Decode);
-    // From before the write: data that is lost before the reply is built must not seem to be of the instance that
-    // comes after the loss.
+    // Read before the write: if data is lost before the reply is built, the reply must not contain the
+    // verifier of the instance after the loss.
     let verifier = t.fs().write_verifier();
     let op = match check_write(&t, offset, count, &data, env.wtmax) {
         Ok(()) => t.fs().write(&t.caller, &t.file, offset, data, convert::stability(stable)),
@@ -107,7 +115,7 @@ pub(super) fn write(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeR
         Op::Ready(Ok(w)) => {
             stages.end(Stage::FileSystem);
             let outcome = write_done(env, &t, reply, &w, verifier);
-            MaybeReady::Ready(Answered::new(entry.finish(outcome), t))
+            MaybeReady::Ready(ProcedureOutcome::new(entry.finish(outcome), t))
         }
         other => {
             let env = Arc::clone(env);
@@ -118,13 +126,14 @@ pub(super) fn write(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeR
                     Ok(w) => write_done(&env, &t, reply, &w, verifier),
                     Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
                 };
-                Answered::new(entry.finish(outcome), t)
+                ProcedureOutcome::new(entry.finish(outcome), t)
             })
         }
     }
 }
 
-/// Whether a WRITE makes sense. `data` was cut to `wtmax`: what is longer is a short write (RFC 1813 section 3.3.7).
+/// Checks the arguments of a WRITE. `data` is truncated to `wtmax`; longer data becomes a short write (RFC
+/// 1813 section 3.3.7).
 fn check_write(t: &Target, offset: u64, count: u32, data: &Views, wtmax: u32) -> FsResult<()> {
     t.writable()?;
     if count.min(wtmax) as usize != data.len() {
@@ -151,7 +160,7 @@ pub(super) async fn commit(env: &Env, t: &Target, args: CommitArgs, reply: Encod
         Err(e) => Err(e),
     };
     match committed {
-        // From after the commit: a loss before it has changed the verifier.
+        // Read after the commit: an earlier loss has changed the verifier.
         Ok(wcc) => done(reply, &CommitOk { file: convert::wcc(&wcc), verifier: t.fs().write_verifier() }),
         Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
     }
@@ -170,7 +179,8 @@ pub(super) async fn readlink(env: &Env, t: &Target, _: ReadlinkArgs, mut reply: 
     }
 }
 
-/// A link's text where a transport can send it from. It comes out of an inode: no payload that a copy is counted for.
+/// Copies a link's text to memory of the arena, from which transports can send it. The copy is not counted,
+/// because the text is metadata of an inode.
 fn text_view(arena: &Arena, text: &[u8]) -> FsResult<Views> {
     let mut b = arena.alloc(text.len()).map_err(|_| FsError::Jukebox)?;
     b.copy_from_slice(text);

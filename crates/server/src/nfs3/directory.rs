@@ -9,8 +9,8 @@ use millrace_xdr::Encoder;
 
 use super::{Env, convert, execute::Executed, target::Target};
 
-/// The largest page that is made, whatever a client asks for: what FSINFO says is preferred. A page of 1 MiB would hold the
-/// shard for several milliseconds.
+/// Maximum bytes of a page, independent of the client's request: the preferred size of FSINFO. A page of 1
+/// MiB would block the shard for several milliseconds.
 pub(super) const MAX_PAGE: u32 = 128 << 10;
 
 pub(super) async fn readdir(env: &Env, dir: &Target, args: ReaddirArgs, mut reply: Encoder) -> Executed {
@@ -26,7 +26,7 @@ pub(super) async fn readdir(env: &Env, dir: &Target, args: ReaddirArgs, mut repl
             let mut list = ReaddirEncoder::begin(&mut reply, &attr, page.verifier, count);
             let _ = page.entries.iter().all(|e| list.push(e.fileid, &e.name, e.cookie));
             let done = list.finish(page.eof);
-            ended(env, reply, header, done.is_ok(), &attr)
+            finish(env, reply, header, done.is_ok(), &attr)
         }
         Err(e) => env.failed(reply, convert::status(e), &dir.attr().await),
     }
@@ -43,23 +43,24 @@ pub(super) async fn readdirplus(
         Ok(page) => {
             let attr = Some(convert::fattr(&page.attr));
             let done = put_plus(dir, &page, &args, &attr, &mut reply);
-            ended(env, reply, header, done.is_ok(), &attr)
+            finish(env, reply, header, done.is_ok(), &attr)
         }
         Err(e) => env.failed(reply, convert::status(e), &dir.attr().await),
     }
 }
 
-/// Ends a listing, of which at least one entry must have `fitted`. Where there was no memory for the page, the client is to
-/// ask again.
-fn ended(env: &Env, mut reply: Encoder, header: usize, fitted: bool, attr: &PostOpAttr) -> Executed {
+/// Ends a listing with at least one entry (`fits`). If there is no memory for the page, the client is to
+/// retry.
+fn finish(env: &Env, mut reply: Encoder, header: usize, fits: bool, attr: &PostOpAttr) -> Executed {
     if reply.has_failed() {
         reply.truncate(header);
         return env.failed(reply, Status::Jukebox, attr);
     }
-    if fitted { Ok(reply) } else { env.failed(reply, Status::TooSmall, attr) }
+    if fits { Ok(reply) } else { env.failed(reply, Status::TooSmall, attr) }
 }
 
-/// How much to ask of the file system: what can fit, since attributes and handles of entries that do not fit cost too.
+/// Limits for the file system: the number of entries that fit, because attributes and handles of further
+/// entries would be wasted.
 fn plus_limits(dir: &Target, args: &ReaddirplusArgs) -> ReadDirLimits {
     let max = args.maxcount.min(MAX_PAGE) as usize;
     let handle = dir.export.seal(&dir.file).len();

@@ -1,4 +1,4 @@
-//! From the call of a procedure to its function: arguments, object, duplicate request cache.
+//! Execution of procedures: arguments, object, duplicate request cache.
 
 use std::{
     future::Future,
@@ -16,40 +16,41 @@ use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Results, Stage, S
 use millrace_xdr::Encoder;
 
 use super::{Nfs3, arguments::Object, attributes, data, directory, filesystem, names};
-use crate::{drc::Begun, export::Export};
+use crate::{drc::Disposition, export::Export};
 
-/// What a procedure returns: the encoder with the results appended, or why there are none.
+/// The result of a procedure: the encoder with appended results, or the fault.
 pub(super) type Executed = Result<Encoder, Fault>;
 
 /// The outcome of a call.
-pub(super) struct Answered {
+pub(super) struct ProcedureOutcome {
     pub(super) outcome: Outcome,
     /// The export to which the call is accounted.
     pub(super) export: Option<Arc<Export>>,
-    /// Whether the call is counted. A retransmission is not, nor a call that the client is to send again later.
+    /// Whether the call is counted. Retransmissions are not counted, including calls that the client is to
+    /// retransmit later.
     pub(super) counted: bool,
 }
 
-impl Answered {
+impl ProcedureOutcome {
     /// The outcome of a procedure on `object`.
     pub(super) fn new(outcome: Outcome, object: impl Object) -> Self {
         Self { outcome, export: Some(object.into_export()), counted: true }
     }
 
-    /// The outcome of a call that is not executed now.
+    /// The outcome of a call that is not executed.
     pub(super) fn uncounted(outcome: Outcome) -> Self {
         Self { outcome, export: None, counted: false }
     }
 }
 
-impl From<Fault> for Answered {
+impl From<Fault> for ProcedureOutcome {
     fn from(fault: Fault) -> Self {
         Self { outcome: Err(fault), export: None, counted: true }
     }
 }
 
-/// Executes a procedure: decodes its arguments, resolves its object, and calls the function of the procedure with both.
-/// `once`: unless the duplicate request cache knows the call.
+/// Executes a procedure: decodes its arguments, resolves its object, and calls the procedure's function with
+/// both. `once`: through the duplicate request cache.
 macro_rules! run {
     ($nfs:ident, $call:ident, $reply:ident, $args:ty, $procedure:path) => {
         run!(@ $nfs, $call, $reply, $args, env, args, object,
@@ -57,10 +58,10 @@ macro_rules! run {
     };
     (once $nfs:ident, $call:ident, $reply:ident, $args:ty, $procedure:path) => {
         run!(@ $nfs, $call, $reply, $args, env, args, object,
-            match env.replies.begin(&$call, $reply) {
-                Begun::Execute(entry, reply) => entry.finish($procedure(&env, &object, args, reply).await),
-                Begun::Retransmission(outcome) => return env.retransmission(outcome).await,
-                Begun::TryLater(reply) => return env.try_later(&args, reply),
+            match env.drc.look_up_or_start(&$call, $reply) {
+                Disposition::Execute(entry, reply) => entry.finish($procedure(&env, &object, args, reply).await),
+                Disposition::Retransmission(outcome) => return env.retransmission(outcome).await,
+                Disposition::TryLater(reply) => return env.try_later(&args, reply),
             })
     };
     (@ $nfs:ident, $call:ident, $reply:ident, $args:ty, $env:ident, $decoded:ident, $object:ident, $run:expr) => {{
@@ -72,25 +73,25 @@ macro_rules! run {
             };
             let $object = match $env.resolve(&$call, &$decoded) {
                 Ok(object) => object,
-                Err(refused) => return $env.refuse(&$decoded, refused, $reply),
+                Err(rejection) => return $env.refuse(&$decoded, rejection, $reply),
             };
             let outcome = $run;
-            Answered::new(outcome, $object)
+            ProcedureOutcome::new(outcome, $object)
         })
     }};
 }
 
 impl Nfs3 {
-    /// Executes the call, or refuses it.
-    #[rustfmt::skip] // One line for each procedure.
+    /// Executes or rejects the call.
+    #[rustfmt::skip] // One line per procedure.
     pub(super) fn execute(
         &self,
         procedure: Procedure,
         call: CallContext,
         reply: Encoder,
-    ) -> MaybeReady<'static, Answered> {
+    ) -> MaybeReady<'static, ProcedureOutcome> {
         match procedure {
-            Procedure::Null => MaybeReady::Ready(Answered { outcome: Ok(reply.into()), export: None, counted: true }),
+            Procedure::Null => MaybeReady::Ready(ProcedureOutcome { outcome: Ok(reply.into()), export: None, counted: true }),
             Procedure::Read => data::read(&self.env, call, reply),
             Procedure::Write => data::write(&self.env, call, reply),
             Procedure::Getattr => run!(self, call, reply, GetattrArgs, attributes::getattr),
@@ -116,14 +117,15 @@ impl Nfs3 {
     }
 }
 
-/// Polls `procedure` once: most complete then. The caller polls a pending one again, with its own waker.
+/// Polls `procedure` once, which completes most procedures. The caller polls a pending one again with its
+/// waker.
 fn poll_once(
     stages: Stages,
-    procedure: impl Future<Output = Answered> + Send + 'static,
-) -> MaybeReady<'static, Answered> {
+    procedure: impl Future<Output = ProcedureOutcome> + Send + 'static,
+) -> MaybeReady<'static, ProcedureOutcome> {
     let mut procedure = Box::pin(procedure.inspect(move |_| stages.end(Stage::FileSystem)));
     match procedure.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answered) => MaybeReady::Ready(answered),
+        Poll::Ready(outcome) => MaybeReady::Ready(outcome),
         Poll::Pending => MaybeReady::Pending(procedure),
     }
 }

@@ -8,9 +8,9 @@ use millrace_xdr::Encoder;
 
 use super::{Env, convert, done, execute::Executed, target::Target};
 
-/// READ and WRITE work best in multiples of a page.
+/// Preferred multiple of READ and WRITE sizes: a page.
 const MULTIPLE: u32 = 4096;
-/// The size of READDIR that gives good pages without long replies.
+/// Preferred size of READDIR: large pages without very long replies.
 const READDIR_PREFERRED: u32 = 128 << 10;
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 

@@ -1,7 +1,7 @@
-//! NFS version 3 (program 100003, RFC 1813) onto [`millrace_vfs::FileSystem`].
+//! NFS version 3 (program 100003, RFC 1813) on [`millrace_vfs::FileSystem`].
 //!
-//! READ and WRITE have a path of their own ([`data`]) that allocates nothing when the file system answers at once;
-//! the other procedures are futures that are polled once before anyone waits for them.
+//! READ and WRITE have a separate path ([`data`]) without allocations if the file system answers immediately.
+//! The other procedures are futures that are polled once before a task waits for them.
 
 mod arguments;
 mod attributes;
@@ -25,35 +25,35 @@ use millrace_xdr::{Encode, Encoder};
 
 use self::{
     arguments::Arguments,
-    execute::{Answered, Executed},
-    target::{Reason, Refused},
+    execute::{Executed, ProcedureOutcome},
+    target::{Rejection, RejectionReason},
 };
 use crate::{
-    drc::ReplyCache, export::Export, metrics::ShardCounters, reload::ExportTable, server::Shared,
+    drc::DuplicateRequestCache, export::Export, metrics::ShardCounters, reload::ExportTable, server::Shared,
     usage::Usage,
 };
 
-/// The longest text of a symbolic link.
+/// Maximum bytes of the text of a symbolic link.
 const MAX_LINK: u32 = 4096;
-/// No call that asks for bulk data is longer than this.
+/// Maximum bytes of calls that request bulk data.
 const MAX_SMALL_CALL: usize = 4096;
 
-/// What the procedures of one connection share.
+/// The common state of the procedures of one connection.
 pub(crate) struct Env {
     exports: Arc<ExportTable>,
     counters: Arc<ShardCounters>,
-    /// Counts for the client whose connection it is.
+    /// Counters of the connection's client.
     client: Arc<Usage>,
-    /// Which of an export's counters are this shard's.
+    /// Index of this shard's counters in each export.
     shard: usize,
-    replies: Arc<ReplyCache>,
+    drc: Arc<DuplicateRequestCache>,
     rt: RuntimeRef,
     rtmax: u32,
     wtmax: u32,
 }
 
 impl Env {
-    /// That of a connection from `client` on shard number `shard`.
+    /// Creates the state of a connection from `client` on shard number `shard`.
     pub(crate) fn new(
         shared: &Shared,
         counters: &Arc<ShardCounters>,
@@ -61,7 +61,7 @@ impl Env {
         rt: &RuntimeRef,
         client: ClientAddr,
     ) -> Self {
-        // The configuration was checked: both are at most 4 MiB.
+        // Validation limits both to 4 MiB.
         let bytes = |s: millrace_buffer::ByteSize| u32::try_from(s.0).unwrap_or(u32::MAX);
         let limits = &shared.config.limits;
         Self {
@@ -69,7 +69,7 @@ impl Env {
             counters: Arc::clone(counters),
             client: counters.clients().usage(client),
             shard,
-            replies: Arc::clone(&shared.replies),
+            drc: Arc::clone(&shared.drc),
             rt: Arc::clone(rt),
             rtmax: bytes(limits.rtmax),
             wtmax: bytes(limits.wtmax),
@@ -111,17 +111,17 @@ impl Program for Nfs3 {
         };
         let started = self.env.rt.now();
         match self.execute(procedure, call, reply) {
-            MaybeReady::Ready(answered) => MaybeReady::Ready(self.env.account(procedure, started, answered)),
-            MaybeReady::Pending(answered) => {
+            MaybeReady::Ready(result) => MaybeReady::Ready(self.env.account(procedure, started, result)),
+            MaybeReady::Pending(result) => {
                 let env = Arc::clone(&self.env);
-                MaybeReady::wait(async move { env.account(procedure, started, answered.await) })
+                MaybeReady::wait(async move { env.account(procedure, started, result.await) })
             }
             MaybeReady::Taken => MaybeReady::Taken,
         }
     }
 }
 
-/// Ends a procedure that was done.
+/// Encodes the result of a successful procedure.
 fn done(mut reply: Encoder, result: &impl Encode) -> Executed {
     reply.put(&Status::Ok);
     reply.put(result);
@@ -129,8 +129,8 @@ fn done(mut reply: Encoder, result: &impl Encode) -> Executed {
 }
 
 impl Env {
-    /// The maximum size in bytes of the data, directory page or link text that `call` asks for, as far as the server gives
-    /// it; 0 if the call is malformed, or its results are small.
+    /// Maximum bytes of the data, directory page or link text that `call` requests, within the server's
+    /// limits; 0 if the call is malformed or its results are small.
     fn bulk(&self, call: &CallContext) -> usize {
         // The handle is skipped here and decoded with the arguments.
         let count_at = |skip: usize| {
@@ -140,9 +140,9 @@ impl Env {
             args.u32().ok()
         };
         let count = match Procedure::try_from(call.header.proc) {
-            // Behind the offset.
+            // After the offset.
             Ok(Procedure::Read) => count_at(8).map(|n| n.min(self.rtmax)),
-            // Behind cookie and verifier, and in READDIRPLUS dircount.
+            // After cookie and verifier, and in READDIRPLUS dircount.
             Ok(Procedure::Readdir) => count_at(16).map(|n| n.min(directory::MAX_PAGE)),
             Ok(Procedure::Readdirplus) => count_at(20).map(|n| n.min(directory::MAX_PAGE)),
             Ok(Procedure::Readlink) => Some(MAX_LINK),
@@ -151,9 +151,9 @@ impl Env {
         count.unwrap_or(0) as usize
     }
 
-    /// Counts a call that is answered, and the time that it took.
-    fn account(&self, procedure: Procedure, started: Instant, answered: Answered) -> Outcome {
-        let Answered { outcome, export, counted } = answered;
+    /// Counts an answered call and its duration.
+    fn account(&self, procedure: Procedure, started: Instant, result: ProcedureOutcome) -> Outcome {
+        let ProcedureOutcome { outcome, export, counted } = result;
         if counted {
             self.counters.call(procedure);
         }
@@ -161,7 +161,7 @@ impl Env {
             return outcome;
         }
         let took = self.rt.now().duration_since(started).into();
-        self.counters.took(procedure, took);
+        self.counters.record_latency(procedure, took);
         self.client.call(took);
         if let Some(usage) = export.as_ref().and_then(|e| e.usage().get(self.shard)) {
             usage.call(took);
@@ -169,7 +169,7 @@ impl Env {
         outcome
     }
 
-    /// Counts bytes that READ gives.
+    /// Counts bytes that READ returns.
     fn read(&self, export: &Export, bytes: u64) {
         self.counters.read(bytes);
         self.client.read(bytes);
@@ -178,7 +178,7 @@ impl Env {
         }
     }
 
-    /// Counts bytes that WRITE took.
+    /// Counts bytes that WRITE writes.
     fn written(&self, export: &Export, bytes: u64) {
         self.counters.written(bytes);
         self.client.written(bytes);
@@ -187,7 +187,7 @@ impl Env {
         }
     }
 
-    /// Ends a procedure that failed, with what its result carries on failure.
+    /// Encodes the result of a failed procedure.
     fn failed(&self, mut reply: Encoder, status: impl Into<Status>, result: &impl Encode) -> Executed {
         self.counters.failure();
         reply.put(&status.into());
@@ -195,25 +195,25 @@ impl Env {
         Ok(reply)
     }
 
-    /// The answer to a call whose procedure is not executed.
-    fn refuse<'a, A: Arguments<'a>>(&self, _: &A, refused: Refused, reply: Encoder) -> Answered {
-        let outcome = match refused.reason {
-            Reason::Status(status) => self.failed(reply, status, &A::Failure::default()),
-            Reason::Fault(fault) => Err(fault),
+    /// The answer to a call whose procedure is rejected.
+    fn refuse<'a, A: Arguments<'a>>(&self, _: &A, rejection: Rejection, reply: Encoder) -> ProcedureOutcome {
+        let outcome = match rejection.reason {
+            RejectionReason::Status(status) => self.failed(reply, status, &A::Failure::default()),
+            RejectionReason::Fault(fault) => Err(fault),
         };
-        Answered { outcome: outcome.map(Results::from), export: refused.export, counted: true }
+        ProcedureOutcome { outcome: outcome.map(Results::from), export: rejection.export, counted: true }
     }
 
     /// The answer to a retransmission.
-    fn retransmission(&self, outcome: MaybeReady<'static, Outcome>) -> MaybeReady<'static, Answered> {
+    fn retransmission(&self, outcome: MaybeReady<'static, Outcome>) -> MaybeReady<'static, ProcedureOutcome> {
         self.counters.replayed();
-        outcome.map(Answered::uncounted)
+        outcome.map(ProcedureOutcome::uncounted)
     }
 
-    /// The answer to a call that the client is to send again later.
-    fn try_later<'a, A: Arguments<'a>>(&self, _: &A, mut reply: Encoder) -> Answered {
+    /// The answer to a call that the client is to retransmit later.
+    fn try_later<'a, A: Arguments<'a>>(&self, _: &A, mut reply: Encoder) -> ProcedureOutcome {
         reply.put(&Status::Jukebox);
         reply.put(&A::Failure::default());
-        Answered::uncounted(Ok(reply.into()))
+        ProcedureOutcome::uncounted(Ok(reply.into()))
     }
 }

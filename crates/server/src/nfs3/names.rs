@@ -1,4 +1,4 @@
-//! Procedures about names in directories: LOOKUP, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK.
+//! Procedures on names in directories: LOOKUP, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR, RENAME, LINK.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(super) async fn mkdir(env: &Env, dir: &Target, args: MkdirArgs<'_>, reply: E
 }
 
 pub(super) async fn symlink(env: &Env, dir: &Target, args: SymlinkArgs<'_>, reply: Encoder) -> Executed {
-    // The text becomes part of an inode: no payload that a copy would be counted for.
+    // The copy is not counted, because the text becomes metadata of an inode.
     let target: Vec<u8> = args.target.iter().flat_map(|v| v.iter().copied()).collect();
     let node = if target.is_empty() || target.contains(&0) {
         Err(FsError::Inval)
@@ -93,7 +93,7 @@ impl Env {
         }
     }
 
-    /// Ends REMOVE and RMDIR.
+    /// Encodes the result of REMOVE or RMDIR.
     async fn removed(&self, dir: &Target, removed: Result<Wcc, FsError>, reply: Encoder) -> Executed {
         match removed {
             Ok(wcc) => done(reply, &convert::wcc(&wcc)),
@@ -118,8 +118,8 @@ pub(super) async fn rmdir(env: &Env, dir: &Target, args: RmdirArgs<'_>, reply: E
     env.removed(dir, removed, reply).await
 }
 
-/// Whether two objects can take part in one operation that changes them.
-fn together(a: &Target, b: &Target) -> Result<(), FsError> {
+/// Checks that two objects are in one writable export.
+fn check_same_export(a: &Target, b: &Target) -> Result<(), FsError> {
     if !Arc::ptr_eq(&a.export, &b.export) {
         return Err(FsError::XDev);
     }
@@ -132,7 +132,7 @@ pub(super) async fn rename(
     args: RenameArgs<'_>,
     reply: Encoder,
 ) -> Executed {
-    let renamed = match together(from, to) {
+    let renamed = match check_same_export(from, to) {
         Ok(()) => from.fs().rename(&from.caller, &from.file, args.from.name, &to.file, args.to.name).await,
         Err(e) => Err(e),
     };
@@ -151,7 +151,7 @@ pub(super) async fn link(
     args: LinkArgs<'_>,
     reply: Encoder,
 ) -> Executed {
-    let linked = match together(file, dir) {
+    let linked = match check_same_export(file, dir) {
         Ok(()) => file.fs().link(&file.caller, &file.file, &dir.file, args.link.name).await,
         Err(e) => Err(e),
     };

@@ -1,4 +1,4 @@
-//! Resolves the file handle of a call to its object: export, file and the identity of the caller.
+//! Resolution of a call's file handle to its object: export, file and identity of the caller.
 
 use std::sync::Arc;
 
@@ -8,34 +8,34 @@ use millrace_vfs::{FileSystemRef, FsError, Handle, Identity};
 
 use super::{Env, arguments::Arguments, convert};
 use crate::{
-    export::{Export, Exports, Refusal},
+    export::{AccessDenial, Export, Exports},
     handle::SealedHandle,
     metrics::ShardCounters,
 };
 
-/// Why a procedure is not executed.
-pub(super) struct Refused {
-    pub(super) reason: Reason,
-    /// The export that the call's handle names.
+/// The rejection of a procedure.
+pub(super) struct Rejection {
+    pub(super) reason: RejectionReason,
+    /// The export of the call's handle.
     pub(super) export: Option<Arc<Export>>,
 }
 
-/// How a call is answered whose procedure is not executed.
-pub(super) enum Reason {
+/// The answer to a call whose procedure is rejected.
+pub(super) enum RejectionReason {
     /// The procedure fails with this status.
     Status(Status),
     /// The RPC call fails.
     Fault(Fault),
 }
 
-/// A file of an export, and the identity of the caller there.
+/// A file of an export, and the caller's identity in that export.
 pub(super) struct Target {
     pub(super) export: Arc<Export>,
     pub(super) file: Handle,
     pub(super) caller: Identity,
 }
 
-/// Resolves the file handles in the arguments of one call, with one version of the export table.
+/// Resolves the file handles of one call with one version of the export table.
 pub(super) struct Resolver<'c> {
     exports: &'c Exports,
     call: &'c CallContext,
@@ -43,43 +43,44 @@ pub(super) struct Resolver<'c> {
 }
 
 impl Resolver<'_> {
-    /// The file that `handle` names, if the caller is admitted to its export.
-    pub(super) fn target(&self, handle: &FileHandle) -> Result<Target, Refused> {
-        let unknown = |status| Refused { reason: Reason::Status(status), export: None };
+    /// Resolves `handle`, if the caller is admitted to its export.
+    pub(super) fn target(&self, handle: &FileHandle) -> Result<Target, Rejection> {
+        let unknown = |status| Rejection { reason: RejectionReason::Status(status), export: None };
         let handle = SealedHandle::decode(handle.as_bytes()).ok_or_else(|| unknown(Status::BadHandle))?;
         let export = self.exports.by_id(handle.export()).ok_or_else(|| unknown(Status::Stale))?;
-        let refused = |reason| Refused { reason, export: Some(Arc::clone(export)) };
-        let file = export.open(&handle).ok_or_else(|| refused(Reason::Status(Status::BadHandle)))?;
+        let refused = |reason| Rejection { reason, export: Some(Arc::clone(export)) };
+        let file = export.open(&handle).ok_or_else(|| refused(RejectionReason::Status(Status::BadHandle)))?;
         let caller = self.admit(export).map_err(refused)?;
         Ok(Target { export: Arc::clone(export), file, caller })
     }
 
-    /// Two files of a call. A call whose second file is refused is accounted to the export of the first.
+    /// Resolves two files of a call. If the second one is rejected, the call is accounted to the export of
+    /// the first.
     pub(super) fn targets(
         &self,
         first: &FileHandle,
         second: &FileHandle,
-    ) -> Result<(Target, Target), Refused> {
+    ) -> Result<(Target, Target), Rejection> {
         let first = self.target(first)?;
-        let of_first = |r: Refused| Refused { export: Some(Arc::clone(&first.export)), ..r };
+        let of_first = |r: Rejection| Rejection { export: Some(Arc::clone(&first.export)), ..r };
         let second = self.target(second).map_err(of_first)?;
         Ok((first, second))
     }
 
-    fn admit(&self, export: &Export) -> Result<Identity, Reason> {
+    fn admit(&self, export: &Export) -> Result<Identity, RejectionReason> {
         let call = self.call;
-        export.admit(&call.peer, &call.header.cred).map_err(|refusal| {
+        export.admit(&call.peer, &call.header.cred).map_err(|denial| {
             self.counters.refused();
             let (peer, export) = (call.peer.addr, export.name());
-            // The first call of a mount: one line for each refused mount.
+            // The first call of a mount, so that each rejected mount logs one line.
             if call.header.proc == Procedure::Fsinfo.number() {
-                tracing::warn!(%peer, export, "mount refused: {refusal}");
+                tracing::warn!(%peer, export, "mount refused: {denial}");
             } else {
-                tracing::debug!(%peer, export, "call refused: {refusal}");
+                tracing::debug!(%peer, export, "call refused: {denial}");
             }
-            match refusal {
-                Refusal::Credential => Reason::Fault(Fault::Auth(AuthStat::TooWeak)),
-                Refusal::Network | Refusal::Port => Reason::Status(Status::Access),
+            match denial {
+                AccessDenial::Credential => RejectionReason::Fault(Fault::Auth(AuthStat::TooWeak)),
+                AccessDenial::Network | AccessDenial::Port => RejectionReason::Status(Status::Access),
             }
         })
     }
@@ -91,7 +92,7 @@ impl Env {
         &self,
         call: &CallContext,
         args: &A,
-    ) -> Result<A::Object, Refused> {
+    ) -> Result<A::Object, Rejection> {
         let exports = self.exports.load();
         args.resolve(&Resolver { exports: &exports, call, counters: &self.counters })
     }
@@ -102,17 +103,17 @@ impl Target {
         self.export.fs()
     }
 
-    /// Whether the export may be changed.
+    /// Checks that the export is writable.
     pub(super) fn writable(&self) -> Result<(), FsError> {
         if self.export.read_only() { Err(FsError::RoFs) } else { Ok(()) }
     }
 
-    /// The object's attributes now, for a result that carries them whatever happened; none if they cannot be had.
+    /// The present attributes of the object for a result, if available.
     pub(super) async fn attr(&self) -> PostOpAttr {
         self.fs().getattr(&self.file).await.ok().map(|a| convert::fattr(&a))
     }
 
-    /// The same as weak cache consistency data, without attributes from before.
+    /// The present attributes as weak cache consistency data, without earlier attributes.
     pub(super) async fn wcc(&self) -> WccData {
         WccData { before: None, after: self.attr().await }
     }
@@ -122,7 +123,7 @@ impl Target {
         FileHandle::new(&self.export.seal(file)).ok_or(FsError::ServerFault)
     }
 
-    /// The same where a result may go without.
+    /// As [`Self::handle`], for a result in which the handle is optional.
     pub(super) fn post_op_handle(&self, file: &Handle) -> PostOpHandle {
         self.handle(file).ok()
     }

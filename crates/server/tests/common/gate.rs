@@ -1,4 +1,4 @@
-//! A file system whose GETATTR waits for the test, and which may lose the data of each WRITE.
+//! A file system whose GETATTR waits for the test, and which can lose the data of each WRITE.
 
 use std::sync::{
     Arc,
@@ -10,24 +10,29 @@ use tokio::sync::Semaphore;
 
 pub struct Gate {
     inner: FileSystemRef,
-    /// A permit for each GETATTR that may end.
+    /// One permit for each GETATTR that may complete.
     pub open: Arc<Semaphore>,
-    /// A permit for each GETATTR that has begun.
-    pub begun: Arc<Semaphore>,
-    /// The instance of the write verifier, where each WRITE begins another one before it ends.
+    /// One permit for each GETATTR that has started.
+    pub started: Arc<Semaphore>,
+    /// The instance in the write verifier; each WRITE increments it before it completes.
     pub instance: Option<Arc<AtomicU64>>,
 }
 
 impl Gate {
     pub fn new(inner: FileSystemRef) -> Self {
-        Self { inner, open: Arc::new(Semaphore::new(0)), begun: Arc::new(Semaphore::new(0)), instance: None }
+        Self {
+            inner,
+            open: Arc::new(Semaphore::new(0)),
+            started: Arc::new(Semaphore::new(0)),
+            instance: None,
+        }
     }
 }
 
 impl FileSystem for Gate {
     fn getattr(&self, file: &Handle) -> Op<Attr> {
         let (open, attr) = (Arc::clone(&self.open), self.inner.getattr(file));
-        self.begun.add_permits(1);
+        self.started.add_permits(1);
         Op::wait(async move {
             open.acquire().await.expect("the gate is never closed").forget();
             attr.await
@@ -68,7 +73,7 @@ impl FileSystem for Gate {
     ) -> Op<Written> {
         let written = self.inner.write(who, file, offset, data, stable);
         let Some(instance) = self.instance.clone() else { return written };
-        // The first byte's offset decides whether the answer is there at once.
+        // The first byte's offset selects an immediate or a later completion.
         if offset == 0 {
             instance.fetch_add(1, Ordering::Relaxed);
             return written;

@@ -1,6 +1,6 @@
-//! A server in this process and a client that speaks raw procedures to it, over either transport.
+//! A server in this process, and a client of raw procedures over either transport.
 
-#![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used, clippy::expect_used)] // Each test file uses its part.
+#![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used, clippy::expect_used)] // Each test file uses a part of the helpers.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -30,7 +30,7 @@ use millrace_runtime::{
 use millrace_server::{Config, ExportConfig, ExposedBuffers, Running, Server};
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, Message};
 
-/// Room for any reply without entries or payload.
+/// Sufficient for every reply without entries or payload.
 const REPLY_ROOM: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub enum Proto {
 impl Proto {
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Rdma, Self::ReadRead];
 
-    /// `config`, for connections of this kind.
+    /// Adapts `config` to this transport.
     pub fn adapt(self, config: Config) -> Config {
         match self {
             Self::Tcp | Self::Rdma => config,
@@ -61,7 +61,7 @@ pub fn arena(limit: usize) -> Arena {
     Arena::new(ArenaConfig { limit, huge_pages: false })
 }
 
-/// Where RDMA is tested, and with which provider: on an RDMA device where the environment names its address.
+/// The address and provider of RDMA tests: an RDMA device if the environment contains its address.
 pub fn rdma_at() -> (IpAddr, ProviderChoice) {
     match std::env::var("MILLRACE_TEST_VERBS") {
         Ok(address) => (address.parse().unwrap(), ProviderChoice::Verbs),
@@ -83,7 +83,7 @@ pub fn config(exports: &[&str]) -> Config {
     }
 }
 
-/// Runs a test in an executor of its own.
+/// Runs a test on a new executor.
 pub fn run(test: impl Future<Output = ()>) {
     run_shard(async {
         tokio::time::timeout(Duration::from_secs(60), test).await.expect("the test hangs");
@@ -91,7 +91,7 @@ pub fn run(test: impl Future<Output = ()>) {
     .unwrap();
 }
 
-/// Runs `test` against a fresh server for each combination of transport and file system. The test gets a connected
+/// Runs `test` with a new server for each combination of transport and file system. The test gets a connected
 /// caller (root by AUTH_SYS) and the root of the export `/x`.
 pub fn everywhere(test: impl AsyncFn(&Caller, FileHandle)) {
     let dir = tempfile::tempdir().unwrap();
@@ -119,7 +119,7 @@ pub fn everywhere(test: impl AsyncFn(&Caller, FileHandle)) {
     }
 }
 
-/// A client's end of one connection.
+/// The client's end of a connection.
 pub struct Caller {
     pub transport: Arc<dyn Transport>,
     pub arena: Arena,
