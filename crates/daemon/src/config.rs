@@ -4,19 +4,20 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use crate::DaemonError;
 
-/// The configuration of a daemon: that of its NFS service, and what the process offers beside it.
+/// The configuration of a daemon: that of its NFS service, and the additional services of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Config {
     /// The NFS service.
     pub server: millrace_server::Config,
-    /// Address of the HTTP endpoint with `/metrics` (Prometheus) and `/healthz`; none by default. Port 0: any free port.
+    /// Address of the HTTP endpoint with `/metrics` (Prometheus) and `/healthz`; none by default. Port 0
+    /// selects a free port.
     pub metrics: Option<SocketAddr>,
-    /// Path of the control socket, at which `millrace reload` asks for a reload; none by default. [`crate::Daemon`] does
-    /// not open it: the program does.
+    /// Path of the control socket for `millrace reload`; none by default. The program opens it;
+    /// [`crate::Daemon`] ignores it.
     pub control: Option<PathBuf>,
-    /// Register NFS and MOUNT with the rpcbind of this machine.
+    /// Whether to register NFS and MOUNT with the rpcbind of this host.
     pub rpcbind: bool,
-    /// A warning for each deprecated key of the file that the configuration was read from.
+    /// A warning for each deprecated key of the configuration file.
     pub deprecated: Vec<String>,
 }
 
@@ -24,7 +25,7 @@ impl Config {
     /// Checks everything that can be checked without opening files or addresses.
     ///
     /// # Errors
-    /// [`DaemonError::Server`] with one sentence that says what to change.
+    /// [`DaemonError::Server`] with the reason and the required change.
     pub fn check(&self) -> Result<(), DaemonError> {
         Ok(self.server.check()?)
     }

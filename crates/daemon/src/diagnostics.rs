@@ -3,10 +3,10 @@
 
 use toml::de::{DeTable, DeValue};
 
-/// How like a known key an unknown one must be (Jaro-Winkler, 0 to 1) to be offered as its correction.
-const ALIKE: f64 = 0.8;
+/// Minimum similarity (Jaro-Winkler, 0 to 1) of an unknown key to the known key that is suggested.
+const MIN_SIMILARITY: f64 = 0.8;
 
-/// `reason` after the line and column of `key` in `text`.
+/// `reason` with the line and column of `key` in `text`.
 pub(crate) fn located(text: &str, key: &str, reason: &str) -> String {
     match offset_of(text, key) {
         Some(at) => format!("{}: {reason}", position(text, at)),
@@ -14,7 +14,7 @@ pub(crate) fn located(text: &str, key: &str, reason: &str) -> String {
     }
 }
 
-/// Line and column, both counted from 1, of the byte `at`.
+/// Line and column, counted from 1, of the byte at offset `at`.
 fn position(text: &str, at: usize) -> String {
     let before = text.get(..at).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
@@ -22,7 +22,7 @@ fn position(text: &str, at: usize) -> String {
     format!("line {line}, column {column}")
 }
 
-/// Where the key `at` stands, or the innermost of the tables around it that is there.
+/// Offset of the key `at`, or of the innermost existing table that would contain it.
 fn offset_of(text: &str, at: &str) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let mut parts = at.split('.');
@@ -62,25 +62,26 @@ pub(crate) fn deprecated(text: &str) -> Vec<String> {
     found.map(warning).collect()
 }
 
-/// Where in `text` the error is, and what it is, in one line.
+/// The error with its position in `text`, in one line.
 pub(crate) fn one_line(text: &str, e: &toml::de::Error) -> String {
     let mut message = e.message().trim().replace('\n', "; ");
-    // What is deprecated is not offered.
+    // Deprecated keys are not suggested.
     for key in RESEARCH {
         message = message.replace(&format!("`{key}`, "), "");
     }
-    let what = slip(&message).unwrap_or(message);
+    let what = suggestion(&message).unwrap_or(message);
     match e.span() {
         Some(span) => format!("{}: {what}", position(text, span.start)),
         None => what,
     }
 }
 
-/// What was probably meant, where the message is serde's about a key that nobody knows.
-fn slip(message: &str) -> Option<String> {
+/// A suggestion for serde's message about an unknown key.
+fn suggestion(message: &str) -> Option<String> {
     let mut names = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
     let unknown = names.next()?;
     let near = names.map(|known| (strsim::jaro_winkler(unknown, known), known));
-    let (_, known) = near.filter(|(alike, _)| *alike >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let (_, known) =
+        near.filter(|(similarity, _)| *similarity >= MIN_SIMILARITY).max_by(|a, b| a.0.total_cmp(&b.0))?;
     Some(format!("there is no key `{unknown}`; is `{known}` meant?"))
 }

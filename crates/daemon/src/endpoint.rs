@@ -23,13 +23,13 @@ use tokio::{net::TcpStream, sync::Semaphore};
 
 use crate::prometheus::render;
 
-/// Pause after an accept that failed for lack of descriptors or memory, so as not to spin.
+/// Pause after an accept that failed for lack of descriptors or memory, to avoid a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Requests answered at once; more wait.
+/// Maximum number of concurrent requests; further ones wait.
 const MAX_REQUESTS: usize = 8;
-/// The longest request line and headers.
+/// Maximum bytes of the request line and headers.
 const MAX_REQUEST_BYTES: usize = 8 << 10;
-/// How long a request may take.
+/// Time limit of a request.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// The media type of the text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -40,21 +40,21 @@ pub(crate) async fn serve(listener: TcpListener, stats: StatsReader, stopping: i
         Ok(l) => l,
         Err(e) => return tracing::error!("metrics: cannot listen: {e}"),
     };
-    let places = Arc::new(Semaphore::new(MAX_REQUESTS));
+    let permits = Arc::new(Semaphore::new(MAX_REQUESTS));
     let mut stop = Box::pin(stopping);
     loop {
         let next = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await)
+            let permit = Arc::clone(&permits).acquire_owned().await;
+            (permit, listener.accept().await)
         };
-        let (place, accepted) = match select(Box::pin(next), stop).await {
+        let (permit, accepted) = match select(Box::pin(next), stop).await {
             Either::Left((next, rest)) => {
                 stop = rest;
                 next
             }
             Either::Right(_) => return,
         };
-        let Ok(place) = place else { return };
+        let Ok(permit) = permit else { return };
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(e) => {
@@ -69,7 +69,7 @@ pub(crate) async fn serve(listener: TcpListener, stats: StatsReader, stopping: i
             if !matches!(answered, Ok(Ok(()))) {
                 tracing::debug!("metrics: a request was not answered");
             }
-            drop(place);
+            drop(permit);
         });
     }
 }
@@ -89,11 +89,12 @@ async fn answer(stream: TcpStream, stats: &StatsReader) -> hyper::Result<()> {
 fn respond(request: &Request<Incoming>, stats: &StatsReader) -> Response<String> {
     let (status, body) = match (request.method(), request.uri().path()) {
         (&Method::GET, "/metrics") => (StatusCode::OK, render(&stats.stats())),
-        // It ends with the listeners. Of a shard that is stuck it says nothing: the thread that accepts answers.
+        // The endpoint stops with the listeners. The control thread answers, so a blocked shard is not
+        // detected.
         (&Method::GET, "/healthz") => (StatusCode::OK, "ok\n".to_owned()),
         _ => {
-            let places = "the counters are at /metrics, and /healthz says that all is well\n";
-            (StatusCode::NOT_FOUND, places.to_owned())
+            let paths = "use /metrics for statistics, or /healthz for the health of the server\n";
+            (StatusCode::NOT_FOUND, paths.to_owned())
         }
     };
     let mut response = Response::new(body);
@@ -102,7 +103,7 @@ fn respond(request: &Request<Incoming>, stats: &StatsReader) -> Response<String>
     response
 }
 
-/// A listening socket for the endpoint, which a restart may bind again at once.
+/// Creates a listening socket for the endpoint, whose address can be reused immediately after a restart.
 pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;

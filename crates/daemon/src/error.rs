@@ -4,7 +4,8 @@ use std::{io, net::SocketAddr, path::PathBuf};
 
 use millrace_server::ServerError;
 
-/// Why a configuration cannot be used or a daemon does not start. Each message is one sentence for the administrator.
+/// The reason why a configuration is invalid or a daemon cannot start. Each message is one sentence for the
+/// administrator.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
@@ -27,7 +28,7 @@ pub enum DaemonError {
         /// The cause.
         source: io::Error,
     },
-    /// The NFS service does not start, or refuses its configuration.
+    /// The NFS service cannot start, or its configuration is invalid.
     #[error(transparent)]
     Server(#[from] ServerError),
 }

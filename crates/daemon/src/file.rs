@@ -18,7 +18,7 @@ impl FromStr for Config {
 }
 
 impl Config {
-    /// Reads a TOML file. Its exports and limits must be valid whatever a command line adds.
+    /// Reads a TOML file. Its exports and limits must be valid independent of the command line.
     ///
     /// # Errors
     /// The file cannot be read, or is invalid; with line and column.
@@ -26,8 +26,7 @@ impl Config {
         Self::read(path.as_ref(), |_| Ok(()))
     }
 
-    /// As [`Self::from_file`], and checks that the directories exist, to find out whether a server could use the file.
-    /// Opens no address.
+    /// As [`Self::from_file`], and checks that the directories exist. Opens no address.
     ///
     /// # Errors
     /// As [`Self::from_file`].
@@ -35,18 +34,19 @@ impl Config {
         Self::read(path.as_ref(), Self::check_directories)
     }
 
-    /// Reads the file at `path`, and checks its settings, and then with `check`.
-    fn read(path: &Path, check: impl FnOnce(&Self) -> Result<(), Misplaced>) -> Result<Self, DaemonError> {
+    /// Reads the file at `path` and checks its settings, then calls `check`.
+    fn read(path: &Path, check: impl FnOnce(&Self) -> Result<(), InvalidValue>) -> Result<Self, DaemonError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| DaemonError::ReadConfig { path: path.to_owned(), source })?;
         let named = |what: String| DaemonError::Config(format!("{}: {what}", path.display()));
         let config: Self = text.parse().map_err(|e: DaemonError| named(e.to_string()))?;
-        let checked = config.server.check_settings().map_err(Misplaced::from).and_then(|()| check(&config));
-        checked.map_err(|Misplaced { key, reason }| named(diagnostics::located(&text, &key, &reason)))?;
+        let checked =
+            config.server.check_settings().map_err(InvalidValue::from).and_then(|()| check(&config));
+        checked.map_err(|InvalidValue { key, reason }| named(diagnostics::located(&text, &key, &reason)))?;
         Ok(config)
     }
 
-    fn check_directories(&self) -> Result<(), Misplaced> {
+    fn check_directories(&self) -> Result<(), InvalidValue> {
         let exports = self.server.exports.iter().enumerate().filter_map(|(i, e)| match &e.backend {
             Backend::Local { path } => Some((format!("export.{i}.backend"), path)),
             Backend::Memory { .. } => None,
@@ -54,21 +54,21 @@ impl Config {
         let state = self.server.state_dir.iter().map(|dir| ("state_dir".to_owned(), dir));
         let Some((key, path)) = exports.chain(state).find(|(_, path)| !path.is_dir()) else { return Ok(()) };
         let reason = format!("there is no directory {}; make it, or correct the path", path.display());
-        Err(Misplaced { key, reason })
+        Err(InvalidValue { key, reason })
     }
 }
 
-/// An invalid value in a file.
-struct Misplaced {
-    /// Its key: `limits.rtmax`, or `export.1.name` for the name of the second export.
+/// An invalid value in a file, with its key.
+struct InvalidValue {
+    /// The key: `limits.rtmax`, or `export.1.name` for the name of the second export.
     key: String,
-    /// A sentence that says what to change.
+    /// A sentence with the reason and the required change.
     reason: String,
 }
 
-impl From<InvalidSetting> for Misplaced {
+impl From<InvalidSetting> for InvalidValue {
     fn from(invalid: InvalidSetting) -> Self {
-        // The key of an export is `[[export]]`, the field of the configuration `exports`.
+        // The key of an export is `[[export]]`; the field of the configuration is `exports`.
         let key = match invalid.field.strip_prefix("exports.") {
             Some(rest) => format!("export.{rest}"),
             None => invalid.field,
@@ -100,15 +100,15 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_told_with_line_column_and_what_was_probably_meant() {
+    fn errors_have_a_position_and_a_suggestion() {
         let a = export("/a", "memory:1MiB");
-        for (text, says) in [
+        for (text, expected) in [
             (
                 format!("{a}  readonly = true\n"),
                 "line 4, column 3: there is no key `readonly`; is `read_only` meant?",
             ),
             ("zzz = 1\n".to_owned(), "line 1, column 1: unknown field `zzz`, expected one of"),
-            (format!("{a}{a}"), "line 5, column 1: export /a is there twice"),
+            (format!("{a}{a}"), "line 5, column 1: export /a is configured twice"),
             (format!("[limits]\n  credits = 0\n{a}"), "line 2, column 3: limits.credits is 0"),
             (format!("[limits]\nmemory = \"1MiB\"\n{a}"), "line 2, column 1: limits.memory is 1MiB"),
             (format!("x = [\n{a}"), "line 3, column"),
@@ -121,8 +121,8 @@ mod tests {
             ),
             ("registration = \"all-physical\"\n".to_owned(), "research option: use millrace-lab"),
         ] {
-            let said = refused(&text);
-            assert!(said.contains(says) && said.lines().count() == 1, "{says}\nbut: {said}");
+            let message = refused(&text);
+            assert!(message.contains(expected) && message.lines().count() == 1, "{expected}\nbut: {message}");
         }
     }
 
@@ -130,12 +130,12 @@ mod tests {
     fn keys_of_the_read_read_design_are_read_with_a_warning() {
         let text = "design = \"read-write\"\nexposed_buffers = \"not-accepted\"\n[exposure]\nregions = 8\n";
         let config: Config = text.parse().unwrap();
-        let said = &config.deprecated;
-        assert_eq!(said.len(), 3, "{said:?}");
+        let message = &config.deprecated;
+        assert_eq!(message.len(), 3, "{message:?}");
         for (line, key) in ["design", "exposed_buffers", "exposure"].into_iter().enumerate() {
             let start = format!("line {}, column ", line + 1);
-            assert!(said[line].starts_with(&start) && said[line].contains(key), "{said:?}");
-            assert!(said[line].contains("millrace-lab"), "{said:?}");
+            assert!(message[line].starts_with(&start) && message[line].contains(key), "{message:?}");
+            assert!(message[line].contains("millrace-lab"), "{message:?}");
         }
         assert!("crc = true\n".parse::<Config>().unwrap().deprecated.is_empty());
     }
@@ -165,7 +165,7 @@ mod tests {
     "#;
 
     #[test]
-    fn a_file_is_read_whole() {
+    fn all_keys_of_a_file_are_read() {
         let config: Config = FILE.parse().unwrap();
         config.check().unwrap();
         let (c, default) = (config.server, millrace_server::Config::default());
@@ -193,15 +193,15 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_contain_one_another_are_refused_with_the_line_of_the_second() {
+    fn overlapping_directories_are_rejected_with_the_line_of_the_second() {
         for (one, two) in
             [("DIR/a", "DIR/a"), ("DIR/a", "DIR/a/b"), ("DIR/a/b", "DIR/a"), ("DIR/link", "DIR/a/b")]
         {
             let text = export("/x", &format!("local:{one}")) + &export("/y", &format!("local:{two}"));
-            let said = refused(&text);
+            let message = refused(&text);
             assert!(
-                said.contains("line 6, column 1: the directories of exports /x and /y overlap"),
-                "{said}"
+                message.contains("line 6, column 1: the directories of exports /x and /y overlap"),
+                "{message}"
             );
         }
     }

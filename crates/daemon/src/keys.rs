@@ -1,5 +1,5 @@
-//! The keys of the configuration file: a mirror of [`millrace_server::Config`] for serde. The compiler finds a field of
-//! the configuration that is missing here.
+//! The keys of the configuration file: a mirror of [`millrace_server::Config`] for serde. A missing field is
+//! a compilation error.
 
 use std::{fmt, fmt::Display, net::SocketAddr, path::PathBuf, str::FromStr};
 
@@ -169,7 +169,7 @@ struct LimitsKeys {
     replies_kept: usize,
 }
 
-/// A value in its text form.
+/// Parses a value from its text form.
 fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(d: D) -> Result<T, D::Error> {
     String::deserialize(d)?.parse().map_err(de::Error::custom)
 }
@@ -180,7 +180,7 @@ fn networks<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Network>, D::Error> {
     Ok(Vec::deserialize(d)?.into_iter().map(|Text(network)| network).collect())
 }
 
-/// The design, for which a file can only name the default.
+/// The design; a file can only select the default.
 fn design<'de, D: Deserializer<'de>>(d: D) -> Result<Design, D::Error> {
     match parsed(d)? {
         Design::ReadRead => {
@@ -190,7 +190,7 @@ fn design<'de, D: Deserializer<'de>>(d: D) -> Result<Design, D::Error> {
     }
 }
 
-/// A registration strategy that is not for research only.
+/// The registration strategy; a file cannot select those for research.
 fn strategy<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Strategy>, D::Error> {
     match parsed(d)? {
         Strategy::AllPhysical => {
@@ -204,7 +204,7 @@ fn optional_byte_size<'de, D: Deserializer<'de>>(d: D) -> Result<Option<ByteSize
     byte_size(d).map(Some)
 }
 
-/// A number of bytes, as an integer or in its text form.
+/// A number of bytes, as an integer or as text.
 fn byte_size<'de, D: Deserializer<'de>>(d: D) -> Result<ByteSize, D::Error> {
     struct Visitor;
     impl de::Visitor<'_> for Visitor {

@@ -13,12 +13,12 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// The counters in the OpenMetrics text format.
+/// Renders the statistics in the OpenMetrics text format.
 pub(crate) fn render(stats: &Stats) -> String {
     let mut registry = Registry::with_prefix("millrace");
     registry.register_collector(Box::new(Scrape(stats.clone())));
     let mut out = String::new();
-    // Writing to a String does not fail.
+    // Writing to a `String` cannot fail.
     let _ = text::encode(&mut out, &registry);
     out
 }
@@ -37,7 +37,7 @@ impl Collector for Scrape {
         let bytes = [([("direction", "read")], s.bytes_read), ([("direction", "written")], s.bytes_written)];
         counters(&mut e, "data_bytes", "Bytes moved by READ and WRITE", bytes)?;
         counter(&mut e, "nfs_failures", "NFS calls answered with a failing status", s.failures)?;
-        counter(&mut e, "refused_calls", "Calls kept out by an export's policy", s.refused)?;
+        counter(&mut e, "refused_calls", "Calls that an export's policy denied", s.refused)?;
         counter(&mut e, "replayed_calls", "Retransmitted calls that were not executed again", s.replayed)?;
         counter(&mut e, "copied_bytes", "Payload bytes copied by this process", s.bytes_copied)?;
         self.latencies(&mut e)?;
@@ -46,19 +46,19 @@ impl Collector for Scrape {
         self.budget(&mut e)?;
         self.transports(&mut e)?;
         self.stages(&mut e)?;
-        gauge(&mut e, "replies_kept", "Replies kept for retransmissions", s.replies_kept)?;
+        gauge(&mut e, "replies_kept", "Replies in the duplicate request cache", s.replies_kept)?;
         gauge(
             &mut e,
             "replies_kept_bytes",
-            "The part of memory in use that they take",
+            "Memory in use by these replies",
             s.replies_kept_bytes,
         )?;
         self.memory(&mut e)
     }
 }
 
-/// Clients that are shown one by one, so that a server of many does not flood whoever stores the counters.
-const CLIENTS_SHOWN: usize = 16;
+/// Maximum number of clients with separate counters, which limits the number of time series.
+const MAX_CLIENTS: usize = 16;
 
 impl Scrape {
     fn latencies(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -67,11 +67,12 @@ impl Scrape {
         histograms(e, "nfs_call_seconds", "Time of NFS calls at the server, without the network", values)
     }
 
-    /// Exports, and the busiest clients. The sum of the others falls when one of them joins the busiest.
+    /// Usage by exports and by the busiest clients. The sum of the other clients decreases when one of them
+    /// becomes one of the busiest.
     fn users(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let exports: Vec<_> = self.0.exports.iter().map(|(name, u)| (name.clone(), *u)).collect();
         usages(e, "export", "each export", &exports)?;
-        let (shown, others) = self.0.clients.split_at(self.0.clients.len().min(CLIENTS_SHOWN));
+        let (shown, others) = self.0.clients.split_at(self.0.clients.len().min(MAX_CLIENTS));
         let mut clients: Vec<_> = shown.iter().map(|(addr, u)| (addr.to_string(), *u)).collect();
         let mut rest = self.0.other_clients;
         others.iter().for_each(|(_, u)| rest.plus(u));
@@ -93,24 +94,29 @@ impl Scrape {
         counters(e, "connections_closed", "Connections closed by the server", closed)?;
         let idle = by(tcp.idle, rdma.idle);
         counters(e, "connections_closed_idle", "Deprecated: connections_closed with the reason idle", idle)?;
-        counter(e, "connections_turned_away", "Connections refused: too many", self.0.turned_away)?;
+        counter(
+            e,
+            "connections_turned_away",
+            "Connections rejected at a connection limit",
+            self.0.turned_away,
+        )?;
         gauges(e, "connections", "Connections open", by(tcp.open, rdma.open))
     }
 
-    /// The memory that clients share.
+    /// Memory that clients share.
     fn budget(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let b = &self.0.budget;
         gauge(e, "budget_limit_bytes", "Memory for calls and replies that clients share", b.shared as u64)?;
-        gauge(e, "budget_in_use_bytes", "What they hold of it", b.in_use as u64)?;
-        gauge(e, "budget_peak_bytes", "The most that they held of it", b.peak as u64)?;
-        gauge(e, "budget_waiting_connections", "Connections that wait for some of it", b.waiting as u64)?;
-        counter(e, "budget_waits", "Times that a connection had to wait for some of it", b.waits)
+        gauge(e, "budget_in_use_bytes", "Shared memory in use by clients", b.in_use as u64)?;
+        gauge(e, "budget_peak_bytes", "Maximum of the shared memory in use", b.peak as u64)?;
+        gauge(e, "budget_waiting_connections", "Connections that wait for shared memory", b.waiting as u64)?;
+        counter(e, "budget_waits", "Waits of connections for shared memory", b.waits)
     }
 
     fn transports(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let by = |i, o| [([("direction", "in")], i), ([("direction", "out")], o)];
         let r = &self.0.operations;
-        gauge(e, "credits", "Calls that one connection may have in progress", self.0.credits)?;
+        gauge(e, "credits", "Maximum number of calls in progress per connection", self.0.credits)?;
         gauge(e, "rdma_calls_in_progress", "Calls over RDMA in progress", r.calls_in_progress)?;
         counters(e, "tcp_bytes", "Bytes over TCP", by(self.0.tcp_bytes_in, self.0.tcp_bytes_out))?;
         let operations = [
@@ -127,7 +133,7 @@ impl Scrape {
         ];
         counters(e, "rdma_bytes", "Bytes over RDMA", bytes)?;
         counter(e, "rdma_remote_invalidations", "Replies that invalidated a tag", r.remote_invalidations)?;
-        counter(e, "rdma_protocol_errors", "Calls that broke RPC-over-RDMA", r.protocol_errors)?;
+        counter(e, "rdma_protocol_errors", "Calls that violated RPC-over-RDMA", r.protocol_errors)?;
         counter(
             e,
             "rdma_out_of_memory",
@@ -135,23 +141,23 @@ impl Scrape {
             r.out_of_memory,
         )?;
         let g = &self.0.registration;
-        counter(e, "rdma_registrations", "Times that memory was registered", g.registrations)?;
-        counter(e, "rdma_deregistrations", "Times that memory was deregistered", g.deregistrations)?;
-        counter(e, "rdma_registration_hits", "Operations whose memory was registered already", g.hits)?;
+        counter(e, "rdma_registrations", "Memory registrations", g.registrations)?;
+        counter(e, "rdma_deregistrations", "Memory deregistrations", g.deregistrations)?;
+        counter(e, "rdma_registration_hits", "Operations without a new registration", g.hits)?;
         counter(
             e,
             "rdma_registration_fallbacks",
             "Registrations that there was no room to keep",
             g.fallbacks,
         )?;
-        counter(e, "rdma_registrations_reclaimed", "Kept registrations that were let go", g.reclaimed)?;
-        gauge(e, "rdma_registered_kept_bytes", "Bytes that stay registered between calls", g.kept_bytes)?;
+        counter(e, "rdma_registrations_reclaimed", "Cached registrations that were released", g.reclaimed)?;
+        gauge(e, "rdma_registered_kept_bytes", "Bytes of cached registrations", g.kept_bytes)?;
         counter(e, "rdma_acknowledged", "Replies acknowledged by RDMA_DONE (read-read)", r.acknowledged)?;
-        gauge(e, "rdma_regions_exposed", "Regions of the server that clients can reach", r.regions_exposed)?;
+        gauge(e, "rdma_regions_exposed", "Regions of the server that clients can access", r.regions_exposed)?;
         self.exposure(e)
     }
 
-    /// Transient memory is the network's buffers, stored memory the content of memory exports.
+    /// Transient memory is that of network buffers, stored memory that of memory exports.
     fn memory(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let m = self.0.memory;
         let by = |transient: usize, stored: usize| {
@@ -160,7 +166,7 @@ impl Scrape {
         let in_use = by(m.in_use - m.stored, m.stored);
         gauges(e, "memory_in_use_bytes", "Network buffers, and content of memory exports", in_use)?;
         let limits = by(m.limit + m.reserve, m.quotas);
-        gauges(e, "memory_limit_bytes", "The most that memory in use may become", limits)?;
+        gauges(e, "memory_limit_bytes", "Maximum of the memory in use", limits)?;
         let help = "Memory taken from the system, by the size of the buffers in it; content has up to 64 KiB";
         let mut metric = e.encode_descriptor("memory_mapped_bytes", help, None, MetricType::Gauge)?;
         for of in &self.0.spans {
@@ -175,12 +181,22 @@ impl Scrape {
 
     fn exposure(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let x = &self.0.operations.exposure;
-        gauge(e, "rdma_exposed_bytes", "Bytes of the server that clients can reach", x.bytes)?;
-        gauge(e, "rdma_exposed_regions_peak", "The most regions that clients could reach", x.peak_regions)?;
-        gauge(e, "rdma_exposed_bytes_peak", "The most bytes that clients could reach", x.peak_bytes)?;
+        gauge(e, "rdma_exposed_bytes", "Bytes of the server that clients can access", x.bytes)?;
+        gauge(
+            e,
+            "rdma_exposed_regions_peak",
+            "Maximum number of regions that clients could access",
+            x.peak_regions,
+        )?;
+        gauge(
+            e,
+            "rdma_exposed_bytes_peak",
+            "Maximum number of bytes that clients could access",
+            x.peak_bytes,
+        )?;
         let metric = e.encode_descriptor(
             "rdma_exposed_byte_seconds",
-            "The bytes that clients could reach, times for how long",
+            "Exposed bytes multiplied by the time of exposure",
             None,
             MetricType::Counter,
         )?;
@@ -188,13 +204,13 @@ impl Scrape {
     }
 }
 
-/// By transport, and then by the class of calls.
+/// Labels of transport and class of calls.
 type ClassLabels = [(&'static str, &'static str); 2];
-/// And by stage.
+/// Labels of transport, class of calls and stage.
 type StageLabels = [(&'static str, &'static str); 3];
 
 impl Scrape {
-    /// What stages took: divided by the number of sampled calls, a mean.
+    /// Total time of each stage; divided by the number of sampled calls, the mean.
     fn stages(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let transports = [("tcp", &self.0.tcp_stages), ("rdma", &self.0.rdma_stages)];
         let classes = || {
@@ -207,7 +223,7 @@ impl Scrape {
         };
         let name = "rpc_sampled_calls";
         let mut metric =
-            e.encode_descriptor(name, "Calls whose stages were timed", None, MetricType::Counter)?;
+            e.encode_descriptor(name, "Calls sampled for the latency breakdown", None, MetricType::Counter)?;
         for (labels, sums) in classes() {
             ConstCounter::new(sums.calls).encode(metric.encode_family(&labels)?)?;
         }
@@ -224,7 +240,7 @@ impl Scrape {
     }
 }
 
-/// Calls and bytes of everything of one kind.
+/// Calls, bytes and latency of the users of one kind.
 fn usages(
     e: &mut DescriptorEncoder<'_>,
     kind: &str,
@@ -299,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_busiest_clients_are_shown_one_by_one() {
+    fn only_the_busiest_clients_have_separate_counters() {
         let mut stats = Stats::default();
         stats.other_clients.bytes_read = 1000;
         for i in 0..40_u8 {
@@ -309,7 +325,7 @@ mod tests {
         }
         let text = render(&stats);
         let shown = |l: &&str| l.starts_with("millrace_client_bytes_total") && l.contains("\"read\"");
-        assert_eq!(text.lines().filter(shown).count(), CLIENTS_SHOWN + 1, "{text}");
+        assert_eq!(text.lines().filter(shown).count(), MAX_CLIENTS + 1, "{text}");
         for line in [
             "millrace_client_bytes_total{client=\"10.0.0.15\",direction=\"read\"} 1",
             "millrace_client_bytes_total{client=\"other\",direction=\"read\"} 1024",

@@ -1,4 +1,4 @@
-//! Registration of NFS and MOUNT with the rpcbind of this machine (RFC 1833).
+//! Registration of NFS and MOUNT with the rpcbind of this host (RFC 1833).
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -8,12 +8,13 @@ use std::{
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_oncrpc::rpcbind::{Binding, NetId, PORT, Rpcbind};
 use millrace_runtime::{RuntimeRef, tokio_rt::TcpByteStream};
-/// How long rpcbind may take to answer.
+/// Time limit for connecting to rpcbind and for each call.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Memory for the conversation with rpcbind.
+/// Maximum bytes of memory for messages to and from rpcbind.
 const MEMORY: usize = millrace_buffer::SPAN_BYTES;
 
-/// What is registered for these addresses: the first of each kind, as rpcbind has one entry per program and network id.
+/// The bindings for these addresses: the first address of each kind, because rpcbind has one entry per
+/// program and network id.
 pub(crate) fn bindings(tcp: &[SocketAddr], rdma: &[SocketAddr]) -> Vec<Binding> {
     let mut out: Vec<Binding> = Vec::new();
     let named = tcp.iter().map(|a| (NetId::tcp(a), a)).chain(rdma.iter().map(|a| (NetId::rdma(a), a)));
@@ -48,12 +49,12 @@ pub(crate) async fn register(rt: RuntimeRef, bindings: Vec<Binding>, stopping: i
         }
         Err(e) => {
             return tracing::warn!(
-                "not registered with rpcbind ({e}); clients must be told the ports (mount -o port=,mountport=)"
+                "not registered with rpcbind ({e}); clients must state the ports (mount -o port=,mountport=)"
             );
         }
     }
     stopping.await;
-    // A new connection: rpcbind closes one that was idle for long.
+    // A new connection, because rpcbind closes idle ones.
     if let Ok(r) = rpcbind(&rt).await {
         r.unregister(&bindings).await;
     }
@@ -70,7 +71,7 @@ mod tests {
             &[addr("0.0.0.0:2049"), addr("10.0.0.1:99"), addr("[::]:2049")],
             &[addr("0.0.0.0:20049")],
         );
-        let told: Vec<_> = all.iter().map(|b| (b.prog, b.netid.name(), b.addr.port())).collect();
+        let registered: Vec<_> = all.iter().map(|b| (b.prog, b.netid.name(), b.addr.port())).collect();
         let expected = [
             (100_003, "tcp", 2049),
             (100_005, "tcp", 2049),
@@ -79,6 +80,6 @@ mod tests {
             (100_003, "rdma", 20049),
             (100_005, "rdma", 20049),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(registered, expected);
     }
 }

@@ -1,8 +1,8 @@
 //! The HTTP endpoint of a daemon whose server has clients.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests, which are to fail.
+#![allow(clippy::unwrap_used)] // Test helpers may panic.
 
-// The helpers call raw procedures, so that every call is counted where a test expects it.
+// The helpers call procedures without a client library, so that each call is counted.
 #[path = "../../server/tests/common/mod.rs"]
 mod common;
 
@@ -16,7 +16,7 @@ use common::{Caller, Proto, config, rdma_at, run};
 use millrace_daemon::{Config, Daemon};
 use millrace_nfs::v3::{StableHow, Status};
 
-/// A daemon with an endpoint at a free port.
+/// Starts a daemon with an endpoint on a free port.
 fn start(server: millrace_server::Config) -> Daemon {
     let metrics = Some("127.0.0.1:0".parse().unwrap());
     Daemon::start(Config { server, metrics, ..Config::default() }).unwrap()
@@ -56,13 +56,13 @@ fn metrics_are_served_over_http() {
 }
 
 #[test]
-fn exports_and_clients_are_counted_one_by_one() {
+fn exports_and_clients_are_counted_separately() {
     run(async {
         let mut config = config(&["/x=memory:8MiB", "/y=memory:8MiB"]);
         config.listen_tcp = vec![(rdma_at().0, 0).into()];
         let daemon = start(config);
         let server = daemon.server();
-        // Two connections, which are on two shards.
+        // Two connections on two shards.
         let callers = [Caller::connect(server, Proto::Rdma).await, Caller::connect(server, Proto::Tcp).await];
         for (i, c) in callers.iter().enumerate() {
             let root = c.mount("/x").await.unwrap();
@@ -91,21 +91,21 @@ fn exports_and_clients_are_counted_one_by_one() {
     });
 }
 
-/// What the endpoint answers to `request`, until it closes the connection.
+/// Sends `request` and returns the bytes until the endpoint closes the connection.
 fn answer(addr: SocketAddr, request: &[u8]) -> String {
     let mut s = TcpStream::connect(addr).unwrap();
     s.write_all(request).unwrap();
     let mut out = Vec::new();
-    let _ = s.read_to_end(&mut out); // A connection may be reset that is closed with unread bytes.
+    let _ = s.read_to_end(&mut out); // A connection that is closed with unread bytes may be reset.
     String::from_utf8(out).unwrap()
 }
 
 #[test]
-fn requests_of_all_forms_get_one_answer_and_no_more() {
+fn every_request_gets_one_reply() {
     let daemon = start(config(&["/x=memory:8MiB"]));
     let addr = daemon.metrics_addr().unwrap();
-    let said = answer(addr, b"GET /healthz?verbose HTTP/1.0\r\n\r\n");
-    assert!(said.starts_with("HTTP/1.0 200") && said.ends_with("\r\n\r\nok\n"), "{said}");
+    let response = answer(addr, b"GET /healthz?verbose HTTP/1.0\r\n\r\n");
+    assert!(response.starts_with("HTTP/1.0 200") && response.ends_with("\r\n\r\nok\n"), "{response}");
     let twice = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2);
     assert_eq!(answer(addr, &twice).matches("HTTP/1.1 200").count(), 1);
     for bad in
@@ -114,13 +114,13 @@ fn requests_of_all_forms_get_one_answer_and_no_more() {
         assert!(answer(addr, bad.as_bytes()).starts_with("HTTP/1.1 404"), "{bad}");
     }
     assert!(answer(addr, b"\x16\x03\x01 not HTTP\r\n\r\n").starts_with("HTTP/1.1 400"));
-    // A client that closes its sending side gets its answer.
+    // A client that closes its sending side gets its reply.
     let mut s = TcpStream::connect(addr).unwrap();
     s.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     s.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut said = String::new();
-    s.read_to_string(&mut said).unwrap();
-    assert!(said.ends_with("ok\n"), "{said}");
+    let mut response = String::new();
+    s.read_to_string(&mut response).unwrap();
+    assert!(response.ends_with("ok\n"), "{response}");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn headers_connections_and_time_are_limited() {
     let addr = daemon.metrics_addr().unwrap();
     let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(16 << 10));
     assert!(!answer(addr, long.as_bytes()).contains("200 OK"));
-    // Eight connections that send no request hold up a ninth until their time is over.
+    // Eight connections without a request delay a ninth until their time limit.
     let began = Instant::now();
     let mut idle: Vec<_> = (0..8).map(|_| TcpStream::connect(addr).unwrap()).collect();
     idle[0].write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
