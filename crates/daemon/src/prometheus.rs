@@ -47,12 +47,7 @@ impl Collector for Scrape {
         self.transports(&mut e)?;
         self.stages(&mut e)?;
         gauge(&mut e, "replies_kept", "Replies in the duplicate request cache", s.replies_kept)?;
-        gauge(
-            &mut e,
-            "replies_kept_bytes",
-            "Memory in use by these replies",
-            s.replies_kept_bytes,
-        )?;
+        gauge(&mut e, "replies_kept_bytes", "Memory in use by these replies", s.replies_kept_bytes)?;
         self.memory(&mut e)
     }
 }
