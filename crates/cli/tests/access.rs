@@ -34,10 +34,10 @@ fn an_export_writable_from_all_hosts_is_named_in_the_log() {
         log_of(command.args(exports))
     };
     let message = log("0.0.0.0:0");
-    let warned: Vec<&str> = message.lines().filter(|l| l.contains("every machine")).collect();
+    let warned: Vec<&str> = message.lines().filter(|l| l.contains("every host")).collect();
     assert_eq!(warned.len(), 1, "{message}");
     assert!(warned[0].contains("/open") && warned[0].contains("any user but root"), "{message}");
-    assert!(!log("127.0.0.1:0").contains("every machine"));
+    assert!(!log("127.0.0.1:0").contains("every host"));
 }
 
 /// 65534 is the anonymous user of Linux.

@@ -124,7 +124,7 @@ fn permission_errors_contain_a_remedy() {
 fn wait_for_a_temporary_name(dir: &Path) {
     let start = std::time::Instant::now();
     while !names(dir).iter().any(|n| n.contains(".millrace-")) {
-        assert!(start.elapsed() < Duration::from_secs(60), "nothing is copied");
+        assert!(start.elapsed() < Duration::from_secs(60), "no file is copied");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

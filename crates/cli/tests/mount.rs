@@ -63,7 +63,7 @@ impl Mounting {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
-            assert!(begun.elapsed() < HANG, "it does not end");
+            assert!(begun.elapsed() < HANG, "the process does not exit");
             std::thread::sleep(Duration::from_millis(5));
         };
         let mut message = String::new();
@@ -120,7 +120,7 @@ fn stop(pid: u32) {
     };
     let begun = Instant::now();
     while !fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|t| stands(t.unwrap())) {
-        assert!(begun.elapsed() < HANG, "it does not stop");
+        assert!(begun.elapsed() < HANG, "the process does not stop");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -191,7 +191,7 @@ fn the_first_signal_after_umount_waits_for_write_back() {
     writer.stdin.as_mut().unwrap().write_all(b"written\n").unwrap();
     let begun = Instant::now();
     while !fs::metadata(at.path().join("file")).is_ok_and(|m| m.len() == 8) {
-        assert!(begun.elapsed() < HANG, "nothing is written");
+        assert!(begun.elapsed() < HANG, "no data is written");
         std::thread::sleep(Duration::from_millis(5));
     }
     stop(server.child.id());

@@ -1,5 +1,5 @@
-//! The blocking API: no `async`, threads share one client. Writes a file from several threads, reads it back, and lists
-//! the directory.
+//! The blocking API with several threads that share one client: writes a file, reads it back, and lists the
+//! directory.
 //!
 //! ```sh
 //! millrace serve --export /data=memory:1GiB                 # in another terminal
@@ -13,7 +13,7 @@ use millrace_client::{
     nfs3::blocking::{Client, File},
 };
 
-/// Threads, each of which writes one line.
+/// Number of threads; each writes one line.
 const THREADS: u64 = 4;
 
 fn main() -> ExitCode {
@@ -39,10 +39,10 @@ fn run(url: &str) -> Result<(), millrace_client::Error> {
             .map(|n| (n, file.clone()))
             .map(|(n, f)| threads.spawn(move || line(n, &f)))
             .collect();
-        // A thread that panicked has said why.
+        // A thread that panicked has printed the reason.
         writers.into_iter().try_for_each(|w| w.join().unwrap_or(Err(millrace_client::Error::Closed)))
     })?;
-    // Until here the server may lose it when it crashes; the client then writes it again.
+    // Before this call a crash of the server may lose the data, which the client then rewrites.
     file.commit()?;
 
     let mut text = vec![0; file.attributes()?.size as usize];
@@ -56,7 +56,7 @@ fn run(url: &str) -> Result<(), millrace_client::Error> {
     Ok(())
 }
 
-/// Writes the line of thread `n` at its place.
+/// Writes the line of thread `n` at its offset.
 fn line(n: u64, file: &File) -> Result<(), millrace_client::Error> {
     let line = format!("thread {n:02}\n");
     file.write(n * line.len() as u64, line.as_bytes())

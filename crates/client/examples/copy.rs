@@ -1,4 +1,4 @@
-//! Copies a file to a server or from one, with many calls in flight and without holding the file in memory.
+//! Copies a file to or from a server, with many calls in flight and bounded memory.
 //!
 //! ```sh
 //! millrace serve --export /data=memory:1GiB                 # in another terminal
@@ -6,7 +6,7 @@
 //! cargo run --example copy -- nfs://127.0.0.1/data/lock /tmp/lock
 //! ```
 //!
-//! A copy that fails leaves a part of the file; `millrace cp` uses a temporary name until it is complete.
+//! A failed copy leaves a partial file; `millrace cp` uses a temporary name until the file is complete.
 
 use std::{
     error::Error,
@@ -17,7 +17,7 @@ use std::{
 
 use millrace_client::{Options, TokioRuntime, nfs3::Client};
 
-/// Calls in flight.
+/// Maximum number of calls in flight.
 const DEPTH: usize = 16;
 
 #[tokio::main]
@@ -41,7 +41,8 @@ async fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The client of a URL. It mounts the export; what is left of the path is its `path_in_export`.
+/// Connects to the server of a URL and mounts the export. The rest of the path is the client's
+/// `path_in_export`.
 async fn connect(url: &str) -> Result<Client, millrace_client::Error> {
     Client::connect(TokioRuntime::current(), &url.parse()?, Options::default()).await
 }
@@ -50,7 +51,8 @@ async fn get(url: &str, path: &str) -> Result<u64, Box<dyn Error>> {
     let client = connect(url).await?;
     let file = client.open(client.path_in_export()).await?;
     let mut local = fs::File::create(path).map_err(|e| format!("{path}: {e}"))?;
-    // The data comes in order, in the memory where the server put it; an error of `write_all` ends the reading.
+    // The data arrives in order, in the memory to which the server wrote it. An error of `write_all` stops
+    // the reads.
     let write =
         |_offset, data: millrace_client::Views| data.iter().try_for_each(|piece| local.write_all(piece));
     let bytes = file.read_stream(0, u64::MAX, DEPTH, write).await?;
@@ -62,13 +64,13 @@ async fn put(path: &str, url: &str) -> Result<u64, Box<dyn Error>> {
     let mut local = fs::File::open(path).map_err(|e| format!("{path}: {e}"))?;
     let client = connect(url).await?;
     let file = client.create_file(client.path_in_export(), 0o644).await?;
-    // Each piece is read into memory that the server then fetches it from.
+    // Each piece is read into memory from which the server reads it by RDMA.
     let next = |wanted| {
         let mut memory = client.buffer(wanted).map_err(io::Error::other)?;
         let len = local.read(&mut memory)?;
         memory.set_len(len);
         Ok((len > 0).then(|| memory.freeze().into()))
     };
-    // When it returns, everything is on stable storage: it commits at the end.
+    // The stream commits at the end: on return, all data is on stable storage.
     Ok(file.write_stream(0, DEPTH, next).await?)
 }

@@ -1,4 +1,4 @@
-//! Counts the lines of a file as `wc` does: many reads at once, into memory that this program owns, without a copy.
+//! Counts the lines of a file, with concurrent reads into memory of this program, without a copy.
 //!
 //! ```sh
 //! millrace serve --export /data=memory:1GiB                 # in another terminal
@@ -6,9 +6,9 @@
 //! cargo run --example parallel_read -- nfs://127.0.0.1/data/lock
 //! ```
 //!
-//! The memory comes from the client's arena, because an RDMA peer can only write to registered memory. Each reader takes
-//! one buffer and keeps it. `read_into` takes it *by value*: while the server may write to it nobody else can look at it,
-//! and the compiler sees to that. It comes back with the data, which the server has placed there by RDMA Write.
+//! The memory comes from the client's arena, because an RDMA peer can only write to registered memory. Each
+//! reader has one buffer. `read_into` takes it *by value*, so that the compiler prevents access while the
+//! server may write to it, and returns it with the data, which the server has placed by RDMA Write.
 
 use std::{
     error::Error,
@@ -25,7 +25,7 @@ use millrace_client::{
 };
 use tokio::task::JoinSet;
 
-/// Reads in flight, and buffers.
+/// Number of concurrent reads, and of buffers.
 const READERS: usize = 8;
 
 #[tokio::main]
@@ -61,7 +61,7 @@ async fn count(url: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Takes one piece of the file after the other until none is left, and counts the lines in them.
+/// Reads pieces of the file until all have been read, and counts their lines.
 async fn read(file: File, size: u64, next: Arc<AtomicU64>) -> Result<usize, millrace_client::Error> {
     let piece = u64::from(file.client().rsize());
     let mut memory = file.client().buffer(piece as usize)?;
@@ -72,7 +72,7 @@ async fn read(file: File, size: u64, next: Arc<AtomicU64>) -> Result<usize, mill
         if at >= end {
             return Ok(lines);
         }
-        // A server may give less than was asked for.
+        // A server may return less data than requested.
         while at < end {
             memory.set_len((end - at) as usize);
             let read = file.read_into(at, memory).await?;

@@ -1,4 +1,4 @@
-//! Reads a file again and again, and shows every second what the client's counters say.
+//! Reads a file repeatedly, and prints the client's counters every second.
 //!
 //! ```sh
 //! millrace serve --export /data=memory:1GiB                 # in another terminal
@@ -6,14 +6,14 @@
 //! cargo run --release --example throughput -- 'nfs://127.0.0.1/data/large?nconnect=2' 10
 //! ```
 //!
-//! The counters are the client's own and cost nothing to look at: any task with a clone of the client can.
+//! Any task with a clone of the client can read the counters, at negligible cost.
 
 use std::{error::Error, process::ExitCode, time::Duration};
 
 use millrace_client::{Options, Stats, TokioRuntime, nfs3::Client};
 use tokio::time::Instant;
 
-/// Calls in flight.
+/// Maximum number of calls in flight.
 const DEPTH: usize = 16;
 
 #[tokio::main]
@@ -38,7 +38,7 @@ async fn run(url: &str, seconds: u32) -> Result<(), Box<dyn Error>> {
     let file = client.open(client.path_in_export()).await?;
     let reading = async {
         loop {
-            // The data is there, in memory that the server has filled; here nobody wants it.
+            // The data is in memory to which the server has written it; this program discards it.
             file.read_stream(0, u64::MAX, DEPTH, |_offset, _data| ()).await?;
         }
     };
@@ -48,9 +48,9 @@ async fn run(url: &str, seconds: u32) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Prints what was done in each of so many seconds.
+/// Prints the rates of each second.
 async fn watch(client: &Client, seconds: u32) {
-    println!("  s     MB/s  calls/s  connections  reconnects  calls sent again");
+    println!("  s     MB/s  calls/s  connections  reconnects  retransmissions");
     let (mut last, mut then) = (client.stats(), Instant::now());
     for second in 1..=seconds {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -59,7 +59,7 @@ async fn watch(client: &Client, seconds: u32) {
         let (mb, calls) = (per_second(|s| s.bytes_read) / 1e6, per_second(|s| s.calls));
         let Stats { reconnects, retransmits, .. } = &stats;
         let up = stats.connections.len();
-        println!("{second:3} {mb:8.0} {calls:8.0} {up:12} {reconnects:11} {retransmits:17}");
+        println!("{second:3} {mb:8.0} {calls:8.0} {up:12} {reconnects:11} {retransmits:16}");
         (last, then) = (stats, now);
     }
 }

@@ -86,7 +86,7 @@ fn reads_and_writes_over_rdma_do_not_allocate_from_the_heap_in_steady_state() {
                     x.unwrap();
                     y.unwrap();
                     buffers = [a.unwrap().buffer, b.unwrap().buffer];
-                    buffers.iter_mut().for_each(|b| b.set_len(len)); // The first reads may have found less.
+                    buffers.iter_mut().for_each(|b| b.set_len(len)); // The first reads may have been shorter.
                 }
                 let after = (ALLOCATIONS.get(), EVERYWHERE.load(Ordering::Relaxed));
                 *counted = (after.0 - before.0, after.1 - before.1);

@@ -17,8 +17,8 @@ use crate::{
     tree::{Source, Target, WriteOutcome},
 };
 
-/// Maximum number of retransmissions of a file's lost records.
-const RESENDS: usize = 16;
+/// Maximum number of rewrites of a file's lost records.
+const MAX_REWRITES: usize = 16;
 /// Size in bytes above which data is hashed on a blocking thread.
 const MAX_INLINE_HASH: usize = 64 << 10;
 
@@ -125,7 +125,7 @@ pub(crate) async fn transfer<S: Source, T: Target>(
         bytes = pass.tail(&mut written, sum.as_mut()).await?;
     }
     pass.stable = false;
-    for _ in 0..RESENDS {
+    for _ in 0..MAX_REWRITES {
         if written.iter().all(|(_, outcome)| outcome.stable) {
             return Ok(Copied { bytes, checksum: sum.map(Checksum::finish) });
         }

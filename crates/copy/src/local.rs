@@ -143,7 +143,7 @@ fn list(dir: &Path) -> io::Result<Vec<Entry<PathBuf>>> {
         let entry = entry?;
         let meta = match entry.metadata() {
             Ok(m) => (&m).into(),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue, // Removed meanwhile.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue, // Removed concurrently.
             Err(e) => return Err(e),
         };
         out.push(Entry { node: entry.path(), name: entry.file_name().into_vec(), meta });

@@ -45,7 +45,7 @@ impl RemoteTree {
             (Some(h), Some(a)) => (h, a.into()),
             _ => match self.client.lookup(dir, &e.name).await {
                 Ok(o) => (o.handle, (&o.attributes).into()),
-                Err(e) if e.is_not_found() => return Ok(None), // Removed meanwhile.
+                Err(e) if e.is_not_found() => return Ok(None), // Removed concurrently.
                 Err(e) => return Err(e),
             },
         };

@@ -53,7 +53,7 @@ fn a_non_idempotent_call_keeps_its_xid_on_a_new_connection() {
         let xids = script.xids(Procedure::Remove);
         assert_eq!(xids, [xids[0]; 3]);
         c.remove(c.root(), "y").await.unwrap();
-        assert_ne!(script.xids(Procedure::Remove)[3], xids[0], "another call is another XID");
+        assert_ne!(script.xids(Procedure::Remove)[3], xids[0], "another call has another XID");
     });
 }
 
@@ -86,7 +86,10 @@ fn noent_after_a_retransmitted_remove_is_success() {
                 _ => c.rmdir(c.root(), name).await,
             };
             remove("x").await.unwrap();
-            assert!(remove("x").await.unwrap_err().is_not_found(), "not sent twice: not there");
+            assert!(
+                remove("x").await.unwrap_err().is_not_found(),
+                "NOENT without a retransmission is an error"
+            );
         }
     });
 }
@@ -104,7 +107,7 @@ fn exist_after_a_retransmitted_mkdir_is_success_for_directories_only() {
         let c = script.client().await;
         assert_eq!(c.mkdir(c.root(), "d", Sattr::default()).await.unwrap().handle, handle(9));
         let e = c.mkdir(c.root(), "d", Sattr::default()).await.unwrap_err();
-        assert_eq!(e.status(), Some(Status::Exist), "not sent twice");
+        assert_eq!(e.status(), Some(Status::Exist), "EXIST without a retransmission is an error");
 
         let script = losing(Procedure::Mkdir, 1, |p, _| match p {
             Procedure::Lookup => found(9, FileType::Regular),
@@ -306,7 +309,7 @@ fn a_name_above_the_limit_of_the_server_is_rejected_locally() {
         let e = c.rename(c.root(), "short", c.root(), &long).await.unwrap_err();
         assert_eq!(e.status(), Some(Status::NameTooLong), "{e}");
         assert!(script.xids(Procedure::Rename).is_empty());
-        assert_eq!(script.xids(Procedure::Pathconf).len(), 4, "short names cost no call");
+        assert_eq!(script.xids(Procedure::Pathconf).len(), 4, "a short name caused a PATHCONF");
     });
 }
 
