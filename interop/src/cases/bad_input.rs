@@ -87,7 +87,7 @@ fn wrong_port(lab: &mut Lab) -> Result<()> {
         let stderr = guest.run(&mount(proto, port, once))?.failed()?;
         ensure!(stderr.contains(error), "proto={proto},port={port} prints: {stderr}");
     }
-    for text in ["does it speak another protocol", "such as a TCP mount at the RDMA port"] {
+    for text in ["the peer may use another protocol", "such as a TCP mount at the RDMA port"] {
         logs_a_few(&server, text)?;
     }
     guest.must(&mount("rdma", RDMA_PORT, ""))?;
