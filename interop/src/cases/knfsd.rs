@@ -1,6 +1,6 @@
 //! `millrace` on the host uses the Linux kernel's NFS server, over RDMA by siw and over TCP.
 
-use std::{fs, thread, time::Duration};
+use std::{fs, path::Path, thread, time::Duration};
 
 use anyhow::{Result, anyhow, ensure};
 
@@ -115,16 +115,27 @@ fn restart(lab: &mut Lab, variant: Variant) -> Result<()> {
     let source = lab.dir.join("tree");
     tree::make(&source, 1, lab.quick)?;
     let want = Manifest::of(&source)?;
-    let (from, to) = (source.display().to_string(), url(&guest, variant, "/mnt/export"));
+    let mut attempts = 0;
+    while !interrupted_copy(&mut guest, variant, &source)? {
+        attempts += 1;
+        ensure!(attempts < 8, "no copy was interrupted: each ended before the server was stopped");
+        guest.must("rm -r /mnt/export/tree")?;
+    }
+    want.expect_same(&manifest(&mut guest, "/mnt/export/tree")?, "the tree of the kernel's server")?;
+    lab.finish(vec![guest], &[])
+}
+
+/// Stops the kernel's server during a copy and restarts it; whether the copy was still in progress.
+fn interrupted_copy(guest: &mut Guest, variant: Variant, source: &Path) -> Result<bool> {
+    let (from, to) = (source.display().to_string(), url(guest, variant, "/mnt/export"));
     let put = thread::spawn(move || copy("put", &from, &to));
     guest.must("while [ $(find /mnt/export | wc -l) -lt 50 ]; do sleep 0.01; done")?;
     guest.must("rpc.nfsd 0")?;
-    ensure!(!put.is_finished(), "nothing was interrupted: the copy ended before the server was stopped");
+    let interrupted = !put.is_finished();
     thread::sleep(Duration::from_millis(300));
     guest.must(START_AGAIN)?;
     put.join().map_err(|_| anyhow!("the copying thread panicked"))??;
-    want.expect_same(&manifest(&mut guest, "/mnt/export/tree")?, "the tree of the kernel's server")?;
-    lab.finish(vec![guest], &[])
+    Ok(interrupted)
 }
 
 /// Single files, names of the maximum length, and requests that the kernel's server refuses.
