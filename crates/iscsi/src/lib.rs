@@ -1,0 +1,1 @@
+//! iSCSI (RFC 7143) without I/O: PDUs, text negotiation, login and the state of sessions, for both roles.
