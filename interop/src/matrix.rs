@@ -50,6 +50,9 @@ pub(crate) struct MatrixArgs {
     /// Number of cases that run concurrently
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     jobs: u8,
+    /// Number of times that a failed case is run again; if it then succeeds, it is reported as flaky
+    #[arg(long, default_value_t = 0)]
+    retries: u8,
     /// Directory of the cases' files
     #[arg(long, env = "MILLRACE_INTEROP_CACHE", default_value = "/var/tmp/millrace-interop")]
     cache: PathBuf,
@@ -68,27 +71,35 @@ pub(crate) struct CaseArgs {
 
 enum Verdict {
     Success,
+    /// Success after a failure.
+    Flaky,
     Failure(String),
     Skip(String),
 }
 
-/// The number of cases that did not succeed.
+/// The number of cases that did not succeed at once.
 #[derive(Debug, Default)]
 struct Tally {
     failed: usize,
+    flaky: usize,
     skipped: usize,
 }
 
 impl Tally {
     fn add(&mut self, verdict: &Verdict) {
         self.failed += usize::from(matches!(verdict, Verdict::Failure(_)));
+        self.flaky += usize::from(matches!(verdict, Verdict::Flaky));
         self.skipped += usize::from(matches!(verdict, Verdict::Skip(_)));
     }
 }
 
 impl Sum for Tally {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        let both = |a: Self, b: Self| Self { failed: a.failed + b.failed, skipped: a.skipped + b.skipped };
+        let both = |a: Self, b: Self| Self {
+            failed: a.failed + b.failed,
+            flaky: a.flaky + b.flaky,
+            skipped: a.skipped + b.skipped,
+        };
         all.fold(Self::default(), both)
     }
 }
@@ -115,7 +126,7 @@ pub(crate) fn run(args: &MatrixArgs) -> Result<ExitCode> {
     let work = || -> Result<Tally> {
         let mut tally = Tally::default();
         while let Some(case) = next(&waiting) {
-            tally.add(&run_and_report(&case.name, &run, args)?);
+            tally.add(&run_with_retries(&case.name, &run, args)?);
         }
         Ok(tally)
     };
@@ -126,8 +137,11 @@ pub(crate) fn run(args: &MatrixArgs) -> Result<ExitCode> {
     })?;
     // Removal fails when a case has left files in the directory.
     let _ = fs::remove_dir(&run);
-    let Tally { failed, skipped } = tally;
-    println!("{count} cases, {failed} failed, {skipped} skipped, {:.0} s", began.elapsed().as_secs_f64());
+    let Tally { failed, flaky, skipped } = tally;
+    println!(
+        "{count} cases, {failed} failed, {flaky} flaky, {skipped} skipped, {:.0} s",
+        began.elapsed().as_secs_f64()
+    );
     let good = failed == 0 && (skipped == 0 || args.allow_skip);
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -136,21 +150,36 @@ fn next(waiting: &Mutex<impl Iterator<Item = Case>>) -> Option<Case> {
     waiting.lock().ok()?.next()
 }
 
-/// Runs the case and prints its line.
-fn run_and_report(name: &str, run: &Path, args: &MatrixArgs) -> Result<Verdict> {
+/// Runs the case until it does not fail, at most 1 + `retries` times. The files of failed runs are kept.
+fn run_with_retries(name: &str, run: &Path, args: &MatrixArgs) -> Result<Verdict> {
     let dir = run.join(name.replace('/', "-"));
+    let mut verdict = run_and_report(name, &dir, args)?;
+    for retry in 1..=args.retries {
+        if !matches!(verdict, Verdict::Failure(_)) {
+            break;
+        }
+        verdict = match run_and_report(name, &dir.with_extension(retry.to_string()), args)? {
+            Verdict::Success => Verdict::Flaky,
+            other => other,
+        };
+    }
+    Ok(verdict)
+}
+
+/// Runs the case once and prints its line.
+fn run_and_report(name: &str, dir: &Path, args: &MatrixArgs) -> Result<Verdict> {
     let started = Instant::now();
-    let verdict = run_in_sandbox(name, &dir, args)?;
+    let verdict = run_in_sandbox(name, dir, args)?;
     let seconds = started.elapsed().as_secs_f64();
     match &verdict {
-        Verdict::Success => println!("{name:<50} ok       {seconds:5.1} s"),
+        Verdict::Success | Verdict::Flaky => println!("{name:<50} ok       {seconds:5.1} s"),
         Verdict::Skip(why) => println!("{name:<50} SKIPPED  {seconds:5.1} s\n    {why}"),
         Verdict::Failure(why) => {
             println!("{name:<50} FAILED   {seconds:5.1} s\n    {why}\n    files: {}", dir.display());
         }
     }
     if !args.keep && !matches!(verdict, Verdict::Failure(_)) {
-        fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
+        fs::remove_dir_all(dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     }
     Ok(verdict)
 }
