@@ -218,7 +218,9 @@ pub(super) mod stream {
     struct Outcome {
         completions: Vec<(&'static str, Vec<u8>, bool)>,
         error: Option<String>,
-        sent: Vec<u8>,
+        /// The FPDUs that the peer received; after an error only the last one. A Terminate message may replace
+        /// messages that were not sent yet (RFC 5040 section 5.4), which depends on when bytes arrived.
+        sent: Vec<Vec<u8>>,
         /// The contents of the writable region; `None` after an error, which may leave part of a segment
         /// there.
         written: Option<Vec<u8>>,
@@ -232,6 +234,8 @@ pub(super) mod stream {
         readable: ExposedRegion,
         guards: Vec<Buffer>,
         sink: Option<u32>,
+        /// Bytes of an FPDU that is not complete.
+        unread: Vec<u8>,
         out: Outcome,
     }
 
@@ -267,7 +271,7 @@ pub(super) mod stream {
             let sink = vec![filled(0, 400), filled(0, 200)];
             qp.post_read(ReadRequest { id: WorkId(1), from, sink }).expect("a read");
             let out = Outcome { completions: Vec::new(), error: None, sent: Vec::new(), written: None };
-            Self { qp, peer, writable, readable, guards, sink: None, out }
+            Self { qp, peer, writable, readable, guards, sink: None, unread: Vec::new(), out }
         }
 
         /// Polls the queue pair until it has processed all bytes of the stream.
@@ -296,21 +300,28 @@ pub(super) mod stream {
                 }
                 Completion::Sent(_) => ("sent", Vec::new(), false),
             }));
-            self.out.sent.extend(self.peer.read());
+            self.receive();
             self.find_sink();
+        }
+
+        /// Reads the FPDUs that were sent.
+        fn receive(&mut self) {
+            self.unread.extend(self.peer.read());
+            while let Some(len) = self.unread.first_chunk() {
+                let len = (2 + usize::from(u16::from_be_bytes(*len))).next_multiple_of(4) + 4;
+                if self.unread.len() < len {
+                    break;
+                }
+                let rest = self.unread.split_off(len);
+                self.out.sent.push(std::mem::replace(&mut self.unread, rest));
+            }
         }
 
         /// Reads the tag of the sink from the Read Request.
         fn find_sink(&mut self) {
-            let mut rest = &self.out.sent[..];
-            while let (None, Some((len, body))) = (self.sink, rest.split_first_chunk()) {
-                let len = usize::from(u16::from_be_bytes(*len));
-                let ulpdu = body.get(..len).unwrap_or_default();
-                if ulpdu.get(1).is_some_and(|b| b & 15 == 1) {
-                    self.sink = ulpdu.get(18..).and_then(|b| b.first_chunk()).map(|b| u32::from_be_bytes(*b));
-                }
-                rest = rest.get((2 + len).next_multiple_of(4) + 4..).unwrap_or_default();
-            }
+            let request = self.out.sent.iter().find(|fpdu| fpdu.get(3).is_some_and(|b| b & 15 == 1));
+            let tag = request.and_then(|fpdu| fpdu.get(20..)?.first_chunk());
+            self.sink = tag.map(|tag| u32::from_be_bytes(*tag));
         }
 
         fn execute(&mut self, kind: u8, operand: &[u8]) {
@@ -339,6 +350,11 @@ pub(super) mod stream {
             }
             let intact = self.guards.iter().all(|g| g.iter().all(|b| *b == GUARD));
             assert!(intact, "memory that was not exposed has changed");
+            assert!(self.unread.is_empty(), "part of an FPDU was sent");
+            if self.out.error.is_some() {
+                let last = self.out.sent.len().saturating_sub(1);
+                self.out.sent.drain(..last);
+            }
             Outcome { written: written.filter(|_| self.out.error.is_none()), ..self.out }
         }
     }
