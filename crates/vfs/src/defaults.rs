@@ -23,7 +23,7 @@ pub(crate) fn process_verifier() -> [u8; 8] {
 pub(crate) mod tests {
     use crate::{
         Access, Attr, DirPage, FileKind, FileSystem, FsError, FsInfo, FsResult, Handle, Identity, Op, Read,
-        ReadDirLimits, Stability, Views,
+        ReadDirLimits, SeekTarget, Stability, Views,
     };
 
     /// A file system of one empty directory that implements the required methods only.
@@ -71,6 +71,9 @@ pub(crate) mod tests {
             assert_eq!(written.map(|w| w.committed), Err(error));
             assert_eq!(now(fs.commit(&caller, &root, 0, 0)), Err(error));
             assert_eq!(now(fs.remove(&caller, &root, b"a")), Err(error));
+            assert_eq!(now(fs.deallocate(&caller, &root, 0, 1)), Err(error));
+            assert_eq!(now(fs.zero(&caller, &root, 0, 1)), Err(error));
+            assert_eq!(now(fs.seek(&caller, &root, 0, SeekTarget::Data)), Err(FsError::NotSupp));
             assert_eq!(fs.write_verifier(), fs.write_verifier());
         }
     }

@@ -21,7 +21,7 @@ pub use millrace_buffer::{Arena, Views};
 pub use millrace_runtime::MaybeReady;
 pub use types::{
     Access, Attr, CreateHow, Created, DirEntry, DirPage, FileKind, FsInfo, FsStat, Handle, Identity, NewNode,
-    Read, SetAttr, SetTime, Stability, Time, Wcc, WccAttr, Written,
+    Read, SeekTarget, SetAttr, SetTime, Stability, Time, Wcc, WccAttr, Written,
 };
 
 /// Result of a file system call.
@@ -49,6 +49,8 @@ pub type Op<T> = MaybeReady<'static, FsResult<T>>;
 /// | [`access`](Self::access) | [`Attr::rights`]; without the rights to change if not [`FsInfo::writable`] |
 /// | [`readlink`](Self::readlink) | [`FsError::Inval`]: the object is not a symbolic link |
 /// | [`setattr`](Self::setattr), [`write`](Self::write), [`commit`](Self::commit), [`create`](Self::create), [`create_node`](Self::create_node), [`remove`](Self::remove), [`rmdir`](Self::rmdir), [`rename`](Self::rename), [`link`](Self::link) | [`FsError::RoFs`]; [`FsError::NotSupp`] if [`FsInfo::writable`] |
+/// | [`deallocate`](Self::deallocate), [`zero`](Self::zero) | as `write` |
+/// | [`seek`](Self::seek) | [`FsError::NotSupp`] |
 /// | [`write_verifier`](Self::write_verifier) | different in each process |
 ///
 /// No default makes data durable: a file system that implements [`write`](Self::write) either completes every
@@ -127,6 +129,41 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Makes earlier unstable writes to `offset..offset + count` durable (`count` 0: to the end of the file).
     fn commit(&self, _caller: &Identity, _file: &Handle, _offset: u64, _count: u32) -> Op<Wcc> {
         defaults::unsupported(&self.info())
+    }
+
+    /// Frees the storage of `offset..offset + length`, which then reads as zeros: `FALLOC_FL_PUNCH_HOLE` with
+    /// `FALLOC_FL_KEEP_SIZE` of fallocate(2), DEALLOCATE (RFC 7862 section 15.4). The size of the file does not
+    /// change; the part of the range beyond it is ignored. Storage may be freed in whole blocks only. Needs the
+    /// permissions of a write, and is durable after [`commit`](Self::commit), as an unstable write. A `length`
+    /// of 0 changes nothing.
+    ///
+    /// # Errors
+    /// [`FsError::Inval`] if `offset + length` exceeds `u64::MAX`. [`FsError::NotSupp`] if the storage of this
+    /// file cannot be freed. Otherwise as for [`write`](Self::write).
+    fn deallocate(&self, _caller: &Identity, _file: &Handle, _offset: u64, _length: u64) -> Op<Wcc> {
+        defaults::unsupported(&self.info())
+    }
+
+    /// Writes zeros to `offset..offset + length` without a transfer of data (`FALLOC_FL_ZERO_RANGE` of
+    /// fallocate(2)), and extends the file as a write does. Storage stays allocated, or becomes allocated,
+    /// where the file system can do this. Needs the permissions of a write, and is durable after
+    /// [`commit`](Self::commit), as an unstable write. Not atomic: other calls may find a part of the range
+    /// zeroed, and after an error a part may remain zeroed. A `length` of 0 changes nothing.
+    ///
+    /// # Errors
+    /// [`FsError::Inval`] if `offset + length` exceeds `u64::MAX`; [`FsError::FBig`] if it exceeds
+    /// [`FsInfo::max_file_size`]. Otherwise as for [`write`](Self::write).
+    fn zero(&self, _caller: &Identity, _file: &Handle, _offset: u64, _length: u64) -> Op<Wcc> {
+        defaults::unsupported(&self.info())
+    }
+
+    /// Returns the offset of the next byte of the `target` kind, at or after `offset`: `SEEK_DATA` and
+    /// `SEEK_HOLE` of lseek(2), SEEK (RFC 7862 section 15.11). `None` stands for `ENXIO`: `offset` is not below
+    /// the size of the file, or only a hole follows [`SeekTarget::Data`]. The end of the file is a hole, so
+    /// [`SeekTarget::Hole`] below the size returns at most the size. Holes read as zeros; a file system may
+    /// report zeros as data. Needs the permissions of [`read`](Self::read), and fails as it does.
+    fn seek(&self, _caller: &Identity, _file: &Handle, _offset: u64, _target: SeekTarget) -> Op<Option<u64>> {
+        Op::Ready(Err(FsError::NotSupp))
     }
 
     /// The write verifier; changes whenever unstable writes may have been lost (RFC 1813 section 3.3.21). The

@@ -226,6 +226,15 @@ pub enum Stability {
     FileSync,
 }
 
+/// What [`crate::FileSystem::seek`] finds (`data_content4`, RFC 7862 section 15.11).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SeekTarget {
+    /// A byte that is not in a hole.
+    Data,
+    /// A byte in a hole, or the end of the file.
+    Hole,
+}
+
 /// Result of a read.
 #[derive(Debug, Clone)]
 pub struct Read {
@@ -357,7 +366,8 @@ pub struct FsStat {
 }
 
 /// Static properties of a file system. The default is that of a small read-only file system: files of up to
-/// 2^63 - 1 bytes, names of up to 255 bytes, one link to each file, times in nanoseconds, no symbolic links.
+/// 2^63 - 1 bytes, names of up to 255 bytes, one link to each file, times in nanoseconds, no symbolic links, no
+/// calls on ranges of sparse files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FsInfo {
     /// Maximum file size in bytes.
@@ -374,6 +384,9 @@ pub struct FsInfo {
     pub hard_links: bool,
     /// Whether symbolic links can exist (`FSF3_SYMLINK`).
     pub symlinks: bool,
+    /// Whether [`deallocate`](crate::FileSystem::deallocate), [`zero`](crate::FileSystem::zero) and
+    /// [`seek`](crate::FileSystem::seek) are implemented.
+    pub sparse_files: bool,
 }
 
 impl FsInfo {
@@ -399,6 +412,7 @@ impl Default for FsInfo {
             writable: false,
             hard_links: false,
             symlinks: false,
+            sparse_files: false,
         }
     }
 }

@@ -214,6 +214,7 @@ impl FileSystem for MemoryFs {
             writable: true,
             hard_links: true,
             symlinks: true,
+            sparse_files: false,
         }
     }
 
