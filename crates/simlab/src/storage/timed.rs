@@ -5,7 +5,7 @@ use std::sync::Arc;
 use millrace_runtime::BoxFuture;
 use millrace_vfs::{
     Access, Attr, CreateHow, Created, DirPage, FileSystem, FileSystemRef, FsInfo, FsStat, Handle, Identity,
-    MaybeReady, NewNode, Op, Read, ReadDirLimits, SetAttr, Stability, Time, Views, Wcc, Written,
+    MaybeReady, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time, Views, Wcc, Written,
 };
 
 use super::Cost;
@@ -139,6 +139,21 @@ impl FileSystem for Timed {
     fn commit(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Wcc> {
         let (who, at) = (who.clone(), *file);
         self.moving(at, move |fs| fs.commit(&who, &at, offset, count), move |cost, _| cost.commit(&at))
+    }
+
+    fn deallocate(&self, who: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
+        let (who, at) = (who.clone(), *file);
+        self.after(&[at], move |fs| fs.deallocate(&who, &at, offset, length))
+    }
+
+    fn zero(&self, who: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
+        let (who, at) = (who.clone(), *file);
+        self.after(&[at], move |fs| fs.zero(&who, &at, offset, length))
+    }
+
+    fn seek(&self, who: &Identity, file: &Handle, offset: u64, target: SeekTarget) -> Op<Option<u64>> {
+        let (who, at) = (who.clone(), *file);
+        self.after(&[at], move |fs| fs.seek(&who, &at, offset, target))
     }
 
     fn write_verifier(&self) -> [u8; 8] {
