@@ -87,6 +87,15 @@ impl FileSystem for Gate {
     fn commit(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Wcc> {
         self.inner.commit(who, file, offset, count)
     }
+    fn deallocate(&self, who: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
+        self.inner.deallocate(who, file, offset, length)
+    }
+    fn zero(&self, who: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
+        self.inner.zero(who, file, offset, length)
+    }
+    fn seek(&self, who: &Identity, file: &Handle, offset: u64, target: SeekTarget) -> Op<Option<u64>> {
+        self.inner.seek(who, file, offset, target)
+    }
     fn write_verifier(&self) -> [u8; 8] {
         match &self.instance {
             Some(instance) => instance.load(Ordering::Relaxed).to_be_bytes(),
