@@ -12,6 +12,7 @@
 //! - Sparse data uses the pages that it touches: pages with data use at most twice their size in memory.
 
 mod block;
+mod ranges;
 mod source;
 
 use std::collections::BTreeMap;
@@ -40,12 +41,18 @@ pub(super) struct Content {
     verifier: Option<[u8; 8]>,
 }
 
-/// Truncated content, to be dropped without holding a lock.
+/// Truncated or deallocated content, to be dropped without holding a lock.
 #[derive(Default)]
 pub(super) struct Truncated {
-    _first: Block,
-    _rest: BTreeMap<u64, Block>,
-    _replaced: Option<View>,
+    first: Block,
+    rest: BTreeMap<u64, Block>,
+    replaced: SmallVec<[View; 2]>,
+}
+
+impl Truncated {
+    fn blocks(&self) -> impl Iterator<Item = &Block> {
+        std::iter::once(&self.first).chain(self.rest.values())
+    }
 }
 
 /// The range `start..end` of block `index` that a write covers.
@@ -213,15 +220,16 @@ impl Content {
         let first = if kept_blocks == 0 { std::mem::take(&mut self.first) } else { Block::default() };
         let rest = self.rest.split_off(&kept_blocks.max(1));
         let (last, tail) = (size / BLOCK, (size % BLOCK) as usize);
-        let mut replaced = None;
+        let mut replaced = SmallVec::new();
         if tail > 0 && (last == 0 || self.rest.contains_key(&last)) {
             let block = self.block_mut(last);
             let before = block.bytes();
-            replaced = block.truncate(quota, tail);
+            replaced.extend(block.truncate(quota, tail));
             let after = block.bytes();
             self.stored = self.stored - before + after;
         }
-        self.stored -= first.bytes() + rest.values().map(Block::bytes).sum::<u64>();
-        Truncated { _first: first, _rest: rest, _replaced: replaced }
+        let truncated = Truncated { first, rest, replaced };
+        self.stored -= truncated.blocks().map(Block::bytes).sum::<u64>();
+        truncated
     }
 }

@@ -1,9 +1,11 @@
-//! READ, WRITE and COMMIT.
+//! READ, WRITE and COMMIT, and the calls on ranges of sparse files.
 
 use millrace_buffer::Views;
 
-use super::{MAX_FILE_SIZE, MemoryFs, permission};
-use crate::{FileKind, FsError, FsResult, Handle, Identity, Read, Stability, Wcc, WccAttr, Written};
+use super::{MAX_FILE_SIZE, MemoryFs, content::Truncated, permission};
+use crate::{
+    FileKind, FsError, FsResult, Handle, Identity, Read, SeekTarget, Stability, Wcc, WccAttr, Written,
+};
 
 impl MemoryFs {
     pub(super) fn read_now(
@@ -45,6 +47,55 @@ impl MemoryFs {
         }
         let wcc = Wcc { before, after: Some(self.attr(&inode, st)) };
         Ok(Written { count, committed: Stability::FileSync, wcc })
+    }
+
+    /// Frees the storage of a range. With `extend`, extends the file to its end: zeros take no memory.
+    pub(super) fn deallocate_now(
+        &self,
+        caller: &Identity,
+        file: &Handle,
+        offset: u64,
+        length: u64,
+        extend: bool,
+    ) -> FsResult<Wcc> {
+        let inode = self.inode(file)?;
+        let mut guard = inode.write()?;
+        let st = &mut *guard;
+        st.content()?;
+        permission::check_write(st, caller)?;
+        let end = offset.checked_add(length).ok_or(FsError::Inval)?;
+        if extend && end > MAX_FILE_SIZE {
+            return Err(FsError::FBig);
+        }
+        let before = Some(WccAttr::from(&self.attr(&inode, st)));
+        let mut freed = Truncated::default();
+        if length > 0 {
+            let content = st.content_mut()?;
+            freed = content.deallocate(&self.quota, offset, end)?;
+            if extend && end > content.size() {
+                content.set_size(&self.quota, end);
+            }
+            st.mode = permission::mode_after_write(st.mode, caller);
+            st.set_mtime_and_ctime(self.now());
+        }
+        let wcc = Wcc { before, after: Some(self.attr(&inode, st)) };
+        drop(guard);
+        drop(freed);
+        Ok(wcc)
+    }
+
+    pub(super) fn seek_now(
+        &self,
+        caller: &Identity,
+        file: &Handle,
+        offset: u64,
+        target: SeekTarget,
+    ) -> FsResult<Option<u64>> {
+        let inode = self.inode(file)?;
+        let st = inode.read()?;
+        let content = st.content()?;
+        permission::check_read(&st, caller)?;
+        Ok(content.seek(offset, target))
     }
 
     /// Checks the type of object; there is nothing to commit.

@@ -4,6 +4,9 @@
 //! read returns views of this memory; a write of whole blocks keeps the memory in which the data was
 //! received. Nothing survives the process: COMMIT is a no-op, and after a restart all handles are stale.
 //!
+//! Zeros that a client writes with `zero` take no memory, as holes: the call deallocates, and later writes may
+//! fail for lack of space.
+//!
 //! One arena quota covers all memory: slots of content, and heap memory of objects and names (`space`). It
 //! limits the memory of this file system and also reserves it: neither network buffers nor other file systems
 //! can use it up.
@@ -46,7 +49,7 @@ use table::Table;
 
 use crate::{
     Access, Attr, CreateHow, Created, DirPage, FileKind, FileSystem, FsError, FsInfo, FsResult, FsStat,
-    Handle, Identity, NewNode, Op, Read, ReadDirLimits, SetAttr, Stability, Time, Wcc, Written,
+    Handle, Identity, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time, Wcc, Written,
 };
 
 /// Maximum name length in bytes.
@@ -214,7 +217,7 @@ impl FileSystem for MemoryFs {
             writable: true,
             hard_links: true,
             symlinks: true,
-            sparse_files: false,
+            sparse_files: true,
         }
     }
 
@@ -259,6 +262,18 @@ impl FileSystem for MemoryFs {
 
     fn commit(&self, caller: &Identity, file: &Handle, _offset: u64, _count: u32) -> Op<Wcc> {
         MaybeReady::Ready(self.commit_now(caller, file))
+    }
+
+    fn deallocate(&self, caller: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
+        MaybeReady::Ready(self.deallocate_now(caller, file, offset, length, false))
+    }
+
+    fn zero(&self, caller: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
+        MaybeReady::Ready(self.deallocate_now(caller, file, offset, length, true))
+    }
+
+    fn seek(&self, caller: &Identity, file: &Handle, offset: u64, target: SeekTarget) -> Op<Option<u64>> {
+        MaybeReady::Ready(self.seek_now(caller, file, offset, target))
     }
 
     fn write_verifier(&self) -> [u8; 8] {

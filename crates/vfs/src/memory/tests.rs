@@ -31,6 +31,13 @@ enum Step {
         slot: usize,
     },
     Resize(usize, usize),
+    /// Deallocates, or zeroes with `extend`.
+    Hole {
+        file: usize,
+        at: usize,
+        len: usize,
+        extend: bool,
+    },
     /// A read whose data is held until `Release`.
     Read(usize, usize, usize),
     Release(usize),
@@ -55,6 +62,8 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (file(), place.clone(), len.clone(), slot)
             .prop_map(|(file, at, len, slot)| Step::Write { file, at, len, slot }),
         1 => (file(), place.clone()).prop_map(|(f, size)| Step::Resize(f, size)),
+        4 => (file(), place.clone(), len.clone(), any::<bool>())
+            .prop_map(|(file, at, len, extend)| Step::Hole { file, at, len, extend }),
         2 => (file(), place, len).prop_map(|(f, at, len)| Step::Read(f, at, len)),
         2 => file().prop_map(Step::Release),
     ]
@@ -143,6 +152,7 @@ impl Model {
                     self.readers.push((read.data, expected.to_vec()));
                 }
             }
+            Step::Hole { file, at, len, extend } => self.hole(file, at, len, extend),
             Step::Release(_) => {}
         }
         self.files.retain(|(file, _)| now(fs.getattr(file)).is_ok());
@@ -161,6 +171,27 @@ impl Model {
                 content[at..at + len].copy_from_slice(&bytes);
             }
             Err(FsError::NoSpc | FsError::Stale) => {}
+            Err(FsError::Jukebox) => assert!(!self.readers.is_empty()),
+            Err(e) => panic!("{e:?}"),
+        }
+    }
+
+    fn hole(&mut self, f: usize, at: usize, len: usize, extend: bool) {
+        let f = f % self.files.len();
+        let (file, content) = &mut self.files[f];
+        let (at64, len64) = (at as u64, len as u64);
+        let done = match extend {
+            true => now(self.fs.zero(&self.caller, file, at64, len64)),
+            false => now(self.fs.deallocate(&self.caller, file, at64, len64)),
+        };
+        match done {
+            Ok(_) => {
+                let size = if extend { content.len().max(at + len) } else { content.len() };
+                content.resize(size, 0);
+                let (start, end) = (at.min(size), (at + len).min(size));
+                content[start..end].fill(0);
+            }
+            Err(FsError::Stale) => {}
             Err(FsError::Jukebox) => assert!(!self.readers.is_empty()),
             Err(e) => panic!("{e:?}"),
         }

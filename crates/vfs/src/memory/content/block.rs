@@ -1,5 +1,7 @@
 //! One block of a file.
 
+mod hole;
+
 use std::iter;
 
 use millrace_buffer::{BLOCK_BYTES, Buffer, PAGE_BYTES, Quota, View, Views};
@@ -63,6 +65,11 @@ impl Block {
     /// Total capacity of its slots, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.views().map(|v| v.capacity() as u64).sum()
+    }
+
+    /// Whether it has no memory.
+    pub(super) fn is_empty(&self) -> bool {
+        self.head.is_none() && self.pages.is_empty()
     }
 
     /// Whether it consists of one full slot.
@@ -248,8 +255,13 @@ impl Block {
         if let Some((page, view)) = self.pages.last_mut() {
             shorten(view, end - usize::from(*page) * PAGE_BYTES);
         }
+        self.shorten_head(quota, end)
+    }
+
+    /// Shortens the head to `len` bytes. Returns the slot if it was replaced by a smaller one.
+    fn shorten_head(&mut self, quota: &Quota, len: usize) -> Option<View> {
         let head = self.head.as_mut()?;
-        shorten(head, end);
+        shorten(head, len);
         let smaller = head.len().div_ceil(PAGE_BYTES).next_power_of_two() * PAGE_BYTES;
         if smaller == head.capacity() {
             return None;
