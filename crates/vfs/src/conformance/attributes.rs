@@ -18,7 +18,7 @@ fn owner(uid: u32, gid: u32) -> SetAttr {
 }
 
 /// Creates a file of `caller` with this mode.
-fn file_of(f: &Fixture, caller: &Identity, name: &str, bits: u32) -> crate::Handle {
+pub(super) fn file_of(f: &Fixture, caller: &Identity, name: &str, bits: u32) -> crate::Handle {
     let made = f.create(caller, &f.dir, name.as_bytes(), mode(bits)).unwrap().handle;
     f.set(caller, &made, mode(bits)).unwrap();
     made

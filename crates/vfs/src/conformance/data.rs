@@ -8,10 +8,10 @@ use super::{
     fixture::{Fixture, fails, member, root, size, user},
 };
 
-const PAGE: usize = 64 << 10;
+pub(super) const PAGE: usize = 64 << 10;
 
 /// Data that differs at each offset.
-fn pattern(len: usize, seed: usize) -> Vec<u8> {
+pub(super) fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed.wrapping_mul(97)) as u8).collect()
 }
 
@@ -172,7 +172,7 @@ enum Step {
 }
 
 /// Offsets near page boundaries and elsewhere.
-fn place() -> impl Strategy<Value = usize> {
+pub(super) fn place() -> impl Strategy<Value = usize> {
     let near = (0..5usize, 0..40usize).prop_map(|(page, d)| (page * PAGE + d).saturating_sub(20));
     prop_oneof![near, (0..5usize).prop_map(|p| p * PAGE), 0..4 * PAGE]
 }

@@ -250,6 +250,8 @@ pub(crate) fn changes_of_a_read_only_file_system_are_rejected(f: &Fixture) {
         if o.attr.kind == FileKind::Regular {
             let data = f.pieces(b"x", 1);
             refused(f.op(f.fs.write(caller, h, 0, data, Stability::Unstable)).map(drop));
+            refused(f.deallocate(h, 0, 1).map(drop));
+            refused(f.zero(h, 0, 1).map(drop));
             refused(f.link(h, dir, "new"));
         }
     }

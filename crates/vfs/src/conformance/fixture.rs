@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::{Capability, Resources, Subject};
 use crate::{
     Access, Arena, Attr, CreateHow, Created, DirEntry, FileSystemRef, FsError, FsResult, Handle, Identity,
-    NewNode, Op, ReadDirLimits, SetAttr, Stability, Views,
+    NewNode, Op, ReadDirLimits, SetAttr, Stability, Views, Wcc,
 };
 
 /// A new file system and its resources.
@@ -161,6 +161,16 @@ impl Fixture {
     ) -> FsResult<(Vec<u8>, bool)> {
         let read = self.op(self.fs.read(caller, file, offset, count))?;
         Ok((read.data.to_vec(), read.eof))
+    }
+
+    /// Frees the storage of a range as root.
+    pub(crate) fn deallocate(&self, file: &Handle, offset: u64, length: u64) -> FsResult<Wcc> {
+        self.op(self.fs.deallocate(&root(), file, offset, length))
+    }
+
+    /// Zeroes a range as root.
+    pub(crate) fn zero(&self, file: &Handle, offset: u64, length: u64) -> FsResult<Wcc> {
+        self.op(self.fs.zero(&root(), file, offset, length))
     }
 
     /// Content of the whole file.

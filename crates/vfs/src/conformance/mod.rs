@@ -32,6 +32,7 @@ mod directory;
 mod existing;
 mod fixture;
 mod namespace;
+mod ranges;
 mod report;
 mod subject;
 mod tree;
@@ -112,6 +113,19 @@ cases! {
         random_writes_match_a_model [],
         commit_returns_the_same_verifier [],
         commit_requires_write_permission [Permissions];
+    ranges [Changes SparseFiles]:
+        deallocated_ranges_are_freed_and_read_as_zeros [],
+        zeroed_ranges_read_as_zeros_and_extend_the_file [],
+        ranges_of_length_0_change_nothing [],
+        invalid_ranges_are_rejected [],
+        ranges_of_non_files_are_rejected [],
+        seek_finds_data_and_holes [],
+        read_data_is_not_changed_by_deallocation [],
+        changes_of_ranges_update_times [],
+        changes_of_ranges_are_committed [],
+        random_changes_of_ranges_match_a_model [],
+        changes_of_ranges_require_write_permission [Permissions],
+        changes_of_ranges_by_others_clear_set_id_bits [Permissions];
     directory [Changes]:
         listing_contains_each_entry_once [],
         small_pages_form_the_whole_listing [],
@@ -180,6 +194,7 @@ mod tests {
             Capability::Devices,
             Capability::Permissions,
             Capability::FineTimes,
+            Capability::SparseFiles,
         ];
         let report = run(|resources| {
             let config = MemoryConfig::new(resources.arena.clone(), Arc::clone(&resources.runtime));

@@ -24,6 +24,9 @@ pub enum Capability {
     Permissions,
     /// Consecutive changes have different times. Without it, times are accurate to 10 milliseconds.
     FineTimes,
+    /// Ranges of files can be deallocated, zeroed and searched
+    /// ([`FsInfo::sparse_files`](crate::FsInfo::sparse_files)).
+    SparseFiles,
 }
 
 impl fmt::Display for Capability {
@@ -36,6 +39,7 @@ impl fmt::Display for Capability {
             Self::Devices => "devices",
             Self::Permissions => "permissions",
             Self::FineTimes => "fine-grained times",
+            Self::SparseFiles => "sparse files",
         })
     }
 }
@@ -65,6 +69,7 @@ impl Subject {
             (info.writable, Capability::Changes),
             (info.hard_links, Capability::HardLinks),
             (info.symlinks, Capability::Symlinks),
+            (info.sparse_files, Capability::SparseFiles),
         ];
         let missing = declared.into_iter().filter(|(supported, _)| !supported).map(|(_, c)| c).collect();
         Self { fs, missing, stress_calls: 1000, resource: Box::new(()) }

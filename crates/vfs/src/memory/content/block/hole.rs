@@ -120,20 +120,18 @@ impl Block {
                 }
             }
             HeadChange::Copy(new) => {
-                removed.extend(self.head.take().map(|old| {
-                    self.head = Some(copy_with_hole(&old, new, start, end));
-                    old
+                removed.extend(self.head.take().inspect(|old| {
+                    self.head = Some(copy_with_hole(old, new, start, end));
                 }));
             }
             HeadChange::Divide(pages) => {
-                removed.extend(self.head.take().map(|old| {
+                removed.extend(self.head.take().inspect(|old| {
                     let pages = pages.into_iter().map(|(page, new)| {
                         let at = usize::from(page) * PAGE_BYTES;
                         let (from, to) = (start.saturating_sub(at), end.saturating_sub(at));
                         (page, copy_with_hole(&old[at..], new, from, to))
                     });
                     self.pages.splice(0..0, pages);
-                    old
                 }));
             }
         }
