@@ -92,6 +92,11 @@ impl Engine {
         matches!(self.backend, Backend::Rings(_))
     }
 
+    /// The memory of the transfers.
+    pub(super) fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
     /// Starts a transfer. It completes even if the future is dropped.
     pub(super) fn submit(
         &self,
@@ -173,6 +178,9 @@ fn issue_syscall(transfer: &mut Transfer) -> Result<usize, Errno> {
             } else {
                 rustix::io::pwritev2(transfer.file(), &slices, at, flags)
             }
+        }
+        Operation::Range { change, .. } => {
+            rustix::fs::fallocate(transfer.file(), change.flags(), at, transfer.length()).map(|()| 0)
         }
         Operation::Sync { .. } => rustix::fs::fsync(transfer.file()).map(|()| 0),
     }

@@ -50,6 +50,7 @@ mod names;
 mod node;
 mod object;
 mod pool;
+mod ranges;
 mod setup;
 mod sys;
 #[cfg(test)]
@@ -64,11 +65,11 @@ use data::Purpose;
 pub use key::secret_file;
 use millrace_vfs::{
     Access, Attr, CreateHow, Created, DirPage, FileSystem, FsInfo, FsResult, FsStat, Handle, Identity,
-    MaybeReady, NewNode, Op, Read, ReadDirLimits, SetAttr, Stability, Time, Views, Wcc, Written,
+    MaybeReady, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time, Views, Wcc, Written,
 };
 use setup::Export;
 pub use setup::{HandleMode, IdentityMode, IoMode, KeySource, LocalConfig, LocalError};
-use transfer::Operation;
+use transfer::{Operation, RangeChange};
 
 /// An exported local directory.
 pub struct LocalFs {
@@ -190,6 +191,21 @@ impl FileSystem for LocalFs {
             let out = export.engine.submit(fd, offset, Operation::Sync { count, guard }).await?;
             export.after(&out.stat)
         })
+    }
+
+    fn deallocate(&self, caller: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
+        let (export, caller, file) = (Arc::clone(&self.export), caller.clone(), *file);
+        MaybeReady::wait(ranges::change(export, caller, file, offset, length, RangeChange::Deallocate))
+    }
+
+    fn zero(&self, caller: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
+        let (export, caller, file) = (Arc::clone(&self.export), caller.clone(), *file);
+        MaybeReady::wait(ranges::change(export, caller, file, offset, length, RangeChange::Zero))
+    }
+
+    fn seek(&self, caller: &Identity, file: &Handle, offset: u64, target: SeekTarget) -> Op<Option<u64>> {
+        let (export, caller, file) = (Arc::clone(&self.export), caller.clone(), *file);
+        MaybeReady::wait(ranges::seek(export, caller, file, offset, target))
     }
 
     fn write_verifier(&self) -> [u8; 8] {

@@ -305,7 +305,7 @@ impl Export {
             writable: !config.read_only,
             hard_links: true,
             symlinks: true,
-            sparse_files: false,
+            sparse_files: true,
         };
         Ok(Self {
             tree,

@@ -1,4 +1,4 @@
-//! A READ, WRITE or COMMIT on an open file, for either engine.
+//! A READ, WRITE, COMMIT or change of a range on an open file, for either engine.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -9,7 +9,10 @@ use std::{
 use futures::channel::oneshot;
 use millrace_buffer::{Arena, Buffer, Views};
 use millrace_vfs::{FsError, FsResult, Stability};
-use rustix::{fs::Statx, io::Errno};
+use rustix::{
+    fs::{FallocateFlags, Statx},
+    io::Errno,
+};
 
 use super::{
     attr,
@@ -40,8 +43,26 @@ pub(super) enum Operation {
     Read { count: u32 },
     /// Write all data.
     Write { data: Views, stable: Stability },
+    /// Free the storage of `length` bytes, without those beyond the size of the file, or zero them.
+    Range { change: RangeChange, length: u64 },
     /// Sync `count` bytes (0: to the end of the file). The guard is taken when the sync completes.
     Sync { count: u32, guard: Option<SyncGuard> },
+}
+
+/// A change of a range of a file by fallocate(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RangeChange {
+    Deallocate,
+    Zero,
+}
+
+impl RangeChange {
+    pub(super) fn flags(self) -> FallocateFlags {
+        match self {
+            Self::Deallocate => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            Self::Zero => FallocateFlags::ZERO_RANGE,
+        }
+    }
 }
 
 /// A transfer to be executed, with its reply channel.
@@ -56,6 +77,7 @@ pub(super) struct Request {
 pub(super) struct Transfer {
     request: Request,
     buffers: Vec<Buffer>,
+    /// Number of bytes to transfer, or length of the range to change.
     total: usize,
     done: usize,
 }
@@ -92,6 +114,12 @@ where
         skip -= s;
         (s < n).then_some((p, s))
     })
+}
+
+/// The size of a file, rounded up to a multiple of its block size: the end of what it can have stored.
+fn end_of_last_block(st: &Statx) -> u64 {
+    let block = u64::from(st.stx_blksize).max(1);
+    st.stx_size.checked_next_multiple_of(block).unwrap_or(u64::MAX).min(i64::MAX as u64)
 }
 
 impl Transfer {
@@ -141,6 +169,23 @@ impl Transfer {
                 }
                 Ok((!data.is_empty()).then(|| (Vec::new(), data.len())))
             }
+            Operation::Range { change, length } => {
+                let mut end = request.offset.checked_add(*length).ok_or(FsError::Inval)?;
+                if *change == RangeChange::Deallocate {
+                    // A range that ends after the maximum file size fails with EFBIG; a part of the last block is
+                    // zeroed instead of freed.
+                    let st = attr::live_stat(request.file.as_fd())?;
+                    if *length > 0 && end >= st.stx_size {
+                        end = end_of_last_block(&st);
+                    }
+                }
+                if i64::try_from(end).is_err() {
+                    return Err(FsError::FBig);
+                }
+                let length =
+                    usize::try_from(end.saturating_sub(request.offset)).map_err(|_| FsError::Inval)?;
+                Ok((length > 0).then(|| (Vec::new(), length)))
+            }
             Operation::Sync { .. } => Ok(Some((Vec::new(), 0))),
         }
     }
@@ -153,6 +198,11 @@ impl Transfer {
     /// The operation.
     pub(super) fn operation(&self) -> &Operation {
         &self.request.operation
+    }
+
+    /// Length of the range to change.
+    pub(super) fn length(&self) -> u64 {
+        self.total as u64
     }
 
     /// File offset of the next system call.
@@ -223,6 +273,13 @@ impl Transfer {
                 if self.done > 0 || result.is_ok_and(|n| n > 0) {
                     file.note_unstable_write();
                 }
+                if result == Err(Errno::IO) {
+                    verifier.change();
+                }
+            }
+            // A part of the range may have changed before an error.
+            Operation::Range { .. } => {
+                file.note_unstable_write();
                 if result == Err(Errno::IO) {
                     verifier.change();
                 }

@@ -377,7 +377,7 @@ fn iovecs_of(transfer: &mut Transfer) -> Vec<libc::iovec> {
         Operation::Write { .. } => {
             transfer.unwritten().iter().map(|s| iovec(s.as_ptr().cast_mut(), s.len())).collect()
         }
-        Operation::Sync { .. } => Vec::new(),
+        Operation::Range { .. } | Operation::Sync { .. } => Vec::new(),
     }
 }
 
@@ -391,6 +391,10 @@ impl InFlight {
             Operation::Write { stable, .. } => {
                 let flags = write_flags(*stable).bits() as i32;
                 opcode::Writev::new(fd, iov, n).offset(at).rw_flags(flags).build()
+            }
+            Operation::Range { change, .. } => {
+                let mode = change.flags().bits() as i32;
+                opcode::Fallocate::new(fd, self.transfer.length()).offset(at).mode(mode).build()
             }
             Operation::Sync { count, .. } => match sync_range(at, *count) {
                 Some((offset, len)) => opcode::Fsync::new(fd).offset(offset).len(len).build(),
