@@ -1,8 +1,13 @@
-//! NFS file handles of inodes that the kernel has forgotten, by inode number.
+//! What remains of inodes that the kernel has forgotten: their NFS file handles by inode number, and the
+//! times of their local changes.
 //!
 //! Handles from name_to_handle_at(2) and nfsd contain the inode number and the generation, and live
 //! indefinitely. For a forgotten inode the kernel sends LOOKUP of "." with that number (FUSE_EXPORT_SUPPORT).
 //! NFSv3 cannot find a file by its fileid, so the NFS handle is kept here.
+//!
+//! The reply to a LOOKUP may arrive after the file was written, closed and forgotten. Its attributes are then
+//! older than the data, and must not become those of a new inode: with write-back caching the kernel never
+//! replaces the size of an inode by one from a reply (`fuse_get_cache_mask`).
 
 use std::{
     collections::HashMap,
@@ -11,8 +16,12 @@ use std::{
 
 use millrace_nfs::v3::FileHandle;
 
+use crate::inode::Epoch;
+
 /// Minimum number of most recently forgotten inodes that are kept; the maximum is twice that.
 pub(crate) const MIN_KEPT: usize = 16 << 10;
+/// Maximum number of files in [`ForgottenChanges`].
+const MAX_CHANGES: usize = 4096;
 
 /// A bounded table in which new entries replace the oldest ones.
 #[derive(Default)]
@@ -37,6 +46,34 @@ impl ForgottenInodes {
     pub(crate) fn remove(&mut self, number: u64) {
         self.new.remove(&number);
         self.old.remove(&number);
+    }
+}
+
+/// Epochs of the last local changes of files whose inodes were removed. Bounded: changes that are dropped
+/// count as changes of all files, which only affects requests that were issued before.
+#[derive(Default)]
+pub(crate) struct ForgottenChanges {
+    last_changes: HashMap<FileHandle, Epoch>,
+    /// Epoch of the latest change that was dropped.
+    dropped: Epoch,
+}
+
+impl ForgottenChanges {
+    /// Records the last local change of a removed inode; 0 if there was none.
+    pub(crate) fn insert(&mut self, handle: FileHandle, last_change: Epoch) {
+        if last_change <= self.dropped {
+            return;
+        }
+        if self.last_changes.len() >= MAX_CHANGES {
+            self.dropped = self.last_changes.drain().map(|(_, epoch)| epoch).fold(self.dropped, Epoch::max);
+        }
+        self.last_changes.insert(handle, last_change);
+    }
+
+    /// Epoch of the last local change of a file, or a later one. Attributes that were requested before it may
+    /// be outdated.
+    pub(crate) fn last_change(&self, handle: &FileHandle) -> Epoch {
+        self.last_changes.get(handle).copied().unwrap_or_default().max(self.dropped)
     }
 }
 
@@ -66,6 +103,21 @@ mod tests {
         assert!(forgotten.get(0).is_none() && forgotten.new.len() + forgotten.old.len() <= 2 * MIN_KEPT);
         forgotten.remove(all - 1);
         assert!(forgotten.get(all - 1).is_none());
+    }
+
+    #[test]
+    fn changes_are_never_reported_as_older_and_are_bounded() {
+        let mut changes = ForgottenChanges::default();
+        changes.insert(handle(0), 0);
+        assert!(changes.last_changes.is_empty(), "the file was not changed");
+        let all = 3 * MAX_CHANGES as u64;
+        for n in 1..=all {
+            changes.insert(handle(n), n);
+            assert!(changes.last_changes.len() <= MAX_CHANGES);
+        }
+        assert!((1..=all).all(|n| changes.last_change(&handle(n)) >= n));
+        assert_eq!(changes.last_change(&handle(all)), all);
+        assert!(changes.last_change(&handle(0)) < all, "a file that was not changed");
     }
 
     #[test]

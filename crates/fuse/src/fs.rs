@@ -24,7 +24,7 @@ use crate::{
     directory::{CallTime, DirStream},
     dispatch::Dispatcher,
     error::errno,
-    inode::{AttrReply, CacheUpdate, Epoch, Inode, InodeTable, LogicalClock, ROOT},
+    inode::{AttrReply, CacheUpdate, Epoch, FoundFile, Inode, InodeTable, LogicalClock, ROOT},
     invalidation::Invalidator,
     open::OpenFile,
     options::MountOptions,
@@ -208,38 +208,86 @@ impl Fs {
         Some(all_done)
     }
 
-    /// Builds the entry that a reply returns for `name` in `dir`.
-    pub(crate) fn make_entry(
+    /// Gets an inode from `insert`, and returns it with the attributes that it was called with: those of
+    /// `file`, or newer ones as long as it returns `None` because they may predate a local change.
+    async fn insert_current(
+        &self,
+        client: &Client,
+        mut file: FoundFile,
+        insert: impl Fn(&FoundFile) -> Result<Option<Arc<Inode>>, Errno>,
+    ) -> Result<(Arc<Inode>, FoundFile), Errno> {
+        loop {
+            if let Some(inode) = insert(&file)? {
+                return Ok((inode, file));
+            }
+            file.issued = self.clock.tick();
+            file.attributes = client.getattr(file.handle).await.map_err(|e| errno(&e))?;
+        }
+    }
+
+    /// Returns the inode that `name` in `dir` refers to, and increments its lookup count.
+    async fn insert_named(
+        &self,
+        client: &Client,
+        (dir, name): (&Inode, &[u8]),
+        file: FoundFile,
+    ) -> Result<(Arc<Inode>, FoundFile), Errno> {
+        let insert =
+            |file: &FoundFile| Ok(self.inodes.get_or_insert((dir.number, name), file, &self.timeouts));
+        self.insert_current(client, file, insert).await
+    }
+
+    /// Builds the entry that a reply returns for `name` in `dir`, from the reply to a call issued at `issued`.
+    ///
+    /// # Errors
+    /// Those of GETATTR, if the attributes may predate a local change.
+    pub(crate) async fn make_entry(
         self: &Arc<Self>,
+        client: &Client,
         (dir, name): (&Inode, &[u8]),
         issued: Epoch,
         object: Object,
-    ) -> Entry {
-        let inode =
-            self.inodes.get_or_insert((dir.number, name), object.handle, &object.attributes, &self.timeouts);
-        let attrs = self.update_from_server(&inode, issued, object.attributes);
-        Entry { inode, attrs, ttl: dir.name_timeouts(&self.timeouts, issued).0 }
+    ) -> Result<Entry, Errno> {
+        let Object { handle, attributes, .. } = object;
+        let file = FoundFile { handle, attributes, issued };
+        let (inode, file) = self.insert_named(client, (dir, name), file).await?;
+        let attrs = self.update_from_server(&inode, file.issued, file.attributes);
+        Ok(Entry { inode, attrs, ttl: dir.name_timeouts(&self.timeouts, issued).0 })
+    }
+
+    /// Like [`Self::make_entry`], for a name that this call has created, and which is newer than the call.
+    pub(crate) async fn make_created_entry(
+        self: &Arc<Self>,
+        client: &Client,
+        (dir, name): (&Inode, &[u8]),
+        issued: Epoch,
+        object: Object,
+    ) -> Result<Entry, Errno> {
+        let created = self.clock.tick();
+        let entry = self.make_entry(client, (dir, name), issued, object).await?;
+        Ok(Entry { ttl: dir.name_timeouts(&self.timeouts, created).0, ..entry })
     }
 
     /// Like [`Self::make_entry`], for a directory listing, which may be read long after it was requested. If
     /// the directory has changed locally since, or the listing is too old, neither name nor attributes may be
     /// cached.
-    pub(crate) fn make_listed_entry(
+    pub(crate) async fn make_listed_entry(
         self: &Arc<Self>,
+        client: &Client,
         (dir, name): (&Inode, &[u8]),
         issued: CallTime,
         object: Object,
-    ) -> Entry {
+    ) -> Result<Entry, Errno> {
         let is_fresh =
             self.rt.now().duration_since(issued.at) < LISTING_MAX_AGE && dir.unchanged_since(issued.epoch);
         if is_fresh {
-            return self.make_entry((dir, name), issued.epoch, object);
+            return self.make_entry(client, (dir, name), issued.epoch, object).await;
         }
-        let inode =
-            self.inodes.get_or_insert((dir.number, name), object.handle, &object.attributes, &self.timeouts);
-        inode.note_unknown_change(&self.clock); // Makes the attributes count as outdated.
-        let attrs = self.update_from_server(&inode, issued.epoch, object.attributes);
-        Entry { inode, attrs, ttl: Duration::ZERO }
+        let Object { handle, attributes, .. } = object;
+        let file = FoundFile { handle, attributes, issued: issued.epoch };
+        let (inode, file) = self.insert_named(client, (dir, name), file).await?;
+        let attrs = inode.outdated_reply(&self.timeouts, file.attributes);
+        Ok(Entry { inode, attrs, ttl: Duration::ZERO })
     }
 
     /// Looks up a name. With [`Errno::NOENT`] the error contains the time for which the kernel may cache the
@@ -257,7 +305,7 @@ impl Fs {
         match client.lookup(dir.handle, name).await {
             Ok(object) => {
                 drop(self.update_directory(&dir, issued, object.dir.after));
-                let entry = self.make_entry((&dir, name), issued, object);
+                let entry = self.make_entry(client, (&dir, name), issued, object).await.map_err(fail)?;
                 self.record_lookup(&entry.inode, tid);
                 Ok(entry)
             }
@@ -283,9 +331,10 @@ impl Fs {
         let handle = self.inodes.handle(number).ok_or(Errno::STALE)?;
         let issued = self.clock.tick();
         let attributes = client.getattr(handle).await.map_err(|e| errno(&e))?;
-        let found = self.inodes.reinsert(number, handle, &attributes, &self.timeouts);
-        let inode = found.ok_or(Errno::STALE)?;
-        let attrs = self.update_from_server(&inode, issued, attributes);
+        let insert = |file: &FoundFile| self.inodes.reinsert(number, file, &self.timeouts);
+        let found = FoundFile { handle, attributes, issued };
+        let (inode, found) = self.insert_current(client, found, insert).await?;
+        let attrs = self.update_from_server(&inode, found.issued, found.attributes);
         Ok(Entry { inode, attrs, ttl: Duration::ZERO })
     }
 
@@ -308,8 +357,10 @@ impl Fs {
         if parent.handle == dir.handle {
             return Err(Errno::STALE);
         }
-        let inode = self.inodes.get_or_insert_unnamed(parent.handle, &parent.attributes, &self.timeouts);
-        let attrs = self.update_from_server(&inode, issued, parent.attributes);
+        let insert = |file: &FoundFile| Ok(self.inodes.get_or_insert_unnamed(file, &self.timeouts));
+        let found = FoundFile { handle: parent.handle, attributes: parent.attributes, issued };
+        let (inode, found) = self.insert_current(client, found, insert).await?;
+        let attrs = self.update_from_server(&inode, found.issued, found.attributes);
         Ok(Entry { inode, attrs, ttl: Duration::ZERO })
     }
 

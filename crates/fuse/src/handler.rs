@@ -687,11 +687,12 @@ async fn add_plus(
         let a = attr(e.fileid, &attributes);
         return Ok(reply.add(a.ino, e.cookie, name, &Duration::ZERO, &a, Generation(0)));
     }
-    let entry = fs.make_listed_entry(
-        (&stream.dir, &e.name),
-        issued,
-        Object { handle, attributes, dir: WccData::default() },
-    );
+    let object = Object { handle, attributes, dir: WccData::default() };
+    let made = fs.make_listed_entry(&stream.client, (&stream.dir, &e.name), issued, object).await;
+    let entry = match made {
+        Err(Errno::STALE) => return Ok(false), // The file no longer exists.
+        made => made?,
+    };
     let a = attr(entry.inode.number, &entry.attrs.attributes);
     let ttl = entry.attrs.ttl.min(entry.ttl);
     let full = reply.add(a.ino, e.cookie, name, &ttl, &a, Generation(entry.inode.generation));

@@ -13,10 +13,11 @@ use std::{
 use millrace_nfs::v3::{Fattr, FileHandle, FileType, NfsTime, WccAttr, WccData};
 use millrace_runtime::Instant;
 use parking_lot::{Mutex, MutexGuard};
+use rustix::io::Errno;
 
 use crate::{
     dentries::{CachedName, Dentries, shrink},
-    forgotten::{ForgottenInodes, generation},
+    forgotten::{ForgottenChanges, ForgottenInodes, generation},
     pages::PageState,
     timeouts::{CacheTimeouts, CachedAttrs},
     verify::{GrantedAccess, LastLookup},
@@ -153,10 +154,16 @@ pub(crate) enum PageInvalidation {
 }
 
 impl Inode {
-    fn new(number: u64, handle: FileHandle, attributes: Fattr, timeouts: &CacheTimeouts) -> Self {
+    fn new(
+        number: u64,
+        handle: FileHandle,
+        attributes: Fattr,
+        last_change: Epoch,
+        timeouts: &CacheTimeouts,
+    ) -> Self {
         let state = InodeState {
             attrs: CachedAttrs::new(attributes, timeouts),
-            last_change: 0,
+            last_change,
             changes_in_progress: 0,
             attrs_epoch: 0,
             size: attributes.size,
@@ -280,6 +287,14 @@ impl Inode {
         self.apply_attributes(timeouts, issued, attributes).1
     }
 
+    /// Returns the reply for the kernel with attributes that are too old to be cached.
+    pub(crate) fn outdated_reply(&self, timeouts: &CacheTimeouts, attributes: Fattr) -> AttrReply {
+        let unwritten = self.writes.ends().0;
+        let mut s = self.state.lock();
+        s.set_outdated(timeouts, (self.kind, unwritten), attributes);
+        s.attr_reply(timeouts)
+    }
+
     fn apply_attributes(
         &self,
         timeouts: &CacheTimeouts,
@@ -292,10 +307,7 @@ impl Inode {
         let overtaken = s.changes_in_progress > 0 || s.last_change > issued || unwritten.is_some();
         let mut update = CacheUpdate { is_current: !overtaken, ..CacheUpdate::default() };
         if overtaken {
-            if self.kind == FileType::Regular {
-                attributes.size = s.size.max(unwritten.unwrap_or(0));
-            }
-            s.attrs.update_stale(attributes, timeouts);
+            s.set_outdated(timeouts, (self.kind, unwritten), attributes);
         } else if s.attrs_epoch <= issued {
             // Reads return retained data even if the server has lost it.
             attributes.size = attributes.size.max(retained.unwrap_or(0));
@@ -454,6 +466,20 @@ impl Inode {
 }
 
 impl InodeState {
+    /// Stores attributes that may predate a local change. The size of a regular file is known, including data
+    /// up to `unwritten` that is not yet written to the server.
+    fn set_outdated(
+        &mut self,
+        timeouts: &CacheTimeouts,
+        (kind, unwritten): (FileType, Option<u64>),
+        mut attributes: Fattr,
+    ) {
+        if kind == FileType::Regular {
+            attributes.size = self.size.max(unwritten.unwrap_or(0));
+        }
+        self.attrs.update_stale(attributes, timeouts);
+    }
+
     fn attr_reply(&mut self, timeouts: &CacheTimeouts) -> AttrReply {
         let mut attributes = self.attrs.attributes;
         self.kernel_attrs = KernelAttrs::of(&attributes);
@@ -536,7 +562,17 @@ struct Inner {
     by_handle: HashMap<FileHandle, u64>,
     dentries: Dentries,
     forgotten: ForgottenInodes,
+    changes: ForgottenChanges,
     synthetic_inodes: u64,
+}
+
+/// Handle and attributes of a file from the reply to a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FoundFile {
+    pub(crate) handle: FileHandle,
+    pub(crate) attributes: Fattr,
+    /// Epoch at which the attributes were requested.
+    pub(crate) issued: Epoch,
 }
 
 /// All inodes that the kernel knows.
@@ -544,29 +580,28 @@ struct Inner {
 pub(crate) struct InodeTable(Mutex<Inner>);
 
 impl InodeTable {
-    /// Returns the inode of `handle`, creating it if necessary, and increments its lookup count. `name` is
-    /// the directory's inode number and the name in it.
+    /// Returns the inode of a file, creating it if necessary, and increments its lookup count. `name` is the
+    /// directory's inode number and the name in it. `None`: there is no inode, and the attributes must be
+    /// requested again, because they may predate a local change.
     pub(crate) fn get_or_insert(
         &self,
         name: (u64, &[u8]),
-        handle: FileHandle,
-        attributes: &Fattr,
+        file: &FoundFile,
         timeouts: &CacheTimeouts,
-    ) -> Arc<Inode> {
+    ) -> Option<Arc<Inode>> {
         let mut t = self.0.lock();
-        let inode = t.get_or_insert(handle, attributes, timeouts);
+        let inode = t.get_or_insert(file, timeouts)?;
         t.dentries.insert(inode.number, name);
-        inode
+        Some(inode)
     }
 
     /// Like [`Self::get_or_insert`], for an inode that the kernel knows without a name.
     pub(crate) fn get_or_insert_unnamed(
         &self,
-        handle: FileHandle,
-        attributes: &Fattr,
+        file: &FoundFile,
         timeouts: &CacheTimeouts,
-    ) -> Arc<Inode> {
-        self.0.lock().get_or_insert(handle, attributes, timeouts)
+    ) -> Option<Arc<Inode>> {
+        self.0.lock().get_or_insert(file, timeouts)
     }
 
     /// NFS file handle of an inode that the kernel knows or has forgotten.
@@ -575,26 +610,28 @@ impl InodeTable {
         t.by_number.get(&number).map(|k| k.inode.handle).or_else(|| t.forgotten.get(number))
     }
 
-    /// Like [`Self::get_or_insert_unnamed`], under a given number that the kernel has known. Returns `None`
-    /// if the number or the handle is in use for another file.
+    /// Like [`Self::get_or_insert_unnamed`], under a given number that the kernel has known.
+    ///
+    /// # Errors
+    /// [`Errno::STALE`] if the number or the handle is in use for another file.
     pub(crate) fn reinsert(
         &self,
         number: u64,
-        handle: FileHandle,
-        attributes: &Fattr,
+        file: &FoundFile,
         timeouts: &CacheTimeouts,
-    ) -> Option<Arc<Inode>> {
+    ) -> Result<Option<Arc<Inode>>, Errno> {
         let mut t = self.0.lock();
-        match (t.by_handle.get(&handle), t.by_number.contains_key(&number)) {
+        match (t.by_handle.get(&file.handle), t.by_number.contains_key(&number)) {
             (Some(n), _) if *n == number => {}
-            (None, false) => t.insert_as(number, handle, attributes, timeouts),
-            _ => return None,
+            (None, false) if t.is_outdated(file) => return Ok(None),
+            (None, false) => t.insert_as(number, file, timeouts),
+            _ => return Err(Errno::STALE),
         }
-        Some(t.get_or_insert(handle, attributes, timeouts))
+        Ok(t.get_or_insert(file, timeouts))
     }
 
     pub(crate) fn set_root(&self, handle: FileHandle, attributes: &Fattr, timeouts: &CacheTimeouts) {
-        let inode = Arc::new(Inode::new(ROOT, handle, *attributes, timeouts));
+        let inode = Arc::new(Inode::new(ROOT, handle, *attributes, 0, timeouts));
         let mut t = self.0.lock();
         t.by_handle.insert(handle, ROOT);
         t.by_number.insert(ROOT, TableEntry { inode, lookups: 1 });
@@ -670,49 +707,48 @@ impl InodeTable {
 }
 
 impl Inner {
-    /// Returns the inode of `handle`, creating it if necessary, and increments its lookup count.
-    fn get_or_insert(
-        &mut self,
-        handle: FileHandle,
-        attributes: &Fattr,
-        timeouts: &CacheTimeouts,
-    ) -> Arc<Inode> {
-        let number = match self.by_handle.get(&handle) {
-            Some(n) => *n,
-            None => self.insert(handle, attributes, timeouts),
-        };
-        match self.by_number.get_mut(&number) {
-            Some(entry) => {
-                entry.lookups += 1;
-                Arc::clone(&entry.inode)
-            }
-            // Unreachable, since both maps change together; an inode outside the table is harmless.
-            None => Arc::new(Inode::new(number, handle, *attributes, timeouts)),
-        }
+    /// Whether the attributes of a file without an inode may predate a local change.
+    fn is_outdated(&self, file: &FoundFile) -> bool {
+        self.changes.last_change(&file.handle) > file.issued
     }
 
-    fn insert(&mut self, handle: FileHandle, attributes: &Fattr, timeouts: &CacheTimeouts) -> u64 {
-        let mut number = attributes.fileid;
+    /// See [`InodeTable::get_or_insert`].
+    fn get_or_insert(&mut self, file: &FoundFile, timeouts: &CacheTimeouts) -> Option<Arc<Inode>> {
+        let number = match self.by_handle.get(&file.handle) {
+            Some(n) => *n,
+            None if self.is_outdated(file) => return None,
+            None => self.insert(file, timeouts),
+        };
+        let entry = self.by_number.get_mut(&number)?; // Both maps change together.
+        entry.lookups += 1;
+        Some(Arc::clone(&entry.inode))
+    }
+
+    fn insert(&mut self, file: &FoundFile, timeouts: &CacheTimeouts) -> u64 {
+        let mut number = file.attributes.fileid;
         if number <= ROOT || number >= FIRST_SYNTHETIC_INO || self.by_number.contains_key(&number) {
             number = FIRST_SYNTHETIC_INO + self.synthetic_inodes;
             self.synthetic_inodes += 1;
         }
-        self.insert_as(number, handle, attributes, timeouts);
+        self.insert_as(number, file, timeouts);
         number
     }
 
-    fn insert_as(&mut self, number: u64, handle: FileHandle, attributes: &Fattr, timeouts: &CacheTimeouts) {
-        let inode = Arc::new(Inode::new(number, handle, *attributes, timeouts));
+    fn insert_as(&mut self, number: u64, file: &FoundFile, timeouts: &CacheTimeouts) {
+        let last_change = self.changes.last_change(&file.handle);
+        let inode = Arc::new(Inode::new(number, file.handle, file.attributes, last_change, timeouts));
         self.by_number.insert(number, TableEntry { inode, lookups: 0 });
-        self.by_handle.insert(handle, number);
+        self.by_handle.insert(file.handle, number);
         self.forgotten.remove(number);
     }
 
     fn remove_if_unused(&mut self, number: u64) {
         let Some(entry) = self.by_number.get(&number) else { return };
-        let used =
-            entry.lookups > 0 || entry.inode.state.lock().open_count > 0 || !entry.inode.writes.is_idle();
-        if number == ROOT || used {
+        let (open_count, last_change) = {
+            let s = entry.inode.state.lock();
+            (s.open_count, s.last_change)
+        };
+        if number == ROOT || entry.lookups > 0 || open_count > 0 || !entry.inode.writes.is_idle() {
             return;
         }
         let handle = entry.inode.handle;
@@ -720,6 +756,7 @@ impl Inner {
         self.by_handle.remove(&handle);
         self.dentries.forget(number);
         self.forgotten.insert(number, handle);
+        self.changes.insert(handle, last_change);
         shrink(&mut self.by_number);
         shrink(&mut self.by_handle);
     }
@@ -732,6 +769,11 @@ mod tests {
 
     use super::*;
     use crate::MountOptions;
+
+    fn found(fileid: u64, size: u64, issued: Epoch) -> FoundFile {
+        let handle = FileHandle::new(&fileid.to_be_bytes()).unwrap();
+        FoundFile { handle, attributes: file(fileid, size), issued }
+    }
 
     fn file(fileid: u64, size: u64) -> Fattr {
         Fattr {
@@ -759,8 +801,8 @@ mod tests {
     fn uncommitted_lookups_are_reverted() {
         let table = InodeTable::default();
         let look_up = |lookups: &mut PendingLookups<'_>, n: u64| {
-            let handle = FileHandle::new(&n.to_be_bytes()).unwrap();
-            lookups.add(table.get_or_insert((ROOT, b"file"), handle, &file(n, 0), &timeouts()).number);
+            let inode = table.get_or_insert((ROOT, b"file"), &found(n, 0, 0), &timeouts()).unwrap();
+            lookups.add(inode.number);
         };
         let mut sent = PendingLookups::new(&table);
         look_up(&mut sent, 7);
@@ -777,7 +819,7 @@ mod tests {
     #[test]
     fn outdated_replies_do_not_replace_newer_attributes() {
         let (clock, timeouts) = (LogicalClock::default(), timeouts());
-        let inode = Inode::new(7, FileHandle::new(b"7").unwrap(), file(7, 0), &timeouts);
+        let inode = Inode::new(7, FileHandle::new(b"7").unwrap(), file(7, 0), 0, &timeouts);
         let (early, late) = (clock.tick(), clock.tick());
         assert_eq!(inode.update_from_server(&timeouts, late, file(7, 20)).attributes.size, 20);
         assert_eq!(inode.update_from_server(&timeouts, early, file(7, 10)).attributes.size, 20);
@@ -789,9 +831,28 @@ mod tests {
     }
 
     #[test]
+    fn attributes_older_than_a_forgotten_change_give_no_new_inode() {
+        let (table, clock, timeouts) = (InodeTable::default(), LogicalClock::default(), timeouts());
+        let look_up = |file: &FoundFile| table.get_or_insert((ROOT, b"file"), file, &timeouts);
+        let old = found(7, 10, clock.tick());
+        let inode = look_up(&old).unwrap();
+        inode.note_write(&clock, 30, 30);
+        assert!(look_up(&old).is_some(), "the inode has the new size");
+        table.forget(7, 2);
+        assert!(look_up(&old).is_none() && table.get_or_insert_unnamed(&old, &timeouts).is_none());
+        assert!(table.reinsert(7, &old, &timeouts).unwrap().is_none() && table.get(7).is_none());
+        assert!(look_up(&found(8, 10, old.issued)).is_some(), "another file");
+        // The new inode does not take the older attributes either.
+        let new = found(7, 30, clock.tick());
+        let inode = look_up(&new).unwrap();
+        let reply = inode.update_from_server(&timeouts, old.issued, old.attributes);
+        assert_eq!((reply.attributes.size, reply.ttl), (30, Duration::ZERO));
+    }
+
+    #[test]
     fn data_read_before_a_change_or_open_is_not_current() {
         let clock = LogicalClock::default();
-        let inode = Inode::new(7, FileHandle::new(b"7").unwrap(), file(7, 0), &timeouts());
+        let inode = Inode::new(7, FileHandle::new(b"7").unwrap(), file(7, 0), 0, &timeouts());
         let happens: [fn(&Inode, &LogicalClock); 3] = [
             |inode, clock| inode.state.lock().last_open = clock.tick(),
             |inode, clock| inode.note_unknown_change(clock),

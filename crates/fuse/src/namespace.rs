@@ -36,6 +36,7 @@ impl Fs {
         what: NewNode,
     ) -> Result<Entry, Errno> {
         let dir = self.inode(dir)?;
+        let issued = self.clock.tick();
         let created = {
             let _change = dir.begin_change(&self.clock);
             let created = match what {
@@ -46,7 +47,7 @@ impl Fs {
             };
             self.finish_create(&dir, name, created)?
         };
-        Ok(self.make_entry((&dir, name), self.clock.tick(), created))
+        self.make_created_entry(client, (&dir, name), issued, created).await
     }
 
     /// Updates the directory from the reply to a call that creates `name`.
@@ -87,6 +88,7 @@ impl Fs {
     ) -> Result<(Entry, u64, bool), Errno> {
         let dir = self.inode(dir)?;
         let flags = OFlags::from_bits_retain(flags);
+        let issued = self.clock.tick();
         let object = {
             let _change = dir.begin_change(&self.clock);
             if flags.contains(OFlags::EXCL) {
@@ -100,7 +102,7 @@ impl Fs {
                 )?
             }
         };
-        let mut entry = self.make_entry((&dir, name), self.clock.tick(), object);
+        let mut entry = self.make_created_entry(&client, (&dir, name), issued, object).await?;
         let has_data = entry.attrs.attributes.size > 0 || !entry.inode.writes.is_idle();
         if flags.contains(OFlags::TRUNC) && has_data {
             // The file existed. Truncate it by SETATTR: a size in CREATE would not wait for local writes in
@@ -159,7 +161,7 @@ impl Fs {
         let issued = self.clock.tick();
         let attributes = client.getattr(inode.handle).await.map_err(|e| errno(&e))?;
         let object = Object { handle: inode.handle, attributes, dir: WccData::default() };
-        Ok(self.make_entry((&dir, name), issued, object))
+        self.make_entry(client, (&dir, name), issued, object).await
     }
 
     pub(crate) async fn unlink(
