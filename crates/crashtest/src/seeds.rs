@@ -3,14 +3,21 @@
 
 use std::{
     cell::Cell,
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
 use millrace_rdma_sim::{Seed, World};
 use millrace_runtime::virtual_time::VirtualTime;
 
-/// Default number of seeds of a test; see `MILLRACE_SIM_SEEDS`.
-const SEEDS: u64 = 200;
+/// Seeds of a test unless `MILLRACE_SIM_SEEDS` gives their number or a range, such as `1000..2000`.
+const SEEDS: Range<u64> = 0..200;
+
+/// Parses the value of `MILLRACE_SIM_SEEDS`: the number of seeds from 0, or a range without its end.
+fn parse_seeds(text: &str) -> Option<Range<u64>> {
+    let (start, end) = text.split_once("..").unwrap_or(("0", text));
+    Some(start.parse().ok()?..end.parse().ok()?).filter(|seeds| !seeds.is_empty())
+}
 
 /// Statistics of a run.
 #[derive(Debug)]
@@ -73,12 +80,18 @@ impl Kind {
     /// replies.
     ///
     /// # Panics
-    /// Like [`Self::report`], at the first failed seed.
+    /// Like [`Self::report`], at the first failed seed, and if `MILLRACE_SIM_SEEDS` is invalid.
     pub fn run_seeds(&self) -> (u64, [u64; 3]) {
-        let seeds = std::env::var("MILLRACE_SIM_SEEDS")
-            .map_or(SEEDS, |n| n.parse().expect("MILLRACE_SIM_SEEDS is not a number"));
+        let seeds = std::env::var("MILLRACE_SIM_SEEDS").map_or(SEEDS, |text| {
+            parse_seeds(&text).unwrap_or_else(|| {
+                panic!(
+                    "MILLRACE_SIM_SEEDS={text:?} is neither a number of seeds nor a range such as 1000..2000"
+                )
+            })
+        });
+        let count = seeds.end - seeds.start;
         let mut sums = [0; 3];
-        for seed in (0..seeds).map(Seed) {
+        for seed in seeds.map(Seed) {
             let stats = self.outcome(seed, false).unwrap_or_else(|why| self.report(seed, &why));
             for (sum, n) in sums.iter_mut().zip([stats.reconnects, stats.crashes, stats.replayed]) {
                 *sum += n;
@@ -86,9 +99,9 @@ impl Kind {
         }
         let (name, [reconnects, crashes, replayed]) = (self.name, sums);
         println!(
-            "{name}: {seeds} simulated runs: {reconnects} reconnects, {crashes} crashes, {replayed} replies replayed"
+            "{name}: {count} simulated runs: {reconnects} reconnects, {crashes} crashes, {replayed} replies replayed"
         );
-        (seeds, sums)
+        (count, sums)
     }
 
     /// Runs some seeds twice with a trace.
@@ -119,5 +132,19 @@ pub fn replay(kinds: &[Kind]) {
     let seed = seed.parse().unwrap_or_else(|e| panic!("{e}"));
     if let Err(why) = kind.outcome(seed, true) {
         kind.report(seed, &why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_a_number_or_a_range() {
+        assert_eq!(parse_seeds("300"), Some(0..300));
+        assert_eq!(parse_seeds("76000..76400"), Some(76000..76400));
+        for invalid in ["", "0", "many", "5..5", "9..5", "5..", "..5", "1..2..3", "-1..2"] {
+            assert_eq!(parse_seeds(invalid), None, "{invalid}");
+        }
     }
 }
