@@ -158,6 +158,7 @@ struct State {
     /// Makes timestamps unique.
     changes: u32,
     random: Random,
+    lookup_delay: Duration,
 }
 
 impl State {
@@ -194,6 +195,7 @@ impl Disk {
             verifier: 1,
             changes: 0,
             random: Random::new(config.seed),
+            lookup_delay: Duration::ZERO,
         };
         let arena = Arena::new(ArenaConfig { limit: 256 << 20, huge_pages: false });
         Arc::new_cyclic(|me| Self { rt, config, arena, state: Mutex::new(state), me: me.clone() })
@@ -210,6 +212,11 @@ impl Disk {
     /// Changes the write verifier without a loss.
     pub fn change_verifier(&self) {
         self.state.lock().verifier += 1;
+    }
+
+    /// Delays the replies of later LOOKUPs by this time after their effect.
+    pub fn delay_lookups(&self, delay: Duration) {
+        self.state.lock().lookup_delay = delay;
     }
 
     /// The content of the file `name` after a loss of all unstable data.
@@ -307,12 +314,20 @@ impl FileSystem for Disk {
     }
 
     fn lookup(&self, _: &Identity, _: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
-        let name = name.to_vec();
-        self.call(move |_, st, _| {
+        let (name, rt, delay) = (name.to_vec(), self.rt.clone(), self.state.lock().lookup_delay);
+        let found = self.call(move |_, st, _| {
             let number =
                 if name == b"." || name == b".." { Some(ROOT) } else { st.names.get(&name).copied() };
             let found = handle(number.ok_or(FsError::NoEnt)?);
             Ok((found, st.attr(&found)?))
+        });
+        if delay.is_zero() {
+            return found;
+        }
+        Op::wait(async move {
+            let found = found.await;
+            rt.sleep(delay).await;
+            found
         })
     }
 
