@@ -36,6 +36,10 @@ pub(super) struct Cache {
     /// Number of size changes by the kernel: a reply to an earlier request does not change the size
     /// (`attr_version`).
     version: u64,
+    /// The kernel changes the size: a write beyond it or a truncation is in progress, and no reply changes
+    /// the size (`FUSE_I_SIZE_UNSTABLE`, set in `fuse_perform_write` and `fuse_do_setattr`, and tested
+    /// together with `attr_version` in `fuse_change_attributes`).
+    is_size_unstable: bool,
     /// Number of invalidations.
     dropped: u64,
     pages: BTreeMap<u64, Page>,
@@ -132,7 +136,7 @@ impl Linux {
         let attrs = self.call(Op::Getattr, file.node.number, file.pid, body).await.map_err(errno)?;
         let size = u64_at(&attrs, ATTR_SIZE);
         let mut cache = file.node.cache.lock();
-        if cache.version == version && cache.size != size {
+        if cache.version == version && !cache.is_size_unstable && cache.size != size {
             cache.truncate(size);
         }
         Ok(())
@@ -146,12 +150,25 @@ impl Linux {
             return self.put(file, offset, data, HAS_LOCK_OWNER).await;
         }
         let range = offset..offset + data.len() as u64;
-        for part in parts(range.clone(), self.max_transfer) {
+        {
+            let mut cache = node.cache.lock();
+            cache.is_size_unstable = cache.size < range.end;
+        }
+        let written = self.write_parts(file, range.clone(), data).await;
+        let mut cache = node.cache.lock();
+        (cache.is_size_unstable, cache.version) = (false, cache.version + 1);
+        if written.is_ok() {
+            cache.size = cache.size.max(range.end);
+        }
+        written
+    }
+
+    async fn write_parts(&self, file: &Description, range: Range<u64>, data: &[u8]) -> SysResult<()> {
+        let offset = range.start;
+        for part in parts(range, self.max_transfer) {
             let bytes = &data[(part.start - offset) as usize..(part.end - offset) as usize];
             self.write_part(file, part, bytes).await?;
         }
-        let mut cache = node.cache.lock();
-        (cache.size, cache.version) = (cache.size.max(range.end), cache.version + 1);
         Ok(())
     }
 
@@ -241,8 +258,13 @@ impl Linux {
         // No page is being written (`fuse_set_nowrite`).
         let _locks = self.lock_pages(node, 0..PAGES as u64).await;
         let more = if by_handle { HAS_HANDLE } else { 0 };
-        self.set(file, SET_SIZE | more, size).await?;
-        node.cache.lock().truncate(size);
-        Ok(())
+        node.cache.lock().is_size_unstable = true;
+        let set = self.set(file, SET_SIZE | more, size).await;
+        let mut cache = node.cache.lock();
+        cache.is_size_unstable = false;
+        if set.is_ok() {
+            cache.truncate(size);
+        }
+        set
     }
 }
