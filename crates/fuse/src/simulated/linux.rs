@@ -39,6 +39,9 @@ const WRITEBACK_CACHE: u32 = 1 << 16;
 const KEEP_CACHE: u32 = 2;
 /// `FUSE_NOTIFY_INVAL_INODE`.
 const INVAL_INODE: i32 = 2;
+/// Size of `fuse_entry_out`, and of it with the `fuse_dirent` that follows, before the name.
+const ENTRY: usize = 128;
+const DIRENT_PLUS: usize = ENTRY + 24;
 /// Offset of the size in `fuse_entry_out` and `fuse_attr_out`.
 const ENTRY_SIZE: usize = 48;
 pub(super) const ATTR_SIZE: usize = 24;
@@ -193,7 +196,7 @@ impl Linux {
         Err(Errno::STALE)
     }
 
-    async fn lookup(&self, pid: u32, name: &str) -> SysResult<Arc<Node>> {
+    pub(super) async fn lookup(&self, pid: u32, name: &str) -> SysResult<Arc<Node>> {
         let entry = self.call(Op::Lookup, ROOT, pid, Body::default().name(name)).await.map_err(errno)?;
         if u64_at(&entry, 0) == 0 { Err(Errno::NOENT) } else { Ok(self.node(&entry, name)) }
     }
@@ -211,7 +214,32 @@ impl Linux {
         Ok(Description { node, handle, pid })
     }
 
-    async fn open_node(&self, pid: u32, node: &Arc<Node>) -> SysResult<Description> {
+    /// opendir(3) of the root; returns the file handle.
+    pub(super) async fn open_root(&self, pid: u32) -> SysResult<u64> {
+        let opened = self.call(Op::Opendir, ROOT, pid, Body::default().u32(0).u32(0)).await.map_err(errno)?;
+        Ok(u64_at(&opened, 0))
+    }
+
+    /// Reads at most `size` bytes of READDIRPLUS entries after `offset`. Returns each node with its offset.
+    pub(super) async fn list_root(
+        &self,
+        (pid, handle): (u32, u64),
+        offset: u64,
+        size: u32,
+    ) -> SysResult<Vec<(Arc<Node>, u64)>> {
+        let body = Body::default().u64(handle).u64(offset).u32(size).u32(0).u64(0).u32(0).u32(0);
+        let entries = self.call(Op::Readdirplus, ROOT, pid, body).await.map_err(errno)?;
+        let (mut rest, mut found) = (&entries[..], Vec::new());
+        while !rest.is_empty() {
+            let (offset, len) = (u64_at(rest, ENTRY + 8), u32_at(rest, ENTRY + 16) as usize);
+            let name = str::from_utf8(&rest[DIRENT_PLUS..DIRENT_PLUS + len]).unwrap();
+            found.push((self.node(rest, name), offset));
+            rest = &rest[(DIRENT_PLUS + len).next_multiple_of(8)..];
+        }
+        Ok(found)
+    }
+
+    pub(super) async fn open_node(&self, pid: u32, node: &Arc<Node>) -> SysResult<Description> {
         let body = Body::default().u32(self.flags()).u32(0);
         let opened = self.call(Op::Open, node.number, pid, body).await.map_err(errno)?;
         if u32_at(&opened, 8) & KEEP_CACHE == 0 {
@@ -222,6 +250,12 @@ impl Linux {
 
     /// close(2), at random followed by the eviction of the inode.
     pub(crate) async fn close(&self, file: Description) -> SysResult<()> {
+        self.close_with(file, || self.random.lock().below(2) != 0).await
+    }
+
+    /// close(2), followed by the eviction of the inode if this was the last description and `evicts` returns
+    /// `true`.
+    pub(super) async fn close_with(&self, file: Description, evicts: impl FnOnce() -> bool) -> SysResult<()> {
         self.write_back(&file).await?;
         let Description { node, handle, pid } = file;
         let flush = Body::default().u64(handle).u64(0).u64(pid.into());
@@ -230,7 +264,7 @@ impl Linux {
         let released = self.call(Op::Release, node.number, 0, release);
         // The kernel does not wait for the reply to RELEASE, unless it evicts the inode.
         let is_last = || Arc::strong_count(&node) == 2; // This reference and that of the table.
-        if !is_last() || self.random.lock().below(2) == 0 {
+        if !is_last() || !evicts() {
             drop(released.now_or_never());
             return flushed;
         }

@@ -33,8 +33,10 @@ pub(crate) enum Op {
     Fsync = 20,
     Flush = 25,
     Init = 26,
+    Opendir = 27,
     Create = 35,
     Destroy = 38,
+    Readdirplus = 44,
     Lseek = 46,
 }
 
