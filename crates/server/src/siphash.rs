@@ -1,4 +1,4 @@
-//! SipHash-2-4 (Aumasson and Bernstein, 2012): the tag of file handles and the checksum of the duplicate request cache.
+//! SipHash-2-4 (Aumasson and Bernstein, 2012): the tag of file handles.
 //!
 //! The hasher of `std` may change between releases; handles must stay valid after an upgrade.
 

@@ -3,19 +3,21 @@
 //! A client that lost its connection or timed out retransmits a call with the same XID. A second execution of
 //! REMOVE would return NOENT for a removed file; a late second execution of WRITE could overwrite newer data.
 //! The results of such calls are therefore cached, and returned with a new RPC header. A call is identified
-//! by client address, XID, procedure and a checksum of its first bytes (credential and arguments); the
-//! client's port and connection may differ.
+//! by client address, XID, procedure and a checksum of its length and of up to 1 KiB of it: of the whole call
+//! (credential and arguments), or of the first and last bytes of a call with more data. The client's port and
+//! connection may differ.
 //!
 //! The cache is the last step before the file system, as in Linux (`nfsd_dispatch`): the arguments are
 //! decoded and the caller is admitted to the export first. A caller that is not admitted neither adds nor
 //! reads an entry.
 //!
 //! An open connection does not prove that the client still waits on it: the client may have abandoned it long
-//! before the server is notified. Two different calls of a client with the same XID and first bytes are not
-//! distinguished. XIDs are random for each connection, so the probability is that of equal XIDs within a
-//! minute (as with knfsd).
+//! before the server is notified. Two different calls of a client with the same XID, length and covered bytes
+//! are not distinguished: WRITEs to the same range whose data differs in the middle. XIDs are random for each
+//! connection, so the probability is that of equal XIDs within a minute (as with knfsd).
 
 mod cache;
+mod checksum;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
@@ -27,20 +29,14 @@ mod tests;
 use std::sync::Arc;
 
 use millrace_nfs::v3::Status;
-use millrace_oncrpc::{CallContext, CallHeader, Fault, MaybeReady, Outcome, Payload, Results};
-use millrace_xdr::{Encoder, View, pad};
-use smallvec::SmallVec;
+use millrace_oncrpc::{CallContext, CallHeader, Fault, MaybeReady, Outcome, Results};
+use millrace_xdr::{Encoder, View};
 
 pub(crate) use self::cache::{DuplicateRequestCache, GROWTH};
-use self::cache::{Key, LookupResult};
-use crate::siphash::siphash;
-
-/// The part of a call that a retransmission repeats starts after the XID, the message type and the RPC
-/// version (RFC 5531 section 9).
-const CHECKSUM_START: usize = 12;
-/// Bytes that the checksum covers, from the program number on: the longest AUTH_SYS credential and verifier,
-/// and about 256 bytes of arguments.
-const CHECKSUM_BYTES: usize = 640;
+use self::{
+    cache::{Key, LookupResult},
+    checksum::checksum,
+};
 
 /// The treatment of a non-idempotent call.
 pub(crate) enum Disposition {
@@ -122,28 +118,8 @@ fn replay(mut reply: Encoder, results: &View) -> Results {
 
 fn key_of(call: &CallContext) -> Key {
     let CallHeader { xid, proc, .. } = call.header;
-    let message = call.message();
-    let head = message.head.iter().next().map_or(&[][..], |view| view);
-    let checked = head.get(CHECKSUM_START..).unwrap_or_default();
-    let key = [u64::from(xid), u64::from(proc)];
-    let checksum = match message.payloads.first().filter(|p| p.position < CHECKSUM_START + CHECKSUM_BYTES) {
-        None => siphash(key, checked.get(..CHECKSUM_BYTES).unwrap_or(checked)),
-        Some(payload) => siphash(key, &with_payload(checked, payload)),
-    };
+    let checksum = checksum(xid, proc, call.message());
     Key { client: call.peer.addr.ip().to_canonical(), xid, proc, checksum }
-}
-
-/// The first bytes of a call in stream order, including the payload: the same with and without chunks.
-fn with_payload(head: &[u8], payload: &Payload) -> SmallVec<[u8; CHECKSUM_BYTES]> {
-    let mut out: SmallVec<[u8; CHECKSUM_BYTES]> = SmallVec::new();
-    let cut = payload.position.saturating_sub(CHECKSUM_START).min(head.len());
-    let (before, after) = head.split_at(cut);
-    let views = payload.data.iter().map(|v| &v[..]);
-    for bytes in std::iter::once(before).chain(views).chain([&[0; 3][..pad(payload.data.len())], after]) {
-        let space = CHECKSUM_BYTES - out.len();
-        out.extend_from_slice(bytes.get(..space).unwrap_or(bytes));
-    }
-    out
 }
 
 /// Whether the results show that the call may have had an effect. Results of rejected calls (an invalid

@@ -308,7 +308,7 @@ fn a_new_client_must_retry_if_its_reply_cannot_be_cached() {
 fn data_is_part_of_the_checksum_with_and_without_chunks() {
     let (a, (_, s)) = (arena(), test_server(true, 64));
     let write = |in_chunk: bool, data: &[u8]| {
-        let mut e = Encoder::new(&a, 2048);
+        let mut e = Encoder::new(&a, 128 << 10);
         call_header(&mut e, millrace_nfs::v3::PROGRAM, 3, 7, &Credential::None);
         e.put_u64(0);
         if in_chunk {
@@ -320,8 +320,10 @@ fn data_is_part_of_the_checksum_with_and_without_chunks() {
         assert!(m.set_xid(7));
         m
     };
-    for len in [1, 3, 100, 1000] {
-        let (one, other) = (vec![1; len], vec![2; len]);
+    for len in [1, 3, 100, 800, 1000, 100_000] {
+        let one = vec![1; len];
+        let mut other = one.clone();
+        other[len - 1] = 2;
         let first = call_ready(&s, &peer(1), write(true, &one), &a);
         assert_eq!(call_ready(&s, &peer(1), write(false, &one), &a), first, "{len} bytes");
         let second = call_ready(&s, &peer(1), write(true, &other), &a);
