@@ -114,7 +114,7 @@ impl CallSite {
         let mut left_out = 0;
         if let Some(client) = client {
             if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&client) {
-                self.clients.retain(|_, b| !b.is_full(now));
+                self.evict_quiet_clients(now);
             }
             if self.clients.len() < MAX_CLIENTS || self.clients.contains_key(&client) {
                 let bucket = self.clients.entry(client).or_insert_with(|| Bucket::new(PER_CLIENT, now));
@@ -128,6 +128,19 @@ impl CallSite {
                 None
             }
         }
+    }
+
+    /// Removes the buckets that have all their tokens again. The lines suppressed since are reported before the
+    /// next line of the call site.
+    fn evict_quiet_clients(&mut self, now: Instant) {
+        let Self { all, clients } = self;
+        clients.retain(|_, bucket| {
+            let quiet = bucket.is_full(now);
+            if quiet {
+                all.left_out += bucket.left_out;
+            }
+            !quiet
+        });
     }
 }
 
@@ -154,10 +167,10 @@ impl Bucket {
         self.refilled = if periods < burst { self.refilled + refill * periods } else { now };
     }
 
-    /// Whether the bucket is in its initial state.
+    /// Whether the bucket has all its tokens.
     fn is_full(&mut self, now: Instant) -> bool {
         self.refill(now);
-        self.left == self.rate.burst && self.left_out == 0
+        self.left == self.rate.burst
     }
 
     /// Takes a token. Returns the number of lines suppressed since the last token, or `None` without a token.
@@ -246,6 +259,23 @@ mod tests {
         let later = start + PER_CLIENT.refill * 2;
         assert!(site.take(Some(IpAddr::from([10, 0, 0, 1])), later).is_some());
         assert_eq!(site.clients.len(), 1, "the buckets of the others are full again");
+    }
+
+    #[test]
+    fn quiet_clients_are_evicted_and_their_suppressed_lines_reported() {
+        let start = Instant::now();
+        let mut site = CallSite::new(start);
+        let client = |n: u32| Some(IpAddr::from(n.to_be_bytes()));
+        // Each client has one line more than its burst.
+        let (clients, lines) = (MAX_CLIENTS as u32, PER_CLIENT.burst + 1);
+        let take = |n| (0..lines).filter_map(|_| site.take(client(n), start)).count();
+        let written: usize = (0..clients).map(take).sum();
+        assert_eq!(site.clients.len(), MAX_CLIENTS);
+        let later = start + PER_CLIENT.refill * PER_CLIENT.burst;
+        let suppressed = u64::from(clients * lines) - written as u64;
+        assert_eq!(site.take(client(clients), later), Some(suppressed));
+        assert_eq!(site.clients.len(), 1);
+        assert_eq!(site.take(client(0), later), Some(0));
     }
 
     #[test]
