@@ -1,6 +1,7 @@
 //! Properties of the arena.
 
 mod quota;
+mod slot_cache;
 mod trim;
 
 use std::sync::mpsc;
