@@ -244,9 +244,9 @@ impl Arena {
         Quota::new(Arc::clone(&self.inner), limit)
     }
 
-    /// Frees all cached slots, and unmaps spans that have been empty since the last call. If it is called every [`TRIM_INTERVAL`], memory
-    /// of an ended load is returned, and an ongoing load keeps its memory. A span stays mapped while a
-    /// [`SpanRef`] to it exists.
+    /// Frees the slots that threads cache, and unmaps spans that have been empty since the last call. If it is
+    /// called every [`TRIM_INTERVAL`], memory of an ended load is returned, and an ongoing load keeps its
+    /// memory. A span stays mapped while a [`SpanRef`] to it exists.
     pub fn trim(&self) {
         let mut state = self.inner.lock();
         let removed = state.trim();

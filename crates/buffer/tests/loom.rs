@@ -11,8 +11,8 @@
 
 use std::hint::black_box;
 
-use loom::thread;
-use millrace_buffer::{Arena, ArenaConfig, BLOCK_BYTES, SPAN_BYTES};
+use loom::{sync::mpsc, thread};
+use millrace_buffer::{Arena, ArenaConfig, BLOCK_BYTES, Buffer, SPAN_BYTES};
 
 /// Two slots of this size form a span.
 const HALF: usize = SPAN_BYTES / 2;
@@ -273,17 +273,23 @@ fn next_thread_takes_over_the_cache_of_an_ended_one() {
 fn memory_in_use_is_exact_while_a_slot_moves_between_caches() {
     explore(|| {
         let a = arena(2);
-        let owner = {
+        use_once(&a);
+        let (to, from) = mpsc::channel::<Buffer>();
+        let other = {
             let a = a.clone();
             thread::spawn(move || {
                 use_once(&a);
-                let b = a.alloc(QUARTER).unwrap();
-                thread::spawn(move || drop(b)).join().unwrap();
+                drop(from.recv().unwrap());
             })
         };
-        let in_use = a.stats().in_use;
-        assert!(in_use <= QUARTER, "{in_use} bytes");
-        owner.join().unwrap();
+        let observer = {
+            let a = a.clone();
+            thread::spawn(move || a.stats().in_use)
+        };
+        to.send(a.alloc(QUARTER).unwrap()).unwrap();
+        let in_use = observer.join().unwrap();
+        assert!(in_use <= 2 * QUARTER, "{in_use} bytes");
+        other.join().unwrap();
         assert_eq!(a.stats().in_use, 0);
     });
 }

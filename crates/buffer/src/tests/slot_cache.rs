@@ -1,5 +1,7 @@
 //! Threads' caches of free slots: exact accounting, and slots of other threads.
 
+#![allow(clippy::unwrap_used)] // Test helpers.
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::mpsc::{Receiver, Sender, channel},
@@ -83,7 +85,7 @@ fn cached_slots_are_used_again_by_their_thread() {
     one.free(first);
     assert_ne!(other.alloc(&a, 4096).unwrap().address(), address);
     assert_eq!(one.alloc(&a, 4096).unwrap().address(), address);
-    [one, other].map(Worker::end);
+    [one, other].into_iter().for_each(Worker::end);
 }
 
 #[test]
@@ -119,10 +121,14 @@ fn cached_slots_are_available_to_allocations_that_need_them() {
 #[test]
 fn no_slots_are_cached_while_memory_is_scarce() {
     let a = arena(16);
+    let worker = Worker::start();
+    let first = worker.alloc(&a, 4096);
+    worker.free(first);
+    let pin = a.alloc(4096).unwrap();
+    assert_eq!(a.cached_bytes(), 4096);
     // One span is free, which is less than an eighth.
     let large: Vec<_> = (0..14).map(|_| a.alloc(SPAN_BYTES).unwrap()).collect();
-    let pin = a.alloc(4096).unwrap();
-    let worker = Worker::start();
+    assert_eq!(a.cached_bytes(), 0);
     let first = worker.alloc(&a, 4096).unwrap();
     let address = first.address();
     worker.free(first);
