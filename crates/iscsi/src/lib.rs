@@ -1,1 +1,3 @@
 //! iSCSI (RFC 7143) without I/O: PDUs, text negotiation, login and the state of sessions, for both roles.
+
+pub mod pdu;
