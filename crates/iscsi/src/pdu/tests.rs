@@ -330,12 +330,11 @@ fn stream(h: Bhs, ahs: &[u8], data: &[u8], header_digest: bool, data_digest: boo
     out
 }
 
+/// Header, AHS and data of a PDU.
+type Pdu = (Bhs, Vec<u8>, Vec<u8>);
+
 /// Feeds `stream` in pieces of at most `piece` bytes and returns the PDUs: header, AHS, data.
-fn read(
-    reader: &mut PduReader,
-    mut stream: &[u8],
-    piece: usize,
-) -> Result<Vec<(Bhs, Vec<u8>, Vec<u8>)>, Invalid> {
+fn read(reader: &mut PduReader, mut stream: &[u8], piece: usize) -> Result<Vec<Pdu>, Invalid> {
     let (mut pdus, mut data) = (Vec::new(), Vec::new());
     loop {
         let (part, missing) = reader.next();
