@@ -1,5 +1,6 @@
 //! iSCSI (RFC 7143) without I/O: PDUs, text negotiation, login and the state of sessions, for both roles.
 
+pub mod chap;
 pub mod discovery;
 pub mod name;
 pub mod pdu;
