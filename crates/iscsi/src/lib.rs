@@ -3,5 +3,6 @@
 pub mod chap;
 pub mod discovery;
 pub mod name;
+pub mod negotiation;
 pub mod pdu;
 pub mod text;
