@@ -2,6 +2,7 @@
 
 pub mod chap;
 pub mod discovery;
+pub mod iser;
 pub mod name;
 pub mod negotiation;
 pub mod pdu;

@@ -1,0 +1,16 @@
+//! iSER (RFC 7145): the header of each Send, and the private data of connection setup.
+//!
+//! Control-type PDUs are one Send each: the [`Header`], the basic header segment, additional header segments and the
+//! data segment, without digests. Data-In, R2T and solicited Data-Out PDUs are replaced by RDMA Writes and RDMA
+//! Reads, which the target issues on the buffers that a SCSI Command advertises.
+
+mod header;
+mod private_data;
+
+pub use header::{Header, HeaderError, Hello, HelloReply, RemoteBuffer};
+pub use private_data::PrivateData;
+
+/// Length of the header in bytes.
+pub const HEADER_BYTES: usize = 28;
+/// The version of the protocol (RFC 7145 section 9.3).
+pub const VERSION: u8 = 10;
