@@ -6,4 +6,5 @@ pub mod iser;
 pub mod name;
 pub mod negotiation;
 pub mod pdu;
+pub mod session;
 pub mod text;

@@ -19,16 +19,20 @@ pub struct RemoteBuffer {
     pub base: u64,
 }
 
+/// The buffers that a control-type PDU advertises. Only a SCSI Command has any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Advertised {
+    /// The source of RDMA Reads (Write STag), if WSV is set.
+    pub write: Option<RemoteBuffer>,
+    /// The sink of RDMA Writes (Read STag), if RSV is set.
+    pub read: Option<RemoteBuffer>,
+}
+
 /// The header of an iSER Message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
     /// An iSCSI control-type PDU follows.
-    Control {
-        /// The source of RDMA Reads (Write STag), if WSV is set. Only a SCSI Command has one.
-        write: Option<RemoteBuffer>,
-        /// The sink of RDMA Writes (Read STag), if RSV is set. Only a SCSI Command has one.
-        read: Option<RemoteBuffer>,
-    },
+    Control(Advertised),
     /// The initiator's Hello; nothing follows.
     Hello(Hello),
     /// The target's answer to a Hello; nothing follows.
@@ -86,13 +90,13 @@ pub enum HeaderError {
 
 impl Header {
     /// The header of a control-type PDU without an advertised buffer.
-    pub const CONTROL: Self = Self::Control { write: None, read: None };
+    pub const CONTROL: Self = Self::Control(Advertised { write: None, read: None });
 
     /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         match *self {
-            Self::Control { write, read } => {
+            Self::Control(Advertised { write, read }) => {
                 bytes[0] = CONTROL << 4;
                 if let Some(buffer) = write {
                     bytes[0] |= WRITE_STAG_VALID;
@@ -130,10 +134,10 @@ impl Header {
         let versions = (b[1] >> 4, b[1] & 15);
         let depth = u16::from_be_bytes([b[2], b[3]]);
         let header = match b[0] >> 4 {
-            CONTROL => Self::Control {
+            CONTROL => Self::Control(Advertised {
                 write: (b[0] & WRITE_STAG_VALID != 0).then(|| get(b, 4)),
                 read: (b[0] & READ_STAG_VALID != 0).then(|| get(b, 16)),
-            },
+            }),
             HELLO => Self::Hello(Hello { max_version: versions.0, min_version: versions.1, ird: depth }),
             HELLO_REPLY => Self::HelloReply(HelloReply {
                 rejected: b[0] & REJECT != 0,
@@ -169,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_read_command_advertises_the_read_stag() {
-        let header = Header::Control { write: None, read: Some(BUFFER) };
+        let header = Header::Control(Advertised { write: None, read: Some(BUFFER) });
         #[rustfmt::skip]
         let bytes = [
             0x14, 0, 0, 0,
@@ -182,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_write_command_advertises_the_write_stag() {
-        let header = Header::Control { write: Some(BUFFER), read: None };
+        let header = Header::Control(Advertised { write: Some(BUFFER), read: None });
         #[rustfmt::skip]
         let bytes = [
             0x18, 0, 0, 0,
@@ -198,7 +202,7 @@ mod tests {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = 0x10;
         assert_eq!(Header::CONTROL.encode(), bytes);
-        let both = Header::Control { write: Some(BUFFER), read: Some(BUFFER) };
+        let both = Header::Control(Advertised { write: Some(BUFFER), read: Some(BUFFER) });
         assert_eq!(both.encode()[0], 0x1c);
     }
 

@@ -7,7 +7,7 @@
 mod header;
 mod private_data;
 
-pub use header::{Header, HeaderError, Hello, HelloReply, RemoteBuffer};
+pub use header::{Advertised, Header, HeaderError, Hello, HelloReply, RemoteBuffer};
 pub use private_data::PrivateData;
 
 /// Length of the header in bytes.

@@ -1,0 +1,117 @@
+//! Text exchanges in the full feature phase (RFC 7143 sections 11.10 and 11.11).
+
+use crate::pdu::{RESERVED_TAG, TextRequest};
+
+use super::super::Violation;
+
+/// Maximum length of the text of one exchange that the initiator sends, in bytes.
+const MAX_TEXT: usize = 16 << 10;
+
+/// A text exchange; a session has at most one.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    itt: u32,
+    lun: u64,
+    /// The tag that the next request of the exchange has.
+    ttt: u32,
+    received: Vec<u8>,
+    /// The answer that has not been sent.
+    answer: Option<Vec<u8>>,
+    /// The initiator has nothing more to negotiate.
+    last: bool,
+    /// The text is complete, and has no answer.
+    awaiting: bool,
+}
+
+/// What a request does.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// This response is sent.
+    Respond(Piece),
+    /// The text is complete: it needs an answer.
+    Complete(Vec<u8>),
+}
+
+/// A Text Response.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) itt: u32,
+    pub(super) lun: u64,
+    pub(super) ttt: u32,
+    pub(super) last: bool,
+    pub(super) continued: bool,
+    pub(super) text: Vec<u8>,
+}
+
+impl Exchange {
+    /// The exchange that a first request begins with; it ends any other exchange (RFC 7143 section 11.10.4). `ttt` is
+    /// its tag.
+    pub(super) const fn new(pdu: &TextRequest, ttt: u32) -> Self {
+        Self {
+            itt: pdu.itt,
+            lun: pdu.lun,
+            ttt,
+            received: Vec::new(),
+            answer: None,
+            last: false,
+            awaiting: false,
+        }
+    }
+
+    /// Whether the exchange waits for the answer to the request with `itt`.
+    pub(super) const fn awaits_answer(&self, itt: u32) -> bool {
+        self.awaiting && self.itt == itt
+    }
+
+    /// Whether the exchange is complete when `piece` is sent.
+    pub(super) const fn ends_with(piece: &Piece) -> bool {
+        piece.ttt == RESERVED_TAG
+    }
+
+    /// Processes a request with `text`. Responses have at most `max` bytes of text.
+    ///
+    /// # Errors
+    ///
+    /// The request is not the next one of the exchange, or the text is too long.
+    pub(super) fn request(&mut self, pdu: &TextRequest, text: &[u8], max: usize) -> Result<Step, Violation> {
+        if pdu.ttt != RESERVED_TAG && (pdu.ttt != self.ttt || pdu.itt != self.itt || self.awaiting) {
+            return Err(Violation::TransferTag(pdu.ttt));
+        }
+        if let Some(answer) = self.answer.take() {
+            // The initiator requests the rest of the answer with empty requests.
+            if !text.is_empty() {
+                return Err(Violation::Unexpected("Text Request with text before the end of the answer"));
+            }
+            return Ok(Step::Respond(self.piece(answer, max)));
+        }
+        if self.received.len() + text.len() > MAX_TEXT {
+            return Err(Violation::TextLength(MAX_TEXT));
+        }
+        self.received.extend_from_slice(text);
+        if pdu.continued {
+            return Ok(Step::Respond(self.response(Vec::new(), false, false)));
+        }
+        self.last = pdu.last;
+        self.awaiting = true;
+        Ok(Step::Complete(std::mem::take(&mut self.received)))
+    }
+
+    /// The first response of the answer.
+    pub(super) fn answer(&mut self, answer: Vec<u8>, max: usize) -> Piece {
+        self.awaiting = false;
+        self.piece(answer, max)
+    }
+
+    fn piece(&mut self, mut answer: Vec<u8>, max: usize) -> Piece {
+        if answer.len() <= max {
+            return self.response(answer, self.last, false);
+        }
+        self.answer = Some(answer.split_off(max));
+        self.response(answer, false, true)
+    }
+
+    const fn response(&self, text: Vec<u8>, last: bool, continued: bool) -> Piece {
+        let ttt = if last { RESERVED_TAG } else { self.ttt };
+        Piece { itt: self.itt, lun: self.lun, ttt, last, continued, text }
+    }
+}
