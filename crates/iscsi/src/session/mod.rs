@@ -1,5 +1,5 @@
 //! The full feature phase of a session (RFC 7143), with one connection and error recovery level 0, as state machines
-//! without I/O: [`TargetSession`].
+//! without I/O: [`TargetSession`] and [`InitiatorSession`].
 //!
 //! Both roles work alike. The owner of a connection receives the header of a PDU and passes it to `begin`, which
 //! returns a [`Placement`]: the final place of the data segment. When the data is there, `finish` processes the PDU.
@@ -12,11 +12,15 @@
 //!
 //! A [`Violation`] by the peer ends the connection: the owner sends what `poll_transmit` still returns and closes it.
 
+mod initiator_end;
 mod numbers;
 mod target_end;
 mod types;
 mod violation;
 
+pub use initiator_end::{
+    InitiatorConfig, InitiatorEvent, InitiatorPdu, InitiatorSession, Outcome, RequestError, Unfinished,
+};
 pub use target_end::{Completion, TargetConfig, TargetEvent, TargetPdu, TargetSession, TargetTransmit};
 pub use types::{Command, Direction, Payload, Placement};
 pub use violation::Violation;
