@@ -15,6 +15,8 @@
 mod initiator_end;
 mod numbers;
 mod target_end;
+#[cfg(test)]
+mod tests;
 mod types;
 mod violation;
 
