@@ -14,6 +14,7 @@
 
 mod initiator_end;
 mod numbers;
+mod registry;
 mod target_end;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ mod violation;
 pub use initiator_end::{
     InitiatorConfig, InitiatorEvent, InitiatorPdu, InitiatorSession, Outcome, RequestError, Unfinished,
 };
+pub use registry::{Admission, LoginPermit, Nexus, Refusal, Registry, RegistryLimits};
 pub use target_end::{Completion, TargetConfig, TargetEvent, TargetPdu, TargetSession, TargetTransmit};
 pub use types::{Command, Direction, Payload, Placement};
 pub use violation::Violation;
