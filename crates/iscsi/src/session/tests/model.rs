@@ -442,7 +442,7 @@ impl Pair {
         self.requests += usize::from(sent);
     }
 
-    /// Submits commands and sends other requests at random times, and checks what is left in the end.
+    /// Submits commands and sends other requests at random times, and checks the final state.
     pub(super) fn run(&mut self, commands: usize, disturbances: usize) {
         let (mut commands, mut disturbances) = (commands, disturbances);
         while commands + disturbances > 0 {
