@@ -1,0 +1,13 @@
+//! Persistent reservations and RESERVE(6): encodings, service actions, conflicts, records, and a reference model.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+mod actions;
+mod conflicts;
+mod encoding;
+mod hostile;
+mod model;
+mod record;
+mod registering;
