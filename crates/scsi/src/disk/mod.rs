@@ -1,0 +1,278 @@
+//! A disk: a logical unit of device type 0 (SBC-3) on a regular file.
+
+mod blocks;
+mod capacity;
+mod command;
+mod compare;
+mod inquiry;
+mod mode;
+mod persistence;
+mod provisioning;
+mod report;
+mod reserve;
+#[cfg(test)]
+mod tests;
+mod transfer;
+mod vital;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+pub(crate) use command::{Job, parameter_data};
+pub(crate) use inquiry::absent;
+use millrace_vfs::{FileKind, FileSystemRef, FsError, Handle, Identity};
+use mode::Modes;
+use parking_lot::Mutex;
+use persistence::Record;
+
+use crate::{
+    attention::UnitAttention,
+    cdb::Operation,
+    medium::Medium,
+    nexus::{Nexus, UnitNexus},
+    range_lock::RangeLock,
+    reservation::{self, RecordError, Reservations},
+};
+
+/// Relative identifier of the only target port, and tag of the target portal group.
+pub(crate) const TARGET_PORT: u16 = 1;
+
+/// Maximum number of bytes that a command transfers or verifies (MAXIMUM TRANSFER LENGTH).
+pub const MAX_TRANSFER_BYTES: u32 = 8 << 20;
+
+/// Maximum number of bytes that WRITE SAME writes (MAXIMUM WRITE SAME LENGTH).
+const MAX_WRITE_SAME_BYTES: u32 = 256 << 20;
+
+/// Maximum number of block descriptors of UNMAP.
+const MAX_UNMAP_DESCRIPTORS: u32 = 256;
+
+/// Length of a logical block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BlockSize {
+    /// 512 bytes, in physical blocks of 4096 bytes.
+    #[default]
+    B512,
+    /// 4096 bytes.
+    B4096,
+}
+
+impl BlockSize {
+    /// Length in bytes.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::B512 => 512,
+            Self::B4096 => 4096,
+        }
+    }
+}
+
+/// Configuration of a [`Disk`].
+#[derive(Debug, Clone)]
+pub struct DiskConfig {
+    /// Length of a logical block.
+    pub block_size: BlockSize,
+    /// Whether the medium is write-protected.
+    pub read_only: bool,
+    /// Identifies the disk among all disks: the lower 60 bits are its locally assigned NAA identifier, and the
+    /// hexadecimal digits its serial number. It must not change during the life of the data.
+    pub identifier: u64,
+    /// Directory of the file system in which the record of persistent reservations is stored.
+    pub record_directory: Handle,
+    /// Name of that record. While it is replaced, a file with `.new` appended exists.
+    pub record_name: Vec<u8>,
+}
+
+/// Why a disk cannot be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The file system cannot access the file or the record of reservations.
+    #[error("cannot access the file of the disk: {0}; check its path and permissions")]
+    File(FsError),
+    /// The file is not a regular file.
+    #[error("the file of the disk is not a regular file; name a regular file")]
+    NotRegular,
+    /// The file is shorter than a block.
+    #[error("the file of the disk is shorter than one block; extend it to the size of the disk")]
+    Empty,
+    /// The record of persistent reservations is invalid.
+    #[error(
+        "the record of persistent reservations is invalid: {0}; remove the record if all its reservations may end"
+    )]
+    Record(RecordError),
+}
+
+/// A disk. It is used through a [`Target`](crate::Target).
+pub struct Disk {
+    config: DiskConfig,
+    medium: Arc<Medium>,
+    /// Whether UNMAP is supported.
+    thin: bool,
+    /// Capacity in blocks, at least 1.
+    blocks: AtomicU64,
+    /// Locks on ranges of bytes, for commands that write.
+    ranges: Arc<RangeLock>,
+    /// Exclusive for ORDERED tasks, shared for others.
+    order: Arc<RangeLock>,
+    modes: Mutex<Modes>,
+    reservations: Mutex<Reservations>,
+    /// Exclusive for a command that changes reservations.
+    reserving: Arc<RangeLock>,
+    record: Record,
+    nexuses: Mutex<HashMap<u64, Arc<UnitNexus>>>,
+}
+
+impl Disk {
+    /// Opens the disk in `file` of `fs`, which is accessed as `caller`. Its capacity is the size of the file.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub async fn open(
+        fs: FileSystemRef,
+        file: Handle,
+        caller: Identity,
+        config: DiskConfig,
+    ) -> Result<Arc<Self>, OpenError> {
+        let attr = fs.getattr(&file).await.map_err(OpenError::File)?;
+        if attr.kind != FileKind::Regular {
+            return Err(OpenError::NotRegular);
+        }
+        let blocks = attr.size / u64::from(config.block_size.bytes());
+        if blocks == 0 {
+            return Err(OpenError::Empty);
+        }
+        let info = fs.info();
+        let read_only = config.read_only || !info.writable;
+        let record = Record::new(&fs, &caller, &config);
+        let reservations = match record.load().await.map_err(OpenError::File)? {
+            Some(stored) => Reservations::restore(&[TARGET_PORT], &stored).map_err(OpenError::Record)?,
+            None => Reservations::new(&[TARGET_PORT]),
+        };
+        Ok(Arc::new(Self {
+            config: DiskConfig { read_only, ..config },
+            medium: Medium::new(fs, file, caller),
+            thin: info.sparse_files && !read_only,
+            blocks: AtomicU64::new(blocks),
+            ranges: Arc::default(),
+            order: Arc::default(),
+            modes: Mutex::default(),
+            reservations: Mutex::new(reservations),
+            reserving: Arc::default(),
+            record,
+            nexuses: Mutex::default(),
+        }))
+    }
+
+    /// The configuration; `read_only` also if the file system is.
+    pub fn config(&self) -> &DiskConfig {
+        &self.config
+    }
+
+    /// Capacity in blocks.
+    pub fn blocks(&self) -> u64 {
+        self.blocks.load(Ordering::Acquire)
+    }
+
+    /// Reads the size of the file again. If the capacity has changed, all initiators get a unit attention condition.
+    ///
+    /// # Errors
+    /// [`OpenError::File`], or [`OpenError::Empty`]: the capacity remains.
+    pub async fn refresh(&self) -> Result<(), OpenError> {
+        let size = self.medium.size().await.map_err(OpenError::File)?;
+        let blocks = size / u64::from(self.block_bytes());
+        if blocks == 0 {
+            return Err(OpenError::Empty);
+        }
+        if self.blocks.swap(blocks, Ordering::AcqRel) != blocks {
+            self.raise(UnitAttention::CapacityChanged, None);
+        }
+        Ok(())
+    }
+
+    /// Whether commands that write are refused in any case.
+    fn is_write_protected(&self) -> bool {
+        self.config.read_only || self.modes.lock().software_write_protect
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.config.block_size.bytes()
+    }
+
+    /// Whether the disk supports a command that is in the table of commands.
+    fn supports(&self, operation: Operation) -> bool {
+        self.thin || operation != Operation::Unmap
+    }
+
+    /// The queue of ORDERED tasks.
+    pub(crate) fn order(&self) -> &Arc<RangeLock> {
+        &self.order
+    }
+
+    /// The state of `nexus` at this disk, which starts with the first task.
+    pub(crate) fn nexus(&self, nexus: &Arc<Nexus>) -> Arc<UnitNexus> {
+        let mut nexuses = self.nexuses.lock();
+        let entry = nexuses.entry(nexus.id()).or_insert_with(|| {
+            let name = reservation::Nexus { initiator: nexus.initiator().clone(), port: TARGET_PORT };
+            self.reservations.lock().attach(reservation::NexusId(nexus.id()), name);
+            Arc::new(UnitNexus::new(Arc::clone(nexus), self.medium.losses()))
+        });
+        Arc::clone(entry)
+    }
+
+    /// The nexus has ended: its tasks are aborted, its RESERVE(6) is released.
+    pub(crate) fn close_nexus(&self, nexus: u64) {
+        let mut nexuses = self.nexuses.lock();
+        if let Some(closed) = nexuses.remove(&nexus) {
+            closed.abort();
+            self.reservations.lock().detach(reservation::NexusId(nexus));
+        }
+    }
+
+    /// Raises a condition for all nexuses other than `except`.
+    pub(crate) fn raise(&self, attention: UnitAttention, except: Option<u64>) {
+        for (id, nexus) in self.nexuses.lock().iter() {
+            if Some(*id) != except {
+                nexus.raise(attention);
+            }
+        }
+    }
+
+    /// Aborts the tasks of `nexus`.
+    pub(crate) fn abort_nexus(&self, nexus: u64) {
+        if let Some(nexus) = self.nexuses.lock().get(&nexus) {
+            nexus.abort();
+        }
+    }
+
+    /// Aborts all tasks; nexuses other than `by` that had tasks get a unit attention condition.
+    pub(crate) fn clear_tasks(&self, by: u64) {
+        for (id, nexus) in self.nexuses.lock().iter() {
+            if nexus.abort() && *id != by {
+                nexus.raise(UnitAttention::CommandsCleared);
+            }
+        }
+    }
+
+    /// Logical unit reset (SAM-5 section 6.3.3).
+    pub(crate) fn reset(&self) {
+        for nexus in self.nexuses.lock().values() {
+            nexus.abort();
+            nexus.raise(UnitAttention::DeviceReset);
+        }
+        self.reservations.lock().reset();
+        *self.modes.lock() = Modes::default();
+    }
+}
+
+impl std::fmt::Debug for Disk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Disk")
+            .field("config", &self.config)
+            .field("blocks", &self.blocks)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,1 @@
+//! Commands and replies for an initiator.

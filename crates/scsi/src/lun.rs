@@ -1,0 +1,57 @@
+//! Logical unit numbers (SAM-5 section 4.7).
+
+/// A logical unit number of one level, 0 to 16383.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lun(u16);
+
+impl Lun {
+    /// The largest number.
+    pub const MAX: u16 = 0x3fff;
+
+    /// The LUN `number`; `None` above [`Self::MAX`].
+    pub const fn new(number: u16) -> Option<Self> {
+        if number <= Self::MAX { Some(Self(number)) } else { None }
+    }
+
+    /// The number.
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+
+    /// The eight bytes of the LUN: peripheral device addressing below 256, otherwise flat space addressing.
+    pub const fn to_bytes(self) -> [u8; 8] {
+        let [high, low] = self.0.to_be_bytes();
+        let method = if self.0 < 256 { 0 } else { 0x40 };
+        [method | high, low, 0, 0, 0, 0, 0, 0]
+    }
+
+    /// Decodes either addressing method; `None` for others and for more levels.
+    pub const fn from_bytes(lun: [u8; 8]) -> Option<Self> {
+        let [high, low, 0, 0, 0, 0, 0, 0] = lun else { return None };
+        match high >> 6 {
+            0 if high == 0 => Some(Self(low as u16)),
+            1 => Some(Self(u16::from_be_bytes([high & 0x3f, low]))),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_addressing_methods() {
+        for (number, bytes) in [(0, [0, 0]), (255, [0, 255]), (256, [0x41, 0]), (0x3fff, [0x7f, 0xff])] {
+            let lun = Lun::new(number).unwrap();
+            assert_eq!(lun.to_bytes()[..2], bytes);
+            assert_eq!(lun.to_bytes()[2..], [0; 6]);
+            assert_eq!(Lun::from_bytes(lun.to_bytes()), Some(lun));
+        }
+        assert_eq!(Lun::from_bytes([0x40, 5, 0, 0, 0, 0, 0, 0]), Lun::new(5));
+        for bytes in [[1, 0, 0], [0x80, 0, 0], [0xc1, 1, 0], [0, 1, 1]] {
+            assert_eq!(Lun::from_bytes([bytes[0], bytes[1], bytes[2], 0, 0, 0, 0, 0]), None);
+        }
+        assert_eq!(Lun::new(0x4000), None);
+    }
+}

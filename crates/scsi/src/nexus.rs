@@ -1,0 +1,115 @@
+//! I_T nexuses, and their state at one logical unit.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+use parking_lot::Mutex;
+
+use crate::{
+    attention::{Attentions, UnitAttention},
+    reservation::InitiatorPort,
+};
+
+/// The relation between an initiator port and the target port: a session. It ends with
+/// [`Target::close_nexus`](crate::Target::close_nexus).
+#[derive(Debug)]
+pub struct Nexus {
+    id: u64,
+    initiator: InitiatorPort,
+}
+
+impl Nexus {
+    pub(crate) fn new(initiator: InitiatorPort) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Self { id: NEXT.fetch_add(1, Ordering::Relaxed), initiator })
+    }
+
+    /// A number that no other nexus of the process has.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The initiator port.
+    pub fn initiator(&self) -> &InitiatorPort {
+        &self.initiator
+    }
+}
+
+/// A nexus at a logical unit (I_T_L nexus).
+#[derive(Debug)]
+pub(crate) struct UnitNexus {
+    pub(crate) nexus: Arc<Nexus>,
+    attentions: Mutex<Attentions>,
+    /// Number of tasks from arrival to completion.
+    tasks: AtomicUsize,
+    /// Number of times that all tasks were aborted.
+    generation: AtomicU64,
+    /// Number of losses of unstable data that the nexus knows of.
+    losses: AtomicU64,
+}
+
+impl UnitNexus {
+    /// A new nexus, with POWER ON pending. It needs to know of later losses than `losses`.
+    pub(crate) fn new(nexus: Arc<Nexus>, losses: u64) -> Self {
+        let mut attentions = Attentions::default();
+        attentions.raise(UnitAttention::PowerOn);
+        Self {
+            nexus,
+            attentions: Mutex::new(attentions),
+            tasks: AtomicUsize::new(0),
+            generation: AtomicU64::new(0),
+            losses: AtomicU64::new(losses),
+        }
+    }
+
+    pub(crate) fn raise(&self, attention: UnitAttention) {
+        self.attentions.lock().raise(attention);
+    }
+
+    pub(crate) fn clear(&self, attention: UnitAttention) {
+        self.attentions.lock().clear(attention);
+    }
+
+    /// Takes the condition to report next.
+    pub(crate) fn take_attention(&self) -> Option<UnitAttention> {
+        self.attentions.lock().take()
+    }
+
+    /// Aborts all tasks; returns whether there were any.
+    pub(crate) fn abort(&self) -> bool {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.tasks.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether data was lost since the nexus was last informed; it is informed now of `losses`.
+    pub(crate) fn is_informed_of(&self, losses: u64) -> bool {
+        self.losses.swap(losses, Ordering::AcqRel) == losses
+    }
+}
+
+/// Counts a task of a nexus at a logical unit, and knows whether it was aborted.
+#[derive(Debug)]
+pub(crate) struct TaskGuard {
+    pub(crate) nexus: Arc<UnitNexus>,
+    generation: u64,
+}
+
+impl TaskGuard {
+    pub(crate) fn new(nexus: Arc<UnitNexus>) -> Self {
+        nexus.tasks.fetch_add(1, Ordering::AcqRel);
+        let generation = nexus.generation.load(Ordering::Acquire);
+        Self { nexus, generation }
+    }
+
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.nexus.generation.load(Ordering::Acquire) != self.generation
+    }
+}
+
+impl Drop for TaskGuard {
+    fn drop(&mut self) {
+        self.nexus.tasks.fetch_sub(1, Ordering::AcqRel);
+    }
+}
