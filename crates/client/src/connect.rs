@@ -18,7 +18,7 @@ use millrace_oncrpc::{
     tcp::{TcpClientConfig, TcpTransport},
 };
 use millrace_rdma::{ConnectParams, Provider};
-use millrace_rpcrdma::{Design, Requester, RequesterConfig, registration::Registration};
+use millrace_rpcrdma::{Requester, RequesterConfig, registration::Registration};
 use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef, StreamProvider, tokio_rt::TcpByteStream};
 
 use crate::{ConnectionStats, Error, Options, Proto, Url};
@@ -220,13 +220,15 @@ async fn connect_over(
     options: &Options,
     registration: Arc<Registration>,
 ) -> Result<Connection, Cause> {
-    if options.padding.is_some() && options.design == Design::ReadWrite {
+    #[cfg(feature = "research")]
+    if options.padding.is_some() && options.design == crate::Design::ReadWrite {
         let why =
             "padding (RDMA_MSGP) requires the Read-Read design; remove the padding or select that design";
         return Err(why.into());
     }
     let config = RequesterConfig {
         design: options.design,
+        #[cfg(feature = "research")]
         padding: options.padding,
         credits: options.credits,
         call_timeout: options.timeout,

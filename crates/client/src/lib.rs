@@ -67,9 +67,12 @@ pub use millrace_oncrpc::{self as oncrpc, RpcError, Transport};
 pub use millrace_rdma::{self as rdma, Provider};
 #[doc(no_inline)]
 pub use millrace_rdma_providers::{self as rdma_providers, ProviderChoice};
+#[cfg(feature = "research")]
+#[doc(no_inline)]
+pub use millrace_rpcrdma::Padding;
 #[doc(no_inline)]
 pub use millrace_rpcrdma::{
-    self as rpcrdma, Design, Padding,
+    self as rpcrdma, Design,
     registration::{Invalidation, RegistrationStats, Strategy},
 };
 #[doc(no_inline)]

@@ -4,8 +4,10 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use millrace_oncrpc::{AuthSys, Credential};
 use millrace_rdma_providers::ProviderChoice;
+#[cfg(feature = "research")]
+use millrace_rpcrdma::Padding;
 use millrace_rpcrdma::{
-    Design, Padding,
+    Design,
     registration::{Invalidation, Registration, Settings, Strategy},
 };
 use millrace_runtime::LocalPort;
@@ -166,6 +168,7 @@ pub struct Options {
     pub design: Design,
     /// Padding of small WRITEs, which are then sent as RDMA_MSGP (removed by RFC 8166). It requires the
     /// Read-Read design; with the Read-Write design connecting fails.
+    #[cfg(feature = "research")]
     pub padding: Option<Padding>,
     /// The registration strategy: how the client exposes memory to the server.
     pub registration: Strategy,
@@ -208,6 +211,7 @@ impl Default for Options {
             crc: false,
             max_frame: None,
             design: Design::default(),
+            #[cfg(feature = "research")]
             padding: None,
             registration: Strategy::Fast,
             invalidation: Invalidation::default(),
@@ -272,6 +276,7 @@ setters! {
     /// Sets [`Options::design`].
     design: Design,
     /// Sets [`Options::padding`].
+    #[cfg(feature = "research")]
     padding: Option<Padding>,
     /// Sets [`Options::registration`], the memory registration strategy.
     registration: Strategy,
@@ -307,7 +312,6 @@ impl fmt::Debug for Options {
             .field("timeout", &self.timeout)
             .field("credential", &self.credential)
             .field("design", &self.design)
-            .field("padding", &self.padding)
             .field("registration", &self.registration)
             .field("credits", &self.credits)
             .field("retry", &self.retry)

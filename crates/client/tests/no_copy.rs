@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use millrace_client::{Design, Options, Proto, Url, nfs3::blocking::Client};
 use millrace_nfs::v3::StableHow;
-use millrace_server::{Config, ExposedBuffers, Server};
+use millrace_server::{Config, ExposedBuffers, Research, Server};
 
 const LEN: usize = 1 << 20;
 
@@ -20,8 +20,11 @@ fn neither_end_copies_the_data_of_large_reads_and_writes_over_rdma() {
 
 fn measure(design: Design, (peer_writes, peer_reads): (u64, u64)) {
     let config = Config {
-        design,
-        exposed_buffers: ExposedBuffers::AcceptedOnLoopback,
+        research: Research {
+            design,
+            exposed_buffers: ExposedBuffers::AcceptedOnLoopback,
+            ..Research::default()
+        },
         exports: vec!["/data=memory:64MiB".parse().unwrap()],
         listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
         shards: Some(1),

@@ -11,7 +11,7 @@ use millrace_client::{Design, Error, Options, Proto, RetryPolicy, Url, nfs3::Cli
 use millrace_nfs::v3::{CreateHow, FileType, Sattr, SetTime, StableHow, Status, access};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;
-use millrace_server::{Config, ExposedBuffers, Running, Server};
+use millrace_server::{Config, ExposedBuffers, Research, Running, Server};
 
 /// Address and provider of the RDMA tests: an RDMA device if the environment contains its address.
 fn rdma_at() -> (IpAddr, ProviderChoice) {
@@ -34,7 +34,8 @@ fn config() -> Config {
 }
 
 fn of_design(design: Design) -> Config {
-    Config { design, exposed_buffers: ExposedBuffers::AcceptedOnNetworks, ..config() }
+    let exposed_buffers = ExposedBuffers::AcceptedOnNetworks;
+    Config { research: Research { design, exposed_buffers, ..Research::default() }, ..config() }
 }
 
 fn url(server: &Running, proto: Proto, path: &str) -> Url {

@@ -11,7 +11,7 @@ use millrace_oncrpc::{
     stages::{StageStats, StageSums},
 };
 use millrace_runtime::tokio_rt::TokioRuntime;
-use millrace_server::{Config, ExposedBuffers, Running, Server, StageSampling};
+use millrace_server::{Config, ExposedBuffers, Research, Running, Server, StageSampling};
 
 /// Larger than the inline threshold, so that each transfer takes one RDMA Read or Write.
 const BYTES: usize = 64 << 10;
@@ -29,8 +29,11 @@ fn start(case: &Case, sample: u32) -> Running {
         listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
         listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
         shards: Some(1),
-        design: case.design,
-        exposed_buffers: ExposedBuffers::AcceptedOnLoopback,
+        research: Research {
+            design: case.design,
+            exposed_buffers: ExposedBuffers::AcceptedOnLoopback,
+            ..Research::default()
+        },
         stages: StageSampling { sample },
         ..Config::default()
     })
@@ -109,7 +112,7 @@ fn reads_and_writes_spend_time_in_the_stages_of_their_design() {
             match (proto, design) {
                 (Proto::Tcp, _) => (&[], &[], &[], &[]),
                 (_, Design::ReadWrite) => (&lends, &[WritePost], &lends, &[Buffer, ReadWait]),
-                (_, Design::ReadRead) => (&[Buffer, ReadWait], &lends, &lends, &[Buffer, ReadWait]),
+                (_, _) => (&[Buffer, ReadWait], &lends, &lends, &[Buffer, ReadWait]),
             };
         // TCP does not deliver records in batches.
         let server_always = if *proto == Proto::Tcp { &server_always[1..] } else { &server_always[..] };

@@ -9,7 +9,9 @@ use millrace_runtime::{
     RuntimeRef,
     virtual_time::{TaskGroup, VirtualTime},
 };
-use millrace_server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Stats};
+use millrace_server::{
+    Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Research, Stats,
+};
 use millrace_vfs::FileSystemRef;
 
 const SERVER: [u8; 4] = [10, 0, 0, 1];
@@ -41,8 +43,11 @@ impl Cluster {
         let memory = Backend::Memory { capacity: ByteSize(64 * MIB) };
         let config = Config {
             exports: vec![ExportConfig::new("/data", memory)],
-            design,
-            exposed_buffers: ExposedBuffers::AcceptedOnNetworks,
+            research: Research {
+                design,
+                exposed_buffers: ExposedBuffers::AcceptedOnNetworks,
+                ..Research::default()
+            },
             limits: Limits { memory: ByteSize(64 * MIB), credits: 16, ..Limits::default() },
             ..Config::default()
         };

@@ -4,10 +4,9 @@
 use std::{fmt, fmt::Display, net::SocketAddr, path::PathBuf, str::FromStr};
 
 use millrace_rdma_providers::ProviderChoice;
-use millrace_rpcrdma::{Design, registration::Strategy};
+use millrace_rpcrdma::registration::Strategy;
 use millrace_server::{
-    Backend, ByteSize, ExportConfig, ExposedBuffers, Exposure, Identities, Limits, Network, Squash,
-    StageSampling,
+    Backend, ByteSize, ExportConfig, Identities, Limits, Network, Research, Squash, StageSampling,
 };
 use serde::{Deserialize, Deserializer, de};
 
@@ -23,12 +22,11 @@ pub(crate) struct File {
     listen_tcp: Vec<SocketAddr>,
     #[serde(deserialize_with = "parsed")]
     provider: ProviderChoice,
+    // The next three are deprecated and have no effect.
     #[serde(deserialize_with = "design")]
-    design: Design,
-    #[serde(with = "ExposedBuffersKey")]
-    exposed_buffers: ExposedBuffers,
-    #[serde(with = "ExposureKeys")]
-    exposure: Exposure,
+    design: (),
+    exposed_buffers: de::IgnoredAny,
+    exposure: de::IgnoredAny,
     shards: Option<usize>,
     float_shards: bool,
     metrics: Option<SocketAddr>,
@@ -52,9 +50,7 @@ impl From<File> for Config {
                 listen_rdma: file.listen_rdma,
                 listen_tcp: file.listen_tcp,
                 provider: file.provider,
-                design: file.design,
-                exposed_buffers: file.exposed_buffers,
-                exposure: file.exposure,
+                research: Research::default(),
                 shards: file.shards,
                 float_shards: file.float_shards,
                 crc: file.crc,
@@ -125,23 +121,6 @@ enum IdentitiesKey {
 }
 
 #[derive(Deserialize)]
-#[serde(remote = "ExposedBuffers", rename_all = "kebab-case")]
-enum ExposedBuffersKey {
-    NotAccepted,
-    AcceptedOnLoopback,
-    AcceptedOnNetworks,
-}
-
-#[derive(Deserialize)]
-#[serde(remote = "Exposure", deny_unknown_fields, default = "Exposure::default")]
-struct ExposureKeys {
-    regions: usize,
-    #[serde(deserialize_with = "byte_size")]
-    bytes: ByteSize,
-    done_seconds: u64,
-}
-
-#[derive(Deserialize)]
 #[serde(remote = "StageSampling", deny_unknown_fields, default = "StageSampling::default")]
 struct StagesKeys {
     sample: u32,
@@ -180,13 +159,14 @@ fn networks<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Network>, D::Error> {
     Ok(Vec::deserialize(d)?.into_iter().map(|Text(network)| network).collect())
 }
 
-/// The design; a file can only select the default.
-fn design<'de, D: Deserializer<'de>>(d: D) -> Result<Design, D::Error> {
-    match parsed(d)? {
-        Design::ReadRead => {
+/// Accepts the only design.
+fn design<'de, D: Deserializer<'de>>(d: D) -> Result<(), D::Error> {
+    match String::deserialize(d)?.as_str() {
+        "read-write" => Ok(()),
+        "read-read" => {
             Err(de::Error::custom("design read-read is a research option: use millrace-lab serve"))
         }
-        Design::ReadWrite => Ok(Design::ReadWrite),
+        other => Err(de::Error::custom(format_args!("unknown design {other:?}: remove the key"))),
     }
 }
 

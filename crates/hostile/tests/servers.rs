@@ -10,7 +10,7 @@ use std::{
 use millrace_client::{Design, Options, Proto, Url, nfs3::blocking::Client};
 use millrace_hostile::{Files, Peer, READ_READ, READ_WRITE, Source, attack};
 use millrace_rdma_iwarp::Iwarp;
-use millrace_server::{Config, ExposedBuffers, Exposure, Running, Server};
+use millrace_server::{Config, ExposedBuffers, Exposure, Research, Running, Server};
 
 const SECRET: u8 = 0x5e;
 /// Content of the file that the attacker opens itself.
@@ -21,9 +21,7 @@ fn config(design: Design, exposure: Exposure) -> Config {
         exports: vec!["/x=memory:64MiB".parse().unwrap()],
         listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
         provider: "iwarp".parse().unwrap(),
-        design,
-        exposed_buffers: ExposedBuffers::AcceptedOnLoopback,
-        exposure,
+        research: Research { design, exposed_buffers: ExposedBuffers::AcceptedOnLoopback, exposure },
         shards: Some(1),
         ..Config::default()
     }

@@ -1,6 +1,6 @@
 //! RPC-over-RDMA version 1 (RFC 8166, RFC 8797). The requester is the client's end of a connection, the
 //! responder the server's end. In the Read-Write design, the default, only the requester exposes memory, and
-//! only the responder issues RDMA Reads and RDMA Writes; [`Design`] describes the alternative.
+//! only the responder issues RDMA Reads and RDMA Writes; [`Design`] describes the alternative, for research.
 //!
 //! - [`Responder`] runs the responder's end of one connection: it owns the queue pair, pulls arguments with
 //!   RDMA Reads, passes calls to a [`millrace_oncrpc::Service`], pushes results with RDMA Writes, and
@@ -11,6 +11,8 @@
 //! - [`Header`] is the transport header, [`PrivateData`] the parameters that both ends exchange at connection
 //!   setup.
 //! - [`registration`] contains the registration strategies.
+//!
+//! The Cargo feature `research` adds the Read-Read design and RDMA_MSGP, which RFC 8166 has removed.
 
 mod chunks;
 mod counters;
@@ -22,7 +24,9 @@ pub mod registration;
 mod requester;
 mod responder;
 
-pub use design::{Design, ExposureLimits};
+pub use design::Design;
+#[cfg(feature = "research")]
+pub use design::ExposureLimits;
 pub use header::{Body, Chunk, Header, HeaderError, Lists, Padding, ReadSegment, TransportError};
 pub use private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData, Thresholds};
 pub use requester::{Requester, RequesterConfig, RequesterStats, RequesterStatsSnapshot};

@@ -11,6 +11,7 @@ pub const MAX_INLINE: usize = 262_144;
 const FORMAT_ID: u32 = 0xf6ab_0e18;
 /// Millrace's identifier for the same format, with the Read-Read design, which predates RFC 8797. Other peers
 /// ignore it as private data of an unknown format, as RFC 8797 allows.
+#[cfg(feature = "research")]
 const READ_READ_ID: u32 = u32::from_be_bytes(*b"RdRd");
 const VERSION: u8 = 1;
 const FLAG_REMOTE_INVALIDATE: u8 = 1;
@@ -33,6 +34,7 @@ impl PrivateData {
     pub fn encode(&self) -> [u8; 8] {
         let id = match self.design {
             Design::ReadWrite => FORMAT_ID,
+            #[cfg(feature = "research")]
             Design::ReadRead => READ_READ_ID,
         };
         let id = id.to_be_bytes();
@@ -47,6 +49,7 @@ impl PrivateData {
         let b: &[u8; 8] = bytes.first_chunk()?;
         let design = match u32::from_be_bytes([b[0], b[1], b[2], b[3]]) {
             FORMAT_ID => Design::ReadWrite,
+            #[cfg(feature = "research")]
             READ_READ_ID => Design::ReadRead,
             _ => return None,
         };

@@ -32,6 +32,7 @@ impl MessageLayout {
     ///
     /// # Errors
     /// The limit that is exceeded.
+    #[cfg(feature = "research")]
     pub(crate) fn fits(&self, head: usize, payload: usize) -> Result<(), &'static str> {
         if self.head.is_some_and(|len| len > head) {
             return Err("a Position-Zero chunk longer than the longest message");
@@ -231,6 +232,7 @@ impl<T> Pulls<T> {
     }
 
     /// Removes the message that was added last, for which `reads` RDMA Reads were returned and not posted.
+    #[cfg(feature = "research")]
     pub(crate) fn cancel_last(&mut self, reads: usize) {
         self.in_flight -= reads;
         if let Some(at) = self.waiting.pop_back() {
@@ -239,6 +241,7 @@ impl<T> Pulls<T> {
     }
 
     /// Removes a message whose RDMA Reads are complete.
+    #[cfg(feature = "research")]
     pub(crate) fn drop_at(&mut self, at: usize) -> Option<T> {
         self.open.try_remove(at).map(|pull| pull.of)
     }

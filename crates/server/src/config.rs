@@ -5,9 +5,9 @@ use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 use millrace_buffer::{ByteSize, InvalidByteSize};
 use millrace_oncrpc::stages::DEFAULT_SAMPLE;
 use millrace_rdma_providers::ProviderChoice;
-use millrace_rpcrdma::{Design, registration::Strategy};
+use millrace_rpcrdma::registration::Strategy;
 
-use crate::{ExposedBuffers, Exposure, Limits, network::Network};
+use crate::{Limits, Research, network::Network};
 
 /// The configuration of a server. [`Config::check`] validates it.
 ///
@@ -24,13 +24,8 @@ pub struct Config {
     /// The RDMA provider: `auto`, `iwarp` or `verbs`. `auto` selects separately for each address of
     /// `listen_rdma`.
     pub provider: ProviderChoice,
-    /// The RPC-over-RDMA design: `read-write`, the default, or `read-read`, for research only. The latter
-    /// exposes the server's memory to clients and requires consent ([`Self::exposed_buffers`]).
-    pub design: Design,
-    /// Consent to the exposure of memory.
-    pub exposed_buffers: ExposedBuffers,
-    /// Limits of the memory that the Read-Read design exposes.
-    pub exposure: Exposure,
+    /// Settings for research.
+    pub research: Research,
     /// Number of threads that serve connections; by default one per core. At least 1.
     pub shards: Option<usize>,
     /// Do not pin shards to cores. By default, each of several shards is pinned to a core.

@@ -8,7 +8,6 @@ mod backend;
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
 mod config;
-mod design;
 mod drc;
 mod error;
 mod export;
@@ -21,6 +20,7 @@ mod mount3;
 mod network;
 mod nfs3;
 mod reload;
+mod research;
 mod server;
 mod shard;
 mod siphash;
@@ -31,12 +31,14 @@ pub use millrace_buffer::ByteSize;
 
 pub use backend::{Resources, open};
 pub use config::{Backend, Config, ExportConfig, Identities, Squash, StageSampling};
-pub use design::{ExposedBuffers, Exposure};
 pub use error::{InvalidSetting, ServerError};
 pub use hosted::Hosted;
 pub use limits::{Limits, MAX_TRANSFER, TRANSFER_UNIT};
 pub use metrics::{ConnectionStats, RdmaStats, Stats, StatsReader};
 pub use network::Network;
 pub use reload::Reloaded;
+pub use research::Research;
+#[cfg(feature = "research")]
+pub use research::{ExposedBuffers, Exposure};
 pub use server::{Running, Server};
 pub use usage::{LATENCY_BUCKETS, LatencyStats, UsageStats};

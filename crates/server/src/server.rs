@@ -21,7 +21,6 @@ use tokio::sync::watch;
 use crate::{
     Config, ExportConfig, Reloaded, ServerError, Squash, Stats, StatsReader,
     backend::{self, Opener, Resources},
-    design,
     drc::DuplicateRequestCache,
     export::{Entry, Exports, new_usage},
     handle,
@@ -253,7 +252,8 @@ impl Startup {
 
     fn announce(&self, running: &Running) {
         running.announce(&self.config.exports);
-        design::log_exposure(self.config.design, &self.config.exposure, &running.rdma);
+        #[cfg(feature = "research")]
+        self.config.research.log_exposure(&running.rdma);
         tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, shards = running.threads.len(), "serving");
     }
 }

@@ -271,8 +271,6 @@ impl ShardWorker {
     ) -> impl Future<Output = ()> + Send + 'static {
         let limits = &self.shared.config.limits;
         let config = ResponderConfig {
-            design: self.shared.config.design,
-            exposure: self.shared.config.exposure.limits(),
             credits: limits.credits,
             inline_size: limits.inline_size.0 as usize,
             max_transfer: limits.max_transfer() as usize,
@@ -280,6 +278,8 @@ impl ShardWorker {
             connection: self.connection(&self.samplers.rdma, &self.shared.closed.rdma),
             ..ResponderConfig::default()
         };
+        #[cfg(feature = "research")]
+        let config = self.shared.config.research.configure(config);
         let addr = incoming.peer();
         let peer = self.peer(addr, addr, TransportKind::Rdma);
         let params = config.connect_params(ConnectParams {

@@ -2,12 +2,9 @@
 
 use std::path::PathBuf;
 
-use millrace_rpcrdma::Design;
-
 use crate::{
     ServerError,
     config::{Backend, Config},
-    design::ExposedBuffers,
     error::InvalidSetting,
 };
 
@@ -27,7 +24,9 @@ impl Config {
     /// Checks everything except the addresses, which a [`Hosted`](crate::Hosted) server ignores.
     pub(crate) fn check_service(&self) -> Result<(), ServerError> {
         self.check_settings()?;
-        Ok(check_design(self)?)
+        #[cfg(feature = "research")]
+        self.research.check(&self.listen_rdma)?;
+        Ok(())
     }
 
     /// Checks the settings that are independent of the addresses: exports, limits and number of shards.
@@ -79,63 +78,11 @@ impl Config {
     }
 }
 
-/// The Read-Read design requires consent, and for addresses other than loopback, consent for networks.
-fn check_design(config: &Config) -> Result<(), InvalidSetting> {
-    if config.design == Design::ReadWrite {
-        return Ok(());
-    }
-    let open = config.listen_rdma.iter().find(|a| !a.ip().is_loopback());
-    let rejected = |reason: &str| Err(InvalidSetting::new("design", reason));
-    match (config.exposed_buffers, open) {
-        (ExposedBuffers::NotAccepted, _) => rejected(
-            "the read-read design lets every client read the server's \
-            exposed buffers, by guessing tags those of others too, and hold its memory; if that is what you want, add \
-            --i-accept-exposed-buffers",
-        ),
-        (ExposedBuffers::AcceptedOnLoopback, Some(addr)) => rejected(&format!(
-            "listen_rdma is {addr}, which other hosts may reach, and the read-read design would expose the \
-             server's buffers to them; listen on 127.0.0.1, or give --i-accept-exposed-buffers twice"
-        )),
-        _ if config.exposure.done_seconds == 0 => {
-            rejected("exposure.done_seconds is 0; no client could acknowledge a reply in time")
-        }
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use crate::{ByteSize, ExportConfig, Exposure, Limits};
+    use crate::{ByteSize, ExportConfig, Limits};
 
     use super::*;
-
-    fn design_check(addr: &str, exposed_buffers: ExposedBuffers, done_seconds: u64) -> Result<(), String> {
-        let config = Config {
-            listen_rdma: vec![addr.parse().unwrap()],
-            design: Design::ReadRead,
-            exposed_buffers,
-            exposure: Exposure { done_seconds, ..Exposure::default() },
-            ..Config::default()
-        };
-        config.check().map_err(|e| e.to_string())
-    }
-
-    #[test]
-    fn the_read_read_design_requires_consent_per_scope() {
-        use ExposedBuffers::{AcceptedOnLoopback, AcceptedOnNetworks, NotAccepted};
-        for addr in ["127.0.0.1:1", "[::1]:1", "0.0.0.0:1", "10.0.0.1:1"] {
-            let e = design_check(addr, NotAccepted, 1).unwrap_err();
-            assert!(e.contains("--i-accept-exposed-buffers"), "{e}");
-            assert!(design_check(addr, AcceptedOnNetworks, 1).is_ok());
-        }
-        assert!(design_check("127.0.0.1:1", AcceptedOnLoopback, 1).is_ok());
-        assert!(design_check("[::1]:1", AcceptedOnLoopback, 1).is_ok());
-        for addr in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"] {
-            let e = design_check(addr, AcceptedOnLoopback, 1).unwrap_err();
-            assert!(e.contains("twice"), "{e}");
-        }
-        assert!(design_check("127.0.0.1:1", AcceptedOnLoopback, 0).is_err());
-    }
 
     #[test]
     fn invalid_limits_are_rejected() {

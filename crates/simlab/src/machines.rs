@@ -9,7 +9,7 @@ use millrace_bench::{
 use millrace_client::{Design, Identity, Options, Proto, Strategy, nfs3::Client};
 use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{RuntimeRef, virtual_time::VirtualTime};
-use millrace_server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits};
+use millrace_server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Research};
 
 use crate::{Hosts, Storage};
 
@@ -92,8 +92,11 @@ impl Machines {
         let backend = Backend::Memory { capacity: ByteSize(capacity) };
         let config = Config {
             exports: vec![ExportConfig::new(EXPORT, backend)],
-            design: self.options.design,
-            exposed_buffers: ExposedBuffers::AcceptedOnNetworks, // Only the simulated network exists.
+            research: Research {
+                design: self.options.design,
+                exposed_buffers: ExposedBuffers::AcceptedOnNetworks, // Only the simulated network exists.
+                ..Research::default()
+            },
             registration: Some(self.registration_of_server()),
             limits: self.limits.clone(),
             ..Config::default()

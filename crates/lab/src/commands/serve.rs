@@ -5,7 +5,7 @@ use millrace_cli_common::{
     output,
 };
 use millrace_daemon::{Config, Daemon};
-use millrace_server::ExposedBuffers;
+use millrace_server::{ExposedBuffers, Research};
 
 use crate::args::{Global, ServeArgs};
 
@@ -24,11 +24,14 @@ fn config(global: &Global, args: &ServeArgs) -> Result<Config, Failure> {
         listen_rdma: vec![args.listen_rdma],
         listen_tcp: vec![args.listen_tcp],
         provider: global.provider.unwrap_or_default(),
-        design: global.design().unwrap_or_default(),
-        exposed_buffers: match args.i_accept_exposed_buffers {
-            0 => ExposedBuffers::NotAccepted,
-            1 => ExposedBuffers::AcceptedOnLoopback,
-            _ => ExposedBuffers::AcceptedOnNetworks,
+        research: Research {
+            design: global.design().unwrap_or_default(),
+            exposed_buffers: match args.i_accept_exposed_buffers {
+                0 => ExposedBuffers::NotAccepted,
+                1 => ExposedBuffers::AcceptedOnLoopback,
+                _ => ExposedBuffers::AcceptedOnNetworks,
+            },
+            ..Research::default()
         },
         registration: global.registration(),
         ..millrace_server::Config::default()

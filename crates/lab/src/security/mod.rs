@@ -27,7 +27,7 @@ use millrace_hostile::{
 use millrace_nfs::v3::StableHow;
 use millrace_rdma_iwarp::Iwarp;
 use millrace_rdma_providers::ProviderChoice;
-use millrace_server::{Config, ExposedBuffers, Exposure, Running, Server, ServerError};
+use millrace_server::{Config, ExposedBuffers, Exposure, Research, Running, Server, ServerError};
 
 use crate::args::SecurityArgs;
 
@@ -101,9 +101,11 @@ impl TestBed {
             exports: vec!["/x=memory:64MiB".parse().map_err(failed)?],
             listen_rdma: vec![any_port],
             provider: ProviderChoice::Iwarp,
-            design,
-            exposed_buffers: ExposedBuffers::AcceptedOnLoopback,
-            exposure: Exposure { done_seconds: DONE_SECONDS, ..Exposure::default() },
+            research: Research {
+                design,
+                exposed_buffers: ExposedBuffers::AcceptedOnLoopback,
+                exposure: Exposure { done_seconds: DONE_SECONDS, ..Exposure::default() },
+            },
             ..Config::default()
         };
         let server = start(config).map_err(failed)?;

@@ -3,9 +3,16 @@
 //! [`Design`] is selected once per connection. The parts that depend on the design are behind two interfaces,
 //! [`RequesterDesign`] and [`ResponderDesign`].
 
+// Parts of the interfaces are for the Read-Read design only.
+#![cfg_attr(not(feature = "research"), allow(dead_code))]
+
+#[cfg(feature = "research")]
 mod read_read;
 mod read_write;
 
+#[cfg(feature = "research")]
+pub use self::read_read::ExposureLimits;
+#[cfg(feature = "research")]
 pub(crate) use self::read_read::padded;
 
 use std::{
@@ -13,7 +20,6 @@ use std::{
     str::FromStr,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use millrace_buffer::{Arena, Buffer, View, Views};
@@ -24,7 +30,7 @@ use millrace_xdr::ItemPadding;
 use smallvec::SmallVec;
 
 use crate::{
-    header::{Body, Header, Lists, Padding},
+    header::{Body, Header, Lists},
     private_data::{PrivateData, Thresholds},
     registration::{Local, Registration},
     requester::{CallMemory, Marshaller},
@@ -33,6 +39,7 @@ use crate::{
 
 /// The end that moves a call's results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Design {
     /// The Read-Write design (RFC 8166): the responder writes results to memory that the requester exposes, and
     /// exposes no memory.
@@ -41,6 +48,7 @@ pub enum Design {
     /// The Read-Read design (Callaghan 2003, RFC 5666): the responder exposes memory, the requester reads
     /// results from it and acknowledges them with RDMA_DONE. For experiments only: a client can read data of
     /// other clients by guessing tags, and can hold the responder's memory by withholding RDMA_DONE.
+    #[cfg(feature = "research")]
     ReadRead,
 }
 
@@ -48,6 +56,7 @@ impl fmt::Display for Design {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ReadWrite => "read-write",
+            #[cfg(feature = "research")]
             Self::ReadRead => "read-read",
         })
     }
@@ -59,27 +68,13 @@ impl FromStr for Design {
     fn from_str(s: &str) -> Result<Self, String> {
         match s {
             "read-write" => Ok(Self::ReadWrite),
+            #[cfg(feature = "research")]
             "read-read" => Ok(Self::ReadRead),
+            #[cfg(feature = "research")]
             _ => Err(format!("unknown design {s:?}: use read-write or read-read")),
+            #[cfg(not(feature = "research"))]
+            _ => Err(format!("unknown design {s:?}: use read-write")),
         }
-    }
-}
-
-/// Limits of the memory that a responder of the Read-Read design exposes on one connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExposureLimits {
-    /// Maximum number of regions.
-    pub regions: usize,
-    /// Maximum number of bytes.
-    pub bytes: usize,
-    /// Time limit for RDMA_DONE after a reply. When it expires, the connection is closed and its memory
-    /// revoked.
-    pub done_timeout: Duration,
-}
-
-impl Default for ExposureLimits {
-    fn default() -> Self {
-        Self { regions: 1024, bytes: 128 << 20, done_timeout: Duration::from_secs(30) }
     }
 }
 
@@ -88,15 +83,8 @@ impl Design {
     pub(crate) fn plan_reply_chunks(self, spec: &ReplySpec, thresholds: &Thresholds) -> ReplyChunks {
         match self {
             Self::ReadWrite => read_write::plan_reply_chunks(spec, thresholds),
+            #[cfg(feature = "research")]
             Self::ReadRead => ReplyChunks { write: false, reply: None },
-        }
-    }
-
-    /// The padding that a requester uses if `wanted` is configured.
-    pub(crate) fn padding(self, wanted: Option<Padding>) -> Option<Padding> {
-        match self {
-            Self::ReadWrite => None,
-            Self::ReadRead => wanted,
         }
     }
 
@@ -105,6 +93,7 @@ impl Design {
     ///
     /// # Errors
     /// The responder uses another design, or serves no RDMA Reads that the design requires.
+    #[cfg_attr(not(feature = "research"), allow(unused_variables))]
     pub(crate) fn requester(
         self,
         theirs: Option<&PrivateData>,
@@ -112,17 +101,22 @@ impl Design {
         local: Local,
     ) -> Result<Box<dyn RequesterDesign>, ConnectionError> {
         let other = theirs.map_or(Self::ReadWrite, |p| p.design);
+        #[cfg(feature = "research")]
         let mismatch = |what: &str| Err(ConnectionError::Incompatible(what.into()));
         match (self, other) {
             (Self::ReadWrite, Self::ReadWrite) => Ok(Box::new(read_write::ReadWrite)),
+            #[cfg(feature = "research")]
             (Self::ReadRead, Self::ReadRead) if ord == 0 => {
                 mismatch("it serves no RDMA Reads, which the Read-Read design needs")
             }
+            #[cfg(feature = "research")]
             (Self::ReadRead, Self::ReadRead) => Ok(Box::new(read_read::Reader::new(local))),
+            #[cfg(feature = "research")]
             (Self::ReadWrite, Self::ReadRead) => mismatch(
                 "it uses the Read-Read design, and this end Read-Write; start the server without it, or connect with \
                  millrace-lab --design read-read (its buffers are exposed then)",
             ),
+            #[cfg(feature = "research")]
             (Self::ReadRead, Self::ReadWrite) => mismatch(
                 "it does not offer the Read-Read design; use the design read-write, or start the server with millrace-lab serve --design read-read",
             ),
@@ -133,12 +127,14 @@ impl Design {
     ///
     /// # Errors
     /// The design does not support the registration strategy.
+    #[cfg_attr(not(feature = "research"), allow(unused_variables))]
     pub(crate) fn responder(
         self,
         context: ResponderContext,
     ) -> Result<Box<dyn ResponderDesign>, ConnectionError> {
         Ok(match self {
             Self::ReadWrite => Box::new(read_write::ReadWrite),
+            #[cfg(feature = "research")]
             Self::ReadRead => Box::new(read_read::Exposer::new(context)?),
         })
     }
@@ -266,6 +262,7 @@ pub(crate) struct ResponderContext {
     pub(crate) max_reply: u64,
     pub(crate) arena: Arena,
     pub(crate) rt: RuntimeRef,
+    #[cfg(feature = "research")]
     pub(crate) limits: ExposureLimits,
     pub(crate) stats: Arc<ResponderStats>,
 }

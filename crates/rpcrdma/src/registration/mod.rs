@@ -116,6 +116,7 @@ impl Registration {
     ///
     /// # Errors
     /// The strategy would expose more than replies, or the provider does not support it.
+    #[cfg(feature = "research")]
     pub(crate) fn attach_responder(
         &self,
         domain: DomainRef,

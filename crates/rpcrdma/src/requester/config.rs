@@ -4,9 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use millrace_rdma::ConnectParams;
 
+#[cfg(feature = "research")]
+use crate::header::{MAX_ALIGN, Padding};
 use crate::{
     design::Design,
-    header::{MAX_ALIGN, Padding},
     private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData},
     registration::{Registration, Settings, Strategy},
 };
@@ -17,6 +18,7 @@ pub struct RequesterConfig {
     /// The design: which end moves results.
     pub design: Design,
     /// Read-Read design: padding of inline calls with payloads, which are sent as RDMA_MSGP.
+    #[cfg(feature = "research")]
     pub padding: Option<Padding>,
     /// Maximum number of calls in flight, 1 to 16384. Requests credits for the calls in progress, at least 8
     /// and at most this number; the responder may grant fewer.
@@ -42,6 +44,7 @@ impl Default for RequesterConfig {
     fn default() -> Self {
         Self {
             design: Design::default(),
+            #[cfg(feature = "research")]
             padding: None,
             credits: 128,
             inline_size: 4096,
@@ -81,12 +84,23 @@ impl RequesterConfig {
         self.remote_invalidate && self.registration.tags_are_single_use()
     }
 
+    /// Maximum number of padding bytes before or after an item.
+    pub(super) fn max_padding(&self) -> usize {
+        #[cfg(feature = "research")]
+        if let Some(padding) = self.padding {
+            return padding.align as usize;
+        }
+        4
+    }
+
     pub(super) fn clamped(mut self) -> Self {
         self.credits = self.credits.clamp(1, 16 << 10);
-        self.padding = self
-            .design
-            .padding(self.padding)
-            .map(|p| Padding { align: p.align.clamp(4, MAX_ALIGN).next_multiple_of(4), ..p });
+        #[cfg(feature = "research")]
+        {
+            let clamped =
+                |p: Padding| Padding { align: p.align.clamp(4, MAX_ALIGN).next_multiple_of(4), ..p };
+            self.padding = self.padding.filter(|_| self.design == Design::ReadRead).map(clamped);
+        }
         self.inline_size = self.private_data().receive_size;
         self.max_transfer = self.max_transfer.min(millrace_buffer::SPAN_BYTES);
         self

@@ -12,10 +12,9 @@ use super::RequesterStats;
 use crate::{
     chunks,
     counters::add,
-    design::{self, Design, ReplyChunks},
+    design::{Design, ReplyChunks},
     header::{
-        Body, Chunk, Header, Lists, MIN_CALL, Padding, READ_ENTRY, REPLY_CHUNK, ReadSegment, SEGMENT,
-        WRITE_CHUNK,
+        Body, Chunk, Header, Lists, MIN_CALL, READ_ENTRY, REPLY_CHUNK, ReadSegment, SEGMENT, WRITE_CHUNK,
     },
     private_data::Thresholds,
     registration::{RegisteredMemory, Registrar},
@@ -172,6 +171,7 @@ pub(crate) struct CallMemory {
 pub(crate) struct Recovered {
     pub(crate) write: Option<Memory>,
     pub(crate) reply: Option<Memory>,
+    #[cfg_attr(not(feature = "research"), allow(dead_code))]
     pub(crate) unexposed: Option<Buffer>,
 }
 
@@ -187,6 +187,7 @@ impl CallMemory {
     }
 
     /// Maximum bytes of the reply's head.
+    #[cfg(feature = "research")]
     pub(crate) fn max_head(&self) -> usize {
         self.max_head
     }
@@ -233,7 +234,8 @@ pub(crate) struct Marshaller {
     /// Credits to request with the next message.
     pub(crate) credits: u32,
     /// Padding of inline calls with payloads.
-    pub(super) padding: Option<Padding>,
+    #[cfg(feature = "research")]
+    pub(super) padding: Option<crate::header::Padding>,
     pub(super) zeros: View,
     pub(crate) stats: Arc<RequesterStats>,
 }
@@ -250,6 +252,7 @@ impl Marshaller {
         let mut lists = Lists::default();
         self.expose_results(spec, layout, &mut lists, &mut exposed)?;
 
+        #[cfg(feature = "research")]
         if let Some(data) = self.padded(xid, &message, layout.form)? {
             return Ok(Outgoing { data, exposed });
         }
@@ -274,11 +277,12 @@ impl Marshaller {
     }
 
     /// Encodes an inline call as RDMA_MSGP, if padding is configured and the call has an item to align.
+    #[cfg(feature = "research")]
     fn padded(&self, xid: u32, message: &Message, form: CallForm) -> Result<Option<Views>, RpcError> {
         let Some(padding) = self.padding.filter(|_| form == CallForm::Inline) else { return Ok(None) };
         let body = Body::PaddedMsg(padding, Lists::default());
         let origin = Header::new(xid, self.credits, body.clone()).encoded_len();
-        match design::padded(message, &padding.of_items(origin), &self.zeros) {
+        match crate::design::padded(message, &padding.of_items(origin), &self.zeros) {
             Some(stream) if origin + stream.len() <= self.params.thresholds.send => {
                 add(&self.stats.padded_calls, 1);
                 self.send_inline(xid, body, &stream, false).map(Some)

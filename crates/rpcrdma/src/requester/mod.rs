@@ -77,9 +77,9 @@ impl Requester {
         let thresholds = Thresholds::negotiate(&config.private_data(), theirs.as_ref());
         let local = config.registration.local(qp.domain(), &rt);
         let design = config.design.requester(theirs.as_ref(), qp.info().ord, local)?;
-        // Maximum length of the padding before an item.
-        let zeros = vec![0; config.padding.map_or(4, |p| p.align as usize)];
-        let zeros = arena.copy_from(&zeros).map_err(|e| ConnectionError::Local(e.to_string()))?;
+        let zeros = arena
+            .copy_from(&vec![0; config.max_padding()])
+            .map_err(|e| ConnectionError::Local(e.to_string()))?;
         let stats = Arc::new(RequesterStats::default());
         let domain =
             if config.measure_exposure { stats.exposure.meter(qp.domain(), &rt) } else { qp.domain() };
@@ -101,6 +101,7 @@ impl Requester {
             params,
             registrar,
             credits: 1,
+            #[cfg(feature = "research")]
             padding: config.padding,
             zeros,
             stats: Arc::clone(&stats),

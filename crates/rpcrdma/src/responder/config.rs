@@ -7,7 +7,7 @@ use millrace_oncrpc::serving::ConnectionConfig;
 use millrace_rdma::ConnectParams;
 
 use crate::{
-    design::{Design, ExposureLimits},
+    design::Design,
     private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData},
     registration::{Registration, Settings, Strategy},
 };
@@ -24,7 +24,8 @@ pub struct ResponderConfig {
     /// The design: which end moves results.
     pub design: Design,
     /// Limits of this end's memory that the Read-Read design exposes.
-    pub exposure: ExposureLimits,
+    #[cfg(feature = "research")]
+    pub exposure: crate::ExposureLimits,
     /// Maximum number of credits granted to a connection, 1 to 16384. A connection posts receives for the
     /// credits that its peer requests, up to this limit and to the memory of its account.
     pub credits: u32,
@@ -49,7 +50,8 @@ impl Default for ResponderConfig {
     fn default() -> Self {
         Self {
             design: Design::default(),
-            exposure: ExposureLimits::default(),
+            #[cfg(feature = "research")]
+            exposure: crate::ExposureLimits::default(),
             credits: 64,
             inline_size: 4096,
             max_transfer: 1 << 20,
@@ -89,9 +91,12 @@ impl ResponderConfig {
 
     pub(super) fn clamped(mut self) -> Self {
         self.credits = self.credits.clamp(1, 16 << 10);
-        // The limits must permit at least one reply.
-        self.exposure.regions = self.exposure.regions.max(16);
-        self.exposure.bytes = self.exposure.bytes.max(self.max_transfer.saturating_add(READ_SLACK));
+        #[cfg(feature = "research")]
+        {
+            // The limits must permit at least one reply.
+            self.exposure.regions = self.exposure.regions.max(16);
+            self.exposure.bytes = self.exposure.bytes.max(self.max_transfer.saturating_add(READ_SLACK));
+        }
         self.inline_size = self.private_data().receive_size;
         self.max_segments = self.max_segments.max(16);
         self.sink_piece = self.sink_piece.clamp(512, SPAN_BYTES);

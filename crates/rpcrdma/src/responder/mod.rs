@@ -250,6 +250,7 @@ impl Responder {
             max_reply: config.max_read(),
             arena: arena.clone(),
             rt: Arc::clone(&rt),
+            #[cfg(feature = "research")]
             limits: config.exposure,
             stats: Arc::clone(&stats),
         })?;

@@ -27,7 +27,7 @@ use millrace_runtime::{
     RuntimeRef,
     tokio_rt::{TcpByteStream, TokioRuntime, run_shard},
 };
-use millrace_server::{Config, ExportConfig, ExposedBuffers, Running, Server};
+use millrace_server::{Config, ExportConfig, ExposedBuffers, Research, Running, Server};
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, Message};
 
 /// Sufficient for every reply without entries or payload.
@@ -49,8 +49,11 @@ impl Proto {
         match self {
             Self::Tcp | Self::Rdma => config,
             Self::ReadRead => Config {
-                design: Design::ReadRead,
-                exposed_buffers: ExposedBuffers::AcceptedOnNetworks,
+                research: Research {
+                    design: Design::ReadRead,
+                    exposed_buffers: ExposedBuffers::AcceptedOnNetworks,
+                    ..Research::default()
+                },
                 ..config
             },
         }

@@ -7,7 +7,9 @@ use millrace_client::{Design, Options, Proto, RetryPolicy, nfs3::Client};
 use millrace_rdma::Provider;
 use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, StreamProvider, virtual_time::VirtualTime};
-use millrace_server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Resources};
+use millrace_server::{
+    Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Research, Resources,
+};
 use millrace_vfs::{FileSystem, Identity};
 
 use super::{honest, iwarp_over::IwarpOver};
@@ -124,8 +126,11 @@ impl Scene {
         let data = ExportConfig { read_only: kind.read_only, ..ExportConfig::new("/data", memory()) };
         let config = Config {
             exports: vec![data, ExportConfig::new("/honest", memory())],
-            design: kind.design,
-            exposed_buffers: ExposedBuffers::AcceptedOnNetworks,
+            research: Research {
+                design: kind.design,
+                exposed_buffers: ExposedBuffers::AcceptedOnNetworks,
+                ..Research::default()
+            },
             limits: Limits {
                 memory: ByteSize(64 * MIB),
                 credits: 8,

@@ -19,5 +19,25 @@ mod exposer;
 mod padded;
 mod reader;
 
+use std::time::Duration;
+
 pub(crate) use self::padded::padded;
 pub(super) use self::{exposer::Exposer, reader::Reader};
+
+/// Limits of the memory that a responder of the Read-Read design exposes on one connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExposureLimits {
+    /// Maximum number of regions.
+    pub regions: usize,
+    /// Maximum number of bytes.
+    pub bytes: usize,
+    /// Time limit for RDMA_DONE after a reply. When it expires, the connection is closed and its memory
+    /// revoked.
+    pub done_timeout: Duration,
+}
+
+impl Default for ExposureLimits {
+    fn default() -> Self {
+        Self { regions: 1024, bytes: 128 << 20, done_timeout: Duration::from_secs(30) }
+    }
+}
