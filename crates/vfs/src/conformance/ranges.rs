@@ -33,7 +33,7 @@ fn filled(f: &Fixture, name: &str, len: usize) -> (Handle, Vec<u8>) {
     (file, content)
 }
 
-/// Zeroes `offset..offset + len` as far as it is in `content`.
+/// Zeroes the part of `offset..offset + len` that is within `content`.
 fn punch(content: &mut [u8], offset: usize, len: usize) {
     let end = content.len().min(offset + len);
     if let Some(range) = content.get_mut(offset..end) {
