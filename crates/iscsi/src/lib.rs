@@ -3,6 +3,7 @@
 pub mod chap;
 pub mod discovery;
 pub mod iser;
+pub mod login;
 pub mod name;
 pub mod negotiation;
 pub mod pdu;

@@ -138,8 +138,8 @@ mod tests {
             ("IQN.2001-04.COM.Example:Disk", "iqn.2001-04.com.example:disk"),
             ("iqn.2001-12.com.example", "iqn.2001-12.com.example"),
             ("eui.02004567A425678D", "eui.02004567a425678d"),
-            ("naa.52004567BA64678D", "naa.52004567ba64678d"),
-            ("naa.62004567BA64678D0123456789ABCDEF", "naa.62004567ba64678d0123456789abcdef"),
+            ("naa.5200456710A4678D", "naa.5200456710a4678d"),
+            ("naa.6200456710A4678D0123456789AC0DEF", "naa.6200456710a4678d0123456789ac0def"),
         ] {
             assert_eq!(text.parse::<IscsiName>().unwrap().as_str(), name);
         }

@@ -4,6 +4,8 @@ mod keys;
 mod settings;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::settings as settings_strategy;
 
 use keys::{COUNT_OF_KEYS, Function, Id, KEYS, Key, Scope};
 pub use settings::{DigestPolicy, IserParameters, IserSettings, Parameters, Settings};
@@ -284,4 +286,9 @@ fn parse(key: &Key, value: &str) -> Option<u32> {
 
 fn show(key: &Key, value: u32) -> String {
     if key.boolean { text::yes_no(value != 0).to_owned() } else { value.to_string() }
+}
+
+/// Whether `name` is an operational key.
+pub(crate) fn is_operational(name: &str) -> bool {
+    KEYS.iter().any(|key| key.name == name)
 }
