@@ -10,8 +10,6 @@ mod persistence;
 mod provisioning;
 mod report;
 mod reserve;
-#[cfg(test)]
-mod tests;
 mod transfer;
 mod vital;
 

@@ -1,0 +1,99 @@
+//! Loss of unstable data, and FUA.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_scsi::BlockSize;
+use millrace_vfs::{
+    Attr, CreateHow, Created, DirPage, FileSystem, FileSystemRef, FsInfo, Handle, Identity, Op, Read,
+    ReadDirLimits, Stability, Views, Wcc, Written,
+};
+
+use crate::common::{Bench, memory};
+
+/// A file system that restarts when the test says so; unstable writes stay unstable.
+struct Restarting {
+    inner: FileSystemRef,
+    instance: AtomicU64,
+}
+
+impl FileSystem for Restarting {
+    fn root(&self) -> Handle {
+        self.inner.root()
+    }
+    fn getattr(&self, file: &Handle) -> Op<Attr> {
+        self.inner.getattr(file)
+    }
+    fn lookup(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
+        self.inner.lookup(who, dir, name)
+    }
+    fn read(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read> {
+        self.inner.read(who, file, offset, count)
+    }
+    fn readdir(
+        &self,
+        who: &Identity,
+        dir: &Handle,
+        at: u64,
+        verifier: [u8; 8],
+        max: ReadDirLimits,
+    ) -> Op<DirPage> {
+        self.inner.readdir(who, dir, at, verifier, max)
+    }
+    fn info(&self) -> FsInfo {
+        self.inner.info()
+    }
+    /// Writes at most 4096 bytes at once.
+    fn write(
+        &self,
+        who: &Identity,
+        file: &Handle,
+        at: u64,
+        mut data: Views,
+        stable: Stability,
+    ) -> Op<Written> {
+        data.truncate(4096);
+        let written = self.inner.write(who, file, at, data, stable);
+        written.map(move |w| w.map(|w| Written { committed: stable, ..w }))
+    }
+    fn commit(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Wcc> {
+        self.inner.commit(who, file, offset, count)
+    }
+    fn create(&self, who: &Identity, dir: &Handle, name: &[u8], how: &CreateHow) -> Op<Created> {
+        self.inner.create(who, dir, name, how)
+    }
+    fn write_verifier(&self) -> [u8; 8] {
+        self.instance.load(Ordering::Relaxed).to_be_bytes()
+    }
+}
+
+#[test]
+fn synchronize_cache_fails_once_for_each_initiator_after_a_loss() {
+    let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
+    let fs = Arc::new(Restarting { inner: memory(&arena), instance: AtomicU64::new(0) });
+    let bench = Bench::on(fs.clone(), arena, BlockSize::B512, 64, false);
+    let other = bench.other(2);
+    let restart = || fs.instance.fetch_add(1, Ordering::Relaxed);
+    let (write, sync) = ([0x2a, 0, 0, 0, 0, 0, 0, 0, 32, 0], [0x35]);
+    // Committed data and durable writes are not lost.
+    bench.good(&write, &[1; 32 * 512]);
+    bench.good(&sync, &[]);
+    restart();
+    bench.good(&sync, &[]);
+    bench.good(&[0x2a, 8, 0, 0, 0, 0, 0, 0, 32, 0], &[2; 32 * 512]);
+    restart();
+    bench.good(&sync, &[]);
+    // Uncommitted data is.
+    bench.good(&write, &[3; 32 * 512]);
+    restart();
+    bench.fails(&sync, &[], 3, (0x0c, 0));
+    bench.good(&sync, &[]);
+    let sense = bench.execute(&other, &sync, &[]).sense.unwrap();
+    assert_eq!(sense.additional.0, 0x0c);
+    assert_eq!(bench.execute(&other, &sync, &[]).sense, None);
+    // A file system without unmapping has no UNMAP, and gets zeros as data.
+    assert_eq!(bench.good(&[0x28, 0, 0, 0, 0, 0, 0, 0, 32, 0], &[]), [3; 32 * 512]);
+}

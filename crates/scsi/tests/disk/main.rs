@@ -1,0 +1,11 @@
+//! Commands of a disk in the memory file system.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod blocks;
+mod common;
+mod durability;
+mod hostile;
+mod model;
+mod parameters;
+mod sharing;
