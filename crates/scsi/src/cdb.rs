@@ -246,7 +246,7 @@ impl Cdb {
         Ok(Self { command, bytes: *bytes })
     }
 
-    /// The operation, also of a CDB with invalid fields.
+    /// The operation, without a check of other fields.
     pub(crate) fn operation_of(bytes: &[u8; CDB_LEN]) -> Option<Operation> {
         commands_of(bytes[0]).find(|c| c.action.is_none_or(|a| a == bytes[1] & 0x1f)).map(|c| c.operation)
     }

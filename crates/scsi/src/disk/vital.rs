@@ -112,7 +112,7 @@ impl Disk {
 
     /// Logical block provisioning.
     fn provisioning_page(&self) -> Vec<u8> {
-        // LBPU, LBPWS, LBPWS10, LBPRZ, ANC_SUP; PROVISIONING TYPE thin.
+        // LBPU, LBPWS, LBPWS10, LBPRZ, anchors; PROVISIONING TYPE thin.
         if self.thin { vec![0, 0xe6, 2, 0] } else { vec![0; 4] }
     }
 }

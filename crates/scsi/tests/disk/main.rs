@@ -6,6 +6,7 @@ mod blocks;
 mod common;
 mod durability;
 mod hostile;
+mod initiator;
 mod model;
 mod parameters;
 mod sharing;
