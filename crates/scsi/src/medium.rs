@@ -131,7 +131,14 @@ impl Medium {
     /// Makes all data durable. Returns the number of losses of data so far; a loss is data of a completed write
     /// that the file system may have lost before it was durable.
     pub(crate) async fn commit(&self) -> Outcome<u64> {
-        let changes = self.durability.lock().changes;
+        let changes = {
+            let durability = self.durability.lock();
+            // Also on a read-only file system, which refuses COMMIT.
+            if durability.unstable.is_none() {
+                return Ok(durability.losses);
+            }
+            durability.changes
+        };
         let result = self.fs.commit(&self.caller, &self.file, 0, 0).await;
         result.map_err(|e| Failure::of_file(e, Direction::Write))?;
         let mut durability = self.durability.lock();

@@ -97,3 +97,43 @@ fn synchronize_cache_fails_once_for_each_initiator_after_a_loss() {
     // A file system without unmapping has no UNMAP, and gets zeros as data.
     assert_eq!(bench.good(&[0x28, 0, 0, 0, 0, 0, 0, 0, 32, 0], &[]), [3; 32 * 512]);
 }
+
+/// A file system that cannot be written.
+struct ReadOnly(FileSystemRef);
+
+impl FileSystem for ReadOnly {
+    fn root(&self) -> Handle {
+        self.0.root()
+    }
+    fn getattr(&self, file: &Handle) -> Op<Attr> {
+        self.0.getattr(file)
+    }
+    fn lookup(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
+        self.0.lookup(who, dir, name)
+    }
+    fn read(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read> {
+        self.0.read(who, file, offset, count)
+    }
+    fn readdir(
+        &self,
+        who: &Identity,
+        dir: &Handle,
+        at: u64,
+        verifier: [u8; 8],
+        max: ReadDirLimits,
+    ) -> Op<DirPage> {
+        self.0.readdir(who, dir, at, verifier, max)
+    }
+}
+
+#[test]
+fn a_read_only_file_system_has_nothing_to_synchronize() {
+    let writable = Bench::new(BlockSize::B512, 64);
+    let fs = Arc::new(ReadOnly(writable.fs.clone()));
+    let bench = Bench::open(fs, writable.arena.clone(), writable.file, writable.config.clone());
+    bench.fails(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[0; 512], 7, (0x27, 0));
+    bench.good(&[0x28, 8, 0, 0, 0, 0, 0, 0, 1, 0], &[]);
+    bench.good(&[0x35], &[]);
+    // Without calls on ranges there is no UNMAP.
+    bench.fails(&[0x42], &[], 5, (0x20, 0));
+}
