@@ -12,7 +12,7 @@ use rustix::{fs::OFlags, io::Errno};
 use crate::{
     error::errno,
     fs::{Entry, Fs},
-    inode::Inode,
+    inode::{Inode, PendingLookups},
 };
 
 /// Maximum attempts to find an unused `.nfs...` name.
@@ -103,15 +103,16 @@ impl Fs {
             }
         };
         let mut entry = self.make_created_entry(&client, (&dir, name), issued, object).await?;
+        let mut lookup = PendingLookups::new(&self.inodes); // Reverted also if the caller is killed.
+        lookup.add(entry.inode.number);
         let has_data = entry.attrs.attributes.size > 0 || !entry.inode.writes.is_idle();
         if flags.contains(OFlags::TRUNC) && has_data {
             // The file existed. Truncate it by SETATTR: a size in CREATE would not wait for local writes in
             // flight.
             let cut = Sattr { size: Some(0), ..Sattr::default() };
-            let number = entry.inode.number;
-            entry.attrs =
-                self.setattr(&client, number, cut).await.inspect_err(|_| self.inodes.forget(number, 1))?;
+            entry.attrs = self.setattr(&client, entry.inode.number, cut).await?;
         }
+        lookup.commit(); // There is no await between here and the reply, so it is sent.
         let (number, keep) =
             self.insert_open_file(client, Arc::clone(&entry.inode), entry.attrs.update, flags);
         Ok((entry, number, keep))
