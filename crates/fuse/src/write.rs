@@ -180,6 +180,37 @@ impl WriteQueue {
     }
 }
 
+/// A COMMIT in progress. If it is cancelled, its data still counts as uncommitted since the first write, and
+/// the attributes as changed.
+struct CommitGuard<'c> {
+    fs: &'c Fs,
+    inode: &'c Inode,
+    first_unstable: Option<Instant>,
+    is_done: bool,
+}
+
+impl CommitGuard<'_> {
+    /// Records the reply. Returns whether data was written since the last COMMIT.
+    fn finish(mut self, wcc: &WccData) -> bool {
+        self.is_done = true;
+        self.inode.note_change(&self.fs.clock, wcc);
+        self.first_unstable.is_some()
+    }
+}
+
+impl Drop for CommitGuard<'_> {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        self.inode.note_unknown_change(&self.fs.clock);
+        if let Some(since) = self.first_unstable {
+            let mut w = self.inode.writes.inner.lock();
+            w.first_unstable = Some(w.first_unstable.map_or(since, |later| later.min(since)));
+        }
+    }
+}
+
 /// Where to write data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WritePosition {
@@ -317,19 +348,20 @@ impl Fs {
     /// retained.)
     pub(crate) async fn commit(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<(), Errno> {
         self.write_back(inode).await;
-        let (file, written) = {
+        let (file, first_unstable) = {
             let mut w = inode.writes.inner.lock();
             (w.file.clone(), w.first_unstable.take())
         };
         let Some(file) = file.filter(|f| f.retained_bytes() > 0) else { return Ok(()) };
+        let commit = CommitGuard { fs: self, inode, first_unstable, is_done: false };
         let done = file.commit_and_attributes().await.map_err(|e| errno(&e));
+        let has_new_data = commit.finish(&done.unwrap_or_default());
         if let Err(e) = done {
             let bytes = file.retained_bytes();
             let file = self.lost_file(inode, e);
             tracing::warn!(%file, handle = %inode.handle, bytes, "data could not be committed");
-            inode.writes.record_failure(e, written.is_some());
+            inode.writes.record_failure(e, has_new_data);
         }
-        inode.note_change(&self.clock, &done.unwrap_or_default());
         done.map(drop)
     }
 

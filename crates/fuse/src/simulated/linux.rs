@@ -68,6 +68,7 @@ pub(crate) struct Description {
 
 /// A kernel with one mounted file system.
 pub(crate) struct Linux {
+    pub(super) fs: Arc<Fs>,
     channel: Arc<Channel>,
     nodes: Mutex<HashMap<u64, Arc<Node>>>,
     /// Dentries of the root directory.
@@ -113,6 +114,7 @@ impl Linux {
         fs.start_tasks();
         let max_transfer = PAGE << random.below(3);
         let linux = Arc::new(Self {
+            fs,
             channel: Arc::new(channel),
             nodes: Mutex::default(),
             names: Mutex::default(),

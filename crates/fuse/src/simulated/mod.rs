@@ -7,11 +7,11 @@
 //! direct I/O, write-through or write-back caching.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod forgotten;
 mod hooked_runtime;
 mod linux;
 mod page_cache;
 mod wire;
+mod write_back;
 
 use std::{cell::Cell, sync::Arc};
 

@@ -1,8 +1,9 @@
-//! Replies with attributes that are older than the last change of a forgotten inode. With write-back caching
-//! the kernel keeps the size that a new inode gets.
+//! Deterministic tests of a mount with write-back caching: replies with attributes that are older than the
+//! last change of a forgotten inode, whose size the kernel keeps, and an interrupted COMMIT.
 
 use std::{sync::Arc, time::Duration};
 
+use futures::FutureExt;
 use millrace_client::{Design, Proto, Strategy};
 use millrace_crashtest::{
     Disk, DiskConfig, Random,
@@ -24,6 +25,9 @@ const NEW: &[u8] = b"new and longer";
 const DELAY: Duration = Duration::from_secs(2);
 /// Size of a READDIRPLUS buffer that has room for one entry with a short name.
 const ONE_ENTRY: u32 = 200;
+
+/// Data is committed within this time without fsync(2) or close(2).
+const COMMITTED_AFTER: Duration = Duration::from_secs(40);
 
 /// A kernel with a mounted export and the disk of its server.
 struct Mounted {
@@ -94,5 +98,21 @@ fn listing_overtaken_by_a_write_gives_the_new_size() {
         assert_eq!((first.len(), second.len()), (1, 1));
         assert_eq!(m.read(&first[0].0).await, OLD);
         assert_eq!(m.read(&second[0].0).await, NEW);
+    });
+}
+
+#[test]
+fn interrupted_commit_is_repeated() {
+    with_mount(async |m| {
+        let file = m.linux.open(PID, "file", false).await.unwrap();
+        m.linux.write(&file, 0, NEW).await.unwrap();
+        m.linux.write_back(&file).await.unwrap();
+        let inode = m.linux.fs.inode(file.node.number).unwrap();
+        m.linux.fs.write_back(&inode).await;
+        assert!(m.linux.fs.commit(&inode).now_or_never().is_none(), "COMMIT is in progress");
+        assert_eq!(m.linux.fs.pending(), (1, NEW.len()));
+        m.rt.sleep(COMMITTED_AFTER).await;
+        assert_eq!(m.linux.fs.pending(), (0, 0));
+        assert_eq!(m.disk.stable("file").as_deref(), Some(NEW));
     });
 }
