@@ -8,11 +8,7 @@ use millrace_runtime::Instant;
 use rustix::io::Errno;
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::{
-    error::errno,
-    fs::Fs,
-    inode::{Epoch, Inode},
-};
+use crate::{clock::Epoch, error::errno, fs::Fs, inode::Inode};
 
 /// An open directory. The offsets seen by readers are the server's cookies; they stay valid as long as the
 /// server accepts them, even if the directory changes.

@@ -16,7 +16,7 @@ use std::{
 
 use millrace_nfs::v3::FileHandle;
 
-use crate::inode::Epoch;
+use crate::clock::Epoch;
 
 /// Minimum number of most recently forgotten inodes that are kept; the maximum is twice that.
 pub(crate) const MIN_KEPT: usize = 16 << 10;

@@ -19,12 +19,13 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::{
     LostFile,
+    clock::{Epoch, LogicalClock},
     credentials::CredentialCache,
     dentries::CachedName,
     directory::{CallTime, DirStream},
     dispatch::Dispatcher,
     error::errno,
-    inode::{AttrReply, CacheUpdate, Epoch, FoundFile, Inode, InodeTable, LogicalClock, ROOT},
+    inode::{AttrReply, CacheUpdate, FoundFile, Inode, InodeTable, ROOT},
     invalidation::Invalidator,
     open::OpenFile,
     options::MountOptions,

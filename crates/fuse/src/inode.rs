@@ -16,6 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use crate::{
+    clock::{Epoch, LogicalClock},
     dentries::{CachedName, Dentries, shrink},
     forgotten::{ForgottenChanges, ForgottenInodes, generation},
     pages::PageState,
@@ -32,26 +33,11 @@ const FIRST_SYNTHETIC_INO: u64 = 1 << 63;
 /// Set-user-ID and set-group-ID bits.
 const SET_ID_BITS: u32 = 0o6000;
 
-/// A tick of the [`LogicalClock`], which orders requests and local changes; see
-/// [`Inode::update_from_server`].
-pub(crate) type Epoch = u64;
-
 /// Identifies the state of a file's data when a READ was issued; see [`Inode::is_data_current`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DataVersion {
     issued: Epoch,
     invalidations: u64,
-}
-
-/// Orders requests and local changes, so that outdated replies are recognized (as `attr_version` in fs/fuse).
-#[derive(Debug, Default)]
-pub(crate) struct LogicalClock(AtomicU64);
-
-impl LogicalClock {
-    /// Returns an epoch later than all earlier ones.
-    pub(crate) fn tick(&self) -> Epoch {
-        self.0.fetch_add(1, Ordering::AcqRel) + 1
-    }
 }
 
 /// Attributes for a reply to the kernel.

@@ -62,6 +62,7 @@
 //! killed process is released within about a second: fuser does not forward FUSE_INTERRUPT, so waiting
 //! requests poll the state of their caller (`interrupt.rs`).
 
+mod clock;
 mod convert;
 mod credentials;
 mod dentries;

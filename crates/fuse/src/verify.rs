@@ -17,11 +17,7 @@ use millrace_runtime::Instant;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::{
-    error::errno,
-    fs::Fs,
-    inode::{Epoch, Inode},
-};
+use crate::{clock::Epoch, error::errno, fs::Fs, inode::Inode};
 
 /// A request of a thread within this time after its LOOKUP counts as part of the same system call.
 const SAME_SYSCALL: Duration = Duration::from_millis(10);
