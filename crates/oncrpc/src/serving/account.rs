@@ -414,7 +414,7 @@ impl Account {
     }
 
     /// Records a call and returns its time.
-    pub(super) fn touch(&self) -> Instant {
+    pub fn touch(&self) -> Instant {
         let now = self.now();
         self.state.touch(now);
         now

@@ -37,7 +37,7 @@ pub struct Turn {
 
 impl Turn {
     /// Counts a started call. `now` is called for the first call of the turn.
-    pub(super) fn call(&mut self, now: impl FnOnce() -> Instant) {
+    pub fn call(&mut self, now: impl FnOnce() -> Instant) {
         if self.calls == 0 {
             self.started = now();
         }
