@@ -1,0 +1,96 @@
+//! Configuration of targets and limits of their connections.
+
+use std::{sync::Arc, time::Duration};
+
+use millrace_iscsi::{
+    chap::Mutual,
+    name::{IscsiName, TargetAddress},
+    negotiation::Settings,
+};
+use millrace_scsi::Target;
+
+/// A target that initiators log in to.
+#[derive(Clone)]
+pub struct TargetConfig {
+    /// Name of the target.
+    pub name: IscsiName,
+    /// The disks.
+    pub device: Arc<Target>,
+    /// Names of the initiators that may log in; all if empty. Only CHAP authenticates a name.
+    pub initiators: Vec<IscsiName>,
+    /// Credentials; `None` if initiators need not authenticate.
+    pub chap: Option<Mutual>,
+    /// Addresses that discovery reports; if empty, the address of the discovery.
+    pub addresses: Vec<TargetAddress>,
+}
+
+impl TargetConfig {
+    /// Whether an initiator with this name may log in and discovers the target.
+    pub(crate) fn permits(&self, initiator: &IscsiName) -> bool {
+        self.initiators.is_empty() || self.initiators.contains(initiator)
+    }
+}
+
+/// Limits of a [`TargetTable`](crate::TargetTable).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableLimits {
+    /// Maximum number of sessions, at most 65534.
+    pub sessions: u16,
+    /// Maximum number of sessions of an initiator name.
+    pub sessions_per_initiator: u16,
+    /// Maximum number of connections in the login phase.
+    pub logins: u32,
+}
+
+impl Default for TableLimits {
+    fn default() -> Self {
+        Self { sessions: 4096, sessions_per_initiator: 256, logins: 256 }
+    }
+}
+
+/// Limits of one connection.
+#[derive(Debug, Clone)]
+pub struct ConnectionLimits {
+    /// What the target negotiates.
+    pub settings: Settings,
+    /// Maximum number of commands in progress, at least 1.
+    pub max_tasks: u32,
+    /// Maximum bytes of immediate and unsolicited data of all commands. This memory is used without waiting.
+    pub max_unsolicited: u64,
+    /// Bytes of responses above which no further response is encoded until the peer receives some.
+    pub max_queued: usize,
+    /// Time limit for the login.
+    pub login_timeout: Duration,
+    /// Tolerated delay of a transfer: a peer that sends requested data, the rest of a PDU, or receives responses
+    /// more slowly than [`MIN_RATE`](millrace_oncrpc::serving::MIN_RATE), with this tolerance, is disconnected.
+    pub stall_timeout: Duration,
+    /// After one to two times this time without data from the initiator, a NOP-In requires an answer within the same
+    /// time.
+    pub ping_interval: Duration,
+    /// Time that initiators have for their logout when the target ends a session.
+    pub logout_timeout: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self {
+            settings: Settings { initial_r2t: false, max_burst: 1 << 20, ..Settings::default() },
+            max_tasks: 128,
+            max_unsolicited: 4 << 20,
+            max_queued: 1 << 20,
+            login_timeout: Duration::from_secs(15),
+            stall_timeout: Duration::from_secs(60),
+            ping_interval: Duration::from_secs(30),
+            logout_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+impl ConnectionLimits {
+    /// Number of commands that a login grants: a session never has a smaller window at first.
+    pub(crate) fn first_window(&self) -> u32 {
+        let unsolicited = u64::from(self.settings.first_burst).max(1);
+        let tasks = u32::try_from(self.max_unsolicited / unsolicited).unwrap_or(u32::MAX);
+        tasks.min(self.max_tasks).max(1)
+    }
+}

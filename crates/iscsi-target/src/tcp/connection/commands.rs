@@ -1,0 +1,240 @@
+//! Commands: memory, execution and task management.
+
+use std::{task::Context, time::Duration};
+
+use millrace_buffer::Views;
+use millrace_iscsi::{
+    discovery::{self, SendTargets},
+    pdu::{self, TaskFunction, TaskResult},
+    session::{Command, Completion, Direction, TargetEvent},
+    text,
+};
+use millrace_runtime::MaybeReady;
+use millrace_scsi::{Aborted, MAX_TRANSFER_BYTES, Management, Request, Response, Status, TaskAttribute};
+
+use super::{
+    super::task::{DataOut, State},
+    Connection, Device, Running,
+};
+use crate::stats::{add, count};
+
+/// Interval between attempts to allocate memory that the arena lacks although the budget permits it.
+pub(super) const MEMORY_RETRY: Duration = Duration::from_millis(10);
+/// SCSI status TASK ABORTED (SAM-5 section 5.3.1).
+const TASK_ABORTED: u8 = 0x40;
+
+/// The task attribute of a command; reserved values are those of untagged commands.
+pub(super) fn attribute(attribute: pdu::TaskAttribute) -> TaskAttribute {
+    match attribute {
+        pdu::TaskAttribute::ORDERED => TaskAttribute::Ordered,
+        pdu::TaskAttribute::HEAD_OF_QUEUE => TaskAttribute::HeadOfQueue,
+        pdu::TaskAttribute::ACA => TaskAttribute::Aca,
+        _ => TaskAttribute::Simple,
+    }
+}
+
+impl Connection<'_> {
+    /// Processes the events of the session.
+    pub(super) fn process_events(&mut self) {
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                TargetEvent::Execute { itt, command } => self.arrived(itt, &command),
+                TargetEvent::DataReady { itt } => self.set_state(itt, State::Ready),
+                TargetEvent::Abort { itt } => self.abort(itt),
+                TargetEvent::Manage { itt, function, lun } => self.manage(itt, function, lun),
+                TargetEvent::Text { itt, text } => self.answer_text(itt, &text),
+                // Only iSER has RDMA Reads.
+                TargetEvent::RdmaRead { .. } => {}
+            }
+        }
+    }
+
+    fn set_state(&mut self, itt: u32, state: State) {
+        if let Some(task) = self.tasks.get_mut(&itt) {
+            task.state = state;
+        }
+    }
+
+    /// A command has arrived; unsolicited data may follow.
+    fn arrived(&mut self, itt: u32, command: &Command) {
+        let (Some(task), Some(device)) = (self.tasks.get_mut(&itt), &self.device) else { return };
+        let stats = &self.server.stats;
+        count(match command.direction {
+            Direction::Read => &stats.reads,
+            Direction::Write => &stats.writes,
+            Direction::None => &stats.others,
+        });
+        task.scsi = Some(device.target.task(&device.nexus, command.lun.to_be_bytes()));
+        task.state = State::Waiting;
+        self.order.push_back(itt);
+        self.waiting.push_back(itt);
+        let account = &self.account;
+        self.turn.call(|| account.touch());
+    }
+
+    /// Gives memory to commands in order of arrival. Returns whether there is progress.
+    pub(super) fn grant(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut progress = false;
+        while let Some(&itt) = self.waiting.front() {
+            if self.poll_retry(cx).is_pending() {
+                break;
+            }
+            if let Some(task) = self.tasks.get_mut(&itt) {
+                let wanted = task.wanted() as usize;
+                let rest = wanted.saturating_sub(task.data_out.length());
+                let writes = task.command.direction == Direction::Write;
+                let read = task.transfer.data_in.min(MAX_TRANSFER_BYTES) as usize;
+                let charge = if writes { DataOut::memory(rest) } else { read };
+                if charge > 0 && self.account.poll_take(cx, charge).is_pending() {
+                    break;
+                }
+                if let Err(e) = task.data_out.extend(&self.server.arena, rest) {
+                    self.account.give(charge);
+                    self.wait_for_memory(cx, &e);
+                    break;
+                }
+                task.charge += charge;
+                task.state = if writes { State::Fetching } else { State::Ready };
+                if writes {
+                    self.session.fetch(itt, task.wanted());
+                }
+            }
+            self.waiting.pop_front();
+            progress = true;
+        }
+        progress
+    }
+
+    /// Executes commands whose data is there. An ORDERED command waits for all earlier ones, and all later ones wait
+    /// for it. Returns whether there is progress.
+    pub(super) fn execute_ready(&mut self) -> bool {
+        let (mut i, mut ordered, mut progress) = (0, false, false);
+        while let Some(&itt) = self.order.get(i) {
+            let Some(task) = self.tasks.get(&itt) else {
+                self.order.remove(i);
+                continue;
+            };
+            let may = match task.attribute {
+                TaskAttribute::HeadOfQueue => true,
+                TaskAttribute::Ordered => i == 0,
+                TaskAttribute::Simple | TaskAttribute::Aca => !ordered,
+            };
+            if may && task.state == State::Ready {
+                self.order.remove(i);
+                self.execute(itt);
+                progress = true;
+                continue;
+            }
+            ordered |= task.attribute == TaskAttribute::Ordered;
+            i += 1;
+        }
+        progress
+    }
+
+    fn execute(&mut self, itt: u32) {
+        let (Some(task), Some(device)) = (self.tasks.get_mut(&itt), &self.device) else { return };
+        let Some(scsi) = task.scsi.take() else { return };
+        let writes = task.command.direction == Direction::Write;
+        let data_out = std::mem::take(&mut task.data_out).freeze(task.wanted() as usize);
+        add(&self.server.stats.written_bytes, data_out.len() as u64);
+        let request = Request {
+            task: scsi,
+            cdb: task.command.cdb,
+            attribute: task.attribute,
+            data_out,
+            data_out_length: if writes { task.command.expected } else { 0 },
+        };
+        task.state = State::Running;
+        match device.target.execute(request) {
+            MaybeReady::Ready(result) => self.completed(itt, result),
+            MaybeReady::Pending(result) => self.running.push(Running { itt, result }),
+            MaybeReady::Taken => {}
+        }
+    }
+
+    /// The device has executed a command.
+    pub(super) fn completed(&mut self, itt: u32, result: Result<Response, Aborted>) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        if task.state == State::Aborted {
+            return self.end_aborted(itt);
+        }
+        let (status, sense, mut data_in) = match result {
+            Ok(Response { status, sense, data_in }) => (status as u8, sense, data_in),
+            Err(Aborted) => (TASK_ABORTED, None, Views::new()),
+        };
+        if status != Status::Good as u8 {
+            count(&self.server.stats.failed);
+        }
+        let length =
+            if status == Status::Good as u8 { task.length(data_in.len()) } else { data_in.len() as u64 };
+        let sent = if task.command.direction == Direction::Read { task.command.expected as usize } else { 0 };
+        data_in.truncate(sent);
+        self.account.replace(task.charge, data_in.len());
+        task.charge = data_in.len();
+        task.data_in = data_in;
+        task.state = State::Complete;
+        let sense = sense.map(|sense| sense.to_bytes().to_vec()).unwrap_or_default();
+        self.session.complete(itt, Completion { status, length, sense });
+    }
+
+    /// The session has aborted a command.
+    fn abort(&mut self, itt: u32) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        count(&self.server.stats.aborted);
+        if task.state == State::Running {
+            task.state = State::Aborted;
+            return;
+        }
+        if self.waiting.front() == Some(&itt) {
+            self.account.cancel();
+        }
+        self.waiting.retain(|waiting| *waiting != itt);
+        self.order.retain(|waiting| *waiting != itt);
+        self.end_aborted(itt);
+    }
+
+    fn end_aborted(&mut self, itt: u32) {
+        if let Some(task) = self.tasks.remove(&itt) {
+            self.account.give(task.charge);
+        }
+        self.session.complete(itt, Completion::default());
+    }
+
+    /// Performs a task management function.
+    fn manage(&mut self, itt: u32, function: TaskFunction, lun: u64) {
+        let Some(Device { target, nexus }) = &self.device else { return };
+        let lun = lun.to_be_bytes();
+        let function = match function {
+            TaskFunction::ABORT_TASK_SET => Management::AbortTaskSet(lun),
+            TaskFunction::CLEAR_TASK_SET => Management::ClearTaskSet(lun),
+            TaskFunction::LOGICAL_UNIT_RESET => Management::LunReset(lun),
+            TaskFunction::TARGET_WARM_RESET | TaskFunction::TARGET_COLD_RESET => Management::TargetReset,
+            _ => return self.session.managed(itt, TaskResult::NOT_SUPPORTED),
+        };
+        let result = match target.manage(nexus, function) {
+            Ok(()) => TaskResult::COMPLETE,
+            Err(_) => TaskResult::NO_LUN,
+        };
+        self.session.managed(itt, result);
+    }
+
+    /// Answers a text request: SendTargets, or keys that are not understood.
+    fn answer_text(&mut self, itt: u32, request: &[u8]) {
+        let names = &self.names;
+        let answer = match SendTargets::decode(request) {
+            Ok(asked) => {
+                let table = &self.server.table;
+                let session = names.target.as_ref();
+                discovery::encode(&table.discover(&asked, &names.initiator, session, &names.local))
+            }
+            Err(_) => {
+                let mut answer = Vec::new();
+                for (key, _) in text::parse(request).unwrap_or_default() {
+                    text::push(&mut answer, key, "NotUnderstood");
+                }
+                answer
+            }
+        };
+        self.session.answer_text(itt, answer);
+    }
+}

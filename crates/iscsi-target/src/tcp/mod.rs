@@ -1,0 +1,145 @@
+//! iSCSI over TCP.
+
+mod connection;
+mod end;
+mod input;
+mod login;
+mod output;
+mod task;
+mod timers;
+
+use std::{
+    future::{Future, poll_fn},
+    io,
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use millrace_buffer::Arena;
+use millrace_iscsi::pdu::PduReader;
+use millrace_oncrpc::serving::Account;
+use millrace_runtime::{ByteStream, RuntimeRef, timeout};
+
+use crate::{
+    config::ConnectionLimits,
+    stats::{TargetStats, add, count},
+    table::TargetTable,
+};
+use connection::Connection;
+use end::End;
+use input::{Broken, Input};
+use output::Output;
+
+/// Time limit for reading after the end of a connection by this end. Unread bytes would make the kernel reset the
+/// connection and discard responses in flight.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// The common state of the connections of a server or shard.
+#[derive(Clone)]
+pub struct TcpTarget {
+    /// The targets.
+    pub table: Arc<TargetTable>,
+    /// The executor of the shard.
+    pub rt: RuntimeRef,
+    /// Memory for data of writes.
+    pub arena: Arena,
+    /// Limits.
+    pub limits: ConnectionLimits,
+    /// Counters.
+    pub stats: Arc<TargetStats>,
+}
+
+/// The stream of a connection with its buffers.
+struct Link {
+    stream: Box<dyn ByteStream>,
+    input: Input,
+    output: Output,
+}
+
+impl Link {
+    async fn flush(&mut self) -> io::Result<()> {
+        poll_fn(|cx| self.output.poll_flush(cx, &mut *self.stream)).await
+    }
+
+    /// Ends the sending direction, and reads until the peer ends its own.
+    async fn close(&mut self, rt: &RuntimeRef) {
+        self.stream.shutdown();
+        let discard = poll_fn(|cx| {
+            let mut waste = [0; 4096];
+            loop {
+                match self.stream.poll_read(cx, &mut [io::IoSliceMut::new(&mut waste)]) {
+                    Poll::Ready(Ok(1..)) => {}
+                    Poll::Ready(_) => return Poll::Ready(()),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        });
+        timeout(&**rt, LINGER, discard).await;
+    }
+}
+
+impl TcpTarget {
+    /// Serves one connection until the initiator logs out or closes it, violates the protocol or is too slow, the
+    /// account is evicted, or `stop` completes (then the initiator is asked to log out). Memory is charged to
+    /// `account`, whose budget allows [`MAX_TRANSFER_BYTES`](millrace_scsi::MAX_TRANSFER_BYTES) at once. Commands in
+    /// progress at the end are always completed.
+    pub async fn serve(
+        self,
+        stream: Box<dyn ByteStream>,
+        account: Account,
+        stop: impl Future<Output = ()> + Send,
+    ) {
+        count(&self.stats.connections);
+        count(&self.stats.open);
+        let mut stop = pin!(stop);
+        let reader = PduReader::new(millrace_iscsi::login::MAX_LOGIN_DATA);
+        let mut link = Link { stream, input: Input::new(reader), output: Output::default() };
+        let login = timeout(&*self.rt, self.limits.login_timeout, self.log_in(&mut link));
+        let logged_in = match futures::future::select(pin!(login), &mut stop).await {
+            futures::future::Either::Left((Some(result), _)) => result,
+            futures::future::Either::Left((None, _)) => Err(End::Stalled),
+            futures::future::Either::Right(_) => Err(End::Closed),
+        };
+        let end = match logged_in {
+            Ok(logged_in) => {
+                let mut connection = Connection::new(&self, &mut link, logged_in, account);
+                let end = connection.run(stop).await;
+                connection.finish().await;
+                end
+            }
+            Err(end) => end,
+        };
+        self.report(&end, &link);
+        if matches!(end, End::Closed) {
+            link.close(&self.rt).await;
+        }
+    }
+
+    fn report(&self, end: &End, link: &Link) {
+        let peer = link.stream.peer_addr().ok();
+        add(&self.stats.received, link.input.received);
+        add(&self.stats.sent, link.output.sent);
+        self.stats.open.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        match end {
+            End::Closed => tracing::debug!(?peer, "connection closed"),
+            End::Stalled => {
+                count(&self.stats.stalled);
+                tracing::warn!(?peer, "connection closed: the initiator does not answer, or is too slow");
+            }
+            End::Broken(Broken::Stream(e)) => tracing::debug!(?peer, "connection ended: {e}"),
+            End::Broken(Broken::Invalid(e)) => self.malformed(peer, e),
+            End::Violation(e) => self.malformed(peer, e),
+            End::Refused(e) => {
+                count(&self.stats.logins_refused);
+                tracing::warn!(?peer, "login refused: {e}");
+            }
+        }
+    }
+
+    fn malformed(&self, peer: Option<std::net::SocketAddr>, why: &dyn std::fmt::Display) {
+        count(&self.stats.malformed);
+        tracing::warn!(?peer, "connection closed: {why}");
+    }
+}

@@ -1,0 +1,102 @@
+//! Time limits of a connection in the full feature phase.
+
+use std::task::{Context, Poll, ready};
+
+use millrace_iscsi::session::TargetSession;
+use millrace_oncrpc::serving::RateMonitor;
+use millrace_runtime::{RuntimeExt, RuntimeRef, Sleep, Standstill};
+
+use super::{Link, end::End};
+use crate::config::ConnectionLimits;
+
+/// The end of a session by the target.
+enum Leaving {
+    /// The initiator was asked to log out.
+    Asked(Sleep),
+    /// The end of the connection was announced.
+    Announced(Sleep),
+}
+
+/// Time limits of a connection.
+#[derive(Default)]
+pub(super) struct Timers {
+    send: RateMonitor,
+    receive: RateMonitor,
+    quiet: Standstill,
+    leaving: Option<Leaving>,
+}
+
+impl Timers {
+    /// Asks the initiator to log out, once.
+    pub(super) fn leave(&mut self, session: &mut TargetSession, rt: &RuntimeRef, limits: &ConnectionLimits) {
+        if self.leaving.is_none() {
+            let seconds = u16::try_from(limits.logout_timeout.as_secs()).unwrap_or(u16::MAX);
+            session.request_logout(seconds);
+            self.leaving = Some(Leaving::Asked(rt.sleep(limits.logout_timeout)));
+        }
+    }
+
+    /// Polls all timers; ready when the connection ends. `Ready(None)`: the session has something to send.
+    pub(super) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        rt: &RuntimeRef,
+        limits: &ConnectionLimits,
+        link: &Link,
+        session: &mut TargetSession,
+        awaits_data: bool,
+    ) -> Poll<Option<End>> {
+        let stall = limits.stall_timeout;
+        if link.output.queued() == 0 {
+            self.send.pause();
+        } else if self.send.poll(cx, rt, stall, link.output.sent).is_ready() {
+            return Poll::Ready(Some(End::Stalled));
+        }
+        if !awaits_data {
+            self.receive.pause();
+        } else if self.receive.poll(cx, rt, stall, link.input.received).is_ready() {
+            return Poll::Ready(Some(End::Stalled));
+        }
+        let mut news = self.poll_quiet(cx, rt, limits, link, session);
+        if news.is_pending() {
+            news = self.poll_leaving(cx, rt, limits, session);
+        }
+        news
+    }
+
+    fn poll_quiet(
+        &mut self,
+        cx: &mut Context<'_>,
+        rt: &RuntimeRef,
+        limits: &ConnectionLimits,
+        link: &Link,
+        session: &mut TargetSession,
+    ) -> Poll<Option<End>> {
+        ready!(self.quiet.poll(cx, rt, limits.ping_interval, link.input.received));
+        self.quiet = Standstill::default();
+        if session.ping_outstanding() {
+            return Poll::Ready(Some(End::Stalled));
+        }
+        session.ping();
+        Poll::Ready(None)
+    }
+
+    fn poll_leaving(
+        &mut self,
+        cx: &mut Context<'_>,
+        rt: &RuntimeRef,
+        limits: &ConnectionLimits,
+        session: &mut TargetSession,
+    ) -> Poll<Option<End>> {
+        let Some(Leaving::Asked(sleep) | Leaving::Announced(sleep)) = &mut self.leaving else {
+            return Poll::Pending;
+        };
+        ready!(sleep.as_mut().poll(cx));
+        if let Some(Leaving::Announced(_)) = self.leaving {
+            return Poll::Ready(Some(End::Closed));
+        }
+        session.drop_connection();
+        self.leaving = Some(Leaving::Announced(rt.sleep(limits.logout_timeout)));
+        Poll::Ready(None)
+    }
+}
