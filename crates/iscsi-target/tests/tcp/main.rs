@@ -1,0 +1,6 @@
+//! Connections of an initiator with the target, over streams in memory and in virtual time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+mod service;
