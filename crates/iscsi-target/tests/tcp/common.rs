@@ -218,7 +218,8 @@ impl Client {
         Ok(())
     }
 
-    pub(crate) async fn send(&mut self, bhs: &Bhs, data: &[u8]) -> Result<(), Ended> {
+    /// The bytes of a PDU.
+    pub(crate) fn encode(&self, bhs: &Bhs, data: &[u8]) -> Vec<u8> {
         let mut bytes = bhs.to_vec();
         if self.digests.0 {
             bytes.extend_from_slice(&digest(&[bhs]));
@@ -232,7 +233,18 @@ impl Client {
             sum.update(&pad);
             bytes.extend_from_slice(&sum.wire());
         }
+        bytes
+    }
+
+    pub(crate) async fn send(&mut self, bhs: &Bhs, data: &[u8]) -> Result<(), Ended> {
+        let bytes = self.encode(bhs, data);
         self.send_bytes(&bytes).await
+    }
+
+    /// The number of the next status that the target sends.
+    pub(crate) fn exp_stat_sn(&mut self) -> u32 {
+        // POWER ON and GOOD follow the login.
+        self.established.as_ref().unwrap().stat_sn + 2
     }
 
     pub(crate) async fn receive(&mut self) -> Result<(Bhs, Vec<u8>), Ended> {
