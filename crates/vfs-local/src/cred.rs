@@ -118,8 +118,9 @@ impl Credentials {
     /// Checked mode: the mode without set-ID bits, if a write by `caller` must clear them.
     pub(super) fn mode_after_change(&self, caller: &Identity, st: &Statx) -> Option<u32> {
         let mode = attr::mode(st);
-        let cleared = without_set_id(mode);
-        (!self.is_left_to_kernel(caller) && mode != cleared).then_some(cleared)
+        let executed_as_group = mode & (SET_GID | X << 3) == SET_GID | X << 3;
+        let falls = if executed_as_group { SET_UID | SET_GID } else { SET_UID };
+        (!self.is_left_to_kernel(caller) && mode & falls != 0).then_some(mode & !falls)
     }
 
     /// Checked mode: only root may create devices (mknod(2)).
@@ -203,13 +204,6 @@ impl Credentials {
             Err(FsError::Access)
         }
     }
-}
-
-/// The mode after a write: without set-UID, and without set-GID if the group may execute the file (inode(7)).
-pub(super) fn without_set_id(mode: u32) -> u32 {
-    let executed_as_group = mode & (SET_GID | X << 3) == SET_GID | X << 3;
-    let cleared = if executed_as_group { SET_UID | SET_GID } else { SET_UID };
-    mode & !cleared
 }
 
 /// Rights of `caller` according to the owner, group or other bits.

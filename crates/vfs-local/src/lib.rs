@@ -28,6 +28,10 @@
 //! the kernel reports lost data, the write verifier changes, so that clients resend it. To get that report, a
 //! descriptor with unstable writes stays open until it is synced (`data_file`).
 //!
+//! **Sparse files.** Ranges are deallocated and zeroed with fallocate(2); where the file system has no
+//! `FALLOC_FL_ZERO_RANGE` (tmpfs), zeros are written, and without `FALLOC_FL_PUNCH_HOLE` deallocation fails with
+//! [`FsError::NotSupp`](millrace_vfs::FsError::NotSupp).
+//!
 //! **Weak cache consistency.** Local processes may change the files too, so `before` attributes would not be
 //! atomic with the change and are never returned (RFC 1813 section 2.6, `wcc_data`). For the same reason the
 //! guard of SETATTR is atomic only with respect to other calls of this server.

@@ -5,13 +5,12 @@ use std::{os::fd::AsFd, sync::Arc};
 use millrace_buffer::BLOCK_BYTES;
 use millrace_vfs::{FsError, FsResult, Handle, Identity, SeekTarget, Stability, Views, Wcc};
 use rustix::{
-    fs::{Mode, SeekFrom, Statx},
+    fs::{SeekFrom, Statx},
     io::Errno,
 };
 
 use super::{
     attr,
-    cred::without_set_id,
     data::{self, Purpose},
     data_file::DataFile,
     setup::Export,
@@ -38,7 +37,6 @@ pub(super) async fn change(
         }
         out => out?.stat,
     };
-    let st = clear_set_id(&export, fd, st, length).await?;
     export.after(&st)
 }
 
@@ -61,23 +59,6 @@ async fn write_zeros(export: &Export, fd: &Arc<DataFile>, offset: u64, length: u
             return Ok(out.stat);
         }
     }
-}
-
-/// Clears the set-ID bits that a write clears, since tmpfs does not clear them when it frees a range.
-async fn clear_set_id(export: &Export, fd: Arc<DataFile>, st: Statx, length: u64) -> FsResult<Statx> {
-    let mode = attr::mode(&st);
-    let cleared = without_set_id(mode);
-    if mode == cleared || length == 0 {
-        return Ok(st);
-    }
-    let job = move || {
-        // If the server's user is not the owner, it may not change the mode.
-        match rustix::fs::fchmod(&*fd, Mode::from_raw_mode(cleared)) {
-            Ok(()) | Err(Errno::PERM) => attr::live_stat(fd.as_fd()),
-            Err(e) => Err(e.into()),
-        }
-    };
-    export.pool.run(job).await
 }
 
 /// The offset of the next data or hole; `None` if there is none before the end of the file.

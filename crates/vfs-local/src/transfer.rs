@@ -172,12 +172,9 @@ impl Transfer {
             Operation::Range { change, length } => {
                 let mut end = request.offset.checked_add(*length).ok_or(FsError::Inval)?;
                 if *change == RangeChange::Deallocate {
-                    // A range that ends after the maximum file size fails with EFBIG; a part of the last block is
-                    // zeroed instead of freed.
-                    let st = attr::live_stat(request.file.as_fd())?;
-                    if *length > 0 && end >= st.stx_size {
-                        end = end_of_last_block(&st);
-                    }
+                    // The kernel refuses ranges that end after the maximum file size. A range that ends in
+                    // the last block is not extended: another write may extend the file meanwhile.
+                    end = end.min(end_of_last_block(&attr::live_stat(request.file.as_fd())?));
                 }
                 if i64::try_from(end).is_err() {
                     return Err(FsError::FBig);
@@ -447,6 +444,29 @@ mod tests {
         assert_eq!((t.position(), t.unwritten().iter().map(|s| s.len()).sum::<usize>()), (4, 6));
         let (outcome, changed) = fixture.end(t, Err(Errno::NOSPC));
         assert_eq!((outcome.unwrap().count, changed, fixture.file.is_synced()), (4, false, false));
+    }
+
+    #[test]
+    fn deallocation_ends_with_the_last_block() {
+        let deallocate = |length| {
+            let change = RangeChange::Deallocate;
+            start_transfer(move |_| Operation::Range { change, length }).0.length()
+        };
+        let block = deallocate(u64::MAX);
+        assert!(block >= 512 && block.is_power_of_two(), "{block}");
+        assert_eq!([deallocate(5), deallocate(10), deallocate(11), deallocate(1 << 62)], [5, 10, 11, block]);
+    }
+
+    #[test]
+    fn changed_range_needs_a_sync() {
+        for change in [RangeChange::Deallocate, RangeChange::Zero] {
+            for result in [Ok(0), Err(Errno::NOSPC), Err(Errno::IO)] {
+                let (t, mut fixture) = start_transfer(|_| Operation::Range { change, length: 10 });
+                let (outcome, changed) = fixture.end(t, result);
+                assert_eq!((outcome.is_ok(), changed), (result.is_ok(), result == Err(Errno::IO)));
+                assert!(!fixture.file.is_synced());
+            }
+        }
     }
 
     #[test]

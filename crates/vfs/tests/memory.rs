@@ -14,7 +14,7 @@ use millrace_buffer::{Arena, ArenaConfig, BLOCK_BYTES, PAGE_BYTES, View, Views};
 use millrace_runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep, tokio_rt::TokioRuntime};
 use millrace_vfs::{
     CreateHow, FileSystem, FsError, FsResult, Handle, Identity, MaybeReady, NewNode, Op, ReadDirLimits,
-    SetAttr, Stability,
+    SeekTarget, SetAttr, Stability,
     memory::{MemoryConfig, MemoryFs},
 };
 
@@ -563,6 +563,46 @@ fn truncation_releases_pages() {
         now(m.fs.setattr(&m.caller, &file, &size(len), None)).unwrap();
         assert_eq!(m.used(&file), used, "{len} bytes");
     }
+}
+
+#[test]
+fn deallocation_frees_exactly_the_pages_of_the_range() {
+    let m = Memory::new(|_| ());
+    let file = m.file("a").unwrap();
+    m.write(&file, 0, m.piece(BLOCK_BYTES, 1)).unwrap();
+    let (page, block) = (PAGE_BYTES as u64, BLOCK_BYTES as u64);
+    for (freed, nth) in (1..=16).zip([7, 0, 15, 3, 4, 5, 14, 1, 9, 10, 12, 2, 6, 13, 8, 11]) {
+        now(m.fs.deallocate(&m.caller, &file, nth * page, page)).unwrap();
+        assert_eq!(m.used(&file), block - freed * page, "page {nth}");
+        let hole = now(m.fs.seek(&m.caller, &file, nth * page, SeekTarget::Hole));
+        assert_eq!(hole, Ok(Some(nth * page)));
+    }
+    assert_eq!(now(m.fs.seek(&m.caller, &file, 0, SeekTarget::Data)), Ok(None));
+    // The last page of the file is freed with its data. A zeroed range takes no memory.
+    m.write(&file, 0, m.piece(BLOCK_BYTES, 1)).unwrap();
+    m.write(&file, block, m.piece(100, 1)).unwrap();
+    now(m.fs.deallocate(&m.caller, &file, 0, block + 100)).unwrap();
+    now(m.fs.zero(&m.caller, &file, 10, 1 << 50)).unwrap();
+    let attr = now(m.fs.getattr(&file)).unwrap();
+    assert_eq!((attr.size, attr.used), ((1 << 50) + 10, 0));
+}
+
+#[test]
+fn deallocation_in_a_full_file_system_zeroes_in_place() {
+    let m = Memory::new(|config| config.capacity_bytes = BLOCK_BYTES as u64 + 1000);
+    let file = m.file("a").unwrap();
+    m.write(&file, 0, m.piece(BLOCK_BYTES, 1)).unwrap();
+    let read = m.read(&file, 0, BLOCK_BYTES);
+    let deallocate = |at, len| now(m.fs.deallocate(&m.caller, &file, at, len));
+    assert_eq!(deallocate(8192, 8192), Err(FsError::Jukebox), "a reader holds the memory");
+    assert_eq!(read.to_vec(), vec![1; BLOCK_BYTES]);
+    drop(read);
+    deallocate(8192, 8192).unwrap();
+    let mut expected = vec![1; BLOCK_BYTES];
+    expected[8192..16384].fill(0);
+    assert_eq!((m.used(&file), m.read(&file, 0, BLOCK_BYTES).to_vec()), (BLOCK_BYTES as u64, expected));
+    deallocate(0, u64::MAX).unwrap();
+    assert_eq!(m.used(&file), 0);
 }
 
 #[test]

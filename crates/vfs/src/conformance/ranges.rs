@@ -33,7 +33,7 @@ fn filled(f: &Fixture, name: &str, len: usize) -> (Handle, Vec<u8>) {
     (file, content)
 }
 
-/// Zeroes the part of `offset..offset + len` that is within `content`.
+/// Zeroes the part of `offset..offset + len` that is in `content`.
 fn punch(content: &mut [u8], offset: usize, len: usize) {
     let end = content.len().min(offset + len);
     if let Some(range) = content.get_mut(offset..end) {
@@ -144,7 +144,7 @@ pub(crate) fn seek_finds_data_and_holes(f: &Fixture) {
             assert_eq!(seek(beyond, target), None);
         }
     }
-    f.deallocate(&file, 0, far + 10).unwrap();
+    f.deallocate(&file, 0, far + PAGE as u64).unwrap();
     assert_eq!((seek(0, SeekTarget::Data), seek(far, SeekTarget::Hole)), (None, Some(far)));
 }
 

@@ -120,19 +120,21 @@ impl Block {
                 }
             }
             HeadChange::Copy(new) => {
-                removed.extend(self.head.take().inspect(|old| {
-                    self.head = Some(copy_with_hole(old, new, start, end));
-                }));
+                if let Some(old) = self.head.take() {
+                    self.head = Some(copy_with_hole(&old, new, start, end));
+                    removed.push(old);
+                }
             }
             HeadChange::Divide(pages) => {
-                removed.extend(self.head.take().inspect(|old| {
+                if let Some(old) = self.head.take() {
                     let pages = pages.into_iter().map(|(page, new)| {
                         let at = usize::from(page) * PAGE_BYTES;
                         let (from, to) = (start.saturating_sub(at), end.saturating_sub(at));
                         (page, copy_with_hole(&old[at..], new, from, to))
                     });
                     self.pages.splice(0..0, pages);
-                }));
+                    removed.push(old);
+                }
             }
         }
         removed
