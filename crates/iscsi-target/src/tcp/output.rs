@@ -47,7 +47,7 @@ pub(super) struct Output {
     queued: usize,
     /// Bytes that the stream has accepted.
     pub(super) sent: u64,
-    /// Charges to release, each when so many bytes are sent.
+    /// Charges to release, each with the number of sent bytes at which it is released.
     charges: VecDeque<(u64, usize)>,
 }
 

@@ -47,7 +47,6 @@ pub(crate) struct Bench {
     pub(crate) server: TcpTarget,
     pub(crate) budget: Budget,
     pub(crate) device: Arc<Target>,
-    pub(crate) fs: FileSystemRef,
     pub(crate) stop: futures::future::Shared<futures::channel::oneshot::Receiver<()>>,
     pub(crate) stopper: Option<futures::channel::oneshot::Sender<()>>,
     serving: Arc<AtomicU64>,
@@ -86,7 +85,7 @@ pub(crate) fn run_on<F: Future<Output = ()>>(
         let (stopper, stop) = futures::channel::oneshot::channel();
         let stop = futures::FutureExt::shared(stop);
         let (stopper, serving) = (Some(stopper), Arc::default());
-        test(Bench { rt, server, budget, device, fs, stop, stopper, serving }).await;
+        test(Bench { rt, server, budget, device, stop, stopper, serving }).await;
     })
     .unwrap();
 }
@@ -136,7 +135,7 @@ impl Bench {
                 serving.fetch_sub(1, Ordering::Relaxed);
             }),
         );
-        Client::new(ours, Arc::clone(&self.rt))
+        Client::new(ours)
     }
 
     /// Waits for the end of all connections, and checks that they have no memory.
@@ -169,7 +168,6 @@ impl Bench {
 /// An initiator.
 pub(crate) struct Client {
     pub(crate) stream: MemoryStream,
-    pub(crate) rt: RuntimeRef,
     reader: PduReader,
     pub(crate) session: Option<InitiatorSession>,
     pub(crate) settings: Settings,
@@ -186,11 +184,10 @@ pub(crate) struct Client {
 pub(crate) struct Ended;
 
 impl Client {
-    fn new(stream: MemoryStream, rt: RuntimeRef) -> Self {
+    fn new(stream: MemoryStream) -> Self {
         let settings = Settings { initial_r2t: false, ..Settings::default() };
         Self {
             stream,
-            rt,
             reader: PduReader::new(1 << 20),
             session: None,
             settings,

@@ -291,7 +291,7 @@ fn harmless_requests_leave_the_connection() {
             let (bhs, _) = client.receive().await.unwrap();
             assert!(matches!(Response::decode(&bhs), Ok(Response::Scsi(_))), "{command:?}: {bhs:x?}");
         }
-        // Only what the command needs is requested, whatever length is expected.
+        // Only what the command needs is requested, not the expected length.
         client.send(&Request::ScsiCommand(ScsiCommand { numbers, ..full }).encode(0), &[]).await.unwrap();
         let (bhs, _) = client.receive().await.unwrap();
         let Ok(Response::R2t(r2t)) = Response::decode(&bhs) else { panic!("{bhs:x?}") };
