@@ -117,19 +117,12 @@ impl StatusNumbers {
         before(number, self.acknowledged)
     }
 
-    /// Processes `ExpStatSN` of a request.
-    ///
-    /// # Errors
-    ///
-    /// It acknowledges a status that was not sent.
-    pub(super) const fn acknowledge(&mut self, expected: u32) -> Result<(), Violation> {
-        if before(self.next, expected) {
-            return Err(Violation::StatusNumber { expected: self.next, received: expected });
-        }
-        if before(self.acknowledged, expected) {
+    /// Processes `ExpStatSN` of a request. One that acknowledges a status that was not sent has no effect: libiscsi
+    /// counts the `StatSN` of an R2T, which is that of the next status.
+    pub(super) const fn acknowledge(&mut self, expected: u32) {
+        if before(self.acknowledged, expected) && !before(self.next, expected) {
             self.acknowledged = expected;
         }
-        Ok(())
     }
 }
 
@@ -257,11 +250,12 @@ mod tests {
         let mut s = StatusNumbers::new(LAST);
         assert_eq!(s.take(), LAST);
         assert!(!s.is_acknowledged(LAST));
-        assert_eq!(s.acknowledge(0), Ok(()));
+        s.acknowledge(0);
         assert!(s.is_acknowledged(LAST));
-        assert_eq!(s.acknowledge(LAST), Ok(()), "an old acknowledgement");
+        s.acknowledge(LAST); // An old acknowledgement.
         assert!(s.is_acknowledged(LAST));
-        assert_eq!(s.acknowledge(1), Err(Violation::StatusNumber { expected: 0, received: 1 }));
+        s.acknowledge(1);
+        assert!(!s.is_acknowledged(0));
     }
 
     #[test]

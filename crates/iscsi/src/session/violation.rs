@@ -27,7 +27,7 @@ pub enum Violation {
         /// `ExpCmdSN` of the response.
         received: u32,
     },
-    /// A status is missing or repeated, or `ExpStatSN` acknowledges one that was not sent.
+    /// A status is missing or repeated.
     #[error("the peer sent status number {received}; the next one is {expected}")]
     StatusNumber {
         /// The next `StatSN`.

@@ -168,7 +168,7 @@ impl TargetSession {
             Request::Login(p) => (true, p.numbers),
             Request::DataOut(p) => (true, RequestNumbers { cmd_sn: 0, exp_stat_sn: p.exp_stat_sn }),
         };
-        self.status.acknowledge(exp_stat_sn)?;
+        self.status.acknowledge(exp_stat_sn);
         if immediate { Ok(true) } else { self.window.accept(cmd_sn) }
     }
 
