@@ -165,8 +165,7 @@ impl Connection<'_> {
         if status != Status::Good as u8 {
             count(&self.server.stats.failed);
         }
-        let length =
-            if status == Status::Good as u8 { task.length(data_in.len()) } else { data_in.len() as u64 };
+        let length = task.length(data_in.len());
         let sent = if task.command.direction == Direction::Read { task.command.expected as usize } else { 0 };
         data_in.truncate(sent);
         self.account.replace(task.charge, data_in.len());
