@@ -95,9 +95,15 @@ const fn transfer6() -> &'static [u8] {
     &[0x1f, 0xff, 0xff, 0xff, 0]
 }
 
+/// GROUP NUMBER of PRE-FETCH, which has no effect: as a hint, it is not refused.
+const GROUP: u8 = 0x3f;
+
 macro_rules! usage10 {
+    ($flags:expr, $group:expr) => {
+        &[$flags, 0xff, 0xff, 0xff, 0xff, $group, 0xff, 0xff, 0]
+    };
     ($flags:expr) => {
-        &[$flags, 0xff, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0]
+        usage10!($flags, 0)
     };
 }
 macro_rules! usage12 {
@@ -137,7 +143,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command::new(0x2a, None, Operation::Write, usage10!(CACHE)),
     Command::new(0x2e, None, Operation::WriteAndVerify, usage10!(CHECK)),
     Command::new(0x2f, None, Operation::Verify, usage10!(CHECK)),
-    Command::new(0x34, None, Operation::PreFetch, usage10!(0x02)),
+    Command::new(0x34, None, Operation::PreFetch, usage10!(0x02, GROUP)),
     Command::new(0x35, None, Operation::SynchronizeCache, usage10!(0x02)),
     Command::new(0x41, None, Operation::WriteSame, usage10!(0x18)),
     Command::new(0x42, None, Operation::Unmap, &[0x01, 0, 0, 0, 0, 0, 0xff, 0xff, 0]),
@@ -166,7 +172,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command::new(0x8b, None, Operation::OrWrite, usage16!(CACHE)),
     Command::new(0x8e, None, Operation::WriteAndVerify, usage16!(CHECK)),
     Command::new(0x8f, None, Operation::Verify, usage16!(CHECK)),
-    Command::new(0x90, None, Operation::PreFetch, usage16!(0x02)),
+    Command::new(0x90, None, Operation::PreFetch, usage16!(0x02, GROUP)),
     Command::new(0x91, None, Operation::SynchronizeCache, usage16!(0x02)),
     Command::new(0x93, None, Operation::WriteSame, usage16!(0x19)),
     Command::new(

@@ -312,8 +312,8 @@ impl Target {
         match function {
             Management::AbortTaskSet(lun) => self.unit(lun).ok_or(NoSuchLun)?.abort_nexus(nexus.id()),
             Management::ClearTaskSet(lun) => self.unit(lun).ok_or(NoSuchLun)?.clear_tasks(nexus.id()),
-            Management::LunReset(lun) => self.unit(lun).ok_or(NoSuchLun)?.reset(),
-            Management::TargetReset => self.units.read().values().for_each(|unit| unit.reset()),
+            Management::LunReset(lun) => self.unit(lun).ok_or(NoSuchLun)?.reset(nexus.id()),
+            Management::TargetReset => self.units.read().values().for_each(|unit| unit.reset(nexus.id())),
         }
         Ok(())
     }

@@ -85,7 +85,7 @@ fn disjunction(job: &Job, a: &Views, b: &Views) -> Outcome<Views> {
 
 impl Job {
     /// The data of a command that fails unless the initiator has exactly the data that it needs.
-    fn exact_data(&self, bytes: u64) -> Outcome<Views> {
+    pub(super) fn exact_data(&self, bytes: u64) -> Outcome<Views> {
         if u64::from(self.expected) != bytes || (self.data.len() as u64) < bytes {
             return Err(Sense::illegal(AdditionalSense::INVALID_INFORMATION_UNIT).into());
         }
@@ -149,7 +149,11 @@ impl Job {
     /// write comes in between.
     pub(super) fn compare_and_write(self) -> Step<Views> {
         let checked = self.disk.transfer_extent(&self.cdb).map_err(Failure::from);
-        let checked = checked.and_then(|extent| Ok((extent, self.exact_data(2 * extent.bytes)?)));
+        let checked = checked.and_then(|extent| match extent.bytes {
+            // The initiator has data for more blocks than the CDB can state.
+            0 if self.expected > 0 => Err(Sense::cdb_field(self.cdb.length_at(), None).into()),
+            bytes => Ok((extent, self.exact_data(2 * bytes)?)),
+        });
         let (extent, data) = match checked {
             Ok((extent, _)) if extent.bytes == 0 => return Step::Ready(Ok(Views::new())),
             Ok(checked) => checked,

@@ -43,8 +43,8 @@ pub(crate) const TARGET_PORT: u16 = 1;
 /// Maximum number of bytes that a command transfers or verifies (MAXIMUM TRANSFER LENGTH).
 pub const MAX_TRANSFER_BYTES: u32 = 8 << 20;
 
-/// Maximum number of bytes that WRITE SAME writes (MAXIMUM WRITE SAME LENGTH).
-const MAX_WRITE_SAME_BYTES: u32 = 256 << 20;
+/// Maximum number of blocks that WRITE SAME writes (MAXIMUM WRITE SAME LENGTH): what WRITE SAME(10) can state.
+const MAX_WRITE_SAME_BLOCKS: u32 = 0xffff;
 
 /// Maximum number of block descriptors of UNMAP.
 const MAX_UNMAP_DESCRIPTORS: u32 = 256;
@@ -255,12 +255,10 @@ impl Disk {
         }
     }
 
-    /// Logical unit reset (SAM-5 section 6.3.3).
-    pub(crate) fn reset(&self) {
-        for nexus in self.nexuses.lock().values() {
-            nexus.abort();
-            nexus.raise(UnitAttention::DeviceReset);
-        }
+    /// Logical unit reset (SAM-5 section 6.3.3) by nexus `by`, which learns of it from the response.
+    pub(crate) fn reset(&self, by: u64) {
+        self.nexuses.lock().values().for_each(|nexus| _ = nexus.abort());
+        self.raise(UnitAttention::DeviceReset, Some(by));
         self.reservations.lock().reset();
         *self.modes.lock() = Modes::default();
     }

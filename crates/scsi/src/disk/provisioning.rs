@@ -6,7 +6,7 @@ use millrace_buffer::{BLOCK_BYTES, View};
 use millrace_vfs::{Stability, Views};
 
 use super::{
-    Disk, MAX_UNMAP_DESCRIPTORS, MAX_WRITE_SAME_BYTES,
+    Disk, MAX_UNMAP_DESCRIPTORS, MAX_WRITE_SAME_BLOCKS,
     blocks::Extent,
     command::{Job, NDOB},
     transfer::{PIECE, locked},
@@ -105,17 +105,14 @@ impl Job {
         }
         let blocks = cdb.blocks();
         let extent = self.disk.extent(blocks)?;
-        if blocks.count == 0 || blocks.count > MAX_WRITE_SAME_BYTES / block {
+        if blocks.count == 0 || blocks.count > MAX_WRITE_SAME_BLOCKS {
             return Err(Sense::cdb_field(cdb.length_at(), None).into());
         }
         let unmapped = if unmap && !anchor { Fill::Unmap } else { Fill::Zero };
         if cdb.command.len() == 16 && cdb.flag(NDOB) {
             return Ok((extent, unmapped));
         }
-        if self.data.len() < block as usize {
-            return Err(Sense::illegal(AdditionalSense::INVALID_INFORMATION_UNIT).into());
-        }
-        let data = self.data.slice(0, block as usize);
+        let data = self.exact_data(block.into())?;
         // An unmapped block reads as zeros, so only zeros are unmapped.
         let zeros = data.iter().all(|view| view.iter().all(|byte| *byte == 0));
         Ok((extent, if zeros { unmapped } else { Fill::Block(data) }))

@@ -1,7 +1,7 @@
 //! Vital product data pages (SPC-4 section 7.8, SBC-3 section 6.5).
 
 use super::{
-    Disk, MAX_TRANSFER_BYTES, MAX_UNMAP_DESCRIPTORS, MAX_WRITE_SAME_BYTES, TARGET_PORT, command::Job,
+    Disk, MAX_TRANSFER_BYTES, MAX_UNMAP_DESCRIPTORS, MAX_WRITE_SAME_BLOCKS, TARGET_PORT, command::Job,
     inquiry::VENDOR,
 };
 use crate::{bytes::put, config::TargetConfig, sense::Sense};
@@ -103,7 +103,7 @@ impl Disk {
             page(32, 0x8000_0000);
         }
         page(36, 0);
-        page(40, MAX_WRITE_SAME_BYTES / size);
+        page(40, MAX_WRITE_SAME_BLOCKS);
         // WSNZ, MAXIMUM COMPARE AND WRITE LENGTH, OPTIMAL TRANSFER LENGTH GRANULARITY.
         let [high, low] = ((PHYSICAL_BYTES / size).max(1) as u16).to_be_bytes();
         put(&mut body, 0, &[1, 255, high, low]);

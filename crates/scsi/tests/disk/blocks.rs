@@ -146,6 +146,23 @@ fn write_same_and_unmap_fill_ranges() {
     // No blocks, and ANCHOR without UNMAP.
     bench.fails(&[0x41, 0, 0, 0, 0, 3, 0, 0, 0, 0], &block, 5, (0x24, 0));
     bench.fails(&[0x41, 0x10, 0, 0, 0, 3, 0, 0, 1, 0], &block, 5, (0x24, 0));
+    // More data than a block.
+    bench.fails(&[0x41, 0, 0, 0, 0, 3, 0, 0, 1, 0], &block.repeat(2), 5, (0x0e, 3));
+}
+
+#[test]
+fn compare_and_write_of_no_blocks_has_no_data() {
+    let bench = Bench::new(BlockSize::B512, 16);
+    let command = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    bench.good(&command, &[]);
+    bench.fails(&command, &[0; 1024], 5, (0x24, 0));
+}
+
+#[test]
+fn prefetch_accepts_a_group() {
+    let bench = Bench::new(BlockSize::B512, 16);
+    bench.good(&[0x34, 2, 0, 0, 0, 0, 3, 0, 1, 0], &[]);
+    bench.fails(&[0x28, 0, 0, 0, 0, 0, 3, 0, 1, 0], &[], 5, (0x24, 0));
 }
 
 #[test]

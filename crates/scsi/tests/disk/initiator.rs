@@ -19,7 +19,7 @@ fn an_initiator_understands_the_disk() {
     let limits = initiator::block_limits(&page(0xb0)).unwrap();
     assert_eq!(
         (limits.max_transfer, limits.max_compare_and_write, limits.max_write_same),
-        (2048, 255, 65536)
+        (2048, 255, 65535)
     );
     let provisioning = initiator::provisioning(&page(0xb2)).unwrap();
     assert!(provisioning.unmap && provisioning.write_same_16 && provisioning.reads_zeros);

@@ -38,7 +38,7 @@ fn vital_product_data_is_byte_exact() {
     assert_eq!(limits.len(), 64);
     assert_eq!(limits[..16], [0, 0xb0, 0, 60, 1, 255, 0, 8, 0, 0, 0x40, 0, 0, 0, 8, 0]);
     assert_eq!(limits[20..36], [0xff, 0xff, 0xff, 0xff, 0, 0, 1, 0, 0, 0, 0, 8, 0x80, 0, 0, 0]);
-    assert_eq!(limits[36..44], [0, 0, 0, 0, 0, 8, 0, 0]);
+    assert_eq!(limits[36..44], [0, 0, 0, 0, 0, 0, 0xff, 0xff]);
     assert_eq!(vital(&bench, 0xb1).len(), 64);
     assert_eq!(vital(&bench, 0xb2), [0, 0xb2, 0, 4, 0, 0xe6, 2, 0]);
     assert_eq!(vital(&bench, 0x86)[4..6], [0, 7]);
