@@ -2,21 +2,16 @@
 
 #![allow(unsafe_code)] // One block: creating a buffer from a slot.
 
-use std::{
-    ops::{Deref, DerefMut},
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
 use crate::{
     Buffer, Quota, View,
-    block_spans::BlockSpans,
+    block_spans::{BlockSpans, SlotId},
     class_spans::ClassSpans,
     mapping::{SPAN_BYTES, SpanRef},
     slot::Slot,
-    slot_cache::{self, EnabledClasses, SlotCache, SlotCaches},
     span::{AllocatedSlot, BLOCK_CLASS, Layout, Span, class_bytes, class_of},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
 };
 
 /// Interval at which [`Arena::trim`] is to be called. A load that pauses for less than this keeps its memory;
@@ -25,11 +20,6 @@ pub const TRIM_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The adoptable reserve (see [`Arena`]) is this fraction of the limit for transient memory.
 const RESERVE_FRACTION: usize = 8;
-
-/// Slots are cached (see [`Arena`]) while this fraction of the spans for transient buffers is free.
-const FREE_FRACTION: usize = 8;
-
-static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// Configuration of an [`Arena`].
 #[derive(Debug, Clone)]
@@ -67,7 +57,7 @@ pub struct ArenaStats {
     pub in_use: usize,
     /// The part of `in_use` charged to quotas.
     pub stored: usize,
-    /// Maximum of `in_use` so far, including the free slots that were cached for threads.
+    /// Maximum of `in_use` so far.
     pub peak: usize,
     /// Limit of transient memory, in bytes.
     pub limit: usize,
@@ -89,55 +79,27 @@ pub struct SpanCount {
 pub(crate) struct ArenaState {
     pub(crate) classes: ClassSpans,
     pub(crate) blocks: BlockSpans,
-    caches: SlotCaches,
     peak: usize,
 }
 
 impl ArenaState {
-    /// Memory in use in bytes, including cached slots.
-    fn allocated(&self) -> usize {
+    fn in_use(&self) -> usize {
         self.classes.in_use() + self.blocks.transient() + self.blocks.stored()
     }
 
     pub(crate) fn update_peak(&mut self) {
-        self.peak = self.peak.max(self.allocated());
-    }
-
-    /// The classes whose slots may be cached: none while less than a fraction of the spans is free. Blocks
-    /// are not cached while there are quotas, because they come from block spans then.
-    fn cacheable(&self) -> u32 {
-        let (free, spans) = (self.classes.free_spans(), self.classes.max_spans());
-        if free == 0 || free * FREE_FRACTION < spans {
-            EnabledClasses::NONE
-        } else if self.blocks.reserve() > 0 {
-            EnabledClasses::ALL & !(1 << BLOCK_CLASS)
-        } else {
-            EnabledClasses::ALL
-        }
-    }
-
-    /// Frees all cached slots.
-    fn drain_caches(&mut self) {
-        let Self { classes, caches, .. } = self;
-        caches.drain(|class, slot| classes.free(class, slot.span_index, slot.index));
+        self.peak = self.peak.max(self.in_use());
     }
 
     /// Removes the spans that are to be unmapped.
     fn trim(&mut self) -> [Vec<Arc<Span>>; 2] {
-        self.drain_caches();
-        let Self { classes, caches, .. } = self;
-        caches.remove_unused(|class, slot| classes.free(class, slot.span_index, slot.index));
         [self.classes.trim(), self.blocks.trim()]
     }
 }
 
 /// Shared by all handles of an arena and all slots in use. Dropping the last reference frees all memory.
 pub(crate) struct Inner {
-    state: Mutex<ArenaState>,
-    /// Unique in the process.
-    id: u64,
-    /// The classes whose slots may be cached.
-    enabled: EnabledClasses,
+    pub(crate) state: Mutex<ArenaState>,
     config: ArenaConfig,
 }
 
@@ -157,11 +119,6 @@ pub(crate) struct Inner {
 ///
 /// An arena maps at most its limit, plus the sum of all quotas and the reserve if there are quotas.
 ///
-/// Each thread caches some free transient slots of up to 1 MiB, so that it takes no lock that other threads
-/// take for most allocations (`slot_cache.rs`). Cached slots are free memory: an allocation that needs their
-/// memory gets it, and [`Self::trim`] returns it to the system. While less than an eighth of the spans for
-/// transient buffers is free, no slots are cached.
-///
 /// Buffers and views stay valid after all handles are dropped; the last of them frees the arena's memory.
 /// Empty spans keep their pages for reuse until [`Self::trim`].
 #[derive(Clone)]
@@ -176,11 +133,9 @@ impl Arena {
         let state = ArenaState {
             classes: ClassSpans::new(spans),
             blocks: BlockSpans::new(spans.div_ceil(RESERVE_FRACTION) as u64),
-            caches: SlotCaches::default(),
             peak: 0,
         };
-        let (state, id) = (Mutex::new(state), NEXT_ID.fetch_add(1, Ordering::Relaxed));
-        Self { inner: Arc::new(Inner { state, id, enabled: EnabledClasses::new(), config }) }
+        Self { inner: Arc::new(Inner { state: Mutex::new(state), config }) }
     }
 
     pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
@@ -200,33 +155,14 @@ impl Arena {
         Ok(Inner::make_buffer(&self.inner, allocated, len))
     }
 
-    /// Allocates a slot: from the thread's cache if possible.
     fn take(&self, class: usize) -> Option<AllocatedSlot> {
-        let take = |cache: &SlotCache| cache.pop(class).or_else(|| self.take_uncached(class, Some(cache)));
-        let cached = self.inner.enabled.contains(class).then(|| self.inner.with_cache(take));
-        cached.flatten().unwrap_or_else(|| self.take_uncached(class, None))
-    }
-
-    /// Allocates a slot from the spans, and some more for `cache`.
-    fn take_uncached(&self, class: usize, cache: Option<&SlotCache>) -> Option<AllocatedSlot> {
-        let mut state = self.inner.lock();
-        let allocated = self.take_from(&mut state, class).or_else(|| {
-            state.drain_caches();
-            self.take_from(&mut state, class)
-        });
-        state.update_enabled();
-        if let Some(cache) = cache.filter(|_| allocated.is_some() && self.inner.enabled.contains(class)) {
-            cache.refill(class, || state.classes.take_from_used(class));
-        }
-        state.update_peak();
-        allocated
-    }
-
-    fn take_from(&self, state: &mut ArenaState, class: usize) -> Option<AllocatedSlot> {
         let (inner, arena) = (&self.inner, Arc::as_ptr(&self.inner));
+        let mut state = inner.state.lock();
         let adoptable_slot =
             (class == BLOCK_CLASS).then(|| state.blocks.take_transient(arena, || inner.map())).flatten();
-        adoptable_slot.or_else(|| state.classes.take(class, arena, || inner.map()))
+        let allocated = adoptable_slot.or_else(|| state.classes.take(class, arena, || inner.map()));
+        state.update_peak();
+        allocated
     }
 
     /// Allocates a transient buffer, fills it from `bytes` (a counted copy) and returns a view.
@@ -244,22 +180,20 @@ impl Arena {
         Quota::new(Arc::clone(&self.inner), limit)
     }
 
-    /// Frees the slots that threads cache, and unmaps spans that have been empty since the last call. If it is
-    /// called every [`TRIM_INTERVAL`], memory of an ended load is returned, and an ongoing load keeps its
-    /// memory. A span stays mapped while a [`SpanRef`] to it exists.
+    /// Unmaps spans that have been empty since the last call. If it is called every [`TRIM_INTERVAL`], memory
+    /// of an ended load is returned, and an ongoing load keeps its memory. A span stays mapped while a
+    /// [`SpanRef`] to it exists.
     pub fn trim(&self) {
-        let mut state = self.inner.lock();
-        let removed = state.trim();
-        drop(state);
+        let removed = self.inner.state.lock().trim();
         drop(removed); // Unmapping is slow, so it is done without the lock.
     }
 
     /// Current memory use.
     pub fn stats(&self) -> ArenaStats {
-        let st = self.inner.lock();
+        let st = self.inner.state.lock();
         ArenaStats {
             mapped: (st.classes.mapped() + st.blocks.mapped()) * SPAN_BYTES,
-            in_use: st.allocated() - st.caches.bytes(),
+            in_use: st.in_use(),
             stored: st.blocks.stored(),
             peak: st.peak,
             limit: self.inner.config.limit,
@@ -268,21 +202,9 @@ impl Arena {
         }
     }
 
-    /// Size of the cached slots in bytes.
-    #[cfg(test)]
-    pub(crate) fn cached_bytes(&self) -> usize {
-        self.inner.lock().caches.bytes()
-    }
-
-    /// Number of threads' caches.
-    #[cfg(test)]
-    pub(crate) fn caches(&self) -> usize {
-        self.inner.lock().caches.len()
-    }
-
     /// Number of mapped spans: for each size class in ascending order, then of block spans.
     pub fn spans(&self) -> Vec<SpanCount> {
-        let st = self.inner.lock();
+        let st = self.inner.state.lock();
         let classes = st.classes.spans_by_class().into_iter().enumerate();
         let classes = classes.map(|(c, spans)| SpanCount { slot_bytes: Some(class_bytes(c)), spans });
         classes.chain([SpanCount { slot_bytes: None, spans: st.blocks.mapped() }]).collect()
@@ -301,73 +223,12 @@ impl Inner {
         SpanRef::map(self.config.huge_pages)
     }
 
-    /// Locks the arena. An allocation from the thread's cache, or a free to it, does not.
-    pub(crate) fn lock(&self) -> ArenaGuard<'_> {
-        #[cfg(feature = "call-counts")]
-        crate::call_counts::ARENA_LOCKS.fetch_add(1, Ordering::Relaxed);
-        ArenaGuard { state: self.state.lock(), enabled: &self.enabled }
-    }
-
-    /// Calls `use_cache` with the thread's cache. `None` on a thread that is exiting.
-    fn with_cache<T>(&self, use_cache: impl FnOnce(&SlotCache) -> T) -> Option<T> {
-        slot_cache::with_own(self.id, || self.lock().caches.attach(), use_cache)
-    }
-
     /// Frees a slot after its last reference is dropped.
-    pub(crate) fn release(&self, layout: Layout, slot: AllocatedSlot) {
+    pub(crate) fn release(&self, layout: Layout, at: SlotId) {
+        let mut state = self.state.lock();
         match layout {
-            Layout::Blocks => self.lock().blocks.free(slot.span_index, slot.index, slot.order),
-            Layout::Class(class) => {
-                let cached = self.enabled.contains(class).then(|| self.release_to_cache(class, slot));
-                if cached.flatten().is_none() {
-                    self.lock().classes.free(class, slot.span_index, slot.index);
-                }
-            }
+            Layout::Class(class) => state.classes.free(class, at.span, at.slot),
+            Layout::Blocks => state.blocks.free(at.span, at.slot, at.order),
         }
-    }
-
-    /// Frees a slot to the thread's cache. If that is full, the slot returns to its span, with half of the
-    /// cached ones.
-    fn release_to_cache(&self, class: usize, slot: AllocatedSlot) -> Option<()> {
-        self.with_cache(|cache| {
-            if !cache.push(class, slot, &self.enabled) {
-                let mut state = self.lock();
-                cache.drain_half(class, |slot| state.classes.free(class, slot.span_index, slot.index));
-                state.classes.free(class, slot.span_index, slot.index);
-            }
-        })
-    }
-}
-
-/// The locked state of an arena. Before it is unlocked, [`ArenaState::cacheable`] takes effect.
-pub(crate) struct ArenaGuard<'a> {
-    state: MutexGuard<'a, ArenaState>,
-    enabled: &'a EnabledClasses,
-}
-
-impl ArenaGuard<'_> {
-    fn update_enabled(&mut self) {
-        if self.enabled.replace(self.state.cacheable()) {
-            self.state.drain_caches();
-        }
-    }
-}
-
-impl Deref for ArenaGuard<'_> {
-    type Target = ArenaState;
-    fn deref(&self) -> &ArenaState {
-        &self.state
-    }
-}
-
-impl DerefMut for ArenaGuard<'_> {
-    fn deref_mut(&mut self) -> &mut ArenaState {
-        &mut self.state
-    }
-}
-
-impl Drop for ArenaGuard<'_> {
-    fn drop(&mut self) {
-        self.update_enabled();
     }
 }

@@ -108,16 +108,6 @@ impl ClassSpans {
         self.spans.len()
     }
 
-    /// Number of spans that are empty or can be mapped.
-    pub(crate) fn free_spans(&self) -> usize {
-        self.max_spans - self.spans.len() + self.empty as usize
-    }
-
-    /// Maximum number of mapped spans.
-    pub(crate) fn max_spans(&self) -> usize {
-        self.max_spans
-    }
-
     /// Number of spans of each class.
     pub(crate) fn spans_by_class(&self) -> [usize; CLASSES] {
         self.classes.map(|c| c.spans as usize)
@@ -133,18 +123,7 @@ impl ClassSpans {
         if self.classes[class].head == NONE {
             self.refill(class, arena, map)?;
         }
-        Some(self.take_from_span(class, self.classes[class].head))
-    }
-
-    /// Allocates a slot of `class` if a span in use has a free one.
-    pub(crate) fn take_from_used(&mut self, class: usize) -> Option<AllocatedSlot> {
-        let head = self.classes[class].head;
-        let is_used = head != self.classes[class].first_empty;
-        is_used.then(|| self.take_from_span(class, head))
-    }
-
-    /// Allocates a slot of the span `index` of `class`, which has a free one.
-    fn take_from_span(&mut self, class: usize, index: u32) -> AllocatedSlot {
+        let index = self.classes[class].head;
         if self.spans[index as usize].is_empty() {
             self.count_out(class, index);
         }
@@ -155,7 +134,7 @@ impl ClassSpans {
             self.unlink(class, index);
         }
         self.in_use += class_bytes(class);
-        AllocatedSlot { span, span_index: index, index: slot, order: 0 }
+        Some(AllocatedSlot { span, index: slot, order: 0 })
     }
 
     /// Adds an empty span to `class`: a spare one of another class, a new one, or at the limit any empty one.

@@ -106,13 +106,12 @@ impl Drop for Slot {
             }
             fence(Ordering::Acquire);
         }
-        let Span { arena, layout, index: span_index, .. } = *self.span();
+        let Span { arena, layout, index, .. } = *self.span();
         // SAFETY: `first` turned one strong reference of the arena into this pointer, and only the slot's
         // last reference reaches this line.
         let arena = unsafe { Arc::from_raw(arena) };
         // The span may be reused from here on; its fields have been copied.
-        let (span, index, order) = (self.span, self.index, self.order);
-        arena.release(layout, AllocatedSlot { span, span_index, index, order });
+        arena.release(layout, SlotId { span: index, slot: self.index, order: self.order });
     }
 }
 

@@ -1,7 +1,6 @@
 //! Properties of the arena.
 
 mod quota;
-mod slot_cache;
 mod trim;
 
 use std::sync::mpsc;

@@ -1,6 +1,0 @@
-//! Process-wide counters with which tests verify the work per call.
-
-use std::sync::atomic::AtomicU64;
-
-/// Number of times that the lock of an arena was taken. (Threads' caches of free slots have their own locks.)
-pub static ARENA_LOCKS: AtomicU64 = AtomicU64::new(0);
