@@ -12,7 +12,7 @@ use super::{
 };
 
 /// A registration for one operation. Dropping it ends the registration; until then its memory stays mapped.
-pub(crate) struct OperationRegistration {
+struct OperationRegistration {
     domain: DomainRef,
     key: LocalKey,
     _registered: Option<RegistrationCount>,
@@ -40,20 +40,22 @@ impl Drop for OperationRegistration {
 
 /// The registration of an operation's memory while the operation is in progress. Cached spans stay registered
 /// afterwards.
-pub(crate) enum LocalRegistration {
+pub struct LocalRegistration(Kind);
+
+enum Kind {
     PerOperation(#[allow(dead_code)] OperationRegistration), // Held for its drop.
     Cached(#[allow(dead_code)] SmallVec<[Arc<CachedSpan>; 2]>), // As above.
 }
 
 impl LocalRegistration {
     /// Whether the registration ends with the operation.
-    pub(crate) fn is_per_operation(&self) -> bool {
-        matches!(self, Self::PerOperation(_))
+    pub fn is_per_operation(&self) -> bool {
+        matches!(self.0, Kind::PerOperation(_))
     }
 }
 
 /// The registrations of one call's memory.
-pub(crate) type LocalRegistrations = SmallVec<[LocalRegistration; 1]>;
+pub type LocalRegistrations = SmallVec<[LocalRegistration; 1]>;
 
 /// One piece of an operation's memory.
 pub(super) struct Piece<'a> {
@@ -72,8 +74,8 @@ pub(super) enum LocalMode {
 }
 
 /// Registers the memory of each RDMA Read and RDMA Write of one connection. The result must be held until the
-/// operation is complete.
-pub(crate) struct Local {
+/// operation is complete, or the queue pair is dropped.
+pub struct Local {
     domain: DomainRef,
     counts: Arc<Counts>,
     mode: LocalMode,
@@ -85,13 +87,13 @@ impl Local {
     }
 
     /// Registers the source of an RDMA Write if the provider requires it.
-    pub(crate) fn source(&mut self, data: &Views) -> Option<LocalRegistration> {
+    pub fn source(&mut self, data: &Views) -> Option<LocalRegistration> {
         let pieces = data.iter().map(|v| Piece { span: v.span(), bytes: v });
         self.register(pieces, LocalUse::Source)
     }
 
     /// Registers the sink of an RDMA Read if the provider requires it.
-    pub(crate) fn sink(&mut self, sink: &[Buffer]) -> Option<LocalRegistration> {
+    pub fn sink(&mut self, sink: &[Buffer]) -> Option<LocalRegistration> {
         let pieces = sink.iter().map(|b| Piece { span: b.span(), bytes: b });
         self.register(pieces, LocalUse::Sink)
     }
@@ -105,7 +107,7 @@ impl Local {
             LocalMode::Never => return None,
             LocalMode::PerOperation(by) => *by,
             LocalMode::CachedSpans(kept) => match kept.acquire(pieces.clone()) {
-                Some(spans) => return Some(LocalRegistration::Cached(spans)),
+                Some(spans) => return Some(LocalRegistration(Kind::Cached(spans))),
                 None => Means::Registration,
             },
         };
@@ -135,11 +137,11 @@ impl Local {
         spans: Spans,
     ) -> LocalRegistration {
         let domain = Arc::clone(&self.domain);
-        LocalRegistration::PerOperation(OperationRegistration {
+        LocalRegistration(Kind::PerOperation(OperationRegistration {
             domain,
             key,
             _registered: registered,
             _spans: spans,
-        })
+        }))
     }
 }

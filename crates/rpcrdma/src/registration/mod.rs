@@ -48,7 +48,7 @@ use millrace_buffer::Arena;
 use millrace_rdma::{Access, ConnectionError, DomainRef, ExposeError, ExposedRegion, Means, Memory, Segment};
 use millrace_runtime::RuntimeRef;
 
-pub(crate) use self::local::{Local, LocalRegistration, LocalRegistrations};
+pub use self::local::{Local, LocalRegistration, LocalRegistrations};
 pub use self::strategy::{Invalidation, Settings, Strategy};
 use self::{local::LocalMode, span_cache::SpanCache};
 
@@ -80,7 +80,7 @@ impl Registration {
     }
 
     /// The registration of local memory for one end of a connection that posts RDMA Reads and Writes.
-    pub(crate) fn local(&self, domain: DomainRef, rt: &RuntimeRef) -> Local {
+    pub fn local(&self, domain: DomainRef, rt: &RuntimeRef) -> Local {
         let counts = Arc::clone(&self.counts);
         let kind = match self.settings.strategy {
             Strategy::Dynamic | Strategy::Cache => Some(Means::Registration),
