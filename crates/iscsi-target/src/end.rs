@@ -1,26 +1,22 @@
 //! The end of a connection.
 
-use millrace_iscsi::session::Violation;
+use std::io;
 
-use super::input::Broken;
+use millrace_iscsi::{pdu::Invalid, session::Violation};
 
 /// Why a connection ends.
 #[derive(Debug)]
-pub(super) enum End {
+pub(crate) enum End {
     /// Logout, end of the target, or eviction.
     Closed,
     /// The peer is too slow, or does not answer.
     Stalled,
-    /// The stream ended or has an invalid PDU.
-    Broken(Broken),
+    /// The stream ended.
+    Stream(io::Error),
+    /// The stream has an invalid PDU.
+    Invalid(Invalid),
     /// The session ended because of a violation.
     Violation(Violation),
     /// The login failed.
     Refused(String),
-}
-
-impl From<Broken> for End {
-    fn from(broken: Broken) -> Self {
-        Self::Broken(broken)
-    }
 }

@@ -5,9 +5,15 @@
 //! passed to the file system without a copy; data of reads is sent from the file system's memory.
 
 mod config;
+mod end;
+mod full_feature;
+mod login;
+mod service;
 mod stats;
 mod table;
+mod task;
 pub mod tcp;
+mod timers;
 
 pub use config::{ConnectionLimits, TableLimits, TargetConfig};
 pub use stats::TargetStats;

@@ -1,34 +1,35 @@
 //! The login phase of a connection.
 
-use std::{future::poll_fn, sync::Arc};
+use std::sync::Arc;
 
 use millrace_iscsi::{
     login::{
-        Admission, Authority, Established, Identity, Progress, Refusal, Status, TargetConfig as LoginConfig,
-        TargetLogin,
+        Admission, Authority, Established, Identity, LoginPdu, Progress, Refusal, Status,
+        TargetConfig as LoginConfig, TargetLogin,
     },
-    pdu::{Bhs, Part},
+    pdu::Bhs,
     session,
 };
 
-use super::{Link, TcpTarget, end::End, input::Broken, output::Segment};
 use crate::{
     config::TargetConfig,
+    end::End,
+    service::Service,
     stats::count,
     table::{Session, TargetTable},
 };
 
 /// Tag of the only portal group.
-pub(super) const PORTAL_GROUP: u16 = 1;
+pub(crate) const PORTAL_GROUP: u16 = 1;
 /// The first status number of a connection.
 const FIRST_STAT_SN: u32 = 1;
 
 /// The result of a login.
-pub(super) struct LoggedIn {
-    pub(super) established: Established,
-    pub(super) session: Session,
+pub(crate) struct LoggedIn {
+    pub(crate) established: Established,
+    pub(crate) session: Session,
     /// `None` in a discovery session.
-    pub(super) target: Option<TargetConfig>,
+    pub(crate) target: Option<TargetConfig>,
 }
 
 /// Decides on a login with the table of targets.
@@ -70,9 +71,27 @@ impl Authority for Gate<'_> {
     }
 }
 
-impl TcpTarget {
-    /// Performs the login. When a session is reinstated, the last response waits for the end of the old one.
-    pub(super) async fn log_in(&self, link: &mut Link) -> Result<LoggedIn, End> {
+/// The PDUs of a connection in the login phase.
+pub(crate) trait LoginTransport: Send {
+    /// Receives a PDU with its data segment.
+    fn receive(&mut self) -> impl Future<Output = Result<(Bhs, Vec<u8>), End>> + Send;
+
+    /// Sends a PDU. If it completes a login, the next PDUs are those of the full feature phase.
+    fn send(
+        &mut self,
+        pdu: LoginPdu,
+        established: Option<&Established>,
+    ) -> impl Future<Output = Result<(), End>> + Send;
+}
+
+impl Service {
+    /// Performs the login, which grants `window` commands. When a session is reinstated, the last response waits for
+    /// the end of the old one.
+    pub(crate) async fn log_in(
+        &self,
+        transport: &mut impl LoginTransport,
+        window: u32,
+    ) -> Result<LoggedIn, End> {
         let Some(_permit) = self.table.start_login() else {
             return Err(End::Refused("too many connections are in the login phase".into()));
         };
@@ -81,13 +100,13 @@ impl TcpTarget {
         let mut login = TargetLogin::new(LoginConfig {
             settings: self.limits.settings.clone(),
             portal_group: PORTAL_GROUP,
-            window: self.limits.first_window(),
+            window,
             stat_sn: FIRST_STAT_SN,
             random,
         });
         let mut gate = Gate { table: &self.table, target: None, session: None };
         loop {
-            let (bhs, data) = receive(link).await?;
+            let (bhs, data) = transport.receive().await?;
             let reply = login.receive(&bhs, &data, &mut gate);
             if let Some(session) = &mut gate.session
                 && let Some(predecessor) = session.predecessor.take()
@@ -95,9 +114,12 @@ impl TcpTarget {
                 // The sender is dropped, never used.
                 let _ended = predecessor.await;
             }
+            let established = match &reply.progress {
+                Progress::Established(established) => Some(&**established),
+                Progress::Continue | Progress::Failed(_) => None,
+            };
             if let Some(pdu) = reply.pdu {
-                link.output.push(&pdu.bhs, Segment::Bytes(pdu.data), 0);
-                link.flush().await.map_err(Broken::from)?;
+                transport.send(pdu, established).await?;
             }
             match reply.progress {
                 Progress::Continue => {}
@@ -108,38 +130,9 @@ impl TcpTarget {
                     };
                     let discovery = established.target.is_none();
                     count(if discovery { &self.stats.discoveries } else { &self.stats.logins });
-                    let parameters = &established.parameters;
-                    let (header, data) = (parameters.header_digest, parameters.data_digest);
-                    link.input.reader.set(parameters.max_receive_data, header, data);
-                    (link.output.header_digest, link.output.data_digest) = (header, data);
                     return Ok(LoggedIn { established: *established, session, target: gate.target });
                 }
             }
         }
     }
-}
-
-/// Receives a PDU of the login phase.
-async fn receive(link: &mut Link) -> Result<(Bhs, Vec<u8>), Broken> {
-    let mut data = Vec::new();
-    loop {
-        let (part, missing) = link.input.reader.next();
-        match part {
-            Part::End => break,
-            Part::Data => {
-                // At most MAX_LOGIN_DATA bytes.
-                let at = data.len();
-                data.resize(at + missing, 0);
-                let to = &mut data[at..];
-                let n = poll_fn(|cx| link.input.poll_part(cx, &mut *link.stream, &mut [to])).await?;
-                data.truncate(at + n);
-            }
-            _ => {
-                poll_fn(|cx| link.input.poll_part(cx, &mut *link.stream, &mut [])).await?;
-            }
-        }
-    }
-    let bhs = link.input.reader.header().copied().unwrap_or([0; 48]);
-    link.input.reader.finish();
-    Ok((bhs, data))
 }

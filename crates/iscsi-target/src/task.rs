@@ -7,32 +7,33 @@ use millrace_scsi::{TaskAttribute, Transfer};
 use smallvec::SmallVec;
 
 /// Maximum bytes of one buffer.
-const CHUNK: usize = 1 << 20;
+pub(crate) const CHUNK: usize = 1 << 20;
 
 /// Buffers for the first bytes of a write's data.
 #[derive(Default)]
-pub(super) struct DataOut {
+pub(crate) struct DataOut {
     parts: Vec<Buffer>,
     /// Length of all parts.
     length: usize,
 }
 
 impl DataOut {
-    /// Bytes of arena memory that buffers for `length` bytes use.
-    pub(super) fn memory(length: usize) -> usize {
-        length / CHUNK * CHUNK + Some(length % CHUNK).filter(|rest| *rest > 0).map_or(0, slot_bytes)
+    /// Bytes of arena memory that buffers of at most `chunk` bytes use for `length` bytes.
+    pub(crate) fn memory(length: usize, chunk: usize) -> usize {
+        length / chunk * slot_bytes(chunk)
+            + Some(length % chunk).filter(|rest| *rest > 0).map_or(0, slot_bytes)
     }
 
-    pub(super) fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         self.length
     }
 
-    /// Adds buffers for `length` more bytes.
-    pub(super) fn extend(&mut self, arena: &Arena, length: usize) -> Result<(), OutOfMemory> {
+    /// Adds buffers of at most `chunk` bytes for `length` more bytes.
+    pub(crate) fn extend(&mut self, arena: &Arena, length: usize, chunk: usize) -> Result<(), OutOfMemory> {
         let mut parts = Vec::new();
         let mut left = length;
         while left > 0 {
-            let buffer = arena.alloc(left.min(CHUNK))?;
+            let buffer = arena.alloc(left.min(chunk))?;
             left -= buffer.len();
             parts.push(buffer);
         }
@@ -41,8 +42,27 @@ impl DataOut {
         Ok(())
     }
 
+    /// Takes the buffers from `offset` on, where a buffer begins. [`Self::append`] returns them.
+    pub(crate) fn split_off(&mut self, offset: usize) -> Vec<Buffer> {
+        let (mut at, mut kept) = (0, 0);
+        while let Some(part) = self.parts.get(kept).filter(|_| at < offset) {
+            at += part.len();
+            kept += 1;
+        }
+        self.length = at;
+        self.parts.split_off(kept)
+    }
+
+    /// Adds buffers.
+    pub(crate) fn append(&mut self, buffers: impl IntoIterator<Item = Buffer>) {
+        for buffer in buffers {
+            self.length += buffer.len();
+            self.parts.push(buffer);
+        }
+    }
+
     /// The memory of `length` bytes at `offset`, as far as it exists.
-    pub(super) fn slices(&mut self, offset: usize, length: usize) -> SmallVec<[&mut [u8]; 4]> {
+    pub(crate) fn slices(&mut self, offset: usize, length: usize) -> SmallVec<[&mut [u8]; 4]> {
         let mut out = SmallVec::new();
         let (mut skip, mut left) = (offset, length);
         for part in &mut self.parts {
@@ -61,7 +81,7 @@ impl DataOut {
     }
 
     /// The first `length` bytes, all of which are received.
-    pub(super) fn freeze(self, length: usize) -> Views {
+    pub(crate) fn freeze(self, length: usize) -> Views {
         let mut views: Views = self.parts.into_iter().map(Buffer::freeze).collect();
         views.truncate(length);
         views
@@ -70,7 +90,7 @@ impl DataOut {
 
 /// The state of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(crate) enum State {
     /// The command PDU is being received.
     Arriving,
     /// Waits for memory.
@@ -81,29 +101,36 @@ pub(super) enum State {
     Ready,
     /// Executed by the device.
     Running,
-    /// Aborted, while the device executes it.
+    /// Aborted, while the device executes it or RDMA Reads are in progress.
     Aborted,
     /// Complete; its data is being sent.
     Complete,
 }
 
 /// A command.
-pub(super) struct Task {
+pub(crate) struct Task {
     /// `None` once the command is executed.
-    pub(super) scsi: Option<millrace_scsi::Task>,
-    pub(super) command: Command,
-    pub(super) attribute: TaskAttribute,
-    pub(super) transfer: Transfer,
-    pub(super) state: State,
-    pub(super) data_out: DataOut,
-    pub(super) data_in: Views,
+    pub(crate) scsi: Option<millrace_scsi::Task>,
+    pub(crate) command: Command,
+    pub(crate) attribute: TaskAttribute,
+    pub(crate) transfer: Transfer,
+    pub(crate) state: State,
+    pub(crate) data_out: DataOut,
+    pub(crate) data_in: Views,
+    /// RDMA Reads are in progress, which have the rest of `data_out`.
+    pub(crate) reading: bool,
     /// Bytes charged to the account.
-    pub(super) charge: usize,
+    pub(crate) charge: usize,
 }
 
 impl Task {
+    /// Whether the device or RDMA Reads use the task's memory, so that an abort waits for their end.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.state == State::Running || self.reading
+    }
+
     /// Bytes of data that the device takes from the initiator.
-    pub(super) fn wanted(&self) -> u32 {
+    pub(crate) fn wanted(&self) -> u32 {
         match self.command.direction {
             Direction::Write => self.transfer.data_out.min(self.command.expected),
             Direction::None | Direction::Read => 0,
@@ -111,7 +138,7 @@ impl Task {
     }
 
     /// Length of the command's data in its direction, for the residual count.
-    pub(super) fn length(&self, data_in: usize) -> u64 {
+    pub(crate) fn length(&self, data_in: usize) -> u64 {
         let data_out = u64::from(self.transfer.data_out);
         match self.command.direction {
             Direction::Read => data_in as u64,

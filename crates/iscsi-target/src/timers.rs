@@ -6,8 +6,7 @@ use millrace_iscsi::session::TargetSession;
 use millrace_oncrpc::serving::RateMonitor;
 use millrace_runtime::{RuntimeExt, RuntimeRef, Sleep, Standstill};
 
-use super::{Link, end::End};
-use crate::config::ConnectionLimits;
+use crate::{config::ConnectionLimits, end::End};
 
 /// The end of a session by the target.
 enum Leaving {
@@ -17,9 +16,21 @@ enum Leaving {
     Announced(Sleep),
 }
 
+/// What a connection has transferred, and what it waits for.
+pub(crate) struct Traffic {
+    /// Bytes received.
+    pub(crate) received: u64,
+    /// Bytes that the peer, or the network on its behalf, has accepted.
+    pub(crate) sent: u64,
+    /// Whether something that was sent is not accepted yet.
+    pub(crate) unsent: bool,
+    /// Whether only the peer can complete what it has begun to send or was asked for.
+    pub(crate) awaits_data: bool,
+}
+
 /// Time limits of a connection.
 #[derive(Default)]
-pub(super) struct Timers {
+pub(crate) struct Timers {
     send: RateMonitor,
     receive: RateMonitor,
     quiet: Standstill,
@@ -28,7 +39,7 @@ pub(super) struct Timers {
 
 impl Timers {
     /// Asks the initiator to log out, once.
-    pub(super) fn leave(&mut self, session: &mut TargetSession, rt: &RuntimeRef, limits: &ConnectionLimits) {
+    pub(crate) fn leave(&mut self, session: &mut TargetSession, rt: &RuntimeRef, limits: &ConnectionLimits) {
         if self.leaving.is_none() {
             let seconds = u16::try_from(limits.logout_timeout.as_secs()).unwrap_or(u16::MAX);
             session.request_logout(seconds);
@@ -37,27 +48,26 @@ impl Timers {
     }
 
     /// Polls all timers; ready when the connection ends. `Ready(None)`: the session has something to send.
-    pub(super) fn poll(
+    pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         rt: &RuntimeRef,
         limits: &ConnectionLimits,
-        link: &Link,
         session: &mut TargetSession,
-        awaits_data: bool,
+        traffic: &Traffic,
     ) -> Poll<Option<End>> {
         let stall = limits.stall_timeout;
-        if link.output.queued() == 0 {
+        if !traffic.unsent {
             self.send.pause();
-        } else if self.send.poll(cx, rt, stall, link.output.sent).is_ready() {
+        } else if self.send.poll(cx, rt, stall, traffic.sent).is_ready() {
             return Poll::Ready(Some(End::Stalled));
         }
-        if !awaits_data {
+        if !traffic.awaits_data {
             self.receive.pause();
-        } else if self.receive.poll(cx, rt, stall, link.input.received).is_ready() {
+        } else if self.receive.poll(cx, rt, stall, traffic.received).is_ready() {
             return Poll::Ready(Some(End::Stalled));
         }
-        let mut news = self.poll_quiet(cx, rt, limits, link, session);
+        let mut news = self.poll_quiet(cx, rt, limits, session, traffic);
         if news.is_pending() {
             news = self.poll_leaving(cx, rt, limits, session);
         }
@@ -69,10 +79,10 @@ impl Timers {
         cx: &mut Context<'_>,
         rt: &RuntimeRef,
         limits: &ConnectionLimits,
-        link: &Link,
         session: &mut TargetSession,
+        traffic: &Traffic,
     ) -> Poll<Option<End>> {
-        ready!(self.quiet.poll(cx, rt, limits.ping_interval, link.input.received));
+        ready!(self.quiet.poll(cx, rt, limits.ping_interval, traffic.received));
         self.quiet = Standstill::default();
         if session.ping_outstanding() {
             return Poll::Ready(Some(End::Stalled));

@@ -2,7 +2,7 @@
 
 use std::{task::Context, time::Duration};
 
-use millrace_buffer::Views;
+use millrace_buffer::{Buffer, Views};
 use millrace_iscsi::{
     discovery::{self, SendTargets},
     pdu::{self, TaskFunction, TaskResult},
@@ -12,11 +12,11 @@ use millrace_iscsi::{
 use millrace_runtime::MaybeReady;
 use millrace_scsi::{Aborted, MAX_TRANSFER_BYTES, Management, Request, Response, Status, TaskAttribute};
 
-use super::{
-    super::task::{DataOut, State},
-    Connection, Device, Running,
+use super::{Device, FullFeature, RdmaRead, Running};
+use crate::{
+    stats::{add, count},
+    task::{DataOut, State},
 };
-use crate::stats::{add, count};
 
 /// Interval between attempts to allocate memory that the arena lacks although the budget permits it.
 pub(super) const MEMORY_RETRY: Duration = Duration::from_millis(10);
@@ -33,7 +33,7 @@ pub(super) fn attribute(attribute: pdu::TaskAttribute) -> TaskAttribute {
     }
 }
 
-impl Connection<'_> {
+impl FullFeature<'_> {
     /// Processes the events of the session.
     pub(super) fn process_events(&mut self) {
         while let Some(event) = self.session.poll_event() {
@@ -43,8 +43,9 @@ impl Connection<'_> {
                 TargetEvent::Abort { itt } => self.abort(itt),
                 TargetEvent::Manage { itt, function, lun } => self.manage(itt, function, lun),
                 TargetEvent::Text { itt, text } => self.answer_text(itt, &text),
-                // Only iSER has RDMA Reads.
-                TargetEvent::RdmaRead { .. } => {}
+                TargetEvent::RdmaRead { itt, source, offset, .. } => {
+                    self.rdma_reads.push_back(RdmaRead { itt, source, offset });
+                }
             }
         }
     }
@@ -58,7 +59,7 @@ impl Connection<'_> {
     /// A command has arrived; unsolicited data may follow.
     fn arrived(&mut self, itt: u32, command: &Command) {
         let (Some(task), Some(device)) = (self.tasks.get_mut(&itt), &self.device) else { return };
-        let stats = &self.server.stats;
+        let stats = &self.service.stats;
         count(match command.direction {
             Direction::Read => &stats.reads,
             Direction::Write => &stats.writes,
@@ -72,34 +73,41 @@ impl Connection<'_> {
         self.turn.call(|| account.touch());
     }
 
-    /// Gives memory to commands in order of arrival. Returns whether there is progress.
+    /// Gives memory to commands in order of arrival; to a write, when the RDMA Reads of earlier ones are started.
+    /// Returns whether there is progress.
     pub(super) fn grant(&mut self, cx: &mut Context<'_>) -> bool {
         let mut progress = false;
         while let Some(&itt) = self.waiting.front() {
             if self.poll_retry(cx).is_pending() {
                 break;
             }
+            let mut fetch = None;
             if let Some(task) = self.tasks.get_mut(&itt) {
                 let wanted = task.wanted() as usize;
                 let rest = wanted.saturating_sub(task.data_out.length());
                 let writes = task.command.direction == Direction::Write;
                 let read = task.transfer.data_in.min(MAX_TRANSFER_BYTES) as usize;
-                let charge = if writes { DataOut::memory(rest) } else { read };
+                let charge = if writes { DataOut::memory(rest, self.chunk) } else { read };
+                if writes && rest > 0 && !self.rdma_reads.is_empty() {
+                    break;
+                }
                 if charge > 0 && self.account.poll_take(cx, charge).is_pending() {
                     break;
                 }
-                if let Err(e) = task.data_out.extend(&self.server.arena, rest) {
+                if let Err(e) = task.data_out.extend(&self.service.arena, rest, self.chunk) {
                     self.account.give(charge);
                     self.wait_for_memory(cx, &e);
                     break;
                 }
                 task.charge += charge;
                 task.state = if writes { State::Fetching } else { State::Ready };
-                if writes {
-                    self.session.fetch(itt, task.wanted());
-                }
+                fetch = writes.then(|| task.wanted());
             }
             self.waiting.pop_front();
+            if let Some(wanted) = fetch {
+                self.session.fetch(itt, wanted);
+                self.process_events();
+            }
             progress = true;
         }
         progress
@@ -136,7 +144,7 @@ impl Connection<'_> {
         let Some(scsi) = task.scsi.take() else { return };
         let writes = task.command.direction == Direction::Write;
         let data_out = std::mem::take(&mut task.data_out).freeze(task.wanted() as usize);
-        add(&self.server.stats.written_bytes, data_out.len() as u64);
+        add(&self.service.stats.written_bytes, data_out.len() as u64);
         let request = Request {
             task: scsi,
             cdb: task.command.cdb,
@@ -163,7 +171,7 @@ impl Connection<'_> {
             Err(Aborted) => (TASK_ABORTED, None, Views::new()),
         };
         if status != Status::Good as u8 {
-            count(&self.server.stats.failed);
+            count(&self.service.stats.failed);
         }
         let length = task.length(data_in.len());
         let sent = if task.command.direction == Direction::Read { task.command.expected as usize } else { 0 };
@@ -179,8 +187,9 @@ impl Connection<'_> {
     /// The session has aborted a command.
     fn abort(&mut self, itt: u32) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
-        count(&self.server.stats.aborted);
-        if task.state == State::Running {
+        count(&self.service.stats.aborted);
+        self.rdma_reads.retain(|read| read.itt != itt);
+        if task.is_in_use() {
             task.state = State::Aborted;
             return;
         }
@@ -190,6 +199,18 @@ impl Connection<'_> {
         self.waiting.retain(|waiting| *waiting != itt);
         self.order.retain(|waiting| *waiting != itt);
         self.end_aborted(itt);
+    }
+
+    /// The RDMA Reads of a task have ended, with the buffers that they have filled. An aborted task ends now.
+    pub(crate) fn rdma_reads_ended(&mut self, itt: u32, data: impl IntoIterator<Item = Buffer>) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        task.reading = false;
+        if task.state == State::Aborted {
+            return self.end_aborted(itt);
+        }
+        task.data_out.append(data);
+        self.session.rdma_read_done(itt);
+        self.process_events();
     }
 
     fn end_aborted(&mut self, itt: u32) {
@@ -222,7 +243,7 @@ impl Connection<'_> {
         let names = &self.names;
         let answer = match SendTargets::decode(request) {
             Ok(asked) => {
-                let table = &self.server.table;
+                let table = &self.service.table;
                 let session = names.target.as_ref();
                 discovery::encode(&table.discover(&asked, &names.initiator, session, &names.local))
             }

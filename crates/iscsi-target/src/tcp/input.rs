@@ -6,23 +6,16 @@ use std::{
 };
 
 use millrace_buffer::copied;
-use millrace_iscsi::pdu::{BHS_BYTES, Invalid, Part, PduReader};
+use millrace_iscsi::pdu::{BHS_BYTES, Part, PduReader};
 use millrace_runtime::ByteStream;
 use smallvec::SmallVec;
+
+use crate::end::End;
 
 /// Bytes that are received at once while no data of commands is expected.
 const AHEAD: usize = 4096;
 /// Bytes after a data segment that are received with it: padding, digest, and the next header with its digest.
 const AFTER_DATA: usize = 4 + 4 + BHS_BYTES + 4;
-
-/// Why a connection ends.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
-    #[error(transparent)]
-    Stream(#[from] io::Error),
-    #[error(transparent)]
-    Invalid(#[from] Invalid),
-}
 
 /// Divides the received bytes into PDUs. Data goes directly to memory of the caller, except for the first bytes that
 /// were received together with a header.
@@ -55,7 +48,7 @@ impl Input {
         cx: &mut Context<'_>,
         stream: &mut dyn ByteStream,
         to: &mut [&mut [u8]],
-    ) -> Poll<Result<usize, Broken>> {
+    ) -> Poll<Result<usize, End>> {
         if self.start < self.end {
             return Poll::Ready(self.take_buffered(to));
         }
@@ -69,10 +62,10 @@ impl Input {
         let direct: usize = to.iter().map(|slice| slice.len()).sum();
         let mut slices: SmallVec<[IoSliceMut<'_>; 8]> = to.iter_mut().map(|s| IoSliceMut::new(s)).collect();
         slices.push(IoSliceMut::new(&mut self.ahead[..room]));
-        let n = ready!(stream.poll_read(cx, &mut slices))?;
+        let n = ready!(stream.poll_read(cx, &mut slices)).map_err(End::Stream)?;
         drop(slices);
         if n == 0 {
-            return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()));
+            return Poll::Ready(Err(End::Stream(io::ErrorKind::UnexpectedEof.into())));
         }
         self.received += n as u64;
         let mut left = n.min(direct);
@@ -80,13 +73,13 @@ impl Input {
         let placed = left;
         for slice in to {
             let taken = left.min(slice.len());
-            self.reader.supply(&slice[..taken])?;
+            self.reader.supply(&slice[..taken]).map_err(End::Invalid)?;
             left -= taken;
         }
         Poll::Ready(Ok(placed))
     }
 
-    fn take_buffered(&mut self, to: &mut [&mut [u8]]) -> Result<usize, Broken> {
+    fn take_buffered(&mut self, to: &mut [&mut [u8]]) -> Result<usize, End> {
         let (_, missing) = self.reader.next();
         let direct: usize = to.iter().map(|slice| slice.len()).sum();
         let limit = if to.is_empty() { missing } else { direct.min(missing) };
@@ -99,7 +92,7 @@ impl Input {
             rest = later;
         }
         self.start += n;
-        self.reader.supply(bytes)?;
+        self.reader.supply(bytes).map_err(End::Invalid)?;
         Ok(n)
     }
 }

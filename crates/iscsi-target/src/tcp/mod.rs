@@ -1,12 +1,10 @@
 //! iSCSI over TCP.
 
 mod connection;
-mod end;
 mod input;
 mod login;
 mod output;
-mod task;
-mod timers;
+mod receive;
 
 use std::{
     future::{Future, poll_fn},
@@ -22,14 +20,9 @@ use millrace_iscsi::pdu::PduReader;
 use millrace_oncrpc::serving::Account;
 use millrace_runtime::{ByteStream, RuntimeRef, timeout};
 
-use crate::{
-    config::ConnectionLimits,
-    stats::{TargetStats, add, count},
-    table::TargetTable,
-};
+use crate::{config::ConnectionLimits, end::End, service::Service, stats::TargetStats, table::TargetTable};
 use connection::Connection;
-use end::End;
-use input::{Broken, Input};
+use input::Input;
 use output::Output;
 
 /// Time limit for reading after the end of a connection by this end. Unread bytes would make the kernel reset the
@@ -91,12 +84,14 @@ impl TcpTarget {
         account: Account,
         stop: impl Future<Output = ()> + Send,
     ) {
-        count(&self.stats.connections);
-        count(&self.stats.open);
+        let Self { table, rt, arena, limits, stats } = self;
+        let service = Service { table, rt, arena, limits, stats };
+        service.opened();
         let mut stop = pin!(stop);
         let reader = PduReader::new(millrace_iscsi::login::MAX_LOGIN_DATA);
         let mut link = Link { stream, input: Input::new(reader), output: Output::default() };
-        let login = timeout(&*self.rt, self.limits.login_timeout, self.log_in(&mut link));
+        let window = service.limits.first_window();
+        let login = timeout(&*service.rt, service.limits.login_timeout, service.log_in(&mut link, window));
         let logged_in = match futures::future::select(pin!(login), &mut stop).await {
             futures::future::Either::Left((Some(result), _)) => result,
             futures::future::Either::Left((None, _)) => Err(End::Stalled),
@@ -104,42 +99,16 @@ impl TcpTarget {
         };
         let end = match logged_in {
             Ok(logged_in) => {
-                let mut connection = Connection::new(&self, &mut link, logged_in, account);
+                let mut connection = Connection::new(&service, &mut link, logged_in, account);
                 let end = connection.run(stop).await;
                 connection.finish().await;
                 end
             }
             Err(end) => end,
         };
-        self.report(&end, &link);
+        service.ended(&end, link.stream.peer_addr().ok(), link.input.received, link.output.sent);
         if matches!(end, End::Closed) {
-            link.close(&self.rt).await;
+            link.close(&service.rt).await;
         }
-    }
-
-    fn report(&self, end: &End, link: &Link) {
-        let peer = link.stream.peer_addr().ok();
-        add(&self.stats.received, link.input.received);
-        add(&self.stats.sent, link.output.sent);
-        self.stats.open.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
-        match end {
-            End::Closed => tracing::debug!(?peer, "connection closed"),
-            End::Stalled => {
-                count(&self.stats.stalled);
-                tracing::warn!(?peer, "connection closed: the initiator does not answer, or is too slow");
-            }
-            End::Broken(Broken::Stream(e)) => tracing::debug!(?peer, "connection ended: {e}"),
-            End::Broken(Broken::Invalid(e)) => self.malformed(peer, e),
-            End::Violation(e) => self.malformed(peer, e),
-            End::Refused(e) => {
-                count(&self.stats.logins_refused);
-                tracing::warn!(?peer, "login refused: {e}");
-            }
-        }
-    }
-
-    fn malformed(&self, peer: Option<std::net::SocketAddr>, why: &dyn std::fmt::Display) {
-        count(&self.stats.malformed);
-        tracing::warn!(?peer, "connection closed: {why}");
     }
 }
