@@ -3,6 +3,7 @@
 use std::io;
 
 use millrace_iscsi::{pdu::Invalid, session::Violation};
+use millrace_iscsi_tcp::Broken;
 
 /// Why a connection ends.
 #[derive(Debug)]
@@ -19,4 +20,13 @@ pub(crate) enum End {
     Violation(Violation),
     /// The login failed.
     Refused(String),
+}
+
+impl From<Broken> for End {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Stream(e) => Self::Stream(e),
+            Broken::Invalid(e) => Self::Invalid(e),
+        }
+    }
 }

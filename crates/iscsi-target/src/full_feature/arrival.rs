@@ -23,7 +23,12 @@ pub(crate) struct Begun {
 
 impl FullFeature<'_> {
     /// Processes a header.
-    pub(crate) fn begin(&mut self, bhs: &Bhs, ahs: &[u8], advertised: Advertised) -> Result<Begun, Violation> {
+    pub(crate) fn begin(
+        &mut self,
+        bhs: &Bhs,
+        ahs: &[u8],
+        advertised: Advertised,
+    ) -> Result<Begun, Violation> {
         let place = self.session.begin(bhs, ahs, advertised)?;
         let itt = u32::from_be_bytes([bhs[16], bhs[17], bhs[18], bhs[19]]);
         let unplaced = if bhs[0] & 0x3f == opcode::SCSI_COMMAND && !self.tasks.contains_key(&itt) {

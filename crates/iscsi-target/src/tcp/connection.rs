@@ -29,7 +29,12 @@ pub(super) struct Connection<'a> {
 }
 
 impl<'a> Connection<'a> {
-    pub(super) fn new(service: &'a Service, link: &'a mut Link, logged_in: LoggedIn, account: Account) -> Self {
+    pub(super) fn new(
+        service: &'a Service,
+        link: &'a mut Link,
+        logged_in: LoggedIn,
+        account: Account,
+    ) -> Self {
         let transport = Transport {
             local: link.stream.local_addr().ok(),
             max_tasks: service.limits.max_tasks,

@@ -1,9 +1,7 @@
 //! iSCSI over TCP.
 
 mod connection;
-mod input;
 mod login;
-mod output;
 mod receive;
 
 use std::{
@@ -17,13 +15,12 @@ use std::{
 
 use millrace_buffer::Arena;
 use millrace_iscsi::pdu::PduReader;
+use millrace_iscsi_tcp::{Input, Output};
 use millrace_oncrpc::serving::Account;
 use millrace_runtime::{ByteStream, RuntimeRef, timeout};
 
 use crate::{config::ConnectionLimits, end::End, service::Service, stats::TargetStats, table::TargetTable};
 use connection::Connection;
-use input::Input;
-use output::Output;
 
 /// Time limit for reading after the end of a connection by this end. Unread bytes would make the kernel reset the
 /// connection and discard responses in flight.

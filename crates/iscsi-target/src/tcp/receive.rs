@@ -7,8 +7,9 @@ use millrace_iscsi::{
     pdu::{Bhs, Part},
     session::{Payload, Placement, TargetPdu, Violation},
 };
+use millrace_iscsi_tcp::Segment;
 
-use super::{connection::Connection, output::Segment};
+use super::connection::Connection;
 use crate::{end::End, stats::add};
 
 /// The PDU that is being received.
@@ -103,7 +104,7 @@ impl Connection<'_> {
         }
         let received = usize::try_from(link.input.received - before).unwrap_or(usize::MAX);
         self.core.turn.received(received);
-        polled.map(|result| result.map(drop))
+        polled.map(|result| result.map(drop).map_err(End::from))
     }
 
     /// Processes a header.

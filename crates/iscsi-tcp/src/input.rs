@@ -1,54 +1,66 @@
 //! The receiving direction of a connection.
 
 use std::{
+    future::poll_fn,
     io::{self, IoSliceMut},
     task::{Context, Poll, ready},
 };
 
 use millrace_buffer::copied;
-use millrace_iscsi::pdu::{BHS_BYTES, Part, PduReader};
+use millrace_iscsi::pdu::{BHS_BYTES, Bhs, Invalid, Part, PduReader};
 use millrace_runtime::ByteStream;
 use smallvec::SmallVec;
-
-use crate::end::End;
 
 /// Bytes that are received at once while no data of commands is expected.
 const AHEAD: usize = 4096;
 /// Bytes after a data segment that are received with it: padding, digest, and the next header with its digest.
 const AFTER_DATA: usize = 4 + 4 + BHS_BYTES + 4;
 
+/// Why a stream has no further PDU.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    /// The stream failed or ended.
+    #[error(transparent)]
+    Stream(#[from] io::Error),
+    /// The peer sent an invalid PDU.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+}
+
 /// Divides the received bytes into PDUs. Data goes directly to memory of the caller, except for the first bytes that
 /// were received together with a header.
-pub(super) struct Input {
-    pub(super) reader: PduReader,
+pub struct Input {
+    /// The division of the stream into PDUs.
+    pub reader: PduReader,
     ahead: Box<[u8; AHEAD]>,
     start: usize,
     end: usize,
     /// Whether the last PDU had data of a command: then the next one is likely to have some.
-    pub(super) bulk: bool,
+    pub bulk: bool,
     /// Bytes received from the stream.
-    pub(super) received: u64,
+    pub received: u64,
 }
 
 impl Input {
-    pub(super) fn new(reader: PduReader) -> Self {
+    /// An input without received bytes.
+    pub fn new(reader: PduReader) -> Self {
         Self { reader, ahead: Box::new([0; AHEAD]), start: 0, end: 0, bulk: false, received: 0 }
     }
 
     /// Whether no part of the next PDU was received.
-    pub(super) fn at_start(&self) -> bool {
+    pub fn at_start(&self) -> bool {
         self.start == self.end && self.reader.next() == (Part::Header, BHS_BYTES)
     }
 
     /// Receives bytes of the current part, at least 1, and returns their number; 0 if bytes were received that must
     /// be taken by another call. Data is stored in `to`, whose length is at most that of the part; other parts, and
     /// data that is not kept, have an empty `to`.
-    pub(super) fn poll_part(
+    pub fn poll_part(
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut dyn ByteStream,
         to: &mut [&mut [u8]],
-    ) -> Poll<Result<usize, End>> {
+    ) -> Poll<Result<usize, Broken>> {
         if self.start < self.end {
             return Poll::Ready(self.take_buffered(to));
         }
@@ -62,10 +74,10 @@ impl Input {
         let direct: usize = to.iter().map(|slice| slice.len()).sum();
         let mut slices: SmallVec<[IoSliceMut<'_>; 8]> = to.iter_mut().map(|s| IoSliceMut::new(s)).collect();
         slices.push(IoSliceMut::new(&mut self.ahead[..room]));
-        let n = ready!(stream.poll_read(cx, &mut slices)).map_err(End::Stream)?;
+        let n = ready!(stream.poll_read(cx, &mut slices))?;
         drop(slices);
         if n == 0 {
-            return Poll::Ready(Err(End::Stream(io::ErrorKind::UnexpectedEof.into())));
+            return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()));
         }
         self.received += n as u64;
         let mut left = n.min(direct);
@@ -73,13 +85,40 @@ impl Input {
         let placed = left;
         for slice in to {
             let taken = left.min(slice.len());
-            self.reader.supply(&slice[..taken]).map_err(End::Invalid)?;
+            self.reader.supply(&slice[..taken])?;
             left -= taken;
         }
         Poll::Ready(Ok(placed))
     }
 
-    fn take_buffered(&mut self, to: &mut [&mut [u8]]) -> Result<usize, End> {
+    /// Receives a PDU of the login phase, whose reader bounds the data segment.
+    ///
+    /// # Errors
+    /// The stream failed or ended, or the PDU is invalid.
+    pub async fn receive(&mut self, stream: &mut dyn ByteStream) -> Result<(Bhs, Vec<u8>), Broken> {
+        let mut data = Vec::new();
+        loop {
+            let (part, missing) = self.reader.next();
+            match part {
+                Part::End => break,
+                Part::Data => {
+                    let at = data.len();
+                    data.resize(at + missing, 0);
+                    let to = &mut data[at..];
+                    let n = poll_fn(|cx| self.poll_part(cx, stream, &mut [to])).await?;
+                    data.truncate(at + n);
+                }
+                _ => {
+                    poll_fn(|cx| self.poll_part(cx, stream, &mut [])).await?;
+                }
+            }
+        }
+        let bhs = self.reader.header().copied().unwrap_or([0; BHS_BYTES]);
+        self.reader.finish();
+        Ok((bhs, data))
+    }
+
+    fn take_buffered(&mut self, to: &mut [&mut [u8]]) -> Result<usize, Broken> {
         let (_, missing) = self.reader.next();
         let direct: usize = to.iter().map(|slice| slice.len()).sum();
         let limit = if to.is_empty() { missing } else { direct.min(missing) };
@@ -92,7 +131,7 @@ impl Input {
             rest = later;
         }
         self.start += n;
-        self.reader.supply(bytes).map_err(End::Invalid)?;
+        self.reader.supply(bytes)?;
         Ok(n)
     }
 }

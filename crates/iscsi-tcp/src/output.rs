@@ -15,8 +15,10 @@ use smallvec::SmallVec;
 const MAX_SLICES: usize = 64;
 
 /// The data segment of a PDU.
-pub(super) enum Segment {
+pub enum Segment {
+    /// Bytes; empty if the PDU has no data.
     Bytes(Vec<u8>),
+    /// Data by reference.
     Views(Views),
 }
 
@@ -38,27 +40,29 @@ impl Piece {
 
 /// PDUs that wait for the stream.
 #[derive(Default)]
-pub(super) struct Output {
-    pub(super) header_digest: bool,
-    pub(super) data_digest: bool,
+pub struct Output {
+    /// Whether headers have a digest.
+    pub header_digest: bool,
+    /// Whether data segments have a digest.
+    pub data_digest: bool,
     pieces: VecDeque<Piece>,
     /// Bytes of the first piece that are sent.
     at: usize,
     queued: usize,
     /// Bytes that the stream has accepted.
-    pub(super) sent: u64,
+    pub sent: u64,
     /// Charges to release, each with the number of sent bytes at which it is released.
     charges: VecDeque<(u64, usize)>,
 }
 
 impl Output {
     /// Bytes that wait.
-    pub(super) fn queued(&self) -> usize {
+    pub fn queued(&self) -> usize {
         self.queued
     }
 
     /// Appends a PDU; `charge` bytes are released when it is sent.
-    pub(super) fn push(&mut self, bhs: &Bhs, data: Segment, charge: usize) {
+    pub fn push(&mut self, bhs: &Bhs, data: Segment, charge: usize) {
         let mut head: SmallVec<[u8; 56]> = SmallVec::from_slice(bhs);
         if self.header_digest {
             head.extend_from_slice(&digest(&[bhs]));
@@ -105,11 +109,10 @@ impl Output {
     }
 
     /// Writes until nothing waits.
-    pub(super) fn poll_flush(
-        &mut self,
-        cx: &mut Context<'_>,
-        stream: &mut dyn ByteStream,
-    ) -> Poll<io::Result<()>> {
+    ///
+    /// # Errors
+    /// The stream failed.
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>, stream: &mut dyn ByteStream) -> Poll<io::Result<()>> {
         while self.queued > 0 {
             let mut slices: SmallVec<[IoSlice<'_>; MAX_SLICES]> = SmallVec::new();
             for (i, piece) in self.pieces.iter().take(MAX_SLICES).enumerate() {
@@ -141,7 +144,7 @@ impl Output {
     }
 
     /// The charges of PDUs that are sent since the last call.
-    pub(super) fn take_sent(&mut self) -> usize {
+    pub fn take_sent(&mut self) -> usize {
         let mut sum = 0;
         while let Some((_, charge)) = self.charges.pop_front_if(|(end, _)| *end <= self.sent) {
             sum += charge;
@@ -150,7 +153,7 @@ impl Output {
     }
 
     /// Discards what waits, and returns the charges.
-    pub(super) fn clear(&mut self) -> usize {
+    pub fn clear(&mut self) -> usize {
         self.pieces.clear();
         (self.at, self.queued) = (0, 0);
         self.charges.drain(..).map(|(_, charge)| charge).sum()
