@@ -72,6 +72,15 @@ impl Secret {
     }
 }
 
+impl PartialEq for Secret {
+    /// Compares without an early end.
+    fn eq(&self, other: &Self) -> bool {
+        equal(&self.0, &other.0)
+    }
+}
+
+impl Eq for Secret {}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
@@ -79,7 +88,7 @@ impl fmt::Debug for Secret {
 }
 
 /// The name and the secret of one direction.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// CHAP name, 1 to 255 bytes without control characters; often, but not always, the iSCSI name.
     pub name: String,
@@ -88,7 +97,7 @@ pub struct Credentials {
 }
 
 /// The credentials of both directions of an authentication.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mutual {
     initiator: Credentials,
     target: Option<Credentials>,
@@ -109,7 +118,7 @@ impl Mutual {
     /// The secrets are equal.
     pub fn new(initiator: Credentials, target: Option<Credentials>) -> Result<Self, EqualSecrets> {
         match &target {
-            Some(t) if equal(&t.secret.0, &initiator.secret.0) => Err(EqualSecrets),
+            Some(t) if t.secret == initiator.secret => Err(EqualSecrets),
             _ => Ok(Self { initiator, target }),
         }
     }
@@ -220,6 +229,7 @@ mod tests {
         assert_eq!(Secret::new(&[1; 256]).unwrap_err(), SecretError(256));
         let (a, b) = (credentials("a", "secret-secret"), credentials("b", "secret-secret"));
         assert!(!format!("{a:?}").contains("secret-secret"));
+        assert!(a.secret == b.secret && a != b && a.secret != secret("secret-secret2"));
         assert_eq!(Mutual::new(a.clone(), Some(b)).unwrap_err(), EqualSecrets);
         assert!(Mutual::new(a.clone(), Some(credentials("b", "secret-secret2"))).is_ok());
         assert!(Mutual::new(a, None).is_ok());
