@@ -49,6 +49,8 @@ impl From<File> for Config {
                 exports: file.exports.into_iter().map(|Export(e)| e).collect(),
                 listen_rdma: file.listen_rdma,
                 listen_tcp: file.listen_tcp,
+                listen_iscsi: None,
+                targets: Vec::new(),
                 provider: file.provider,
                 research: Research::default(),
                 shards: file.shards,

@@ -7,7 +7,7 @@ use millrace_oncrpc::stages::DEFAULT_SAMPLE;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::registration::Strategy;
 
-use crate::{Limits, Research, network::Network};
+use crate::{Limits, Research, TargetSettings, network::Network};
 
 /// The configuration of a server. [`Config::check`] validates it.
 ///
@@ -21,6 +21,10 @@ pub struct Config {
     pub listen_rdma: Vec<SocketAddr>,
     /// Addresses for NFS and MOUNT over TCP. Port 0 selects a free port. The well-known port is 2049.
     pub listen_tcp: Vec<SocketAddr>,
+    /// The address for iSCSI, required if there are targets. Port 0 selects a free port. The well-known port is 3260.
+    pub listen_iscsi: Option<SocketAddr>,
+    /// The iSCSI targets.
+    pub targets: Vec<TargetSettings>,
     /// The RDMA provider: `auto`, `iwarp` or `verbs`. `auto` selects separately for each address of
     /// `listen_rdma`.
     pub provider: ProviderChoice,

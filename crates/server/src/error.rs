@@ -2,6 +2,8 @@
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
+use millrace_iscsi::name::IscsiName;
+
 /// The reason why a server cannot start. Each message is a sentence for the operator.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -17,12 +19,22 @@ pub enum ServerError {
         /// Reason.
         reason: String,
     },
+    /// The file of a LUN cannot be used.
+    #[error("the LUN {path} of target {target}: {reason}")]
+    Lun {
+        /// Name of the target.
+        target: IscsiName,
+        /// Path of the file.
+        path: String,
+        /// Reason.
+        reason: String,
+    },
     /// The server cannot listen on an address.
     #[error("cannot listen on {addr} ({what}): {source}")]
     Listen {
         /// The address.
         addr: SocketAddr,
-        /// `TCP` or `RDMA`.
+        /// `TCP`, `RDMA` or `iSCSI`.
         what: &'static str,
         /// Cause.
         source: io::Error,

@@ -32,13 +32,19 @@ impl Hosted {
     /// [`crate::open`]. Addresses, provider, shards and metrics of the configuration are ignored.
     ///
     /// # Errors
-    /// [`ServerError`]; no task is left running.
+    /// [`ServerError`]; no task is left running. A configuration with iSCSI targets is refused, because their disks
+    /// cannot be opened without waiting for the file system.
     pub fn start(
         config: Config,
         rt: RuntimeRef,
         open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
     ) -> Result<Self, ServerError> {
         config.check_service()?;
+        if !config.targets.is_empty() {
+            let what =
+                "a hosted server has no iSCSI targets; start a server with threads, or remove the targets";
+            return Err(ServerError::Config(what.into()));
+        }
         let (stop, stopped) = watch::channel(None);
         let startup = Startup { config, provider: None, stopped: stopped.clone(), rt: Arc::clone(&rt) };
         let shared = startup.shared(1, None, open)?;
@@ -77,13 +83,6 @@ async fn serve(
     mut connections: queue::UnboundedReceiver<NewConnection>,
 ) {
     while let Some(connection) = connections.next().await {
-        match connection {
-            NewConnection::Tcp { open, peer, local, account } => {
-                rt.spawn("TCP connection", Box::pin(worker.tcp(open, peer, local, account)));
-            }
-            NewConnection::Rdma { incoming, account } => {
-                rt.spawn("RDMA connection", Box::pin(worker.rdma(incoming, account)));
-            }
-        }
+        rt.spawn("connection", worker.serve(connection));
     }
 }

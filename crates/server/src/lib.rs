@@ -1,9 +1,10 @@
-//! The embeddable NFS service: exports and their access rules, NFS version 3 and MOUNT on
-//! [`millrace_vfs::FileSystem`], transports, limits, statistics, start and stop.
+//! The embeddable NFS and iSCSI service: exports and their access rules, NFS version 3 and MOUNT on
+//! [`millrace_vfs::FileSystem`], iSCSI targets on files of the exports, transports, limits, statistics, start and stop.
 //!
 //! A program builds a [`Config`], starts a [`Server`] and reads [`Stats`]. The configuration file, the
 //! metrics endpoint and the registration with rpcbind are in the crate `millrace-daemon`.
 
+mod announce;
 mod backend;
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
@@ -24,6 +25,8 @@ mod research;
 mod server;
 mod shard;
 mod siphash;
+mod target_settings;
+mod targets;
 mod usage;
 mod validate;
 
@@ -41,4 +44,6 @@ pub use research::Research;
 #[cfg(feature = "research")]
 pub use research::{ExposedBuffers, Exposure};
 pub use server::{Running, Server};
+pub use target_settings::{LunSettings, TargetSettings, target_name};
+pub use targets::IscsiStats;
 pub use usage::{LATENCY_BUCKETS, LatencyStats, UsageStats};

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use millrace_buffer::ByteSize;
 use millrace_oncrpc::{SMALL_REPLY, serving::BudgetConfig};
+use millrace_scsi::MAX_TRANSFER_BYTES;
 
 use crate::{drc, error::InvalidSetting};
 
@@ -103,8 +104,8 @@ impl Limits {
         (self.idle_timeout > 0).then(|| Duration::from_secs(self.idle_timeout))
     }
 
-    /// The budget of clients in a process that may open `descriptors` files.
-    pub(crate) fn budget(&self, descriptors: Option<u64>) -> BudgetConfig {
+    /// The budget of clients in a process that may open `descriptors` files, with or without iSCSI.
+    pub(crate) fn budget(&self, descriptors: Option<u64>, iscsi: bool) -> BudgetConfig {
         let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let replies = self.replies_kept.saturating_mul(drc::GROWTH * SMALL_REPLY);
         let memory = bytes(self.memory.0);
@@ -116,7 +117,7 @@ impl Limits {
         BudgetConfig {
             memory,
             own: own.min(reserve / connections),
-            largest: bytes(self.max_transfer()).saturating_add(CALL_SLACK + OWN_UNIT),
+            largest: bytes(self.largest(iscsi)),
             connections,
             per_client: self.max_connections_per_client.unwrap_or(usize::MAX),
         }
@@ -132,6 +133,12 @@ impl Limits {
         self.rtmax.max(self.wtmax).0
     }
 
+    /// Maximum memory of one call, or of one SCSI command if there is `iscsi`, in bytes.
+    fn largest(&self, iscsi: bool) -> u64 {
+        let call = self.max_transfer().saturating_add((CALL_SLACK + OWN_UNIT) as u64);
+        if iscsi { call.max(MAX_TRANSFER_BYTES.into()) } else { call }
+    }
+
     /// Bytes reserved for each connection if the memory suffices: the initial receives and some small calls.
     fn own(&self) -> u64 {
         8 * self.inline_size.0.max(OWN_UNIT as u64)
@@ -141,17 +148,16 @@ impl Limits {
     /// most half of the shared memory, and idle connections an eighth for their next calls. The largest call
     /// may need slightly more than twice its size, and the shared memory is at least 21/32 of the total
     /// ([`Self::budget`]).
-    fn least_memory(&self) -> u64 {
-        let largest = self.max_transfer() + (CALL_SLACK + OWN_UNIT) as u64;
-        let shared = 6 * largest + 8 * self.own();
+    fn least_memory(&self, iscsi: bool) -> u64 {
+        let shared = 6 * self.largest(iscsi) + 8 * self.own();
         (shared * 32 / 21).next_multiple_of(1 << 20)
     }
 
-    /// Checks the ranges and the consistency of the limits.
+    /// Checks the ranges and the consistency of the limits, for a server with or without iSCSI.
     ///
     /// # Errors
     /// The invalid setting with the required change.
-    pub(crate) fn check(&self) -> Result<(), InvalidSetting> {
+    pub(crate) fn check(&self, iscsi: bool) -> Result<(), InvalidSetting> {
         let invalid = |key: &str, what: String| InvalidSetting::new(format!("limits.{key}"), what);
         for (name, ByteSize(v)) in [("rtmax", self.rtmax), ("wtmax", self.wtmax)] {
             if !(TRANSFER_UNIT..=MAX_TRANSFER).contains(&v) || !v.is_multiple_of(TRANSFER_UNIT) {
@@ -230,15 +236,20 @@ impl Limits {
                 ),
             ));
         }
-        let least = self.least_memory();
+        let least = self.least_memory(iscsi);
         if least > self.memory.0 {
+            let (what, remedy) = match iscsi && self.largest(true) > self.largest(false) {
+                true => (
+                    format!("SCSI commands of {}", ByteSize(MAX_TRANSFER_BYTES.into())),
+                    "remove the targets",
+                ),
+                false => (format!("calls of {}", ByteSize(self.max_transfer())), "lower rtmax and wtmax"),
+            };
             return Err(invalid(
                 "memory",
                 format!(
-                    "limits.memory is {}, but calls of {} need at least {} beside idle connections; raise memory or lower \
-                     rtmax and wtmax",
+                    "limits.memory is {}, but {what} need at least {} beside idle connections; raise memory or {remedy}",
                     self.memory,
-                    ByteSize(self.max_transfer()),
                     ByteSize(least)
                 ),
             ));
@@ -261,7 +272,14 @@ mod tests {
     #[test]
     fn the_largest_call_has_memory_beside_idle_connections() {
         let time = VirtualTime::new(1);
-        for (transfer, inline) in [(4096, 4096), (1 << 20, 4096), (4 << 20, 4096), (1 << 20, 256 << 10)] {
+        for (transfer, inline, iscsi) in [
+            (4096, 4096, false),
+            (1 << 20, 4096, false),
+            (4 << 20, 4096, false),
+            (1 << 20, 256 << 10, false),
+            (1 << 20, 4096, true),
+            (4 << 20, 256 << 10, true),
+        ] {
             let limits = |memory| Limits {
                 rtmax: ByteSize(4096),
                 wtmax: ByteSize(transfer),
@@ -270,11 +288,12 @@ mod tests {
                 memory: ByteSize(memory),
                 ..Limits::default()
             };
-            let least = limits(0).least_memory();
-            limits(least).check().unwrap();
-            let refused = limits(least - 1).check().unwrap_err().reason;
+            let least = limits(0).least_memory(iscsi);
+            limits(least).check(iscsi).unwrap();
+            let refused = limits(least - 1).check(iscsi).unwrap_err().reason;
             assert!(refused.contains(&ByteSize(least).to_string()), "{refused}");
-            let config = limits(least).budget(None);
+            let config = limits(least).budget(None, iscsi);
+            assert!(!iscsi || config.largest >= MAX_TRANSFER_BYTES as usize);
             let budget = Budget::new(config, time.runtime());
             let receive = slot_bytes(inline as usize);
             let mut accounts: Vec<_> = (0..config.connections as u32)

@@ -33,6 +33,24 @@ pub(crate) struct Acceptor {
     rt: RuntimeRef,
 }
 
+/// The protocol of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// RPC with record marking: NFS and MOUNT.
+    Nfs,
+    Iscsi,
+}
+
+impl Protocol {
+    /// The name in messages. NFS has that of the transport.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Nfs => "TCP",
+            Self::Iscsi => "iSCSI",
+        }
+    }
+}
+
 /// The reason of a rejection, with the limit that applies.
 fn rejection_text(full: AdmissionError) -> &'static str {
     match full {
@@ -64,11 +82,16 @@ impl Acceptor {
         self.rt.sleep(ACCEPT_PAUSE).await;
     }
 
-    /// Passes a TCP connection to a shard, if the limits permit it.
-    fn admit_tcp(&self, peer: SocketAddr, local: SocketAddr, open: OpenStream) {
-        match self.account(peer) {
-            Ok(account) => self.dispatch(NewConnection::Tcp { open, peer, local, account }),
-            Err(full) => tracing::warn!(%peer, "TCP connection refused: {full}"),
+    /// Passes a stream to a shard, if the limits permit it.
+    fn admit_stream(&self, protocol: Protocol, peer: SocketAddr, local: SocketAddr, open: OpenStream) {
+        match (self.account(peer), protocol) {
+            (Ok(account), Protocol::Nfs) => {
+                self.dispatch(NewConnection::Tcp { open, peer, local, account });
+            }
+            (Ok(account), Protocol::Iscsi) => {
+                self.dispatch(NewConnection::Iscsi { open, peer, local, account });
+            }
+            (Err(full), _) => tracing::warn!(%peer, "{} connection refused: {full}", protocol.name()),
         }
     }
 
@@ -80,9 +103,10 @@ impl Acceptor {
     }
 }
 
-/// Accepts TCP connections until `stopped`.
+/// Accepts TCP connections for `protocol` until `stopped`.
 pub(crate) async fn accept_tcp(
     listener: TcpListener,
+    protocol: Protocol,
     acceptor: Arc<Acceptor>,
     stopped: watch::Receiver<StopSignal>,
 ) {
@@ -106,14 +130,14 @@ pub(crate) async fn accept_tcp(
                     probe_peer(&stream)?;
                     Ok(Box::new(TcpByteStream::new(stream)?) as Box<dyn ByteStream>)
                 };
-                acceptor.admit_tcp(peer, local, Box::new(open));
+                acceptor.admit_stream(protocol, peer, local, Box::new(open));
             }
             Err(e) => acceptor.pause(&e).await,
         }
     }
 }
 
-/// Accepts connections of a listener of the caller until `stopped`.
+/// Accepts NFS connections of a listener of the caller until `stopped`.
 pub(crate) async fn accept_streams(
     mut listener: Box<dyn StreamListener>,
     acceptor: Arc<Acceptor>,
@@ -130,7 +154,9 @@ pub(crate) async fn accept_streams(
             Either::Right(_) => return,
         };
         match accepted {
-            Ok((peer, stream)) => acceptor.admit_tcp(peer, local, Box::new(move || Ok(stream))),
+            Ok((peer, stream)) => {
+                acceptor.admit_stream(Protocol::Nfs, peer, local, Box::new(move || Ok(stream)));
+            }
             Err(e) => acceptor.pause(&e).await,
         }
     }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use millrace_buffer::{ArenaStats, SpanCount};
+use millrace_iscsi_target::TargetStats;
 use millrace_nfs::v3::Procedure;
 use millrace_oncrpc::{
     TransportKind,
@@ -21,6 +22,7 @@ use millrace_rpcrdma::{ResponderStats, ResponderStatsSnapshot, registration::Reg
 use crate::{
     server::Shared,
     shard::{ShardHandle, Stages},
+    targets::IscsiStats,
     usage::{CallDuration, Clients, Latency, LatencyStats, UsageStats, add, value},
 };
 
@@ -147,7 +149,7 @@ pub struct Stats {
     pub tcp: ConnectionStats,
     /// Connections over RDMA.
     pub rdma: ConnectionStats,
-    /// Connections rejected at a connection limit.
+    /// Connections rejected at a connection limit, of any protocol.
     pub turned_away: u64,
     /// Replies in the duplicate request cache.
     pub replies_kept: u64,
@@ -157,6 +159,8 @@ pub struct Stats {
     pub tcp_bytes_in: u64,
     /// Bytes sent over TCP.
     pub tcp_bytes_out: u64,
+    /// iSCSI connections, sessions and commands.
+    pub iscsi: IscsiStats,
     /// RDMA operations and bytes.
     pub operations: RdmaStats,
     /// Times of sampled calls over TCP.
@@ -264,6 +268,7 @@ pub(crate) struct StatsSources {
     shards: Vec<Arc<ShardCounters>>,
     tcp: Vec<Arc<TcpStats>>,
     rdma: Vec<Arc<ResponderStats>>,
+    iscsi: Vec<Arc<TargetStats>>,
     stages: Vec<Arc<Stages>>,
     turned_away: Arc<AtomicU64>,
     shared: Arc<Shared>,
@@ -275,6 +280,7 @@ impl StatsSources {
             shards: shards.iter().map(|h| Arc::clone(&h.counters)).collect(),
             tcp: shards.iter().map(|h| Arc::clone(&h.tcp)).collect(),
             rdma: shards.iter().map(|h| Arc::clone(&h.rdma)).collect(),
+            iscsi: shards.iter().map(|h| Arc::clone(&h.iscsi)).collect(),
             stages: shards.iter().map(|h| Arc::clone(&h.stages)).collect(),
             turned_away: Arc::default(),
             shared: Arc::clone(shared),
@@ -307,6 +313,7 @@ impl StatsSources {
             out.tcp_bytes_out += value(&t.sent);
             out.tcp.failed += value(&t.malformed);
         }
+        out.iscsi = IscsiStats::sum(&self.iscsi, self.shared.targets.table().sessions());
         out.tcp.count(&self.shared.closed.tcp);
         out.rdma.count(&self.shared.closed.rdma);
         out.tcp.failed += out.tcp.stalled;

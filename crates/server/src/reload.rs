@@ -37,15 +37,17 @@ impl ExportTable {
     }
 }
 
-/// The result of a reload ([`crate::Running::reload`]).
+/// The result of a reload ([`crate::Running::reload`]). iSCSI targets are listed as `target NAME`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reloaded {
-    /// Names of exports that are new, or have another directory.
+    /// Names of exports that are new, or have another directory, and of new targets.
     pub added: Vec<String>,
-    /// Names of exports that were removed, or have another directory: handles of their files are stale.
+    /// Names of exports that were removed, or have another directory: handles of their files are stale. Names of
+    /// removed targets, whose initiators are asked to log out.
     pub removed: Vec<String>,
-    /// Names of exports with changed access rules or identities.
+    /// Names of exports with changed access rules or identities, and of targets with changed settings. If the disks
+    /// of a target have changed, its initiators are asked to log out.
     pub changed: Vec<String>,
     /// Changed settings that take effect after a restart, by key (`shards`) or export (`export /x:
     /// sync_metadata`).
@@ -69,10 +71,10 @@ impl fmt::Display for Reloaded {
     }
 }
 
-/// Replaces the exports by those of `new`; `open` opens added ones.
+/// Replaces the exports and targets by those of `new`; `open` opens added exports.
 ///
 /// # Errors
-/// [`ServerError`]; the exports are unchanged then.
+/// [`ServerError`]; the exports and targets are unchanged then.
 pub(crate) fn reload(
     shared: &Shared,
     rt: &RuntimeRef,
@@ -99,7 +101,18 @@ pub(crate) fn reload(
     }
     let removed = old.iter().filter(|o| !new.exports.iter().any(|e| matches(o, e)));
     result.removed = removed.map(|o| o.name().to_owned()).collect();
-    shared.exports.store(Exports::new(entries, shared.secret)?);
+    let exports = Exports::new(entries, shared.secret)?;
+    let targets = shared.targets.prepare(&new.targets, &exports)?;
+    let changes = shared.targets.replace(targets)?;
+    shared.exports.store(exports);
+    let lists = [
+        (&mut result.added, changes.added),
+        (&mut result.removed, changes.removed),
+        (&mut result.changed, changes.changed),
+    ];
+    for (list, names) in lists {
+        list.extend(names.iter().map(|name| format!("target {name}")));
+    }
     Ok(result)
 }
 
@@ -140,8 +153,10 @@ fn changed_settings(old: &Config, new: &Config) -> Vec<String> {
     // Lists every field, so that a new field must be added here.
     let Config {
         exports: _,
+        targets: _,
         listen_rdma,
         listen_tcp,
+        listen_iscsi,
         provider,
         research,
         shards,
@@ -155,6 +170,7 @@ fn changed_settings(old: &Config, new: &Config) -> Vec<String> {
     let differs = [
         ("listen_rdma", *listen_rdma != new.listen_rdma),
         ("listen_tcp", *listen_tcp != new.listen_tcp),
+        ("listen_iscsi", *listen_iscsi != new.listen_iscsi),
         ("provider", *provider != new.provider),
         ("research", *research != new.research),
         ("shards", *shards != new.shards),

@@ -19,16 +19,17 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::{
-    Config, ExportConfig, Reloaded, ServerError, Squash, Stats, StatsReader,
+    Config, ExportConfig, Reloaded, ServerError, Stats, StatsReader, TargetSettings, announce,
     backend::{self, Opener, Resources},
     drc::DuplicateRequestCache,
     export::{Entry, Exports, new_usage},
     handle,
-    listen::{Acceptor, accept_rdma, accept_tcp},
+    listen::{Acceptor, Protocol, accept_rdma, accept_tcp},
     metrics::StatsSources,
     mount3::MountList,
     reload::{self, ExportTable},
     shard::{Shard, StopSignal, stop_requested},
+    targets::Targets,
 };
 
 /// Starts servers.
@@ -92,6 +93,7 @@ impl Server {
         let mut running = Running {
             rdma: Vec::new(),
             tcp: Vec::new(),
+            iscsi: None,
             shared,
             open: Mutex::new(open),
             rt: Arc::clone(&startup.rt),
@@ -121,6 +123,7 @@ pub(crate) struct Shared {
     pub(crate) shards: usize,
     pub(crate) arena: Arena,
     pub(crate) exports: Arc<ExportTable>,
+    pub(crate) targets: Targets,
     /// Key for sealing handles, if there is a state directory.
     pub(crate) secret: Option<[u64; 2]>,
     pub(crate) mounts: Arc<MountList>,
@@ -179,16 +182,20 @@ impl Startup {
             let fs = open(e, &with).map_err(|reason| ServerError::Export { name: e.name.clone(), reason })?;
             entries.push(Entry { policy: e.clone(), fs, usage: new_usage(shards) });
         }
+        let exports = Exports::new(entries, secret)?;
+        let targets = Targets::new(&arena, secret);
+        targets.replace(targets.prepare(&config.targets, &exports)?)?;
         let strategy = config.registration.unwrap_or(Strategy::Cache);
         Ok(Arc::new(Shared {
             config: config.clone(),
             shards,
             arena,
-            exports: Arc::new(ExportTable::new(Exports::new(entries, secret)?)),
+            exports: Arc::new(ExportTable::new(exports)),
+            targets,
             secret,
             mounts: Arc::default(),
             drc: Arc::new(DuplicateRequestCache::new(config.limits.replies_kept, Arc::clone(&self.rt))),
-            budget: Budget::new(config.limits.budget(descriptors), Arc::clone(&self.rt)),
+            budget: Budget::new(config.limits.budget(descriptors, config.has_iscsi()), Arc::clone(&self.rt)),
             closed: CloseCounters::default(),
             registration: Arc::new(Registration::new(Settings {
                 cache_limit: config.limits.cache_limit(),
@@ -225,7 +232,14 @@ impl Startup {
         for addr in &self.config.listen_tcp {
             let listener = bind(*addr).map_err(failed(*addr, "TCP"))?;
             running.tcp.push(listener.local_addr().map_err(failed(*addr, "TCP"))?);
-            running.spawn("accept TCP", accept_tcp(listener, Arc::clone(acceptor), self.stopped.clone()));
+            let accept = accept_tcp(listener, Protocol::Nfs, Arc::clone(acceptor), self.stopped.clone());
+            running.spawn("accept TCP", accept);
+        }
+        if let Some(addr) = self.config.listen_iscsi {
+            let listener = bind(addr).map_err(failed(addr, "iSCSI"))?;
+            running.iscsi = Some(listener.local_addr().map_err(failed(addr, "iSCSI"))?);
+            let accept = accept_tcp(listener, Protocol::Iscsi, Arc::clone(acceptor), self.stopped.clone());
+            running.spawn("accept iSCSI", accept);
         }
         for addr in &self.config.listen_rdma {
             let chosen = self.provider_of(*addr)?;
@@ -251,10 +265,10 @@ impl Startup {
     }
 
     fn announce(&self, running: &Running) {
-        running.announce(&self.config.exports);
+        running.announce(&self.config.exports, &self.config.targets);
         #[cfg(feature = "research")]
         self.config.research.log_exposure(&running.rdma);
-        tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, shards = running.threads.len(), "serving");
+        tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, iscsi = ?running.iscsi, shards = running.threads.len(), "serving");
     }
 }
 
@@ -278,6 +292,7 @@ fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
 pub struct Running {
     rdma: Vec<SocketAddr>,
     tcp: Vec<SocketAddr>,
+    iscsi: Option<SocketAddr>,
     shared: Arc<Shared>,
     /// Opens the exports that a reload adds. In a mutex because the function is `Send` but not `Sync`; a
     /// reload has `&mut self`.
@@ -313,6 +328,16 @@ impl Running {
         &self.tcp
     }
 
+    /// The address for iSCSI, with its actual port.
+    pub fn iscsi_addr(&self) -> Option<SocketAddr> {
+        self.iscsi
+    }
+
+    /// The present targets.
+    pub fn targets(&self) -> Vec<TargetSettings> {
+        self.shared.targets.settings()
+    }
+
     /// Spawns `task` on the control thread of the server. [`Self::stop`] and drop wait for its end: it must
     /// end soon after [`Self::stopping`] has completed, and must not block.
     pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
@@ -334,30 +359,22 @@ impl Running {
         &self.rt
     }
 
-    /// Logs the exports, and warns of exports that every host may change.
-    fn announce<'e>(&self, exports: impl IntoIterator<Item = &'e ExportConfig>) {
-        let loopback = self.tcp.iter().chain(&self.rdma).all(|a| a.ip().to_canonical().is_loopback());
-        for e in exports {
-            tracing::info!(export = e.name, backend = %e.backend, read_only = e.read_only, squash = ?e.squash, "exported");
-            if !loopback && e.clients.is_empty() && !e.read_only {
-                let whom = match e.squash {
-                    Squash::None => "any user, root included",
-                    Squash::Root => "any user but root",
-                    Squash::All => "the anonymous user",
-                };
-                tracing::warn!(
-                    export = e.name,
-                    "every host that reaches this server may change this export as {whom}; name the networks that may \
-                     use it (clients), or make it read-only"
-                );
-            }
-        }
+    /// Logs the exports and targets.
+    fn announce<'c>(
+        &self,
+        exports: impl IntoIterator<Item = &'c ExportConfig>,
+        targets: impl IntoIterator<Item = &'c TargetSettings>,
+    ) {
+        let is_local = |addr: &SocketAddr| addr.ip().to_canonical().is_loopback();
+        announce::exports(exports, self.tcp.iter().chain(&self.rdma).all(is_local));
+        announce::targets(targets, self.iscsi.iter().all(is_local));
     }
 
-    /// Replaces the exports by those of `config` without closing connections. New exports are opened with the
-    /// function of [`Server::start_with`]; handles of removed exports become stale; retained exports (same
-    /// name and directory) get their new access rules, which also apply to open files. Other settings are not
-    /// applied; [`Reloaded::unapplied`] lists those that differ.
+    /// Replaces the exports and targets by those of `config` without closing connections. New exports are opened with
+    /// the function of [`Server::start_with`]; handles of removed exports become stale; retained exports (same
+    /// name and directory) get their new access rules, which also apply to open files. The initiators of targets that
+    /// are removed or have other disks are asked to log out; the capacity of retained disks follows the size of their
+    /// files. Other settings are not applied; [`Reloaded::unapplied`] lists those that differ.
     ///
     /// # Errors
     /// [`ServerError`]; nothing is changed then.
@@ -366,7 +383,13 @@ impl Running {
         let _guard = self.control.as_ref().map(|c| c.enter());
         let done = reload::reload(&self.shared, &self.rt, config, self.open.get_mut())?;
         let is_updated = |e: &&ExportConfig| done.added.contains(&e.name) || done.changed.contains(&e.name);
-        self.announce(self.shared.exports.load().iter().map(|e| e.policy()).filter(is_updated));
+        let is_updated_target = |t: &&TargetSettings| {
+            let name = format!("target {}", t.name);
+            done.added.contains(&name) || done.changed.contains(&name)
+        };
+        let exports = self.shared.exports.load();
+        let exports = exports.iter().map(|e| e.policy()).filter(is_updated);
+        self.announce(exports, config.targets.iter().filter(is_updated_target));
         Ok(done)
     }
 

@@ -15,6 +15,7 @@ use futures::{
     channel::mpsc,
     future::{Either, select},
 };
+use millrace_iscsi_target::{ConnectionLimits, TargetStats, tcp::TcpTarget};
 use millrace_oncrpc::{
     Dispatcher, Peer, Program, Sampler, Service, TransportKind,
     serving::{Account, ClientAddr, CloseStats, ConnectionConfig},
@@ -24,7 +25,7 @@ use millrace_oncrpc::{
 use millrace_rdma::{ConnectParams, ConnectionError, Incoming};
 use millrace_rpcrdma::{Responder, ResponderConfig, ResponderStats};
 use millrace_runtime::{
-    ByteStream, RuntimeRef,
+    BoxFuture, ByteStream, RuntimeRef,
     tokio_rt::{TokioRuntime, run_shard},
 };
 use tokio::{sync::watch, task::JoinSet};
@@ -52,6 +53,7 @@ pub(crate) type OpenStream = Box<dyn FnOnce() -> io::Result<Box<dyn ByteStream>>
 /// A connection to be served by a shard; not yet registered with a reactor.
 pub(crate) enum NewConnection {
     Tcp { open: OpenStream, peer: SocketAddr, local: SocketAddr, account: Account },
+    Iscsi { open: OpenStream, peer: SocketAddr, local: SocketAddr, account: Account },
     Rdma { incoming: Box<dyn Incoming>, account: Account },
 }
 
@@ -63,6 +65,7 @@ pub(crate) struct ShardHandle {
     pub(crate) counters: Arc<ShardCounters>,
     pub(crate) tcp: Arc<TcpStats>,
     pub(crate) rdma: Arc<ResponderStats>,
+    pub(crate) iscsi: Arc<TargetStats>,
     pub(crate) stages: Arc<Stages>,
 }
 
@@ -83,6 +86,7 @@ impl ShardHandle {
             counters: Arc::default(),
             tcp: Arc::default(),
             rdma: Arc::default(),
+            iscsi: Arc::default(),
             stages: Arc::default(),
         };
         (handle, new_connections)
@@ -152,6 +156,7 @@ pub(crate) struct ShardWorker {
     counters: Arc<ShardCounters>,
     tcp: Arc<TcpStats>,
     rdma: Arc<ResponderStats>,
+    iscsi: TcpTarget,
     samplers: Samplers,
     stopped: watch::Receiver<StopSignal>,
 }
@@ -164,8 +169,19 @@ impl ShardWorker {
         handle: &ShardHandle,
         stopped: watch::Receiver<StopSignal>,
     ) -> Self {
+        let iscsi = TcpTarget {
+            table: Arc::clone(shared.targets.table()),
+            rt: Arc::clone(&rt),
+            arena: shared.arena.clone(),
+            limits: ConnectionLimits {
+                stall_timeout: shared.config.limits.stall(),
+                ..ConnectionLimits::default()
+            },
+            stats: Arc::clone(&handle.iscsi),
+        };
         Self {
             index: handle.index,
+            iscsi,
             samplers: Samplers::new(&rt, shared.config.stages.sample, &handle.stages),
             shared: Arc::clone(shared),
             rt,
@@ -192,12 +208,7 @@ impl ShardWorker {
         while let Either::Left((Some(connection), rest)) = select(new_connections.next(), stop).await {
             stop = rest;
             while connections.try_join_next().is_some() {}
-            match connection {
-                NewConnection::Tcp { open, peer, local, account } => {
-                    connections.spawn(self.tcp(open, peer, local, account))
-                }
-                NewConnection::Rdma { incoming, account } => connections.spawn(self.rdma(incoming, account)),
-            };
+            connections.spawn(self.serve(connection));
         }
         drop(new_connections);
         let grace = self.stopped.borrow().unwrap_or_default();
@@ -224,8 +235,43 @@ impl ShardWorker {
         Peer { addr, local, transport, connection }
     }
 
+    /// Serves one connection.
+    pub(crate) fn serve(&self, connection: NewConnection) -> BoxFuture<'static, ()> {
+        match connection {
+            NewConnection::Tcp { open, peer, local, account } => {
+                Box::pin(self.tcp(open, peer, local, account))
+            }
+            NewConnection::Iscsi { open, peer, local, account } => {
+                Box::pin(self.iscsi(open, peer, local, account))
+            }
+            NewConnection::Rdma { incoming, account } => Box::pin(self.rdma(incoming, account)),
+        }
+    }
+
+    /// Serves one iSCSI connection.
+    fn iscsi(
+        &self,
+        open: OpenStream,
+        addr: SocketAddr,
+        local: SocketAddr,
+        account: Account,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let target = self.iscsi.clone();
+        let Peer { connection, .. } = self.peer(addr, local, TransportKind::Tcp);
+        let stop = stop_requested(self.stopped.clone());
+        async move {
+            let stream = match open() {
+                Ok(s) => s,
+                Err(e) => return tracing::warn!(peer = %addr, "iSCSI connection failed: {e}"),
+            };
+            tracing::info!(peer = %addr, connection, "iSCSI connection up");
+            target.serve(stream, account, stop).await;
+            tracing::info!(peer = %addr, connection, "iSCSI connection down");
+        }
+    }
+
     /// Serves one TCP connection.
-    pub(crate) fn tcp(
+    fn tcp(
         &self,
         open: OpenStream,
         addr: SocketAddr,
@@ -264,7 +310,7 @@ impl ShardWorker {
     }
 
     /// Serves one RDMA connection.
-    pub(crate) fn rdma(
+    fn rdma(
         &self,
         incoming: Box<dyn Incoming>,
         account: Account,

@@ -2,10 +2,14 @@
 
 use std::path::PathBuf;
 
+use millrace_scsi::MAX_LUNS;
+
 use crate::{
     ServerError,
-    config::{Backend, Config},
+    config::{Backend, Config, ExportConfig},
     error::InvalidSetting,
+    export::strip_export,
+    target_settings::{LunSettings, NO_EXPORT, TargetSettings},
 };
 
 impl Config {
@@ -14,8 +18,12 @@ impl Config {
     /// # Errors
     /// [`ServerError::Config`] with the reason and the required change.
     pub fn check(&self) -> Result<(), ServerError> {
-        if self.listen_rdma.is_empty() && self.listen_tcp.is_empty() {
-            let what = "there is no address to listen on; give listen_rdma, listen_tcp or both";
+        if self.listen_rdma.is_empty() && self.listen_tcp.is_empty() && self.listen_iscsi.is_none() {
+            let what = "there is no address to listen on; give listen_rdma, listen_tcp or listen_iscsi";
+            return Err(ServerError::Config(what.into()));
+        }
+        if self.listen_iscsi.is_none() && !self.targets.is_empty() {
+            let what = "there are targets, but no address for iSCSI; give listen_iscsi";
             return Err(ServerError::Config(what.into()));
         }
         self.check_service()
@@ -29,7 +37,7 @@ impl Config {
         Ok(())
     }
 
-    /// Checks the settings that are independent of the addresses: exports, limits and number of shards.
+    /// Checks the settings that are independent of the addresses: exports, targets, limits and number of shards.
     ///
     /// # Errors
     /// The first invalid setting.
@@ -41,7 +49,13 @@ impl Config {
             e.check().map_err(|reason| InvalidSetting::new(format!("exports.{i}.name"), reason))?;
         }
         self.check_overlaps()?;
-        self.limits.check()
+        check_targets(&self.targets, &self.exports)?;
+        self.limits.check(self.has_iscsi())
+    }
+
+    /// Whether memory must suffice for the commands of iSCSI.
+    pub(crate) fn has_iscsi(&self) -> bool {
+        self.listen_iscsi.is_some() || !self.targets.is_empty()
     }
 
     /// Rejects exports with the same name, and overlapping directories, in which the weaker of two policies
@@ -78,9 +92,60 @@ impl Config {
     }
 }
 
+/// Checks `targets`, whose disks are on files of `exports`.
+///
+/// # Errors
+/// The first invalid setting.
+fn check_targets(targets: &[TargetSettings], exports: &[ExportConfig]) -> Result<(), InvalidSetting> {
+    for (i, target) in targets.iter().enumerate() {
+        let name = &target.name;
+        let invalid = |field: &str, reason| Err(InvalidSetting::new(format!("targets.{i}.{field}"), reason));
+        if targets.iter().take(i).any(|t| t.name == *name) {
+            return invalid(
+                "name",
+                format!("target {name} is configured twice; give each target its own name"),
+            );
+        }
+        if target.luns.is_empty() || target.luns.len() > MAX_LUNS {
+            let count = target.luns.len();
+            return invalid("luns", format!("target {name} has {count} LUNs; give it 1 to {MAX_LUNS}"));
+        }
+        for (j, lun) in target.luns.iter().enumerate() {
+            let check = lun.check().and_then(|()| contained(lun, exports)).and_then(|()| {
+                let earlier = targets.iter().take(i).flat_map(|t| &t.luns).chain(target.luns.iter().take(j));
+                unique(lun, earlier)
+            });
+            if let Err((field, reason)) = check {
+                let reason = format!("the LUN {} of target {name}: {reason}", lun.path);
+                return invalid(&format!("luns.{j}.{field}"), reason);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Requires an export above the path.
+fn contained(lun: &LunSettings, exports: &[ExportConfig]) -> Result<(), (&'static str, String)> {
+    let below = |e: &ExportConfig| strip_export(e.name.as_bytes(), lun.path.as_bytes());
+    match exports.iter().filter_map(below).any(|rest| !rest.is_empty()) {
+        true => Ok(()),
+        false => Err(("path", NO_EXPORT.into())),
+    }
+}
+
+fn unique<'l>(
+    lun: &LunSettings,
+    mut earlier: impl Iterator<Item = &'l LunSettings>,
+) -> Result<(), (&'static str, String)> {
+    match earlier.any(|other| other.path == lun.path) {
+        true => Err(("path", "another LUN has the same file; give each LUN its own file".into())),
+        false => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::{ByteSize, ExportConfig, Limits};
+    use crate::{ByteSize, Limits, target_name};
 
     use super::*;
 
@@ -135,5 +200,28 @@ mod tests {
             assert!(e.reason.contains("the directories of exports /x and /x/y overlap"), "{e}");
         }
         checked("a", "a2").unwrap();
+    }
+
+    #[test]
+    fn invalid_targets_are_rejected_with_their_field() {
+        let exports = ["/vol=memory:1MiB".parse().unwrap(), "/=memory:1MiB".parse().unwrap()];
+        let target = |name: &str, luns: &[&str]| {
+            let luns = luns.iter().map(|path| LunSettings::new(*path)).collect();
+            TargetSettings::new(target_name(name).unwrap(), luns)
+        };
+        let a = || target("a", &["/vol/0"]);
+        check_targets(&[a(), target("b", &["/vol/1", "/x"])], &exports).unwrap();
+        for (targets, exports, field, reason) in [
+            (vec![a(), a()], &exports[..], "targets.1.name", "configured twice"),
+            (vec![target("a", &[])], &exports, "targets.0.luns", "1 to 256"),
+            (vec![a(), target("b", &["/vol/1", "/vol/0"])], &exports, "targets.1.luns.1.path", "same file"),
+            (vec![target("a", &["/vol/0", "/vol/0"])], &exports, "targets.0.luns.1.path", "same file"),
+            (vec![target("a", &["/x"])], &exports[..1], "targets.0.luns.0.path", "no export contains it"),
+            (vec![target("a", &["/vol"])], &exports[..1], "targets.0.luns.0.path", "no export contains it"),
+        ] {
+            let e = check_targets(&targets, exports).unwrap_err();
+            assert_eq!(e.field, field);
+            assert!(e.reason.contains(reason), "{e}");
+        }
     }
 }

@@ -1,0 +1,39 @@
+//! Log entries about exports and targets, with warnings of those that every host may change.
+
+use crate::{ExportConfig, Squash, TargetSettings};
+
+/// Logs `exports`, of a server that only this host reaches if `loopback`.
+pub(crate) fn exports<'e>(exports: impl IntoIterator<Item = &'e ExportConfig>, loopback: bool) {
+    for e in exports {
+        tracing::info!(export = e.name, backend = %e.backend, read_only = e.read_only, squash = ?e.squash, "exported");
+        if !loopback && e.clients.is_empty() && !e.read_only {
+            let whom = match e.squash {
+                Squash::None => "any user, root included",
+                Squash::Root => "any user but root",
+                Squash::All => "the anonymous user",
+            };
+            tracing::warn!(
+                export = e.name,
+                "every host that reaches this server may change this export as {whom}; name the networks that may \
+                 use it (clients), or make it read-only"
+            );
+        }
+    }
+}
+
+/// Logs `targets` with their disks, of a server that only this host reaches if `loopback`.
+pub(crate) fn targets<'t>(targets: impl IntoIterator<Item = &'t TargetSettings>, loopback: bool) {
+    for t in targets {
+        for (number, lun) in t.luns.iter().enumerate() {
+            let block = lun.block_size.bytes();
+            tracing::info!(target = %t.name, lun = number, path = lun.path, block, read_only = lun.read_only, "disk");
+        }
+        if !loopback && t.chap.is_none() && t.luns.iter().any(|lun| !lun.read_only) {
+            tracing::warn!(
+                target = %t.name,
+                "every host that reaches this server may change the disks of this target; require authentication (CHAP), \
+                 or make them read-only"
+            );
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Settings of iSCSI targets, and the short form of a LUN on command lines.
+
+use std::str::FromStr;
+
+use millrace_buffer::ByteSize;
+use millrace_iscsi::{
+    chap::Mutual,
+    name::{IscsiName, NameError, TargetAddress},
+};
+use millrace_scsi::BlockSize;
+
+/// What precedes a short name in the name of a target.
+const NAME_PREFIX: &str = "iqn.2026-01.example.millrace:";
+/// Maximum length of a path in bytes.
+const MAX_PATH: usize = 4096;
+
+/// An iSCSI target: disks on files of exports, and who may use them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetSettings {
+    /// Name of the target ([`target_name`] accepts a short form).
+    pub name: IscsiName,
+    /// The disks; LUNs are numbered from 0 in this order. At least one, at most 256.
+    pub luns: Vec<LunSettings>,
+    /// Names of the initiators that may log in; all if empty. Only CHAP authenticates a name.
+    pub initiators: Vec<IscsiName>,
+    /// Credentials of CHAP; `None` if initiators need not authenticate.
+    pub chap: Option<Mutual>,
+    /// Addresses that discovery reports; if empty, the address that the initiator has used.
+    pub addresses: Vec<TargetAddress>,
+}
+
+impl TargetSettings {
+    /// A target that every initiator may use.
+    pub fn new(name: IscsiName, luns: Vec<LunSettings>) -> Self {
+        Self { name, luns, initiators: Vec::new(), chap: None, addresses: Vec::new() }
+    }
+}
+
+/// The iSCSI name of a target: `text` if it is one (`iqn.`, `eui.`, `naa.`), otherwise
+/// `iqn.2026-01.example.millrace:` and `text`.
+///
+/// # Errors
+/// The result is not an iSCSI name.
+pub fn target_name(text: &str) -> Result<IscsiName, NameError> {
+    match ["iqn.", "eui.", "naa."].iter().any(|kind| text.starts_with(kind)) {
+        true => text.parse(),
+        false => format!("{NAME_PREFIX}{text}").parse(),
+    }
+}
+
+/// A disk of a target: a regular file of an export.
+///
+/// The short form on a command line is `PATH[,OPTION]...`, for example `/data/disk0,size=1GiB,block=4096`. Options:
+/// `block=512|4096`, `ro`, `size=SIZE`. The short form cannot express a path that contains a comma.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LunSettings {
+    /// Path of the file: the name of its export and the path in the export, without `.`, `..` and empty
+    /// components. Symbolic links are not followed.
+    pub path: String,
+    /// Length of a logical block. The size of the file is a multiple of it.
+    pub block_size: BlockSize,
+    /// Refuse writes. A disk in a read-only export is always read-only.
+    pub read_only: bool,
+    /// Size with which the file is created if it does not exist, a multiple of the block length. `None`: the file
+    /// must exist.
+    pub size: Option<ByteSize>,
+}
+
+impl LunSettings {
+    /// A writable disk with blocks of 512 bytes on an existing file.
+    pub fn new(path: impl Into<String>) -> Self {
+        Self { path: path.into(), block_size: BlockSize::default(), read_only: false, size: None }
+    }
+
+    fn option(&mut self, option: &str) -> Result<(), String> {
+        match option.split_once('=') {
+            None if option == "ro" => self.read_only = true,
+            Some(("block", "512")) => self.block_size = BlockSize::B512,
+            Some(("block", "4096")) => self.block_size = BlockSize::B4096,
+            Some(("size", size)) => {
+                let size: Result<ByteSize, _> = size.parse();
+                self.size = Some(size.map_err(|e| e.to_string())?);
+            }
+            _ => {
+                return Err(format!(
+                    "`{option}` is not an option of a LUN; there are block=512|4096, ro, size=SIZE"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the settings; the error is the field and the reason.
+    pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
+        let parts = self.path.strip_prefix('/').map(|rest| rest.split('/'));
+        let valid = parts.is_some_and(|mut p| p.all(|p| !matches!(p, "" | "." | "..") && !p.contains('\0')));
+        if !valid || self.path.len() > MAX_PATH {
+            let reason = "its path is not absolute, or has `.`, `..` or empty parts; write /EXPORT/FILE";
+            return Err(("path", reason.into()));
+        }
+        let block = self.block_size.bytes();
+        match self.size {
+            Some(ByteSize(size)) if size == 0 || !size.is_multiple_of(block.into()) => Err((
+                "size",
+                format!("its size is {size} bytes; it must be a multiple of {block}, and not 0"),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl FromStr for LunSettings {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        let mut parts = s.split(',');
+        let mut lun = Self::new(parts.next().unwrap_or_default());
+        parts.try_for_each(|o| lun.option(o))?;
+        lun.check().map_err(|(_, reason)| format!("the LUN {}: {reason}", lun.path))?;
+        Ok(lun)
+    }
+}
+
+/// The reason why no export has the file of a LUN.
+pub(crate) const NO_EXPORT: &str = "no export contains it; add an [[export]] or correct the path";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_short_form_sets_path_and_options() {
+        let lun: LunSettings = "/data/disk0,block=4096,ro,size=1GiB".parse().unwrap();
+        assert_eq!(
+            (lun.path.as_str(), lun.block_size, lun.read_only),
+            ("/data/disk0", BlockSize::B4096, true)
+        );
+        assert_eq!(lun.size, Some(ByteSize(1 << 30)));
+        assert_eq!("/data/disk0".parse::<LunSettings>().unwrap(), LunSettings::new("/data/disk0"));
+    }
+
+    #[test]
+    fn invalid_short_forms_are_explained() {
+        for (text, expected) in [
+            ("disk0", "not absolute"),
+            ("/a/../b", "not absolute"),
+            ("/a/", "not absolute"),
+            ("/a/b,rw", "not an option of a LUN"),
+            ("/a/b,block=1024", "block=512|4096"),
+            ("/a/b,size=lots", "not a size"),
+            ("/a/b,size=1000", "multiple of 512"),
+            ("/a/b,size=0", "not 0"),
+            ("/a/b,size=512,block=4096", "multiple of 4096"),
+        ] {
+            let e = text.parse::<LunSettings>().unwrap_err();
+            assert!(e.contains(expected), "{text}: {e}");
+        }
+    }
+
+    #[test]
+    fn short_names_are_completed() {
+        assert_eq!(target_name("disk0").unwrap().as_str(), "iqn.2026-01.example.millrace:disk0");
+        assert_eq!(target_name("iqn.2001-04.com.example:x").unwrap().as_str(), "iqn.2001-04.com.example:x");
+        assert!(target_name("eui.0").is_err() && target_name("a b").is_err());
+    }
+}
