@@ -58,8 +58,8 @@ impl LocalRegistration {
 pub type LocalRegistrations = SmallVec<[LocalRegistration; 1]>;
 
 /// One piece of an operation's memory.
-pub(super) struct Piece<'a> {
-    pub(super) span: &'a SpanRef,
+struct Piece<'a> {
+    span: &'a SpanRef,
     bytes: &'a [u8],
 }
 
@@ -106,7 +106,7 @@ impl Local {
         let by = match &mut self.mode {
             LocalMode::Never => return None,
             LocalMode::PerOperation(by) => *by,
-            LocalMode::CachedSpans(kept) => match kept.acquire(pieces.clone()) {
+            LocalMode::CachedSpans(kept) => match kept.acquire(pieces.clone().map(|p| p.span)) {
                 Some(spans) => return Some(LocalRegistration(Kind::Cached(spans))),
                 None => Means::Registration,
             },

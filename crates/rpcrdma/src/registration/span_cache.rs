@@ -13,7 +13,7 @@ use millrace_rdma::{DomainRef, LocalKey};
 use millrace_runtime::RuntimeRef;
 use smallvec::SmallVec;
 
-use super::{Counts, RegistrationCount, Settings, local::Piece, pressure::Watermarks};
+use super::{Counts, RegistrationCount, Settings, pressure::Watermarks};
 
 /// A registered span. Dropping it deregisters the span; until then it stays mapped.
 pub(crate) struct CachedSpan {
@@ -56,18 +56,18 @@ impl SpanCache {
         self.counts.kept_bytes.load(Ordering::Relaxed) as usize
     }
 
-    /// The registered spans that contain `pieces`; they stay registered while the result lives. `None` if the
-    /// limit is reached.
+    /// Registers `pieces`, the spans of the pieces of an operation's memory; they stay registered while the
+    /// result lives. `None` if the limit is reached.
     pub(super) fn acquire<'a>(
         &mut self,
-        pieces: impl Iterator<Item = Piece<'a>>,
+        pieces: impl Iterator<Item = &'a SpanRef>,
     ) -> Option<SmallVec<[Arc<CachedSpan>; 2]>> {
         self.operations += 1;
         let (mut spans, mut new) = (SmallVec::<[Arc<CachedSpan>; 2]>::new(), false);
-        for piece in pieces {
+        for span in pieces {
             // The pieces of one operation usually lie in one span.
-            if !spans.iter().any(|k| k.span.id() == piece.span.id()) {
-                let (span, registered) = self.acquire_span(&piece)?;
+            if !spans.iter().any(|k| k.span.id() == span.id()) {
+                let (span, registered) = self.acquire_span(span)?;
                 new |= registered;
                 spans.push(span);
             }
@@ -81,24 +81,24 @@ impl SpanCache {
         Some(spans)
     }
 
-    /// The span of one piece, and whether it was registered by this call.
-    fn acquire_span(&mut self, piece: &Piece<'_>) -> Option<(Arc<CachedSpan>, bool)> {
-        if let Some((span, used)) = self.spans.get_mut(&piece.span.id()) {
+    /// The registered span, and whether this call registered it.
+    fn acquire_span(&mut self, wanted: &SpanRef) -> Option<(Arc<CachedSpan>, bool)> {
+        if let Some((span, used)) = self.spans.get_mut(&wanted.id()) {
             *used = self.operations;
             return Some((Arc::clone(span), false));
         }
         // Release spans whose arena is dropped.
         self.spans.retain(|_, (span, _)| !(is_idle(span) && span.span.is_last()));
-        if !self.watermarks.allows(self.kept_bytes() + piece.span.len()) {
+        if !self.watermarks.allows(self.kept_bytes() + wanted.len()) {
             return None;
         }
-        let span = piece.span.clone();
+        let span = wanted.clone();
         let key = self.domain.keep_local(&span)?;
-        self.counts.kept_bytes.fetch_add(piece.span.len() as u64, Ordering::Relaxed);
-        let registered = RegistrationCount::new(&self.counts, piece.span.len());
+        self.counts.kept_bytes.fetch_add(wanted.len() as u64, Ordering::Relaxed);
+        let registered = RegistrationCount::new(&self.counts, wanted.len());
         let (domain, counts) = (Arc::clone(&self.domain), Arc::clone(&self.counts));
         let span = Arc::new(CachedSpan { domain, key, counts, _registered: registered, span });
-        self.spans.insert(piece.span.id(), (Arc::clone(&span), self.operations));
+        self.spans.insert(wanted.id(), (Arc::clone(&span), self.operations));
         Some((span, true))
     }
 
