@@ -1,6 +1,11 @@
-//! Counters that several connections may share.
+//! Counters of requesters and responders, which several connections may share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use millrace_rdma::{ExposureMeter, ExposureStats};
 
 /// Defines a struct of counters and its snapshot. Both include the exposure of this end's memory.
 macro_rules! counters {
@@ -11,8 +16,8 @@ macro_rules! counters {
         $(#[doc = $live_doc])+
         #[derive(Debug, Default)]
         pub struct $live {
-            $(pub(crate) $name: std::sync::atomic::AtomicU64,)*
-            pub(crate) exposure: std::sync::Arc<millrace_rdma::ExposureMeter>,
+            $(pub(crate) $name: AtomicU64,)*
+            pub(crate) exposure: Arc<ExposureMeter>,
         }
 
         #[doc = concat!("A snapshot of [`", stringify!($live), "`].")]
@@ -20,21 +25,105 @@ macro_rules! counters {
         pub struct $snapshot {
             $($(#[doc = $doc])+ pub $name: u64,)*
             /// Exposure of this end's memory to peers.
-            pub exposure: millrace_rdma::ExposureStats,
+            pub exposure: ExposureStats,
         }
 
         impl $live {
             /// Returns the current values.
             pub fn snapshot(&self) -> $snapshot {
                 $snapshot {
-                    $($name: self.$name.load(std::sync::atomic::Ordering::Relaxed),)*
+                    $($name: self.$name.load(Ordering::Relaxed),)*
                     exposure: self.exposure.snapshot(),
                 }
             }
         }
     };
 }
-pub(crate) use counters;
+
+counters! {
+    /// Counters of requesters. Several connections may share one value.
+    RequesterStats, RequesterStatsSnapshot:
+    /// Calls sent.
+    calls,
+    /// Accepted replies.
+    replies,
+    /// Calls without a reply within the time limit.
+    timeouts,
+    /// Calls cancelled by their callers.
+    cancelled,
+    /// Calls sent as RDMA_NOMSG.
+    long_calls,
+    /// Calls sent as RDMA_MSGP.
+    padded_calls,
+    /// Replies conveyed by chunk.
+    long_replies,
+    /// RDMA Reads of results.
+    reads,
+    /// RDMA_DONE messages sent.
+    done_sent,
+    /// RDMA_ERROR messages received.
+    transport_errors,
+    /// Messages dropped: malformed, or without an open call.
+    dropped,
+    /// Replies with chunks or contents that violate the protocol.
+    bad_replies,
+    /// Bytes of RPC messages sent inline.
+    inline_bytes_out,
+    /// Bytes of RPC messages received inline.
+    inline_bytes_in,
+    /// Bytes exposed for RDMA Read.
+    exposed_read_bytes,
+    /// Bytes exposed for RDMA Write.
+    exposed_write_bytes,
+    /// Bytes placed directly, by RDMA Writes of the responder or RDMA Reads of this end.
+    placed_bytes,
+    /// Tags invalidated by the responder.
+    remote_invalidations,
+    /// Credits in the last grant of the responder.
+    credits_granted,
+}
+
+counters! {
+    /// Counters of responders. All connections of a server may share one value.
+    ResponderStats, ResponderStatsSnapshot:
+    /// Calls received with a valid header.
+    calls,
+    /// Calls in progress now, including those with RDMA Reads in flight.
+    calls_in_progress,
+    /// Sends posted: replies and errors.
+    sends,
+    /// RDMA Writes posted.
+    writes,
+    /// RDMA Reads posted.
+    reads,
+    /// Bytes written by RDMA Write.
+    write_bytes,
+    /// Bytes read by RDMA Read.
+    read_bytes,
+    /// Bytes of RPC messages received inline.
+    inline_bytes_in,
+    /// Bytes of RPC messages sent inline.
+    inline_bytes_out,
+    /// Replies posted as Send with Invalidate.
+    remote_invalidations,
+    /// ERR_VERS errors sent.
+    version_errors,
+    /// ERR_CHUNK errors sent.
+    chunk_errors,
+    /// Messages dropped without an answer (too short, RDMA_ERROR, RDMA_DONE for no reply).
+    dropped,
+    /// RDMA_DONE messages that released memory.
+    done_received,
+    /// Replies rejected because they would exceed the exposure limits.
+    exposures_refused,
+    /// Waits for memory of the arena within the budget.
+    out_of_memory,
+    /// Credits granted in the last reply.
+    credits_granted,
+    /// Exposed regions after the last completions; zero in the Read-Write design, except on a provider whose
+    /// RDMA Reads expose their sinks.
+    regions_exposed,
+}
 
 pub(crate) fn add(counter: &AtomicU64, n: usize) {
     counter.fetch_add(n as u64, Ordering::Relaxed);

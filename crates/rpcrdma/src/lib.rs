@@ -14,6 +14,7 @@
 //!
 //! The Cargo feature `research` adds the Read-Read design and RDMA_MSGP, which RFC 8166 has removed.
 
+mod call_memory;
 mod chunks;
 mod counters;
 mod design;
@@ -24,13 +25,13 @@ pub mod registration;
 mod requester;
 mod responder;
 
-pub use design::Design;
+pub use counters::{RequesterStats, RequesterStatsSnapshot, ResponderStats, ResponderStatsSnapshot};
 #[cfg(feature = "research")]
 pub use design::ExposureLimits;
 pub use header::{Body, Chunk, Header, HeaderError, Lists, Padding, ReadSegment, TransportError};
-pub use private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData, Thresholds};
-pub use requester::{Requester, RequesterConfig, RequesterStats, RequesterStatsSnapshot};
-pub use responder::{Responder, ResponderConfig, ResponderStats, ResponderStatsSnapshot};
+pub use private_data::{DEFAULT_INLINE, Design, MAX_INLINE, PrivateData, Thresholds};
+pub use requester::{Requester, RequesterConfig};
+pub use responder::{Responder, ResponderConfig};
 
 /// The well-known port of NFS over RPC-over-RDMA (RFC 8267 section 6).
 pub const NFS_RDMA_PORT: u16 = 20049;

@@ -1,6 +1,6 @@
-//! Private data of connection setup (RFC 8797).
+//! Private data of connection setup (RFC 8797), and the design that it states.
 
-use crate::Design;
+use std::{fmt, str::FromStr};
 
 /// The inline threshold in bytes without valid private data (RFC 8166 section 3.3.2), and the smallest that
 /// private data can state.
@@ -15,6 +15,47 @@ const FORMAT_ID: u32 = 0xf6ab_0e18;
 const READ_READ_ID: u32 = u32::from_be_bytes(*b"RdRd");
 const VERSION: u8 = 1;
 const FLAG_REMOTE_INVALIDATE: u8 = 1;
+
+/// The end that moves a call's results.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Design {
+    /// The Read-Write design (RFC 8166): the responder writes results to memory that the requester exposes, and
+    /// exposes no memory.
+    #[default]
+    ReadWrite,
+    /// The Read-Read design (Callaghan 2003, RFC 5666): the responder exposes memory, the requester reads
+    /// results from it and acknowledges them with RDMA_DONE. For experiments only: a client can read data of
+    /// other clients by guessing tags, and can hold the responder's memory by withholding RDMA_DONE.
+    #[cfg(feature = "research")]
+    ReadRead,
+}
+
+impl fmt::Display for Design {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ReadWrite => "read-write",
+            #[cfg(feature = "research")]
+            Self::ReadRead => "read-read",
+        })
+    }
+}
+
+impl FromStr for Design {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "read-write" => Ok(Self::ReadWrite),
+            #[cfg(feature = "research")]
+            "read-read" => Ok(Self::ReadRead),
+            #[cfg(feature = "research")]
+            _ => Err(format!("unknown design {s:?}: use read-write or read-read")),
+            #[cfg(not(feature = "research"))]
+            _ => Err(format!("unknown design {s:?}: use read-write")),
+        }
+    }
+}
 
 /// Private data of version 1 (RFC 8797 section 4): 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

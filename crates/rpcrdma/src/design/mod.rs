@@ -1,6 +1,6 @@
 //! The designs: which end moves results, and the consequences for both ends.
 //!
-//! [`Design`] is selected once per connection. The parts that depend on the design are behind two interfaces,
+//! A [`Design`] is selected once per connection. The parts that depend on the design are behind two interfaces,
 //! [`RequesterDesign`] and [`ResponderDesign`].
 
 // Parts of the interfaces are for the Read-Read design only.
@@ -16,8 +16,6 @@ pub use self::read_read::ExposureLimits;
 pub(crate) use self::read_read::padded;
 
 use std::{
-    fmt,
-    str::FromStr,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -30,53 +28,12 @@ use millrace_xdr::ItemPadding;
 use smallvec::SmallVec;
 
 use crate::{
+    call_memory::CallMemory,
+    counters::{RequesterStats, ResponderStats},
     header::{Body, Header, Lists},
-    private_data::{PrivateData, Thresholds},
-    registration::{Local, Registration},
-    requester::{CallMemory, Marshaller},
-    responder::{ReplyTo, ResponderStats},
+    private_data::{Design, PrivateData, Thresholds},
+    registration::{Local, Registrar, Registration},
 };
-
-/// The end that moves a call's results.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Design {
-    /// The Read-Write design (RFC 8166): the responder writes results to memory that the requester exposes, and
-    /// exposes no memory.
-    #[default]
-    ReadWrite,
-    /// The Read-Read design (Callaghan 2003, RFC 5666): the responder exposes memory, the requester reads
-    /// results from it and acknowledges them with RDMA_DONE. For experiments only: a client can read data of
-    /// other clients by guessing tags, and can hold the responder's memory by withholding RDMA_DONE.
-    #[cfg(feature = "research")]
-    ReadRead,
-}
-
-impl fmt::Display for Design {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ReadWrite => "read-write",
-            #[cfg(feature = "research")]
-            Self::ReadRead => "read-read",
-        })
-    }
-}
-
-impl FromStr for Design {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        match s {
-            "read-write" => Ok(Self::ReadWrite),
-            #[cfg(feature = "research")]
-            "read-read" => Ok(Self::ReadRead),
-            #[cfg(feature = "research")]
-            _ => Err(format!("unknown design {s:?}: use read-write or read-read")),
-            #[cfg(not(feature = "research"))]
-            _ => Err(format!("unknown design {s:?}: use read-write")),
-        }
-    }
-}
 
 impl Design {
     /// The chunks of a call for its reply.
@@ -149,6 +106,15 @@ pub(crate) struct ReplyChunks {
     pub(crate) reply: Option<usize>,
 }
 
+/// The connection that the requester's part of a design serves.
+pub(crate) struct RequesterContext {
+    pub(crate) arena: Arena,
+    pub(crate) registrar: Box<dyn Registrar>,
+    /// Credits to request with the next message.
+    pub(crate) credits: u32,
+    pub(crate) stats: Arc<RequesterStats>,
+}
+
 /// A reply with a decoded header, and the memory of its call.
 pub(crate) struct ReceivedReply {
     pub(crate) xid: u32,
@@ -189,7 +155,7 @@ pub(crate) trait RequesterDesign: Send {
     fn take(
         &mut self,
         reply: ReceivedReply,
-        with: &Marshaller,
+        with: &RequesterContext,
         qp: &mut dyn QueuePair,
     ) -> Result<ReplyOutcome, ConnectionError>;
 
@@ -201,7 +167,7 @@ pub(crate) trait RequesterDesign: Send {
         &mut self,
         id: WorkId,
         sink: Vec<Buffer>,
-        with: &Marshaller,
+        with: &RequesterContext,
         qp: &mut dyn QueuePair,
     ) -> Result<Option<Pulled>, ConnectionError>;
 
@@ -212,12 +178,21 @@ pub(crate) trait RequesterDesign: Send {
     fn discard(
         &mut self,
         reply: &Header,
-        with: &Marshaller,
+        with: &RequesterContext,
         qp: &mut dyn QueuePair,
     ) -> Result<(), ConnectionError>;
 
     /// Releases all memory at the end of the connection.
     fn end(&mut self);
+}
+
+/// Properties of a call that its reply needs.
+pub(crate) struct ReplyTo {
+    pub(crate) xid: u32,
+    pub(crate) lists: Lists,
+    pub(crate) stages: Stages,
+    /// Bytes charged to the account for the reply, or for the call while it has no reply.
+    pub(crate) charge: usize,
 }
 
 /// Limits of a reply.

@@ -18,11 +18,9 @@ use millrace_rdma::{
 use millrace_runtime::{RuntimeExt, RuntimeRef, Sleep};
 use smallvec::SmallVec;
 
-use super::{
-    demand::CreditDemand,
-    marshal::{CallMemory, Marshaller},
-};
+use super::{demand::CreditDemand, marshal::Marshaller};
 use crate::{
+    call_memory::CallMemory,
     counters::{add, set},
     design::{Pulled, ReceivedReply, ReplyOutcome, RequesterDesign},
     header::{Body, Header},
@@ -88,7 +86,7 @@ impl ConnectionDriver for Driver {
     }
 
     fn send_now(&mut self, cx: &mut Context<'_>) {
-        let stats = Arc::clone(&self.marshaller.stats);
+        let stats = Arc::clone(&self.marshaller.context.stats);
         let _batch = stats.exposure.batch();
         if self.send_submitted().is_err() {
             // The task's poll returns the error.
@@ -140,7 +138,7 @@ impl Driver {
     /// Runs one iteration. Returns whether further work may be ready.
     fn run_once(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
         self.poll_expired(cx)?;
-        let stats = Arc::clone(&self.marshaller.stats);
+        let stats = Arc::clone(&self.marshaller.context.stats);
         if self.calls.submissions().is_closing() {
             self.poll_closing(cx)?;
         } else {
@@ -183,7 +181,7 @@ impl Driver {
         let stages = request.stages.clone();
         stages.end(Stage::Queue);
         let in_flight = self.calls.in_flight() + 1;
-        self.marshaller.credits = self.demand.request(in_flight + self.calls.unsent());
+        self.marshaller.context.credits = self.demand.request(in_flight + self.calls.unsent());
         // RFC 8166 section 3.3.2: a receive for every expected reply is posted before the call.
         let outgoing = self
             .post_receives(in_flight + RECEIVE_SLACK)
@@ -196,7 +194,7 @@ impl Driver {
             }
         };
         self.calls.sent(call, CallState::Exposed(outgoing.exposed));
-        add(&self.marshaller.stats.calls, 1);
+        add(&self.marshaller.context.stats.calls, 1);
         let send = SendRequest { data: outgoing.data, invalidate: None, solicited: false, signaled: None };
         ignore_closed(self.qp.post_send(send))?;
         stages.end(Stage::Send);
@@ -205,7 +203,7 @@ impl Driver {
 
     fn post_receives(&mut self, wanted: usize) -> Result<(), RpcError> {
         while self.posted < wanted {
-            let buffer = self.marshaller.arena.alloc(self.inline_size);
+            let buffer = self.marshaller.context.arena.alloc(self.inline_size);
             let buffer = buffer.map_err(|e| RpcError::Local(e.to_string()))?;
             self.recycle(buffer).map_err(|e| RpcError::Local(e.to_string()))?;
         }
@@ -265,7 +263,7 @@ impl Driver {
         (buffer, at): (Buffer, usize),
         invalidated: Option<SteeringTag>,
     ) -> Result<(), ConnectionError> {
-        memory.stages().end(Stage::Wait);
+        memory.stages.end(Stage::Wait);
         // RFC 8797 section 4: a reply may only invalidate tags of its own XID.
         if let Some(tag) = invalidated {
             if !memory.tags().any(|t| t == tag) {
@@ -274,7 +272,7 @@ impl Driver {
                 call.complete(Err(self.calls.submissions().disconnected(why)));
                 return Err(invalidated_foreign_tag(tag));
             }
-            add(&self.marshaller.stats.remote_invalidations, 1);
+            add(&self.marshaller.context.stats.remote_invalidations, 1);
         }
         match self.result_of_reply(header, buffer, at, memory)? {
             Some(result) => call.complete(result),
@@ -288,7 +286,7 @@ impl Driver {
     /// flight, including itself.
     fn update_credits(&mut self, header: &Header) {
         self.credits = header.credits.clamp(1, self.demand.limit()) as usize;
-        set(&self.marshaller.stats.credits_granted, header.credits as usize);
+        set(&self.marshaller.context.stats.credits_granted, header.credits as usize);
     }
 
     /// Processes the reply to a call that was cancelled or timed out.
@@ -301,13 +299,13 @@ impl Driver {
         invalidated: Option<SteeringTag>,
     ) -> Result<(), ConnectionError> {
         self.update_credits(header);
-        self.design.discard(header, &self.marshaller, &mut *self.qp)?;
+        self.design.discard(header, &self.marshaller.context, &mut *self.qp)?;
         self.drop_message(buffer, invalidated.filter(|t| !tags.contains(t)))
     }
 
     /// Processes the completion of an RDMA Read. The last one completes the call.
     fn process_read(&mut self, id: WorkId, sink: Vec<Buffer>) -> Result<(), ConnectionError> {
-        let pulled = self.design.completed(id, sink, &self.marshaller, &mut *self.qp)?;
+        let pulled = self.design.completed(id, sink, &self.marshaller.context, &mut *self.qp)?;
         let Some(Pulled { xid, message, stages }) = pulled else { return Ok(()) };
         if let Some(call) = self.calls.remove(xid) {
             call.complete(self.accept(xid, message, &stages));
@@ -323,17 +321,17 @@ impl Driver {
         at: usize,
         memory: CallMemory,
     ) -> Result<Option<Result<Reply, RpcError>>, ConnectionError> {
-        let (xid, stages) = (header.xid, memory.stages().clone());
+        let (xid, stages) = (header.xid, memory.stages.clone());
         if let Body::Error(e) = &header.body {
             drop(memory);
-            add(&self.marshaller.stats.transport_errors, 1);
+            add(&self.marshaller.context.stats.transport_errors, 1);
             return Ok(Some(Err(RpcError::Unsupported(e.to_string()))));
         }
         let message = buffer.freeze();
         let (lists, inline, padding) = header.body.into_parts(at, &message);
         drop(message);
         let arrived = ReceivedReply { xid, lists, inline, padding, memory };
-        match self.design.take(arrived, &self.marshaller, &mut *self.qp)? {
+        match self.design.take(arrived, &self.marshaller.context, &mut *self.qp)? {
             ReplyOutcome::Message(message) => Ok(Some(self.accept(xid, message, &stages))),
             ReplyOutcome::Reading => Ok(None),
         }
@@ -346,7 +344,7 @@ impl Driver {
         message: Result<Message, &'static str>,
         stages: &Stages,
     ) -> Result<Reply, RpcError> {
-        let stats = &self.marshaller.stats;
+        let stats = &self.marshaller.context.stats;
         let message = message.and_then(|m| {
             let same = m.xid() == Some(xid);
             if same { Ok(m) } else { Err("the XIDs of header and message differ") }
@@ -370,7 +368,7 @@ impl Driver {
         buffer: Buffer,
         invalidated: Option<SteeringTag>,
     ) -> Result<(), ConnectionError> {
-        add(&self.marshaller.stats.dropped, 1);
+        add(&self.marshaller.context.stats.dropped, 1);
         match invalidated {
             Some(tag) => Err(invalidated_foreign_tag(tag)),
             None => self.recycle(buffer),
@@ -389,7 +387,7 @@ impl Driver {
                 call.state = CallState::Revoked(tags);
             }
             if let Some(waiter) = call.waiter.take() {
-                add(&self.marshaller.stats.timeouts, 1);
+                add(&self.marshaller.context.stats.timeouts, 1);
                 waiter.complete(Err(error));
             }
         }

@@ -1,23 +1,20 @@
 //! Encoding of calls (RFC 8166 sections 3.4 and 3.5): selection of inline or chunk transfer, and exposure of
 //! a call's memory.
 
-use std::sync::Arc;
+use millrace_buffer::{View, Views};
+use millrace_oncrpc::{Message, ReplySpec, Request, RpcError, Stage};
+use millrace_rdma::{Access, Memory};
 
-use millrace_buffer::{Arena, Buffer, View, Views};
-use millrace_oncrpc::{Message, ReplySpec, Request, RpcError, Stage, Stages};
-use millrace_rdma::{Access, Memory, Segment, SteeringTag};
-use smallvec::SmallVec;
-
-use super::RequesterStats;
 use crate::{
+    call_memory::CallMemory,
     chunks,
     counters::add,
-    design::{Design, ReplyChunks},
+    design::{ReplyChunks, RequesterContext},
     header::{
         Body, Chunk, Header, Lists, MIN_CALL, READ_ENTRY, REPLY_CHUNK, ReadSegment, SEGMENT, WRITE_CHUNK,
     },
-    private_data::Thresholds,
-    registration::{RegisteredMemory, Registrar},
+    private_data::{Design, Thresholds},
+    registration::RegisteredMemory,
 };
 
 /// Form in which a call's message is conveyed.
@@ -152,74 +149,6 @@ fn layout_or_error(params: &CallParams, message: &Message, spec: &ReplySpec) -> 
     layout(params, message, spec).ok_or_else(too_many)
 }
 
-/// The memory of one call: regions that the responder can access, and buffers for its results. Dropping it
-/// revokes the regions.
-#[derive(Default)]
-pub(crate) struct CallMemory {
-    reads: SmallVec<[RegisteredMemory; 1]>, // Inline capacity 1, because this struct is moved several times per call.
-    write: Option<RegisteredMemory>,
-    reply: Option<RegisteredMemory>,
-    /// Memory for the reply's payload that is not exposed.
-    unexposed: Option<Buffer>,
-    /// Maximum bytes of the reply's head.
-    max_head: usize,
-    /// Stages of the call.
-    stages: Stages,
-}
-
-/// The unmapped memory of a call's results.
-pub(crate) struct Recovered {
-    pub(crate) write: Option<Memory>,
-    pub(crate) reply: Option<Memory>,
-    #[cfg_attr(not(feature = "research"), allow(dead_code))]
-    pub(crate) unexposed: Option<Buffer>,
-}
-
-impl CallMemory {
-    /// The Write chunk.
-    pub(crate) fn write_chunk(&self) -> Option<&[Segment]> {
-        self.write.as_ref().map(RegisteredMemory::segments)
-    }
-
-    /// The Reply chunk.
-    pub(crate) fn reply_chunk(&self) -> Option<&[Segment]> {
-        self.reply.as_ref().map(RegisteredMemory::segments)
-    }
-
-    /// Maximum bytes of the reply's head.
-    #[cfg(feature = "research")]
-    pub(crate) fn max_head(&self) -> usize {
-        self.max_head
-    }
-
-    /// Stages of the call.
-    pub(crate) fn stages(&self) -> &Stages {
-        &self.stages
-    }
-
-    /// The steering tags of the call.
-    pub(super) fn tags(&self) -> impl Iterator<Item = SteeringTag> {
-        let all = self.reads.iter().chain(&self.write).chain(&self.reply);
-        all.flat_map(|r| r.segments().iter().map(|s| s.handle))
-    }
-
-    /// Unmaps all memory and returns that of the call's results, of which the responder reports that it wrote
-    /// `write` and `reply` bytes. Afterwards the peer cannot access it (RFC 8166 section 3.4.3).
-    pub(crate) fn unmap(self, registrar: &dyn Registrar, write: usize, reply: usize) -> Recovered {
-        let mapped = !self.reads.is_empty() || self.write.is_some() || self.reply.is_some();
-        self.stages.end(Stage::Decode);
-        for r in self.reads {
-            drop(registrar.unmap(r, 0));
-        }
-        let take = |mapped: Option<RegisteredMemory>, placed| mapped.and_then(|l| registrar.unmap(l, placed));
-        let (write, reply) = (take(self.write, write), take(self.reply, reply));
-        if mapped {
-            self.stages.end(Stage::Deregistration);
-        }
-        Recovered { write, reply, unexposed: self.unexposed }
-    }
-}
-
 /// A call to be sent.
 pub(super) struct Outgoing {
     pub(super) data: Views,
@@ -227,17 +156,13 @@ pub(super) struct Outgoing {
 }
 
 /// Encodes the calls of one connection.
-pub(crate) struct Marshaller {
-    pub(crate) arena: Arena,
+pub(super) struct Marshaller {
+    pub(super) context: RequesterContext,
     pub(super) params: CallParams,
-    pub(crate) registrar: Box<dyn Registrar>,
-    /// Credits to request with the next message.
-    pub(crate) credits: u32,
     /// Padding of inline calls with payloads.
     #[cfg(feature = "research")]
     pub(super) padding: Option<crate::header::Padding>,
     pub(super) zeros: View,
-    pub(crate) stats: Arc<RequesterStats>,
 }
 
 impl Marshaller {
@@ -281,10 +206,10 @@ impl Marshaller {
     fn padded(&self, xid: u32, message: &Message, form: CallForm) -> Result<Option<Views>, RpcError> {
         let Some(padding) = self.padding.filter(|_| form == CallForm::Inline) else { return Ok(None) };
         let body = Body::PaddedMsg(padding, Lists::default());
-        let origin = Header::new(xid, self.credits, body.clone()).encoded_len();
+        let origin = Header::new(xid, self.context.credits, body.clone()).encoded_len();
         match crate::design::padded(message, &padding.of_items(origin), &self.zeros) {
             Some(stream) if origin + stream.len() <= self.params.thresholds.send => {
-                add(&self.stats.padded_calls, 1);
+                add(&self.context.stats.padded_calls, 1);
                 self.send_inline(xid, body, &stream, false).map(Some)
             }
             _ => Ok(None),
@@ -293,18 +218,18 @@ impl Marshaller {
 
     /// The Send of an inline call with the message `stream`.
     fn send_inline(&self, xid: u32, body: Body, stream: &Views, only_head: bool) -> Result<Views, RpcError> {
-        let header = Header::new(xid, self.credits, body);
+        let header = Header::new(xid, self.context.credits, body);
         tracing::trace!("call {header}");
-        add(&self.stats.inline_bytes_out, stream.len());
-        header.with_message(stream, only_head, &self.arena).map_err(local)
+        add(&self.context.stats.inline_bytes_out, stream.len());
+        header.with_message(stream, only_head, &self.context.arena).map_err(local)
     }
 
     /// The Send of a call that its chunks convey.
     fn send_long(&self, xid: u32, lists: Lists) -> Result<Views, RpcError> {
-        let header = Header::new(xid, self.credits, Body::NoMsg(lists));
+        let header = Header::new(xid, self.context.credits, Body::NoMsg(lists));
         tracing::trace!("call {header}");
-        add(&self.stats.long_calls, 1);
-        header.without_message(&self.arena).map_err(local)
+        add(&self.context.stats.long_calls, 1);
+        header.without_message(&self.context.arena).map_err(local)
     }
 
     fn expose_results(
@@ -324,7 +249,7 @@ impl Marshaller {
         }
         exposed.max_head = spec.max_head;
         if let Some(len) = layout.reply_chunks.reply {
-            let b = self.arena.alloc(len).map_err(local)?;
+            let b = self.context.arena.alloc(len).map_err(local)?;
             let region = self.expose(Memory::Owned(b), Access::RemoteWrite, Stage::Buffer, exposed)?;
             lists.reply = Some(Chunk::from_slice(region.segments()));
             exposed.reply = Some(region);
@@ -334,7 +259,7 @@ impl Marshaller {
 
     /// Copies the bytes into one buffer (a counted copy).
     fn copied(&self, data: &Views) -> Result<Views, RpcError> {
-        let mut b = self.arena.alloc(data.len()).map_err(local)?;
+        let mut b = self.context.arena.alloc(data.len()).map_err(local)?;
         data.copy_to(&mut b);
         Ok(b.freeze().into())
     }
@@ -347,7 +272,7 @@ impl Marshaller {
         lists: &mut Lists,
         exposed: &mut CallMemory,
     ) -> Result<(), RpcError> {
-        let xid = self.arena.copy_from(&xid.to_be_bytes()).map_err(local)?;
+        let xid = self.context.arena.copy_from(&xid.to_be_bytes()).map_err(local)?;
         let mut whole = Views::from(xid);
         whole.extend(head.slice(4, head.len() - 4).iter().cloned());
         if self.params.regions(&whole) > 1 {
@@ -402,11 +327,11 @@ impl Marshaller {
     ) -> Result<RegisteredMemory, RpcError> {
         of.stages.end(before);
         let bytes = match access {
-            Access::RemoteRead => &self.stats.exposed_read_bytes,
-            Access::RemoteWrite => &self.stats.exposed_write_bytes,
+            Access::RemoteRead => &self.context.stats.exposed_read_bytes,
+            Access::RemoteWrite => &self.context.stats.exposed_write_bytes,
         };
         add(bytes, memory.len());
-        let mapped = self.registrar.map(memory, access).map_err(local);
+        let mapped = self.context.registrar.map(memory, access).map_err(local);
         of.stages.end(Stage::Registration);
         mapped
     }
@@ -418,7 +343,7 @@ fn local(e: impl std::fmt::Display) -> RpcError {
 
 #[cfg(test)]
 mod tests {
-    use millrace_buffer::ArenaConfig;
+    use millrace_buffer::{Arena, ArenaConfig};
     use millrace_xdr::Encoder;
 
     use super::*;

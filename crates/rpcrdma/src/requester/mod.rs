@@ -10,7 +10,6 @@ mod config;
 mod demand;
 mod driver;
 mod marshal;
-mod stats;
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -19,13 +18,15 @@ use millrace_oncrpc::{Calls, Connection, PendingCall, Request, RpcError, Submiss
 use millrace_rdma::{ConnectionError, Counters, DomainRef, GLOBAL_PAGE, Provider, QueuePair};
 use millrace_runtime::RuntimeRef;
 
-pub(crate) use self::marshal::{CallMemory, Marshaller, Recovered};
-pub use self::{
-    config::RequesterConfig,
-    stats::{RequesterStats, RequesterStatsSnapshot},
+pub use self::config::RequesterConfig;
+use self::{
+    demand::CreditDemand,
+    driver::Driver,
+    marshal::{CallParams, Marshaller},
 };
-use self::{demand::CreditDemand, driver::Driver, marshal::CallParams};
 use crate::{
+    counters::{RequesterStats, RequesterStatsSnapshot},
+    design::RequesterContext,
     private_data::{PrivateData, Thresholds},
     registration::Strategy,
 };
@@ -97,14 +98,11 @@ impl Requester {
         let params = CallParams { design: config.design, thresholds, region_pieces, segment };
         let registrar = config.registration.attach(Arc::clone(&domain), arena.clone(), Arc::clone(&rt))?;
         let marshaller = Marshaller {
-            arena,
+            context: RequesterContext { arena, registrar, credits: 1, stats: Arc::clone(&stats) },
             params,
-            registrar,
-            credits: 1,
             #[cfg(feature = "research")]
             padding: config.padding,
             zeros,
-            stats: Arc::clone(&stats),
         };
         let submissions = Submissions::new(peer);
         let calls = Calls::new(Arc::clone(&submissions), Arc::clone(&rt), MAX_CALLS, config.call_timeout);

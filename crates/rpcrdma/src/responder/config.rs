@@ -7,8 +7,7 @@ use millrace_oncrpc::serving::ConnectionConfig;
 use millrace_rdma::ConnectParams;
 
 use crate::{
-    design::Design,
-    private_data::{DEFAULT_INLINE, MAX_INLINE, PrivateData},
+    private_data::{DEFAULT_INLINE, Design, MAX_INLINE, PrivateData},
     registration::{Registration, Settings, Strategy},
 };
 

@@ -7,7 +7,6 @@
 //! without heap allocation.
 
 mod config;
-mod stats;
 
 use std::{
     collections::VecDeque,
@@ -30,14 +29,11 @@ use millrace_xdr::ItemPadding;
 use smallvec::SmallVec;
 
 use self::config::RECEIVE_SLACK;
-pub use self::{
-    config::ResponderConfig,
-    stats::{ResponderStats, ResponderStatsSnapshot},
-};
+pub use self::config::ResponderConfig;
 use crate::{
     chunks::{capacity, common_tag},
-    counters::{add, set, sub},
-    design::{Acknowledged, Limits, Plan, ReplyTooLong, ResponderContext, ResponderDesign},
+    counters::{ResponderStats, add, set, sub},
+    design::{Acknowledged, Limits, Plan, ReplyTo, ReplyTooLong, ResponderContext, ResponderDesign},
     header::{Body, Header, HeaderError, Lists, MIN_CALL, TransportError, VERSION},
     private_data::{PrivateData, Thresholds},
     pull::{self, MessageLayout, PlannedRead, Pulls, Sources},
@@ -55,15 +51,6 @@ const HEAD_BYTES: usize = 64 << 10;
 const REPLY_SLACK: u64 = 1024;
 /// Time limit for the peer to close its end of a connection that this end closed.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
-
-/// Properties of a call that its reply needs.
-pub(crate) struct ReplyTo {
-    pub(crate) xid: u32,
-    pub(crate) lists: Lists,
-    pub(crate) stages: Stages,
-    /// Bytes charged to the account for the reply, or for the call while it has no reply.
-    pub(crate) charge: usize,
-}
 
 /// A call with RDMA Reads in flight.
 struct ReadingCall {

@@ -13,13 +13,12 @@ use millrace_runtime::{Instant, Sleep};
 use smallvec::SmallVec;
 
 use crate::{
-    Design,
     chunks::positions,
     counters::add,
-    design::{Acknowledged, Limits, Plan, ReplyTooLong, ResponderContext, ResponderDesign},
+    design::{Acknowledged, Limits, Plan, ReplyTo, ReplyTooLong, ResponderContext, ResponderDesign},
     header::{Body, Header, Lists, MIN_CALL, ReadSegment},
+    private_data::Design,
     registration::{RegisteredMemory, Registrar},
-    responder::ReplyTo,
 };
 
 /// Maximum number of segments of one reply: the maximum of a call, which every peer accepts.

@@ -7,11 +7,10 @@ use smallvec::SmallVec;
 
 use crate::{
     counters::add,
-    design::{Pulled, ReceivedReply, ReplyOutcome, RequesterDesign},
+    design::{Pulled, ReceivedReply, ReplyOutcome, RequesterContext, RequesterDesign},
     header::{Body, Header, Lists, ReadSegment},
     pull::{self, MessageLayout, PlannedRead, Pulls, Sources},
     registration::{Local, LocalRegistration, LocalRegistrations},
-    requester::Marshaller,
 };
 
 /// Maximum number of segments of one reply's Read list: the maximum of a call.
@@ -54,7 +53,7 @@ impl Reader {
         lists: &mut Lists,
         inline: Option<View>,
         reply: ReplyMemory,
-        with: &Marshaller,
+        with: &RequesterContext,
         qp: &mut dyn QueuePair,
     ) -> Result<ReplyOutcome, &'static str> {
         if !lists.writes.is_empty() || lists.reply.is_some() {
@@ -85,7 +84,7 @@ impl Reader {
         inline: Option<View>,
         layout: MessageLayout,
         planned: SmallVec<[PlannedRead; 2]>,
-        with: &Marshaller,
+        with: &RequesterContext,
         qp: &mut dyn QueuePair,
     ) -> Result<ReplyOutcome, &'static str> {
         let (long, inline_bytes) = (inline.is_none(), inline.as_ref().map_or(0, |v| v.len()));
@@ -139,7 +138,7 @@ fn plan(list: &[ReadSegment], payload: Option<Buffer>, qp: &dyn QueuePair) -> Sm
 }
 
 /// Sends an RDMA_DONE of 16 bytes (RFC 5666 section 3.8), after which the responder may revoke its memory.
-fn send_done(xid: u32, with: &Marshaller, qp: &mut dyn QueuePair) -> Result<(), ConnectionError> {
+fn send_done(xid: u32, with: &RequesterContext, qp: &mut dyn QueuePair) -> Result<(), ConnectionError> {
     let data = Header::new(xid, with.credits, Body::Done).without_message(&with.arena);
     let data = data.map_err(|e| ConnectionError::Local(e.to_string()))?;
     add(&with.stats.done_sent, 1);
@@ -158,11 +157,11 @@ impl RequesterDesign for Reader {
     fn take(
         &mut self,
         reply: ReceivedReply,
-        with: &Marshaller,
+        with: &RequesterContext,
         qp: &mut dyn QueuePair,
     ) -> Result<ReplyOutcome, ConnectionError> {
         let ReceivedReply { xid, mut lists, inline, padding, memory } = reply;
-        let (head, stages) = (memory.max_head(), memory.stages().clone());
+        let (head, stages) = (memory.max_head, memory.stages.clone());
         let payload = memory.unmap(&*with.registrar, 0, 0).unexposed;
         if lists.is_empty() {
             add(&with.stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
@@ -191,7 +190,7 @@ impl RequesterDesign for Reader {
         &mut self,
         id: WorkId,
         sink: Vec<Buffer>,
-        with: &Marshaller,
+        with: &RequesterContext,
         qp: &mut dyn QueuePair,
     ) -> Result<Option<Pulled>, ConnectionError> {
         let Some(at) = self.pulls.completed(id, sink) else { return Ok(None) };
@@ -212,7 +211,7 @@ impl RequesterDesign for Reader {
     fn discard(
         &mut self,
         reply: &Header,
-        with: &Marshaller,
+        with: &RequesterContext,
         qp: &mut dyn QueuePair,
     ) -> Result<(), ConnectionError> {
         match &reply.body {

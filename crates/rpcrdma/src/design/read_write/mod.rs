@@ -13,15 +13,13 @@ use millrace_rdma::{ConnectionError, QueuePair, WorkId};
 use millrace_xdr::pad;
 
 use super::{
-    Acknowledged, Limits, Plan, Pulled, ReceivedReply, ReplyChunks, ReplyOutcome, ReplyTooLong,
-    RequesterDesign, ResponderDesign,
+    Acknowledged, Limits, Plan, Pulled, ReceivedReply, ReplyChunks, ReplyOutcome, ReplyTo, ReplyTooLong,
+    RequesterContext, RequesterDesign, ResponderDesign,
 };
 use crate::{
     counters::add,
     header::{Body, Header, MIN_CALL, WRITE_CHUNK},
     private_data::Thresholds,
-    requester::Marshaller,
-    responder::ReplyTo,
 };
 
 /// Both ends of the design, which have no state between calls.
@@ -38,7 +36,7 @@ pub(super) fn plan_reply_chunks(spec: &ReplySpec, thresholds: &Thresholds) -> Re
     ReplyChunks { write, reply }
 }
 
-fn process_reply(reply: ReceivedReply, with: &Marshaller) -> Result<Message, &'static str> {
+fn process_reply(reply: ReceivedReply, with: &RequesterContext) -> Result<Message, &'static str> {
     let ReceivedReply { lists, inline, memory, .. } = reply;
     let placed = returned::check(&lists, inline.is_none(), memory.write_chunk(), memory.reply_chunk());
     let (payload, long) = placed.as_ref().map_or((0, 0), |p| (p.payload, p.long.unwrap_or(0)));
@@ -59,7 +57,7 @@ impl RequesterDesign for ReadWrite {
     fn take(
         &mut self,
         reply: ReceivedReply,
-        with: &Marshaller,
+        with: &RequesterContext,
         _: &mut dyn QueuePair,
     ) -> Result<ReplyOutcome, ConnectionError> {
         Ok(ReplyOutcome::Message(process_reply(reply, with)))
@@ -70,13 +68,18 @@ impl RequesterDesign for ReadWrite {
         &mut self,
         _: WorkId,
         _: Vec<Buffer>,
-        _: &Marshaller,
+        _: &RequesterContext,
         _: &mut dyn QueuePair,
     ) -> Result<Option<Pulled>, ConnectionError> {
         Ok(None)
     }
 
-    fn discard(&mut self, _: &Header, _: &Marshaller, _: &mut dyn QueuePair) -> Result<(), ConnectionError> {
+    fn discard(
+        &mut self,
+        _: &Header,
+        _: &RequesterContext,
+        _: &mut dyn QueuePair,
+    ) -> Result<(), ConnectionError> {
         Ok(())
     }
 

@@ -8,9 +8,8 @@ use smallvec::SmallVec;
 
 use crate::{
     chunks::{capacity, filled, merged},
-    design::{Limits, Plan, ReplyTooLong},
+    design::{Limits, Plan, ReplyTo, ReplyTooLong},
     header::{Body, Header, Lists},
-    responder::ReplyTo,
 };
 
 /// Plans the reply `message` to the call `to`.

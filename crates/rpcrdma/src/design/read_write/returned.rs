@@ -6,8 +6,8 @@ use millrace_oncrpc::{Message, Payload};
 use millrace_rdma::{Memory, Segment};
 
 use crate::{
+    call_memory::Recovered,
     header::{Chunk, Lists},
-    requester::Recovered,
 };
 
 /// The bytes that the responder reports as written.

@@ -1,0 +1,68 @@
+//! The memory of a call of the requester.
+
+use millrace_buffer::Buffer;
+use millrace_oncrpc::{Stage, Stages};
+use millrace_rdma::{Memory, Segment, SteeringTag};
+use smallvec::SmallVec;
+
+use crate::registration::{RegisteredMemory, Registrar};
+
+/// The memory of one call: regions that the responder can access, and buffers for its results. Dropping it
+/// revokes the regions.
+#[derive(Default)]
+pub(crate) struct CallMemory {
+    /// Memory that the responder can read.
+    pub(crate) reads: SmallVec<[RegisteredMemory; 1]>, // Inline capacity 1, because this struct is moved several times per call.
+    /// Memory of the Write chunk.
+    pub(crate) write: Option<RegisteredMemory>,
+    /// Memory of the Reply chunk.
+    pub(crate) reply: Option<RegisteredMemory>,
+    /// Memory for the reply's payload that is not exposed.
+    pub(crate) unexposed: Option<Buffer>,
+    /// Maximum bytes of the reply's head.
+    pub(crate) max_head: usize,
+    /// Stages of the call.
+    pub(crate) stages: Stages,
+}
+
+/// The unmapped memory of a call's results.
+pub(crate) struct Recovered {
+    pub(crate) write: Option<Memory>,
+    pub(crate) reply: Option<Memory>,
+    #[cfg_attr(not(feature = "research"), allow(dead_code))]
+    pub(crate) unexposed: Option<Buffer>,
+}
+
+impl CallMemory {
+    /// The Write chunk.
+    pub(crate) fn write_chunk(&self) -> Option<&[Segment]> {
+        self.write.as_ref().map(RegisteredMemory::segments)
+    }
+
+    /// The Reply chunk.
+    pub(crate) fn reply_chunk(&self) -> Option<&[Segment]> {
+        self.reply.as_ref().map(RegisteredMemory::segments)
+    }
+
+    /// The steering tags of the call.
+    pub(crate) fn tags(&self) -> impl Iterator<Item = SteeringTag> {
+        let all = self.reads.iter().chain(&self.write).chain(&self.reply);
+        all.flat_map(|r| r.segments().iter().map(|s| s.handle))
+    }
+
+    /// Unmaps all memory and returns that of the call's results, of which the responder reports that it wrote
+    /// `write` and `reply` bytes. Afterwards the peer cannot access it (RFC 8166 section 3.4.3).
+    pub(crate) fn unmap(self, registrar: &dyn Registrar, write: usize, reply: usize) -> Recovered {
+        let mapped = !self.reads.is_empty() || self.write.is_some() || self.reply.is_some();
+        self.stages.end(Stage::Decode);
+        for r in self.reads {
+            drop(registrar.unmap(r, 0));
+        }
+        let take = |mapped: Option<RegisteredMemory>, placed| mapped.and_then(|l| registrar.unmap(l, placed));
+        let (write, reply) = (take(self.write, write), take(self.reply, reply));
+        if mapped {
+            self.stages.end(Stage::Deregistration);
+        }
+        Recovered { write, reply, unexposed: self.unexposed }
+    }
+}
