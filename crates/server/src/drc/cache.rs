@@ -1,6 +1,6 @@
 //! The cached replies and their eviction.
 
-use std::{collections::HashMap, net::IpAddr, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use futures::channel::oneshot;
 use millrace_oncrpc::{Fault, Peer, serving::ClientAddr};
@@ -8,7 +8,7 @@ use millrace_runtime::{Instant, RuntimeRef};
 use millrace_xdr::View;
 use parking_lot::Mutex;
 
-use super::{order::FinishedCalls, was_executed};
+use super::{key::Key, order::FinishedCalls, was_executed};
 
 /// Number of independently locked parts of the cache, which reduces lock contention between shards.
 const PARTS: usize = 16;
@@ -21,22 +21,6 @@ pub(crate) const GROWTH: usize = 16;
 /// Minimum number of replies per client and part that only newer replies of the same client evict: more than
 /// the calls that a client can have waiting.
 const MIN_CLIENT_ENTRIES: usize = 64;
-
-/// Identity of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    pub(super) client: IpAddr,
-    pub(super) xid: u32,
-    pub(super) proc: u32,
-    pub(super) checksum: u64,
-}
-
-impl Key {
-    /// The client whose share of the cache the call uses.
-    pub(super) fn counted(&self) -> ClientAddr {
-        self.client.into()
-    }
-}
 
 enum Entry {
     /// In progress on this connection; other connections wait for the results.

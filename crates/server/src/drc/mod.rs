@@ -20,6 +20,7 @@ mod cache;
 mod checksum;
 #[cfg(test)]
 mod harness;
+mod key;
 #[cfg(test)]
 mod model;
 mod order;
@@ -29,14 +30,11 @@ mod tests;
 use std::sync::Arc;
 
 use millrace_nfs::v3::Status;
-use millrace_oncrpc::{CallContext, CallHeader, Fault, MaybeReady, Outcome, Results};
+use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Results};
 use millrace_xdr::{Encoder, View};
 
 pub(crate) use self::cache::{DuplicateRequestCache, GROWTH};
-use self::{
-    cache::{Key, LookupResult},
-    checksum::checksum,
-};
+use self::{cache::LookupResult, key::Key};
 
 /// The treatment of a non-idempotent call.
 pub(crate) enum Disposition {
@@ -90,7 +88,7 @@ impl Drop for InProgress {
 impl DuplicateRequestCache {
     /// Looks up `call`, whose caller was admitted. `reply` contains the RPC header of a successful reply.
     pub(crate) fn look_up_or_start(self: &Arc<Self>, call: &CallContext, reply: Encoder) -> Disposition {
-        let key = key_of(call);
+        let key = Key::of(call);
         match self.look_up(&key, &call.peer) {
             LookupResult::Execute => {
                 let header = reply.len();
@@ -114,12 +112,6 @@ impl DuplicateRequestCache {
 fn replay(mut reply: Encoder, results: &View) -> Results {
     reply.put_raw(results);
     reply.into()
-}
-
-fn key_of(call: &CallContext) -> Key {
-    let CallHeader { xid, proc, .. } = call.header;
-    let checksum = checksum(xid, proc, call.message());
-    Key { client: call.peer.addr.ip().to_canonical(), xid, proc, checksum }
 }
 
 /// Whether the results show that the call may have had an effect. Results of rejected calls (an invalid

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use millrace_oncrpc::serving::ClientAddr;
 use millrace_runtime::Instant;
 
-use super::cache::Key;
+use super::key::Key;
 
 /// End of a list.
 const NONE: u32 = u32::MAX;
