@@ -1,4 +1,5 @@
-//! The files that the arguments of each procedure refer to, and the failure result of each procedure.
+//! The files that the arguments of each procedure refer to, their resolution, and the failure result of each
+//! procedure.
 
 use std::sync::Arc;
 
@@ -10,9 +11,13 @@ use millrace_nfs::v3::{
     RenameArgs, RenameFail, RmdirArgs, RmdirFail, SetattrArgs, SetattrFail, SymlinkArgs, SymlinkFail,
     WriteArgs, WriteFail,
 };
+use millrace_oncrpc::CallContext;
 use millrace_xdr::{Decode, Encode};
 
-use super::target::{Rejection, Resolver, Target};
+use super::{
+    Env,
+    target::{Rejection, Resolver, Target},
+};
 use crate::export::Export;
 
 /// The arguments of a procedure.
@@ -24,6 +29,18 @@ pub(super) trait Arguments<'a>: Decode<'a> {
 
     /// Resolves the file handles.
     fn resolve(&self, resolver: &Resolver<'_>) -> Result<Self::Object, Rejection>;
+}
+
+impl Env {
+    /// Loads the export table, resolves the files of `call` and admits the caller to their exports.
+    pub(super) fn resolve<'a, A: Arguments<'a>>(
+        &self,
+        call: &CallContext,
+        args: &A,
+    ) -> Result<A::Object, Rejection> {
+        let exports = self.exports.load();
+        args.resolve(&Resolver { exports: &exports, call, counters: &self.counters })
+    }
 }
 
 /// The files that a call refers to.

@@ -4,7 +4,7 @@ use millrace_nfs::v3::{AccessArgs, AccessOk, GetattrArgs, GetattrOk, SetattrArgs
 use millrace_vfs::{Access, FsError};
 use millrace_xdr::Encoder;
 
-use super::{Env, convert, done, execute::Executed, target::Target};
+use super::{Env, convert, done, outcome::Executed, target::Target};
 
 /// Rights that a read-only export never grants.
 const WRITE_RIGHTS: u32 = Access::MODIFY | Access::EXTEND | Access::DELETE;

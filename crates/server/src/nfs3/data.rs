@@ -15,7 +15,7 @@ use millrace_xdr::Encoder;
 
 use super::{
     Env, convert, done,
-    execute::{Executed, ProcedureOutcome},
+    outcome::{Executed, ProcedureOutcome},
     target::Target,
 };
 use crate::drc::Disposition;

@@ -7,7 +7,7 @@ use millrace_nfs::v3::{
 use millrace_vfs::{DirPage, ReadDirLimits};
 use millrace_xdr::Encoder;
 
-use super::{Env, convert, execute::Executed, target::Target};
+use super::{Env, convert, outcome::Executed, target::Target};
 
 /// Maximum bytes of a page, independent of the client's request: the preferred size of FSINFO. A page of 1
 /// MiB would block the shard for several milliseconds.

@@ -6,7 +6,7 @@ use millrace_nfs::v3::{
 use millrace_vfs::FsInfo;
 use millrace_xdr::Encoder;
 
-use super::{Env, convert, done, execute::Executed, target::Target};
+use super::{Env, convert, done, outcome::Executed, target::Target};
 
 /// Preferred multiple of READ and WRITE sizes: a page.
 const MULTIPLE: u32 = 4096;

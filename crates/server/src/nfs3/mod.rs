@@ -11,6 +11,7 @@ mod directory;
 mod execute;
 mod filesystem;
 mod names;
+mod outcome;
 mod target;
 
 use std::{ops::RangeInclusive, sync::Arc};
@@ -25,7 +26,7 @@ use millrace_xdr::{Encode, Encoder};
 
 use self::{
     arguments::Arguments,
-    execute::{Executed, ProcedureOutcome},
+    outcome::{Executed, ProcedureOutcome},
     target::{Rejection, RejectionReason},
 };
 use crate::{

@@ -9,7 +9,7 @@ use millrace_nfs::v3::{
 use millrace_vfs::{Created, FsError, NewNode, Wcc};
 use millrace_xdr::Encoder;
 
-use super::{Env, convert, done, execute::Executed, target::Target};
+use super::{Env, convert, done, outcome::Executed, target::Target};
 
 pub(super) async fn lookup(env: &Env, dir: &Target, args: LookupArgs<'_>, reply: Encoder) -> Executed {
     let found = dir.fs().lookup(&dir.caller, &dir.file, args.what.name).await;

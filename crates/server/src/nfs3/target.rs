@@ -6,7 +6,7 @@ use millrace_nfs::v3::{FileHandle, PostOpAttr, PostOpHandle, Procedure, Status, 
 use millrace_oncrpc::{AuthStat, CallContext, Fault};
 use millrace_vfs::{FileSystemRef, FsError, Handle, Identity};
 
-use super::{Env, arguments::Arguments, convert};
+use super::convert;
 use crate::{
     export::{AccessDenial, Export, Exports},
     handle::SealedHandle,
@@ -37,9 +37,9 @@ pub(super) struct Target {
 
 /// Resolves the file handles of one call with one version of the export table.
 pub(super) struct Resolver<'c> {
-    exports: &'c Exports,
-    call: &'c CallContext,
-    counters: &'c ShardCounters,
+    pub(super) exports: &'c Exports,
+    pub(super) call: &'c CallContext,
+    pub(super) counters: &'c ShardCounters,
 }
 
 impl Resolver<'_> {
@@ -83,18 +83,6 @@ impl Resolver<'_> {
                 AccessDenial::Network | AccessDenial::Port => RejectionReason::Status(Status::Access),
             }
         })
-    }
-}
-
-impl Env {
-    /// Loads the export table, resolves the object of `call` and admits the caller to its export.
-    pub(super) fn resolve<'a, A: Arguments<'a>>(
-        &self,
-        call: &CallContext,
-        args: &A,
-    ) -> Result<A::Object, Rejection> {
-        let exports = self.exports.load();
-        args.resolve(&Resolver { exports: &exports, call, counters: &self.counters })
     }
 }
 
