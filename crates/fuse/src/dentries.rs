@@ -5,10 +5,7 @@
 //! to show paths in messages.
 
 use std::{
-    collections::{
-        HashMap,
-        hash_map::{Entry, Values},
-    },
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
     path::PathBuf,
@@ -24,21 +21,20 @@ use crate::inode::ROOT;
 const MAX_PATH_COMPONENTS: usize = 4096;
 /// Maximum number of negative entries (names that do not exist) that the kernel may cache.
 const MAX_NEGATIVE: usize = 16 << 10;
-/// Minimum interval between searches for expired negative entries.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of expired negative entries that are removed when one is inserted. More than one, so that
+/// their number decreases.
+const NEGATIVES_REMOVED: usize = 2;
+/// Maximum number of names that one call of [`Dentries::begin_expiry`] returns: it bounds the time for which
+/// the caller holds the lock.
+const EXPIRY_BATCH: usize = 256;
 
 /// A name in the directory with this inode number.
 type Name<'n> = (u64, &'n [u8]);
 /// An owned [`Name`].
 type OwnedName = (u64, Arc<[u8]>);
 
-/// Identifies one reply that allowed the kernel to cache a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CacheStamp {
-    count: u64,
-    /// A notification that expires the name is being sent.
-    expiring: bool,
-}
+/// Identifies one reply that allowed the kernel to cache a name; later replies have greater stamps.
+pub(crate) type CacheStamp = u64;
 
 /// A name that the kernel may have cached: the directory's inode number, the name, and the reply.
 pub(crate) type CachedName = (u64, Arc<[u8]>, CacheStamp);
@@ -49,7 +45,42 @@ enum Target {
     /// The name refers to this inode.
     Inode { number: u64, cached: Option<CacheStamp> },
     /// The name does not exist; cached until then.
-    Negative { until: Instant },
+    Negative { until: Instant, stamp: CacheStamp },
+}
+
+impl Target {
+    fn stamp(self) -> Option<CacheStamp> {
+        match self {
+            Self::Inode { cached, .. } => cached,
+            Self::Negative { stamp, .. } => Some(stamp),
+        }
+    }
+}
+
+/// The recorded names in a directory.
+#[derive(Default)]
+pub(crate) struct Directory {
+    names: HashMap<Arc<[u8]>, Target>,
+    /// The names that the kernel may have cached, except those whose expiry is in progress.
+    cached: BTreeMap<CacheStamp, Arc<[u8]>>,
+}
+
+impl Directory {
+    /// Records a reply with a new stamp.
+    fn insert(&mut self, text: Arc<[u8]>, target: Target) {
+        if let Some(stamp) = target.stamp() {
+            self.cached.insert(stamp, Arc::clone(&text));
+        }
+        if let Some(before) = self.names.insert(text, target).and_then(Target::stamp) {
+            self.cached.remove(&before);
+        }
+    }
+
+    fn remove(&mut self, text: &[u8]) -> Option<Target> {
+        let target = self.names.remove(text)?;
+        target.stamp().and_then(|stamp| self.cached.remove(&stamp));
+        Some(target)
+    }
 }
 
 /// The names of one inode; never empty.
@@ -63,51 +94,50 @@ impl Names {
     fn all(&self) -> impl Iterator<Item = &OwnedName> {
         std::iter::once(&self.last).chain(&self.others)
     }
+
+    /// Makes a name, which may be a new one, the most recently seen one.
+    fn mark_last_seen(&mut self, name: OwnedName) {
+        if self.last == name {
+            return;
+        }
+        match self.others.iter_mut().find(|other| **other == name) {
+            Some(seen) => std::mem::swap(seen, &mut self.last),
+            None => self.others.push(std::mem::replace(&mut self.last, name)),
+        }
+    }
 }
 
 /// Names by directory and by inode. A file renamed by another client keeps its old name here until that name
 /// is looked up again.
 #[derive(Default)]
 pub(crate) struct Dentries {
-    directories: HashMap<u64, HashMap<Arc<[u8]>, Target>>,
+    directories: HashMap<u64, Directory>,
     by_inode: HashMap<u64, Names>,
-    negative_count: usize,
-    last_stamp: u64,
-    /// Time of the last search for expired negative entries.
-    last_sweep: Option<Instant>,
+    /// Negative entries by the end of their time. Those of a forgotten directory stay until then.
+    negative: BTreeMap<(Instant, CacheStamp), OwnedName>,
+    last_stamp: CacheStamp,
+    /// Number of names visited by the methods that handle several names.
+    #[cfg(test)]
+    visited: usize,
 }
 
 impl Dentries {
     /// Records that the kernel was told that `name` refers to the inode `number`.
     pub(crate) fn insert(&mut self, number: u64, name: Name<'_>) {
+        let known = self.directories.get(&name.0).and_then(|dir| dir.names.get_key_value(name.1));
+        let text = match known {
+            Some((text, Target::Inode { number: n, .. })) if *n == number => Arc::clone(text),
+            _ => {
+                self.remove(name);
+                name.1.into()
+            }
+        };
         self.last_stamp += 1;
-        let target =
-            Target::Inode { number, cached: Some(CacheStamp { count: self.last_stamp, expiring: false }) };
-        if let Some(known) = self.directories.get_mut(&name.0).and_then(|names| names.get_mut(name.1))
-            && matches!(known, Target::Inode { number: n, .. } if *n == number)
-        {
-            *known = target;
-            self.mark_last_seen(number, name);
-            return;
-        }
-        self.remove(name);
-        let text: Arc<[u8]> = name.1.into();
+        let target = Target::Inode { number, cached: Some(self.last_stamp) };
         self.directories.entry(name.0).or_default().insert(Arc::clone(&text), target);
         match self.by_inode.entry(number) {
-            Entry::Occupied(names) => {
-                let names = names.into_mut();
-                let before = std::mem::replace(&mut names.last, (name.0, text));
-                names.others.push(before);
-            }
+            Entry::Occupied(names) => names.into_mut().mark_last_seen((name.0, text)),
             Entry::Vacant(vacant) => drop(vacant.insert(Names { last: (name.0, text), others: Vec::new() })),
-        }
-    }
-
-    /// Makes a recorded name the most recent one of its inode.
-    fn mark_last_seen(&mut self, number: u64, name: Name<'_>) {
-        let Some(names) = self.by_inode.get_mut(&number) else { return };
-        if let Some(seen) = names.others.iter_mut().find(|(dir, text)| (*dir, &**text) == name) {
-            std::mem::swap(seen, &mut names.last);
         }
     }
 
@@ -115,39 +145,43 @@ impl Dentries {
     /// so the kernel must not cache this one.
     pub(crate) fn insert_negative(&mut self, name: Name<'_>, now: Instant, ttl: Duration) -> bool {
         self.remove(name);
-        if self.negative_count >= MAX_NEGATIVE
-            && self.last_sweep.is_none_or(|then| now.duration_since(then) >= SWEEP_INTERVAL)
-        {
-            self.remove_expired_negatives(now);
-        }
-        if self.negative_count >= MAX_NEGATIVE {
+        self.remove_expired_negatives(now);
+        if self.negative.len() >= MAX_NEGATIVE {
             return false;
         }
-        let target = Target::Negative { until: now + ttl };
-        self.directories.entry(name.0).or_default().insert(name.1.into(), target);
-        self.negative_count += 1;
+        self.last_stamp += 1;
+        let (text, until, stamp) = (Arc::<[u8]>::from(name.1), now + ttl, self.last_stamp);
+        self.negative.insert((until, stamp), (name.0, Arc::clone(&text)));
+        self.directories.entry(name.0).or_default().insert(text, Target::Negative { until, stamp });
         true
     }
 
+    /// Removes up to [`NEGATIVES_REMOVED`] expired negative entries.
     fn remove_expired_negatives(&mut self, now: Instant) {
-        self.last_sweep = Some(now);
-        let is_kept = |target: &Target| !matches!(target, Target::Negative { until } if *until <= now);
-        for names in self.directories.values_mut() {
-            names.retain(|_, target| is_kept(target));
+        for _ in 0..NEGATIVES_REMOVED {
+            let Some(first) = self.negative.first_entry().filter(|first| first.key().0 <= now) else {
+                return;
+            };
+            let ((_, stamp), (dir, text)) = first.remove_entry();
+            #[cfg(test)]
+            (self.visited += 1);
+            // The directory may have been forgotten, and its number may be in use again.
+            let target = self.directories.get(&dir).and_then(|dir| dir.names.get(&text));
+            if target.and_then(|target| target.stamp()) == Some(stamp) {
+                self.remove((dir, &text));
+            }
         }
-        self.directories.retain(|_, names| !names.is_empty());
-        self.negative_count = self.directories.values().map(|names| count_negative(names.values())).sum();
     }
 
     /// Removes a name.
     pub(crate) fn remove(&mut self, name: Name<'_>) {
-        let Entry::Occupied(mut names) = self.directories.entry(name.0) else { return };
-        let Some(target) = names.get_mut().remove(name.1) else { return };
-        if names.get().is_empty() {
-            names.remove();
+        let Entry::Occupied(mut dir) = self.directories.entry(name.0) else { return };
+        let Some(target) = dir.get_mut().remove(name.1) else { return };
+        if dir.get().names.is_empty() {
+            dir.remove();
         }
         match target {
-            Target::Negative { .. } => self.negative_count -= 1,
+            Target::Negative { until, stamp } => drop(self.negative.remove(&(until, stamp))),
             Target::Inode { number, .. } => self.detach(number, name),
         }
     }
@@ -167,7 +201,7 @@ impl Dentries {
 
     /// Records a rename.
     pub(crate) fn rename(&mut self, from: Name<'_>, to: Name<'_>) {
-        let target = self.directories.get(&from.0).and_then(|names| names.get(from.1)).copied();
+        let target = self.directories.get(&from.0).and_then(|dir| dir.names.get(from.1)).copied();
         self.remove(from);
         match target {
             Some(Target::Inode { number, .. }) => self.insert(number, to),
@@ -175,76 +209,84 @@ impl Dentries {
         }
     }
 
-    /// Removes an inode that the kernel has forgotten.
-    pub(crate) fn forget(&mut self, number: u64) {
+    /// Returns the stamp of a name that refers to the inode `inode`, or `None` if it refers to another one. The
+    /// stamp is `None` if the kernel has expired the name.
+    fn reply(&self, (dir, text): &OwnedName, inode: u64) -> Option<Option<CacheStamp>> {
+        match self.directories.get(dir)?.names.get(text)? {
+            Target::Inode { number, cached } if *number == inode => Some(*cached),
+            _ => None,
+        }
+    }
+
+    /// Removes an inode that the kernel has forgotten. Returns the names in it if it is a directory; their
+    /// number is not bounded, so the caller drops them without holding a lock.
+    pub(crate) fn forget(&mut self, number: u64) -> Option<Directory> {
         if let Some(names) = self.by_inode.remove(&number) {
-            names.all().for_each(|(dir, text)| self.remove((*dir, text)));
+            for name in names.all() {
+                if self.reply(name, number).is_some() {
+                    self.remove((name.0, &name.1));
+                }
+            }
         }
         // The kernel holds a directory as long as any dentry in it, except negative ones.
-        if let Some(names) = self.directories.remove(&number) {
-            self.negative_count -= count_negative(names.values());
-        }
+        let names = self.directories.remove(&number);
         shrink(&mut self.by_inode);
         shrink(&mut self.directories);
+        names
     }
 
     /// Names by which the kernel can reach an inode without a request.
     pub(crate) fn cached_names(&self, number: u64) -> Vec<CachedName> {
-        let cached = |(dir, text): &OwnedName| {
-            let target = self.directories.get(dir)?.get(text)?;
-            let Target::Inode { cached: Some(stamp), .. } = target else { return None };
-            Some((*dir, Arc::clone(text), *stamp))
-        };
+        let cached =
+            |name: &OwnedName| Some((name.0, Arc::clone(&name.1), self.reply(name, number).flatten()?));
         self.by_inode.get(&number).map(|names| names.all().filter_map(cached).collect()).unwrap_or_default()
     }
 
-    /// Records that the kernel has been told to expire a name, unless it was looked up again since.
-    pub(crate) fn finish_expiry(&mut self, (dir, text, stamp): &CachedName) {
-        let target = self.directories.get_mut(dir).and_then(|names| names.get_mut(text));
-        if let Some(Target::Inode { cached, .. }) = target {
-            cached.take_if(|now| now.count == stamp.count);
-        }
+    /// The stamp of the last reply.
+    pub(crate) fn last_stamp(&self) -> CacheStamp {
+        self.last_stamp
     }
 
-    /// Returns the cached names in a directory that must be expired. They count as cached until
-    /// [`Self::finish_expiry`]. Each name is returned once.
-    pub(crate) fn begin_expiry(&mut self, dir: u64) -> Vec<CachedName> {
-        let Some(names) = self.directories.get_mut(&dir) else { return Vec::new() };
+    /// Returns cached names in a directory that must be expired: those up to the stamp `last`, each once, and
+    /// at most [`EXPIRY_BATCH`]. Call it until it returns none. The names count as cached until
+    /// [`Self::finish_expiry`].
+    pub(crate) fn begin_expiry(&mut self, dir: u64, last: CacheStamp) -> Vec<CachedName> {
         let mut expired = Vec::new();
-        names.retain(|name, target| match target {
-            Target::Inode { cached, .. } => {
-                if let Some(stamp) = cached.as_mut().filter(|stamp| !stamp.expiring) {
-                    stamp.expiring = true;
-                    expired.push((dir, Arc::clone(name), *stamp));
-                }
-                true
+        while expired.len() < EXPIRY_BATCH
+            && let Some(names) = self.directories.get_mut(&dir)
+            && let Some(first) = names.cached.first_entry().filter(|first| *first.key() <= last)
+        {
+            let (stamp, text) = first.remove_entry();
+            let is_negative = matches!(names.names.get(&text), Some(Target::Negative { .. }));
+            #[cfg(test)]
+            (self.visited += 1);
+            if is_negative {
+                self.remove((dir, &text));
             }
-            Target::Negative { .. } => {
-                self.negative_count -= 1;
-                expired.push((dir, Arc::clone(name), CacheStamp { count: 0, expiring: true }));
-                false
-            }
-        });
-        if names.is_empty() {
-            self.directories.remove(&dir);
+            expired.push((dir, text, stamp));
         }
         expired
     }
 
     /// Like [`Self::begin_expiry`], for one name.
     pub(crate) fn begin_name_expiry(&mut self, name: Name<'_>) -> Option<CachedName> {
-        let names = self.directories.get_mut(&name.0)?;
-        let text = Arc::clone(names.get_key_value(name.1)?.0);
-        match names.get_mut(name.1)? {
-            Target::Inode { cached, .. } => {
-                let stamp = cached.as_mut().filter(|stamp| !stamp.expiring)?;
-                stamp.expiring = true;
-                Some((name.0, text, *stamp))
-            }
-            Target::Negative { .. } => {
-                self.remove(name);
-                Some((name.0, text, CacheStamp { count: 0, expiring: true }))
-            }
+        let dir = self.directories.get_mut(&name.0)?;
+        let (text, target) = dir.names.get_key_value(name.1)?;
+        let stamp = target.stamp()?;
+        let (text, is_negative) = (Arc::clone(text), matches!(target, Target::Negative { .. }));
+        dir.cached.remove(&stamp)?;
+        if is_negative {
+            self.remove(name);
+        }
+        Some((name.0, text, stamp))
+    }
+
+    /// Records that the kernel has been told to expire a name, unless it was looked up again since.
+    pub(crate) fn finish_expiry(&mut self, (dir, text, stamp): &CachedName) {
+        let Some(dir) = self.directories.get_mut(dir) else { return };
+        dir.cached.remove(stamp);
+        if let Some(Target::Inode { cached, .. }) = dir.names.get_mut(text) {
+            cached.take_if(|now| now == stamp);
         }
     }
 
@@ -261,10 +303,6 @@ impl Dentries {
     }
 }
 
-fn count_negative(targets: Values<'_, Arc<[u8]>, Target>) -> usize {
-    targets.filter(|target| matches!(target, Target::Negative { .. })).count()
-}
-
 /// Returns memory that a table no longer needs.
 pub(crate) fn shrink<K: std::hash::Hash + Eq, V>(table: &mut HashMap<K, V>) {
     const SMALL: usize = 1024;
@@ -274,130 +312,4 @@ pub(crate) fn shrink<K: std::hash::Hash + Eq, V>(table: &mut HashMap<K, V>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: Instant = Instant::from_nanos(0);
-    const LIFE: Duration = Duration::from_secs(3600);
-
-    fn path(dentries: &Dentries, number: u64) -> Option<String> {
-        dentries.path(number).map(|p| p.to_str().unwrap().to_owned())
-    }
-
-    fn sorted(names: impl IntoIterator<Item = Arc<[u8]>>) -> Vec<String> {
-        let mut names: Vec<_> = names.into_iter().map(|n| String::from_utf8_lossy(&n).into_owned()).collect();
-        names.sort();
-        names
-    }
-
-    fn cached(dentries: &Dentries, number: u64) -> Vec<String> {
-        sorted(dentries.cached_names(number).into_iter().map(|(_, name, _)| name))
-    }
-
-    /// Expires the names in a directory and returns them.
-    fn expire(dentries: &mut Dentries, dir: u64) -> Vec<String> {
-        let names = dentries.begin_expiry(dir);
-        names.iter().for_each(|name| dentries.finish_expiry(name));
-        sorted(names.into_iter().map(|(_, name, _)| name))
-    }
-
-    #[test]
-    fn paths_follow_renames() {
-        let mut d = Dentries::default();
-        d.insert(2, (ROOT, b"docs"));
-        d.insert(3, (2, b"draft"));
-        d.insert(4, (2, b"final"));
-        assert_eq!(path(&d, 3).as_deref(), Some("docs/draft"));
-        // A replaced file has no name, even after its directory is renamed.
-        d.rename((2, b"draft"), (2, b"final"));
-        d.rename((ROOT, b"docs"), (ROOT, b"papers"));
-        assert_eq!(path(&d, 3).as_deref(), Some("papers/final"));
-        assert_eq!(path(&d, 4), None);
-        // Another file was found under the name.
-        d.insert(5, (2, b"final"));
-        assert_eq!((path(&d, 3), path(&d, 5).as_deref()), (None, Some("papers/final")));
-        // A directory that was never looked up replaces `papers`.
-        d.rename((ROOT, b"never seen"), (ROOT, b"papers"));
-        assert_eq!(path(&d, 2), None);
-        d.forget(2);
-        assert_eq!(path(&d, 5), None);
-        d.forget(5);
-        assert!(d.by_inode.is_empty() && d.directories.is_empty());
-    }
-
-    #[test]
-    fn directory_cycle_has_no_path() {
-        let mut d = Dentries::default();
-        d.insert(2, (3, b"a"));
-        d.insert(3, (2, b"b"));
-        assert_eq!(d.path(3), None);
-    }
-
-    #[test]
-    fn cached_names_lists_all_hard_links() {
-        let mut d = Dentries::default();
-        for name in [b"x", b"y", b"z", b"x"] {
-            d.insert(2, (ROOT, name));
-        }
-        assert_eq!(cached(&d, 2), ["x", "y", "z"]);
-        assert_eq!(path(&d, 2).as_deref(), Some("x"), "most recently seen");
-        d.remove((ROOT, b"x"));
-        d.rename((ROOT, b"y"), (ROOT, b"w"));
-        assert_eq!(cached(&d, 2), ["w", "z"]);
-        d.insert(3, (ROOT, b"w"));
-        assert_eq!((cached(&d, 2), cached(&d, 3)), (vec!["z".into()], vec!["w".into()]));
-        d.forget(2);
-        d.forget(3);
-        assert!(d.by_inode.is_empty() && d.directories.is_empty());
-    }
-
-    #[test]
-    fn names_expire_once_and_stay_recorded() {
-        let mut d = Dentries::default();
-        d.insert(2, (ROOT, b"dir"));
-        d.insert(3, (2, b"file"));
-        d.insert(4, (2, b"other"));
-        assert!(d.insert_negative((2, b"nothing"), NOW, LIFE));
-        assert_eq!(expire(&mut d, 2), ["file", "nothing", "other"]);
-        assert!(d.begin_expiry(2).is_empty() && d.cached_names(3).is_empty());
-        assert_eq!(path(&d, 3).as_deref(), Some("dir/file"));
-        d.insert(3, (2, b"file"));
-        let names = d.begin_expiry(2);
-        assert_eq!((names.len(), d.begin_expiry(2).len()), (1, 0), "a notification is pending");
-        assert_eq!(cached(&d, 3), ["file"], "not expired yet");
-        d.insert(3, (2, b"file"));
-        d.finish_expiry(&names[0]);
-        assert_eq!(cached(&d, 3), ["file"], "looked up again since");
-        assert_eq!(expire(&mut d, 2), ["file"]);
-        assert_eq!(
-            (cached(&d, 3), cached(&d, 2)),
-            (vec![], vec!["dir".into()]),
-            "names in other directories stay"
-        );
-        d.insert(3, (2, b"file"));
-        assert!(
-            d.insert_negative((2, b"nothing"), NOW, LIFE) && d.begin_name_expiry((2, b"nothing")).is_some()
-        );
-        assert!(d.begin_name_expiry((2, b"file")).is_some() && d.begin_name_expiry((2, b"file")).is_none());
-        assert_eq!(d.negative_count, 0);
-    }
-
-    #[test]
-    fn negative_entries_are_bounded() {
-        let mut d = Dentries::default();
-        for n in 0..MAX_NEGATIVE as u32 {
-            assert!(d.insert_negative((ROOT, &n.to_le_bytes()), NOW, Duration::ZERO));
-        }
-        // All earlier entries have expired.
-        assert!(d.insert_negative((ROOT, b"one more"), NOW, LIFE) && d.negative_count == 1);
-        for n in 1..MAX_NEGATIVE as u32 {
-            assert!(d.insert_negative((2, &n.to_le_bytes()), NOW, LIFE));
-        }
-        assert!(!d.insert_negative((3, b"too many"), NOW, LIFE));
-        assert!(d.insert_negative((2, &1_u32.to_le_bytes()), NOW, LIFE), "an existing entry");
-        // The name is created, and the directory is forgotten.
-        d.insert(9, (ROOT, b"one more"));
-        d.forget(2);
-        assert_eq!((d.negative_count, d.directories.len()), (0, 1));
-    }
-}
+mod tests;

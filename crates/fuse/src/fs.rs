@@ -21,7 +21,7 @@ use crate::{
     LostFile,
     clock::{Epoch, LogicalClock},
     credentials::CredentialCache,
-    dentries::CachedName,
+    dentries::{CacheStamp, CachedName},
     directory::{CallTime, DirStream},
     dispatch::Dispatcher,
     error::errno,
@@ -182,9 +182,12 @@ impl Fs {
         }
     }
 
+    /// Expires the names in a directory that the kernel has cached until now. The receiver completes when that
+    /// is done.
     fn expire_all_names(self: &Arc<Self>, dir: &Inode) -> Option<oneshot::Receiver<()>> {
         self.invalidator.get().filter(|invalidator| invalidator.can_expire_names())?;
-        self.expire_names(dir.number, self.inodes.begin_expiry(dir.number))
+        let last = self.inodes.last_stamp();
+        self.expire_in_batches(dir.number, self.inodes.begin_expiry(dir.number, last), Some(last))
     }
 
     /// Expires names in a directory in the kernel. The receiver completes when that is done.
@@ -193,20 +196,41 @@ impl Fs {
         dir: u64,
         names: Vec<CachedName>,
     ) -> Option<oneshot::Receiver<()>> {
-        if names.is_empty() {
-            return None;
-        }
-        let texts = names.iter().map(|(_, text, _)| Arc::clone(text)).collect();
-        let known = self.invalidator.get()?.expire_names(dir, texts)?;
+        self.expire_in_batches(dir, names, None)
+    }
+
+    /// Like [`Self::expire_names`]; then expires all other names cached no later than `rest`, in batches, so
+    /// that neither the time under a lock nor the memory depends on the size of the directory.
+    fn expire_in_batches(
+        self: &Arc<Self>,
+        dir: u64,
+        mut names: Vec<CachedName>,
+        rest: Option<CacheStamp>,
+    ) -> Option<oneshot::Receiver<()>> {
+        let mut known = self.notify_expiry(dir, &names)?;
         let (done, all_done) = oneshot::channel();
         let fs = Arc::clone(self);
         let expiry = async move {
-            let _ = known.await; // The sender is dropped without sending.
-            fs.inodes.finish_expiry(&names);
+            loop {
+                let _ = known.await; // The sender is dropped without sending.
+                fs.inodes.finish_expiry(&names);
+                names = rest.map(|last| fs.inodes.begin_expiry(dir, last)).unwrap_or_default();
+                match fs.notify_expiry(dir, &names) {
+                    Some(next) => known = next,
+                    None => break,
+                }
+            }
             drop::<oneshot::Sender<()>>(done);
         };
         self.rt.spawn("mount expiry", Box::pin(expiry));
         Some(all_done)
+    }
+
+    /// Tells the kernel to expire names in a directory; see [`Invalidator::expire_names`]. `None`: there are
+    /// none, or the kernel cannot.
+    fn notify_expiry(&self, dir: u64, names: &[CachedName]) -> Option<oneshot::Receiver<()>> {
+        let texts: Vec<_> = names.iter().map(|(_, text, _)| Arc::clone(text)).collect();
+        if texts.is_empty() { None } else { self.invalidator.get()?.expire_names(dir, texts) }
     }
 
     /// Gets an inode from `insert`, and returns it with the attributes that it was called with: those of

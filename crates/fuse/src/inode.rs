@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use crate::{
     clock::{Epoch, LogicalClock},
-    dentries::{CachedName, Dentries, shrink},
+    dentries::{CacheStamp, CachedName, Dentries, Directory, shrink},
     forgotten::{ForgottenChanges, ForgottenInodes, generation},
     pages::PageState,
     timeouts::{CacheTimeouts, CachedAttrs},
@@ -668,8 +668,13 @@ impl InodeTable {
     }
 
     /// See [`Dentries::begin_expiry`].
-    pub(crate) fn begin_expiry(&self, dir: u64) -> Vec<CachedName> {
-        self.0.lock().dentries.begin_expiry(dir)
+    pub(crate) fn begin_expiry(&self, dir: u64, last: CacheStamp) -> Vec<CachedName> {
+        self.0.lock().dentries.begin_expiry(dir, last)
+    }
+
+    /// See [`Dentries::last_stamp`].
+    pub(crate) fn last_stamp(&self) -> CacheStamp {
+        self.0.lock().dentries.last_stamp()
     }
 
     /// Last known path of an inode.
@@ -683,12 +688,15 @@ impl InodeTable {
         if let Some(entry) = t.by_number.get_mut(&number) {
             entry.lookups = entry.lookups.saturating_sub(lookups);
         }
-        t.remove_if_unused(number);
+        let names = t.remove_if_unused(number);
+        drop(t);
+        drop(names);
     }
 
     /// Removes an inode that neither the kernel nor the mount uses any longer.
     pub(crate) fn remove_if_unused(&self, number: u64) {
-        self.0.lock().remove_if_unused(number);
+        let names = self.0.lock().remove_if_unused(number);
+        drop(names); // Without the lock.
     }
 }
 
@@ -728,23 +736,25 @@ impl Inner {
         self.forgotten.remove(number);
     }
 
-    fn remove_if_unused(&mut self, number: u64) {
-        let Some(entry) = self.by_number.get(&number) else { return };
+    /// See [`InodeTable::remove_if_unused`] and [`Dentries::forget`].
+    fn remove_if_unused(&mut self, number: u64) -> Option<Directory> {
+        let entry = self.by_number.get(&number)?;
         let (open_count, last_change) = {
             let s = entry.inode.state.lock();
             (s.open_count, s.last_change)
         };
         if number == ROOT || entry.lookups > 0 || open_count > 0 || !entry.inode.writes.is_idle() {
-            return;
+            return None;
         }
         let handle = entry.inode.handle;
         self.by_number.remove(&number);
         self.by_handle.remove(&handle);
-        self.dentries.forget(number);
+        let names = self.dentries.forget(number);
         self.forgotten.insert(number, handle);
         self.changes.insert(handle, last_change);
         shrink(&mut self.by_number);
         shrink(&mut self.by_handle);
+        names
     }
 }
 

@@ -86,3 +86,25 @@ fn two_mounts_behave_like_two_kernel_clients() {
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
+
+#[test]
+fn names_in_a_large_directory_expire() {
+    if !fuse_is_available() {
+        return;
+    }
+    const NAMES: usize = 1000; // Several batches.
+    let export = Export::start(true);
+    let (a, b) = (export.mount("tcp", ""), export.mount("tcp", "actimeo=3600"));
+    let name = |mount: &common::Mounted, kind: &str, n: usize| mount.at.join(format!("dir/{kind}{n}"));
+    fs::create_dir(a.at.join("dir")).unwrap();
+    (0..NAMES).for_each(|n| fs::write(name(&a, "old", n), "").unwrap());
+    // b caches the old names, and that the new ones do not exist.
+    let seen = |kind: &str| (0..NAMES).filter(|n| name(&b, kind, *n).exists()).count();
+    assert_eq!((seen("old"), seen("new")), (NAMES, 0));
+    (0..NAMES).for_each(|n| fs::rename(name(&a, "old", n), name(&a, "new", n)).unwrap());
+    // Opening the directory shows the change, and waits until the names have expired.
+    assert_eq!(fs::read_dir(b.at.join("dir")).unwrap().count(), NAMES);
+    assert_eq!((seen("old"), seen("new")), (0, NAMES));
+    a.unmount();
+    b.unmount();
+}
