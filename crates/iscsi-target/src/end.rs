@@ -2,8 +2,9 @@
 
 use std::io;
 
-use millrace_iscsi::{pdu::Invalid, session::Violation};
+use millrace_iscsi::{iser::MessageError, pdu::Invalid, session::Violation};
 use millrace_iscsi_tcp::Broken;
+use millrace_rdma::ConnectionError;
 
 /// Why a connection ends.
 #[derive(Debug)]
@@ -16,6 +17,10 @@ pub(crate) enum End {
     Stream(io::Error),
     /// The stream has an invalid PDU.
     Invalid(Invalid),
+    /// The RDMA connection ended.
+    QueuePair(ConnectionError),
+    /// A message of the RDMA connection is invalid.
+    Message(MessageError),
     /// The session ended because of a violation.
     Violation(Violation),
     /// The login failed.

@@ -1,12 +1,13 @@
-//! An iSCSI target (RFC 7143) on asynchronous byte streams: initiators log in to the SCSI disks of a
-//! [`TargetTable`].
+//! An iSCSI target (RFC 7143) over TCP and RDMA: initiators log in to the SCSI disks of a [`TargetTable`].
 //!
-//! [`tcp::TcpTarget::serve`] serves one connection in one task. Data of writes is received in its final buffers and
-//! passed to the file system without a copy; data of reads is sent from the file system's memory.
+//! [`tcp::TcpTarget::serve`] serves a connection on an asynchronous byte stream, [`iser::IserTarget::serve`] one on a
+//! queue pair (RFC 7145), each in one task. Data of writes is received in its final buffers and passed to the file
+//! system without a copy, except for immediate data of iSER; data of reads is sent from the file system's memory.
 
 mod config;
 mod end;
 mod full_feature;
+pub mod iser;
 mod login;
 mod service;
 mod stats;

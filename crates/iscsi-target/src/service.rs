@@ -7,6 +7,7 @@ use std::{
 };
 
 use millrace_buffer::Arena;
+use millrace_rdma::ConnectionError;
 use millrace_runtime::RuntimeRef;
 
 use crate::{
@@ -45,6 +46,9 @@ impl Service {
             }
             End::Stream(e) => tracing::debug!(?peer, "connection ended: {e}"),
             End::Invalid(e) => self.malformed(peer, e),
+            End::QueuePair(e @ ConnectionError::PeerMisbehaved(_)) => self.malformed(peer, e),
+            End::QueuePair(e) => tracing::debug!(?peer, "connection ended: {e}"),
+            End::Message(e) => self.malformed(peer, e),
             End::Violation(e) => self.malformed(peer, e),
             End::Refused(e) => {
                 count(&self.stats.logins_refused);

@@ -1,5 +1,7 @@
 //! The full feature phase of a connection.
 
+mod receive;
+
 use std::{
     future::{Future, poll_fn},
     pin::pin,
@@ -9,7 +11,7 @@ use std::{
 use millrace_iscsi::session::TargetTransmit;
 use millrace_oncrpc::serving::{Account, Turn};
 
-use super::{Link, receive::Receiving};
+use super::Link;
 use crate::{
     end::End,
     full_feature::{FullFeature, Transport},
@@ -18,14 +20,15 @@ use crate::{
     task::CHUNK,
     timers::Traffic,
 };
+use receive::Receiving;
 
 /// One connection, owned by one task.
 pub(super) struct Connection<'a> {
-    pub(super) core: FullFeature<'a>,
-    pub(super) link: &'a mut Link,
-    pub(super) receiving: Receiving,
+    core: FullFeature<'a>,
+    link: &'a mut Link,
+    receiving: Receiving,
     /// Why the connection ends when all is sent; no further PDU is received.
-    pub(super) closing: Option<End>,
+    closing: Option<End>,
 }
 
 impl<'a> Connection<'a> {

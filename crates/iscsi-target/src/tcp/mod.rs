@@ -2,7 +2,6 @@
 
 mod connection;
 mod login;
-mod receive;
 
 use std::{
     future::{Future, poll_fn},

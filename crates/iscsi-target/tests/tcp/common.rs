@@ -1,13 +1,11 @@
-//! A target with one disk in the memory file system, and an initiator.
+//! A target on streams in memory, and an initiator.
 
 use std::{
     future::poll_fn,
     io::{IoSlice, IoSliceMut},
-    sync::{Arc, atomic::AtomicU64, atomic::Ordering},
-    time::Duration,
+    ops::Deref,
 };
 
-use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi::{
     chap::Mutual,
     login::{Established, InitiatorConfig as LoginConfig, InitiatorLogin, InitiatorStep, LoginError},
@@ -21,35 +19,24 @@ use millrace_iscsi::{
         Command, Direction, InitiatorConfig, InitiatorEvent, InitiatorSession, Outcome, Payload, Placement,
     },
 };
-use millrace_iscsi_target::{
-    ConnectionLimits, TableLimits, TargetConfig, TargetStats, TargetTable, tcp::TcpTarget,
-};
-use millrace_oncrpc::serving::{Budget, BudgetConfig};
-use millrace_runtime::{
-    ByteStream, MemoryStream, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime,
-};
-use millrace_scsi::{BlockSize, Disk, DiskConfig, Lun, Target};
-use millrace_vfs::{
-    CreateHow, FileSystemRef, Identity, SetAttr,
-    memory::{MemoryConfig, MemoryFs},
-};
+use millrace_iscsi_target::{ConnectionLimits, tcp::TcpTarget};
+use millrace_runtime::{ByteStream, MemoryStream, memory_stream, virtual_time::VirtualTime};
+use millrace_vfs::FileSystemRef;
 
-pub(crate) const TARGET: &str = "iqn.2026-01.example:target";
-pub(crate) const BLOCKS: u64 = 32768;
-
-pub(crate) fn name(name: &str) -> IscsiName {
-    name.parse().unwrap()
-}
+pub(crate) use crate::support::*;
 
 /// The server's side.
 pub(crate) struct Bench {
-    pub(crate) rt: RuntimeRef,
+    pub(crate) fixture: Fixture,
     pub(crate) server: TcpTarget,
-    pub(crate) budget: Budget,
-    pub(crate) device: Arc<Target>,
-    pub(crate) stop: futures::future::Shared<futures::channel::oneshot::Receiver<()>>,
-    pub(crate) stopper: Option<futures::channel::oneshot::Sender<()>>,
-    serving: Arc<AtomicU64>,
+}
+
+impl Deref for Bench {
+    type Target = Fixture;
+
+    fn deref(&self) -> &Fixture {
+        &self.fixture
+    }
 }
 
 /// Runs `test` in virtual time.
@@ -64,52 +51,19 @@ pub(crate) fn run_on<F: Future<Output = ()>>(
     test: impl FnOnce(Bench) -> F,
 ) {
     let time = VirtualTime::new(7);
-    let rt = time.runtime();
-    time.block_on(async move {
-        let disk_arena = Arena::new(ArenaConfig { limit: 256 << 20, huge_pages: false });
-        let fs: FileSystemRef = wrap(MemoryFs::new(MemoryConfig::new(disk_arena, Arc::clone(&rt))));
-        let device = device(&fs).await;
-        let table = TargetTable::new(TableLimits::default());
-        let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
-        let stats = Arc::new(TargetStats::default());
-        let server = TcpTarget { table, rt: Arc::clone(&rt), arena, limits, stats };
-        server.table.replace(vec![target(&device)]).unwrap();
-        let config = BudgetConfig {
-            memory: 16 << 20,
-            own: 64 << 10,
-            largest: 8 << 20,
-            connections: 64,
-            per_client: 64,
+    time.block_on(async {
+        let fixture = Fixture::new(&time, limits, wrap).await;
+        let Fixture { rt, table, arena, limits, stats, .. } = &fixture;
+        let server = TcpTarget {
+            table: table.clone(),
+            rt: rt.clone(),
+            arena: arena.clone(),
+            limits: limits.clone(),
+            stats: stats.clone(),
         };
-        let budget = Budget::new(config, Arc::clone(&rt));
-        let (stopper, stop) = futures::channel::oneshot::channel();
-        let stop = futures::FutureExt::shared(stop);
-        let (stopper, serving) = (Some(stopper), Arc::default());
-        test(Bench { rt, server, budget, device, stop, stopper, serving }).await;
+        test(Bench { fixture, server }).await;
     })
     .unwrap();
-}
-
-pub(crate) fn target(device: &Arc<Target>) -> TargetConfig {
-    let device = Arc::clone(device);
-    TargetConfig { name: name(TARGET), device, initiators: Vec::new(), chap: None, addresses: Vec::new() }
-}
-
-pub(crate) async fn device(fs: &FileSystemRef) -> Arc<Target> {
-    let how = CreateHow::Guarded(SetAttr { size: Some(BLOCKS * 512), ..SetAttr::default() });
-    let file = fs.create(&Identity::root(), &fs.root(), b"disk", &how).await.unwrap().handle;
-    let config = DiskConfig {
-        block_size: BlockSize::B512,
-        read_only: false,
-        identifier: 0x0123_4567_89ab_cdef,
-        record_directory: fs.root(),
-        record_name: b"disk.reservations".to_vec(),
-    };
-    let disk = Disk::open(fs.clone(), file, Identity::root(), config).await.unwrap();
-    let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
-    let device = Target::new(millrace_scsi::TargetConfig { name: TARGET.to_owned(), arena });
-    device.add(Lun::new(0).unwrap(), disk).unwrap();
-    device
 }
 
 impl Bench {
@@ -121,36 +75,8 @@ impl Bench {
     /// Connects by a stream that buffers `capacity` bytes, and returns `segment` bytes at once.
     pub(crate) fn connect_with(&self, capacity: usize, segment: usize) -> Client {
         let (ours, theirs) = memory_stream(capacity, segment);
-        let account = self.budget.open(std::net::IpAddr::from([127, 0, 0, 1]).into()).unwrap();
-        let (server, stop, serving) = (self.server.clone(), self.stop.clone(), Arc::clone(&self.serving));
-        serving.fetch_add(1, Ordering::Relaxed);
-        self.rt.spawn(
-            "connection",
-            Box::pin(async move {
-                server
-                    .serve(Box::new(theirs), account, async move {
-                        let _stopped = stop.await;
-                    })
-                    .await;
-                serving.fetch_sub(1, Ordering::Relaxed);
-            }),
-        );
+        self.spawn(self.server.clone().serve(Box::new(theirs), self.account(), self.stopped()));
         Client::new(ours)
-    }
-
-    /// Waits for the end of all connections, and checks that they have no memory.
-    pub(crate) async fn expect_idle(&self) {
-        for _ in 0..1000 {
-            if self.serving.load(Ordering::Relaxed) == 0 {
-                break;
-            }
-            self.rt.sleep(Duration::from_millis(100)).await;
-        }
-        assert_eq!(self.serving.load(Ordering::Relaxed), 0, "connections end");
-        assert_eq!(self.budget.stats().in_use, 0);
-        assert_eq!(self.budget.stats().connections, 0);
-        assert_eq!(self.server.arena.stats().in_use, 0);
-        assert_eq!(self.server.table.sessions(), 0);
     }
 
     /// Another connection works.
@@ -460,10 +386,4 @@ impl Client {
         assert_eq!(self.receive().await.unwrap_err(), Ended);
         self.stream.shutdown();
     }
-}
-
-/// READ(10) or WRITE(10).
-pub(crate) fn rw10(opcode: u8, lba: u32, blocks: u16) -> [u8; 10] {
-    let (l, b) = (lba.to_be_bytes(), blocks.to_be_bytes());
-    [opcode, 0, l[0], l[1], l[2], l[3], 0, b[0], b[1], 0]
 }

@@ -6,3 +6,5 @@ mod common;
 mod hostile;
 mod service;
 mod slow;
+#[path = "../support/mod.rs"]
+mod support;

@@ -10,11 +10,7 @@ use millrace_iscsi::{
 };
 use millrace_iscsi_target::ConnectionLimits;
 
-use crate::common::{Ended, TARGET, name, run, rw10, target};
-
-fn pattern(length: usize, seed: usize) -> Vec<u8> {
-    (0..length).map(|i| ((i / 512 + seed) * 7 + i % 253) as u8).collect()
-}
+use crate::common::{Ended, TARGET, name, pattern, run, rw10, target};
 
 #[test]
 fn data_is_written_immediately_unsolicited_and_by_request() {
@@ -219,7 +215,7 @@ fn the_end_of_the_server_asks_for_a_logout() {
     run(ConnectionLimits::default(), async |mut bench| {
         let mut client = bench.connect();
         client.log_in(1).await.unwrap();
-        bench.stopper.take().unwrap().send(()).unwrap();
+        bench.fixture.stopper.take().unwrap().send(()).unwrap();
         let asked =
             |event: &InitiatorEvent| matches!(event, InitiatorEvent::LogoutRequested { .. }).then_some(());
         client.event(asked).await.unwrap();

@@ -9,7 +9,7 @@ use millrace_iscsi::{
 };
 use millrace_iscsi_tcp::Segment;
 
-use super::connection::Connection;
+use super::Connection;
 use crate::{end::End, stats::add};
 
 /// The PDU that is being received.

@@ -1,0 +1,81 @@
+//! The PDUs of the login phase.
+
+use std::{future::poll_fn, task::Poll};
+
+use millrace_iscsi::{
+    iser::{Advertised, prefix},
+    login::{Established, LoginPdu},
+    pdu::Bhs,
+};
+use millrace_oncrpc::serving::{Account, slot_bytes};
+use millrace_rdma::ConnectionError;
+
+use super::{LOGIN_MESSAGE, MESSAGE, RECEIVE_SLACK, UNEXPECTED, link::Link};
+use crate::{end::End, login::LoginTransport};
+
+/// Maximum number of receives that are posted during login.
+const LOGIN_RECEIVES: usize = 2;
+
+/// A connection in the login phase. Each response is preceded by one receive: an initiator waits for it.
+pub(super) struct LoginLink<'a> {
+    link: &'a mut Link,
+    account: &'a mut Account,
+    max_tasks: u32,
+}
+
+impl<'a> LoginLink<'a> {
+    /// Posts the receive of the first PDU. An adapter has one already, which the provider has posted
+    /// ([`ConnectParams::first_receive`](millrace_rdma::ConnectParams)).
+    pub(super) fn new(link: &'a mut Link, account: &'a mut Account, max_tasks: u32) -> Result<Self, End> {
+        account.take_receives_unconditionally(LOGIN_RECEIVES * slot_bytes(LOGIN_MESSAGE));
+        link.post_receives(1, LOGIN_MESSAGE)?;
+        Ok(Self { link, account, max_tasks })
+    }
+
+    /// Posts the receives of the full feature phase: those of the command window, which has `max_tasks` commands or
+    /// fewer if the account lacks memory, and those beyond it.
+    fn post_receives(&mut self, established: &Established) -> Result<(), End> {
+        let slot = slot_bytes(MESSAGE);
+        let beyond = UNEXPECTED + RECEIVE_SLACK;
+        self.account.give_receives(LOGIN_RECEIVES * slot_bytes(LOGIN_MESSAGE));
+        self.account.take_receives_unconditionally((super::LOGIN_WINDOW + beyond) as usize * slot);
+        let mut more = match established.target {
+            Some(_) => self.max_tasks.saturating_sub(super::LOGIN_WINDOW),
+            None => 0,
+        };
+        while more > 0 && !self.account.take_receives(more as usize * slot) {
+            more /= 2;
+        }
+        self.link.window = super::LOGIN_WINDOW + more;
+        self.link.post_receives(self.link.window + beyond, MESSAGE)
+    }
+}
+
+impl LoginTransport for LoginLink<'_> {
+    async fn receive(&mut self) -> Result<(Bhs, Vec<u8>), End> {
+        loop {
+            if let Some(message) = self.link.inbox.pop_front() {
+                match self.link.decode(&message)? {
+                    Some(pdu) => return Ok((*pdu.bhs, pdu.data.to_vec())),
+                    None => self.link.recycle(message)?,
+                }
+            }
+            poll_fn(|cx| match self.link.poll(cx) {
+                Ok(true) => Poll::Ready(Ok(())),
+                Ok(false) => Poll::Pending,
+                Err(end) => Poll::Ready(Err(end)),
+            })
+            .await?;
+        }
+    }
+
+    async fn send(&mut self, pdu: LoginPdu, established: Option<&Established>) -> Result<(), End> {
+        match established {
+            Some(established) => self.post_receives(established)?,
+            None => self.link.post_receives(1, LOGIN_MESSAGE)?,
+        }
+        let message = self.link.message(&prefix(Advertised::default(), &pdu.bhs), &pdu.data);
+        let message = message.map_err(|e| End::QueuePair(ConnectionError::Local(e.to_string())))?;
+        self.link.post_send(message, None, 0)
+    }
+}

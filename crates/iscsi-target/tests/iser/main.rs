@@ -1,0 +1,10 @@
+//! Connections of an initiator with the target over iSER, on the simulated fabric and on iWARP in software, in virtual
+//! time.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+mod observed;
+mod service;
+#[path = "../support/mod.rs"]
+mod support;
