@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
+mod hostile;
 mod observed;
 mod service;
 #[path = "../support/mod.rs"]
