@@ -2,11 +2,13 @@
 
 mod connection;
 mod files;
+mod iscsi;
 mod iwarp;
 mod nfs3;
 mod record;
 mod rpc;
 mod rpcrdma;
+mod scsi;
 mod text;
 mod xdr;
 
@@ -62,11 +64,18 @@ pub const TARGETS: &[Target] = targets! {
     url = text::url, DECODER;
     mount_options = text::mount_options, DECODER;
     configuration = text::configuration, ENDPOINT;
+    iscsi_pdu = iscsi::pdu, DECODER;
+    iscsi_text = iscsi::text, DECODER;
+    iscsi_login = iscsi::login, ENDPOINT;
+    iscsi_session = iscsi::session, ENDPOINT;
+    iser_header = iscsi::iser, DECODER;
+    scsi_cdb = scsi, ENDPOINT;
     tcp_server = connection::tcp_server, CONNECTION;
     rdma_server_stream = connection::rdma_server_stream, CONNECTION;
     rdma_server_messages = connection::rdma_server_messages, CONNECTION;
     tcp_client = connection::tcp_client, CONNECTION;
     rdma_client = connection::rdma_client, CONNECTION;
+    iscsi_connection = iscsi::connection, CONNECTION;
 };
 
 /// The target of this name.
