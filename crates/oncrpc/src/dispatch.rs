@@ -65,10 +65,6 @@ impl Service for Dispatcher {
             MaybeReady::Pending(outcome) => {
                 MaybeReady::wait(async move { finish(xid, outcome.await, &arena) })
             }
-            MaybeReady::Taken => {
-                let system_err = ReplyStatus::Accept(AcceptError::SystemErr);
-                MaybeReady::Ready(bare_reply(xid, system_err, Encoder::new(&arena, 0)))
-            }
         }
     }
 }

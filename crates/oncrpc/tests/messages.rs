@@ -23,7 +23,7 @@ fn answer(call: &[u8]) -> Option<Vec<u8>> {
     let message = Message::from_view(arena.copy_from(call).unwrap());
     let reply = Encoder::new(&arena, REPLY_HEAD);
     let reply = ReceivedCall::parse(message, &peer(), &d).execute(&d, &Stages::NONE, reply);
-    reply.now_or_never().unwrap().map(|m| m.head.to_vec())
+    reply.into_future().now_or_never().unwrap().map(|m| m.head.to_vec())
 }
 
 const XID: u32 = 0x1234_5678;
@@ -215,7 +215,7 @@ fn a_reply_without_memory_to_grow_becomes_system_err() {
     }
     let d = Dispatcher::new([Arc::new(Doubler::default()) as Arc<dyn Program>]);
     let reply = ReceivedCall::parse(message, &peer(), &d).execute(&d, &Stages::NONE, reply);
-    let reply = reply.now_or_never().unwrap();
+    let reply = reply.into_future().now_or_never().unwrap();
     assert_eq!(reply.unwrap().head.to_vec(), words(&[XID, 1, 0, 0, 0, 5]));
 }
 

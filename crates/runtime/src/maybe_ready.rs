@@ -1,25 +1,26 @@
-//! A future that is often ready when it is created.
+//! The result of an operation that is often ready when it is created.
 
 use std::{
-    future::Future,
+    future::{Future, IntoFuture, Ready, ready},
     pin::Pin,
-    task::{Context, Poll},
 };
+
+use futures::future::Either;
 
 /// A boxed future that any thread can poll.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The result of an operation that rarely waits; a ready result needs no allocation.
+/// The result of an operation that rarely waits; a ready result needs no allocation. `.await` returns the
+/// result.
 ///
 /// Traits on the data path return this type instead of a boxed future (an in-memory file system, a call
-/// answered from a table). So they are object safe, and allocate only when they wait.
+/// answered from a table). So they are object safe, and allocate only when they wait. It is not a future
+/// itself, so that it has no state for a result that was taken.
 pub enum MaybeReady<'a, T> {
     /// The result is available.
     Ready(T),
     /// The result will be available later.
     Pending(BoxFuture<'a, T>),
-    /// The result was taken; polling again is an error of the caller.
-    Taken,
 }
 
 impl<'a, T> MaybeReady<'a, T> {
@@ -36,28 +37,18 @@ impl<'a, T> MaybeReady<'a, T> {
         match self {
             Self::Ready(v) => MaybeReady::Ready(f(v)),
             Self::Pending(fut) => MaybeReady::wait(async move { f(fut.await) }),
-            Self::Taken => MaybeReady::Taken,
         }
     }
 }
 
-impl<T: Unpin> Future for MaybeReady<'_, T> {
+impl<'a, T> IntoFuture for MaybeReady<'a, T> {
     type Output = T;
+    type IntoFuture = Either<Ready<T>, BoxFuture<'a, T>>;
 
-    /// # Panics
-    /// If polled again after completion, as for `async` blocks.
-    #[allow(clippy::panic)] // The contract of Future, not input from a peer.
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let this = self.get_mut();
-        if let MaybeReady::Pending(f) = this {
-            return f.as_mut().poll(cx).map(|v| {
-                *this = MaybeReady::Taken;
-                v
-            });
-        }
-        match std::mem::replace(this, MaybeReady::Taken) {
-            MaybeReady::Ready(v) => Poll::Ready(v),
-            _ => panic!("MaybeReady polled after it was ready"),
+    fn into_future(self) -> Self::IntoFuture {
+        match self {
+            Self::Ready(v) => Either::Left(ready(v)),
+            Self::Pending(f) => Either::Right(f),
         }
     }
 }

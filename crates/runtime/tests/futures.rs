@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::{
-    future::{Future, pending, ready},
+    future::{Future, IntoFuture, pending, ready},
     pin::pin,
     task::{Context, Poll, Waker},
     time::Duration,
@@ -11,7 +11,7 @@ use std::{
 
 use millrace_runtime::{Instant, MaybeReady, RuntimeExt, RuntimeRef, timeout, tokio_rt::TokioRuntime};
 
-fn poll<T: Unpin>(f: &mut MaybeReady<'_, T>) -> Poll<T> {
+fn poll<T>(f: &mut (impl Future<Output = T> + Unpin)) -> Poll<T> {
     pin!(f).poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -22,28 +22,19 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce(RuntimeRef) -> F) {
 
 #[test]
 fn a_ready_result_is_returned_at_the_first_poll_and_mapped_immediately() {
-    let mut f = MaybeReady::Ready(20).map(|n| n + 1).map(|n| n * 2);
+    let f = MaybeReady::Ready(20).map(|n| n + 1).map(|n| n * 2);
     assert!(matches!(f, MaybeReady::Ready(42)), "a future was created");
-    assert_eq!(poll(&mut f), Poll::Ready(42));
-    assert!(matches!(f, MaybeReady::Taken));
+    assert_eq!(poll(&mut f.into_future()), Poll::Ready(42));
 }
 
 #[test]
 fn a_pending_result_is_mapped_when_it_is_ready() {
     let (send, receive) = futures::channel::oneshot::channel();
-    let mut f = MaybeReady::wait(async move { receive.await.unwrap() }).map(|n: u32| n + 1);
+    let f = MaybeReady::wait(async move { receive.await.unwrap() }).map(|n: u32| n + 1);
+    let mut f = f.into_future();
     assert!(poll(&mut f).is_pending());
     send.send(6).unwrap();
     assert_eq!(poll(&mut f), Poll::Ready(7));
-    assert!(matches!(f, MaybeReady::Taken));
-}
-
-#[test]
-#[should_panic(expected = "polled after it was ready")]
-fn polling_after_completion_panics() {
-    let mut f = MaybeReady::Ready(1);
-    assert_eq!(poll(&mut f), Poll::Ready(1));
-    let _ = poll(&mut f);
 }
 
 #[test]

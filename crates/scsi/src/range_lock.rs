@@ -122,7 +122,15 @@ impl Future for Waiting {
 mod tests {
     use super::*;
 
-    fn poll(lock: &mut MaybeReady<'static, RangeGuard>) -> Option<RangeGuard> {
+    fn request(
+        lock: &Arc<RangeLock>,
+        range: Range<u64>,
+        exclusive: bool,
+    ) -> impl Future<Output = RangeGuard> + Unpin + use<> {
+        lock.lock(range, exclusive).into_future()
+    }
+
+    fn poll(lock: &mut (impl Future<Output = RangeGuard> + Unpin)) -> Option<RangeGuard> {
         match Pin::new(lock).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(guard) => Some(guard),
             Poll::Pending => None,
@@ -132,18 +140,18 @@ mod tests {
     #[test]
     fn shared_locks_and_disjoint_ranges_do_not_wait() {
         let lock = Arc::new(RangeLock::default());
-        let _a = poll(&mut lock.lock(0..10, false)).unwrap();
-        let _b = poll(&mut lock.lock(5..15, false)).unwrap();
-        let _c = poll(&mut lock.lock(15..20, true)).unwrap();
-        assert!(poll(&mut lock.lock(9..16, true)).is_none());
+        let _a = poll(&mut request(&lock, 0..10, false)).unwrap();
+        let _b = poll(&mut request(&lock, 5..15, false)).unwrap();
+        let _c = poll(&mut request(&lock, 15..20, true)).unwrap();
+        assert!(poll(&mut request(&lock, 9..16, true)).is_none());
     }
 
     #[test]
     fn conflicting_locks_are_granted_in_order() {
         let lock = Arc::new(RangeLock::default());
-        let first = poll(&mut lock.lock(0..10, false)).unwrap();
-        let mut second = lock.lock(0..10, true);
-        let mut third = lock.lock(0..10, false);
+        let first = poll(&mut request(&lock, 0..10, false)).unwrap();
+        let mut second = request(&lock, 0..10, true);
+        let mut third = request(&lock, 0..10, false);
         assert!(poll(&mut second).is_none());
         assert!(poll(&mut third).is_none(), "a shared lock overtook an exclusive one");
         drop(first);
@@ -157,9 +165,9 @@ mod tests {
     #[test]
     fn a_dropped_request_leaves_the_queue() {
         let lock = Arc::new(RangeLock::default());
-        let first = poll(&mut lock.lock(0..10, false)).unwrap();
-        let second = lock.lock(0..10, true);
-        let mut third = lock.lock(0..10, false);
+        let first = poll(&mut request(&lock, 0..10, false)).unwrap();
+        let second = request(&lock, 0..10, true);
+        let mut third = request(&lock, 0..10, false);
         drop(second);
         assert!(poll(&mut third).is_some());
         drop((first, third));

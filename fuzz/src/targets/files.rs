@@ -25,8 +25,8 @@ impl Wake for Unpark {
 }
 
 /// Polls `future` to completion, and parks the thread in between.
-pub(super) fn wait<T>(future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
+pub(super) fn wait<T>(future: impl IntoFuture<Output = T>) -> T {
+    let mut future = std::pin::pin!(future.into_future());
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {

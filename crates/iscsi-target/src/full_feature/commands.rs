@@ -156,7 +156,6 @@ impl FullFeature<'_> {
         match device.target.execute(request) {
             MaybeReady::Ready(result) => self.completed(itt, result),
             MaybeReady::Pending(result) => self.running.push(Running { itt, result }),
-            MaybeReady::Taken => {}
         }
     }
 

@@ -306,7 +306,6 @@ impl<T: Unpin> ServerConnection<T> {
                 self.charged += charge;
                 return None;
             }
-            MaybeReady::Taken => None,
         };
         Some(self.answered(to, reply, charge))
     }

@@ -21,8 +21,8 @@ use millrace_vfs::{
 pub(crate) const LUN: [u8; 8] = [0; 8];
 
 /// Polls a future that does not wait for anything else.
-pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+pub(crate) fn now<T>(future: impl IntoFuture<Output = T>) -> T {
+    match pin!(future.into_future()).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(out) => out,
         Poll::Pending => panic!("the result is not ready"),
     }

@@ -1,6 +1,5 @@
 //! Random commands compared with a model of the blocks.
 
-use millrace_runtime::MaybeReady;
 use millrace_scsi::{Aborted, BlockSize, Response, Status};
 use proptest::prelude::*;
 
@@ -99,9 +98,10 @@ proptest! {
     #[test]
     fn concurrent_or_writes_lose_no_bit(order in Just((0..8_u8).collect::<Vec<_>>()).prop_shuffle()) {
         let bench = Bench::new(BlockSize::B512, BLOCKS);
-        let mut pending: Vec<MaybeReady<'static, _>> = (0..8_u8).map(|bit| {
+        let mut pending: Vec<_> = (0..8_u8).map(|bit| {
             let data = vec![1_u8 << bit; 64 * 512];
-            bench.target.execute(bench.request(&bench.nexus, &sixteen(0x8b, 0, u64::from(bit), 64), &data))
+            let request = bench.request(&bench.nexus, &sixteen(0x8b, 0, u64::from(bit), 64), &data);
+            bench.target.execute(request).into_future()
         }).collect();
         // Tasks later in the queue wait for earlier ones, so that polling in any order completes all.
         let mut left: Vec<u8> = order;

@@ -58,9 +58,7 @@ fn luns_change_while_initiators_are_connected() {
     bench.fails(&[0], &[], 5, (0x25, 0));
 }
 
-fn poll(
-    future: &mut millrace_runtime::MaybeReady<'static, Result<Response, Aborted>>,
-) -> Option<Result<Response, Aborted>> {
+fn poll<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
     match Pin::new(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),
         Poll::Pending => None,
@@ -95,7 +93,7 @@ fn an_ordered_task_waits_for_earlier_ones() {
     let bench = Bench::new(BlockSize::B512, 16);
     let with = |attribute, cdb: &[u8], data: &[u8]| {
         let request = Request { attribute, ..bench.request(&bench.nexus, cdb, data) };
-        bench.target.execute(request)
+        bench.target.execute(request).into_future()
     };
     let read = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
     // SYNCHRONIZE CACHE is executed when it is polled.

@@ -119,10 +119,10 @@ fn calls_are_identified_by_client_xid_procedure_and_checksum() {
 #[test]
 fn a_duplicate_of_a_call_in_progress_waits_or_is_dropped() {
     let (a, (service, s)) = (arena(), test_server(false, 100));
-    let mut first = pin!(s.call(&peer(1), call(&a, 1, 8, 0), &a));
+    let mut first = pin!(s.call(&peer(1), call(&a, 1, 8, 0), &a).into_future());
     assert!(poll(first.as_mut()).is_pending());
     assert_eq!(call_ready(&s, &peer(1), call(&a, 1, 8, 0), &a), None, "the connection gets one reply");
-    let mut second = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a));
+    let mut second = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a).into_future());
     assert!(poll(second.as_mut()).is_pending());
     service.waiting.lock().drain(..).for_each(|tx| tx.send(()).unwrap());
     assert!(matches!(poll(first.as_mut()), Poll::Ready(m) if number(m.clone()) == Some(1)));
@@ -135,11 +135,11 @@ fn a_duplicate_of_a_call_in_progress_waits_or_is_dropped() {
 fn an_unanswered_call_can_be_retransmitted() {
     let (a, (service, s)) = (arena(), test_server(false, 100));
     let first = s.call(&peer(1), call(&a, 1, 8, 0), &a);
-    let mut waiting = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a));
+    let mut waiting = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a).into_future());
     assert!(poll(waiting.as_mut()).is_pending());
     drop(first);
     assert!(matches!(poll(waiting.as_mut()), Poll::Ready(None)), "its client retransmits");
-    let mut again = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a));
+    let mut again = pin!(s.call(&peer(2), call(&a, 1, 8, 0), &a).into_future());
     assert!(poll(again.as_mut()).is_pending());
     assert_eq!(service.executed.load(Ordering::Relaxed), 2);
 }

@@ -117,7 +117,6 @@ impl Program for Nfs3 {
                 let env = Arc::clone(&self.env);
                 MaybeReady::wait(async move { env.account(procedure, started, result.await) })
             }
-            MaybeReady::Taken => MaybeReady::Taken,
         }
     }
 }

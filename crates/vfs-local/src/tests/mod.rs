@@ -42,8 +42,8 @@ fn me() -> Identity {
     Identity { uid, gid, gids: Default::default() }
 }
 
-fn wait<T>(f: impl Future<Output = T>) -> T {
-    super::pool::block_on(f)
+fn wait<T>(f: impl IntoFuture<Output = T>) -> T {
+    super::pool::block_on(f.into_future())
 }
 
 fn create(fs: &crate::LocalFs, dir: &Handle, name: &str) -> Handle {

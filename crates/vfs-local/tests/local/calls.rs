@@ -400,9 +400,9 @@ fn dropped_transfers_complete() {
         write(&fs, &f, 0, b"first").unwrap();
         {
             // Polled once, then dropped with the file system.
-            let mut op = fs.write(&me(), &f, 5, views(&[7; 1 << 20]), Stability::Unstable);
+            let op = fs.write(&me(), &f, 5, views(&[7; 1 << 20]), Stability::Unstable);
             let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-            let _ = std::pin::Pin::new(&mut op).poll(&mut cx);
+            let _ = std::pin::pin!(op.into_future()).poll(&mut cx);
         }
         drop(fs);
         let file = dir.path().join("f");

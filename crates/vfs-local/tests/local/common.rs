@@ -1,6 +1,6 @@
 //! Helpers of the local file system tests.
 
-use std::{future::Future, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_vfs::{
@@ -38,8 +38,8 @@ pub(crate) fn open(root: &Path, mode: (HandleMode, IoMode)) -> Arc<LocalFs> {
 }
 
 /// Waits for a call to complete.
-pub(crate) fn wait<T>(f: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(f)
+pub(crate) fn wait<T>(f: impl IntoFuture<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(f.into_future())
 }
 
 /// The user running this process; root if the kernel applies credentials.

@@ -91,7 +91,7 @@ impl Fixture {
 
     /// Waits for an operation.
     pub(crate) fn op<T: Unpin>(&self, op: Op<T>) -> FsResult<T> {
-        self.rt.block_on(op)
+        self.rt.block_on(op.into_future())
     }
 
     /// Data in the arena, in chunks of `piece` bytes, each in its own slot.
