@@ -1,7 +1,7 @@
 //! Logical unit numbers (SAM-5 section 4.7).
 
-/// A logical unit number of one level, 0 to 16383.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A logical unit number of one level, 0 to 16383; 0 by default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lun(u16);
 
 impl Lun {

@@ -1,0 +1,350 @@
+//! A target that restarts, and a network that fails.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::SocketAddr,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use millrace_block::{BlockDevice, Error, Options, Url};
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_iscsi::chap::Mutual;
+use millrace_iscsi_target::{
+    ConnectionLimits, TableLimits, TargetConfig, TargetStats, TargetTable, tcp::TcpTarget,
+};
+use millrace_oncrpc::serving::{Budget, BudgetConfig};
+use millrace_runtime::{
+    BoxFuture, ByteStream, LocalPort, MemoryStream, RuntimeRef, StreamListener, StreamProvider,
+    memory_stream,
+    virtual_time::{TaskGroup, VirtualTime},
+};
+use millrace_scsi::{BlockSize, Disk, DiskConfig, Lun, Target};
+use millrace_vfs::{
+    CreateHow, FileSystemRef, Identity, SetAttr,
+    memory::{MemoryConfig, MemoryFs},
+};
+use parking_lot::Mutex;
+
+pub(crate) const TARGET: &str = "iqn.2026-01.example:target";
+pub(crate) const URL: &str = "iscsi://192.0.2.1/iqn.2026-01.example:target/0";
+
+/// What the network does with connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    /// Connections fail, and no new one is accepted.
+    Refuse,
+    /// Nothing is delivered.
+    Silence,
+}
+
+/// The state of the network, and the task that waits for a change.
+struct Network {
+    fault: Fault,
+    /// Connections with a lower number have failed.
+    alive: u64,
+    connections: u64,
+    /// Bytes delivered to the initiator, and the number of them at which connections fail.
+    delivered: u64,
+    cuts: Vec<u64>,
+    waiting: Vec<Waker>,
+}
+
+/// A process that serves a device.
+struct Process {
+    tasks: TaskGroup,
+    server: TcpTarget,
+    budget: Budget,
+}
+
+/// The network and the target.
+pub(crate) struct Lab {
+    pub(crate) rt: RuntimeRef,
+    fs: FileSystemRef,
+    limits: Mutex<ConnectionLimits>,
+    chap: Mutex<Option<Mutual>>,
+    identifier: Mutex<u64>,
+    block_size: BlockSize,
+    network: Arc<Mutex<Network>>,
+    process: Mutex<Option<Process>>,
+    time: VirtualTimeHandle,
+}
+
+/// Creates groups of tasks.
+type VirtualTimeHandle = Box<dyn Fn() -> TaskGroup + Send + Sync>;
+
+fn arena(limit: usize) -> Arena {
+    Arena::new(ArenaConfig { limit, huge_pages: false })
+}
+
+/// Runs `test` in virtual time with a disk of `size` bytes on the file system that `fs` returns.
+pub(crate) fn run<F: Future<Output = ()>>(
+    seed: u64,
+    (size, block_size): (u64, BlockSize),
+    fs: impl FnOnce(&RuntimeRef) -> FileSystemRef,
+    test: impl FnOnce(Arc<Lab>) -> F,
+) {
+    let time = Arc::new(VirtualTime::new(seed));
+    let rt = time.runtime();
+    let fs = fs(&rt);
+    let groups = Arc::downgrade(&time);
+    let group = move || groups.upgrade().unwrap().group();
+    let network = Network {
+        fault: Fault::None,
+        alive: 0,
+        connections: 0,
+        delivered: 0,
+        cuts: Vec::new(),
+        waiting: Vec::new(),
+    };
+    let lab = Arc::new(Lab {
+        rt,
+        fs,
+        limits: Mutex::default(),
+        chap: Mutex::new(None),
+        identifier: Mutex::new(0x0123_4567_89ab_cdef),
+        block_size,
+        network: Arc::new(Mutex::new(network)),
+        process: Mutex::new(None),
+        time: Box::new(group),
+    });
+    time.block_on(async move {
+        let how = CreateHow::Guarded(SetAttr { size: Some(size), ..SetAttr::default() });
+        lab.fs.create(&Identity::root(), &lab.fs.root(), b"disk", &how).await.unwrap();
+        lab.start().await;
+        test(Arc::clone(&lab)).await;
+        lab.process.lock().take();
+    })
+    .unwrap();
+}
+
+/// A file system in memory that loses nothing.
+pub(crate) fn memory(rt: &RuntimeRef) -> FileSystemRef {
+    MemoryFs::new(MemoryConfig::new(arena(256 << 20), Arc::clone(rt)))
+}
+
+impl Lab {
+    /// Starts the target's process.
+    pub(crate) async fn start(self: &Arc<Self>) {
+        let (disk, _) = self.fs.lookup(&Identity::root(), &self.fs.root(), b"disk").await.unwrap();
+        let config = DiskConfig {
+            block_size: self.block_size,
+            read_only: false,
+            identifier: *self.identifier.lock(),
+            record_directory: self.fs.root(),
+            record_name: b"disk.reservations".to_vec(),
+        };
+        let disk = Disk::open(self.fs.clone(), disk, Identity::root(), config).await.unwrap();
+        let device = Target::new(millrace_scsi::TargetConfig { name: TARGET.into(), arena: arena(64 << 20) });
+        device.add(Lun::default(), disk).unwrap();
+        let table = TargetTable::new(TableLimits::default());
+        let chap = self.chap.lock().clone();
+        let target = TargetConfig {
+            name: TARGET.parse().unwrap(),
+            device,
+            initiators: Vec::new(),
+            chap,
+            addresses: Vec::new(),
+        };
+        table.replace(vec![target]).unwrap();
+        let tasks = (self.time)();
+        let (rt, stats) = (tasks.runtime(), Arc::new(TargetStats::default()));
+        let limits = self.limits.lock().clone();
+        let server = TcpTarget { table, rt: Arc::clone(&rt), arena: arena(64 << 20), limits, stats };
+        let config = BudgetConfig {
+            memory: 64 << 20,
+            own: 64 << 10,
+            largest: 8 << 20,
+            connections: 64,
+            per_client: 64,
+        };
+        *self.process.lock() = Some(Process { tasks, server, budget: Budget::new(config, rt) });
+    }
+
+    /// Ends the target's process with its connections.
+    pub(crate) fn kill(&self) {
+        if let Some(process) = self.process.lock().take() {
+            process.tasks.end();
+        }
+        self.cut();
+    }
+
+    /// Stops the process and starts it again.
+    pub(crate) async fn restart(self: &Arc<Self>) {
+        self.kill();
+        self.start().await;
+    }
+
+    /// Interrupts all connections.
+    pub(crate) fn cut(&self) {
+        let mut network = self.network.lock();
+        network.alive = network.connections;
+        network.waiting.drain(..).for_each(Waker::wake);
+    }
+
+    /// Interrupts all connections each time that one of these numbers of bytes was delivered to the initiator.
+    pub(crate) fn cut_at(&self, mut bytes: Vec<u64>) {
+        bytes.sort_unstable_by(|a, b| b.cmp(a));
+        let mut network = self.network.lock();
+        let now = network.delivered;
+        network.cuts = bytes.into_iter().map(|n| now + n).collect();
+    }
+
+    /// Sets the fault of present and later connections.
+    pub(crate) fn fault(&self, fault: Fault) {
+        let mut network = self.network.lock();
+        network.fault = fault;
+        network.waiting.drain(..).for_each(Waker::wake);
+        drop(network);
+        if fault == Fault::Refuse {
+            self.cut();
+        }
+    }
+
+    /// Number of connections so far.
+    pub(crate) fn connections(&self) -> u64 {
+        self.network.lock().connections
+    }
+
+    /// Changes the limits and settings from the next start on.
+    pub(crate) fn configure(&self, change: impl FnOnce(&mut ConnectionLimits)) {
+        change(&mut self.limits.lock());
+    }
+
+    /// Requires CHAP from the next start on.
+    pub(crate) fn require_chap(&self, chap: Mutual) {
+        *self.chap.lock() = Some(chap);
+    }
+
+    /// The next start serves another device.
+    pub(crate) fn replace_device(&self) {
+        *self.identifier.lock() += 1;
+    }
+
+    pub(crate) fn options(self: &Arc<Self>) -> Options {
+        let mut options = Options::default();
+        options.runtime = Some(Arc::clone(&self.rt));
+        options.streams = Some(Arc::new(Client(Arc::clone(self))));
+        options
+    }
+
+    pub(crate) async fn connect(self: &Arc<Self>) -> BlockDevice {
+        self.connect_with(&self.options()).await.unwrap()
+    }
+
+    pub(crate) async fn connect_with(self: &Arc<Self>, options: &Options) -> Result<BlockDevice, Error> {
+        BlockDevice::connect(&url(), options).await
+    }
+
+    pub(crate) async fn sleep(&self, seconds: u64) {
+        self.rt.sleep_until(self.rt.now() + Duration::from_secs(seconds)).await;
+    }
+}
+
+pub(crate) fn url() -> Url {
+    URL.parse().unwrap()
+}
+
+/// The initiator's host.
+struct Client(Arc<Lab>);
+
+impl StreamProvider for Client {
+    fn connect(&self, _: LocalPort, _: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>> {
+        let lab = Arc::clone(&self.0);
+        Box::pin(async move {
+            let process = lab.process.lock();
+            let mut network = lab.network.lock();
+            let Some(process) = process.as_ref().filter(|_| network.fault != Fault::Refuse) else {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            };
+            network.connections += 1;
+            let number = network.connections;
+            let (ours, theirs) = memory_stream(1 << 16, usize::MAX);
+            let account = process.budget.open(std::net::IpAddr::from([127, 0, 0, 1]).into()).unwrap();
+            let serve = process.server.clone().serve(Box::new(theirs), account, std::future::pending());
+            process.server.rt.spawn("connection", Box::pin(serve));
+            let stream = Faulty { inner: ours, number, network: Arc::clone(&lab.network) };
+            Ok(Box::new(stream) as Box<dyn ByteStream>)
+        })
+    }
+
+    fn listen(&self, _: SocketAddr) -> io::Result<Box<dyn StreamListener>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// A stream with the faults of the network.
+struct Faulty {
+    inner: MemoryStream,
+    number: u64,
+    network: Arc<Mutex<Network>>,
+}
+
+impl Faulty {
+    fn poll_fault(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        let mut network = self.network.lock();
+        if self.number <= network.alive {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        network.waiting.push(cx.waker().clone());
+        if network.fault == Fault::Silence { Poll::Pending } else { Poll::Ready(Ok(())) }
+    }
+}
+
+impl ByteStream for Faulty {
+    fn poll_read(&mut self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
+        std::task::ready!(self.poll_fault(cx))?;
+        let n = std::task::ready!(self.inner.poll_read(cx, bufs))?;
+        let mut network = self.network.lock();
+        network.delivered += n as u64;
+        let delivered = network.delivered;
+        while network.cuts.pop_if(|at| *at <= delivered).is_some() {
+            network.alive = network.connections;
+        }
+        Poll::Ready(Ok(n))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        std::task::ready!(self.poll_fault(cx))?;
+        self.inner.poll_write(cx, bufs)
+    }
+
+    fn shutdown(&mut self) {
+        self.inner.shutdown();
+    }
+
+    fn abort(&mut self) {
+        self.inner.abort();
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.peer_addr()
+    }
+}
+
+/// A buffer with these bytes.
+pub(crate) fn buffer(disk: &BlockDevice, bytes: &[u8]) -> millrace_block::Buffer {
+    let mut buffer = disk.buffer(bytes.len()).unwrap();
+    buffer.copy_from_slice(bytes);
+    buffer
+}
+
+pub(crate) async fn write(disk: &BlockDevice, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+    disk.write_at_from(offset, buffer(disk, bytes).freeze().into()).await
+}
+
+pub(crate) async fn read(disk: &BlockDevice, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
+    let buffer = buffer(disk, &vec![0xee; length]);
+    Ok(disk.read_at_into(offset, buffer).await?.to_vec())
+}
+
+/// Bytes that differ from one block to another.
+pub(crate) fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    (0..length as u64).map(|i| (i / 512 * 31 + i * 7 + seed) as u8).collect()
+}
