@@ -376,6 +376,18 @@ fn hostile_initiators_are_refused() {
     assert_eq!(one.established, 0);
 }
 
+/// The text of a binary value in base64.
+fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = "0b".to_owned();
+    for group in bytes.chunks(3) {
+        let bits = group.iter().chain(&[0, 0]).take(3).fold(0, |bits, b| bits << 8 | usize::from(*b));
+        let digits = (0..4).map(|n| char::from(ALPHABET[bits >> (18 - 6 * n) & 63]));
+        text.extend(digits.take(group.len() + 1).chain("==".chars()).take(4));
+    }
+    text
+}
+
 #[test]
 fn hostile_chap_is_refused() {
     let own = |r: &str| format!("CHAP_N=iuser\0CHAP_R={r}\0");
@@ -395,6 +407,13 @@ fn hostile_chap_is_refused() {
         (own(&good[..good.len() - 2]), false),
         (own(&"0x00".repeat(16)), false),
         (format!("CHAP_R={good}\0"), false),
+        // Names are text, not binary values; responses may be, in both forms, and have one length.
+        (own(&good).replace("iuser", "0x6975736572"), false),
+        (own(&good).replace("iuser", "0baXVzZXI="), false),
+        (own(&base64(&answer)), true),
+        (own(&format!("{good}00")), false),
+        (own(&format!("0x{}", "00".repeat(1024))), false),
+        (own(&format!("0x{}", "00".repeat(1025))), false),
     ] {
         let mut one = One { chap: Some(mutual(true)), ..One::default() };
         let mut login = target(Settings::default());
