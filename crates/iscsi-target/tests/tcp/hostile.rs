@@ -93,7 +93,7 @@ fn nop(itt: u32) -> NopOut {
     NopOut { immediate: true, lun: 0, itt, ttt: RESERVED_TAG, numbers: NUMBERS }
 }
 
-fn write(itt: u32, blocks: u16) -> ScsiCommand {
+pub(crate) fn write(itt: u32, blocks: u16) -> ScsiCommand {
     let mut cdb = [0; 16];
     cdb[..10].copy_from_slice(&rw10(0x2a, 0, blocks));
     ScsiCommand {
@@ -110,12 +110,12 @@ fn write(itt: u32, blocks: u16) -> ScsiCommand {
     }
 }
 
-fn data_out(itt: u32, ttt: u32, data_sn: u32, offset: u32) -> DataOut {
+pub(crate) fn data_out(itt: u32, ttt: u32, data_sn: u32, offset: u32) -> DataOut {
     DataOut { last: true, lun: 0, itt, ttt, exp_stat_sn: 0, data_sn, offset }
 }
 
 /// A session without unit attention, whose next command number is 100 plus the result.
-async fn session(bench: &Bench) -> (Client, RequestNumbers) {
+pub(crate) async fn session(bench: &Bench) -> (Client, RequestNumbers) {
     let mut client = bench.connect();
     client.settings.initial_r2t = true;
     client.log_in(1).await.unwrap();

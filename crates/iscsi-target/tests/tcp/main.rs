@@ -4,6 +4,7 @@
 
 mod common;
 mod hostile;
+mod lengths;
 mod service;
 mod slow;
 #[path = "../support/mod.rs"]
