@@ -20,7 +20,7 @@ const TARGET: &str = "iqn.2001-04.com.example:t";
 /// Who has which CHAP credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Chap {
-    /// Nobody.
+    /// Neither end.
     None,
     /// The target requires them of the initiator.
     Initiator,
@@ -30,7 +30,7 @@ enum Chap {
     Unused,
     /// The target requires them of an initiator that has none.
     Missing,
-    /// The initiator requires those of a target that has none of its own.
+    /// The initiator requires those of a target that has no own ones.
     OneSided,
     /// The initiator requires them of a target that does not authenticate.
     Ignored,
@@ -209,7 +209,7 @@ impl Ends {
         out
     }
 
-    /// What holds whatever PDUs were delivered.
+    /// What holds for all PDUs that may have been delivered.
     fn check(&self, out: &Outcome) {
         if let Some(Ok(established)) = &out.target {
             assert!(!self.initiator_is_false(), "a false initiator has logged in");

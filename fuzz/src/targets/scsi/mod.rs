@@ -122,7 +122,7 @@ impl Bench {
                 assert!(!aborted, "an aborted command was executed");
                 self.check(lun, &cdb, &data, &response);
             }
-            Err(Aborted) => assert!(aborted, "a command was aborted by nobody"),
+            Err(Aborted) => assert!(aborted, "a command was aborted without a function"),
         }
         assert!(self.read() == self.contents.bytes, "the contents of the disk after {cdb:02x?}");
     }
@@ -177,7 +177,7 @@ impl Bench {
         read.data.to_vec()
     }
 
-    /// Whatever was executed, a new nexus is served, and the record of reservations is valid.
+    /// After all commands, a new nexus is served, and the record of reservations is valid.
     fn end(self) {
         self.nexuses.iter().for_each(|nexus| self.target.close_nexus(nexus));
         let nexus = self.target.open_nexus(port(3));
