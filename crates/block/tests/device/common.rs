@@ -49,6 +49,8 @@ struct Network {
     /// Bytes delivered to the initiator, and the number of them at which connections fail.
     delivered: u64,
     cuts: Vec<u64>,
+    /// Positions of delivered bytes that are changed.
+    damage: Vec<u64>,
     waiting: Vec<Waker>,
 }
 
@@ -97,6 +99,7 @@ pub(crate) fn run<F: Future<Output = ()>>(
         connections: 0,
         delivered: 0,
         cuts: Vec::new(),
+        damage: Vec::new(),
         waiting: Vec::new(),
     };
     let lab = Arc::new(Lab {
@@ -190,6 +193,13 @@ impl Lab {
         let mut network = self.network.lock();
         let now = network.delivered;
         network.cuts = bytes.into_iter().map(|n| now + n).collect();
+    }
+
+    /// Changes the bytes at these positions of what is delivered to the initiator.
+    pub(crate) fn damage_at(&self, positions: Vec<u64>) {
+        let mut network = self.network.lock();
+        let now = network.delivered;
+        network.damage = positions.into_iter().map(|n| now + n).collect();
     }
 
     /// Sets the fault of present and later connections.
@@ -298,7 +308,11 @@ impl ByteStream for Faulty {
         std::task::ready!(self.poll_fault(cx))?;
         let n = std::task::ready!(self.inner.poll_read(cx, bufs))?;
         let mut network = self.network.lock();
+        let start = network.delivered;
         network.delivered += n as u64;
+        for at in network.damage.extract_if(.., |at| (start..start + n as u64).contains(at)) {
+            change(bufs, (at - start) as usize);
+        }
         let delivered = network.delivered;
         while network.cuts.pop_if(|at| *at <= delivered).is_some() {
             network.alive = network.connections;
@@ -325,6 +339,16 @@ impl ByteStream for Faulty {
 
     fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.inner.peer_addr()
+    }
+}
+
+/// Changes byte `at` of `bufs`.
+fn change(bufs: &mut [IoSliceMut<'_>], mut at: usize) {
+    for buf in bufs {
+        match buf.get_mut(at) {
+            Some(byte) => return *byte ^= 0x11,
+            None => at -= buf.len(),
+        }
     }
 }
 

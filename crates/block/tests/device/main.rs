@@ -2,5 +2,7 @@
 
 mod common;
 mod durability;
+mod fake;
+mod hostile;
 mod operations;
 mod reconnect;
