@@ -8,6 +8,7 @@ use crate::sense::{AdditionalSense, Sense, SenseKey};
 pub(crate) enum UnitAttention {
     PowerOn,
     DeviceReset,
+    NexusLoss,
     CommandsCleared,
     ReservationsPreempted,
     ReservationsReleased,
@@ -19,9 +20,10 @@ pub(crate) enum UnitAttention {
 }
 
 impl UnitAttention {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::PowerOn,
         Self::DeviceReset,
+        Self::NexusLoss,
         Self::CommandsCleared,
         Self::ReservationsPreempted,
         Self::ReservationsReleased,
@@ -36,6 +38,7 @@ impl UnitAttention {
         let additional = match self {
             Self::PowerOn => AdditionalSense::POWER_ON,
             Self::DeviceReset => AdditionalSense::DEVICE_RESET,
+            Self::NexusLoss => AdditionalSense::NEXUS_LOSS,
             Self::CommandsCleared => AdditionalSense::COMMANDS_CLEARED,
             Self::ReservationsPreempted => AdditionalSense::RESERVATIONS_PREEMPTED,
             Self::ReservationsReleased => AdditionalSense::RESERVATIONS_RELEASED,
@@ -89,6 +92,6 @@ mod tests {
             pending.raise(attention);
         }
         pending.clear(UnitAttention::ReportedLunsChanged);
-        assert_eq!(std::iter::from_fn(|| pending.take()).count(), 9);
+        assert_eq!(std::iter::from_fn(|| pending.take()).count(), 10);
     }
 }

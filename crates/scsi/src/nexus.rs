@@ -51,13 +51,11 @@ pub(crate) struct UnitNexus {
 }
 
 impl UnitNexus {
-    /// A new nexus, with POWER ON pending. It needs to know of later losses than `losses`.
-    pub(crate) fn new(nexus: Arc<Nexus>, losses: u64) -> Self {
-        let mut attentions = Attentions::default();
-        attentions.raise(UnitAttention::PowerOn);
+    /// A new nexus with pending conditions. It needs to know of later losses than `losses`.
+    pub(crate) fn new(nexus: Arc<Nexus>, pending: Attentions, losses: u64) -> Self {
         Self {
             nexus,
-            attentions: Mutex::new(attentions),
+            attentions: Mutex::new(pending),
             tasks: AtomicUsize::new(0),
             generation: AtomicU64::new(0),
             losses: AtomicU64::new(losses),
@@ -72,6 +70,11 @@ impl UnitNexus {
         self.attentions.lock().clear(attention);
     }
 
+    /// The conditions that are not reported.
+    pub(crate) fn pending(&self) -> Attentions {
+        *self.attentions.lock()
+    }
+
     /// Takes the condition to report next.
     pub(crate) fn take_attention(&self) -> Option<UnitAttention> {
         self.attentions.lock().take()
@@ -81,6 +84,11 @@ impl UnitNexus {
     pub(crate) fn abort(&self) -> bool {
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.tasks.load(Ordering::Acquire) > 0
+    }
+
+    /// Number of losses of unstable data that the nexus knows of.
+    pub(crate) fn known_losses(&self) -> u64 {
+        self.losses.load(Ordering::Acquire)
     }
 
     /// Whether data was lost since the nexus was last informed; it is informed now of `losses`.

@@ -178,7 +178,8 @@ impl Target {
         Lun::from_bytes(lun).and_then(|lun| self.units.read().get(&lun).cloned())
     }
 
-    /// Begins a nexus: a session of `initiator`. At each unit a unit attention condition (POWER ON) is pending.
+    /// Begins a nexus: a session of `initiator`. At each unit a unit attention condition is pending: I_T NEXUS LOSS
+    /// OCCURRED if `initiator` had a nexus before, otherwise POWER ON.
     pub fn open_nexus(&self, initiator: InitiatorPort) -> Arc<Nexus> {
         Nexus::new(initiator)
     }

@@ -14,7 +14,7 @@ mod transfer;
 mod vital;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -29,12 +29,12 @@ use parking_lot::Mutex;
 use persistence::Record;
 
 use crate::{
-    attention::UnitAttention,
+    attention::{Attentions, UnitAttention},
     cdb::Operation,
     medium::Medium,
     nexus::{Nexus, UnitNexus},
     range_lock::RangeLock,
-    reservation::{self, RecordError, Reservations},
+    reservation::{self, InitiatorPort, RecordError, Reservations},
 };
 
 /// Relative identifier of the only target port, and tag of the target portal group.
@@ -45,6 +45,10 @@ pub const MAX_TRANSFER_BYTES: u32 = 8 << 20;
 
 /// Maximum number of blocks that WRITE SAME writes (MAXIMUM WRITE SAME LENGTH): what WRITE SAME(10) can state.
 const MAX_WRITE_SAME_BLOCKS: u32 = 0xffff;
+
+/// Number of former nexuses whose initiator ports a disk knows. The condition after their return is I_T NEXUS LOSS
+/// OCCURRED; of others, as after a restart, it is POWER ON.
+const MAX_FORMER: usize = 1024;
 
 /// Maximum number of block descriptors of UNMAP.
 const MAX_UNMAP_DESCRIPTORS: u32 = 256;
@@ -121,7 +125,34 @@ pub struct Disk {
     /// Exclusive for a command that changes reservations.
     reserving: Arc<RangeLock>,
     record: Record,
-    nexuses: Mutex<HashMap<u64, Arc<UnitNexus>>>,
+    nexuses: Mutex<Nexuses>,
+}
+
+/// The present nexuses, and the initiator ports of former ones.
+#[derive(Default)]
+struct Nexuses {
+    present: HashMap<u64, Arc<UnitNexus>>,
+    /// The oldest first, each with its pending conditions, and the number of losses of unstable data that it knows of.
+    former: VecDeque<(InitiatorPort, Attentions, u64)>,
+}
+
+impl Nexuses {
+    /// Removes a nexus, and remembers its initiator port.
+    fn remove(&mut self, nexus: u64) -> Option<Arc<UnitNexus>> {
+        let closed = self.present.remove(&nexus)?;
+        if self.former.len() == MAX_FORMER {
+            self.former.pop_front();
+        }
+        let port = closed.nexus.initiator().clone();
+        self.former.push_back((port, closed.pending(), closed.known_losses()));
+        Some(closed)
+    }
+
+    /// What a former nexus of `port` left, if there was one.
+    fn take_former(&mut self, port: &InitiatorPort) -> Option<(Attentions, u64)> {
+        let at = self.former.iter().rposition(|(former, ..)| former == port)?;
+        self.former.remove(at).map(|(_, pending, losses)| (pending, losses))
+    }
 }
 
 impl Disk {
@@ -213,18 +244,25 @@ impl Disk {
     /// The state of `nexus` at this disk, which starts with the first task.
     pub(crate) fn nexus(&self, nexus: &Arc<Nexus>) -> Arc<UnitNexus> {
         let mut nexuses = self.nexuses.lock();
-        let entry = nexuses.entry(nexus.id()).or_insert_with(|| {
-            let name = reservation::Nexus { initiator: nexus.initiator().clone(), port: TARGET_PORT };
-            self.reservations.lock().attach(reservation::NexusId(nexus.id()), name);
-            Arc::new(UnitNexus::new(Arc::clone(nexus), self.medium.losses()))
-        });
-        Arc::clone(entry)
+        if let Some(present) = nexuses.present.get(&nexus.id()) {
+            return Arc::clone(present);
+        }
+        let name = reservation::Nexus { initiator: nexus.initiator().clone(), port: TARGET_PORT };
+        self.reservations.lock().attach(reservation::NexusId(nexus.id()), name);
+        let former = nexuses.take_former(nexus.initiator());
+        // An initiator that reconnects learns that its completed writes are still in the cache.
+        let condition = if former.is_some() { UnitAttention::NexusLoss } else { UnitAttention::PowerOn };
+        let (mut pending, losses) = former.unwrap_or_else(|| (Attentions::default(), self.medium.losses()));
+        pending.raise(condition);
+        let new = Arc::new(UnitNexus::new(Arc::clone(nexus), pending, losses));
+        nexuses.present.insert(nexus.id(), Arc::clone(&new));
+        new
     }
 
     /// The nexus has ended: its tasks are aborted, its RESERVE(6) is released.
     pub(crate) fn close_nexus(&self, nexus: u64) {
         let mut nexuses = self.nexuses.lock();
-        if let Some(closed) = nexuses.remove(&nexus) {
+        if let Some(closed) = nexuses.remove(nexus) {
             closed.abort();
             self.reservations.lock().detach(reservation::NexusId(nexus));
         }
@@ -232,7 +270,7 @@ impl Disk {
 
     /// Raises a condition for all nexuses other than `except`.
     pub(crate) fn raise(&self, attention: UnitAttention, except: Option<u64>) {
-        for (id, nexus) in self.nexuses.lock().iter() {
+        for (id, nexus) in self.nexuses.lock().present.iter() {
             if Some(*id) != except {
                 nexus.raise(attention);
             }
@@ -241,14 +279,14 @@ impl Disk {
 
     /// Aborts the tasks of `nexus`.
     pub(crate) fn abort_nexus(&self, nexus: u64) {
-        if let Some(nexus) = self.nexuses.lock().get(&nexus) {
+        if let Some(nexus) = self.nexuses.lock().present.get(&nexus) {
             nexus.abort();
         }
     }
 
     /// Aborts all tasks; nexuses other than `by` that had tasks get a unit attention condition.
     pub(crate) fn clear_tasks(&self, by: u64) {
-        for (id, nexus) in self.nexuses.lock().iter() {
+        for (id, nexus) in self.nexuses.lock().present.iter() {
             if nexus.abort() && *id != by {
                 nexus.raise(UnitAttention::CommandsCleared);
             }
@@ -257,7 +295,7 @@ impl Disk {
 
     /// Logical unit reset (SAM-5 section 6.3.3) by nexus `by`, which learns of it from the response.
     pub(crate) fn reset(&self, by: u64) {
-        self.nexuses.lock().values().for_each(|nexus| _ = nexus.abort());
+        self.nexuses.lock().present.values().for_each(|nexus| _ = nexus.abort());
         self.raise(UnitAttention::DeviceReset, Some(by));
         self.reservations.lock().reset();
         *self.modes.lock() = Modes::default();

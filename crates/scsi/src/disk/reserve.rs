@@ -73,7 +73,7 @@ impl Disk {
         }
         let nexuses = self.nexuses.lock();
         for (NexusId(id), attention) in &effects.attentions {
-            if let Some(nexus) = nexuses.get(id) {
+            if let Some(nexus) = nexuses.present.get(id) {
                 nexus.raise(match attention {
                     Attention::ReservationsPreempted => UnitAttention::ReservationsPreempted,
                     Attention::ReservationsReleased => UnitAttention::ReservationsReleased,

@@ -94,6 +94,14 @@ fn synchronize_cache_fails_once_for_each_initiator_after_a_loss() {
     let sense = bench.execute(&other, &sync, &[]).sense.unwrap();
     assert_eq!(sense.additional.0, 0x0c);
     assert_eq!(bench.execute(&other, &sync, &[]).sense, None);
+    // An initiator learns of a loss while it had no nexus.
+    bench.good(&write, &[3; 32 * 512]);
+    bench.target.close_nexus(&other);
+    restart();
+    bench.fails(&sync, &[], 3, (0x0c, 0));
+    let other = bench.target.open_nexus(crate::common::initiator(2));
+    bench.expect_attention(&other, (0x29, 0x07));
+    assert_eq!(bench.execute(&other, &sync, &[]).sense.unwrap().additional.0, 0x0c);
     // A file system without unmapping has no UNMAP, and gets zeros as data.
     assert_eq!(bench.good(&[0x28, 0, 0, 0, 0, 0, 0, 0, 32, 0], &[]), [3; 32 * 512]);
 }

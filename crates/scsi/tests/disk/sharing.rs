@@ -6,7 +6,9 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use millrace_scsi::{Aborted, BlockSize, Lun, Management, Nexus, Request, Response, Status, TaskAttribute};
+use millrace_scsi::{
+    Aborted, BlockSize, InitiatorPort, Lun, Management, Nexus, Request, Response, Status, TaskAttribute,
+};
 use millrace_vfs::{Identity, SetAttr};
 
 use crate::common::{Bench, LUN, now};
@@ -156,6 +158,33 @@ fn reserve_6_ends_with_its_nexus() {
     assert_eq!(bench.execute(&bench.nexus, &[0x16], &[]).status, Status::ReservationConflict);
     bench.target.close_nexus(&other);
     bench.expect_ready(&bench.nexus);
+}
+
+#[test]
+fn an_initiator_that_returns_learns_of_the_loss_of_its_nexus() {
+    let bench = Bench::new(BlockSize::B512, 16);
+    let again = || bench.target.open_nexus(crate::common::initiator(2));
+    bench.target.close_nexus(&bench.other(2));
+    let second = again();
+    bench.expect_attention(&second, (0x29, 0x07));
+    bench.expect_ready(&second);
+    bench.target.close_nexus(&second);
+    // POWER ON that was not reported stays pending.
+    let third = bench.target.open_nexus(crate::common::initiator(3));
+    assert_eq!(inquire(&bench, &third).status, Status::Good);
+    bench.target.close_nexus(&third);
+    let third = bench.target.open_nexus(crate::common::initiator(3));
+    bench.expect_attention(&third, (0x29, 0x00));
+    bench.expect_attention(&third, (0x29, 0x07));
+    // The ports of many other initiators replace it.
+    for n in 0..1024_u32 {
+        let [_, _, high, low] = n.to_be_bytes();
+        let port = InitiatorPort::new("iqn.2026-01.example:crowd", [0, 0, 0, 0, high, low]).unwrap();
+        let nexus = bench.target.open_nexus(port);
+        bench.expect_attention(&nexus, (0x29, 0x00));
+        bench.target.close_nexus(&nexus);
+    }
+    bench.expect_attention(&again(), (0x29, 0x00));
 }
 
 #[test]
