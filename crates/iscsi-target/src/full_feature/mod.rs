@@ -223,7 +223,7 @@ impl<'a> FullFeature<'a> {
 
     /// Whether a write waits for data that only the peer can complete.
     pub(crate) fn is_fetching(&self) -> bool {
-        self.tasks.values().any(|task| task.state == State::Fetching || task.reading)
+        self.tasks.values().any(|task| task.state == State::Fetching)
     }
 
     /// Completes the commands that the device executes, and ends the nexus and the session.

@@ -24,8 +24,10 @@ pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 /// A posted Send and what its completion releases.
 struct Sent {
     id: u64,
-    /// Bytes of the message and of the RDMA Writes before it.
-    bytes: usize,
+    /// Bytes of the message.
+    message: usize,
+    /// Bytes of the RDMA Writes before it.
+    written: usize,
     /// Bytes charged to the account.
     charge: usize,
     /// Registrations of the sources of the RDMA Writes.
@@ -50,7 +52,7 @@ pub(super) struct Link {
     posted: u64,
     /// Sends that are not complete, in order.
     waiting: VecDeque<Sent>,
-    /// Bytes of these Sends.
+    /// Bytes of these Sends, without RDMA Writes.
     unsent: usize,
     /// Bytes and registrations of the RDMA Writes since the last Send.
     writes: (usize, LocalRegistrations),
@@ -86,7 +88,7 @@ impl Link {
         }
     }
 
-    /// Bytes of Sends that the peer has not received, with those of the RDMA Writes before them.
+    /// Bytes of Sends that the peer has not received. The account limits those of RDMA Writes.
     pub(super) fn unsent(&self) -> usize {
         self.unsent
     }
@@ -123,8 +125,8 @@ impl Link {
 
     fn sent_up_to(&mut self, id: u64) {
         while let Some(sent) = self.waiting.pop_front_if(|sent| sent.id <= id) {
-            self.unsent -= sent.bytes;
-            self.sent += sent.bytes as u64;
+            self.unsent -= sent.message;
+            self.sent += (sent.message + sent.written) as u64;
             self.released += sent.charge;
         }
     }
@@ -186,10 +188,10 @@ impl Link {
         charge: usize,
     ) -> Result<(), End> {
         let (written, sources) = std::mem::take(&mut self.writes);
-        let bytes = data.len() + written;
+        let message = data.len();
         self.posted += 1;
-        self.unsent += bytes;
-        self.waiting.push_back(Sent { id: self.posted, bytes, charge, _sources: sources });
+        self.unsent += message;
+        self.waiting.push_back(Sent { id: self.posted, message, written, charge, _sources: sources });
         let invalidate = invalidate.map(SteeringTag);
         let signaled = Some(WorkId(self.posted));
         posted(self.qp.post_send(SendRequest { data, invalidate, solicited: true, signaled }))
