@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bench;
+mod hostile;
 mod service;
 #[path = "../../../iscsi-target/tests/support/mod.rs"]
 mod support;
