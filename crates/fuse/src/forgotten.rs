@@ -3,7 +3,8 @@
 //!
 //! Handles from name_to_handle_at(2) and nfsd contain the inode number and the generation, and live
 //! indefinitely. For a forgotten inode the kernel sends LOOKUP of "." with that number (FUSE_EXPORT_SUPPORT).
-//! NFSv3 cannot find a file by its fileid, so the NFS handle is kept here.
+//! NFSv3 cannot find a file by its fileid, so the NFS handle is kept here. A file whose inode number is not its
+//! fileid gets the same number when it is found again.
 //!
 //! The reply to a LOOKUP may arrive after the file was written, closed and forgotten. Its attributes are then
 //! older than the data, and must not become those of a new inode: with write-back caching the kernel never
@@ -26,26 +27,51 @@ const MAX_CHANGES: usize = 4096;
 /// A bounded table in which new entries replace the oldest ones.
 #[derive(Default)]
 pub(crate) struct ForgottenInodes {
-    new: HashMap<u64, FileHandle>,
-    old: HashMap<u64, FileHandle>,
+    new: Handles,
+    old: Handles,
+}
+
+/// NFS file handles by inode number.
+#[derive(Default)]
+struct Handles {
+    by_number: HashMap<u64, FileHandle>,
+    /// The synthetic numbers, by NFS file handle.
+    synthetic: HashMap<FileHandle, u64>,
+}
+
+impl Handles {
+    fn remove(&mut self, number: u64) {
+        if let Some(handle) = self.by_number.remove(&number) {
+            self.synthetic.remove(&handle);
+        }
+    }
 }
 
 impl ForgottenInodes {
-    pub(crate) fn insert(&mut self, number: u64, handle: FileHandle) {
-        if self.new.len() >= MIN_KEPT {
+    /// `is_synthetic`: the number is not the fileid.
+    pub(crate) fn insert(&mut self, number: u64, handle: FileHandle, is_synthetic: bool) {
+        if self.new.by_number.len() >= MIN_KEPT {
             self.old = std::mem::take(&mut self.new);
         }
-        self.new.insert(number, handle);
+        self.new.by_number.insert(number, handle);
+        if is_synthetic {
+            self.new.synthetic.insert(handle, number);
+        }
     }
 
     pub(crate) fn get(&self, number: u64) -> Option<FileHandle> {
-        self.new.get(&number).or_else(|| self.old.get(&number)).copied()
+        self.new.by_number.get(&number).or_else(|| self.old.by_number.get(&number)).copied()
+    }
+
+    /// The synthetic number that a file had. The file gets it again, so that handles with it stay valid.
+    pub(crate) fn synthetic_number(&self, handle: &FileHandle) -> Option<u64> {
+        self.new.synthetic.get(handle).or_else(|| self.old.synthetic.get(handle)).copied()
     }
 
     /// Removes a number that is in use again, for this or another file.
     pub(crate) fn remove(&mut self, number: u64) {
-        self.new.remove(&number);
-        self.old.remove(&number);
+        self.new.remove(number);
+        self.old.remove(number);
     }
 }
 
@@ -97,12 +123,17 @@ mod tests {
         let mut forgotten = ForgottenInodes::default();
         let all = 5 * MIN_KEPT as u64 / 2;
         for n in 0..all {
-            forgotten.insert(n, handle(n));
+            forgotten.insert(n, handle(n), n % 2 == 0);
         }
         assert!((all - MIN_KEPT as u64..all).all(|n| forgotten.get(n) == Some(handle(n))));
-        assert!(forgotten.get(0).is_none() && forgotten.new.len() + forgotten.old.len() <= 2 * MIN_KEPT);
-        forgotten.remove(all - 1);
-        assert!(forgotten.get(all - 1).is_none());
+        let kept = [&forgotten.new, &forgotten.old].map(|handles| handles.by_number.len());
+        assert!(forgotten.get(0).is_none() && kept.iter().sum::<usize>() <= 2 * MIN_KEPT);
+        let number = |n| forgotten.synthetic_number(&handle(n));
+        assert_eq!([0, all - 2, all - 1].map(number), [None, Some(all - 2), None]);
+        for n in [all - 2, all - 1] {
+            forgotten.remove(n);
+            assert!(forgotten.get(n).is_none() && forgotten.synthetic_number(&handle(n)).is_none());
+        }
     }
 
     #[test]

@@ -719,11 +719,17 @@ impl Inner {
     }
 
     fn insert(&mut self, file: &FoundFile, timeouts: &CacheTimeouts) -> u64 {
-        let mut number = file.attributes.fileid;
-        if number <= ROOT || number >= FIRST_SYNTHETIC_INO || self.by_number.contains_key(&number) {
-            number = FIRST_SYNTHETIC_INO + self.synthetic_inodes;
-            self.synthetic_inodes += 1;
-        }
+        let fileid = file.attributes.fileid;
+        let is_usable =
+            fileid > ROOT && fileid < FIRST_SYNTHETIC_INO && !self.by_number.contains_key(&fileid);
+        let number = match self.forgotten.synthetic_number(&file.handle) {
+            Some(number) => number,
+            None if is_usable => fileid,
+            None => {
+                self.synthetic_inodes += 1;
+                FIRST_SYNTHETIC_INO + self.synthetic_inodes - 1
+            }
+        };
         self.insert_as(number, file, timeouts);
         number
     }
@@ -750,7 +756,7 @@ impl Inner {
         self.by_number.remove(&number);
         self.by_handle.remove(&handle);
         let names = self.dentries.forget(number);
-        self.forgotten.insert(number, handle);
+        self.forgotten.insert(number, handle, number >= FIRST_SYNTHETIC_INO);
         self.changes.insert(handle, last_change);
         shrink(&mut self.by_number);
         shrink(&mut self.by_handle);
@@ -843,6 +849,25 @@ mod tests {
         let inode = look_up(&new).unwrap();
         let reply = inode.update_from_server(&timeouts, old.issued, old.attributes);
         assert_eq!((reply.attributes.size, reply.ttl), (30, Duration::ZERO));
+    }
+
+    #[test]
+    fn handles_with_synthetic_numbers_survive_forget() {
+        let (table, timeouts) = (InodeTable::default(), timeouts());
+        let look_up =
+            |file: &FoundFile| table.get_or_insert((ROOT, b"file"), file, &timeouts).unwrap().number;
+        let first = found(7, 0, 0);
+        let second = FoundFile { handle: FileHandle::new(b"another file system").unwrap(), ..first };
+        let large = found(u64::MAX, 0, 0);
+        let numbers = [first, second, large].map(|file| look_up(&file));
+        assert_eq!(numbers, [7, FIRST_SYNTHETIC_INO, FIRST_SYNTHETIC_INO + 1]);
+        numbers.iter().for_each(|number| table.forget(*number, 1));
+        // Found by name in another order, and then by the numbers that file handles contain.
+        assert_eq!([second, large, first].map(|file| look_up(&file)), [numbers[1], numbers[2], numbers[0]]);
+        for (number, file) in numbers.into_iter().zip([first, second, large]) {
+            assert_eq!(table.handle(number), Some(file.handle));
+            assert_eq!(table.reinsert(number, &file, &timeouts).unwrap().unwrap().number, number);
+        }
     }
 
     #[test]
