@@ -315,32 +315,31 @@ impl Fs {
         Ok(Entry { inode, attrs, ttl: Duration::ZERO })
     }
 
-    /// Looks up a name. With [`Errno::NOENT`] the error contains the time for which the kernel may cache the
-    /// negative entry.
+    /// Looks up a name. If it does not exist, returns the time for which the kernel may cache the negative
+    /// entry.
     pub(crate) async fn lookup(
         self: &Arc<Self>,
         client: &Client,
         dir: u64,
         name: &[u8],
         tid: u32,
-    ) -> Result<Entry, (Errno, Duration)> {
-        let fail = |e| (e, Duration::ZERO);
-        let dir = self.inode(dir).map_err(fail)?;
+    ) -> Result<Result<Entry, Duration>, Errno> {
+        let dir = self.inode(dir)?;
         let issued = self.clock.tick();
         match client.lookup(dir.handle, name).await {
             Ok(object) => {
                 drop(self.update_directory(&dir, issued, object.dir.after));
-                let entry = self.make_entry(client, (&dir, name), issued, object).await.map_err(fail)?;
+                let entry = self.make_entry(client, (&dir, name), issued, object).await?;
                 self.record_lookup(&entry.inode, tid);
-                Ok(entry)
+                Ok(Ok(entry))
             }
             Err(e) if e.is_not_found() => {
-                self.stale_retries.forget(tid);
+                self.stale_retries.note_not_found(tid);
                 let ttl = dir.name_timeouts(&self.timeouts, issued).1;
                 let is_cached = self.inodes.insert_negative((dir.number, name), self.rt.now(), ttl);
-                Err((Errno::NOENT, if is_cached { ttl } else { Duration::ZERO }))
+                Ok(Err(if is_cached { ttl } else { Duration::ZERO }))
             }
-            Err(e) => Err(fail(errno(&e))),
+            Err(e) => Err(errno(&e)),
         }
     }
 

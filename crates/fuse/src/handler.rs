@@ -99,6 +99,19 @@ impl FuseHandler {
         self.run(tid, async move { rx.await.unwrap_or(Err(Errno::IO)) }, done);
     }
 
+    /// Like [`Self::run`], for requests with which the kernel looks up a path or opens a file.
+    fn run_lookup<T: Send + 'static>(
+        &self,
+        (tid, ino): (u32, u64),
+        op: impl Future<Output = Result<T, Errno>> + Send + 'static,
+        done: impl FnOnce(Result<T, Errno>) + Send + 'static,
+    ) {
+        let fs = Arc::clone(&self.fs);
+        self.run(tid, op, move |result| {
+            done(result.inspect_err(|e| fs.note_error(tid, ino, *e)));
+        });
+    }
+
     fn run_entry(
         &self,
         tid: u32,
@@ -118,7 +131,7 @@ impl FuseHandler {
         op: impl Future<Output = Result<AttrReply, Errno>> + Send + 'static,
         reply: ReplyAttr,
     ) {
-        self.run(tid, op, move |attrs| match attrs {
+        self.run_lookup((tid, ino), op, move |attrs| match attrs {
             Ok(attrs) => reply.attr(&attrs.ttl, &attr(ino, &attrs.attributes)),
             Err(e) => reply.error(number(e)),
         });
@@ -205,16 +218,17 @@ impl Filesystem for FuseHandler {
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (fs, Caller { client, tid }, name) = self.context_with_name(req, name);
         let op = async move {
-            Ok(match &name[..] {
-                b"." => fs.lookup_by_number(&client, parent.0).await.map_err(|e| (e, Duration::ZERO)),
-                b".." => fs.lookup_parent(&client, parent.0).await.map_err(|e| (e, Duration::ZERO)),
+            match &name[..] {
+                b"." => fs.lookup_by_number(&client, parent.0).await.map(Ok),
+                b".." => fs.lookup_parent(&client, parent.0).await.map(Ok),
                 _ => fs.lookup(&client, parent.0, &name, tid).await,
-            })
+            }
         };
-        self.run(tid, op, |found| match found {
+        self.run_lookup((tid, parent.0), op, |found| match found {
             Ok(Ok(e)) => reply_entry(&e, reply),
-            Ok(Err((Errno::NOENT, ttl))) if !ttl.is_zero() => reply.entry(&ttl, &absent(), Generation(0)),
-            Ok(Err((e, _))) | Err(e) => reply.error(number(e)),
+            Ok(Err(ttl)) if !ttl.is_zero() => reply.entry(&ttl, &absent(), Generation(0)),
+            Ok(Err(_)) => reply.error(number(Errno::NOENT)),
+            Err(e) => reply.error(number(e)),
         });
     }
 
@@ -266,7 +280,8 @@ impl Filesystem for FuseHandler {
 
     fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
         let (fs, Caller { client, tid }) = self.context(req);
-        self.run(tid, async move { fs.readlink(&client, ino.0).await }, |text| match text {
+        let op = async move { fs.readlink(&client, ino.0).await };
+        self.run_lookup((tid, ino.0), op, |text| match text {
             Ok(text) => reply.data(&text),
             Err(e) => reply.error(number(e)),
         });
@@ -348,14 +363,11 @@ impl Filesystem for FuseHandler {
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (fs, Caller { client, tid }) = self.context(req);
-        self.run(
-            tid,
-            async move { fs.open(client, ino.0, flags.0 as u32, tid).await },
-            |opened| match opened {
-                Ok((fh, keep)) => reply.opened(FileHandle(fh), open_flags(keep)),
-                Err(e) => reply.error(number(e)),
-            },
-        );
+        let op = async move { fs.open(client, ino.0, flags.0 as u32, tid).await };
+        self.run_lookup((tid, ino.0), op, |opened| match opened {
+            Ok((fh, keep)) => reply.opened(FileHandle(fh), open_flags(keep)),
+            Err(e) => reply.error(number(e)),
+        });
     }
 
     fn create(

@@ -2,19 +2,18 @@
 //!
 //! A process that waits for a FUSE reply cannot be killed until the reply arrives. The kernel sends
 //! FUSE_INTERRUPT, but fuser 0.18 answers it with ENOSYS without forwarding it. A request that takes long
-//! therefore polls the state of its caller in `/proc`. (Reading `/proc/PID/stat` was observed to block on the
-//! process, so `status` is used.)
+//! therefore polls the state of its caller (`caller.rs`).
 
-use std::{fs, future::Future};
+use std::future::Future;
 
 use millrace_runtime::RuntimeRef;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
+
+use crate::caller::is_killed;
 
 /// Ticks of `Fs::ticks` (two a second) between checks of the caller.
 const TICKS_PER_CHECK: u32 = 2;
-/// Bit of SIGKILL in the masks of `/proc/PID/status`. Any fatal signal without a core dump is converted to
-/// SIGKILL.
-const SIGKILL: u64 = 1 << 8;
+
 /// Returns the result of `op`, or `None` (and drops `op`) if the waiting thread `tid` is killed. Thread 0 is
 /// the kernel.
 pub(crate) async fn cancel_if_killed<T>(
@@ -31,12 +30,7 @@ pub(crate) async fn cancel_if_killed<T>(
             for _ in 0..TICKS_PER_CHECK {
                 ticks.notified().await;
             }
-            // Reading /proc may block, which the executor's threads must not.
-            let (tx, rx) = oneshot::channel();
-            rt.spawn_blocking(Box::new(move || {
-                let _ = tx.send(is_killed(tid));
-            }));
-            if rx.await.unwrap_or(false) {
+            if is_killed(rt, tid).await {
                 return;
             }
         }
@@ -48,18 +42,6 @@ pub(crate) async fn cancel_if_killed<T>(
     }
 }
 
-fn is_killed(tid: u32) -> bool {
-    let Ok(status) = fs::read_to_string(format!("/proc/{tid}/status")) else { return false };
-    let pending = |key: &str| {
-        let line = status.lines().find_map(|l| l.strip_prefix(key));
-        line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok()).unwrap_or(0)
-    };
-    // An exiting process releases its memory before it closes its files; kernel threads have none.
-    let has = |key: &str| status.lines().any(|l| l.starts_with(key));
-    let of_kernel = has("Kthread:\t1") || status.lines().any(|l| matches!(l, "PPid:\t2" | "PPid:\t0"));
-    (pending("SigPnd:") | pending("ShdPnd:")) & SIGKILL != 0 || (!of_kernel && !has("VmSize:"))
-}
-
 #[cfg(test)]
 mod tests {
     use std::{process::Command, time::Duration};
@@ -67,12 +49,6 @@ mod tests {
     use millrace_runtime::tokio_rt::TokioRuntime;
 
     use super::*;
-
-    #[test]
-    fn live_and_missing_threads_are_not_killed() {
-        assert!(!is_killed(std::process::id()));
-        assert!(!is_killed(u32::MAX));
-    }
 
     #[tokio::test]
     async fn returns_the_result_of_the_operation() {

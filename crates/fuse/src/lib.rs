@@ -27,7 +27,8 @@
 //! access rights: one call, or two in parallel (`verify.rs`). If a name leads to another file, or an append
 //! would use an outdated size, the open fails with ESTALE; the kernel then looks the path up again and
 //! retries the open once. The retry is served for the inode as it is, so programs see no ESTALE because of
-//! another client's change.
+//! another client's change. The kernel does not retry opens of kernel threads, such as those of nfsd, so these
+//! opens do not fail with ESTALE unless the server returns it.
 //! A close writes and commits all data, and reports write errors that this descriptor has not reported yet.
 //!
 //! # The kernel's page cache
@@ -62,6 +63,7 @@
 //! killed process is released within about a second: fuser does not forward FUSE_INTERRUPT, so waiting
 //! requests poll the state of their caller (`interrupt.rs`).
 
+mod caller;
 mod clock;
 mod convert;
 mod credentials;

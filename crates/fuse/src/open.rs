@@ -153,8 +153,8 @@ impl Fs {
         // The kernel appends at its own size, and has checked permissions with its own attributes.
         let is_outdated = (flags.contains(OFlags::APPEND) && now.size != before.size)
             || (!self.checks_access && now.permissions != before.permissions);
-        if is_outdated && !opening.is_retry {
-            return Err(self.stale_for_retry(&inode, tid));
+        if is_outdated && !opening.is_retry && self.will_retry(&inode, tid).await {
+            return Err(Errno::STALE);
         }
         if (now.ctime != before.ctime || now.size != before.size)
             && let Some(invalidator) = self.invalidator.get()

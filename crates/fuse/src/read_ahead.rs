@@ -268,7 +268,7 @@ mod tests {
         }
 
         async fn open_with(&self, flags: OFlags) -> (u64, Arc<OpenFile>) {
-            let Ok(entry) = self.fs.lookup(&self.me, ROOT, b"file", 0).await else {
+            let Ok(Ok(entry)) = self.fs.lookup(&self.me, ROOT, b"file", 0).await else {
                 panic!("the file does not exist")
             };
             let (fh, _) = self.fs.open(self.me.clone(), entry.inode.number, flags.bits(), 0).await.unwrap();

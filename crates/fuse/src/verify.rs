@@ -4,7 +4,12 @@
 //! the inode number. Without a check these would act on the file that had the name earlier. Both therefore
 //! look up the cached names of the inode, and fail with ESTALE if one of them refers to another file. The
 //! kernel then looks up each component of the path and retries the request once (`do_filp_open`,
-//! `do_linkat`). The retry is served for the inode as it is, as in the Linux NFS client.
+//! `do_linkat`). The retry is served for the inode as it is, as in the Linux NFS client. It is also a retry
+//! if another request of the system call has failed with ESTALE, such as a LOOKUP in a removed directory.
+//!
+//! The kernel retries only system calls. Its own threads open files by handle or dentry (`dentry_open`), and
+//! would pass ESTALE to their clients. nfsd is one of them. Their requests act on the inode, and so do those of
+//! threads in other PID namespaces, whose retries cannot be recognized.
 //!
 //! A name that was looked up in the same system call is not looked up again. The request does not show this;
 //! it is inferred from the thread, the time, and the file's ctime, which a rename changes.
@@ -17,7 +22,7 @@ use millrace_runtime::Instant;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::{clock::Epoch, error::errno, fs::Fs, inode::Inode};
+use crate::{caller::is_kernel_thread, clock::Epoch, error::errno, fs::Fs, inode::Inode};
 
 /// A request of a thread within this time after its LOOKUP counts as part of the same system call.
 const SAME_SYSCALL: Duration = Duration::from_millis(10);
@@ -31,6 +36,7 @@ const MAX_NAMES: usize = 16;
 /// A LOOKUP that returned an inode.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LastLookup {
+    /// The thread that sent it; 0 if it is unknown, or if the inode has been opened since.
     tid: u32,
     at: Instant,
     ctime: NfsTime,
@@ -45,33 +51,51 @@ pub(crate) struct GrantedAccess {
     ctime: NfsTime,
 }
 
-/// Threads whose request failed with ESTALE and will be retried, with inode number and time.
+/// A system call in which a request failed with ESTALE.
+#[derive(Debug, Clone, Copy)]
+struct StaleCall {
+    /// Inode of that request.
+    number: u64,
+    at: Instant,
+    /// A LOOKUP returned ENOENT since. This ends open(2), but not link(2), which looks up the new name.
+    not_found: bool,
+}
+
+/// Threads whose system call the kernel retries after ESTALE.
 #[derive(Default)]
-pub(crate) struct StaleRetries(Mutex<HashMap<u32, (u64, Instant)>>);
+pub(crate) struct StaleRetries(Mutex<HashMap<u32, StaleCall>>);
 
 impl StaleRetries {
-    /// Records that a request of `tid` for the inode `number` fails with ESTALE.
-    fn insert(&self, tid: u32, number: u64, now: Instant) {
-        let mut threads = self.0.lock();
-        if threads.len() >= MAX_RETRYING {
-            threads.clear();
+    /// Records that a request of `tid` for the inode `number` fails with ESTALE. `false`: the retry will not
+    /// be recognized, because the thread is unknown or too many threads are recorded.
+    fn insert(&self, tid: u32, number: u64, now: Instant) -> bool {
+        if tid == 0 {
+            return false;
         }
-        threads.insert(tid, (number, now));
+        let mut threads = self.0.lock();
+        if threads.len() >= MAX_RETRYING && !threads.contains_key(&tid) {
+            threads.retain(|_, call| now.duration_since(call.at) < RETRY_WINDOW);
+            if threads.len() >= MAX_RETRYING {
+                return false;
+            }
+        }
+        threads.insert(tid, StaleCall { number, at: now, not_found: false });
+        true
     }
 
-    /// Records that the system call of `tid` has ended without a retry.
-    pub(crate) fn forget(&self, tid: u32) {
-        let mut threads = self.0.lock();
-        if !threads.is_empty() {
-            threads.remove(&tid);
+    /// Records that a LOOKUP of `tid` returned ENOENT.
+    pub(crate) fn note_not_found(&self, tid: u32) {
+        if let Some(call) = self.0.lock().get_mut(&tid) {
+            call.not_found = true;
         }
     }
 
-    /// Whether a request of `tid` for `inode` is a retry: for the same inode, or for one looked up since.
-    fn take(&self, tid: u32, inode: &Inode, last_lookup: Option<LastLookup>, now: Instant) -> bool {
-        let Some((number, since)) = self.0.lock().remove(&tid) else { return false };
-        let found_since = last_lookup.is_some_and(|l| l.tid == tid && l.at >= since);
-        now.duration_since(since) < RETRY_WINDOW && (number == inode.number || found_since)
+    /// Returns the recorded system call of `tid` if a request for `inode` belongs to its retry: the inode is
+    /// the same, or was looked up since.
+    fn take(&self, tid: u32, inode: &Inode, last: Option<LastLookup>, now: Instant) -> Option<StaleCall> {
+        let call = self.0.lock().remove(&tid)?;
+        let is_found = call.number == inode.number || last.is_some_and(|lookup| lookup.at >= call.at);
+        (is_found && now.duration_since(call.at) < RETRY_WINDOW).then_some(call)
     }
 }
 
@@ -97,16 +121,33 @@ struct NameCheck {
 impl Fs {
     /// Records that a LOOKUP of `tid` returned `inode`.
     pub(crate) fn record_lookup(&self, inode: &Inode, tid: u32) {
-        if tid != 0 {
-            let mut s = inode.state.lock();
-            s.last_lookup = Some(LastLookup { tid, at: self.rt.now(), ctime: s.attrs.attributes.ctime });
+        let mut s = inode.state.lock();
+        s.last_lookup = Some(LastLookup { tid, at: self.rt.now(), ctime: s.attrs.attributes.ctime });
+    }
+
+    /// Records the error of a request of `tid` for the inode `number`, with which the kernel looks up a path
+    /// or opens a file.
+    pub(crate) fn note_error(&self, tid: u32, number: u64, e: Errno) {
+        if e == Errno::STALE {
+            self.stale_retries.insert(tid, number, self.rt.now());
         }
     }
 
-    /// Records that the kernel will retry a request for `inode`, and returns ESTALE.
-    pub(crate) fn stale_for_retry(&self, inode: &Inode, tid: u32) -> Errno {
-        self.stale_retries.insert(tid, inode.number, self.rt.now());
-        Errno::STALE
+    /// Whether the caller of a request for `inode` retries it after ESTALE, and the retry will be recognized.
+    pub(crate) async fn will_retry(&self, inode: &Inode, tid: u32) -> bool {
+        !is_kernel_thread(&self.rt, tid).await && self.stale_retries.insert(tid, inode.number, self.rt.now())
+    }
+
+    /// Returns the last LOOKUP of an inode that is opened or linked, and the recorded system call of `tid` if
+    /// the request belongs to its retry.
+    fn begin_check(&self, inode: &Inode, tid: u32) -> (Option<LastLookup>, Option<StaleCall>) {
+        let last = {
+            let mut s = inode.state.lock();
+            s.last_lookup
+                .as_mut()
+                .map(|lookup| LastLookup { tid: std::mem::take(&mut lookup.tid), ..*lookup })
+        };
+        (last, self.stale_retries.take(tid, inode, last, self.rt.now()))
     }
 
     /// Checks that the names of a file still refer to it, and gets its attributes and the rights in `wanted`
@@ -121,19 +162,22 @@ impl Fs {
         wanted: u32,
         tid: u32,
     ) -> Result<OpenCheck, Errno> {
-        let last_lookup = inode.state.lock().last_lookup.take();
-        let is_retry = self.stale_retries.take(tid, inode, last_lookup, self.rt.now());
+        let (last_lookup, retried) = self.begin_check(inode, tid);
+        let is_retry = retried.is_some_and(|call| !call.not_found);
         let issued = self.clock.tick();
         let opening = |(attributes, granted)| OpenCheck { issued, attributes, granted, is_retry };
-        let same_syscall =
-            last_lookup.filter(|l| l.tid == tid && self.rt.now().duration_since(l.at) < SAME_SYSCALL);
+        let is_same =
+            |l: &LastLookup| l.tid == tid && tid != 0 && self.rt.now().duration_since(l.at) < SAME_SYSCALL;
         if is_retry {
             return Ok(opening(self.fetch_access(client, inode, wanted).await?));
         }
-        if let Some(last_lookup) = same_syscall {
+        if let Some(last_lookup) = last_lookup.filter(is_same) {
             let access = self.fetch_access(client, inode, wanted).await?;
-            if access.0.ctime != last_lookup.ctime && self.lookup_names(client, inode).await.moved {
-                return Err(self.stale_for_retry(inode, tid));
+            if access.0.ctime != last_lookup.ctime
+                && self.lookup_names(client, inode).await.moved
+                && self.will_retry(inode, tid).await
+            {
+                return Err(Errno::STALE);
             }
             return Ok(opening(access));
         }
@@ -148,8 +192,8 @@ impl Fs {
                 (found, Some(access))
             }
         };
-        if found.moved {
-            return Err(self.stale_for_retry(inode, tid));
+        if found.moved && self.will_retry(inode, tid).await {
+            return Err(Errno::STALE);
         }
         if let (Some((granted, ctime)), Some(attributes)) = (rights, found.attributes)
             && ctime.is_none_or(|ctime| ctime == attributes.ctime)
@@ -173,10 +217,12 @@ impl Fs {
         inode: &Arc<Inode>,
         tid: u32,
     ) -> Result<(), Errno> {
-        let last_lookup = inode.state.lock().last_lookup.take();
-        let is_retry = self.stale_retries.take(tid, inode, last_lookup, self.rt.now());
-        if !is_retry && self.lookup_names(client, inode).await.moved {
-            return Err(self.stale_for_retry(inode, tid));
+        let (_, retried) = self.begin_check(inode, tid);
+        if retried.is_none()
+            && self.lookup_names(client, inode).await.moved
+            && self.will_retry(inode, tid).await
+        {
+            return Err(Errno::STALE);
         }
         Ok(())
     }

@@ -8,7 +8,8 @@ mod common;
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
-    process::{Command, Stdio},
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
 };
 
 use common::{CASES, Export, fuse_is_available};
@@ -60,6 +61,43 @@ fn can_run() -> bool {
     is_root && has_python && fuse_is_available()
 }
 
+/// A process with [`BY_HANDLE`], which has the handles.
+struct ByHandle {
+    python: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl ByHandle {
+    fn start(mount: &Path) -> Self {
+        let mut python = Command::new("python3");
+        python.args(["-c", BY_HANDLE]).arg(mount).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut python = python.spawn().unwrap();
+        let output = BufReader::new(python.stdout.take().unwrap());
+        let mut this = Self { python, output };
+        assert_eq!(this.line(), "taken");
+        this
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Opens the file and the directory.
+    fn open(&mut self) -> String {
+        writeln!(self.python.stdin.as_ref().unwrap()).unwrap();
+        self.line()
+    }
+}
+
+impl Drop for ByHandle {
+    fn drop(&mut self) {
+        drop(self.python.stdin.take());
+        self.python.wait().unwrap();
+    }
+}
+
 #[test]
 fn file_handles_survive_forget() {
     if !can_run() {
@@ -71,15 +109,8 @@ fn file_handles_survive_forget() {
         let (a, b) = (export.mount(case.proto, "lookupcache=none"), export.mount("tcp", ""));
         fs::create_dir_all(b.at.join("dir/sub/below")).unwrap();
         fs::write(b.at.join("dir/file"), "content").unwrap();
-        let mut python = Command::new("python3");
-        python.args(["-c", BY_HANDLE]).arg(&a.at).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut python = python.spawn().unwrap();
-        let mut lines = BufReader::new(python.stdout.take().unwrap()).lines();
-        assert_eq!(lines.next().unwrap().unwrap(), "taken");
-        let mut open = || {
-            writeln!(python.stdin.as_ref().unwrap()).unwrap();
-            lines.next().unwrap().unwrap()
-        };
+        let mut by_handle = ByHandle::start(&a.at);
+        let mut open = || by_handle.open();
         assert_eq!(open(), "content ['below'] dir/sub", "{case:?}");
         for (old, new) in [("file", "other"), ("sub", "moved")] {
             fs::rename(b.at.join("dir").join(old), b.at.join("dir").join(new)).unwrap();
@@ -90,8 +121,34 @@ fn file_handles_survive_forget() {
         fs::write(b.at.join("dir/other"), "of another file").unwrap();
         assert!(fs::read_to_string(a.at.join("dir/other")).is_ok());
         assert_eq!(open(), rustix::io::Errno::STALE.raw_os_error().to_string(), "{case:?}");
-        drop(python.stdin.take());
-        python.wait().unwrap();
+        drop(by_handle);
+        a.unmount();
+        b.unmount();
+    }
+}
+
+#[test]
+fn moved_files_open_by_handle_while_their_old_names_are_cached() {
+    if !can_run() {
+        return;
+    }
+    for options in ["actimeo=3600", "actimeo=3600,allow_other"] {
+        let export = Export::start(true);
+        let (a, b) = (export.mount("tcp", options), export.mount("tcp", ""));
+        fs::create_dir_all(b.at.join("dir/sub/below")).unwrap();
+        fs::write(b.at.join("dir/file"), "content").unwrap();
+        let mut by_handle = ByHandle::start(&a.at);
+        let mut name = "dir/file".to_owned();
+        for n in 0..100 {
+            let new = format!("dir/file{n}");
+            assert!(a.at.join(&name).exists(), "cached in the kernel of a");
+            fs::rename(b.at.join(&name), b.at.join(&new)).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600 + n % 8);
+            fs::set_permissions(b.at.join(&new), mode).unwrap();
+            assert_eq!(by_handle.open(), "content ['below'] dir/sub", "{options}: {n}");
+            name = new;
+        }
+        drop(by_handle);
         a.unmount();
         b.unmount();
     }

@@ -120,6 +120,44 @@ fn opens_succeed_while_another_client_appends() {
 }
 
 #[test]
+fn opens_succeed_while_another_client_replaces_the_file() {
+    if !fuse_is_available() {
+        return;
+    }
+    const THREADS: usize = 4;
+    let export = Export::start(true);
+    for options in ["", "allow_other"] {
+        let (a, b) = (export.mount("tcp", ""), export.mount("tcp", options));
+        fs::write(a.at.join("file"), "0").unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let opens = || {
+                let (mut last, mut opened) = (0, 0);
+                while !is_done.load(Ordering::Relaxed) {
+                    let content =
+                        fs::read_to_string(b.at.join("file")).expect("the name exists at all times");
+                    let number = content.parse::<u32>().unwrap();
+                    assert!(number >= last, "{number} after {last}");
+                    (last, opened) = (number, opened + 1);
+                }
+                opened
+            };
+            let threads: Vec<_> = (0..THREADS).map(|_| s.spawn(opens)).collect();
+            for n in 1..=500 {
+                fs::write(a.at.join("new"), n.to_string()).unwrap();
+                // The old file stays, so the server returns no ESTALE.
+                fs::hard_link(a.at.join("file"), a.at.join(format!("old{}{n}", options.len()))).unwrap();
+                fs::rename(a.at.join("new"), a.at.join("file")).unwrap();
+            }
+            is_done.store(true, Ordering::Relaxed);
+            threads.into_iter().for_each(|thread| assert!(thread.join().unwrap() > 0));
+        });
+        a.unmount();
+        b.unmount();
+    }
+}
+
+#[test]
 fn alternating_appends_lose_no_data() {
     if !fuse_is_available() {
         return;

@@ -9,6 +9,7 @@
 
 mod hooked_runtime;
 mod linux;
+mod opening;
 mod page_cache;
 mod wire;
 mod write_back;

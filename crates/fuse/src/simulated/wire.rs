@@ -26,6 +26,7 @@ pub(crate) enum Op {
     Forget = 2,
     Getattr = 3,
     Setattr = 4,
+    Link = 13,
     Open = 14,
     Read = 15,
     Write = 16,
