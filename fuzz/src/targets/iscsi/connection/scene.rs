@@ -22,9 +22,11 @@ use millrace_runtime::{
 };
 use millrace_scsi::{BlockSize, Disk, DiskConfig, Lun, Target};
 use millrace_vfs::{
-    CreateHow, Identity, SetAttr,
+    CreateHow, FileSystemRef, Identity, SetAttr,
     memory::{MemoryConfig, MemoryFs},
 };
+
+use super::slow::Slow;
 
 /// The target that is attacked.
 pub(super) const TARGET: &str = "iqn.2026-01.example:target";
@@ -56,13 +58,13 @@ pub(super) fn password() -> Mutual {
     Mutual::new(Credentials { name: "honest".into(), secret }, None).expect("one secret")
 }
 
-async fn device(rt: &RuntimeRef, name: &str) -> Arc<Target> {
+async fn device(rt: &RuntimeRef, name: &str, delay: Duration) -> Arc<Target> {
     let arena = Arena::new(ArenaConfig { limit: 16 << 20, huge_pages: false });
     let fs = MemoryFs::new(MemoryConfig::new(arena.clone(), rt.clone()));
+    let fs: FileSystemRef = Arc::new(Slow { fs, rt: rt.clone(), delay });
     let how = CreateHow::Guarded(SetAttr { size: Some(BLOCKS * 512), ..SetAttr::default() });
-    let (root, directory) = (Identity::root(), millrace_vfs::FileSystem::root(&*fs));
-    let file =
-        millrace_vfs::FileSystem::create(&*fs, &root, &directory, b"disk", &how).await.expect("a file");
+    let (root, directory) = (Identity::root(), fs.root());
+    let file = fs.create(&root, &directory, b"disk", &how).await.expect("a file");
     let config = DiskConfig {
         block_size: BlockSize::B512,
         read_only: false,
@@ -77,12 +79,12 @@ async fn device(rt: &RuntimeRef, name: &str) -> Arc<Target> {
 }
 
 impl Scene {
-    /// Executes `scenario`, and checks that nothing of it remains.
-    pub(super) fn run(scenario: impl AsyncFnOnce(&Self)) {
+    /// Executes `scenario`, and checks that nothing of it remains. The disks take `delay` for each access.
+    pub(super) fn run(delay: Duration, scenario: impl AsyncFnOnce(&Self)) {
         let time = VirtualTime::new(7);
         let rt = time.runtime();
         let done = time.block_on(async {
-            let scene = Self::new(rt).await;
+            let scene = Self::new(rt, delay).await;
             timeout(&*scene.rt, END, scenario(&scene)).await.expect("the attack and the initiator end");
             scene.end().await;
         });
@@ -91,11 +93,11 @@ impl Scene {
         }
     }
 
-    async fn new(rt: RuntimeRef) -> Self {
+    async fn new(rt: RuntimeRef, delay: Duration) -> Self {
         let table = TargetTable::new(TableLimits { sessions: 8, sessions_per_initiator: 4, logins: 8 });
         let mut targets = Vec::new();
         for (name, chap) in [(TARGET, None), (HONEST, Some(password()))] {
-            let device = device(&rt, name).await;
+            let device = device(&rt, name, delay).await;
             let name = name.parse().expect("a name");
             targets.push(TargetConfig { name, device, initiators: Vec::new(), chap, addresses: Vec::new() });
         }
