@@ -86,6 +86,7 @@ fn the_example_has_every_key_with_its_default() {
     let full: Config = everything_on(example).parse().unwrap();
     full.check().unwrap();
     assert_eq!((plain.server.exports.len(), full.server.exports.len()), (1, 2));
+    assert_eq!((plain.server.targets.len(), full.server.targets.len()), (0, 1));
     // Keys that say "Example" have no default.
     let Config { server, metrics, control, .. } = full.clone();
     let defaults = Config {
@@ -93,6 +94,8 @@ fn the_example_has_every_key_with_its_default() {
             exports: server.exports,
             listen_rdma: server.listen_rdma,
             listen_tcp: server.listen_tcp,
+            listen_iscsi: server.listen_iscsi,
+            targets: server.targets,
             state_dir: server.state_dir,
             shards: server.shards,
             registration: server.registration,
@@ -115,10 +118,12 @@ fn the_example_has_every_key_with_its_default() {
     );
     // The error for an unknown key lists the valid keys.
     for (table, not_shown) in [
-        ("", &["export"][..]),
+        ("", &["export", "target"][..]),
         ("[limits]\n", &["registration_cache"]),
         ("[stages]\n", &[]),
         ("[[export]]\n", &[]),
+        ("[[target]]\n", &["lun"]),
+        ("[[target]]\n[[target.lun]]\n", &[]),
     ] {
         let message = format!("{table}zzz = 1\n").parse::<Config>().unwrap_err().to_string();
         for key in message.split('`').skip(3).step_by(2).filter(|k| !not_shown.contains(k)) {

@@ -152,11 +152,15 @@ fn every_configuration_example_is_valid() {
 fn the_configuration_page_lists_exactly_the_valid_keys() {
     let page = "docs/reference/configuration.md";
     let mut top = known("");
-    for table in ["export", "limits", "stages"] {
+    for table in ["export", "target", "limits", "stages"] {
         assert!(top.remove(table), "{table}");
     }
     assert_eq!(keys(page, "The server"), top);
     assert_eq!(keys(page, "`[[export]]`"), known("[[export]]"));
+    let mut target = known("[[target]]");
+    assert!(target.remove("lun"));
+    assert_eq!(keys(page, "`[[target]]`"), target);
+    assert_eq!(keys(page, "`[[target.lun]]`"), known("[[target]]\n[[target.lun]]"));
     for table in ["limits", "stages"] {
         assert_eq!(keys(page, &format!("`[{table}]`")), known(&format!("[{table}]")), "{table}");
     }

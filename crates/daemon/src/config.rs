@@ -4,10 +4,10 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use crate::DaemonError;
 
-/// The configuration of a daemon: that of its NFS service, and the additional services of the process.
+/// The configuration of a daemon: that of its NFS and iSCSI service, and the additional services of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Config {
-    /// The NFS service.
+    /// The NFS and iSCSI service.
     pub server: millrace_server::Config,
     /// Address of the HTTP endpoint with `/metrics` (Prometheus) and `/healthz`; none by default. Port 0
     /// selects a free port.

@@ -48,7 +48,7 @@ impl Daemon {
         self.metrics
     }
 
-    /// Replaces the exports by those of `config`, as [`Running::reload`]. [`Reloaded::unapplied`] lists the
+    /// Replaces the exports and targets by those of `config`, as [`Running::reload`]. [`Reloaded::unapplied`] lists the
     /// changed settings that take effect after a restart.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ pub enum DaemonError {
         /// The cause.
         source: io::Error,
     },
-    /// The NFS service cannot start, or its configuration is invalid.
+    /// The server cannot start, or its configuration is invalid.
     #[error(transparent)]
     Server(#[from] ServerError),
 }

@@ -18,7 +18,7 @@ impl FromStr for Config {
 }
 
 impl Config {
-    /// Reads a TOML file. Its exports and limits must be valid independent of the command line.
+    /// Reads a TOML file. Its exports, targets and limits must be valid independent of the command line.
     ///
     /// # Errors
     /// The file cannot be read, or is invalid; with line and column.
@@ -68,21 +68,26 @@ struct InvalidValue {
 
 impl From<InvalidSetting> for InvalidValue {
     fn from(invalid: InvalidSetting) -> Self {
-        // The key of an export is `[[export]]`; the field of the configuration is `exports`.
-        let key = match invalid.field.strip_prefix("exports.") {
-            Some(rest) => format!("export.{rest}"),
-            None => invalid.field,
+        // The fields `exports`, `targets` and `luns` of the configuration are `[[export]]`, `[[target]]` and
+        // `[[target.lun]]` in a file.
+        let key = |field| match field {
+            "exports" => "export",
+            "targets" => "target",
+            "luns" => "lun",
+            other => other,
         };
+        let key = invalid.field.split('.').map(key).collect::<Vec<_>>().join(".");
         Self { key, reason: invalid.reason }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use millrace_iscsi::chap::{Credentials, Mutual, Secret};
     use millrace_oncrpc::stages::DEFAULT_SAMPLE;
     use millrace_rdma_providers::ProviderChoice;
     use millrace_rpcrdma::registration::Strategy;
-    use millrace_server::{ByteSize, ExportConfig, Identities, Squash};
+    use millrace_server::{ByteSize, ExportConfig, Identities, Squash, TargetSettings};
 
     use super::*;
 
@@ -120,8 +125,24 @@ mod tests {
                 "line 2, column 10: design read-read is a research option",
             ),
             ("registration = \"all-physical\"\n".to_owned(), "research option: use millrace-lab"),
+            (
+                format!("{a}[[target]]\nname = \"t\"\n[[target.lun]]\n  path = \"/b/disk\"\n"),
+                "line 7, column 3: the LUN /b/disk of target iqn.2026-01.example.millrace:t: no export contains it",
+            ),
+            (format!("{a}[[target]]\nname = \"t\"\n"), "line 4, column 1: target iqn"),
+            ("[[target]]\nname = \"a b\"\n".to_owned(), "line 2, column 8: an iSCSI name"),
+            (
+                "[[target]]\nname = \"t\"\nlun = [{path = \"/a/x\", block_size = 513}]\n".to_owned(),
+                "512 or 4096",
+            ),
+            (format!("{TARGET}secret = \"short\"\n"), "user host: a CHAP secret of 5 bytes"),
+            (format!("{TARGET}secret = 123456789012\n"), "a secret is text"),
+            (format!("{TARGET}secret_file = \"DIR/none\"\n"), "none: No such file or directory"),
+            (TARGET.to_owned(), "user host: give either secret or secret_file"),
+            (TARGET.replace("incoming", "outgoing") + "secret = \"123456789012\"\n", "needs incoming_user"),
         ] {
             let message = refused(&text);
+            assert!(!message.contains("123456789012"), "{message}");
             assert!(message.contains(expected) && message.lines().count() == 1, "{expected}\nbut: {message}");
         }
     }
@@ -138,6 +159,55 @@ mod tests {
             assert!(message[line].contains("millrace-lab"), "{message:?}");
         }
         assert!("crc = true\n".parse::<Config>().unwrap().deprecated.is_empty());
+    }
+
+    /// A target whose initiators authenticate with a secret that is missing.
+    const TARGET: &str = "[[target]]\nname = \"t\"\n[target.incoming_user]\nname = \"host\"\n";
+
+    #[test]
+    fn all_keys_of_a_target_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("secret"), "a secret of a file\n").unwrap();
+        let text = r#"
+            listen_iscsi = "[::1]:3260"
+            [[export]]
+            name = "/vol"
+            backend = "memory:1GiB"
+            [[target]]
+            name = "disks"
+            initiators = ["iqn.1993-08.org.debian:01:abc"]
+            incoming_user = { name = "host", secret_file = "DIR/secret" }
+            outgoing_user = { name = "server", secret = "another secret" }
+            addresses = ["192.0.2.1:3260,1"]
+            [[target.lun]]
+            path = "/vol/disk0"
+            block_size = 4096
+            size = "512MiB"
+            [[target.lun]]
+            path = "/vol/disk1"
+            read_only = true
+        "#;
+        let config: Config = text.replace("DIR", dir.path().to_str().unwrap()).parse().unwrap();
+        config.check().unwrap();
+        let shown = format!("{config:?}");
+        assert!(!shown.contains("another secret") && !shown.contains("a secret of a file"), "{shown}");
+        let credentials = |name: &str, secret: &str| {
+            let secret = Secret::new(secret.as_bytes()).unwrap();
+            Credentials { name: name.into(), secret }
+        };
+        let chap = Mutual::new(
+            credentials("host", "a secret of a file"),
+            Some(credentials("server", "another secret")),
+        );
+        let expected = TargetSettings {
+            name: "iqn.2026-01.example.millrace:disks".parse().unwrap(),
+            luns: vec!["/vol/disk0,block=4096,size=512M".parse().unwrap(), "/vol/disk1,ro".parse().unwrap()],
+            initiators: vec!["iqn.1993-08.org.debian:01:abc".parse().unwrap()],
+            chap: Some(chap.unwrap()),
+            addresses: vec!["192.0.2.1:3260,1".parse().unwrap()],
+        };
+        assert_eq!(config.server.targets, [expected]);
+        assert_eq!(config.server.listen_iscsi, Some("[::1]:3260".parse().unwrap()));
     }
 
     const FILE: &str = r#"

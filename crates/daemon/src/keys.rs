@@ -10,7 +10,7 @@ use millrace_server::{
 };
 use serde::{Deserialize, Deserializer, de};
 
-use crate::Config;
+use crate::{Config, target_keys::Target};
 
 /// All keys of a file, in the order in which error messages list them.
 #[derive(Default, Deserialize)]
@@ -18,8 +18,11 @@ use crate::Config;
 pub(crate) struct File {
     #[serde(rename = "export")]
     exports: Vec<Export>,
+    #[serde(rename = "target")]
+    targets: Vec<Target>,
     listen_rdma: Vec<SocketAddr>,
     listen_tcp: Vec<SocketAddr>,
+    listen_iscsi: Option<SocketAddr>,
     #[serde(deserialize_with = "parsed")]
     provider: ProviderChoice,
     // The next three are deprecated and have no effect.
@@ -49,8 +52,8 @@ impl From<File> for Config {
                 exports: file.exports.into_iter().map(|Export(e)| e).collect(),
                 listen_rdma: file.listen_rdma,
                 listen_tcp: file.listen_tcp,
-                listen_iscsi: None,
-                targets: Vec::new(),
+                listen_iscsi: file.listen_iscsi,
+                targets: file.targets.into_iter().map(|Target(t)| t).collect(),
                 provider: file.provider,
                 research: Research::default(),
                 shards: file.shards,
@@ -87,7 +90,7 @@ struct ExportKeys {
     anon_uid: u32,
     #[serde(default = "nobody")]
     anon_gid: u32,
-    #[serde(default, deserialize_with = "networks")]
+    #[serde(default, deserialize_with = "parsed_list")]
     clients: Vec<Network>,
     #[serde(default)]
     require_privileged_port: bool,
@@ -151,14 +154,20 @@ struct LimitsKeys {
 }
 
 /// Parses a value from its text form.
-fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(d: D) -> Result<T, D::Error> {
+pub(crate) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(d: D) -> Result<T, D::Error> {
     String::deserialize(d)?.parse().map_err(de::Error::custom)
 }
 
-fn networks<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Network>, D::Error> {
+/// Parses a list of values from their text forms.
+pub(crate) fn parsed_list<'de, D, T>(d: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: Display>,
+{
     #[derive(Deserialize)]
-    struct Text(#[serde(deserialize_with = "parsed")] Network);
-    Ok(Vec::deserialize(d)?.into_iter().map(|Text(network)| network).collect())
+    #[serde(bound = "T: FromStr<Err: Display>")]
+    struct Text<T>(#[serde(deserialize_with = "parsed")] T);
+    Ok(Vec::deserialize(d)?.into_iter().map(|Text(value)| value).collect())
 }
 
 /// Accepts the only design.
@@ -182,7 +191,7 @@ fn strategy<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Strategy>, D::Erro
     }
 }
 
-fn optional_byte_size<'de, D: Deserializer<'de>>(d: D) -> Result<Option<ByteSize>, D::Error> {
+pub(crate) fn optional_byte_size<'de, D: Deserializer<'de>>(d: D) -> Result<Option<ByteSize>, D::Error> {
     byte_size(d).map(Some)
 }
 

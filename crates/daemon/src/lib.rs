@@ -1,4 +1,4 @@
-//! The parts of a server process around the NFS service of `millrace-server`: the configuration file (TOML), the HTTP
+//! The parts of a server process around the NFS and iSCSI service of `millrace-server`: the configuration file (TOML), the HTTP
 //! endpoint for metrics and health, and the registration with rpcbind.
 //!
 //! [`Config`] is read from a file or built in code; [`Daemon`] runs it. The programs `millrace` and `millrace-lab` use
@@ -13,6 +13,7 @@ mod file;
 mod keys;
 mod prometheus;
 mod rpcbind;
+mod target_keys;
 
 pub use config::Config;
 pub use daemon::Daemon;

@@ -45,6 +45,7 @@ impl Collector for Scrape {
         self.connections(&mut e)?;
         self.budget(&mut e)?;
         self.transports(&mut e)?;
+        self.iscsi(&mut e)?;
         self.stages(&mut e)?;
         gauge(&mut e, "replies_kept", "Replies in the duplicate request cache", s.replies_kept)?;
         gauge(&mut e, "replies_kept_bytes", "Memory in use by these replies", s.replies_kept_bytes)?;
@@ -150,6 +151,25 @@ impl Scrape {
         counter(e, "rdma_acknowledged", "Replies acknowledged by RDMA_DONE (read-read)", r.acknowledged)?;
         gauge(e, "rdma_regions_exposed", "Regions of the server that clients can access", r.regions_exposed)?;
         self.exposure(e)
+    }
+
+    fn iscsi(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let i = &self.0.iscsi;
+        gauge(e, "iscsi_connections", "iSCSI connections open", i.open)?;
+        counter(e, "iscsi_connections_opened", "iSCSI connections opened", i.opened)?;
+        let closed = [([("reason", "malformed")], i.malformed), ([("reason", "stalled")], i.stalled)];
+        counters(e, "iscsi_connections_closed", "iSCSI connections closed by the server", closed)?;
+        gauge(e, "iscsi_sessions", "iSCSI sessions, including discovery sessions", i.sessions)?;
+        counter(e, "iscsi_logins", "Logins to iSCSI targets", i.logins)?;
+        counter(e, "iscsi_discoveries", "iSCSI discovery sessions", i.discoveries)?;
+        counter(e, "iscsi_logins_refused", "iSCSI logins refused", i.logins_refused)?;
+        let commands =
+            [([("kind", "read")], i.reads), ([("kind", "write")], i.writes), ([("kind", "other")], i.others)];
+        counters(e, "iscsi_commands", "SCSI commands by the direction of their data", commands)?;
+        counter(e, "iscsi_commands_failed", "SCSI commands with a status other than GOOD", i.failed)?;
+        counter(e, "iscsi_commands_aborted", "SCSI commands aborted", i.aborted)?;
+        let bytes = [([("direction", "read")], i.bytes_read), ([("direction", "written")], i.bytes_written)];
+        counters(e, "iscsi_data_bytes", "Data bytes of SCSI commands", bytes)
     }
 
     /// Transient memory is that of network buffers, stored memory that of memory exports.
@@ -308,6 +328,20 @@ mod tests {
     use millrace_oncrpc::stages::StageSums;
 
     use super::*;
+
+    #[test]
+    fn commands_of_iscsi_are_counted_by_direction() {
+        let mut stats = Stats::default();
+        (stats.iscsi.writes, stats.iscsi.bytes_written, stats.iscsi.sessions) = (3, 4096, 2);
+        let text = render(&stats);
+        for line in [
+            "millrace_iscsi_commands_total{kind=\"write\"} 3",
+            "millrace_iscsi_data_bytes_total{direction=\"written\"} 4096",
+            "millrace_iscsi_sessions 2",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+    }
 
     #[test]
     fn only_the_busiest_clients_have_separate_counters() {
