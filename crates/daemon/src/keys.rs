@@ -1,7 +1,7 @@
 //! The keys of the configuration file: a mirror of [`millrace_server::Config`] for serde. A missing field is
 //! a compilation error.
 
-use std::{fmt, fmt::Display, net::SocketAddr, path::PathBuf, str::FromStr};
+use std::{net::SocketAddr, path::PathBuf};
 
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::registration::Strategy;
@@ -10,7 +10,11 @@ use millrace_server::{
 };
 use serde::{Deserialize, Deserializer, de};
 
-use crate::{Config, target_keys::Target};
+use crate::{
+    Config,
+    target_keys::Target,
+    values::{byte_size, optional_byte_size, parsed, parsed_list},
+};
 
 /// All keys of a file, in the order in which error messages list them.
 #[derive(Default, Deserialize)]
@@ -153,23 +157,6 @@ struct LimitsKeys {
     replies_kept: usize,
 }
 
-/// Parses a value from its text form.
-pub(crate) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(d: D) -> Result<T, D::Error> {
-    String::deserialize(d)?.parse().map_err(de::Error::custom)
-}
-
-/// Parses a list of values from their text forms.
-pub(crate) fn parsed_list<'de, D, T>(d: D) -> Result<Vec<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: FromStr<Err: Display>,
-{
-    #[derive(Deserialize)]
-    #[serde(bound = "T: FromStr<Err: Display>")]
-    struct Text<T>(#[serde(deserialize_with = "parsed")] T);
-    Ok(Vec::deserialize(d)?.into_iter().map(|Text(value)| value).collect())
-}
-
 /// Accepts the only design.
 fn design<'de, D: Deserializer<'de>>(d: D) -> Result<(), D::Error> {
     match String::deserialize(d)?.as_str() {
@@ -189,33 +176,4 @@ fn strategy<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Strategy>, D::Erro
         }
         strategy => Ok(Some(strategy)),
     }
-}
-
-pub(crate) fn optional_byte_size<'de, D: Deserializer<'de>>(d: D) -> Result<Option<ByteSize>, D::Error> {
-    byte_size(d).map(Some)
-}
-
-/// A number of bytes, as an integer or as text.
-fn byte_size<'de, D: Deserializer<'de>>(d: D) -> Result<ByteSize, D::Error> {
-    struct Visitor;
-    impl de::Visitor<'_> for Visitor {
-        type Value = ByteSize;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a size in bytes, as a number or as text like \"2GiB\"")
-        }
-
-        fn visit_i64<E: de::Error>(self, v: i64) -> Result<ByteSize, E> {
-            u64::try_from(v).map(ByteSize).map_err(|_| E::custom("a size cannot be negative"))
-        }
-
-        fn visit_u64<E: de::Error>(self, v: u64) -> Result<ByteSize, E> {
-            Ok(ByteSize(v))
-        }
-
-        fn visit_str<E: de::Error>(self, v: &str) -> Result<ByteSize, E> {
-            v.parse().map_err(E::custom)
-        }
-    }
-    d.deserialize_any(Visitor)
 }

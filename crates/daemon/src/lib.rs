@@ -14,6 +14,7 @@ mod keys;
 mod prometheus;
 mod rpcbind;
 mod target_keys;
+mod values;
 
 pub use config::Config;
 pub use daemon::Daemon;

@@ -14,7 +14,7 @@ use millrace_scsi::BlockSize;
 use millrace_server::{ByteSize, LunSettings, TargetSettings, target_name};
 use serde::{Deserialize, Deserializer, de};
 
-use crate::keys::{optional_byte_size, parsed_list};
+use crate::values::{optional_byte_size, parsed_list};
 
 #[derive(Deserialize)]
 #[serde(try_from = "TargetKeys")]
