@@ -15,8 +15,8 @@ use std::{
 
 use millrace_runtime::Instant;
 
-use crate::inode::ROOT;
-
+/// Inode number of the root (`FUSE_ROOT_ID`).
+pub(crate) const ROOT: u64 = 1;
 /// Maximum path length in components; bounds the walk if a server reports a directory inside itself.
 const MAX_PATH_COMPONENTS: usize = 4096;
 /// Maximum number of negative entries (names that do not exist) that the kernel may cache.

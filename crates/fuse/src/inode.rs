@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use crate::{
     clock::{Epoch, LogicalClock},
-    dentries::{CacheStamp, CachedName, Dentries, Directory, shrink},
+    dentries::{CacheStamp, CachedName, Dentries, Directory, ROOT, shrink},
     forgotten::{ForgottenChanges, ForgottenInodes, generation},
     pages::PageState,
     timeouts::{CacheTimeouts, CachedAttrs},
@@ -25,8 +25,6 @@ use crate::{
     write::WriteQueue,
 };
 
-/// Inode number of the root.
-pub(crate) const ROOT: u64 = 1;
 /// First synthetic inode number, for files whose fileid is already in use for another file.
 const FIRST_SYNTHETIC_INO: u64 = 1 << 63;
 

@@ -224,7 +224,7 @@ mod tests {
     use rustix::fs::OFlags;
 
     use super::*;
-    use crate::{MountOptions, inode::ROOT, write::WritePosition};
+    use crate::{MountOptions, dentries::ROOT, write::WritePosition};
 
     /// READ size of the kernel.
     const READ: usize = 128 << 10;

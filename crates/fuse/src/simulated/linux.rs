@@ -22,7 +22,7 @@ use super::{
     page_cache::{Node, PAGE},
     wire::{Body, Channel, Op, Reply, u32_at, u64_at},
 };
-use crate::{MountOptions, fs::Fs, handler::FuseHandler, inode::ROOT, invalidation::Invalidator};
+use crate::{MountOptions, dentries::ROOT, fs::Fs, handler::FuseHandler, invalidation::Invalidator};
 
 /// SETATTR flags (`FATTR_SIZE`, `FATTR_FH`, `FATTR_MTIME`, `FATTR_MTIME_NOW`).
 pub(super) const SET_SIZE: u32 = 1 << 3;

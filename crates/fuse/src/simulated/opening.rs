@@ -19,7 +19,7 @@ use super::{
     page_cache::Node,
     wire::{Body, Op},
 };
-use crate::{MountOptions, inode::ROOT};
+use crate::{MountOptions, dentries::ROOT};
 
 /// Longer than the time within which a LOOKUP and an OPEN count as one system call.
 const PAUSE: Duration = Duration::from_millis(50);
