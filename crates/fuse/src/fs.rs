@@ -29,8 +29,8 @@ use crate::{
     invalidation::Invalidator,
     open::OpenFile,
     options::MountOptions,
+    retries::StaleRetries,
     timeouts::CacheTimeouts,
-    verify::StaleRetries,
 };
 
 /// Maximum age of a READDIRPLUS entry that is treated like a LOOKUP result.

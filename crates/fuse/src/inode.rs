@@ -16,12 +16,13 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use crate::{
+    access::GrantedAccess,
     clock::{Epoch, LogicalClock},
     dentries::{CacheStamp, CachedName, Dentries, Directory, ROOT, shrink},
     forgotten::{ForgottenChanges, ForgottenInodes, generation},
     pages::PageState,
+    retries::LastLookup,
     timeouts::{CacheTimeouts, CachedAttrs},
-    verify::{GrantedAccess, LastLookup},
     write::WriteQueue,
 };
 

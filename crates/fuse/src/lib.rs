@@ -63,6 +63,7 @@
 //! killed process is released within about a second: fuser does not forward FUSE_INTERRUPT, so waiting
 //! requests poll the state of their caller (`interrupt.rs`).
 
+mod access;
 mod caller;
 mod clock;
 mod convert;
@@ -88,6 +89,7 @@ mod pages;
 pub mod passthrough;
 mod read_ahead;
 mod remount;
+mod retries;
 mod revalidate;
 mod session;
 #[cfg(test)]

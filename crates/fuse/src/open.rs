@@ -11,20 +11,18 @@ use std::{
 
 use millrace_buffer::{Buffer, View};
 use millrace_client::nfs3::{Client, File, ReadInto};
-use millrace_nfs::v3::{Sattr, access};
+use millrace_nfs::v3::Sattr;
 use rustix::{fs::OFlags, io::Errno};
 
 use crate::{
+    access::{FILE_ACCESS, required_access},
     error::errno,
     fs::Fs,
     inode::{AttrReply, CacheUpdate, Inode, KernelAttrs, PageInvalidation},
     read_ahead::ReadAhead,
-    verify::FILE_ACCESS,
     write::WritePosition,
 };
 
-/// `FMODE_EXEC`: set in the flags of an open for execve(2); internal to the kernel.
-const FMODE_EXEC: u32 = 0x20;
 /// Maximum attempts to allocate a buffer; retained data is committed between them.
 const BUFFER_ATTEMPTS: u32 = 20;
 /// Time limit for dropping pages before a WRITE reply. A page that was not up to date stays locked until the
@@ -97,17 +95,6 @@ pub(crate) struct WriteCompletion {
     all: bool,
     /// The kernel must have dropped the pages of this range, except those locked until the reply.
     reread_range: Option<Range<u64>>,
-}
-
-/// Access rights that an open requires: all of the first mask, any of the second.
-fn required_access(flags: OFlags) -> (u32, u32) {
-    let execution = flags.bits() & FMODE_EXEC != 0;
-    match flags & OFlags::RWMODE {
-        OFlags::WRONLY => (access::MODIFY, 0),
-        OFlags::RDWR => (access::READ | access::MODIFY, 0),
-        _ if execution => (0, access::READ | access::EXECUTE),
-        _ => (access::READ, 0),
-    }
 }
 
 impl Fs {

@@ -14,90 +14,26 @@
 //! A name that was looked up in the same system call is not looked up again. The request does not show this;
 //! it is inferred from the thread, the time, and the file's ctime, which a rename changes.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use millrace_client::nfs3::Client;
-use millrace_nfs::v3::{Fattr, NfsTime, access};
-use millrace_runtime::Instant;
-use parking_lot::Mutex;
+use millrace_nfs::v3::{Fattr, NfsTime};
 use rustix::io::Errno;
 
-use crate::{caller::is_kernel_thread, clock::Epoch, error::errno, fs::Fs, inode::Inode};
+use crate::{
+    access::GrantedAccess,
+    caller::is_kernel_thread,
+    clock::Epoch,
+    error::errno,
+    fs::Fs,
+    inode::Inode,
+    retries::{LastLookup, StaleCall},
+};
 
 /// A request of a thread within this time after its LOOKUP counts as part of the same system call.
 const SAME_SYSCALL: Duration = Duration::from_millis(10);
-/// Time within which the kernel retries a request.
-const RETRY_WINDOW: Duration = Duration::from_secs(60);
-/// Maximum number of threads recorded in [`StaleRetries`].
-const MAX_RETRYING: usize = 1024;
 /// Maximum number of names of one file that are looked up.
 const MAX_NAMES: usize = 16;
-
-/// A LOOKUP that returned an inode.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LastLookup {
-    /// The thread that sent it; 0 if it is unknown, or if the inode has been opened since.
-    tid: u32,
-    at: Instant,
-    ctime: NfsTime,
-}
-
-/// Access rights granted by the server.
-pub(crate) struct GrantedAccess {
-    caller: Client,
-    wanted: u32,
-    granted: u32,
-    /// ctime of the file when they were granted.
-    ctime: NfsTime,
-}
-
-/// A system call in which a request failed with ESTALE.
-#[derive(Debug, Clone, Copy)]
-struct StaleCall {
-    /// Inode of that request.
-    number: u64,
-    at: Instant,
-    /// A LOOKUP returned ENOENT since. This ends open(2), but not link(2), which looks up the new name.
-    not_found: bool,
-}
-
-/// Threads whose system call the kernel retries after ESTALE.
-#[derive(Default)]
-pub(crate) struct StaleRetries(Mutex<HashMap<u32, StaleCall>>);
-
-impl StaleRetries {
-    /// Records that a request of `tid` for the inode `number` fails with ESTALE. `false`: the retry will not
-    /// be recognized, because the thread is unknown or too many threads are recorded.
-    fn insert(&self, tid: u32, number: u64, now: Instant) -> bool {
-        if tid == 0 {
-            return false;
-        }
-        let mut threads = self.0.lock();
-        if threads.len() >= MAX_RETRYING && !threads.contains_key(&tid) {
-            threads.retain(|_, call| now.duration_since(call.at) < RETRY_WINDOW);
-            if threads.len() >= MAX_RETRYING {
-                return false;
-            }
-        }
-        threads.insert(tid, StaleCall { number, at: now, not_found: false });
-        true
-    }
-
-    /// Records that a LOOKUP of `tid` returned ENOENT.
-    pub(crate) fn note_not_found(&self, tid: u32) {
-        if let Some(call) = self.0.lock().get_mut(&tid) {
-            call.not_found = true;
-        }
-    }
-
-    /// Returns the recorded system call of `tid` if a request for `inode` belongs to its retry: the inode is
-    /// the same, or was looked up since.
-    fn take(&self, tid: u32, inode: &Inode, last: Option<LastLookup>, now: Instant) -> Option<StaleCall> {
-        let call = self.0.lock().remove(&tid)?;
-        let is_found = call.number == inode.number || last.is_some_and(|lookup| lookup.at >= call.at);
-        (is_found && now.duration_since(call.at) < RETRY_WINDOW).then_some(call)
-    }
-}
 
 /// Result of the check at open.
 pub(crate) struct OpenCheck {
@@ -147,7 +83,7 @@ impl Fs {
                 .as_mut()
                 .map(|lookup| LastLookup { tid: std::mem::take(&mut lookup.tid), ..*lookup })
         };
-        (last, self.stale_retries.take(tid, inode, last, self.rt.now()))
+        (last, self.stale_retries.take(tid, inode.number, last, self.rt.now()))
     }
 
     /// Checks that the names of a file still refer to it, and gets its attributes and the rights in `wanted`
@@ -277,6 +213,3 @@ impl Fs {
         Some((rights.granted & wanted, Some(rights.ctime)))
     }
 }
-
-/// Access rights for files. All are requested at once, so that later opens need not ask again.
-pub(crate) const FILE_ACCESS: u32 = access::READ | access::MODIFY | access::EXTEND | access::EXECUTE;
