@@ -23,7 +23,7 @@ use crate::{
     pages::PageState,
     retries::LastLookup,
     timeouts::{CacheTimeouts, CachedAttrs},
-    write::WriteQueue,
+    write_queue::WriteQueue,
 };
 
 /// First synthetic inode number, for files whose fileid is already in use for another file.

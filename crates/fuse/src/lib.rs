@@ -97,6 +97,7 @@ mod simulated;
 mod timeouts;
 mod verify;
 mod write;
+mod write_queue;
 
 pub use error::{LostFile, MountError};
 pub use mount::Mount;

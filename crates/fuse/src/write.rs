@@ -6,20 +6,22 @@
 //! that it has not reported yet.
 
 use std::{
-    ops::Range,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use millrace_buffer::{Buffer, View};
 use millrace_client::nfs3::{Client, File};
 use millrace_nfs::v3::WccData;
 use millrace_runtime::{Instant, RuntimeExt};
-use parking_lot::Mutex;
 use rustix::io::Errno;
-use tokio::sync::Notify;
 
-use crate::{LostFile, error::errno, fs::Fs, inode::Inode};
+use crate::{
+    LostFile,
+    error::errno,
+    fs::Fs,
+    inode::Inode,
+    write_queue::{OutgoingWrite, PendingWrite},
+};
 
 /// Size of a file's first write buffer; later ones are up to four times the previous amount of data.
 const INITIAL_BUFFER: usize = 64 << 10;
@@ -30,155 +32,6 @@ const MAX_DELAY: Duration = Duration::from_secs(1);
 /// Maximum time before a COMMIT, as in Linux (`vm.dirty_expire_centisecs`). Until data is committed, this
 /// client reads its own data even if another client has overwritten it.
 const COMMIT_DELAY: Duration = Duration::from_secs(30);
-
-struct PendingWrite {
-    /// The writer.
-    caller: Client,
-    offset: u64,
-    buffer: Buffer,
-    len: usize,
-    since: Instant,
-}
-
-struct InFlightWrite {
-    number: u64,
-    range: Range<u64>,
-}
-
-#[derive(Default)]
-struct Inner {
-    /// Retains uncommitted data; exists from the first write to the last close.
-    file: Option<File>,
-    pending: Option<PendingWrite>,
-    last_len: usize,
-    flights: Vec<InFlightWrite>,
-    next_id: u64,
-    /// Time of the first write since the last commit.
-    first_unstable: Option<Instant>,
-    failures: u64,
-    /// Failures that were reported by fsync or close.
-    reported: u64,
-    last_error: Option<Errno>,
-}
-
-/// The write state of an inode.
-#[derive(Default)]
-pub(crate) struct WriteQueue {
-    inner: Mutex<Inner>,
-    flight_done: Notify,
-}
-
-/// A WRITE to be sent.
-struct OutgoingWrite {
-    number: u64,
-    caller: Client,
-    offset: u64,
-    data: View,
-}
-
-impl Inner {
-    /// Moves the coalesced data to a new WRITE in flight.
-    fn start_pending(&mut self) -> Option<OutgoingWrite> {
-        let mut g = self.pending.take()?;
-        self.last_len = g.len;
-        g.buffer.set_len(g.len);
-        let number = self.next_id;
-        self.next_id += 1;
-        self.flights.push(InFlightWrite { number, range: g.offset..g.offset + g.len as u64 });
-        Some(OutgoingWrite { number, caller: g.caller, offset: g.offset, data: g.buffer.freeze() })
-    }
-
-    /// Adds `data` to the write buffer if it overlaps or follows its content, has the same caller, and fits.
-    fn merge(&mut self, caller: &Client, offset: u64, data: &[u8]) -> bool {
-        let Some(g) = self.pending.as_mut().filter(|g| g.caller.is_same_caller(caller)) else { return false };
-        let Some(at) = offset.checked_sub(g.offset).and_then(|at| usize::try_from(at).ok()) else {
-            return false;
-        };
-        let Some(room) = g.buffer.len().checked_sub(at).filter(|_| at <= g.len) else { return false };
-        if data.len() > room {
-            return false;
-        }
-        millrace_buffer::copy(&mut g.buffer[at..at + data.len()], data);
-        g.len = g.len.max(at + data.len());
-        true
-    }
-}
-
-impl WriteQueue {
-    /// Whether no data is buffered or in flight.
-    pub(crate) fn is_clean(&self) -> bool {
-        let w = self.inner.lock();
-        w.pending.is_none() && w.flights.is_empty()
-    }
-
-    /// Whether the queue is clean, and the file that retains uncommitted data.
-    pub(crate) fn for_read(&self) -> (bool, Option<File>) {
-        let w = self.inner.lock();
-        (w.pending.is_none() && w.flights.is_empty(), w.file.clone())
-    }
-
-    /// Whether data may be uncommitted.
-    pub(crate) fn is_unstable(&self) -> bool {
-        let w = self.inner.lock();
-        w.first_unstable.is_some() || w.file.as_ref().is_some_and(|f| f.retained_bytes() > 0)
-    }
-
-    /// Whether the queue is clean and all data is committed.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.is_clean() && self.inner.lock().file.is_none()
-    }
-
-    /// End offsets of the unacknowledged data and of the uncommitted data.
-    pub(crate) fn ends(&self) -> (Option<u64>, Option<u64>) {
-        let w = self.inner.lock();
-        let pending_end = w.pending.as_ref().map(|g| g.offset + g.len as u64);
-        let unwritten = w.flights.iter().map(|f| f.range.end).chain(pending_end).max();
-        (unwritten, w.file.as_ref().and_then(File::retained_end))
-    }
-
-    /// Number of failures, and the last one.
-    pub(crate) fn failures(&self) -> (u64, Option<Errno>) {
-        let w = self.inner.lock();
-        (w.failures, w.last_error)
-    }
-
-    /// Records that failures up to this number have been reported.
-    pub(crate) fn mark_reported(&self, failures: u64) {
-        let mut w = self.inner.lock();
-        w.reported = w.reported.max(failures);
-    }
-
-    /// Returns the last failure if one is unreported, and marks all as reported.
-    fn take_unreported(&self) -> Option<Errno> {
-        let mut w = self.inner.lock();
-        let unreported = w.failures > w.reported;
-        w.reported = w.failures;
-        w.last_error.filter(|_| unreported)
-    }
-
-    /// Records a failure. `is_new`: it concerns data that had not failed before.
-    fn record_failure(&self, e: Errno, is_new: bool) {
-        let mut w = self.inner.lock();
-        let all_reported = w.reported == w.failures;
-        w.failures += 1;
-        w.last_error = Some(e);
-        if all_reported && !is_new {
-            w.reported = w.failures;
-        }
-    }
-
-    /// Waits until `blocks` is false for all WRITEs in flight.
-    async fn wait_until_none(&self, blocks: impl Fn(&InFlightWrite) -> bool) {
-        loop {
-            let mut flight_done = std::pin::pin!(self.flight_done.notified());
-            flight_done.as_mut().enable();
-            if !self.inner.lock().flights.iter().any(&blocks) {
-                return;
-            }
-            flight_done.await;
-        }
-    }
-}
 
 /// A COMMIT in progress. If it is cancelled, its data still counts as uncommitted since the first write, and
 /// the attributes as changed.
@@ -205,7 +58,7 @@ impl Drop for CommitGuard<'_> {
         }
         self.inode.note_unknown_change(&self.fs.clock);
         if let Some(since) = self.first_unstable {
-            let mut w = self.inode.writes.inner.lock();
+            let mut w = self.inode.writes.lock();
             w.first_unstable = Some(w.first_unstable.map_or(since, |later| later.min(since)));
         }
     }
@@ -251,7 +104,7 @@ impl Fs {
     ) -> Result<AcceptedWrite, Errno> {
         let mut out = [None, None];
         let (offset, has_set_id) = {
-            let mut w = inode.writes.inner.lock();
+            let mut w = inode.writes.lock();
             let offset = match position {
                 WritePosition::Offset(offset) => offset,
                 WritePosition::Append(_) => inode.size(),
@@ -306,7 +159,7 @@ impl Fs {
                 f.number < number && f.range.start < range.end && range.start < f.range.end
             })
             .await;
-            let file = w.inner.lock().file.clone();
+            let file = w.lock().file.clone();
             let written = match file {
                 Some(file) => {
                     file.write_from_as(&d.caller, d.offset, d.data.into()).await.map_err(|e| errno(&e))
@@ -322,9 +175,8 @@ impl Fs {
                 WccData::default()
             });
             inode.note_change(&fs.clock, &wcc);
-            w.inner.lock().flights.retain(|f| f.number != number);
             fs.in_flight_bytes.fetch_sub(len, Ordering::Relaxed);
-            w.flight_done.notify_waiters();
+            w.finish_flight(number);
         };
         self.rt.spawn("mount write", Box::pin(flight));
     }
@@ -332,7 +184,7 @@ impl Fs {
     /// Sends the coalesced data and waits for all earlier writes.
     pub(crate) async fn write_back(self: &Arc<Self>, inode: &Arc<Inode>) {
         let (outgoing, next) = {
-            let mut w = inode.writes.inner.lock();
+            let mut w = inode.writes.lock();
             (w.start_pending(), w.next_id)
         };
         if let Some(d) = outgoing {
@@ -349,7 +201,7 @@ impl Fs {
     pub(crate) async fn commit(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<(), Errno> {
         self.write_back(inode).await;
         let (file, first_unstable) = {
-            let mut w = inode.writes.inner.lock();
+            let mut w = inode.writes.lock();
             (w.file.clone(), w.first_unstable.take())
         };
         let Some(file) = file.filter(|f| f.retained_bytes() > 0) else { return Ok(()) };
@@ -368,7 +220,7 @@ impl Fs {
     /// Commits after the last close, and releases the file.
     pub(crate) async fn finish_writes(self: &Arc<Self>, inode: &Arc<Inode>) {
         let _ = self.commit(inode).await;
-        let mut w = inode.writes.inner.lock();
+        let mut w = inode.writes.lock();
         let opened_again = inode.state.lock().open_count > 0;
         if w.pending.is_none() && w.flights.is_empty() && !opened_again {
             w.file = None;
@@ -396,7 +248,7 @@ impl Fs {
         let writing: Vec<_> = self.dirty.lock().values().cloned().collect();
         for inode in writing {
             self.record_loss(&inode);
-            let uncommitted = inode.writes.inner.lock().file.as_ref().is_some_and(|f| f.retained_bytes() > 0);
+            let uncommitted = inode.writes.lock().file.as_ref().is_some_and(|f| f.retained_bytes() > 0);
             if uncommitted || !inode.writes.is_clean() {
                 let file = self.lost_file(&inode, Errno::TIMEDOUT);
                 self.lost.lock().entry(inode.number).or_insert(file);
@@ -409,7 +261,7 @@ impl Fs {
     pub(crate) fn pending(&self) -> (usize, usize) {
         let writing: Vec<_> = self.dirty.lock().values().cloned().collect();
         let bytes = |inode: &Arc<Inode>| {
-            let w = inode.writes.inner.lock();
+            let w = inode.writes.lock();
             let pending_end = w.pending.as_ref().map_or(0, |g| g.len);
             let flying: u64 = w.flights.iter().map(|f| f.range.end - f.range.start).sum();
             pending_end + flying as usize + w.file.as_ref().map_or(0, File::retained_bytes)
@@ -435,7 +287,7 @@ impl Fs {
         let writing: Vec<_> = self.dirty.lock().values().cloned().collect();
         for inode in writing {
             let outgoing = {
-                let mut w = inode.writes.inner.lock();
+                let mut w = inode.writes.lock();
                 let old = w.pending.as_ref().is_some_and(|g| now.duration_since(g.since) >= MAX_DELAY);
                 if old { w.start_pending() } else { None }
             };
@@ -449,7 +301,7 @@ impl Fs {
     fn commit_old(self: &Arc<Self>) {
         let now = self.rt.now();
         let is_old = |inode: &Arc<Inode>| {
-            let written = inode.writes.inner.lock().first_unstable;
+            let written = inode.writes.lock().first_unstable;
             written.is_some_and(|since| now.duration_since(since) >= COMMIT_DELAY)
         };
         let writing: Vec<_> = self.dirty.lock().values().filter(|inode| is_old(inode)).cloned().collect();
