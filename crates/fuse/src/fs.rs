@@ -27,7 +27,7 @@ use crate::{
     error::errno,
     inode::{AttrReply, CacheUpdate, FoundFile, Inode, InodeTable},
     invalidation::Invalidator,
-    open::OpenFile,
+    open_file::OpenFile,
     options::MountOptions,
     retries::StaleRetries,
     timeouts::CacheTimeouts,

@@ -31,7 +31,7 @@ use crate::{
     inode::{AttrReply, PendingLookups},
     interrupt::cancel_if_killed,
     namespace::NewNode,
-    open::OpenFile,
+    open_file::OpenFile,
     session::negotiate,
     write::WritePosition,
 };

@@ -42,7 +42,7 @@
 //! pages when the mtime has changed (FUSE_AUTO_INVAL_DATA), which includes changes by local writes.
 //!
 //! The kernel reads ahead 4 MiB if the mount may set this (root), else 128 KiB; in that case the mount itself
-//! reads ahead (`read_ahead.rs`).
+//! reads ahead (`prefetch.rs`).
 //!
 //! # Writing
 //! Adjacent writes are coalesced up to `wsize` and sent asynchronously (`write.rs`); `millrace_client::nfs3::File`
@@ -84,9 +84,11 @@ mod mount;
 mod mountpoint;
 mod namespace;
 mod open;
+mod open_file;
 mod options;
 mod pages;
 pub mod passthrough;
+mod prefetch;
 mod read_ahead;
 mod remount;
 mod retries;

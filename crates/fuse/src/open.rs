@@ -1,16 +1,14 @@
-//! Open files: access check and revalidation at open, reading and writing, error reports at fsync and close.
+//! Operations on files: access check and revalidation at open, reading and writing, error reports at fsync and
+//! close.
 
 use std::{
     ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use millrace_buffer::{Buffer, View};
-use millrace_client::nfs3::{Client, File, ReadInto};
+use millrace_client::nfs3::Client;
 use millrace_nfs::v3::Sattr;
 use rustix::{fs::OFlags, io::Errno};
 
@@ -19,7 +17,7 @@ use crate::{
     error::errno,
     fs::Fs,
     inode::{AttrReply, CacheUpdate, Inode, KernelAttrs, PageInvalidation},
-    read_ahead::ReadAhead,
+    open_file::OpenFile,
     write::WritePosition,
 };
 
@@ -28,62 +26,6 @@ const BUFFER_ATTEMPTS: u32 = 20;
 /// Time limit for dropping pages before a WRITE reply. A page that was not up to date stays locked until the
 /// reply, and no other process has read it.
 const PAGE_DROP_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// An open file description.
-pub(crate) struct OpenFile {
-    pub(crate) inode: Arc<Inode>,
-    /// Client with the credentials of the caller that opened the file.
-    pub(crate) client: Client,
-    pub(crate) readable: bool,
-    writable: bool,
-    /// Reads through the page cache, unless fcntl(2) has changed that since.
-    uses_page_cache: bool,
-    /// Number of write failures already reported by this description.
-    reported_failures: AtomicU64,
-    /// 0, or one plus the [`PageState::invalidations`](crate::pages::PageState) up to which the kernel drops
-    /// pages when it completes this open.
-    pending_drop: AtomicU64,
-    pub(crate) read_ahead: ReadAhead,
-}
-
-impl OpenFile {
-    /// The kernel uses the description, so it has completed the open and dropped the pages.
-    fn note_use(&self) {
-        if self.pending_drop.load(Ordering::Relaxed) != 0
-            && let Some(epoch) = self.pending_drop.swap(0, Ordering::Relaxed).checked_sub(1)
-        {
-            self.inode.finish_page_invalidation();
-            self.inode.state.lock().pages.mark_dropped(epoch);
-        }
-    }
-
-    /// Reads from the server. Uncommitted data in `uncommitted` takes precedence.
-    pub(crate) async fn read_into(
-        &self,
-        uncommitted: Option<&File>,
-        offset: u64,
-        buffer: Buffer,
-    ) -> Result<ReadInto, Errno> {
-        let read = match uncommitted {
-            Some(written) => written.read_into_as(&self.client, offset, buffer).await,
-            None => self.client.read_into(self.inode.handle, offset, buffer).await,
-        };
-        read.map_err(|e| errno(&e))
-    }
-
-    /// Returns a write error that this description has not reported yet.
-    fn take_write_error(&self) -> Result<(), Errno> {
-        let (failures, last) = self.inode.writes.failures();
-        let is_new = self.reported_failures.swap(failures, Ordering::Relaxed) != failures;
-        match last {
-            Some(e) if is_new => {
-                self.inode.writes.mark_reported(failures);
-                Err(e)
-            }
-            _ => Ok(()),
-        }
-    }
-}
 
 /// Conditions for replying to a WRITE whose data was accepted.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -159,33 +101,19 @@ impl Fs {
         update: CacheUpdate,
         flags: OFlags,
     ) -> (u64, bool) {
-        let mode = flags & OFlags::RWMODE;
-        let (readable, writable) = (mode != OFlags::WRONLY, mode != OFlags::RDONLY);
-        let uses_page_cache = readable && !flags.contains(OFlags::DIRECT);
+        let mut file = OpenFile::new(inode, client, flags);
         let (keep, epoch) = {
-            let mut s = inode.state.lock();
+            let mut s = file.inode.state.lock();
             s.open_count += 1;
-            s.readers += u32::from(readable);
-            s.cached_readers += u32::from(uses_page_cache);
+            s.readers += u32::from(file.readable);
+            s.cached_readers += u32::from(file.uses_page_cache);
             (update.is_current && s.pages.are_valid(), s.pages.invalidations())
         };
         if !keep {
-            inode.begin_page_invalidation();
+            file.inode.begin_page_invalidation();
+            file.set_pending_drop(epoch);
         }
-        let reported_failures = AtomicU64::new(inode.writes.failures().0);
-        let pending_drop = AtomicU64::new(if keep { 0 } else { epoch + 1 });
-        let read_ahead = ReadAhead::default();
-        let file = Arc::new(OpenFile {
-            inode,
-            client,
-            readable,
-            writable,
-            uses_page_cache,
-            reported_failures,
-            pending_drop,
-            read_ahead,
-        });
-        (self.open.lock().insert(file) as u64, keep)
+        (self.open.lock().insert(Arc::new(file)) as u64, keep)
     }
 
     /// Returns the open file of a handle that the kernel sent.

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use futures::StreamExt;
 use millrace_runtime::RuntimeExt;
 
-use crate::{fs::Fs, inode::CacheUpdate, open::OpenFile};
+use crate::{fs::Fs, inode::CacheUpdate, open_file::OpenFile};
 
 /// Interval between checks for expired attributes.
 const INTERVAL: Duration = Duration::from_millis(500);
