@@ -1,51 +1,17 @@
-//! Directory streams. Each holds one page of READDIRPLUS results.
+//! Reads directories page by page, and looks up entries for which READDIRPLUS returned no attributes.
 
 use std::sync::Arc;
 
-use millrace_client::nfs3::{Client, DirEntry};
+use millrace_client::nfs3::DirEntry;
 use millrace_nfs::v3::{Fattr, Status, Verifier};
-use millrace_runtime::Instant;
 use rustix::io::Errno;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::MutexGuard;
 
-use crate::{clock::Epoch, error::errno, fs::Fs, inode::Inode};
-
-/// An open directory. The offsets seen by readers are the server's cookies; they stay valid as long as the
-/// server accepts them, even if the directory changes.
-pub(crate) struct DirStream {
-    pub(crate) dir: Arc<Inode>,
-    pub(crate) client: Client,
-    page: Mutex<Page>,
-}
-
-#[derive(Default)]
-struct Page {
-    entries: Vec<DirEntry>,
-    next: usize,
-    /// Cookie that precedes `entries[0]`.
-    start: u64,
-    verifier: Verifier,
-    eof: bool,
-    /// When the page was requested.
-    issued: Option<CallTime>,
-}
-
-/// When a call was issued: logical and actual time.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CallTime {
-    pub(crate) epoch: Epoch,
-    pub(crate) at: Instant,
-}
-
-impl Page {
-    /// Cookie of the current position.
-    fn position(&self) -> u64 {
-        match self.next.checked_sub(1).and_then(|i| self.entries.get(i)) {
-            Some(e) => e.cookie,
-            None => self.start,
-        }
-    }
-}
+use crate::{
+    dir_stream::{CallTime, DirStream, Page},
+    error::errno,
+    fs::Fs,
+};
 
 /// A reader at its position.
 pub(crate) struct DirReader<'s> {
@@ -54,34 +20,12 @@ pub(crate) struct DirReader<'s> {
     page: MutexGuard<'s, Page>,
 }
 
-impl DirStream {
-    pub(crate) fn new(dir: Arc<Inode>, client: Client) -> Self {
-        Self { dir, client, page: Mutex::default() }
-    }
-
+impl<'s> DirReader<'s> {
     /// Returns a reader at `offset`: 0 or the cookie of an entry.
-    pub(crate) async fn seek<'s>(&'s self, fs: &'s Arc<Fs>, offset: u64) -> DirReader<'s> {
-        let mut page = self.page.lock().await;
-        let is_fresh = page.entries.is_empty() && !page.eof;
-        if offset == 0 || (page.position() != offset && !is_fresh) {
-            let found = page.entries.iter().position(|e| e.cookie == offset).filter(|_| offset != 0);
-            match found {
-                Some(i) => page.next = i + 1,
-                // The start of the directory needs no verifier; other cookies are valid only with the
-                // verifier they came with.
-                None => {
-                    let verifier = if offset == 0 { Verifier::default() } else { page.verifier };
-                    *page = Page { start: offset, verifier, ..Page::default() };
-                }
-            }
-        } else if is_fresh {
-            page.start = offset;
-        }
-        DirReader { fs, stream: self, page }
+    pub(crate) async fn open(fs: &'s Arc<Fs>, stream: &'s DirStream, offset: u64) -> Self {
+        Self { fs, stream, page: stream.seek(offset).await }
     }
-}
 
-impl DirReader<'_> {
     /// Returns the next entry without consuming it, and the time of its READDIRPLUS call.
     pub(crate) async fn peek(&mut self) -> Result<Option<(DirEntry, CallTime)>, Errno> {
         while self.page.next >= self.page.entries.len() {

@@ -22,7 +22,7 @@ use crate::{
     clock::{Epoch, LogicalClock},
     credentials::CredentialCache,
     dentries::{CacheStamp, CachedName, ROOT},
-    directory::{CallTime, DirStream},
+    dir_stream::{CallTime, DirStream},
     dispatch::Dispatcher,
     error::errno,
     inode::{AttrReply, CacheUpdate, FoundFile, Inode, InodeTable},

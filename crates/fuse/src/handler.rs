@@ -26,7 +26,8 @@ use tokio::sync::oneshot;
 
 use crate::{
     convert::{BLOCK, absent, attr, kind, number, set_time, spec},
-    directory::{CallTime, DirStream, handle_and_attributes},
+    dir_stream::{CallTime, DirStream},
+    directory::{DirReader, handle_and_attributes},
     fs::{Entry, Fs},
     inode::{AttrReply, PendingLookups},
     interrupt::cancel_if_killed,
@@ -496,7 +497,7 @@ impl Filesystem for FuseHandler {
         let Some(stream) = self.dir_stream(fh) else { return reply.error(fuser::Errno::EBADF) };
         let fs = Arc::clone(&self.fs);
         let op = async move {
-            let mut reader = stream.seek(&fs, offset).await;
+            let mut reader = DirReader::open(&fs, &stream, offset).await;
             let mut some = false;
             loop {
                 match reader.peek().await {
@@ -537,7 +538,7 @@ impl Filesystem for FuseHandler {
         let fs = Arc::clone(&self.fs);
         let op = async move {
             let (mut some, mut lookups) = (false, PendingLookups::new(&fs.inodes));
-            let mut reader = stream.seek(&fs, offset).await;
+            let mut reader = DirReader::open(&fs, &stream, offset).await;
             let failed = loop {
                 match reader.peek().await {
                     Ok(Some((e, _))) if reader.is_silly_name(&e.name) => {}

@@ -70,6 +70,7 @@ mod convert;
 mod credentials;
 mod dentries;
 mod device;
+mod dir_stream;
 mod directory;
 mod dispatch;
 mod error;
