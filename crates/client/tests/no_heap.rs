@@ -1,47 +1,14 @@
-//! Heap allocations per call. This test has its own process, because it replaces the allocator.
+//! Heap allocations per call. This test has its own process, because it counts the allocations of all threads.
 
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
-#![allow(unsafe_code)] // A global allocator has no safe form.
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
 use millrace_client::{Options, Proto, Url, nfs3::Client};
+use millrace_counting_allocator::{allocations, allocations_of_all_threads};
 use millrace_nfs::v3::StableHow;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, Server};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Allocations of all threads: the client's and the server's.
-static EVERYWHERE: AtomicU64 = AtomicU64::new(0);
-
-struct Counting;
-
-// SAFETY: every call is passed on unchanged to the system's allocator; counting touches no memory of it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // The counter of an exiting thread has been destroyed.
-        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
-        EVERYWHERE.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: `at` came from `System.alloc` with this layout.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Transfer sizes: small, the block size of a memory export, and the usual maximum.
 const LENGTHS: [usize; 3] = [4 << 10, 64 << 10, 1 << 20];
@@ -73,7 +40,7 @@ fn reads_and_writes_over_rdma_do_not_allocate_from_the_heap_in_steady_state() {
             let mut buffers = [client.buffer(len).unwrap(), client.buffer(len).unwrap()];
             let mut counts = [(0, 0); 2];
             for counted in &mut counts {
-                let before = (ALLOCATIONS.get(), EVERYWHERE.load(Ordering::Relaxed));
+                let before = (allocations(), allocations_of_all_threads());
                 for _ in 0..ROUNDS {
                     let write = |at| client.write_from(file, at, data.clone().into(), StableHow::Unstable);
                     let [a, b] = buffers;
@@ -88,7 +55,7 @@ fn reads_and_writes_over_rdma_do_not_allocate_from_the_heap_in_steady_state() {
                     buffers = [a.unwrap().buffer, b.unwrap().buffer];
                     buffers.iter_mut().for_each(|b| b.set_len(len)); // The first reads may have been shorter.
                 }
-                let after = (ALLOCATIONS.get(), EVERYWHERE.load(Ordering::Relaxed));
+                let after = (allocations(), allocations_of_all_threads());
                 *counted = (after.0 - before.0, after.1 - before.1);
             }
             println!("calls of {len} bytes: allocations (client, all) {counts:?}");

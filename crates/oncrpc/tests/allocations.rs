@@ -1,17 +1,13 @@
-//! Calls in steady state allocate no heap memory at either end. One test only, because the counter is
-//! process-wide.
+//! Calls in steady state allocate no heap memory at either end.
 
-#![allow(clippy::unwrap_used, clippy::panic, unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use common::{Doubler, arena, peer};
+use millrace_counting_allocator::allocations;
 use millrace_oncrpc::{
     Credential, Dispatcher, Program, ReplySpec, Request, Transport, call_header,
     serving::Account,
@@ -19,28 +15,6 @@ use millrace_oncrpc::{
 };
 use millrace_runtime::{memory_stream, tokio_rt::TokioRuntime};
 use millrace_xdr::Encoder;
-
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is forwarded to the system allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = COUNT.try_with(|c| c.set(c.get() + 1));
-        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
-        // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`.
-        unsafe { System.dealloc(p, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Bytes of data: within the first piece of a record, and the usual maximum transfer size.
 const LENGTHS: [usize; 2] = [5001, 1 << 20];
@@ -83,11 +57,11 @@ fn calls_over_tcp_allocate_nothing_in_steady_state() {
             for _ in 0..50 {
                 round().await;
             }
-            let before = COUNT.get();
+            let before = allocations();
             for _ in 0..200 {
                 round().await;
             }
-            assert_eq!(COUNT.get() - before, 0, "allocations in 600 calls of {len} bytes");
+            assert_eq!(allocations() - before, 0, "allocations in 600 calls of {len} bytes");
         }
     });
 }

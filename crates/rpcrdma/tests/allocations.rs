@@ -1,15 +1,12 @@
 //! Calls in steady state allocate no heap memory at either end.
-#![allow(clippy::unwrap_used, clippy::expect_used, unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use millrace_buffer::Arena;
+use millrace_counting_allocator::allocations;
 use millrace_oncrpc::{
     CallClass, CallContext, MaybeReady, Message, ReplyHeader, ReplySpec, ReplyStatus, Request, Sampler,
     Service, Transport,
@@ -20,40 +17,6 @@ use millrace_rdma::ConnectParams;
 use millrace_rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
 use millrace_xdr::{Encoder, Views};
 use support::{Link, PROGRAM, queue_pairs, rt};
-
-struct Counting;
-
-thread_local! {
-    /// Per thread, because the test harness has a thread that allocates at any time.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    ALLOCATIONS.with(|n| n.set(n.get() + 1));
-}
-
-// SAFETY: every call is forwarded to the system allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller upholds the contract of `GlobalAlloc::realloc`.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
-#[global_allocator]
-static GLOBAL: Counting = Counting;
 
 const BYTES: usize = 256 << 10;
 
@@ -134,11 +97,11 @@ async fn measure(design: Design, every: u32) {
         for _ in 0..50 {
             call(&scene, send, receive).await;
         }
-        let before = ALLOCATIONS.get();
+        let before = allocations();
         for _ in 0..100 {
             call(&scene, send, receive).await;
         }
-        let taken = ALLOCATIONS.get() - before;
+        let taken = allocations() - before;
         assert_eq!(
             taken, 0,
             "by 100 {design} calls that send {send} and receive {receive} bytes, 1 in {every} sampled"

@@ -1,43 +1,14 @@
 //! Reading and rewriting a file in the memory file system does not allocate in steady state.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-#![allow(unsafe_code)] // Needed for a counting allocator.
-
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-};
 
 use millrace_buffer::{Arena, ArenaConfig, BLOCK_BYTES, Views};
+use millrace_counting_allocator::allocations;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_vfs::{
     CreateHow, FileSystem, Identity, MaybeReady, SetAttr, Stability,
     memory::{MemoryConfig, MemoryFs},
 };
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system allocator, counting allocations of this thread.
-struct Counting;
-
-// SAFETY: forwards to the system allocator; the counter is a plain thread-local cell that does not allocate.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = COUNT.try_with(|c| c.set(c.get() + 1));
-        // SAFETY: the caller upholds the contract of GlobalAlloc.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: `ptr` came from `alloc` above with this layout.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn reads_and_rewrites_do_not_allocate() {
@@ -71,7 +42,7 @@ fn reads_and_rewrites_do_not_allocate() {
     let rounds = || (0..4).for_each(|i| round(i << 20));
     rounds();
     rounds();
-    let before = COUNT.get();
+    let before = allocations();
     rounds();
-    assert_eq!(COUNT.get() - before, 0);
+    assert_eq!(allocations() - before, 0);
 }

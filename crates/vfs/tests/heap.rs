@@ -1,54 +1,16 @@
 //! Heap memory of objects and names stays within what the memory file system charges for them.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
-#![allow(unsafe_code)] // Counts bytes in the allocator.
 
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use millrace_buffer::{Arena, ArenaConfig};
+use millrace_counting_allocator::held_bytes;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_vfs::{
     CreateHow, FileSystem, Handle, Identity, MaybeReady, NewNode, Op, SetAttr,
     memory::{MemoryConfig, MemoryFs},
 };
-
-/// The system allocator, counting the bytes each thread has allocated after rounding by malloc.
-struct Counting;
-
-thread_local! {
-    static BYTES: Cell<i64> = const { Cell::new(0) };
-}
-
-/// Size of an allocation, including the 8 bytes in which glibc stores the size.
-fn allocated_size(ptr: *mut u8) -> i64 {
-    // SAFETY: `ptr` was allocated by the system allocator.
-    unsafe { libc::malloc_usable_size(ptr.cast()) as i64 + 8 }
-}
-
-// SAFETY: forwards to the system allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller upholds the contract of GlobalAlloc.
-        let ptr = unsafe { System.alloc(layout) };
-        if !ptr.is_null() {
-            let _ = BYTES.try_with(|b| b.set(b.get() + allocated_size(ptr)));
-        }
-        ptr
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        let _ = BYTES.try_with(|b| b.set(b.get() - allocated_size(ptr)));
-        // SAFETY: `ptr` came from `alloc` above with this layout.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 struct Memory {
     fs: Arc<MemoryFs>,
@@ -77,7 +39,7 @@ impl Memory {
             ..MemoryConfig::new(arena, runtime)
         });
         let free = now(fs.stat()).free_bytes;
-        Self { fs, caller: Identity::root(), heap: BYTES.get(), free, max_ratio: 0.0, _rt: rt }
+        Self { fs, caller: Identity::root(), heap: held_bytes(), free, max_ratio: 0.0, _rt: rt }
     }
 
     fn file(&self, dir: &Handle, name: &str) -> Handle {
@@ -95,7 +57,7 @@ impl Memory {
 
     /// Compares the growth of the heap with the charge, except for `beside` bytes that are not charged.
     fn check(&mut self, what: &str, beside: i64) {
-        let (heap, charge) = (BYTES.get() - self.heap, self.free - now(self.fs.stat()).free_bytes);
+        let (heap, charge) = (held_bytes() - self.heap, self.free - now(self.fs.stat()).free_bytes);
         assert!(heap <= charge as i64 + beside, "{what}: {heap} bytes of heap, {charge} charged");
         self.max_ratio = self.max_ratio.max((heap - beside) as f64 / charge as f64);
     }
