@@ -37,7 +37,7 @@ pub enum LoggedIn {
 }
 
 /// Adds the parameters of an initiator to `base`: an inbound read depth of at least 1, without which a target cannot
-/// fetch the data of writes, no RDMA Reads of its own, and the private data. `remote_invalidate`: whether the target
+/// fetch the data of writes, an outbound read depth of 0, and the private data. `remote_invalidate`: whether the target
 /// may invalidate tags ([`Provider::can_be_invalidated`](millrace_rdma::Provider::can_be_invalidated)).
 pub fn connect_params(base: ConnectParams, remote_invalidate: bool) -> ConnectParams {
     ConnectParams {

@@ -44,8 +44,6 @@ pub(super) struct Link {
     pub(super) inbox: VecDeque<Buffer>,
     /// RDMA Reads that are complete.
     pub(super) reads: Vec<(WorkId, Vec<Buffer>)>,
-    /// Length of receives.
-    receive_length: usize,
     /// Number of commands for which there are receives.
     pub(super) window: u32,
     /// Number of Sends posted.
@@ -75,7 +73,6 @@ impl Link {
             completions: Vec::new(),
             inbox: VecDeque::new(),
             reads: Vec::new(),
-            receive_length: super::LOGIN_MESSAGE,
             window: super::LOGIN_WINDOW,
             posted: 0,
             waiting: VecDeque::new(),
@@ -131,11 +128,10 @@ impl Link {
         }
     }
 
-    /// Posts `count` receives of `length` bytes.
-    pub(super) fn post_receives(&mut self, count: u32, length: usize) -> Result<(), End> {
-        self.receive_length = length;
+    /// Posts `count` receives.
+    pub(super) fn post_receives(&mut self, count: u32) -> Result<(), End> {
         for _ in 0..count {
-            let buffer = self.arena.alloc(length).map_err(|e| local(e.to_string()))?;
+            let buffer = self.arena.alloc(super::MESSAGE).map_err(|e| local(e.to_string()))?;
             posted(self.qp.post_receive(buffer))?;
         }
         Ok(())
@@ -143,7 +139,7 @@ impl Link {
 
     /// Posts the receive of a message again.
     pub(super) fn recycle(&mut self, mut buffer: Buffer) -> Result<(), End> {
-        buffer.set_len(self.receive_length);
+        buffer.set_len(super::MESSAGE);
         posted(self.qp.post_receive(buffer))
     }
 

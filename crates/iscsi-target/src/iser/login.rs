@@ -10,10 +10,10 @@ use millrace_iscsi::{
 use millrace_oncrpc::serving::{Account, slot_bytes};
 use millrace_rdma::ConnectionError;
 
-use super::{LOGIN_MESSAGE, MESSAGE, RECEIVE_SLACK, UNEXPECTED, link::Link};
+use super::{LOGIN_WINDOW, MESSAGE, RECEIVE_SLACK, UNEXPECTED, link::Link};
 use crate::{end::End, login::LoginTransport};
 
-/// Maximum number of receives that are posted during login.
+/// Receives of the login phase, which remain in the full feature phase: that of the provider, and another one.
 const LOGIN_RECEIVES: usize = 2;
 
 /// A connection in the login phase. Each response is preceded by one receive: an initiator waits for it.
@@ -27,8 +27,8 @@ impl<'a> LoginLink<'a> {
     /// Posts the receive of the first PDU. An adapter has one already, which the provider has posted
     /// ([`ConnectParams::first_receive`](millrace_rdma::ConnectParams)).
     pub(super) fn new(link: &'a mut Link, account: &'a mut Account, max_tasks: u32) -> Result<Self, End> {
-        account.take_receives_unconditionally(LOGIN_RECEIVES * slot_bytes(LOGIN_MESSAGE));
-        link.post_receives(1, LOGIN_MESSAGE)?;
+        account.take_receives_unconditionally(LOGIN_RECEIVES * slot_bytes(MESSAGE));
+        link.post_receives(1)?;
         Ok(Self { link, account, max_tasks })
     }
 
@@ -37,17 +37,16 @@ impl<'a> LoginLink<'a> {
     fn post_receives(&mut self, established: &Established) -> Result<(), End> {
         let slot = slot_bytes(MESSAGE);
         let beyond = UNEXPECTED + RECEIVE_SLACK;
-        self.account.give_receives(LOGIN_RECEIVES * slot_bytes(LOGIN_MESSAGE));
-        self.account.take_receives_unconditionally((super::LOGIN_WINDOW + beyond) as usize * slot);
+        self.account.take_receives_unconditionally((LOGIN_WINDOW + beyond) as usize * slot);
         let mut more = match established.target {
-            Some(_) => self.max_tasks.saturating_sub(super::LOGIN_WINDOW),
+            Some(_) => self.max_tasks.saturating_sub(LOGIN_WINDOW),
             None => 0,
         };
         while more > 0 && !self.account.take_receives(more as usize * slot) {
             more /= 2;
         }
-        self.link.window = super::LOGIN_WINDOW + more;
-        self.link.post_receives(self.link.window + beyond, MESSAGE)
+        self.link.window = LOGIN_WINDOW + more;
+        self.link.post_receives(self.link.window + beyond)
     }
 }
 
@@ -72,7 +71,7 @@ impl LoginTransport for LoginLink<'_> {
     async fn send(&mut self, pdu: LoginPdu, established: Option<&Established>) -> Result<(), End> {
         match established {
             Some(established) => self.post_receives(established)?,
-            None => self.link.post_receives(1, LOGIN_MESSAGE)?,
+            None => self.link.post_receives(1)?,
         }
         let message = self.link.message(&prefix(Advertised::default(), &pdu.bhs), &pdu.data);
         let message = message.map_err(|e| End::QueuePair(ConnectionError::Local(e.to_string())))?;

@@ -18,7 +18,7 @@ use std::{future::Future, pin::pin, sync::Arc};
 use futures::future::{Either, select};
 use millrace_buffer::Arena;
 use millrace_iscsi::{
-    iser::{PREFIX_BYTES, PrivateData, max_message},
+    iser::{PrivateData, max_message},
     login::MAX_LOGIN_DATA,
     negotiation::IserSettings,
 };
@@ -37,10 +37,9 @@ use login::LoginLink;
 
 /// Maximum data segment of a message in both directions, in bytes, as of Linux's target.
 const MAX_DATA: u32 = 8192;
-/// Length of the longest message of the login phase.
-const LOGIN_MESSAGE: usize = PREFIX_BYTES + MAX_LOGIN_DATA as usize;
-/// Length of the longest message of the full feature phase.
+/// Length of the longest message, and of receives.
 const MESSAGE: usize = max_message(MAX_DATA);
+const _: () = assert!(MAX_LOGIN_DATA <= MAX_DATA);
 /// `MaxOutstandingUnexpectedPDUs`: messages beyond the command window that the initiator may have in flight.
 const UNEXPECTED: u32 = 6;
 /// Receives beyond the command window and the unexpected PDUs, for an initiator that slightly exceeds them.
@@ -74,7 +73,7 @@ impl IserTarget {
             ird: 0,
             private_data: PrivateData { remote_invalidate: true }.encode().to_vec(),
             remote_invalidate: false,
-            first_receive: LOGIN_MESSAGE,
+            first_receive: MESSAGE,
             ..base
         }
     }

@@ -13,7 +13,7 @@ use millrace_iscsi::{
 use millrace_iscsi_target::ConnectionLimits;
 use millrace_rdma::ConnectParams;
 
-use crate::common::{Ended, TARGET, name, pattern, run, rw10, target};
+use crate::common::{Ended, Fabric, TARGET, name, pattern, run, rw10, target};
 
 #[test]
 fn data_is_written_immediately_and_by_rdma_reads() {
@@ -41,6 +41,9 @@ fn data_is_written_immediately_and_by_rdma_reads() {
         }
         bench.expect_idle().await;
         assert_eq!(bench.stats.malformed.load(Ordering::Relaxed), 0);
+        let registered = bench.registration.stats();
+        let local = registered.registrations + registered.hits > 0;
+        assert_eq!(local, bench.fabric == Fabric::Sim, "{registered:?}");
     });
 }
 
@@ -87,6 +90,29 @@ fn commands_are_executed_concurrently_within_the_limits_of_memory() {
             }
         }
         assert!(bench.budget.stats().peak <= 16 << 20, "{:?}", bench.budget.stats());
+        client.log_out().await;
+        bench.expect_idle().await;
+    });
+}
+
+#[test]
+fn a_write_gets_memory_when_its_rdma_reads_can_start() {
+    run(&ConnectionLimits::default(), async |bench| {
+        // One RDMA Read at a time.
+        let mut client = bench.connect_with(ConnectParams { ird: 1, ..ConnectParams::default() }).await;
+        client.settings.immediate_data = false;
+        client.log_in(1).await.unwrap();
+        client.clear_attention().await;
+        let write = |n: u32| rw10(0x2a, n * 8192, 8192);
+        let writes: Vec<u32> = (0..4)
+            .map(|n| client.submit(&write(n), Direction::Write, pattern(4 << 20, n as usize)))
+            .collect();
+        for itt in writes {
+            client.outcome(itt).await.unwrap();
+        }
+        // The data of two writes, and receives.
+        assert!(bench.budget.stats().peak < 12 << 20, "{:?}", bench.budget.stats());
+        assert!(client.read(3 * 8192, 8192).await == pattern(4 << 20, 3));
         client.log_out().await;
         bench.expect_idle().await;
     });
