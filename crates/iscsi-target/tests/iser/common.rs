@@ -29,6 +29,7 @@ use millrace_rdma::{
 use millrace_rdma_sim::{Profile, World};
 use millrace_rpcrdma::registration::{Registration, Settings as RegistrationSettings, Strategy};
 use millrace_runtime::{memory_stream, virtual_time::VirtualTime};
+use millrace_vfs::FileSystemRef;
 
 use crate::observed::Observed;
 pub(crate) use crate::support::*;
@@ -82,13 +83,22 @@ impl Deref for Bench {
 
 /// Runs `test` on all fabrics and strategies of registration.
 pub(crate) fn run(limits: &ConnectionLimits, test: impl AsyncFn(Bench)) {
+    run_on(limits, |fs| fs, test);
+}
+
+/// Runs `test` with a disk on the file system that `wrap` returns.
+pub(crate) fn run_on(
+    limits: &ConnectionLimits,
+    wrap: impl Fn(FileSystemRef) -> FileSystemRef,
+    test: impl AsyncFn(Bench),
+) {
     for (fabric, strategy) in FABRICS {
         let time = VirtualTime::new(7);
         let world = World::new(&time, Profile::named("gige-2003").unwrap());
         let ip = IpAddr::from([10, 0, 0, 1]);
         let sim = world.add_host(ip);
         let done = time.block_on(async {
-            let fixture = Fixture::new(&time, limits.clone(), |fs| fs).await;
+            let fixture = Fixture::new(&time, limits.clone(), &wrap).await;
             let registration = Arc::new(Registration::new(RegistrationSettings::new(strategy)));
             test(Bench { fixture, fabric, registration, meter: Arc::default(), sim, ip }).await;
         });

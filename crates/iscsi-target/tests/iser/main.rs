@@ -4,8 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
+#[path = "../support/gate.rs"]
+mod gate;
 mod hostile;
 mod observed;
 mod service;
+mod slow;
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
+#[path = "../support/gate.rs"]
+mod gate;
 mod hostile;
 mod lengths;
 mod service;
