@@ -6,6 +6,34 @@
 //! [`Event::Completed`] returns the memory, also if the command is aborted or the connection is lost. Writes whose
 //! data is immediate are never exposed.
 //!
+//! ```no_run
+//! use std::future::poll_fn;
+//!
+//! use millrace_buffer::Arena;
+//! use millrace_iscsi::{login::InitiatorConfig, pdu::TaskAttribute, session::{Command, Direction}};
+//! use millrace_iser_initiator::{Error, Event, LoggedIn, log_in};
+//! use millrace_rdma::{Memory, QueuePair};
+//!
+//! /// Reads the first block of LUN 0.
+//! async fn read(qp: Box<dyn QueuePair>, arena: Arena, config: InitiatorConfig) -> Result<Option<Memory>, Error> {
+//!     let LoggedIn::Established(mut session) = log_in(qp, arena.clone(), config).await? else {
+//!         return Ok(None); // The target has moved.
+//!     };
+//!     let mut cdb = [0; 16];
+//!     (cdb[0], cdb[8]) = (0x28, 1); // READ(10) of 1 block
+//!     let (direction, attribute) = (Direction::Read, TaskAttribute::SIMPLE);
+//!     let command = Command { lun: 0, attribute, cdb, direction, expected: 512 };
+//!     let buffer = Memory::Owned(arena.alloc(512)?);
+//!     let tag = session.submit(command, Some(buffer)).expect("a new session accepts commands");
+//!     loop {
+//!         match poll_fn(|cx| session.poll_event(cx)).await? {
+//!             Event::Completed { itt, memory, .. } if itt == tag => return Ok(memory),
+//!             _ => {}
+//!         }
+//!     }
+//! }
+//! ```
+//!
 //! The crate has no timers: the caller limits the time of the login, pings the target, and ends a connection on which
 //! nothing happens.
 
