@@ -38,7 +38,8 @@ const ZEROS: u64 = 1 << 20;
 /// target end the previous session and its commands, and sends the commands without an outcome again. If the device then
 /// reports a reset, writes that were completed but not flushed may be lost with its write cache: the flushes in
 /// progress, or else the next one, fail with [`Error::DataLost`], and the caller writes again what it wrote since the
-/// last successful flush. (A target that reports a reset at each login causes this error although no data is lost.) If
+/// last successful flush. (A target that reports a reset at each login, and not only the loss of the nexus, causes this error although no data
+/// is lost.) If
 /// the URL leads to another device, all operations fail with [`Error::Replaced`]. An operation fails with
 /// [`Error::TimedOut`] if no command of it is completed within [`Options::timeout`].
 #[derive(Clone)]
@@ -71,7 +72,7 @@ impl BlockDevice {
         let dialer = Arc::new(Dialer::new(url, target, options)?);
         let rt = dialer.rt.clone();
         let connect_timeout = options.connect_timeout;
-        let place = Place { dialer, lun, url: url_text.clone(), connect_timeout };
+        let place = Place { dialer, lun, url: url_text.clone(), connect_timeout, incomplete: Arc::default() };
         let connected = place.connect().await?;
         let unit = connected.unit.clone();
         let capacity = Arc::new(AtomicU64::new(unit.capacity));

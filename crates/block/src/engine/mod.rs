@@ -9,7 +9,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -57,26 +57,33 @@ pub(crate) struct Place {
     /// The URL as text.
     pub(crate) url: String,
     pub(crate) connect_timeout: Duration,
+    /// Whether a login was successful after which the device was not identified: unit attention conditions may be lost.
+    pub(crate) incomplete: Arc<AtomicBool>,
 }
 
 /// A connection to an identified logical unit.
 pub(crate) struct Connected {
     connection: Connection,
     pub(crate) unit: UnitInfo,
-    /// Whether the device reported a reset.
+    /// Whether the device reported a reset, or may have.
     reset: bool,
 }
 
 impl Place {
     /// Connects, logs in and identifies the logical unit.
     pub(crate) async fn connect(&self) -> Result<Connected, Error> {
-        let Self { dialer, lun, url, connect_timeout } = self;
+        let Self { dialer, lun, url, connect_timeout, incomplete } = self;
         let portal = || dialer.portal();
         let work = async {
             let connection = dialer.connect().await?;
             let mut exchange = Exchange::new(connection, dialer.rt.clone(), portal());
+            let missed = incomplete.swap(true, Ordering::Relaxed);
             match identify(&mut exchange, *lun).await? {
-                Ok(unit) => Ok(Connected { reset: exchange.reset, connection: exchange.connection, unit }),
+                Ok(unit) => {
+                    incomplete.store(false, Ordering::Relaxed);
+                    let reset = exchange.reset || missed;
+                    Ok(Connected { connection: exchange.connection, unit, reset })
+                }
                 Err(reason) => {
                     exchange.log_out().await;
                     Err(Error::Unit { url: url.clone(), reason })

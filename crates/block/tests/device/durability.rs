@@ -33,6 +33,22 @@ fn a_flush_after_a_restart_reports_the_loss_once() {
     });
 }
 
+#[test]
+fn a_reset_is_noticed_although_the_connection_that_reports_it_ends() {
+    for at in 0..80 {
+        run(1, (BLOCKS * BLOCK, BlockSize::B512), memory, async |lab| {
+            let disk = lab.connect().await;
+            write(&disk, 0, &[1; 512]).await.unwrap();
+            lab.kill();
+            // During the login, or the identification of the disk.
+            lab.cut_at(vec![at * 20]);
+            lab.start().await;
+            let error = disk.flush().await.expect_err("the write may be lost");
+            assert!(matches!(error, Error::DataLost { .. }), "{error}");
+        });
+    }
+}
+
 /// Blocks as they may be on the device: the durable content, and what was written since the last successful flush.
 struct Model {
     durable: Vec<u64>,

@@ -187,16 +187,12 @@ async fn apply(lab: &Arc<Lab>, steps: Vec<Step>) {
                 disk.discard(a * 512..b * 512).await.unwrap();
                 model[bytes(a, b)].fill(0);
             }
-            Step::Flush => disk.flush().await.map_or_else(expect_doubt, drop),
+            // A connection that is cut loses no data.
+            Step::Flush => disk.flush().await.unwrap(),
             Step::Cut => lab.cut(),
         }
     }
     assert!(read(&disk, 0, model.len()).await.unwrap() == model);
-}
-
-/// A new session has a reset pending at this target.
-fn expect_doubt(e: Error) {
-    assert!(matches!(e, Error::DataLost { .. }), "{e}");
 }
 
 #[test]
