@@ -1,6 +1,7 @@
 //! Definition of the command line: commands, options and help texts.
 
 mod bench;
+mod blk;
 mod devices;
 #[cfg(test)]
 mod documented;
@@ -18,6 +19,9 @@ use millrace_rdma_providers::ProviderChoice;
 
 pub(crate) use bench::{
     BenchArgs, BenchCommand, CompareArgs, IozoneArgs, LatencyArgs, MountBenchArgs, PassthroughArgs, RawArgs,
+};
+pub(crate) use blk::{
+    BlkArgs, BlkBenchArgs, BlkCommand, BlkCpArgs, BlkInfoArgs, BlkLsArgs, BlkOptions, BlkTest,
 };
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{
@@ -149,6 +153,8 @@ pub(crate) enum Command {
     Df(DfArgs),
     /// Mount an export in a local directory (FUSE)
     Mount(MountArgs),
+    /// List, show, copy and measure disks of iSCSI targets
+    Blk(BlkArgs),
     /// List RDMA providers and devices, with the reason if one cannot be used
     Devices(DevicesArgs),
     /// Measure throughput, latency and processor time

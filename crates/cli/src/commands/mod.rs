@@ -1,6 +1,7 @@
 //! The commands. Similar commands share a file.
 
 mod bench;
+mod blk;
 mod change;
 mod check_config;
 mod completions;
@@ -43,6 +44,7 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Ln(args) => change::ln(&args),
         Command::Df(args) => show::df(&args),
         Command::Mount(args) => mount::run(&args),
+        Command::Blk(args) => blk::run(args.command),
         Command::Devices(args) => devices::run(&args),
         Command::Bench(args) => bench::run(args.command),
         Command::Man(args) => man::run(&args),

@@ -1,0 +1,202 @@
+//! `blk`: disks of iSCSI targets.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use millrace_bench::units::ByteSize;
+use millrace_block::IscsiName;
+
+/// Arguments of `millrace blk`.
+#[derive(Debug, Args)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+#[command(after_help = "\
+Examples:
+  millrace blk ls iscsi://HOST
+  millrace blk info iscsi://HOST/iqn.2026-01.example.millrace:disk/0
+  millrace blk cp disk.img iscsi://HOST/iqn.2026-01.example.millrace:disk/0
+
+URLs, as in libiscsi:
+  iscsi://[USER[%SECRET]@]HOST[:PORT]/TARGET/LUN    a disk
+  iscsi://[USER[%SECRET]@]HOST[:PORT]               a portal, for ls (default port 3260)")]
+pub(crate) struct BlkArgs {
+    #[command(subcommand)]
+    pub(crate) command: BlkCommand,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BlkCommand {
+    /// List the targets of a portal and their disks
+    Ls(BlkLsArgs),
+    /// Show a disk: names, size, limits
+    Info(BlkInfoArgs),
+    /// Copy a disk or an image file to another disk or file
+    Cp(BlkCpArgs),
+    /// Measure a disk
+    Bench(BlkBenchArgs),
+}
+
+/// Options of connections.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BlkOptions {
+    /// The iSCSI name of this initiator [default: iqn.2026-01.example.millrace: and the name of the host]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) initiator: Option<IscsiName>,
+
+    /// The CHAP name of this initiator [default: the user of the URL]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) chap_user: Option<String>,
+
+    /// File with the CHAP secret of this initiator, 12 to 255 bytes; also the variable MILLRACE_CHAP_SECRET
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chap_secret_file: Option<PathBuf>,
+
+    /// The CHAP name of the target, which then has to authenticate (mutual CHAP)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target_user: Option<String>,
+
+    /// File with the CHAP secret of the target; also the variable MILLRACE_TARGET_CHAP_SECRET
+    #[arg(long, value_name = "FILE", requires = "target_user")]
+    pub(crate) target_secret_file: Option<PathBuf>,
+
+    /// Require CRC32C digests of headers and data
+    #[arg(long)]
+    pub(crate) digests: bool,
+
+    /// Time without progress after which an operation fails, in seconds; reconnects are part of it
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub(crate) timeout: u64,
+}
+
+/// Arguments of `millrace blk ls`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace blk ls iscsi://127.0.0.1
+  millrace blk ls --json iscsi://127.0.0.1 | jq -r .url")]
+pub(crate) struct BlkLsArgs {
+    /// The portal; with a target, only its disks
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+
+    /// Print one JSON object per disk
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) options: BlkOptions,
+}
+
+/// Arguments of `millrace blk info`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace blk info iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0
+  millrace blk info --json iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0 | jq .capacity")]
+pub(crate) struct BlkInfoArgs {
+    /// The disk (default LUN 0)
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) options: BlkOptions,
+}
+
+/// Arguments of `millrace blk cp`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace blk cp disk.img iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0
+  millrace blk cp iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0 backup.img
+  millrace blk cp iscsi://one/iqn.2026-01.example.millrace:a/0 iscsi://two/iqn.2026-01.example.millrace:b/0
+
+The whole source is copied, byte by byte. A disk as target must be at least as large; the rest of it keeps its
+content. The copy is on stable storage when the command ends.")]
+pub(crate) struct BlkCpArgs {
+    /// The source: a file or a URL
+    #[arg(value_name = "FROM")]
+    pub(crate) from: String,
+
+    /// The target: a file or a URL
+    #[arg(value_name = "TO")]
+    pub(crate) to: String,
+
+    /// Maximum number of transfers of 1 MiB in flight
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub(crate) outstanding: u16,
+
+    /// Show no progress bar on a terminal
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+
+    /// Print the result as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) options: BlkOptions,
+}
+
+/// What `millrace blk bench` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BlkTest {
+    /// Read in order
+    Read,
+    /// Write in order
+    Write,
+    /// Read at random
+    Randread,
+    /// Write at random
+    Randwrite,
+}
+
+/// Arguments of `millrace blk bench`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace blk bench iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0
+  millrace blk bench --test read --block 1M --depth 8 iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0
+  millrace blk bench --test randwrite --destroy-data iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0
+
+Writes are flushed at the end, within the measured time. 1 MB is 10^6 bytes. JSON keys: test, block, depth,
+seconds, operations, iops, mb_per_s, mean_us, p50_us, p99_us, p999_us.")]
+pub(crate) struct BlkBenchArgs {
+    /// The disk (default LUN 0)
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+
+    /// What to measure
+    #[arg(long, value_name = "TEST", default_value = "randread")]
+    pub(crate) test: BlkTest,
+
+    /// Bytes of one operation
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    pub(crate) block: ByteSize,
+
+    /// Operations in flight
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub(crate) depth: u16,
+
+    /// Duration
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub(crate) seconds: u64,
+
+    /// Use only the first bytes of the disk [default: all]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) span: Option<ByteSize>,
+
+    /// Permit tests that write: they overwrite the content of the disk
+    #[arg(long)]
+    pub(crate) destroy_data: bool,
+
+    /// Print the result as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) options: BlkOptions,
+}

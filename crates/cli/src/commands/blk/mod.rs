@@ -1,0 +1,97 @@
+//! `millrace blk`.
+
+mod bench;
+mod copy;
+mod list;
+
+use std::{path::Path, time::Duration};
+
+use millrace_block::{BlockDevice, Credentials, DigestPolicy, Error, Mutual, Options, Secret, Url};
+use millrace_cli_common::failure::{CommandResult, Failure};
+
+use crate::args::{BlkCommand, BlkOptions};
+
+pub(super) fn run(command: BlkCommand) -> CommandResult {
+    match command {
+        BlkCommand::Ls(args) => list::ls(&args),
+        BlkCommand::Info(args) => list::info(&args),
+        BlkCommand::Cp(args) => copy::cp(&args),
+        BlkCommand::Bench(args) => bench::run(&args),
+    }
+}
+
+/// The failure of a command because of `e`.
+fn failed(e: &Error) -> Failure {
+    match e {
+        Error::Url { .. } | Error::InvalidInput(_) => Failure::usage(e.to_string()),
+        _ => Failure::new(e.to_string()),
+    }
+}
+
+fn parse(url: &str) -> Result<Url, Failure> {
+    url.parse().map_err(|e| failed(&e))
+}
+
+async fn open(url: &str, args: &BlkOptions) -> Result<BlockDevice, Failure> {
+    let url = parse(url)?;
+    BlockDevice::connect(&url, &options(&url, args)?).await.map_err(|e| failed(&e))
+}
+
+/// The options of the command line for connections to `url`.
+fn options(url: &Url, args: &BlkOptions) -> Result<Options, Failure> {
+    let mut options = Options::default();
+    if let Some(initiator) = &args.initiator {
+        options.initiator = initiator.clone();
+    }
+    if args.digests {
+        options.digests = DigestPolicy::Require;
+    }
+    options.timeout = Duration::from_secs(args.timeout);
+    options.chap = chap(url, args)?;
+    Ok(options)
+}
+
+/// The credentials of the command line; `None` if those of the URL, if any, are to be used.
+fn chap(url: &Url, args: &BlkOptions) -> Result<Option<Mutual>, Failure> {
+    let own =
+        secret(args.chap_secret_file.as_deref(), "MILLRACE_CHAP_SECRET")?.or_else(|| url.secret.clone());
+    let user = args.chap_user.clone().or_else(|| url.user.clone());
+    let initiator = match (user, own) {
+        (Some(name), Some(secret)) => Credentials { name, secret },
+        (None, None) if args.target_user.is_none() => return Ok(None),
+        (Some(name), None) => {
+            return Err(Failure::usage(format!(
+                "the CHAP user {name} has no secret; add --chap-secret-file"
+            )));
+        }
+        (None, _) => return Err(Failure::usage("CHAP needs a name; add --chap-user")),
+    };
+    let target = match &args.target_user {
+        None => None,
+        Some(name) => {
+            let secret = secret(args.target_secret_file.as_deref(), "MILLRACE_TARGET_CHAP_SECRET")?;
+            let missing = || {
+                Failure::usage(format!("the target's user {name} has no secret; add --target-secret-file"))
+            };
+            Some(Credentials { name: name.clone(), secret: secret.ok_or_else(missing)? })
+        }
+    };
+    Mutual::new(initiator, target).map(Some).map_err(|e| Failure::usage(e.to_string()))
+}
+
+/// The secret in `file`, without the end of its line, or in the environment.
+fn secret(file: Option<&Path>, variable: &str) -> Result<Option<Secret>, Failure> {
+    let (bytes, source) = match file {
+        Some(file) => {
+            let read = std::fs::read(file);
+            let failed = |e| Failure::new(format!("cannot read the CHAP secret in {}: {e}", file.display()));
+            (read.map_err(failed)?, file.display().to_string())
+        }
+        None => match std::env::var(variable) {
+            Ok(value) => (value.into_bytes(), variable.to_owned()),
+            Err(_) => return Ok(None),
+        },
+    };
+    let secret = Secret::new(bytes.trim_ascii_end());
+    secret.map(Some).map_err(|e| Failure::usage(format!("{source}: {e}")))
+}
