@@ -233,7 +233,7 @@ impl Peer {
                 );
             }
             Answer::Raw(bytes) => {
-                // Without a data segment: the header is sent as it is.
+                // The header states the length of a data segment that does not follow.
                 let mut bhs = [0xff; 48];
                 bhs[..bytes.len()].copy_from_slice(&bytes);
                 self.output.push(&bhs, Segment::Bytes(Vec::new()), 0);
