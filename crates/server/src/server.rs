@@ -268,7 +268,7 @@ impl Startup {
         running.announce(&self.config.exports, &self.config.targets);
         #[cfg(feature = "research")]
         self.config.research.log_exposure(&running.rdma);
-        tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, iscsi = ?running.iscsi, shards = running.threads.len(), "serving");
+        tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, iscsi = ?running.iscsi.as_slice(), shards = running.threads.len(), "serving");
     }
 }
 
