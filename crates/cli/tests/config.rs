@@ -152,6 +152,14 @@ fn check_config_accepts_valid_and_rejects_invalid_files() {
     fs::write(&file, deprecated.replace("read-write", "read-read")).unwrap();
     let message = fails(1, &["check-config", text(&file)]);
     assert!(message.contains("research option: use millrace-lab"), "{message}");
+    let target = "[[target]]\nname = \"disks\"\n[[target.lun]]\npath = \"/a/disk\"\nsize = \"1MiB\"\n";
+    let export = "[[export]]\nname = \"/a\"\nbackend = \"memory:1MiB\"\n";
+    fs::write(&file, format!("{export}{target}")).unwrap();
+    let message = ok(&["check-config", text(&file)]);
+    assert!(message.contains("; targets iqn.2026-01.example.millrace:disks"), "{message}");
+    fs::write(&file, format!("{export}{}", target.replace("/a/", "/b/"))).unwrap();
+    let message = fails(1, &["check-config", text(&file)]);
+    assert!(message.contains("line 7, column 1: the LUN /b/disk of target iqn."), "{message}");
     fs::write(&file, "[[export]]\nname = \"/a\"\nbakend = \"memory:1MiB\"\n").unwrap();
     let message = fails(1, &["check-config", text(&file)]);
     assert!(message.contains("line 3, column 1: there is no key `bakend`; is `backend` meant?"), "{message}");

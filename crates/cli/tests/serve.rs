@@ -134,6 +134,47 @@ fn a_failed_start_is_explained() {
 }
 
 #[test]
+fn luns_are_served_and_their_urls_printed() {
+    let iscsi = ["--listen-iscsi", "127.0.0.1:0", "--export", "/m=memory:16MiB"];
+    let luns = ["--lun", "disks=/m/0,size=1MiB", "--lun", "disks=/m/1,block=4096,size=2MiB"];
+    let mut server = Server::start(&[&iscsi[..], &luns].concat());
+    let addr = server.ready.split_whitespace().find_map(|w| w.strip_prefix("iscsi=")).unwrap().to_owned();
+    let urls: Vec<String> = (0..2).map(|_| server.line()).collect();
+    let name = "iqn.2026-01.example.millrace:disks";
+    assert_eq!(urls, [0, 1].map(|lun| format!("iscsi://{addr}/{name}/{lun}\n")));
+    std::net::TcpStream::connect(addr).unwrap();
+    let list = ok(&["ls", "-l", &server.url("tcp", "/m")]);
+    assert!(list.contains("1048576") && list.contains("2097152"), "{list}");
+}
+
+#[test]
+fn an_invalid_lun_is_explained() {
+    for (code, lun, reason) in [
+        (2, "disks", "--lun disks: write NAME=/EXPORT/FILE"),
+        (2, "disks=/m/0,size=1000", "multiple of 512"),
+        (2, "a b=/m/0", "an iSCSI name"),
+        (2, "disks=/n/0", "no export contains it; add an [[export]] or correct the path"),
+        (
+            1,
+            "disks=/m/0",
+            "the LUN /m/0 of target iqn.2026-01.example.millrace:disks: the file does not exist; create it",
+        ),
+    ] {
+        let any = "127.0.0.1:0";
+        let message = fails(
+            code,
+            &[
+                &["serve", "--log", "off", "--listen-rdma", any, "--listen-tcp", any, "--listen-iscsi", any]
+                    [..],
+                &["--export", "/m=memory:16MiB", "--lun", lun],
+            ]
+            .concat(),
+        );
+        assert!(message.contains(reason) && message.lines().count() == 1, "{message}");
+    }
+}
+
+#[test]
 fn metrics_are_served_on_request() {
     let server = Server::start(&["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"]);
     let addr = server.ready.split("metrics=").nth(1).unwrap().trim().to_owned();

@@ -12,12 +12,16 @@ Examples:
   millrace serve --export /data=local:/srv/data
   millrace serve --export /scratch=memory:2GiB --listen-rdma 0.0.0.0:20049 --listen-tcp 0.0.0.0:2049
   millrace serve --config /etc/millrace.toml --metrics 127.0.0.1:9100
+  millrace serve --export /vol=memory:4GiB --lun disks=/vol/disk0,size=1GiB
 
 When the server is ready it prints one line on standard output, with the ports in use:
   ready rdma=127.0.0.1:20049 tcp=127.0.0.1:2049
+With iSCSI targets, the line has iscsi=ADDR:PORT, and a line with the URL of each LUN follows:
+  iscsi://127.0.0.1:3260/iqn.2026-01.example.millrace:disks/0
 
-SIGHUP, or `millrace reload`, applies changes of the exports in the configuration file. The first SIGTERM
-or SIGINT stops accepting calls, completes the calls in progress and exits; the second exits immediately.
+SIGHUP, or `millrace reload`, applies changes of the exports and targets in the configuration file. The first
+SIGTERM or SIGINT stops accepting calls, completes the calls in progress and exits; the second exits
+immediately.
 
 Mount it from Linux (as root; the siw driver provides a software RDMA device on any network interface):
   rdma link add siw0 type siw netdev eth0
@@ -35,7 +39,18 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen_tcp: Option<SocketAddr>,
 
-    /// Read exports, access rules and limits from a TOML file; the command line takes precedence
+    /// Add a disk to the iSCSI target NAME: NAME=/EXPORT/FILE[,block=512|4096][,ro][,size=SIZE]; may be repeated
+    ///
+    /// NAME is an iSCSI name (iqn., eui. or naa.), or a short name after `iqn.2026-01.example.millrace:`. The LUNs of a
+    /// target are numbered from 0 in order. The file must exist, unless a size to create it is given.
+    #[arg(long = "lun", value_name = "NAME=PATH")]
+    pub(crate) luns: Vec<String>,
+
+    /// Listening address for iSCSI; port 0 selects a free port [default: 127.0.0.1:3260 if there are targets]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen_iscsi: Option<SocketAddr>,
+
+    /// Read exports, targets, access rules and limits from a TOML file; the command line takes precedence
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
@@ -63,8 +78,8 @@ Examples:
   millrace check-config                        check /etc/millrace.toml
   millrace check-config new.toml && mv new.toml /etc/millrace.toml && millrace reload
 
-The command reports the first error with its line and column. Exported directories must exist; addresses
-are not opened.")]
+The command reports the first error with its line and column. Exported directories must exist; the
+files of LUNs are not checked, and addresses are not opened.")]
 pub(crate) struct CheckConfigArgs {
     /// The TOML file
     #[arg(default_value = "/etc/millrace.toml")]
@@ -78,8 +93,9 @@ Examples:
   millrace reload                              the server at /run/millrace/control
   millrace reload /tmp/millrace.control
 
-The server reads its configuration file again and applies the [[export]] tables; connections and open files
-are kept. File handles of removed exports become stale. Changes of addresses, limits and other keys require
+The server reads its configuration file again and applies the [[export]] and [[target]] tables; connections
+and open files are kept. File handles of removed exports become stale. Initiators are asked to log out of
+targets that are removed or have other disks. Changes of addresses, limits and other keys require
 a restart; the output names them. An invalid file changes nothing. The socket is `control` in the
 configuration. SIGHUP has the same effect and writes the result to the server's log.")]
 pub(crate) struct ReloadArgs {

@@ -17,6 +17,11 @@ pub(super) fn run(args: &CheckConfigArgs) -> CommandResult {
     if exports.is_empty() {
         return Err(Failure::new(format!("{}: no exports; add an [[export]]", args.file.display())));
     }
-    output::line(&format!("{}: valid; exports {}", args.file.display(), exports.join(", ")))?;
+    let mut line = format!("{}: valid; exports {}", args.file.display(), exports.join(", "));
+    let targets: Vec<&str> = config.server.targets.iter().map(|t| t.name.as_str()).collect();
+    if !targets.is_empty() {
+        line += &format!("; targets {}", targets.join(", "));
+    }
+    output::line(&line)?;
     Ok(Outcome::Done)
 }

@@ -1,13 +1,17 @@
 //! `millrace serve`.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
 use millrace_daemon::{Config, Daemon, DaemonError};
-use millrace_server::ServerError;
+use millrace_server::{ServerError, TargetSettings, target_name};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     net::UnixStream,
@@ -22,6 +26,7 @@ use crate::{
 
 const RDMA: &str = "127.0.0.1:20049";
 const TCP: &str = "127.0.0.1:2049";
+const ISCSI: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), millrace_iscsi::name::PORT);
 
 pub(super) fn run(args: &ServeArgs) -> CommandResult {
     let config = config(args)?;
@@ -147,9 +152,14 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     for text in &args.exports {
         server.exports.push(text.parse().map_err(|e| Failure::usage(format!("--export: {e}")))?);
     }
+    args.luns.iter().try_for_each(|text| add_lun(&mut server.targets, text))?;
     let no_address = server.listen_rdma.is_empty() && server.listen_tcp.is_empty();
     listen(&mut server.listen_rdma, args.listen_rdma, no_address, RDMA)?;
     listen(&mut server.listen_tcp, args.listen_tcp, no_address, TCP)?;
+    server.listen_iscsi = args.listen_iscsi.or(server.listen_iscsi);
+    if server.listen_iscsi.is_none() && !server.targets.is_empty() {
+        server.listen_iscsi = Some(ISCSI);
+    }
     server.state_dir = server.state_dir.take().or_else(state_directory);
     config.metrics = args.metrics.or(config.metrics);
     server.provider = global.provider.unwrap_or(server.provider);
@@ -165,6 +175,21 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     }
     config.check().map_err(|e| Failure::usage(e.to_string()))?;
     Ok(config)
+}
+
+/// Adds the LUN `NAME=PATH[,OPTION]...` to its target.
+fn add_lun(targets: &mut Vec<TargetSettings>, text: &str) -> Result<(), Failure> {
+    let failed = |e: &dyn std::fmt::Display| Failure::usage(format!("--lun {text}: {e}"));
+    let (name, lun) = text
+        .split_once('=')
+        .ok_or_else(|| failed(&"write NAME=/EXPORT/FILE, for example disks=/data/disk0,size=1GiB"))?;
+    let name = target_name(name).map_err(|e| failed(&e))?;
+    let lun = lun.parse().map_err(|e: String| failed(&e))?;
+    match targets.iter_mut().find(|t| t.name == name) {
+        Some(target) => target.luns.push(lun),
+        None => targets.push(TargetSettings::new(name, vec![lun])),
+    }
+    Ok(())
 }
 
 /// The first state directory that systemd created for the unit (`StateDirectory=`, systemd.exec(5)).
@@ -188,15 +213,26 @@ fn listen(
     Ok(())
 }
 
-/// The ready line, with the addresses of the server.
+/// The ready line, with the addresses of the server, and a line with the URL of each LUN.
 fn ready(daemon: &Daemon) -> String {
     let mut line = String::from("ready");
     let server = daemon.server();
-    let parts =
-        [("rdma", server.rdma_addr()), ("tcp", server.tcp_addr()), ("metrics", daemon.metrics_addr())];
+    let parts = [
+        ("rdma", server.rdma_addr()),
+        ("tcp", server.tcp_addr()),
+        ("iscsi", server.iscsi_addr()),
+        ("metrics", daemon.metrics_addr()),
+    ];
     for (name, addr) in parts {
         if let Some(addr) = addr {
             line.push_str(&format!(" {name}={addr}"));
+        }
+    }
+    if let Some(addr) = server.iscsi_addr() {
+        for target in server.targets() {
+            for lun in 0..target.luns.len() {
+                line.push_str(&format!("\niscsi://{addr}/{}/{lun}", target.name));
+            }
         }
     }
     line

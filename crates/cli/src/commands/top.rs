@@ -107,5 +107,6 @@ fn text(rates: &Rates) -> String {
         }
         t.to_string()
     });
-    tables.collect::<Vec<_>>().join("\n")
+    let iscsi = rates.iscsi.map(|iscsi| format!("{iscsi}\n"));
+    tables.chain(iscsi).collect::<Vec<_>>().join("\n")
 }

@@ -1,6 +1,6 @@
 //! Rates: the difference of two samples of a server's counters divided by the time between them.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{collections::BTreeMap, fmt, time::Instant};
 
 use millrace_bench::samples::Sample;
 
@@ -35,6 +35,12 @@ impl Counters {
     /// The sum of a counter over all its labels.
     pub(crate) fn total(&self, name: &str) -> f64 {
         self.samples.iter().filter(|s| s.name == name).map(|s| s.value).sum()
+    }
+
+    /// The counter with this label.
+    fn labelled(&self, name: &str, label: &str, value: &str) -> f64 {
+        let found = self.samples.iter().find(|s| s.name == name && s.label(label) == Some(value));
+        found.map_or(0.0, |s| s.value)
     }
 }
 
@@ -107,8 +113,47 @@ pub(crate) struct Rates {
     pub(crate) in_progress: f64,
     /// Bytes of network memory in use, and its limit.
     pub(crate) memory: (f64, f64),
+    /// Activity of iSCSI; `None` if no initiator has logged in.
+    pub(crate) iscsi: Option<Iscsi>,
     /// The rows of each of [`GROUPS`].
     pub(crate) groups: [Vec<Row>; GROUPS.len()],
+}
+
+/// Activity of iSCSI between two samples.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Iscsi {
+    sessions: f64,
+    /// Commands per second.
+    commands: f64,
+    /// Megabytes (10^6 bytes) per second.
+    read: f64,
+    /// As `read`, for writes.
+    written: f64,
+}
+
+impl Iscsi {
+    fn between(before: &Counters, now: &Counters, seconds: f64) -> Option<Self> {
+        let rate = |of: &dyn Fn(&Counters) -> f64| since(of(before), of(now)) / seconds;
+        let bytes = |direction: &'static str| {
+            rate(&move |c| c.labelled("iscsi_data_bytes_total", "direction", direction)) / 1e6
+        };
+        (now.total("iscsi_logins_total") > 0.0).then(|| Self {
+            sessions: now.total("iscsi_sessions"),
+            commands: rate(&|c| c.total("iscsi_commands_total")),
+            read: bytes("read"),
+            written: bytes("written"),
+        })
+    }
+}
+
+impl fmt::Display for Iscsi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sessions, commands, read, written } = self;
+        write!(
+            f,
+            "iSCSI: {sessions} sessions, {commands:.0} commands/s, read {read:.1} MB/s, write {written:.1} MB/s"
+        )
+    }
 }
 
 impl Rates {
@@ -133,6 +178,7 @@ impl Rates {
             connections: now.total("connections"),
             in_progress: now.total("rdma_calls_in_progress"),
             memory: (now.total("memory_in_use_bytes"), now.total("memory_limit_bytes")),
+            iscsi: Iscsi::between(before, now, seconds),
             groups,
         }
     }
@@ -253,6 +299,25 @@ mod tests {
         );
         let by_name = Rates::between(&before, &now, Order::Name);
         assert_eq!(by_name.groups[1][0].name, "/a");
+    }
+
+    #[test]
+    fn activity_of_iscsi_is_shown_after_a_login() {
+        let start = Instant::now();
+        let sample = |after: u64, commands: u64| {
+            let text = format!(
+                "millrace_iscsi_logins_total 1\nmillrace_iscsi_sessions 2\n\
+                 millrace_iscsi_commands_total{{kind=\"read\"}} {commands}\n\
+                 millrace_iscsi_data_bytes_total{{direction=\"read\"}} {}\n\
+                 millrace_iscsi_data_bytes_total{{direction=\"written\"}} 7\n",
+                commands * 1_000_000
+            );
+            Counters::new(parse(&text), start + Duration::from_secs(after))
+        };
+        let rates = Rates::between(&sample(0, 10), &sample(2, 30), Order::Ops);
+        let shown = rates.iscsi.unwrap().to_string();
+        assert_eq!(shown, "iSCSI: 2 sessions, 10 commands/s, read 10.0 MB/s, write 0.0 MB/s");
+        assert_eq!(Rates::between(&counters(start, 1), &counters(start, 2), Order::Ops).iscsi, None);
     }
 
     #[test]

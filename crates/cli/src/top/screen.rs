@@ -10,13 +10,15 @@ use ratatui::{
 
 use super::{GROUPS, Order, Rates, Row};
 
-/// Draws the screen: a summary line, one table for each group, and a line with the keys.
+/// Draws the screen: a summary line, one table for each group, a line about iSCSI if it is used, and a line with the
+/// keys.
 pub(crate) fn draw(frame: &mut Frame<'_>, server: &str, order: Order, rates: &Rates) {
-    let [head, clients, exports, procedures, keys] = Layout::vertical([
+    let [head, clients, exports, procedures, iscsi, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Fill(2),
         Constraint::Fill(1),
         Constraint::Fill(2),
+        Constraint::Length(rates.iscsi.iter().len() as u16),
         Constraint::Length(1),
     ])
     .areas(frame.area());
@@ -25,6 +27,9 @@ pub(crate) fn draw(frame: &mut Frame<'_>, server: &str, order: Order, rates: &Ra
         [clients, exports, procedures].into_iter().zip(GROUPS.into_iter().zip(&rates.groups))
     {
         frame.render_widget(table(group, rows), area);
+    }
+    if let Some(rates) = rates.iscsi {
+        frame.render_widget(Line::from(rates.to_string()), iscsi);
     }
     let line = format!("q quit   sort: o ops  b bytes  9 p99  n name   (now: {order:?})");
     frame.render_widget(Line::from(line), keys);
@@ -81,6 +86,7 @@ mod tests {
             connections: 3.0,
             in_progress: 1.0,
             memory: (2_097_152.0, 1_073_741_824.0),
+            iscsi: None,
             groups: [
                 vec![row("10.0.0.1", 1234.0, Some(5.0)), row("other", 1.0, Some(0.0))],
                 vec![row("/data", 1235.0, Some(5.0))],

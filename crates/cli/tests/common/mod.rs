@@ -29,7 +29,7 @@ pub struct Server {
     pub ready: String,
     pub rdma: String,
     pub tcp: String,
-    _out: BufReader<std::process::ChildStdout>,
+    out: BufReader<std::process::ChildStdout>,
 }
 
 impl Server {
@@ -52,13 +52,20 @@ impl Server {
             let word = ready.split_whitespace().find_map(|w| w.strip_prefix(key));
             word.unwrap_or_else(|| panic!("no {key} in {ready:?}")).to_owned()
         };
-        Self { rdma: addr("rdma="), tcp: addr("tcp="), child, ready, _out: out }
+        Self { rdma: addr("rdma="), tcp: addr("tcp="), child, ready, out }
     }
 
     /// A URL for `path` (`/export/...`) over `proto`.
     pub fn url(&self, proto: &str, path: &str) -> String {
         let addr = if proto == "tcp" { &self.tcp } else { &self.rdma };
         format!("nfs://{addr}{path}?proto={proto}")
+    }
+
+    /// The next line on standard output.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line
     }
 
     /// Waits until the process exits.
