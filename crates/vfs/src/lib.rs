@@ -10,6 +10,7 @@ mod defaults;
 #[cfg(feature = "rustix")]
 mod errno;
 mod error;
+mod forward;
 pub mod memory;
 mod permission;
 mod types;
@@ -39,7 +40,7 @@ pub type Op<T> = MaybeReady<'static, FsResult<T>>;
 ///
 /// A read-only file system implements the first five methods. [`FsInfo`] declares what else it supports, and
 /// the conformance suite (Cargo feature `conformance`) tests it accordingly. A file system that forwards calls
-/// to another one forwards all methods.
+/// to another one forwards all methods, those that it does not change with [`forward!`](crate::forward!).
 ///
 /// | method | default |
 /// |---|---|

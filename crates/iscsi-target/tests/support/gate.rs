@@ -6,12 +6,7 @@ use std::sync::{
 };
 
 use futures::task::AtomicWaker;
-use millrace_vfs::{
-    Attr, DirPage, FileSystem, FileSystemRef, FsInfo, FsResult, Handle, Identity, MaybeReady, Read,
-    ReadDirLimits, Stability, Views, Written,
-};
-
-type Op<T> = MaybeReady<'static, FsResult<T>>;
+use millrace_vfs::{FileSystem, FileSystemRef, Handle, Identity, Op, Read, forward};
 
 /// Whether reads complete.
 #[derive(Default)]
@@ -32,18 +27,6 @@ impl Gate {
 pub(crate) struct Gated(pub(crate) FileSystemRef, pub(crate) Arc<Gate>);
 
 impl FileSystem for Gated {
-    fn root(&self) -> Handle {
-        self.0.root()
-    }
-
-    fn getattr(&self, file: &Handle) -> Op<Attr> {
-        self.0.getattr(file)
-    }
-
-    fn lookup(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
-        self.0.lookup(caller, dir, name)
-    }
-
     fn read(&self, caller: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read> {
         let read = self.0.read(caller, file, offset, count);
         let gate = Arc::clone(&self.1);
@@ -51,7 +34,7 @@ impl FileSystem for Gated {
             return read;
         }
         gate.waiting.fetch_add(1, Ordering::Relaxed);
-        MaybeReady::wait(async move {
+        Op::wait(async move {
             std::future::poll_fn(|cx| {
                 gate.waker.register(cx.waker());
                 if gate.closed.load(Ordering::Relaxed) {
@@ -66,39 +49,6 @@ impl FileSystem for Gated {
         })
     }
 
-    fn readdir(
-        &self,
-        caller: &Identity,
-        dir: &Handle,
-        cookie: u64,
-        verifier: [u8; 8],
-        limits: ReadDirLimits,
-    ) -> Op<DirPage> {
-        self.0.readdir(caller, dir, cookie, verifier, limits)
-    }
-
-    fn info(&self) -> FsInfo {
-        self.0.info()
-    }
-
-    fn create(
-        &self,
-        caller: &Identity,
-        dir: &Handle,
-        name: &[u8],
-        how: &millrace_vfs::CreateHow,
-    ) -> Op<millrace_vfs::Created> {
-        self.0.create(caller, dir, name, how)
-    }
-
-    fn write(
-        &self,
-        caller: &Identity,
-        file: &Handle,
-        offset: u64,
-        data: Views,
-        stable: Stability,
-    ) -> Op<Written> {
-        self.0.write(caller, file, offset, data, stable)
-    }
+    forward!(0: root info stat getattr setattr lookup access readlink write commit deallocate zero seek write_verifier
+        create create_node remove rmdir rename link readdir);
 }

@@ -7,10 +7,7 @@ use std::sync::{
 
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_scsi::BlockSize;
-use millrace_vfs::{
-    Attr, CreateHow, Created, DirPage, FileSystem, FileSystemRef, FsInfo, Handle, Identity, Op, Read,
-    ReadDirLimits, Stability, Views, Wcc, Written,
-};
+use millrace_vfs::{FileSystem, FileSystemRef, Handle, Identity, Op, Stability, Views, Written, forward};
 
 use crate::common::{Bench, memory};
 
@@ -21,31 +18,6 @@ struct Restarting {
 }
 
 impl FileSystem for Restarting {
-    fn root(&self) -> Handle {
-        self.inner.root()
-    }
-    fn getattr(&self, file: &Handle) -> Op<Attr> {
-        self.inner.getattr(file)
-    }
-    fn lookup(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
-        self.inner.lookup(who, dir, name)
-    }
-    fn read(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read> {
-        self.inner.read(who, file, offset, count)
-    }
-    fn readdir(
-        &self,
-        who: &Identity,
-        dir: &Handle,
-        at: u64,
-        verifier: [u8; 8],
-        max: ReadDirLimits,
-    ) -> Op<DirPage> {
-        self.inner.readdir(who, dir, at, verifier, max)
-    }
-    fn info(&self) -> FsInfo {
-        self.inner.info()
-    }
     /// Writes at most 4096 bytes at once.
     fn write(
         &self,
@@ -59,15 +31,12 @@ impl FileSystem for Restarting {
         let written = self.inner.write(who, file, at, data, stable);
         written.map(move |w| w.map(|w| Written { committed: stable, ..w }))
     }
-    fn commit(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Wcc> {
-        self.inner.commit(who, file, offset, count)
-    }
-    fn create(&self, who: &Identity, dir: &Handle, name: &[u8], how: &CreateHow) -> Op<Created> {
-        self.inner.create(who, dir, name, how)
-    }
+
     fn write_verifier(&self) -> [u8; 8] {
         self.instance.load(Ordering::Relaxed).to_be_bytes()
     }
+
+    forward!(inner: root getattr lookup read readdir info commit create);
 }
 
 #[test]
@@ -110,28 +79,7 @@ fn synchronize_cache_fails_once_for_each_initiator_after_a_loss() {
 struct ReadOnly(FileSystemRef);
 
 impl FileSystem for ReadOnly {
-    fn root(&self) -> Handle {
-        self.0.root()
-    }
-    fn getattr(&self, file: &Handle) -> Op<Attr> {
-        self.0.getattr(file)
-    }
-    fn lookup(&self, who: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
-        self.0.lookup(who, dir, name)
-    }
-    fn read(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read> {
-        self.0.read(who, file, offset, count)
-    }
-    fn readdir(
-        &self,
-        who: &Identity,
-        dir: &Handle,
-        at: u64,
-        verifier: [u8; 8],
-        max: ReadDirLimits,
-    ) -> Op<DirPage> {
-        self.0.readdir(who, dir, at, verifier, max)
-    }
+    forward!(0: root getattr lookup read readdir);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use millrace_runtime::BoxFuture;
 use millrace_vfs::{
-    Access, Attr, CreateHow, Created, DirPage, FileSystem, FileSystemRef, FsInfo, FsStat, Handle, Identity,
-    MaybeReady, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time, Views, Wcc, Written,
+    Access, Attr, CreateHow, Created, DirPage, FileSystem, FileSystemRef, Handle, Identity, MaybeReady,
+    NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time, Views, Wcc, Written, forward,
 };
 
 use super::Cost;
@@ -74,17 +74,7 @@ impl Timed {
 }
 
 impl FileSystem for Timed {
-    fn root(&self) -> Handle {
-        self.fs.root()
-    }
-
-    fn info(&self) -> FsInfo {
-        self.fs.info()
-    }
-
-    fn stat(&self) -> Op<FsStat> {
-        self.fs.stat()
-    }
+    forward!(fs: root info stat write_verifier);
 
     fn getattr(&self, file: &Handle) -> Op<Attr> {
         let at = *file;
@@ -154,10 +144,6 @@ impl FileSystem for Timed {
     fn seek(&self, who: &Identity, file: &Handle, offset: u64, target: SeekTarget) -> Op<Option<u64>> {
         let (who, at) = (who.clone(), *file);
         self.after(&[at], move |fs| fs.seek(&who, &at, offset, target))
-    }
-
-    fn write_verifier(&self) -> [u8; 8] {
-        self.fs.write_verifier()
     }
 
     fn create(&self, who: &Identity, dir: &Handle, name: &[u8], how: &CreateHow) -> Op<Created> {
