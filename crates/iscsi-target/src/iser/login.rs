@@ -16,7 +16,7 @@ use crate::{end::End, login::LoginTransport};
 /// Receives of the login phase, which remain in the full feature phase: that of the provider, and another one.
 const LOGIN_RECEIVES: usize = 2;
 
-/// A connection in the login phase. Each response is preceded by one receive: an initiator waits for it.
+/// A connection in the login phase. A receive is posted before each response, which an initiator waits for.
 pub(super) struct LoginLink<'a> {
     link: &'a mut Link,
     account: &'a mut Account,
