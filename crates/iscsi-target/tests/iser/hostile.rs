@@ -6,6 +6,7 @@ use millrace_iscsi::{
     iser::{Advertised, HEADER_BYTES, Header, Hello, HelloReply, Message, PREFIX_BYTES, RemoteBuffer},
     pdu::{
         Bhs, DataOut, NopOut, RESERVED_TAG, Request, RequestNumbers, Response, ScsiCommand, TaskAttribute,
+        TaskFunction, TaskRequest, TextRequest,
     },
     session::{Direction, InitiatorEvent, Outcome},
 };
@@ -123,6 +124,70 @@ fn violations_end_the_connection() {
             }
             bench.expect_idle().await;
             assert_eq!(bench.stats.malformed.load(Ordering::Relaxed), n as u64 + 1, "{case}");
+        }
+        bench.expect_service().await;
+    });
+}
+
+/// Changes some bytes, or the length, of `message`.
+fn mutate(message: &mut Vec<u8>, random: &mut impl FnMut(usize) -> usize) {
+    for _ in 0..=random(3) {
+        let at = random(message.len());
+        message[at] = [0, 0xff, message[at] ^ 1 << random(8), random(256) as u8][random(4)];
+    }
+    if random(4) == 0 {
+        message.resize(random(message.len() + 8), 0x5a);
+    }
+}
+
+#[test]
+fn mutated_messages_leave_no_memory_in_use() {
+    run(&ConnectionLimits::default(), async |bench| {
+        for seed in 1..=60_u64 {
+            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut random = |below: usize| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 33) as usize % below.max(1)
+            };
+            let (mut client, n) = session(&bench).await;
+            let (region, buffer) = client.expose(&[7; 65536], Access::RemoteWrite);
+            let (source, written) = client.expose(&[8; 65536], Access::RemoteRead);
+            for i in 0..6 {
+                let n = RequestNumbers { cmd_sn: n.cmd_sn + i, ..n };
+                let advertised = Advertised { write: Some(written), read: Some(buffer) };
+                let request = match random(5) {
+                    0 => Request::NopOut(nop(n)),
+                    1 | 2 => Request::ScsiCommand(command(i, n, random(2) == 0, 128)),
+                    3 => Request::Text(TextRequest {
+                        immediate: true,
+                        last: true,
+                        continued: false,
+                        lun: 0,
+                        itt: i,
+                        ttt: RESERVED_TAG,
+                        numbers: n,
+                    }),
+                    _ => Request::Task(TaskRequest {
+                        immediate: true,
+                        function: TaskFunction::LOGICAL_UNIT_RESET,
+                        lun: 0,
+                        itt: i,
+                        referenced: RESERVED_TAG,
+                        numbers: n,
+                        ref_cmd_sn: 0,
+                        exp_data_sn: 0,
+                    }),
+                };
+                let mut message = pdu(request, advertised, &[b'x'; 64][..random(64)]);
+                mutate(&mut message, &mut random);
+                client.send_bytes(&message);
+            }
+            // Until the target has processed all, or closed the connection.
+            let answers = async { while client.receive_message().await.is_ok() {} };
+            let end = bench.rt.sleep(std::time::Duration::from_secs(1));
+            futures::future::select(std::pin::pin!(answers), end).await;
+            drop((client, region, source));
+            bench.expect_idle().await;
         }
         bench.expect_service().await;
     });
