@@ -132,5 +132,34 @@ pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
             out.push([&ends[..], &operations(&script)].concat());
         }
     }
+    out.extend(changed_fields());
+    out
+}
+
+/// Logins in which one PDU is changed, one field at a time.
+fn changed_fields() -> Vec<Vec<u8>> {
+    const FIELDS: [(u8, u8); 12] = [
+        (1, 0x80),
+        (1, 0x83),
+        (1, 0x81),
+        (1, 0x04),
+        (1, 0x40),
+        (3, 1),
+        (13, 1),
+        (15, 1),
+        (19, 1),
+        (21, 1),
+        (27, 1),
+        (36, 1),
+    ];
+    let mut out = Vec::new();
+    for ends in honest::seeds() {
+        for (at, (byte, mask)) in (0..7).flat_map(|at| FIELDS.map(|field| (at, field))) {
+            let change = [byte, mask];
+            let mut script: Vec<(u8, &[u8])> = vec![(PASS, &[]); at];
+            script.push((FLIP, &change));
+            out.push([&ends[..], &operations(&script)].concat());
+        }
+    }
     out
 }

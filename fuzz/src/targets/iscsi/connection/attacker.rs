@@ -12,7 +12,7 @@ use millrace_runtime::{ByteStream, MemoryStream, RuntimeExt, RuntimeRef, timeout
 
 use super::{
     super::pdu::{Rules, encoded, header},
-    scene::TARGET,
+    scene::{FIRST_BURST, MAX_BURST, TARGET},
 };
 use crate::bytes::Input;
 
@@ -71,7 +71,8 @@ impl<'a, C: Fn() -> Option<MemoryStream>> Attacker<'a, C> {
         Self { rt, connect, peer: Peer::over(connect()), others: VecDeque::new() }
     }
 
-    pub(super) async fn execute(mut self, script: &[u8]) {
+    /// Executes the operations, and returns the streams that the target has to close.
+    pub(super) async fn execute(mut self, script: &[u8]) -> Vec<MemoryStream> {
         let mut script = Input::new(script);
         for _ in 0..OPERATIONS {
             let Some((kind, operand)) = script.operation() else { break };
@@ -99,6 +100,8 @@ impl<'a, C: Fn() -> Option<MemoryStream>> Attacker<'a, C> {
                 _ => peer.divide = true,
             }
         }
+        self.others.push_back(self.peer);
+        self.others.into_iter().filter_map(|peer| peer.stream).collect()
     }
 }
 
@@ -153,7 +156,11 @@ impl Peer {
     async fn log_in(&mut self, rt: &RuntimeRef, n: u8, text: &[u8]) {
         let mut bhs = header("43870000 00000000 80000000 00010000 00000000 00010000 00000064 00000000");
         bhs[13] = n;
-        let names = format!("InitiatorName=iqn.2026-01.example:host\0TargetName={TARGET}\0");
+        // The lengths are those of the target, which would ask for them otherwise.
+        let names = format!(
+            "InitiatorName=iqn.2026-01.example:host\0TargetName={TARGET}\0MaxBurstLength={MAX_BURST}\0\
+             FirstBurstLength={FIRST_BURST}\0"
+        );
         let mut data = names.into_bytes();
         data.extend(text);
         bhs[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);

@@ -19,7 +19,7 @@ use millrace_runtime::{ByteStream, MemoryStream, RuntimeExt};
 
 use super::{
     super::pdu::{Rules, encoded},
-    scene::{HONEST, Scene, password},
+    scene::{HONEST, Scene, TARGET, password},
 };
 
 const MAX_DATA: u32 = 262_144;
@@ -30,12 +30,9 @@ struct Initiator {
     rules: Rules,
 }
 
-/// Logs in, writes and reads several times with pauses, and logs out.
+/// Writes and reads several times with pauses at the target [`HONEST`].
 pub(super) async fn work(scene: &Scene) {
-    let stream = scene.connect([10, 0, 2, 1], 1 << 14, 3000).expect("a connection");
-    let rules = Rules { max_data: MAX_DATA, header_digest: false, data_digest: false };
-    let mut initiator = Initiator { stream, reader: PduReader::new(MAX_DATA), rules };
-    let mut session = initiator.log_in().await;
+    let (mut initiator, mut session) = Initiator::start(scene, HONEST).await;
     // POWER ON.
     initiator.execute(&mut session, [0; 16], Direction::None, Vec::new()).await;
     for round in 0..3_u8 {
@@ -51,21 +48,60 @@ pub(super) async fn work(scene: &Scene) {
         let (status, read) = initiator.execute(&mut session, cdb, Direction::Read, buffer).await;
         assert!(status == 0 && read == data, "a read of what was written");
     }
-    session.logout().expect("a logout");
-    while initiator.step(&mut session, &mut HashMap::new()).await {}
-    initiator.stream.shutdown();
+    initiator.log_out(session).await;
+}
+
+/// Reads from the target [`TARGET`], if no persistent reservation excludes it.
+pub(super) async fn read(scene: &Scene) {
+    let (mut initiator, mut session) = Initiator::start(scene, TARGET).await;
+    let cdb = |bytes: &[(usize, u8)]| {
+        let mut cdb = [0; 16];
+        bytes.iter().for_each(|(at, byte)| cdb[*at] = *byte);
+        cdb
+    };
+    // POWER ON, and changes that others have made.
+    for _ in 0..4 {
+        initiator.execute(&mut session, [0; 16], Direction::None, Vec::new()).await;
+    }
+    let inquiry = cdb(&[(0, 0x12), (4, 36)]);
+    let (status, _) = initiator.execute(&mut session, inquiry, Direction::Read, vec![0; 36]).await;
+    assert_eq!(status, 0, "INQUIRY");
+    let reservation = cdb(&[(0, 0x5e), (1, 1), (8, 24)]);
+    let (status, data) = initiator.execute(&mut session, reservation, Direction::Read, vec![0; 24]).await;
+    assert_eq!(status, 0, "PERSISTENT RESERVE IN");
+    if data[7] == 0 {
+        let read = cdb(&[(0, 0x28), (8, 1)]);
+        let (status, _) = initiator.execute(&mut session, read, Direction::Read, vec![0; 512]).await;
+        assert_eq!(status, 0, "READ");
+    }
+    initiator.log_out(session).await;
 }
 
 impl Initiator {
-    async fn log_in(&mut self) -> InitiatorSession {
+    /// Logs in to `target`.
+    async fn start(scene: &Scene, target: &str) -> (Self, InitiatorSession) {
+        let stream = scene.connect([10, 0, 2, 1], 1 << 14, 3000).expect("a connection");
+        let rules = Rules { max_data: MAX_DATA, header_digest: false, data_digest: false };
+        let mut initiator = Self { stream, reader: PduReader::new(MAX_DATA), rules };
+        let session = initiator.log_in(target).await;
+        (initiator, session)
+    }
+
+    async fn log_out(mut self, mut session: InitiatorSession) {
+        session.logout().expect("a logout");
+        while self.step(&mut session, &mut HashMap::new()).await {}
+        self.stream.shutdown();
+    }
+
+    async fn log_in(&mut self, target: &str) -> InitiatorSession {
         let (mut login, mut pdu) = InitiatorLogin::new(LoginConfig {
             initiator: "iqn.2026-01.example:correct".parse().expect("a name"),
-            target: Some(HONEST.parse().expect("a name")),
+            target: Some(target.parse().expect("a name")),
             isid: Isid([0x80, 0, 0, 0, 0, 9]),
             cid: 1,
             cmd_sn: 100,
             settings: Settings { header_digest: DigestPolicy::Require, ..Settings::default() },
-            chap: Some(password()),
+            chap: (target == HONEST).then(password),
             random: [9; 33],
             redirects: 0,
         });

@@ -15,7 +15,7 @@ pub(in crate::targets) use seeds::seeds;
 
 /// Executes the target with `input`: the capacity and the segments of the stream, the delay of the disks, and
 /// operations. The attack and the correct initiator end; the initiator reads what it has written; all connections end
-/// and return their memory.
+/// and return their memory; the attacked target serves another initiator.
 pub(in crate::targets) fn run(input: &[u8]) {
     let mut input = Input::new(input);
     let capacity = 512 << (input.u8() % 8);
@@ -25,6 +25,6 @@ pub(in crate::targets) fn run(input: &[u8]) {
     Scene::run(delay, async |scene| {
         let stream = || scene.connect([10, 0, 1, 1], capacity, segment);
         let attack = Attacker::new(&scene.rt, &stream).execute(script);
-        futures::future::join(attack, initiator::work(scene)).await;
+        futures::future::join(attack, initiator::work(scene)).await.0
     });
 }

@@ -26,7 +26,7 @@ use millrace_vfs::{
     memory::{MemoryConfig, MemoryFs},
 };
 
-use super::slow::Slow;
+use super::{initiator, slow::Slow};
 
 /// The target that is attacked.
 pub(super) const TARGET: &str = "iqn.2026-01.example:target";
@@ -34,6 +34,9 @@ pub(super) const TARGET: &str = "iqn.2026-01.example:target";
 pub(super) const HONEST: &str = "iqn.2026-01.example:honest";
 /// Blocks of each disk.
 pub(super) const BLOCKS: u64 = 128;
+/// `MaxBurstLength` and `FirstBurstLength` of both targets.
+pub(super) const MAX_BURST: u32 = 16384;
+pub(super) const FIRST_BURST: u32 = 4096;
 /// Memory of all connections.
 const MEMORY: usize = 10 << 20;
 /// Maximum memory of one command.
@@ -79,14 +82,20 @@ async fn device(rt: &RuntimeRef, name: &str, delay: Duration) -> Arc<Target> {
 }
 
 impl Scene {
-    /// Executes `scenario`, and checks that nothing of it remains. The disks take `delay` for each access.
-    pub(super) fn run(delay: Duration, scenario: impl AsyncFnOnce(&Self)) {
+    /// Executes `scenario`, which returns streams that the server has to close, and checks that nothing of it remains. The disks take `delay` for each access.
+    pub(super) fn run(delay: Duration, scenario: impl AsyncFnOnce(&Self) -> Vec<MemoryStream>) {
         let time = VirtualTime::new(7);
         let rt = time.runtime();
         let done = time.block_on(async {
             let scene = Self::new(rt, delay).await;
-            timeout(&*scene.rt, END, scenario(&scene)).await.expect("the attack and the initiator end");
-            scene.end().await;
+            let ended = timeout(&*scene.rt, END, scenario(&scene)).await;
+            let left = ended.expect("the attack and the initiator end");
+            scene.rt.sleep(LOGIN + 2 * (STALL + 2 * PING) + Duration::from_secs(60)).await;
+            scene.expect_idle();
+            initiator::read(&scene).await;
+            scene.rt.sleep(Duration::from_secs(5)).await;
+            scene.expect_idle();
+            drop(left);
         });
         if let Err(stuck) = done {
             panic!("{stuck}");
@@ -105,8 +114,8 @@ impl Scene {
         let limits = ConnectionLimits {
             settings: Settings {
                 initial_r2t: false,
-                first_burst: 4096,
-                max_burst: 16384,
+                first_burst: FIRST_BURST,
+                max_burst: MAX_BURST,
                 ..Settings::default()
             },
             max_tasks: 8,
@@ -141,9 +150,8 @@ impl Scene {
         Some(ours)
     }
 
-    /// Checks that all connections end, and leave nothing behind.
-    async fn end(&self) {
-        self.rt.sleep(LOGIN + 2 * (STALL + 2 * PING) + Duration::from_secs(60)).await;
+    /// Checks that all connections have ended, and left nothing behind.
+    fn expect_idle(&self) {
         assert_eq!(self.serving.load(Ordering::Relaxed), 0, "open connections");
         assert_eq!(self.server.stats.open.load(Ordering::Relaxed), 0);
         assert_eq!(self.server.table.sessions(), 0, "sessions");

@@ -52,6 +52,7 @@ pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
         command("a1", 7, 24, "5f00 0000 00 00000018", 0),
         command("a1", 8, 24, "4200 0000 0000 00 0018", 0),
         command("82", 9, 0, "3500 00000000 00 0000", 0),
+        command("81", 10, 0, "16", 0),
         header(HEADERS[7]).into(),
         function(1, "00000002"),
         function(4, "ffffffff"),
@@ -67,12 +68,13 @@ pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
         reserve,
         unmap,
         synchronize,
+        hold,
         logout,
         abort,
         clear,
         reset,
     ] = commands.each_ref().map(|pdu| (IN_ORDER, &pdu[..]));
-    let scripts: [&[Operation<'_>]; 14] = [
+    let scripts: [&[Operation<'_>]; 15] = [
         &[START, ready, SOME, inquiry, read, (READ, &[40]), logout, SOME],
         &[START, ready, write, SOME, REQUESTED, SOME, read, synchronize, SOME],
         &[START, ready, write, SOME, (ANSWER, &[43, 1]), SOME],
@@ -83,6 +85,7 @@ pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
         &[START, read, read, read, LONG, LONG],
         &[(BYTES, &[0x43, 0x87]), WAIT, HTTP, SOME],
         &[START, HALF, write, WAIT, ABRUPT, START, write, ABRUPT, NEW, NEW, NEW, NEW],
+        &[START, ready, hold, SOME, NEW, OTHER, ready, read, write, SOME],
         // The second session aborts the write of the first one, half of whose data has arrived.
         &[
             START,
@@ -113,7 +116,7 @@ pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
     }
     for hex in HEADERS {
         let pdu = [&header(hex)[..], &[0x41; 48]].concat();
-        let script = [(PDU, &pdu[..]), START, (IN_ORDER, &pdu), (PDU, &pdu), SOME];
+        let script = [START, (IN_ORDER, &pdu[..]), SOME, (PDU, &pdu), SOME, NEW, (PDU, &pdu)];
         out.push([&[5, 200, 0][..], &operations(&script)].concat());
     }
     out

@@ -28,6 +28,8 @@ struct Submitted {
 pub(super) struct InitiatorEnd {
     session: InitiatorSession,
     tasks: BTreeMap<u32, Submitted>,
+    /// Tags of tasks that have ended.
+    pub(super) completed: Vec<u32>,
     submitted: u32,
     /// `ExpCmdSN` of the target and the next `StatSN`, as the last sent PDU has them.
     numbers: [u8; 8],
@@ -53,6 +55,7 @@ impl InitiatorEnd {
         Self {
             session: InitiatorSession::new(config),
             tasks: BTreeMap::new(),
+            completed: Vec::new(),
             submitted: 0,
             numbers: [0; 8],
             is_rdma: parameters.iser.is_some(),
@@ -207,6 +210,7 @@ impl InitiatorEnd {
     /// Success means that all bytes which the residual count leaves have arrived.
     fn completed(&mut self, itt: u32, outcome: &Outcome) {
         let task = self.tasks.remove(&itt).expect("one outcome of each task");
+        self.completed.push(itt);
         let Outcome::Completed { status, residual, transferred, sense } = outcome else { return };
         let expected = task.command.expected;
         assert!(*transferred <= expected && sense.len() <= usize::from(u16::MAX));

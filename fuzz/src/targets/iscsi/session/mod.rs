@@ -41,6 +41,9 @@ const RAW: u8 = 12;
 const RAW_IN_ORDER: u8 = 13;
 const KINDS: u8 = 14;
 
+/// Kind and operand.
+type Operation<'a> = (u8, &'a [u8]);
+
 /// What is under way from one end to the other.
 #[derive(Debug, Clone)]
 enum Wire {
@@ -172,6 +175,10 @@ impl World {
     fn collect(&mut self) {
         self.initiator.collect(&mut self.to_target);
         self.target.collect(&mut self.to_initiator, &self.initiator);
+        for itt in std::mem::take(&mut self.initiator.completed) {
+            // The initiator may use the memory of the task again.
+            assert!(self.initiator.changed || !self.target.uses(itt), "the data of an ended task is in use");
+        }
     }
 
     /// Delivers and executes everything.
@@ -235,6 +242,7 @@ pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
             all.push([&[at as u8 * 3 % 16][..], &operations(&changed)].concat());
         }
     }
+    all.extend(changed_fields());
     for (n, hex) in HEADERS.iter().enumerate() {
         let raw = [&[u8::from(n >= 9)][..], &header(hex), &[0; 48]].concat();
         for kind in [RAW, RAW_IN_ORDER] {
@@ -242,6 +250,50 @@ pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
                 [&[n as u8 % 16][..], &operations(&[read, write, out, (kind, &raw), complete, back])]
                     .concat(),
             );
+        }
+    }
+    all
+}
+
+/// A write, a read and an abort in which each PDU is changed, one field at a time.
+fn changed_fields() -> Vec<Vec<u8>> {
+    const FIELDS: [(u8, u8); 16] = [
+        (0, 0x40),
+        (1, 0x80),
+        (1, 0x40),
+        (1, 0x21),
+        (15, 1),
+        (19, 1),
+        (22, 2),
+        (23, 1),
+        (27, 1),
+        (31, 1),
+        (35, 1),
+        (39, 1),
+        (42, 2),
+        (43, 1),
+        (46, 2),
+        (47, 1),
+    ];
+    let write: Operation<'_> = (SUBMIT, &[2, 0x0c, 0, 0x0c, 0]);
+    let read: Operation<'_> = (SUBMIT, &[1, 0x0c, 0, 0x0c, 0]);
+    let (out, back, work): (Operation<'_>, Operation<'_>, Operation<'_>) =
+        ((TO_TARGET, &[]), (TO_INITIATOR, &[]), (COMPLETE, &[0]));
+    let scripts: [&[Operation<'_>]; 3] = [
+        &[write, out, out, work, back, out, out, back, out, work, back],
+        &[read, out, work, back, back, back, write, out, back],
+        &[write, read, out, work, out, (ABORT, &[0]), back, out, out, out, work, back, back],
+    ];
+    let mut all = Vec::new();
+    for (flags, script) in
+        [0, 3, 9].iter().flat_map(|flags| scripts.iter().map(move |script| (*flags, script)))
+    {
+        let deliveries = (0..script.len()).filter(|at| matches!(script[*at].0, TO_TARGET | TO_INITIATOR));
+        for (at, (byte, mask)) in deliveries.flat_map(|at| FIELDS.map(|field| (at, field))) {
+            let act = [u8::from(script[at].0 == TO_INITIATOR), byte, mask];
+            let mut changed = script.to_vec();
+            changed[at] = (FLIP, &act);
+            all.push([&[flags][..], &operations(&changed)].concat());
         }
     }
     all

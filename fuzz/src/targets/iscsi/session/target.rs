@@ -120,12 +120,12 @@ impl TargetEnd {
             Placement::Control { length } | Placement::Discard { length } => length,
             Placement::Task { itt, offset, length, excess } => {
                 let expected = self.session.command(itt).expect("data of a task").expected;
-                let fetched = self.executing.get(&itt).is_some_and(|e| e.state != State::Started);
+                let buffer = match self.executing.get(&itt) {
+                    Some(execution) if execution.state != State::Started => demand(&execution.command).0,
+                    _ => FIRST_BURST,
+                };
                 let end = offset.checked_add(length).expect("data inside of the task");
-                assert!(
-                    end <= if fetched { expected } else { expected.min(FIRST_BURST) },
-                    "{offset} {length}"
-                );
+                assert!(end <= expected.min(buffer), "{length} bytes at {offset} are outside of the buffer");
                 self.arrive(itt, offset, length);
                 length + excess
             }
@@ -210,6 +210,11 @@ impl TargetEnd {
             TargetEvent::Manage { itt, .. } => self.functions.push_back(itt),
             TargetEvent::Text { itt, text } => self.session.answer_text(itt, text.repeat(3)),
         }
+    }
+
+    /// Whether the SCSI layer or an RDMA Read uses the data of a task.
+    pub(super) fn uses(&self, itt: u32) -> bool {
+        self.executing.contains_key(&itt) || self.reads.iter().any(|read| read.0 == itt)
     }
 
     pub(super) fn has_work(&self) -> bool {
