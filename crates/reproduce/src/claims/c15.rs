@@ -11,6 +11,6 @@ pub(super) const CLAIM: Claim = Claim {
     conditions: "",
     rules: &[],
     pictures: &[],
-    experiment: Experiment::Open("Millrace has no iSCSI and no iSER yet"),
+    experiment: Experiment::Open("the simulation does not run iSCSI and iSER yet"),
     model_gaps: "",
 };
