@@ -15,7 +15,8 @@ use millrace_iscsi::{
     chap::{Credentials, Mutual, Secret},
     login::LoginError,
 };
-use millrace_server::{Config, LunSettings, Running, Server, TargetSettings, target_name};
+use millrace_runtime::tokio_rt::TokioRuntime;
+use millrace_server::{Config, Hosted, LunSettings, Running, Server, TargetSettings, target_name};
 
 const DISK: &str = "iqn.2026-01.example.millrace:disk";
 
@@ -183,4 +184,13 @@ fn an_unusable_file_is_named_with_the_remedy() {
     small.limits.memory = millrace_server::ByteSize(64 << 20);
     let e = Server::start(small).err().unwrap().to_string();
     assert!(e.contains("SCSI commands of 8MiB need at least"), "{e}");
+}
+
+#[test]
+fn a_hosted_server_refuses_targets() {
+    run(async {
+        let config = with_luns(&["/x=memory:64MiB"], &["/x/0,size=1MiB"]);
+        let e = Hosted::start(config, TokioRuntime::current(), millrace_server::open).err().unwrap();
+        assert!(e.to_string().contains("a hosted server has no iSCSI targets"), "{e}");
+    });
 }
