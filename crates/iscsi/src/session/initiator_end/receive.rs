@@ -70,7 +70,7 @@ impl InitiatorSession {
             Response::DataIn(pdu) => {
                 let task = self.tasks.get(&pdu.itt);
                 let task = task.ok_or(Violation::UnknownTask { pdu: "Data-In PDU", itt: pdu.itt })?;
-                task.check(&pdu, length, &self.config.parameters)?;
+                task.check(&pdu, length)?;
                 let placement = Placement::task(pdu.itt, pdu.offset, length, task.command.expected);
                 (Receiving::DataIn(pdu, length), placement)
             }
@@ -137,7 +137,7 @@ impl InitiatorSession {
         let Some(task) = self.tasks.get_mut(&pdu.itt) else {
             return Ok(());
         };
-        task.placed(length, pdu.last);
+        task.placed(length);
         match pdu.status {
             Some(s) => self.complete(pdu.itt, s.status, Vec::new(), s.residual),
             None => Ok(()),

@@ -61,8 +61,6 @@ pub(super) struct Task {
     /// Bytes received, from offset 0 on.
     received: u32,
     data_sn: u32,
-    /// Bytes of the current sequence of Data-In PDUs.
-    burst: u32,
     /// The data is transferred by RDMA operations.
     rdma: bool,
 }
@@ -108,7 +106,6 @@ impl Task {
             r2ts: VecDeque::new(),
             received: 0,
             data_sn: 0,
-            burst: 0,
             rdma,
         })
     }
@@ -191,8 +188,9 @@ impl Task {
     ///
     /// # Errors
     ///
-    /// It is not the next one of a read, or exceeds a limit.
-    pub(super) fn check(&self, pdu: &DataIn, length: u32, parameters: &Parameters) -> Result<(), Violation> {
+    /// It is not the next one of a read, or exceeds the task's buffer. (MaxBurstLength is no limit here, because tgt does
+    /// not respect it for reads.)
+    pub(super) fn check(&self, pdu: &DataIn, length: u32) -> Result<(), Violation> {
         let itt = self.itt;
         if self.rdma || self.command.direction != Direction::Read || self.cmd_sn.is_none() {
             return Err(Violation::Unexpected("Data-In PDU"));
@@ -203,7 +201,7 @@ impl Task {
         if pdu.offset != self.received {
             return Err(Violation::DataOffset { itt, expected: self.received, received: pdu.offset });
         }
-        let maximum = (self.command.expected - self.received).min(parameters.max_burst - self.burst);
+        let maximum = self.command.expected - self.received;
         if length > maximum {
             return Err(Violation::DataLength { itt, length, maximum });
         }
@@ -211,10 +209,9 @@ impl Task {
     }
 
     /// Accounts for the data of a Data-In PDU that [`Task::check`] has accepted.
-    pub(super) const fn placed(&mut self, length: u32, last: bool) {
+    pub(super) const fn placed(&mut self, length: u32) {
         self.received += length;
         self.data_sn = self.data_sn.wrapping_add(1);
-        self.burst = if last { 0 } else { self.burst + length };
     }
 
     /// Number of bytes that a task with this status and residual count has transferred.
@@ -245,9 +242,6 @@ impl Task {
             };
             if !complete {
                 return Err(wrong);
-            }
-            if self.burst > 0 {
-                return Err(Violation::Final { itt, missing: 0 });
             }
         }
         Ok(moved.min(reported))

@@ -69,14 +69,13 @@ fn data_in_is_in_order_and_inside_of_the_task() {
         );
     }
     let mut i = initiated(Direction::Read, LIMITS);
-    respond(&mut i, &data_in(0, 0, false, None), &[0; 1024]).unwrap();
-    respond(&mut i, &data_in(1, 1024, false, None), &[0; 1000]).unwrap();
-    let error = respond(&mut i, &data_in(2, 2024, true, None), &[0; 25]);
-    assert_eq!(
-        error,
-        Err(Violation::DataLength { itt: 0, length: 25, maximum: 24 }),
-        "beyond MaxBurstLength"
-    );
+    for n in 0..3 {
+        respond(&mut i, &data_in(n, n * 1024, false, None), &[0; 1024]).unwrap();
+    }
+    respond(&mut i, &data_in(3, 3072, false, None), &[0; 1000]).unwrap();
+    let error = respond(&mut i, &data_in(4, 4072, true, None), &[0; 25]);
+    let beyond = Violation::DataLength { itt: 0, length: 25, maximum: 24 };
+    assert_eq!(error, Err(beyond), "beyond the buffer, although not beyond MaxBurstLength");
     let error = respond(&mut initiated(Direction::Write, LIMITS), &data_in(0, 0, true, None), &[0; 8]);
     assert_eq!(error, Err(Violation::Unexpected("Data-In PDU")));
 }
