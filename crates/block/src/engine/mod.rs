@@ -281,7 +281,10 @@ impl Engine {
             0 => Duration::ZERO,
             n => (FIRST_DELAY * 2_u32.saturating_pow((n - 1).min(16))).min(MAX_DELAY),
         };
-        tracing::warn!("{}: {why}; reconnecting", self.place.url);
+        match self.failures {
+            0 => tracing::warn!("{}: {why}; reconnecting", self.place.url),
+            _ => tracing::debug!("{}: {why}; reconnecting", self.place.url),
+        }
         self.last = why;
         self.failures = self.failures.saturating_add(1);
         self.link = Link::Waiting(self.place.dialer.rt.sleep(delay.max(wait.min(MAX_DELAY))));
