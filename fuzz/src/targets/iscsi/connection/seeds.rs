@@ -39,10 +39,9 @@ fn function(code: u8, referenced: &str) -> Vec<u8> {
         .into()
 }
 
-/// Sessions with commands of each kind, with and without reading; slow peers; two sessions that disturb each other;
-/// each PDU in and out of place.
-pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
-    let commands = [
+/// Commands of each kind, a logout, and task management functions.
+fn commands() -> [Vec<u8>; 14] {
+    [
         command("81", 1, 0, "00", 0),
         command("a1", 2, 4096, "2a00 00000002 00 0008", 0),
         command("a1", 3, 1024, "2a00 00000010 00 0002", 1024),
@@ -57,7 +56,13 @@ pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
         function(1, "00000002"),
         function(4, "ffffffff"),
         function(5, "ffffffff"),
-    ];
+    ]
+}
+
+/// Sessions with commands of each kind, with and without reading; slow peers; two sessions that disturb each other;
+/// each PDU in and out of place.
+pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
+    let commands = commands();
     let [
         ready,
         write,
@@ -114,10 +119,13 @@ pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
             out.push([&[n % 8, n * 15, delay][..], &operations(script)].concat());
         }
     }
-    for hex in HEADERS {
-        let pdu = [&header(hex)[..], &[0x41; 48]].concat();
-        let script = [START, (IN_ORDER, &pdu[..]), SOME, (PDU, &pdu), SOME, NEW, (PDU, &pdu)];
-        out.push([&[5, 200, 0][..], &operations(&script)].concat());
-    }
+    out.extend(HEADERS.map(single));
     out
+}
+
+/// A PDU in its place, out of it, and before the login.
+fn single(hex: &str) -> Vec<u8> {
+    let pdu = [&header(hex)[..], &[0x41; 48]].concat();
+    let script = [START, (IN_ORDER, &pdu[..]), SOME, (PDU, &pdu), SOME, NEW, (PDU, &pdu)];
+    [&[5, 200, 0][..], &operations(&script)].concat()
 }
