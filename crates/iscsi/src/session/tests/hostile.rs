@@ -163,21 +163,23 @@ fn solicited_data_answers_the_r2t_exactly() {
     assert_eq!(error, Err(Invalid::DataLength { length: 1025, maximum: 1024 }.into()));
 }
 
+/// ABORT TASK for the task `referenced`, whose command has the number `ref_cmd_sn`.
+fn abort(referenced: u32, ref_cmd_sn: u32) -> Request {
+    Request::Task(TaskRequest {
+        immediate: true,
+        function: TaskFunction::ABORT_TASK,
+        lun: 0,
+        itt: 9,
+        referenced,
+        numbers: RequestNumbers { cmd_sn: 0x13, exp_stat_sn: 0x20 },
+        ref_cmd_sn,
+        exp_data_sn: 0,
+    })
+}
+
 #[test]
 fn data_of_an_aborted_task_is_discarded() {
     let mut t = writing();
-    let abort = |referenced, ref_cmd_sn| {
-        Request::Task(TaskRequest {
-            immediate: true,
-            function: TaskFunction::ABORT_TASK,
-            lun: 0,
-            itt: 9,
-            referenced,
-            numbers: RequestNumbers { cmd_sn: 0x13, exp_stat_sn: 0x20 },
-            ref_cmd_sn,
-            exp_data_sn: 0,
-        })
-    };
     request(&mut t, &abort(1, 0x10), 0).unwrap();
     assert_eq!(events(&mut t).last(), Some(&TargetEvent::Abort { itt: 1 }));
     let late = |t: &mut TargetSession| request(t, &data_out(1, 0, 0, 0, false), 512);
@@ -219,6 +221,41 @@ fn iser_commands_advertise_the_buffers_that_they_need() {
     advertise(&mut t, &Request::ScsiCommand(last), 1000, none).unwrap();
     let error = request(&mut t, &data_out(1, RESERVED_TAG, 0, 1000, true), 24);
     assert_eq!(error, Err(Violation::NoBuffer { itt: 1 }), "at the end of the unsolicited data");
+}
+
+#[test]
+fn an_abort_is_answered_after_the_rdma_operations() {
+    let buffer = Some(RemoteBuffer { stag: 1, base: 0 });
+    let mut t = target(LIMITS, ISER);
+    let write = Request::ScsiCommand(scsi(1, 0x10, false, true, 2048));
+    advertise(&mut t, &write, 0, Advertised { write: buffer, read: None }).unwrap();
+    t.fetch(1, 2048);
+    assert!(matches!(
+        events(&mut t)[..],
+        [TargetEvent::Execute { .. }, TargetEvent::RdmaRead { itt: 1, .. }]
+    ));
+    request(&mut t, &abort(1, 0x10), 0).unwrap();
+    assert_eq!(events(&mut t), [TargetEvent::Abort { itt: 1 }]);
+    assert_eq!(transmits(&mut t), [], "the RDMA Read is in progress");
+    // Another command with the same buffer does not change that.
+    let read = Request::ScsiCommand(scsi(2, 0x11, true, false, 512));
+    advertise(&mut t, &read, 0, Advertised { write: None, read: buffer }).unwrap();
+    assert!(matches!(events(&mut t)[..], [TargetEvent::Execute { itt: 2, .. }]));
+    t.complete(2, Completion { status: 0, length: 512, sense: Vec::new() });
+    let sent = transmits(&mut t);
+    assert!(
+        matches!(&sent[..], [TargetTransmit::RdmaWrite { itt: 2, .. }, TargetTransmit::Pdu(_)]),
+        "{sent:?}"
+    );
+    t.complete(1, Completion::default());
+    let sent = transmits(&mut t);
+    let [TargetTransmit::Pdu(TargetPdu { header: Response::Task(r), .. })] = &sent[..] else {
+        panic!("{sent:?}");
+    };
+    assert_eq!(r.result, TaskResult::COMPLETE);
+    // The initiator uses the buffer again: nothing of the aborted task follows.
+    t.rdma_read_done(1);
+    assert!(transmits(&mut t).is_empty() && events(&mut t).is_empty());
 }
 
 #[test]
