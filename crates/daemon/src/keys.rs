@@ -57,6 +57,7 @@ impl From<File> for Config {
                 listen_rdma: file.listen_rdma,
                 listen_tcp: file.listen_tcp,
                 listen_iscsi: file.listen_iscsi,
+                listen_iser: None,
                 targets: file.targets.into_iter().map(|Target(t)| t).collect(),
                 provider: file.provider,
                 research: Research::default(),

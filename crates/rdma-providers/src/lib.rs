@@ -9,7 +9,9 @@ mod tests;
 
 use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
 
-use millrace_rdma::{Provider, provider::local_address_to};
+use millrace_buffer::Arena;
+use millrace_rdma::{ConnectParams, ConnectionError, Provider, QueuePair, provider::local_address_to};
+use millrace_runtime::{ByteStream, RuntimeRef};
 
 /// The RDMA provider that a user requests. [`Display`](fmt::Display) and [`FromStr`] use the names `auto`,
 /// `iwarp` and `verbs`.
@@ -153,6 +155,30 @@ fn automatic(local: IpAddr) -> Result<Chosen, NotUsable> {
         Err(_) => {
             Ok(Chosen { provider: iwarp()?, why: "verbs cannot be used here (see millrace devices)".into() })
         }
+    }
+}
+
+/// The name of the provider of iWARP in software ([`Provider::name`]).
+pub const IWARP: &str = "iwarp";
+
+/// Sets up a connection of the provider `iwarp` over `stream`, on which the peer has connected. For listeners that
+/// accept streams for several protocols.
+///
+/// # Errors
+/// Those of [`Incoming::accept`](millrace_rdma::Incoming::accept);
+/// [`Incompatible`](ConnectionError::Incompatible) in a build without the provider.
+pub async fn accept_iwarp(
+    rt: RuntimeRef,
+    arena: Arena,
+    stream: Box<dyn ByteStream>,
+    params: ConnectParams,
+) -> Result<Box<dyn QueuePair>, ConnectionError> {
+    #[cfg(feature = "iwarp")]
+    return millrace_rdma_iwarp::accept_over(rt, arena, stream, params).await;
+    #[cfg(not(feature = "iwarp"))]
+    {
+        drop((rt, arena, stream, params));
+        Err(ConnectionError::Incompatible(NotUsable::NotBuilt(IWARP).to_string()))
     }
 }
 

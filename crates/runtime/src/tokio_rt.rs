@@ -231,6 +231,16 @@ impl TcpByteStream {
         Self::new(connect_tcp(addr, local).await?)
     }
 
+    /// Waits for the next byte from the peer, which stays unread. `None` is the end of the stream.
+    ///
+    /// # Errors
+    /// Those of `recv(2)`.
+    pub async fn peek(&self) -> io::Result<Option<u8>> {
+        let mut byte = [0];
+        let n = self.fd.async_io(Interest::READABLE, |stream| stream.peek(&mut byte)).await?;
+        Ok((n > 0).then_some(byte[0]))
+    }
+
     /// Removes the socket from this runtime's reactor, for use in another one.
     pub fn into_std(self) -> TcpStream {
         self.fd.into_inner()

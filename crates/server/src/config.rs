@@ -21,12 +21,15 @@ pub struct Config {
     pub listen_rdma: Vec<SocketAddr>,
     /// Addresses for NFS and MOUNT over TCP. Port 0 selects a free port. The well-known port is 2049.
     pub listen_tcp: Vec<SocketAddr>,
-    /// The address for iSCSI, required if there are targets. Port 0 selects a free port. The well-known port is 3260.
+    /// The address for iSCSI over TCP; targets require it or `listen_iser`. Port 0 selects a free port. The well-known port is 3260.
     pub listen_iscsi: Option<SocketAddr>,
+    /// The address for iSCSI over RDMA (iSER). With the provider `iwarp` it may be that of `listen_iscsi`: one
+    /// listener then serves both. Port 0 selects a free port. The well-known port is 3260.
+    pub listen_iser: Option<SocketAddr>,
     /// The iSCSI targets.
     pub targets: Vec<TargetSettings>,
     /// The RDMA provider: `auto`, `iwarp` or `verbs`. `auto` selects separately for each address of
-    /// `listen_rdma`.
+    /// `listen_rdma` and for `listen_iser`.
     pub provider: ProviderChoice,
     /// Settings for research.
     pub research: Research,

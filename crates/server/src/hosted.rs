@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::{
     Config, ExportConfig, ServerError, Stats,
     backend::Resources,
-    listen::{Acceptor, accept_rdma, accept_streams},
+    listen::{Acceptor, Protocol, accept_rdma, accept_streams},
     metrics::StatsSources,
     server::Startup,
     shard::{NewConnection, ShardHandle, ShardWorker, StopSignal},
@@ -60,7 +60,7 @@ impl Hosted {
 
     /// Serves the RDMA connections of `listener`.
     pub fn serve(&self, listener: Box<dyn Listener>) {
-        let accept = accept_rdma(listener, Arc::clone(&self.acceptor), self.stop.subscribe());
+        let accept = accept_rdma(listener, Protocol::Nfs, Arc::clone(&self.acceptor), self.stop.subscribe());
         self.rt.spawn("accept RDMA", Box::pin(accept));
     }
 

@@ -15,11 +15,11 @@ use millrace_oncrpc::serving::{Account, AdmissionError, Budget};
 use millrace_rdma::{Listener, RejectReason};
 use millrace_runtime::{
     ByteStream, RuntimeExt, RuntimeRef, StreamListener,
-    tokio_rt::{TcpByteStream, probe_peer},
+    tokio_rt::{TcpByteStream, prefer_loopback_congestion_control, probe_peer},
 };
 use tokio::sync::watch;
 
-use crate::shard::{NewConnection, OpenStream, ShardHandle, StopSignal, stop_requested};
+use crate::shard::{NewConnection, ShardHandle, StopSignal, stop_requested};
 
 /// Pause after an accept that failed for lack of descriptors or memory, to avoid a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -33,20 +33,31 @@ pub(crate) struct Acceptor {
     rt: RuntimeRef,
 }
 
-/// The protocol of a stream.
+/// The protocol of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// RPC with record marking: NFS and MOUNT.
+    /// NFS and MOUNT.
     Nfs,
+    /// iSCSI, over RDMA with iSER.
     Iscsi,
+    /// iSCSI over TCP, and over iWARP with iSER.
+    IscsiOrIser,
 }
 
 impl Protocol {
-    /// The name in messages. NFS has that of the transport.
-    pub(crate) fn name(self) -> &'static str {
+    /// The name in messages about streams. NFS has that of the transport.
+    fn name(self) -> &'static str {
         match self {
             Self::Nfs => "TCP",
-            Self::Iscsi => "iSCSI",
+            Self::Iscsi | Self::IscsiOrIser => "iSCSI",
+        }
+    }
+
+    /// The name in messages about RDMA connections.
+    fn rdma_name(self) -> &'static str {
+        match self {
+            Self::Nfs => "RDMA",
+            Self::Iscsi | Self::IscsiOrIser => "iSER",
         }
     }
 }
@@ -82,16 +93,16 @@ impl Acceptor {
         self.rt.sleep(ACCEPT_PAUSE).await;
     }
 
-    /// Passes a stream to a shard, if the limits permit it.
-    fn admit_stream(&self, protocol: Protocol, peer: SocketAddr, local: SocketAddr, open: OpenStream) {
-        match (self.account(peer), protocol) {
-            (Ok(account), Protocol::Nfs) => {
-                self.dispatch(NewConnection::Tcp { open, peer, local, account });
-            }
-            (Ok(account), Protocol::Iscsi) => {
-                self.dispatch(NewConnection::Iscsi { open, peer, local, account });
-            }
-            (Err(full), _) => tracing::warn!(%peer, "{} connection refused: {full}", protocol.name()),
+    /// Passes the stream of `connection` to a shard, if the limits permit it.
+    fn admit_stream(
+        &self,
+        protocol: Protocol,
+        peer: SocketAddr,
+        connection: impl FnOnce(Account) -> NewConnection,
+    ) {
+        match self.account(peer) {
+            Ok(account) => self.dispatch(connection(account)),
+            Err(full) => tracing::warn!(%peer, "{} connection refused: {full}", protocol.name()),
         }
     }
 
@@ -101,6 +112,21 @@ impl Acceptor {
             shard.send(connection);
         }
     }
+}
+
+/// Creates a listening socket whose address can be reused immediately after a restart.
+pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if addr.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    prefer_loopback_congestion_control(&socket, addr);
+    socket.bind(&addr.into())?;
+    socket.listen(1024)?;
+    Ok(socket.into())
 }
 
 /// Accepts TCP connections for `protocol` until `stopped`.
@@ -128,9 +154,18 @@ pub(crate) async fn accept_tcp(
                 let local = stream.local_addr().unwrap_or(peer);
                 let open = move || {
                     probe_peer(&stream)?;
-                    Ok(Box::new(TcpByteStream::new(stream)?) as Box<dyn ByteStream>)
+                    TcpByteStream::new(stream)
                 };
-                acceptor.admit_stream(protocol, peer, local, Box::new(open));
+                acceptor.admit_stream(protocol, peer, |account| match protocol {
+                    Protocol::Nfs => {
+                        let open = Box::new(move || Ok(Box::new(open()?) as Box<dyn ByteStream>));
+                        NewConnection::Tcp { open, peer, local, account }
+                    }
+                    Protocol::Iscsi => NewConnection::Iscsi { open: Box::new(open), peer, account },
+                    Protocol::IscsiOrIser => {
+                        NewConnection::IscsiOrIser { open: Box::new(open), peer, account }
+                    }
+                });
             }
             Err(e) => acceptor.pause(&e).await,
         }
@@ -155,16 +190,23 @@ pub(crate) async fn accept_streams(
         };
         match accepted {
             Ok((peer, stream)) => {
-                acceptor.admit_stream(Protocol::Nfs, peer, local, Box::new(move || Ok(stream)));
+                let open = Box::new(move || Ok(stream));
+                acceptor.admit_stream(Protocol::Nfs, peer, |account| NewConnection::Tcp {
+                    open,
+                    peer,
+                    local,
+                    account,
+                });
             }
             Err(e) => acceptor.pause(&e).await,
         }
     }
 }
 
-/// Accepts RDMA connection requests until `stopped`.
+/// Accepts RDMA connection requests for `protocol` until `stopped`.
 pub(crate) async fn accept_rdma(
     mut listener: Box<dyn Listener>,
+    protocol: Protocol,
     acceptor: Arc<Acceptor>,
     stopped: watch::Receiver<StopSignal>,
 ) {
@@ -179,9 +221,13 @@ pub(crate) async fn accept_rdma(
         };
         match accepted {
             Ok(incoming) => match acceptor.account(incoming.peer()) {
-                Ok(account) => acceptor.dispatch(NewConnection::Rdma { incoming, account }),
+                Ok(account) => acceptor.dispatch(match protocol {
+                    Protocol::Nfs => NewConnection::Rdma { incoming, account },
+                    Protocol::Iscsi | Protocol::IscsiOrIser => NewConnection::Iser { incoming, account },
+                }),
                 Err(full) => {
-                    tracing::warn!(peer = %incoming.peer(), "RDMA connection refused: {full}");
+                    let name = protocol.rdma_name();
+                    tracing::warn!(peer = %incoming.peer(), "{name} connection refused: {full}");
                     incoming.reject(RejectReason::Busy);
                 }
             },

@@ -1,7 +1,7 @@
 //! Start and stop of a server.
 
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     sync::{Arc, atomic::AtomicU64, mpsc},
     thread::JoinHandle,
     time::Duration,
@@ -10,8 +10,8 @@ use std::{
 use futures::channel::oneshot;
 use millrace_buffer::{Arena, ArenaConfig, TRIM_INTERVAL};
 use millrace_oncrpc::serving::{Budget, CloseStats};
-use millrace_rdma::Provider;
-use millrace_rdma_providers::Chosen;
+use millrace_rdma::{Listener, Provider};
+use millrace_rdma_providers::{Chosen, IWARP};
 use millrace_rpcrdma::registration::{Registration, Settings, Strategy};
 use millrace_runtime::{RuntimeExt, RuntimeRef, tokio_rt::TokioRuntime};
 use millrace_vfs::FileSystemRef;
@@ -24,7 +24,7 @@ use crate::{
     drc::DuplicateRequestCache,
     export::{Entry, Exports, new_usage},
     handle,
-    listen::{Acceptor, Protocol, accept_rdma, accept_tcp},
+    listen::{Acceptor, Protocol, accept_rdma, accept_tcp, bind},
     metrics::StatsSources,
     mount3::MountList,
     reload::{self, ExportTable},
@@ -94,6 +94,7 @@ impl Server {
             rdma: Vec::new(),
             tcp: Vec::new(),
             iscsi: None,
+            iser: None,
             shared,
             open: Mutex::new(open),
             rt: Arc::clone(&startup.rt),
@@ -235,21 +236,50 @@ impl Startup {
             let accept = accept_tcp(listener, Protocol::Nfs, Arc::clone(acceptor), self.stopped.clone());
             running.spawn("accept TCP", accept);
         }
+        let accept_rdma =
+            |listener, protocol| accept_rdma(listener, protocol, Arc::clone(acceptor), self.stopped.clone());
+        for addr in &self.config.listen_rdma {
+            let listener = self.listen(*addr, "RDMA")?;
+            running.rdma.push(listener.local_addr());
+            running.spawn("accept RDMA", accept_rdma(listener, Protocol::Nfs));
+        }
+        let both = self.is_shared()?;
         if let Some(addr) = self.config.listen_iscsi {
             let listener = bind(addr).map_err(failed(addr, "iSCSI"))?;
             running.iscsi = Some(listener.local_addr().map_err(failed(addr, "iSCSI"))?);
-            let accept = accept_tcp(listener, Protocol::Iscsi, Arc::clone(acceptor), self.stopped.clone());
+            let protocol = if both { Protocol::IscsiOrIser } else { Protocol::Iscsi };
+            let accept = accept_tcp(listener, protocol, Arc::clone(acceptor), self.stopped.clone());
             running.spawn("accept iSCSI", accept);
         }
-        for addr in &self.config.listen_rdma {
-            let chosen = self.provider_of(*addr)?;
-            let listener =
-                chosen.provider.listen(Arc::clone(&self.rt), *addr).map_err(failed(*addr, "RDMA"))?;
-            running.rdma.push(listener.local_addr());
-            tracing::info!(address = %listener.local_addr(), provider = chosen.provider.name(), why = chosen.why, "RDMA");
-            running.spawn("accept RDMA", accept_rdma(listener, Arc::clone(acceptor), self.stopped.clone()));
+        match self.config.listen_iser {
+            Some(_) if both => running.iser = running.iscsi,
+            Some(addr) => {
+                let listener = self.listen(addr, "iSER")?;
+                running.iser = Some(listener.local_addr());
+                running.spawn("accept iSER", accept_rdma(listener, Protocol::Iscsi));
+            }
+            None => {}
         }
         Ok(())
+    }
+
+    /// Listens on `addr` with its RDMA provider.
+    fn listen(&self, addr: SocketAddr, what: &'static str) -> Result<Box<dyn Listener>, ServerError> {
+        let Chosen { provider, why } = self.provider_of(addr)?;
+        let listener = provider.listen(Arc::clone(&self.rt), addr);
+        let listener = listener.map_err(|source| ServerError::Listen { addr, what, source })?;
+        tracing::info!(address = %listener.local_addr(), provider = provider.name(), why, "{what}");
+        Ok(listener)
+    }
+
+    /// Whether one TCP listener serves iSCSI and iSER.
+    fn is_shared(&self) -> Result<bool, ServerError> {
+        match self.config.listen_iser {
+            Some(addr) if self.config.listen_iscsi == Some(addr) => {
+                Ok(self.provider_of(addr)?.provider.name() == IWARP)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Periodically returns unused memory to the system, until the runtime is shut down.
@@ -268,23 +298,8 @@ impl Startup {
         running.announce(&self.config.exports, &self.config.targets);
         #[cfg(feature = "research")]
         self.config.research.log_exposure(&running.rdma);
-        tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, iscsi = ?running.iscsi.as_slice(), shards = running.threads.len(), "serving");
+        tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, iscsi = ?running.iscsi.as_slice(), iser = ?running.iser.as_slice(), shards = running.threads.len(), "serving");
     }
-}
-
-/// Creates a listening socket whose address can be reused immediately after a restart.
-fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
-    use socket2::{Domain, Protocol, Socket, Type};
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    if addr.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
-    socket.set_nonblocking(true)?;
-    millrace_runtime::tokio_rt::prefer_loopback_congestion_control(&socket, addr);
-    socket.bind(&addr.into())?;
-    socket.listen(1024)?;
-    Ok(socket.into())
 }
 
 /// A running server. Dropping it stops it immediately, without waiting for calls in progress; [`Self::stop`]
@@ -293,6 +308,7 @@ pub struct Running {
     rdma: Vec<SocketAddr>,
     tcp: Vec<SocketAddr>,
     iscsi: Option<SocketAddr>,
+    iser: Option<SocketAddr>,
     shared: Arc<Shared>,
     /// Opens the exports that a reload adds. In a mutex because the function is `Send` but not `Sync`; a
     /// reload has `&mut self`.
@@ -328,9 +344,14 @@ impl Running {
         &self.tcp
     }
 
-    /// The address for iSCSI, with its actual port.
+    /// The address for iSCSI over TCP, with its actual port.
     pub fn iscsi_addr(&self) -> Option<SocketAddr> {
         self.iscsi
+    }
+
+    /// The address for iSCSI over RDMA (iSER), with its actual port.
+    pub fn iser_addr(&self) -> Option<SocketAddr> {
+        self.iser
     }
 
     /// The present targets.
@@ -367,7 +388,7 @@ impl Running {
     ) {
         let is_local = |addr: &SocketAddr| addr.ip().to_canonical().is_loopback();
         announce::exports(exports, self.tcp.iter().chain(&self.rdma).all(is_local));
-        announce::targets(targets, self.iscsi.iter().all(is_local));
+        announce::targets(targets, self.iscsi.iter().chain(&self.iser).all(is_local));
     }
 
     /// Replaces the exports and targets by those of `config` without closing connections. New exports are opened with

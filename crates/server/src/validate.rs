@@ -18,12 +18,14 @@ impl Config {
     /// # Errors
     /// [`ServerError::Config`] with the reason and the required change.
     pub fn check(&self) -> Result<(), ServerError> {
-        if self.listen_rdma.is_empty() && self.listen_tcp.is_empty() && self.listen_iscsi.is_none() {
-            let what = "there is no address to listen on; give listen_rdma, listen_tcp or listen_iscsi";
+        let has_block = self.listen_iscsi.is_some() || self.listen_iser.is_some();
+        if self.listen_rdma.is_empty() && self.listen_tcp.is_empty() && !has_block {
+            let what =
+                "there is no address to listen on; give listen_rdma, listen_tcp, listen_iscsi or listen_iser";
             return Err(ServerError::Config(what.into()));
         }
-        if self.listen_iscsi.is_none() && !self.targets.is_empty() {
-            let what = "there are targets, but no address for iSCSI; give listen_iscsi";
+        if !has_block && !self.targets.is_empty() {
+            let what = "there are targets, but no address for iSCSI; give listen_iscsi or listen_iser";
             return Err(ServerError::Config(what.into()));
         }
         self.check_service()
@@ -55,7 +57,7 @@ impl Config {
 
     /// Whether memory must suffice for the commands of iSCSI.
     pub(crate) fn has_iscsi(&self) -> bool {
-        self.listen_iscsi.is_some() || !self.targets.is_empty()
+        self.listen_iscsi.is_some() || self.listen_iser.is_some() || !self.targets.is_empty()
     }
 
     /// Rejects exports with the same name, and overlapping directories, in which the weaker of two policies

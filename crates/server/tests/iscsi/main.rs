@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod initiator;
+mod iser;
 mod reload;
 
 use std::{fs, net::SocketAddr, path::Path};

@@ -1,9 +1,12 @@
 //! A shard: one thread with a single-threaded executor and its connections.
 
+mod iscsi;
+
 use std::{
     future::poll_fn,
     io,
     net::SocketAddr,
+    pin::pin,
     sync::{Arc, atomic::Ordering},
     thread::JoinHandle,
     time::Duration,
@@ -26,7 +29,7 @@ use millrace_rdma::{ConnectParams, ConnectionError, Incoming};
 use millrace_rpcrdma::{Responder, ResponderConfig, ResponderStats};
 use millrace_runtime::{
     BoxFuture, ByteStream, RuntimeRef,
-    tokio_rt::{TokioRuntime, run_shard},
+    tokio_rt::{TcpByteStream, TokioRuntime, run_shard},
 };
 use tokio::{sync::watch, task::JoinSet};
 
@@ -47,14 +50,50 @@ pub(crate) async fn stop_requested(mut stopped: watch::Receiver<StopSignal>) {
     drop(stopped.wait_for(Option::is_some).await);
 }
 
-/// Registers a TCP connection with the reactor of its shard.
-pub(crate) type OpenStream = Box<dyn FnOnce() -> io::Result<Box<dyn ByteStream>> + Send>;
+/// Runs `setup` of a connection. `None` if the server is requested to stop, or the account is evicted.
+async fn unless_cancelled<T>(
+    setup: impl Future<Output = T>,
+    account: &Account,
+    stopped: &watch::Receiver<StopSignal>,
+) -> Option<T> {
+    let evicted = poll_fn(|cx| account.poll_evicted(cx));
+    let cancelled = select(Box::pin(stop_requested(stopped.clone())), evicted);
+    match select(pin!(setup), cancelled).await {
+        Either::Left((result, _)) => Some(result),
+        Either::Right(_) => None,
+    }
+}
+
+/// Registers a connection with the reactor of its shard.
+pub(crate) type OpenStream<S = Box<dyn ByteStream>> = Box<dyn FnOnce() -> io::Result<S> + Send>;
 
 /// A connection to be served by a shard; not yet registered with a reactor.
 pub(crate) enum NewConnection {
-    Tcp { open: OpenStream, peer: SocketAddr, local: SocketAddr, account: Account },
-    Iscsi { open: OpenStream, peer: SocketAddr, local: SocketAddr, account: Account },
-    Rdma { incoming: Box<dyn Incoming>, account: Account },
+    Tcp {
+        open: OpenStream,
+        peer: SocketAddr,
+        local: SocketAddr,
+        account: Account,
+    },
+    Rdma {
+        incoming: Box<dyn Incoming>,
+        account: Account,
+    },
+    Iscsi {
+        open: OpenStream<TcpByteStream>,
+        peer: SocketAddr,
+        account: Account,
+    },
+    Iser {
+        incoming: Box<dyn Incoming>,
+        account: Account,
+    },
+    /// The peer's first byte tells which.
+    IscsiOrIser {
+        open: OpenStream<TcpByteStream>,
+        peer: SocketAddr,
+        account: Account,
+    },
 }
 
 /// Handle of a shard.
@@ -169,14 +208,13 @@ impl ShardWorker {
         handle: &ShardHandle,
         stopped: watch::Receiver<StopSignal>,
     ) -> Self {
+        let (limits, stall_timeout) = (ConnectionLimits::default(), shared.config.limits.stall());
+        let login_timeout = limits.login_timeout.min(stall_timeout);
         let iscsi = TcpTarget {
             table: Arc::clone(shared.targets.table()),
             rt: Arc::clone(&rt),
             arena: shared.arena.clone(),
-            limits: ConnectionLimits {
-                stall_timeout: shared.config.limits.stall(),
-                ..ConnectionLimits::default()
-            },
+            limits: ConnectionLimits { login_timeout, stall_timeout, ..limits },
             stats: Arc::clone(&handle.iscsi),
         };
         Self {
@@ -241,32 +279,16 @@ impl ShardWorker {
             NewConnection::Tcp { open, peer, local, account } => {
                 Box::pin(self.tcp(open, peer, local, account))
             }
-            NewConnection::Iscsi { open, peer, local, account } => {
-                Box::pin(self.iscsi(open, peer, local, account))
-            }
             NewConnection::Rdma { incoming, account } => Box::pin(self.rdma(incoming, account)),
-        }
-    }
-
-    /// Serves one iSCSI connection.
-    fn iscsi(
-        &self,
-        open: OpenStream,
-        addr: SocketAddr,
-        local: SocketAddr,
-        account: Account,
-    ) -> impl Future<Output = ()> + Send + 'static {
-        let target = self.iscsi.clone();
-        let Peer { connection, .. } = self.peer(addr, local, TransportKind::Tcp);
-        let stop = stop_requested(self.stopped.clone());
-        async move {
-            let stream = match open() {
-                Ok(s) => s,
-                Err(e) => return tracing::warn!(peer = %addr, "iSCSI connection failed: {e}"),
-            };
-            tracing::info!(peer = %addr, connection, "iSCSI connection up");
-            target.serve(stream, account, stop).await;
-            tracing::info!(peer = %addr, connection, "iSCSI connection down");
+            NewConnection::Iscsi { open, peer, account } => {
+                Box::pin(self.block(peer, account).serve_tcp(open))
+            }
+            NewConnection::Iser { incoming, account } => {
+                Box::pin(self.block(incoming.peer(), account).serve_iser(incoming))
+            }
+            NewConnection::IscsiOrIser { open, peer, account } => {
+                Box::pin(self.block(peer, account).serve_either(open))
+            }
         }
     }
 
@@ -339,16 +361,10 @@ impl ShardWorker {
         let stopped = self.stopped.clone();
         async move {
             let accept = incoming.accept(Arc::clone(&rt), arena.clone(), params);
-            let cancelled = async {
-                let evicted = poll_fn(|cx| account.poll_evicted(cx));
-                select(Box::pin(stop_requested(stopped.clone())), evicted).await;
-            };
-            let qp = match select(accept, Box::pin(cancelled)).await {
-                Either::Left((Ok(qp), _)) => qp,
-                Either::Left((Err(e), _)) => {
-                    return tracing::warn!(peer = %addr, "RDMA connection set-up failed: {e}");
-                }
-                Either::Right(_) => return,
+            let qp = match unless_cancelled(accept, &account, &stopped).await {
+                Some(Ok(qp)) => qp,
+                Some(Err(e)) => return tracing::warn!(peer = %addr, "RDMA connection set-up failed: {e}"),
+                None => return,
             };
             let peer = Peer { local: qp.info().local, ..peer };
             let millrace_rdma::ConnectionInfo { ird, ord, crc, .. } = *qp.info();
