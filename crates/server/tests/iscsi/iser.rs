@@ -4,7 +4,6 @@ use std::{
     future::poll_fn,
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
