@@ -1,5 +1,7 @@
 //! A block device over TCP on the loopback interface.
 
+#![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
+
 use std::{net::SocketAddr, sync::Arc};
 
 use millrace_block::{BlockDevice, DigestPolicy, Options, Url};
