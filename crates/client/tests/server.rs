@@ -2,24 +2,16 @@
 
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
 
-use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
 use millrace_client::{Design, Error, Options, Proto, RetryPolicy, Url, nfs3::Client};
 use millrace_nfs::v3::{CreateHow, FileType, Sattr, SetTime, StableHow, Status, access};
-use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, ExposedBuffers, Research, Running, Server};
 
-/// Address and provider of the RDMA tests: an RDMA device if the environment contains its address.
-fn rdma_at() -> (IpAddr, ProviderChoice) {
-    match std::env::var("MILLRACE_TEST_VERBS") {
-        Ok(address) => (address.parse().unwrap(), ProviderChoice::Verbs),
-        Err(_) => (Ipv4Addr::LOCALHOST.into(), ProviderChoice::Iwarp),
-    }
-}
+use common::rdma_at;
+
+mod common;
 
 fn config() -> Config {
     let (at, provider) = rdma_at();

@@ -1,11 +1,23 @@
-//! A server in this process, for the tests of the path-level API.
+//! A server in this process, for the tests of the path-level API, and the choice of the RDMA device.
 
 #![allow(dead_code, clippy::unwrap_used)] // Test helpers, not input from a peer; not every test uses all of them.
 
-use std::time::Duration;
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 
 use millrace_client::{Client, Proto};
+use millrace_rdma_providers::ProviderChoice;
 use millrace_server::{Config, Running, Server};
+
+/// Address and provider of the RDMA tests: an RDMA device if the environment contains its address.
+pub(crate) fn rdma_at() -> (IpAddr, ProviderChoice) {
+    match std::env::var("MILLRACE_TEST_VERBS") {
+        Ok(address) => (address.parse().unwrap(), ProviderChoice::Verbs),
+        Err(_) => (Ipv4Addr::LOCALHOST.into(), ProviderChoice::Iwarp),
+    }
+}
 
 /// A server with a memory export of 256 MiB, and a small one of 1 MiB.
 pub(crate) fn server() -> Running {

@@ -29,7 +29,7 @@ const fn suite(name: &'static str, file: &'static str, provokes: &'static [&'sta
     Suite { name, file, environment: "", devices: &Device::BOTH, provokes }
 }
 
-const SUITES: [Suite; 7] = [
+const SUITES: [Suite; 8] = [
     suite("rdma", "tests/verbs/main.rs", VIOLATIONS),
     // With memory windows and the features that need them, shared receive queues.
     Suite {
@@ -44,6 +44,7 @@ const SUITES: [Suite; 7] = [
     // The suite cancels streams of READs while the server writes into their memory, which then returns to the
     // client.
     suite("client", "tests/server.rs", VIOLATIONS),
+    suite("client-no-copy", "tests/no_copy.rs", &[]),
 ];
 /// Longer than on a host, since system calls of a guest are slow.
 const LIMIT: Duration = Duration::from_secs(300);

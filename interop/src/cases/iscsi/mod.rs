@@ -1,0 +1,13 @@
+//! The Linux kernel's iSCSI initiator uses Millrace's target, and Millrace's initiator the kernel's target.
+
+mod disk;
+mod faults;
+mod initiator;
+mod lio;
+mod reservations;
+
+use super::Case;
+
+pub(super) fn cases() -> Vec<Case> {
+    [disk::cases(), faults::cases(), reservations::cases(), lio::cases()].into_iter().flatten().collect()
+}
