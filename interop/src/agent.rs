@@ -22,13 +22,14 @@ use crate::program::{must, status};
 /// Directory where a guest mounts the host's files.
 pub(crate) const HOST_FILES: &str = "/host";
 /// File systems that every guest mounts: type, mount point, options.
-const MOUNTS: [(&str, &str, &str); 9] = [
+const MOUNTS: [(&str, &str, &str); 10] = [
     ("proc", "/proc", ""),
     ("sysfs", "/sys", ""),
     ("tmpfs", "/run", "mode=755"),
     ("tmpfs", "/tmp", "mode=1777"),
     ("tmpfs", "/mnt", "mode=755"),
     ("tmpfs", "/var/lib/nfs", "mode=755"),
+    ("tmpfs", "/etc/iscsi", "mode=755"),
     ("tmpfs", "/dev/shm", "mode=1777"),
     ("devpts", "/dev/pts", ""),
     ("configfs", "/sys/kernel/config", ""),

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail};
 
 /// Counters that must stay zero, except those that the case declares.
-const FAULTS: [&str; 7] = [
+const FAULTS: [&str; 10] = [
     "connections_failed_total{transport=\"tcp\"}",
     "connections_failed_total{transport=\"rdma\"}",
     "connections_turned_away_total",
@@ -18,6 +18,9 @@ const FAULTS: [&str; 7] = [
     "replayed_calls_total",
     "rdma_protocol_errors_total",
     "rdma_out_of_memory_total",
+    "iscsi_connections_closed_total{reason=\"malformed\"}",
+    "iscsi_connections_closed_total{reason=\"stalled\"}",
+    "iscsi_logins_refused_total",
 ];
 
 /// One sample of the counters. Names are without the prefix `millrace_`, with labels as printed.
@@ -71,7 +74,9 @@ impl Metrics {
     /// # Errors
     /// As [`get`](Self::get).
     pub(crate) fn connections(&self) -> Result<u64> {
-        Ok(self.get("connections{transport=\"tcp\"}")? + self.get("connections{transport=\"rdma\"}")?)
+        let names =
+            ["connections{transport=\"tcp\"}", "connections{transport=\"rdma\"}", "iscsi_connections"];
+        names.iter().map(|name| self.get(name)).sum()
     }
 
     /// Counted faults that are not in `declared`, as text.

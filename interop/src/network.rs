@@ -57,3 +57,20 @@ pub(crate) fn make_tap(number: u32, mtu: u32) -> Result<()> {
     must("ip", &["link", "set", BRIDGE, "mtu", &mtu])?;
     Ok(())
 }
+
+/// Takes guest `number` off the bridge. Its link stays up: the driver of the guest does not survive a tap device that is
+/// down.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn disconnect(number: u32) -> Result<()> {
+    must("ip", &["link", "set", &tap(number), "nomaster"]).map(drop)
+}
+
+/// Returns guest `number` to the bridge.
+///
+/// # Errors
+/// When the kernel refuses.
+pub(crate) fn connect(number: u32) -> Result<()> {
+    must("ip", &["link", "set", &tap(number), "master", BRIDGE]).map(drop)
+}

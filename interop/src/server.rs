@@ -41,6 +41,8 @@ pub(crate) struct ServerOptions {
     exports: Vec<(String, String)>,
     /// Further lines of its configuration file, before the exports.
     pub(crate) config: String,
+    /// Tables of its configuration file, after the exports.
+    tables: String,
     descriptors: Option<u32>,
 }
 
@@ -55,6 +57,12 @@ impl ServerOptions {
     /// line.
     pub(crate) fn local(mut self, name: &str, dir: &Path, policy: &str) -> Self {
         self.exports.push((name.to_owned(), format!("backend = \"local:{}\"\n{policy}", dir.display())));
+        self
+    }
+
+    /// Adds tables to the configuration file.
+    pub(crate) fn tables(mut self, text: &str) -> Self {
+        self.tables.push_str(text);
         self
     }
 
@@ -74,6 +82,7 @@ impl ServerOptions {
         for (name, backend) in &self.exports {
             text.push_str(&format!("[[export]]\nname = \"{name}\"\nsquash = \"none\"\n{backend}\n"));
         }
+        text.push_str(&self.tables);
         text
     }
 }

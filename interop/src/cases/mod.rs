@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod guide;
+mod iscsi;
 mod kernel_client;
 mod kills;
 mod knfsd;
@@ -50,6 +51,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(bad_input::cases());
     cases.extend(verbs::cases());
     cases.extend(guide::cases());
+    cases.extend(iscsi::cases());
     cases.extend(kills::cases());
     cases.extend(load::cases());
     cases
