@@ -101,6 +101,7 @@ pub struct Credentials {
 pub struct Mutual {
     initiator: Credentials,
     target: Option<Credentials>,
+    md5_only: bool,
 }
 
 /// Both directions have the same secret, which RFC 7143 section 12.1.3 forbids: a peer that does not know it could
@@ -119,8 +120,20 @@ impl Mutual {
     pub fn new(initiator: Credentials, target: Option<Credentials>) -> Result<Self, EqualSecrets> {
         match &target {
             Some(t) if t.secret == initiator.secret => Err(EqualSecrets),
-            _ => Ok(Self { initiator, target }),
+            _ => Ok(Self { initiator, target, md5_only: false }),
         }
+    }
+
+    /// The same credentials for a target such as tgt, whose algorithm with the number 7 is SHA-1 and not SHA-256: an
+    /// initiator offers MD5 only. (The selection of the algorithm is not authenticated in any case.)
+    pub fn with_md5_only(self) -> Self {
+        Self { md5_only: true, ..self }
+    }
+
+    /// What an initiator offers, the preferred algorithm first.
+    pub(crate) fn algorithms(&self) -> impl Iterator<Item = Algorithm> + Clone {
+        let md5_only = self.md5_only;
+        Algorithm::ALL.into_iter().filter(move |a| !md5_only || *a == Algorithm::Md5)
     }
 
     pub(crate) const fn initiator(&self) -> &Credentials {

@@ -115,7 +115,9 @@ impl InitiatorLogin {
     /// The target refuses the login, or violates the protocol.
     pub fn receive(&mut self, bhs: &Bhs, data: &[u8]) -> Result<InitiatorStep, LoginError> {
         let Response::Login(response) = Response::decode(bhs)? else { return Err(LoginError::NotLogin) };
-        if (response.itt, response.isid) != (0, self.config.isid) {
+        // Errors of tgt have no ISID.
+        let error = response.status_class > 1;
+        if response.itt != 0 || response.isid != self.config.isid && !error {
             return Err(LoginError::Field("tag or ISID"));
         }
         if response.status_class != 0 {
@@ -206,7 +208,8 @@ impl InitiatorLogin {
             Auth::Offered if keys.is_empty() => {}
             Auth::Offered => match need("AuthMethod")? {
                 "CHAP" => {
-                    text::push(out, "CHAP_A", &Algorithm::ALL.map(Algorithm::number).join(","));
+                    let offer: Vec<_> = mutual.algorithms().map(Algorithm::number).collect();
+                    text::push(out, "CHAP_A", &offer.join(","));
                     self.auth = Auth::Selected;
                 }
                 "None" if mutual.target().is_none() => self.auth = Auth::Done,
@@ -214,6 +217,7 @@ impl InitiatorLogin {
             },
             Auth::Selected => {
                 let algorithm = Algorithm::from_number(need("CHAP_A")?)
+                    .filter(|selected| mutual.algorithms().any(|a| a == *selected))
                     .ok_or(LoginError::Authentication("the target selects an unknown algorithm"))?;
                 let theirs = peer_challenge(algorithm, need("CHAP_I")?, need("CHAP_C")?)?;
                 let own = mutual.initiator();

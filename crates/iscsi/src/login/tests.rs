@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     chap::{Credentials, Mutual, Secret},
     negotiation::{IserSettings, Settings, settings_strategy},
-    pdu::{LoginRequest, Request, RequestNumbers, Stage},
+    pdu::{LoginRequest, LoginResponse, Numbers, Request, RequestNumbers, Response, Stage},
     text,
 };
 
@@ -180,6 +180,51 @@ fn chap_in_one_and_both_directions() {
         }
         assert_eq!(&transcript[6..], OPERATIONAL);
     }
+}
+
+#[test]
+fn md5_is_offered_alone_and_then_required() {
+    let config =
+        InitiatorConfig { chap: Some(mutual(false).with_md5_only()), ..initiator(Settings::default()) };
+    let mut one = One { chap: Some(mutual(false)), ..One::default() };
+    let ((i, t), transcript) = run(config.clone(), target(Settings::default()), &mut one);
+    assert_eq!(i.unwrap(), t.unwrap());
+    assert_eq!(transcript[2], "I 00 CHAP_A=5");
+    assert!(transcript[3].starts_with("T 00 CHAP_A=5 "));
+    // The target selects an algorithm that was not offered.
+    let (mut login, _) = InitiatorLogin::new(config);
+    let response = |n| LoginResponse {
+        stage: Stage::Security,
+        next: None,
+        continued: false,
+        version_max: 0,
+        version_active: 0,
+        isid: ISID,
+        tsih: 0,
+        itt: 0,
+        numbers: Numbers { stat_sn: n, ..Numbers::default() },
+        status_class: 0,
+        status_detail: 0,
+    };
+    let mut receive =
+        |n, data: &[u8]| login.receive(&Response::Login(response(n)).encode(data.len() as u32), data);
+    receive(0, b"AuthMethod=CHAP\0").unwrap();
+    let challenge = format!("CHAP_A=7\0CHAP_I=1\0CHAP_C=0x{}\0", "22".repeat(32));
+    assert!(matches!(receive(1, challenge.as_bytes()), Err(LoginError::Authentication(_))));
+}
+
+#[test]
+fn errors_need_no_isid() {
+    let (mut login, pdu) = InitiatorLogin::new(initiator(Settings::default()));
+    let mut one = One::default();
+    let mut answer = target(Settings::default()).receive(&pdu.bhs, &pdu.data, &mut one).pdu.unwrap();
+    answer.bhs[8..14].fill(0);
+    (answer.bhs[36], answer.bhs[37]) = (2, 1);
+    let error = login.receive(&answer.bhs, &[]).unwrap_err();
+    assert_eq!(error, LoginError::Status(Status::AUTHENTICATION));
+    (answer.bhs[36], answer.bhs[37]) = (0, 0);
+    let (mut login, _) = InitiatorLogin::new(initiator(Settings::default()));
+    assert!(matches!(login.receive(&answer.bhs, &answer.data), Err(LoginError::Field(_))));
 }
 
 #[test]
