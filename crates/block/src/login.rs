@@ -8,7 +8,10 @@ use std::{
 use futures::channel::oneshot;
 use millrace_iscsi::{
     chap::Mutual,
-    login::{Established, InitiatorConfig as LoginConfig, InitiatorLogin, InitiatorStep, MAX_LOGIN_DATA},
+    login::{
+        Established, InitiatorConfig as LoginConfig, InitiatorLogin, InitiatorStep, LoginError,
+        MAX_LOGIN_DATA, Status,
+    },
     name::{IscsiName, TargetAddress},
     pdu::{Isid, PduReader},
     session::{InitiatorConfig, InitiatorSession},
@@ -79,7 +82,18 @@ impl Dialer {
     pub(crate) async fn connect(&self) -> Result<Connection, Error> {
         let mut address = self.address.clone();
         for redirects in 0.. {
-            match self.attempt(&address, redirects).await? {
+            let step = match self.attempt(&address, redirects, self.chap.clone()).await {
+                // Targets such as tgt have another algorithm with the number of SHA-256.
+                Err(Error::Login {
+                    error: LoginError::Status(Status::AUTHENTICATION | Status::INITIATOR_ERROR),
+                    ..
+                }) if self.chap.is_some() => {
+                    let chap = self.chap.clone().map(Mutual::with_md5_only);
+                    self.attempt(&address, redirects, chap).await
+                }
+                step => step,
+            };
+            match step? {
                 Step::Established(connection) => return Ok(*connection),
                 Step::Redirect(to) => {
                     tracing::debug!("{} redirects to {to}", self.portal());
@@ -90,7 +104,12 @@ impl Dialer {
         Err(Error::Closed) // The login fails after the maximum of redirections.
     }
 
-    async fn attempt(&self, address: &TargetAddress, redirects: u32) -> Result<Step, Error> {
+    async fn attempt(
+        &self,
+        address: &TargetAddress,
+        redirects: u32,
+        chap: Option<Mutual>,
+    ) -> Result<Step, Error> {
         let portal = TargetAddress { tag: None, ..address.clone() }.to_string();
         let stream = self.dial(address, &portal).await?;
         let input = Input::new(PduReader::new(MAX_LOGIN_DATA));
@@ -104,7 +123,7 @@ impl Dialer {
             cid: CID,
             cmd_sn: CMD_SN,
             settings: self.options.settings(),
-            chap: self.chap.clone(),
+            chap,
             random,
             redirects,
         });
