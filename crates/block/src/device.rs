@@ -108,10 +108,11 @@ impl BlockDevice {
         &self.shared.unit.limits
     }
 
-    /// Allocates a buffer of `len` bytes, with arbitrary content, from the memory of [`Options::memory`].
+    /// Allocates a buffer of `len` bytes, at most 4 MiB, with arbitrary content, from the memory of
+    /// [`Options::memory`].
     ///
     /// # Errors
-    /// The memory is exhausted.
+    /// The memory is exhausted, or `len` is too large.
     pub fn buffer(&self, len: usize) -> Result<Buffer, Error> {
         Ok(self.shared.arena.alloc(len)?)
     }

@@ -68,18 +68,21 @@ async fn data_is_placed_and_sent_without_copies() {
         options.digests = digests;
         let disk = BlockDevice::connect(&url, &options).await.unwrap();
         assert_eq!((disk.capacity(), disk.block_size()), (SIZE, 4096));
-        let mut buffer = disk.buffer(8 << 20).unwrap();
+        let mut buffer = disk.buffer(4 << 20).unwrap();
         buffer.iter_mut().zip(0_u32..).for_each(|(byte, i)| *byte = (i / 4096 * 13 + i) as u8);
         let written = buffer.freeze();
         let before = millrace_buffer::copied::total();
         disk.write_at_from(4 << 20, written.clone().into()).await.unwrap();
+        // The file system of the target stores one copy; both sides copy only what arrives with headers.
+        let copied = millrace_buffer::copied::total() - before;
+        assert!(copied < (4 << 20) + (512 << 10), "{copied} bytes of 4 MiB were copied for a write");
         disk.flush().await.unwrap();
-        let read = disk.read_at_into(4 << 20, disk.buffer(8 << 20).unwrap()).await.unwrap();
-        // Both sides together: what arrives with headers, and nothing of the writes that the target stores.
+        let before = millrace_buffer::copied::total();
+        let read = disk.read_at_into(4 << 20, disk.buffer(4 << 20).unwrap()).await.unwrap();
         let copied = millrace_buffer::copied::total() - before;
         assert!(read[..] == written[..]);
-        assert!(copied < 4 << 20, "{copied} bytes of 16 MiB were copied");
-        disk.discard(4 << 20..12 << 20).await.unwrap();
+        assert!(copied < 512 << 10, "{copied} bytes of 4 MiB were copied for a read");
+        disk.discard(4 << 20..8 << 20).await.unwrap();
         let read = disk.read_at_into(4 << 20, disk.buffer(1 << 20).unwrap()).await.unwrap();
         assert!(read.iter().all(|byte| *byte == 0));
         disk.close().await;
