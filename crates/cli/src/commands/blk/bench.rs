@@ -76,12 +76,12 @@ async fn measure(disk: &BlockDevice, args: &BlkBenchArgs) -> Result<(Duration, L
     let invalid = || {
         let block = disk.block_size();
         Failure::usage(format!(
-            "--block must be a multiple of {block} bytes, up to 64M and the used part of the disk"
+            "--block must be a multiple of {block} bytes, up to 4M and the used part of the disk"
         ))
     };
     let span = args.span.map_or(disk.capacity(), |s| s.0.min(disk.capacity()));
     let block = args.block.0;
-    if block == 0 || block > 64 << 20 || !block.is_multiple_of(disk.block_size().into()) || block > span {
+    if block == 0 || block > 4 << 20 || !block.is_multiple_of(disk.block_size().into()) || block > span {
         return Err(invalid());
     }
     let start = Instant::now();
