@@ -1,6 +1,6 @@
 //! A block device over TCP on the loopback interface.
 
-#![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // Helpers of tests, which are to fail.
 
 use std::{net::SocketAddr, sync::Arc};
 
