@@ -17,9 +17,12 @@ const LEN: usize = 1 << 20;
 
 #[test]
 fn neither_end_copies_the_data_of_large_reads_and_writes_over_rdma() {
-    // The server starts all RDMA Reads and Writes, or only the Writes.
-    for (design, counted) in [(Design::ReadWrite, (8, 8)), (Design::ReadRead, (0, 8))] {
-        measure(design, counted);
+    // The server starts all RDMA Reads and Writes.
+    measure(Design::ReadWrite, (8, 8));
+    // The server starts only the RDMA Reads. With an adapter it copies results whose pages need more segments than a
+    // reply may have.
+    if rdma_at().1 == ProviderChoice::Iwarp {
+        measure(Design::ReadRead, (0, 8));
     }
 }
 
