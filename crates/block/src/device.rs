@@ -125,7 +125,7 @@ impl BlockDevice {
         if self.check(offset, buffer.len() as u64)? {
             return Ok(buffer);
         }
-        self.submit(Work::Read(offset, buffer)).await?.ok_or(Error::Closed)
+        self.submit(Work::Read(offset, Some(buffer))).await?.ok_or(Error::Closed)
     }
 
     /// Writes `data` at `offset`. The data is sent without a copy.

@@ -10,7 +10,9 @@ use millrace_scsi::{AdditionalSense, Sense, SenseKey};
 #[non_exhaustive]
 pub enum Error {
     /// The URL is invalid.
-    #[error("invalid URL {url:?}: {reason} (expected iscsi://[USER@]HOST[:PORT]/TARGET/LUN)")]
+    #[error(
+        "invalid URL {url:?}: {reason} (expected iscsi://[USER@]HOST[:PORT]/TARGET/LUN, or iser:// for RDMA)"
+    )]
     Url {
         /// The text without a secret.
         url: String,

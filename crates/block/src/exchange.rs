@@ -6,11 +6,12 @@ use std::{
     time::Duration,
 };
 
-use millrace_buffer::Views;
+use millrace_buffer::{Views, copy};
 use millrace_iscsi::{
     pdu::TaskAttribute,
     session::{Command, Direction, InitiatorEvent},
 };
+use millrace_rdma::Memory;
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 use millrace_scsi::{CDB_LEN, Lun};
 
@@ -36,6 +37,14 @@ impl TaskData for Single {
 
     fn views(&self, _: u32, _: usize, _: usize) -> Views {
         Views::new()
+    }
+
+    fn take_back(&mut self, _: u32, memory: Option<Memory>) -> bool {
+        match memory {
+            Some(Memory::Owned(buffer)) => copy(&mut self.0, &buffer),
+            _ => return self.0.is_empty(),
+        }
+        true
     }
 }
 
@@ -98,8 +107,10 @@ impl Exchange {
         let direction = if expected > 0 { Direction::Read } else { Direction::None };
         let lun = u64::from_be_bytes(lun.to_bytes());
         let command = Command { lun, attribute: TaskAttribute::SIMPLE, cdb, direction, expected };
-        let submitted = self.connection.session.submit(command, None);
-        submitted.map_err(|e| self.failed(&e))?;
+        let arena = self.connection.arena().filter(|_| expected > 0);
+        let memory = arena.map(|arena| arena.alloc(expected as usize)).transpose()?.map(Memory::Owned);
+        let submitted = self.connection.submit(command, memory);
+        submitted.map_err(|_| self.failed(&"the session accepts no command"))?;
         let mut data = Single(vec![0; expected as usize]);
         let outcome = self.wait(&mut data, |event| match event {
             InitiatorEvent::Completed { outcome, .. } => Some(outcome),
@@ -113,7 +124,7 @@ impl Exchange {
     /// # Errors
     /// The connection is lost, or the target rejects the request.
     pub(crate) async fn text(&mut self, text: Vec<u8>) -> Result<Vec<u8>, Error> {
-        self.connection.session.send_text(text).map_err(|e| self.failed(&e))?;
+        self.connection.send_text(text).map_err(|e| self.failed(&e))?;
         let mut none = Single(Vec::new());
         let answer = self.wait(&mut none, |event| match event {
             InitiatorEvent::Text { text, .. } => Some(Ok(text)),
@@ -126,7 +137,7 @@ impl Exchange {
 
     /// Logs out. Errors are those of a connection that ends anyway.
     pub(crate) async fn log_out(mut self) {
-        if self.connection.session.logout().is_ok() {
+        if self.connection.logout().is_ok() {
             let out = |event| matches!(event, InitiatorEvent::LoggedOut { .. }).then_some(());
             let _ended = self.wait(&mut Single(Vec::new()), out).await;
         }
@@ -158,7 +169,7 @@ fn poll_event<T>(
     loop {
         let mut progress = connection.send(cx, data)?;
         progress |= connection.receive(cx, data)?;
-        while let Some(event) = connection.session.poll_event() {
+        while let Some(event) = connection.next_event() {
             let ended = match event {
                 InitiatorEvent::Dropped { time2wait } => Some(time2wait),
                 _ => None,

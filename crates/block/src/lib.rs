@@ -1,4 +1,5 @@
-//! iSCSI initiator in user space: disks of iSCSI targets (RFC 7143) over TCP.
+//! iSCSI initiator in user space: disks of iSCSI targets (RFC 7143) over TCP, and over RDMA with iSER
+//! (RFC 7145).
 //!
 //! [`BlockDevice`] is an asynchronous, cloneable handle to a disk. It reconnects after the loss of the connection and
 //! reports if a target that restarted may have lost completed writes. [`discover`] lists the targets of a portal,
@@ -48,4 +49,4 @@ pub use millrace_iscsi::{
 pub use millrace_scsi::{Lun, Sense};
 pub use options::Options;
 pub use unit::{Identity, Limits, UnitInfo};
-pub use url::Url;
+pub use url::{Transport, Url};

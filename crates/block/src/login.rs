@@ -6,6 +6,7 @@ use std::{
 };
 
 use futures::channel::oneshot;
+use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi::{
     chap::Mutual,
     login::{
@@ -13,13 +14,19 @@ use millrace_iscsi::{
         MAX_LOGIN_DATA, Status,
     },
     name::{IscsiName, TargetAddress},
+    negotiation::DigestPolicy,
     pdu::{Isid, PduReader},
     session::{InitiatorConfig, InitiatorSession},
 };
 use millrace_iscsi_tcp::{Input, Output, Segment};
-use millrace_runtime::{ByteStream, LocalPort, RuntimeRef, tokio_rt::TcpByteStream};
+use millrace_iser_initiator::{LoggedIn, connect_params, log_in};
+use millrace_rdma::{ConnectParams, QueuePair};
+use millrace_runtime::{BoxFuture, ByteStream, LocalPort, RuntimeRef, tokio_rt::TcpByteStream};
 
-use crate::{Error, Options, Url, connection::Connection};
+use crate::{
+    Error, Options, Transport, Url,
+    connection::{Connection, IserConnection, TcpConnection},
+};
 
 /// The connection identifier: sessions have one connection.
 const CID: u16 = 1;
@@ -31,15 +38,18 @@ pub(crate) struct Dialer {
     pub(crate) rt: RuntimeRef,
     options: Options,
     address: TargetAddress,
+    transport: Transport,
     target: Option<IscsiName>,
     chap: Option<Mutual>,
+    /// Memory of connections with iSER.
+    arena: Arena,
     /// A login with the same ISID ends the previous session with its tasks (RFC 7143 section 6.3.5).
     isid: Isid,
 }
 
 /// The result of one login.
 enum Step {
-    Established(Box<Connection>),
+    Established(Connection),
     Redirect(TargetAddress),
 }
 
@@ -64,13 +74,19 @@ impl Dialer {
         if let (None, Some(user)) = (&chap, &url.user) {
             return Err(Error::InvalidInput(format!("the CHAP user {user} has no secret; give one")));
         }
+        if url.transport == Transport::Iser && options.digests == DigestPolicy::Require {
+            let what = "iSER has no digests; connect without them, or with iscsi://";
+            return Err(Error::InvalidInput(what.into()));
+        }
         let rt = options.runtime();
         let mut random = [0; 5];
         rt.fill_random(&mut random);
         let [a, b, c, d, e] = random;
         // The type "random" (RFC 7143 section 11.12.5).
         let isid = Isid([0x80, a, b, c, d, e]);
-        Ok(Self { rt, options: options.clone(), address: url.address.clone(), target, chap, isid })
+        let arena = Arena::new(ArenaConfig { limit: options.memory, huge_pages: false });
+        let (transport, address) = (url.transport, url.address.clone());
+        Ok(Self { rt, options: options.clone(), address, transport, target, chap, isid, arena })
     }
 
     /// The portal as text.
@@ -94,7 +110,7 @@ impl Dialer {
                 step => step,
             };
             match step? {
-                Step::Established(connection) => return Ok(*connection),
+                Step::Established(connection) => return Ok(connection),
                 Step::Redirect(to) => {
                     tracing::debug!("{} redirects to {to}", self.portal());
                     address = to;
@@ -111,12 +127,9 @@ impl Dialer {
         chap: Option<Mutual>,
     ) -> Result<Step, Error> {
         let portal = TargetAddress { tag: None, ..address.clone() }.to_string();
-        let stream = self.dial(address, &portal).await?;
-        let input = Input::new(PduReader::new(MAX_LOGIN_DATA));
-        let mut link = Link { stream, input, output: Output::default() };
         let mut random = [0; 33];
         self.rt.fill_random(&mut random);
-        let (mut login, mut pdu) = InitiatorLogin::new(LoginConfig {
+        let config = LoginConfig {
             initiator: self.options.initiator.clone(),
             target: self.target.clone(),
             isid: self.isid,
@@ -126,7 +139,31 @@ impl Dialer {
             chap,
             random,
             redirects,
-        });
+        };
+        match self.transport {
+            Transport::Tcp => self.log_in(address, portal, config).await,
+            Transport::Iser => self.log_in_rdma(address, portal, config).await,
+        }
+    }
+
+    /// Logs in over TCP.
+    async fn log_in(
+        &self,
+        address: &TargetAddress,
+        portal: String,
+        config: LoginConfig,
+    ) -> Result<Step, Error> {
+        let streams = self.options.streams.clone();
+        let connect = |to| -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>> {
+            match &streams {
+                Some(streams) => streams.connect(LocalPort::Any, to),
+                None => Box::pin(async move { Ok(Box::new(TcpByteStream::connect(to).await?) as _) }),
+            }
+        };
+        let stream = self.dial(address, &portal, connect).await?;
+        let input = Input::new(PduReader::new(MAX_LOGIN_DATA));
+        let mut link = Link { stream, input, output: Output::default() };
+        let (mut login, mut pdu) = InitiatorLogin::new(config);
         loop {
             let lost = |reason: String| Error::Lost { portal: portal.clone(), reason };
             link.output.push(&pdu.bhs, Segment::Bytes(pdu.data), 0);
@@ -138,26 +175,58 @@ impl Dialer {
             match step.map_err(|error| Error::Login { portal: portal.clone(), error })? {
                 InitiatorStep::Send(next) => pdu = next,
                 InitiatorStep::Established(established) => {
-                    return Ok(Step::Established(Box::new(establish(link, *established))));
+                    return Ok(Step::Established(establish(link, *established)));
                 }
                 InitiatorStep::Redirect { address, .. } => return Ok(Step::Redirect(address)),
             }
         }
     }
 
+    /// Logs in over RDMA.
+    async fn log_in_rdma(
+        &self,
+        address: &TargetAddress,
+        portal: String,
+        config: LoginConfig,
+    ) -> Result<Step, Error> {
+        let (rt, arena, options) = (self.rt.clone(), self.arena.clone(), self.options.clone());
+        let connect = |to: SocketAddr| -> BoxFuture<'static, io::Result<Box<dyn QueuePair>>> {
+            let (rt, arena, options) = (rt.clone(), arena.clone(), options.clone());
+            Box::pin(async move {
+                let provider = match options.rdma {
+                    Some(provider) => provider,
+                    None => options.provider.to_connect(to.ip()).map_err(io::Error::other)?.provider,
+                };
+                let params = connect_params(ConnectParams::default(), provider.can_be_invalidated(to));
+                provider.connect(rt, arena, to, params).await.map_err(io::Error::other)
+            })
+        };
+        let qp = self.dial(address, &portal, connect).await?;
+        match log_in(qp, self.arena.clone(), config).await {
+            Ok(LoggedIn::Established(connection)) => {
+                let connection = IserConnection::new(connection, self.arena.clone());
+                Ok(Step::Established(Connection::Iser(Box::new(connection))))
+            }
+            Ok(LoggedIn::Redirect { address, .. }) => Ok(Step::Redirect(address)),
+            Err(millrace_iser_initiator::Error::Login(error)) => Err(Error::Login { portal, error }),
+            Err(e) => Err(Error::Lost { portal, reason: e.to_string() }),
+        }
+    }
+
     /// Connects to the first address of the portal that accepts it.
-    async fn dial(&self, address: &TargetAddress, portal: &str) -> Result<Box<dyn ByteStream>, Error> {
+    async fn dial<T>(
+        &self,
+        address: &TargetAddress,
+        portal: &str,
+        connect: impl Fn(SocketAddr) -> BoxFuture<'static, io::Result<T>>,
+    ) -> Result<T, Error> {
         let failed = |reason: String, source| Error::Connect { portal: portal.to_owned(), reason, source };
         let addresses = resolve(&self.rt, &address.host, address.port).await;
         let addresses = addresses.map_err(|e| failed(format!("the name has no address: {e}"), Some(e)))?;
         let (mut reasons, mut last) = (Vec::new(), None);
         for to in addresses {
-            let connected: io::Result<Box<dyn ByteStream>> = match &self.options.streams {
-                Some(streams) => streams.connect(LocalPort::Any, to).await,
-                None => TcpByteStream::connect(to).await.map(|stream| Box::new(stream) as _),
-            };
-            match connected {
-                Ok(stream) => return Ok(stream),
+            match connect(to).await {
+                Ok(connected) => return Ok(connected),
                 Err(e) => {
                     reasons.push(format!("{to}: {e}"));
                     last = Some(e);
@@ -181,7 +250,7 @@ fn establish(mut link: Link, established: Established) -> Connection {
         max_cmd_sn: established.max_cmd_sn,
         exp_stat_sn: established.stat_sn,
     });
-    Connection::new(link.stream, link.input, link.output, session)
+    Connection::Tcp(Box::new(TcpConnection::new(link.stream, link.input, link.output, session)))
 }
 
 /// The addresses of `host`, at least one, in the system's order.

@@ -7,6 +7,8 @@ use millrace_iscsi::{
     name::IscsiName,
     negotiation::{DigestPolicy, Settings},
 };
+use millrace_rdma::Provider;
+use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::{RuntimeRef, StreamProvider, tokio_rt::TokioRuntime};
 
 /// Options of connections to targets.
@@ -30,12 +32,17 @@ pub struct Options {
     pub ping_interval: Duration,
     /// Maximum number of commands in flight, at least 1. The target may permit fewer. Default: 128.
     pub queue_depth: usize,
-    /// Maximum bytes of buffers ([`BlockDevice::buffer`](crate::BlockDevice::buffer)). Default: 256 MiB.
+    /// Maximum bytes of buffers ([`BlockDevice::buffer`](crate::BlockDevice::buffer)), and with iSER of as many for
+    /// messages and for data that is copied. Default: 256 MiB.
     pub memory: usize,
     /// The executor. Default: the present Tokio runtime.
     pub runtime: Option<RuntimeRef>,
     /// The network stack. Default: that of the Tokio runtime.
     pub streams: Option<Arc<dyn StreamProvider>>,
+    /// Selects the RDMA provider for `iser://` URLs. Default: automatically.
+    pub provider: ProviderChoice,
+    /// An RDMA provider of the caller, instead of `provider`. Default: none.
+    pub rdma: Option<Arc<dyn Provider>>,
 }
 
 impl Default for Options {
@@ -51,6 +58,8 @@ impl Default for Options {
             memory: 256 << 20,
             runtime: None,
             streams: None,
+            provider: ProviderChoice::Auto,
+            rdma: None,
         }
     }
 }
@@ -66,6 +75,7 @@ impl fmt::Debug for Options {
             .field("ping_interval", &self.ping_interval)
             .field("queue_depth", &self.queue_depth)
             .field("memory", &self.memory)
+            .field("provider", &self.provider)
             .finish_non_exhaustive()
     }
 }

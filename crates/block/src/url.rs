@@ -1,4 +1,4 @@
-//! `iscsi://` URLs.
+//! `iscsi://` and `iser://` URLs.
 
 use std::{fmt, str::FromStr};
 
@@ -10,8 +10,17 @@ use millrace_scsi::Lun;
 
 use crate::Error;
 
+/// The transport of a URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// `iscsi://`: TCP.
+    Tcp,
+    /// `iser://`: RDMA, with iSER (RFC 7145).
+    Iser,
+}
+
 /// URL of a logical unit, `iscsi://[USER[%SECRET]@]HOST[:PORT]/TARGET/LUN`, of a target, without the LUN, or of a
-/// portal for discovery, without target and LUN.
+/// portal for discovery, without target and LUN. With `iser://` the connection is over RDMA.
 ///
 /// The format is that of libiscsi: the CHAP secret follows the user after `%`. The host is a name, an IPv4 address or
 /// an IPv6 address in brackets. [`Display`](fmt::Display) and [`Debug`] leave the secret out.
@@ -25,6 +34,8 @@ use crate::Error;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Url {
+    /// The transport.
+    pub transport: Transport,
     /// The portal.
     pub address: TargetAddress,
     /// The CHAP name of the initiator, if given.
@@ -39,8 +50,13 @@ pub struct Url {
 
 impl Url {
     /// A URL without credentials.
-    pub fn new(address: TargetAddress, target: Option<IscsiName>, lun: Option<Lun>) -> Self {
-        Self { address, user: None, secret: None, target, lun }
+    pub fn new(
+        transport: Transport,
+        address: TargetAddress,
+        target: Option<IscsiName>,
+        lun: Option<Lun>,
+    ) -> Self {
+        Self { transport, address, user: None, secret: None, target, lun }
     }
 
     /// The credentials, if there are a name and a secret.
@@ -54,7 +70,11 @@ impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = self.user.as_ref().map_or_else(String::new, |user| format!("{user}@"));
         let address = TargetAddress { tag: None, ..self.address.clone() };
-        write!(f, "iscsi://{user}{address}")?;
+        let scheme = match self.transport {
+            Transport::Tcp => "iscsi",
+            Transport::Iser => "iser",
+        };
+        write!(f, "{scheme}://{user}{address}")?;
         if let Some(target) = &self.target {
             write!(f, "/{target}")?;
         }
@@ -81,10 +101,10 @@ fn redacted(text: &str) -> String {
 }
 
 fn parse(text: &str) -> Result<Url, String> {
-    let rest = match text.split_once("://") {
-        Some(("iscsi", rest)) => rest,
-        Some(("iser", _)) => return Err("iSER is not supported by this release; use iscsi://".into()),
-        _ => return Err("it does not begin with iscsi://".into()),
+    let (transport, rest) = match text.split_once("://") {
+        Some(("iscsi", rest)) => (Transport::Tcp, rest),
+        Some(("iser", rest)) => (Transport::Iser, rest),
+        _ => return Err("it does not begin with iscsi:// or iser://".into()),
     };
     let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
     let (login, address) = match authority.rsplit_once('@') {
@@ -112,7 +132,7 @@ fn parse(text: &str) -> Result<Url, String> {
         let number = text.parse::<u16>().ok().and_then(Lun::new);
         number.ok_or_else(|| format!("{text:?} is not a LUN, a number from 0 to {}", Lun::MAX))
     });
-    Ok(Url { address, user, secret, target, lun: lun.transpose()? })
+    Ok(Url { transport, address, user, secret, target, lun: lun.transpose()? })
 }
 
 #[cfg(test)]
@@ -129,6 +149,7 @@ mod tests {
                 "iscsi://san.example:3261/iqn.2026-01.example:a",
             ),
             ("iscsi://h/iqn.2026-01.example:a/7/", "iscsi://h:3260/iqn.2026-01.example:a/7"),
+            ("iser://h/iqn.2026-01.example:a/7", "iser://h:3260/iqn.2026-01.example:a/7"),
             (
                 "iscsi://me%a-secret-of-20-byte@h/iqn.2026-01.example:a/0",
                 "iscsi://me@h:3260/iqn.2026-01.example:a/0",
@@ -146,7 +167,6 @@ mod tests {
     fn invalid_urls_name_the_reason_without_the_secret() {
         for (text, reason) in [
             ("nfs://h", "does not begin with iscsi://"),
-            ("iser://h/iqn.2026-01.example:a/0", "iSER is not supported"),
             ("iscsi://", "is not a host"),
             ("iscsi://a:0", "is not a host"),
             ("iscsi://a,1", "portal group tag"),

@@ -46,21 +46,21 @@ impl Engine {
             _ => Ok(false),
         }?;
         while let Link::Live(live) = &mut self.link
-            && let Some(event) = live.connection.session.poll_event()
+            && let Some(event) = live.connection.next_event()
         {
             self.process(event)?;
             progress = true;
         }
         progress |= self.submit(cx);
         let Link::Live(live) = &mut self.link else { return Ok(progress) };
-        progress |= live.connection.send(cx, &self.operations)?;
+        progress |= live.connection.send(cx, &mut self.operations)?;
         let (rt, received) = (&self.place.dialer.rt, live.connection.received());
         if live.quiet.poll(cx, rt, self.ping_interval, received).is_ready() {
             live.quiet = Standstill::default();
             if live.pinging || live.leaving {
                 return Err(Lost::Silent);
             }
-            live.pinging = live.connection.session.ping(Vec::new()).is_ok();
+            live.pinging = live.connection.ping().is_ok();
             progress = true;
         }
         Ok(progress)
@@ -105,20 +105,29 @@ impl Engine {
             {
                 self.durability.sent(&mut operation.flush);
             }
-            match command.map(|command| live.connection.session.submit(command, None)) {
+            progress = true;
+            let memory = match live.connection.arena().map(|arena| self.operations.lend(&part, arena)) {
+                None => None,
+                Some(Ok(memory)) => memory,
+                Some(Err(e)) => {
+                    self.operations.failed(&part, e.into());
+                    continue;
+                }
+            };
+            match command.map(|command| live.connection.submit(command, memory)) {
                 Some(Ok(itt)) => self.operations.sent(itt, part),
-                _ => {
+                refused => {
+                    self.operations.restore(&part, refused.and_then(Result::err).flatten());
                     self.operations.repeat(part);
                     live.draining = true;
                 }
             }
-            progress = true;
         }
         let idle = self.closing && self.operations.is_empty();
         let drained = live.draining && self.operations.in_flight() == 0;
         if (idle || drained) && !live.leaving {
             (live.draining, live.leaving) = (true, true);
-            progress |= live.connection.session.logout().is_ok();
+            progress |= live.connection.logout().is_ok();
         }
         progress
     }

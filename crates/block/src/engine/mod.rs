@@ -255,15 +255,15 @@ impl Engine {
     fn lost(&mut self, why: &Lost) {
         // Commands whose outcome arrived before the connection ended are complete.
         while let Link::Live(live) = &mut self.link
-            && let Some(event) = live.connection.session.poll_event()
+            && let Some(event) = live.connection.next_event()
         {
             if let InitiatorEvent::Completed { itt, outcome } = event {
                 self.completed(itt, outcome);
             }
         }
-        if let Link::Live(live) = &self.link {
-            let unfinished = live.connection.session.unfinished();
-            self.operations.requeue(unfinished.into_iter().map(|task| task.itt));
+        if let Link::Live(live) = std::mem::replace(&mut self.link, Link::Closed) {
+            let unfinished = live.connection.into_unfinished(&mut self.operations);
+            self.operations.requeue(unfinished.into_iter());
         }
         let wait = match why {
             Lost::Ended(seconds) => Duration::from_secs((*seconds).into()),

@@ -3,11 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 
 use futures::channel::oneshot;
-use millrace_buffer::{Buffer, Views};
+use millrace_buffer::{Arena, Buffer, OutOfMemory, Views, copy};
 use millrace_iscsi::{
     pdu::TaskAttribute,
     session::{Command, Direction},
 };
+use millrace_rdma::Memory;
 use millrace_runtime::Instant;
 use millrace_scsi::{
     CDB_LEN, Lun,
@@ -20,8 +21,8 @@ use crate::{Error, connection::TaskData};
 
 /// What an operation does.
 pub(crate) enum Work {
-    /// Fills the buffer with the data at this offset.
-    Read(u64, Buffer),
+    /// Fills the buffer with the data at this offset. `None` while the target may write to the buffer.
+    Read(u64, Option<Buffer>),
     /// Writes the data at this offset.
     Write(u64, Views),
     /// Changes the device by one command with data: its name, its CDB and its data.
@@ -34,7 +35,7 @@ impl Work {
     /// Length of the data in bytes.
     pub(super) fn length(&self) -> usize {
         match self {
-            Self::Read(_, buffer) => buffer.len(),
+            Self::Read(_, buffer) => buffer.as_ref().map_or(0, |buffer| buffer.len()),
             Self::Write(_, data) | Self::Change(_, _, data) => data.len(),
             Self::Flush(_) => 0,
         }
@@ -56,6 +57,8 @@ pub(crate) type Reply = oneshot::Sender<Result<Option<Buffer>, Error>>;
 /// An operation.
 pub(super) struct Operation {
     pub(super) work: Work,
+    /// Length of its data in bytes.
+    length: usize,
     reply: Reply,
     deadline: Instant,
     /// Bytes of the data that parts have taken.
@@ -90,7 +93,9 @@ pub(super) struct Operations {
 
 impl Operations {
     pub(super) fn add(&mut self, work: Work, reply: Reply, deadline: Instant, flush: Flush) {
-        let operation = Operation { work, reply, deadline, divided: 0, parts: 0, failed: None, flush };
+        let length = work.length();
+        let operation =
+            Operation { work, length, reply, deadline, divided: 0, parts: 0, failed: None, flush };
         let key = self.table.insert(operation);
         self.undivided.push_back(key);
     }
@@ -118,7 +123,7 @@ impl Operations {
         }
         let key = *self.undivided.front()?;
         let operation = self.table.get_mut(key)?;
-        let (offset, length) = (operation.divided, operation.work.length());
+        let (offset, length) = (operation.divided, operation.length);
         // At most `max`.
         let part = (length - offset).min(max as usize) as u32;
         operation.divided += part as usize;
@@ -141,6 +146,47 @@ impl Operations {
         };
         let lun = u64::from_be_bytes(lun.to_bytes());
         Some(Command { lun, attribute: TaskAttribute::SIMPLE, cdb, direction, expected: part.length })
+    }
+
+    /// The memory of the part's data, for the time that the target may access it. A read of one part lends its buffer.
+    /// The other parts of reads, and of writes whose data is not in one piece, have memory of `arena` and are copied.
+    pub(super) fn lend(&mut self, part: &Part, arena: &Arena) -> Result<Option<Memory>, OutOfMemory> {
+        let Some(operation) = self.table.get_mut(part.operation) else { return Ok(None) };
+        let length = part.length as usize;
+        Ok(match &mut operation.work {
+            Work::Read(_, buffer) => {
+                let whole = if length == operation.length { buffer.take() } else { None };
+                Some(Memory::Owned(whole.map_or_else(|| arena.alloc(length), Ok)?))
+            }
+            Work::Write(_, data) | Work::Change(_, _, data) => {
+                let data = data.slice(part.offset, length);
+                Some(match data.pieces().count() {
+                    0 | 1 => Memory::Shared(data),
+                    _ => {
+                        let mut one = arena.alloc(length)?;
+                        data.copy_to(&mut one);
+                        Memory::Owned(one)
+                    }
+                })
+            }
+            Work::Flush(_) => None,
+        })
+    }
+
+    /// Returns the memory that [`Self::lend`] gave. Returns whether the data of a read is there.
+    pub(super) fn restore(&mut self, part: &Part, memory: Option<Memory>) -> bool {
+        let Some(operation) = self.table.get_mut(part.operation) else { return true };
+        let Work::Read(_, buffer) = &mut operation.work else { return true };
+        let Some(Memory::Owned(from)) = memory else { return false };
+        if from.len() == operation.length {
+            *buffer = Some(from);
+            return true;
+        }
+        match buffer.as_mut().and_then(|b| b.get_mut(part.offset..part.offset + from.len())) {
+            Some(to) => copy(to, &from),
+            None => return false,
+        }
+        true
     }
 
     /// The target gets `part` as the task `itt`.
@@ -199,14 +245,14 @@ impl Operations {
     /// Completes the operation if nothing is left of it.
     fn complete(&mut self, key: usize) {
         let Some(operation) = self.table.get(key) else { return };
-        let rest = operation.failed.is_none() && operation.divided < operation.work.length();
+        let rest = operation.failed.is_none() && operation.divided < operation.length;
         if operation.parts > 0 || rest {
             return;
         }
         let operation = self.table.remove(key);
         let result = match (operation.failed, operation.work) {
             (Some(error), _) => Err(error),
-            (None, Work::Read(_, buffer)) => Ok(Some(buffer)),
+            (None, Work::Read(_, buffer)) => Ok(buffer),
             (None, _) => Ok(None),
         };
         // The caller may be gone.
@@ -248,9 +294,16 @@ impl TaskData for Operations {
     fn memory(&mut self, itt: u32, offset: usize, length: usize) -> Option<&mut [u8]> {
         let part = self.tasks.get(&itt).filter(|part| offset + length <= part.length as usize)?;
         match &mut self.table.get_mut(part.operation)?.work {
-            Work::Read(_, buffer) => buffer.get_mut(part.offset + offset..part.offset + offset + length),
+            Work::Read(_, Some(buffer)) => {
+                buffer.get_mut(part.offset + offset..part.offset + offset + length)
+            }
             _ => None,
         }
+    }
+
+    fn take_back(&mut self, itt: u32, memory: Option<Memory>) -> bool {
+        let part = self.tasks.get(&itt).copied();
+        part.is_none_or(|part| self.restore(&part, memory))
     }
 
     fn views(&self, itt: u32, offset: usize, length: usize) -> Views {

@@ -8,13 +8,16 @@ use std::{
     time::Duration,
 };
 
-use millrace_block::{BlockDevice, Error, Options, Url};
+use millrace_block::{BlockDevice, Error, Options, Transport, Url};
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi::chap::Mutual;
 use millrace_iscsi_target::{
-    ConnectionLimits, TableLimits, TargetConfig, TargetStats, TargetTable, tcp::TcpTarget,
+    ConnectionLimits, TableLimits, TargetConfig, TargetStats, TargetTable, iser::IserTarget, tcp::TcpTarget,
 };
-use millrace_oncrpc::serving::{Budget, BudgetConfig};
+use millrace_oncrpc::serving::{Account, Budget, BudgetConfig};
+use millrace_rdma::{ConnectParams, ConnectionError, Listener, Provider, QueuePair};
+use millrace_rdma_iwarp::{accept_over, connect_over};
+use millrace_rpcrdma::registration::{Registration, Settings, Strategy};
 use millrace_runtime::{
     BoxFuture, ByteStream, LocalPort, MemoryStream, RuntimeRef, StreamListener, StreamProvider,
     memory_stream,
@@ -58,11 +61,13 @@ struct Network {
 struct Process {
     tasks: TaskGroup,
     server: TcpTarget,
+    iser: IserTarget,
     budget: Budget,
 }
 
 /// The network and the target.
 pub(crate) struct Lab {
+    transport: Transport,
     pub(crate) rt: RuntimeRef,
     fs: FileSystemRef,
     limits: Mutex<ConnectionLimits>,
@@ -81,8 +86,25 @@ fn arena(limit: usize) -> Arena {
     Arena::new(ArenaConfig { limit, huge_pages: false })
 }
 
-/// Runs `test` in virtual time with a disk of `size` bytes on the file system that `fs` returns.
+/// Runs `test` in virtual time, over TCP and with iSER, with a disk of `size` bytes in memory.
+pub(crate) fn everywhere(seed: u64, disk: (u64, BlockSize), test: impl AsyncFn(Arc<Lab>)) {
+    for transport in [Transport::Tcp, Transport::Iser] {
+        run_over(transport, seed, disk, memory, async |lab| test(lab).await);
+    }
+}
+
+/// Runs `test` in virtual time, over TCP, with a disk of `size` bytes on the file system that `fs` returns.
 pub(crate) fn run<F: Future<Output = ()>>(
+    seed: u64,
+    disk: (u64, BlockSize),
+    fs: impl FnOnce(&RuntimeRef) -> FileSystemRef,
+    test: impl FnOnce(Arc<Lab>) -> F,
+) {
+    run_over(Transport::Tcp, seed, disk, fs, test);
+}
+
+fn run_over<F: Future<Output = ()>>(
+    transport: Transport,
     seed: u64,
     (size, block_size): (u64, BlockSize),
     fs: impl FnOnce(&RuntimeRef) -> FileSystemRef,
@@ -103,6 +125,7 @@ pub(crate) fn run<F: Future<Output = ()>>(
         waiting: Vec::new(),
     };
     let lab = Arc::new(Lab {
+        transport,
         rt,
         fs,
         limits: Mutex::default(),
@@ -156,6 +179,9 @@ impl Lab {
         let (rt, stats) = (tasks.runtime(), Arc::new(TargetStats::default()));
         let limits = self.limits.lock().clone();
         let server = TcpTarget { table, rt: Arc::clone(&rt), arena: arena(64 << 20), limits, stats };
+        let TcpTarget { table, rt: own, arena: memory, limits, stats } = server.clone();
+        let registration = Arc::new(Registration::new(Settings::new(Strategy::Dynamic)));
+        let iser = IserTarget { table, rt: own, arena: memory, limits, stats, registration };
         let config = BudgetConfig {
             memory: 64 << 20,
             own: 64 << 10,
@@ -163,7 +189,7 @@ impl Lab {
             connections: 64,
             per_client: 64,
         };
-        *self.process.lock() = Some(Process { tasks, server, budget: Budget::new(config, rt) });
+        *self.process.lock() = Some(Process { tasks, server, iser, budget: Budget::new(config, rt) });
     }
 
     /// Ends the target's process with its connections.
@@ -237,6 +263,7 @@ impl Lab {
         let mut options = Options::default();
         options.runtime = Some(Arc::clone(&self.rt));
         options.streams = Some(Arc::new(Client(Arc::clone(self))));
+        options.rdma = Some(Arc::new(Client(Arc::clone(self))));
         options
     }
 
@@ -245,7 +272,13 @@ impl Lab {
     }
 
     pub(crate) async fn connect_with(self: &Arc<Self>, options: &Options) -> Result<BlockDevice, Error> {
-        BlockDevice::connect(&url(), options).await
+        BlockDevice::connect(&self.url(), options).await
+    }
+
+    pub(crate) fn url(&self) -> Url {
+        let mut url = url();
+        url.transport = self.transport;
+        url
     }
 
     pub(crate) async fn sleep(&self, seconds: u64) {
@@ -260,27 +293,70 @@ pub(crate) fn url() -> Url {
 /// The initiator's host.
 struct Client(Arc<Lab>);
 
+impl Client {
+    /// A connection that a task of the target's process serves.
+    fn open(
+        &self,
+        serve: impl FnOnce(&Process, MemoryStream, Account) -> BoxFuture<'static, ()>,
+    ) -> io::Result<Faulty> {
+        let process = self.0.process.lock();
+        let mut network = self.0.network.lock();
+        let Some(process) = process.as_ref().filter(|_| network.fault != Fault::Refuse) else {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        };
+        network.connections += 1;
+        let number = network.connections;
+        let (ours, theirs) = memory_stream(1 << 16, usize::MAX);
+        let account = process.budget.open(std::net::IpAddr::from([127, 0, 0, 1]).into()).unwrap();
+        process.server.rt.spawn("connection", serve(process, theirs, account));
+        Ok(Faulty { inner: ours, number, network: Arc::clone(&self.0.network) })
+    }
+}
+
 impl StreamProvider for Client {
     fn connect(&self, _: LocalPort, _: SocketAddr) -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>> {
-        let lab = Arc::clone(&self.0);
-        Box::pin(async move {
-            let process = lab.process.lock();
-            let mut network = lab.network.lock();
-            let Some(process) = process.as_ref().filter(|_| network.fault != Fault::Refuse) else {
-                return Err(io::ErrorKind::ConnectionRefused.into());
-            };
-            network.connections += 1;
-            let number = network.connections;
-            let (ours, theirs) = memory_stream(1 << 16, usize::MAX);
-            let account = process.budget.open(std::net::IpAddr::from([127, 0, 0, 1]).into()).unwrap();
-            let serve = process.server.clone().serve(Box::new(theirs), account, std::future::pending());
-            process.server.rt.spawn("connection", Box::pin(serve));
-            let stream = Faulty { inner: ours, number, network: Arc::clone(&lab.network) };
-            Ok(Box::new(stream) as Box<dyn ByteStream>)
-        })
+        let opened = self.open(|process, stream, account| {
+            Box::pin(process.server.clone().serve(Box::new(stream), account, std::future::pending()))
+        });
+        Box::pin(async { opened.map(|stream| Box::new(stream) as Box<dyn ByteStream>) })
     }
 
     fn listen(&self, _: SocketAddr) -> io::Result<Box<dyn StreamListener>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// iWARP on streams of the network.
+impl Provider for Client {
+    fn name(&self) -> &'static str {
+        "iwarp"
+    }
+
+    fn connect(
+        &self,
+        rt: RuntimeRef,
+        arena: Arena,
+        _: SocketAddr,
+        params: ConnectParams,
+    ) -> BoxFuture<'static, Result<Box<dyn QueuePair>, ConnectionError>> {
+        let opened = self.open(|process, stream, account| {
+            let target = process.iser.clone();
+            let accept = IserTarget::connect_params(ConnectParams::default());
+            let accepted =
+                accept_over(Arc::clone(&target.rt), target.arena.clone(), Box::new(stream), accept);
+            Box::pin(async move {
+                if let Ok(qp) = accepted.await {
+                    target.serve(qp, account, std::future::pending()).await;
+                }
+            })
+        });
+        Box::pin(async move {
+            let stream = opened.map_err(|e| ConnectionError::Io(e.to_string()))?;
+            connect_over(rt, arena, Box::new(stream), params).await
+        })
+    }
+
+    fn listen(&self, _: RuntimeRef, _: SocketAddr) -> io::Result<Box<dyn Listener>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }

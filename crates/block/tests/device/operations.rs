@@ -3,14 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
-use millrace_block::{Credentials, DigestPolicy, Error, Mutual, Secret, discover, logical_units};
+use millrace_block::{
+    Credentials, DigestPolicy, Error, Mutual, Secret, Transport, Views, discover, logical_units,
+};
 use millrace_scsi::BlockSize;
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
 
-use crate::common::{Lab, TARGET, memory, pattern, read, run, url, write};
+use crate::common::{Lab, TARGET, buffer, everywhere, memory, pattern, read, run, write};
 
 const MIB: u64 = 1 << 20;
 
@@ -47,10 +49,10 @@ fn data_is_read_back_with_every_negotiation() {
 
 #[test]
 fn the_device_is_described() {
-    run(1, (MIB, BlockSize::B4096), memory, async |lab| {
-        let targets = discover(&url(), &lab.options()).await.unwrap();
+    everywhere(1, (MIB, BlockSize::B4096), async |lab| {
+        let targets = discover(&lab.url(), &lab.options()).await.unwrap();
         assert_eq!(targets[0].name.as_str(), TARGET);
-        let units = logical_units(&url(), &targets[0].name, &lab.options()).await.unwrap();
+        let units = logical_units(&lab.url(), &targets[0].name, &lab.options()).await.unwrap();
         let (lun, unit) = &units[0];
         let unit = unit.as_ref().unwrap();
         assert_eq!((lun.number(), unit.capacity, unit.block_size), (0, MIB, 4096));
@@ -63,7 +65,7 @@ fn the_device_is_described() {
 
 #[test]
 fn invalid_ranges_are_refused_before_they_are_sent() {
-    run(1, (MIB, BlockSize::B4096), memory, async |lab| {
+    everywhere(1, (MIB, BlockSize::B4096), async |lab| {
         let disk = lab.connect().await;
         for (offset, length) in [(512, 4096), (0, 512), (1, 4096)] {
             let error = read(&disk, offset, length).await.unwrap_err();
@@ -82,7 +84,7 @@ fn invalid_ranges_are_refused_before_they_are_sent() {
 
 #[test]
 fn more_operations_than_the_command_window_complete() {
-    run(1, (16 * MIB, BlockSize::B512), memory, async |lab| {
+    everywhere(1, (16 * MIB, BlockSize::B512), async |lab| {
         lab.configure(|limits| limits.max_tasks = 4);
         lab.restart().await;
         let disk = &lab.connect().await;
@@ -100,7 +102,7 @@ fn credentials(name: &str, secret: &str) -> Credentials {
 
 #[test]
 fn both_sides_authenticate() {
-    run(1, (MIB, BlockSize::B512), memory, async |lab| {
+    everywhere(1, (MIB, BlockSize::B512), async |lab| {
         let (us, them) =
             (|| credentials("us", "our secret, long"), || credentials("them", "their secret, long"));
         lab.require_chap(Mutual::new(us(), Some(them())).unwrap());
@@ -201,7 +203,7 @@ fn random_operations_match_a_model() {
     let steps = proptest::collection::vec(step(), 1..40);
     TestRunner::new(config)
         .run(&steps, |steps| {
-            run(1, (BLOCKS * 512, BlockSize::B512), memory, async |lab| apply(&lab, steps).await);
+            everywhere(1, (BLOCKS * 512, BlockSize::B512), async |lab| apply(&lab, steps.clone()).await);
             Ok(())
         })
         .unwrap();
@@ -209,10 +211,47 @@ fn random_operations_match_a_model() {
 
 #[test]
 fn an_idle_connection_stays() {
-    run(1, (MIB, BlockSize::B512), memory, async |lab| {
+    everywhere(1, (MIB, BlockSize::B512), async |lab| {
         let disk = lab.connect().await;
         lab.rt.sleep_until(lab.rt.now() + Duration::from_secs(3600)).await;
         write(&disk, 0, &[1; 512]).await.unwrap();
         assert_eq!(lab.connections(), 1);
+    });
+}
+
+#[test]
+fn data_with_iser_is_lent_or_copied() {
+    everywhere(1, (64 * MIB, BlockSize::B512), async |lab| {
+        for immediate_data in [true, false] {
+            lab.configure(|limits| limits.settings.immediate_data = immediate_data);
+            lab.restart().await;
+            let disk = lab.connect().await;
+            // Data of one command, and more than the maximum of one.
+            let max = disk.limits().max_transfer as usize;
+            for length in [512, 4096, 8192, 65536, max, 2 * max + 512] {
+                let data = pattern(length, length as u64);
+                let (start, end) = data.split_at(length / 1024 * 512);
+                // In two pieces, which the target cannot access as one.
+                let mut pieces = Views::from(buffer(&disk, start).freeze());
+                pieces.push(buffer(&disk, end).freeze());
+                disk.write_at_from(512, pieces).await.unwrap();
+                assert!(read(&disk, 512, length).await.unwrap() == data, "{length} bytes");
+                write(&disk, 0, &data).await.unwrap();
+                assert!(read(&disk, 0, length).await.unwrap() == data, "{length} bytes");
+            }
+        }
+    });
+}
+
+#[test]
+fn iser_with_digests_is_refused() {
+    everywhere(1, (MIB, BlockSize::B512), async |lab| {
+        let mut options = lab.options();
+        options.digests = DigestPolicy::Require;
+        let opened = lab.connect_with(&options).await;
+        match lab.url().transport {
+            Transport::Tcp => drop(opened.unwrap()),
+            Transport::Iser => assert!(matches!(opened, Err(Error::InvalidInput(_)))),
+        }
     });
 }

@@ -6,14 +6,14 @@ use futures::future::{join, join_all};
 use millrace_block::Error;
 use millrace_scsi::BlockSize;
 
-use crate::common::{Fault, memory, pattern, read, run, write};
+use crate::common::{Fault, everywhere, pattern, read, write};
 
 const SIZE: u64 = 4 << 20;
 
 #[test]
 fn commands_in_flight_are_sent_again() {
     for cuts in 1..8 {
-        run(cuts, (SIZE, BlockSize::B512), memory, async |lab| {
+        everywhere(cuts, (SIZE, BlockSize::B512), async |lab| {
             let disk = &lab.connect().await;
             // Within headers, data and the login.
             lab.cut_at((0..cuts).map(|i| 1000 + i * 77_777).collect());
@@ -29,7 +29,7 @@ fn commands_in_flight_are_sent_again() {
 
 #[test]
 fn a_silent_target_is_left() {
-    run(1, (SIZE, BlockSize::B512), memory, async |lab| {
+    everywhere(1, (SIZE, BlockSize::B512), async |lab| {
         let disk = lab.connect().await;
         lab.fault(Fault::Silence);
         let start = lab.rt.now();
@@ -49,7 +49,7 @@ fn a_silent_target_is_left() {
 #[test]
 fn operations_end_at_their_time_limit() {
     for fault in [Fault::Refuse, Fault::Silence] {
-        run(1, (SIZE, BlockSize::B512), memory, async |lab| {
+        everywhere(1, (SIZE, BlockSize::B512), async |lab| {
             let disk = lab.connect().await;
             lab.fault(fault);
             let start = lab.rt.now();
@@ -67,7 +67,7 @@ fn operations_end_at_their_time_limit() {
 
 #[test]
 fn another_device_is_not_written() {
-    run(1, (SIZE, BlockSize::B512), memory, async |lab| {
+    everywhere(1, (SIZE, BlockSize::B512), async |lab| {
         let disk = lab.connect().await;
         write(&disk, 0, &[1; 512]).await.unwrap();
         lab.replace_device();
@@ -81,7 +81,7 @@ fn another_device_is_not_written() {
 
 #[test]
 fn a_target_that_ends_is_left_and_found_again() {
-    run(1, (SIZE, BlockSize::B512), memory, async |lab| {
+    everywhere(1, (SIZE, BlockSize::B512), async |lab| {
         let disk = lab.connect().await;
         lab.kill();
         let revive = async {
@@ -96,7 +96,7 @@ fn a_target_that_ends_is_left_and_found_again() {
 
 #[test]
 fn dropped_handles_and_operations_end_the_session() {
-    run(1, (SIZE, BlockSize::B512), memory, async |lab| {
+    everywhere(1, (SIZE, BlockSize::B512), async |lab| {
         let disk = lab.connect().await;
         let data = pattern(1 << 20, 3);
         drop(write(&disk, 0, &data)); // Not started.

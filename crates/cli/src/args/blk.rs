@@ -17,7 +17,8 @@ Examples:
 
 URLs, as in libiscsi:
   iscsi://[USER[%SECRET]@]HOST[:PORT]/TARGET/LUN    a disk
-  iscsi://[USER[%SECRET]@]HOST[:PORT]               a portal, for ls (default port 3260)")]
+  iscsi://[USER[%SECRET]@]HOST[:PORT]               a portal, for ls (default port 3260)
+  iser://...                                        the same over RDMA (iSER)")]
 pub(crate) struct BlkArgs {
     #[command(subcommand)]
     pub(crate) command: BlkCommand,

@@ -78,7 +78,7 @@ fn to_text(units: &[Unit]) -> String {
 
 fn to_json(url: &Url, units: &[Unit]) -> String {
     let one = |(name, lun, unit): &Unit| {
-        let at = Url::new(url.address.clone(), Some(name.clone()), Some(*lun));
+        let at = Url::new(url.transport, url.address.clone(), Some(name.clone()), Some(*lun));
         let mut value = match unit {
             Ok(unit) => unit_json(unit),
             Err(reason) => json!({ "error": reason }),

@@ -9,7 +9,10 @@ use std::{path::Path, time::Duration};
 use millrace_block::{BlockDevice, Credentials, DigestPolicy, Error, Mutual, Options, Secret, Url};
 use millrace_cli_common::failure::{CommandResult, Failure};
 
-use crate::args::{BlkCommand, BlkOptions};
+use crate::{
+    args::{BlkCommand, BlkOptions},
+    session,
+};
 
 pub(super) fn run(command: BlkCommand) -> CommandResult {
     match command {
@@ -46,6 +49,7 @@ fn options(url: &Url, args: &BlkOptions) -> Result<Options, Failure> {
     if args.digests {
         options.digests = DigestPolicy::Require;
     }
+    options.provider = session::global().provider.unwrap_or_default();
     options.timeout = Duration::from_secs(args.timeout);
     options.chap = chap(url, args)?;
     Ok(options)

@@ -1,61 +1,27 @@
-//! A connection in the full feature phase: PDUs between the stream and the state of the session.
+//! A connection over TCP: PDUs between the stream and the state of the session.
 
-use std::{
-    io,
-    task::{Context, Poll},
-};
+use std::task::{Context, Poll};
 
-use millrace_buffer::Views;
 use millrace_iscsi::{
     pdu::{Bhs, Part},
-    session::{InitiatorSession, Payload, Placement, Violation},
+    session::{InitiatorSession, Payload, Placement},
 };
-use millrace_iscsi_tcp::{Broken, Input, Output, Segment};
+use millrace_iscsi_tcp::{Input, Output, Segment};
 use millrace_runtime::ByteStream;
+
+use super::{Lost, TaskData};
 
 /// Bytes of requests above which no further request is encoded until the target receives some.
 const MAX_QUEUED: usize = 1 << 20;
 /// Number of PDUs that are received before others have a turn.
 const MAX_PDUS: usize = 64;
 
-/// Why a connection ended.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Lost {
-    /// The stream ended or has an invalid PDU.
-    #[error(transparent)]
-    Broken(#[from] Broken),
-    /// The target violates the protocol.
-    #[error(transparent)]
-    Violation(#[from] Violation),
-    /// The target is silent, or a command has no outcome within the time limit.
-    #[error("the target does not answer")]
-    Silent,
-    /// The target ended the session; another login should wait for this number of seconds.
-    #[error("the target ended the session")]
-    Ended(u16),
-}
-
-impl From<io::Error> for Lost {
-    fn from(e: io::Error) -> Self {
-        Self::Broken(e.into())
-    }
-}
-
-/// The data of the tasks of a connection.
-pub(crate) trait TaskData {
-    /// The memory for `length` bytes at `offset` of the data that the task receives; `None` to discard them.
-    fn memory(&mut self, itt: u32, offset: usize, length: usize) -> Option<&mut [u8]>;
-
-    /// `length` bytes at `offset` of the data that the task sends.
-    fn views(&self, itt: u32, offset: usize, length: usize) -> Views;
-}
-
-/// A logged-in connection.
-pub(crate) struct Connection {
+/// A logged-in connection over TCP.
+pub(crate) struct TcpConnection {
     stream: Box<dyn ByteStream>,
     input: Input,
     output: Output,
-    pub(crate) session: InitiatorSession,
+    pub(super) session: InitiatorSession,
     /// Where the data of the PDU that is being received belongs; `None` before the header is processed.
     place: Option<Placement>,
     /// Bytes of its data that are received.
@@ -64,7 +30,7 @@ pub(crate) struct Connection {
     control: Vec<u8>,
 }
 
-impl Connection {
+impl TcpConnection {
     pub(crate) fn new(
         stream: Box<dyn ByteStream>,
         input: Input,
@@ -75,12 +41,12 @@ impl Connection {
     }
 
     /// Bytes received from the target.
-    pub(crate) fn received(&self) -> u64 {
+    pub(super) fn received(&self) -> u64 {
         self.input.received
     }
 
     /// Receives and processes PDUs, a limited number of them. Returns whether there is progress.
-    pub(crate) fn receive(&mut self, cx: &mut Context<'_>, data: &mut dyn TaskData) -> Result<bool, Lost> {
+    pub(super) fn receive(&mut self, cx: &mut Context<'_>, data: &mut dyn TaskData) -> Result<bool, Lost> {
         let (mut progress, mut pdus) = (false, 0);
         while pdus < MAX_PDUS {
             if self.place.is_none() {
@@ -147,7 +113,7 @@ impl Connection {
     }
 
     /// Encodes PDUs and writes them. Returns whether there is progress.
-    pub(crate) fn send(&mut self, cx: &mut Context<'_>, data: &dyn TaskData) -> Result<bool, Lost> {
+    pub(super) fn send(&mut self, cx: &mut Context<'_>, data: &dyn TaskData) -> Result<bool, Lost> {
         let mut progress = false;
         loop {
             let mut taken = false;
@@ -174,7 +140,7 @@ impl Connection {
     }
 
     /// Ends the sending direction of the stream.
-    pub(crate) fn shutdown(&mut self) {
+    pub(super) fn shutdown(&mut self) {
         self.stream.shutdown();
     }
 }
