@@ -95,6 +95,7 @@ fn the_example_has_every_key_with_its_default() {
             listen_rdma: server.listen_rdma,
             listen_tcp: server.listen_tcp,
             listen_iscsi: server.listen_iscsi,
+            listen_iser: server.listen_iser,
             targets: server.targets,
             state_dir: server.state_dir,
             shards: server.shards,

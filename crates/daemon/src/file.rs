@@ -170,6 +170,7 @@ mod tests {
         std::fs::write(dir.path().join("secret"), "a secret of a file\n").unwrap();
         let text = r#"
             listen_iscsi = "[::1]:3260"
+            listen_iser = "[::1]:3261"
             [[export]]
             name = "/vol"
             backend = "memory:1GiB"
@@ -208,6 +209,7 @@ mod tests {
         };
         assert_eq!(config.server.targets, [expected]);
         assert_eq!(config.server.listen_iscsi, Some("[::1]:3260".parse().unwrap()));
+        assert_eq!(config.server.listen_iser, Some("[::1]:3261".parse().unwrap()));
     }
 
     const FILE: &str = r#"

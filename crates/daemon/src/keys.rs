@@ -27,6 +27,7 @@ pub(crate) struct File {
     listen_rdma: Vec<SocketAddr>,
     listen_tcp: Vec<SocketAddr>,
     listen_iscsi: Option<SocketAddr>,
+    listen_iser: Option<SocketAddr>,
     #[serde(deserialize_with = "parsed")]
     provider: ProviderChoice,
     // The next three are deprecated and have no effect.
@@ -57,7 +58,7 @@ impl From<File> for Config {
                 listen_rdma: file.listen_rdma,
                 listen_tcp: file.listen_tcp,
                 listen_iscsi: file.listen_iscsi,
-                listen_iser: None,
+                listen_iser: file.listen_iser,
                 targets: file.targets.into_iter().map(|Target(t)| t).collect(),
                 provider: file.provider,
                 research: Research::default(),
