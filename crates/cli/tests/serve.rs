@@ -135,13 +135,15 @@ fn a_failed_start_is_explained() {
 
 #[test]
 fn luns_are_served_and_their_urls_printed() {
-    let iscsi = ["--listen-iscsi", "127.0.0.1:0", "--export", "/m=memory:16MiB"];
+    let iscsi = ["--provider", "iwarp", "--listen-iscsi", "127.0.0.1:0", "--export", "/m=memory:16MiB"];
     let luns = ["--lun", "disks=/m/0,size=1MiB", "--lun", "disks=/m/1,block=4096,size=2MiB"];
     let mut server = Server::start(&[&iscsi[..], &luns].concat());
     let addr = server.ready.split_whitespace().find_map(|w| w.strip_prefix("iscsi=")).unwrap().to_owned();
-    let urls: Vec<String> = (0..2).map(|_| server.line()).collect();
+    assert!(server.ready.contains(&format!(" iser={addr}")), "{}", server.ready);
+    let urls: Vec<String> = (0..4).map(|_| server.line()).collect();
     let name = "iqn.2026-01.example.millrace:disks";
-    assert_eq!(urls, [0, 1].map(|lun| format!("iscsi://{addr}/{name}/{lun}\n")));
+    let expected = [("iscsi", 0), ("iser", 0), ("iscsi", 1), ("iser", 1)];
+    assert_eq!(urls, expected.map(|(scheme, lun)| format!("{scheme}://{addr}/{name}/{lun}\n")));
     std::net::TcpStream::connect(addr).unwrap();
     let list = ok(&["ls", "-l", &server.url("tcp", "/m")]);
     assert!(list.contains("1048576") && list.contains("2097152"), "{list}");

@@ -16,8 +16,9 @@ Examples:
 
 When the server is ready it prints one line on standard output, with the ports in use:
   ready rdma=127.0.0.1:20049 tcp=127.0.0.1:2049
-With iSCSI targets, the line has iscsi=ADDR:PORT, and a line with the URL of each LUN follows:
+With iSCSI targets, the line has iscsi=ADDR:PORT and iser=ADDR:PORT, and lines with the URLs of each LUN follow:
   iscsi://127.0.0.1:3260/iqn.2026-01.example.millrace:disks/0
+  iser://127.0.0.1:3260/iqn.2026-01.example.millrace:disks/0
 
 SIGHUP, or `millrace reload`, applies changes of the exports and targets in the configuration file. The first
 SIGTERM or SIGINT stops accepting calls, completes the calls in progress and exits; the second exits
@@ -49,6 +50,10 @@ pub(crate) struct ServeArgs {
     /// Listening address for iSCSI; port 0 selects a free port [default: 127.0.0.1:3260 if there are targets]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen_iscsi: Option<SocketAddr>,
+
+    /// Listening address for iSCSI over RDMA (iSER) [default: with the provider iwarp, that of iSCSI]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen_iser: Option<SocketAddr>,
 
     /// Read exports, targets, access rules and limits from a TOML file; the command line takes precedence
     #[arg(long, value_name = "FILE")]

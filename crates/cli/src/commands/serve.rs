@@ -11,6 +11,7 @@ use millrace_cli_common::{
     output,
 };
 use millrace_daemon::{Config, Daemon, DaemonError};
+use millrace_rdma_providers::IWARP;
 use millrace_server::{ServerError, TargetSettings, target_name};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
@@ -156,13 +157,10 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     let no_address = server.listen_rdma.is_empty() && server.listen_tcp.is_empty();
     listen(&mut server.listen_rdma, args.listen_rdma, no_address, RDMA)?;
     listen(&mut server.listen_tcp, args.listen_tcp, no_address, TCP)?;
-    server.listen_iscsi = args.listen_iscsi.or(server.listen_iscsi);
-    if server.listen_iscsi.is_none() && !server.targets.is_empty() {
-        server.listen_iscsi = Some(ISCSI);
-    }
     server.state_dir = server.state_dir.take().or_else(state_directory);
     config.metrics = args.metrics.or(config.metrics);
     server.provider = global.provider.unwrap_or(server.provider);
+    listen_iscsi(server, args);
     server.shards = args.shards.or(server.shards);
     server.registration = global.registration.or(server.registration);
     if let Some(memory) = args.memory {
@@ -213,7 +211,20 @@ fn listen(
     Ok(())
 }
 
-/// The ready line, with the addresses of the server, and a line with the URL of each LUN.
+/// Sets the addresses for iSCSI and iSER. Software iWARP needs no separate address for iSER.
+fn listen_iscsi(server: &mut millrace_server::Config, args: &ServeArgs) {
+    server.listen_iscsi = args.listen_iscsi.or(server.listen_iscsi);
+    server.listen_iser = args.listen_iser.or(server.listen_iser);
+    if server.listen_iscsi.is_none() && server.listen_iser.is_none() && !server.targets.is_empty() {
+        server.listen_iscsi = Some(ISCSI);
+    }
+    let provider = server.provider;
+    let is_iwarp =
+        |addr: &SocketAddr| provider.to_listen(addr.ip()).is_ok_and(|chosen| chosen.provider.name() == IWARP);
+    server.listen_iser = server.listen_iser.or(server.listen_iscsi.filter(is_iwarp));
+}
+
+/// The ready line, with the addresses of the server, and lines with the URLs of each LUN.
 fn ready(daemon: &Daemon) -> String {
     let mut line = String::from("ready");
     let server = daemon.server();
@@ -221,6 +232,7 @@ fn ready(daemon: &Daemon) -> String {
         ("rdma", server.rdma_addr()),
         ("tcp", server.tcp_addr()),
         ("iscsi", server.iscsi_addr()),
+        ("iser", server.iser_addr()),
         ("metrics", daemon.metrics_addr()),
     ];
     for (name, addr) in parts {
@@ -228,10 +240,13 @@ fn ready(daemon: &Daemon) -> String {
             line.push_str(&format!(" {name}={addr}"));
         }
     }
-    if let Some(addr) = server.iscsi_addr() {
-        for target in server.targets() {
-            for lun in 0..target.luns.len() {
-                line.push_str(&format!("\niscsi://{addr}/{}/{lun}", target.name));
+    let schemes = [("iscsi", server.iscsi_addr()), ("iser", server.iser_addr())];
+    for target in server.targets() {
+        for lun in 0..target.luns.len() {
+            for (scheme, addr) in schemes {
+                if let Some(addr) = addr {
+                    line.push_str(&format!("\n{scheme}://{addr}/{}/{lun}", target.name));
+                }
             }
         }
     }
