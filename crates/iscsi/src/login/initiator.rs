@@ -85,7 +85,11 @@ impl InitiatorLogin {
         let out = &mut exchange.outgoing;
         text::push(out, "InitiatorName", config.initiator.as_str());
         match &config.target {
-            Some(target) => text::push(out, "TargetName", target.as_str()),
+            Some(target) => {
+                text::push(out, "TargetName", target.as_str());
+                // The default, which Linux's target requires.
+                text::push(out, "SessionType", "Normal");
+            }
             None => text::push(out, "SessionType", "Discovery"),
         }
         let (methods, auth) = match &config.chap {

@@ -117,7 +117,7 @@ fn a_login_without_authentication_has_the_expected_text() {
     let mut one = One::default();
     let ((i, t), transcript) = run(initiator(Settings::default()), target(Settings::default()), &mut one);
     let expected = [
-        &format!("I 81 InitiatorName={I} TargetName={T} AuthMethod=None"),
+        &format!("I 81 InitiatorName={I} TargetName={T} SessionType=Normal AuthMethod=None"),
         "T 81 TargetPortalGroupTag=1 AuthMethod=None",
         OPERATIONAL[0],
         OPERATIONAL[1],
@@ -140,7 +140,8 @@ fn headers_have_the_expected_bytes() {
     expected[21] = 1; // CID.
     expected[27] = 5; // CmdSN.
     assert_eq!(pdu.bhs, expected);
-    assert_eq!(pdu.data, format!("InitiatorName={I}\0TargetName={T}\0AuthMethod=None\0").as_bytes());
+    let keys = format!("InitiatorName={I}\0TargetName={T}\0SessionType=Normal\0AuthMethod=None\0");
+    assert_eq!(pdu.data, keys.as_bytes());
     let answer = target(Settings::default()).receive(&pdu.bhs, &pdu.data, &mut One::default()).pdu.unwrap();
     let mut expected = [0; 48];
     expected[..2].copy_from_slice(&[0x23, 0x81]);
@@ -162,7 +163,10 @@ fn chap_in_one_and_both_directions() {
         assert_eq!(i.unwrap(), t.unwrap());
         let challenge = |byte: &str| byte.repeat(32);
         let methods = if two { "CHAP" } else { "CHAP,None" };
-        assert_eq!(transcript[0], format!("I 00 InitiatorName={I} TargetName={T} AuthMethod={methods}"));
+        assert_eq!(
+            transcript[0],
+            format!("I 00 InitiatorName={I} TargetName={T} SessionType=Normal AuthMethod={methods}")
+        );
         assert_eq!(transcript[1], "T 00 TargetPortalGroupTag=1 AuthMethod=CHAP");
         assert_eq!(transcript[2], "I 00 CHAP_A=8,7,5");
         assert_eq!(transcript[3], format!("T 00 CHAP_A=8 CHAP_I=34 CHAP_C=0x{}", challenge("22")));
@@ -279,7 +283,8 @@ fn discovery_and_iser_have_the_expected_text() {
     assert!(transcript[2].ends_with(
         "InitiatorRecvDataSegmentLength=8192 TargetRecvDataSegmentLength=8192 MaxOutstandingUnexpectedPDUs=4"
     ));
-    assert!(transcript[3].starts_with("T 87 MaxOutstandingUnexpectedPDUs=4 RDMAExtensions=Yes "));
+    assert!(transcript[3].starts_with("T 87 RDMAExtensions=Yes "));
+    assert!(transcript[3].ends_with(" MaxOutstandingUnexpectedPDUs=4"));
     assert_eq!(i.as_ref().unwrap().parameters.iser.unwrap().max_unexpected_pdus, 4);
     assert_eq!(i.unwrap(), t.unwrap());
     let ((i, _), _) = run(initiator(settings), target(Settings::default()), &mut One::default());

@@ -68,10 +68,17 @@ impl Negotiation {
     /// Appends this side's first keys to `out`: all of an initiator, the declarations of a target.
     pub(crate) fn open(&mut self, out: &mut Vec<u8>) {
         for key in KEYS.iter().filter(|k| k.offered) {
-            if self.initiator && self.used(key) || key.function == Function::Declared {
+            let declared = key.function == Function::Declared && !self.declared_in_reply(key);
+            if self.initiator && self.used(key) || declared {
                 self.offer(key, out);
             }
         }
+    }
+
+    /// Whether this side declares `key` only after the peer: open-iscsi ends a login with an answer that has
+    /// MaxOutstandingUnexpectedPDUs, which it does not know.
+    fn declared_in_reply(&self, key: &Key) -> bool {
+        !self.initiator && key.id == Id::MaxOutstandingUnexpectedPdus
     }
 
     /// Appends the keys that the initiator has not offered and whose defaults are not acceptable to this
@@ -102,7 +109,7 @@ impl Negotiation {
             return Ok(());
         };
         if key.function == Function::Declared {
-            return self.declared(key, value, refusal);
+            return self.declared(key, value, refusal, out);
         }
         match self.states[key.id as usize] {
             State::Settled => Err(NegotiationError::Repeated(key.name)),
@@ -216,7 +223,13 @@ impl Negotiation {
         }
     }
 
-    fn declared(&mut self, key: &Key, value: &str, refusal: bool) -> Result<(), NegotiationError> {
+    fn declared(
+        &mut self,
+        key: &Key,
+        value: &str,
+        refusal: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), NegotiationError> {
         if refusal || !self.relevant(key) {
             return Ok(());
         }
@@ -225,6 +238,9 @@ impl Negotiation {
         }
         self.states[key.id as usize] = State::Settled;
         self.values[key.id as usize] = parse(key, value).ok_or(NegotiationError::Answer(key.name))?;
+        if self.declared_in_reply(key) {
+            self.offer(key, out);
+        }
         Ok(())
     }
 

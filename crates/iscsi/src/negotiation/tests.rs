@@ -52,7 +52,9 @@ fn an_initiator_offers_its_settings() {
          ErrorRecoveryLevel=0 InitiatorRecvDataSegmentLength=512 TargetRecvDataSegmentLength=8192 \
          MaxOutstandingUnexpectedPDUs=4"
     );
-    assert_eq!(open(&mut target(iser)), "MaxOutstandingUnexpectedPDUs=4");
+    assert_eq!(open(&mut target(iser.clone())), "", "open-iscsi does not know MaxOutstandingUnexpectedPDUs");
+    let answer = receive(&mut target(iser), "MaxOutstandingUnexpectedPDUs=8");
+    assert_eq!(answer.unwrap(), "MaxOutstandingUnexpectedPDUs=4");
     assert_eq!(open(&mut target(Settings::default())), "MaxRecvDataSegmentLength=262144");
     assert_eq!(
         open(&mut Negotiation::new(true, true, Settings { iser: Some(ISER), ..Settings::default() })),
@@ -176,7 +178,7 @@ fn iser_needs_the_consent_of_both() {
     assert_eq!(
         answers.unwrap(),
         "RDMAExtensions=Yes InitiatorRecvDataSegmentLength=Reject TargetRecvDataSegmentLength=8192 \
-         HeaderDigest=None"
+         HeaderDigest=None MaxOutstandingUnexpectedPDUs=4"
     );
     let p = side.finish().unwrap();
     assert_eq!((p.max_receive_data, p.max_send_data), (8192, 8192));
