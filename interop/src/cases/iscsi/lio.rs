@@ -32,8 +32,11 @@ echo 1 > $p/attrib/cache_dynamic_acls
 echo 0 > $p/attrib/demo_mode_write_protect
 echo $authentication > $p/attrib/authentication
 if [ $authentication = 1 ]; then
-  echo initiator > $p/auth/userid; echo -n secret-of-initiator > $p/auth/password
-  echo target > $p/auth/userid_mutual; echo -n secret-of-target > $p/auth/password_mutual
+  for auth in $p/auth $t/iscsi/discovery_auth; do
+    echo initiator > $auth/userid; echo -n secret-of-initiator > $auth/password
+    echo target > $auth/userid_mutual; echo -n secret-of-target > $auth/password_mutual
+  done
+  echo 1 > $t/iscsi/discovery_auth/enforce_discovery_auth
 fi
 echo 1 > $p/enable";
 
