@@ -126,7 +126,8 @@ impl Negotiation {
     /// What both sides have agreed on.
     pub(crate) fn finish(&self) -> Result<Parameters, NegotiationError> {
         for key in KEYS.iter().filter(|k| k.function != Function::Declared) {
-            if self.states[key.id as usize] == State::Offered {
+            let optional = answer_is_optional(key, self.settings.wish(key, self.initiator));
+            if self.states[key.id as usize] == State::Offered && !optional {
                 return Err(NegotiationError::Unanswered(key.name));
             }
             if self.used(key) && !self.acceptable(key) {
@@ -217,6 +218,9 @@ impl Negotiation {
             return;
         }
         self.states[key.id as usize] = State::Offered;
+        if answer_is_optional(key, wish) {
+            self.values[key.id as usize] = wish;
+        }
         match key.function {
             Function::First => text::push(out, key.name, &self.settings.supported(key).join(",")),
             _ => text::push(out, key.name, &show(key, wish)),
@@ -250,7 +254,7 @@ impl Negotiation {
         self.states[key.id as usize] = State::Settled;
         match (key.function, value) {
             (_, REJECT) => return Err(NegotiationError::Rejected(key.name)),
-            (_, NOT_UNDERSTOOD | IRRELEVANT) => {} // The default.
+            (_, NOT_UNDERSTOOD | IRRELEVANT) => self.values[key.id as usize] = key.default,
             (Function::First, value) => {
                 if !self.settings.supported(key).contains(&value) {
                     return Err(NegotiationError::Answer(key.name));
@@ -291,6 +295,16 @@ impl Negotiation {
             Function::Max => wish.max(other),
             _ => wish.min(other),
         }
+    }
+}
+
+/// Whether the peer may leave the offer of `wish` without an answer, because any answer has the same result (RFC 7143
+/// section 6.2.2); Linux's target does.
+fn answer_is_optional(key: &Key, wish: u32) -> bool {
+    match key.function {
+        Function::Min => key.boolean && wish == 0,
+        Function::Max => key.boolean && wish != 0,
+        Function::First | Function::Declared | Function::Irrelevant => false,
     }
 }
 

@@ -131,11 +131,30 @@ fn a_target_offers_what_the_initiator_has_omitted() {
     let mut out = Vec::new();
     assert!(side.offer_missing(&mut out));
     assert_eq!(lines(&out), ["ImmediateData=No", "MaxBurstLength=65536"]);
-    assert_eq!(side.finish(), Err(NegotiationError::Unanswered("ImmediateData")));
+    assert_eq!(side.finish(), Err(NegotiationError::Unanswered("MaxBurstLength")));
     assert_eq!(receive(&mut side, "ImmediateData=No MaxBurstLength=512"), Ok(String::new()));
     assert!(!side.offer_missing(&mut Vec::new()));
     let p = side.finish().unwrap();
     assert_eq!((p.immediate_data, p.max_burst, p.first_burst), (false, 512, 512));
+}
+
+#[test]
+fn booleans_whose_answer_has_one_result_need_none() {
+    let mut side = initiator(Settings { immediate_data: false, ..Settings::default() });
+    open(&mut side);
+    let rest = "HeaderDigest=None DataDigest=None MaxConnections=1 MaxBurstLength=262144 FirstBurstLength=65536 \
+        DefaultTime2Wait=0 DefaultTime2Retain=20 MaxOutstandingR2T=1 ErrorRecoveryLevel=0";
+    receive(&mut side, rest).unwrap();
+    let p = side.finish().unwrap();
+    assert_eq!((p.immediate_data, p.initial_r2t), (false, true));
+    // A target without the key has the default.
+    receive(&mut side, "ImmediateData=NotUnderstood").unwrap();
+    assert_eq!(side.finish(), Err(NegotiationError::Unacceptable("ImmediateData")));
+    // ImmediateData=Yes needs an answer.
+    let mut side = initiator(Settings::default());
+    open(&mut side);
+    receive(&mut side, rest).unwrap();
+    assert_eq!(side.finish(), Err(NegotiationError::Unanswered("ImmediateData")));
 }
 
 #[test]
