@@ -303,9 +303,12 @@ impl<'a> Connection<'a> {
         Ok(true)
     }
 
-    /// Closes the connection after all that was posted.
+    /// Ends the connection after all that was posted. After a logout the initiator closes it: Linux's siw reports an
+    /// error to an initiator that closes a connection later than its peer.
     fn close(&mut self) {
-        self.link.qp.disconnect();
+        if self.violation.is_some() {
+            self.link.qp.disconnect();
+        }
         let end = self.violation.take().unwrap_or(End::Closed);
         self.closing = Some((end, self.core.service.rt.sleep(CLOSE_LIMIT)));
     }
