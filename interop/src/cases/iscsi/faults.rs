@@ -65,9 +65,14 @@ fn disconnected(lab: &mut Lab, setup: Setup) -> Result<()> {
 
 /// Makes a file system on the disk and starts to copy a tree to it, again and again until the file `stop` exists.
 fn start(lab: &mut Lab, guest: &mut Guest, setup: Setup) -> Result<(Manifest, Job)> {
-    for text in
-        ["EXT4-fs", "detected conn error", "ping timeout", "session recovery", "Power-on or device reset"]
-    {
+    for text in [
+        "EXT4-fs",
+        "detected conn error",
+        "ping timeout",
+        "session recovery",
+        "Power-on or device reset",
+        "iser: ",
+    ] {
         lab.expect_log(text);
     }
     let want = mount::make_tree(lab, guest, "/tmp/tree", 1)?;

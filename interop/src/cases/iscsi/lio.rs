@@ -33,8 +33,8 @@ echo 0 > $p/attrib/demo_mode_write_protect
 echo $authentication > $p/attrib/authentication
 if [ $authentication = 1 ]; then
   for auth in $p/auth $t/iscsi/discovery_auth; do
-    echo initiator > $auth/userid; echo -n secret-of-initiator > $auth/password
-    echo target > $auth/userid_mutual; echo -n secret-of-target > $auth/password_mutual
+    echo -n initiator > $auth/userid; echo -n secret-of-initiator > $auth/password
+    echo -n target > $auth/userid_mutual; echo -n secret-of-target > $auth/password_mutual
   done
   echo 1 > $t/iscsi/discovery_auth/enforce_discovery_auth
 fi
@@ -56,7 +56,9 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Copies an image to the target and back.
 fn copy(lab: &mut Lab, chap: bool, options: &[&str]) -> Result<()> {
-    for text in ["TARGET_CORE", "iSCSI/", "Unable to", "RX Data", "dbroot", "Rounding down"] {
+    for text in
+        ["TARGET_CORE", "iSCSI/", "Unable to", "RX Data", "dbroot", "Rounding down", "failed to allocate"]
+    {
         lab.expect_log(text);
     }
     let mut guest = lab.guest(&GuestOptions::default())?;
