@@ -106,9 +106,10 @@ mod tests {
             text.push_str(&format!("millrace_{name} 0\n"));
         }
         text.push_str(
-            "millrace_connections{transport=\"tcp\"} 1\nmillrace_connections{transport=\"rdma\"} 2\n",
+            "millrace_connections{transport=\"tcp\"} 1\nmillrace_connections{transport=\"rdma\"} 2\n\
+             millrace_iscsi_connections 4\n",
         );
-        assert_eq!(Metrics::parse(&text).connections().unwrap(), 3);
+        assert_eq!(Metrics::parse(&text).connections().unwrap(), 7);
         assert!(Metrics::parse(&text).faults(&[]).unwrap().is_empty());
         let text = text.replace("refused_calls_total 0", "refused_calls_total 4");
         assert_eq!(Metrics::parse(&text).faults(&[]).unwrap(), ["refused_calls_total is 4"]);
