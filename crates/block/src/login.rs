@@ -1,11 +1,7 @@
 //! Connecting to a portal and logging in.
 
-use std::{
-    io,
-    net::{IpAddr, SocketAddr, ToSocketAddrs},
-};
+use std::{io, net::SocketAddr};
 
-use futures::channel::oneshot;
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi::{
     chap::Mutual,
@@ -21,7 +17,7 @@ use millrace_iscsi::{
 use millrace_iscsi_tcp::{Input, Output, Segment};
 use millrace_iser_initiator::{LoggedIn, connect_params, log_in};
 use millrace_rdma::{ConnectParams, QueuePair};
-use millrace_runtime::{BoxFuture, ByteStream, LocalPort, RuntimeRef, tokio_rt::TcpByteStream};
+use millrace_runtime::{BoxFuture, ByteStream, LocalPort, RuntimeRef, resolve, tokio_rt::TcpByteStream};
 
 use crate::{
     Error, Options, Transport, Url,
@@ -221,8 +217,9 @@ impl Dialer {
         connect: impl Fn(SocketAddr) -> BoxFuture<'static, io::Result<T>>,
     ) -> Result<T, Error> {
         let failed = |reason: String, source| Error::Connect { portal: portal.to_owned(), reason, source };
-        let addresses = resolve(&self.rt, &address.host, address.port).await;
-        let addresses = addresses.map_err(|e| failed(format!("the name has no address: {e}"), Some(e)))?;
+        let addresses = resolve(&*self.rt, &address.host, address.port).await;
+        let addresses =
+            addresses.map_err(|e| failed(format!("the name cannot be resolved: {e}"), Some(e)))?;
         let (mut reasons, mut last) = (Vec::new(), None);
         for to in addresses {
             match connect(to).await {
@@ -251,22 +248,4 @@ fn establish(mut link: Link, established: Established) -> Connection {
         exp_stat_sn: established.stat_sn,
     });
     Connection::Tcp(Box::new(TcpConnection::new(link.stream, link.input, link.output, session)))
-}
-
-/// The addresses of `host`, at least one, in the system's order.
-async fn resolve(rt: &RuntimeRef, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(ip, port)]);
-    }
-    let (done, found) = oneshot::channel();
-    let name = host.to_owned();
-    rt.spawn_blocking(Box::new(move || {
-        let addresses = (name.as_str(), port).to_socket_addrs().map(|a| a.collect::<Vec<_>>());
-        drop(done.send(addresses));
-    }));
-    match found.await {
-        Ok(Ok(addresses)) if addresses.is_empty() => Err(io::ErrorKind::NotFound.into()),
-        Ok(result) => result,
-        Err(_) => Err(io::Error::other("the runtime has shut down")),
-    }
 }

@@ -1,11 +1,6 @@
 //! Connection setup: name resolution, RDMA, TCP, and the port of MOUNT.
 
-use std::{
-    future::Future,
-    net::{IpAddr, SocketAddr, ToSocketAddrs},
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use futures::{
     channel::oneshot,
@@ -19,7 +14,7 @@ use millrace_oncrpc::{
 };
 use millrace_rdma::{ConnectParams, Provider};
 use millrace_rpcrdma::{Requester, RequesterConfig, registration::Registration};
-use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef, StreamProvider, tokio_rt::TcpByteStream};
+use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef, StreamProvider, resolve, tokio_rt::TcpByteStream};
 
 use crate::{ConnectionStats, Error, Options, Proto, Url};
 
@@ -352,20 +347,6 @@ enum TryError {
 
 /// Resolves `host`; returns the addresses in the system's order.
 async fn resolve_host(rt: &RuntimeRef, host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
-    if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(ip, port)]);
-    }
-    let (done, found) = oneshot::channel();
-    let name = host.to_owned();
-    rt.spawn_blocking(Box::new(move || {
-        let addrs = (name.as_str(), port).to_socket_addrs().map(|a| a.collect::<Vec<_>>());
-        drop(done.send(addrs));
-    }));
-    let failed = |reason: String, source| Error::Resolve { host: host.to_owned(), reason, source };
-    match found.await {
-        Ok(Ok(addrs)) if !addrs.is_empty() => Ok(addrs),
-        Ok(Ok(_)) => Err(failed("the name has no address".into(), None)),
-        Ok(Err(e)) => Err(failed(e.to_string(), Some(e))),
-        Err(_) => Err(failed("the runtime has shut down".into(), None)),
-    }
+    let found = resolve(&**rt, host, port).await;
+    found.map_err(|e| Error::Resolve { host: host.to_owned(), reason: e.to_string(), source: Some(e) })
 }
