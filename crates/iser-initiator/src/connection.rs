@@ -209,7 +209,7 @@ impl InitiatorConnection {
         self.session.send_text(text)
     }
 
-    /// Closes the session, as [`InitiatorSession::logout`]. The target closes the connection after
+    /// Closes the session, as [`InitiatorSession::logout`]. Drop the connection after
     /// [`InitiatorEvent::LoggedOut`].
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use std::{
     ops::Deref,
     sync::Arc,
     task::Poll,
+    time::Duration,
 };
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
@@ -28,7 +29,7 @@ use millrace_rdma::{
 };
 use millrace_rdma_sim::{Profile, World};
 use millrace_rpcrdma::registration::{Registration, Settings as RegistrationSettings, Strategy};
-use millrace_runtime::{memory_stream, virtual_time::VirtualTime};
+use millrace_runtime::{RuntimeRef, memory_stream, timeout, virtual_time::VirtualTime};
 use millrace_vfs::FileSystemRef;
 
 use crate::observed::Observed;
@@ -149,7 +150,7 @@ impl Bench {
         };
         let qp = Box::new(Observed { qp: server, meter: Arc::clone(&self.meter), rt: rt() });
         self.spawn(self.server().serve(qp, self.account(), self.stopped()));
-        Client::new(client, arena)
+        Client::new(client, arena, rt())
     }
 
     /// Waits for the end of all connections, and checks that they have no memory, and that the target has never
@@ -196,10 +197,11 @@ pub(crate) struct Client {
     pub(crate) events: Vec<InitiatorEvent>,
     /// Tags that the target has invalidated.
     pub(crate) invalidated: usize,
+    rt: RuntimeRef,
 }
 
 impl Client {
-    fn new(mut qp: Box<dyn QueuePair>, arena: Arena) -> Self {
+    fn new(mut qp: Box<dyn QueuePair>, arena: Arena, rt: RuntimeRef) -> Self {
         for _ in 0..RECEIVES {
             qp.post_receive(arena.alloc(max_message(MAX_DATA)).unwrap()).unwrap();
         }
@@ -218,6 +220,7 @@ impl Client {
             data: HashMap::new(),
             events: Vec::new(),
             invalidated: 0,
+            rt,
         }
     }
 
@@ -462,12 +465,16 @@ impl Client {
         self.domain.exposed()
     }
 
-    /// Logs out; the target closes the connection. No memory is exposed, or in use.
+    /// Logs out. The target waits a second for the initiator to close the connection. No memory is exposed, or
+    /// in use.
     pub(crate) async fn log_out(mut self) {
         self.session().logout().unwrap();
         let logged_out =
             |event: &InitiatorEvent| matches!(event, InitiatorEvent::LoggedOut { .. }).then_some(());
         self.event(logged_out).await.unwrap();
+        let rt = Arc::clone(&self.rt);
+        let early = timeout(&*rt, Duration::from_millis(900), self.receive_message()).await;
+        assert!(early.is_none(), "the target closes first");
         assert_eq!(self.receive_message().await.unwrap_err(), Ended);
         assert_eq!(self.exposed(), (0, 0));
         let Self { qp, arena, inbox, regions, .. } = self;
