@@ -12,12 +12,12 @@ use millrace_iscsi::{
     session::{Command, Direction, InitiatorEvent},
 };
 use millrace_rdma::Memory;
-use millrace_runtime::{RuntimeExt, RuntimeRef};
+use millrace_runtime::{RuntimeExt, RuntimeRef, timeout};
 use millrace_scsi::{CDB_LEN, Lun};
 
 use crate::{
     Error,
-    connection::{Connection, Lost, TaskData},
+    connection::{CLOSE_LIMIT, Connection, Lost, TaskData},
     error::Failure,
     outcome::{Verdict, is_reset, judge},
 };
@@ -140,8 +140,12 @@ impl Exchange {
         if self.connection.logout().is_ok() {
             let out = |event| matches!(event, InitiatorEvent::LoggedOut { .. }).then_some(());
             let _ended = self.wait(&mut Single(Vec::new()), out).await;
+            self.connection.shutdown();
+            let rt = self.rt.clone();
+            let mut none = Single(Vec::new());
+            let closed = self.wait(&mut none, |_| None::<()>);
+            timeout(&*rt, CLOSE_LIMIT, closed).await;
         }
-        self.connection.shutdown();
     }
 
     /// Serves the connection until `select` takes an event.

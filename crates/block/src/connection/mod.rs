@@ -3,7 +3,7 @@
 mod iser;
 mod tcp;
 
-use std::{io, task::Context};
+use std::{io, task::Context, time::Duration};
 
 use millrace_buffer::{Arena, Views};
 use millrace_iscsi::session::{Command, InitiatorEvent, RequestError, Violation};
@@ -12,6 +12,10 @@ use millrace_rdma::Memory;
 
 pub(crate) use iser::IserConnection;
 pub(crate) use tcp::TcpConnection;
+
+/// Time that a target has to close the connection after its response to a logout. Linux's isert reports an error if the
+/// initiator closes the connection before isert has processed the completion of this response.
+pub(crate) const CLOSE_LIMIT: Duration = Duration::from_millis(50);
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]

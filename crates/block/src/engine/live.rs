@@ -4,7 +4,7 @@ use std::task::Context;
 
 use futures::FutureExt;
 use millrace_iscsi::session::{InitiatorEvent, Outcome};
-use millrace_runtime::{RuntimeExt, Standstill};
+use millrace_runtime::{RuntimeExt, Sleep, Standstill};
 use millrace_scsi::Sense;
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Error,
-    connection::{Connection, Lost},
+    connection::{CLOSE_LIMIT, Connection, Lost},
     error::Failure,
     exchange::{MAX_ATTEMPTS, RETRY_DELAY},
     outcome::{Verdict, is_mode_change, is_reset, judge},
@@ -30,21 +30,27 @@ pub(super) struct Live {
     draining: bool,
     /// A logout was requested.
     leaving: bool,
+    /// After the logout: the seconds before another login, and the time limit for the target to close the connection.
+    closing: Option<(u16, Sleep)>,
 }
 
 impl Live {
     pub(super) fn new(connection: Connection) -> Self {
-        Self { connection, quiet: Standstill::default(), pinging: false, draining: false, leaving: false }
+        let quiet = Standstill::default();
+        Self { connection, quiet, pinging: false, draining: false, leaving: false, closing: None }
     }
 }
 
 impl Engine {
     /// Receives, processes and sends. Returns whether there is progress.
     pub(super) fn serve(&mut self, cx: &mut Context<'_>) -> Result<bool, Lost> {
-        let mut progress = match &mut self.link {
-            Link::Live(live) => live.connection.receive(cx, &mut self.operations),
-            _ => Ok(false),
-        }?;
+        let Link::Live(live) = &mut self.link else { return Ok(false) };
+        let received = live.connection.receive(cx, &mut self.operations);
+        if let Some((seconds, limit)) = &mut live.closing {
+            let over = received.is_err() || limit.poll_unpin(cx).is_ready();
+            return if over { Err(Lost::Ended(*seconds)) } else { received };
+        }
+        let mut progress = received?;
         while let Link::Live(live) = &mut self.link
             && let Some(event) = live.connection.next_event()
         {
@@ -74,7 +80,7 @@ impl Engine {
             InitiatorEvent::LogoutRequested { .. } => live.draining = true,
             InitiatorEvent::LoggedOut { time2wait } => {
                 live.connection.shutdown();
-                return Err(Lost::Ended(time2wait));
+                live.closing = Some((time2wait, self.place.dialer.rt.sleep(CLOSE_LIMIT)));
             }
             InitiatorEvent::Dropped { time2wait } => return Err(Lost::Ended(time2wait)),
             InitiatorEvent::ScsiEvent { sense, .. } => {

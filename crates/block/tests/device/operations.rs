@@ -47,6 +47,22 @@ fn data_is_read_back_with_every_negotiation() {
     }
 }
 
+/// With iSER the target of this test waits for the initiator to close the connection, which waits for the target.
+#[test]
+fn a_target_has_time_to_close_the_connection() {
+    everywhere(1, (MIB, BlockSize::B512), async |lab| {
+        let disk = lab.connect().await;
+        let start = lab.rt.now();
+        disk.close().await;
+        let waited = lab.rt.now().duration_since(start);
+        let limits = match lab.url().transport {
+            Transport::Tcp => Duration::ZERO..Duration::from_millis(50),
+            Transport::Iser => Duration::from_millis(50)..Duration::from_millis(100),
+        };
+        assert!(limits.contains(&waited), "{waited:?}");
+    });
+}
+
 #[test]
 fn the_device_is_described() {
     everywhere(1, (MIB, BlockSize::B4096), async |lab| {
