@@ -14,7 +14,7 @@ use anyhow::Result;
 use crate::{lab::Lab, machine::Machine};
 
 /// The cases that also run with the kernel that users have.
-const CORE: [&str; 9] = [
+const CORE: [&str; 12] = [
     "kernel-client/rdma/memory/mtu-1500",
     "kernel-client/rdma/local/mtu-1500",
     "kernel-client/tcp/local/tree",
@@ -24,6 +24,9 @@ const CORE: [&str; 9] = [
     "verbs/rxe/devices",
     "verbs/rxe/millrace-to-millrace",
     "verbs/rxe/kernel-to-millrace",
+    "iscsi/tcp/memory/tree",
+    "iscsi/iser/memory/tree",
+    "lio/tcp/copy",
 ];
 
 /// The function of a case. It ends with [`Lab::finish`].

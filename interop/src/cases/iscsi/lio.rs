@@ -38,35 +38,57 @@ if [ $authentication = 1 ]; then
   done
   echo 1 > $t/iscsi/discovery_auth/enforce_discovery_auth
 fi
+if [ $iser = 1 ]; then echo 1 > $p/np/0.0.0.0:3260/iser; fi
 echo 1 > $p/enable";
 
 /// Options of `millrace blk` for CHAP in both directions.
 const CHAP: [&str; 4] = ["--chap-user", "initiator", "--target-user", "target"];
 
+/// The port of the portal of iSER: siw's listener is a TCP socket, and the portal of TCP has its port. The lab's kernel is
+/// patched so that LIO takes the next one.
+const ISER_PORT: u16 = 3261;
+
 pub(super) fn cases() -> Vec<Case> {
-    let variants: [(&str, bool, &[&str]); 3] =
-        [("copy", false, &[]), ("digests", false, &["--digests"]), ("chap", true, &CHAP)];
+    let variants: [(&str, bool, &[&str]); 5] = [
+        ("tcp/copy", false, &[]),
+        ("tcp/digests", false, &["--digests"]),
+        ("tcp/chap", true, &CHAP),
+        ("iser/copy", false, &[]),
+        ("iser/chap", true, &CHAP),
+    ];
     variants
         .into_iter()
         .map(|(what, chap, options)| {
-            Case::new(format!("lio/tcp/{what}"), move |lab| copy(lab, chap, options))
+            let iser = what.starts_with("iser");
+            Case::new(format!("lio/{what}"), move |lab| copy(lab, iser, chap, options))
         })
         .collect()
 }
 
 /// Copies an image to the target and back.
-fn copy(lab: &mut Lab, chap: bool, options: &[&str]) -> Result<()> {
+fn copy(lab: &mut Lab, iser: bool, chap: bool, options: &[&str]) -> Result<()> {
     for text in
         ["TARGET_CORE", "iSCSI/", "Unable to", "RX Data", "dbroot", "Rounding down", "failed to allocate"]
     {
         lab.expect_log(text);
     }
     let mut guest = lab.guest(&GuestOptions::default())?;
-    guest.must(&format!("target={TARGET} authentication={}{START}", u8::from(chap)))?;
+    if iser {
+        guest.add_siw()?;
+    }
+    guest.must(&format!(
+        "target={TARGET} iser={} authentication={}{START}",
+        u8::from(iser),
+        u8::from(chap)
+    ))?;
     let (image, back) = (lab.dir.join("image"), lab.dir.join("back"));
     io::copy(&mut File::open("/dev/urandom")?.take(64 << 20), &mut File::create(&image)?)?;
     let secrets = secrets(lab, chap)?;
-    let url = format!("iscsi://{}/{TARGET}/0", guest.address());
+    let portal = match iser {
+        true => format!("iser://{}:{ISER_PORT}", guest.address()),
+        false => format!("iscsi://{}", guest.address()),
+    };
+    let url = format!("{portal}/{TARGET}/0");
     let run = |command: &[&str]| -> Result<String> {
         let secrets = secrets.iter().map(String::as_str);
         let args: Vec<&str> = ["blk"]
@@ -77,7 +99,7 @@ fn copy(lab: &mut Lab, chap: bool, options: &[&str]) -> Result<()> {
             .collect();
         Ok(lab::millrace(&args)?.ok()?.stdout)
     };
-    let list = run(&["ls", &format!("iscsi://{}", guest.address())])?;
+    let list = run(&["ls", &portal])?;
     ensure!(list.contains(TARGET) && list.contains("64 MiB"), "the list of targets is {list}");
     run(&["cp", &image.display().to_string(), &url])?;
     guest.must(&format!("cmp {} /dev/shm/disk", guest.host_file(&image)))?;
