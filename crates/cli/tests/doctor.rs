@@ -44,6 +44,40 @@ fn all_checks_of_a_working_server_are_fine() {
 }
 
 #[test]
+fn a_target_and_its_disks_are_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("protected"), [0; 4096]).unwrap();
+    let export = format!("/m=local:{}", common::text(dir.path()));
+    let disks = ["--lun", "disks=/m/disk,size=1MiB", "--lun", "disks=/m/protected,ro"];
+    let listen = ["--listen-iscsi", "127.0.0.1:0", "--provider", "iwarp"];
+    let server = Server::start(&[&["--export", &export], &disks[..], &listen].concat());
+    let portal = server.ready.split_whitespace().find_map(|w| w.strip_prefix("iscsi=")).unwrap();
+    let list = common::ok(&["blk", "ls", "--json", &format!("iscsi://{portal}")]);
+    let first: serde_json::Value = serde_json::from_str(list.lines().next().unwrap()).unwrap();
+    let target = first["target"].as_str().unwrap();
+    for scheme in ["iscsi", "iser"] {
+        let (list, code) = findings(&["--provider", "iwarp", &format!("{scheme}://{portal}/{target}")]);
+        assert_eq!(code, 0, "{list:?}");
+        for check in ["port", "mtu", "protocol", "targets", "login"] {
+            assert!(list.iter().any(|f| f[1] == check), "{check}: {list:?}");
+        }
+        let disks: Vec<&str> = list.iter().filter(|f| f[1] == "disk").map(|f| &*f[0]).collect();
+        assert_eq!(disks, ["fine", "note"], "{list:?}");
+    }
+    let rdma = server.rdma.rsplit(':').next().unwrap();
+    for (url, check, found, mend) in [
+        ("iscsi://127.0.0.1:1".to_owned(), "port", "nothing listens", "--lun"),
+        (format!("iscsi://127.0.0.1:{rdma}"), "protocol", "over TCP", "iser://"),
+        (format!("iscsi://{portal}/iqn.2026-01.example:none/0"), "login", "target not found", "listed targets"),
+        (format!("iscsi://{portal}/{target}/7"), "disk", "no LUN 7; it has 0, 1", "LUN"),
+    ] {
+        let last = broken(&url);
+        let matches = last[1] == check && last[2].contains(found) && last[3].contains(mend);
+        assert!(matches, "{url}: {last:?}");
+    }
+}
+
+#[test]
 fn each_problem_has_a_remedy() {
     let server =
         Server::start(&["--export", "/m=memory:16MiB", "--export", "/far=memory:16MiB,client=203.0.113.1"]);

@@ -49,12 +49,13 @@ impl TopArgs {
 Examples:
   millrace doctor                              this host: providers, limits, clock
   millrace doctor nfs://server/data            also a server: port, MTU, protocol, export, access
+  millrace doctor iscsi://server               also an iSCSI target: port, MTU, protocol, login, disks
   millrace doctor --json nfs://server/data?proto=tcp | jq '.findings[] | select(.state == \"broken\")'
 
 Each problem is reported with a remedy. The exit code is 1 if something is broken. The command changes
 nothing.")]
 pub(crate) struct DoctorArgs {
-    /// A server, optionally with an export and a path to check
+    /// A server, optionally with an export and a path to check, or an iSCSI portal, target or disk
     pub(crate) url: Option<String>,
 
     /// Print one JSON object

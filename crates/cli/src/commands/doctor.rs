@@ -9,15 +9,22 @@ use serde_json::json;
 
 use crate::{
     args::DoctorArgs,
-    doctor::{Finding, State, machine, server},
+    doctor::{Finding, State, machine, server, target},
     session,
 };
 
 pub(super) fn run(args: &DoctorArgs) -> CommandResult {
-    let url = args.url.as_deref().map(session::parse).transpose()?;
     let mut findings = machine();
-    if let Some(url) = url {
-        findings.extend(executor::small()?.block_on(server(&url)));
+    match args.url.as_deref() {
+        Some(url) if url.starts_with("iscsi:") || url.starts_with("iser:") => {
+            let url = super::blk::parse(url)?;
+            findings.extend(executor::small()?.block_on(target(&url)));
+        }
+        Some(url) => {
+            let url = session::parse(url)?;
+            findings.extend(executor::small()?.block_on(server(&url)));
+        }
+        None => {}
     }
     let text = if args.json { to_json(&findings) } else { to_text(&findings) };
     output::write(text.as_bytes())?;

@@ -1,10 +1,13 @@
-//! Checks of this host and of a server: findings, each problem with a remedy.
+//! Checks of this host, of a server and of an iSCSI target: findings, each problem with a remedy.
 
 mod machine;
+mod port;
 mod server;
+mod target;
 
 pub(crate) use machine::machine;
 pub(crate) use server::server;
+pub(crate) use target::target;
 
 /// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,7 @@
-//! Checks of a server, step by step: name, port, MTU, protocol, exports, path, access, clocks.
+//! Checks of an NFS server, step by step: name, port, MTU, protocol, exports, path, access, clocks.
 
 use std::{
-    fs,
-    io::{self, ErrorKind},
-    net::{SocketAddr, TcpStream, ToSocketAddrs},
+    net::SocketAddr,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -15,13 +13,12 @@ use millrace_nfs::{
 use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;
 
-use super::Finding;
+use super::{
+    Finding,
+    port::{STEP_TIMEOUT, connect, mtu, resolve},
+};
 use crate::session;
 
-/// Time limit of one step.
-const STEP_TIMEOUT: Duration = Duration::from_secs(5);
-/// MTU above which large transfers over TCP and siw are efficient.
-const JUMBO: u64 = 9000;
 /// Tolerated difference between the clocks of client and server.
 const MAX_SKEW: Duration = Duration::from_secs(2);
 
@@ -34,9 +31,14 @@ pub(crate) async fn server(url: &Url) -> Vec<Finding> {
 }
 
 async fn steps(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
-    let addr = resolve(url)?;
+    let addr = resolve(&url.host, url.port())?;
     if over_tcp(url, addr) {
-        let stream = connect(url, addr)?;
+        let start = format!(
+            "`millrace serve --listen-{} 0.0.0.0:{} ...`",
+            url.proto.unwrap_or_default(),
+            addr.port()
+        );
+        let stream = connect(addr, &start)?;
         out.push(Finding::fine("port", format!("a server listens at {addr}")));
         out.push(mtu(&stream));
     }
@@ -88,87 +90,11 @@ fn options() -> Options {
         .retry(RetryPolicy { max_elapsed: STEP_TIMEOUT, ..RetryPolicy::default() })
 }
 
-fn resolve(url: &Url) -> Result<SocketAddr, Finding> {
-    let found = (url.host.as_str(), url.port()).to_socket_addrs();
-    let remedy = || format!("correct the name, or check `getent hosts {}` and /etc/resolv.conf", url.host);
-    let failed =
-        |why: String| Finding::broken("name", format!("{} has no address: {why}", url.host), remedy());
-    found
-        .map_err(|e| failed(e.to_string()))?
-        .next()
-        .ok_or_else(|| failed("the lookup returned no address".into()))
-}
-
 /// Whether the port is a TCP port: with NFS over TCP, or the iwarp provider.
 fn over_tcp(url: &Url, addr: SocketAddr) -> bool {
     let stated = url.provider.or(session::global().provider).unwrap_or_default();
     let devices = || stated.to_connect(addr.ip()).is_ok_and(|chosen| chosen.provider.name() != "iwarp");
     url.proto == Some(Proto::Tcp) || stated == ProviderChoice::Iwarp || !devices()
-}
-
-fn connect(url: &Url, addr: SocketAddr) -> Result<TcpStream, Finding> {
-    TcpStream::connect_timeout(&addr, STEP_TIMEOUT).map_err(|e| {
-        let (why, remedy) = match e.kind() {
-            ErrorKind::ConnectionRefused => (
-                "nothing listens there",
-                format!(
-                    "start the server with this address: `millrace serve --listen-{} 0.0.0.0:{} ...`; \
-                     `ss -ltn` on the server lists its ports",
-                    url.proto.unwrap_or_default(),
-                    addr.port()
-                ),
-            ),
-            ErrorKind::TimedOut => (
-                "no answer: packets are dropped on the path, or the host is down",
-                format!(
-                    "open the port in firewalls: `nft add rule inet filter input tcp dport {} accept`",
-                    addr.port()
-                ),
-            ),
-            _ => ("the host is unreachable", format!("check `ip route get {}`", addr.ip())),
-        };
-        Finding::broken("port", format!("{addr}: {why} ({e})"), remedy)
-    })
-}
-
-/// The MTU of the interface towards the server, and whether segments are smaller than it allows.
-fn mtu(stream: &TcpStream) -> Finding {
-    let seen = || -> io::Result<(String, u64, u64)> {
-        let local = stream.local_addr()?.ip();
-        let of = if_addrs::get_if_addrs()?.into_iter().find(|i| i.ip() == local);
-        let name = of.ok_or(ErrorKind::NotFound)?.name;
-        let text = fs::read_to_string(format!("/sys/class/net/{name}/mtu"))?;
-        let mtu = text.trim().parse().map_err(|_| ErrorKind::InvalidData)?;
-        let segment = socket2::SockRef::from(stream).tcp_mss()?;
-        Ok((name, mtu, segment.into()))
-    };
-    match seen() {
-        Err(e) => {
-            Finding::note("mtu", format!("the MTU cannot be determined: {e}"), "check it with `ip link`")
-        }
-        Ok((name, mtu, segment)) => mtu_finding(&name, mtu, segment),
-    }
-}
-
-/// Headers take 40 bytes with IPv4 and 60 with IPv6, options of TCP 12 more.
-const HEADERS: u64 = 72;
-
-fn mtu_finding(name: &str, mtu: u64, segment: u64) -> Finding {
-    if name != "lo" && segment + HEADERS < mtu {
-        return Finding::note(
-            "mtu",
-            format!("{name} has {mtu}, but TCP segments to the server are limited to {segment} bytes"),
-            "set the same MTU on both hosts and all devices between them: `ip link set dev DEVICE mtu N`",
-        );
-    }
-    if mtu < JUMBO {
-        return Finding::note(
-            "mtu",
-            format!("{name} has {mtu}; large transfers are faster with {JUMBO}"),
-            format!("if network and server support jumbo frames: `ip link set dev {name} mtu {JUMBO}`"),
-        );
-    }
-    Finding::fine("mtu", format!("{name} has {mtu}"))
 }
 
 /// The server that listens at the port uses another protocol.
@@ -236,20 +162,5 @@ fn clock(attributes: &Fattr, now: SystemTime) -> Finding {
             "`timedatectl set-ntp true` on both hosts",
         ),
         _ => Finding::fine("clocks", "the server's clock is not ahead of the local clock"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::State;
-    use super::*;
-
-    #[test]
-    fn mtus_are_judged() {
-        assert_eq!(mtu_finding("lo", 65536, 32741).state, State::Fine);
-        assert_eq!(mtu_finding("eth0", 9000, 8948).state, State::Fine);
-        let small = mtu_finding("eth0", 9000, 1448);
-        assert!(small.state == State::Note && small.found.contains("1448"), "{small:?}");
-        assert!(mtu_finding("eth0", 1500, 1448).found.contains("faster"));
     }
 }

@@ -31,7 +31,8 @@ fn failed(e: &Error) -> Failure {
     }
 }
 
-fn parse(url: &str) -> Result<Url, Failure> {
+/// Parses the URL of a portal, a target or a disk.
+pub(super) fn parse(url: &str) -> Result<Url, Failure> {
     url.parse().map_err(|e| failed(&e))
 }
 
