@@ -187,6 +187,7 @@ mod tests {
             [[target.lun]]
             path = "/vol/disk1"
             read_only = true
+            lun = 5
         "#;
         let config: Config = text.replace("DIR", dir.path().to_str().unwrap()).parse().unwrap();
         config.check().unwrap();
@@ -202,7 +203,10 @@ mod tests {
         );
         let expected = TargetSettings {
             name: "iqn.2026-01.example.millrace:disks".parse().unwrap(),
-            luns: vec!["/vol/disk0,block=4096,size=512M".parse().unwrap(), "/vol/disk1,ro".parse().unwrap()],
+            luns: vec![
+                "/vol/disk0,block=4096,size=512M".parse().unwrap(),
+                "/vol/disk1,ro,lun=5".parse().unwrap(),
+            ],
             initiators: vec!["iqn.1993-08.org.debian:01:abc".parse().unwrap()],
             chap: Some(chap.unwrap()),
             addresses: vec!["192.0.2.1:3260,1".parse().unwrap()],

@@ -24,8 +24,8 @@ pub(crate) fn exports<'e>(exports: impl IntoIterator<Item = &'e ExportConfig>, l
 /// Logs `targets` with their disks, of a server that only this host reaches if `loopback`.
 pub(crate) fn targets<'t>(targets: impl IntoIterator<Item = &'t TargetSettings>, loopback: bool) {
     for t in targets {
-        for (number, lun) in t.luns.iter().enumerate() {
-            let block = lun.block_size.bytes();
+        for (number, lun) in t.numbered() {
+            let (number, block) = (number.number(), lun.block_size.bytes());
             tracing::info!(target = %t.name, lun = number, path = lun.path, block, read_only = lun.read_only, "disk");
         }
         if !loopback && t.chap.is_none() && t.luns.iter().any(|lun| !lun.read_only) {

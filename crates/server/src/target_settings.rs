@@ -7,7 +7,7 @@ use millrace_iscsi::{
     chap::Mutual,
     name::{IscsiName, NameError, TargetAddress},
 };
-use millrace_scsi::BlockSize;
+use millrace_scsi::{BlockSize, Lun};
 
 /// What precedes a short name in the name of a target.
 const NAME_PREFIX: &str = "iqn.2026-01.example.millrace:";
@@ -19,7 +19,7 @@ const MAX_PATH: usize = 4096;
 pub struct TargetSettings {
     /// Name of the target ([`target_name`] accepts a short form).
     pub name: IscsiName,
-    /// The disks; LUNs are numbered from 0 in this order. At least one, at most 256.
+    /// The disks. At least one, at most 256.
     pub luns: Vec<LunSettings>,
     /// Names of the initiators that may log in; all if empty. Only CHAP authenticates a name.
     pub initiators: Vec<IscsiName>,
@@ -33,6 +33,12 @@ impl TargetSettings {
     /// A target that every initiator may use.
     pub fn new(name: IscsiName, luns: Vec<LunSettings>) -> Self {
         Self { name, luns, initiators: Vec::new(), chap: None, addresses: Vec::new() }
+    }
+
+    /// The disks with their LUNs.
+    pub fn numbered(&self) -> impl Iterator<Item = (Lun, &LunSettings)> {
+        let positions = (0..).map_while(Lun::new);
+        positions.zip(&self.luns).map(|(position, lun)| (lun.lun.unwrap_or(position), lun))
     }
 }
 
@@ -51,7 +57,7 @@ pub fn target_name(text: &str) -> Result<IscsiName, NameError> {
 /// A disk of a target: a regular file of an export.
 ///
 /// The short form on a command line is `PATH[,OPTION]...`, for example `/data/disk0,size=1GiB,block=4096`. Options:
-/// `block=512|4096`, `ro`, `size=SIZE`. The short form cannot express a path that contains a comma.
+/// `block=512|4096`, `ro`, `size=SIZE`, `lun=N`. The short form cannot express a path that contains a comma.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LunSettings {
     /// Path of the file: the name of its export and the path in the export, without `.`, `..` and empty
@@ -64,12 +70,14 @@ pub struct LunSettings {
     /// Size with which the file is created if it does not exist, a multiple of the block length. `None`: the file
     /// must exist.
     pub size: Option<ByteSize>,
+    /// The LUN. `None`: the position in the target's list, from 0.
+    pub lun: Option<Lun>,
 }
 
 impl LunSettings {
     /// A writable disk with blocks of 512 bytes on an existing file.
     pub fn new(path: impl Into<String>) -> Self {
-        Self { path: path.into(), block_size: BlockSize::default(), read_only: false, size: None }
+        Self { path: path.into(), block_size: BlockSize::default(), read_only: false, size: None, lun: None }
     }
 
     fn option(&mut self, option: &str) -> Result<(), String> {
@@ -81,9 +89,13 @@ impl LunSettings {
                 let size: Result<ByteSize, _> = size.parse();
                 self.size = Some(size.map_err(|e| e.to_string())?);
             }
+            Some(("lun", number)) => {
+                let lun = number.parse().ok().and_then(Lun::new);
+                self.lun = Some(lun.ok_or_else(|| not_a_lun(number))?);
+            }
             _ => {
                 return Err(format!(
-                    "`{option}` is not an option of a LUN; there are block=512|4096, ro, size=SIZE"
+                    "`{option}` is not an option of a LUN; there are block=512|4096, ro, size=SIZE, lun=N"
                 ));
             }
         }
@@ -121,6 +133,11 @@ impl FromStr for LunSettings {
     }
 }
 
+/// The reason why `number` cannot be a LUN.
+pub fn not_a_lun(number: impl std::fmt::Display) -> String {
+    format!("{number} is not a LUN, a number from 0 to {}", Lun::MAX)
+}
+
 /// The reason why no export has the file of a LUN.
 pub(crate) const NO_EXPORT: &str = "no export contains it; add an [[export]] or correct the path";
 
@@ -136,6 +153,7 @@ mod tests {
             ("/data/disk0", BlockSize::B4096, true)
         );
         assert_eq!(lun.size, Some(ByteSize(1 << 30)));
+        assert_eq!("/data/disk0,lun=7".parse::<LunSettings>().unwrap().lun, Lun::new(7));
         assert_eq!("/data/disk0".parse::<LunSettings>().unwrap(), LunSettings::new("/data/disk0"));
     }
 
@@ -150,6 +168,7 @@ mod tests {
             ("/a/b,size=lots", "not a size"),
             ("/a/b,size=1000", "multiple of 512"),
             ("/a/b,size=0", "not 0"),
+            ("/a/b,lun=16384", "0 to 16383"),
             ("/a/b,size=512,block=4096", "multiple of 4096"),
         ] {
             let e = text.parse::<LunSettings>().unwrap_err();

@@ -112,7 +112,12 @@ fn check_targets(targets: &[TargetSettings], exports: &[ExportConfig]) -> Result
             let count = target.luns.len();
             return invalid("luns", format!("target {name} has {count} LUNs; give it 1 to {MAX_LUNS}"));
         }
-        for (j, lun) in target.luns.iter().enumerate() {
+        for (j, (number, lun)) in target.numbered().enumerate() {
+            if target.numbered().take(j).any(|(earlier, _)| earlier == number) {
+                let reason =
+                    format!("target {name} has two LUNs {}; give each its own number", number.number());
+                return invalid(&format!("luns.{j}.lun"), reason);
+            }
             let check = lun.check().and_then(|()| contained(lun, exports)).and_then(|()| {
                 let earlier = targets.iter().take(i).flat_map(|t| &t.luns).chain(target.luns.iter().take(j));
                 unique(lun, earlier)
@@ -147,6 +152,8 @@ fn unique<'l>(
 
 #[cfg(test)]
 mod tests {
+    use millrace_scsi::Lun;
+
     use crate::{ByteSize, Limits, target_name};
 
     use super::*;
@@ -212,12 +219,19 @@ mod tests {
             TargetSettings::new(target_name(name).unwrap(), luns)
         };
         let a = || target("a", &["/vol/0"]);
+        let numbered = |first| {
+            let mut target = target("a", &["/vol/0", "/vol/1"]);
+            target.luns[0].lun = Lun::new(first);
+            target
+        };
+        check_targets(&[numbered(2)], &exports).unwrap();
         check_targets(&[a(), target("b", &["/vol/1", "/x"])], &exports).unwrap();
         for (targets, exports, field, reason) in [
             (vec![a(), a()], &exports[..], "targets.1.name", "configured twice"),
             (vec![target("a", &[])], &exports, "targets.0.luns", "1 to 256"),
             (vec![a(), target("b", &["/vol/1", "/vol/0"])], &exports, "targets.1.luns.1.path", "same file"),
             (vec![target("a", &["/vol/0", "/vol/0"])], &exports, "targets.0.luns.1.path", "same file"),
+            (vec![numbered(1)], &exports, "targets.0.luns.1.lun", "two LUNs 1"),
             (vec![target("a", &["/x"])], &exports[..1], "targets.0.luns.0.path", "no export contains it"),
             (vec![target("a", &["/vol"])], &exports[..1], "targets.0.luns.0.path", "no export contains it"),
         ] {

@@ -40,7 +40,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen_tcp: Option<SocketAddr>,
 
-    /// Add a disk to the iSCSI target NAME: NAME=/EXPORT/FILE[,block=512|4096,ro,size=SIZE]; may be repeated
+    /// Add a disk to the iSCSI target NAME: NAME=/EXPORT/FILE[,block=512|4096,ro,size=SIZE,lun=N]; may be repeated
     ///
     /// NAME is an iSCSI name (iqn., eui. or naa.), or a short name after `iqn.2026-01.example.millrace:`. The LUNs of a
     /// target are numbered from 0 in order. The file must exist, unless a size to create it is given.

@@ -242,10 +242,10 @@ fn ready(daemon: &Daemon) -> String {
     }
     let schemes = [("iscsi", server.iscsi_addr()), ("iser", server.iser_addr())];
     for target in server.targets() {
-        for lun in 0..target.luns.len() {
+        for (lun, _) in target.numbered() {
             for (scheme, addr) in schemes {
                 if let Some(addr) = addr {
-                    line.push_str(&format!("\n{scheme}://{addr}/{}/{lun}", target.name));
+                    line.push_str(&format!("\n{scheme}://{addr}/{}/{}", target.name, lun.number()));
                 }
             }
         }

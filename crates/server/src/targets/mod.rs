@@ -10,7 +10,7 @@ use millrace_buffer::Arena;
 use millrace_iscsi::name::IscsiName;
 use millrace_iscsi_target::{TableLimits, TargetConfig, TargetTable};
 use millrace_runtime::tokio_rt::run_shard;
-use millrace_scsi::{Disk, DiskConfig, Lun, Target};
+use millrace_scsi::{Disk, DiskConfig, Target};
 use millrace_vfs::Identity;
 use parking_lot::Mutex;
 
@@ -26,7 +26,7 @@ struct OpenDisk {
     disk: Arc<Disk>,
 }
 
-/// A target with its disks in order of LUN.
+/// A target with its disks in the order of the settings.
 #[derive(Clone)]
 struct OpenTarget {
     settings: TargetSettings,
@@ -170,7 +170,7 @@ impl Targets {
         let has_same_disks = |o: &&OpenTarget| {
             let same = |(a, b): (&OpenDisk, &OpenDisk)| Arc::ptr_eq(&a.disk, &b.disk);
             o.settings.name == target.name
-                && o.disks.len() == disks.len()
+                && o.settings.numbered().map(|(lun, _)| lun).eq(target.numbered().map(|(lun, _)| lun))
                 && o.disks.iter().zip(disks).all(same)
         };
         if let Some(old) = old.iter().find(has_same_disks) {
@@ -178,8 +178,8 @@ impl Targets {
         }
         let config = millrace_scsi::TargetConfig { name: target.name.to_string(), arena: self.arena.clone() };
         let device = Target::new(config);
-        for (lun, open) in (0..).map_while(Lun::new).zip(disks) {
-            // The device is new, and the settings have at most MAX_LUNS disks.
+        for ((lun, _), open) in target.numbered().zip(disks) {
+            // The device is new, and the settings have at most MAX_LUNS disks with different LUNs.
             let _ = device.add(lun, Arc::clone(&open.disk));
         }
         device

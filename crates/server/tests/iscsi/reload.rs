@@ -51,6 +51,27 @@ fn sessions_of_unchanged_disks_continue_and_others_log_out() {
 }
 
 #[test]
+fn a_disk_with_a_number_retains_it_when_others_are_removed() {
+    let exports = &["/x=memory:64MiB"][..];
+    let both = with_luns(exports, &["/x/0,size=1MiB", "/x/1,size=2MiB,lun=5"]);
+    let mut server = Server::start(both).unwrap();
+    let mut host = Initiator::ready(addr(&server), DISK, 5);
+    assert_eq!(host.capacity(5), (4096, 512));
+    assert_eq!(host.write(5, 0, 1, &[7; 512]).status, GOOD);
+
+    server.reload(&with_luns(exports, &["/x/1,lun=5"])).unwrap();
+    host.expect_logout();
+    let mut host = Initiator::ready(addr(&server), DISK, 5);
+    assert_eq!(host.read(5, 0, 1, 512), [7; 512]);
+
+    // Another number alone is another device.
+    server.reload(&with_luns(exports, &["/x/1"])).unwrap();
+    host.expect_logout();
+    let mut host = Initiator::ready(addr(&server), DISK, 0);
+    assert_eq!(host.read(0, 0, 1, 512), [7; 512]);
+}
+
+#[test]
 fn a_reload_that_would_break_a_lun_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     make_file(dir.path(), "disk", 4096);
