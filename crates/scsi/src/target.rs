@@ -53,7 +53,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// Whether task management or a reservation command has aborted the task. Then no status is sent for it.
+    /// Whether task management or a reservation command has aborted the task ([`Aborted`]).
     pub fn is_aborted(&self) -> bool {
         self.unit.as_ref().is_some_and(|(_, guard)| guard.is_aborted())
     }
@@ -87,9 +87,10 @@ pub struct Response {
     pub data_in: Views,
 }
 
-/// The task was aborted by task management or by a reservation command. No status is sent for it (TAS is 0).
+/// The task was aborted by task management or by a reservation command. It ends with TASK ABORTED status if another
+/// nexus aborted it (TAS is 1), and otherwise without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the task was aborted by task management or a reservation command; send no status for it")]
+#[error("the task was aborted by task management or a reservation command")]
 pub struct Aborted;
 
 /// A task management function (SAM-5 section 7). ABORT TASK is the transport's: it discards the response of the task.

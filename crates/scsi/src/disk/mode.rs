@@ -15,6 +15,8 @@ use crate::{
 const WCE: u8 = 0x04;
 /// SWP, in byte 4 of the Control page.
 const SWP: u8 = 0x08;
+/// TAS, in byte 5 of the Control page: a task that another initiator aborts ends with TASK ABORTED status.
+const TAS: u8 = 0x40;
 /// Page codes.
 const CACHING: u8 = 0x08;
 const CONTROL: u8 = 0x0a;
@@ -45,7 +47,7 @@ impl Modes {
         let mut control = vec![0; 12];
         // QUEUE ALGORITHM MODIFIER 1: simple tasks may be reordered. BUSY TIMEOUT PERIOD: unlimited.
         let swp = if self.software_write_protect { SWP } else { 0 };
-        put(&mut control, 0, &[CONTROL, 10, 0, 0x10, swp, 0, 0, 0, 0xff, 0xff]);
+        put(&mut control, 0, &[CONTROL, 10, 0, 0x10, swp, TAS, 0, 0, 0xff, 0xff]);
         let mut exceptions = vec![0; 12];
         put(&mut exceptions, 0, &[EXCEPTIONS, 10]);
         [caching, control, exceptions]

@@ -58,7 +58,7 @@ fn mode_pages_are_byte_exact() {
     let bench = Bench::new(BlockSize::B4096, 16);
     let six = bench.good(&[0x1a, 0, 0x3f, 0, 255, 0], &[]);
     assert_eq!(six[..16], [55, 0, 0x10, 8, 0, 0, 0, 16, 0, 0, 0x10, 0, 0x08, 18, 4, 0]);
-    assert_eq!(six[32..44], [0x0a, 10, 0, 0x10, 0, 0, 0, 0, 0xff, 0xff, 0, 0]);
+    assert_eq!(six[32..44], [0x0a, 10, 0, 0x10, 0, 0x40, 0, 0, 0xff, 0xff, 0, 0]);
     assert_eq!(six[44..46], [0x1c, 10]);
     let ten = bench.good(&[0x5a, 0x10, 0x48, 0, 0, 0, 0, 0, 255, 0], &[]);
     assert_eq!(ten[..8], [0, 42, 0, 0x10, 1, 0, 0, 16]);
