@@ -5,6 +5,9 @@ use millrace_scsi::{AdditionalSense, Sense, SenseKey, Status};
 
 use crate::error::Failure;
 
+/// TASK ABORTED (SAM-5 section 5.3.1), which [`Status`] lacks, because disks do not send it.
+const TASK_ABORTED: u8 = 0x40;
+
 /// What follows from the outcome of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -40,6 +43,9 @@ pub(crate) fn judge(outcome: Outcome) -> Verdict {
     }
     if is(Status::Busy) || is(Status::TaskSetFull) {
         return Verdict::Later(Failure::Other("the target is busy".into()));
+    }
+    if status == TASK_ABORTED {
+        return Verdict::Again(Failure::Other("another initiator aborted the command".into()));
     }
     if is(Status::ReservationConflict) {
         return Verdict::Failed(Failure::Reserved);
@@ -86,13 +92,15 @@ mod tests {
         let attention = Sense::new(SenseKey::UnitAttention, AdditionalSense::POWER_ON);
         assert_eq!(verdict(2, &attention.to_bytes()), Verdict::Attention(attention));
         let aborted = sense(SenseKey::AbortedCommand, AdditionalSense::NONE);
-        assert!(matches!(verdict(2, &aborted), Verdict::Again(_)));
+        for again in [verdict(2, &aborted), verdict(TASK_ABORTED, &[]), judge(Outcome::Aborted)] {
+            assert!(matches!(again, Verdict::Again(_)));
+        }
         for later in [verdict(0x08, &[]), verdict(0x28, &[]), judge(Outcome::TargetFailure(1))] {
             assert!(matches!(later, Verdict::Later(_)));
         }
         assert_eq!(verdict(0x18, &[]), Verdict::Failed(Failure::Reserved));
         let medium = sense(SenseKey::MediumError, AdditionalSense::READ_ERROR);
-        for failed in [verdict(2, &medium), verdict(2, &[]), verdict(0x40, &medium)] {
+        for failed in [verdict(2, &medium), verdict(2, &[]), verdict(0x30, &medium)] {
             assert!(matches!(failed, Verdict::Failed(_)));
         }
     }
