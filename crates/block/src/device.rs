@@ -37,11 +37,11 @@ const ZEROS: u64 = 1 << 20;
 /// When the connection is lost or silent, the device logs in again with the same session identifier, which makes the
 /// target end the previous session and its commands, and sends the commands without an outcome again. If the device then
 /// reports a reset, writes that were completed but not flushed may be lost with its write cache: the flushes in
-/// progress, or else the next one, fail with [`Error::DataLost`], and the caller writes again what it wrote since the
-/// last successful flush. (A target that reports a reset at each login, and not only the loss of the nexus, causes this error although no data
-/// is lost.) If
-/// the URL leads to another device, all operations fail with [`Error::Replaced`]. An operation fails with
-/// [`Error::TimedOut`] if no command of it is completed within [`Options::timeout`].
+/// progress, or else the next one, fail with [`Error::DataLost`]. The same error reports that the device could not write
+/// its cache to the medium. The caller then writes again what it wrote, and what it was writing, since the last
+/// successful flush began. (A target that reports a reset at each login, and not only the loss of the nexus, causes this
+/// error although no data is lost.) If the URL leads to another device, all operations fail with [`Error::Replaced`]. An
+/// operation fails with [`Error::TimedOut`] if no command of it is completed within [`Options::timeout`].
 #[derive(Clone)]
 pub struct BlockDevice {
     messages: mpsc::UnboundedSender<Message>,
@@ -142,8 +142,9 @@ impl BlockDevice {
     /// Makes completed writes durable.
     ///
     /// # Errors
-    /// [`Error::DataLost`] if the device was reset before completed writes were durable; the caller writes again what it
-    /// wrote since the last successful flush. After other errors, completed writes remain volatile.
+    /// [`Error::DataLost`] if the device was reset, or failed, before completed writes were durable; the caller writes
+    /// again what it wrote, and what it was writing, since the last successful flush began. After other errors, completed
+    /// writes remain volatile.
     pub async fn flush(&self) -> Result<(), Error> {
         self.submit(Work::Flush(synchronize_cache_16(0, 0))).await.map(drop)
     }

@@ -102,10 +102,11 @@ pub enum Error {
         /// How it failed.
         failure: Failure,
     },
-    /// The device was reset after writes that no flush had made durable: their data may be lost.
+    /// The device was reset, or could not write to its medium, after writes that no flush had made durable: their data
+    /// may be lost.
     #[error(
-        "{url}: the device was reset before completed writes were durable, so data may be lost; write again what was \
-         written since the last successful flush"
+        "{url}: the device was reset, or failed, before completed writes were durable, so data may be lost; write \
+         again what was written since the last successful flush"
     )]
     DataLost {
         /// The logical unit.
@@ -168,6 +169,11 @@ impl Failure {
         use AdditionalSense as A;
         matches!(self, Self::Sense(Sense { key: SenseKey::IllegalRequest, additional, .. })
             if matches!(*additional, A::INVALID_OPCODE | A::INVALID_FIELD_IN_CDB))
+    }
+
+    /// Whether the device could not write to its medium, or failed.
+    pub(crate) const fn is_medium_error(&self) -> bool {
+        matches!(self, Self::Sense(Sense { key: SenseKey::MediumError | SenseKey::HardwareError, .. }))
     }
 }
 

@@ -1,9 +1,9 @@
 //! Which completed writes a volatile write cache may have lost.
 
-/// Counts completed writes, flushes and resets of the device.
+/// Counts completed writes, flushes, and resets of the device.
 ///
 /// A device with a volatile write cache loses completed writes at a power loss, and reports it with a unit attention
-/// condition at the next command. A local disk and its host fail together; here, the initiator survives the target.
+/// condition at the next command. If it cannot write its cache to the medium, a flush fails, once. A local disk and its host fail together; here, the initiator survives the target.
 /// Therefore writes that no flush had made durable at a reset are reported as a loss: by all flushes that were in
 /// progress, or else by the next one.
 #[derive(Debug, Default)]
@@ -12,7 +12,7 @@ pub(super) struct Durability {
     changes: u64,
     /// Number of these that are durable, or were reported as lost.
     durable: u64,
-    /// Resets that endangered writes.
+    /// Resets and failed flushes that endangered writes.
     losses: u64,
     /// Number of these that a flush has reported.
     reported: u64,
@@ -51,6 +51,12 @@ impl Durability {
     /// The flush is sent, perhaps again.
     pub(super) const fn sent(&self, flush: &mut Flush) {
         flush.covers = self.changes;
+    }
+
+    /// The device has failed to write its cache, which the flush that failed reports.
+    pub(super) const fn write_failed(&mut self) {
+        self.reset();
+        self.reported = self.losses;
     }
 
     /// The device has completed the flush. Returns whether the data of all writes before it is durable.
@@ -96,6 +102,20 @@ mod tests {
         d.sent(&mut b);
         assert!(!d.flushed(a) && !d.flushed(b));
         assert!(flush(&mut d));
+    }
+
+    #[test]
+    fn a_failed_flush_is_the_report_of_others_in_progress_but_not_of_later_ones() {
+        let mut d = Durability::default();
+        d.changed();
+        let (mut a, mut b) = (d.requested(), d.requested());
+        d.sent(&mut a);
+        d.sent(&mut b);
+        d.write_failed();
+        assert!(!d.flushed(b));
+        assert!(flush(&mut d));
+        d.write_failed();
+        assert!(flush(&mut d), "all writes were durable");
     }
 
     #[test]

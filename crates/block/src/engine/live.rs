@@ -204,6 +204,11 @@ impl Engine {
         if flush && failure.is_unsupported() && self.unit.write_cache != Some(true) {
             return self.done(part, 0);
         }
+        if flush && failure.is_medium_error() {
+            self.durability.write_failed();
+            let error = Error::DataLost { url: self.place.url.clone() };
+            return self.operations.failed(part, error);
+        }
         let (url, command) = (self.place.url.clone(), operation.work.name());
         self.operations.failed(part, Error::Command { url, command, failure });
     }
