@@ -65,6 +65,11 @@ impl Attentions {
         self.0 &= !(1 << attention as u8);
     }
 
+    /// These conditions and `others`.
+    pub(crate) const fn with(self, others: Self) -> Self {
+        Self(self.0 | others.0)
+    }
+
     /// Takes the condition to report next.
     pub(crate) fn take(&mut self) -> Option<UnitAttention> {
         let next = UnitAttention::ALL.into_iter().find(|a| self.0 & 1 << *a as u8 != 0)?;

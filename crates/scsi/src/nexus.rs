@@ -46,8 +46,17 @@ pub(crate) struct UnitNexus {
     tasks: AtomicUsize,
     /// Number of times that all tasks were aborted.
     generation: AtomicU64,
-    /// Number of losses of unstable data that the nexus knows of.
+    /// Number of losses of unstable data that the nexus was informed of.
     losses: AtomicU64,
+    reported: Mutex<Reported>,
+}
+
+/// What was reported in sense data that the initiator may not have received.
+#[derive(Debug, Default)]
+struct Reported {
+    attentions: Attentions,
+    /// The number of losses that the nexus knew of before it was informed of others.
+    losses: Option<u64>,
 }
 
 impl UnitNexus {
@@ -59,6 +68,7 @@ impl UnitNexus {
             tasks: AtomicUsize::new(0),
             generation: AtomicU64::new(0),
             losses: AtomicU64::new(losses),
+            reported: Mutex::default(),
         }
     }
 
@@ -70,14 +80,23 @@ impl UnitNexus {
         self.attentions.lock().clear(attention);
     }
 
-    /// The conditions that are not reported.
-    pub(crate) fn pending(&self) -> Attentions {
-        *self.attentions.lock()
+    /// What the initiator does not know: the conditions, and the number of losses that it knows of.
+    pub(crate) fn unknown(&self) -> (Attentions, u64) {
+        let reported = self.reported.lock();
+        let pending = self.attentions.lock().with(reported.attentions);
+        (pending, reported.losses.unwrap_or_else(|| self.losses.load(Ordering::Acquire)))
     }
 
     /// Takes the condition to report next.
     pub(crate) fn take_attention(&self) -> Option<UnitAttention> {
-        self.attentions.lock().take()
+        let taken = self.attentions.lock().take()?;
+        self.reported.lock().attentions.raise(taken);
+        Some(taken)
+    }
+
+    /// The initiator has received all that was reported.
+    pub(crate) fn received(&self) {
+        *self.reported.lock() = Reported::default();
     }
 
     /// Aborts all tasks; returns whether there were any.
@@ -86,14 +105,13 @@ impl UnitNexus {
         self.tasks.load(Ordering::Acquire) > 0
     }
 
-    /// Number of losses of unstable data that the nexus knows of.
-    pub(crate) fn known_losses(&self) -> u64 {
-        self.losses.load(Ordering::Acquire)
-    }
-
-    /// Whether data was lost since the nexus was last informed; it is informed now of `losses`.
+    /// Whether no data was lost since the nexus was last informed; it is informed now of `losses`.
     pub(crate) fn is_informed_of(&self, losses: u64) -> bool {
-        self.losses.swap(losses, Ordering::AcqRel) == losses
+        let known = self.losses.swap(losses, Ordering::AcqRel);
+        if known != losses {
+            self.reported.lock().losses.get_or_insert(known);
+        }
+        known == losses
     }
 }
 

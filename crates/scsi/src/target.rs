@@ -185,6 +185,12 @@ impl Target {
         Nexus::new(initiator)
     }
 
+    /// The initiator has received the sense data of all responses so far. What was reported in sense data that it has not
+    /// received is reported again if it begins another nexus.
+    pub fn sense_received(&self, nexus: &Nexus) {
+        self.units.read().values().for_each(|unit| unit.sense_received(nexus.id()));
+    }
+
     /// Ends a nexus: its tasks are aborted and its RESERVE(6) is released. The transport creates no task for it
     /// afterwards.
     pub fn close_nexus(&self, nexus: &Nexus) {

@@ -143,8 +143,8 @@ impl Nexuses {
         if self.former.len() == MAX_FORMER {
             self.former.pop_front();
         }
-        let port = closed.nexus.initiator().clone();
-        self.former.push_back((port, closed.pending(), closed.known_losses()));
+        let (pending, losses) = closed.unknown();
+        self.former.push_back((closed.nexus.initiator().clone(), pending, losses));
         Some(closed)
     }
 
@@ -265,6 +265,13 @@ impl Disk {
         if let Some(closed) = nexuses.remove(nexus) {
             closed.abort();
             self.reservations.lock().detach(reservation::NexusId(nexus));
+        }
+    }
+
+    /// The initiator of `nexus` has received all sense data.
+    pub(crate) fn sense_received(&self, nexus: u64) {
+        if let Some(nexus) = self.nexuses.lock().present.get(&nexus) {
+            nexus.received();
         }
     }
 

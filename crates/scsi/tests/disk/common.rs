@@ -122,8 +122,11 @@ impl Bench {
         now(self.target.execute(self.request(nexus, bytes, data)))
     }
 
+    /// Executes a command, whose response the initiator receives.
     pub(crate) fn execute(&self, nexus: &Arc<Nexus>, bytes: &[u8], data: &[u8]) -> Response {
-        self.try_execute(nexus, bytes, data).unwrap()
+        let response = self.try_execute(nexus, bytes, data).unwrap();
+        self.target.sense_received(nexus);
+        response
     }
 
     /// Executes a command that succeeds; returns data-in.

@@ -75,6 +75,35 @@ fn synchronize_cache_fails_once_for_each_initiator_after_a_loss() {
     assert_eq!(bench.good(&[0x28, 0, 0, 0, 0, 0, 0, 0, 32, 0], &[]), [3; 32 * 512]);
 }
 
+#[test]
+fn a_report_that_the_initiator_does_not_receive_is_repeated() {
+    let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
+    let fs = Arc::new(Restarting { inner: memory(&arena), instance: AtomicU64::new(0) });
+    let bench = Bench::on(fs.clone(), arena, BlockSize::B512, 64, false);
+    let sync = [0x35];
+    bench.good(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 32, 0], &[1; 32 * 512]);
+    fs.instance.fetch_add(1, Ordering::Relaxed);
+    let other = bench.target.open_nexus(crate::common::initiator(2));
+    let code = |sense: Option<millrace_scsi::Sense>| sense.map(|sense| sense.additional.0);
+    let lost = |bytes: &[u8]| code(bench.try_execute(&other, bytes, &[]).unwrap().sense);
+    assert_eq!(lost(&[0]), Some(0x29), "power on");
+    bench.target.close_nexus(&other);
+    let other = bench.target.open_nexus(crate::common::initiator(2));
+    bench.expect_attention(&other, (0x29, 0x00));
+    bench.expect_attention(&other, (0x29, 0x07));
+    // The first nexus finds the loss.
+    bench.fails(&sync, &[], 3, (0x0c, 0));
+    assert_eq!(code(bench.try_execute(&other, &sync, &[]).unwrap().sense), Some(0x0c));
+    bench.target.close_nexus(&other);
+    let other = bench.target.open_nexus(crate::common::initiator(2));
+    bench.expect_attention(&other, (0x29, 0x07));
+    assert_eq!(code(bench.execute(&other, &sync, &[]).sense), Some(0x0c));
+    bench.target.close_nexus(&other);
+    let other = bench.target.open_nexus(crate::common::initiator(2));
+    bench.expect_attention(&other, (0x29, 0x07));
+    assert_eq!(bench.execute(&other, &sync, &[]).sense, None, "it was received");
+}
+
 /// A file system that cannot be written.
 struct ReadOnly(FileSystemRef);
 
