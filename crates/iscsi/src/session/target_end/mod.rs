@@ -192,6 +192,8 @@ pub struct TargetSession {
     ping: Option<u32>,
     /// Status numbers of unexpected PDUs that were sent.
     unexpected: Vec<u32>,
+    /// The status number of the last response with sense data.
+    sense: Option<u32>,
     next_ttt: u32,
     state: State,
 }
@@ -212,6 +214,7 @@ impl TargetSession {
             queue: VecDeque::new(),
             ping: None,
             unexpected: Vec::new(),
+            sense: None,
             next_ttt: 0,
             state: State::FullFeature,
             config,
@@ -292,6 +295,12 @@ impl TargetSession {
             self.cancel_data_events(itt);
             self.progress(itt);
         }
+    }
+
+    /// Whether the initiator has received the sense data of all completed tasks: it has acknowledged their status.
+    pub fn sense_acknowledged(&self) -> bool {
+        let waits = |task: &Task| task.finished().is_some_and(|completion| !completion.sense.is_empty());
+        self.sense.is_none_or(|number| self.status.is_acknowledged(number)) && !self.tasks.values().any(waits)
     }
 
     /// Sends a NOP-In that the initiator must answer. Returns whether it was queued: not while another has no answer,

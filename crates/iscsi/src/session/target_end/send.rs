@@ -224,6 +224,9 @@ impl TargetSession {
         let invalidate = stag.filter(|_| self.config.remote_invalidate && self.is_rdma());
         self.end_task(itt);
         let numbers = self.numbers(true);
+        if !data.is_empty() {
+            self.sense = Some(numbers.stat_sn);
+        }
         let header = ScsiResponse { response: COMPLETED, status, itt, numbers, exp_data_sn, residual };
         Some(TargetPdu {
             header: Response::Scsi(header),

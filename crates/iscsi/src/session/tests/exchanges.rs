@@ -144,7 +144,9 @@ fn a_failed_command_has_sense_data_and_a_residual_count() {
     let (mut i, mut t) = (initiator(LIMITS, Transport::Tcp), target(LIMITS, Transport::Tcp));
     i.submit(command(Direction::Read, 512), None).unwrap();
     take(&mut t, &next(&mut i));
+    assert!(t.sense_acknowledged());
     t.complete(0, Completion { status: 2, length: 0, sense: vec![0x70, 0, 5] });
+    assert!(!t.sense_acknowledged(), "it is not sent");
     let (header, pdu) = sent(&mut t);
     let expected = bhs("21 82 0002 00 000005 0000000000000000 00000000 00000000 00000020 00000011 00000018
         00000000 00000000 00000200");
@@ -154,6 +156,10 @@ fn a_failed_command_has_sense_data_and_a_residual_count() {
     let residual = Residual::Underflow(512);
     let outcome = Outcome::Completed { status: 2, sense: vec![0x70, 0, 5], residual, transferred: 0 };
     assert_eq!(i.poll_event(), Some(InitiatorEvent::Completed { itt: 0, outcome }));
+    assert!(!t.sense_acknowledged());
+    i.submit(command(Direction::None, 0), None).unwrap();
+    take(&mut t, &next(&mut i));
+    assert!(t.sense_acknowledged(), "the next command acknowledges the status");
 }
 
 #[test]
