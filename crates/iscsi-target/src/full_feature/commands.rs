@@ -179,6 +179,7 @@ impl FullFeature<'_> {
         task.charge = data_in.len();
         task.data_in = data_in;
         task.state = State::Complete;
+        self.reported |= sense.is_some();
         let sense = sense.map(|sense| sense.to_bytes().to_vec()).unwrap_or_default();
         self.session.complete(itt, Completion { status, length, sense });
     }

@@ -108,6 +108,8 @@ pub(crate) struct FullFeature<'a> {
     retry: Option<Sleep>,
     timers: Timers,
     stopped: bool,
+    /// Whether sense data was reported that the device does not know to be received.
+    reported: bool,
 }
 
 impl<'a> FullFeature<'a> {
@@ -157,6 +159,7 @@ impl<'a> FullFeature<'a> {
             retry: None,
             timers: Timers::default(),
             stopped: false,
+            reported: false,
         }
     }
 
@@ -182,6 +185,7 @@ impl<'a> FullFeature<'a> {
     /// whether there is progress.
     pub(crate) fn run_commands(&mut self, cx: &mut Context<'_>) -> bool {
         let mut progress = false;
+        self.confirm_sense();
         while let Poll::Ready(Some((itt, result))) = self.running.poll_next_unpin(cx) {
             self.completed(itt, result);
             progress = true;
@@ -189,6 +193,17 @@ impl<'a> FullFeature<'a> {
         progress |= self.grant(cx);
         self.process_events();
         progress | self.execute_ready()
+    }
+
+    /// Tells the device if the initiator has received all sense data.
+    fn confirm_sense(&mut self) {
+        if self.reported
+            && self.session.sense_acknowledged()
+            && let Some(Device { target, nexus }) = &self.device
+        {
+            self.reported = false;
+            target.sense_received(nexus);
+        }
     }
 
     /// Polls all timers; ready when the connection ends. `Ready(None)`: the session has something to send.
@@ -237,6 +252,7 @@ impl<'a> FullFeature<'a> {
             let charge = self.tasks.remove(&itt).map_or(0, |task| task.charge);
             self.account.give(charge);
         }
+        self.confirm_sense();
         if let Some(Device { target, nexus }) = &self.device {
             target.close_nexus(nexus);
         }
