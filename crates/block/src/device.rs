@@ -14,7 +14,7 @@ use millrace_scsi::initiator::{synchronize_cache_16, unmap, unmap_list, write_sa
 
 use crate::{
     Error, Options, Url,
-    engine::{Engine, Message, Place, Work},
+    engine::{Engine, Losses, Message, Place, Work},
     login::Dialer,
     unit::{Identity, Limits, UnitInfo},
 };
@@ -53,6 +53,7 @@ struct Shared {
     unit: UnitInfo,
     /// At the last login.
     capacity: Arc<AtomicU64>,
+    losses: Arc<Losses>,
     arena: Arena,
 }
 
@@ -77,10 +78,12 @@ impl BlockDevice {
         let unit = connected.unit.clone();
         let capacity = Arc::new(AtomicU64::new(unit.capacity));
         let (messages, receiver) = mpsc::unbounded();
-        let engine = Engine::new(place, options, connected, receiver, Arc::clone(&capacity));
+        let losses = Arc::default();
+        let shared = (Arc::clone(&capacity), Arc::clone(&losses));
+        let engine = Engine::new(place, options, connected, receiver, shared);
         rt.spawn("block-device", Box::pin(engine));
         let arena = Arena::new(ArenaConfig { limit: options.memory, huge_pages: false });
-        Ok(Self { messages, shared: Arc::new(Shared { url: url_text, unit, capacity, arena }) })
+        Ok(Self { messages, shared: Arc::new(Shared { url: url_text, unit, capacity, losses, arena }) })
     }
 
     /// The names of the device.
@@ -146,7 +149,11 @@ impl BlockDevice {
     /// again what it wrote, and what it was writing, since the last successful flush began. After other errors, completed
     /// writes remain volatile.
     pub async fn flush(&self) -> Result<(), Error> {
-        self.submit(Work::Flush(synchronize_cache_16(0, 0))).await.map(drop)
+        let flushed = self.submit(Work::Flush(synchronize_cache_16(0, 0))).await;
+        if let Err(Error::DataLost { .. }) = flushed {
+            self.shared.losses.report();
+        }
+        flushed.map(drop)
     }
 
     /// Frees the storage of a range of bytes. Its content is undefined afterwards, or zeros if

@@ -1,21 +1,40 @@
 //! Which completed writes a volatile write cache may have lost.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// Losses of data, which the device's task finds and callers of flushes learn of.
+#[derive(Debug, Default)]
+pub(crate) struct Losses {
+    /// Resets and failed flushes that endangered writes.
+    found: AtomicU64,
+    /// Number of these that the caller of a flush knows of.
+    reported: AtomicU64,
+}
+
+impl Losses {
+    /// The caller of a flush learns now of all losses so far. The outcome of a flush whose future is dropped reports
+    /// nothing.
+    pub(crate) fn report(&self) {
+        self.reported.store(self.found.load(Ordering::Acquire), Ordering::Release);
+    }
+}
+
 /// Counts completed writes, flushes, and resets of the device.
 ///
 /// A device with a volatile write cache loses completed writes at a power loss, and reports it with a unit attention
 /// condition at the next command. If it cannot write its cache to the medium, a flush fails, once. A local disk and its host fail together; here, the initiator survives the target.
 /// Therefore writes that no flush had made durable at a reset are reported as a loss: by all flushes that were in
-/// progress, or else by the next one.
+/// progress, or else by the next one, whose caller receives the outcome.
 #[derive(Debug, Default)]
 pub(super) struct Durability {
     /// Completed writes.
     changes: u64,
     /// Number of these that are durable, or were reported as lost.
     durable: u64,
-    /// Resets and failed flushes that endangered writes.
-    losses: u64,
-    /// Number of these that a flush has reported.
-    reported: u64,
+    losses: Arc<Losses>,
 }
 
 /// A flush in progress.
@@ -28,16 +47,21 @@ pub(super) struct Flush {
 }
 
 impl Durability {
+    /// Nothing was written; the device's handles share `losses`.
+    pub(super) fn new(losses: Arc<Losses>) -> Self {
+        Self { losses, ..Self::default() }
+    }
+
     /// A write to the volatile cache is complete.
     pub(super) const fn changed(&mut self) {
         self.changes += 1;
     }
 
     /// The device was reset. Returns whether this endangers writes.
-    pub(super) const fn reset(&mut self) -> bool {
+    pub(super) fn reset(&mut self) -> bool {
         let endangered = self.changes > self.durable;
         if endangered {
-            self.losses += 1;
+            self.losses.found.fetch_add(1, Ordering::AcqRel);
             self.durable = self.changes;
         }
         endangered
@@ -45,7 +69,7 @@ impl Durability {
 
     /// A flush is requested.
     pub(super) fn requested(&self) -> Flush {
-        Flush { reported: self.reported, ..Flush::default() }
+        Flush { reported: self.losses.reported.load(Ordering::Acquire), ..Flush::default() }
     }
 
     /// The flush is sent, perhaps again.
@@ -53,18 +77,10 @@ impl Durability {
         flush.covers = self.changes;
     }
 
-    /// The device has failed to write its cache, which the flush that failed reports.
-    pub(super) const fn write_failed(&mut self) {
-        self.reset();
-        self.reported = self.losses;
-    }
-
     /// The device has completed the flush. Returns whether the data of all writes before it is durable.
     pub(super) fn flushed(&mut self, flush: Flush) -> bool {
         self.durable = self.durable.max(flush.covers);
-        let whole = self.losses == flush.reported;
-        self.reported = self.losses;
-        whole
+        self.losses.found.load(Ordering::Acquire) == flush.reported
     }
 }
 
@@ -75,7 +91,11 @@ mod tests {
     fn flush(d: &mut Durability) -> bool {
         let mut flush = d.requested();
         d.sent(&mut flush);
-        d.flushed(flush)
+        let whole = d.flushed(flush);
+        if !whole {
+            d.losses.report();
+        }
+        whole
     }
 
     #[test]
@@ -100,22 +120,22 @@ mod tests {
         assert!(d.reset());
         d.sent(&mut a);
         d.sent(&mut b);
-        assert!(!d.flushed(a) && !d.flushed(b));
+        assert!(!d.flushed(a));
+        d.losses.report();
+        assert!(!d.flushed(b));
         assert!(flush(&mut d));
     }
 
     #[test]
-    fn a_failed_flush_is_the_report_of_others_in_progress_but_not_of_later_ones() {
+    fn a_loss_that_no_caller_learns_of_is_reported_by_the_next_flush() {
         let mut d = Durability::default();
         d.changed();
-        let (mut a, mut b) = (d.requested(), d.requested());
-        d.sent(&mut a);
-        d.sent(&mut b);
-        d.write_failed();
-        assert!(!d.flushed(b));
+        assert!(d.reset());
+        let mut dropped = d.requested();
+        d.sent(&mut dropped);
+        assert!(!d.flushed(dropped));
+        assert!(!flush(&mut d));
         assert!(flush(&mut d));
-        d.write_failed();
-        assert!(flush(&mut d), "all writes were durable");
     }
 
     #[test]

@@ -205,7 +205,7 @@ impl Engine {
             return self.done(part, 0);
         }
         if flush && failure.is_medium_error() {
-            self.durability.write_failed();
+            self.reset();
             let error = Error::DataLost { url: self.place.url.clone() };
             return self.operations.failed(part, error);
         }

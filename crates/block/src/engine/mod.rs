@@ -31,6 +31,7 @@ use crate::{
     unit::{UnitInfo, identify},
 };
 use durability::Durability;
+pub(crate) use durability::Losses;
 use live::Live;
 use operations::Operations;
 pub(crate) use operations::{Reply, Work};
@@ -140,7 +141,7 @@ impl Engine {
         options: &Options,
         connected: Connected,
         messages: mpsc::UnboundedReceiver<Message>,
-        capacity: Arc<AtomicU64>,
+        (capacity, losses): (Arc<AtomicU64>, Arc<Losses>),
     ) -> Self {
         Self {
             place,
@@ -151,7 +152,7 @@ impl Engine {
             capacity,
             unit: connected.unit,
             operations: Operations::default(),
-            durability: Durability::default(),
+            durability: Durability::new(losses),
             link: Link::Live(Box::new(Live::new(connected.connection))),
             failures: 0,
             last: "the target did not answer".into(),
@@ -312,7 +313,10 @@ impl Engine {
     /// The device was reset.
     fn reset(&mut self) {
         if self.durability.reset() {
-            tracing::error!("{}: the device was reset before completed writes were durable", self.place.url);
+            tracing::error!(
+                "{}: the device was reset, or failed, before completed writes were durable",
+                self.place.url
+            );
         }
     }
 

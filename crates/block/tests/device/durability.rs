@@ -34,6 +34,22 @@ fn a_flush_after_a_restart_reports_the_loss_once() {
 }
 
 #[test]
+fn a_loss_is_reported_although_a_flush_is_dropped() {
+    run(1, (BLOCKS * BLOCK, BlockSize::B512), memory, async |lab| {
+        let disk = lab.connect().await;
+        write(&disk, 0, &[1; 512]).await.unwrap();
+        lab.restart().await;
+        let mut dropped = Box::pin(disk.flush());
+        assert!(futures::poll!(&mut dropped).is_pending());
+        lab.sleep(1).await;
+        drop(dropped); // Its outcome is there.
+        let error = disk.flush().await.unwrap_err();
+        assert!(matches!(error, Error::DataLost { .. }), "{error}");
+        disk.flush().await.unwrap();
+    });
+}
+
+#[test]
 fn a_reset_is_noticed_although_the_connection_that_reports_it_ends() {
     for at in 0..80 {
         run(1, (BLOCKS * BLOCK, BlockSize::B512), memory, async |lab| {
