@@ -402,7 +402,11 @@ impl Session<'_> {
     async fn flush(&self, device: &BlockDevice, must: bool) -> Result<(), String> {
         loop {
             let started = self.model.begin();
-            match self.outcome(&(0..0), device.flush()).await {
+            let outcome = match must {
+                true => Some(device.flush().await),
+                false => self.outcome(&(0..0), device.flush()).await,
+            };
+            match outcome {
                 Some(Ok(())) => self.model.flushed(started),
                 Some(Err(Error::DataLost { .. })) => {
                     count(&OCCURRED.losses);
