@@ -10,7 +10,7 @@ use std::{
 
 use crate::{BoxFuture, LocalPort};
 
-/// A connected, ordered, reliable byte stream (TCP or a simulated one).
+/// A connected, ordered, reliable byte stream (TCP, a Unix socket, or a simulated one).
 pub trait ByteStream: Send + 'static {
     /// Reads into `bufs` in order. `Ready(Ok(0))` is the end of the stream, unless all of `bufs` are empty.
     fn poll_read(&mut self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>>;
@@ -26,9 +26,15 @@ pub trait ByteStream: Send + 'static {
     fn abort(&mut self);
 
     /// The local address.
+    ///
+    /// # Errors
+    /// That of `getsockname(2)`, or the stream has no IP address.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
     /// The peer's address.
+    ///
+    /// # Errors
+    /// That of `getpeername(2)`, or the stream has no IP address.
     fn peer_addr(&self) -> io::Result<SocketAddr>;
 }
 

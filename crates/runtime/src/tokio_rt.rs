@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)] // Registers descriptors whose owner keeps them open.
 
+mod unix;
+
 use std::{
     future::Future,
     io::{self, IoSlice, IoSliceMut, Read, Write},
@@ -25,6 +27,7 @@ use tokio::{
 use crate::{
     BoxFuture, ByteStream, Instant, LocalPort, Readiness, Runtime, RuntimeRef, Sleep, reserved_ports,
 };
+pub use unix::UnixByteStream;
 
 /// A handle to a Tokio runtime, current-thread or multi-thread.
 pub struct TokioRuntime {
