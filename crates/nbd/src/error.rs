@@ -1,0 +1,43 @@
+//! Errors of servers.
+
+use std::{io, path::PathBuf};
+
+/// Error of a [`Server`](crate::Server).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Another process listens on the socket.
+    #[error(
+        "cannot listen on {}: another process listens there; end it, or choose another path", path.display()
+    )]
+    InUse {
+        /// The path of the socket.
+        path: PathBuf,
+    },
+    /// There is a file of another kind.
+    #[error("cannot listen on {}: the file exists and is not a socket; choose another path", path.display())]
+    NotASocket {
+        /// The path of the file.
+        path: PathBuf,
+    },
+    /// The socket cannot be created.
+    #[error("cannot listen on {}: {source}{}", path.display(), hint(source))]
+    Bind {
+        /// The path of the socket.
+        path: PathBuf,
+        /// Reason.
+        source: io::Error,
+    },
+    /// The flush at the end failed: completed writes of clients may be lost.
+    #[error("cannot flush the device at the end: {0}; writes that no client has flushed may be lost")]
+    Flush(#[source] millrace_block::Error),
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; create its directory",
+        io::ErrorKind::PermissionDenied => "; choose a directory that you may write to",
+        io::ErrorKind::InvalidInput => "; choose a path of at most 107 bytes",
+        _ => "",
+    }
+}

@@ -1,0 +1,45 @@
+//! NBD server on Unix sockets (the [NBD protocol](https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md)):
+//! gives QEMU, `nbdcopy` and fio access to a [`BlockDevice`](millrace_block::BlockDevice) without root.
+//!
+//! ```no_run
+//! use millrace_block::{BlockDevice, Options, Url};
+//! use millrace_nbd::Server;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let url: Url = "iscsi://127.0.0.1/iqn.2026-01.example.millrace:memory/0".parse()?;
+//! let disk = BlockDevice::connect(&url, &Options::default()).await?;
+//! let server = Server::bind("/run/user/1000/disk.sock", disk.clone(), millrace_nbd::Options::default())?;
+//! println!("qemu-img info {}", server.uri());
+//! // Serves until the future completes, here forever.
+//! server.serve(std::future::pending()).await?;
+//! disk.close().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Protocol
+//!
+//! The handshake is the fixed newstyle, with `NBD_OPT_EXPORT_NAME`, `NBD_OPT_GO`, `NBD_OPT_INFO`, `NBD_OPT_LIST`,
+//! `NBD_OPT_STRUCTURED_REPLY` and `NBD_OPT_ABORT`. There is one export, the default one, whose name is empty. The requests
+//! are reads, writes, flushes, trims and writes of zeros, with FUA. Requests are executed concurrently and answered in the
+//! order of their completion. Flushes cover all connections, so that clients may use several.
+//!
+//! There is no TLS and no metadata context: a [`BlockDevice`](millrace_block::BlockDevice) does not report which blocks are
+//! allocated.
+//!
+//! Offsets and lengths are multiples of the device's block size, which is announced as the minimum block size. A client
+//! that ignores it gets `EINVAL` for other requests.
+//!
+//! # Limits
+//!
+//! A client is not trusted. The lengths and the number of options are bounded, as are the time of a handshake, the number of
+//! connections, and the requests and bytes in progress of each connection. A connection that violates the protocol ends.
+
+mod error;
+mod options;
+mod server;
+mod socket;
+
+pub use error::Error;
+pub use options::Options;
+pub use server::Server;
