@@ -3,7 +3,6 @@
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::{Shutdown, SocketAddr},
-    os::unix::net,
     task::{Context, Poll, ready},
 };
 
@@ -16,14 +15,9 @@ use crate::ByteStream;
 /// A connected stream socket of the Unix domain. It has no IP addresses.
 pub struct UnixByteStream(UnixStream);
 
-impl UnixByteStream {
-    /// Registers `stream` with the reactor of the current Tokio runtime, and makes it non-blocking.
-    ///
-    /// # Errors
-    /// The socket cannot be made non-blocking, or the reactor cannot register it.
-    pub fn new(stream: net::UnixStream) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        Ok(Self(UnixStream::from_std(stream)?))
+impl From<UnixStream> for UnixByteStream {
+    fn from(stream: UnixStream) -> Self {
+        Self(stream)
     }
 }
 
@@ -81,8 +75,8 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_arrive_in_order_and_the_end_is_reported() {
-        let (ours, peer) = net::UnixStream::pair().unwrap();
-        let (mut ours, mut peer) = (UnixByteStream::new(ours).unwrap(), UnixByteStream::new(peer).unwrap());
+        let (ours, peer) = UnixStream::pair().unwrap();
+        let (mut ours, mut peer) = (UnixByteStream::from(ours), UnixByteStream::from(peer));
         assert_eq!(ours.local_addr().unwrap_err().kind(), io::ErrorKind::Unsupported);
         let sent: Vec<u8> = (0..1_000_000_u32).map(|i| (i % 251) as u8).collect();
         let all = sent.clone();
