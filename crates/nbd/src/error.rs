@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf};
 
+use crate::handshake::Violation;
+
 /// Error of a [`Server`](crate::Server).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -31,6 +33,27 @@ pub enum Error {
     /// The flush at the end failed: completed writes of clients may be lost.
     #[error("cannot flush the device at the end: {0}; writes that no client has flushed may be lost")]
     Flush(#[source] millrace_block::Error),
+}
+
+/// Why a connection ended early.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectionError {
+    /// The stream failed, or ended within a message.
+    #[error("the connection failed: {0}")]
+    Stream(#[from] io::Error),
+    /// The client violated the protocol.
+    #[error("the client violated the protocol: {0}")]
+    Protocol(&'static str),
+    /// The client did not complete the handshake in 30 seconds.
+    #[error("the client did not complete the handshake in time")]
+    Silent,
+}
+
+impl From<Violation> for ConnectionError {
+    fn from(Violation(what): Violation) -> Self {
+        Self::Protocol(what)
+    }
 }
 
 fn hint(error: &io::Error) -> &'static str {

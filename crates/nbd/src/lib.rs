@@ -35,11 +35,21 @@
 //! A client is not trusted. The lengths and the number of options are bounded, as are the time of a handshake, the number of
 //! connections, and the requests and bytes in progress of each connection. A connection that violates the protocol ends.
 
+mod command;
+mod connection;
+mod device;
 mod error;
+mod export;
+mod failure;
+mod handshake;
+mod input;
 mod options;
+mod output;
 mod server;
 mod socket;
+mod wire;
 
-pub use error::Error;
+pub use error::{ConnectionError, Error};
+pub use export::Export;
 pub use options::Options;
 pub use server::Server;

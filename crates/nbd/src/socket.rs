@@ -20,17 +20,16 @@ use crate::Error;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// A listening socket. Its file, which only the user of this process can access, is removed when this is dropped.
-pub(crate) struct Socket {
-    pub(crate) listener: UnixListener,
-    path: PathBuf,
-    /// Device and inode number of the file.
+/// The file of a listening socket, which only the user of this process can access. It is removed when this is dropped.
+pub(crate) struct SocketFile {
+    pub(crate) path: PathBuf,
+    /// Device and inode number.
     file: (u64, u64),
 }
 
-impl Socket {
+impl SocketFile {
     /// Listens on `path`. Replaces the socket of a process that has ended.
-    pub(crate) fn bind(path: &Path) -> Result<Self, Error> {
+    pub(crate) fn bind(path: &Path) -> Result<(Self, UnixListener), Error> {
         let failed = |e: Errno| Error::Bind { path: path.to_owned(), source: e.into() };
         let address = SocketAddrUnix::new(path).map_err(|_| failed(Errno::INVAL))?;
         let new = || {
@@ -60,15 +59,11 @@ impl Socket {
         .map_err(failed)?;
         listen(&socket, BACKLOG).map_err(failed)?;
         let file = identity(path).map_err(|source| Error::Bind { path: path.to_owned(), source })?;
-        Ok(Self { listener: socket.into(), path: path.to_owned(), file })
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+        Ok((Self { path: path.to_owned(), file }, socket.into()))
     }
 }
 
-impl Drop for Socket {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         // Another process may have replaced the file.
         if identity(&self.path).is_ok_and(|file| file == self.file)
@@ -100,7 +95,7 @@ mod tests {
     fn the_socket_is_private_and_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk.sock");
-        let socket = Socket::bind(&path).unwrap();
+        let socket = SocketFile::bind(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         UnixStream::connect(&path).unwrap();
         drop(socket);
@@ -113,13 +108,13 @@ mod tests {
         let path = dir.path().join("disk.sock");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "the standard library leaves the file");
-        let socket = Socket::bind(&path).unwrap();
-        let error = Socket::bind(&path).err().unwrap();
+        let socket = SocketFile::bind(&path).unwrap();
+        let error = SocketFile::bind(&path).err().unwrap();
         assert!(matches!(error, Error::InUse { .. }), "{error}");
         UnixStream::connect(&path).unwrap();
         drop(socket);
         fs::write(&path, "data").unwrap();
-        assert!(matches!(Socket::bind(&path).err().unwrap(), Error::NotASocket { .. }));
+        assert!(matches!(SocketFile::bind(&path).err().unwrap(), Error::NotASocket { .. }));
         assert_eq!(fs::read(&path).unwrap(), b"data");
     }
 
@@ -127,7 +122,7 @@ mod tests {
     fn the_socket_of_another_process_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk.sock");
-        let socket = Socket::bind(&path).unwrap();
+        let socket = SocketFile::bind(&path).unwrap();
         // The inode number of a removed file may be used again.
         fs::rename(&path, dir.path().join("renamed.sock")).unwrap();
         fs::write(&path, "data").unwrap();
@@ -139,8 +134,8 @@ mod tests {
     fn errors_name_the_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let long = dir.path().join("x".repeat(120));
-        assert!(Socket::bind(&long).err().unwrap().to_string().contains("at most 107 bytes"));
+        assert!(SocketFile::bind(&long).err().unwrap().to_string().contains("at most 107 bytes"));
         let missing = dir.path().join("missing/disk.sock");
-        assert!(Socket::bind(&missing).err().unwrap().to_string().contains("create its directory"));
+        assert!(SocketFile::bind(&missing).err().unwrap().to_string().contains("create its directory"));
     }
 }

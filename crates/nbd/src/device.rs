@@ -1,0 +1,179 @@
+//! Execution of commands on the device.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::future::try_join_all;
+use millrace_block::{BlockDevice, Buffer, Error, View};
+use millrace_runtime::{RuntimeExt, RuntimeRef};
+use tokio::sync::Mutex;
+
+use crate::{
+    command::{Geometry, MAX_PAYLOAD},
+    failure::Failure,
+    handshake::Description,
+    options::Options,
+    wire::export_flag as flag,
+};
+
+/// Maximum length of a buffer. The device executes longer operations as several commands, and copies their data if it
+/// uses iSER.
+const MAX_PIECE: u32 = 1 << 20;
+/// Time after which a request fails if the device's memory is exhausted all the time.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of attempts to allocate memory.
+const MEMORY_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The device of a server, for all its connections.
+#[derive(Clone)]
+pub(crate) struct Device {
+    pub(crate) disk: BlockDevice,
+    read_only: bool,
+    flushes: Arc<Flushes>,
+}
+
+/// The flushes of all connections, of which one is executed at a time.
+#[derive(Default)]
+struct Flushes {
+    requested: AtomicU64,
+    last: Mutex<LastFlush>,
+    /// Number of losses of completed writes that flushes reported.
+    losses: AtomicU64,
+}
+
+struct LastFlush {
+    /// Number of flushes that were requested before the last one began: it is the result of all of them.
+    covers: u64,
+    result: Result<(), Failure>,
+}
+
+impl Default for LastFlush {
+    fn default() -> Self {
+        Self { covers: 0, result: Ok(()) }
+    }
+}
+
+impl Device {
+    pub(crate) fn new(disk: BlockDevice, options: &Options) -> Self {
+        let read_only = options.read_only || disk.info().read_only;
+        Self { disk, read_only, flushes: Arc::default() }
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry {
+            capacity: self.disk.capacity(),
+            block_size: self.disk.block_size(),
+            read_only: self.read_only,
+            trim: self.disk.limits().max_discard.is_some(),
+        }
+    }
+
+    pub(crate) fn description(&self) -> Description {
+        let geometry = self.geometry();
+        let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN;
+        if self.read_only {
+            flags |= flag::READ_ONLY;
+        } else {
+            flags |= flag::SEND_WRITE_ZEROES | if geometry.trim { flag::SEND_TRIM } else { 0 };
+        }
+        Description {
+            size: geometry.capacity,
+            block_size: geometry.block_size,
+            max_payload: MAX_PAYLOAD,
+            flags,
+            text: self.disk.identity().to_string(),
+        }
+    }
+
+    /// Allocates buffers of `length` bytes together, all or none.
+    ///
+    /// # Errors
+    /// The device's memory is exhausted.
+    pub(crate) fn buffers(&self, length: usize) -> Result<Vec<Buffer>, Error> {
+        let block = self.disk.block_size();
+        let piece = (self.disk.limits().max_transfer.min(MAX_PIECE) / block * block).max(block) as usize;
+        let starts = (0..length).step_by(piece);
+        starts.map(|start| self.disk.buffer(piece.min(length - start))).collect()
+    }
+
+    pub(crate) async fn read(&self, start: u64, buffers: Vec<Buffer>) -> Result<Vec<View>, Failure> {
+        let reads = with_offsets(start, buffers).map(|(offset, b)| self.disk.read_at_into(offset, b));
+        let buffers = try_join_all(reads).await?;
+        Ok(buffers.into_iter().map(Buffer::freeze).collect())
+    }
+
+    pub(crate) async fn write(&self, start: u64, buffers: Vec<Buffer>, fua: bool) -> Result<(), Failure> {
+        let writes = with_offsets(start, buffers)
+            .map(|(offset, buffer)| self.disk.write_at_from(offset, buffer.freeze().into()));
+        try_join_all(writes).await?;
+        if fua { self.flush().await } else { Ok(()) }
+    }
+
+    pub(crate) async fn trim(&self, rt: &RuntimeRef, range: Range<u64>, fua: bool) -> Result<(), Failure> {
+        with_memory(rt, || self.disk.discard(range.clone())).await?;
+        if fua { self.flush().await } else { Ok(()) }
+    }
+
+    pub(crate) async fn write_zeroes(
+        &self,
+        rt: &RuntimeRef,
+        range: Range<u64>,
+        fua: bool,
+    ) -> Result<(), Failure> {
+        with_memory(rt, || self.disk.write_zeroes(range.clone())).await?;
+        if fua { self.flush().await } else { Ok(()) }
+    }
+
+    /// Makes completed writes durable. Flushes that are requested during another one have one successor, whose result is
+    /// that of all of them.
+    pub(crate) async fn flush(&self) -> Result<(), Failure> {
+        let Flushes { requested, last, losses } = &*self.flushes;
+        let number = requested.fetch_add(1, Ordering::Relaxed);
+        let mut last = last.lock().await;
+        if last.covers <= number {
+            let covers = requested.load(Ordering::Relaxed);
+            let done = self.disk.flush().await;
+            if matches!(done, Err(Error::DataLost { .. })) {
+                losses.fetch_add(1, Ordering::Relaxed);
+            }
+            *last = LastFlush { covers, result: done.map_err(Failure::from) };
+        }
+        last.result.clone()
+    }
+
+    /// Number of losses of completed writes that flushes have reported so far. The device reports a loss to one flush
+    /// only, but any connection may have made the writes. Therefore each connection compares the numbers at its flushes,
+    /// which are executed after the one that reported the loss.
+    pub(crate) fn losses(&self) -> u64 {
+        self.flushes.losses.load(Ordering::Relaxed)
+    }
+}
+
+/// Repeats an operation while the device's memory is exhausted: other requests return theirs.
+pub(crate) async fn with_memory<T, F: Future<Output = Result<T, Error>>>(
+    rt: &RuntimeRef,
+    mut operation: impl FnMut() -> F,
+) -> Result<T, Error> {
+    let deadline = rt.now() + MEMORY_TIMEOUT;
+    loop {
+        match operation().await {
+            Err(Error::OutOfMemory(_)) if rt.now() < deadline => rt.sleep(MEMORY_INTERVAL).await,
+            done => return done,
+        }
+    }
+}
+
+/// The buffers of data at `start`, each with its offset.
+fn with_offsets(start: u64, buffers: Vec<Buffer>) -> impl Iterator<Item = (u64, Buffer)> {
+    buffers.into_iter().scan(start, |next, buffer| {
+        let offset = *next;
+        *next += buffer.len() as u64;
+        Some((offset, buffer))
+    })
+}
