@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // Helpers of tests, which are to fail.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use futures::future::try_join_all;
 use millrace_block::{BlockDevice, DigestPolicy, Options, Url};
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi_target::{ConnectionLimits, TableLimits, TargetConfig, TargetTable, tcp::TcpTarget};
@@ -17,6 +18,9 @@ use millrace_vfs::{
 
 const TARGET: &str = "iqn.2026-01.example:target";
 const SIZE: u64 = 16 << 20;
+
+/// Held by each test: copied bytes are counted for the whole process.
+static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn arena() -> Arena {
     Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false })
@@ -61,6 +65,7 @@ async fn serve() -> SocketAddr {
 
 #[tokio::test]
 async fn data_is_placed_and_sent_without_copies() {
+    let _guard = ONE_AT_A_TIME.lock().await;
     let address = serve().await;
     let url: Url = format!("iscsi://{address}/{TARGET}/0").parse().unwrap();
     for digests in [DigestPolicy::Refuse, DigestPolicy::Require] {
@@ -87,4 +92,27 @@ async fn data_is_placed_and_sent_without_copies() {
         assert!(read.iter().all(|byte| *byte == 0));
         disk.close().await;
     }
+}
+
+#[tokio::test]
+async fn more_data_than_the_queue_of_a_connection_takes_is_sent_without_a_pause() {
+    let _guard = ONE_AT_A_TIME.lock().await;
+    let address = serve().await;
+    let url: Url = format!("iscsi://{address}/{TARGET}/0").parse().unwrap();
+    let mut options = Options::default();
+    // A ping would wake the peer.
+    options.ping_interval = Duration::from_secs(3600);
+    let disk = BlockDevice::connect(&url, &options).await.unwrap();
+    let transfer = async || {
+        for _ in 0..8 {
+            let buffers = (0..16).map(|i| (i << 20, disk.buffer(1 << 20).unwrap()));
+            let reads = buffers.map(|(offset, buffer)| disk.read_at_into(offset, buffer));
+            let read = try_join_all(reads).await.unwrap();
+            let data = (0..16).zip(read);
+            let writes = data.map(|(i, b)| disk.write_at_from(i << 20, b.freeze().into()));
+            try_join_all(writes).await.unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), transfer()).await.expect("the connection stalls");
+    disk.close().await;
 }

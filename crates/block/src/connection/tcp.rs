@@ -131,7 +131,11 @@ impl TcpConnection {
                 taken = true;
             }
             progress |= taken;
-            match self.output.poll_flush(cx, &mut *self.stream) {
+            let sent = self.output.sent;
+            let flushed = self.output.poll_flush(cx, &mut *self.stream);
+            // What is sent makes room for further PDUs.
+            taken |= self.output.sent > sent;
+            match flushed {
                 Poll::Ready(Ok(())) if taken => {}
                 Poll::Ready(Ok(())) | Poll::Pending => return Ok(progress),
                 Poll::Ready(Err(e)) => return Err(e.into()),
