@@ -59,6 +59,10 @@ impl Command {
         if request.flags & !flags != 0 {
             return Err(Refusal(Errno::Inval, "a flag is not valid for the command"));
         }
+        let changes = matches!(request.command, command::WRITE | command::TRIM | command::WRITE_ZEROES);
+        if changes && geometry.read_only {
+            return Err(Refusal(Errno::Perm, "the export is read-only"));
+        }
         let range = || geometry.range(request);
         match request.command {
             command::READ if request.length > MAX_PAYLOAD => {
@@ -81,9 +85,6 @@ impl Geometry {
     /// The range of a request.
     fn range(&self, request: &Request) -> Result<Range<u64>, Refusal> {
         let (offset, length) = (request.offset, u64::from(request.length));
-        if self.read_only && request.command != command::READ {
-            return Err(Refusal(Errno::Perm, "the export is read-only"));
-        }
         let end = offset.checked_add(length).filter(|end| *end <= self.capacity);
         let Some(end) = end else {
             let writes = matches!(request.command, command::WRITE | command::WRITE_ZEROES);
@@ -159,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_read_only_export_permits_reads_and_flushes() {
-        let geometry = Geometry { read_only: true, ..GEOMETRY };
+        let geometry = Geometry { read_only: true, trim: false, ..GEOMETRY };
         for command in [0, 3] {
             let length = if command == 0 { 4096 } else { 0 };
             assert!(Command::new(&request(command, 0, 0, length), &geometry, true).is_ok());
