@@ -1,4 +1,4 @@
-//! A target, and the server for its disk, on an executor of their own.
+//! A target, and the server for its disk, on their own executor.
 
 use std::{
     net::SocketAddr,
