@@ -7,7 +7,7 @@ use std::{
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use millrace_block::{Buffer, Error, View};
-use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef};
+use millrace_runtime::{BoxFuture, ByteStream};
 
 use crate::{
     command::{Command, MAX_PAYLOAD},
@@ -32,7 +32,6 @@ pub(crate) struct Connection {
     input: Input,
     output: Output,
     device: Device,
-    rt: RuntimeRef,
     /// Whether replies to reads are structured.
     structured: bool,
     receiving: Receiving,
@@ -73,20 +72,13 @@ struct Completed {
 }
 
 impl Connection {
-    pub(crate) fn new(
-        stream: Box<dyn ByteStream>,
-        input: Input,
-        device: Device,
-        rt: RuntimeRef,
-        structured: bool,
-    ) -> Self {
+    pub(crate) fn new(stream: Box<dyn ByteStream>, input: Input, device: Device, structured: bool) -> Self {
         let losses = device.losses();
         Self {
             stream,
             input,
             output: Output::default(),
             device,
-            rt,
             structured,
             receiving: Receiving::Header,
             operations: FuturesUnordered::new(),
@@ -235,9 +227,9 @@ impl Connection {
             }
             None => match self.device.buffers(length) {
                 Err(Error::OutOfMemory(_)) => {
-                    let (device, rt) = (self.device.clone(), self.rt.clone());
+                    let device = self.device.clone();
                     let attempt =
-                        async move { with_memory(&rt, async || device.buffers(length)).await }.boxed();
+                        async move { with_memory(&device.rt, async || device.buffers(length)).await }.boxed();
                     return (Receiving::Memory { request, command, attempt: Some(attempt) }, true);
                 }
                 done => done,
@@ -269,7 +261,7 @@ impl Connection {
 
     /// Starts the operation of a request. Reads and writes have buffers.
     fn start(&mut self, request: Request, command: Command, buffers: Vec<Buffer>) {
-        let (device, rt) = (self.device.clone(), self.rt.clone());
+        let device = self.device.clone();
         let bytes = buffers.iter().map(|buffer| buffer.len()).sum();
         self.operations.push(Box::pin(async move {
             let done = |()| Vec::new();
@@ -277,8 +269,8 @@ impl Connection {
                 Command::Read(range) => device.read(range.start, buffers).await,
                 Command::Write { range, fua } => device.write(range.start, buffers, fua).await.map(done),
                 Command::Flush => device.flush().await.map(done),
-                Command::Trim { range, fua } => device.trim(&rt, range, fua).await.map(done),
-                Command::WriteZeroes { range, fua } => device.write_zeroes(&rt, range, fua).await.map(done),
+                Command::Trim { range, fua } => device.trim(range, fua).await.map(done),
+                Command::WriteZeroes { range, fua } => device.write_zeroes(range, fua).await.map(done),
             };
             Completed { request, bytes, result }
         }));

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use futures::future::try_join_all;
+use futures::{channel::oneshot, future::try_join_all};
 use millrace_block::{BlockDevice, Buffer, Error, View};
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 use tokio::sync::Mutex;
@@ -33,7 +33,8 @@ const MEMORY_INTERVAL: Duration = Duration::from_millis(5);
 /// The device of a server, for all its connections.
 #[derive(Clone)]
 pub(crate) struct Device {
-    pub(crate) disk: BlockDevice,
+    disk: BlockDevice,
+    pub(crate) rt: RuntimeRef,
     read_only: bool,
     flushes: Arc<Flushes>,
 }
@@ -42,7 +43,7 @@ pub(crate) struct Device {
 #[derive(Default)]
 struct Flushes {
     requested: AtomicU64,
-    last: Mutex<LastFlush>,
+    last: Arc<Mutex<LastFlush>>,
     /// Number of losses of completed writes that flushes reported.
     losses: AtomicU64,
 }
@@ -60,9 +61,9 @@ impl Default for LastFlush {
 }
 
 impl Device {
-    pub(crate) fn new(disk: BlockDevice, options: &Options) -> Self {
+    pub(crate) fn new(disk: BlockDevice, rt: RuntimeRef, options: &Options) -> Self {
         let read_only = options.read_only || disk.info().read_only;
-        Self { disk, read_only, flushes: Arc::default() }
+        Self { disk, rt, read_only, flushes: Arc::default() }
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
@@ -115,36 +116,41 @@ impl Device {
         if fua { self.flush().await } else { Ok(()) }
     }
 
-    pub(crate) async fn trim(&self, rt: &RuntimeRef, range: Range<u64>, fua: bool) -> Result<(), Failure> {
-        with_memory(rt, || self.disk.discard(range.clone())).await?;
+    pub(crate) async fn trim(&self, range: Range<u64>, fua: bool) -> Result<(), Failure> {
+        with_memory(&self.rt, || self.disk.discard(range.clone())).await?;
         if fua { self.flush().await } else { Ok(()) }
     }
 
-    pub(crate) async fn write_zeroes(
-        &self,
-        rt: &RuntimeRef,
-        range: Range<u64>,
-        fua: bool,
-    ) -> Result<(), Failure> {
-        with_memory(rt, || self.disk.write_zeroes(range.clone())).await?;
+    pub(crate) async fn write_zeroes(&self, range: Range<u64>, fua: bool) -> Result<(), Failure> {
+        with_memory(&self.rt, || self.disk.write_zeroes(range.clone())).await?;
         if fua { self.flush().await } else { Ok(()) }
     }
 
     /// Makes completed writes durable. Flushes that are requested during another one have one successor, whose result is
     /// that of all of them.
     pub(crate) async fn flush(&self) -> Result<(), Failure> {
-        let Flushes { requested, last, losses } = &*self.flushes;
-        let number = requested.fetch_add(1, Ordering::Relaxed);
-        let mut last = last.lock().await;
-        if last.covers <= number {
-            let covers = requested.load(Ordering::Relaxed);
-            let done = self.disk.flush().await;
-            if matches!(done, Err(Error::DataLost { .. })) {
-                losses.fetch_add(1, Ordering::Relaxed);
-            }
-            *last = LastFlush { covers, result: done.map_err(Failure::from) };
+        let number = self.flushes.requested.fetch_add(1, Ordering::Relaxed);
+        let mut last = Arc::clone(&self.flushes.last).lock_owned().await;
+        if last.covers > number {
+            return last.result.clone();
         }
-        last.result.clone()
+        let (disk, flushes) = (self.disk.clone(), Arc::clone(&self.flushes));
+        let (done, result) = oneshot::channel();
+        // A separate task: the connection may end, and the device reports a loss only once.
+        self.rt.spawn(
+            "nbd-flush",
+            Box::pin(async move {
+                let covers = flushes.requested.load(Ordering::Relaxed);
+                let flushed = disk.flush().await;
+                if matches!(flushed, Err(Error::DataLost { .. })) {
+                    flushes.losses.fetch_add(1, Ordering::Relaxed);
+                }
+                *last = LastFlush { covers, result: flushed.map_err(Failure::from) };
+                // The connection may have ended.
+                drop(done.send(last.result.clone()));
+            }),
+        );
+        result.await.unwrap_or_else(|_| Err(Error::Closed.into()))
     }
 
     /// Number of losses of completed writes that flushes have reported so far. The device reports a loss to one flush

@@ -31,9 +31,9 @@ pub struct Export {
 }
 
 impl Export {
-    /// An export of `disk`.
-    pub fn new(disk: BlockDevice, options: &Options) -> Self {
-        Self { device: Device::new(disk, options) }
+    /// An export of `disk`, with tasks and timers of `rt`.
+    pub fn new(disk: BlockDevice, rt: RuntimeRef, options: &Options) -> Self {
+        Self { device: Device::new(disk, rt, options) }
     }
 
     /// Serves one connection until the client disconnects, or until `stop` completes; in both cases it answers the
@@ -44,21 +44,20 @@ impl Export {
     pub async fn serve(
         &self,
         mut stream: Box<dyn ByteStream>,
-        rt: RuntimeRef,
         stop: impl Future<Output = ()>,
     ) -> Result<(), ConnectionError> {
         let mut stop = pin!(stop);
         let mut input = Input::new();
         let structured = {
             let handshake = pin!(self.handshake(&mut *stream, &mut input));
-            let handshake = timeout(&*rt, HANDSHAKE_TIMEOUT, select(handshake, stop.as_mut()));
+            let handshake = timeout(&*self.device.rt, HANDSHAKE_TIMEOUT, select(handshake, stop.as_mut()));
             match handshake.await.ok_or(ConnectionError::Silent)? {
                 Either::Left((negotiated, _)) => negotiated?,
                 Either::Right(_) => None,
             }
         };
         let Some(structured) = structured else { return Ok(()) };
-        let mut connection = Connection::new(stream, input, self.device.clone(), rt, structured);
+        let mut connection = Connection::new(stream, input, self.device.clone(), structured);
         let mut stopped = false;
         poll_fn(|cx| {
             if !stopped && stop.as_mut().poll(cx).is_ready() {

@@ -71,7 +71,7 @@ impl Server {
         let Self { file, listener, disk, options } = self;
         let listener = UnixListener::from_std(listener)
             .map_err(|source| Error::Bind { path: file.path.clone(), source })?;
-        let export = Export::new(disk.clone(), &options);
+        let export = Export::new(disk.clone(), TokioRuntime::current(), &options);
         let (stop, stopped) = watch::channel(());
         let mut connections = JoinSet::new();
         {
@@ -116,7 +116,7 @@ async fn accept(listener: &UnixListener) -> UnixStream {
 async fn serve_client(export: Export, stream: UnixStream, mut stopped: watch::Receiver<()>) {
     let stop = async { while stopped.changed().await.is_ok() {} };
     let stream = Box::new(UnixByteStream::from(stream));
-    match export.serve(stream, TokioRuntime::current(), stop).await {
+    match export.serve(stream, stop).await {
         Ok(()) => {}
         Err(e @ ConnectionError::Stream(_)) => tracing::debug!("NBD client: {e}"),
         Err(e) => tracing::warn!("closed an NBD connection: {e}"),

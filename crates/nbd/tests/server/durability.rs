@@ -1,12 +1,12 @@
 //! Flushes, and targets that end.
 
-use std::time::Duration;
+use std::{io::Write, thread, time::Duration};
 
 use millrace_nbd::Error;
 use millrace_scsi::BlockSize;
 
 use crate::{
-    client::{EIO, FUA, TRIM, WRITE, WRITE_ZEROES},
+    client::{EIO, FLUSH, FUA, TRIM, WRITE, WRITE_ZEROES, is_closed},
     lab::{Config, Lab},
 };
 
@@ -36,6 +36,23 @@ fn each_connection_learns_once_of_lost_writes() {
         assert_eq!(client.flush(), Ok(Vec::new()));
     }
     assert_eq!(lab.client().flush(), Ok(Vec::new()), "a new connection has lost nothing");
+}
+
+#[test]
+fn a_loss_that_a_flush_of_an_ended_connection_reports_is_not_forgotten() {
+    let lab = Lab::new(MIB);
+    let (mut client, mut other) = (lab.client(), lab.client());
+    client.write(0, &[1; 512]).unwrap();
+    lab.kill_target();
+    other.send(0, FLUSH, 0, 0, &[]);
+    // Not a request.
+    other.stream.write_all(&[0; 28]).unwrap();
+    assert!(is_closed(&mut other.stream));
+    lab.restart_target();
+    client.read(0, 512).unwrap();
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(client.flush(), Err(EIO));
+    assert_eq!(client.flush(), Ok(Vec::new()));
 }
 
 #[test]
