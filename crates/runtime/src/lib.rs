@@ -8,6 +8,7 @@
 mod gathering;
 mod local_port;
 mod maybe_ready;
+mod range_locks;
 mod readiness;
 mod resolve;
 mod standstill;
@@ -21,6 +22,7 @@ use std::{future::Future, io, os::fd::OwnedFd, pin::Pin, sync::Arc, time::Durati
 pub use gathering::poll_gathering;
 pub use local_port::{LocalPort, reserved_ports};
 pub use maybe_ready::{BoxFuture, MaybeReady};
+pub use range_locks::{RangeLock, RangeLocks};
 pub use readiness::Readiness;
 pub use resolve::resolve;
 pub use standstill::Standstill;

@@ -27,7 +27,6 @@ mod client;
 mod directory;
 mod file;
 mod operations;
-mod ranges;
 pub(crate) mod resolve;
 mod retained;
 mod transfer;

@@ -10,12 +10,11 @@ use std::{
 use futures::{StreamExt, stream};
 use millrace_buffer::Views;
 use millrace_nfs::v3::{FileHandle, StableHow, WccData};
-use millrace_runtime::Uncancelled;
+use millrace_runtime::{RangeLocks, Uncancelled};
 use parking_lot::Mutex;
 
 use super::{
     Client, Written,
-    ranges::RangeLocks,
     retained::{Piece, Retained},
 };
 use crate::{Error, pool::Attempt, stats::add};
