@@ -86,6 +86,11 @@ impl BlockDevice {
         Ok(Self { messages, shared: Arc::new(Shared { url: url_text, unit, capacity, losses, arena }) })
     }
 
+    /// The URL of the device, with its LUN and without a secret.
+    pub fn url(&self) -> &str {
+        &self.shared.url
+    }
+
     /// The names of the device.
     pub fn identity(&self) -> &Identity {
         &self.shared.unit.identity
