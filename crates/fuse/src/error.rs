@@ -49,6 +49,14 @@ pub enum MountError {
         /// The files and the errors.
         files: Vec<LostFile>,
     },
+    /// The device was unmounted, but completed writes may be lost.
+    #[error("{} was unmounted, but {source}", path.display())]
+    Flush {
+        /// The mount point.
+        path: PathBuf,
+        /// The error of the last flush.
+        source: millrace_block::Error,
+    },
     /// A local resource could not be allocated, or a precondition is not met.
     #[error("{0}")]
     Local(String),

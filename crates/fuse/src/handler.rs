@@ -33,7 +33,7 @@ use crate::{
     interrupt::cancel_if_killed,
     namespace::NewNode,
     open_file::OpenFile,
-    session::negotiate,
+    session::{TREE, negotiate},
     write::WritePosition,
 };
 
@@ -195,8 +195,9 @@ fn open_flags(keep: bool) -> FopenFlags {
 #[allow(clippy::too_many_arguments)] // The signature is the trait's.
 impl Filesystem for FuseHandler {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let mut more = TREE.to_vec();
         // LOOKUP of "." and ".." by inode number, for open_by_handle_at(2) and nfsd.
-        let mut more = vec![InitFlags::FUSE_EXPORT_SUPPORT];
+        more.push(InitFlags::FUSE_EXPORT_SUPPORT);
         if self.writeback {
             more.push(InitFlags::FUSE_WRITEBACK_CACHE);
         }

@@ -1,4 +1,5 @@
-//! Mounts an NFS export: a FUSE file system on top of the client library.
+//! Mounts an NFS export: a FUSE file system on top of the client library. [`DiskMount`] shows a block device as a file;
+//! its module explains it (`disk/mod.rs`). The rest of this page is about exports.
 //!
 //! [`Mount::new`] connects, mounts and serves requests until [`Mount::unmount`], a signal handler or
 //! `umount(8)` ends the mount. [`MountOptions`] parses the options of mount(8) and nfs(5).
@@ -72,6 +73,7 @@ mod dentries;
 mod device;
 mod dir_stream;
 mod directory;
+mod disk;
 mod dispatch;
 mod error;
 mod flags;
@@ -94,6 +96,7 @@ mod read_ahead;
 mod remount;
 mod retries;
 mod revalidate;
+mod serving;
 mod session;
 #[cfg(test)]
 mod simulated;
@@ -102,6 +105,7 @@ mod verify;
 mod write;
 mod write_queue;
 
+pub use disk::DiskMount;
 pub use error::{LostFile, MountError};
 pub use mount::Mount;
 pub use mountpoint::detach;

@@ -1,16 +1,15 @@
 //! The life cycle of a mount: connect, mount, serve, unmount.
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, atomic::Ordering},
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use millrace_client::{Options, Url, nfs3::Client};
 use millrace_nfs::v3::FileType;
 use millrace_runtime::tokio_rt::TokioRuntime;
-use tokio::{runtime::Runtime, sync::watch};
+use tokio::runtime::Runtime;
 
 use crate::{
     MountError, MountOptions,
@@ -18,6 +17,7 @@ use crate::{
     handler::FuseHandler,
     invalidation::Invalidator,
     mountpoint::{self, SOURCE},
+    serving::Serving,
     session::{self, raise_kernel_read_ahead},
 };
 
@@ -30,10 +30,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A mounted export. Dropping it detaches the mount at once; [`Self::unmount`] writes all data first.
 pub struct Mount {
-    path: PathBuf,
     fs: Arc<Fs>,
-    session: Option<JoinHandle<()>>,
-    ended: watch::Receiver<bool>,
+    serving: Serving,
     runtime: Option<Runtime>,
 }
 
@@ -55,36 +53,25 @@ impl Mount {
         let kernel = FuseHandler::new(Arc::clone(&fs), options.writeback);
         let (session, device) = session::start(kernel, &options.request(source), &path)
             .map_err(|source| MountError::Kernel { path: path.clone(), source })?;
-        let no_thread = |e| MountError::Local(format!("cannot start a thread: {e}"));
         let device = fs.can_expire_names.load(Ordering::Relaxed).then_some(device);
         let _ = fs.invalidator.set(Invalidator::new(fs.rt.clone(), session.notifier(), device));
-        let (ended_tx, ended) = watch::channel(false);
-        let session = std::thread::Builder::new()
-            .name("millrace-mount".into())
-            .spawn(move || {
-                if let Err(e) = session.run() {
-                    tracing::warn!("the kernel ended the mount: {e}");
-                }
-                let _ = ended_tx.send(true);
-            })
-            .map_err(no_thread)?;
-        let kernel_reads_ahead = raise_kernel_read_ahead(&path); // The mount must be serving by now.
+        let serving = Serving::start(session, path)?;
+        let kernel_reads_ahead = raise_kernel_read_ahead(serving.path()); // The mount must be serving by now.
         fs.read_ahead_enabled
             .store(fs.timeouts.caches_file_attrs() && !kernel_reads_ahead, Ordering::Relaxed);
         fs.start_tasks();
-        tracing::info!(server = client.server(), path = %path.display(), "mounted");
-        Ok(Self { path, fs, session: Some(session), ended, runtime: Some(runtime) })
+        tracing::info!(server = client.server(), path = %serving.path().display(), "mounted");
+        Ok(Self { fs, serving, runtime: Some(runtime) })
     }
 
     /// The mount point.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.serving.path()
     }
 
     /// Completes when the mount has ended, by this process or by umount(8).
     pub async fn ended(&self) {
-        let mut ended = self.ended.clone();
-        let _ = ended.wait_for(|e| *e).await;
+        self.serving.ended().await;
     }
 
     /// Writes all data, removes silly-renamed files, and unmounts. Files that are still open become unusable.
@@ -97,15 +84,14 @@ impl Mount {
         let deadline = Instant::now() + write_timeout;
         // Write now, while fsync and close can still report errors.
         self.write_all(deadline);
-        if !*self.ended.borrow() && !self.unmount_idle(deadline) {
-            tracing::warn!("{} is in use; open files become unusable", self.path.display());
-            let _ = mountpoint::detach(&self.path);
+        if let Some(runtime) = &self.runtime {
+            let left = deadline.saturating_duration_since(Instant::now());
+            runtime.block_on(self.serving.unmount(left));
         }
-        self.wait_for_kernel();
         self.write_all(deadline);
         self.remove_silly_name();
         let files = self.fs.losses();
-        if files.is_empty() { Ok(()) } else { Err(MountError::Lost { path: self.path.clone(), files }) }
+        if files.is_empty() { Ok(()) } else { Err(MountError::Lost { path: self.path().to_owned(), files }) }
     }
 
     /// Commits all data until the deadline, and logs progress.
@@ -120,28 +106,15 @@ impl Mount {
                     return;
                 }
                 let (files, bytes) = self.fs.pending();
-                tracing::warn!("{}: {bytes} bytes of {files} files are not yet written", self.path.display());
+                tracing::warn!(
+                    "{}: {bytes} bytes of {files} files are not yet written",
+                    self.path().display()
+                );
                 if Instant::now() >= deadline {
                     return;
                 }
             }
         });
-    }
-
-    /// Unmounts if no file is open. The kernel may have to write back pages first, which is uninterruptible;
-    /// hence a separate thread.
-    fn unmount_idle(&self, deadline: Instant) -> bool {
-        let (tx, done) = std::sync::mpsc::channel();
-        let path = self.path.clone();
-        std::thread::spawn(move || tx.send(mountpoint::unmount_idle(&path).is_ok()));
-        let left = deadline.saturating_duration_since(Instant::now()).max(UNMOUNT_TIMEOUT);
-        done.recv_timeout(left).unwrap_or(false)
-    }
-
-    fn wait_for_kernel(&self) {
-        if let Some(runtime) = &self.runtime {
-            let _ = runtime.block_on(async { tokio::time::timeout(UNMOUNT_TIMEOUT, self.ended()).await });
-        }
     }
 
     /// Removes silly-renamed files whose last close will not arrive.
@@ -159,16 +132,13 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if !*self.ended.borrow() {
-            let _ = mountpoint::detach(&self.path);
-            self.wait_for_kernel();
+        if !self.serving.has_ended() {
+            self.serving.detach();
+            if let Some(runtime) = &self.runtime {
+                runtime.block_on(self.serving.wait());
+            }
         }
         self.fs.credentials.default_client().close();
-        if *self.ended.borrow()
-            && let Some(session) = self.session.take()
-        {
-            let _ = session.join();
-        }
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

@@ -38,7 +38,7 @@ use crate::{
     convert::number,
     device::MountRequest,
     mountpoint::check,
-    session::{negotiate, raise_kernel_read_ahead, start},
+    session::{TREE, negotiate, raise_kernel_read_ahead, start},
 };
 
 /// Source shown in mount tables.
@@ -207,7 +207,7 @@ fn attr(s: &Stat) -> FileAttr {
 #[allow(clippy::too_many_arguments)] // The signature is the trait's.
 impl Filesystem for Passthrough {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        negotiate(config, &[InitFlags::FUSE_AUTO_INVAL_DATA]);
+        negotiate(config, &[&TREE[..], &[InitFlags::FUSE_AUTO_INVAL_DATA]].concat());
         Ok(())
     }
 

@@ -1,5 +1,4 @@
-//! FUSE session settings shared by the mount and the passthrough file system, so that their benchmarks are
-//! comparable.
+//! FUSE session settings shared by all file systems, so that their benchmarks are comparable.
 
 use std::{
     fs::{self, File},
@@ -20,17 +19,17 @@ const READ_AHEAD_KIB: u32 = 4096;
 /// Maximum number of threads that read requests.
 const MAX_THREADS: usize = 4;
 
+/// Capabilities of file systems with directories.
+pub(crate) const TREE: [InitFlags; 4] = [
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_CACHE_SYMLINKS,
+];
+
 /// Enables the common FUSE capabilities, and `more`.
 pub(crate) fn negotiate(config: &mut KernelConfig, more: &[InitFlags]) {
-    let wanted = [
-        InitFlags::FUSE_ASYNC_READ,
-        InitFlags::FUSE_DO_READDIRPLUS,
-        InitFlags::FUSE_READDIRPLUS_AUTO,
-        InitFlags::FUSE_PARALLEL_DIROPS,
-        InitFlags::FUSE_CACHE_SYMLINKS,
-        InitFlags::FUSE_ASYNC_DIO,
-        InitFlags::FUSE_MAX_PAGES,
-    ];
+    let wanted = [InitFlags::FUSE_ASYNC_READ, InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_MAX_PAGES];
     for flag in wanted.iter().chain(more) {
         if config.add_capabilities(*flag).is_err() {
             tracing::info!("the kernel does not support {flag:?}");
