@@ -1,6 +1,9 @@
 //! Background operation: the command line is executed again in a child process.
 
-use millrace_cli_common::failure::{CommandResult, Failure, Outcome};
+use millrace_cli_common::{
+    failure::{CommandResult, Failure, Outcome},
+    output,
+};
 use std::{
     io::{BufRead, BufReader},
     os::unix::process::CommandExt,
@@ -17,8 +20,38 @@ pub(crate) fn is_background_process() -> bool {
     std::env::var_os(BACKGROUND).is_some()
 }
 
+/// Runs `serve` in this process or, if `daemon`, in a background process, and then returns when it is ready or has failed.
+/// `serve` calls [`ready`].
+pub(crate) fn run(daemon: bool, serve: impl FnOnce() -> CommandResult) -> CommandResult {
+    if daemon {
+        if !is_background_process() {
+            return start();
+        }
+        leave_terminal()?;
+    }
+    serve()
+}
+
+/// Prints the line `ready` with `what` is ready, and calls `serve`. If `daemon`, the starting process then exits, standard
+/// error is closed, and the failure of `serve` is logged.
+pub(crate) fn ready(daemon: bool, what: &str, serve: impl FnOnce() -> CommandResult) -> CommandResult {
+    if daemon {
+        log_destination();
+    }
+    output::line(&format!("ready {what}"))?;
+    if !daemon {
+        return serve();
+    }
+    redirect_stdio();
+    let end = serve();
+    if let Err(failure) = &end {
+        tracing::error!("{failure}");
+    }
+    end
+}
+
 /// Executes this command line again in a child process, and waits until the child is ready or has failed.
-pub(crate) fn start() -> CommandResult {
+fn start() -> CommandResult {
     let failed = |e: std::io::Error| Failure::new(format!("cannot go to the background: {e}"));
     let mut line = std::env::args_os();
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
@@ -36,13 +69,13 @@ pub(crate) fn start() -> CommandResult {
 }
 
 /// Detaches from the controlling terminal; standard error stays open until [`redirect_stdio`].
-pub(crate) fn leave_terminal() -> Result<(), Failure> {
+fn leave_terminal() -> Result<(), Failure> {
     rustix::process::setsid().map_err(|e| Failure::new(format!("cannot leave the terminal: {e}")))?;
     Ok(())
 }
 
 /// Logs the destination of further log lines, while standard error is still open.
-pub(crate) fn log_destination() {
+fn log_destination() {
     match SystemLog::find() {
         Ok(_) => tracing::info!(
             "in the background; the log continues in the system log, as {NAME}[{}] (journald: journalctl -t {NAME})",
@@ -56,7 +89,7 @@ pub(crate) fn log_destination() {
 }
 
 /// Redirects standard input, output and error to /dev/null, and logs panics.
-pub(crate) fn redirect_stdio() {
+fn redirect_stdio() {
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
     let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
     let _ = rustix::stdio::dup2_stdin(&null);

@@ -22,7 +22,7 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    args::{Command, LogFormat},
+    args::{BlkArgs, BlkCommand, Command, LogFormat},
     background,
     system_log::{self, Journal, SystemLog},
 };
@@ -37,7 +37,7 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat, command: &Command) 
     let default = match command {
         Command::Serve(_) => "info",
         // fuser logs a warning at each unmount by umount(8).
-        Command::Mount(_) => "info,fuser=error",
+        Command::Mount(_) | Command::Blk(BlkArgs { command: BlkCommand::Attach(_) }) => "info,fuser=error",
         _ => "error",
     };
     let filter = EnvFilter::try_new(filter.filter(|f| !f.trim().is_empty()).unwrap_or(default))

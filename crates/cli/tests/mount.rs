@@ -13,79 +13,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Server, fails, kill, millrace, text};
+use common::{HANG, Mounting, Server, fails, fuse_is_available, is_mounted, kill, millrace, text};
 use rustix::process::{Pid, Signal};
 
-/// Time limit of every wait.
-const HANG: Duration = Duration::from_secs(60);
 /// An unprivileged user and group.
 const NOBODY: u32 = 65534;
 
-/// Whether FUSE can be used; prints the reason if not.
-fn fuse_is_available() -> bool {
-    let there = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    if let Err(e) = &there {
-        eprintln!("SKIPPED, NOTHING WAS TESTED: /dev/fuse cannot be opened: {e}");
-    }
-    there.is_ok()
-}
-
-/// A process that mounts, ended when dropped.
-struct Mounting {
-    child: Child,
-    at: PathBuf,
-    err: Option<BufReader<ChildStderr>>,
-}
-
-impl Mounting {
-    /// Runs `command` with arguments that mount `url` on `at`, and waits until the mount is ready.
-    fn new(mut command: Command, url: &str, at: &Path, more: &[&str]) -> Self {
-        command.args(["mount", url, text(at)]).args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let err = child.stderr.take().map(BufReader::new);
-        let mut mounting = Self { child, at: at.canonicalize().unwrap(), err };
-        let mut ready = String::new();
-        BufReader::new(mounting.child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-        assert!(ready.starts_with("ready "), "{ready}{}", mounting.end().1);
-        mounting
-    }
-
-    /// Waits for the next line of its log that contains `words`.
-    fn wait_for_log(&mut self, words: &str) -> String {
-        let lines = self.err.as_mut().unwrap().lines();
-        lines.map(|l| l.unwrap()).find(|l| l.contains(words)).unwrap()
-    }
-
-    /// Waits until it exits; returns its status and the rest of its log.
-    fn end(&mut self) -> (ExitStatus, String) {
-        let begun = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(begun.elapsed() < HANG, "the process does not exit");
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        let mut message = String::new();
-        self.err.take().unwrap().read_to_string(&mut message).unwrap();
-        assert!(!is_mounted(&self.at), "{message}");
-        (status, message)
-    }
-}
-
-impl Drop for Mounting {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-        if is_mounted(&self.at) {
-            drop(Command::new("umount").arg("-l").arg(&self.at).status());
-        }
-    }
-}
-
-fn is_mounted(path: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    table.lines().any(|l| l.split(' ').nth(4) == path.to_str())
+/// Runs `command` with arguments that mount `url` on `at`, and waits until the mount is ready.
+fn mount(mut command: Command, url: &str, at: &Path, more: &[&str]) -> Mounting {
+    command.args(["mount", url, text(at)]).args(more);
+    Mounting::start(command, at)
 }
 
 #[test]
@@ -96,7 +33,7 @@ fn a_signal_writes_back_all_data_and_unmounts() {
     let (stored, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = Server::start(&["--export", &format!("/x=local:{},squash=none", stored.path().display())]);
     for signal in ["TERM", "INT"] {
-        let mut mounting = Mounting::new(millrace(), &server.url("rdma", "/x"), at.path(), &[]);
+        let mut mounting = mount(millrace(), &server.url("rdma", "/x"), at.path(), &[]);
         let mut open = fs::File::create(at.path().join(signal)).unwrap();
         open.write_all(b"not closed").unwrap();
         kill(mounting.child.id(), signal);
@@ -134,7 +71,7 @@ fn lost_data_is_reported_and_a_second_signal_exits_immediately() {
     let server = Server::start(&["--export", "/x=memory:16MiB"]);
     let lose = |grace: &str| {
         signal(server.child.id(), Signal::CONT);
-        let mounting = Mounting::new(millrace(), &server.url("tcp", "/x"), at.path(), &["--grace", grace]);
+        let mounting = mount(millrace(), &server.url("tcp", "/x"), at.path(), &["--grace", grace]);
         let mut open = fs::File::create(at.path().join("file")).unwrap();
         open.write_all(b"never arrives").unwrap();
         stop(server.child.id());
@@ -165,7 +102,7 @@ fn neither_umount_nor_an_ioctl_logs_a_warning() {
     }
     let at = tempfile::tempdir().unwrap();
     let server = Server::start(&["--export", "/x=memory:16MiB"]);
-    let mut mounting = Mounting::new(millrace(), &server.url("tcp", "/x"), at.path(), &[]);
+    let mut mounting = mount(millrace(), &server.url("tcp", "/x"), at.path(), &[]);
     let file = fs::File::create(at.path().join("file")).unwrap();
     // isatty(3) calls ioctl(2).
     assert_eq!(rustix::termios::tcgetattr(&file).unwrap_err(), rustix::io::Errno::NOTTY);
@@ -183,7 +120,7 @@ fn the_first_signal_after_umount_waits_for_write_back() {
     }
     let (stored, at) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = Server::start(&["--export", &format!("/x=local:{},squash=none", stored.path().display())]);
-    let mut mounting = Mounting::new(millrace(), &server.url("tcp", "/x"), at.path(), &["--grace", "3600"]);
+    let mut mounting = mount(millrace(), &server.url("tcp", "/x"), at.path(), &["--grace", "3600"]);
     // The process closes no file, so that nothing flushes the data.
     let mut writer = Command::new("dd");
     writer.args(["of=file", "bs=8"]).current_dir(at.path()).stdin(Stdio::piped()).stderr(Stdio::null());
@@ -291,7 +228,7 @@ fn an_error_of_a_soft_mount_names_its_options() {
     let at = tempfile::tempdir().unwrap();
     let mut server = Server::start(&["--export", "/x=memory:16MiB"]);
     let url = server.url("tcp", "/x");
-    let mut mounting = Mounting::new(millrace(), &url, at.path(), &["-o", "soft,timeo=5,retrans=1,noac"]);
+    let mut mounting = mount(millrace(), &url, at.path(), &["-o", "soft,timeo=5,retrans=1,noac"]);
     server.child.kill().unwrap();
     server.child.wait().unwrap();
     let refused = fs::metadata(at.path().join("file")).unwrap_err();
@@ -447,7 +384,7 @@ fn without_root_fusermount3_mounts() {
     let message = refused(as_nobody(beside.path()), &of_root);
     assert!(message.contains("no write access to mountpoint"), "{message}");
 
-    let mut mounting = Mounting::new(as_nobody(beside.path()), &url, &at, &[]);
+    let mut mounting = mount(as_nobody(beside.path()), &url, &at, &[]);
     let script = "echo one > f && mkdir d && mv f d/g && cat d/g && rm d/g && rmdir d && echo two > kept";
     let mut sh = Command::new("sh");
     sh.args(["-ec", &format!("cd '{}'; {script}", at.display())]).uid(NOBODY).gid(NOBODY);

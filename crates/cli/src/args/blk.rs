@@ -14,6 +14,7 @@ Examples:
   millrace blk ls iscsi://HOST
   millrace blk info iscsi://HOST/iqn.2026-01.example.millrace:disk/0
   millrace blk cp disk.img iscsi://HOST/iqn.2026-01.example.millrace:disk/0
+  millrace blk attach iscsi://HOST/iqn.2026-01.example.millrace:disk/0 /mnt
 
 URLs, as in libiscsi:
   iscsi://[USER[%SECRET]@]HOST[:PORT]/TARGET/LUN    a disk
@@ -35,6 +36,8 @@ pub(crate) enum BlkCommand {
     Cp(BlkCpArgs),
     /// Measure a disk
     Bench(BlkBenchArgs),
+    /// Attach a disk to this host, as a file
+    Attach(BlkAttachArgs),
 }
 
 /// Options of connections.
@@ -197,6 +200,37 @@ pub(crate) struct BlkBenchArgs {
     /// Print the result as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) options: BlkOptions,
+}
+
+/// Arguments of `millrace blk attach`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace blk attach iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0 /mnt
+  millrace blk attach --daemon iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0 /mnt
+
+The disk is the file `disk` in the directory, through FUSE. Writes are durable after fsync. The command stays in the
+foreground and prints `ready /mnt/disk` on standard output when the file is usable. At SIGTERM or SIGINT it unmounts the
+directory and flushes the disk; a second signal ends it immediately. `umount /mnt` also ends it.")]
+pub(crate) struct BlkAttachArgs {
+    /// The disk (default LUN 0)
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+
+    /// The mount point, an empty directory
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+
+    /// Refuse writes
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    /// Continue in the background when the disk is attached; log to the system log
+    #[arg(long)]
+    pub(crate) daemon: bool,
 
     #[command(flatten)]
     pub(crate) options: BlkOptions,

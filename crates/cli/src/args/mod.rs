@@ -21,7 +21,7 @@ pub(crate) use bench::{
     BenchArgs, BenchCommand, CompareArgs, IozoneArgs, LatencyArgs, MountBenchArgs, PassthroughArgs, RawArgs,
 };
 pub(crate) use blk::{
-    BlkArgs, BlkBenchArgs, BlkCommand, BlkCpArgs, BlkInfoArgs, BlkLsArgs, BlkOptions, BlkTest,
+    BlkArgs, BlkAttachArgs, BlkBenchArgs, BlkCommand, BlkCpArgs, BlkInfoArgs, BlkLsArgs, BlkOptions, BlkTest,
 };
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{

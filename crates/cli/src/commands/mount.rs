@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_cli_common::{
-    failure::{CommandResult, Failure, Outcome},
-    output,
-};
+use millrace_cli_common::failure::{CommandResult, Failure, Outcome};
 use millrace_client::Url;
 use millrace_fuse::{Mount, MountError, MountOptions};
 use tokio::runtime::Runtime;
@@ -27,14 +24,7 @@ pub(super) fn run(args: &MountArgs) -> CommandResult {
     if args.fake {
         return Ok(Outcome::Done);
     }
-    if !args.daemon {
-        return serve(&url, &options, args);
-    }
-    if !background::is_background_process() {
-        return background::start();
-    }
-    background::leave_terminal()?;
-    serve(&url, &options, args)
+    background::run(args.daemon, || serve(&url, &options, args))
 }
 
 /// Mounts the export, and serves the mount until it ends.
@@ -43,19 +33,8 @@ fn serve(url: &Url, options: &MountOptions, args: &MountArgs) -> CommandResult {
     let rt = millrace_cli_common::executor::small()?;
     let mut signals = rt.block_on(async { Signals::new() })?;
     let mount = Mount::new(url, &args.dir, options, session::options()).map_err(|e| failure(&e))?;
-    if args.daemon {
-        background::log_destination();
-    }
-    output::line(&format!("ready {}", mount.path().display()))?;
-    if !args.daemon {
-        return serve_until_unmounted(mount, &rt, &mut signals, args);
-    }
-    background::redirect_stdio();
-    let end = serve_until_unmounted(mount, &rt, &mut signals, args);
-    if let Err(failure) = &end {
-        tracing::error!("{failure}");
-    }
-    end
+    let path = mount.path().display().to_string();
+    background::ready(args.daemon, &path, || serve_until_unmounted(mount, &rt, &mut signals, args))
 }
 
 /// Waits until a signal or umount(8) ends the mount, and unmounts it.

@@ -1,5 +1,6 @@
 //! `millrace blk`.
 
+mod attach;
 mod bench;
 mod copy;
 mod list;
@@ -20,6 +21,7 @@ pub(super) fn run(command: BlkCommand) -> CommandResult {
         BlkCommand::Info(args) => list::info(&args),
         BlkCommand::Cp(args) => copy::cp(&args),
         BlkCommand::Bench(args) => bench::run(&args),
+        BlkCommand::Attach(args) => attach::run(&args),
     }
 }
 

@@ -1,0 +1,187 @@
+//! `millrace blk` and a server with iSCSI targets, as processes.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod common;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{Seek, SeekFrom, Write},
+    os::unix::fs::FileExt,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use common::{HANG, Mounting, Server, fails, fuse_is_available, kill, millrace, noise, ok, text};
+
+const NAME: &str = "iqn.2026-01.example.millrace:disk";
+const SIZE: usize = 4 << 20;
+
+/// Serves two disks of 4 MiB and of 1 MiB, and returns the address of iSCSI.
+fn serve() -> (Server, String) {
+    let server = Server::start(&[
+        "--provider",
+        "iwarp",
+        "--listen-iscsi",
+        "127.0.0.1:0",
+        "--export",
+        "/m=memory:64MiB",
+        "--lun",
+        "disk=/m/disk0,size=4MiB",
+        "--lun",
+        "disk=/m/disk1,size=1MiB,block=4096",
+    ]);
+    let address = iscsi_address(&server);
+    (server, address)
+}
+
+fn iscsi_address(server: &Server) -> String {
+    server.ready.split_whitespace().find_map(|w| w.strip_prefix("iscsi=")).unwrap().to_owned()
+}
+
+#[test]
+fn disks_are_listed_described_and_copied() {
+    let (_server, address) = serve();
+    let list = ok(&["blk", "ls", &format!("iscsi://{address}")]);
+    assert!(list.contains(NAME) && list.contains("4 MiB") && list.contains("1 MiB"), "{list}");
+    let disk = format!("iscsi://{address}/{NAME}/0");
+    let info: serde_json::Value = serde_json::from_str(&ok(&["blk", "info", "--json", &disk])).unwrap();
+    assert_eq!((&info["capacity"], &info["block_size"]), (&SIZE.into(), &512.into()));
+    assert!(ok(&["blk", "info", &disk]).contains("4,194,304 bytes"));
+
+    let dir = tempfile::tempdir().unwrap();
+    let (image, back) = (dir.path().join("image"), dir.path().join("back"));
+    let data = noise(SIZE, 1);
+    fs::write(&image, &data).unwrap();
+    for scheme in ["iscsi", "iser"] {
+        let disk = format!("{scheme}://{address}/{NAME}/0");
+        ok(&["blk", "cp", "--quiet", text(&image), &disk]);
+        ok(&["blk", "cp", "--quiet", &disk, text(&back)]);
+        assert!(fs::read(&back).unwrap() == data, "{scheme}");
+        fs::remove_file(&back).unwrap();
+    }
+
+    // The end of the image is within a block, whose rest is kept.
+    let short = noise(700, 2);
+    fs::write(&image, &short).unwrap();
+    ok(&["blk", "cp", "--quiet", "--digests", text(&image), &disk]);
+    ok(&["blk", "cp", "--quiet", &disk, text(&back)]);
+    let copied = fs::read(&back).unwrap();
+    assert!(copied[..700] == short && copied[700..] == data[700..]);
+}
+
+#[test]
+fn each_error_is_one_sentence_that_says_what_to_do() {
+    let (_server, address) = serve();
+    let portal = format!("iscsi://{address}");
+    let disk = |name: &str, lun: u32| format!("{portal}/{name}/{lun}");
+    let unknown = fails(1, &["blk", "info", &disk("iqn.2026-01.example.millrace:none", 0)]);
+    assert!(unknown.contains("millrace blk ls"), "{unknown}");
+    let no_lun = fails(1, &["blk", "info", &disk(NAME, 7)]);
+    assert!(no_lun.contains("no such LUN") && no_lun.contains("millrace blk ls"), "{no_lun}");
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    fs::write(&image, noise(SIZE, 1)).unwrap();
+    let small = fails(1, &["blk", "cp", text(&image), &disk(NAME, 1)]);
+    assert!(small.contains("1048576 bytes") && small.contains("choose a larger target"), "{small}");
+    let no_target = fails(2, &["blk", "info", &portal]);
+    assert!(no_target.contains("names no target"), "{no_target}");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = fails(1, &["blk", "ls", &format!("iscsi://{free}")]);
+    assert!(nobody.contains("check that the target runs"), "{nobody}");
+}
+
+#[test]
+fn chap_secrets_are_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, secret, wrong) = (dir.path().join("c.toml"), dir.path().join("s"), dir.path().join("w"));
+    let targets = "[[export]]\nname = \"/m\"\nbackend = \"memory:16MiB\"\n\n[[target]]\nname = \"disk\"\n\
+                   incoming_user = { name = \"host\", secret = \"secret of the host\" }\n\n\
+                   [[target.lun]]\npath = \"/m/disk0\"\nsize = \"1MiB\"\n";
+    fs::write(&config, targets).unwrap();
+    fs::write(&secret, "secret of the host\n").unwrap();
+    fs::write(&wrong, "another secret....\n").unwrap();
+    let server = Server::start(&["--listen-iscsi", "127.0.0.1:0", "--config", text(&config)]);
+    let disk = format!("iscsi://{}/{NAME}/0", iscsi_address(&server));
+    let with = |file: &Path| {
+        ["blk", "info", "--chap-user", "host", "--chap-secret-file", text(file), &disk].map(str::to_owned)
+    };
+    assert!(ok(&with(&secret)).contains("1 MiB"));
+    for refused in [fails(1, &with(&wrong)), fails(1, &["blk", "info", &disk])] {
+        assert!(refused.contains("check the CHAP names and secrets"), "{refused}");
+    }
+    let no_secret = fails(2, &["blk", "info", "--chap-user", "host", &disk]);
+    assert!(no_secret.contains("--chap-secret-file"), "{no_secret}");
+}
+
+/// Starts `millrace blk attach`.
+fn attach(url: &str, at: &Path, more: &[&str]) -> Mounting {
+    let mut command = millrace();
+    command.args(["blk", "attach", url, text(at)]).args(more);
+    Mounting::start(command, at)
+}
+
+#[test]
+fn attached_disk_is_a_file_until_a_signal_or_umount() {
+    if !fuse_is_available() {
+        return;
+    }
+    let (_server, address) = serve();
+    let url = format!("iscsi://{address}/{NAME}/0");
+    let (at, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (disk, image) = (at.path().join("disk"), dir.path().join("image"));
+    let mut data = noise(SIZE, 3);
+    fs::write(&image, &data).unwrap();
+    ok(&["blk", "cp", "--quiet", text(&image), &url]);
+    for end in ["TERM", "INT", "umount"] {
+        let mut attached = attach(&url, at.path(), &[]);
+        assert!(fs::read(&disk).unwrap() == data, "{end}");
+        let mut file = OpenOptions::new().write(true).open(&disk).unwrap();
+        file.seek(SeekFrom::Start(1000)).unwrap();
+        file.write_all(end.as_bytes()).unwrap();
+        data[1000..1000 + end.len()].copy_from_slice(end.as_bytes());
+        drop(file);
+        match end {
+            "umount" => assert!(Command::new("umount").arg(at.path()).status().unwrap().success()),
+            signal => kill(attached.child.id(), signal),
+        }
+        let (status, log) = attached.end();
+        assert_eq!(status.code(), Some(0), "{log}");
+    }
+    ok(&["blk", "cp", "--quiet", &url, text(&image)]);
+    assert!(fs::read(&image).unwrap() == data);
+
+    let mut attached = attach(&url, at.path(), &["--read-only"]);
+    assert!(OpenOptions::new().write(true).open(&disk).is_err());
+    let in_use = fails(1, &["blk", "attach", "--log", "error", &url, text(at.path())]);
+    assert!(in_use.contains("not empty"), "{in_use}");
+    kill(attached.child.id(), "TERM");
+    attached.end();
+    let no_directory = fails(1, &["blk", "attach", "--log", "error", &url, text(&image)]);
+    assert!(no_directory.contains("not a directory"), "{no_directory}");
+}
+
+#[test]
+fn a_program_that_waits_for_a_silent_target_can_be_killed() {
+    if !fuse_is_available() {
+        return;
+    }
+    let (server, address) = serve();
+    let at = tempfile::tempdir().unwrap();
+    let mut attached = attach(&format!("iscsi://{address}/{NAME}/0"), at.path(), &["--timeout", "600"]);
+    let disk = at.path().join("disk");
+    let mut first = [0; 4];
+    File::open(&disk).unwrap().read_exact_at(&mut first, 0).unwrap();
+    kill(server.child.id(), "STOP");
+    let mut reader = Command::new("cat").arg(&disk).stdout(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(reader.try_wait().unwrap().is_none());
+    let begun = Instant::now();
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+    assert!(begun.elapsed() < HANG / 2, "{:?}", begun.elapsed());
+    kill(server.child.id(), "CONT");
+    kill(attached.child.id(), "TERM");
+    assert_eq!(attached.end().0.code(), Some(0));
+}
