@@ -161,6 +161,12 @@ impl BlockDevice {
         flushed.map(drop)
     }
 
+    /// Number of resets and failures of the device that endangered completed writes. One flush reports each of them, but
+    /// any user of the device may have made the writes: a server of several users compares the numbers of losses.
+    pub fn losses(&self) -> u64 {
+        self.shared.losses.found()
+    }
+
     /// Frees the storage of a range of bytes. Its content is undefined afterwards, or zeros if
     /// [`UnitInfo::discard_reads_zeroes`].
     ///

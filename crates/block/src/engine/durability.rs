@@ -15,10 +15,15 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
+    /// Number of losses so far.
+    pub(crate) fn found(&self) -> u64 {
+        self.found.load(Ordering::Acquire)
+    }
+
     /// The caller of a flush learns now of all losses so far. The outcome of a flush whose future is dropped reports
     /// nothing.
     pub(crate) fn report(&self) {
-        self.reported.store(self.found.load(Ordering::Acquire), Ordering::Release);
+        self.reported.store(self.found(), Ordering::Release);
     }
 }
 
@@ -80,7 +85,7 @@ impl Durability {
     /// The device has completed the flush. Returns whether the data of all writes before it is durable.
     pub(super) fn flushed(&mut self, flush: Flush) -> bool {
         self.durable = self.durable.max(flush.covers);
-        self.losses.found.load(Ordering::Acquire) == flush.reported
+        self.losses.found() == flush.reported
     }
 }
 

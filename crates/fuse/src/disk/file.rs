@@ -10,20 +10,19 @@ use millrace_block::{BlockDevice, Buffer, Error, View};
 use millrace_buffer::copy;
 use millrace_runtime::RangeLocks;
 
-/// A block device as a sequence of bytes.
+/// A block device as a sequence of bytes. Other users of the device, such as other initiators, are not excluded while a
+/// part of a block is written.
 pub(super) struct DiskFile {
     device: BlockDevice,
     /// The blocks that writes change. A write of a part of a block writes the whole block, with what it has read
     /// before: no other write may come between.
     writes: RangeLocks,
-    /// Number of times that the device has reported the loss of completed writes.
-    losses: AtomicU64,
 }
 
 /// An open file.
 #[derive(Default)]
 pub(super) struct Opened {
-    /// Number of losses that it has reported, or that are older.
+    /// Number of losses ([`BlockDevice::losses`]) that it has reported, or that are older.
     reported: AtomicU64,
 }
 
@@ -38,7 +37,7 @@ pub(super) struct Pending {
 
 impl DiskFile {
     pub(super) fn new(device: BlockDevice) -> Self {
-        Self { device, writes: RangeLocks::default(), losses: AtomicU64::new(0) }
+        Self { device, writes: RangeLocks::default() }
     }
 
     pub(super) fn device(&self) -> &BlockDevice {
@@ -138,24 +137,15 @@ impl DiskFile {
         }
     }
 
-    /// Makes completed writes durable.
-    pub(super) async fn flush(&self) -> Result<(), Error> {
-        let flushed = self.device.flush().await;
-        if matches!(flushed, Err(Error::DataLost { .. })) {
-            self.losses.fetch_add(1, Ordering::Relaxed);
-        }
-        flushed
-    }
-
     pub(super) fn open(&self) -> Opened {
-        Opened { reported: AtomicU64::new(self.losses.load(Ordering::Relaxed)) }
+        Opened { reported: AtomicU64::new(self.device.losses()) }
     }
 
     /// Makes completed writes durable, for fsync(2): fails also if writes were lost since `opened` was opened or has
     /// reported it.
     pub(super) async fn sync(&self, opened: &Opened) -> Result<(), Error> {
-        let flushed = self.flush().await;
-        let losses = self.losses.load(Ordering::Relaxed);
+        let flushed = self.device.flush().await;
+        let losses = self.device.losses();
         let lost = opened.reported.swap(losses, Ordering::Relaxed) != losses;
         flushed?;
         if lost { Err(Error::DataLost { url: self.device.url().to_owned() }) } else { Ok(()) }

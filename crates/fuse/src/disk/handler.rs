@@ -278,7 +278,7 @@ impl Filesystem for DiskHandler {
             let written = async {
                 let length = disk.file.write(write).await?;
                 if is_sync {
-                    disk.file.flush().await?;
+                    disk.file.device().flush().await?;
                 }
                 Ok(length as u32)
             };

@@ -109,7 +109,7 @@ impl DiskMount {
     /// [`MountError::Flush`]: completed writes may be lost.
     pub async fn unmount(self) -> Result<(), MountError> {
         self.serving.unmount(UNMOUNT_TIMEOUT).await;
-        let flushed = self.disk.file.flush().await;
+        let flushed = self.disk.file.device().flush().await;
         flushed.map_err(|source| MountError::Flush { path: self.path().to_owned(), source })
     }
 }
