@@ -6,14 +6,17 @@ mod common;
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{Seek, SeekFrom, Write},
-    os::unix::fs::FileExt,
+    io::{Read, Seek, SeekFrom, Write},
+    os::unix::{
+        fs::{FileExt, MetadataExt},
+        net::UnixStream,
+    },
     path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-use common::{HANG, Mounting, Server, fails, fuse_is_available, kill, millrace, noise, ok, text};
+use common::{HANG, Mounting, Server, fails, fuse_is_available, kill, millrace, noise, ok, run, text};
 
 const NAME: &str = "iqn.2026-01.example.millrace:disk";
 const SIZE: usize = 4 << 20;
@@ -184,4 +187,36 @@ fn a_program_that_waits_for_a_silent_target_can_be_killed() {
     kill(server.child.id(), "CONT");
     kill(attached.child.id(), "TERM");
     assert_eq!(attached.end().0.code(), Some(0));
+}
+
+#[test]
+fn attached_disk_is_served_to_nbd_clients() {
+    let (_server, address) = serve();
+    let url = format!("iscsi://{address}/{NAME}/1");
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("disk.sock");
+    let mut command = millrace();
+    command.args(["blk", "attach", "--nbd", text(&socket), &url]);
+    let mut attached = Mounting::start(command, dir.path());
+    assert_eq!(attached.ready, format!("ready nbd+unix:///?socket={}\n", text(&socket)));
+    assert_eq!(fs::metadata(&socket).unwrap().mode() & 0o777, 0o600);
+
+    // The shortest handshake: the server's greeting, the client's flags, NBD_OPT_EXPORT_NAME.
+    let mut client = UnixStream::connect(&socket).unwrap();
+    client.set_read_timeout(Some(HANG)).unwrap();
+    let mut greeting = [0; 18];
+    client.read_exact(&mut greeting).unwrap();
+    assert_eq!(greeting[..16], *b"NBDMAGICIHAVEOPT");
+    client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    let mut export = [0; 10];
+    client.read_exact(&mut export).unwrap();
+    assert_eq!(export[..8], (1_u64 << 20).to_be_bytes());
+
+    let in_use = fails(1, &["blk", "attach", "--log", "error", "--nbd", text(&socket), &url]);
+    assert!(in_use.contains("another process listens there"), "{in_use}");
+    kill(attached.child.id(), "TERM");
+    let (status, log) = attached.end();
+    assert!(status.success() && !socket.exists(), "{log}");
+    let neither = run(&["blk", "attach", &url]);
+    assert_eq!(neither.status.code(), Some(2));
 }

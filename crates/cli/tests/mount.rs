@@ -6,10 +6,10 @@ mod common;
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::Write,
     os::unix::{fs::PermissionsExt, net::UnixDatagram, process::CommandExt},
-    path::{Path, PathBuf},
-    process::{Child, ChildStderr, Command, ExitStatus, Stdio},
+    path::Path,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 

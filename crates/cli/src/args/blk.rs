@@ -36,7 +36,7 @@ pub(crate) enum BlkCommand {
     Cp(BlkCpArgs),
     /// Measure a disk
     Bench(BlkBenchArgs),
-    /// Attach a disk to this host, as a file
+    /// Attach a disk to this host: as a file, or for NBD clients
     Attach(BlkAttachArgs),
 }
 
@@ -211,18 +211,26 @@ pub(crate) struct BlkBenchArgs {
 Examples:
   millrace blk attach iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0 /mnt
   millrace blk attach --daemon iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0 /mnt
+  millrace blk attach --nbd disk.sock iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0
 
-The disk is the file `disk` in the directory, through FUSE. Writes are durable after fsync. The command stays in the
-foreground and prints `ready /mnt/disk` on standard output when the file is usable. At SIGTERM or SIGINT it unmounts the
-directory and flushes the disk; a second signal ends it immediately. `umount /mnt` also ends it.")]
+In the directory, the disk is the file `disk`, through FUSE. With --nbd, clients such as QEMU, nbdcopy and fio use the
+disk on a Unix socket, which needs no privilege. Writes are durable after fsync or a flush.
+
+The command stays in the foreground and prints a line on standard output when the disk is usable: `ready`, the file and
+the URI of the socket. At SIGTERM or SIGINT it unmounts the directory, disconnects the clients and flushes the disk; a
+second signal ends it immediately. `umount /mnt` also ends it.")]
 pub(crate) struct BlkAttachArgs {
     /// The disk (default LUN 0)
     #[arg(value_name = "URL")]
     pub(crate) url: String,
 
     /// The mount point, an empty directory
-    #[arg(value_name = "DIR")]
-    pub(crate) dir: PathBuf,
+    #[arg(value_name = "DIR", required_unless_present = "nbd")]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// Serve NBD on this Unix socket, which is created
+    #[arg(long, value_name = "SOCKET")]
+    pub(crate) nbd: Option<PathBuf>,
 
     /// Refuse writes
     #[arg(long)]

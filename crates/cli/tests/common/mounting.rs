@@ -23,6 +23,8 @@ pub fn fuse_is_available() -> bool {
 pub struct Mounting {
     pub child: Child,
     pub at: PathBuf,
+    /// What it printed when the mount was ready.
+    pub ready: String,
     pub err: Option<BufReader<ChildStderr>>,
 }
 
@@ -31,10 +33,13 @@ impl Mounting {
     pub fn start(mut command: Command, at: &Path) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let err = child.stderr.take().map(BufReader::new);
-        let mut mounting = Self { child, at: at.canonicalize().unwrap(), err };
-        let mut ready = String::new();
-        BufReader::new(mounting.child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-        assert!(ready.starts_with("ready "), "{ready}{}", mounting.end().1);
+        let mut mounting = Self { child, at: at.canonicalize().unwrap(), ready: String::new(), err };
+        let mut out = BufReader::new(mounting.child.stdout.take().unwrap());
+        out.read_line(&mut mounting.ready).unwrap();
+        if !mounting.ready.starts_with("ready ") {
+            let log = mounting.end().1;
+            panic!("{}{log}", mounting.ready);
+        }
         mounting
     }
 

@@ -1,14 +1,27 @@
 //! `millrace blk attach`.
 
+use std::pin::pin;
+
 use millrace_block::BlockDevice;
 use millrace_cli_common::{
     executor,
     failure::{CommandResult, Failure, Outcome},
 };
 use millrace_fuse::DiskMount;
+use millrace_nbd::Server;
+use tokio::sync::oneshot;
 
-use super::open;
+use super::{failed, options, parse};
 use crate::{args::BlkAttachArgs, background, commands::serve::Signals};
+
+/// Memory for the data of requests in bytes: that of FUSE, and as much for NBD.
+const MEMORY: usize = 512 << 20;
+
+/// What uses the disk.
+struct Users {
+    mount: Option<DiskMount>,
+    server: Option<Server>,
+}
 
 pub(super) fn run(args: &BlkAttachArgs) -> CommandResult {
     background::run(args.daemon, || attach(args))
@@ -18,35 +31,89 @@ pub(super) fn run(args: &BlkAttachArgs) -> CommandResult {
 fn attach(args: &BlkAttachArgs) -> CommandResult {
     let rt = executor::large()?;
     let mut signals = rt.block_on(async { Signals::new() })?;
-    let disk = rt.block_on(open(&args.url, &args.options))?;
-    let mount = {
+    let url = parse(&args.url)?;
+    let mut options = options(&url, &args.options)?;
+    options.memory = MEMORY;
+    let disk = rt.block_on(BlockDevice::connect(&url, &options)).map_err(|e| failed(&e))?;
+    let users = {
         let _context = rt.enter();
-        DiskMount::new(disk.clone(), &args.dir, args.read_only).map_err(|e| Failure::new(e.to_string()))?
+        Users::new(&disk, args)?
     };
-    let file = mount.file().display().to_string();
-    background::ready(args.daemon, &file, || rt.block_on(serve(&disk, mount, &mut signals)))
+    let names = users.names();
+    background::ready(args.daemon, &names, || rt.block_on(serve(&disk, users, &mut signals)))
 }
 
-async fn serve(disk: &BlockDevice, mount: DiskMount, signals: &mut Signals) -> CommandResult {
-    let path = mount.path().to_owned();
-    tokio::select! {
-        name = signals.end() => {
-            tracing::info!("{name}: unmounting and flushing the disk; a second signal exits immediately");
-        }
-        () = mount.ended() => tracing::info!("{} was unmounted", path.display()),
+impl Users {
+    fn new(disk: &BlockDevice, args: &BlkAttachArgs) -> Result<Self, Failure> {
+        let mut options = millrace_nbd::Options::default();
+        options.read_only = args.read_only;
+        let server = args.nbd.as_ref().map(|socket| Server::bind(socket, disk.clone(), options));
+        let server = server.transpose().map_err(|e| Failure::new(e.to_string()))?;
+        let mount = args.dir.as_ref().map(|dir| DiskMount::new(disk.clone(), dir, args.read_only));
+        let mount = mount.transpose().map_err(|e| Failure::new(e.to_string()))?;
+        Ok(Self { mount, server })
     }
+
+    /// The file and the URI.
+    fn names(&self) -> String {
+        let file = self.mount.iter().map(|mount| mount.file().display().to_string());
+        file.chain(self.server.iter().map(Server::uri)).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// Serves the disk until a signal, umount(8), or a failure of the server. Then it is flushed and closed.
+async fn serve(disk: &BlockDevice, users: Users, signals: &mut Signals) -> CommandResult {
+    let Users { mount, server } = users;
+    let path = mount.as_ref().map(|mount| mount.path().to_owned());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let mut clients = pin!(async {
+        // The sender is dropped, never used.
+        let stopped = async { drop(stopped.await) };
+        match server {
+            Some(server) => server.serve(stopped).await.map_err(|e| Failure::new(e.to_string())),
+            None => {
+                stopped.await;
+                Ok(())
+            }
+        }
+    });
+    let ended = tokio::select! {
+        name = signals.end() => {
+            tracing::info!("{name}: ending and flushing the disk; a second signal exits immediately");
+            None
+        }
+        () = unmounted(mount.as_ref()) => None,
+        ended = &mut clients => Some(ended),
+    };
     let end = async {
-        let flushed = mount.unmount().await;
+        drop(stop);
+        let served = match ended {
+            Some(ended) => ended,
+            None => clients.await,
+        };
+        let unmounted = match mount {
+            Some(mount) => mount.unmount().await.map_err(|e| Failure::new(e.to_string())),
+            None => Ok(()),
+        };
         disk.close().await;
-        flushed.map(|()| Outcome::Done).map_err(|e| Failure::new(e.to_string()))
+        served.and(unmounted).map(|()| Outcome::Done)
     };
     tokio::select! {
         end = end => end,
         name = signals.end() => {
             tracing::warn!("second {name}: exiting without flushing the disk");
-            // It may be unmounted already.
-            let _ = millrace_fuse::detach(&path);
+            if let Some(path) = path {
+                // It may be unmounted already.
+                let _ = millrace_fuse::detach(&path);
+            }
             std::process::exit(1)
         }
     }
+}
+
+/// Waits until the disk was unmounted; forever if there is no mount.
+async fn unmounted(mount: Option<&DiskMount>) {
+    let Some(mount) = mount else { return std::future::pending().await };
+    mount.ended().await;
+    tracing::info!("{} was unmounted", mount.path().display());
 }
