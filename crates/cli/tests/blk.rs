@@ -16,7 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{HANG, Mounting, Server, fails, fuse_is_available, kill, millrace, noise, ok, run, text};
+use common::{
+    HANG, Server, fails, kill, millrace,
+    mounting::{Mounting, fuse_is_available},
+    noise, ok, run, text,
+};
 
 const NAME: &str = "iqn.2026-01.example.millrace:disk";
 const SIZE: usize = 4 << 20;

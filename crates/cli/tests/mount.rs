@@ -13,7 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{HANG, Mounting, Server, fails, fuse_is_available, is_mounted, kill, millrace, text};
+use common::{
+    HANG, Server, fails, kill, millrace,
+    mounting::{Mounting, fuse_is_available, is_mounted},
+    text,
+};
 use rustix::process::{Pid, Signal};
 
 /// An unprivileged user and group.

@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub)] // Not every test file uses everything.
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
-mod mounting;
+pub mod mounting;
 mod program;
 
 use std::{
@@ -14,7 +14,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use mounting::*;
 pub use program::*;
 
 const NAME: &str = "millrace";
