@@ -44,8 +44,6 @@ pub(crate) struct Device {
 struct Flushes {
     requested: AtomicU64,
     last: Arc<Mutex<LastFlush>>,
-    /// Number of losses of completed writes that flushes reported.
-    losses: AtomicU64,
 }
 
 struct LastFlush {
@@ -142,9 +140,6 @@ impl Device {
             Box::pin(async move {
                 let covers = flushes.requested.load(Ordering::Relaxed);
                 let flushed = disk.flush().await;
-                if matches!(flushed, Err(Error::DataLost { .. })) {
-                    flushes.losses.fetch_add(1, Ordering::Relaxed);
-                }
                 *last = LastFlush { covers, result: flushed.map_err(Failure::from) };
                 // The connection may have ended.
                 drop(done.send(last.result.clone()));
@@ -153,11 +148,10 @@ impl Device {
         result.await.unwrap_or_else(|_| Err(Error::Closed.into()))
     }
 
-    /// Number of losses of completed writes that flushes have reported so far. The device reports a loss to one flush
-    /// only, but any connection may have made the writes. Therefore each connection compares the numbers at its flushes,
-    /// which are executed after the one that reported the loss.
+    /// Number of losses of completed writes so far. The device reports a loss to one flush only, but any connection may
+    /// have made the writes. Therefore each connection compares the numbers at its flushes.
     pub(crate) fn losses(&self) -> u64 {
-        self.flushes.losses.load(Ordering::Relaxed)
+        self.disk.losses()
     }
 }
 
