@@ -101,6 +101,9 @@ pub enum Measure {
     OfPeak(&'static str, f64),
     /// The x value of a curve's peak.
     PeakAt(&'static str),
+    /// The smallest x value from which the first curve is at least as high as the second one, wherever both
+    /// have a value.
+    AboveFrom(&'static str, &'static str),
 }
 
 impl Measure {
@@ -115,6 +118,9 @@ impl Measure {
             Self::LeastOver(a, b) => curves.ratios(a, b).into_iter().map(|r| r.1).reduce(f64::min),
             Self::OfPeak(curve, x) => ratio(curves.at(curve, x)?, curves.peak(curve)?.1),
             Self::PeakAt(curve) => Some(curves.peak(curve)?.0),
+            Self::AboveFrom(a, b) => {
+                curves.ratios(a, b).into_iter().rev().take_while(|r| r.1 >= 1.0).last().map(|r| r.0)
+            }
         }
     }
 
@@ -125,7 +131,8 @@ impl Measure {
             Self::Ratio((a, _), (b, _))
             | Self::Peaks(a, b)
             | Self::MostOver(a, b)
-            | Self::LeastOver(a, b) => {
+            | Self::LeastOver(a, b)
+            | Self::AboveFrom(a, b) => {
                 vec![a, b]
             }
         }
@@ -212,6 +219,9 @@ mod tests {
         assert_eq!(of(Measure::LeastOver("a", "b")), Some(0.8));
         assert_eq!(of(Measure::OfPeak("a", 4.0)), Some(0.8));
         assert_eq!(of(Measure::PeakAt("b")), Some(4.0));
+        assert_eq!(of(Measure::AboveFrom("b", "a")), Some(4.0));
+        assert_eq!(of(Measure::AboveFrom("a", "b")), None);
+        assert_eq!(of(Measure::AboveFrom("a", "a")), Some(1.0));
         for missing in [Measure::At("a", 3.0), Measure::Peaks("a", "c"), Measure::MostOver("c", "a")] {
             assert_eq!(of(missing), None);
         }
