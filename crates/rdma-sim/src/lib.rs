@@ -53,6 +53,7 @@ pub use self::{
     fault::Faults,
     host::HostUse,
     profile::{Profile, ProfileError},
+    tcp::framing::Framing,
     trace::{ReplayError, Seed, TRACE_VERSION},
 };
 use self::{
@@ -98,10 +99,16 @@ impl World {
         Arc::new(Sim { world: Arc::clone(&self.0), host: self.host(ip) })
     }
 
-    /// The TCP stack of the host with this address, which is added unless it exists. The streams are assumed
-    /// to contain RPC with record marking.
+    /// The TCP stack of the host with this address, which is added unless it exists. Its connections contain
+    /// RPC.
     pub fn tcp(&self, ip: IpAddr) -> Arc<dyn StreamProvider> {
-        Arc::new(SimTcp { world: Arc::clone(&self.0), host: self.host(ip) })
+        self.tcp_with(ip, Framing::Rpc)
+    }
+
+    /// As [`Self::tcp`], for connections that contain messages with this framing. The framing is that of the
+    /// end that connects.
+    pub fn tcp_with(&self, ip: IpAddr, framing: Framing) -> Arc<dyn StreamProvider> {
+        Arc::new(SimTcp { world: Arc::clone(&self.0), host: self.host(ip), framing })
     }
 
     /// The host with this address, which is added unless it exists.

@@ -7,7 +7,10 @@ use std::{
     task::Waker,
 };
 
-use super::{event::Segment, records::Records};
+use super::{
+    event::Segment,
+    framing::{Framing, Messages},
+};
 use crate::{event::EndId, listeners::Listeners};
 
 /// A connection that was not accepted yet: the passive end, its address and the peer's.
@@ -68,12 +71,12 @@ pub(crate) struct End {
     pub(super) finished: bool,
     /// The read in progress: number of bytes, and the time at which the reader gets them.
     pub(super) reading: Option<(usize, u64)>,
-    pub(super) records: Records,
+    pub(super) messages: Messages,
     pub(super) reader: Option<Waker>,
 }
 
 impl End {
-    pub(super) fn new(host: usize, congestion: u64) -> Self {
+    pub(super) fn new(host: usize, congestion: u64, framing: Framing) -> Self {
         Self {
             host,
             failure: None,
@@ -93,7 +96,7 @@ impl End {
             received: VecDeque::new(),
             finished: false,
             reading: None,
-            records: Records::default(),
+            messages: Messages::new(framing),
             reader: None,
         }
     }

@@ -191,7 +191,7 @@ impl Inner {
         let bytes = most.min(end.received.len());
         let (a, b) = end.received.as_slices();
         let (a, b) = (&a[..bytes.min(a.len())], &b[..bytes.saturating_sub(a.len())]);
-        let messages = end.records.pass(a) + end.records.pass(b);
+        let messages = end.messages.pass(a) + end.messages.pass(b);
         let cost = model.call_ns + messages * self.profile.host.message_ns;
         let copied = bytes as u64 * u64::from(model.receive_copies);
         let done = hosts[end.host].copy(now, now, cost, copied, &self.profile);

@@ -15,14 +15,14 @@
 //!
 //! The window of a direction limits the data that is written and not acknowledged as read. Slow start opens
 //! it to its maximum (RFC 5681 section 3.1), where it stays, because no packet is lost. A segment that is not
-//! full waits until all written data is in it or the window has space for a full one. The stream is assumed
-//! to contain RPC with record marking (RFC 5531 section 11): each record costs its reader the processing of a
-//! message. Connection setup and close take propagation delay but no processor time.
+//! full waits until all written data is in it or the window has space for a full one. The stream consists of RPC
+//! records or iSCSI PDUs ([`Framing`](framing::Framing)): each costs its reader the processing of a message.
+//! Connection setup and close take propagation delay but no processor time.
 
 pub(super) mod end;
 pub(super) mod event;
 mod flow;
+pub(super) mod framing;
 pub(super) mod receive_queue;
-mod records;
 pub(super) mod setup;
 mod stream;

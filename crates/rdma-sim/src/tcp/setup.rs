@@ -13,6 +13,7 @@ use millrace_runtime::{BoxFuture, ByteStream, LocalPort, StreamListener, StreamP
 
 use super::{
     end::{End, Waiting},
+    framing::Framing,
     stream::SimStream,
 };
 use crate::world::{Inner, Net};
@@ -23,6 +24,8 @@ type SetupResult = io::Result<SimStream>;
 pub(crate) struct SimTcp {
     pub(crate) world: Arc<Inner>,
     pub(crate) host: usize,
+    /// The messages of the connections that it opens.
+    pub(crate) framing: Framing,
 }
 
 impl StreamProvider for SimTcp {
@@ -31,7 +34,7 @@ impl StreamProvider for SimTcp {
         from: LocalPort,
         to: SocketAddr,
     ) -> BoxFuture<'static, io::Result<Box<dyn ByteStream>>> {
-        let (world, host) = (Arc::clone(&self.world), self.host);
+        let (world, host, framing) = (Arc::clone(&self.world), self.host, self.framing);
         Box::pin(async move {
             let Some(from) = world.address_towards(host, to, from) else {
                 return Err(io::Error::new(
@@ -41,7 +44,7 @@ impl StreamProvider for SimTcp {
             };
             let (reply, answer) = oneshot::channel();
             let asked = Arc::clone(&world);
-            world.clock.call_at(world.trip(), Box::new(move || asked.syn(host, from, to, reply)));
+            world.clock.call_at(world.trip(), Box::new(move || asked.syn(host, from, to, framing, reply)));
             let made = answer.await.unwrap_or_else(|_| Err(io::ErrorKind::ConnectionReset.into()))?;
             Ok(Box::new(made) as Box<dyn ByteStream>)
         })
@@ -67,6 +70,7 @@ impl Inner {
         host: usize,
         from: SocketAddr,
         to: SocketAddr,
+        framing: Framing,
         reply: oneshot::Sender<SetupResult>,
     ) {
         let mut net = self.net.lock();
@@ -78,7 +82,7 @@ impl Inner {
             net.next_connection += 1;
             let id = net.next_connection;
             let initial = self.profile.tcp.initial_window_bytes;
-            let ends = [End::new(host, initial), End::new(there, initial)];
+            let ends = [host, there].map(|host| End::new(host, initial, framing));
             net.tcp.connections.insert(id, ends);
             net.trace.line(self.now(), (id, 0), format_args!("connected, TCP, from host {host} to {there}"));
             let ours = SimStream { world: Arc::clone(self), end: (id, 0), addrs: (from, to) };
