@@ -8,6 +8,7 @@ pub mod breakdown;
 pub mod child;
 pub mod compare;
 pub mod cpu;
+pub mod disk;
 pub mod embedded;
 mod endpoint;
 mod error;

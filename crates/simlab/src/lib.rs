@@ -2,8 +2,9 @@
 //!
 //! Client and server are the real ones. Time, CPUs, adapters and links are simulated ([`millrace_rdma_sim`]),
 //! and the same seed produces the same figures. All figures are marked as simulated. [`SimulatedIozone`] runs
-//! IOzone, [`simulate`] runs any workload, and [`Wan`] repeats the measurements of WAN 2008.
+//! IOzone, [`simulate`] runs any workload, [`SimulatedDisk`] reads and writes a disk over iSCSI and iSER, and [`Wan`] repeats the measurements of WAN 2008.
 
+mod disk;
 mod hosts;
 mod iozone;
 mod machines;
@@ -12,6 +13,7 @@ mod storage;
 mod wan;
 mod workload;
 
+pub use disk::SimulatedDisk;
 pub use hosts::{Hosts, Spent};
 pub use iozone::SimulatedIozone;
 pub use machines::{Machines, Simulation, server_strategy};
