@@ -14,15 +14,6 @@ pub struct Setting {
     pub small: bool,
 }
 
-/// The source of a claim's figures.
-#[derive(Clone, Copy)]
-pub enum Experiment {
-    /// Runs workloads on simulated machines.
-    Simulated(fn(Setting) -> Result<Curves, BenchError>),
-    /// There is no experiment, with the reason.
-    Open(&'static str),
-}
-
 /// A claim of a paper, and the definition of its reproduction.
 #[derive(Clone, Copy)]
 pub struct Claim {
@@ -42,8 +33,8 @@ pub struct Claim {
     pub rules: &'static [Rule],
     /// The plots.
     pub pictures: &'static [Picture],
-    /// The experiment.
-    pub experiment: Experiment,
+    /// The experiment: runs workloads on simulated machines.
+    pub experiment: fn(Setting) -> Result<Curves, BenchError>,
     /// The known reasons in the models for a failure. The report contains them if the claim fails.
     pub model_gaps: &'static str,
 }

@@ -20,7 +20,7 @@ pub mod rule;
 mod run;
 pub mod studies;
 
-pub use claim::{Claim, Experiment, Setting};
+pub use claim::{Claim, Setting};
 pub use curves::Curves;
 pub use error::ReproduceError;
 pub use picture::{Picture, Unit};

@@ -7,7 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{Claim, Curves, Experiment, Setting, rule::RuleResult};
+use crate::{Claim, Curves, Setting, rule::RuleResult};
 
 /// Number of claims that run concurrently: an experiment is one thread, and each keeps the files of its
 /// server in memory.
@@ -20,8 +20,6 @@ pub enum Verdict {
     Holds,
     /// A rule does not hold, or the experiment failed.
     Fails,
-    /// There is no experiment.
-    Open,
 }
 
 impl Verdict {
@@ -30,7 +28,6 @@ impl Verdict {
         match self {
             Self::Holds => "holds",
             Self::Fails => "fails",
-            Self::Open => "open",
         }
     }
 }
@@ -97,20 +94,17 @@ impl Reproduction {
 
 fn one(claim: &Claim, setting: Setting) -> Outcome {
     let outcome = |curves, results, verdict, why| Outcome { claim: *claim, curves, results, verdict, why };
-    match claim.experiment {
-        Experiment::Open(why) => outcome(Curves::default(), Vec::new(), Verdict::Open, why.to_owned()),
-        Experiment::Simulated(run) => match run(setting) {
-            Err(e) => {
-                let why = format!("the experiment failed: {e}");
-                outcome(Curves::default(), Vec::new(), Verdict::Fails, why)
-            }
-            Ok(curves) => {
-                let results: Vec<_> = claim.rules.iter().map(|r| r.evaluate(&curves)).collect();
-                let why = why(claim, &results);
-                let verdict = if why.is_empty() { Verdict::Holds } else { Verdict::Fails };
-                outcome(curves, results, verdict, why)
-            }
-        },
+    match (claim.experiment)(setting) {
+        Err(e) => {
+            let why = format!("the experiment failed: {e}");
+            outcome(Curves::default(), Vec::new(), Verdict::Fails, why)
+        }
+        Ok(curves) => {
+            let results: Vec<_> = claim.rules.iter().map(|r| r.evaluate(&curves)).collect();
+            let why = why(claim, &results);
+            let verdict = if why.is_empty() { Verdict::Holds } else { Verdict::Fails };
+            outcome(curves, results, verdict, why)
+        }
     }
 }
 
@@ -136,7 +130,7 @@ mod tests {
     use super::*;
     use crate::rule::{Band, Measure, Rule};
 
-    fn claim(experiment: Experiment) -> Claim {
+    fn claim(experiment: fn(Setting) -> Result<Curves, BenchError>) -> Claim {
         const RULE: Rule = Rule {
             what: "a at 1",
             measure: Measure::At("a", 1.0),
@@ -156,22 +150,20 @@ mod tests {
     #[test]
     fn the_rules_of_a_claim_decide_it_and_give_the_reason() {
         let claims = vec![
-            claim(Experiment::Simulated(|_| Ok(gives(5.0)))),
-            claim(Experiment::Simulated(|s| Ok(gives(s.seed as f64)))),
-            claim(Experiment::Simulated(|_| Err(BenchError::Client("no server".into())))),
-            claim(Experiment::Simulated(|_| Ok(Curves::default()))),
-            claim(Experiment::Open("not yet")),
+            claim(|_| Ok(gives(5.0))),
+            claim(|s| Ok(gives(s.seed as f64))),
+            claim(|_| Err(BenchError::Client("no server".into()))),
+            claim(|_| Ok(Curves::default())),
         ];
         let seen = Mutex::new(Vec::new());
         let run = Reproduction { claims, setting: Setting { seed: 9, small: true } };
         let outcomes = run.run(|p| seen.lock().push(p));
         let verdicts: Vec<_> = outcomes.iter().map(|o| o.verdict).collect();
-        use Verdict::{Fails, Holds, Open};
-        assert_eq!(verdicts, [Holds, Fails, Fails, Fails, Open]);
+        use Verdict::{Fails, Holds};
+        assert_eq!(verdicts, [Holds, Fails, Fails, Fails]);
         assert_eq!(outcomes[0].why, "");
         assert_eq!(outcomes[1].why, "a at 1 is 9 instead of 2 to 8. Disks are missing.");
         assert!(outcomes[2].why.contains("no server") && outcomes[3].why.contains("no value"));
-        assert_eq!(outcomes[4].why, "not yet");
-        assert_eq!(seen.lock().len(), 10);
+        assert_eq!(seen.lock().len(), 8);
     }
 }

@@ -36,7 +36,7 @@ fn the_report_has_every_claim_in_all_forms_with_inline_pictures() {
     assert_eq!(c2["rule"].as_array().unwrap().len(), c2["ours"].as_array().unwrap().len());
     assert!(c2["ours"].as_array().unwrap().iter().all(Value::is_number));
     assert_eq!(c2["holds"].as_bool(), Some(outcomes[0].verdict == Verdict::Holds));
-    assert!(c15["holds"].is_null() && c15["why"].as_str().unwrap().contains("iSER"));
+    assert_eq!(c15["rule"].as_array().unwrap().len(), c15["ours"].as_array().unwrap().len());
 
     let html = read(dir.path(), "index.html");
     for id in ["C2", "C15"] {
@@ -44,7 +44,7 @@ fn the_report_has_every_claim_in_all_forms_with_inline_pictures() {
             html.contains(&format!("<section id=\"{id}\">")) && html.contains(&format!("href=\"#{id}\""))
         );
     }
-    assert_eq!((html.matches("<svg").count(), html.matches("</svg>").count()), (2, 2));
+    assert_eq!((html.matches("<svg").count(), html.matches("</svg>").count()), (5, 5));
     assert!(html.contains("simulated, not measured; sdr-opensolaris; seed 7, small form"));
     for outside in ["src=", "<link", "<script", "@import"] {
         assert!(!html.contains(outside), "the page refers to {outside}");
@@ -71,7 +71,7 @@ fn the_error_names_a_directory_that_cannot_be_created() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
-    let error = millrace_reproduce::write(&outcomes(&["C15"], SMALL), SMALL, &file).unwrap_err().to_string();
+    let error = millrace_reproduce::write(&[], SMALL, &file).unwrap_err().to_string();
     assert!(error.contains("file") && error.contains("--out"), "{error}");
 }
 
@@ -84,7 +84,6 @@ fn every_experiment_produces_a_value_for_every_rule() {
             let known = result.rule.what.contains("16 MiB");
             assert_eq!(result.ours.is_none(), known, "{}: {}", outcome.claim.id, result.rule);
         }
-        let open = outcome.claim.id == "C15";
-        assert_eq!(outcome.results.is_empty(), open, "{}: {}", outcome.claim.id, outcome.why);
+        assert!(!outcome.results.is_empty(), "{}: {}", outcome.claim.id, outcome.why);
     }
 }

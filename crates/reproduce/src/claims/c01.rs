@@ -5,7 +5,7 @@ use millrace_client::Design;
 use millrace_plot::Scale;
 
 use crate::{
-    Claim, Curves, Experiment, Picture, Setting, Unit,
+    Claim, Curves, Picture, Setting, Unit,
     lab::{Iozone, value},
     rule::{ABOVE, Band, Measure, Rule, SAME},
 };
@@ -50,7 +50,7 @@ pub(super) const CLAIM: Claim = Claim {
         right: None,
         paper: &[(TCP, &[(4.0, 60.0)]), (RDMA, &[(8.0, 102.0)])],
     }],
-    experiment: Experiment::Simulated(run),
+    experiment: run,
     model_gaps: "Both transports fill the link. The model's TCP follows the rule of 1 Hz of CPU for 1 bit/s, \
                  so that 900 MHz suffice for 1 Gb/s, but Solaris of 2003 achieved half of that. The \
                  available texts do not give the additional cost of NFS over TCP in that kernel (STREAMS, \

@@ -5,7 +5,7 @@ use millrace_client::Design;
 use millrace_plot::Scale;
 
 use crate::{
-    Claim, Curves, Experiment, Picture, Setting, Unit,
+    Claim, Curves, Picture, Setting, Unit,
     lab::Iozone,
     rule::{ABOVE, Band, Measure, Rule, SAME},
 };
@@ -81,7 +81,7 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[],
         },
     ],
-    experiment: Experiment::Simulated(run),
+    experiment: run,
     model_gaps: "The order and the trend are those of the paper. At eight threads the gain is slightly \
                  smaller, because both designs fill the adapter. The paper's machines did not, since their \
                  server spent about 80 % of a READ in tmpfs (TR06 section 7); the simulated tmpfs only \

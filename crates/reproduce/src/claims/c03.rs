@@ -5,7 +5,7 @@ use millrace_client::Design;
 use millrace_plot::Scale;
 
 use crate::{
-    Claim, Curves, Experiment, Picture, Setting, Unit,
+    Claim, Curves, Picture, Setting, Unit,
     lab::{Iozone, value},
     rule::{ABOVE, Band, Measure, Rule},
 };
@@ -64,7 +64,7 @@ pub(super) const CLAIM: Claim = Claim {
         right: Some(("client CPU % (100 = one core)", &[CPU_RR, CPU_RW])),
         paper: &[],
     }],
-    experiment: Experiment::Simulated(run),
+    experiment: run,
     model_gaps: "The paper's Read-Read client copied data that its Read-Write client received in place. \
                  Millrace's client receives in place with both designs, so that the difference consists only \
                  of RDMA_DONE and the completions of RDMA Reads.",

@@ -5,7 +5,7 @@ use millrace_oncrpc::{Stage, stages::StageSums};
 use millrace_plot::Scale;
 
 use crate::{
-    Claim, Curves, Experiment, Picture, Setting, Unit,
+    Claim, Curves, Picture, Setting, Unit,
     lab::Iozone,
     rule::{ABOVE, BELOW, Band, Measure, Rule},
 };
@@ -81,7 +81,7 @@ pub(super) const CLAIM: Claim = Claim {
             (CLIENT, &[(1.0, 0.1), (8.0, 0.1)]),
         ],
     }],
-    experiment: Experiment::Simulated(run),
+    experiment: run,
     model_gaps: "There are three differences. The costs of a registration are assumed, and result in 12 % at \
                  one thread. In the paper the share increases with the number of threads, which wait for \
                  each other's registrations; here they wait for the link, which the paper's machines did not \

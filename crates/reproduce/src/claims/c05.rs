@@ -5,7 +5,7 @@ use millrace_client::Strategy;
 use millrace_plot::Scale;
 
 use crate::{
-    Claim, Curves, Experiment, Picture, Setting, Unit,
+    Claim, Curves, Picture, Setting, Unit,
     lab::{Iozone, value},
     rule::{ABOVE, BELOW, Band, CLEARLY, Measure, Rule},
 };
@@ -90,7 +90,7 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[(WRITE_CACHE, &[(8.0, 515.0)])],
         },
     ],
-    experiment: Experiment::Simulated(run),
+    experiment: run,
     model_gaps: "The order at one and two threads is that of the paper. With more threads the link is full, \
                  which it was not on the paper's machines: tmpfs, which took 80 % of their READ, is one copy \
                  here. WRITE is slower with the cache, probably because Millrace's memory file system keeps \

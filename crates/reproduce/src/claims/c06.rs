@@ -5,7 +5,7 @@ use millrace_client::Strategy;
 use millrace_plot::Scale;
 
 use crate::{
-    Claim, Curves, Experiment, Picture, Setting, Unit,
+    Claim, Curves, Picture, Setting, Unit,
     lab::{Iozone, value},
     rule::{ABOVE, BELOW, Band, Measure, Rule, SAME},
 };
@@ -74,7 +74,7 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[],
         },
     ],
-    experiment: Experiment::Simulated(run),
+    experiment: run,
     model_gaps: "",
 };
 

@@ -5,7 +5,7 @@ use millrace_client::Strategy;
 use millrace_plot::Scale;
 
 use crate::{
-    Claim, Curves, Experiment, Picture, Setting, Unit,
+    Claim, Curves, Picture, Setting, Unit,
     lab::Iozone,
     rule::{ABOVE, BELOW, Band, Measure, Rule},
 };
@@ -72,7 +72,7 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[(WRITE_DYNAMIC, &[(8.0, 240.0)])],
         },
     ],
-    experiment: Experiment::Simulated(run),
+    experiment: run,
     model_gaps: "At one thread the order is that of the paper. At four and eight threads all strategies fill \
                  the adapter's bus, and all-physical is slower by a few tenths of a percent, since pages \
                  need more packets. The model does not contain what limited the paper's machines to 440 and \

@@ -7,7 +7,7 @@ use millrace_simlab::simulate;
 use millrace_workloads::Oltp;
 
 use crate::{
-    Claim, Curves, Experiment, Picture, Setting, Unit,
+    Claim, Curves, Picture, Setting, Unit,
     lab::{Iozone, kind, value},
     rule::{ABOVE, Band, HARDLY, Measure, Rule, SAME},
 };
@@ -62,7 +62,7 @@ pub(super) const CLAIM: Claim = Claim {
         right: Some(("client CPU us/operation", &[CPU_DYNAMIC, CPU_CACHE])),
         paper: &[],
     }],
-    experiment: Experiment::Simulated(run),
+    experiment: run,
     model_gaps: "The link is full with each strategy (7000 operations of 128 KiB per second), for the reason \
                  given in C5: the simulated tmpfs, which took 80 % of the paper's time, consists of copies \
                  only.",

@@ -6,7 +6,7 @@ use millrace_plot::Scale;
 use millrace_simlab::{Raid, Storage};
 
 use crate::{
-    Claim, Curves, Experiment, Picture, Setting, Unit,
+    Claim, Curves, Picture, Setting, Unit,
     lab::{BLOCK, Iozone, SLOTS, profile, value},
     rule::{Band, Measure, Rule, SAME},
 };
@@ -92,7 +92,7 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[(RDMA_8, &[(7.0, 900.0)]), (IPOIB_8, &[(7.0, 360.0)])],
         },
     ],
-    experiment: Experiment::Simulated(run),
+    experiment: run,
     model_gaps: "The main statement holds: RDMA keeps its rate until the files exceed the server's memory, \
                  and then the disks limit every network. But IPoIB has more than twice the paper's rate (830 \
                  instead of 360 MB/s), on two cores that only execute TCP, copies and RPC: the profile does \

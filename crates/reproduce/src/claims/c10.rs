@@ -7,7 +7,7 @@ use millrace_simlab::{Lookup, Machines, Storage, Tmpfs, simulate};
 use millrace_workloads::{Postmark, Sources, Untar};
 
 use crate::{
-    Claim, Curves, Experiment, Picture, Setting, Unit,
+    Claim, Curves, Picture, Setting, Unit,
     lab::{kind, machines, value},
     rule::{Band, Measure, Rule},
 };
@@ -90,7 +90,7 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[],
         },
     ],
-    experiment: Experiment::Simulated(run),
+    experiment: run,
     model_gaps: "Linear lookup is several times slower, as in the paper, but by other factors: the 70 ns per \
                  node are assumed, no lock is held during the search, and the shape of the paper's tree is \
                  unknown. IPoIB is faster than RDMA, as in C11: the profile's TCP is that of Linux on faster \

@@ -7,7 +7,7 @@ use millrace_simlab::simulate;
 use millrace_workloads::{Btio, Class, Tile};
 
 use crate::{
-    Claim, Curves, Experiment, Picture, Setting, Unit,
+    Claim, Curves, Picture, Setting, Unit,
     lab::{kind, machines, value},
     rule::{Band, Measure, Rule},
 };
@@ -70,7 +70,7 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[],
         },
     ],
-    experiment: Experiment::Simulated(run),
+    experiment: run,
     model_gaps: "The TCP of the profile is that of Linux on faster machines (assumed). It does not contain \
                  the socket layer of OpenSolaris, whose CPU time causes the difference according to the \
                  paper. RDMA is slow for rows of 32 KiB one at a time, since each is registered at both ends \

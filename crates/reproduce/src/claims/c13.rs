@@ -6,7 +6,7 @@ use millrace_plot::Scale;
 use millrace_simlab::{Operation, Raw};
 
 use crate::{
-    Claim, Curves, Experiment, Picture, Setting, Unit,
+    Claim, Curves, Picture, Setting, Unit,
     lab::{BLOCK, Iozone, SLOTS, profile_at, value},
     rule::{ABOVE, BELOW, Band, CLEARLY, HARDLY, Measure, Rule, SAME},
 };
@@ -130,7 +130,7 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[(NFS_READ_UD, &[(0.2, 220.0)]), (NFS_WRITE_UD, &[(0.2, 220.0)])],
         },
     ],
-    experiment: Experiment::Simulated(run),
+    experiment: run,
     model_gaps: "Simulated messages have at most 4 MiB, the largest contiguous piece of memory, while the \
                  paper's are larger: four RDMA Reads of 4 MiB do not fill 1400 miles, and the rate of 16 MiB \
                  is unknown. NFS WRITE over RDMA at 0.2 mile has the paper's 220 MB/s, but IPoIB-UD has more \

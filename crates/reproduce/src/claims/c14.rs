@@ -4,7 +4,7 @@ use millrace_bench::BenchError;
 use millrace_plot::Scale;
 
 use crate::{
-    Claim, Curves, Experiment, Picture, Setting, Unit,
+    Claim, Curves, Picture, Setting, Unit,
     lab::{Iozone, profile},
     rule::{Band, HARDLY, Measure, Rule},
 };
@@ -46,7 +46,7 @@ pub(super) const CLAIM: Claim = Claim {
         right: None,
         paper: &[(READ, &[(SMALLEST, 560.0), (LARGEST, 818.0)])],
     }],
-    experiment: Experiment::Simulated(run),
+    experiment: run,
     model_gaps: "Larger blocks help WRITE as much as READ, since the simulation contains nothing that limits \
                  only WRITE over TCP: neither the server's page cache nor the order in which Linux's client \
                  flushed pages.",

@@ -1,9 +1,17 @@
 //! iSER.
 
+use millrace_bench::{BenchError, Figure, disk::DiskRun, iozone::Test};
+use millrace_block::Transport;
+use millrace_client::Strategy;
+use millrace_iscsi::negotiation::Settings;
+use millrace_iscsi_target::ConnectionLimits;
 use millrace_plot::Scale;
+use millrace_rdma_sim::Profile;
+use millrace_simlab::SimulatedDisk;
 
 use crate::{
-    Claim, Experiment, Picture, Unit,
+    Claim, Curves, Picture, Setting, Unit,
+    lab::{profile, profile_at, value},
     rule::{ABOVE, BELOW, Band, HARDLY, Measure, Rule, SAME},
 };
 
@@ -167,6 +175,88 @@ pub(super) const CLAIM: Claim = Claim {
             paper: &[],
         },
     ],
-    experiment: Experiment::Open("the simulation does not run iSCSI and iSER yet"),
+    experiment: run,
     model_gaps: "",
 };
+
+/// KiB of the commands.
+const LENGTHS: [usize; 13] = [4, 8, 16, 32, 64, 128, 192, 256, 264, 320, 384, 448, 512];
+/// Bytes of the disk.
+const DISK: u64 = 16 << 20;
+
+fn run(setting: Setting) -> Result<Curves, BenchError> {
+    let mut curves = Curves::default();
+    for (miles, rdma, cm, ud) in [(0.2, RDMA, CM, UD), (1400.0, RDMA_FAR, CM_FAR, UD_FAR)] {
+        let datagrams = profile_at("wan-infinihost", miles)?;
+        let connected = Profile { tcp: profile("ipoib-cm")?.tcp, ..datagrams.clone() };
+        let mut whole = datagrams.clone();
+        whole.adapter.segment_bytes = 0;
+        for (profile, transport, rates, trips) in [
+            (whole, Transport::Iser, rdma, RDMA_TRIPS),
+            (connected, Transport::Tcp, cm, CM_TRIPS),
+            (datagrams, Transport::Tcp, ud, UD_TRIPS),
+        ] {
+            let round_trip = 2.0 * profile.one_way().as_secs_f64();
+            let figures = commands(profile, transport, miles, setting)?;
+            for (direction, length, figure) in figures {
+                curves.put(rates[direction], length, value(figure.mb_per_s)?);
+                if miles > 1.0 {
+                    let command = 1.0 / value(figure.ops_per_s)?;
+                    curves.put(trips[direction], length, command / round_trip);
+                }
+            }
+        }
+    }
+    Ok(curves)
+}
+
+/// The figures of READ and WRITE with each length of a command.
+fn commands(
+    profile: Profile,
+    transport: Transport,
+    miles: f64,
+    setting: Setting,
+) -> Result<Vec<(usize, f64, Figure)>, BenchError> {
+    let disk = SimulatedDisk {
+        seed: setting.seed,
+        limits: ConnectionLimits { settings: settings(transport), ..ConnectionLimits::default() },
+        outstanding_reads: 1,
+        registration: Strategy::AllPhysical,
+        size: DISK,
+        ..SimulatedDisk::new(profile, transport)
+    };
+    let command = |test, record, operations| DiskRun {
+        test,
+        record,
+        outstanding: 1,
+        operations,
+        span: DISK,
+        memory: 0,
+        flush: false,
+    };
+    let operations = match (setting.small, miles > 1.0) {
+        (true, _) => 4,
+        (false, true) => 20,
+        (false, false) => 200,
+    };
+    // All of the disk, in both directions: more than the window of TCP.
+    let mut runs = [Test::Write, Test::Read].map(|test| command(test, 512 << 10, 32)).to_vec();
+    let mut what = Vec::new();
+    for kib in LENGTHS {
+        for (direction, test) in [(READ, Test::Read), (WRITE, Test::Write)] {
+            runs.push(command(test, kib << 10, operations));
+            what.push((direction, kib as f64 * KIB));
+        }
+    }
+    let figures = disk.run(&runs)?.into_iter().skip(runs.len() - what.len());
+    Ok(what
+        .into_iter()
+        .zip(figures)
+        .map(|((direction, length), figure)| (direction, length, figure))
+        .collect())
+}
+
+/// What the paper's target negotiated.
+fn settings(transport: Transport) -> Settings {
+    Settings { max_receive_data: 8192, immediate_data: transport == Transport::Tcp, ..Settings::default() }
+}

@@ -8,7 +8,7 @@ body{font:16px/1.5 'DejaVu Sans',Verdana,Arial,sans-serif;max-width:64rem;margin
 table{border-collapse:collapse;width:100%;margin:1rem 0}\
 td,th{border-bottom:1px solid #ddd;padding:.3rem .6rem;text-align:left;vertical-align:top}\
 .simulated{background:#fff3d6;border-left:4px solid #e69f00;padding:.5rem 1rem}\
-.holds{color:#00734f;font-weight:bold}.fails{color:#b34700;font-weight:bold}.open{color:#5a5a5a;font-weight:bold}\
+.holds{color:#00734f;font-weight:bold}.fails{color:#b34700;font-weight:bold}\
 svg{width:100%;height:auto;margin:1rem 0}section{border-top:2px solid #222;margin-top:2.5rem}.note{color:#5a5a5a}";
 
 /// The page. `drawn` has the plots of each outcome.

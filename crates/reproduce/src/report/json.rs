@@ -14,8 +14,7 @@ struct Row<'a> {
     paper: Paper<'a>,
     ours: Vec<Option<f64>>,
     rule: Vec<String>,
-    /// `null` if the claim is open.
-    holds: Option<bool>,
+    holds: bool,
     why: &'a str,
     simulated: Simulated<'a>,
 }
@@ -54,11 +53,7 @@ fn row(o: &Outcome, setting: Setting) -> Row<'_> {
         },
         ours: o.results.iter().map(|j| j.ours).collect(),
         rule: rules.iter().map(ToString::to_string).collect(),
-        holds: match o.verdict {
-            Verdict::Holds => Some(true),
-            Verdict::Fails => Some(false),
-            Verdict::Open => None,
-        },
+        holds: o.verdict == Verdict::Holds,
         why: &o.why,
         simulated: Simulated {
             profiles: o.claim.profiles,

@@ -30,7 +30,7 @@ pub fn write(outcomes: &[Outcome], setting: Setting, dir: &Path) -> Result<(), R
     put("index.html", html::page(outcomes, &drawn, setting))
 }
 
-/// The plots of a claim as SVG; empty if there are no figures.
+/// The plots of a claim as SVG; empty if its experiment failed.
 fn draw(outcome: &Outcome, setting: Setting, dir: &Path) -> Result<Vec<String>, ReproduceError> {
     let claim = &outcome.claim;
     let note = conditions(outcome, setting);
@@ -47,8 +47,8 @@ fn conditions(outcome: &Outcome, setting: Setting) -> String {
     format!("{SIMULATED}; {}; seed {}{small}", outcome.claim.profiles.join(", "), setting.seed)
 }
 
-/// The numbers of claims by verdict: "9 hold, 3 fail, 3 open".
+/// The numbers of claims by verdict: "9 hold, 6 fail".
 pub fn summary(outcomes: &[Outcome]) -> String {
     let count = |v: Verdict| outcomes.iter().filter(|o| o.verdict == v).count();
-    format!("{} hold, {} fail, {} open", count(Verdict::Holds), count(Verdict::Fails), count(Verdict::Open))
+    format!("{} hold, {} fail", count(Verdict::Holds), count(Verdict::Fails))
 }
