@@ -1,6 +1,7 @@
 //! Studies of machines and distances beyond the papers. One command produces each page with its plots, from a
 //! hand-written text and the figures of the simulation. They are **simulated, not measured**.
 
+mod block;
 mod credits;
 mod distance;
 mod page;
@@ -26,7 +27,7 @@ pub struct Study {
 }
 
 /// All studies.
-pub const ALL: [Study; 3] = [distance::STUDY, credits::STUDY, registration::STUDY];
+pub const ALL: [Study; 4] = [distance::STUDY, credits::STUDY, registration::STUDY, block::STUDY];
 
 /// The study of this name, or all studies for `all`.
 ///

@@ -73,9 +73,9 @@ mod tests {
         let Err(e) = studies::named("depth") else { panic!("the study exists") };
         assert_eq!(
             e.to_string(),
-            "there is no study \"depth\"; the studies are: distance, credits, registration, all"
+            "there is no study \"depth\"; the studies are: distance, credits, registration, block, all"
         );
-        assert_eq!(studies::named("all").map(|s| s.len()).ok(), Some(3));
+        assert_eq!(studies::named("all").map(|s| s.len()).ok(), Some(4));
     }
 
     #[test]
