@@ -65,14 +65,19 @@ fn a_target_and_its_disks_are_checked() {
         assert_eq!(disks, ["fine", "note"], "{list:?}");
     }
     let rdma = server.rdma.rsplit(':').next().unwrap();
-    for (url, check, found, mend) in [
+    for (url, check, found, remedy) in [
         ("iscsi://127.0.0.1:1".to_owned(), "port", "nothing listens", "--lun"),
         (format!("iscsi://127.0.0.1:{rdma}"), "protocol", "over TCP", "iser://"),
-        (format!("iscsi://{portal}/iqn.2026-01.example:none/0"), "login", "target not found", "listed targets"),
+        (
+            format!("iscsi://{portal}/iqn.2026-01.example:none/0"),
+            "login",
+            "target not found",
+            "listed targets",
+        ),
         (format!("iscsi://{portal}/{target}/7"), "disk", "no LUN 7; it has 0, 1", "LUN"),
     ] {
         let last = broken(&url);
-        let matches = last[1] == check && last[2].contains(found) && last[3].contains(mend);
+        let matches = last[1] == check && last[2].contains(found) && last[3].contains(remedy);
         assert!(matches, "{url}: {last:?}");
     }
 }

@@ -70,7 +70,7 @@ impl DiskFile {
         Ok(data.slice(start, (range.end - range.start) as usize))
     }
 
-    /// Copies `data` for a write at `offset`, as far as it is on the device: `None` if nothing is.
+    /// Copies the part of `data`, for a write at `offset`, that is on the device: `None` if nothing is.
     pub(super) fn prepare(&self, offset: u64, data: &[u8]) -> Result<Option<Pending>, Error> {
         let range = self.clip(offset, data.len() as u64);
         if range.is_empty() {
