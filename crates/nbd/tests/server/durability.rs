@@ -45,7 +45,8 @@ fn a_loss_that_a_flush_of_an_ended_connection_reports_is_not_forgotten() {
     client.write(0, &[1; 512]).unwrap();
     lab.kill_target();
     other.send(0, FLUSH, 0, 0, &[]);
-    // Not a request.
+    // The device has the flush when the violation arrives.
+    thread::sleep(Duration::from_millis(100));
     other.stream.write_all(&[0; 28]).unwrap();
     assert!(is_closed(&mut other.stream));
     lab.restart_target();
