@@ -63,4 +63,5 @@ short_runs! {
     tcp_client,
     rdma_client,
     iscsi_connection,
+    nbd_connection,
 }

@@ -4,6 +4,7 @@ mod connection;
 mod files;
 mod iscsi;
 mod iwarp;
+mod nbd;
 mod nfs3;
 mod record;
 mod rpc;
@@ -76,6 +77,7 @@ pub const TARGETS: &[Target] = targets! {
     tcp_client = connection::tcp_client, CONNECTION;
     rdma_client = connection::rdma_client, CONNECTION;
     iscsi_connection = iscsi::connection, CONNECTION;
+    nbd_connection = nbd, CONNECTION;
 };
 
 /// The target of this name.
