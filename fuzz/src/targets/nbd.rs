@@ -228,7 +228,7 @@ impl Client<'_> {
 
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     let stream = [&[4, 200][..], &[2, 0], &[7, 255]];
-    let go = [&[7][..], &[0, 0, 0, 0, 0, 1, 0, 3]].concat();
+    let default_export = [&[7][..], &[0, 0, 0, 0, 0, 1, 0, 3]].concat();
     // Flags, command, first block, length and its shift.
     let write: &[u8] = &[1, 1, 0, 4, 2, 0, 0];
     let large_write: &[u8] = &[0, 1, 0, 0, 0xff, 0xff, 9];
@@ -250,7 +250,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
             (BYTES, &3_u32.to_be_bytes()),
             (OPTION, &[8]),
             (OPTION, &[3]),
-            (OPTION, &go),
+            (OPTION, &default_export),
             (REQUEST, read),
         ]),
         operations(&[(BYTES, &3_u32.to_be_bytes()), (OPTION, b"\x05tls"), (OPTION, &[2]), (READ, &[1, 0])]),
