@@ -1,12 +1,14 @@
 //! Comparison of NFS with the raw limit of the machine. The runs are interleaved, so that other load affects
 //! all of them.
 
+use millrace_block::Transport;
 use millrace_client::{Options, Proto, Url};
 
 use crate::{
     At, BenchError, Figure,
+    disk::{DiskRun, DiskSession},
     embedded::EmbeddedServer,
-    iozone::{Iozone, Run, Session, Test},
+    iozone::{Iozone, Run, Session, Test, WORKING_SET},
     raw::{PingPong, RawPeer, Stream},
     table::{Align, Table},
     units::{grouped, short},
@@ -28,6 +30,8 @@ pub struct Compare {
     pub random_ops: u64,
     /// Whether to measure NFS over TCP too.
     pub tcp: bool,
+    /// Whether to measure a disk over iSER and over iSCSI too.
+    pub disk: bool,
 }
 
 /// A row of the comparison.
@@ -46,6 +50,7 @@ enum Measured {
     RawPing { pong: u64 },
     IwarpPing { pong: u64 },
     Nfs { session: usize, run: Run },
+    Disk { session: usize, run: DiskRun },
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -55,11 +60,16 @@ enum Reference {
     RawRate {
         server_is_sender: bool,
     },
+    /// Throughput relative to that of the named case.
+    Rate(&'static str),
     /// Latency relative to that of the named case.
     Latency(&'static str),
 }
 
 const STREAM: &str = "raw TCP stream";
+const READ: &str = "READ 1 MiB x 8";
+const WRITE: &str = "WRITE 1 MiB x 8";
+const RANDOM: &str = "random READ 4 KiB x 16";
 const PING: &str = "bare Send ping-pong 128+128 B";
 const PING_4K: &str = "bare Send ping-pong 128+4096 B";
 
@@ -71,9 +81,12 @@ impl Compare {
     /// A process cannot be started, or a measurement fails.
     pub fn run(&self, raw_peer: &[&str], mut each: impl FnMut(&Figure)) -> Result<Comparison, BenchError> {
         let peer = RawPeer::start(raw_peer, At::LOOPBACK)?;
-        let server = EmbeddedServer::start(self.size * 2, &At::LOOPBACK)?;
+        let (server, disks) = self.start()?;
         let sessions = self.sessions(&server)?;
         let mut cases = self.cases();
+        if self.disk {
+            cases.extend(self.disk_cases());
+        }
         for s in &sessions {
             s.prepare()?;
         }
@@ -92,12 +105,35 @@ impl Compare {
                             .ok_or_else(|| BenchError::Parameter("unknown session".into()))?;
                         session.run(run, Some(&server))?
                     }
+                    Measured::Disk { session, run } => {
+                        let unknown = || BenchError::Parameter("unknown session".into());
+                        disks.get(*session).ok_or_else(unknown)?.run(run, &server)?
+                    }
                 };
                 each(&figure);
                 case.runs.push(figure);
             }
         }
         Ok(Comparison { cases })
+    }
+
+    /// Starts the server and, if the disk is measured, one session over iSER and one over iSCSI. The disk is
+    /// filled.
+    fn start(&self) -> Result<(EmbeddedServer, Vec<DiskSession>), BenchError> {
+        if !self.disk {
+            return Ok((EmbeddedServer::start(self.size * 2, &At::LOOPBACK)?, Vec::new()));
+        }
+        let server = EmbeddedServer::start_with_disk(self.size * 2, self.size, &At::LOOPBACK)?;
+        let mut disks = Vec::new();
+        for transport in DISKS {
+            let mut options = millrace_block::Options::default();
+            options.provider = At::LOOPBACK.provider;
+            disks.push(DiskSession::open(server.disk_url(transport)?, options, WORKING_SET)?);
+        }
+        let fill =
+            DiskRun { operations: self.size.div_ceil(DISK_RECORD as u64), ..self.disk_run(Test::Write) };
+        disks.first().map(|disk| disk.run(&fill, &server)).transpose()?;
+        Ok((server, disks))
     }
 
     fn ping_pong(&self, pong: u64) -> PingPong {
@@ -140,16 +176,11 @@ impl Compare {
         let (mib, kib4) = (1 << 20, 4096);
         let mut out = vec![
             case(STREAM, Measured::RawStream, Reference::Nothing, ""),
-            case("READ 1 MiB x 8", nfs(0, Test::Read, mib, 8), read, ">= 0.95, CPU <= 1.15"),
-            case("WRITE 1 MiB x 8", nfs(0, Test::Rewrite, mib, 8), write, ">= 0.90, CPU <= 1.25"),
+            case(READ, nfs(0, Test::Read, mib, 8), read, ">= 0.95, CPU <= 1.15"),
+            case(WRITE, nfs(0, Test::Rewrite, mib, 8), write, ">= 0.90, CPU <= 1.25"),
             // The server frames the data of READ, so only WRITE shows the effect of the small frames.
             case("WRITE 1 MiB x 8, MTU frames", nfs(1, Test::Rewrite, mib, 8), write, ">= 0.60"),
-            case(
-                "random READ 4 KiB x 16",
-                nfs(0, Test::RandomRead, kib4, 16),
-                Reference::Nothing,
-                ">= 130,000/s, <= 3 us",
-            ),
+            case(RANDOM, nfs(0, Test::RandomRead, kib4, 16), Reference::Nothing, ">= 130,000/s, <= 3 us"),
             case("plain TCP ping-pong 128+128 B", Measured::RawPing { pong: 128 }, Reference::Nothing, ""),
             case(PING, Measured::IwarpPing { pong: 128 }, Reference::Nothing, ""),
             case(PING_4K, Measured::IwarpPing { pong: 4096 }, Reference::Nothing, ""),
@@ -167,6 +198,48 @@ impl Compare {
             out.push(case("TCP: random READ 4 KiB x 16", random, Reference::Nothing, ""));
         }
         out
+    }
+}
+
+/// Bytes of a large operation of a disk.
+const DISK_RECORD: usize = 512 << 10;
+/// The transports of the disk, in the order of their sessions.
+const DISKS: [Transport; 2] = [Transport::Iser, Transport::Tcp];
+
+impl Compare {
+    /// Large operations of a disk.
+    fn disk_run(&self, test: Test) -> DiskRun {
+        DiskRun {
+            test,
+            record: DISK_RECORD,
+            outstanding: 8,
+            operations: self.passes.max(1) * self.size / DISK_RECORD as u64,
+            span: self.size,
+            memory: WORKING_SET.min(usize::try_from(self.size).unwrap_or(usize::MAX)),
+            flush: true,
+        }
+    }
+
+    /// The disk over iSER, compared with NFS/RDMA, and over iSCSI, compared with the raw stream.
+    fn disk_cases(&self) -> Vec<Case> {
+        let large = |session, test| Measured::Disk { session, run: self.disk_run(test) };
+        let random = |session| {
+            let (outstanding, operations, memory) = (16, self.random_ops, 0);
+            let run =
+                DiskRun { record: 4096, outstanding, operations, memory, ..self.disk_run(Test::RandomRead) };
+            Measured::Disk { session, run }
+        };
+        let raw = |server_is_sender| Reference::RawRate { server_is_sender };
+        let case =
+            |name, measured, reference, wanted| Case { name, measured, reference, wanted, runs: Vec::new() };
+        vec![
+            case("iSER: READ 512 KiB x 8", large(0, Test::Read), Reference::Rate(READ), ">= 0.95"),
+            case("iSER: WRITE 512 KiB x 8", large(0, Test::Write), Reference::Rate(WRITE), ">= 0.95"),
+            case("iSER: random READ 4 KiB x 16", random(0), Reference::Rate(RANDOM), ""),
+            case("iSCSI: READ 512 KiB x 8", large(1, Test::Read), raw(true), ">= 0.90"),
+            case("iSCSI: WRITE 512 KiB x 8", large(1, Test::Write), raw(false), ">= 0.90"),
+            case("iSCSI: random READ 4 KiB x 16", random(1), Reference::Rate(RANDOM), ""),
+        ]
     }
 }
 
@@ -206,6 +279,10 @@ impl Comparison {
                     let raw_cpu =
                         if server_is_sender { raw.client_cpu_s_per_gb } else { raw.server_cpu_s_per_gb };
                     (over(f.mb_per_s, raw.mb_per_s), over(f.server_cpu_s_per_gb, raw_cpu))
+                }
+                Reference::Rate(name) => {
+                    let of = self.median(name).unwrap_or_default();
+                    (over(f.mb_per_s, of.mb_per_s), over(f.server_cpu_s_per_gb, of.server_cpu_s_per_gb))
                 }
                 Reference::Latency(name) => (over(f.p50_us, self.median(name).and_then(|p| p.p50_us)), None),
             };

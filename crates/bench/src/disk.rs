@@ -6,15 +6,18 @@
 use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,
+    sync::mpsc,
+    thread::JoinHandle,
     time::Duration,
 };
 
-use futures::future::try_join_all;
-use millrace_block::{BlockDevice, Buffer, Error, View};
-use millrace_runtime::RuntimeRef;
+use futures::{StreamExt, channel::mpsc as asynchronous, future::try_join_all};
+use millrace_block::{BlockDevice, Buffer, Error, Options, Transport, Url, View};
+use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
 use crate::{
-    BenchError,
+    BenchError, Figure, cpu,
+    embedded::EmbeddedServer,
     iozone::{Outcome, Test},
     random::Random,
 };
@@ -42,9 +45,11 @@ fn failed(e: Error) -> BenchError {
     BenchError::Client(e.to_string())
 }
 
-/// A measurement in progress.
-struct Running<'a> {
+/// A measurement whose memory is allocated.
+pub struct Prepared<'a> {
     run: &'a DiskRun,
+    /// Records of the disk.
+    records: u64,
     disk: &'a BlockDevice,
     rt: &'a RuntimeRef,
     started: Cell<u64>,
@@ -57,11 +62,15 @@ struct Running<'a> {
 }
 
 impl DiskRun {
-    /// Runs the test on `disk`. Returns its outcome and duration, in the time of `rt`.
+    /// Allocates the memory of a test on `disk`.
     ///
     /// # Errors
-    /// A parameter is invalid, or an operation fails.
-    pub async fn run(&self, disk: &BlockDevice, rt: &RuntimeRef) -> Result<(Outcome, Duration), BenchError> {
+    /// A parameter is invalid, or the memory is exhausted.
+    pub fn prepare<'a>(
+        &'a self,
+        disk: &'a BlockDevice,
+        rt: &'a RuntimeRef,
+    ) -> Result<Prepared<'a>, BenchError> {
         let span = self.span.min(disk.capacity());
         if self.record == 0 || self.record as u64 > span || self.outstanding == 0 {
             return Err(BenchError::Parameter(format!(
@@ -81,8 +90,9 @@ impl DiskRun {
             true => buffers.drain(..).map(Buffer::freeze).collect(),
             false => Vec::new(),
         };
-        let running = Running {
+        Ok(Prepared {
             run: self,
+            records: span / self.record as u64,
             disk,
             rt,
             started: Cell::new(0),
@@ -90,26 +100,31 @@ impl DiskRun {
             free: RefCell::new(buffers),
             data,
             outcome: RefCell::default(),
-        };
-        let start = rt.now();
-        try_join_all((0..self.outstanding).map(|_| running.worker(span / self.record as u64)))
-            .await
-            .map_err(failed)?;
-        if self.flush && self.test.writes() {
-            disk.flush().await.map_err(failed)?;
-        }
-        Ok((running.outcome.into_inner(), rt.now().duration_since(start)))
+        })
     }
 }
 
-impl Running<'_> {
-    /// One operation after another, on a disk with `records` records.
-    async fn worker(&self, records: u64) -> Result<(), Error> {
+impl Prepared<'_> {
+    /// Runs the test. Returns its outcome and duration, in the time of the runtime.
+    ///
+    /// # Errors
+    /// An operation fails.
+    pub async fn run(self) -> Result<(Outcome, Duration), BenchError> {
+        let start = self.rt.now();
+        try_join_all((0..self.run.outstanding).map(|_| self.worker())).await.map_err(failed)?;
+        if self.run.flush && self.run.test.writes() {
+            self.disk.flush().await.map_err(failed)?;
+        }
+        Ok((self.outcome.into_inner(), self.rt.now().duration_since(start)))
+    }
+
+    /// One operation after another.
+    async fn worker(&self) -> Result<(), Error> {
         while self.started.get() < self.run.operations {
             let number = self.started.replace(self.started.get() + 1);
             let record = match self.run.test {
-                Test::RandomRead | Test::RandomWrite => self.random.borrow_mut().below(records),
-                _ => number % records,
+                Test::RandomRead | Test::RandomWrite => self.random.borrow_mut().below(self.records),
+                _ => number % self.records,
             };
             let offset = record * self.run.record as u64;
             let sent = self.rt.now();
@@ -127,4 +142,109 @@ impl Running<'_> {
         }
         Ok(())
     }
+}
+
+/// A thread with a runtime and a connected disk, which stays connected between measurements.
+pub struct DiskSession {
+    transport: Transport,
+    requests: Option<asynchronous::UnboundedSender<Request>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A request to the thread.
+struct Request {
+    run: DiskRun,
+    /// Process of the server.
+    server: u32,
+    done: mpsc::Sender<Result<Figure, BenchError>>,
+}
+
+impl DiskSession {
+    /// Connects a thread to the disk of `url`. `memory` limits the memory for data of a run, in bytes.
+    ///
+    /// # Errors
+    /// The disk cannot be connected.
+    pub fn open(url: Url, mut options: Options, memory: usize) -> Result<Self, BenchError> {
+        options.memory = options.memory.saturating_add(memory);
+        let transport = url.transport;
+        let (requests, inbox) = asynchronous::unbounded();
+        let (connected, result) = mpsc::channel();
+        let work = move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(rt) => rt.block_on(serve(&url, &options, inbox, &connected)),
+            Err(e) => drop(connected.send(Err(BenchError::io("create a runtime")(e)))),
+        };
+        let thread = std::thread::Builder::new().name("bench-disk".into()).spawn(work);
+        let thread = thread.map_err(BenchError::io("start a thread"))?;
+        result.recv().map_err(|_| ended())??;
+        Ok(Self { transport, requests: Some(requests), thread: Some(thread) })
+    }
+
+    /// Runs one measurement. The processor time of the server is that of `server`.
+    ///
+    /// # Errors
+    /// A parameter is invalid, or an operation fails.
+    pub fn run(&self, run: &DiskRun, server: &EmbeddedServer) -> Result<Figure, BenchError> {
+        let (done, figure) = mpsc::channel();
+        let requests = self.requests.as_ref().ok_or_else(ended)?;
+        let request = Request { run: *run, server: server.pid(), done };
+        requests.unbounded_send(request).map_err(|_| ended())?;
+        let figure = figure.recv().map_err(|_| ended())??;
+        Ok(self.line(run, figure))
+    }
+
+    /// Adds the parameters of a run to its figure.
+    fn line(&self, run: &DiskRun, figure: Figure) -> Figure {
+        let rdma = self.transport == Transport::Iser;
+        Figure {
+            workload: "disk".into(),
+            test: run.test.to_string(),
+            proto: if rdma { "iser" } else { "iscsi" }.into(),
+            provider: rdma.then(|| "iwarp".into()),
+            threads: 1,
+            record: run.record as u64,
+            outstanding: run.outstanding,
+            ..figure
+        }
+    }
+}
+
+impl Drop for DiskSession {
+    fn drop(&mut self) {
+        self.requests = None;
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+fn ended() -> BenchError {
+    BenchError::Client("a thread ended early".into())
+}
+
+/// Connects, and executes requests.
+async fn serve(
+    url: &Url,
+    options: &Options,
+    mut inbox: asynchronous::UnboundedReceiver<Request>,
+    connected: &mpsc::Sender<Result<(), BenchError>>,
+) {
+    let disk = match BlockDevice::connect(url, options).await {
+        Ok(disk) => disk,
+        Err(e) => return drop(connected.send(Err(failed(e)))),
+    };
+    drop(connected.send(Ok(())));
+    let rt = TokioRuntime::current();
+    while let Some(request) = inbox.next().await {
+        drop(request.done.send(measure(&request, &disk, &rt).await));
+    }
+    disk.close().await;
+}
+
+/// The measured values of a run.
+async fn measure(request: &Request, disk: &BlockDevice, rt: &RuntimeRef) -> Result<Figure, BenchError> {
+    let prepared = request.run.prepare(disk, rt)?;
+    let (client, server) = (cpu::own(), cpu::of(request.server));
+    let (outcome, took) = prepared.run().await?;
+    let server = cpu::of(request.server).zip(server).map(|(after, before)| after - before);
+    Ok(outcome.figure(Figure::default(), took, cpu::own() - client, server))
 }

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use millrace_block::Transport;
 use millrace_client::Proto;
 use millrace_oncrpc::stages::StageStats;
 use millrace_rpcrdma::registration::Strategy;
@@ -27,12 +28,16 @@ pub fn room(bytes: u64) -> u64 {
 
 /// Name of the export.
 pub const EXPORT: &str = "/bench";
+/// Name of the target of the disk.
+const TARGET: &str = "iqn.2026-01.example.millrace:bench";
 
 /// A server in a child process, which ends on drop.
 pub struct EmbeddedServer {
     peer: Peer,
     rdma: String,
     tcp: String,
+    /// The address of the disks over TCP and iSER, if there are any.
+    disks: Option<String>,
     metrics: SocketAddr,
     registration: Option<Strategy>,
 }
@@ -74,7 +79,33 @@ impl EmbeddedServer {
         let metrics = addr("metrics")?;
         let metrics =
             metrics.parse().map_err(|_| BenchError::Peer(format!("invalid address '{metrics}'")))?;
-        Ok(Self { rdma: addr("rdma")?, tcp: addr("tcp")?, metrics, registration, peer })
+        let disks = addr("iscsi").ok();
+        Ok(Self { rdma: addr("rdma")?, tcp: addr("tcp")?, disks, metrics, registration, peer })
+    }
+
+    /// Like [`Self::start`], with a disk of `disk` bytes besides the files, over iSCSI and, with the provider
+    /// `iwarp`, iSER.
+    ///
+    /// # Errors
+    /// The server does not start.
+    pub fn start_with_disk(bytes: u64, disk: u64, at: &At) -> Result<Self, BenchError> {
+        let lun = format!("{TARGET}={EXPORT}/disk,size={disk}");
+        let any_port = SocketAddr::new(at.address, 0).to_string();
+        Self::start_with(bytes + disk, at, None, &["--lun".into(), lun, "--listen-iscsi".into(), any_port])
+    }
+
+    /// URL of the disk over `transport`.
+    ///
+    /// # Errors
+    /// The server has no disk.
+    pub fn disk_url(&self, transport: Transport) -> Result<millrace_block::Url, BenchError> {
+        let none = || BenchError::Parameter("the server has no disk".into());
+        let scheme = match transport {
+            Transport::Tcp => "iscsi",
+            Transport::Iser => "iser",
+        };
+        let url = format!("{scheme}://{}/{TARGET}/0", self.disks.as_deref().ok_or_else(none)?);
+        url.parse().map_err(|e: millrace_block::Error| BenchError::Client(e.to_string()))
     }
 
     /// URL of the export over `proto`.
@@ -105,6 +136,11 @@ impl EmbeddedServer {
     /// The server does not respond.
     pub fn stages(&self, transport: &str) -> Result<StageStats, BenchError> {
         scrape::stages(self.metrics, transport)
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.peer.pid()
     }
 
     /// Processor time used so far.

@@ -170,6 +170,7 @@ fn compare_prints_ratios() {
         "--random-ops",
         "400",
         "--tcp",
+        "--disk",
     ]);
     for row in [
         "raw TCP stream",
@@ -177,6 +178,9 @@ fn compare_prints_ratios() {
         "WRITE 1 MiB x 8",
         "MTU frames",
         "random READ 4 KiB x 16",
+        "iSER: READ 512 KiB x 8",
+        "iSER: random READ 4 KiB x 16",
+        "iSCSI: WRITE 512 KiB x 8",
         "wanted",
     ] {
         assert!(out.contains(row), "{row}: {out}");

@@ -91,8 +91,9 @@ impl SimulatedDisk {
         let device = self.connect(hosts, rt).await?;
         let mut figures = Vec::new();
         for run in runs {
+            let prepared = run.prepare(&device, rt)?;
             let before = hosts.spent();
-            let (outcome, took) = run.run(&device, rt).await?;
+            let (outcome, took) = prepared.run().await?;
             let spent = hosts.spent().since(&before);
             figures.push(outcome.figure(self.line(run), took, spent.clients_cpu, Some(spent.server_cpu)));
         }

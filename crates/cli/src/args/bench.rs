@@ -182,6 +182,7 @@ pub(crate) struct LatencyArgs {
 Examples:
   millrace bench compare
   millrace bench compare --runs 9 --size 512M --json
+  millrace bench compare --disk                a disk over iSER and iSCSI too
 
 One connection over loopback to a server with a memory export in another process, CRC off. Every run
 measures the raw limit and each case once; the runs are interleaved, so that other load on the host affects
@@ -206,6 +207,10 @@ pub(crate) struct CompareArgs {
     /// Also measure NFS over TCP
     #[arg(long)]
     pub(crate) tcp: bool,
+
+    /// Also measure a disk over iSER and over iSCSI
+    #[arg(long)]
+    pub(crate) disk: bool,
 
     /// Print one JSON object per line
     #[arg(long)]

@@ -17,6 +17,7 @@ pub(super) fn run(args: &CompareArgs) -> CommandResult {
         passes: args.passes.into(),
         random_ops: args.random_ops,
         tcp: args.tcp,
+        disk: args.disk,
     };
     let mut printed = Ok(());
     let outcome = compare.run(RAW_PEER, |figure| {
@@ -28,9 +29,9 @@ pub(super) fn run(args: &CompareArgs) -> CommandResult {
     if !args.json {
         output::line(&format!(
             "Loopback, one connection, memory export, iwarp provider, CRC off; medians of {} interleaved runs.\n\
-             ratio: MB/s divided by that of the raw stream, or latency divided by that of the bare ping-pong. CPU ratio: the server's CPU per GB\n\
-             divided by that of the raw sender (READ) or receiver (WRITE). Client and server of the raw stream are its\n\
-             sender and receiver.\n",
+             ratio: MB/s divided by that of the raw stream, or latency divided by that of the bare ping-pong. CPU ratio: the\n\
+             server's CPU per GB divided by that of the raw sender (READ) or receiver (WRITE). iSER, and random reads of a\n\
+             disk: both divided by those of NFS over RDMA. Client and server of the raw stream are its sender and receiver.\n",
             args.runs
         ))?;
         output::write(outcome.table().to_string().as_bytes())?;
