@@ -1,6 +1,10 @@
-//! The random workload of [`millrace_crashtest`] on a mounted directory, or with the client library on a URL.
+//! The random workload of [`millrace_crashtest`] on a mounted directory, or with the client library on a URL; and
+//! a similar one on a disk.
+
+mod disk;
 
 use std::{
+    os::unix::fs::FileTypeExt,
     path::Path,
     sync::Arc,
     thread,
@@ -24,7 +28,7 @@ const CANCEL: Duration = Duration::from_millis(20);
 /// Arguments of `interop exercise`.
 #[derive(Debug, Args)]
 pub(crate) struct ExerciseArgs {
-    /// A directory, or an `nfs://` URL for the client library
+    /// A directory, or an `nfs://` URL for the client library; a block device, or an `iscsi://` or `iser://` URL
     place: String,
     /// Seconds of the workload
     #[arg(long, default_value_t = 10)]
@@ -45,6 +49,10 @@ pub(crate) struct ExerciseArgs {
 /// # Errors
 /// When a call fails, or a read returns data that was never written there.
 pub(crate) fn run(args: &ExerciseArgs) -> Result<()> {
+    let device = Path::new(&args.place).metadata().is_ok_and(|m| m.file_type().is_block_device());
+    if device || ["iscsi://", "iser://"].iter().any(|scheme| args.place.starts_with(scheme)) {
+        return disk::run(&args.place, args.seed, args.seconds);
+    }
     let names: Vec<String> = (0..FILES).map(|n| format!("{}-{n}", args.prefix)).collect();
     let workload = Workload::new(FILES, FILE_BYTES, LONGEST_WRITE, args.seed);
     let end = Instant::now() + Duration::from_secs(args.seconds);

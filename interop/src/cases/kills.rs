@@ -26,7 +26,7 @@ const LIFE: Duration = Duration::from_secs(2);
 const FINISH: Duration = Duration::from_secs(120);
 
 /// A running client.
-enum Running {
+pub(super) enum Running {
     Guest(crate::guest::Job),
     Host(Child),
 }
@@ -46,7 +46,7 @@ fn kills(lab: &Lab) -> u32 {
 }
 
 /// Seconds for which the client writes.
-fn seconds(lab: &Lab) -> u64 {
+pub(super) fn seconds(lab: &Lab) -> u64 {
     u64::from(kills(lab)) * LIFE.as_secs()
 }
 
@@ -55,7 +55,7 @@ fn url(proto: &str) -> String {
     format!("nfs://{HOST}:{port}{EXPORT}?proto={proto}&mountport={TCP_PORT}")
 }
 
-fn exercise(lab: &Lab, place: &str) -> Result<Running> {
+pub(super) fn exercise(lab: &Lab, place: &str) -> Result<Running> {
     let child = Command::new(std::env::current_exe()?)
         .args(["exercise", place, "--seconds", &seconds(lab).to_string()])
         .stdout(Stdio::piped())
@@ -65,7 +65,7 @@ fn exercise(lab: &Lab, place: &str) -> Result<Running> {
 }
 
 /// Kills the server every two seconds while the client runs, and waits for the client's end.
-fn kill_until_the_end(lab: &Lab, server: &mut Server, client: Running) -> Result<()> {
+pub(super) fn kill_until_the_end(lab: &Lab, server: &mut Server, client: Running) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(seconds(lab));
     while Instant::now() < end {
         thread::sleep(LIFE);

@@ -103,6 +103,15 @@ impl Setup {
         )))
     }
 
+    /// The disk, for the initiator in user space.
+    pub(super) fn url(self) -> String {
+        let scheme = match self.transport {
+            Transport::Tcp => "iscsi",
+            Transport::Iser => "iser",
+        };
+        format!("{scheme}://{HOST}:{PORT}/{TARGET}/0")
+    }
+
     /// Settings of iscsid.
     fn iscsid(self) -> String {
         let mut text = "iscsid.startup = /usr/sbin/iscsid\nnode.startup = manual\n\

@@ -3,11 +3,15 @@
 mod disk;
 mod faults;
 mod initiator;
+mod kills;
 mod lio;
 mod reservations;
 
 use super::Case;
 
 pub(super) fn cases() -> Vec<Case> {
-    [disk::cases(), faults::cases(), reservations::cases(), lio::cases()].into_iter().flatten().collect()
+    [disk::cases(), faults::cases(), kills::cases(), reservations::cases(), lio::cases()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
