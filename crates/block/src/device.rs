@@ -190,10 +190,24 @@ impl BlockDevice {
     /// # Errors
     /// The range is invalid, or the operation fails; then a part of the range may be zero.
     pub async fn write_zeroes(&self, range: Range<u64>) -> Result<(), Error> {
+        self.zero(range, false).await
+    }
+
+    /// As [`Self::write_zeroes`], and frees the storage of the range if the device can do both
+    /// ([`UnitInfo::punches_holes`]): WRITE SAME with UNMAP. After [`Self::discard`], in contrast, parts of the range may
+    /// keep their content.
+    ///
+    /// # Errors
+    /// Those of [`Self::write_zeroes`].
+    pub async fn punch_hole(&self, range: Range<u64>) -> Result<(), Error> {
+        self.zero(range, self.info().punches_holes).await
+    }
+
+    async fn zero(&self, range: Range<u64>, unmap: bool) -> Result<(), Error> {
         let block = u64::from(self.block_size());
         for (lba, blocks) in self.chunks(range, self.limits().max_write_zeroes)? {
             let zeros = self.zeros(block)?;
-            let cdb = write_same_16(lba, blocks, false);
+            let cdb = write_same_16(lba, blocks, unmap);
             match self.submit(Work::Change("WRITE SAME(16)", cdb, zeros)).await {
                 Err(e) if e.is_unsupported() => {}
                 done => {

@@ -92,6 +92,8 @@ pub struct UnitInfo {
     pub write_cache: Option<bool>,
     /// Whether discarded blocks read as zeros.
     pub discard_reads_zeroes: bool,
+    /// Whether [`BlockDevice::punch_hole`](crate::BlockDevice::punch_hole) frees storage.
+    pub punches_holes: bool,
 }
 
 /// Identifies the logical unit, and consumes unit attention conditions.
@@ -178,6 +180,7 @@ fn unit(
         read_only: mode.is_some_and(|m| m.write_protected),
         write_cache: mode.and_then(|m| m.write_cache),
         discard_reads_zeroes: thin.reads_zeros,
+        punches_holes: thin.write_same_16 && thin.reads_zeros,
     })
 }
 

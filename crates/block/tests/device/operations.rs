@@ -162,6 +162,7 @@ enum Step {
     Write(u64, u64, u64),
     Read(u64, u64),
     Zero(u64, u64),
+    Punch(u64, u64),
     Discard(u64, u64),
     Flush,
     Cut,
@@ -175,6 +176,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (range(), any::<u64>()).prop_map(|((a, b), seed)| Step::Write(a, b, seed)),
         4 => range().prop_map(|(a, b)| Step::Read(a, b)),
         2 => range().prop_map(|(a, b)| Step::Zero(a, b)),
+        2 => range().prop_map(|(a, b)| Step::Punch(a, b)),
         2 => range().prop_map(|(a, b)| Step::Discard(a, b)),
         1 => Just(Step::Flush),
         1 => Just(Step::Cut),
@@ -183,7 +185,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 async fn apply(lab: &Arc<Lab>, steps: Vec<Step>) {
     let disk = lab.connect().await;
-    assert!(disk.info().discard_reads_zeroes);
+    assert!(disk.info().discard_reads_zeroes && disk.info().punches_holes);
     let mut model = vec![0; BLOCKS as usize * 512];
     let bytes = |a: u64, b: u64| a as usize * 512..b as usize * 512;
     for step in steps {
@@ -199,6 +201,10 @@ async fn apply(lab: &Arc<Lab>, steps: Vec<Step>) {
             }
             Step::Zero(a, b) => {
                 disk.write_zeroes(a * 512..b * 512).await.unwrap();
+                model[bytes(a, b)].fill(0);
+            }
+            Step::Punch(a, b) => {
+                disk.punch_hole(a * 512..b * 512).await.unwrap();
                 model[bytes(a, b)].fill(0);
             }
             Step::Discard(a, b) => {
