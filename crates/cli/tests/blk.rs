@@ -95,8 +95,8 @@ fn each_error_is_one_sentence_that_says_what_to_do() {
     let no_target = fails(2, &["blk", "info", &portal]);
     assert!(no_target.contains("names no target"), "{no_target}");
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let refused = fails(1, &["blk", "ls", &format!("iscsi://{free}")]);
-    assert!(refused.contains("check that the target runs"), "{refused}");
+    let unreachable = fails(1, &["blk", "ls", &format!("iscsi://{free}")]);
+    assert!(unreachable.contains("check that the target runs"), "{unreachable}");
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl DiskFile {
         Ok(data.slice(start, (range.end - range.start) as usize))
     }
 
-    /// Copies the part of `data`, for a write at `offset`, that is on the device: `None` if nothing is.
+    /// Copies the part of `data` that fits on the device, for a write at `offset`: `None` if nothing fits.
     pub(super) fn prepare(&self, offset: u64, data: &[u8]) -> Result<Option<Pending>, Error> {
         let range = self.clip(offset, data.len() as u64);
         if range.is_empty() {
@@ -115,8 +115,9 @@ impl DiskFile {
         Ok(())
     }
 
-    /// Makes a range of the device zero. As for [`Self::write`], the future must be completed.
-    pub(super) async fn zero(&self, range: Range<u64>) -> Result<(), Error> {
+    /// Makes a range of the device zero; with `punch`, its whole blocks lose their storage if possible. As for
+    /// [`Self::write`], the future must be completed.
+    pub(super) async fn zero(&self, range: Range<u64>, punch: bool) -> Result<(), Error> {
         let range = self.clip(range.start, range.end.saturating_sub(range.start));
         let _lock = self.writes.lock(self.blocks(&range)).await;
         let whole = range.start.next_multiple_of(self.block())..range.end - range.end % self.block();
@@ -124,7 +125,10 @@ impl DiskFile {
             return self.zero_part(range).await;
         }
         self.zero_part(range.start..whole.start).await?;
-        self.device.write_zeroes(whole.clone()).await?;
+        match punch {
+            true => self.device.punch_hole(whole.clone()).await?,
+            false => self.device.write_zeroes(whole.clone()).await?,
+        }
         self.zero_part(whole.end..range.end).await
     }
 

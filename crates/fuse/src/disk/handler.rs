@@ -337,7 +337,7 @@ impl Filesystem for DiskHandler {
             return reply.error(fuser::Errno::ENOSPC);
         }
         let disk = Arc::clone(&self.disk);
-        self.run_empty(req, async move { disk.file.zero(offset..end).await }, reply);
+        self.run_empty(req, async move { disk.file.zero(offset..end, punches).await }, reply);
     }
 
     fn readdir(

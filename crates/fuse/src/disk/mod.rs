@@ -19,8 +19,8 @@
 //!
 //! # Differences from a regular file
 //! The size is that of the device: changing it fails with EPERM, which includes O_TRUNC. A write beyond the end fails
-//! with ENOSPC. As on block devices of Linux, fallocate makes ranges zero (FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE),
-//! and no others; there are no holes.
+//! with ENOSPC. As on block devices of Linux, fallocate makes ranges zero (FALLOC_FL_ZERO_RANGE), and frees their storage
+//! if the device can (FALLOC_FL_PUNCH_HOLE); SEEK_HOLE finds none. fallocate without these modes fails with EOPNOTSUPP.
 
 mod file;
 mod handler;

@@ -1,7 +1,7 @@
 //! Ranges of bytes on disks of a target in this process.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
+use std::{os::unix::fs::MetadataExt, sync::Arc};
 
 use futures::future::join_all;
 use millrace_block::{BlockDevice, Error, Options};
@@ -70,7 +70,7 @@ async fn ranges_of_any_bytes_behave_as_those_of_memory() {
                     model[offset..end].copy_from_slice(&data[..end - offset]);
                 }
                 1 => {
-                    file.zero(offset as u64..(offset + length) as u64).await.unwrap();
+                    file.zero(offset as u64..(offset + length) as u64, step % 2 == 0).await.unwrap();
                     model[offset..end].fill(0);
                 }
                 _ => {
@@ -108,7 +108,7 @@ async fn writes_of_the_same_block_do_not_undo_each_other() {
         let file = Arc::clone(&file);
         tokio::spawn(async move {
             match byte {
-                0 => file.zero(start as u64..(start + length) as u64).await.unwrap(),
+                0 => file.zero(start as u64..(start + length) as u64, false).await.unwrap(),
                 byte => drop(write(&file, start, &vec![byte; length]).await),
             }
         })
@@ -137,5 +137,22 @@ async fn each_open_file_reports_lost_writes_once() {
     assert!(is_lost(file.sync(&two).await));
     for opened in [&one, &two] {
         file.sync(opened).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_punched_hole_frees_storage_and_written_zeros_do_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = serve(&format!("local:{}", dir.path().display()), 4096, 0);
+    let file = connect(&server).await;
+    write(&file, 0, &vec![1; SIZE]).await;
+    file.device().flush().await.unwrap();
+    let allocated = || 512 * std::fs::metadata(dir.path().join("disk")).unwrap().blocks();
+    for (punch, freed) in [(false, 0), (true, 124 << 10)] {
+        let before = allocated();
+        file.zero(1000..(128 << 10) + 1000, punch).await.unwrap();
+        file.device().flush().await.unwrap();
+        assert_eq!(before - allocated(), freed, "punch: {punch}");
+        assert!(content(&file).await[1000..(128 << 10) + 1000].iter().all(|byte| *byte == 0));
     }
 }
