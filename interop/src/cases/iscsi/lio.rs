@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 
 use super::super::Case;
 use crate::{
-    guest::GuestOptions,
+    guest::{Guest, GuestOptions},
     lab::{self, Lab},
 };
 
@@ -65,8 +65,8 @@ pub(super) fn cases() -> Vec<Case> {
         .collect()
 }
 
-/// Copies an image to the target and back.
-fn copy(lab: &mut Lab, iser: bool, chap: bool, options: &[&str]) -> Result<()> {
+/// Boots a guest with the target.
+pub(super) fn serve(lab: &mut Lab, iser: bool, chap: bool) -> Result<Guest> {
     for text in
         ["TARGET_CORE", "iSCSI/", "Unable to", "RX Data", "dbroot", "Rounding down", "failed to allocate"]
     {
@@ -81,14 +81,29 @@ fn copy(lab: &mut Lab, iser: bool, chap: bool, options: &[&str]) -> Result<()> {
         u8::from(iser),
         u8::from(chap)
     ))?;
+    Ok(guest)
+}
+
+/// The URL of the portal.
+fn portal(guest: &Guest, iser: bool) -> String {
+    match iser {
+        true => format!("iser://{}:{ISER_PORT}", guest.address()),
+        false => format!("iscsi://{}", guest.address()),
+    }
+}
+
+/// The URL of the disk.
+pub(super) fn url(guest: &Guest, iser: bool) -> String {
+    format!("{}/{TARGET}/0", portal(guest, iser))
+}
+
+/// Copies an image to the target and back.
+fn copy(lab: &mut Lab, iser: bool, chap: bool, options: &[&str]) -> Result<()> {
+    let mut guest = serve(lab, iser, chap)?;
     let (image, back) = (lab.dir.join("image"), lab.dir.join("back"));
     io::copy(&mut File::open("/dev/urandom")?.take(64 << 20), &mut File::create(&image)?)?;
     let secrets = secrets(lab, chap)?;
-    let portal = match iser {
-        true => format!("iser://{}:{ISER_PORT}", guest.address()),
-        false => format!("iscsi://{}", guest.address()),
-    };
-    let url = format!("{portal}/{TARGET}/0");
+    let (portal, url) = (portal(&guest, iser), url(&guest, iser));
     let run = |command: &[&str]| -> Result<String> {
         let secrets = secrets.iter().map(String::as_str);
         let args: Vec<&str> = ["blk"]

@@ -1,5 +1,6 @@
 //! The Linux kernel's iSCSI initiator uses Millrace's target, and Millrace's initiator the kernel's target.
 
+mod attach;
 mod disk;
 mod faults;
 mod initiator;
@@ -10,7 +11,7 @@ mod reservations;
 use super::Case;
 
 pub(super) fn cases() -> Vec<Case> {
-    [disk::cases(), faults::cases(), kills::cases(), reservations::cases(), lio::cases()]
+    [disk::cases(), faults::cases(), kills::cases(), reservations::cases(), lio::cases(), attach::cases()]
         .into_iter()
         .flatten()
         .collect()
