@@ -37,6 +37,8 @@ pub(crate) enum Command {
     WriteZeroes {
         range: Range<u64>,
         fua: bool,
+        /// Whether the range may lose its storage.
+        punch: bool,
     },
 }
 
@@ -71,7 +73,10 @@ impl Command {
             command::READ => Ok(Self::Read(range()?)),
             command::WRITE => Ok(Self::Write { range: range()?, fua }),
             command::TRIM if geometry.trim => Ok(Self::Trim { range: range()?, fua }),
-            command::WRITE_ZEROES => Ok(Self::WriteZeroes { range: range()?, fua }),
+            command::WRITE_ZEROES => {
+                let punch = request.flags & command_flag::NO_HOLE == 0;
+                Ok(Self::WriteZeroes { range: range()?, fua, punch })
+            }
             command::FLUSH if (request.offset, request.length) != (0, 0) => {
                 Err(Refusal(Errno::Inval, "a flush has no range"))
             }
@@ -112,7 +117,7 @@ mod tests {
 
     #[test]
     fn valid_requests_become_commands() {
-        let all: [((u16, u16, u64, u32), Command); 9] = [
+        let all: [((u16, u16, u64, u32), Command); 10] = [
             ((0, 0, 0, 4096), Command::Read(0..4096)),
             ((0, 5, 4096, 32 << 20), Command::Read(4096..4096 + (32 << 20))),
             ((1, 0, 8192, 4096), Command::Write { range: 8192..12288, fua: false }),
@@ -120,8 +125,9 @@ mod tests {
             ((1, 0, 1 << 30, 0), Command::Write { range: 1 << 30..1 << 30, fua: false }),
             ((3, 1, 0, 0), Command::Flush),
             ((4, 1, 0, 1 << 30), Command::Trim { range: 0..1 << 30, fua: true }),
-            ((6, 2, 0, 1 << 30), Command::WriteZeroes { range: 0..1 << 30, fua: false }),
-            ((6, 3, 0, 4096), Command::WriteZeroes { range: 0..4096, fua: true }),
+            ((6, 2, 0, 1 << 30), Command::WriteZeroes { range: 0..1 << 30, fua: false, punch: false }),
+            ((6, 3, 0, 4096), Command::WriteZeroes { range: 0..4096, fua: true, punch: false }),
+            ((6, 0, 0, 4096), Command::WriteZeroes { range: 0..4096, fua: false, punch: true }),
         ];
         for ((command, flags, offset, length), expected) in all {
             let request = request(command, flags, offset, length);

@@ -270,7 +270,9 @@ impl Connection {
                 Command::Write { range, fua } => device.write(range.start, buffers, fua).await.map(done),
                 Command::Flush => device.flush().await.map(done),
                 Command::Trim { range, fua } => device.trim(range, fua).await.map(done),
-                Command::WriteZeroes { range, fua } => device.write_zeroes(range, fua).await.map(done),
+                Command::WriteZeroes { range, fua, punch } => {
+                    device.write_zeroes(range, fua, punch).await.map(done)
+                }
             };
             Completed { request, bytes, result }
         }));

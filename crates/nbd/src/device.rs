@@ -119,8 +119,17 @@ impl Device {
         if fua { self.flush().await } else { Ok(()) }
     }
 
-    pub(crate) async fn write_zeroes(&self, range: Range<u64>, fua: bool) -> Result<(), Failure> {
-        with_memory(&self.rt, || self.disk.write_zeroes(range.clone())).await?;
+    /// Writes zeros; with `punch`, the range loses its storage if the device can do that.
+    pub(crate) async fn write_zeroes(
+        &self,
+        range: Range<u64>,
+        fua: bool,
+        punch: bool,
+    ) -> Result<(), Failure> {
+        match punch {
+            true => with_memory(&self.rt, || self.disk.punch_hole(range.clone())).await?,
+            false => with_memory(&self.rt, || self.disk.write_zeroes(range.clone())).await?,
+        }
         if fua { self.flush().await } else { Ok(()) }
     }
 
