@@ -1,5 +1,5 @@
 //! Random reads, writes and flushes of a disk: a block device of the kernel, or a disk of an iSCSI target with the
-//! initiator in user space. The content is that of [`millrace_crashtest::Model`], whatever happens to the target.
+//! initiator in user space. Every read is compared with [`millrace_crashtest::Model`].
 
 use std::{
     fs::{File, OpenOptions},
