@@ -25,8 +25,8 @@ for file in image $disk; do
   echo middle | dd of=$file bs=1 seek=7000001 conv=notrunc,fsync status=none
 done
 cmp image $disk
-! truncate --size 1M $disk
-! dd if=image of=$disk bs=1M seek=1 conv=notrunc,fsync status=none";
+if truncate --size 1M $disk; then exit 1; fi
+if dd if=image of=$disk bs=1M seek=64 conv=notrunc status=none; then exit 1; fi";
 /// Copies a tree to ext4 on a loop device.
 const TREE: &str = "
 set -e
