@@ -1,18 +1,14 @@
 //! The sending direction of a connection.
 
 use std::{
-    collections::VecDeque,
-    io::{self, IoSlice},
-    task::{Context, Poll, ready},
+    io,
+    task::{Context, Poll},
 };
 
 use millrace_buffer::{View, Views};
 use millrace_iscsi::pdu::{Bhs, Digest, digest, padding};
-use millrace_runtime::ByteStream;
+use millrace_runtime::{ByteStream, SendQueue};
 use smallvec::SmallVec;
-
-/// Maximum number of slices of one write.
-const MAX_SLICES: usize = 64;
 
 /// The data segment of a PDU.
 pub enum Segment {
@@ -28,8 +24,8 @@ enum Piece {
     View(View),
 }
 
-impl Piece {
-    fn bytes(&self) -> &[u8] {
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes,
             Self::Text(bytes) => bytes,
@@ -45,20 +41,19 @@ pub struct Output {
     pub header_digest: bool,
     /// Whether data segments have a digest.
     pub data_digest: bool,
-    pieces: VecDeque<Piece>,
-    /// Bytes of the first piece that are sent.
-    at: usize,
-    queued: usize,
-    /// Bytes that the stream has accepted.
-    pub sent: u64,
-    /// Charges to release, each with the number of sent bytes at which it is released.
-    charges: VecDeque<(u64, usize)>,
+    /// The marks are charges to release.
+    queue: SendQueue<Piece>,
 }
 
 impl Output {
     /// Bytes that wait.
     pub fn queued(&self) -> usize {
-        self.queued
+        self.queue.queued()
+    }
+
+    /// Number of bytes that the stream has accepted.
+    pub fn sent(&self) -> u64 {
+        self.queue.sent()
     }
 
     /// Appends a PDU; `charge` bytes are released when it is sent.
@@ -67,7 +62,7 @@ impl Output {
         if self.header_digest {
             head.extend_from_slice(&digest(&[bhs]));
         }
-        self.add(Piece::Bytes(head));
+        self.queue.push(Piece::Bytes(head));
         let mut sum = Digest::new();
         let length = match data {
             Segment::Bytes(bytes) => {
@@ -75,7 +70,7 @@ impl Output {
                 if self.data_digest {
                     sum.update(&bytes);
                 }
-                self.add(Piece::Text(bytes));
+                self.queue.push(Piece::Text(bytes));
                 length
             }
             Segment::Views(views) => {
@@ -83,7 +78,7 @@ impl Output {
                     if self.data_digest {
                         sum.update(view);
                     }
-                    self.add(Piece::View(view.clone()));
+                    self.queue.push(Piece::View(view.clone()));
                 }
                 views.len()
             }
@@ -94,17 +89,9 @@ impl Output {
             sum.update(&tail);
             tail.extend_from_slice(&sum.wire());
         }
-        self.add(Piece::Bytes(tail));
+        self.queue.push(Piece::Bytes(tail));
         if charge > 0 {
-            self.charges.push_back((self.sent + self.queued as u64, charge));
-        }
-    }
-
-    fn add(&mut self, piece: Piece) {
-        let length = piece.bytes().len();
-        if length > 0 {
-            self.queued += length;
-            self.pieces.push_back(piece);
+            self.queue.mark(charge);
         }
     }
 
@@ -113,49 +100,16 @@ impl Output {
     /// # Errors
     /// The stream failed.
     pub fn poll_flush(&mut self, cx: &mut Context<'_>, stream: &mut dyn ByteStream) -> Poll<io::Result<()>> {
-        while self.queued > 0 {
-            let mut slices: SmallVec<[IoSlice<'_>; MAX_SLICES]> = SmallVec::new();
-            for (i, piece) in self.pieces.iter().take(MAX_SLICES).enumerate() {
-                let from = if i == 0 { self.at } else { 0 };
-                slices.push(IoSlice::new(&piece.bytes()[from..]));
-            }
-            let n = ready!(stream.poll_write(cx, &slices))?;
-            drop(slices);
-            if n == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.advance(n);
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn advance(&mut self, n: usize) {
-        self.sent += n as u64;
-        self.queued -= n;
-        self.at += n;
-        while let Some(first) = self.pieces.front() {
-            let length = first.bytes().len();
-            if self.at < length {
-                break;
-            }
-            self.at -= length;
-            self.pieces.pop_front();
-        }
+        self.queue.poll_flush(cx, stream)
     }
 
     /// The charges of PDUs that are sent since the last call.
     pub fn take_sent(&mut self) -> usize {
-        let mut sum = 0;
-        while let Some((_, charge)) = self.charges.pop_front_if(|(end, _)| *end <= self.sent) {
-            sum += charge;
-        }
-        sum
+        std::iter::from_fn(|| self.queue.next_mark()).sum()
     }
 
     /// Discards what waits, and returns the charges.
     pub fn clear(&mut self) -> usize {
-        self.pieces.clear();
-        (self.at, self.queued) = (0, 0);
-        self.charges.drain(..).map(|(_, charge)| charge).sum()
+        self.queue.clear().sum()
     }
 }

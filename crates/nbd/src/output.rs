@@ -1,17 +1,13 @@
 //! The sending direction of a connection.
 
 use std::{
-    collections::VecDeque,
-    io::{self, IoSlice},
-    task::{Context, Poll, ready},
+    io,
+    task::{Context, Poll},
 };
 
 use millrace_buffer::View;
-use millrace_runtime::ByteStream;
+use millrace_runtime::{ByteStream, SendQueue};
 use smallvec::SmallVec;
-
-/// Maximum number of slices of one write.
-const MAX_SLICES: usize = 64;
 
 /// The header of a reply.
 pub(crate) type Head = SmallVec<[u8; 32]>;
@@ -21,8 +17,8 @@ enum Piece {
     View(View),
 }
 
-impl Piece {
-    fn bytes(&self) -> &[u8] {
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
         match self {
             Self::Head(bytes) => bytes,
             Self::View(view) => view,
@@ -33,38 +29,25 @@ impl Piece {
 /// Replies that wait for the stream.
 #[derive(Default)]
 pub(crate) struct Output {
-    pieces: VecDeque<Piece>,
-    /// Bytes of the first piece that are sent.
-    at: usize,
-    queued: usize,
-    sent: u64,
-    /// The number of sent bytes at which each reply is sent, with the length of its request.
-    replies: VecDeque<(u64, usize)>,
+    /// The marks are the lengths of the requests that are answered.
+    queue: SendQueue<Piece>,
 }
 
 impl Output {
     /// Appends bytes that answer no request.
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
-        self.add(Piece::Head(Head::from_slice(bytes)));
+        self.queue.push(Piece::Head(Head::from_slice(bytes)));
     }
 
     /// Appends a reply to a request of `length` bytes.
     pub(crate) fn push_reply(&mut self, head: Head, data: Vec<View>, length: usize) {
-        self.add(Piece::Head(head));
-        data.into_iter().for_each(|view| self.add(Piece::View(view)));
-        self.replies.push_back((self.sent + self.queued as u64, length));
-    }
-
-    fn add(&mut self, piece: Piece) {
-        let length = piece.bytes().len();
-        if length > 0 {
-            self.queued += length;
-            self.pieces.push_back(piece);
-        }
+        self.queue.push(Piece::Head(head));
+        data.into_iter().for_each(|view| self.queue.push(Piece::View(view)));
+        self.queue.mark(length);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.queued == 0
+        self.queue.queued() == 0
     }
 
     /// Writes until nothing waits.
@@ -76,39 +59,12 @@ impl Output {
         cx: &mut Context<'_>,
         stream: &mut dyn ByteStream,
     ) -> Poll<io::Result<()>> {
-        while self.queued > 0 {
-            let mut slices: SmallVec<[IoSlice<'_>; MAX_SLICES]> = SmallVec::new();
-            for (i, piece) in self.pieces.iter().take(MAX_SLICES).enumerate() {
-                let from = if i == 0 { self.at } else { 0 };
-                slices.push(IoSlice::new(&piece.bytes()[from..]));
-            }
-            let n = ready!(stream.poll_write(cx, &slices))?;
-            drop(slices);
-            if n == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.advance(n);
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn advance(&mut self, n: usize) {
-        self.sent += n as u64;
-        self.queued -= n;
-        self.at += n;
-        while let Some(first) = self.pieces.front() {
-            let length = first.bytes().len();
-            if self.at < length {
-                break;
-            }
-            self.at -= length;
-            self.pieces.pop_front();
-        }
+        self.queue.poll_flush(cx, stream)
     }
 
     /// The lengths of the requests whose replies are sent since the last call.
     pub(crate) fn next_sent(&mut self) -> Option<usize> {
-        self.replies.pop_front_if(|(end, _)| *end <= self.sent).map(|(_, length)| length)
+        self.queue.next_mark()
     }
 }
 

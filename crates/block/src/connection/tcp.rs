@@ -131,10 +131,10 @@ impl TcpConnection {
                 taken = true;
             }
             progress |= taken;
-            let sent = self.output.sent;
+            let sent = self.output.sent();
             let flushed = self.output.poll_flush(cx, &mut *self.stream);
             // What is sent makes room for further PDUs.
-            taken |= self.output.sent > sent;
+            taken |= self.output.sent() > sent;
             match flushed {
                 Poll::Ready(Ok(())) if taken => {}
                 Poll::Ready(Ok(())) | Poll::Pending => return Ok(progress),

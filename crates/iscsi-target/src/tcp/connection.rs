@@ -83,7 +83,7 @@ impl<'a> Connection<'a> {
             }
             let traffic = Traffic {
                 received: self.link.input.received,
-                sent: self.link.output.sent,
+                sent: self.link.output.sent(),
                 unsent: self.link.output.queued() > 0,
                 awaits_data: self.awaits_data(),
             };
@@ -117,11 +117,11 @@ impl<'a> Connection<'a> {
                 taken = true;
             }
             progress |= taken;
-            let sent = self.link.output.sent;
+            let sent = self.link.output.sent();
             let flushed = self.link.output.poll_flush(cx, &mut *self.link.stream);
             // What is sent makes room for further PDUs.
-            taken |= self.link.output.sent > sent;
-            self.core.turn.received(usize::try_from(self.link.output.sent - sent).unwrap_or(usize::MAX));
+            taken |= self.link.output.sent() > sent;
+            self.core.turn.received(usize::try_from(self.link.output.sent() - sent).unwrap_or(usize::MAX));
             self.core.account.give(self.link.output.take_sent());
             match flushed {
                 Poll::Ready(Ok(())) if taken && !self.core.turn.is_over() => {}

@@ -102,7 +102,7 @@ impl TcpTarget {
             }
             Err(end) => end,
         };
-        service.ended(&end, link.stream.peer_addr().ok(), link.input.received, link.output.sent);
+        service.ended(&end, link.stream.peer_addr().ok(), link.input.received, link.output.sent());
         if matches!(end, End::Closed) {
             link.close(&service.rt).await;
         }
