@@ -128,11 +128,8 @@ fn parse(text: &str) -> Result<Url, String> {
         None => (Some(path.trim_end_matches('/')).filter(|t| !t.is_empty()), None),
     };
     let target = target.map(str::parse::<IscsiName>).transpose().map_err(|e| e.to_string())?;
-    let lun = lun.map(|text| {
-        let number = text.parse::<u16>().ok().and_then(Lun::new);
-        number.ok_or_else(|| format!("{text:?} is not a LUN, a number from 0 to {}", Lun::MAX))
-    });
-    Ok(Url { transport, address, user, secret, target, lun: lun.transpose()? })
+    let lun = lun.map(str::parse::<Lun>).transpose().map_err(|e| e.to_string())?;
+    Ok(Url { transport, address, user, secret, target, lun })
 }
 
 #[cfg(test)]

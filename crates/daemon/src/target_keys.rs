@@ -10,8 +10,8 @@ use millrace_iscsi::{
     chap::{Credentials, MAX_SECRET, Mutual, Secret},
     name::{IscsiName, TargetAddress},
 };
-use millrace_scsi::BlockSize;
-use millrace_server::{ByteSize, LunSettings, TargetSettings, not_a_lun, target_name};
+use millrace_scsi::{self as scsi, BlockSize};
+use millrace_server::{ByteSize, LunSettings, TargetSettings, target_name};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::values::{optional_byte_size, parsed_list};
@@ -78,13 +78,11 @@ struct LunKeys {
     #[serde(default, deserialize_with = "optional_byte_size")]
     size: Option<ByteSize>,
     #[serde(default, deserialize_with = "lun")]
-    lun: Option<millrace_scsi::Lun>,
+    lun: Option<scsi::Lun>,
 }
 
-fn lun<'de, D: Deserializer<'de>>(d: D) -> Result<Option<millrace_scsi::Lun>, D::Error> {
-    let number = u16::deserialize(d)?;
-    let lun = millrace_scsi::Lun::new(number);
-    lun.ok_or_else(|| de::Error::custom(not_a_lun(number))).map(Some)
+fn lun<'de, D: Deserializer<'de>>(d: D) -> Result<Option<scsi::Lun>, D::Error> {
+    u16::deserialize(d)?.try_into().map_err(de::Error::custom).map(Some)
 }
 
 fn block_size<'de, D: Deserializer<'de>>(d: D) -> Result<BlockSize, D::Error> {

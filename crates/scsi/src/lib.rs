@@ -29,7 +29,7 @@ mod target;
 pub use cdb::CDB_LEN;
 pub use config::TargetConfig;
 pub use disk::{BlockSize, Disk, DiskConfig, MAX_TRANSFER_BYTES, OpenError};
-pub use lun::Lun;
+pub use lun::{InvalidLun, Lun};
 pub use nexus::Nexus;
 pub use reservation::InitiatorPort;
 pub use sense::{AdditionalSense, FieldPointer, Sense, SenseKey, Status};

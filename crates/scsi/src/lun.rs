@@ -1,5 +1,7 @@
 //! Logical unit numbers (SAM-5 section 4.7).
 
+use std::str::FromStr;
+
 /// A logical unit number of one level, 0 to 16383; 0 by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lun(u16);
@@ -36,9 +38,40 @@ impl Lun {
     }
 }
 
+/// The number or text is not a LUN.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a LUN, a number from 0 to {max}", max = Lun::MAX)]
+pub struct InvalidLun(String);
+
+impl TryFrom<u16> for Lun {
+    type Error = InvalidLun;
+
+    fn try_from(number: u16) -> Result<Self, InvalidLun> {
+        Self::new(number).ok_or_else(|| InvalidLun(number.to_string()))
+    }
+}
+
+impl FromStr for Lun {
+    type Err = InvalidLun;
+
+    fn from_str(text: &str) -> Result<Self, InvalidLun> {
+        text.parse().ok().and_then(Self::new).ok_or_else(|| InvalidLun(text.to_owned()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_and_texts_are_checked() {
+        assert_eq!((Lun::try_from(0x3fff), "7".parse()), (Ok(Lun(0x3fff)), Ok(Lun(7))));
+        for invalid in ["16384", "-1", "x", ""] {
+            let e = invalid.parse::<Lun>().unwrap_err().to_string();
+            assert_eq!(e, format!("{invalid:?} is not a LUN, a number from 0 to 16383"));
+        }
+        assert_eq!(Lun::try_from(0x4000), Err(InvalidLun("16384".into())));
+    }
 
     #[test]
     fn both_addressing_methods() {

@@ -44,6 +44,6 @@ pub use research::Research;
 #[cfg(feature = "research")]
 pub use research::{ExposedBuffers, Exposure};
 pub use server::{Running, Server};
-pub use target_settings::{LunSettings, TargetSettings, not_a_lun, target_name};
+pub use target_settings::{LunSettings, TargetSettings, target_name};
 pub use targets::IscsiStats;
 pub use usage::{LATENCY_BUCKETS, LatencyStats, UsageStats};

@@ -7,7 +7,7 @@ use millrace_iscsi::{
     chap::Mutual,
     name::{IscsiName, NameError, TargetAddress},
 };
-use millrace_scsi::{BlockSize, Lun};
+use millrace_scsi::{BlockSize, InvalidLun, Lun};
 
 /// What precedes a short name in the name of a target.
 const NAME_PREFIX: &str = "iqn.2026-01.example.millrace:";
@@ -90,8 +90,7 @@ impl LunSettings {
                 self.size = Some(size.map_err(|e| e.to_string())?);
             }
             Some(("lun", number)) => {
-                let lun = number.parse().ok().and_then(Lun::new);
-                self.lun = Some(lun.ok_or_else(|| not_a_lun(number))?);
+                self.lun = Some(number.parse().map_err(|e: InvalidLun| e.to_string())?);
             }
             _ => {
                 return Err(format!(
@@ -131,11 +130,6 @@ impl FromStr for LunSettings {
         lun.check().map_err(|(_, reason)| format!("the LUN {}: {reason}", lun.path))?;
         Ok(lun)
     }
-}
-
-/// The reason why `number` cannot be a LUN.
-pub fn not_a_lun(number: impl std::fmt::Display) -> String {
-    format!("{number} is not a LUN, a number from 0 to {}", Lun::MAX)
 }
 
 /// The reason why no export has the file of a LUN.
