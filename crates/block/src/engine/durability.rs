@@ -30,7 +30,8 @@ impl Losses {
 /// Counts completed writes, flushes, and resets of the device.
 ///
 /// A device with a volatile write cache loses completed writes at a power loss, and reports it with a unit attention
-/// condition at the next command. If it cannot write its cache to the medium, a flush fails, once. A local disk and its host fail together; here, the initiator survives the target.
+/// condition at the next command. If it cannot write its cache to the medium, a flush fails, once. A local disk and its
+/// host fail together; here, the initiator survives the target.
 /// Therefore writes that no flush had made durable at a reset are reported as a loss: by all flushes that were in
 /// progress, or else by the next one, whose caller receives the outcome.
 #[derive(Debug, Default)]
