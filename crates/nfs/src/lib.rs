@@ -1,5 +1,5 @@
-//! NFS version 3 and MOUNT version 3 (RFC 1813): types, procedure numbers, and XDR encoding and decoding of
-//! all arguments and results.
+//! NFS version 3 and MOUNT version 3 (RFC 1813), and NFS versions 4.1 and 4.2 (RFC 8881, RFC 7862): types,
+//! procedure numbers, and XDR encoding and decoding of all arguments and results.
 //!
 //! Names in decoded arguments borrow from the message. Data of READ and WRITE and the targets of READLINK and
 //! SYMLINK are gather lists ([`millrace_xdr::Views`]), encoded as payloads that a transport may place
@@ -11,3 +11,4 @@ mod schema;
 
 pub mod mount;
 pub mod v3;
+pub mod v4;
