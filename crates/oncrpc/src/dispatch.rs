@@ -23,7 +23,8 @@ pub struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Creates a dispatcher for `programs`. The first of several programs with the same number is used.
+    /// Creates a dispatcher for `programs`. Versions of an RPC program may be separate [`Program`]s with the
+    /// same number; of those with a called version, the first is used.
     pub fn new(programs: impl IntoIterator<Item = Arc<dyn Program>>) -> Self {
         Self { programs: programs.into_iter().collect() }
     }
@@ -36,14 +37,20 @@ impl Dispatcher {
             let stat = if flavor == AUTH_SHORT { AuthStat::RejectedCred } else { AuthStat::BadCred };
             return Err(ReplyStatus::Auth(stat));
         }
-        let program = self.programs.iter().find(|p| p.number() == header.prog);
-        let program = program.ok_or(ReplyStatus::Accept(AcceptError::ProgUnavail))?;
-        let versions = program.versions();
-        if versions.contains(&header.vers) {
-            return Ok(program);
+        let serves = |p: &&Arc<dyn Program>| p.number() == header.prog && p.versions().contains(&header.vers);
+        self.programs.iter().find(serves).ok_or_else(|| ReplyStatus::Accept(self.unavailable(header.prog)))
+    }
+
+    /// The error for a program of which the called version is unavailable.
+    #[cold]
+    fn unavailable(&self, number: u32) -> AcceptError {
+        let versions = || self.programs.iter().filter(|p| p.number() == number).map(|p| p.versions());
+        let low = versions().map(|v| *v.start()).min();
+        let high = versions().map(|v| *v.end()).max();
+        match low.zip(high) {
+            Some((low, high)) => AcceptError::ProgMismatch { low, high },
+            None => AcceptError::ProgUnavail,
         }
-        let (low, high) = versions.into_inner();
-        Err(ReplyStatus::Accept(AcceptError::ProgMismatch { low, high }))
     }
 }
 

@@ -118,7 +118,7 @@ impl From<Encoder> for Results {
 /// The outcome of a call: its results, or the reason for their absence.
 pub type Outcome = Result<Results, Fault>;
 
-/// One RPC program in all its versions.
+/// An RPC program, in one or more of its versions.
 pub trait Program: Send + Sync + 'static {
     /// Program number.
     fn number(&self) -> u32;
