@@ -61,32 +61,41 @@ pub struct Decoder<'a> {
     rest: &'a [View],
     payloads: &'a [Payload],
     padding: Option<ItemPadding>,
+    /// Offset of `bytes` in the head.
+    base: usize,
+    /// Offset in `bytes`.
     at: usize,
 }
 
 impl<'a> Decoder<'a> {
     /// Decodes plain bytes, without payloads.
     pub fn from_bytes(bytes: &'a [u8]) -> Self {
-        Self { bytes, view: None, rest: &[], payloads: &[], padding: None, at: 0 }
+        Self { bytes, view: None, rest: &[], payloads: &[], padding: None, base: 0, at: 0 }
     }
 
     /// Decodes a received message. Transports deliver the head as one view. If a head did not fit into one
-    /// buffer, the first view is decoded, and only [`Self::payload`] may continue into the following ones.
+    /// buffer, the first view is decoded, and only [`Self::payload`] may continue into the following ones. Items
+    /// after such a payload are decoded if they are in the view in which it ends.
     pub fn new(message: &'a Message) -> Self {
         let views = message.head.iter().as_slice();
         let (view, rest) = views.split_first().map_or((None, views), |(first, rest)| (Some(first), rest));
         let bytes = view.map_or(&[][..], |v| &v[..]);
-        Self { bytes, view, rest, payloads: &message.payloads, padding: message.padding, at: 0 }
+        Self { bytes, view, rest, payloads: &message.payloads, padding: message.padding, base: 0, at: 0 }
     }
 
     /// Offset in the head.
     pub fn position(&self) -> usize {
-        self.at
+        self.base + self.at
     }
 
-    /// Bytes left in the head.
+    /// Bytes left in the head; of a head of several views, bytes left in the present one.
     pub fn remaining(&self) -> usize {
         self.bytes.len() - self.at
+    }
+
+    /// The bytes of the head that are not decoded yet, of all views.
+    pub fn rest(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        std::iter::once(&self.bytes[self.at..]).chain(self.rest.iter().map(|view| &view[..]))
     }
 
     /// Reads `len` raw bytes, without padding.
@@ -96,7 +105,7 @@ impl<'a> Decoder<'a> {
     pub fn raw(&mut self, len: usize) -> Result<&'a [u8], XdrError> {
         let left = self.remaining();
         if len > left {
-            return Err(XdrError::Short { at: self.at, wanted: len, left });
+            return Err(XdrError::Short { at: self.position(), wanted: len, left });
         }
         let out = &self.bytes[self.at..self.at + len];
         self.at += len;
@@ -128,13 +137,13 @@ impl<'a> Decoder<'a> {
         match self.u32()? {
             0 => Ok(false),
             1 => Ok(true),
-            value => Err(XdrError::Invalid { at: self.at - 4, value }),
+            value => Err(XdrError::Invalid { at: self.position() - 4, value }),
         }
     }
 
     /// The error for an invalid enum value just read by [`Self::u32`].
     pub fn invalid(&self, value: u32) -> XdrError {
-        XdrError::Invalid { at: self.at.saturating_sub(4), value }
+        XdrError::Invalid { at: self.position().saturating_sub(4), value }
     }
 
     /// Reads fixed-length opaque data and its padding.
@@ -153,14 +162,14 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// [`XdrError::TooLong`], [`XdrError::Short`].
     pub fn count(&mut self, max: usize, min_bytes: usize) -> Result<usize, XdrError> {
-        let at = self.at;
+        let at = self.position();
         let len = self.u32()? as usize;
         if len > max {
             return Err(XdrError::TooLong { at, len, max });
         }
         let wanted = len.saturating_mul(min_bytes);
         if wanted > self.remaining() {
-            return Err(XdrError::Short { at: self.at, wanted, left: self.remaining() });
+            return Err(XdrError::Short { at: self.position(), wanted, left: self.remaining() });
         }
         Ok(len)
     }
@@ -173,7 +182,7 @@ impl<'a> Decoder<'a> {
     pub fn opaque(&mut self, max: usize) -> Result<&'a [u8], XdrError> {
         let len = self.count(max, 1)?;
         if let Some(p) = self.payload_here() {
-            return Err(XdrError::Payload { at: self.at, len: p.data.len() });
+            return Err(XdrError::Payload { at: self.position(), len: p.data.len() });
         }
         self.skip_padding(len)?;
         let out = self.raw(len)?;
@@ -201,12 +210,12 @@ impl<'a> Decoder<'a> {
     fn skip_padding(&mut self, len: usize) -> Result<(), XdrError> {
         match self.padding {
             None => Ok(()),
-            Some(p) => self.raw(p.before(self.at, len)).map(drop),
+            Some(p) => self.raw(p.before(self.position(), len)).map(drop),
         }
     }
 
     fn payload_here(&self) -> Option<&'a Payload> {
-        self.payloads.iter().find(|p| p.position == self.at)
+        self.payloads.iter().find(|p| p.position == self.position())
     }
 
     /// Reads variable-length opaque data of at most `max` bytes by reference, from a payload or from the
@@ -218,7 +227,7 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// [`XdrError::TooLong`], [`XdrError::Short`], [`XdrError::Payload`].
     pub fn payload(&mut self, max: usize) -> Result<Views, XdrError> {
-        let at = self.at;
+        let at = self.position();
         let len = self.u32()? as usize;
         if len > max {
             return Err(XdrError::TooLong { at, len, max });
@@ -226,7 +235,7 @@ impl<'a> Decoder<'a> {
         if let Some(p) = self.payload_here().filter(|_| len > 0) {
             let got = p.data.len();
             if got != len && got != len + pad(len) {
-                return Err(XdrError::Payload { at: self.at, len: got });
+                return Err(XdrError::Payload { at: self.position(), len: got });
             }
             let mut data = p.data.clone();
             data.truncate(len);
@@ -241,21 +250,32 @@ impl<'a> Decoder<'a> {
         self.raw(pad(len))?;
         match self.view {
             Some(v) => Ok(v.slice(start, len).into()),
-            None => Err(XdrError::Payload { at: start, len }),
+            None => Err(XdrError::Payload { at: self.base + start, len }),
         }
     }
 
-    /// Reads a payload that starts in the first view and continues in the following ones. It must be the last
-    /// item: data after it is not decoded.
+    /// Reads a payload that starts in the first view and continues in the following ones.
     fn payload_across_views(&mut self, first: &View, len: usize) -> Result<Views, XdrError> {
         let mut data = Views::from(first.slice(self.at, self.remaining()));
         data.extend(self.rest.iter().cloned());
         if data.len() < len + pad(len) {
-            return Err(XdrError::Short { at: self.at, wanted: len + pad(len), left: data.len() });
+            return Err(XdrError::Short { at: self.position(), wanted: len + pad(len), left: data.len() });
         }
         data.truncate(len);
-        self.at = self.bytes.len();
+        self.skip_views(len + pad(len));
         Ok(data)
+    }
+
+    /// Skips `len` bytes, of which the following views have the part that exceeds the present one.
+    fn skip_views(&mut self, mut len: usize) {
+        while len >= self.remaining()
+            && let Some((next, rest)) = self.rest.split_first()
+        {
+            len -= self.remaining();
+            self.base += self.bytes.len();
+            (self.bytes, self.view, self.rest, self.at) = (&next[..], Some(next), rest, 0);
+        }
+        self.at += len.min(self.remaining());
     }
 }
 

@@ -244,3 +244,30 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn items_after_a_payload_of_several_views_are_decoded() {
+    let a = arena();
+    let mut e = Encoder::new(&a, 256);
+    e.put_u32(7);
+    e.put_opaque(&[5; 21]);
+    e.put_u32(8);
+    e.put_u32(9);
+    let whole: Vec<u8> = e.finish().unwrap().head.to_vec();
+    // The payload ends at 32 with its padding.
+    for (first, second) in [(8, 32), (12, 28), (24, 36), (16, 20)] {
+        let mut message = Message::default();
+        for part in [&whole[..first], &whole[first..second], &whole[second..]] {
+            message.head.push(a.copy_from(part).unwrap());
+        }
+        let mut d = Decoder::new(&message);
+        assert_eq!(d.u32().unwrap(), 7);
+        assert_eq!(d.payload(100).unwrap().to_vec(), [5; 21], "{first} {second}");
+        assert_eq!(d.rest().collect::<Vec<_>>().concat(), [0, 0, 0, 8, 0, 0, 0, 9]);
+        assert_eq!(d.position(), 32);
+        if second != 36 {
+            assert_eq!((d.u32().ok(), d.u32().ok()), (Some(8), Some(9)), "{first} {second}");
+            assert_eq!((d.position(), d.remaining()), (40, 0));
+        }
+    }
+}
