@@ -10,6 +10,7 @@ use crate::{
     ServerError,
     config::{ExportConfig, Squash},
     handle::{HandleBytes, SealedHandle, Sealer},
+    namespace::Namespace,
     usage::Usage,
 };
 
@@ -60,6 +61,11 @@ pub(crate) fn new_usage(shards: usize) -> Arc<[Usage]> {
 impl Export {
     pub(crate) fn name(&self) -> &str {
         &self.policy.name
+    }
+
+    /// The id in handles.
+    pub(crate) fn id(&self) -> u32 {
+        self.sealer.id()
     }
 
     pub(crate) fn fs(&self) -> &FileSystemRef {
@@ -135,6 +141,7 @@ impl Export {
 /// All exports of a server.
 pub(crate) struct Exports {
     list: Vec<Arc<Export>>,
+    namespace: Namespace,
 }
 
 impl Exports {
@@ -154,7 +161,24 @@ impl Exports {
             let info = fs.info();
             list.push(Arc::new(Export { policy, fs, info, sealer, usage }));
         }
-        Ok(Self { list })
+        let settings: String = list.iter().map(|e| format!("{:?}\n", e.policy)).collect();
+        let namespace = Namespace::new(list.iter().map(|e| e.name()), &settings, secret);
+        Ok(Self { list, namespace })
+    }
+
+    /// The directory tree of the names of the exports.
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The export at this position of the table.
+    pub(crate) fn at(&self, position: usize) -> &Arc<Export> {
+        &self.list[position]
+    }
+
+    /// The position of `export` in this table.
+    pub(crate) fn position(&self, export: &Arc<Export>) -> Option<usize> {
+        self.list.iter().position(|e| Arc::ptr_eq(e, export))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
@@ -165,7 +189,7 @@ impl Exports {
     pub(crate) fn by_id(&self, id: u32) -> Option<&Arc<Export>> {
         #[cfg(feature = "call-counts")]
         crate::call_counts::EXPORT_LOOKUPS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        self.list.iter().find(|e| e.sealer.id() == id)
+        self.list.iter().find(|e| e.id() == id)
     }
 
     /// The export with the longest name that is a prefix of `path`, and the rest of the path.

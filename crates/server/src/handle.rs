@@ -12,6 +12,15 @@
 //! secret in the state directory it also authenticates handles. Otherwise the key is derived from the
 //! export's name and backend, so that handles survive a restart, and the tag detects damage only. Confinement
 //! is independent of the tag: a file system accesses no file outside its root with any handle.
+//!
+//! Directories of the pseudo file system of NFSv4 ([`PseudoSealer`]) have handles of another layout:
+//!
+//! | bytes | contents |
+//! |---|---|
+//! | 1 | layout version, 2 |
+//! | 3 | zero |
+//! | 8 | number of the directory, big-endian |
+//! | 8 | tag, with the key of the pseudo file system |
 
 use std::{io, path::Path};
 
@@ -21,6 +30,10 @@ use smallvec::SmallVec;
 use crate::siphash::siphash;
 
 const VERSION: u8 = 1;
+/// Layout version of handles of the pseudo file system.
+const PSEUDO_VERSION: u8 = 2;
+/// The key without a secret: tags detect damage only.
+const PUBLIC_KEY: [u64; 2] = [0x7075_626c_6963_206b, 0x6579_0000_0000_0001];
 const HEAD: usize = 8;
 const TAG: usize = 8;
 /// Maximum bytes of an NFS handle (RFC 1813 section 2.4, NFS3_FHSIZE).
@@ -78,7 +91,7 @@ impl Sealer {
     /// Creates the sealer of the export `name`, with a key derived from the server's secret or, without one,
     /// from the name and backend.
     pub(crate) fn new(name: &str, backend: &str, secret: Option<[u64; 2]>) -> Self {
-        let base = secret.unwrap_or([0x7075_626c_6963_206b, 0x6579_0000_0000_0001]);
+        let base = secret.unwrap_or(PUBLIC_KEY);
         let identity = format!("{name}\0{backend}");
         let half = |n: u8| siphash([base[0], base[1] ^ u64::from(n)], identity.as_bytes());
         Self { id: export_id(name), key: [half(1), half(2)] }
@@ -105,6 +118,43 @@ impl Sealer {
             return None;
         }
         Handle::new(handle.sealed.get(HEAD..)?)
+    }
+}
+
+/// Creates and verifies the handles of the pseudo file system of NFSv4.
+#[derive(Clone)]
+pub(crate) struct PseudoSealer {
+    key: [u64; 2],
+}
+
+impl PseudoSealer {
+    /// Creates the sealer, with a key derived from the server's secret if there is one.
+    pub(crate) fn new(secret: Option<[u64; 2]>) -> Self {
+        let base = secret.unwrap_or(PUBLIC_KEY);
+        let half = |n: u8| siphash([base[0], base[1] ^ u64::from(n)], b"pseudo file system");
+        Self { key: [half(1), half(2)] }
+    }
+
+    /// Whether `handle` has the layout of the pseudo file system.
+    pub(crate) fn is_pseudo(handle: &[u8]) -> bool {
+        handle.first() == Some(&PSEUDO_VERSION)
+    }
+
+    /// Creates the handle of the directory `number`.
+    pub(crate) fn seal(&self, number: u64) -> HandleBytes {
+        let mut out = HandleBytes::new();
+        out.extend_from_slice(&[PSEUDO_VERSION, 0, 0, 0]);
+        out.extend_from_slice(&number.to_be_bytes());
+        let tag = siphash(self.key, &out);
+        out.extend_from_slice(&tag.to_be_bytes());
+        out
+    }
+
+    /// Returns the number of the directory, if `handle` is valid.
+    pub(crate) fn open(&self, handle: &[u8]) -> Option<u64> {
+        let (sealed, tag) = handle.split_last_chunk::<TAG>()?;
+        let number = sealed.strip_prefix(&[PSEUDO_VERSION, 0, 0, 0])?.try_into().ok()?;
+        (u64::from_be_bytes(*tag) == siphash(self.key, sealed)).then(|| u64::from_be_bytes(number))
     }
 }
 
@@ -178,6 +228,18 @@ mod tests {
             let bit = bit.index(h.len() * 8);
             h[bit / 8] ^= 1 << (bit % 8);
             prop_assert_eq!(open(&sealer(), &h), None);
+        }
+
+        #[test]
+        fn handles_of_the_pseudo_file_system_round_trip(number in any::<u64>(), bit: proptest::sample::Index) {
+            let sealer = PseudoSealer::new(None);
+            let mut h = sealer.seal(number);
+            prop_assert!(PseudoSealer::is_pseudo(&h) && SealedHandle::decode(&h).is_none());
+            prop_assert_eq!(sealer.open(&h), Some(number));
+            prop_assert_eq!(PseudoSealer::new(Some([1, 2])).open(&h), None);
+            let bit = bit.index(h.len() * 8);
+            h[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(sealer.open(&h), None);
         }
 
         #[test]

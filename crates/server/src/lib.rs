@@ -18,6 +18,7 @@ mod limits;
 mod listen;
 mod metrics;
 mod mount3;
+mod namespace;
 mod network;
 mod nfs3;
 mod reload;
