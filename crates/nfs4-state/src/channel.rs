@@ -1,0 +1,72 @@
+//! Attributes of a session's channels and their negotiation (RFC 8881, 18.36).
+
+use millrace_nfs::v4::Status;
+
+use crate::limits::Limits;
+
+/// Smallest size of requests and replies that a channel may have: the RPC header with an AUTH_SYS credential of
+/// maximum length, the header of a COMPOUND, and SEQUENCE.
+const MIN_BYTES: u32 = 512;
+/// Smallest number of operations of a callback: CB_SEQUENCE and one more.
+const MIN_CALLBACK_OPERATIONS: u32 = 2;
+
+/// `channel_attrs4`, without the parameters of RDMA, which a server may leave out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChannelAttributes {
+    /// Bytes before each RPC header.
+    pub header_pad: u32,
+    /// Size of the largest request in bytes.
+    pub request_bytes: u32,
+    /// Size of the largest reply in bytes.
+    pub response_bytes: u32,
+    /// Size of the largest reply that is kept for a retry, in bytes.
+    pub cached_bytes: u32,
+    /// Largest number of operations of a COMPOUND.
+    pub operations: u32,
+    /// Number of slots.
+    pub slots: u32,
+}
+
+impl ChannelAttributes {
+    fn check(&self, operations: u32) -> Result<(), Status> {
+        if self.request_bytes < MIN_BYTES || self.response_bytes < MIN_BYTES || self.operations < operations {
+            return Err(Status::TooSmall);
+        }
+        if self.slots == 0 {
+            return Err(Status::Inval);
+        }
+        Ok(())
+    }
+
+    /// The fore channel that the server grants: no value exceeds the client's or the server's limit. Of the slots only
+    /// as many remain as `cached_bytes`, the rest of the server's limit, has room for.
+    pub(crate) fn fore(&self, limits: &Limits, cached_bytes: u64) -> Result<Self, Status> {
+        self.check(1)?;
+        let cached = self.cached_bytes.min(limits.cached_bytes).min(self.response_bytes);
+        let room = cached_bytes.checked_div(cached.into()).unwrap_or(u64::MAX);
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        if room == 0 {
+            return Err(Status::Delay); // Until sessions of other clients end.
+        }
+        Ok(Self {
+            header_pad: 0,
+            request_bytes: self.request_bytes.min(limits.request_bytes),
+            response_bytes: self.response_bytes.min(limits.response_bytes),
+            cached_bytes: cached,
+            operations: self.operations.min(limits.operations),
+            slots: self.slots.min(limits.slots.max(1)).min(room),
+        })
+    }
+
+    /// The back channel: as the client asked. (The Linux client refuses a session whose `response_bytes` is larger
+    /// or whose `operations` are fewer than it asked.)
+    pub(crate) fn back(&self) -> Result<Self, Status> {
+        self.check(MIN_CALLBACK_OPERATIONS)?;
+        Ok(Self { header_pad: 0, ..*self })
+    }
+
+    /// Bytes that the replies in the slots may occupy.
+    pub(crate) fn total_cached_bytes(&self) -> u64 {
+        u64::from(self.cached_bytes) * u64::from(self.slots)
+    }
+}

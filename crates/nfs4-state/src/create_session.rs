@@ -1,0 +1,100 @@
+//! CREATE_SESSION (RFC 8881, 18.36).
+
+use std::{sync::Arc, time::Duration};
+
+use millrace_nfs::v4::{ClientId, Status};
+
+use crate::{
+    identify::{CreateSession, SessionCreated},
+    records::Records,
+    session::Session,
+    state::State,
+};
+
+impl<R: Clone> State<R> {
+    /// CREATE_SESSION. The first one of a client record confirms it, and removes the client's earlier incarnation with
+    /// all its state. A request with the sequence number of the last one gets the same result.
+    ///
+    /// # Errors
+    /// STALE_CLIENTID, SEQ_MISORDERED; CLID_INUSE if another principal confirms the client; TOOSMALL or INVAL for
+    /// channels without room for a COMPOUND or without slots; NOSPC if the client has too many sessions; DELAY if the
+    /// server has too many clients or no room for replies, or while requests of the earlier incarnation are in progress.
+    /// TOOSMALL, INVAL and NOSPC consume the sequence number, as the Linux client expects; the others do not.
+    pub fn create_session(&self, args: &CreateSession<'_>, now: Duration) -> Result<SessionCreated, Status> {
+        let mut records = self.records.lock();
+        let confirmed = records.is_confirmed(args.client);
+        let record = records.get_mut(args.client).ok_or(Status::StaleClientid)?;
+        if args.sequence == record.sequence.wrapping_sub(1) {
+            return record.created.unwrap_or(Err(Status::SeqMisordered));
+        }
+        if args.sequence != record.sequence {
+            return Err(Status::SeqMisordered);
+        }
+        if !confirmed && *record.principal != *args.principal {
+            return Err(Status::ClidInuse);
+        }
+        let result = self.new_session(&mut records, args, now);
+        if result != Err(Status::Delay)
+            && let Some(record) = records.get_mut(args.client)
+        {
+            record.sequence = record.sequence.wrapping_add(1);
+            record.created = Some(result);
+        }
+        result
+    }
+
+    fn new_session(
+        &self,
+        records: &mut Records,
+        args: &CreateSession<'_>,
+        now: Duration,
+    ) -> Result<SessionCreated, Status> {
+        let room = self.limits.total_cached_bytes.saturating_sub(records.cached_bytes);
+        let fore = args.fore.fore(&self.limits, room)?;
+        let back = args.back.back();
+        let granted = args.back_channel && self.limits.back_channel;
+        let back = if granted { back? } else { args.back };
+        let record = records.get_mut(args.client).ok_or(Status::StaleClientid)?;
+        if record.sessions.len() >= self.limits.sessions_per_client {
+            return Err(Status::NoSpc);
+        }
+        if !records.is_confirmed(args.client) {
+            self.confirm(records, args.client, now)?;
+        }
+        let id = self.session_id(args.client, records.new_session());
+        let record = records.get_mut(args.client).ok_or(Status::StaleClientid)?;
+        if !record.client.lease.renew(now) {
+            return Err(Status::StaleClientid);
+        }
+        record.sessions.push(id);
+        let session = Session::new(id, record.client.clone(), fore, granted.then_some(back));
+        records.cached_bytes += fore.total_cached_bytes();
+        self.sessions.write().insert(id, Arc::new(session));
+        Ok(SessionCreated { session: id, sequence: args.sequence, back_channel: granted, fore, back })
+    }
+
+    /// Removes the earlier incarnation of the client, or else an expired client if there are too many, and confirms
+    /// the record.
+    fn confirm(&self, records: &mut Records, id: ClientId, now: Duration) -> Result<(), Status> {
+        let Some(record) = records.get_mut(id) else { return Err(Status::StaleClientid) };
+        let client = record.client.clone();
+        let earlier = records.confirmed(client.owner()).map(|record| record.client.clone());
+        if let Some(earlier) = earlier {
+            // Its requests must not be executed after those of the new incarnation.
+            if !earlier.lease.end_if_idle() {
+                return Err(Status::Delay);
+            }
+            self.remove_ended(records, earlier.id());
+        } else if records.confirmed_len() >= self.limits.clients {
+            let lease = self.limits.lease;
+            let expired = records.confirmed_clients().filter(|client| client.lease.has_expired(now, lease));
+            let oldest = expired.max_by_key(|client| client.lease.age(now)).cloned().ok_or(Status::Delay)?;
+            if !oldest.lease.end_if_expired(now, lease) {
+                return Err(Status::Delay);
+            }
+            self.remove_ended(records, oldest.id());
+        }
+        records.confirm(id);
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! EXCHANGE_ID (RFC 8881, 18.35).
+
+use std::{sync::Arc, time::Duration};
+
+use millrace_nfs::v4::Status;
+
+use crate::{
+    client::Client,
+    identify::{ClientIdentified, ExchangeId},
+    records::Record,
+    state::State,
+};
+
+impl<R: Clone> State<R> {
+    /// EXCHANGE_ID. Returns the confirmed record of the client, or creates an unconfirmed one, which CREATE_SESSION
+    /// confirms. State that the client has is kept until then.
+    ///
+    /// # Errors
+    /// CLID_INUSE if a client with the same `owner`, another `principal`, and state has an unexpired lease. NOENT,
+    /// NOT_SAME or PERM if there is no confirmed record to update, or one with another `verifier` or `principal`.
+    pub fn exchange_id(&self, args: &ExchangeId<'_>, now: Duration) -> Result<ClientIdentified, Status> {
+        let mut records = self.records.lock();
+        if let Some(record) = records.confirmed(args.owner) {
+            let same_principal = *record.principal == *args.principal;
+            let same_verifier = record.verifier == args.verifier;
+            // The numbers are those of the cases in RFC 8881, 18.35.4.
+            match (args.update, same_principal, same_verifier) {
+                (true, false, _) => return Err(Status::Perm),          // 9
+                (true, true, false) => return Err(Status::NotSame),    // 8
+                (_, true, true) => return Ok(record.identified(true)), // 2 and 6
+                (false, true, false) => {}                             // 5
+                // 3
+                (false, false, _) => {
+                    let (client, idle) = (record.client.clone(), record.sessions.is_empty());
+                    let ended = if idle {
+                        client.lease.end_if_idle()
+                    } else {
+                        client.lease.end_if_expired(now, self.limits.lease)
+                    };
+                    if !ended {
+                        return Err(Status::ClidInuse);
+                    }
+                    self.remove_ended(&mut records, client.id());
+                }
+            }
+        } else if args.update {
+            return Err(Status::NoEnt); // 7
+        }
+        // 1 and 4, or one of the above.
+        let id = records.new_id(&self.identity);
+        let record = Record {
+            client: Arc::new(Client::new(id, args.owner, now)),
+            verifier: args.verifier,
+            principal: args.principal.into(),
+            address: args.address,
+            sequence: 1,
+            created: None,
+            sessions: Vec::new(),
+        };
+        let identified = record.identified(false);
+        records.add(record, self.limits.unconfirmed_per_address, self.limits.unconfirmed);
+        Ok(identified)
+    }
+}

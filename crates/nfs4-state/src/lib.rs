@@ -1,0 +1,36 @@
+//! State of an NFSv4.1 and 4.2 server (RFC 8881, RFC 7862) without I/O.
+//!
+//! [`State`] owns all of it. An operation that concerns clients and sessions is a method of `State`. SEQUENCE is a
+//! method of [`Session`]: a connection keeps the [`Arc`](std::sync::Arc) that [`State::session`] returns, so that
+//! SEQUENCE takes no lock but that of its slot, and allocates nothing from the heap.
+//!
+//! All methods may be called from several threads. None waits, performs I/O or reads a clock: `now` is the time since
+//! an origin that the caller selects once. A method that fails returns the [`Status`](millrace_nfs::v4::Status) of the
+//! operation, and changes nothing unless it documents otherwise.
+//!
+//! # Leases
+//!
+//! The server is courteous: a client whose lease has expired keeps its state until another client's request conflicts
+//! with it, a limit is reached, or [`Limits::courtesy`] has passed. Then the whole client is removed, with its sessions
+//! and all of its state, and it finds out by BADSESSION and STALE_CLIENTID.
+
+mod channel;
+mod client;
+mod create_session;
+mod exchange_id;
+mod identify;
+mod lease;
+mod limits;
+mod records;
+mod session;
+mod slot;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use channel::ChannelAttributes;
+pub use client::Client;
+pub use identify::{ClientIdentified, CreateSession, ExchangeId, SessionCreated};
+pub use limits::{Identity, Limits};
+pub use session::{Direction, Execution, Sequence, SequenceReply, SequenceRequest, Session};
+pub use state::State;

@@ -1,0 +1,64 @@
+//! The parameters of a server's state.
+
+use std::time::Duration;
+
+/// Identity of a server instance.
+#[derive(Debug, Clone, Copy)]
+pub struct Identity {
+    /// Number of this instance. Each start of the server has another number, so that client IDs, session IDs and
+    /// stateids of an earlier instance are recognized.
+    pub epoch: u32,
+    /// Random bytes, from which session IDs are derived: a peer cannot guess another client's session ID.
+    pub secret: [u8; 16],
+}
+
+/// Limits on what clients may hold, and times.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Time after which a lease expires that its client does not renew (attribute `lease_time`).
+    pub lease: Duration,
+    /// Time after its last renewal when a client is removed even if no other client needs its state.
+    pub courtesy: Duration,
+    /// Number of confirmed clients.
+    pub clients: usize,
+    /// Number of client records that no CREATE_SESSION has confirmed. The oldest one is dropped.
+    pub unconfirmed: usize,
+    /// The same for the records that one network address has created.
+    pub unconfirmed_per_address: usize,
+    /// Number of sessions of a client.
+    pub sessions_per_client: usize,
+    /// Number of slots of a session, at least 1.
+    pub slots: u32,
+    /// Size of a request in bytes, from the RPC header on.
+    pub request_bytes: u32,
+    /// Size of a reply in bytes, from the RPC header on.
+    pub response_bytes: u32,
+    /// Size of a reply that a slot keeps, in bytes.
+    pub cached_bytes: u32,
+    /// Sum of the sizes of the replies that all slots of all sessions may keep, in bytes.
+    pub total_cached_bytes: u64,
+    /// Number of operations of a COMPOUND.
+    pub operations: u32,
+    /// Whether the server calls clients back; otherwise it grants no back channel.
+    pub back_channel: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(90),
+            courtesy: Duration::from_secs(24 * 60 * 60),
+            clients: 4096,
+            unconfirmed: 1024,
+            unconfirmed_per_address: 32,
+            sessions_per_client: 16,
+            slots: 64,
+            request_bytes: (1 << 20) + 4096,
+            response_bytes: (1 << 20) + 4096,
+            cached_bytes: 4096,
+            total_cached_bytes: 256 << 20,
+            operations: 64,
+            back_channel: false,
+        }
+    }
+}

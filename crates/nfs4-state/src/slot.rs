@@ -1,0 +1,112 @@
+//! A slot of a session: at most one execution of each request (RFC 8881, 2.10.6).
+
+use millrace_nfs::v4::Status;
+
+/// What a slot holds of its last request.
+enum Last<R> {
+    /// There was none.
+    None,
+    /// It is in progress.
+    Executing,
+    /// It is executed, and its reply is not kept.
+    Uncached,
+    /// It is executed.
+    Cached(R),
+}
+
+/// A slot of the fore channel.
+pub(crate) struct Slot<R> {
+    sequence: u32,
+    /// Digest of the last request.
+    digest: u64,
+    last: Last<R>,
+}
+
+/// What a slot says about a request.
+pub(crate) enum Admission<R> {
+    /// A new request, which is now in progress.
+    New,
+    /// A retry of the last one, with the reply if it is kept.
+    Retry(Option<R>),
+}
+
+impl<R: Clone> Slot<R> {
+    pub(crate) fn new() -> Self {
+        Self { sequence: 0, digest: 0, last: Last::None }
+    }
+
+    /// Admits the request with `sequence`. A failure leaves the slot as it is.
+    pub(crate) fn admit(&mut self, sequence: u32, digest: u64) -> Result<Admission<R>, Status> {
+        if sequence == self.sequence.wrapping_add(1) && !matches!(self.last, Last::Executing) {
+            *self = Self { sequence, digest, last: Last::Executing };
+            return Ok(Admission::New);
+        }
+        if sequence != self.sequence {
+            return Err(Status::SeqMisordered);
+        }
+        let reply = match &self.last {
+            Last::None => return Err(Status::SeqMisordered),
+            Last::Executing => return Err(Status::Delay),
+            Last::Uncached => None,
+            Last::Cached(reply) => Some(reply),
+        };
+        if digest != self.digest {
+            return Err(Status::SeqFalseRetry);
+        }
+        Ok(Admission::Retry(reply.cloned()))
+    }
+
+    /// Ends the request in progress.
+    pub(crate) fn finish(&mut self, reply: Option<R>) {
+        self.last = reply.map_or(Last::Uncached, Last::Cached);
+    }
+
+    /// Drops a reply that is kept.
+    pub(crate) fn clear(&mut self) {
+        if matches!(self.last, Last::Cached(_)) {
+            self.last = Last::Uncached;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admitted(slot: &mut Slot<u8>, sequence: u32, digest: u64) -> Result<Option<Option<u8>>, Status> {
+        slot.admit(sequence, digest).map(|admission| match admission {
+            Admission::New => None,
+            Admission::Retry(reply) => Some(reply),
+        })
+    }
+
+    #[test]
+    fn a_slot_admits_the_next_request_and_retries_of_the_last() {
+        let mut slot = Slot::new();
+        assert_eq!(admitted(&mut slot, 0, 0), Err(Status::SeqMisordered), "there is no request to retry");
+        assert_eq!(admitted(&mut slot, 2, 7), Err(Status::SeqMisordered));
+        assert_eq!(admitted(&mut slot, 1, 7), Ok(None));
+        assert_eq!(admitted(&mut slot, 1, 7), Err(Status::Delay));
+        assert_eq!(admitted(&mut slot, 2, 7), Err(Status::SeqMisordered), "the last request is in progress");
+        slot.finish(Some(9));
+        assert_eq!(admitted(&mut slot, 1, 7), Ok(Some(Some(9))));
+        assert_eq!(admitted(&mut slot, 1, 8), Err(Status::SeqFalseRetry));
+        assert_eq!(admitted(&mut slot, 0, 7), Err(Status::SeqMisordered));
+        assert_eq!(admitted(&mut slot, 3, 7), Err(Status::SeqMisordered));
+        assert_eq!(admitted(&mut slot, 2, 8), Ok(None));
+        slot.finish(None);
+        assert_eq!(admitted(&mut slot, 2, 8), Ok(Some(None)));
+        assert_eq!(admitted(&mut slot, 2, 7), Err(Status::SeqFalseRetry));
+    }
+
+    #[test]
+    fn sequence_numbers_wrap_to_zero() {
+        let mut slot = Slot { sequence: u32::MAX, digest: 1, last: Last::Cached(5) };
+        assert_eq!(admitted(&mut slot, u32::MAX, 1), Ok(Some(Some(5))));
+        assert_eq!(admitted(&mut slot, 0, 2), Ok(None));
+        slot.finish(Some(6));
+        assert_eq!(admitted(&mut slot, 0, 2), Ok(Some(Some(6))));
+        assert_eq!(admitted(&mut slot, u32::MAX, 1), Err(Status::SeqMisordered));
+        assert_eq!(admitted(&mut slot, 1, 3), Ok(None));
+    }
+}

@@ -1,0 +1,130 @@
+//! The state of a server.
+
+use std::{
+    collections::HashMap,
+    hash::Hasher,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use millrace_nfs::v4::{ClientId, SessionId, Status};
+use parking_lot::{Mutex, RwLock};
+use siphasher::sip::SipHasher13;
+
+use crate::{
+    client::Client,
+    limits::{Identity, Limits},
+    records::Records,
+    session::Session,
+};
+
+/// Clients, sessions and all state of an NFSv4 server. `R` is the type of the replies that slots keep.
+///
+/// Locks are taken in the order of the fields.
+#[derive(Debug)]
+pub struct State<R> {
+    pub(crate) limits: Limits,
+    pub(crate) identity: Identity,
+    pub(crate) records: Mutex<Records>,
+    pub(crate) sessions: RwLock<HashMap<SessionId, Arc<Session<R>>>>,
+}
+
+impl<R: Clone> State<R> {
+    /// The state of a server that has no clients yet.
+    pub fn new(limits: Limits, identity: Identity) -> Self {
+        Self {
+            limits,
+            identity,
+            records: Mutex::new(Records::default()),
+            sessions: RwLock::new(HashMap::new()),
+        }
+    }
+
+    /// The limits.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// A session, for SEQUENCE and BIND_CONN_TO_SESSION; `None` stands for BADSESSION.
+    pub fn session(&self, id: SessionId) -> Option<Arc<Session<R>>> {
+        self.sessions.read().get(&id).cloned()
+    }
+
+    /// DESTROY_SESSION. Requests in progress are executed to their end.
+    ///
+    /// # Errors
+    /// BADSESSION.
+    pub fn destroy_session(&self, id: SessionId) -> Result<(), Status> {
+        let mut records = self.records.lock();
+        let session = self.session(id).ok_or(Status::BadSession)?;
+        if let Some(record) = records.get_mut(session.client().id()) {
+            record.sessions.retain(|other| *other != id);
+        }
+        self.drop_session(&mut records, id);
+        Ok(())
+    }
+
+    /// RECLAIM_COMPLETE for all file systems: the client will reclaim no state of an earlier server instance.
+    ///
+    /// # Errors
+    /// COMPLETE_ALREADY.
+    pub fn reclaim_complete(&self, client: &Client) -> Result<(), Status> {
+        match client.reclaimed.swap(true, Ordering::AcqRel) {
+            false => Ok(()),
+            true => Err(Status::CompleteAlready),
+        }
+    }
+
+    /// DESTROY_CLIENTID.
+    ///
+    /// # Errors
+    /// STALE_CLIENTID; CLIENTID_BUSY if the client has a session, or requests in progress.
+    pub fn destroy_client(&self, id: ClientId) -> Result<(), Status> {
+        let mut records = self.records.lock();
+        let record = records.get_mut(id).ok_or(Status::StaleClientid)?;
+        if !record.sessions.is_empty() || !record.client.lease.end_if_idle() {
+            return Err(Status::ClientidBusy);
+        }
+        self.remove_ended(&mut records, id);
+        Ok(())
+    }
+
+    /// Removes the client records that [`Limits::lease`] and [`Limits::courtesy`] permit to remove. The server calls
+    /// this from time to time, for example every tenth of a lease.
+    pub fn expire(&self, now: Duration) {
+        let mut records = self.records.lock();
+        records.remove_stale(now, self.limits.lease);
+        let courtesy = self.limits.courtesy.max(self.limits.lease);
+        let ended = records.confirmed_clients().filter(|client| client.lease.end_if_expired(now, courtesy));
+        let ended: Vec<_> = ended.map(|client| client.id()).collect();
+        for id in ended {
+            self.remove_ended(&mut records, id);
+        }
+    }
+
+    /// Removes a client whose lease has ended, with its sessions.
+    pub(crate) fn remove_ended(&self, records: &mut Records, id: ClientId) {
+        let Some(record) = records.remove(id) else { return };
+        for session in &record.sessions {
+            self.drop_session(records, *session);
+        }
+    }
+
+    fn drop_session(&self, records: &mut Records, id: SessionId) {
+        if let Some(session) = self.sessions.write().remove(&id) {
+            records.cached_bytes -= session.fore().total_cached_bytes();
+            session.destroy();
+        }
+    }
+
+    /// A session ID: the epoch, the client's number, and a keyed hash of the session's number.
+    pub(crate) fn session_id(&self, client: ClientId, number: u64) -> SessionId {
+        let mut hasher = SipHasher13::new_with_key(&self.identity.secret);
+        hasher.write_u64(client.number);
+        hasher.write_u64(number);
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&client.number.to_be_bytes());
+        id[8..].copy_from_slice(&hasher.finish().to_be_bytes());
+        SessionId(id)
+    }
+}

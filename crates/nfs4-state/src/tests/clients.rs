@@ -1,0 +1,176 @@
+//! EXCHANGE_ID, DESTROY_CLIENTID, leases.
+
+use super::*;
+
+fn confirmed(state: &State<u64>, owner: &str) -> ClientId {
+    client(state, owner, S(0)).client().id()
+}
+
+#[test]
+fn a_new_owner_gets_an_unconfirmed_record() {
+    let state = state();
+    let first = state.exchange_id(&identify("a", 1), S(0)).unwrap();
+    assert_eq!(first.client.number, u64::from(EPOCH) << 32 | 1);
+    assert_eq!((first.sequence, first.confirmed), (1, false));
+    let other = state.exchange_id(&identify("b", 1), S(0)).unwrap();
+    assert_ne!(first.client, other.client);
+}
+
+#[test]
+fn an_unconfirmed_record_is_replaced() {
+    let state = state();
+    let old = state.exchange_id(&identify("a", 1), S(0)).unwrap();
+    let args = ExchangeId { principal: b"other", ..identify("a", 1) };
+    let new = state.exchange_id(&args, S(0)).unwrap();
+    assert_ne!(old.client, new.client);
+    assert_eq!(state.create_session(&create(old.client, 1), S(0)), Err(Status::StaleClientid));
+}
+
+#[test]
+fn a_confirmed_record_is_returned_to_the_same_incarnation() {
+    let state = state();
+    let id = confirmed(&state, "a");
+    let expected = ClientIdentified { client: id, sequence: 2, confirmed: true };
+    assert_eq!(state.exchange_id(&identify("a", 1), S(0)), Ok(expected));
+    assert_eq!(state.exchange_id(&ExchangeId { update: true, ..identify("a", 1) }, S(0)), Ok(expected));
+}
+
+#[test]
+fn an_update_requires_the_confirmed_record_of_the_same_incarnation() {
+    let state = state();
+    let update = |owner, verifier, principal| {
+        let args = ExchangeId { update: true, principal, ..identify(owner, verifier) };
+        state.exchange_id(&args, S(0)).map(|_| ())
+    };
+    assert_eq!(update("a", 1, b"root"), Err(Status::NoEnt));
+    state.exchange_id(&identify("a", 1), S(0)).unwrap();
+    assert_eq!(update("a", 1, b"root"), Err(Status::NoEnt), "the record is unconfirmed");
+    confirmed(&state, "b");
+    assert_eq!(update("b", 2, b"root"), Err(Status::NotSame));
+    assert_eq!(update("b", 1, b"user"), Err(Status::Perm));
+    assert_eq!(update("b", 2, b"user"), Err(Status::Perm));
+    assert_eq!(update("b", 1, b"root"), Ok(()));
+}
+
+#[test]
+fn another_principal_gets_the_owner_only_of_a_client_without_state() {
+    let state = state();
+    let id = confirmed(&state, "a");
+    let session = state.exchange_id(&identify("a", 1), S(0)).unwrap();
+    assert_eq!(session.client, id);
+    let other = ExchangeId { principal: b"user", ..identify("a", 1) };
+    assert_eq!(state.exchange_id(&other, S(90)), Err(Status::ClidInuse));
+    let new = state.exchange_id(&other, S(91)).unwrap();
+    assert!(!new.confirmed && new.client != id, "the lease has expired");
+    assert_eq!(state.create_session(&create(id, 2), S(91)), Err(Status::StaleClientid));
+
+    let session = client(&state, "b", S(100));
+    state.destroy_session(session.id()).unwrap();
+    let other = ExchangeId { principal: b"user", ..identify("b", 1) };
+    assert!(state.exchange_id(&other, S(100)).is_ok(), "it has no session");
+}
+
+#[test]
+fn a_restarted_client_keeps_its_earlier_state_until_it_confirms_the_new_record() {
+    let state = state();
+    let old = client(&state, "a", S(0));
+    let new = state.exchange_id(&identify("a", 2), S(1)).unwrap();
+    assert!(!new.confirmed && new.client != old.client().id());
+    assert_eq!(renew(&old, 1, S(1)), Ok(()));
+    let created = state.create_session(&create(new.client, 1), S(2)).unwrap();
+    assert!(old.is_destroyed() && old.client().is_removed());
+    assert_eq!(renew(&old, 2, S(2)), Err(Status::BadSession));
+    assert!(state.session(old.id()).is_none());
+    assert_eq!(renew(&state.session(created.session).unwrap(), 1, S(2)), Ok(()));
+    assert!(state.exchange_id(&identify("a", 2), S(2)).unwrap().confirmed);
+}
+
+#[test]
+fn a_restarted_client_waits_for_requests_of_its_earlier_incarnation() {
+    let state = state();
+    let old = client(&state, "a", S(0));
+    let Ok(Sequence::Execute(execution, _)) = old.sequence(&request(0, 1), 0, S(0)) else { panic!() };
+    let new = state.exchange_id(&identify("a", 2), S(1)).unwrap();
+    assert_eq!(state.create_session(&create(new.client, 1), S(2)), Err(Status::Delay));
+    assert!(!old.is_destroyed());
+    execution.finish(Some(1));
+    assert!(state.create_session(&create(new.client, 1), S(2)).is_ok(), "DELAY consumed no sequence number");
+}
+
+#[test]
+fn unconfirmed_records_are_limited() {
+    let state = state();
+    let of = |n: u8, owner| ExchangeId { address: address(n), ..identify(owner, 1) };
+    let known = |id: ClientIdentified| {
+        state.create_session(&CreateSession { principal: b"?", ..create(id.client, 1) }, S(0))
+            == Err(Status::ClidInuse)
+    };
+    let victim = state.exchange_id(&of(2, "victim"), S(0)).unwrap();
+    let flood: Vec<_> = ["a", "b", "c", "d", "e"]
+        .iter()
+        .map(|owner| state.exchange_id(&of(1, owner), S(0)).unwrap())
+        .collect();
+    assert!(known(victim), "an address drops its own records first");
+    assert_eq!(flood.iter().map(|id| known(*id)).collect::<Vec<_>>(), [false, false, true, true, true]);
+    state.exchange_id(&of(3, "f"), S(0)).unwrap();
+    assert!(!known(victim), "the oldest of all is dropped");
+    assert!(known(flood[2]));
+    state.expire(S(90));
+    assert!(known(flood[2]));
+    state.expire(S(91));
+    assert!(!known(flood[2]), "unconfirmed records end after a lease");
+}
+
+#[test]
+fn an_expired_client_is_kept_until_its_record_is_needed() {
+    let state = state();
+    let sessions: Vec<_> = ["a", "b", "c", "d"].iter().map(|owner| client(&state, owner, S(0))).collect();
+    let id = state.exchange_id(&identify("e", 1), S(80)).unwrap();
+    assert_eq!(state.create_session(&create(id.client, 1), S(80)), Err(Status::Delay));
+    for (n, session) in sessions.iter().enumerate().filter(|(n, _)| *n != 2) {
+        assert_eq!(renew(session, 1, S(81 + n as u64)), Ok(()));
+    }
+    assert!(state.create_session(&create(id.client, 1), S(100)).is_ok());
+    let removed: Vec<_> = sessions.iter().map(|session| session.is_destroyed()).collect();
+    assert_eq!(removed, [false, false, true, false]);
+    assert_eq!(renew(&sessions[0], 2, S(1000)), Ok(()), "an expired lease can be renewed");
+}
+
+#[test]
+fn an_expired_client_is_removed_after_the_courtesy_time() {
+    let state = with_limits(Limits { courtesy: S(1000), ..limits() });
+    let (idle, active) = (client(&state, "a", S(0)), client(&state, "b", S(0)));
+    let Ok(Sequence::Execute(execution, _)) = active.sequence(&request(0, 1), 0, S(0)) else { panic!() };
+    state.expire(S(1000));
+    assert!(!idle.is_destroyed());
+    state.expire(S(1001));
+    assert!(idle.is_destroyed() && !active.is_destroyed(), "a request in progress keeps the client");
+    drop(execution);
+    state.expire(S(1001));
+    assert!(active.is_destroyed());
+}
+
+#[test]
+fn a_client_without_sessions_can_be_destroyed() {
+    let state = state();
+    assert_eq!(state.destroy_client(ClientId { number: 1 }), Err(Status::StaleClientid));
+    let session = client(&state, "a", S(0));
+    let id = session.client().id();
+    assert_eq!(state.destroy_client(id), Err(Status::ClientidBusy));
+    let Ok(Sequence::Execute(execution, _)) = session.sequence(&request(0, 1), 0, S(0)) else { panic!() };
+    assert_eq!(state.destroy_session(session.id()), Ok(()));
+    assert_eq!(state.destroy_client(id), Err(Status::ClientidBusy), "a request is in progress");
+    execution.finish(None);
+    assert_eq!(state.destroy_client(id), Ok(()));
+    assert_eq!(state.destroy_client(id), Err(Status::StaleClientid));
+    let unconfirmed = state.exchange_id(&identify("b", 1), S(0)).unwrap();
+    assert_eq!(state.destroy_client(unconfirmed.client), Ok(()));
+}
+
+#[test]
+fn reclaim_complete_is_sent_once() {
+    let state = state();
+    let session = client(&state, "a", S(0));
+    assert_eq!(state.reclaim_complete(session.client()), Ok(()));
+    assert_eq!(state.reclaim_complete(session.client()), Err(Status::CompleteAlready));
+}

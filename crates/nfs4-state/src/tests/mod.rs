@@ -1,0 +1,89 @@
+//! Tests of the whole state.
+
+mod clients;
+mod sessions;
+mod slot_model;
+
+use std::{net::IpAddr, net::Ipv4Addr, sync::Arc, time::Duration};
+
+use millrace_nfs::v4::{ClientId, Status};
+
+use crate::*;
+
+const EPOCH: u32 = 7;
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+fn limits() -> Limits {
+    Limits {
+        clients: 4,
+        unconfirmed: 4,
+        unconfirmed_per_address: 3,
+        sessions_per_client: 2,
+        ..Limits::default()
+    }
+}
+
+fn state() -> State<u64> {
+    with_limits(limits())
+}
+
+fn with_limits(limits: Limits) -> State<u64> {
+    State::new(limits, Identity { epoch: EPOCH, secret: [3; 16] })
+}
+
+fn address(n: u8) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, n).into()
+}
+
+fn identify(owner: &str, verifier: u8) -> ExchangeId<'_> {
+    let address = address(1);
+    ExchangeId {
+        owner: owner.as_bytes(),
+        verifier: [verifier; 8],
+        update: false,
+        principal: b"root",
+        address,
+    }
+}
+
+/// What the Linux client asks for.
+const FORE: ChannelAttributes = ChannelAttributes {
+    header_pad: 0,
+    request_bytes: 1_049_620,
+    response_bytes: 1_049_480,
+    cached_bytes: 3428,
+    operations: 8,
+    slots: 64,
+};
+const BACK: ChannelAttributes = ChannelAttributes {
+    header_pad: 0,
+    request_bytes: 4096,
+    response_bytes: 4096,
+    cached_bytes: 0,
+    operations: 2,
+    slots: 16,
+};
+
+fn create(client: ClientId, sequence: u32) -> CreateSession<'static> {
+    CreateSession { client, sequence, back_channel: true, fore: FORE, back: BACK, principal: b"root" }
+}
+
+/// A client with one session.
+fn client(state: &State<u64>, owner: &str, now: Duration) -> Arc<Session<u64>> {
+    let id = state.exchange_id(&identify(owner, 1), now).unwrap();
+    let created = state.create_session(&create(id.client, id.sequence), now).unwrap();
+    state.session(created.session).unwrap()
+}
+
+fn request(slot: u32, sequence: u32) -> SequenceRequest {
+    SequenceRequest { sequence, slot, highest_slot: slot }
+}
+
+/// Executes a request in slot 0 to its end.
+fn renew(session: &Arc<Session<u64>>, sequence: u32, now: Duration) -> Result<(), Status> {
+    match session.sequence(&request(0, sequence), 0, now)? {
+        Sequence::Execute(execution, _) => execution.finish(None),
+        other => panic!("{other:?}"),
+    }
+    Ok(())
+}
