@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
+use arc_swap::{ArcSwap, Guard};
 use millrace_oncrpc::{Credential, Peer, TransportKind};
 use millrace_vfs::{FileSystemRef, FsInfo, Handle, Identity};
 use smallvec::SmallVec;
@@ -197,6 +198,32 @@ impl Exports {
         let below = |e: &&Arc<Export>| strip_export(e.name().as_bytes(), path).is_some();
         let export = self.list.iter().filter(below).max_by_key(|e| e.name().len())?;
         Some((export, strip_export(export.name().as_bytes(), path)?))
+    }
+}
+
+/// The present exports. A call loads them once, so that a reload does not affect it during execution.
+pub(crate) struct ExportTable(ArcSwap<Exports>);
+
+impl ExportTable {
+    pub(crate) fn new(exports: Exports) -> Self {
+        Self(ArcSwap::from_pointee(exports))
+    }
+
+    /// The exports, for use within one poll.
+    pub(crate) fn load(&self) -> Guard<Arc<Exports>> {
+        #[cfg(feature = "call-counts")]
+        crate::call_counts::TABLE_LOADS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.0.load()
+    }
+
+    /// The exports, for use across polls.
+    pub(crate) fn load_full(&self) -> Arc<Exports> {
+        Guard::into_inner(self.load())
+    }
+
+    /// Replaces the exports for later calls.
+    pub(crate) fn store(&self, exports: Exports) {
+        self.0.store(Arc::new(exports));
     }
 }
 

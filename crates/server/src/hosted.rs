@@ -12,9 +12,9 @@ use crate::{
     Config, ExportConfig, ServerError, Stats,
     backend::Resources,
     listen::{Acceptor, Protocol, accept_rdma, accept_streams},
-    metrics::StatsSources,
-    server::Startup,
     shard::{NewConnection, ShardHandle, ShardWorker, StopSignal},
+    shared::Shared,
+    stats_sources::StatsSources,
 };
 
 /// A server that runs on one runtime of the caller, and serves RDMA and TCP listeners of the caller.
@@ -46,8 +46,7 @@ impl Hosted {
             return Err(ServerError::Config(what.into()));
         }
         let (stop, stopped) = watch::channel(None);
-        let startup = Startup { config, provider: None, stopped: stopped.clone(), rt: Arc::clone(&rt) };
-        let shared = startup.shared(1, None, open)?;
+        let shared = Shared::new(&config, &rt, 1, None, open)?;
         let (handle, connections) = ShardHandle::new(0);
         let worker = ShardWorker::new(&shared, Arc::clone(&rt), &handle, stopped);
         let handles = vec![handle];

@@ -25,7 +25,9 @@ mod reload;
 mod research;
 mod server;
 mod shard;
+mod shared;
 mod siphash;
+mod stats_sources;
 mod target_settings;
 mod targets;
 mod usage;
@@ -38,13 +40,14 @@ pub use config::{Backend, Config, ExportConfig, Identities, Squash, StageSamplin
 pub use error::{InvalidSetting, ServerError};
 pub use hosted::Hosted;
 pub use limits::{Limits, MAX_TRANSFER, TRANSFER_UNIT};
-pub use metrics::{ConnectionStats, RdmaStats, Stats, StatsReader};
+pub use metrics::{ConnectionStats, RdmaStats, Stats};
 pub use network::Network;
 pub use reload::Reloaded;
 pub use research::Research;
 #[cfg(feature = "research")]
 pub use research::{ExposedBuffers, Exposure};
 pub use server::{Running, Server};
+pub use stats_sources::StatsReader;
 pub use target_settings::{LunSettings, TargetSettings, target_name};
 pub use targets::IscsiStats;
 pub use usage::{LATENCY_BUCKETS, LatencyStats, UsageStats};

@@ -9,19 +9,15 @@ use std::{
 };
 
 use millrace_buffer::{ArenaStats, SpanCount};
-use millrace_iscsi_target::TargetStats;
 use millrace_nfs::v3::Procedure;
 use millrace_oncrpc::{
     TransportKind,
     serving::{BudgetStats, ClientAddr, CloseReason, CloseStats},
     stages::StageStats,
-    tcp::TcpStats,
 };
-use millrace_rpcrdma::{ResponderStats, ResponderStatsSnapshot, registration::RegistrationStats};
+use millrace_rpcrdma::{ResponderStatsSnapshot, registration::RegistrationStats};
 
 use crate::{
-    server::Shared,
-    shard::{ShardHandle, Stages},
     targets::IscsiStats,
     usage::{CallDuration, Clients, Latency, LatencyStats, UsageStats, add, value},
 };
@@ -211,7 +207,8 @@ impl ConnectionStats {
         CloseReason::ALL.map(|reason| (reason.name(), of(reason)))
     }
 
-    fn count(&mut self, closed: &CloseStats) {
+    /// Adds the closed connections of `closed`.
+    pub(crate) fn count(&mut self, closed: &CloseStats) {
         self.idle = closed.of(CloseReason::Idle);
         self.no_call = closed.of(CloseReason::NoCall);
         self.stalled = closed.of(CloseReason::Stalled);
@@ -263,82 +260,6 @@ impl Stats {
     }
 }
 
-/// The sources of all statistics.
-pub(crate) struct StatsSources {
-    shards: Vec<Arc<ShardCounters>>,
-    tcp: Vec<Arc<TcpStats>>,
-    rdma: Vec<Arc<ResponderStats>>,
-    iscsi: Vec<Arc<TargetStats>>,
-    stages: Vec<Arc<Stages>>,
-    turned_away: Arc<AtomicU64>,
-    shared: Arc<Shared>,
-}
-
-impl StatsSources {
-    pub(crate) fn new(shards: &[ShardHandle], shared: &Arc<Shared>) -> Self {
-        Self {
-            shards: shards.iter().map(|h| Arc::clone(&h.counters)).collect(),
-            tcp: shards.iter().map(|h| Arc::clone(&h.tcp)).collect(),
-            rdma: shards.iter().map(|h| Arc::clone(&h.rdma)).collect(),
-            iscsi: shards.iter().map(|h| Arc::clone(&h.iscsi)).collect(),
-            stages: shards.iter().map(|h| Arc::clone(&h.stages)).collect(),
-            turned_away: Arc::default(),
-            shared: Arc::clone(shared),
-        }
-    }
-
-    /// The counter of rejected connections.
-    pub(crate) fn turned_away(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.turned_away)
-    }
-
-    pub(crate) fn stats(&self) -> Stats {
-        let mut out = Stats::sum(&self.shards);
-        out.turned_away = value(&self.turned_away);
-        out.credits = self.shared.config.limits.credits.into();
-        for e in self.shared.exports.load().iter() {
-            let mut usage = UsageStats::default();
-            e.usage().iter().for_each(|u| u.add_to(&mut usage));
-            out.exports.push((e.name().to_owned(), usage));
-        }
-        out.replies_kept = self.shared.drc.kept() as u64;
-        out.replies_kept_bytes = self.shared.drc.kept_bytes() as u64;
-        out.memory = self.shared.arena.stats();
-        out.spans = self.shared.arena.spans();
-        out.budget = self.shared.budget.stats();
-        out.bytes_copied = millrace_buffer::copied::total();
-        out.registration = self.shared.registration.stats();
-        for t in &self.tcp {
-            out.tcp_bytes_in += value(&t.received);
-            out.tcp_bytes_out += value(&t.sent);
-            out.tcp.failed += value(&t.malformed);
-        }
-        out.iscsi = IscsiStats::sum(&self.iscsi, self.shared.targets.table().sessions());
-        out.tcp.count(&self.shared.closed.tcp);
-        out.rdma.count(&self.shared.closed.rdma);
-        out.tcp.failed += out.tcp.stalled;
-        for s in &self.stages {
-            out.tcp_stages = out.tcp_stages.plus(&s.tcp.snapshot());
-            out.rdma_stages = out.rdma_stages.plus(&s.rdma.snapshot());
-        }
-        let rdma = || self.rdma.iter().map(|r| r.snapshot());
-        out.operations = rdma().fold(RdmaStats::default(), RdmaStats::add);
-        out
-    }
-}
-
-/// Reads the statistics of a server on any thread, including while it stops
-/// ([`crate::Running::stats_reader`]).
-#[derive(Clone)]
-pub struct StatsReader(pub(crate) Arc<StatsSources>);
-
-impl StatsReader {
-    /// The statistics since the start of the server.
-    pub fn stats(&self) -> Stats {
-        self.0.stats()
-    }
-}
-
 /// RDMA operations and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -376,7 +297,8 @@ pub struct RdmaStats {
 }
 
 impl RdmaStats {
-    fn add(self, s: ResponderStatsSnapshot) -> Self {
+    /// Adds the counters of one shard.
+    pub(crate) fn add(self, s: ResponderStatsSnapshot) -> Self {
         Self {
             calls: self.calls + s.calls,
             calls_in_progress: self.calls_in_progress + s.calls_in_progress,

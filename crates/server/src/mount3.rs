@@ -15,9 +15,8 @@ use smallvec::smallvec;
 
 use crate::{
     Backend,
-    export::{AccessDenial, Export, strip_export},
+    export::{AccessDenial, Export, ExportTable, strip_export},
     metrics::ShardCounters,
-    reload::ExportTable,
 };
 
 /// AUTH_SYS, the flavor that NFS is offered with.

@@ -2,40 +2,14 @@
 
 use std::{fmt, sync::Arc};
 
-use arc_swap::{ArcSwap, Guard};
 use millrace_runtime::RuntimeRef;
 
 use crate::{
     Config, ExportConfig, ServerError,
     backend::{Opener, Resources},
     export::{Entry, Export, Exports, new_usage},
-    server::Shared,
+    shared::Shared,
 };
-
-/// The present exports. A call loads them once, so that a reload does not affect it during execution.
-pub(crate) struct ExportTable(ArcSwap<Exports>);
-
-impl ExportTable {
-    pub(crate) fn new(exports: Exports) -> Self {
-        Self(ArcSwap::from_pointee(exports))
-    }
-
-    /// The exports, for use within one poll.
-    pub(crate) fn load(&self) -> Guard<Arc<Exports>> {
-        #[cfg(feature = "call-counts")]
-        crate::call_counts::TABLE_LOADS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        self.0.load()
-    }
-
-    /// The exports, for use across polls.
-    pub(crate) fn load_full(&self) -> Arc<Exports> {
-        Guard::into_inner(self.load())
-    }
-
-    fn store(&self, exports: Exports) {
-        self.0.store(Arc::new(exports));
-    }
-}
 
 /// The result of a reload ([`crate::Running::reload`]). iSCSI targets are listed as `target NAME`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,17 +2,15 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, atomic::AtomicU64, mpsc},
+    sync::{Arc, mpsc},
     thread::JoinHandle,
     time::Duration,
 };
 
 use futures::channel::oneshot;
-use millrace_buffer::{Arena, ArenaConfig, TRIM_INTERVAL};
-use millrace_oncrpc::serving::{Budget, CloseStats};
+use millrace_buffer::{Arena, TRIM_INTERVAL};
 use millrace_rdma::{Listener, Provider};
 use millrace_rdma_providers::{Chosen, IWARP};
-use millrace_rpcrdma::registration::{Registration, Settings, Strategy};
 use millrace_runtime::{RuntimeExt, RuntimeRef, tokio_rt::TokioRuntime};
 use millrace_vfs::FileSystemRef;
 use parking_lot::Mutex;
@@ -21,15 +19,11 @@ use tokio::sync::watch;
 use crate::{
     Config, ExportConfig, Reloaded, ServerError, Stats, StatsReader, TargetSettings, announce,
     backend::{self, Opener, Resources},
-    drc::DuplicateRequestCache,
-    export::{Entry, Exports, new_usage},
-    handle,
     listen::{Acceptor, Protocol, accept_rdma, accept_tcp, bind},
-    metrics::StatsSources,
-    mount3::MountList,
-    reload::{self, ExportTable},
+    reload,
     shard::{Shard, StopSignal, stop_requested},
-    targets::Targets,
+    shared::Shared,
+    stats_sources::StatsSources,
 };
 
 /// Starts servers.
@@ -85,7 +79,7 @@ impl Server {
         let guard = control.enter();
         let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let shards = startup.config.shards.unwrap_or(available);
-        let shared = startup.shared(shards, descriptors(), &mut open)?;
+        let shared = Shared::new(&startup.config, &startup.rt, shards, descriptors(), &mut open)?;
         let shards = startup.shards(&shared)?;
         let (handles, threads): (Vec<_>, Vec<_>) = shards.into_iter().map(|s| (s.handle, s.thread)).unzip();
         let stats_sources = Arc::new(StatsSources::new(&handles, &shared));
@@ -117,95 +111,20 @@ impl Server {
     }
 }
 
-/// The common state of all shards.
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    /// Number of shards.
-    pub(crate) shards: usize,
-    pub(crate) arena: Arena,
-    pub(crate) exports: Arc<ExportTable>,
-    pub(crate) targets: Targets,
-    /// Key for sealing handles, if there is a state directory.
-    pub(crate) secret: Option<[u64; 2]>,
-    pub(crate) mounts: Arc<MountList>,
-    pub(crate) drc: Arc<DuplicateRequestCache>,
-    /// Memory and connections of clients.
-    pub(crate) budget: Budget,
-    /// Closed connections by transport and reason.
-    pub(crate) closed: CloseCounters,
-    /// The registration strategy.
-    pub(crate) registration: Arc<Registration>,
-    /// Number of the next connection.
-    pub(crate) connections: AtomicU64,
-}
-
-/// Counts closed connections by reason.
-#[derive(Default)]
-pub(crate) struct CloseCounters {
-    pub(crate) tcp: Arc<CloseStats>,
-    pub(crate) rdma: Arc<CloseStats>,
-}
-
 /// The limit of open files of this process; `None`: unlimited.
 fn descriptors() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }
 
-pub(crate) struct Startup {
-    pub(crate) config: Config,
+struct Startup {
+    config: Config,
     /// Overrides the configured provider.
-    pub(crate) provider: Option<Arc<dyn Provider>>,
-    pub(crate) stopped: watch::Receiver<StopSignal>,
-    pub(crate) rt: RuntimeRef,
+    provider: Option<Arc<dyn Provider>>,
+    stopped: watch::Receiver<StopSignal>,
+    rt: RuntimeRef,
 }
 
 impl Startup {
-    /// The common state of `shards` shards, in a process that may open `descriptors` files.
-    pub(crate) fn shared(
-        &self,
-        shards: usize,
-        descriptors: Option<u64>,
-        mut open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
-    ) -> Result<Arc<Shared>, ServerError> {
-        let config = &self.config;
-        let limit = usize::try_from(config.limits.memory.0).unwrap_or(usize::MAX);
-        let arena = Arena::new(ArenaConfig { limit, huge_pages: true });
-        let secret = match &config.state_dir {
-            Some(dir) => {
-                let secret = handle::secret(dir, |bytes| self.rt.fill_random(bytes));
-                Some(secret.map_err(|source| ServerError::State { path: dir.clone(), source })?)
-            }
-            None => None,
-        };
-        let with = Resources { arena: &arena, runtime: &self.rt, state_dir: config.state_dir.as_deref() };
-        let mut entries = Vec::with_capacity(config.exports.len());
-        for e in &config.exports {
-            let fs = open(e, &with).map_err(|reason| ServerError::Export { name: e.name.clone(), reason })?;
-            entries.push(Entry { policy: e.clone(), fs, usage: new_usage(shards) });
-        }
-        let exports = Exports::new(entries, secret)?;
-        let targets = Targets::new(&arena, secret);
-        targets.replace(targets.prepare(&config.targets, &exports)?)?;
-        let strategy = config.registration.unwrap_or(Strategy::Cache);
-        Ok(Arc::new(Shared {
-            config: config.clone(),
-            shards,
-            arena,
-            exports: Arc::new(ExportTable::new(exports)),
-            targets,
-            secret,
-            mounts: Arc::default(),
-            drc: Arc::new(DuplicateRequestCache::new(config.limits.replies_kept, Arc::clone(&self.rt))),
-            budget: Budget::new(config.limits.budget(descriptors, config.has_iscsi()), Arc::clone(&self.rt)),
-            closed: CloseCounters::default(),
-            registration: Arc::new(Registration::new(Settings {
-                cache_limit: config.limits.cache_limit(),
-                ..Settings::new(strategy)
-            })),
-            connections: AtomicU64::new(1),
-        }))
-    }
-
     fn shards(&self, shared: &Arc<Shared>) -> Result<Vec<Shard>, ServerError> {
         let cores = core_affinity::get_core_ids().unwrap_or_default();
         let count = shared.shards;

@@ -30,7 +30,10 @@ use self::{
     target::{Rejection, RejectionReason},
 };
 use crate::{
-    drc::DuplicateRequestCache, export::Export, metrics::ShardCounters, reload::ExportTable, server::Shared,
+    drc::DuplicateRequestCache,
+    export::{Export, ExportTable},
+    metrics::ShardCounters,
+    shared::Shared,
     usage::Usage,
 };
 

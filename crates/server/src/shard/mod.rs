@@ -38,7 +38,7 @@ use crate::{
     metrics::ShardCounters,
     mount3::Mount3,
     nfs3::{Env, Nfs3},
-    server::Shared,
+    shared::Shared,
 };
 
 /// `Some(grace)` after a request to stop the server.

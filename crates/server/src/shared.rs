@@ -1,0 +1,100 @@
+//! The state that all shards of a server have in common.
+
+use std::sync::{Arc, atomic::AtomicU64};
+
+use millrace_buffer::{Arena, ArenaConfig};
+use millrace_oncrpc::serving::{Budget, CloseStats};
+use millrace_rpcrdma::registration::{Registration, Settings, Strategy};
+use millrace_runtime::RuntimeRef;
+use millrace_vfs::FileSystemRef;
+
+use crate::{
+    Config, ExportConfig, ServerError,
+    backend::Resources,
+    drc::DuplicateRequestCache,
+    export::{Entry, ExportTable, Exports, new_usage},
+    handle,
+    mount3::MountList,
+    targets::Targets,
+};
+
+/// The common state of all shards: what they serve, and the limits within which they serve it.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    /// Number of shards.
+    pub(crate) shards: usize,
+    pub(crate) arena: Arena,
+    pub(crate) exports: Arc<ExportTable>,
+    pub(crate) targets: Targets,
+    /// Key for sealing handles, if there is a state directory.
+    pub(crate) secret: Option<[u64; 2]>,
+    pub(crate) mounts: Arc<MountList>,
+    pub(crate) drc: Arc<DuplicateRequestCache>,
+    /// Memory and connections of clients.
+    pub(crate) budget: Budget,
+    /// Closed connections by transport and reason.
+    pub(crate) closed: CloseCounters,
+    /// The registration strategy.
+    pub(crate) registration: Arc<Registration>,
+    /// Number of the next connection.
+    pub(crate) connections: AtomicU64,
+}
+
+/// Counts closed connections by reason.
+#[derive(Default)]
+pub(crate) struct CloseCounters {
+    pub(crate) tcp: Arc<CloseStats>,
+    pub(crate) rdma: Arc<CloseStats>,
+}
+
+impl Shared {
+    /// The state of `shards` shards in a process that may open `descriptors` files. `open` opens each export of
+    /// `config`.
+    ///
+    /// # Errors
+    /// [`ServerError`]
+    pub(crate) fn new(
+        config: &Config,
+        rt: &RuntimeRef,
+        shards: usize,
+        descriptors: Option<u64>,
+        mut open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
+    ) -> Result<Arc<Self>, ServerError> {
+        let limit = usize::try_from(config.limits.memory.0).unwrap_or(usize::MAX);
+        let arena = Arena::new(ArenaConfig { limit, huge_pages: true });
+        let secret = match &config.state_dir {
+            Some(dir) => {
+                let secret = handle::secret(dir, |bytes| rt.fill_random(bytes));
+                Some(secret.map_err(|source| ServerError::State { path: dir.clone(), source })?)
+            }
+            None => None,
+        };
+        let with = Resources { arena: &arena, runtime: rt, state_dir: config.state_dir.as_deref() };
+        let mut entries = Vec::with_capacity(config.exports.len());
+        for e in &config.exports {
+            let fs = open(e, &with).map_err(|reason| ServerError::Export { name: e.name.clone(), reason })?;
+            entries.push(Entry { policy: e.clone(), fs, usage: new_usage(shards) });
+        }
+        let exports = Exports::new(entries, secret)?;
+        let targets = Targets::new(&arena, secret);
+        targets.replace(targets.prepare(&config.targets, &exports)?)?;
+        let strategy = config.registration.unwrap_or(Strategy::Cache);
+        Ok(Arc::new(Self {
+            config: config.clone(),
+            shards,
+            arena,
+            exports: Arc::new(ExportTable::new(exports)),
+            targets,
+            secret,
+            mounts: Arc::default(),
+            drc: Arc::new(DuplicateRequestCache::new(config.limits.replies_kept, Arc::clone(rt))),
+            budget: Budget::new(config.limits.budget(descriptors, config.has_iscsi()), Arc::clone(rt)),
+            closed: CloseCounters::default(),
+            registration: Arc::new(Registration::new(Settings {
+                cache_limit: config.limits.cache_limit(),
+                ..Settings::new(strategy)
+            })),
+            connections: AtomicU64::new(1),
+        }))
+    }
+}
