@@ -64,6 +64,11 @@ impl CallContext {
         &self.message
     }
 
+    /// The whole received message without the other parts.
+    pub fn into_message(self) -> Message {
+        self.message
+    }
+
     /// A decoder at the start of the arguments.
     pub fn args(&self) -> Decoder<'_> {
         let mut d = Decoder::new(&self.message);
