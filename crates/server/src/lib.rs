@@ -21,6 +21,7 @@ mod mount3;
 mod namespace;
 mod network;
 mod nfs3;
+mod nfs4;
 mod reload;
 mod research;
 mod server;

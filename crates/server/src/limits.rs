@@ -109,7 +109,7 @@ impl Limits {
         let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let replies = self.replies_kept.saturating_mul(drc::GROWTH * SMALL_REPLY);
         let memory = bytes(self.memory.0);
-        let memory = memory - replies.min(memory / 4);
+        let memory = memory - replies.min(memory / 4) - bytes(self.session_replies());
         let reserve = memory / 8;
         let own = bytes(self.own());
         let by_files = descriptors.map_or(usize::MAX, |n| bytes(n / 2));
@@ -126,6 +126,11 @@ impl Limits {
     /// [`Self::registration_cache`] in bytes.
     pub(crate) fn cache_limit(&self) -> usize {
         self.registration_cache.map_or(usize::MAX, |b| usize::try_from(b.0).unwrap_or(usize::MAX))
+    }
+
+    /// Memory for replies that the slots of NFSv4 sessions keep, in bytes.
+    pub(crate) fn session_replies(&self) -> u64 {
+        self.memory.0 / 16
     }
 
     /// The larger of rtmax and wtmax, in bytes.

@@ -15,6 +15,7 @@ use crate::{
     export::{Entry, ExportTable, Exports, new_usage},
     handle,
     mount3::MountList,
+    nfs4::Clients,
     targets::Targets,
 };
 
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) secret: Option<[u64; 2]>,
     pub(crate) mounts: Arc<MountList>,
     pub(crate) drc: Arc<DuplicateRequestCache>,
+    /// Clients of NFSv4.
+    pub(crate) nfs4_clients: Arc<Clients>,
     /// Memory and connections of clients.
     pub(crate) budget: Budget,
     /// Closed connections by transport and reason.
@@ -88,6 +91,7 @@ impl Shared {
             secret,
             mounts: Arc::default(),
             drc: Arc::new(DuplicateRequestCache::new(config.limits.replies_kept, Arc::clone(rt))),
+            nfs4_clients: Clients::new(rt, &config.limits, secret),
             budget: Budget::new(config.limits.budget(descriptors, config.has_iscsi()), Arc::clone(rt)),
             closed: CloseCounters::default(),
             registration: Arc::new(Registration::new(Settings {

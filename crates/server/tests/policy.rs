@@ -246,7 +246,7 @@ fn unknown_programs_versions_and_procedures_get_specific_errors() {
             other => panic!("{other:?}"),
         };
         assert_eq!(answer(100_227, 3, 0).await, Some(AcceptError::ProgUnavail));
-        assert_eq!(answer(v3::PROGRAM, 4, 0).await, Some(AcceptError::ProgMismatch { low: 3, high: 3 }));
+        assert_eq!(answer(v3::PROGRAM, 5, 0).await, Some(AcceptError::ProgMismatch { low: 3, high: 4 }));
         assert_eq!(answer(mount::PROGRAM, 1, 0).await, Some(AcceptError::ProgMismatch { low: 3, high: 3 }));
         assert_eq!(answer(v3::PROGRAM, 3, 22).await, Some(AcceptError::ProcUnavail));
         assert_eq!(answer(mount::PROGRAM, 3, 6).await, Some(AcceptError::ProcUnavail));

@@ -38,6 +38,7 @@ use crate::{
     metrics::ShardCounters,
     mount3::Mount3,
     nfs3::{Env, Nfs3},
+    nfs4::{self, Nfs4},
     shared::Shared,
 };
 
@@ -236,7 +237,8 @@ impl ShardWorker {
         let nfs = Nfs3::new(Env::new(shared, counters, self.index, &self.rt, client));
         let mount =
             Mount3::new(Arc::clone(&shared.exports), Arc::clone(&shared.mounts), Arc::clone(counters));
-        let programs: [Arc<dyn Program>; 2] = [Arc::new(nfs), Arc::new(mount)];
+        let nfs4 = Nfs4::new(nfs4::Env::new(shared, counters, self.index, &self.rt, client));
+        let programs: [Arc<dyn Program>; 3] = [Arc::new(nfs), Arc::new(nfs4), Arc::new(mount)];
         Arc::new(Dispatcher::new(programs))
     }
 

@@ -1,0 +1,71 @@
+//! The arguments of a COMPOUND, decoded operation by operation.
+
+use millrace_oncrpc::CallContext;
+use millrace_xdr::{Arena, Decode, Decoder, Message, Payload, XdrError};
+
+/// Maximum bytes after the data of a WRITE that are copied, so that the memory of the call can be passed to the
+/// file system. Clients request attributes there.
+const MAX_COPIED: usize = 2048;
+
+/// The received message, and the position of the next operation.
+pub(super) struct Arguments {
+    message: Message,
+    at: usize,
+}
+
+impl Arguments {
+    /// The arguments of `call`.
+    pub(super) fn new(call: CallContext) -> Self {
+        let at = call.args().position();
+        Self { message: call.into_message(), at }
+    }
+
+    fn decoder(&self) -> Result<Decoder<'_>, XdrError> {
+        let mut d = Decoder::new(&self.message);
+        d.raw(self.at)?;
+        Ok(d)
+    }
+
+    /// Decodes the next value.
+    ///
+    /// # Errors
+    /// Those of the type.
+    pub(super) fn get<'a, T: Decode<'a>>(&'a mut self) -> Result<T, XdrError> {
+        let mut d = Decoder::new(&self.message);
+        d.raw(self.at)?;
+        let value = d.get()?;
+        self.at = d.position();
+        Ok(value)
+    }
+
+    /// Decodes the next value, which has data by reference, and drops the message's own references to the data,
+    /// so that the file system can be its only owner.
+    ///
+    /// # Errors
+    /// Those of the type; [`XdrError::TooLong`] if more follows than is copied, and not in one buffer.
+    pub(super) fn take<T: for<'a> Decode<'a>>(&mut self, arena: &Arena) -> Result<T, XdrError> {
+        let mut d = self.decoder()?;
+        let value = d.get()?;
+        let at = d.position();
+        let rest: usize = d.rest().map(<[u8]>::len).sum();
+        if rest <= MAX_COPIED
+            && let Ok(mut copy) = arena.alloc(rest)
+        {
+            let mut filled = 0;
+            for part in d.rest() {
+                copy[filled..filled + part.len()].copy_from_slice(part);
+                filled += part.len();
+            }
+            let payloads = std::mem::take(&mut self.message.payloads).into_iter();
+            let payloads = payloads.filter(|p| p.position > at);
+            let payloads = payloads.map(|p| Payload { position: p.position - at, ..p }).collect();
+            self.message = Message { payloads, ..Message::from_view(copy.freeze()) };
+            self.at = 0;
+        } else if self.message.head.iter().count() > 1 {
+            return Err(XdrError::TooLong { at, len: rest, max: MAX_COPIED });
+        } else {
+            self.at = at;
+        }
+        Ok(value)
+    }
+}

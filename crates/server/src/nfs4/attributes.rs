@@ -1,0 +1,236 @@
+//! Attributes of objects: GETATTR, VERIFY, NVERIFY, ACCESS.
+
+use millrace_nfs::v4::{
+    AccessArgs, AccessOk, Attribute, Attributes, Bitmap, ChangeAttrType, Fattr, FileType, Fsid, GetattrArgs,
+    NfsTime, Owner, Status, access,
+};
+use millrace_vfs::{Access, Attr, FsStat};
+
+use super::{
+    compound::{Compound, Scope},
+    convert,
+    object::{File, Object},
+};
+
+/// Rights that a read-only export never grants.
+const WRITE_RIGHTS: u32 = access::MODIFY | access::EXTEND | access::DELETE;
+/// Rights in a directory of the pseudo file system.
+const PSEUDO_RIGHTS: u32 = access::READ | access::LOOKUP | access::EXECUTE;
+/// The rights that a file system checks: those of extended attributes are not supported.
+const ALL_RIGHTS: u32 = PSEUDO_RIGHTS | WRITE_RIGHTS;
+/// Permission, set-id and sticky bits.
+const MODE_BITS: u32 = 0o7777;
+const NANOS_PER_SECOND: u32 = 1_000_000_000;
+
+/// Attributes of the space of a whole file system.
+const SPACE: Bitmap = Bitmap::of(&[
+    Attribute::FilesAvail,
+    Attribute::FilesFree,
+    Attribute::FilesTotal,
+    Attribute::SpaceAvail,
+    Attribute::SpaceFree,
+    Attribute::SpaceTotal,
+]);
+
+/// The attributes that the server supports.
+pub(super) const SUPPORTED: Bitmap = Attributes::KNOWN.difference(Bitmap::of(&[
+    Attribute::TimeCreate,
+    Attribute::CloneBlksize,
+    Attribute::SpaceFreed,
+    Attribute::ModeUmask,
+    Attribute::XattrSupport,
+]));
+
+/// The attributes that an exclusive create can set. It stores its verifier in the times.
+pub(super) const EXCLUSIVE: Bitmap =
+    Bitmap::of(&[Attribute::Size, Attribute::Mode, Attribute::Owner, Attribute::OwnerGroup]);
+
+/// Parameters of the server in attributes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Parameters {
+    pub(super) lease_seconds: u32,
+    pub(super) maxread: u32,
+    pub(super) maxwrite: u32,
+}
+
+impl Parameters {
+    /// The attributes that are equal for all objects.
+    fn values(&self) -> Attributes<'static> {
+        Attributes {
+            supported_attrs: Some(SUPPORTED),
+            fh_expire_type: Some(0),
+            named_attr: Some(false),
+            unique_handles: Some(true),
+            lease_time: Some(self.lease_seconds),
+            rdattr_error: Some(Status::Ok),
+            aclsupport: Some(0),
+            case_insensitive: Some(false),
+            case_preserving: Some(true),
+            chown_restricted: Some(true),
+            homogeneous: Some(true),
+            no_trunc: Some(true),
+            maxread: Some(self.maxread.into()),
+            maxwrite: Some(self.maxwrite.into()),
+            suppattr_exclcreat: Some(EXCLUSIVE),
+            ..Attributes::default()
+        }
+    }
+
+    /// The attributes of an object of an export, without its handle and the space of the file system.
+    pub(super) fn of_file(&self, file: &File, a: &Attr) -> Attributes<'static> {
+        let info = file.export.info();
+        let delta = info.time_delta_nanos;
+        Attributes {
+            file_type: Some(convert::file_type(a.kind)),
+            change: Some(convert::change(a.ctime)),
+            size: Some(a.size),
+            link_support: Some(info.hard_links),
+            symlink_support: Some(info.symlinks),
+            fsid: Some(Fsid { major: file.export.id().into(), minor: a.fsid }),
+            cansettime: Some(info.writable),
+            fileid: Some(a.fileid),
+            maxfilesize: Some(info.max_file_size),
+            maxlink: Some(info.link_max),
+            maxname: Some(info.name_max),
+            mode: Some(a.mode & MODE_BITS),
+            numlinks: Some(a.nlink),
+            owner: Some(Owner::Id(a.uid)),
+            owner_group: Some(Owner::Id(a.gid)),
+            rawdev: Some(convert::device(a.rdev)),
+            space_used: Some(a.used),
+            time_access: Some(convert::time(a.atime)),
+            time_delta: Some(NfsTime {
+                seconds: (delta / NANOS_PER_SECOND).into(),
+                nanoseconds: delta % NANOS_PER_SECOND,
+            }),
+            time_metadata: Some(convert::time(a.ctime)),
+            time_modify: Some(convert::time(a.mtime)),
+            mounted_on_fileid: Some(a.fileid),
+            change_attr_type: Some(ChangeAttrType::TimeMetadata),
+            ..self.values()
+        }
+    }
+
+    /// The attributes of the pseudo directory with this number, except its handle.
+    pub(super) fn of_pseudo(&self, number: u64, subdirectories: usize, change: u64) -> Attributes<'static> {
+        let epoch = NfsTime::default();
+        Attributes {
+            file_type: Some(FileType::Directory),
+            change: Some(change),
+            size: Some(0),
+            link_support: Some(false),
+            symlink_support: Some(false),
+            fsid: Some(Fsid::default()),
+            cansettime: Some(false),
+            fileid: Some(number),
+            maxfilesize: Some(0),
+            maxlink: Some(u32::MAX),
+            maxname: Some(255),
+            mode: Some(0o555),
+            numlinks: Some(u32::try_from(subdirectories).unwrap_or(u32::MAX).saturating_add(2)),
+            owner: Some(Owner::Id(0)),
+            owner_group: Some(Owner::Id(0)),
+            rawdev: Some(convert::device((0, 0))),
+            space_used: Some(0),
+            time_access: Some(epoch),
+            time_delta: Some(NfsTime { seconds: 1, nanoseconds: 0 }),
+            time_metadata: Some(epoch),
+            time_modify: Some(epoch),
+            mounted_on_fileid: Some(number),
+            change_attr_type: Some(ChangeAttrType::Undefined),
+            ..set_space(self.values(), &FsStat::default())
+        }
+    }
+}
+
+/// Sets the attributes of the space of the file system.
+fn set_space<'a>(attributes: Attributes<'a>, stat: &FsStat) -> Attributes<'a> {
+    Attributes {
+        files_avail: Some(stat.available_files),
+        files_free: Some(stat.free_files),
+        files_total: Some(stat.total_files),
+        space_avail: Some(stat.available_bytes),
+        space_free: Some(stat.free_bytes),
+        space_total: Some(stat.total_bytes),
+        ..attributes
+    }
+}
+
+impl Scope<'_> {
+    /// The `requested` attributes of `object`, and others, without its handle. `known`: attributes that were just
+    /// read.
+    pub(super) async fn attributes(
+        &self,
+        object: &Object,
+        known: Option<Attr>,
+        requested: Bitmap,
+    ) -> Result<Attributes<'static>, Status> {
+        let parameters = self.env.parameters();
+        let file = match object {
+            Object::Pseudo(dir) => {
+                let namespace = self.exports.namespace();
+                let node = namespace.node(*dir);
+                return Ok(parameters.of_pseudo(node.number, node.children.len(), namespace.change()));
+            }
+            Object::File(file) => file,
+        };
+        file.caller()?;
+        let attr = match known {
+            Some(attr) => attr,
+            None => file.fs().getattr(&file.handle).await.map_err(convert::status)?,
+        };
+        let mut values = parameters.of_file(file, &attr);
+        if requested.contains(Attribute::MountedOnFileid) && file.is_root() {
+            values.mounted_on_fileid = self.paths().covered(&file.export).await.or(values.mounted_on_fileid);
+        }
+        if requested.intersects(SPACE) {
+            let stat = file.fs().stat().await.map_err(convert::status)?;
+            values = set_space(values, &stat);
+        }
+        Ok(values)
+    }
+}
+
+impl Compound<'_> {
+    pub(super) async fn getattr(&mut self, args: GetattrArgs) -> Result<(), Status> {
+        if args.requested.intersects(Attributes::WRITE_ONLY) {
+            return Err(Status::Inval);
+        }
+        let object = self.current()?;
+        let values = self.scope.attributes(object, None, args.requested).await?;
+        let handle = object.seal(&self.scope.exports);
+        Attributes { filehandle: Some(millrace_nfs::v4::Opaque(&handle)), ..values }
+            .encode_requested(&mut self.reply, args.requested);
+        Ok(())
+    }
+
+    async fn is_same(&self, attributes: &Fattr<'_>) -> Result<bool, Status> {
+        let object = self.current()?;
+        let values = self.scope.attributes(object, None, attributes.set).await?;
+        let handle = object.seal(&self.scope.exports);
+        let current = Attributes { filehandle: Some(millrace_nfs::v4::Opaque(&handle)), ..values };
+        attributes.is_same(&current, SUPPORTED)
+    }
+
+    pub(super) async fn verify(&self, attributes: &Fattr<'_>) -> Result<(), Status> {
+        if self.is_same(attributes).await? { Ok(()) } else { Err(Status::NotSame) }
+    }
+
+    pub(super) async fn nverify(&self, attributes: &Fattr<'_>) -> Result<(), Status> {
+        if self.is_same(attributes).await? { Err(Status::Same) } else { Ok(()) }
+    }
+
+    pub(super) async fn access(&mut self, args: AccessArgs) -> Result<(), Status> {
+        let wanted = args.access & ALL_RIGHTS;
+        let granted = match self.current()? {
+            Object::Pseudo(_) => wanted & PSEUDO_RIGHTS,
+            Object::File(file) => {
+                let possible = if file.export.read_only() { wanted & !WRITE_RIGHTS } else { wanted };
+                let checked = file.fs().access(file.caller()?, &file.handle, Access(possible)).await;
+                checked.map_err(convert::status)?.0.0 & possible
+            }
+        };
+        self.reply.put(&AccessOk { supported: wanted, access: granted });
+        Ok(())
+    }
+}

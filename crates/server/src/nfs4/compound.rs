@@ -1,0 +1,226 @@
+//! The state of a COMPOUND, and its execution operation by operation.
+
+use std::sync::Arc;
+
+use millrace_nfs::v4::{Bitmap, CompoundArgs, CompoundEncoder, Operation, Stateid, Status};
+use millrace_oncrpc::Stages;
+use millrace_xdr::{Encoder, XdrError};
+
+use super::{
+    Env,
+    arguments::Arguments,
+    clients::Session,
+    object::{Caller, Object},
+    paths::Paths,
+    reply_size,
+};
+use crate::export::Exports;
+
+/// The supported minor versions.
+pub(super) const MINOR_VERSIONS: std::ops::RangeInclusive<u32> = 1..=2;
+
+/// What an operation may refer to besides the current file handle.
+pub(super) struct Scope<'c> {
+    pub(super) env: &'c Env,
+    /// One version of the export table for the whole COMPOUND.
+    pub(super) exports: Arc<Exports>,
+    pub(super) caller: Caller<'c>,
+}
+
+impl Scope<'_> {
+    pub(super) fn paths(&self) -> Paths<'_> {
+        Paths { exports: &self.exports, caller: &self.caller }
+    }
+}
+
+/// A COMPOUND during its execution.
+pub(super) struct Compound<'c> {
+    pub(super) scope: Scope<'c>,
+    /// The session of SEQUENCE.
+    pub(super) session: Option<Arc<Session>>,
+    pub(super) reply: Encoder,
+    pub(super) current: Option<Object>,
+    pub(super) saved: Option<Object>,
+    pub(super) current_stateid: Option<Stateid>,
+    pub(super) saved_stateid: Option<Stateid>,
+    /// Bytes of bulk data for which memory is reserved.
+    pub(super) bulk: usize,
+    /// Bytes of payloads in the reply.
+    pub(super) payload: usize,
+    pub(super) stages: Stages,
+}
+
+impl<'c> Compound<'c> {
+    pub(super) fn new(scope: Scope<'c>, reply: Encoder, bulk: usize, stages: Stages) -> Self {
+        Self {
+            scope,
+            session: None,
+            reply,
+            current: None,
+            saved: None,
+            current_stateid: None,
+            saved_stateid: None,
+            bulk,
+            payload: 0,
+            stages,
+        }
+    }
+
+    /// The object of the current file handle.
+    pub(super) fn current(&self) -> Result<&Object, Status> {
+        self.current.as_ref().ok_or(Status::NoFileHandle)
+    }
+
+    /// Sets the current file handle, whose stateid is unknown.
+    pub(super) fn set_current(&mut self, object: Object) {
+        self.current = Some(object);
+        self.current_stateid = None;
+    }
+
+    /// Takes up to `wanted` of the reserved bytes for bulk data.
+    ///
+    /// # Errors
+    /// REP_TOO_BIG if no memory is reserved: other operations of the COMPOUND have used it, or its call is long.
+    pub(super) fn take_bulk(&mut self, wanted: u32) -> Result<u32, Status> {
+        let taken = u32::try_from(self.bulk).unwrap_or(u32::MAX).min(wanted);
+        if taken == 0 && wanted > 0 {
+            return Err(Status::RepTooBig);
+        }
+        self.bulk -= taken as usize;
+        Ok(taken)
+    }
+
+    /// Appends a result with `bytes` of data by reference.
+    pub(super) fn put_payload(&mut self, bytes: usize, put: impl FnOnce(&mut Encoder)) {
+        put(&mut self.reply);
+        self.payload += bytes;
+    }
+
+    /// Size of the reply so far, without transport headers.
+    fn reply_bytes(&self) -> usize {
+        self.reply.len() + self.payload
+    }
+}
+
+/// Limits of the reply to a request in a session, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ReplyLimits {
+    /// Maximum size of the reply.
+    pub(super) size: usize,
+    /// Maximum size of a reply that the slot keeps; `None` if it is not kept.
+    pub(super) cached: Option<usize>,
+}
+
+impl ReplyLimits {
+    fn check(&self, bytes: usize) -> Result<(), Status> {
+        if bytes > self.size {
+            return Err(Status::RepTooBig);
+        }
+        if self.cached.is_some_and(|cached| bytes > cached) { Err(Status::RepTooBigToCache) } else { Ok(()) }
+    }
+}
+
+/// Executes the operations after SEQUENCE until one fails.
+pub(super) async fn execute(
+    compound: &mut Compound<'_>,
+    header: &Frame,
+    args: &mut Arguments,
+    results: &mut CompoundEncoder,
+    limits: ReplyLimits,
+) {
+    for _ in 1..header.operations {
+        let Some(operation) = next_operation(header.minor_version, args, &mut compound.reply, results) else {
+            return;
+        };
+        let before = (compound.reply.len(), compound.payload);
+        // An operation that changes something fails before it does so.
+        let room = if reply_size::is_idempotent(operation) { 0 } else { reply_size::CHANGE };
+        let mut result = limits.check(compound.reply_bytes() + room);
+        if result.is_ok() {
+            result = compound.run(operation, args).await;
+        }
+        if result.is_ok() {
+            result = limits.check(compound.reply_bytes());
+        }
+        if result.is_ok() && compound.reply.has_failed() {
+            result = Err(Status::Delay); // There is no memory for the reply.
+        }
+        if let Err(status) = result {
+            compound.payload = before.1;
+            results.fail(&mut compound.reply, status);
+            compound.scope.env.failed(operation, status);
+            if operation == Operation::Setattr {
+                compound.reply.put(&Bitmap::EMPTY);
+            }
+            return;
+        }
+    }
+}
+
+/// The beginning of a COMPOUND without its tag.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Frame {
+    pub(super) minor_version: u32,
+    pub(super) operations: u32,
+}
+
+impl Frame {
+    pub(super) fn of(args: &CompoundArgs<'_>) -> Self {
+        Self { minor_version: args.minor_version, operations: args.operations }
+    }
+}
+
+/// Decodes the number of the next operation and begins its result. `None` if there is no such operation; its
+/// result is complete then.
+pub(super) fn next_operation(
+    minor_version: u32,
+    args: &mut Arguments,
+    reply: &mut Encoder,
+    results: &mut CompoundEncoder,
+) -> Option<Operation> {
+    let number = args.get::<u32>().unwrap_or_default();
+    let operation = Operation::try_from(number).ok().filter(|op| op.minor_version() <= minor_version);
+    match operation {
+        Some(operation) => results.operation(reply, operation),
+        None => results.illegal(reply),
+    }
+    operation
+}
+
+/// The status for arguments that cannot be decoded.
+fn bad_xdr(error: XdrError) -> Status {
+    tracing::debug!("malformed arguments: {error}");
+    Status::BadXdr
+}
+
+impl Compound<'_> {
+    /// Executes one operation, and appends the data of its result.
+    #[rustfmt::skip] // One line per operation.
+    async fn run(&mut self, operation: Operation, args: &mut Arguments) -> Result<(), Status> {
+        macro_rules! args { () => { args.get().map_err(bad_xdr)? }; }
+        match operation {
+            Operation::Putfh => self.putfh(args!()),
+            Operation::Putrootfh | Operation::Putpubfh => { self.putrootfh(); Ok(()) }
+            Operation::Getfh => self.getfh(),
+            Operation::Savefh => self.savefh(),
+            Operation::RestoreFh => self.restorefh(),
+            Operation::Lookup => self.lookup(args!()).await,
+            Operation::Lookupp => self.lookupp().await,
+            Operation::Secinfo => self.secinfo(args!()).await,
+            Operation::SecinfoNoName => self.secinfo_no_name(args!()).await,
+            Operation::Getattr => self.getattr(args!()).await,
+            Operation::Verify => self.verify(&args!()).await,
+            Operation::Nverify => self.nverify(&args!()).await,
+            Operation::Access => self.access(args!()).await,
+            Operation::Read => self.read(args!()).await,
+            Operation::Readlink => self.readlink().await,
+            Operation::Readdir => self.readdir(args!()).await,
+            Operation::DestroySession => self.destroy_session(args!()),
+            Operation::ReclaimComplete => self.reclaim_complete(args!()),
+            Operation::Sequence => Err(Status::SequencePos),
+            Operation::ExchangeId | Operation::CreateSession | Operation::BindConnToSession
+            | Operation::DestroyClientid => Err(Status::NotOnlyOp),
+            _ => Err(Status::NotSupp),
+        }
+    }
+}

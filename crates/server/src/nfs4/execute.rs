@@ -1,0 +1,167 @@
+//! Execution of a COMPOUND: session rules, operations, and the reply that the slot keeps.
+
+use std::{
+    future::Future,
+    hash::Hasher,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use millrace_nfs::v4::{CompoundArgs, CompoundEncoder, Operation, SequenceArgs, Status};
+use millrace_nfs4_state::Sequence;
+use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Results, Stage};
+use millrace_runtime::Uncancelled;
+use millrace_xdr::{Encoder, View};
+use siphasher::sip::SipHasher13;
+
+use super::{
+    Env,
+    arguments::Arguments,
+    clients::Execution,
+    compound::{Compound, Frame, MINOR_VERSIONS, ReplyLimits, Scope, execute, next_operation},
+    object::Caller,
+    reply_size::ReplySize,
+};
+
+/// Bytes of a request that its digest covers.
+const DIGESTED: usize = 512;
+
+/// Executes the COMPOUND of `call`. If the connection ends first, the execution continues, and the reply stays in
+/// the slot of the session.
+pub(super) fn compound(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {
+    let stages = call.stages.clone();
+    let shared = Arc::clone(env);
+    let mut execution = Uncancelled::new(&env.rt, "COMPOUND", async move {
+        let outcome = run(&shared, call, reply).await;
+        stages.end(Stage::FileSystem);
+        outcome
+    });
+    match pin!(&mut execution).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => MaybeReady::Ready(outcome),
+        Poll::Pending => MaybeReady::wait(execution),
+    }
+}
+
+/// A digest of the request, by which a slot recognizes that a retry is another request.
+fn digest(call: &CallContext) -> u64 {
+    let args = call.args();
+    let mut hasher = SipHasher13::new();
+    hasher.write_usize(call.message().stream_len() - args.position());
+    if let Some(first) = args.rest().next() {
+        hasher.write(&first[..first.len().min(DIGESTED)]);
+    }
+    hasher.finish()
+}
+
+async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
+    let digest = digest(&call);
+    let request_bytes = call.message().stream_len();
+    let bulk = ReplySize::of(&call, env.rtmax).bulk;
+    let caller = Caller { peer: call.peer, credential: call.header.cred.clone(), counters: &env.counters };
+    let stages = call.stages.clone();
+    let header = reply.len();
+    let mut args = Arguments::new(call);
+    let Ok(start) = args.get::<CompoundArgs<'_>>() else { return Err(Fault::GarbageArgs) };
+    let frame = Frame::of(&start);
+    let mut results = CompoundEncoder::begin(&mut reply, &start.tag);
+    if !MINOR_VERSIONS.contains(&frame.minor_version) {
+        results.reject(&mut reply, Status::MinorVersMismatch);
+        return Ok(reply.into());
+    }
+    if frame.operations == 0 {
+        results.finish(&mut reply);
+        return Ok(reply.into());
+    }
+    let Some(first) = next_operation(frame.minor_version, &mut args, &mut reply, &mut results) else {
+        results.finish(&mut reply);
+        return Ok(reply.into());
+    };
+    let scope = Scope { env, exports: env.exports.load_full(), caller };
+    let mut compound = Compound::new(scope, reply, bulk, stages);
+    if first != Operation::Sequence {
+        let result = compound.without_session(first, frame.operations, &mut args);
+        if let Err(status) = result {
+            results.fail(&mut compound.reply, status);
+        }
+        results.finish(&mut compound.reply);
+        return Ok(compound.reply.into());
+    }
+    let request = Request { digest, bytes: request_bytes, header };
+    in_session(compound, frame, &request, &mut args, results).await
+}
+
+/// Properties of the request.
+struct Request {
+    digest: u64,
+    /// Size of the call in bytes.
+    bytes: usize,
+    /// Size of the RPC header of the reply in bytes.
+    header: usize,
+}
+
+/// Executes a COMPOUND whose first operation is SEQUENCE.
+async fn in_session(
+    mut compound: Compound<'_>,
+    frame: Frame,
+    request: &Request,
+    args: &mut Arguments,
+    mut results: CompoundEncoder,
+) -> Outcome {
+    let sequenced = match args.get::<SequenceArgs>() {
+        Ok(sequence) => compound
+            .sequence(&sequence, frame.operations, request.bytes, request.digest)
+            .map(|sequenced| (sequence, sequenced)),
+        Err(_) => Err(Status::BadXdr),
+    };
+    let (sequence, execution) = match sequenced {
+        Ok((sequence, Sequence::Execute(execution, ok))) => {
+            compound.put_sequence(&ok);
+            (sequence, execution)
+        }
+        Ok((_, Sequence::Replay(body))) => {
+            compound.scope.env.counters.replayed();
+            compound.reply.truncate(request.header);
+            compound.reply.put_raw(&body);
+            return Ok(compound.reply.into());
+        }
+        Ok((_, Sequence::Uncached(ok))) => {
+            compound.scope.env.counters.replayed();
+            compound.put_sequence(&ok);
+            if frame.operations > 1
+                && next_operation(frame.minor_version, args, &mut compound.reply, &mut results).is_some()
+            {
+                results.fail(&mut compound.reply, Status::RetryUncachedRep);
+            }
+            results.finish(&mut compound.reply);
+            return Ok(compound.reply.into());
+        }
+        Err(status) => {
+            results.fail(&mut compound.reply, status);
+            results.finish(&mut compound.reply);
+            return Ok(compound.reply.into());
+        }
+    };
+    let fore = execution.session().fore();
+    let limits = ReplyLimits {
+        size: fore.response_bytes as usize,
+        cached: sequence.cache_this.then_some(fore.cached_bytes as usize),
+    };
+    execute(&mut compound, &frame, args, &mut results, limits).await;
+    results.finish(&mut compound.reply);
+    finish(execution, compound.reply, request.header, sequence.cache_this)
+}
+
+/// Ends the request: the slot keeps the results if the client asked for that.
+fn finish(execution: Execution, reply: Encoder, header: usize, cached: bool) -> Outcome {
+    let Ok(message) = reply.finish() else { return Err(Fault::SystemErr) };
+    let body = || -> Option<View> {
+        if message.payloads.is_empty() {
+            let head = message.head.iter().next()?;
+            return Some(head.slice(header, head.len().checked_sub(header)?));
+        }
+        None
+    };
+    execution.finish(if cached { body() } else { None });
+    Ok(Results::Finished(message))
+}

@@ -1,0 +1,135 @@
+//! NFS version 4, minor versions 1 and 2 (program 100003, RFC 8881, RFC 7862), on [`millrace_vfs::FileSystem`].
+//!
+//! A COMPOUND is a future that is polled once before a task waits for it ([`execute`]). Its operations are methods
+//! of [`compound::Compound`]. The state of clients is in the crate `millrace-nfs4-state`.
+
+mod arguments;
+mod attributes;
+mod clients;
+mod compound;
+mod convert;
+mod data;
+mod directory;
+mod execute;
+mod names;
+mod object;
+mod paths;
+mod reply_size;
+mod session;
+
+use std::{ops::RangeInclusive, sync::Arc};
+
+use millrace_nfs::v4::{Operation, PROGRAM, Status, VERSION};
+use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Program, serving::ClientAddr};
+use millrace_runtime::RuntimeRef;
+use millrace_xdr::Encoder;
+use parking_lot::Mutex;
+
+pub(crate) use self::clients::Clients;
+use self::{attributes::Parameters, clients::Session, reply_size::ReplySize};
+use crate::{
+    export::{Export, ExportTable},
+    metrics::ShardCounters,
+    shared::Shared,
+    usage::Usage,
+};
+
+/// RPC procedures.
+mod procedure {
+    pub(super) const NULL: u32 = 0;
+    pub(super) const COMPOUND: u32 = 1;
+}
+
+/// The common state of the COMPOUNDs of one connection.
+pub(crate) struct Env {
+    exports: Arc<ExportTable>,
+    counters: Arc<ShardCounters>,
+    /// Counters of the connection's client.
+    client: Arc<Usage>,
+    /// Index of this shard's counters in each export.
+    shard: usize,
+    clients: Arc<Clients>,
+    /// The session of the last SEQUENCE.
+    session: Mutex<Option<Arc<Session>>>,
+    rt: RuntimeRef,
+    rtmax: u32,
+    wtmax: u32,
+}
+
+impl Env {
+    /// Creates the state of a connection from `client` on shard number `shard`.
+    pub(crate) fn new(
+        shared: &Shared,
+        counters: &Arc<ShardCounters>,
+        shard: usize,
+        rt: &RuntimeRef,
+        client: ClientAddr,
+    ) -> Self {
+        // Validation limits both to 4 MiB.
+        let bytes = |s: millrace_buffer::ByteSize| u32::try_from(s.0).unwrap_or(u32::MAX);
+        let limits = &shared.config.limits;
+        Self {
+            exports: Arc::clone(&shared.exports),
+            counters: Arc::clone(counters),
+            client: counters.clients().usage(client),
+            shard,
+            clients: Arc::clone(&shared.nfs4_clients),
+            session: Mutex::new(None),
+            rt: Arc::clone(rt),
+            rtmax: bytes(limits.rtmax),
+            wtmax: bytes(limits.wtmax),
+        }
+    }
+
+    fn parameters(&self) -> Parameters {
+        Parameters { lease_seconds: self.clients.lease_seconds(), maxread: self.rtmax, maxwrite: self.wtmax }
+    }
+
+    /// Counts bytes that READ returns.
+    fn read(&self, export: &Export, bytes: u64) {
+        self.counters.read(bytes);
+        self.client.read(bytes);
+        if let Some(usage) = export.usage().get(self.shard) {
+            usage.read(bytes);
+        }
+    }
+
+    /// Counts a failed operation.
+    fn failed(&self, operation: Operation, status: Status) {
+        self.counters.failure();
+        tracing::trace!(%operation, ?status, "operation failed");
+    }
+}
+
+/// The program, one per connection.
+pub(crate) struct Nfs4 {
+    env: Arc<Env>,
+}
+
+impl Nfs4 {
+    pub(crate) fn new(env: Env) -> Self {
+        Self { env: Arc::new(env) }
+    }
+}
+
+impl Program for Nfs4 {
+    fn number(&self) -> u32 {
+        PROGRAM
+    }
+
+    fn versions(&self) -> RangeInclusive<u32> {
+        VERSION..=VERSION
+    }
+
+    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
+        Some(ReplySize::of(call, self.env.rtmax).memory())
+    }
+
+    fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {
+        match call.header.proc {
+            procedure::NULL => MaybeReady::Ready(Ok(reply.into())),
+            procedure::COMPOUND => execute::compound(&self.env, call, reply),
+            _ => MaybeReady::Ready(Err(Fault::ProcUnavail)),
+        }
+    }
+}

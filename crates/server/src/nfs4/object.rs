@@ -1,0 +1,132 @@
+//! The objects that file handles refer to.
+
+use std::sync::Arc;
+
+use millrace_nfs::v4::Status;
+use millrace_oncrpc::{Credential, Peer};
+use millrace_vfs::{FileSystemRef, Handle, Identity};
+
+use crate::{
+    export::{AccessDenial, Export, Exports},
+    handle::{HandleBytes, PseudoSealer, SealedHandle},
+    metrics::ShardCounters,
+};
+
+/// The sender of a call.
+pub(super) struct Caller<'c> {
+    pub(super) peer: Peer,
+    pub(super) credential: Credential,
+    pub(super) counters: &'c ShardCounters,
+}
+
+impl Caller<'_> {
+    /// The caller's identity in `export`. Callers are rejected when they use an object, not when they name it,
+    /// because SECINFO must work without permission (RFC 8881 section 2.6.3.1).
+    fn admit(&self, export: &Export) -> Result<Identity, Status> {
+        export.admit(&self.peer, &self.credential).map_err(|denial| {
+            self.counters.refused();
+            tracing::debug!(peer = %self.peer.addr, export = export.name(), "call refused: {denial}");
+            match denial {
+                AccessDenial::Credential => Status::WrongSec,
+                AccessDenial::Network | AccessDenial::Port => Status::Access,
+            }
+        })
+    }
+
+    /// Whether `export` is visible to the peer.
+    pub(super) fn sees(&self, export: &Export) -> bool {
+        export.admit_peer(&self.peer).is_ok()
+    }
+}
+
+/// An object of the server.
+#[derive(Clone)]
+pub(super) enum Object {
+    /// A directory of the pseudo file system, as its position in the namespace.
+    Pseudo(usize),
+    /// A file of an export.
+    File(File),
+}
+
+/// A file of an export, and the caller's identity in that export.
+#[derive(Clone)]
+pub(super) struct File {
+    pub(super) export: Arc<Export>,
+    pub(super) handle: Handle,
+    caller: Result<Identity, Status>,
+}
+
+impl File {
+    /// The root directory of `export`.
+    pub(super) fn root(export: &Arc<Export>, caller: &Caller<'_>) -> Self {
+        Self { export: Arc::clone(export), handle: export.fs().root(), caller: caller.admit(export) }
+    }
+
+    /// Another file of the same export.
+    pub(super) fn sibling(&self, handle: Handle) -> Self {
+        Self { handle, ..self.clone() }
+    }
+
+    pub(super) fn fs(&self) -> &FileSystemRef {
+        self.export.fs()
+    }
+
+    /// Identity of the caller.
+    ///
+    /// # Errors
+    /// The caller is not admitted to the export.
+    pub(super) fn caller(&self) -> Result<&Identity, Status> {
+        self.caller.as_ref().map_err(|status| *status)
+    }
+
+    /// Identity of the caller, for a change.
+    ///
+    /// # Errors
+    /// The caller is not admitted, or the export is read-only.
+    pub(super) fn writer(&self) -> Result<&Identity, Status> {
+        let caller = self.caller()?;
+        if self.export.read_only() { Err(Status::RoFs) } else { Ok(caller) }
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        self.handle == self.fs().root()
+    }
+
+    /// The NFS handle.
+    pub(super) fn seal(&self) -> HandleBytes {
+        self.export.seal(&self.handle)
+    }
+}
+
+impl Object {
+    /// The object of an NFS handle.
+    pub(super) fn open(handle: &[u8], exports: &Exports, caller: &Caller<'_>) -> Result<Self, Status> {
+        if PseudoSealer::is_pseudo(handle) {
+            let number = exports.namespace().open(handle).ok_or(Status::BadHandle)?;
+            return exports.namespace().find(number).map(Self::Pseudo).ok_or(Status::Stale);
+        }
+        let handle = SealedHandle::decode(handle).ok_or(Status::BadHandle)?;
+        let export = exports.by_id(handle.export()).ok_or(Status::Stale)?;
+        let file = export.open(&handle).ok_or(Status::BadHandle)?;
+        Ok(Self::File(File { export: Arc::clone(export), handle: file, caller: caller.admit(export) }))
+    }
+
+    /// The NFS handle.
+    pub(super) fn seal(&self, exports: &Exports) -> HandleBytes {
+        match self {
+            Self::Pseudo(dir) => exports.namespace().seal(*dir),
+            Self::File(file) => file.seal(),
+        }
+    }
+
+    /// The file of an export.
+    ///
+    /// # Errors
+    /// `in_pseudo` for a directory of the pseudo file system.
+    pub(super) fn file(&self, in_pseudo: Status) -> Result<&File, Status> {
+        match self {
+            Self::Pseudo(_) => Err(in_pseudo),
+            Self::File(file) => Ok(file),
+        }
+    }
+}

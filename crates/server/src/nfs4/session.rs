@@ -1,0 +1,217 @@
+//! Clients and sessions: EXCHANGE_ID, CREATE_SESSION, SEQUENCE and the operations without a session.
+
+use std::sync::Arc;
+
+use millrace_nfs::v4::{
+    BindConnToSessionArgs, BindConnToSessionOk, ChannelAttrs, CreateSessionArgs, CreateSessionOk,
+    DestroyClientidArgs, DestroySessionArgs, Direction, ExchangeIdArgs, ExchangeIdOk, Opaque, Operation,
+    ReclaimCompleteArgs, RequestedDirection, SequenceArgs, SequenceOk, ServerOwner, SessionId, StateProtect,
+    Status, create_session_flags, exchange_id_flags,
+};
+use millrace_nfs4_state::{
+    ChannelAttributes, CreateSession, ExchangeId, Sequence, SequenceReply, SequenceRequest,
+};
+use millrace_xdr::View;
+
+use super::{
+    Env,
+    arguments::Arguments,
+    clients::{Session, now, principal},
+    compound::Compound,
+};
+
+impl Env {
+    /// The session `id`. SEQUENCE needs it with every call, so that the connection keeps it.
+    fn session(&self, id: SessionId) -> Result<Arc<Session>, Status> {
+        let mut kept = self.session.lock();
+        if let Some(session) = kept.as_ref().filter(|session| session.id() == id && !session.is_destroyed()) {
+            return Ok(Arc::clone(session));
+        }
+        let session = self.clients.state.session(id);
+        kept.clone_from(&session);
+        session.ok_or(Status::BadSession)
+    }
+}
+
+fn channel(attrs: &ChannelAttrs) -> ChannelAttributes {
+    ChannelAttributes {
+        header_pad: attrs.header_pad_size,
+        request_bytes: attrs.max_request_size,
+        response_bytes: attrs.max_response_size,
+        cached_bytes: attrs.max_response_size_cached,
+        operations: attrs.max_operations,
+        slots: attrs.max_requests,
+    }
+}
+
+fn channel_attrs(attributes: &ChannelAttributes) -> ChannelAttrs {
+    ChannelAttrs {
+        header_pad_size: attributes.header_pad,
+        max_request_size: attributes.request_bytes,
+        max_response_size: attributes.response_bytes,
+        max_response_size_cached: attributes.cached_bytes,
+        max_operations: attributes.operations,
+        max_requests: attributes.slots,
+        rdma_ird: None,
+    }
+}
+
+impl Compound<'_> {
+    /// Executes an operation that needs no session, as the only operation of a COMPOUND of `operations`.
+    pub(super) fn without_session(
+        &mut self,
+        operation: Operation,
+        operations: u32,
+        args: &mut Arguments,
+    ) -> Result<(), Status> {
+        use Operation as Op;
+        match operation {
+            Op::ExchangeId
+            | Op::CreateSession
+            | Op::DestroySession
+            | Op::BindConnToSession
+            | Op::DestroyClientid
+                if operations > 1 =>
+            {
+                return Err(Status::NotOnlyOp);
+            }
+            _ => {}
+        }
+        macro_rules! args {
+            () => {
+                args.get().map_err(|_| Status::BadXdr)?
+            };
+        }
+        match operation {
+            Op::ExchangeId => self.exchange_id(&args!()),
+            Op::CreateSession => self.create_session(&args!()),
+            Op::DestroySession => self.destroy_session(args!()),
+            Op::BindConnToSession => self.bind_connection(args!()),
+            Op::DestroyClientid => self.destroy_client(args!()),
+            _ => Err(Status::OpNotInSession),
+        }
+    }
+
+    fn exchange_id(&mut self, args: &ExchangeIdArgs<'_>) -> Result<(), Status> {
+        if args.flags & !exchange_id_flags::REQUEST != 0 {
+            return Err(Status::Inval);
+        }
+        match args.state_protect {
+            StateProtect::None => {}
+            // Only RPCSEC_GSS has machine credentials.
+            StateProtect::MachineCredential(_) => return Err(Status::Inval),
+            StateProtect::Ssv => return Err(Status::EncrAlgUnsupp),
+        }
+        let Self { scope, reply, .. } = self;
+        let clients = &scope.env.clients;
+        let request = ExchangeId {
+            owner: &args.owner.id,
+            verifier: args.owner.verifier,
+            update: args.flags & exchange_id_flags::UPD_CONFIRMED_REC_A != 0,
+            principal: &principal(&scope.caller.credential),
+            address: scope.caller.peer.addr.ip().to_canonical(),
+        };
+        // Expired clients make room for new ones.
+        clients.state.expire(now(&scope.env.rt));
+        let identified = clients.state.exchange_id(&request, now(&scope.env.rt))?;
+        let confirmed = if identified.confirmed { exchange_id_flags::CONFIRMED_R } else { 0 };
+        let name = Opaque(clients.owner.as_bytes());
+        reply.put(&ExchangeIdOk {
+            client_id: identified.client,
+            sequence: identified.sequence,
+            flags: exchange_id_flags::USE_NON_PNFS | confirmed,
+            state_protect: None,
+            server_owner: ServerOwner { minor_id: 0, major_id: name },
+            server_scope: name,
+            implementation: None,
+        });
+        Ok(())
+    }
+
+    fn create_session(&mut self, args: &CreateSessionArgs<'_>) -> Result<(), Status> {
+        let scope = &self.scope;
+        let request = CreateSession {
+            client: args.client_id,
+            sequence: args.sequence,
+            back_channel: args.flags & create_session_flags::CONN_BACK_CHAN != 0,
+            fore: channel(&args.fore),
+            back: channel(&args.back),
+            principal: &principal(&scope.caller.credential),
+        };
+        let created = scope.env.clients.state.create_session(&request, now(&scope.env.rt))?;
+        tracing::info!(peer = %scope.caller.peer.addr, client = created.session.0.escape_ascii().to_string(), "NFSv4 session created");
+        self.reply.put(&CreateSessionOk {
+            session: created.session,
+            sequence: created.sequence,
+            flags: if created.back_channel { create_session_flags::CONN_BACK_CHAN } else { 0 },
+            fore: channel_attrs(&created.fore),
+            back: channel_attrs(&created.back),
+        });
+        Ok(())
+    }
+
+    pub(super) fn destroy_session(&mut self, args: DestroySessionArgs) -> Result<(), Status> {
+        self.scope.env.clients.state.destroy_session(args.session)
+    }
+
+    fn destroy_client(&mut self, args: DestroyClientidArgs) -> Result<(), Status> {
+        self.scope.env.clients.state.destroy_client(args.client_id)
+    }
+
+    fn bind_connection(&mut self, args: BindConnToSessionArgs) -> Result<(), Status> {
+        use millrace_nfs4_state::Direction as Bound;
+        let session = self.scope.env.session(args.session)?;
+        let wanted = match args.direction {
+            RequestedDirection::Fore => Bound::Fore,
+            RequestedDirection::Back => Bound::Back,
+            RequestedDirection::ForeOrBoth => Bound::ForeOrBoth,
+            RequestedDirection::BackOrBoth => Bound::BackOrBoth,
+        };
+        let direction = match session.bind(wanted)? {
+            Bound::Back => Direction::Back,
+            Bound::Both => Direction::Both,
+            Bound::Fore | Bound::ForeOrBoth | Bound::BackOrBoth => Direction::Fore,
+        };
+        // A connection does not change to RDMA after its start.
+        self.reply.put(&BindConnToSessionOk { session: args.session, direction, use_rdma: args.use_rdma });
+        Ok(())
+    }
+
+    /// SEQUENCE of a COMPOUND of `operations` and `bytes`.
+    pub(super) fn sequence(
+        &mut self,
+        args: &SequenceArgs,
+        operations: u32,
+        bytes: usize,
+        digest: u64,
+    ) -> Result<Sequence<View>, Status> {
+        let session = self.scope.env.session(args.session)?;
+        let fore = session.fore();
+        if operations > fore.operations {
+            return Err(Status::TooManyOps);
+        }
+        if bytes > fore.request_bytes as usize {
+            return Err(Status::ReqTooBig);
+        }
+        let request =
+            SequenceRequest { sequence: args.sequence, slot: args.slot, highest_slot: args.highest_slot };
+        let sequenced = session.sequence(&request, digest, now(&self.scope.env.rt));
+        self.session = Some(session);
+        sequenced
+    }
+
+    pub(super) fn put_sequence(&mut self, ok: &SequenceReply) {
+        self.reply.put(&SequenceOk {
+            session: ok.session,
+            sequence: ok.sequence,
+            slot: ok.slot,
+            highest_slot: ok.highest_slot,
+            target_highest_slot: ok.target_highest_slot,
+            status_flags: ok.status_flags,
+        });
+    }
+
+    pub(super) fn reclaim_complete(&mut self, _: ReclaimCompleteArgs) -> Result<(), Status> {
+        Ok(()) // No state survives a restart, so that there is nothing to reclaim.
+    }
+}
