@@ -216,6 +216,13 @@ impl Encode for Attributes<'_> {
     }
 }
 
+/// A `fattr4` with attributes in [`Attributes::KNOWN`] only, such as a client receives.
+impl<'a> Decode<'a> for Attributes<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        d.get::<Fattr<'a>>()?.decode_values()
+    }
+}
+
 /// A `fattr4` in a message: the values are not decoded yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fattr<'a> {
@@ -279,7 +286,7 @@ impl<'a> Fattr<'a> {
         Ok(values)
     }
 
-    /// Whether all values are equal to the `current` ones, for VERIFY and NVERIFY (RFC 8881 section 18.32). An
+    /// Whether all values are equal to the `current` ones, for VERIFY and NVERIFY (RFC 8881 section 18.31). An
     /// attribute without a current value differs.
     ///
     /// # Errors

@@ -134,3 +134,24 @@ impl CompoundEncoder {
         e.patch_u32(self.status_at, status.number());
     }
 }
+
+/// Decodes the result of the next operation, for a client: the data of its success, or the status of its failure.
+/// The data of a failure, if it has any, is next in the message; no result follows.
+///
+/// # Errors
+/// [`XdrError::Invalid`] with the operation number if it is the result of another operation; an invalid
+/// encoding.
+pub fn decode_result<'a, T: Decode<'a>>(
+    d: &mut Decoder<'a>,
+    operation: Operation,
+) -> Result<Result<T, Status>, XdrError> {
+    let number = d.u32()?;
+    if number != operation.number() && number != OP_ILLEGAL {
+        return Err(d.invalid(number));
+    }
+    match d.get()? {
+        Status::Ok if number == OP_ILLEGAL => Err(d.invalid(0)),
+        Status::Ok => d.get().map(Ok),
+        status => Ok(Err(status)),
+    }
+}

@@ -1,8 +1,8 @@
-//! Data of files and symbolic links: arguments and results of READ and READLINK.
+//! Data of files and symbolic links: arguments and results of READ, WRITE, COMMIT and READLINK.
 
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, Views, XdrError};
 
-use super::{MAX_DATA, MAX_PATH, Stateid};
+use super::{MAX_DATA, MAX_PATH, StableHow, Stateid, Verifier};
 use crate::schema::xdr_struct;
 
 xdr_struct! {
@@ -43,6 +43,65 @@ impl Encode for ReadOk {
 impl<'a> Decode<'a> for ReadOk {
     fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
         Ok(Self { eof: d.bool()?, data: d.payload(MAX_DATA)? })
+    }
+}
+
+/// Arguments of WRITE (RFC 8881 section 18.32).
+#[derive(Debug, Clone)]
+pub struct WriteArgs {
+    /// Stateid of an open, of locks or of a delegation, or a special stateid.
+    pub stateid: Stateid,
+    /// Offset in bytes.
+    pub offset: u64,
+    /// Required stability.
+    pub stable: StableHow,
+    /// The data, by reference.
+    pub data: Views,
+}
+
+impl Encode for WriteArgs {
+    fn encode(&self, e: &mut Encoder) {
+        e.put(&self.stateid);
+        e.put_u64(self.offset);
+        e.put(&self.stable);
+        e.put_payload(self.data.clone());
+    }
+}
+
+impl<'a> Decode<'a> for WriteArgs {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(Self { stateid: d.get()?, offset: d.get()?, stable: d.get()?, data: d.payload(MAX_DATA)? })
+    }
+}
+
+xdr_struct! {
+    /// Result of WRITE.
+    pub struct WriteOk {
+        /// Number of bytes written.
+        pub count: u32,
+        /// Stability of the data.
+        pub committed: StableHow,
+        /// Write verifier of the server instance.
+        pub verifier: Verifier,
+    }
+}
+
+xdr_struct! {
+    /// Arguments of COMMIT (RFC 8881 section 18.3).
+    pub struct CommitArgs {
+        /// Offset in bytes.
+        pub offset: u64,
+        /// Number of bytes; 0: to the end of the file.
+        pub count: u32,
+    }
+}
+
+xdr_struct! {
+    /// Result of COMMIT.
+    pub struct CommitOk {
+        /// Write verifier of the server instance; if it differs from that of WRITE, unstable data may be
+        /// lost.
+        pub verifier: Verifier,
     }
 }
 

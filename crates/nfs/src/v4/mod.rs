@@ -8,16 +8,23 @@ mod attribute;
 mod attributes;
 mod bitmap;
 mod compound;
+mod copy;
+mod delegation;
 mod io;
+mod lock;
+mod modify;
 mod namespace;
 mod opaque;
+mod open;
 mod operation;
 mod readdir;
 mod security;
 mod session;
+mod sparse;
 mod status;
 mod types;
 mod values;
+mod xattr;
 
 #[cfg(test)]
 mod tests;
@@ -26,16 +33,23 @@ pub use attribute::Attribute;
 pub use attributes::{Attributes, Fattr};
 pub use bitmap::{Bitmap, MAX_BITMAP_WORDS};
 pub use compound::*;
+pub use copy::*;
+pub use delegation::*;
 pub use io::*;
+pub use lock::*;
+pub use modify::*;
 pub use namespace::*;
 pub use opaque::{FileHandle, List, Name, Opaque};
+pub use open::*;
 pub use operation::Operation;
 pub use readdir::{Entry, ReaddirArgs, ReaddirEncoder, ReaddirOk, TooSmall};
 pub use security::*;
 pub use session::*;
+pub use sparse::*;
 pub use status::Status;
 pub use types::*;
 pub use values::*;
+pub use xattr::*;
 
 /// RPC program number.
 pub const PROGRAM: u32 = 100_003;

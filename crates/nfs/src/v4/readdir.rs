@@ -2,7 +2,7 @@
 
 use millrace_xdr::{Decode, Decoder, Encoder, XdrError, pad};
 
-use super::{Attributes, Bitmap, Fattr, Name, Verifier};
+use super::{Attributes, Bitmap, Name, Verifier};
 use crate::schema::xdr_struct;
 
 xdr_struct! {
@@ -113,7 +113,7 @@ pub struct Entry<'a> {
     /// Name.
     pub name: Name<'a>,
     /// Attributes.
-    pub attributes: Fattr<'a>,
+    pub attributes: Attributes<'a>,
 }
 
 /// Result of READDIR.

@@ -2,6 +2,8 @@
 
 mod attributes;
 mod frame;
+mod modify;
+mod open;
 mod session;
 
 use millrace_xdr::{Arena, Decode, Decoder, Encode, Encoder, Message, View, Views};
