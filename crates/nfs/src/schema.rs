@@ -1,6 +1,7 @@
 //! Macros that declare an XDR type and derive encoding and decoding.
 
-/// A struct, encoded as its fields in order.
+/// A struct, encoded as its fields in order. A type without lifetime is `Copy`, unless declared as
+/// `Name: Clone`.
 macro_rules! xdr_struct {
     ($(#[$m:meta])* pub struct $name:ident<$lt:lifetime> { $($(#[$fm:meta])* pub $f:ident: $t:ty),* $(,)? }) => {
         $(#[$m])*
@@ -19,9 +20,12 @@ macro_rules! xdr_struct {
             }
         }
     };
-    ($(#[$m:meta])* pub struct $name:ident { $($(#[$fm:meta])* pub $f:ident: $t:ty),* $(,)? }) => {
+    ($(#[$m:meta])* pub struct $name:ident { $($fields:tt)* }) => {
+        $crate::schema::xdr_struct! { $(#[$m])* #[derive(Copy)] pub struct $name: Clone { $($fields)* } }
+    };
+    ($(#[$m:meta])* pub struct $name:ident: Clone { $($(#[$fm:meta])* pub $f:ident: $t:ty),* $(,)? }) => {
         $(#[$m])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct $name { $($(#[$fm])* pub $f: $t),* }
 
         impl ::millrace_xdr::Encode for $name {
@@ -53,6 +57,12 @@ macro_rules! xdr_enum {
             /// The encoded value.
             pub const fn number(self) -> u32 {
                 self as u32
+            }
+        }
+
+        impl From<$name> for u32 {
+            fn from(v: $name) -> Self {
+                v.number()
             }
         }
 

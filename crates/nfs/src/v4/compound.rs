@@ -1,8 +1,9 @@
-//! COMPOUND: the frame around operations and their results (RFC 8881 section 16.2).
+//! COMPOUND: the frame around operations and their results (RFC 8881 section 16.2). The results of CB_COMPOUND
+//! have the same frame.
 
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
-use super::{Opaque, Operation, Status};
+use super::{Opaque, Status};
 use crate::schema::xdr_struct;
 
 /// Maximum length of a decoded tag in bytes. The protocol has no limit.
@@ -12,7 +13,7 @@ pub const MAX_TAG: usize = 1024;
 pub const OP_ILLEGAL: u32 = 10_044;
 
 /// The beginning of the arguments of COMPOUND (`COMPOUND4args`). The operations follow: each is a number (see
-/// [`Operation`]) and its arguments.
+/// [`Operation`](super::Operation)) and its arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompoundArgs<'a> {
     /// Tag, which the server returns.
@@ -86,21 +87,17 @@ impl CompoundEncoder {
     }
 
     /// Begins the result of an operation: its number, and success. The data must be appended next.
-    pub fn operation(&mut self, e: &mut Encoder, operation: Operation) {
-        self.begin_result(e, operation.number());
+    pub fn operation(&mut self, e: &mut Encoder, operation: impl Into<u32>) {
+        (self.last, self.number, self.failed) = (e.len(), operation.into(), e.has_failed());
+        self.results += 1;
+        e.put_u32(self.number);
+        e.put(&Status::Ok);
     }
 
     /// The result of an operation that does not exist in the minor version.
     pub fn illegal(&mut self, e: &mut Encoder) {
-        self.begin_result(e, OP_ILLEGAL);
+        self.operation(e, OP_ILLEGAL);
         self.fail(e, Status::OpIllegal);
-    }
-
-    fn begin_result(&mut self, e: &mut Encoder, number: u32) {
-        (self.last, self.number, self.failed) = (e.len(), number, e.has_failed());
-        self.results += 1;
-        e.put_u32(number);
-        e.put(&Status::Ok);
     }
 
     /// Replaces the result of the last operation by a failure, which ends the COMPOUND. The data of a failure,
@@ -143,10 +140,10 @@ impl CompoundEncoder {
 /// encoding.
 pub fn decode_result<'a, T: Decode<'a>>(
     d: &mut Decoder<'a>,
-    operation: Operation,
+    operation: impl Into<u32>,
 ) -> Result<Result<T, Status>, XdrError> {
     let number = d.u32()?;
-    if number != operation.number() && number != OP_ILLEGAL {
+    if number != operation.into() && number != OP_ILLEGAL {
         return Err(d.invalid(number));
     }
     match d.get()? {

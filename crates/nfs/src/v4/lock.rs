@@ -138,41 +138,19 @@ xdr_struct! {
 /// Maximum number of stateids in a TEST_STATEID.
 pub const MAX_TEST_STATEIDS: usize = 4096;
 
-/// Arguments of TEST_STATEID.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TestStateidArgs {
-    /// The stateids.
-    pub stateids: List<Stateid, MAX_TEST_STATEIDS>,
-}
-
-impl Encode for TestStateidArgs {
-    fn encode(&self, e: &mut Encoder) {
-        e.put(&self.stateids);
+xdr_struct! {
+    /// Arguments of TEST_STATEID.
+    pub struct TestStateidArgs: Clone {
+        /// The stateids.
+        pub stateids: List<Stateid, MAX_TEST_STATEIDS>,
     }
 }
 
-impl<'a> Decode<'a> for TestStateidArgs {
-    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        Ok(Self { stateids: d.get()? })
-    }
-}
-
-/// Result of TEST_STATEID.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TestStateidOk {
-    /// The status of each stateid.
-    pub statuses: List<Status, MAX_TEST_STATEIDS>,
-}
-
-impl Encode for TestStateidOk {
-    fn encode(&self, e: &mut Encoder) {
-        e.put(&self.statuses);
-    }
-}
-
-impl<'a> Decode<'a> for TestStateidOk {
-    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        Ok(Self { statuses: d.get()? })
+xdr_struct! {
+    /// Result of TEST_STATEID.
+    pub struct TestStateidOk: Clone {
+        /// The status of each stateid.
+        pub statuses: List<Status, MAX_TEST_STATEIDS>,
     }
 }
 

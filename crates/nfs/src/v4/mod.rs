@@ -7,6 +7,7 @@
 mod attribute;
 mod attributes;
 mod bitmap;
+mod callback;
 mod compound;
 mod copy;
 mod delegation;
@@ -32,6 +33,7 @@ mod tests;
 pub use attribute::Attribute;
 pub use attributes::{Attributes, Fattr};
 pub use bitmap::{Bitmap, MAX_BITMAP_WORDS};
+pub use callback::*;
 pub use compound::*;
 pub use copy::*;
 pub use delegation::*;

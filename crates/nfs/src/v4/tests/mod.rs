@@ -1,6 +1,7 @@
 //! Encoded bytes, round trips, truncation at every byte, and hostile input.
 
 mod attributes;
+mod callback;
 mod frame;
 mod modify;
 mod open;
