@@ -6,8 +6,9 @@ use std::{
 };
 
 use millrace_nfs::v4::ClientId;
+use parking_lot::Mutex;
 
-use crate::lease::Lease;
+use crate::{lease::Lease, table::Table};
 
 /// One incarnation of a client.
 #[derive(Debug)]
@@ -19,12 +20,22 @@ pub struct Client {
     flags: AtomicU32,
     /// It has sent RECLAIM_COMPLETE.
     pub(crate) reclaimed: AtomicBool,
+    pub(crate) table: Mutex<Table>,
 }
+
+/// SEQ4_STATUS_ADMIN_STATE_REVOKED.
+const ADMIN_STATE_REVOKED: u32 = 0x20;
 
 impl Client {
     pub(crate) fn new(id: ClientId, owner: &[u8], now: Duration) -> Self {
-        let (lease, reclaimed) = (Lease::new(now), AtomicBool::new(false));
-        Self { id, owner: owner.into(), lease, flags: AtomicU32::new(0), reclaimed }
+        Self {
+            id,
+            owner: owner.into(),
+            lease: Lease::new(now),
+            flags: AtomicU32::new(0),
+            reclaimed: AtomicBool::new(false),
+            table: Mutex::new(Table::default()),
+        }
     }
 
     /// The client ID.
@@ -45,5 +56,13 @@ impl Client {
     /// `sr_status_flags` of SEQUENCE.
     pub(crate) fn flags(&self) -> u32 {
         self.flags.load(Ordering::Relaxed)
+    }
+
+    /// Tells the client whether there are stateids that an administrator has revoked and it has not freed.
+    pub(crate) fn set_revoked(&self, revoked: bool) {
+        match revoked {
+            true => self.flags.fetch_or(ADMIN_STATE_REVOKED, Ordering::Relaxed),
+            false => self.flags.fetch_and(!ADMIN_STATE_REVOKED, Ordering::Relaxed),
+        };
     }
 }

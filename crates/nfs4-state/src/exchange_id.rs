@@ -31,7 +31,8 @@ impl<R: Clone> State<R> {
                 (false, true, false) => {}                             // 5
                 // 3
                 (false, false, _) => {
-                    let (client, idle) = (record.client.clone(), record.sessions.is_empty());
+                    let client = record.client.clone();
+                    let idle = record.sessions.is_empty() && client.table.lock().is_empty();
                     let ended = if idle {
                         client.lease.end_if_idle()
                     } else {

@@ -14,17 +14,23 @@
 //! with it, a limit is reached, or [`Limits::courtesy`] has passed. Then the whole client is removed, with its sessions
 //! and all of its state, and it finds out by BADSESSION and STALE_CLIENTID.
 
+mod budget;
 mod channel;
 mod client;
 mod create_session;
 mod exchange_id;
+mod files;
 mod identify;
 mod lease;
 mod limits;
+mod opens;
 mod records;
 mod session;
+mod share;
 mod slot;
 mod state;
+mod stateids;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -32,5 +38,6 @@ pub use channel::ChannelAttributes;
 pub use client::Client;
 pub use identify::{ClientIdentified, CreateSession, ExchangeId, SessionCreated};
 pub use limits::{Identity, Limits};
+pub use opens::OpenRequest;
 pub use session::{Direction, Execution, Sequence, SequenceReply, SequenceRequest, Session};
 pub use state::State;

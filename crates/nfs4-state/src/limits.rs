@@ -39,6 +39,10 @@ pub struct Limits {
     pub total_cached_bytes: u64,
     /// Number of operations of a COMPOUND.
     pub operations: u32,
+    /// Number of stateids of a client: opens, and lock owners of a file.
+    pub stateids_per_client: usize,
+    /// Number of stateids of all clients.
+    pub stateids: usize,
     /// Whether the server calls clients back; otherwise it grants no back channel.
     pub back_channel: bool,
 }
@@ -58,6 +62,8 @@ impl Default for Limits {
             cached_bytes: 4096,
             total_cached_bytes: 256 << 20,
             operations: 64,
+            stateids_per_client: 1 << 16,
+            stateids: 1 << 20,
             back_channel: false,
         }
     }

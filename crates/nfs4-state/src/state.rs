@@ -12,7 +12,9 @@ use parking_lot::{Mutex, RwLock};
 use siphasher::sip::SipHasher13;
 
 use crate::{
+    budget::Budget,
     client::Client,
+    files::Files,
     limits::{Identity, Limits},
     records::Records,
     session::Session,
@@ -27,6 +29,10 @@ pub struct State<R> {
     pub(crate) identity: Identity,
     pub(crate) records: Mutex<Records>,
     pub(crate) sessions: RwLock<HashMap<SessionId, Arc<Session<R>>>>,
+    // Here belongs the lock of one client's table.
+    pub(crate) files: Files,
+    /// Stateids of all clients.
+    pub(crate) stateids: Budget,
 }
 
 impl<R: Clone> State<R> {
@@ -37,6 +43,8 @@ impl<R: Clone> State<R> {
             identity,
             records: Mutex::new(Records::default()),
             sessions: RwLock::new(HashMap::new()),
+            files: Files::new(),
+            stateids: Budget::new(limits.stateids),
         }
     }
 
@@ -78,11 +86,12 @@ impl<R: Clone> State<R> {
     /// DESTROY_CLIENTID.
     ///
     /// # Errors
-    /// STALE_CLIENTID; CLIENTID_BUSY if the client has a session, or requests in progress.
+    /// STALE_CLIENTID; CLIENTID_BUSY if the client has a session, state, or requests in progress.
     pub fn destroy_client(&self, id: ClientId) -> Result<(), Status> {
         let mut records = self.records.lock();
         let record = records.get_mut(id).ok_or(Status::StaleClientid)?;
-        if !record.sessions.is_empty() || !record.client.lease.end_if_idle() {
+        let busy = !record.sessions.is_empty() || !record.client.table.lock().is_empty();
+        if busy || !record.client.lease.end_if_idle() {
             return Err(Status::ClientidBusy);
         }
         self.remove_ended(&mut records, id);
@@ -102,12 +111,27 @@ impl<R: Clone> State<R> {
         }
     }
 
-    /// Removes a client whose lease has ended, with its sessions.
+    /// Removes a client whose lease has ended, with its sessions and its state.
     pub(crate) fn remove_ended(&self, records: &mut Records, id: ClientId) {
         let Some(record) = records.remove(id) else { return };
         for session in &record.sessions {
             self.drop_session(records, *session);
         }
+        let table = record.client.table.lock().end();
+        for file in table.files() {
+            self.files.update(&file, |file, _| file.remove_client(&record.client));
+        }
+        self.stateids.give_back(table.len());
+    }
+
+    /// Removes a client with which a request conflicts, if its lease has expired. Returns whether it is removed.
+    pub(crate) fn remove_expired(&self, client: &Client, now: Duration) -> bool {
+        let ended = client.lease.end_if_expired(now, self.limits.lease);
+        if ended {
+            // If another thread removes it, this waits for the end of that.
+            self.remove_ended(&mut self.records.lock(), client.id());
+        }
+        ended
     }
 
     fn drop_session(&self, records: &mut Records, id: SessionId) {

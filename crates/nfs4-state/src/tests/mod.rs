@@ -1,6 +1,8 @@
 //! Tests of the whole state.
 
 mod clients;
+mod open_model;
+mod opens;
 mod sessions;
 mod slot_model;
 

@@ -1,0 +1,138 @@
+//! The files that have state, found by opaque keys.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
+
+use millrace_nfs::v4::ClientId;
+use parking_lot::Mutex;
+
+use crate::{
+    client::Client,
+    share::{self, Share},
+};
+
+/// Number of maps, so that threads seldom wait for each other.
+const SHARDS: usize = 64;
+
+/// An open of a file.
+#[derive(Debug)]
+struct Open {
+    client: Arc<Client>,
+    share: Share,
+}
+
+/// The state of one file.
+#[derive(Debug, Default)]
+pub(crate) struct File {
+    /// By client and number of the stateid.
+    opens: BTreeMap<(ClientId, u32), Open>,
+    /// Number of opens with each of the bits of [`Share::access`] and [`Share::deny`].
+    access: [usize; 2],
+    deny: [usize; 2],
+}
+
+fn count(counts: &mut [usize; 2], bits: u8, change: impl Fn(&mut usize)) {
+    counts.iter_mut().enumerate().filter(|(n, _)| bits & 1 << n != 0).for_each(|(_, count)| change(count));
+}
+
+fn any(counts: [usize; 2], bits: u8) -> bool {
+    counts.iter().enumerate().any(|(n, count)| bits & 1 << n != 0 && *count != 0)
+}
+
+impl File {
+    fn is_empty(&self) -> bool {
+        self.opens.is_empty()
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        !self.opens.is_empty()
+    }
+
+    /// The client of an open with another number that excludes `share`.
+    pub(crate) fn conflict(&self, share: Share, own: Option<(ClientId, u32)>) -> Option<&Arc<Client>> {
+        if !any(self.deny, share.access) && !any(self.access, share.deny) {
+            return None;
+        }
+        let mut others = self.opens.iter().filter(|(id, _)| Some(**id) != own);
+        others.find(|(_, open)| open.share.conflicts(share)).map(|(_, open)| &open.client)
+    }
+
+    /// Sets what the open with `number` permits and denies; `None` ends it.
+    pub(crate) fn set_open(&mut self, client: &Arc<Client>, number: u32, share: Option<Share>) {
+        let id = (client.id(), number);
+        let new = share.map(|share| Open { client: client.clone(), share });
+        let old = match new {
+            Some(open) => self.opens.insert(id, open),
+            None => self.opens.remove(&id),
+        };
+        let (old, new) = (old.map(|open| open.share).unwrap_or_default(), share.unwrap_or_default());
+        count(&mut self.access, new.access, |n| *n += 1);
+        count(&mut self.deny, new.deny, |n| *n += 1);
+        count(&mut self.access, old.access, |n| *n -= 1);
+        count(&mut self.deny, old.deny, |n| *n -= 1);
+    }
+
+    /// Ends all opens of a client.
+    pub(crate) fn remove_client(&mut self, client: &Arc<Client>) {
+        let numbers: Vec<_> =
+            self.opens.range((client.id(), 0)..=(client.id(), u32::MAX)).map(|(id, _)| id.1).collect();
+        for number in numbers {
+            self.set_open(client, number, None);
+        }
+    }
+
+    /// All clients, each with the numbers of its stateids.
+    pub(crate) fn stateids(&self) -> Vec<(Arc<Client>, Vec<u32>)> {
+        let mut all: Vec<(Arc<Client>, Vec<u32>)> = Vec::new();
+        for ((_, number), open) in &self.opens {
+            match all.last_mut().filter(|(client, _)| client.id() == open.client.id()) {
+                Some((_, numbers)) => numbers.push(*number),
+                None => all.push((open.client.clone(), vec![*number])),
+            }
+        }
+        all
+    }
+}
+
+/// All files that have state.
+#[derive(Debug)]
+pub(crate) struct Files {
+    hash: RandomState,
+    shards: Box<[Mutex<HashMap<Arc<[u8]>, File>>]>,
+}
+
+impl Files {
+    pub(crate) fn new() -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { hash: RandomState::new(), shards }
+    }
+
+    fn shard(&self, key: &[u8]) -> &Mutex<HashMap<Arc<[u8]>, File>> {
+        &self.shards[self.hash.hash_one(key) as usize % SHARDS]
+    }
+
+    /// Changes the state of a file. `change` gets the key, too, which is shared by all that refer to the file.
+    pub(crate) fn update<T>(&self, key: &[u8], change: impl FnOnce(&mut File, &Arc<[u8]>) -> T) -> T {
+        let mut shard = self.shard(key).lock();
+        // Taken out and put back, because a map lends no key together with its value.
+        let (key, mut file) = shard.remove_entry(key).unwrap_or_else(|| (key.into(), File::default()));
+        let result = change(&mut file, &key);
+        if !file.is_empty() {
+            shard.insert(key, file);
+        }
+        result
+    }
+
+    /// Reads the state of a file that has some.
+    pub(crate) fn read<T>(&self, key: &[u8], read: impl FnOnce(&File) -> T) -> Option<T> {
+        self.shard(key).lock().get(key).map(read)
+    }
+}
+
+/// What an anonymous READ or WRITE needs: the access, which no open may deny.
+pub(crate) fn transfer(write: bool) -> Share {
+    Share { access: if write { share::WRITE } else { share::READ }, deny: 0 }
+}

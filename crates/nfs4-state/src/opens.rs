@@ -1,0 +1,152 @@
+//! OPEN, OPEN_DOWNGRADE and CLOSE (RFC 8881, 18.16, 18.18, 18.2).
+
+use std::{sync::Arc, time::Duration};
+
+use millrace_nfs::v4::{Stateid, Status};
+
+use crate::{
+    client::Client,
+    files::File,
+    share::{Share, Shares},
+    state::State,
+    table::{Kind, Table, stateid},
+};
+
+/// Arguments of OPEN that concern the state. The caller has looked the file up and checked the access rights.
+#[derive(Debug, Clone, Copy)]
+pub struct OpenRequest<'a> {
+    /// `owner`: the open owner, without the client ID, which the session determines.
+    pub owner: &'a [u8],
+    /// Key of the file. All handles of a file have the same key.
+    pub file: &'a [u8],
+    /// `share_access` without the bits for delegations.
+    pub access: u32,
+    /// `share_deny`.
+    pub deny: u32,
+}
+
+impl<R: Clone> State<R> {
+    /// OPEN. The first OPEN of an owner for a file returns a new stateid. The next ones add their access and denial, and
+    /// change the `seqid` of the stateid. A conflict with a client whose lease has expired removes that client.
+    ///
+    /// # Errors
+    /// INVAL for an undefined `access` or `deny`; SHARE_DENIED; DELAY if the client or the server has too many stateids;
+    /// EXPIRED if the client is removed.
+    pub fn open(
+        &self,
+        client: &Arc<Client>,
+        request: &OpenRequest<'_>,
+        now: Duration,
+    ) -> Result<Stateid, Status> {
+        let share = Share::new(request.access, request.deny)?;
+        loop {
+            let mut table = client.table.lock();
+            match self.try_open(client, table.existing()?, request, share)? {
+                Ok(stateid) => return Ok(stateid),
+                Err(holder) => {
+                    drop(table);
+                    if !self.remove_expired(&holder, now) {
+                        return Err(Status::ShareDenied);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Opens the file, unless the client that is returned excludes it.
+    fn try_open(
+        &self,
+        client: &Arc<Client>,
+        table: &mut Table,
+        request: &OpenRequest<'_>,
+        share: Share,
+    ) -> Result<Result<Stateid, Arc<Client>>, Status> {
+        let own = table.open_of(request.owner, request.file);
+        let number = own.unwrap_or_else(|| table.next());
+        self.files.update(request.file, |file, key| {
+            if let Some(holder) = file.conflict(share, Some((client.id(), number))) {
+                return Ok(Err(holder.clone()));
+            }
+            if own.is_none() {
+                self.admit_stateid(table)?;
+                let owner = Arc::from(request.owner);
+                table.add(number, key, &owner, Kind::Open { shares: Shares::default(), locks: Vec::new() });
+            }
+            let entry = table.get_mut(number).ok_or(Status::ServerFault)?;
+            let Kind::Open { shares, .. } = &mut entry.kind else { return Err(Status::ServerFault) };
+            shares.add(share);
+            file.set_open(client, number, Some(shares.union()));
+            let seqid = if own.is_some() { entry.change() } else { entry.seqid };
+            Ok(Ok(stateid(client.id(), number, seqid)))
+        })
+    }
+
+    /// Whether the client and the server may have one more stateid.
+    pub(crate) fn admit_stateid(&self, table: &Table) -> Result<(), Status> {
+        let admitted = table.len() < self.limits.stateids_per_client && self.stateids.take();
+        if admitted { Ok(()) } else { Err(Status::Delay) }
+    }
+
+    /// OPEN_DOWNGRADE: `access` and `deny` must be the union of those of some OPENs of the owner.
+    ///
+    /// # Errors
+    /// Those of a stateid; BAD_STATEID if it is not that of an open of `file`; INVAL.
+    pub fn open_downgrade(
+        &self,
+        client: &Arc<Client>,
+        id: &Stateid,
+        file: &[u8],
+        access: u32,
+        deny: u32,
+    ) -> Result<Stateid, Status> {
+        let share = Share::new(access, deny)?;
+        let mut table = client.table.lock();
+        let number = open_number(client, table.existing()?, id, file)?;
+        let entry = table.get_mut(number).ok_or(Status::BadStateid)?;
+        let Kind::Open { shares, .. } = &mut entry.kind else { return Err(Status::BadStateid) };
+        *shares = shares.downgraded(share).ok_or(Status::Inval)?;
+        self.files.update(file, |file, _| file.set_open(client, number, Some(share)));
+        Ok(stateid(client.id(), number, entry.change()))
+    }
+
+    /// CLOSE. Byte-range locks that were requested with this open are released. Returns the stateid of the reply, which
+    /// is never valid.
+    ///
+    /// # Errors
+    /// Those of a stateid; BAD_STATEID if it is not that of an open of `file`.
+    pub fn close(&self, client: &Arc<Client>, id: &Stateid, file: &[u8]) -> Result<Stateid, Status> {
+        let mut table = client.table.lock();
+        let number = open_number(client, table.existing()?, id, file)?;
+        self.files.update(file, |file, _| file.set_open(client, number, None));
+        table.remove(number);
+        self.stateids.give_back(1);
+        Ok(Stateid::INVALID)
+    }
+
+    /// Whether a client has the file open: an unlinked file must be kept until none has.
+    pub fn is_open(&self, file: &[u8]) -> bool {
+        self.files.read(file, File::is_open).unwrap_or(false)
+    }
+
+    /// Revokes all state of a file, for example because it is no longer exported. Its stateids get ADMIN_REVOKED until
+    /// the clients free them, and SEQUENCE tells the clients that there are some.
+    pub fn revoke(&self, file: &[u8]) {
+        let all = self.files.read(file, File::stateids).unwrap_or_default();
+        for (client, numbers) in all {
+            let mut table = client.table.lock();
+            self.files.update(file, |file, _| file.remove_client(&client));
+            numbers.into_iter().for_each(|number| table.revoke(number));
+            client.set_revoked(table.revoked() != 0);
+        }
+    }
+}
+
+/// The number of the open of `file` that a stateid names.
+fn open_number(client: &Client, table: &Table, id: &Stateid, file: &[u8]) -> Result<u32, Status> {
+    let (number, entry) = table.resolve(client.id(), id)?;
+    match entry.kind {
+        _ if entry.revoked => Err(Status::AdminRevoked),
+        Kind::Open { .. } if *entry.file == *file => Ok(number),
+        _ => Err(Status::BadStateid),
+    }
+}

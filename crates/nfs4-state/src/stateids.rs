@@ -1,0 +1,123 @@
+//! Checks of stateids: READ, WRITE, SETATTR, TEST_STATEID, FREE_STATEID (RFC 8881, 8.2, 18.38, 18.48).
+
+use std::{sync::Arc, time::Duration};
+
+use millrace_nfs::v4::{Stateid, Status};
+
+use crate::{
+    client::Client,
+    files::transfer,
+    share::{READ, Share, WRITE},
+    state::State,
+    table::{Entry, Kind, Table},
+};
+
+/// What a stateid permits.
+enum Permission {
+    /// The access, which excludes nobody.
+    Yes,
+    /// The access if no open denies it.
+    UnlessDenied,
+}
+
+impl<R: Clone> State<R> {
+    /// Checks the stateid of a READ, or of a WRITE or a SETATTR of the size (`write`), for the file with key `file`. The
+    /// caller has replaced the current stateid.
+    ///
+    /// A READ with an open for writing only is permitted unless another open denies it, because a client may have to
+    /// read in order to write a part of a page (RFC 8881, 18.22.3).
+    ///
+    /// # Errors
+    /// LOCKED if an open denies the access, and the stateid is anonymous, or the above; OPENMODE if the open is not for
+    /// writing; BAD_STATEID, OLD_STATEID, ADMIN_REVOKED, and EXPIRED if the client is removed.
+    pub fn check_access(
+        &self,
+        client: &Client,
+        id: &Stateid,
+        file: &[u8],
+        write: bool,
+        now: Duration,
+    ) -> Result<(), Status> {
+        let permission = match *id {
+            Stateid::ANONYMOUS => Permission::UnlessDenied,
+            Stateid::READ_BYPASS if write => Permission::UnlessDenied,
+            Stateid::READ_BYPASS => return Ok(()),
+            _ => permission(client, client.table.lock().existing()?, id, file, write)?,
+        };
+        match permission {
+            Permission::Yes => Ok(()),
+            Permission::UnlessDenied => self.check_denied(file, transfer(write), now),
+        }
+    }
+
+    /// Fails with LOCKED if an open of a client that exists denies the access.
+    fn check_denied(&self, file: &[u8], share: Share, now: Duration) -> Result<(), Status> {
+        loop {
+            let holder = self.files.read(file, |file| file.conflict(share, None).cloned()).flatten();
+            match holder {
+                None => return Ok(()),
+                Some(holder) if self.remove_expired(&holder, now) => {}
+                Some(_) => return Err(Status::Locked),
+            }
+        }
+    }
+
+    /// TEST_STATEID: the status of one stateid.
+    pub fn test_stateid(&self, client: &Client, id: &Stateid) -> Status {
+        let mut table = client.table.lock();
+        match table.existing().and_then(|table| table.resolve(client.id(), id)) {
+            Ok((_, entry)) if entry.revoked => Status::AdminRevoked,
+            Ok(_) => Status::Ok,
+            Err(status) => status,
+        }
+    }
+
+    /// FREE_STATEID: frees the stateid of a lock owner without locks, or one that is revoked.
+    ///
+    /// # Errors
+    /// Those of a stateid; LOCKS_HELD for a stateid of an open or of locks.
+    pub fn free_stateid(&self, client: &Arc<Client>, id: &Stateid) -> Result<(), Status> {
+        let mut table = client.table.lock();
+        let (number, entry) = table.existing()?.resolve(client.id(), id)?;
+        if !entry.revoked {
+            return Err(Status::LocksHeld);
+        }
+        table.remove(number);
+        client.set_revoked(table.revoked() != 0);
+        self.stateids.give_back(1);
+        Ok(())
+    }
+}
+
+/// The shares of the open that a stateid belongs to.
+fn shares_of(table: &Table, entry: &Entry) -> Result<Share, Status> {
+    match &entry.kind {
+        Kind::Open { shares, .. } => Ok(shares.union()),
+        Kind::Locks(open) => match table.get(*open) {
+            Some(Entry { kind: Kind::Open { shares, .. }, .. }) => Ok(shares.union()),
+            _ => Err(Status::BadStateid),
+        },
+    }
+}
+
+fn permission(
+    client: &Client,
+    table: &Table,
+    id: &Stateid,
+    file: &[u8],
+    write: bool,
+) -> Result<Permission, Status> {
+    let (_, entry) = table.resolve(client.id(), id)?;
+    if entry.revoked {
+        return Err(Status::AdminRevoked);
+    }
+    if *entry.file != *file {
+        return Err(Status::BadStateid);
+    }
+    match (shares_of(table, entry)?.access, write) {
+        (access, false) if access & READ != 0 => Ok(Permission::Yes),
+        (access, true) if access & WRITE != 0 => Ok(Permission::Yes),
+        (_, false) => Ok(Permission::UnlessDenied),
+        (_, true) => Err(Status::OpenMode),
+    }
+}

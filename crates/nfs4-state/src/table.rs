@@ -1,0 +1,207 @@
+//! The state of one client: its stateids, by owner and file.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use millrace_nfs::v4::{ClientId, Stateid, Status};
+
+use crate::share::Shares;
+
+/// Numbers of stateids by owner and file.
+#[derive(Debug, Default)]
+struct Index(HashMap<Arc<[u8]>, BTreeMap<Arc<[u8]>, u32>>);
+
+impl Index {
+    fn get(&self, owner: &[u8], file: &[u8]) -> Option<u32> {
+        self.0.get(owner)?.get(file).copied()
+    }
+
+    fn insert(&mut self, owner: &Arc<[u8]>, file: &Arc<[u8]>, number: u32) {
+        self.0.entry(owner.clone()).or_default().insert(file.clone(), number);
+    }
+
+    fn remove(&mut self, owner: &[u8], file: &[u8]) {
+        let Some(files) = self.0.get_mut(owner) else { return };
+        files.remove(file);
+        if files.is_empty() {
+            self.0.remove(owner);
+        }
+    }
+}
+
+/// What a stateid identifies.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// An open file.
+    Open {
+        /// What it permits and denies.
+        shares: Shares,
+        /// Numbers of the locks that depend on it.
+        locks: Vec<u32>,
+    },
+    /// The byte-range locks of a lock owner, with the number of its open.
+    #[allow(dead_code)] // Until LOCK.
+    Locks(u32),
+}
+
+/// A stateid of the client.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) seqid: u32,
+    pub(crate) file: Arc<[u8]>,
+    pub(crate) owner: Arc<[u8]>,
+    pub(crate) kind: Kind,
+    /// An administrator has revoked it, and FREE_STATEID has not freed it yet.
+    pub(crate) revoked: bool,
+}
+
+impl Entry {
+    /// Counts a change of the state. Returns the new `seqid`, which is never 0.
+    pub(crate) fn change(&mut self) -> u32 {
+        self.seqid = self.seqid.checked_add(1).unwrap_or(1);
+        self.seqid
+    }
+}
+
+/// All stateids of a client.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    /// The client is removed; there are no more stateids.
+    removed: bool,
+    last: u32,
+    entries: BTreeMap<u32, Entry>,
+    opens: Index,
+    locks: Index,
+    revoked: usize,
+}
+
+impl Table {
+    /// Fails with EXPIRED if the client is removed, which may happen while requests of its sessions are in progress.
+    pub(crate) fn existing(&mut self) -> Result<&mut Self, Status> {
+        if self.removed { Err(Status::Expired) } else { Ok(self) }
+    }
+
+    /// Ends the table, and returns what it contained.
+    pub(crate) fn end(&mut self) -> Self {
+        std::mem::replace(self, Self { removed: true, ..Self::default() })
+    }
+
+    /// The files of all stateids, in order.
+    pub(crate) fn files(&self) -> BTreeSet<Arc<[u8]>> {
+        self.entries.values().map(|entry| entry.file.clone()).collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Number of stateids that an administrator has revoked and FREE_STATEID has not freed.
+    pub(crate) fn revoked(&self) -> usize {
+        self.revoked
+    }
+
+    pub(crate) fn open_of(&self, owner: &[u8], file: &[u8]) -> Option<u32> {
+        self.opens.get(owner, file)
+    }
+
+    #[allow(dead_code)] // Until LOCK.
+    pub(crate) fn locks_of(&self, owner: &[u8], file: &[u8]) -> Option<u32> {
+        self.locks.get(owner, file)
+    }
+
+    /// Number of a stateid that is to be added.
+    pub(crate) fn next(&self) -> u32 {
+        let mut number = self.last;
+        loop {
+            number = number.wrapping_add(1);
+            if !self.entries.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+
+    /// Adds the stateid with the number that [`next`](Self::next) returned.
+    pub(crate) fn add(&mut self, number: u32, file: &Arc<[u8]>, owner: &Arc<[u8]>, kind: Kind) {
+        let index = if matches!(kind, Kind::Open { .. }) { &mut self.opens } else { &mut self.locks };
+        index.insert(owner, file, number);
+        self.last = number;
+        if let Kind::Locks(open) = kind
+            && let Some(Entry { kind: Kind::Open { locks, .. }, .. }) = self.entries.get_mut(&open)
+        {
+            locks.push(number);
+        }
+        let entry = Entry { seqid: 1, file: file.clone(), owner: owner.clone(), kind, revoked: false };
+        self.entries.insert(number, entry);
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&Entry> {
+        self.entries.get(&number)
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(&number)
+    }
+
+    /// Removes a stateid from the indexes and from its open: its owner has no state for the file any more.
+    fn unlink(&mut self, number: u32) {
+        let Some(entry) = self.entries.get(&number).filter(|entry| !entry.revoked) else { return };
+        let Kind::Locks(open) = entry.kind else {
+            self.opens.remove(&entry.owner, &entry.file);
+            return;
+        };
+        self.locks.remove(&entry.owner, &entry.file);
+        if let Some(Entry { kind: Kind::Open { locks, .. }, .. }) = self.entries.get_mut(&open) {
+            locks.retain(|other| *other != number);
+        }
+    }
+
+    /// Removes a stateid.
+    pub(crate) fn remove(&mut self, number: u32) {
+        self.unlink(number);
+        if self.entries.remove(&number).is_some_and(|entry| entry.revoked) {
+            self.revoked -= 1;
+        }
+    }
+
+    /// Revokes a stateid: only FREE_STATEID accepts it.
+    pub(crate) fn revoke(&mut self, number: u32) {
+        self.unlink(number);
+        if let Some(entry) = self.entries.get_mut(&number)
+            && !std::mem::replace(&mut entry.revoked, true)
+        {
+            self.revoked += 1;
+        }
+    }
+
+    /// The stateid that a request names, if it is valid for `client` and current. A `seqid` of 0 means the current
+    /// one. Numbers of changes wrap, so that the order of two is that of their difference.
+    pub(crate) fn resolve(&self, client: ClientId, stateid: &Stateid) -> Result<(u32, &Entry), Status> {
+        let number = number_of(client, stateid).ok_or(Status::BadStateid)?;
+        let entry = self.get(number).ok_or(Status::BadStateid)?;
+        let behind = entry.seqid.wrapping_sub(stateid.seqid);
+        if stateid.seqid != 0 && behind != 0 {
+            return Err(if behind <= u32::MAX / 2 { Status::OldStateid } else { Status::BadStateid });
+        }
+        Ok((number, entry))
+    }
+}
+
+/// The stateid with a number: `other` has the client ID, which includes the epoch of the server, and the number.
+pub(crate) fn stateid(client: ClientId, number: u32, seqid: u32) -> Stateid {
+    let mut other = [0; 12];
+    other[..8].copy_from_slice(&client.number.to_be_bytes());
+    other[8..].copy_from_slice(&number.to_be_bytes());
+    Stateid { seqid, other }
+}
+
+/// The number of a stateid of `client`.
+fn number_of(client: ClientId, stateid: &Stateid) -> Option<u32> {
+    let [prefix @ .., a, b, c, d] = stateid.other;
+    (prefix == client.number.to_be_bytes()).then_some(u32::from_be_bytes([a, b, c, d]))
+}
