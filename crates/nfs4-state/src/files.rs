@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use crate::{
     client::Client,
     share::{self, Share},
+    table::Name,
 };
 
 /// Number of maps, so that threads seldom wait for each other.
@@ -101,7 +102,7 @@ impl File {
 #[derive(Debug)]
 pub(crate) struct Files {
     hash: RandomState,
-    shards: Box<[Mutex<HashMap<Arc<[u8]>, File>>]>,
+    shards: Box<[Mutex<HashMap<Name, File>>]>,
 }
 
 impl Files {
@@ -110,12 +111,12 @@ impl Files {
         Self { hash: RandomState::new(), shards }
     }
 
-    fn shard(&self, key: &[u8]) -> &Mutex<HashMap<Arc<[u8]>, File>> {
+    fn shard(&self, key: &[u8]) -> &Mutex<HashMap<Name, File>> {
         &self.shards[self.hash.hash_one(key) as usize % SHARDS]
     }
 
     /// Changes the state of a file. `change` gets the key, too, which is shared by all that refer to the file.
-    pub(crate) fn update<T>(&self, key: &[u8], change: impl FnOnce(&mut File, &Arc<[u8]>) -> T) -> T {
+    pub(crate) fn update<T>(&self, key: &[u8], change: impl FnOnce(&mut File, &Name) -> T) -> T {
         let mut shard = self.shard(key).lock();
         // Taken out and put back, because a map lends no key together with its value.
         let (key, mut file) = shard.remove_entry(key).unwrap_or_else(|| (key.into(), File::default()));

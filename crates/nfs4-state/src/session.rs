@@ -126,7 +126,7 @@ impl<R: Clone> Session<R> {
     }
 
     /// SEQUENCE. `digest` is a digest of the whole request, by which a false retry is recognized. A success renews the
-    /// lease; a failure leaves the slot as it is.
+    /// lease; a failure leaves the slot unchanged.
     ///
     /// # Errors
     /// BADSESSION, BADSLOT, BAD_HIGH_SLOT (`highest_slot` is less than `slot`, or not a slot), SEQ_MISORDERED,

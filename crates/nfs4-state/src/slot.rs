@@ -35,7 +35,7 @@ impl<R: Clone> Slot<R> {
         Self { sequence: 0, digest: 0, last: Last::None }
     }
 
-    /// Admits the request with `sequence`. A failure leaves the slot as it is.
+    /// Admits the request with `sequence`. A failure leaves the slot unchanged.
     pub(crate) fn admit(&mut self, sequence: u32, digest: u64) -> Result<Admission<R>, Status> {
         if sequence == self.sequence.wrapping_add(1) && !matches!(self.last, Last::Executing) {
             *self = Self { sequence, digest, last: Last::Executing };

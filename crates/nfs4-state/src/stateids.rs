@@ -14,7 +14,7 @@ use crate::{
 
 /// What a stateid permits.
 enum Permission {
-    /// The access, which excludes nobody.
+    /// The access.
     Yes,
     /// The access if no open denies it.
     UnlessDenied,

@@ -9,16 +9,19 @@ use millrace_nfs::v4::{ClientId, Stateid, Status};
 
 use crate::share::Shares;
 
+/// An owner, or the key of a file. Those that are equal share their memory where possible.
+pub(crate) type Name = Arc<[u8]>;
+
 /// Numbers of stateids by owner and file.
 #[derive(Debug, Default)]
-struct Index(HashMap<Arc<[u8]>, BTreeMap<Arc<[u8]>, u32>>);
+struct Index(HashMap<Name, BTreeMap<Name, u32>>);
 
 impl Index {
     fn get(&self, owner: &[u8], file: &[u8]) -> Option<u32> {
         self.0.get(owner)?.get(file).copied()
     }
 
-    fn insert(&mut self, owner: &Arc<[u8]>, file: &Arc<[u8]>, number: u32) {
+    fn insert(&mut self, owner: &Name, file: &Name, number: u32) {
         self.0.entry(owner.clone()).or_default().insert(file.clone(), number);
     }
 
@@ -50,8 +53,8 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) seqid: u32,
-    pub(crate) file: Arc<[u8]>,
-    pub(crate) owner: Arc<[u8]>,
+    pub(crate) file: Name,
+    pub(crate) owner: Name,
     pub(crate) kind: Kind,
     /// An administrator has revoked it, and FREE_STATEID has not freed it yet.
     pub(crate) revoked: bool,
@@ -89,7 +92,7 @@ impl Table {
     }
 
     /// The files of all stateids, in order.
-    pub(crate) fn files(&self) -> BTreeSet<Arc<[u8]>> {
+    pub(crate) fn files(&self) -> BTreeSet<Name> {
         self.entries.values().map(|entry| entry.file.clone()).collect()
     }
 
@@ -127,7 +130,7 @@ impl Table {
     }
 
     /// Adds the stateid with the number that [`next`](Self::next) returned.
-    pub(crate) fn add(&mut self, number: u32, file: &Arc<[u8]>, owner: &Arc<[u8]>, kind: Kind) {
+    pub(crate) fn add(&mut self, number: u32, file: &Name, owner: &Name, kind: Kind) {
         let index = if matches!(kind, Kind::Open { .. }) { &mut self.opens } else { &mut self.locks };
         index.insert(owner, file, number);
         self.last = number;
