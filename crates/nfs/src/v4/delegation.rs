@@ -21,7 +21,7 @@ xdr_struct! {
 }
 
 impl Ace<'_> {
-    /// An entry that permits nothing to anybody: clients must then ask the server with ACCESS.
+    /// An entry that permits nothing to any user: clients must then ask the server with ACCESS.
     pub const NOTHING: Self = Self { ace_type: 0, flags: 0, access_mask: 0, who: Opaque(b"EVERYONE@") };
 }
 

@@ -2,7 +2,7 @@
 
 use millrace_xdr::{Decode, Decoder, Encoder, XdrError, pad};
 
-use super::{Attributes, Bitmap, Name, Verifier};
+use super::{Attributes, Bitmap, Fattr, Name, Verifier};
 use crate::schema::xdr_struct;
 
 xdr_struct! {
@@ -112,8 +112,8 @@ pub struct Entry<'a> {
     pub cookie: u64,
     /// Name.
     pub name: Name<'a>,
-    /// Attributes.
-    pub attributes: Attributes<'a>,
+    /// Attributes; [`Fattr::decode_values`] decodes them. (Decoded values need much more memory.)
+    pub attributes: Fattr<'a>,
 }
 
 /// Result of READDIR.
