@@ -213,7 +213,22 @@ impl Compound<'_> {
             Operation::Nverify => self.nverify(&args!()).await,
             Operation::Access => self.access(args!()).await,
             Operation::Read => self.read(args!()).await,
+            Operation::Write => {
+                let arena = self.reply.arena().clone();
+                self.write(args.take(&arena).map_err(bad_xdr)?).await
+            }
+            Operation::Commit => self.commit(args!()).await,
             Operation::Readlink => self.readlink().await,
+            Operation::Setattr => self.setattr(args!()).await,
+            Operation::Create => self.create(args!()).await,
+            Operation::Remove => self.remove(args!()).await,
+            Operation::Rename => self.rename(args!()).await,
+            Operation::Link => self.link(args!()).await,
+            Operation::Open => self.open(args!()).await,
+            Operation::OpenDowngrade => self.open_downgrade(args!()),
+            Operation::Close => self.close(args!()),
+            Operation::TestStateid => self.test_stateids(&args!()),
+            Operation::FreeStateid => self.free_stateid(args!()),
             Operation::Readdir => self.readdir(args!()).await,
             Operation::DestroySession => self.destroy_session(args!()),
             Operation::ReclaimComplete => self.reclaim_complete(args!()),

@@ -1,7 +1,7 @@
 //! Conversion between values of the protocol and of file systems.
 
 use millrace_nfs::v4::{ChangeInfo, FileType, NfsTime, SpecData, StableHow, Status};
-use millrace_vfs::{Attr, FileKind, FsError, Stability, Time, Wcc};
+use millrace_vfs::{FileKind, FsError, Stability, Time, Wcc};
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -63,16 +63,14 @@ pub(super) fn change(ctime: Time) -> u64 {
     (ctime.seconds as u64).wrapping_mul(NANOS_PER_SECOND).wrapping_add(u64::from(ctime.nanos))
 }
 
-/// The change of a directory; `now` are attributes that were read separately.
-pub(super) fn change_info(wcc: &Wcc, now: impl FnOnce() -> Option<Attr>) -> ChangeInfo {
+/// The change of a directory.
+pub(super) fn change_info(wcc: &Wcc) -> ChangeInfo {
     let before = wcc.before.map(|b| change(b.ctime));
     let after = wcc.after.map(|a| change(a.ctime));
-    match (before, after) {
-        (Some(before), Some(after)) => ChangeInfo { atomic: true, before, after },
-        _ => {
-            let after = after.or_else(|| now().map(|a| change(a.ctime))).unwrap_or_default();
-            ChangeInfo { atomic: false, before: before.unwrap_or_default(), after }
-        }
+    ChangeInfo {
+        atomic: before.is_some() && after.is_some(),
+        before: before.unwrap_or_default(),
+        after: after.unwrap_or_default(),
     }
 }
 

@@ -1,6 +1,6 @@
-//! READ and READLINK.
+//! READ, WRITE, COMMIT and READLINK. Data is passed as views, without copies, as for NFSv3.
 
-use millrace_nfs::v4::{ReadArgs, ReadOk, ReadlinkOk, Status};
+use millrace_nfs::v4::{CommitArgs, CommitOk, ReadArgs, ReadOk, ReadlinkOk, Status, WriteArgs, WriteOk};
 use millrace_oncrpc::{CallClass, Stage};
 use millrace_vfs::{Arena, FsError, FsResult, Views};
 
@@ -14,6 +14,7 @@ impl Compound<'_> {
         let count = self.take_bulk(args.count.min(self.scope.env.rtmax))?;
         let file = self.current()?.file(Status::IsDir)?.clone();
         let caller = file.caller()?;
+        self.check_access(&file, &args.stateid, false)?;
         if args.offset >= OFFSET_LIMIT {
             return Err(Status::Inval);
         }
@@ -26,6 +27,43 @@ impl Compound<'_> {
         self.scope.env.read(&file.export, read.data.len() as u64);
         let bytes = read.data.len();
         self.put_payload(bytes, |reply| ReadOk { eof: read.eof, data: read.data }.encode_into(reply));
+        Ok(())
+    }
+
+    pub(super) async fn write(&mut self, args: WriteArgs) -> Result<(), Status> {
+        let WriteArgs { stateid, offset, stable, mut data } = args;
+        let file = self.current()?.file(Status::IsDir)?.clone();
+        let caller = file.writer()?;
+        self.check_access(&file, &stateid, true)?;
+        data.truncate(self.scope.env.wtmax as usize); // Longer data becomes a short write.
+        let end = offset.checked_add(data.len() as u64);
+        if end.is_none_or(|end| end > file.export.info().max_file_size) {
+            return Err(Status::FBig);
+        }
+        self.stages.set_class(CallClass::Write);
+        self.stages.end(Stage::Decode);
+        // Read before the write: if data is lost before the reply is built, the reply must not contain the
+        // verifier of the instance after the loss.
+        let verifier = file.fs().write_verifier();
+        let written = file.fs().write(caller, &file.handle, offset, data, convert::stability(stable)).await;
+        self.stages.end(Stage::FileSystem);
+        let written = written.map_err(convert::status)?;
+        self.scope.env.written(&file.export, written.count.into());
+        let committed = convert::stable_how(written.committed);
+        self.reply.put(&WriteOk { count: written.count, committed, verifier });
+        Ok(())
+    }
+
+    pub(super) async fn commit(&mut self, args: CommitArgs) -> Result<(), Status> {
+        let file = self.current()?.file(Status::IsDir)?;
+        if args.offset >= OFFSET_LIMIT {
+            return Err(Status::Inval);
+        }
+        let committed = file.fs().commit(file.writer()?, &file.handle, args.offset, args.count).await;
+        committed.map_err(convert::status)?;
+        // Read after the commit: an earlier loss has changed the verifier.
+        let verifier = file.fs().write_verifier();
+        self.reply.put(&CommitOk { verifier });
         Ok(())
     }
 

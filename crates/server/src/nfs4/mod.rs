@@ -5,6 +5,7 @@
 
 mod arguments;
 mod attributes;
+mod changes;
 mod clients;
 mod compound;
 mod convert;
@@ -13,9 +14,12 @@ mod directory;
 mod execute;
 mod names;
 mod object;
+mod open;
 mod paths;
 mod reply_size;
 mod session;
+mod settable;
+mod stateids;
 
 use std::{ops::RangeInclusive, sync::Arc};
 
@@ -91,6 +95,15 @@ impl Env {
         self.client.read(bytes);
         if let Some(usage) = export.usage().get(self.shard) {
             usage.read(bytes);
+        }
+    }
+
+    /// Counts bytes that WRITE writes.
+    fn written(&self, export: &Export, bytes: u64) {
+        self.counters.written(bytes);
+        self.client.written(bytes);
+        if let Some(usage) = export.usage().get(self.shard) {
+            usage.written(bytes);
         }
     }
 

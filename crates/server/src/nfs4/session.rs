@@ -211,7 +211,11 @@ impl Compound<'_> {
         });
     }
 
-    pub(super) fn reclaim_complete(&mut self, _: ReclaimCompleteArgs) -> Result<(), Status> {
-        Ok(()) // No state survives a restart, so that there is nothing to reclaim.
+    pub(super) fn reclaim_complete(&self, args: ReclaimCompleteArgs) -> Result<(), Status> {
+        if args.one_fs {
+            self.current()?;
+            return Ok(()); // File systems do not migrate, so that there is nothing to reclaim.
+        }
+        self.scope.env.clients.state.reclaim_complete(self.client()?)
     }
 }

@@ -1,0 +1,103 @@
+//! Changes of attributes and names: SETATTR, CREATE, REMOVE, RENAME, LINK.
+
+use std::sync::Arc;
+
+use millrace_nfs::v4::{
+    ChangeInfo, CreateArgs, CreateOk, CreateType, Fattr, LinkArgs, RemoveArgs, RenameArgs, RenameOk,
+    SetattrArgs, SetattrRes, Status,
+};
+use millrace_vfs::{FsError, NewNode};
+
+use super::{
+    compound::Compound,
+    convert,
+    names::check_name,
+    object::{File, Object},
+    settable::set_attr,
+};
+
+fn node(what: CreateType) -> Result<NewNode, Status> {
+    Ok(match what {
+        CreateType::Directory => NewNode::Directory,
+        CreateType::Symlink(target) => {
+            // The copy is not counted, because the text becomes metadata of an inode.
+            let target: Vec<u8> = target.iter().flat_map(|v| v.iter().copied()).collect();
+            if target.is_empty() || target.contains(&0) {
+                return Err(Status::Inval);
+            }
+            NewNode::Symlink(target)
+        }
+        CreateType::Block(device) => NewNode::Block(device.major, device.minor),
+        CreateType::Character(device) => NewNode::Character(device.major, device.minor),
+        CreateType::Socket => NewNode::Socket,
+        CreateType::Fifo => NewNode::Fifo,
+        CreateType::Other(_) => return Err(Status::BadType),
+    })
+}
+
+/// Checks that two objects are in one export.
+fn check_same_export(a: &File, b: &File) -> Result<(), Status> {
+    if Arc::ptr_eq(&a.export, &b.export) { Ok(()) } else { Err(Status::XDev) }
+}
+
+impl Compound<'_> {
+    pub(super) async fn setattr(&mut self, args: SetattrArgs<Fattr<'_>>) -> Result<(), Status> {
+        let file = self.current()?.file(Status::RoFs)?.clone();
+        let set = set_attr(&args.attributes)?;
+        let caller = file.writer()?;
+        if set.size.is_some() {
+            self.check_access(&file, &args.stateid, true)?;
+        }
+        file.fs().setattr(caller, &file.handle, &set, None).await.map_err(convert::status)?;
+        self.reply.put(&SetattrRes { set: args.attributes.set });
+        Ok(())
+    }
+
+    pub(super) async fn create(&mut self, args: CreateArgs<'_, Fattr<'_>>) -> Result<(), Status> {
+        let dir = self.current()?.file(Status::RoFs)?.clone();
+        let name = check_name(&args.name)?;
+        let set = set_attr(&args.attributes)?;
+        let node = node(args.what)?;
+        let created = dir.fs().create_node(dir.writer()?, &dir.handle, name, &node, &set).await;
+        let created = created.map_err(convert::status)?;
+        self.reply.put(&CreateOk { dir: convert::change_info(&created.dir), set: args.attributes.set });
+        self.set_current(Object::File(dir.sibling(created.handle)));
+        Ok(())
+    }
+
+    pub(super) async fn remove(&mut self, args: RemoveArgs<'_>) -> Result<(), Status> {
+        let dir = self.current()?.file(Status::RoFs)?;
+        let (name, caller) = (check_name(&args.name)?, dir.writer()?);
+        let removed = match dir.fs().remove(caller, &dir.handle, name).await {
+            Err(FsError::IsDir) => dir.fs().rmdir(caller, &dir.handle, name).await,
+            removed => removed,
+        };
+        let wcc = removed.map_err(convert::status)?;
+        self.reply.put(&convert::change_info(&wcc));
+        Ok(())
+    }
+
+    pub(super) async fn rename(&mut self, args: RenameArgs<'_>) -> Result<(), Status> {
+        let from = self.saved.as_ref().ok_or(Status::NoFileHandle)?.file(Status::RoFs)?;
+        let to = self.current()?.file(Status::XDev)?;
+        check_same_export(from, to)?;
+        let (old, new) = (check_name(&args.from)?, check_name(&args.to)?);
+        let renamed = from.fs().rename(from.writer()?, &from.handle, old, &to.handle, new).await;
+        let (from, to) = renamed.map_err(convert::status)?;
+        let (from, to) = (convert::change_info(&from), convert::change_info(&to));
+        self.reply.put(&RenameOk { from, to });
+        Ok(())
+    }
+
+    pub(super) async fn link(&mut self, args: LinkArgs<'_>) -> Result<(), Status> {
+        let file = self.saved.as_ref().ok_or(Status::NoFileHandle)?.file(Status::IsDir)?;
+        let dir = self.current()?.file(Status::XDev)?;
+        check_same_export(file, dir)?;
+        let name = check_name(&args.name)?;
+        let linked = file.fs().link(file.writer()?, &file.handle, &dir.handle, name).await;
+        let (_, wcc) = linked.map_err(convert::status)?;
+        let change: ChangeInfo = convert::change_info(&wcc);
+        self.reply.put(&change);
+        Ok(())
+    }
+}

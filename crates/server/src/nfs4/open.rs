@@ -1,0 +1,235 @@
+//! OPEN, OPEN_DOWNGRADE and CLOSE.
+
+use millrace_nfs::v4::{
+    Bitmap, ChangeInfo, Claim, CloseArgs, CreateHow, Delegation, Fattr, NoDelegation, OpenArgs,
+    OpenDowngradeArgs, OpenOk, StateidOk, Status, open_flags, share_access,
+};
+use millrace_nfs4_state::OpenRequest;
+use millrace_vfs::{Access, Attr, Created, FileKind, FsError, Identity, SetAttr};
+
+use super::{
+    attributes::EXCLUSIVE,
+    clients::now,
+    compound::Compound,
+    convert,
+    names::check_name,
+    object::{File, Object},
+    settable::{VERIFIER, set_attr},
+    stateids::key,
+};
+
+/// Number of attempts to open a file that others create and remove.
+const ATTEMPTS: usize = 8;
+
+/// A file found or created by OPEN.
+struct Found {
+    file: File,
+    dir: ChangeInfo,
+    /// Attributes that the creation has set.
+    set: Bitmap,
+    created: bool,
+    /// Size to set of an existing file.
+    truncate: Option<u64>,
+}
+
+/// Checks that an object can be opened: that it is a regular file.
+fn check_kind(attr: &Attr) -> Result<(), Status> {
+    match attr.kind {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(Status::IsDir),
+        FileKind::Symlink => Err(Status::Symlink),
+        _ => Err(Status::WrongType),
+    }
+}
+
+/// No delegation, with a reason if the client wants one.
+fn no_delegation(share_access: u32) -> Delegation<'static> {
+    match share_access & share_access::WANT_MASK {
+        share_access::WANT_NO_PREFERENCE => Delegation::None,
+        share_access::WANT_NO_DELEG => Delegation::NoneExt(NoDelegation::NotWanted),
+        share_access::WANT_CANCEL => Delegation::NoneExt(NoDelegation::Cancelled),
+        _ => Delegation::NoneExt(NoDelegation::Resource { will_signal: false }),
+    }
+}
+
+impl Compound<'_> {
+    pub(super) async fn open(&mut self, args: OpenArgs<'_, Fattr<'_>>) -> Result<(), Status> {
+        let access = args.share_access & share_access::BOTH;
+        if access == 0 || args.share_deny > share_access::BOTH {
+            return Err(Status::Inval);
+        }
+        let found = self.find(&args).await?;
+        let file = &found.file;
+        let writes = access & share_access::WRITE != 0;
+        let caller = if writes { file.writer()? } else { file.caller()? };
+        if !found.created {
+            self.check_rights(file, caller, access).await?;
+        }
+        let env = self.scope.env;
+        let (state, client, key) = (&env.clients.state, self.client()?, key(file));
+        let request = OpenRequest { owner: &args.owner.owner, file: &key, access, deny: args.share_deny };
+        let stateid = state.open(client, &request, now(&env.rt))?;
+        if let Some(size) = found.truncate {
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            let truncated = match file.writer() {
+                Ok(caller) => {
+                    file.fs().setattr(caller, &file.handle, &set, None).await.map_err(convert::status)
+                }
+                Err(status) => Err(status),
+            };
+            if let Err(status) = truncated {
+                // The first OPEN of an owner has this seqid; others leave the earlier ones open.
+                if stateid.seqid == 1 {
+                    state.close(client, &stateid, &key)?;
+                }
+                return Err(status);
+            }
+        }
+        self.reply.put(&OpenOk {
+            stateid,
+            dir: found.dir,
+            flags: open_flags::LOCKTYPE_POSIX,
+            set: found.set,
+            delegation: no_delegation(args.share_access),
+        });
+        self.set_current(Object::File(found.file));
+        self.current_stateid = Some(stateid);
+        Ok(())
+    }
+
+    /// Checks the caller's rights to an existing file.
+    async fn check_rights(&self, file: &File, caller: &Identity, access: u32) -> Result<(), Status> {
+        let (any, attr) =
+            file.fs().access(caller, &file.handle, Access(!0)).await.map_err(convert::status)?;
+        check_kind(&attr)?;
+        // To execute a file, clients read it.
+        let reads = any.0 & (Access::READ | Access::EXECUTE) != 0;
+        let writes = any.0 & Access::MODIFY != 0;
+        let missing =
+            (access & share_access::READ != 0 && !reads) || (access & share_access::WRITE != 0 && !writes);
+        if missing { Err(Status::Access) } else { Ok(()) }
+    }
+
+    /// Finds or creates the file of the claim.
+    async fn find(&self, args: &OpenArgs<'_, Fattr<'_>>) -> Result<Found, Status> {
+        let current = self.current()?;
+        let name = match args.claim {
+            Claim::Null(name) => name,
+            Claim::Fh if args.create.is_some() => return Err(Status::Inval),
+            Claim::Fh => {
+                let file = current.file(Status::IsDir)?.clone();
+                return Ok(existing(file, ChangeInfo::default()));
+            }
+            // State does not survive a restart, so that there is no grace period.
+            Claim::Previous(_) => return Err(Status::NoGrace),
+            // There are no delegations.
+            Claim::DelegateCur(..) | Claim::DelegCurFh(_) => return Err(Status::BadStateid),
+            Claim::DelegatePrev(_) | Claim::DelegPrevFh => return Err(Status::NotSupp),
+        };
+        let name = check_name(&name)?;
+        let Object::File(dir) = current else {
+            let Object::Pseudo(at) = current else { return Err(Status::ServerFault) };
+            self.scope.paths().pseudo_child(*at, name)?;
+            return Err(Status::IsDir);
+        };
+        match &args.create {
+            None => self.lookup_file(dir, name).await,
+            Some(how) => self.create_file(dir, name, how).await,
+        }
+    }
+
+    async fn lookup_file(&self, dir: &File, name: &[u8]) -> Result<Found, Status> {
+        let (object, attr) = self.scope.paths().child(dir, name).await?;
+        let file = object.file(Status::IsDir)?.clone();
+        attr.as_ref().map_or(Ok(()), check_kind)?;
+        let change = dir.fs().getattr(&dir.handle).await.map_err(convert::status)?;
+        let change = convert::change(change.ctime);
+        Ok(existing(file, ChangeInfo { atomic: false, before: change, after: change }))
+    }
+
+    async fn create_file(
+        &self,
+        dir: &File,
+        name: &[u8],
+        how: &CreateHow<Fattr<'_>>,
+    ) -> Result<Found, Status> {
+        let caller = dir.writer()?;
+        let created = |created: Created, set| Found {
+            file: dir.sibling(created.handle),
+            dir: convert::change_info(&created.dir),
+            set,
+            created: true,
+            truncate: None,
+        };
+        let (attributes, guarded) = match how {
+            CreateHow::Exclusive(verifier) => {
+                let how = millrace_vfs::CreateHow::Exclusive(*verifier);
+                let result = dir.fs().create(caller, &dir.handle, name, &how).await;
+                return result.map(|c| created(c, VERIFIER)).map_err(convert::status);
+            }
+            CreateHow::Exclusive41(verifier, attributes) => {
+                if !attributes.set.difference(EXCLUSIVE).is_empty() {
+                    return Err(Status::Inval);
+                }
+                let set = set_attr(attributes)?;
+                let how = millrace_vfs::CreateHow::Exclusive(*verifier);
+                let result =
+                    dir.fs().create(caller, &dir.handle, name, &how).await.map_err(convert::status)?;
+                if !attributes.set.is_empty() {
+                    let done = dir.fs().setattr(caller, &result.handle, &set, None).await;
+                    done.map_err(convert::status)?;
+                }
+                return Ok(created(result, attributes.set.union(VERIFIER)));
+            }
+            CreateHow::Unchecked(attributes) => (attributes, false),
+            CreateHow::Guarded(attributes) => (attributes, true),
+        };
+        let set = set_attr(attributes)?;
+        let how = millrace_vfs::CreateHow::Guarded(set);
+        for _ in 0..ATTEMPTS {
+            match dir.fs().create(caller, &dir.handle, name, &how).await {
+                Ok(result) => return Ok(created(result, attributes.set)),
+                Err(FsError::Exist) if !guarded => {}
+                Err(e) => return Err(convert::status(e)),
+            }
+            match self.lookup_file(dir, name).await {
+                // Of the attributes only a size of 0 concerns an existing file (RFC 8881 section 18.16.3).
+                Ok(found) => {
+                    let truncate = set.size.filter(|size| *size == 0);
+                    let applied = if truncate.is_some() { SIZE } else { Bitmap::EMPTY };
+                    return Ok(Found { truncate, set: applied, ..found });
+                }
+                Err(Status::NoEnt) => {}
+                Err(status) => return Err(status),
+            }
+        }
+        Err(Status::Delay)
+    }
+
+    pub(super) fn open_downgrade(&mut self, args: OpenDowngradeArgs) -> Result<(), Status> {
+        let file = self.current()?.file(Status::BadStateid)?;
+        let stateid = self.stateid(&args.stateid)?;
+        let state = &self.scope.env.clients.state;
+        let access = args.share_access & !share_access::WANT_MASK;
+        let stateid = state.open_downgrade(self.client()?, &stateid, &key(file), access, args.share_deny)?;
+        self.reply.put(&StateidOk { stateid });
+        self.current_stateid = Some(stateid);
+        Ok(())
+    }
+
+    pub(super) fn close(&mut self, args: CloseArgs) -> Result<(), Status> {
+        let file = self.current()?.file(Status::BadStateid)?;
+        let stateid = self.stateid(&args.stateid)?;
+        let stateid = self.scope.env.clients.state.close(self.client()?, &stateid, &key(file))?;
+        self.reply.put(&StateidOk { stateid });
+        self.current_stateid = None;
+        Ok(())
+    }
+}
+
+/// The attribute that truncation sets.
+const SIZE: Bitmap = Bitmap::of(&[millrace_nfs::v4::Attribute::Size]);
+
+fn existing(file: File, dir: ChangeInfo) -> Found {
+    Found { file, dir, set: Bitmap::EMPTY, created: false, truncate: None }
+}

@@ -1,0 +1,50 @@
+//! Attributes that clients set.
+
+use millrace_nfs::v4::{Attribute, Attributes, Bitmap, Fattr, Owner, SetTime, Status};
+use millrace_vfs::{SetAttr, Time};
+
+use super::attributes::SUPPORTED;
+
+/// Permission, set-id and sticky bits.
+const MODE_BITS: u32 = 0o7777;
+
+fn id(owner: Option<Owner<'_>>) -> Result<Option<u32>, Status> {
+    match owner {
+        None => Ok(None),
+        Some(Owner::Id(id)) => Ok(Some(id)),
+        Some(Owner::Name(_)) => Err(Status::BadOwner),
+    }
+}
+
+fn time(set: Option<SetTime>) -> millrace_vfs::SetTime {
+    match set {
+        None => millrace_vfs::SetTime::Keep,
+        Some(SetTime::ServerTime) => millrace_vfs::SetTime::Now,
+        Some(SetTime::ClientTime(t)) => {
+            millrace_vfs::SetTime::To(Time { seconds: t.seconds, nanos: t.nanoseconds })
+        }
+    }
+}
+
+/// Converts attributes to set.
+///
+/// # Errors
+/// ATTRNOTSUPP for attributes that the server does not support, INVAL for others that cannot be set and for
+/// modes that are not permission bits, BADOWNER for names of users, BADXDR.
+pub(super) fn set_attr(attributes: &Fattr<'_>) -> Result<SetAttr, Status> {
+    let values: Attributes<'_> = attributes.to_set(SUPPORTED)?;
+    if values.mode.is_some_and(|mode| mode & !MODE_BITS != 0) {
+        return Err(Status::Inval);
+    }
+    Ok(SetAttr {
+        mode: values.mode,
+        uid: id(values.owner)?,
+        gid: id(values.owner_group)?,
+        size: values.size,
+        atime: time(values.time_access_set),
+        mtime: time(values.time_modify_set),
+    })
+}
+
+/// The attributes that an exclusive create uses for its verifier: the client sets them after it.
+pub(super) const VERIFIER: Bitmap = Bitmap::of(&[Attribute::TimeAccess, Attribute::TimeModify]);
