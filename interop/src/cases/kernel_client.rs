@@ -2,6 +2,7 @@
 
 mod behaviour;
 pub(super) mod mount;
+mod nfs4;
 mod refused;
 mod restart;
 mod tar;
@@ -20,5 +21,6 @@ pub(super) fn cases() -> Vec<Case> {
     cases.extend(tar::cases());
     cases.extend(together::cases());
     cases.extend(two_mounts::cases());
+    cases.extend(nfs4::cases());
     cases
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{
     super::Case,
-    mount::{Backend, boot, mount_command},
+    mount::{Backend, EXPORT, boot, mount_command, mount_v4_command},
 };
 use crate::{guest::GuestOptions, lab::Lab};
 
@@ -93,7 +93,10 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (proto, backend) in [("rdma", Backend::Memory), ("rdma", Backend::Local), ("tcp", Backend::Local)] {
         let name = format!("kernel-client/{proto}/{}/behaviour", backend.name());
-        cases.push(Case::new(name, move |lab| run(lab, proto, backend)));
+        cases.push(Case::new(name, move |lab| run(lab, &mount_command(proto, "/mnt/x", ""), backend)));
+        let name = format!("kernel-client/{proto}/{}/nfs4-behaviour", backend.name());
+        let mount = mount_v4_command(proto, EXPORT, "/mnt/x", "");
+        cases.push(Case::new(name, move |lab| run(lab, &mount, backend)));
     }
     for proto in ["rdma", "tcp"] {
         cases.push(Case::new(format!("kernel-client/{proto}/durable/fsync"), move |lab| fsync(lab, proto)));
@@ -101,11 +104,10 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-fn run(lab: &mut Lab, proto: &str, backend: Backend) -> Result<()> {
+fn run(lab: &mut Lab, mount: &str, backend: Backend) -> Result<()> {
     let server = lab.server(&backend.options(lab)?)?;
     let mut guest = boot(lab, &GuestOptions::default())?;
-    let mount = mount_command(proto, "/mnt/x", "");
-    guest.must(&mount)?;
+    guest.must(mount)?;
     for (name, script) in SCRIPTS {
         let prelude = format!(
             "set -eE -o pipefail\ntrap 'echo line $LINENO: $BASH_COMMAND >&2' ERR\n\

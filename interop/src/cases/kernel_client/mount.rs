@@ -51,19 +51,29 @@ pub(in crate::cases) fn boot(lab: &mut Lab, options: &GuestOptions) -> Result<Gu
     Ok(guest)
 }
 
-/// The command that mounts the export on the new directory `at`. `more` is further options, each after a
-/// comma.
-///
-/// The command tries again when the source port is not available: the kernel's RDMA connection manager
-/// chooses a random port for a siw connection, even one that a TCP connection in TIME_WAIT occupies, and the
-/// mount fails with EADDRNOTAVAIL.
+/// A shell function that mounts with options, and tries again when the source port is not available: the kernel's
+/// RDMA connection manager chooses a random port for a siw connection, even one that a TCP connection in TIME_WAIT
+/// occupies, and the mount fails with EADDRNOTAVAIL.
+const NFS_MOUNT: &str = "nfs_mount() { local i error; for i in $(seq 10); do error=$(mount -t nfs -o \"$@\" 2>&1) \
+                         && return; case $error in *'assign requested address'*) ;; *) break;; esac; done; \
+                         echo \"$error\" >&2; return 32; }; ";
+
+/// The command that mounts the export on the new directory `at` with NFSv3. `more` is further options, each after
+/// a comma.
 pub(in crate::cases) fn mount_command(proto: &str, at: &str, more: &str) -> String {
     let port = if proto == "rdma" { RDMA_PORT } else { TCP_PORT };
     format!(
-        "nfs_mount() {{ local i error; for i in $(seq 10); do error=$(mount -t nfs -o \"$@\" 2>&1) && return; \
-         case $error in *'assign requested address'*) ;; *) break;; esac; done; echo \"$error\" >&2; return 32; }}; \
-         mkdir -p {at} && nfs_mount vers=3,nolock,proto={proto},port={port},mountproto=tcp,\
+        "{NFS_MOUNT}mkdir -p {at} && nfs_mount vers=3,nolock,proto={proto},port={port},mountproto=tcp,\
          mountport={TCP_PORT}{more} {HOST}:{EXPORT} {at}"
+    )
+}
+
+/// As [`mount_command`], for NFSv4.2 and any `path` of the server, with no other options than the transport, its
+/// port and `more`.
+pub(in crate::cases) fn mount_v4_command(proto: &str, path: &str, at: &str, more: &str) -> String {
+    let port = if proto == "rdma" { RDMA_PORT } else { TCP_PORT };
+    format!(
+        "{NFS_MOUNT}mkdir -p {at} && nfs_mount vers=4.2,proto={proto},port={port}{more} {HOST}:{path} {at}"
     )
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use super::{
     super::Case,
-    mount::{Backend, EXPORT, boot, make_tree, manifest, mount_command},
+    mount::{Backend, EXPORT, boot, make_tree, manifest, mount_command, mount_v4_command},
 };
 use crate::{
     guest::GuestOptions,
@@ -28,6 +28,8 @@ struct Variant {
     crc: bool,
     /// Whether file data is transferred with O_DIRECT.
     direct: bool,
+    /// Whether the guest uses NFSv4.2.
+    v4: bool,
 }
 
 const PLAIN: Variant = Variant {
@@ -37,6 +39,7 @@ const PLAIN: Variant = Variant {
     options: "",
     crc: false,
     direct: false,
+    v4: false,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -59,6 +62,11 @@ pub(super) fn cases() -> Vec<Case> {
     }
     for proto in ["rdma", "tcp"] {
         variants.push(("tree".to_owned(), Variant { backend: Backend::Durable, proto, ..PLAIN }));
+        for backend in [Backend::Memory, Backend::Local] {
+            let v4 = Variant { backend, proto, v4: true, ..PLAIN };
+            variants.push(("nfs4-tree".to_owned(), v4.clone()));
+            variants.push(("nfs4-direct".to_owned(), Variant { direct: true, ..v4 }));
+        }
     }
     variants.push(("tree-mtu-1500".to_owned(), Variant { proto: "tcp", mtu: ETHERNET_MTU, ..PLAIN }));
     variants.push(("nconnect-4".to_owned(), Variant { proto: "tcp", options: ",nconnect=4", ..PLAIN }));
@@ -75,7 +83,10 @@ fn run(lab: &mut Lab, variant: &Variant) -> Result<()> {
     let server = lab.server(&options)?;
     let mut guest = boot(lab, &GuestOptions { mtu: variant.mtu, ..GuestOptions::default() })?;
     let want = make_tree(lab, &mut guest, "/tmp/tree", 1)?;
-    let mount = mount_command(variant.proto, "/mnt/x", variant.options);
+    let mount = match variant.v4 {
+        true => mount_v4_command(variant.proto, EXPORT, "/mnt/x", variant.options),
+        false => mount_command(variant.proto, "/mnt/x", variant.options),
+    };
     guest.must(&format!("{mount} && cp -a /tmp/tree /mnt/x/"))?;
     if variant.direct {
         guest.must(WRITE_DIRECT)?;
