@@ -15,7 +15,7 @@ use millrace_iscsi::{
         Payload, Placement, RequestError, Unfinished,
     },
 };
-use millrace_rdma::{Access, DomainRef, ExposedRegion, Memory, MemoryRegion};
+use millrace_rdma::{Access, DomainRef, ExposedRegion, Means, Memory, MemoryRegion};
 
 use crate::{
     Error, SubmitError, SubmitReason,
@@ -31,6 +31,11 @@ const _: () = assert!(PREFIX_BYTES + MAX_DATA as usize <= MESSAGE);
 pub(crate) const UNEXPECTED: u32 = 8;
 /// Receives for the answers of requests other than commands, of which a session has 8 at a time.
 const REQUESTS: usize = 8;
+
+/// Memory windows of a connection. The memory of further commands is registered.
+const WINDOWS: usize = 128;
+/// Maximum bytes of a command that a window covers.
+const WINDOW_BYTES: usize = 4 << 20;
 
 /// What happened on a connection.
 #[derive(Debug)]
@@ -95,9 +100,11 @@ impl InitiatorConnection {
     pub(crate) fn new(mut messages: Messages, established: Established) -> Result<Self, Error> {
         let parameters = established.parameters;
         messages.set_receive_length(MESSAGE);
+        let domain = messages.qp.domain();
+        domain.reserve_windows(WINDOWS, WINDOW_BYTES);
         let mut connection = Self {
             tasks: HashMap::new(),
-            domain: messages.qp.domain(),
+            domain,
             messages,
             session: InitiatorSession::new(InitiatorConfig {
                 parameters,
@@ -157,7 +164,7 @@ impl InitiatorConnection {
         }
     }
 
-    /// Exposes memory as far as the command needs it.
+    /// Exposes memory as far as the command needs it, through a window or, without a free one, by registration.
     fn expose(&self, command: &Command, memory: Option<Memory>) -> Result<Data, SubmitError> {
         let Some(memory) = memory else { return Ok(Data::None) };
         let access = match command.direction {
@@ -166,8 +173,10 @@ impl InitiatorConnection {
             Direction::Write => Access::RemoteRead,
             Direction::Read => Access::RemoteWrite,
         };
-        let region = MemoryRegion::new(Arc::clone(&self.domain), memory)
-            .expose(access)
+        let region = |memory| MemoryRegion::new(Arc::clone(&self.domain), memory);
+        let region = region(memory)
+            .expose_by(Means::Window, access)
+            .or_else(|e| region(e.memory).expose(access))
             .map_err(|e| SubmitError { memory: Some(e.memory), reason: SubmitReason::Expose(e.reason) })?;
         if region.segments().len() == 1 {
             return Ok(Data::Exposed(region));

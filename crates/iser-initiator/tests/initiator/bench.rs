@@ -2,7 +2,7 @@
 
 use std::{
     future::poll_fn,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     ops::Deref,
     sync::Arc,
 };
@@ -23,11 +23,15 @@ use millrace_runtime::{memory_stream, virtual_time::VirtualTime};
 
 pub(crate) use crate::support::*;
 
+/// Address of both ends on the simulated fabric.
+const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+
 /// A target on one fabric.
 pub(crate) struct Bench {
     pub(crate) fixture: Fixture,
     /// The simulated fabric; `None`: iWARP in software.
     sim: Option<Arc<dyn Provider>>,
+    world: World,
     /// Memory of initiators.
     pub(crate) arena: Arena,
 }
@@ -45,24 +49,29 @@ pub(crate) fn run(test: impl AsyncFn(Bench)) {
     for simulated in [true, false] {
         let time = VirtualTime::new(7);
         let world = World::new(&time, Profile::named("gige-2003").unwrap());
-        let sim = simulated.then(|| world.add_host(IpAddr::from([10, 0, 0, 1])));
+        let sim = simulated.then(|| world.add_host(HOST));
         let done = time.block_on(async {
             let fixture = Fixture::new(&time, ConnectionLimits::default(), |fs| fs).await;
             let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
-            test(Bench { fixture, sim, arena }).await;
+            test(Bench { fixture, sim, world, arena }).await;
         });
         done.unwrap_or_else(|e| panic!("simulated: {simulated}: {e:?}"));
     }
 }
 
 impl Bench {
+    /// Number of windows that were bound on the simulated fabric; `None` with iWARP in software.
+    pub(crate) fn binds(&self) -> Option<u64> {
+        self.sim.is_some().then(|| self.world.host_use(HOST).binds)
+    }
+
     /// Both ends of a connection.
     pub(crate) async fn queue_pairs(&self) -> (Box<dyn QueuePair>, Box<dyn QueuePair>) {
         let ours = connect_params(ConnectParams::default(), true);
         let theirs = IserTarget::connect_params(ConnectParams::default());
         let rt = || Arc::clone(&self.rt);
         if let Some(sim) = &self.sim {
-            let mut listener = sim.listen(rt(), SocketAddr::from(([10, 0, 0, 1], 0))).unwrap();
+            let mut listener = sim.listen(rt(), SocketAddr::from((HOST, 0))).unwrap();
             let connect = sim.connect(rt(), self.arena.clone(), listener.local_addr(), ours);
             let accept = async {
                 let incoming = listener.accept().await.unwrap();

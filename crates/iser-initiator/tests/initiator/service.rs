@@ -44,6 +44,8 @@ fn only_the_memory_of_open_commands_is_exposed() {
         let memory = client.memory(&[0; 4096]);
         client.submit(&rw10(0x28, 64, 8), Direction::Read, Some(memory));
         assert_eq!(client.domain.exposed(), (2, 65536 + 4096));
+        // The target registers memory, and binds no windows.
+        assert!(bench.binds().is_none_or(|binds| binds == 2));
         for _ in 0..3 {
             client.completed().await;
         }
