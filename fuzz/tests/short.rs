@@ -44,6 +44,7 @@ short_runs! {
     nfs3_args,
     nfs3_results,
     mount3,
+    nfs4_compound,
     mpa_request,
     mpa_reply,
     fpdu_stream,

@@ -6,6 +6,7 @@ mod iscsi;
 mod iwarp;
 mod nbd;
 mod nfs3;
+mod nfs4;
 mod record;
 mod rpc;
 mod rpcrdma;
@@ -58,6 +59,7 @@ pub const TARGETS: &[Target] = targets! {
     nfs3_args = nfs3::args, DECODER;
     nfs3_results = nfs3::results, DECODER;
     mount3 = nfs3::mount, DECODER;
+    nfs4_compound = nfs4, DECODER;
     mpa_request = iwarp::request, ENDPOINT;
     mpa_reply = iwarp::reply, ENDPOINT;
     fpdu_stream = iwarp::stream, ENDPOINT;
