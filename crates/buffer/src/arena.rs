@@ -10,7 +10,7 @@ use crate::{
     class_spans::ClassSpans,
     mapping::{SPAN_BYTES, SpanRef},
     slot::Slot,
-    span::{AllocatedSlot, BLOCK_CLASS, Layout, Span, class_bytes, class_of},
+    span::{AllocatedSlot, BLOCK_CLASS, CLASSES, Layout, Span, class_bytes, class_of},
     sync::{Arc, Mutex},
 };
 
@@ -111,7 +111,8 @@ pub(crate) struct Inner {
 /// that stored data in sparsely used spans takes no span from transient buffers:
 ///
 /// - *Class spans* contain slots of one size class for transient buffers. Empty ones move between the
-///   classes. `ArenaConfig::limit` bounds them.
+///   classes. `ArenaConfig::limit` bounds them, and a part of it may be for small buffers only
+///   ([`Self::with_small_reserve`]).
 /// - *Block spans* contain stored data, and transient buffers of one block (64 KiB) that can become stored
 ///   data without a copy ([`Quota::exchange`]). They have space for all quotas, and for the *adoptable
 ///   reserve*: transient blocks of an eighth of the transient limit. Further transient buffers come from
@@ -129,9 +130,17 @@ pub struct Arena {
 impl Arena {
     /// Creates an empty arena; memory is mapped on demand.
     pub fn new(config: ArenaConfig) -> Self {
+        Self::with_small_reserve(config, 0, usize::MAX)
+    }
+
+    /// As [`Self::new`], but transient buffers of more than `small` bytes leave `reserve` bytes of the limit (rounded
+    /// down to a multiple of [`SPAN_BYTES`]) to smaller ones: large buffers that are held, even a single one in each
+    /// span, leave memory for small ones.
+    pub fn with_small_reserve(config: ArenaConfig, reserve: usize, small: usize) -> Self {
         let spans = config.limit.div_ceil(SPAN_BYTES).max(1);
+        let small = class_of(small).unwrap_or(CLASSES - 1);
         let state = ArenaState {
-            classes: ClassSpans::new(spans),
+            classes: ClassSpans::new(spans, reserve / SPAN_BYTES, small),
             blocks: BlockSpans::new(spans.div_ceil(RESERVE_FRACTION) as u64),
             peak: 0,
         };

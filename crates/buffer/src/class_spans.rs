@@ -86,6 +86,9 @@ pub(crate) struct ClassSpans {
     spans: Slab<SpanState>,
     classes: [ClassState; CLASSES],
     max_spans: usize,
+    /// Number of spans that only the classes up to `small` may use.
+    reserved: usize,
+    small: usize,
     /// Number of empty spans of all classes, and its minimum since the last [`Self::trim`].
     empty: u32,
     idle: u32,
@@ -93,9 +96,19 @@ pub(crate) struct ClassSpans {
 }
 
 impl ClassSpans {
-    pub(crate) fn new(max_spans: usize) -> Self {
+    /// No spans yet, at most `max_spans`, of which the classes above `small` leave `reserved` to the others.
+    pub(crate) fn new(max_spans: usize, reserved: usize, small: usize) -> Self {
         let class = ClassState { head: NONE, tail: NONE, first_empty: NONE, empty: 0, spans: 0 };
-        Self { spans: Slab::new(), classes: [class; CLASSES], max_spans, empty: 0, idle: 0, in_use: 0 }
+        Self {
+            spans: Slab::new(),
+            classes: [class; CLASSES],
+            max_spans,
+            reserved,
+            small,
+            empty: 0,
+            idle: 0,
+            in_use: 0,
+        }
     }
 
     /// Memory in use, in bytes.
@@ -137,6 +150,14 @@ impl ClassSpans {
         Some(AllocatedSlot { span, index: slot, order: 0 })
     }
 
+    /// First class from which a span of `class` may come. Above `small`, it is the class after it if these classes
+    /// have all spans that are not reserved.
+    fn first_source(&self, class: usize) -> usize {
+        let large = self.classes.iter().skip(self.small + 1).map(|c| c.spans as usize).sum::<usize>();
+        let exhausted = class > self.small && large + self.reserved >= self.max_spans;
+        if exhausted { self.small + 1 } else { 0 }
+    }
+
     /// Adds an empty span to `class`: a spare one of another class, a new one, or at the limit any empty one.
     fn refill(
         &mut self,
@@ -144,15 +165,16 @@ impl ClassSpans {
         arena: *const Inner,
         map: impl FnOnce() -> Option<SpanRef>,
     ) -> Option<()> {
-        if let Some(index) = self.take_empty_span(SPARE_SPANS) {
+        let from = self.first_source(class);
+        if let Some(index) = self.take_empty_span(from, SPARE_SPANS) {
             self.assign_class(index, class, arena);
             return Some(());
         }
-        let mapping = if self.spans.len() < self.max_spans { map() } else { None };
+        let mapping = if from == 0 && self.spans.len() < self.max_spans { map() } else { None };
         match mapping {
             Some(mapping) => self.add(mapping, class, arena),
             None => {
-                let index = self.take_empty_span(0)?;
+                let index = self.take_empty_span(from, 0)?;
                 self.assign_class(index, class, arena);
             }
         }
@@ -167,9 +189,9 @@ impl ClassSpans {
         self.link_empty(class, index);
     }
 
-    /// Takes an empty span from a class that has more than `spare`.
-    fn take_empty_span(&mut self, spare: u32) -> Option<u32> {
-        let class = (0..CLASSES).find(|c| self.classes[*c].empty > spare)?;
+    /// Takes an empty span from a class, `from` or later, that has more than `spare`.
+    fn take_empty_span(&mut self, from: usize, spare: u32) -> Option<u32> {
+        let class = (from..CLASSES).find(|c| self.classes[*c].empty > spare)?;
         let index = self.classes[class].first_empty;
         self.count_out(class, index);
         self.unlink(class, index);

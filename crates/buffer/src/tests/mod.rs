@@ -71,6 +71,25 @@ fn empty_spans_move_between_classes() {
 }
 
 #[test]
+fn large_buffers_leave_the_reserve_to_small_ones() {
+    let config = ArenaConfig { limit: 8 * SPAN_BYTES, huge_pages: false };
+    let a = Arena::with_small_reserve(config, 2 * SPAN_BYTES, 512);
+    let mut large = fill(&a, QUARTER);
+    assert_eq!(large.len(), 4 * 6);
+    assert!(a.alloc(1024).is_err() && a.alloc(SPAN_BYTES).is_err(), "the other large classes have no more");
+    // One held buffer in each span.
+    large = large.into_iter().step_by(4).collect();
+    let small = fill(&a, 512);
+    assert_eq!(small.len(), 2 * SPAN_BYTES / 512);
+    drop((large, small));
+    // Small buffers may use all memory; empty spans return to the large classes, except the reserve.
+    for _ in 0..2 {
+        assert_eq!(fill(&a, 512).len(), 8 * SPAN_BYTES / 512);
+        assert_eq!(fill(&a, SPAN_BYTES).len(), 6);
+    }
+}
+
+#[test]
 fn spans_in_use_are_filled_before_empty_ones() {
     let a = arena(3);
     let mut all = fill(&a, QUARTER);
