@@ -212,6 +212,60 @@ fn incomplete_records_hold_a_limited_share_of_memory_for_a_limited_time() {
     }
 }
 
+/// Many clients hold all shared memory with calls of which the last byte is missing. Small calls of others are
+/// executed, on old and on new connections, because each connection has reserved memory.
+#[test]
+fn small_calls_are_executed_while_bulk_data_holds_all_memory() {
+    for own in [32 << 10, 0] {
+        run(async |rt| {
+            let mut server = Server::new(&rt);
+            let config = BudgetConfig {
+                memory: MEMORY,
+                own,
+                largest: 2 * MIB,
+                connections: CONNECTIONS,
+                per_client: CONNECTIONS,
+            };
+            server.budget = Budget::new(config, Arc::clone(&rt));
+            let small = async |honest: &Honest| {
+                let calls = (0..8).map(|_| honest.call(1, |e| e.put_u32(1), 0));
+                futures::future::try_join_all(calls).await.map(|replies| replies.len())
+            };
+            let old = Honest::connect(&server, 100);
+            assert_eq!(small(&old).await.unwrap(), 8);
+            let mut held = Vec::new();
+            for n in 1..60 {
+                let mut stream = server.connect(n, 2 * MIB);
+                write_all(&mut stream, &words(&[0x8010_0000])).await;
+                write_all(&mut stream, &vec![0; MIB - 1]).await;
+                held.push(stream);
+            }
+            rt.sleep(Duration::from_millis(100)).await;
+            let stats = server.budget.stats();
+            assert!(stats.waiting > 0 && stats.shared - stats.in_use < MIB + (64 << 10), "{stats:?}");
+            for honest in [&old, &Honest::connect(&server, 101)] {
+                assert_eq!(small(honest).await.is_ok(), own > 0, "{own} bytes are reserved");
+            }
+            assert_eq!(server.closed(CloseReason::Stalled), 0, "the memory was held all the time");
+            drop(held);
+        });
+    }
+}
+
+/// Buffers of bulk data that are held in all spans of the arena, up to its limit, leave memory for small records.
+#[test]
+fn small_calls_are_executed_while_bulk_data_holds_the_arena() {
+    run(async |rt| {
+        let mut server = Server::new(&rt);
+        let limit = millrace_buffer::ArenaConfig { limit: MEMORY, huge_pages: false };
+        server.arena = Arena::with_small_reserve(limit, MEMORY / 8, 4096);
+        let bulk: Vec<_> = std::iter::from_fn(|| server.arena.alloc(64 << 10).ok()).collect();
+        let honest = Honest::connect(&server, 100);
+        honest.call(1, |e| e.put_u32(1), 0).await.unwrap();
+        drop(bulk);
+    });
+}
+
 #[test]
 fn a_slow_link_above_the_minimum_rate_keeps_its_connection() {
     run(async |rt| {

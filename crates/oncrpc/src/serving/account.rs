@@ -26,7 +26,8 @@ const QUANTUM: usize = 64 << 10;
 pub struct BudgetConfig {
     /// Bytes of memory of all connections, including the reserved ones.
     pub memory: usize,
-    /// Bytes reserved for each connection, for its receives and small calls.
+    /// Bytes reserved for each connection. Its receives may use three quarters of them, so that a quarter remains for
+    /// small calls and the heads of replies.
     pub own: usize,
     /// Maximum bytes that one call needs at once.
     pub largest: usize,
@@ -68,8 +69,8 @@ pub struct BudgetStats {
 /// The memory of a server for calls and replies, and the number of its connections, shared fairly among its
 /// clients.
 ///
-/// Each connection has some reserved memory ([`BudgetConfig::own`]), so that small calls are always possible.
-/// The rest is shared: a single client may use nearly all of it; one of several clients may use as much as
+/// Each connection has some reserved memory ([`BudgetConfig::own`]), so that small calls are always possible,
+/// however much others use. The rest is shared: a single client may use nearly all of it; one of several clients may use as much as
 /// remains free, which leaves memory for the next client. The connections of a client share the client's part
 /// in the same way. A connection that exceeds its share waits; connections of different clients are served
 /// round-robin. At the connection limit, the client with the most connections loses the one that has been
@@ -260,22 +261,34 @@ impl Account {
         self.used
     }
 
-    /// Shared memory that is needed to use `used` bytes.
-    fn quota(&self, used: usize) -> usize {
-        let beyond = used.saturating_sub(self.budget.own);
+    /// Shared memory that is needed to use `used` bytes, `receives` of them for receives.
+    fn quota(&self, used: usize, receives: usize) -> usize {
+        let own = self.budget.own;
+        let reserved = receives.min(own - own / 4);
+        let calls = used.saturating_sub(receives);
+        let beyond = receives - reserved + calls.saturating_sub(own - reserved);
         beyond.next_multiple_of(self.budget.quantum).min(self.budget.shared)
+    }
+
+    /// The part of [`Self::quota`] for `receives` bytes of receives.
+    fn quota_of_receives(&self, receives: usize) -> usize {
+        self.quota(receives, receives)
     }
 
     /// Bytes of shared memory that are allocated for calls.
     fn held_for_calls(&self) -> usize {
-        self.held.saturating_sub(self.quota(self.receives))
+        self.held.saturating_sub(self.quota_of_receives(self.receives))
     }
 
     /// Charges `bytes` if they are available to this connection now. Returns whether they were.
     #[must_use]
     pub fn take(&mut self, bytes: usize) -> bool {
-        let used = self.used + bytes;
-        let quota = self.quota(used);
+        self.grow(self.used + bytes, self.receives)
+    }
+
+    /// Charges `used` bytes in total, `receives` of them for receives, if the difference is available now.
+    fn grow(&mut self, used: usize, receives: usize) -> bool {
+        let quota = self.quota(used, receives);
         if quota > self.held {
             let (held, more) = (self.held_for_calls(), quota - self.held);
             if !self.budget.ledger.lock().take(self.entry.client, held, more) {
@@ -283,7 +296,7 @@ impl Account {
             }
             self.held = quota;
         }
-        self.used = used;
+        (self.used, self.receives) = (used, receives);
         true
     }
 
@@ -291,7 +304,7 @@ impl Account {
     /// a time: the most recent one.
     pub fn poll_take(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<()> {
         let used = self.used + bytes;
-        let quota = self.quota(used);
+        let quota = self.quota(used, self.receives);
         while quota > self.held {
             self.held += ready!(self.poll_shared(cx, quota - self.held));
         }
@@ -335,8 +348,12 @@ impl Account {
     /// Charges `bytes` beyond all limits, for memory that is needed immediately. Other connections wait
     /// longer.
     pub fn take_unconditionally(&mut self, bytes: usize) {
-        self.used += bytes;
-        let quota = self.quota(self.used);
+        self.grow_unconditionally(self.used + bytes, self.receives);
+    }
+
+    fn grow_unconditionally(&mut self, used: usize, receives: usize) {
+        (self.used, self.receives) = (used, receives);
+        let quota = self.quota(used, receives);
         if quota > self.held {
             self.budget.ledger.lock().take_unconditionally(self.entry.client, quota - self.held);
             self.held = quota;
@@ -348,36 +365,34 @@ impl Account {
     /// memory.
     #[must_use]
     pub fn take_receives(&mut self, bytes: usize) -> bool {
-        let more = self.quota(self.receives + bytes) - self.quota(self.receives);
+        let receives = self.receives + bytes;
+        let more = self.quota_of_receives(receives) - self.quota_of_receives(self.receives);
         let client = self.entry.client;
         if more > 0 && !self.budget.change(|ledger, woken| ledger.add_receives(client, more, woken)) {
             return false;
         }
-        if !self.take(bytes) {
-            if more > 0 {
-                self.budget.ledger.lock().remove_receives(client, more);
-            }
-            return false;
+        let taken = self.grow(self.used + bytes, receives);
+        if !taken && more > 0 {
+            self.budget.ledger.lock().remove_receives(client, more);
         }
-        self.receives += bytes;
-        true
+        taken
     }
 
     /// Charges `bytes` for indispensable receives, as [`Self::take_unconditionally`].
     pub fn take_receives_unconditionally(&mut self, bytes: usize) {
-        self.take_unconditionally(bytes);
-        let more = self.quota(self.receives + bytes) - self.quota(self.receives);
+        let before = self.quota_of_receives(self.receives);
+        self.grow_unconditionally(self.used + bytes, self.receives + bytes);
+        let more = self.quota_of_receives(self.receives) - before;
         if more > 0 {
             let client = self.entry.client;
             self.budget.change(|ledger, woken| ledger.add_receives_unconditionally(client, more, woken));
         }
-        self.receives += bytes;
     }
 
     /// Releases `bytes` of receives.
     pub fn give_receives(&mut self, bytes: usize) {
         let after = self.receives.saturating_sub(bytes);
-        let less = self.quota(self.receives) - self.quota(after);
+        let less = self.quota_of_receives(self.receives) - self.quota_of_receives(after);
         if less > 0 {
             self.budget.ledger.lock().remove_receives(self.entry.client, less);
         }
@@ -398,7 +413,7 @@ impl Account {
 
     /// Returns unneeded shared memory. A busy connection keeps one unit for its next call.
     fn trim(&mut self) {
-        let quota = self.quota(self.used);
+        let quota = self.quota(self.used, self.receives);
         let keep = if quota > 0 { quota + self.budget.quantum } else { 0 };
         if self.held > keep {
             let surplus = self.held - quota;
@@ -438,7 +453,7 @@ impl Account {
 impl Drop for Account {
     fn drop(&mut self) {
         let (client, entry, held, waiter) = (self.client, self.entry, self.held, self.waiter);
-        let (state, receives) = (&self.state, self.quota(self.receives));
+        let (state, receives) = (&self.state, self.quota_of_receives(self.receives));
         self.budget.change(|ledger, woken| {
             ledger.remove_receives(entry.client, receives);
             let granted = waiter.map_or(0, |key| ledger.cancel(key, woken));
@@ -486,6 +501,25 @@ mod tests {
         drop(small);
         assert_eq!(budget.stats().in_use, 0);
         assert!(budget.stats().peak >= budget.stats().shared);
+    }
+
+    /// Receives do not take the memory that is reserved for small calls, nor do calls of others.
+    #[tokio::test]
+    async fn receives_leave_reserved_memory_to_calls() {
+        let budget = Budget::new(config(256 * KIB, 16 * KIB), TokioRuntime::current());
+        let mut victim = budget.open(client(1)).unwrap();
+        victim.take_receives_unconditionally(16 * KIB);
+        let mut greedy = budget.open(client(2)).unwrap();
+        while greedy.take(KIB) {}
+        greedy.take_unconditionally(1 << 20);
+        for _ in 0..4 {
+            assert!(victim.take(KIB), "{budget:?}");
+        }
+        assert!(!victim.take_receives(4 * KIB) && !victim.take(64 * KIB));
+        victim.give_receives(16 * KIB);
+        victim.give(4 * KIB);
+        drop((victim, greedy));
+        assert_eq!((budget.stats().in_use, budget.0.ledger.lock().receives()), (0, 0));
     }
 
     #[tokio::test]
