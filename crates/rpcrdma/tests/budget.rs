@@ -158,7 +158,10 @@ struct Honest {
 
 impl Honest {
     async fn connect(server: &Server, n: u8) -> Self {
-        let config = RequesterConfig::default();
+        Self::with(server, n, RequesterConfig::default()).await
+    }
+
+    async fn with(server: &Server, n: u8, config: RequesterConfig) -> Self {
         let qp = server.connect(n, config.connect_params(), None).await;
         let arena = arena();
         let requester =
@@ -417,6 +420,69 @@ fn grants_of_idle_clients_leave_memory_for_calls() {
             honest.call(ask).await;
         }
         drop(idle);
+    });
+}
+
+/// Clients that hold all shared memory, each with one RDMA Read that it does not answer.
+async fn hold_all_memory(server: &Server) -> Vec<Raw> {
+    let mut held = Vec::new();
+    for n in 1..=55 {
+        let (mut raw, credits) = hostile(server, n, 32, None).await;
+        for xid in 2..2 + credits {
+            let lists = read_list(&[(0, nowhere((MIB + (64 << 10)) as u32))]);
+            raw.send(&Raw::message(&nomsg(xid, lists), &[]));
+        }
+        raw.push().await;
+        held.push(raw);
+    }
+    server.rt.sleep(Duration::from_millis(100)).await;
+    let stats = server.budget.stats();
+    assert!(stats.waiting > 0 && stats.shared - stats.in_use < MIB, "{stats:?}");
+    held
+}
+
+/// Makes small calls on each connection, one at a time and eight at once.
+async fn small_calls(clients: &[Honest]) {
+    for _ in 0..50 {
+        for client in clients {
+            client.call(Ask::default()).await;
+            futures::future::join_all((0..8).map(|_| client.call(Ask::default()))).await;
+        }
+    }
+}
+
+/// Buffers of bulk data that are held in all spans of the arena, up to its limit, leave memory for receives and heads.
+#[test]
+fn small_calls_are_executed_while_bulk_data_holds_the_arena() {
+    run(async |rt| {
+        let mut server = Server::new(&rt);
+        let limit = ArenaConfig { limit: MEMORY, huge_pages: false };
+        server.arena = Arena::with_small_reserve(limit, MEMORY / 8, 4096);
+        let old = Honest::connect(&server, 100).await;
+        old.call(Ask::default()).await;
+        let bulk: Vec<_> = std::iter::from_fn(|| server.arena.alloc(64 << 10).ok()).collect();
+        small_calls(&[old, Honest::connect(&server, 101).await]).await;
+        assert_eq!(server.stats.snapshot().out_of_memory, 0);
+        drop(bulk);
+    });
+}
+
+/// The receives of a client with four credits have the size of the memory that each connection has reserved.
+#[test]
+fn small_calls_are_executed_while_bulk_data_holds_all_memory() {
+    run(async |rt| {
+        let server = Server::new(&rt);
+        let connect = async |n| {
+            let few = RequesterConfig { credits: 4, ..RequesterConfig::default() };
+            [Honest::connect(&server, n).await, Honest::with(&server, n + 1, few).await]
+        };
+        let old = connect(100).await;
+        small_calls(&old).await;
+        let held = hold_all_memory(&server).await;
+        small_calls(&old).await;
+        small_calls(&connect(102).await).await;
+        assert_eq!(server.stalled(), 0, "the memory was held all the time");
+        drop(held);
     });
 }
 
