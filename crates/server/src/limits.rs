@@ -2,18 +2,20 @@
 
 use std::time::Duration;
 
-use millrace_buffer::ByteSize;
+use millrace_buffer::{Arena, ArenaConfig, ByteSize, SPAN_BYTES};
 use millrace_oncrpc::{SMALL_REPLY, serving::BudgetConfig};
 use millrace_scsi::MAX_TRANSFER_BYTES;
 
 use crate::{drc, error::InvalidSetting};
 
 /// Maximum configurable size of READ and WRITE in bytes: the largest buffer of an arena.
-pub const MAX_TRANSFER: u64 = millrace_buffer::SPAN_BYTES as u64;
+pub const MAX_TRANSFER: u64 = SPAN_BYTES as u64;
 /// Maximum bytes of a call except its payload.
 pub(crate) const CALL_SLACK: usize = 64 << 10;
 /// An eighth of the minimum memory reserved for a connection, if the memory suffices.
 const OWN_UNIT: usize = 4096;
+/// Largest buffers in bytes that may use the arena's reserve, whatever `inline_size` is: less than a piece of bulk data.
+const MAX_SMALL_BUFFER: u64 = 32 << 10;
 /// READ and WRITE sizes are multiples of this number of bytes.
 pub const TRANSFER_UNIT: u64 = 4096;
 
@@ -74,6 +76,10 @@ pub struct Limits {
     pub replies_kept: usize,
 }
 
+fn bytes(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -106,21 +112,44 @@ impl Limits {
 
     /// The budget of clients in a process that may open `descriptors` files, with or without iSCSI.
     pub(crate) fn budget(&self, descriptors: Option<u64>, iscsi: bool) -> BudgetConfig {
-        let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        let replies = self.replies_kept.saturating_mul(drc::GROWTH * SMALL_REPLY);
-        let memory = bytes(self.memory.0);
-        let memory = memory - replies.min(memory / 4) - bytes(self.session_replies());
-        let reserve = memory / 8;
+        let reserve = self.reserved_for_connections();
         let own = bytes(self.own());
         let by_files = descriptors.map_or(usize::MAX, |n| bytes(n / 2));
         let connections = self.max_connections.unwrap_or_else(|| by_files.min(reserve / own).max(8));
+        let own = own.min(reserve / connections);
+        // Bulk data, which uses the shared memory, cannot use the arena's reserve.
+        let shared_and_own = bytes(self.memory.0) - self.small_reserve() + own * connections;
         BudgetConfig {
-            memory,
-            own: own.min(reserve / connections),
+            memory: self.memory_of_budget().min(shared_and_own),
+            own,
             largest: bytes(self.largest(iscsi)),
             connections,
             per_client: self.max_connections_per_client.unwrap_or(usize::MAX),
         }
+    }
+
+    /// The memory of clients without that of cached replies, in bytes.
+    fn memory_of_budget(&self) -> usize {
+        let replies = self.replies_kept.saturating_mul(drc::GROWTH * SMALL_REPLY);
+        let memory = bytes(self.memory.0);
+        memory - replies.min(memory / 4) - bytes(self.session_replies())
+    }
+
+    /// Memory that is divided among the connections, of which each has [`Self::own`] bytes if it suffices.
+    fn reserved_for_connections(&self) -> usize {
+        self.memory_of_budget() / 8
+    }
+
+    /// Memory of the arena that bulk data cannot use: an eighth in whole spans.
+    fn small_reserve(&self) -> usize {
+        bytes(self.memory.0) / 8 / SPAN_BYTES * SPAN_BYTES
+    }
+
+    /// The arena for network buffers, with a reserve for receives and the heads of messages.
+    pub(crate) fn arena(&self) -> Arena {
+        let small = self.inline_size.0.clamp(OWN_UNIT as u64, MAX_SMALL_BUFFER);
+        let config = ArenaConfig { limit: bytes(self.memory.0), huge_pages: true };
+        Arena::with_small_reserve(config, self.small_reserve(), bytes(small))
     }
 
     /// [`Self::registration_cache`] in bytes.
@@ -158,6 +187,23 @@ impl Limits {
         (shared * 32 / 21).next_multiple_of(1 << 20)
     }
 
+    /// Checks that each connection has at least half of the memory that is to be reserved for it.
+    fn check_connections(&self) -> Result<(), InvalidSetting> {
+        let (reserve, least) = (self.reserved_for_connections() as u64, self.own() / 2);
+        let Some(connections) = self.max_connections.map(|n| n as u64) else { return Ok(()) };
+        let most = reserve / least;
+        if connections <= most.max(8) {
+            return Ok(());
+        }
+        let what = format!(
+            "limits.max_connections is {connections}, but each connection reserves {}, and limits.memory of {} suffices \
+             for {most}; raise memory or lower max_connections",
+            ByteSize(least),
+            self.memory
+        );
+        Err(InvalidSetting::new("limits.max_connections", what))
+    }
+
     /// Checks the ranges and the consistency of the limits, for a server with or without iSCSI.
     ///
     /// # Errors
@@ -185,6 +231,7 @@ impl Limits {
         if let Some((name, _)) = connections.iter().find(|(_, n)| *n == Some(0)) {
             return Err(invalid(name, format!("limits.{name} is 0; no client could connect")));
         }
+        self.check_connections()?;
         if !(1..=3600).contains(&self.stall_timeout) {
             return Err(invalid(
                 "stall_timeout",
@@ -271,6 +318,45 @@ mod tests {
     use millrace_runtime::virtual_time::VirtualTime;
 
     use super::*;
+
+    #[test]
+    fn each_connection_has_reserved_memory_for_small_calls() {
+        let limits = |n| Limits { max_connections: Some(n), memory: ByteSize(64 << 20), ..Limits::default() };
+        let most = limits(1).reserved_for_connections() / (limits(1).own() as usize / 2);
+        limits(most).check(false).unwrap();
+        assert!(limits(most).budget(None, false).own >= 16 << 10);
+        let refused = limits(most + 1).check(false).unwrap_err();
+        let expected = format!(
+            "limits.max_connections is {}, but each connection reserves 16KiB, and limits.memory of 64MiB suffices for \
+             {most}; raise memory or lower max_connections",
+            most + 1
+        );
+        assert_eq!(refused.reason, expected);
+    }
+
+    /// Bulk data fits into the part of the arena that it may use, so it waits for the budget only.
+    #[test]
+    fn the_shared_memory_does_not_include_the_reserve_of_the_arena() {
+        for (mib, connections, replies_kept) in
+            [(12, None, 0), (64, Some(1), 0), (1024, Some(8), 0), (1024, None, 4096)]
+        {
+            let limits = Limits {
+                memory: ByteSize(mib << 20),
+                credits: 8,
+                max_connections: connections,
+                replies_kept,
+                ..Limits::default()
+            };
+            limits.check(false).unwrap();
+            let config = limits.budget(None, false);
+            let large = limits.arena();
+            let bulk: Vec<_> = std::iter::from_fn(|| large.alloc(64 << 10).ok()).collect();
+            let bulk = bulk.len() * (64 << 10);
+            assert!(bulk >= config.memory - config.own * config.connections, "{limits:?}");
+            assert_eq!((mib << 20) as usize - bulk, limits.small_reserve(), "{limits:?}");
+            assert!(large.alloc(4096).is_ok() || limits.small_reserve() == 0);
+        }
+    }
 
     /// With the minimum memory, the maximum number of clients holds as many receives as permitted; then the
     /// largest call gets memory immediately.

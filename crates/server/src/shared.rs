@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, atomic::AtomicU64};
 
-use millrace_buffer::{Arena, ArenaConfig};
+use millrace_buffer::Arena;
 use millrace_oncrpc::serving::{Budget, CloseStats};
 use millrace_rpcrdma::registration::{Registration, Settings, Strategy};
 use millrace_runtime::RuntimeRef;
@@ -63,8 +63,7 @@ impl Shared {
         descriptors: Option<u64>,
         mut open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
     ) -> Result<Arc<Self>, ServerError> {
-        let limit = usize::try_from(config.limits.memory.0).unwrap_or(usize::MAX);
-        let arena = Arena::new(ArenaConfig { limit, huge_pages: true });
+        let arena = config.limits.arena();
         let secret = match &config.state_dir {
             Some(dir) => {
                 let secret = handle::secret(dir, |bytes| rt.fill_random(bytes));
