@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Time limit of a case on the quickest machine.
-const CASE_LIMIT: Duration = Duration::from_secs(600);
+const CASE_LIMIT: Duration = Duration::from_secs(900);
 /// Name of the file with the reason of a failure.
 const REASON: &str = "reason";
 /// Exit status of a case that cannot run here, as in `automake`.

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Time from one start of the server to its end.
-const LIFE: Duration = Duration::from_secs(2);
+pub(super) const LIFE: Duration = Duration::from_secs(2);
 /// Time limit of a client's final check, during which the server runs.
 const FINISH: Duration = Duration::from_secs(120);
 
@@ -45,9 +45,9 @@ fn kills(lab: &Lab) -> u32 {
     if lab.quick { 4 } else { 200 }
 }
 
-/// Seconds for which the client writes.
-pub(super) fn seconds(lab: &Lab) -> u64 {
-    u64::from(kills(lab)) * LIFE.as_secs()
+/// Seconds for which the client writes to a server that lives for `life`.
+pub(super) fn seconds(lab: &Lab, life: Duration) -> u64 {
+    u64::from(kills(lab)) * life.as_secs()
 }
 
 fn url(proto: &str) -> String {
@@ -57,18 +57,23 @@ fn url(proto: &str) -> String {
 
 pub(super) fn exercise(lab: &Lab, place: &str) -> Result<Running> {
     let child = Command::new(std::env::current_exe()?)
-        .args(["exercise", place, "--seconds", &seconds(lab).to_string()])
+        .args(["exercise", place, "--seconds", &seconds(lab, LIFE).to_string()])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
     Ok(Running::Host(child))
 }
 
-/// Kills the server every two seconds while the client runs, and waits for the client's end.
-pub(super) fn kill_until_the_end(lab: &Lab, server: &mut Server, client: Running) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(seconds(lab));
+/// Kills the server `life` after each start while the client runs, and waits for the client's end.
+pub(super) fn kill_until_the_end(
+    lab: &Lab,
+    server: &mut Server,
+    client: Running,
+    life: Duration,
+) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(seconds(lab, life));
     while Instant::now() < end {
-        thread::sleep(LIFE);
+        thread::sleep(life);
         server.stop("KILL")?;
         server.start_again()?;
     }
@@ -89,7 +94,7 @@ pub(super) fn kill_until_the_end(lab: &Lab, server: &mut Server, client: Running
 fn library(lab: &mut Lab, proto: &str) -> Result<()> {
     let mut server = lab.server(&Backend::Local.options(lab)?)?;
     let client = exercise(lab, &url(proto))?;
-    kill_until_the_end(lab, &mut server, client)?;
+    kill_until_the_end(lab, &mut server, client, LIFE)?;
     lab.finish(vec![], &[&server])
 }
 
@@ -99,7 +104,7 @@ fn mount(lab: &mut Lab, proto: &str) -> Result<()> {
     let mounted = lab::millrace(&["mount", &url(proto), &at.display().to_string(), "--daemon"])?;
     mounted.ok()?;
     let client = exercise(lab, &at.display().to_string())?;
-    kill_until_the_end(lab, &mut server, client)?;
+    kill_until_the_end(lab, &mut server, client, LIFE)?;
     crate::program::must("umount", &[&at.display().to_string()]).context("unmount")?;
     lab.finish(vec![], &[&server])
 }
@@ -111,8 +116,8 @@ fn kernel_client(lab: &mut Lab, proto: &str) -> Result<()> {
     let mut guest = boot(lab, &GuestOptions::default())?;
     guest.must(&mount_command(proto, "/mnt/x", ",hard"))?;
     let interop = guest.interop()?;
-    let job =
-        guest.spawn(&format!("{interop} exercise /mnt/x --truncate-alone --seconds {}", seconds(lab)))?;
-    kill_until_the_end(lab, &mut server, Running::Guest(job))?;
+    let job = guest
+        .spawn(&format!("{interop} exercise /mnt/x --truncate-alone --seconds {}", seconds(lab, LIFE)))?;
+    kill_until_the_end(lab, &mut server, Running::Guest(job), LIFE)?;
     lab.finish(vec![guest], &[&server])
 }

@@ -1,16 +1,24 @@
-//! Initiators use a disk of a server that is killed and restarted every two seconds. Their reads contain the data that
+//! Initiators use a disk of a server that is killed and restarted every few seconds. Their reads contain the data that
 //! was written last. The disk is in the page cache of the server's host, which survives.
+
+use std::time::Duration;
 
 use anyhow::Result;
 
 use super::{
     super::{
         Case,
-        kills::{Running, exercise, kill_until_the_end, seconds},
+        kills::{LIFE, Running, exercise, kill_until_the_end, seconds},
     },
     initiator::{Backend, Setup, Transport, boot, log_in, log_out},
 };
 use crate::lab::Lab;
+
+/// Time from one start of the server to its end with the kernel's initiator, which connects two seconds after the loss of
+/// a connection (DefaultTime2Wait). If the server ends at that moment, between the kernel's binding of the connection and
+/// the first login request, iscsid does not stop the connection, and the kernel refuses to bind another one for the session
+/// (ENOTCONN) until the session fails.
+const LIFE_FOR_KERNEL: Duration = Duration::from_secs(3);
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -26,7 +34,7 @@ pub(super) fn cases() -> Vec<Case> {
 fn library(lab: &mut Lab, setup: Setup) -> Result<()> {
     let mut server = lab.server(&setup.options(lab)?)?;
     let client = exercise(lab, &setup.url())?;
-    kill_until_the_end(lab, &mut server, client)?;
+    kill_until_the_end(lab, &mut server, client, LIFE)?;
     lab.finish(Vec::new(), &[&server])
 }
 
@@ -41,8 +49,9 @@ fn kernel(lab: &mut Lab, setup: Setup) -> Result<()> {
     let mut guest = boot(lab, setup)?;
     let disk = log_in(&mut guest, setup)?;
     let interop = guest.interop()?;
-    let client = guest.spawn(&format!("{interop} exercise {disk} --seconds {}", seconds(lab)))?;
-    kill_until_the_end(lab, &mut server, Running::Guest(client))?;
+    let time = seconds(lab, LIFE_FOR_KERNEL);
+    let client = guest.spawn(&format!("{interop} exercise {disk} --seconds {time}"))?;
+    kill_until_the_end(lab, &mut server, Running::Guest(client), LIFE_FOR_KERNEL)?;
     log_out(&mut guest)?;
     lab.finish(vec![guest], &[&server])
 }
