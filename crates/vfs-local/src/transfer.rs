@@ -197,7 +197,12 @@ impl Transfer {
         &self.request.operation
     }
 
-    /// Length of the range to change.
+    /// The request, to be begun again.
+    pub(super) fn into_request(self) -> Request {
+        self.request
+    }
+
+    /// Number of bytes to transfer, or length of the range to change.
     pub(super) fn length(&self) -> u64 {
         self.total as u64
     }
