@@ -284,3 +284,19 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     let beside = [&[0, 12, 12][..], data, head].concat();
     flat.chain([beside]).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_seed_is_accepted() {
+        for seed in seeds() {
+            if seed[2] == 0 {
+                let input = received(&seed[3..]);
+                assert_eq!(again(seed[0], &input).map(|(_, used)| used), Ok(seed.len() - 3), "{seed:?}");
+            }
+            run(&seed);
+        }
+    }
+}
