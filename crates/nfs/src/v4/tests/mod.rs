@@ -5,6 +5,7 @@ mod callback;
 mod frame;
 mod modify;
 mod open;
+mod properties;
 mod session;
 
 use millrace_xdr::{Arena, Decode, Decoder, Encode, Encoder, Message, View, Views};
