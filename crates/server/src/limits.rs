@@ -14,7 +14,7 @@ pub const MAX_TRANSFER: u64 = SPAN_BYTES as u64;
 pub(crate) const CALL_SLACK: usize = 64 << 10;
 /// An eighth of the minimum memory reserved for a connection, if the memory suffices.
 const OWN_UNIT: usize = 4096;
-/// Largest buffers in bytes that may use the arena's reserve, whatever `inline_size` is: less than a piece of bulk data.
+/// Largest buffers in bytes that may use the reserve of the arena with any `inline_size`: less than a piece of bulk data.
 const MAX_SMALL_BUFFER: u64 = 32 << 10;
 /// READ and WRITE sizes are multiples of this number of bytes.
 pub const TRANSFER_UNIT: u64 = 4096;
