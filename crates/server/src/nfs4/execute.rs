@@ -3,7 +3,6 @@
 use std::{
     future::Future,
     hash::Hasher,
-    pin::pin,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
@@ -11,7 +10,6 @@ use std::{
 use millrace_nfs::v4::{CompoundArgs, CompoundEncoder, Operation, SequenceArgs, Status};
 use millrace_nfs4_state::Sequence;
 use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Results, Stage};
-use millrace_runtime::Uncancelled;
 use millrace_xdr::{Encoder, View};
 use siphasher::sip::SipHasher13;
 
@@ -27,19 +25,20 @@ use super::{
 /// Bytes of a request that its digest covers.
 const DIGESTED: usize = 512;
 
-/// Executes the COMPOUND of `call`. If the connection ends first, the execution continues, and the reply stays in
-/// the slot of the session.
+/// Executes the COMPOUND of `call`. It is polled once, which completes most of them; the caller polls a pending one
+/// again with its waker. A connection that ends completes its calls first, so that the reply stays in the slot of
+/// the session.
 pub(super) fn compound(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {
     let stages = call.stages.clone();
     let shared = Arc::clone(env);
-    let mut execution = Uncancelled::new(&env.rt, "COMPOUND", async move {
+    let mut execution = Box::pin(async move {
         let outcome = run(&shared, call, reply).await;
         stages.end(Stage::FileSystem);
         outcome
     });
-    match pin!(&mut execution).poll(&mut Context::from_waker(Waker::noop())) {
+    match execution.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => MaybeReady::Ready(outcome),
-        Poll::Pending => MaybeReady::wait(execution),
+        Poll::Pending => MaybeReady::Pending(execution),
     }
 }
 

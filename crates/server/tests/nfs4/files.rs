@@ -1,0 +1,219 @@
+//! Opens, data and names.
+
+use millrace_nfs::v4::*;
+use millrace_server::Server;
+
+use crate::{
+    common::{Caller, Proto, config, run, sys},
+    compound::*,
+};
+
+/// Runs `test` over both transports on both backends, with a session and the handle of the export `/x`.
+fn everywhere(test: impl AsyncFn(&Caller, &Session, &[u8])) {
+    let dir = tempfile::tempdir().unwrap();
+    for (n, proto) in [Proto::Tcp, Proto::Rdma].into_iter().enumerate() {
+        let path = dir.path().join(n.to_string());
+        std::fs::create_dir(&path).unwrap();
+        for export in
+            ["/x=memory:64MiB,squash=none".to_owned(), format!("/x=local:{},squash=none", path.display())]
+        {
+            run(async {
+                let server = Server::start(config(&[&export])).unwrap();
+                let c = Caller::connect(&server, proto).await;
+                let s = Session::new(&c, b"client").await;
+                let root = s.path(&c, "/x").await.unwrap();
+                eprintln!("{proto:?} {export}");
+                test(&c, &s, &root).await;
+            });
+        }
+    }
+}
+
+fn write(c: &Caller, stateid: Stateid, offset: u64, data: &[u8]) -> Op {
+    let mut buffer = c.arena.alloc(data.len()).unwrap();
+    buffer.copy_from_slice(data);
+    let data = millrace_xdr::Views::from(buffer.freeze());
+    op(Operation::Write, WriteArgs { stateid, offset, stable: StableHow::Unstable, data })
+}
+
+async fn opened(c: &Caller, s: &Session, dir: &[u8], open: Op) -> Result<(Stateid, Vec<u8>), Status> {
+    let results = s.send(c, [putfh(dir), open, getfh()]).await;
+    if results.status != Status::Ok {
+        return Err(results.status);
+    }
+    results.skip(&[Operation::Putfh]);
+    let stateid = results.take::<OpenOk<'_>>(Operation::Open).stateid;
+    Ok((stateid, results.take::<GetfhOk<'_>>(Operation::Getfh).handle.to_vec()))
+}
+
+#[test]
+fn written_data_is_read_back() {
+    everywhere(async |c, s, root| {
+        let (stateid, file) = opened(c, s, root, open(b"o", "f", 3, 0, true)).await.unwrap();
+        // Different lengths of data shift the operation after it across the boundaries of the server's buffers.
+        for len in [
+            0,
+            1,
+            5,
+            4096,
+            65_000,
+            65_300,
+            65_304,
+            65_308,
+            65_312,
+            65_316,
+            65_320,
+            65_324,
+            65_328,
+            65_332,
+            65_336,
+            65_340,
+            65_344,
+            65_348,
+            65_352,
+            65_356,
+            65_360,
+            65_400,
+            131_000,
+            1 << 20,
+        ] {
+            let data: Vec<u8> = (0..len).map(|i: usize| (i * 7 % 251) as u8).collect();
+            let ops =
+                [putfh(&file), write(c, stateid, 0, &data), getattr(&[Attribute::Size, Attribute::Change])];
+            let results = s.send(c, ops).await;
+            assert_eq!(results.status, Status::Ok, "{len}");
+            results.skip(&[Operation::Putfh]);
+            let written: WriteOk = results.take(Operation::Write);
+            assert_eq!(written.count as usize, len);
+            let values = results.take::<Fattr<'_>>(Operation::Getattr).decode_values().unwrap();
+            assert!(values.size.unwrap() >= len as u64);
+            let results = s
+                .send_for_data(c, [putfh(&file), op(Operation::Savefh, ()), read(stateid, 0, len as u32)])
+                .await;
+            let (back, _) = results.skip(&[Operation::Putfh, Operation::Savefh]).read();
+            assert!(back == data, "{len}");
+        }
+        let commit = op(Operation::Commit, CommitArgs { offset: 0, count: 0 });
+        let close = |stateid| op(Operation::Close, CloseArgs { seqid: 0, stateid });
+        assert_eq!(s.status(c, [putfh(&file), commit, close(stateid)]).await, Status::Ok);
+        assert_eq!(s.status(c, [putfh(&file), close(stateid)]).await, Status::BadStateid);
+        assert_eq!(s.status(c, [putfh(&file), read(stateid, 0, 9)]).await, Status::BadStateid);
+        assert_eq!(s.status(c, [putfh(&file), write(c, stateid, 0, b"late")]).await, Status::BadStateid);
+    });
+}
+
+#[test]
+fn opens_follow_their_access_and_exclude_others() {
+    everywhere(async |c, s, root| {
+        let (reader, file) = opened(c, s, root, open(b"o", "f", 1, 0, true)).await.unwrap();
+        assert_eq!(s.status(c, [putfh(&file), write(c, reader, 0, b"x")]).await, Status::OpenMode);
+        let (both, _) = opened(c, s, root, open(b"o", "f", 2, 0, false)).await.unwrap();
+        assert_eq!((both.other, both.seqid), (reader.other, 2), "the same owner upgrades its open");
+        assert_eq!(s.status(c, [putfh(&file), write(c, both, 0, b"x")]).await, Status::Ok);
+        assert_eq!(s.status(c, [putfh(&file), write(c, reader, 0, b"x")]).await, Status::OldStateid);
+        let other = Session::new(c, b"another client").await;
+        assert_eq!(opened(c, &other, root, open(b"o", "f", 1, 2, false)).await, Err(Status::ShareDenied));
+        assert_eq!(other.status(c, [putfh(&file), write(c, both, 0, b"x")]).await, Status::BadStateid);
+        let downgrade = OpenDowngradeArgs { stateid: both, seqid: 0, share_access: 1, share_deny: 0 };
+        assert_eq!(s.status(c, [putfh(&file), op(Operation::OpenDowngrade, downgrade)]).await, Status::Ok);
+        assert!(opened(c, &other, root, open(b"o", "f", 1, 2, false)).await.is_ok());
+        assert_eq!(s.status(c, [putfh(&file), write(c, Stateid::ANONYMOUS, 0, b"x")]).await, Status::Locked);
+        for (access, deny) in [(0, 0), (4, 0), (1, 4)] {
+            assert_eq!(opened(c, s, root, open(b"o", "f", access, deny, false)).await, Err(Status::Inval));
+        }
+        let tested = op(
+            Operation::TestStateid,
+            TestStateidArgs { stateids: List(vec![reader, Stateid { other: [9; 12], seqid: 1 }]) },
+        );
+        let results = s.send(c, [tested]).await;
+        let ok: TestStateidOk = results.take(Operation::TestStateid);
+        assert_eq!(ok.statuses.0, [Status::OldStateid, Status::BadStateid]);
+    });
+}
+
+#[test]
+fn an_open_needs_a_file_and_rights() {
+    everywhere(async |c, s, root| {
+        let make = |name: &'static str, what| -> Op {
+            let args = move |e: &mut millrace_xdr::Encoder| {
+                e.put(&Operation::Create);
+                e.put(&CreateArgs {
+                    what: CreateType::clone(&what),
+                    name: Opaque(name.as_bytes()),
+                    attributes: Attributes::default(),
+                });
+            };
+            Box::new(args)
+        };
+        assert_eq!(s.status(c, [putfh(root), make("d", CreateType::Directory)]).await, Status::Ok);
+        let target = millrace_xdr::Views::from(c.arena.copy_from(b"nowhere").unwrap());
+        assert_eq!(s.status(c, [putfh(root), make("l", CreateType::Symlink(target))]).await, Status::Ok);
+        assert_eq!(
+            s.status(c, [putfh(root), make("r", CreateType::Other(FileType::Regular))]).await,
+            Status::BadType
+        );
+        assert_eq!(opened(c, s, root, open(b"o", "d", 1, 0, false)).await, Err(Status::IsDir));
+        assert_eq!(opened(c, s, root, open(b"o", "l", 1, 0, false)).await, Err(Status::Symlink));
+        assert_eq!(opened(c, s, root, open(b"o", "absent", 1, 0, false)).await, Err(Status::NoEnt));
+        let results = s.send_for_data(c, [putfh(root), lookup("l"), op(Operation::Readlink, ())]).await;
+        results.skip(&[Operation::Putfh, Operation::Lookup]);
+        assert_eq!(results.take::<ReadlinkOk>(Operation::Readlink).target.to_vec(), b"nowhere");
+        assert_eq!(s.status(c, [putfh(root), lookup("l"), lookup("x")]).await, Status::Symlink);
+        let mode = Attributes { mode: Some(0o600), ..Attributes::default() };
+        let (stateid, file) = opened(c, s, root, open(b"o", "private", 3, 0, true)).await.unwrap();
+        let set = op(Operation::Setattr, SetattrArgs { stateid, attributes: mode });
+        assert_eq!(s.status(c, [putfh(&file), set]).await, Status::Ok);
+        let stranger = c.with(sys(1234, 1234));
+        assert_eq!(opened(&stranger, s, root, open(b"o", "private", 1, 0, false)).await, Err(Status::Access));
+    });
+}
+
+#[test]
+fn names_change() {
+    everywhere(async |c, s, root| {
+        let (_, file) = opened(c, s, root, open(b"o", "f", 3, 0, true)).await.unwrap();
+        let link = |name| named(Operation::Link, name);
+        let save = || op(Operation::Savefh, ());
+        assert_eq!(s.status(c, [putfh(&file), save(), putfh(root), link("g")]).await, Status::Ok);
+        let rename = |from: &'static str, to: &'static str| -> Op {
+            Box::new(move |e| {
+                e.put(&Operation::Rename);
+                e.put(&RenameArgs { from: Opaque(from.as_bytes()), to: Opaque(to.as_bytes()) });
+            })
+        };
+        let results = s.send(c, [putfh(root), save(), rename("g", "h")]).await;
+        results.skip(&[Operation::Putfh, Operation::Savefh]);
+        let ok: RenameOk = results.take(Operation::Rename);
+        assert!(ok.from.after != ok.from.before);
+        assert_eq!(s.path(c, "/x/h").await, Ok(file));
+        assert_eq!(s.path(c, "/x/g").await, Err(Status::NoEnt));
+        for name in ["f", "h"] {
+            assert_eq!(s.status(c, [putfh(root), named(Operation::Remove, name)]).await, Status::Ok);
+        }
+        assert_eq!(s.status(c, [putfh(root), named(Operation::Remove, "h")]).await, Status::NoEnt);
+    });
+}
+
+#[test]
+fn attributes_are_verified_and_only_supported_ones_are_set() {
+    everywhere(async |c, s, root| {
+        let (stateid, file) = opened(c, s, root, open(b"o", "f", 3, 0, true)).await.unwrap();
+        let size = |size| Attributes { size: Some(size), ..Attributes::default() };
+        let verify = |operation, n| op(operation, size(n));
+        assert_eq!(s.status(c, [putfh(&file), verify(Operation::Verify, 0)]).await, Status::Ok);
+        assert_eq!(s.status(c, [putfh(&file), verify(Operation::Verify, 1)]).await, Status::NotSame);
+        assert_eq!(s.status(c, [putfh(&file), verify(Operation::Nverify, 0)]).await, Status::Same);
+        let set = |attributes| op(Operation::Setattr, SetattrArgs { stateid, attributes });
+        assert_eq!(s.status(c, [putfh(&file), set(size(100))]).await, Status::Ok);
+        let read_only = Attributes { fileid: Some(1), ..Attributes::default() };
+        assert_eq!(s.status(c, [putfh(&file), set(read_only)]).await, Status::Inval);
+        let unsupported = Attributes { xattr_support: Some(true), ..Attributes::default() };
+        assert_eq!(s.status(c, [putfh(&file), set(unsupported)]).await, Status::AttrNotSupp);
+        let named = Attributes { owner: Some(Owner::Name(b"root@localdomain")), ..Attributes::default() };
+        assert_eq!(s.status(c, [putfh(&file), set(named)]).await, Status::BadOwner);
+        let results = s.send(c, [putfh(&file), getattr(&[Attribute::Size, Attribute::Owner])]).await;
+        let values = results.skip(&[Operation::Putfh]).take::<Fattr<'_>>(Operation::Getattr);
+        let values = values.decode_values().unwrap();
+        assert_eq!((values.size, values.owner), (Some(100), Some(Owner::Id(0))));
+    });
+}

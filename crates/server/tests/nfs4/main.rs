@@ -1,0 +1,15 @@
+//! NFSv4.1 and 4.2 by raw COMPOUNDs.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod compound;
+mod files;
+#[path = "../common/gate.rs"]
+#[allow(unreachable_pub, clippy::expect_used)]
+mod gate;
+mod hostile;
+mod paths;
+mod retries;
+mod sessions;
