@@ -22,6 +22,7 @@ mod namespace;
 mod network;
 mod nfs3;
 mod nfs4;
+mod nfs4_clients;
 mod reload;
 mod research;
 mod server;

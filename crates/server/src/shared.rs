@@ -15,7 +15,7 @@ use crate::{
     export::{Entry, ExportTable, Exports, new_usage},
     handle,
     mount3::MountList,
-    nfs4::Clients,
+    nfs4_clients::Clients,
     targets::Targets,
 };
 

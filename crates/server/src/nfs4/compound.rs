@@ -9,12 +9,11 @@ use millrace_xdr::{Encoder, XdrError};
 use super::{
     Env,
     arguments::Arguments,
-    clients::Session,
     object::{Caller, Object},
     paths::Paths,
     reply_size,
 };
-use crate::export::Exports;
+use crate::{export::Exports, nfs4_clients::Session};
 
 /// The supported minor versions.
 pub(super) const MINOR_VERSIONS: std::ops::RangeInclusive<u32> = 1..=2;

@@ -16,11 +16,11 @@ use siphasher::sip::SipHasher13;
 use super::{
     Env,
     arguments::Arguments,
-    clients::Execution,
     compound::{Compound, Frame, MINOR_VERSIONS, ReplyLimits, Scope, execute, next_operation},
     object::Caller,
     reply_size::ReplySize,
 };
+use crate::nfs4_clients::Execution;
 
 /// Bytes of a request that its digest covers.
 const DIGESTED: usize = 512;

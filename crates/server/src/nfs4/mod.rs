@@ -6,7 +6,6 @@
 mod arguments;
 mod attributes;
 mod changes;
-mod clients;
 mod compound;
 mod convert;
 mod data;
@@ -29,11 +28,11 @@ use millrace_runtime::RuntimeRef;
 use millrace_xdr::Encoder;
 use parking_lot::Mutex;
 
-pub(crate) use self::clients::Clients;
-use self::{attributes::Parameters, clients::Session, reply_size::ReplySize};
+use self::{attributes::Parameters, reply_size::ReplySize};
 use crate::{
     export::{Export, ExportTable},
     metrics::ShardCounters,
+    nfs4_clients::{Clients, Session},
     shared::Shared,
     usage::Usage,
 };

@@ -9,7 +9,6 @@ use millrace_vfs::{Access, Attr, Created, FileKind, FsError, Identity, SetAttr};
 
 use super::{
     attributes::EXCLUSIVE,
-    clients::now,
     compound::Compound,
     convert,
     names::check_name,
@@ -17,6 +16,7 @@ use super::{
     settable::{VERIFIER, set_attr},
     stateids::key,
 };
+use crate::nfs4_clients::now;
 
 /// Number of attempts to open a file that others create and remove.
 const ATTEMPTS: usize = 8;

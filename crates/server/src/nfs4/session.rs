@@ -13,12 +13,8 @@ use millrace_nfs4_state::{
 };
 use millrace_xdr::View;
 
-use super::{
-    Env,
-    arguments::Arguments,
-    clients::{Session, now, principal},
-    compound::Compound,
-};
+use super::{Env, arguments::Arguments, compound::Compound};
+use crate::nfs4_clients::{Session, now, principal};
 
 impl Env {
     /// The session `id`. SEQUENCE needs it with every call, so that the connection keeps it.

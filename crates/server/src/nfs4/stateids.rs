@@ -7,7 +7,8 @@ use millrace_nfs4_state::Client;
 use millrace_vfs::Handle;
 use smallvec::SmallVec;
 
-use super::{clients::now, compound::Compound, object::File};
+use super::{compound::Compound, object::File};
+use crate::nfs4_clients::now;
 
 /// The key of a file in the state of clients: the export and the handle of its file system.
 pub(super) type FileKey = SmallVec<[u8; 4 + Handle::MAX]>;

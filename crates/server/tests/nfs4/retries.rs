@@ -1,4 +1,4 @@
-//! Exactly one execution of each request, whatever happens to its connection.
+//! Exactly one execution of each request, also after the loss of its connection.
 
 use std::{
     io::Write,

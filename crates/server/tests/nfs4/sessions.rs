@@ -148,7 +148,7 @@ fn requests_keep_the_limits_of_their_session() {
             send(c, 2, &[sequence(at(0, 1, false)), putrootfh(), lookup(&long)]).await.next(),
             (53, Status::ReqTooBig)
         );
-        // These failures leave the slot as it is.
+        // These failures leave the slot unchanged.
         let all: Vec<_> =
             Attribute::ALL.iter().copied().filter(|a| !Attributes::WRITE_ONLY.contains(*a)).collect();
         let ops = |sequenced| [sequence(sequenced), putrootfh(), getattr(&all), getattr(&all)];

@@ -11,9 +11,9 @@ use smallvec::SmallVec;
 use crate::{Limits as ServerLimits, siphash::siphash};
 
 /// A session whose slots keep the results of COMPOUNDs, without RPC header.
-pub(super) type Session = millrace_nfs4_state::Session<View>;
+pub(crate) type Session = millrace_nfs4_state::Session<View>;
 /// A request in progress.
-pub(super) type Execution = millrace_nfs4_state::Execution<View>;
+pub(crate) type Execution = millrace_nfs4_state::Execution<View>;
 
 /// Bytes of a call or reply besides the data of READ or WRITE.
 const OVERHEAD: u32 = 4096;
@@ -22,10 +22,10 @@ const CACHED_REPLY: u32 = 2048;
 
 /// The clients of a server, with the parameters of the server that clients see.
 pub(crate) struct Clients {
-    pub(super) state: State<View>,
+    pub(crate) state: State<View>,
     /// Major ID of the server owner and server scope: equal after a restart if there is a secret. State of clients
     /// does not outlive a server without one.
-    pub(super) owner: String,
+    pub(crate) owner: String,
 }
 
 impl Clients {
@@ -56,18 +56,18 @@ impl Clients {
     }
 
     /// Duration of a lease in seconds.
-    pub(super) fn lease_seconds(&self) -> u32 {
+    pub(crate) fn lease_seconds(&self) -> u32 {
         u32::try_from(self.state.limits().lease.as_secs()).unwrap_or(u32::MAX)
     }
 }
 
 /// The time of leases.
-pub(super) fn now(rt: &RuntimeRef) -> Duration {
+pub(crate) fn now(rt: &RuntimeRef) -> Duration {
     Duration::from_nanos(rt.now().as_nanos())
 }
 
 /// What identifies a caller to the state of clients: the flavor and the user of its credential.
-pub(super) fn principal(credential: &Credential) -> SmallVec<[u8; 8]> {
+pub(crate) fn principal(credential: &Credential) -> SmallVec<[u8; 8]> {
     let (flavor, user) = match credential {
         Credential::None => (0, 0),
         Credential::Sys(sys) => (1, sys.uid),
