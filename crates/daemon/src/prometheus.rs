@@ -33,6 +33,8 @@ impl Collector for Scrape {
         let s = &self.0;
         let calls = Procedure::ALL.iter().map(|p| ([("procedure", p.name())], s.calls_of(*p)));
         counters(&mut e, "nfs_calls", "NFS calls", calls)?;
+        let operations = s.nfs4_operations.iter().map(|(o, n)| ([("operation", o.name())], *n));
+        counters(&mut e, "nfs4_operations", "Executed operations of NFSv4", operations)?;
         counters(&mut e, "mount_calls", "MOUNT calls", [([("version", "3")], s.mount_calls)])?;
         let bytes = [([("direction", "read")], s.bytes_read), ([("direction", "written")], s.bytes_written)];
         counters(&mut e, "data_bytes", "Bytes moved by READ and WRITE", bytes)?;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use millrace_buffer::{ArenaStats, SpanCount};
-use millrace_nfs::v3::Procedure;
+use millrace_nfs::{v3::Procedure, v4::Operation};
 use millrace_oncrpc::{
     TransportKind,
     serving::{BudgetStats, ClientAddr, CloseReason, CloseStats},
@@ -23,6 +23,17 @@ use crate::{
 };
 
 const PROCEDURES: usize = Procedure::ALL.len();
+/// Above the number of every operation.
+const OPERATIONS: usize = Operation::Removexattr.number() as usize + 1;
+
+/// Counts operations by number.
+struct OperationCounters([AtomicU64; OPERATIONS]);
+
+impl Default for OperationCounters {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::default()))
+    }
+}
 
 /// Counters of one shard, on separate cache lines.
 #[derive(Default)]
@@ -30,6 +41,7 @@ const PROCEDURES: usize = Procedure::ALL.len();
 pub(crate) struct ShardCounters {
     calls: [AtomicU64; PROCEDURES],
     latency: [Latency; PROCEDURES],
+    operations: OperationCounters,
     clients: Clients,
     mount_calls: AtomicU64,
     failures: AtomicU64,
@@ -50,6 +62,13 @@ struct TransportCounters {
 impl ShardCounters {
     pub(crate) fn call(&self, procedure: Procedure) {
         if let Some(c) = self.calls.get(procedure.number() as usize) {
+            add(c, 1);
+        }
+    }
+
+    /// Counts an operation of an NFSv4 COMPOUND.
+    pub(crate) fn operation(&self, operation: Operation) {
+        if let Some(c) = self.operations.0.get(operation.number() as usize) {
             add(c, 1);
         }
     }
@@ -117,10 +136,12 @@ impl ShardCounters {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// NFS calls by procedure, in order of the procedure numbers.
+    /// NFSv3 calls by procedure, in order of the procedure numbers.
     pub calls: [u64; PROCEDURES],
     /// Latency by procedure in the same order, except NULL.
     pub latency: [LatencyStats; PROCEDURES],
+    /// Executed operations of NFSv4, without those that never occurred, in order of their numbers.
+    pub nfs4_operations: Vec<(Operation, u64)>,
     /// Usage by export name, in the order of the configuration.
     pub exports: Vec<(String, UsageStats)>,
     /// Usage by client address (for IPv6, by /64 prefix), in decreasing order of calls.
@@ -217,7 +238,7 @@ impl ConnectionStats {
 }
 
 impl Stats {
-    /// Total number of NFS calls.
+    /// Total number of NFSv3 calls.
     pub fn total_calls(&self) -> u64 {
         self.calls.iter().sum()
     }
@@ -254,6 +275,12 @@ impl Stats {
                 sum.failed += value(&t.failed);
             }
         }
+        let executed = |operation: Operation| {
+            let counters = shards.iter().filter_map(|s| s.operations.0.get(operation.number() as usize));
+            (operation, counters.map(value).sum())
+        };
+        let operations = Operation::ALL.iter().map(|operation| executed(*operation));
+        out.nfs4_operations = operations.filter(|(_, n)| *n > 0).collect();
         out.clients = clients.into_iter().collect();
         out.clients.sort_by_cached_key(|(addr, u)| (Reverse(u.latency.count()), *addr));
         out

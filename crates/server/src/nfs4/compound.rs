@@ -134,6 +134,7 @@ pub(super) async fn execute(
         let before = (compound.reply.len(), compound.payload);
         // An operation that changes something fails before it does so.
         let room = if reply_size::is_idempotent(operation) { 0 } else { reply_size::CHANGE };
+        compound.scope.env.counters.operation(operation);
         let mut result = limits.check(compound.reply_bytes() + room);
         if result.is_ok() {
             result = compound.run(operation, args).await;

@@ -10,6 +10,7 @@ use std::{
 use millrace_nfs::v4::{CompoundArgs, CompoundEncoder, Operation, SequenceArgs, Status};
 use millrace_nfs4_state::Sequence;
 use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Results, Stage};
+use millrace_runtime::Instant;
 use millrace_xdr::{Encoder, View};
 use siphasher::sip::SipHasher13;
 
@@ -76,6 +77,8 @@ async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
         results.finish(&mut reply);
         return Ok(reply.into());
     };
+    let started = env.rt.now();
+    env.counters.operation(first);
     let scope = Scope { env, exports: env.exports.load_full(), caller };
     let mut compound = Compound::new(scope, reply, bulk, stages);
     if first != Operation::Sequence {
@@ -84,9 +87,10 @@ async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
             results.fail(&mut compound.reply, status);
         }
         results.finish(&mut compound.reply);
+        env.account(None, started);
         return Ok(compound.reply.into());
     }
-    let request = Request { digest, bytes: request_bytes, header };
+    let request = Request { digest, bytes: request_bytes, header, started };
     in_session(compound, frame, &request, &mut args, results).await
 }
 
@@ -97,6 +101,7 @@ struct Request {
     bytes: usize,
     /// Size of the RPC header of the reply in bytes.
     header: usize,
+    started: Instant,
 }
 
 /// Executes a COMPOUND whose first operation is SEQUENCE.
@@ -148,6 +153,8 @@ async fn in_session(
     };
     execute(&mut compound, &frame, args, &mut results, limits).await;
     results.finish(&mut compound.reply);
+    let export = compound.current.as_ref().and_then(|object| object.file(Status::Inval).ok());
+    compound.scope.env.account(export.map(|file| &*file.export), request.started);
     finish(execution, compound.reply, request.header, sequence.cache_this)
 }
 

@@ -24,7 +24,7 @@ use std::{ops::RangeInclusive, sync::Arc};
 
 use millrace_nfs::v4::{Operation, PROGRAM, Status, VERSION};
 use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Program, serving::ClientAddr};
-use millrace_runtime::RuntimeRef;
+use millrace_runtime::{Instant, RuntimeRef};
 use millrace_xdr::Encoder;
 use parking_lot::Mutex;
 
@@ -103,6 +103,15 @@ impl Env {
         self.client.written(bytes);
         if let Some(usage) = export.usage().get(self.shard) {
             usage.written(bytes);
+        }
+    }
+
+    /// Counts an answered COMPOUND and its duration, for its client and for the export of its last file handle.
+    fn account(&self, export: Option<&Export>, started: Instant) {
+        let took = self.rt.now().duration_since(started).into();
+        self.client.call(took);
+        if let Some(usage) = export.and_then(|e| e.usage().get(self.shard)) {
+            usage.call(took);
         }
     }
 
