@@ -1,5 +1,5 @@
-//! The embeddable NFS and iSCSI service: exports and their access rules, NFS version 3 and MOUNT on
-//! [`millrace_vfs::FileSystem`], iSCSI targets on files of the exports, transports, limits, statistics, start and stop.
+//! The embeddable NFS and iSCSI service: exports and their access rules, NFS versions 3, 4.1 and 4.2 and
+//! MOUNT on [`millrace_vfs::FileSystem`], iSCSI targets on files of the exports, transports, limits, statistics, start and stop.
 //!
 //! A program builds a [`Config`], starts a [`Server`] and reads [`Stats`]. The configuration file, the
 //! metrics endpoint and the registration with rpcbind are in the crate `millrace-daemon`.
