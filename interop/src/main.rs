@@ -44,6 +44,11 @@ enum Command {
     /// Run the measurements, inside the sandbox
     #[command(hide = true)]
     BenchRows(bench::RowsArgs),
+    /// Measure Millrace's iSCSI target, tgt and LIO alternately and print a table
+    BenchBlock(bench::BenchArgs),
+    /// Run these measurements, inside the sandbox
+    #[command(hide = true)]
+    BenchBlockRows(bench::RowsArgs),
     /// Run the directory workload of the benchmark, in a guest
     #[command(hide = true)]
     BenchNames(bench::names::NamesArgs),
@@ -96,6 +101,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Case(args) => return matrix::run_case(&args),
         Command::Bench(args) => return bench::run(&args),
         Command::BenchRows(args) => return bench::run_rows(&args),
+        Command::BenchBlock(args) => return bench::block::run(&args),
+        Command::BenchBlockRows(args) => return bench::block::run_rows(&args),
         Command::BenchNames(args) => bench::names::run(&args)?,
         Command::BenchWire(args) => bench::wire::run(&args)?,
         Command::Exercise(args) => exercise::run(&args)?,

@@ -128,6 +128,14 @@ fn fio(testbed: &mut Testbed, at: &str, rw: &str, (block, depth): (usize, u32)) 
          --ioengine=libaio --runtime={FIO_SECONDS} --time_based --output-format=json"
     );
     let text = testbed.client.spawn(&script)?.wait(LOAD_LIMIT)?.ok()?.stdout;
+    fio_figures(&text, rw, block)
+}
+
+/// The figures in fio's JSON output: MB/s and GB for blocks above 4 KiB, otherwise operations.
+///
+/// # Errors
+/// When the output has none.
+pub(super) fn fio_figures(text: &str, rw: &str, block: usize) -> Result<Done> {
     let result: Value = serde_json::from_str(text.get(text.find('{').unwrap_or(0)..).unwrap_or_default())?;
     let figures = &result["jobs"][0][if rw == "write" { "write" } else { "read" }];
     let number = |key: &str| figures[key].as_f64().with_context(|| format!("fio reports no {key}"));

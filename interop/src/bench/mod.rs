@@ -4,6 +4,7 @@
 //! The table shows medians with the minimum and maximum of the runs. See CONTRIBUTING.md for the meaning of
 //! the figures.
 
+pub(crate) mod block;
 mod load;
 pub(crate) mod names;
 mod report;
@@ -79,10 +80,15 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         rows.iter().for_each(|r| println!("{}", r.name()));
         return Ok(ExitCode::SUCCESS);
     }
+    in_sandbox("bench-rows", args)
+}
+
+/// Runs the subcommand that measures in a new sandbox.
+fn in_sandbox(command: &str, args: &BenchArgs) -> Result<ExitCode> {
     let dir = args.cache.join("run").join(std::process::id().to_string());
     fs::create_dir_all(&dir)?;
     let (path, runs) = (dir.display().to_string(), args.runs.to_string());
-    let mut all = vec!["bench-rows", "--runs", &runs];
+    let mut all = vec![command, "--runs", &runs];
     all.extend(args.json.then_some("--json"));
     all.push(&path);
     all.extend(args.filters.iter().map(String::as_str));

@@ -43,19 +43,27 @@ impl Measured {
     }
 }
 
-fn of(samples: &[Sample], get: fn(&Sample) -> f64) -> f64 {
+/// The median.
+pub(super) fn of(samples: &[Sample], get: fn(&Sample) -> f64) -> f64 {
     median(samples.iter().map(get)).unwrap_or_default()
 }
 
-fn number(value: f64) -> String {
+/// A rate, rounded.
+pub(super) fn number(value: f64) -> String {
     if value < 1000.0 { short(value) } else { grouped(value.round() as u64) }
 }
 
 /// The median, with the minimum and the maximum.
-fn spread(samples: &[Sample]) -> String {
+pub(super) fn spread(samples: &[Sample]) -> String {
     let rates = || samples.iter().map(|s| s.rate);
     let (low, high) = (rates().fold(f64::MAX, f64::min), rates().fold(0.0, f64::max));
     format!("{} ({}-{})", number(of(samples, |s| s.rate)), number(low), number(high))
+}
+
+/// Every run.
+pub(super) fn runs(samples: &[Sample]) -> Vec<Value> {
+    let one = |s: &Sample| json!({"rate": s.rate, "server_cpu_s": s.server, "both_cpu_s": s.both});
+    samples.iter().map(one).collect()
 }
 
 impl Report {
@@ -67,10 +75,6 @@ impl Report {
 
     /// One JSON object for each row.
     pub(super) fn json(&self) -> Vec<Value> {
-        let runs = |samples: &[Sample]| -> Vec<Value> {
-            let one = |s: &Sample| json!({"rate": s.rate, "server_cpu_s": s.server, "both_cpu_s": s.both});
-            samples.iter().map(one).collect()
-        };
         let line = |m: &Measured| {
             json!({
                 "row": m.row.name(),

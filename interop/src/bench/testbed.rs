@@ -238,7 +238,7 @@ fn start_knfsd() -> String {
 }
 
 /// CPU seconds of a process and of all its descendants, including those that have ended.
-fn tree_cpu(root: u32) -> Result<f64> {
+pub(super) fn tree_cpu(root: u32) -> Result<f64> {
     let mut parents = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
