@@ -91,13 +91,13 @@ pub(super) struct GuestServer {
 }
 
 impl GuestServer {
-    /// Starts it at the guest's address `at` and waits until it is ready.
-    pub(super) fn start(guest: &mut Guest, at: &str) -> Result<Self> {
+    /// Starts it at the guest's address `at`, with further `options`, and waits until it is ready.
+    pub(super) fn start(guest: &mut Guest, at: &str, options: &str) -> Result<Self> {
         let metrics = format!("{}:9464", guest.address());
         let millrace = millrace(guest)?;
         let job = guest.spawn(&format!(
             "exec {millrace} --log info serve --export {EXPORT}=memory:256MiB,squash=none --metrics {metrics} \
-             --listen-rdma {at}:{RDMA_PORT} --listen-tcp {at}:{TCP_PORT}"
+             --listen-rdma {at}:{RDMA_PORT} --listen-tcp {at}:{TCP_PORT} {options}"
         ))?;
         let mut server = Self { job, metrics };
         let limit = guest.limit(LIMIT);

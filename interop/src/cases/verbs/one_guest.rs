@@ -45,7 +45,7 @@ fn devices(lab: &mut Lab, device: Device) -> Result<()> {
 fn millrace_only(lab: &mut Lab, device: Device) -> Result<()> {
     let mut guest = boot(lab, device)?;
     let want = make_tree(lab, &mut guest, "/tmp/tree", 11)?;
-    let server = GuestServer::start(&mut guest, INSIDE)?;
+    let server = GuestServer::start(&mut guest, INSIDE, "")?;
     round_trip(&mut guest, &want, &format!("nfs://{INSIDE}{EXPORT}"))?;
     server.finish(&mut guest)?;
     lab.finish(vec![guest], &[])
@@ -54,7 +54,7 @@ fn millrace_only(lab: &mut Lab, device: Device) -> Result<()> {
 fn kernel_client(lab: &mut Lab, device: Device) -> Result<()> {
     let mut guest = boot(lab, device)?;
     let want = make_tree(lab, &mut guest, "/tmp/tree", 12)?;
-    let server = GuestServer::start(&mut guest, INSIDE)?;
+    let server = GuestServer::start(&mut guest, INSIDE, "")?;
     let mount = format!(
         "mkdir -p /mnt/x && mount -t nfs -o vers=3,nolock,proto=rdma,port={RDMA_PORT},mountproto=tcp,\
          mountport={TCP_PORT} {INSIDE}:{EXPORT} /mnt/x"

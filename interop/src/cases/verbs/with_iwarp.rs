@@ -29,7 +29,7 @@ fn to_guest(lab: &mut Lab, mtu: u32) -> Result<()> {
     let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu })?;
     guest.add_siw()?;
     let at = guest.address();
-    let server = GuestServer::start(&mut guest, &at)?;
+    let server = GuestServer::start(&mut guest, &at, "")?;
     let (from, back) = (lab.dir.join("tree"), lab.directory("back")?);
     tree::make(&from, 14, lab.quick)?;
     let want = Manifest::of(&from)?;
