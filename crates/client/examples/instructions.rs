@@ -2,25 +2,28 @@
 //! thread.
 //!
 //! `.ci/instructions` runs it under callgrind with two numbers of calls, and divides the difference of each
-//! thread's instructions by the difference of the calls.
+//! thread's instructions by the difference of the calls. `read-16` keeps 16 READs in flight on one connection.
 //!
 //! ```text
-//! instructions read|write CALLS
+//! instructions read|read-16|write CALLS
 //! ```
 
 use std::{error::Error, time::Duration};
 
+use futures::future::try_join_all;
 use millrace_client::{Options, Proto, Url, nfs3::Client};
-use millrace_nfs::v3::StableHow;
+use millrace_nfs::v3::{FileHandle, StableHow};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, Limits, Server};
 
 const BYTES: usize = 4 << 10;
+/// READs in flight of `read-16`.
+const IN_FLIGHT: u32 = 16;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(operation), Some(calls)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: instructions read|write CALLS".into());
+        return Err("usage: instructions read|read-16|write CALLS".into());
     };
     let calls: u32 = calls.parse()?;
     let config = Config {
@@ -48,14 +51,30 @@ async fn run(url: &Url, operation: &str, calls: u32) -> Result<(), Box<dyn Error
     let data = client.buffer(BYTES)?.freeze();
     let mut buffer = client.buffer(BYTES)?;
     client.write_from(file, 0, data.clone().into(), StableHow::Unstable).await?;
+    if operation == "read-16" {
+        return read_concurrently(&client, file, calls / IN_FLIGHT).await;
+    }
     for _ in 0..calls {
         match operation {
             "read" => buffer = client.read_into(file, 0, buffer).await?.buffer,
             "write" => {
                 client.write_from(file, 0, data.clone().into(), StableHow::Unstable).await?;
             }
-            _ => return Err("the operation is read or write".into()),
+            _ => return Err("the operation is read, read-16 or write".into()),
         }
     }
+    Ok(())
+}
+
+/// Reads with [`IN_FLIGHT`] sequences of `calls` READs each.
+async fn read_concurrently(client: &Client, file: FileHandle, calls: u32) -> Result<(), Box<dyn Error>> {
+    let sequences = (0..IN_FLIGHT).map(|_| async {
+        let mut buffer = client.buffer(BYTES)?;
+        for _ in 0..calls {
+            buffer = client.read_into(file, 0, buffer).await?.buffer;
+        }
+        Ok::<(), millrace_client::Error>(())
+    });
+    try_join_all(sequences).await?;
     Ok(())
 }
