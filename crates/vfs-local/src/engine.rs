@@ -244,7 +244,7 @@ mod tests {
         // The only thread is busy.
         let (release, busy) = mpsc::channel::<()>();
         let Backend::Threads(pool) = &engine.backend else { panic!("the engine has threads") };
-        pool.push(Box::new(move || drop(busy.recv())));
+        pool.push(Box::new(move || _ = busy.recv()));
         let read = |offset, count| engine.submit(Arc::clone(&file), offset, Operation::Read { count });
         let equal = |outcome: Outcome, at: usize, length: usize| {
             assert_eq!(
