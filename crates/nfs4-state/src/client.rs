@@ -1,7 +1,7 @@
 //! A client, as its sessions and its state refer to it.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -21,6 +21,8 @@ pub struct Client {
     /// It has sent RECLAIM_COMPLETE.
     pub(crate) reclaimed: AtomicBool,
     pub(crate) table: Mutex<Table>,
+    /// Number of its blocking requests for locks that wait.
+    pub(crate) waiting: AtomicUsize,
 }
 
 /// SEQ4_STATUS_ADMIN_STATE_REVOKED.
@@ -35,6 +37,7 @@ impl Client {
             flags: AtomicU32::new(0),
             reclaimed: AtomicBool::new(false),
             table: Mutex::new(Table::default()),
+            waiting: AtomicUsize::new(0),
         }
     }
 

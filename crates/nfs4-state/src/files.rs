@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::{
     client::Client,
+    locks::FileLocks,
     share::{self, Share},
     table::Name,
 };
@@ -33,6 +34,7 @@ pub(crate) struct File {
     /// Number of opens with each of the bits of [`Share::access`] and [`Share::deny`].
     access: [usize; 2],
     deny: [usize; 2],
+    pub(crate) locks: FileLocks,
 }
 
 fn count(counts: &mut [usize; 2], bits: u8, change: impl Fn(&mut usize)) {
@@ -45,7 +47,7 @@ fn any(counts: [usize; 2], bits: u8) -> bool {
 
 impl File {
     fn is_empty(&self) -> bool {
-        self.opens.is_empty()
+        self.opens.is_empty() && self.locks.is_empty()
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -76,25 +78,24 @@ impl File {
         count(&mut self.deny, old.deny, |n| *n -= 1);
     }
 
-    /// Ends all opens of a client.
-    pub(crate) fn remove_client(&mut self, client: &Arc<Client>) {
+    /// Ends all opens and locks of a client. Returns the number of ranges that it had locked.
+    pub(crate) fn remove_client(&mut self, client: &Arc<Client>) -> usize {
         let numbers: Vec<_> =
             self.opens.range((client.id(), 0)..=(client.id(), u32::MAX)).map(|(id, _)| id.1).collect();
         for number in numbers {
             self.set_open(client, number, None);
         }
+        self.locks.remove_client(client)
     }
 
     /// All clients, each with the numbers of its stateids.
     pub(crate) fn stateids(&self) -> Vec<(Arc<Client>, Vec<u32>)> {
-        let mut all: Vec<(Arc<Client>, Vec<u32>)> = Vec::new();
-        for ((_, number), open) in &self.opens {
-            match all.last_mut().filter(|(client, _)| client.id() == open.client.id()) {
-                Some((_, numbers)) => numbers.push(*number),
-                None => all.push((open.client.clone(), vec![*number])),
-            }
+        let opens = self.opens.iter().map(|((_, number), open)| (&open.client, *number));
+        let mut all: BTreeMap<ClientId, (Arc<Client>, Vec<u32>)> = BTreeMap::new();
+        for (client, number) in opens.chain(self.locks.stateids()) {
+            all.entry(client.id()).or_insert_with(|| (client.clone(), Vec::new())).1.push(number);
         }
-        all
+        all.into_values().collect()
     }
 }
 

@@ -43,6 +43,12 @@ pub struct Limits {
     pub stateids_per_client: usize,
     /// Number of stateids of all clients.
     pub stateids: usize,
+    /// Number of byte ranges that a client has locked.
+    pub ranges_per_client: usize,
+    /// Number of byte ranges that all clients have locked.
+    pub ranges: usize,
+    /// Number of blocking requests for locks of a client that wait for a notice.
+    pub waiting_per_client: usize,
     /// Whether the server calls clients back; otherwise it grants no back channel.
     pub back_channel: bool,
 }
@@ -64,6 +70,9 @@ impl Default for Limits {
             operations: 64,
             stateids_per_client: 1 << 16,
             stateids: 1 << 20,
+            ranges_per_client: 1 << 20,
+            ranges: 1 << 22,
+            waiting_per_client: 256,
             back_channel: false,
         }
     }

@@ -101,7 +101,7 @@ impl<R: Clone> State<R> {
     ) -> Result<Stateid, Status> {
         let share = Share::new(access, deny)?;
         let mut table = client.table.lock();
-        let number = open_number(client, table.existing()?, id, file)?;
+        let number = table.existing()?.open_number(client.id(), id, file)?;
         let entry = table.get_mut(number).ok_or(Status::BadStateid)?;
         let Kind::Open { shares, .. } = &mut entry.kind else { return Err(Status::BadStateid) };
         *shares = shares.downgraded(share).ok_or(Status::Inval)?;
@@ -116,10 +116,21 @@ impl<R: Clone> State<R> {
     /// Those of a stateid; BAD_STATEID if it is not that of an open of `file`.
     pub fn close(&self, client: &Arc<Client>, id: &Stateid, file: &[u8]) -> Result<Stateid, Status> {
         let mut table = client.table.lock();
-        let number = open_number(client, table.existing()?, id, file)?;
-        self.files.update(file, |file, _| file.set_open(client, number, None));
+        let number = table.existing()?.open_number(client.id(), id, file)?;
+        let locks = match table.get(number).map(|entry| &entry.kind) {
+            Some(Kind::Open { locks, .. }) => locks.clone(),
+            _ => Vec::new(),
+        };
+        let unlocked: usize = self.files.update(file, |file, key| {
+            file.set_open(client, number, None);
+            let unlocked = locks.iter().map(|number| file.locks.remove(client, *number)).sum();
+            self.notify(file.locks.available(key));
+            unlocked
+        });
+        self.count_ranges(&mut table, -(unlocked as isize));
+        locks.iter().for_each(|number| table.remove(*number));
         table.remove(number);
-        self.stateids.give_back(1);
+        self.stateids.give_back(1 + locks.len());
         Ok(Stateid::INVALID)
     }
 
@@ -134,19 +145,14 @@ impl<R: Clone> State<R> {
         let all = self.files.read(file, File::stateids).unwrap_or_default();
         for (client, numbers) in all {
             let mut table = client.table.lock();
-            self.files.update(file, |file, _| file.remove_client(&client));
+            let unlocked = self.files.update(file, |file, key| {
+                let unlocked = file.remove_client(&client);
+                self.notify(file.locks.available(key));
+                unlocked
+            });
+            self.count_ranges(&mut table, -(unlocked as isize));
             numbers.into_iter().for_each(|number| table.revoke(number));
             client.set_revoked(table.revoked() != 0);
         }
-    }
-}
-
-/// The number of the open of `file` that a stateid names.
-fn open_number(client: &Client, table: &Table, id: &Stateid, file: &[u8]) -> Result<u32, Status> {
-    let (number, entry) = table.resolve(client.id(), id)?;
-    match entry.kind {
-        _ if entry.revoked => Err(Status::AdminRevoked),
-        Kind::Open { .. } if *entry.file == *file => Ok(number),
-        _ => Err(Status::BadStateid),
     }
 }

@@ -16,6 +16,7 @@ use crate::{
     client::Client,
     files::Files,
     limits::{Identity, Limits},
+    locks::LockNotice,
     records::Records,
     session::Session,
 };
@@ -33,6 +34,9 @@ pub struct State<R> {
     pub(crate) files: Files,
     /// Stateids of all clients.
     pub(crate) stateids: Budget,
+    /// Locked byte ranges of all clients.
+    pub(crate) ranges: Budget,
+    pub(crate) notices: Mutex<Vec<LockNotice>>,
 }
 
 impl<R: Clone> State<R> {
@@ -45,6 +49,8 @@ impl<R: Clone> State<R> {
             sessions: RwLock::new(HashMap::new()),
             files: Files::new(),
             stateids: Budget::new(limits.stateids),
+            ranges: Budget::new(limits.ranges),
+            notices: Mutex::new(Vec::new()),
         }
     }
 
@@ -119,8 +125,12 @@ impl<R: Clone> State<R> {
         }
         let table = record.client.table.lock().end();
         for file in table.files() {
-            self.files.update(&file, |file, _| file.remove_client(&record.client));
+            self.files.update(&file, |file, key| {
+                file.remove_client(&record.client);
+                self.notify(file.locks.available(key));
+            });
         }
+        self.ranges.change(-(table.ranges as isize));
         self.stateids.give_back(table.len());
     }
 

@@ -80,7 +80,18 @@ impl<R: Clone> State<R> {
         let mut table = client.table.lock();
         let (number, entry) = table.existing()?.resolve(client.id(), id)?;
         if !entry.revoked {
-            return Err(Status::LocksHeld);
+            let file = entry.file.clone();
+            let free = matches!(entry.kind, Kind::Locks(_))
+                && self.files.update(&file, |file, _| {
+                    let free = file.locks.count(client, number) == 0;
+                    if free {
+                        file.locks.remove(client, number);
+                    }
+                    free
+                });
+            if !free {
+                return Err(Status::LocksHeld);
+            }
         }
         table.remove(number);
         client.set_revoked(table.revoked() != 0);

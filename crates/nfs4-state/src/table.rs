@@ -45,7 +45,6 @@ pub(crate) enum Kind {
         locks: Vec<u32>,
     },
     /// The byte-range locks of a lock owner, with the number of its open.
-    #[allow(dead_code)] // Until LOCK.
     Locks(u32),
 }
 
@@ -78,6 +77,8 @@ pub(crate) struct Table {
     opens: Index,
     locks: Index,
     revoked: usize,
+    /// Number of byte ranges that the client has locked.
+    pub(crate) ranges: usize,
 }
 
 impl Table {
@@ -113,7 +114,6 @@ impl Table {
         self.opens.get(owner, file)
     }
 
-    #[allow(dead_code)] // Until LOCK.
     pub(crate) fn locks_of(&self, owner: &[u8], file: &[u8]) -> Option<u32> {
         self.locks.get(owner, file)
     }
@@ -192,6 +192,16 @@ impl Table {
             return Err(if behind <= u32::MAX / 2 { Status::OldStateid } else { Status::BadStateid });
         }
         Ok((number, entry))
+    }
+
+    /// The number of the open of `file` that a stateid names.
+    pub(crate) fn open_number(&self, client: ClientId, id: &Stateid, file: &[u8]) -> Result<u32, Status> {
+        let (number, entry) = self.resolve(client, id)?;
+        match entry.kind {
+            _ if entry.revoked => Err(Status::AdminRevoked),
+            Kind::Open { .. } if *entry.file == *file => Ok(number),
+            _ => Err(Status::BadStateid),
+        }
     }
 }
 

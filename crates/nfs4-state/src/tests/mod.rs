@@ -1,6 +1,7 @@
 //! Tests of the whole state.
 
 mod clients;
+mod locks;
 mod open_model;
 mod opens;
 mod sessions;

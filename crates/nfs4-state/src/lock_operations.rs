@@ -1,0 +1,275 @@
+//! LOCK, LOCKT and LOCKU (RFC 8881, 18.10 to 18.12).
+
+use std::{sync::Arc, time::Duration};
+
+use millrace_nfs::v4::{ClientId, Stateid, Status};
+
+use crate::{
+    client::Client,
+    files::File,
+    locks::{ByteRange, LockKind, LockNotice},
+    share::{READ, WRITE},
+    state::State,
+    table::{Kind, Name, Table, stateid},
+};
+
+/// Number of notices that the caller has not taken, after which new ones are dropped.
+const NOTICES: usize = 4096;
+
+/// `locker4`: who locks.
+#[derive(Debug, Clone, Copy)]
+pub enum Locker<'a> {
+    /// `open_to_lock_owner4`: a lock owner that may have no stateid for the file yet.
+    Open {
+        /// The stateid of the open.
+        open: &'a Stateid,
+        /// The lock owner, without the client ID.
+        owner: &'a [u8],
+    },
+    /// `exist_lock_owner4`: the stateid of an earlier LOCK.
+    Existing(&'a Stateid),
+}
+
+/// Arguments of LOCK.
+#[derive(Debug, Clone, Copy)]
+pub struct LockRequest<'a> {
+    /// Who locks.
+    pub locker: Locker<'a>,
+    /// Key of the file.
+    pub file: &'a [u8],
+    /// The kind.
+    pub kind: LockKind,
+    /// READW_LT or WRITEW_LT: the client waits for the lock if it is denied.
+    pub blocking: bool,
+    /// `offset`.
+    pub offset: u64,
+    /// `length`.
+    pub length: u64,
+}
+
+/// `LOCK4denied`: a lock that excludes the one that was requested.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockDenied {
+    /// Its range.
+    pub range: ByteRange,
+    /// Its kind.
+    pub kind: LockKind,
+    /// The client that holds it.
+    pub client: ClientId,
+    /// The lock owner that holds it.
+    pub owner: Arc<[u8]>,
+}
+
+/// Why LOCK or LOCKT failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockError {
+    /// DENIED.
+    Denied(LockDenied),
+    /// Another status.
+    Status(Status),
+}
+
+impl From<Status> for LockError {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+/// A request with the stateid that it uses or adds.
+struct Attempt<'a> {
+    request: &'a LockRequest<'a>,
+    range: ByteRange,
+    owner: Name,
+    /// Number of the stateid of the locks, if there is one.
+    own: Option<u32>,
+    open: u32,
+}
+
+impl<R: Clone> State<R> {
+    /// LOCK. Returns the stateid of the lock owner for the file. A conflict with a client whose lease has expired removes
+    /// that client. A blocking request that is denied waits for a [`LockNotice`], if the server has a back channel.
+    ///
+    /// # Errors
+    /// DENIED; INVAL for an invalid range; OPENMODE if the open does not permit the kind; DELAY if the client or the
+    /// server has too many locks or stateids; those of a stateid, and BAD_STATEID if it is of the wrong type or file.
+    pub fn lock(
+        &self,
+        client: &Arc<Client>,
+        request: &LockRequest<'_>,
+        now: Duration,
+    ) -> Result<Stateid, LockError> {
+        let range = ByteRange::new(request.offset, request.length)?;
+        loop {
+            let mut table = client.table.lock();
+            let attempt = attempt(client, table.existing()?, request, range)?;
+            let (holder, denied) = match self.try_lock(client, &mut table, &attempt)? {
+                Ok(stateid) => return Ok(stateid),
+                Err(conflict) => conflict,
+            };
+            drop(table);
+            if !self.remove_expired(&holder, now) {
+                return Err(LockError::Denied(denied));
+            }
+        }
+    }
+
+    /// Locks the range, unless the lock that is returned excludes it.
+    fn try_lock(
+        &self,
+        client: &Arc<Client>,
+        table: &mut Table,
+        attempt: &Attempt<'_>,
+    ) -> Result<Result<Stateid, (Arc<Client>, LockDenied)>, Status> {
+        let Attempt { request, range, owner, own, open } = attempt;
+        self.files.update(request.file, |file, key| {
+            if let Some(conflict) = conflict(file, client, *own, request.kind, *range) {
+                if request.blocking && self.limits.back_channel {
+                    let limit = self.limits.waiting_per_client;
+                    file.locks.wait(client, (*own, owner), request.kind, *range, limit);
+                }
+                return Ok(Err(conflict));
+            }
+            self.admit_range(table)?;
+            if own.is_none() {
+                self.admit_stateid(table)?;
+            }
+            let number = own.unwrap_or_else(|| table.next());
+            let change = file.locks.lock(client, (number, owner), request.kind, *range);
+            self.count_ranges(table, change);
+            self.notify(file.locks.available(key));
+            let seqid = match table.get_mut(number) {
+                Some(entry) => entry.change(),
+                None => {
+                    table.add(number, key, owner, Kind::Locks(*open));
+                    1
+                }
+            };
+            Ok(Ok(stateid(client.id(), number, seqid)))
+        })
+    }
+
+    /// LOCKT: whether a lock owner could lock a range.
+    ///
+    /// # Errors
+    /// DENIED; INVAL for an invalid range; EXPIRED if the client is removed.
+    pub fn test_lock(
+        &self,
+        client: &Client,
+        owner: &[u8],
+        file: &[u8],
+        kind: LockKind,
+        (offset, length): (u64, u64),
+        now: Duration,
+    ) -> Result<(), LockError> {
+        let range = ByteRange::new(offset, length)?;
+        let own = client.table.lock().existing()?.locks_of(owner, file);
+        loop {
+            let found = self.files.read(file, |file| conflict(file, client, own, kind, range));
+            let Some((holder, denied)) = found.flatten() else { return Ok(()) };
+            if !self.remove_expired(&holder, now) {
+                return Err(LockError::Denied(denied));
+            }
+        }
+    }
+
+    /// LOCKU. Unlocking bytes that are not locked succeeds.
+    ///
+    /// # Errors
+    /// INVAL for an invalid range; DELAY if the range divides another and the client has too many; those of a stateid.
+    pub fn unlock(
+        &self,
+        client: &Client,
+        id: &Stateid,
+        file: &[u8],
+        (offset, length): (u64, u64),
+    ) -> Result<Stateid, Status> {
+        let range = ByteRange::new(offset, length)?;
+        let mut table = client.table.lock();
+        let (number, _) = locks_number(client, table.existing()?, id, file)?;
+        self.files.update(file, |file, key| {
+            if file.locks.divides(client, number, range) {
+                self.admit_range(&table)?;
+            }
+            let change = file.locks.unlock(client, number, range);
+            self.count_ranges(&mut table, change);
+            self.notify(file.locks.available(key));
+            let entry = table.get_mut(number).ok_or(Status::BadStateid)?;
+            Ok(stateid(client.id(), number, entry.change()))
+        })
+    }
+
+    /// Takes the notices of locks that clients wait for and that have become available, in the order in which the clients
+    /// asked. The server calls this after operations if it has a back channel.
+    pub fn take_lock_notices(&self) -> Vec<LockNotice> {
+        std::mem::take(&mut self.notices.lock())
+    }
+
+    pub(crate) fn notify(&self, notices: Vec<LockNotice>) {
+        if !notices.is_empty() {
+            let mut all = self.notices.lock();
+            let room = NOTICES.saturating_sub(all.len());
+            all.extend(notices.into_iter().take(room));
+        }
+    }
+
+    /// Whether the client and the server may have one more locked range.
+    fn admit_range(&self, table: &Table) -> Result<(), Status> {
+        let admitted = table.ranges < self.limits.ranges_per_client && self.ranges.left() > 0;
+        if admitted { Ok(()) } else { Err(Status::Delay) }
+    }
+
+    pub(crate) fn count_ranges(&self, table: &mut Table, change: isize) {
+        table.ranges = table.ranges.saturating_add_signed(change);
+        self.ranges.change(change);
+    }
+}
+
+/// A lock that excludes the one described, with its client.
+fn conflict(
+    file: &File,
+    client: &Client,
+    own: Option<u32>,
+    kind: LockKind,
+    range: ByteRange,
+) -> Option<(Arc<Client>, LockDenied)> {
+    let (held, holder, owner) = file.locks.conflict(client, own, kind, range)?;
+    let denied = LockDenied { range: held.range, kind: held.kind, client: holder.id(), owner: owner.clone() };
+    Some((holder.clone(), denied))
+}
+
+/// Checks the stateid of a LOCK.
+fn attempt<'a>(
+    client: &Client,
+    table: &Table,
+    request: &'a LockRequest<'a>,
+    range: ByteRange,
+) -> Result<Attempt<'a>, Status> {
+    let (open, owner, own) = match request.locker {
+        Locker::Existing(id) => {
+            let (number, open) = locks_number(client, table, id, request.file)?;
+            let owner = table.get(number).ok_or(Status::BadStateid)?.owner.clone();
+            (open, owner, Some(number))
+        }
+        Locker::Open { open, owner } => {
+            let number = table.open_number(client.id(), open, request.file)?;
+            (number, Name::from(owner), table.locks_of(owner, request.file))
+        }
+    };
+    let needed = if request.kind == LockKind::Read { READ } else { WRITE };
+    let entry = table.get(open).ok_or(Status::BadStateid)?;
+    let Kind::Open { shares, .. } = &entry.kind else { return Err(Status::BadStateid) };
+    if shares.union().access & needed == 0 {
+        return Err(Status::OpenMode);
+    }
+    Ok(Attempt { request, range, owner, own, open })
+}
+
+/// The numbers of the locks of `file` that a stateid names, and of their open.
+fn locks_number(client: &Client, table: &Table, id: &Stateid, file: &[u8]) -> Result<(u32, u32), Status> {
+    let (number, entry) = table.resolve(client.id(), id)?;
+    match entry.kind {
+        _ if entry.revoked => Err(Status::AdminRevoked),
+        Kind::Locks(open) if *entry.file == *file => Ok((number, open)),
+        _ => Err(Status::BadStateid),
+    }
+}

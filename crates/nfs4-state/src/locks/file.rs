@@ -1,0 +1,185 @@
+//! The byte-range locks of a file with their owners, and the requests that wait for them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
+
+use millrace_nfs::v4::ClientId;
+
+use super::{
+    range::{ByteRange, LockKind},
+    table::{Held, LockTable},
+};
+use crate::{client::Client, table::Name};
+
+/// Number of requests that wait for locks of a file.
+const WAITERS_PER_FILE: usize = 1024;
+
+/// A lock owner that has a stateid for the file.
+#[derive(Debug)]
+struct Holder {
+    client: Arc<Client>,
+    owner: Name,
+}
+
+/// A blocking request that was denied.
+#[derive(Debug)]
+struct Waiter {
+    client: Arc<Client>,
+    owner: Name,
+    /// Number of the owner in the table, or 0.
+    id: u64,
+    kind: LockKind,
+    range: ByteRange,
+}
+
+/// A lock that a client waits for is available: the client gets CB_NOTIFY_LOCK and requests it again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockNotice {
+    /// The client.
+    pub client: ClientId,
+    /// The lock owner.
+    pub owner: Arc<[u8]>,
+    /// Key of the file.
+    pub file: Arc<[u8]>,
+}
+
+/// The locks of a file. The number of a stateid of a client identifies the lock owner.
+#[derive(Debug, Default)]
+pub(crate) struct FileLocks {
+    table: LockTable,
+    holders: BTreeMap<u64, Holder>,
+    /// In the order of their requests.
+    waiters: Vec<Waiter>,
+}
+
+/// The owner in the table. Client IDs of one server instance differ in their lower half.
+fn owner_id(client: &Client, number: u32) -> u64 {
+    client.id().number << 32 | u64::from(number)
+}
+
+impl FileLocks {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.holders.is_empty() && self.waiters.is_empty()
+    }
+
+    /// The clients with the numbers of their stateids.
+    pub(crate) fn stateids(&self) -> impl Iterator<Item = (&Arc<Client>, u32)> {
+        self.holders.iter().map(|(id, holder)| (&holder.client, *id as u32))
+    }
+
+    /// The lock of another owner than the one with `number`, if there is one, that excludes the one described.
+    pub(crate) fn conflict(
+        &self,
+        client: &Client,
+        number: Option<u32>,
+        kind: LockKind,
+        range: ByteRange,
+    ) -> Option<(Held, &Arc<Client>, &Name)> {
+        let held = self.table.conflict(number.map_or(0, |number| owner_id(client, number)), kind, range)?;
+        self.holders.get(&held.owner).map(|holder| (held, &holder.client, &holder.owner))
+    }
+
+    /// Locks a range. Returns the change of the number of ranges.
+    pub(crate) fn lock(
+        &mut self,
+        client: &Arc<Client>,
+        (number, owner): (u32, &Name),
+        kind: LockKind,
+        range: ByteRange,
+    ) -> isize {
+        let id = owner_id(client, number);
+        let own = |waiter: &Waiter| waiter.client.id() == client.id() && waiter.owner == *owner;
+        self.end_waiting(own);
+        self.holders.entry(id).or_insert_with(|| Holder { client: client.clone(), owner: owner.clone() });
+        self.change(id, |table| table.lock(id, kind, range))
+    }
+
+    fn change(&mut self, id: u64, change: impl FnOnce(&mut LockTable)) -> isize {
+        let before = self.table.count(id);
+        change(&mut self.table);
+        self.table.count(id) as isize - before as isize
+    }
+
+    /// Unlocks a range. Returns the change of the number of ranges.
+    pub(crate) fn unlock(&mut self, client: &Client, number: u32, range: ByteRange) -> isize {
+        let id = owner_id(client, number);
+        self.change(id, |table| table.unlock(id, range))
+    }
+
+    /// Whether unlocking a range would add one.
+    pub(crate) fn divides(&self, client: &Client, number: u32, range: ByteRange) -> bool {
+        self.table.divides(owner_id(client, number), range)
+    }
+
+    /// Number of ranges that a lock owner has locked.
+    pub(crate) fn count(&self, client: &Client, number: u32) -> usize {
+        self.table.count(owner_id(client, number))
+    }
+
+    /// Removes a lock owner. Returns the number of ranges that it had locked.
+    pub(crate) fn remove(&mut self, client: &Client, number: u32) -> usize {
+        let id = owner_id(client, number);
+        let count = self.table.count(id);
+        self.table.remove_owner(id);
+        self.holders.remove(&id);
+        count
+    }
+
+    /// Removes the lock owners of a client. Returns the number of ranges that they had locked.
+    pub(crate) fn remove_client(&mut self, client: &Client) -> usize {
+        self.end_waiting(|waiter| waiter.client.id() == client.id());
+        let range = owner_id(client, 0)..=owner_id(client, u32::MAX);
+        let numbers: Vec<_> = self.holders.range(range).map(|(id, _)| *id as u32).collect();
+        numbers.into_iter().map(|number| self.remove(client, number)).sum()
+    }
+
+    /// Adds a blocking request that was denied, in place of an earlier one of the same owner. There is a limit for each
+    /// client and each file; a client that gets no notice asks again from time to time.
+    pub(crate) fn wait(
+        &mut self,
+        client: &Arc<Client>,
+        (number, owner): (Option<u32>, &[u8]),
+        kind: LockKind,
+        range: ByteRange,
+        limit: usize,
+    ) {
+        let id = number.map_or(0, |number| owner_id(client, number));
+        let own = |waiter: &&mut Waiter| waiter.client.id() == client.id() && *waiter.owner == *owner;
+        if let Some(waiter) = self.waiters.iter_mut().find(own) {
+            (waiter.id, waiter.kind, waiter.range) = (id, kind, range);
+            return;
+        }
+        let waiting = client.waiting.load(Ordering::Relaxed);
+        if waiting >= limit || self.waiters.len() >= WAITERS_PER_FILE {
+            return;
+        }
+        client.waiting.fetch_add(1, Ordering::Relaxed);
+        self.waiters.push(Waiter { client: client.clone(), owner: owner.into(), id, kind, range });
+    }
+
+    fn end_waiting(&mut self, ends: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+        let ended: Vec<_> = self.waiters.extract_if(.., |waiter| ends(waiter)).collect();
+        for waiter in &ended {
+            waiter.client.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        ended
+    }
+
+    /// Ends the waiting for locks that are available, in the order of the requests.
+    pub(crate) fn available(&mut self, file: &Name) -> Vec<LockNotice> {
+        if self.waiters.is_empty() {
+            return Vec::new();
+        }
+        let table = std::mem::take(&mut self.table);
+        let ended = self.end_waiting(|waiter| table.conflict(waiter.id, waiter.kind, waiter.range).is_none());
+        self.table = table;
+        let notice = |waiter: Waiter| LockNotice {
+            client: waiter.client.id(),
+            owner: waiter.owner,
+            file: file.clone(),
+        };
+        ended.into_iter().map(notice).collect()
+    }
+}
