@@ -86,7 +86,7 @@ pub(super) const CLAIM: Claim = Claim {
                  public: one RDMA Read at a time, RDMA operations of at most 512 KiB, buffers that are \
                  registered once, no immediate data over iSER; over TCP MaxRecvDataSegmentLength 8192, \
                  MaxBurstLength 262144, FirstBurstLength 65536, InitialR2T=Yes, ImmediateData=Yes, \
-                 MaxOutstandingR2T=1. The initiator registers the memory of each command, in one piece. A \
+                 MaxOutstandingR2T=1. The initiator binds a window (FMR) for the memory of each command, in one piece. A \
                  PDU costs its receiver one message, as over RDMA. Hosts and link are those of \
                  wan-infinihost, IPoIB-UD is its TCP, IPoIB-CM is that of ipoib-cm. The time of a command \
                  is also given in round trips of the link; their number is a hypothesis of this project, \
@@ -176,9 +176,8 @@ pub(super) const CLAIM: Claim = Claim {
         },
     ],
     experiment: run,
-    model_gaps: "At 0.2 mile the assumed costs of a registration, whose table takes 20 us per change, make small \
-                 commands over RDMA slower than over IPoIB-UD; Linux's initiator used FMR, which does not wait \
-                 for the table. A segment of IPoIB-CM has the same assumed cost at any length, so that small \
+    model_gaps: "At 0.2 mile the assumed costs of a window and of an RDMA Read make short WRITEs over RDMA slower \
+                 than over IPoIB-UD. A segment of IPoIB-CM has the same assumed cost at any length, so that small \
                  commands are slower than over IPoIB-UD. At 1400 miles all times are whole round trips, as the \
                  hypothesis predicts: RDMA and IPoIB are equal within 1 % where they take equally many \
                  round trips, so that the crossing is at an arbitrary length there. The WRITE of RDMA takes \
