@@ -20,6 +20,7 @@ mod client;
 mod create_session;
 mod exchange_id;
 mod files;
+mod grace;
 mod identify;
 mod lease;
 mod limits;
@@ -38,6 +39,7 @@ mod tests;
 
 pub use channel::ChannelAttributes;
 pub use client::Client;
+pub use grace::ClientList;
 pub use identify::{ClientIdentified, CreateSession, ExchangeId, SessionCreated};
 pub use limits::{Identity, Limits};
 pub use lock_operations::{LockDenied, LockError, LockRequest, Locker};

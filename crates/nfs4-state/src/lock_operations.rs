@@ -41,6 +41,8 @@ pub struct LockRequest<'a> {
     pub kind: LockKind,
     /// READW_LT or WRITEW_LT: the client waits for the lock if it is denied.
     pub blocking: bool,
+    /// `reclaim`: the client had the lock with an earlier server instance.
+    pub reclaim: bool,
     /// `offset`.
     pub offset: u64,
     /// `length`.
@@ -90,7 +92,7 @@ impl<R: Clone> State<R> {
     /// that client. A blocking request that is denied waits for a [`LockNotice`], if the server has a back channel.
     ///
     /// # Errors
-    /// DENIED; INVAL for an invalid range; OPENMODE if the open does not permit the kind; DELAY if the client or the
+    /// GRACE, NO_GRACE, RECLAIM_BAD as OPEN; DENIED; INVAL for an invalid range; OPENMODE if the open does not permit the kind; DELAY if the client or the
     /// server has too many locks or stateids; those of a stateid, and BAD_STATEID if it is of the wrong type or file.
     pub fn lock(
         &self,
@@ -99,6 +101,7 @@ impl<R: Clone> State<R> {
         now: Duration,
     ) -> Result<Stateid, LockError> {
         let range = ByteRange::new(request.offset, request.length)?;
+        self.grace.admit(client, request.reclaim, now)?;
         loop {
             let mut table = client.table.lock();
             let attempt = attempt(client, table.existing()?, request, range)?;

@@ -23,6 +23,8 @@ pub struct OpenRequest<'a> {
     pub access: u32,
     /// `share_deny`.
     pub deny: u32,
+    /// CLAIM_PREVIOUS: the client had the open with an earlier server instance.
+    pub reclaim: bool,
 }
 
 impl<R: Clone> State<R> {
@@ -30,7 +32,8 @@ impl<R: Clone> State<R> {
     /// change the `seqid` of the stateid. A conflict with a client whose lease has expired removes that client.
     ///
     /// # Errors
-    /// INVAL for an undefined `access` or `deny`; SHARE_DENIED; DELAY if the client or the server has too many stateids;
+    /// INVAL for an undefined `access` or `deny`; GRACE before the client's RECLAIM_COMPLETE and in the grace period;
+    /// NO_GRACE or RECLAIM_BAD for a reclaim that is not permitted; SHARE_DENIED; DELAY if the client or the server has too many stateids;
     /// EXPIRED if the client is removed.
     pub fn open(
         &self,
@@ -39,6 +42,7 @@ impl<R: Clone> State<R> {
         now: Duration,
     ) -> Result<Stateid, Status> {
         let share = Share::new(request.access, request.deny)?;
+        self.grace.admit(client, request.reclaim, now)?;
         loop {
             let mut table = client.table.lock();
             match self.try_open(client, table.existing()?, request, share)? {

@@ -15,6 +15,7 @@ use crate::{
     budget::Budget,
     client::Client,
     files::Files,
+    grace::{ClientList, Grace},
     limits::{Identity, Limits},
     locks::LockNotice,
     records::Records,
@@ -37,6 +38,8 @@ pub struct State<R> {
     /// Locked byte ranges of all clients.
     pub(crate) ranges: Budget,
     pub(crate) notices: Mutex<Vec<LockNotice>>,
+    pub(crate) grace: Grace,
+    list: Option<Box<dyn ClientList>>,
 }
 
 impl<R: Clone> State<R> {
@@ -51,7 +54,27 @@ impl<R: Clone> State<R> {
             stateids: Budget::new(limits.stateids),
             ranges: Budget::new(limits.ranges),
             notices: Mutex::new(Vec::new()),
+            grace: Grace::new([], Duration::ZERO),
+            list: None,
         }
+    }
+
+    /// Adds a durable list of clients. `clients` are the owners that an earlier instance has added to it: they may
+    /// reclaim their state until `grace_end`, or until all of them have sent RECLAIM_COMPLETE.
+    pub fn with_client_list(
+        mut self,
+        list: Box<dyn ClientList>,
+        clients: impl IntoIterator<Item = Box<[u8]>>,
+        grace_end: Duration,
+    ) -> Self {
+        self.grace = Grace::new(clients, grace_end);
+        self.list = Some(list);
+        self
+    }
+
+    /// Whether clients may reclaim state of an earlier server instance.
+    pub fn in_grace(&self, now: Duration) -> bool {
+        self.grace.lasts(now)
     }
 
     /// The limits.
@@ -81,12 +104,17 @@ impl<R: Clone> State<R> {
     /// RECLAIM_COMPLETE for all file systems: the client will reclaim no state of an earlier server instance.
     ///
     /// # Errors
-    /// COMPLETE_ALREADY.
+    /// COMPLETE_ALREADY; SERVERFAULT if the client cannot be added to the durable list, without which it gets no state.
     pub fn reclaim_complete(&self, client: &Client) -> Result<(), Status> {
-        match client.reclaimed.swap(true, Ordering::AcqRel) {
-            false => Ok(()),
-            true => Err(Status::CompleteAlready),
+        if client.reclaimed.load(Ordering::Acquire) {
+            return Err(Status::CompleteAlready);
         }
+        if let Some(list) = &self.list {
+            list.add(client.owner()).map_err(|_| Status::ServerFault)?;
+        }
+        client.reclaimed.store(true, Ordering::Release);
+        self.grace.complete(client.owner());
+        Ok(())
     }
 
     /// DESTROY_CLIENTID.
@@ -107,6 +135,9 @@ impl<R: Clone> State<R> {
     /// Removes the client records that [`Limits::lease`] and [`Limits::courtesy`] permit to remove. The server calls
     /// this from time to time, for example every tenth of a lease.
     pub fn expire(&self, now: Duration) {
+        for owner in self.grace.expire(now) {
+            self.list.iter().for_each(|list| list.remove(&owner));
+        }
         let mut records = self.records.lock();
         records.remove_stale(now, self.limits.lease);
         let courtesy = self.limits.courtesy.max(self.limits.lease);
@@ -122,6 +153,9 @@ impl<R: Clone> State<R> {
         let Some(record) = records.remove(id) else { return };
         for session in &record.sessions {
             self.drop_session(records, *session);
+        }
+        if record.client.reclaimed.load(Ordering::Acquire) {
+            self.list.iter().for_each(|list| list.remove(record.client.owner()));
         }
         let table = record.client.table.lock().end();
         for file in table.files() {

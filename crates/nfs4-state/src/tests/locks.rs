@@ -6,7 +6,9 @@ use millrace_nfs::v4::Stateid;
 use LockKind::{Read, Write};
 
 fn open(state: &State<u64>, of: &Arc<Session<u64>>, access: u32) -> Stateid {
-    state.open(of.client(), &OpenRequest { owner: b"o", file: b"f", access, deny: 0 }, S(0)).unwrap()
+    state
+        .open(of.client(), &OpenRequest { owner: b"o", file: b"f", access, deny: 0, reclaim: false }, S(0))
+        .unwrap()
 }
 
 fn by<'a>(open: &'a Stateid, owner: &'a str) -> Locker<'a> {
@@ -14,7 +16,7 @@ fn by<'a>(open: &'a Stateid, owner: &'a str) -> Locker<'a> {
 }
 
 fn request(locker: Locker<'_>, kind: LockKind, offset: u64, length: u64) -> LockRequest<'_> {
-    LockRequest { locker, file: b"f", kind, blocking: false, offset, length }
+    LockRequest { locker, file: b"f", kind, blocking: false, reclaim: false, offset, length }
 }
 
 fn denied<T: std::fmt::Debug>(result: Result<T, LockError>) -> LockDenied {
@@ -27,7 +29,7 @@ fn denied<T: std::fmt::Debug>(result: Result<T, LockError>) -> LockDenied {
 #[test]
 fn a_lock_owner_has_one_stateid_for_a_file() {
     let state = state();
-    let a = client(&state, "a", S(0));
+    let a = ready(&state, "a", S(0));
     let id = open(&state, &a, 3);
     let lock = |request| state.lock(a.client(), &request, S(0));
     let first = lock(request(by(&id, "p"), Write, 0, 10)).unwrap();
@@ -55,7 +57,7 @@ fn a_lock_owner_has_one_stateid_for_a_file() {
 #[test]
 fn a_conflict_names_the_lock_that_is_held() {
     let state = state();
-    let (a, b) = (client(&state, "a", S(0)), client(&state, "b", S(0)));
+    let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(0)));
     let (of_a, of_b) = (open(&state, &a, 3), open(&state, &b, 3));
     state.lock(a.client(), &request(by(&of_a, "p"), Read, 10, 5), S(0)).unwrap();
     let lock =
@@ -81,7 +83,7 @@ fn a_conflict_names_the_lock_that_is_held() {
 #[test]
 fn a_lock_requires_the_access_of_its_open() {
     let state = state();
-    let a = client(&state, "a", S(0));
+    let a = ready(&state, "a", S(0));
     for (access, kind, expected) in
         [(1, Read, true), (1, Write, false), (2, Read, false), (2, Write, true), (3, Write, true)]
     {
@@ -100,7 +102,7 @@ fn a_lock_requires_the_access_of_its_open() {
 #[test]
 fn close_releases_the_locks_of_the_open() {
     let state = state();
-    let (a, b) = (client(&state, "a", S(0)), client(&state, "b", S(0)));
+    let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(0)));
     let (of_a, of_b) = (open(&state, &a, 3), open(&state, &b, 3));
     let lock = state.lock(a.client(), &request(by(&of_a, "p"), Write, 0, 10), S(0)).unwrap();
     assert_eq!(state.free_stateid(a.client(), &lock), Err(Status::LocksHeld));
@@ -116,7 +118,7 @@ fn close_releases_the_locks_of_the_open() {
 #[test]
 fn a_stateid_without_locks_can_be_freed() {
     let state = state();
-    let a = client(&state, "a", S(0));
+    let a = ready(&state, "a", S(0));
     let id = open(&state, &a, 3);
     let lock = state.lock(a.client(), &request(by(&id, "p"), Write, 0, 10), S(0)).unwrap();
     let lock = state.unlock(a.client(), &lock, b"f", (0, 10)).unwrap();
@@ -129,7 +131,7 @@ fn a_stateid_without_locks_can_be_freed() {
 #[test]
 fn locks_of_a_client_whose_lease_has_expired_end_at_a_conflict() {
     let state = state();
-    let (a, b) = (client(&state, "a", S(0)), client(&state, "b", S(50)));
+    let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(50)));
     let (of_a, of_b) = (open(&state, &a, 3), open(&state, &b, 3));
     state.lock(a.client(), &request(by(&of_a, "p"), Write, 0, 10), S(0)).unwrap();
     let test = |now| state.test_lock(b.client(), b"p", b"f", Read, (0, 1), now);
@@ -144,7 +146,7 @@ fn locks_of_a_client_whose_lease_has_expired_end_at_a_conflict() {
 #[test]
 fn an_administrator_revokes_locks() {
     let state = state();
-    let a = client(&state, "a", S(0));
+    let a = ready(&state, "a", S(0));
     let id = open(&state, &a, 3);
     let lock = state.lock(a.client(), &request(by(&id, "p"), Write, 0, 10), S(0)).unwrap();
     state.revoke(b"f");
@@ -159,7 +161,7 @@ fn an_administrator_revokes_locks() {
 #[test]
 fn locked_ranges_are_limited() {
     let state = with_limits(Limits { ranges_per_client: 2, ranges: 3, ..limits() });
-    let (a, b) = (client(&state, "a", S(0)), client(&state, "b", S(0)));
+    let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(0)));
     let (of_a, of_b) = (open(&state, &a, 3), open(&state, &b, 3));
     let lock = |n| state.lock(a.client(), &request(by(&of_a, "p"), Write, n, 3), S(0));
     lock(0).unwrap();
@@ -176,7 +178,7 @@ fn locked_ranges_are_limited() {
 #[test]
 fn waiting_clients_are_notified_in_order() {
     let state = with_limits(Limits { back_channel: true, waiting_per_client: 2, ..limits() });
-    let (a, b) = (client(&state, "a", S(0)), client(&state, "b", S(0)));
+    let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(0)));
     let (of_a, of_b) = (open(&state, &a, 3), open(&state, &b, 3));
     let held = state.lock(a.client(), &request(by(&of_a, "p"), Write, 0, 10), S(0)).unwrap();
     let wait = |owner, offset, length| {

@@ -1,6 +1,7 @@
 //! Tests of the whole state.
 
 mod clients;
+mod grace;
 mod locks;
 mod open_model;
 mod opens;
@@ -89,4 +90,11 @@ fn renew(session: &Arc<Session<u64>>, sequence: u32, now: Duration) -> Result<()
         other => panic!("{other:?}"),
     }
     Ok(())
+}
+
+/// A client that has sent RECLAIM_COMPLETE.
+fn ready(state: &State<u64>, owner: &str, now: Duration) -> Arc<Session<u64>> {
+    let session = client(state, owner, now);
+    state.reclaim_complete(session.client()).unwrap();
+    session
 }

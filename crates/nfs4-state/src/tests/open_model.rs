@@ -89,7 +89,7 @@ const OWNERS: [&str; CLIENTS] = ["a", "b", "c"];
 impl Model {
     fn new() -> Self {
         let state = state();
-        let sessions = OWNERS.iter().map(|owner| client(&state, owner, S(0))).collect();
+        let sessions = OWNERS.iter().map(|owner| ready(&state, owner, S(0))).collect();
         let (sequences, renewed) = (vec![0; CLIENTS], vec![S(0); CLIENTS]);
         Self { state, sessions, sequences, renewed, now: S(0), verifier: 1, opens: vec![], seen: vec![] }
     }
@@ -104,6 +104,7 @@ impl Model {
         let old = self.id(client);
         let created = self.state.create_session(&create(id.client, 1), self.now).unwrap();
         self.opens.retain(|open| open.client != old);
+        self.state.reclaim_complete(self.state.session(created.session).unwrap().client()).unwrap();
         self.sessions[client] = self.state.session(created.session).unwrap();
         (self.sequences[client], self.renewed[client]) = (0, self.now);
     }
@@ -168,7 +169,7 @@ impl Model {
             |open: &&mut Open| !open.revoked && (open.client, open.owner, open.file) == (id, owner, file);
         let other = self.opens.iter_mut().find(own).map(|open| open.id.other);
         let excluded = self.excluded(file, other, access, deny);
-        let request = OpenRequest { owner: &[owner], file: &[file as u8], access, deny };
+        let request = OpenRequest { owner: &[owner], file: &[file as u8], access, deny, reclaim: false };
         let result = self.state.open(self.sessions[client].client(), &request, self.now);
         if excluded {
             assert_eq!(result, Err(Status::ShareDenied));

@@ -15,7 +15,8 @@ fn open(
     access: u32,
     deny: u32,
 ) -> Result<Stateid, Status> {
-    let request = OpenRequest { owner: owner.as_bytes(), file: file.as_bytes(), access, deny };
+    let request =
+        OpenRequest { owner: owner.as_bytes(), file: file.as_bytes(), access, deny, reclaim: false };
     state.open(of.client(), &request, S(0))
 }
 
@@ -26,7 +27,7 @@ fn with_seqid(id: Stateid, seqid: u32) -> Stateid {
 #[test]
 fn an_owner_has_one_stateid_for_a_file() {
     let state = state();
-    let a = client(&state, "a", S(0));
+    let a = ready(&state, "a", S(0));
     let first = open(&state, &a, "o", "f", READ, 0).unwrap();
     assert_eq!(first.seqid, 1);
     assert_eq!(first.other[..8], a.client().id().number.to_be_bytes());
@@ -43,7 +44,7 @@ fn share_reservations_exclude_other_owners() {
         for deny in 0..=3 {
             for (other_access, other_deny) in (1..=3).flat_map(|a| (0..=3).map(move |d| (a, d))) {
                 let state = state();
-                let (a, b) = (client(&state, "a", S(0)), client(&state, "b", S(0)));
+                let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(0)));
                 open(&state, &a, "o", "f", access, deny).unwrap();
                 let excluded = other_access & deny != 0 || access & other_deny != 0;
                 let expected = if excluded { Err(Status::ShareDenied) } else { Ok(()) };
@@ -58,7 +59,7 @@ fn share_reservations_exclude_other_owners() {
 #[test]
 fn a_downgrade_reduces_what_is_open() {
     let state = state();
-    let (a, b) = (client(&state, "a", S(0)), client(&state, "b", S(0)));
+    let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(0)));
     let id = open(&state, &a, "o", "f", READ, 0).unwrap();
     let id = open(&state, &a, "o", "f", BOTH, READ).map(|_| with_seqid(id, 2)).unwrap();
     let downgrade = |id: &Stateid, access, deny| state.open_downgrade(a.client(), id, b"f", access, deny);
@@ -77,7 +78,7 @@ fn a_downgrade_reduces_what_is_open() {
 #[test]
 fn close_ends_an_open() {
     let state = state();
-    let (a, b) = (client(&state, "a", S(0)), client(&state, "b", S(0)));
+    let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(0)));
     let id = open(&state, &a, "o", "f", READ, BOTH).unwrap();
     assert!(state.is_open(b"f") && !state.is_open(b"g"));
     assert_eq!(state.close(b.client(), &id, b"f"), Err(Status::BadStateid));
@@ -93,7 +94,7 @@ fn close_ends_an_open() {
 #[test]
 fn a_stateid_permits_what_its_open_does() {
     let state = state();
-    let (a, b) = (client(&state, "a", S(0)), client(&state, "b", S(0)));
+    let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(0)));
     let reader = open(&state, &a, "o", "f", READ, 0).unwrap();
     let writer = open(&state, &a, "p", "f", WRITE, 0).unwrap();
     let check = |of: &Arc<Session<u64>>, id, write| state.check_access(of.client(), &id, b"f", write, S(0));
@@ -116,7 +117,7 @@ fn a_stateid_permits_what_its_open_does() {
 #[test]
 fn special_stateids_respect_denials() {
     let state = state();
-    let a = client(&state, "a", S(0));
+    let a = ready(&state, "a", S(0));
     let check = |id, write| state.check_access(a.client(), &id, b"f", write, S(0));
     let all = |id| [check(id, false), check(id, true)];
     assert_eq!(all(Stateid::ANONYMOUS), [Ok(()); 2]);
@@ -132,7 +133,7 @@ fn special_stateids_respect_denials() {
 #[test]
 fn an_administrator_revokes_the_state_of_a_file() {
     let state = state();
-    let a = client(&state, "a", S(0));
+    let a = ready(&state, "a", S(0));
     let id = open(&state, &a, "o", "f", READ, 0).unwrap();
     let other = open(&state, &a, "o", "g", READ, 0).unwrap();
     let flags = |sequence| match a.sequence(&request(0, sequence), 0, S(0)) {
@@ -159,10 +160,10 @@ fn an_administrator_revokes_the_state_of_a_file() {
 #[test]
 fn a_conflict_removes_a_client_whose_lease_has_expired() {
     let state = state();
-    let (a, b) = (client(&state, "a", S(0)), client(&state, "b", S(50)));
+    let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(50)));
     let id = open(&state, &a, "o", "f", READ, WRITE).unwrap();
     open(&state, &a, "o", "g", READ, 0).unwrap();
-    let request = OpenRequest { owner: b"o", file: b"f", access: WRITE, deny: 0 };
+    let request = OpenRequest { owner: b"o", file: b"f", access: WRITE, deny: 0, reclaim: false };
     let check = |now| state.check_access(b.client(), &Stateid::ANONYMOUS, b"f", true, now);
     assert_eq!(state.open(b.client(), &request, S(90)), Err(Status::ShareDenied));
     assert_eq!(check(S(90)), Err(Status::Locked));
@@ -172,14 +173,14 @@ fn a_conflict_removes_a_client_whose_lease_has_expired() {
     assert!(a.is_destroyed() && !state.is_open(b"g"));
     assert!(state.open(b.client(), &request, S(91)).is_ok());
     assert_eq!(state.close(a.client(), &id, b"f"), Err(Status::Expired), "a request in progress");
-    let request = OpenRequest { owner: b"o", file: b"h", access: READ, deny: 0 };
+    let request = OpenRequest { owner: b"o", file: b"h", access: READ, deny: 0, reclaim: false };
     assert_eq!(state.open(a.client(), &request, S(91)), Err(Status::Expired));
 }
 
 #[test]
 fn opens_are_limited() {
     let state = with_limits(Limits { stateids_per_client: 2, stateids: 3, ..limits() });
-    let (a, b) = (client(&state, "a", S(0)), client(&state, "b", S(0)));
+    let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(0)));
     let first = open(&state, &a, "o", "f", READ, 0).unwrap();
     open(&state, &a, "o", "g", READ, 0).unwrap();
     assert_eq!(open(&state, &a, "o", "h", READ, 0), Err(Status::Delay));
@@ -194,7 +195,7 @@ fn opens_are_limited() {
 #[test]
 fn an_open_is_state_of_a_client() {
     let state = state();
-    let a = client(&state, "a", S(0));
+    let a = ready(&state, "a", S(0));
     let id = open(&state, &a, "o", "f", READ, BOTH).unwrap();
     state.destroy_session(a.id()).unwrap();
     assert_eq!(state.destroy_client(a.client().id()), Err(Status::ClientidBusy));
