@@ -2,9 +2,10 @@
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
-use millrace_counting_allocator::allocations;
+use millrace_counting_allocator::{allocations, held_bytes};
 use millrace_nfs4_state::{
-    ChannelAttributes, CreateSession, ExchangeId, Identity, Limits, Sequence, SequenceRequest, State,
+    ByteRange, ChannelAttributes, CreateSession, ExchangeId, Identity, Limits, LockKind, LockRequest, Locker,
+    OpenRequest, Sequence, SequenceRequest, State,
 };
 
 #[test]
@@ -38,4 +39,45 @@ fn sequence_does_not_allocate() {
         assert!(matches!(session.sequence(&request, n.into(), now), Ok(Sequence::Replay(_))));
     }
     assert_eq!(allocations() - before, 0);
+}
+
+/// What the limits of locked ranges mean in memory.
+#[test]
+fn a_locked_range_occupies_at_most_256_bytes() {
+    const LOCKS: u64 = 100_000;
+    let state = State::<()>::new(Limits::default(), Identity { epoch: 1, secret: [0; 16] });
+    let address = Ipv4Addr::LOCALHOST.into();
+    let owner = ExchangeId { owner: b"a", verifier: [1; 8], update: false, principal: b"root", address };
+    let id = state.exchange_id(&owner, Duration::ZERO).unwrap().client;
+    let channel = ChannelAttributes {
+        header_pad: 0,
+        request_bytes: 4096,
+        response_bytes: 4096,
+        cached_bytes: 0,
+        operations: 8,
+        slots: 1,
+    };
+    let (fore, back) = (channel, channel);
+    let args = CreateSession { client: id, sequence: 1, back_channel: false, fore, back, principal: b"root" };
+    let session = state.session(state.create_session(&args, Duration::ZERO).unwrap().session).unwrap();
+    let client = session.client();
+    state.reclaim_complete(client).unwrap();
+    let file = OpenRequest { owner: b"o", file: b"f", access: 3, deny: 0, reclaim: false };
+    let open = state.open(client, &file, Duration::ZERO).unwrap();
+
+    let before = held_bytes();
+    for n in 0..LOCKS {
+        let locker = Locker::Open { open: &open, owner: b"p" };
+        let (offset, length) = (n * 2, 1);
+        let (kind, blocking, reclaim) = (LockKind::Write, false, false);
+        let request = LockRequest { locker, file: b"f", kind, blocking, reclaim, offset, length };
+        state.lock(client, &request, Duration::ZERO).unwrap();
+    }
+    let bytes = (held_bytes() - before) / LOCKS as i64;
+    println!("{bytes} bytes per locked range");
+    assert!(bytes <= 256, "{bytes} bytes");
+    let all = ByteRange::new(0, u64::MAX).unwrap();
+    let found =
+        state.test_lock(client, b"q", b"f", LockKind::Read, (all.start, all.length()), Duration::ZERO);
+    assert!(found.is_err());
 }
