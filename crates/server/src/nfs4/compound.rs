@@ -111,11 +111,14 @@ pub(super) struct ReplyLimits {
 }
 
 impl ReplyLimits {
-    fn check(&self, bytes: usize) -> Result<(), Status> {
+    /// Checks the size of the reply with `more` bytes. Data by reference is not kept.
+    fn check(&self, compound: &Compound<'_>, more: usize) -> Result<(), Status> {
+        let bytes = compound.reply_bytes() + more;
         if bytes > self.size {
             return Err(Status::RepTooBig);
         }
-        if self.cached.is_some_and(|cached| bytes > cached) { Err(Status::RepTooBigToCache) } else { Ok(()) }
+        let fits = self.cached.is_none_or(|cached| bytes <= cached && compound.payload == 0);
+        if fits { Ok(()) } else { Err(Status::RepTooBigToCache) }
     }
 }
 
@@ -135,12 +138,12 @@ pub(super) async fn execute(
         // An operation that changes something fails before it does so.
         let room = if reply_size::is_idempotent(operation) { 0 } else { reply_size::CHANGE };
         compound.scope.env.counters.operation(operation);
-        let mut result = limits.check(compound.reply_bytes() + room);
+        let mut result = limits.check(compound, room);
         if result.is_ok() {
             result = compound.run(operation, args).await;
         }
         if result.is_ok() {
-            result = limits.check(compound.reply_bytes());
+            result = limits.check(compound, 0);
         }
         if result.is_ok() && compound.reply.has_failed() {
             result = Err(Status::Delay); // There is no memory for the reply.

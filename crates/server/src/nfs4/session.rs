@@ -135,7 +135,7 @@ impl Compound<'_> {
             principal: &principal(&scope.caller.credential),
         };
         let created = scope.env.clients.state.create_session(&request, now(&scope.env.rt))?;
-        tracing::info!(peer = %scope.caller.peer.addr, client = created.session.0.escape_ascii().to_string(), "NFSv4 session created");
+        tracing::info!(peer = %scope.caller.peer.addr, "NFSv4 session created");
         self.reply.put(&CreateSessionOk {
             session: created.session,
             sequence: created.sequence,
