@@ -68,13 +68,10 @@ pub(in crate::cases) fn mount_command(proto: &str, at: &str, more: &str) -> Stri
     )
 }
 
-/// As [`mount_command`], for NFSv4.2 and any `path` of the server, with no other options than the transport, its
-/// port and `more`.
+/// As [`mount_command`], for NFSv4.2 and any `path` of the server, with no other options than the transport and
+/// `more`.
 pub(in crate::cases) fn mount_v4_command(proto: &str, path: &str, at: &str, more: &str) -> String {
-    let port = if proto == "rdma" { RDMA_PORT } else { TCP_PORT };
-    format!(
-        "{NFS_MOUNT}mkdir -p {at} && nfs_mount vers=4.2,proto={proto},port={port}{more} {HOST}:{path} {at}"
-    )
+    format!("{NFS_MOUNT}mkdir -p {at} && nfs_mount vers=4.2,proto={proto}{more} {HOST}:{path} {at}")
 }
 
 /// The manifest of a directory of the guest.
