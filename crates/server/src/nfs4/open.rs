@@ -67,7 +67,13 @@ impl Compound<'_> {
         }
         let env = self.scope.env;
         let (state, client, key) = (&env.clients.state, self.client()?, key(file));
-        let request = OpenRequest { owner: &args.owner.owner, file: &key, access, deny: args.share_deny };
+        let request = OpenRequest {
+            owner: &args.owner.owner,
+            file: &key,
+            access,
+            deny: args.share_deny,
+            reclaim: false,
+        };
         let stateid = state.open(client, &request, now(&env.rt))?;
         if let Some(size) = found.truncate {
             let set = SetAttr { size: Some(size), ..SetAttr::default() };
