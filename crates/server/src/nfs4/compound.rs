@@ -47,6 +47,8 @@ pub(super) struct Compound<'c> {
     /// Bytes of payloads in the reply.
     pub(super) payload: usize,
     pub(super) stages: Stages,
+    /// The lock with which LOCK or LOCKT conflicts.
+    pub(super) denied: Option<millrace_nfs4_state::LockDenied>,
 }
 
 impl<'c> Compound<'c> {
@@ -62,6 +64,7 @@ impl<'c> Compound<'c> {
             bulk,
             payload: 0,
             stages,
+            denied: None,
         }
     }
 
@@ -155,6 +158,9 @@ pub(super) async fn execute(
             if operation == Operation::Setattr {
                 compound.reply.put(&Bitmap::EMPTY);
             }
+            if status == Status::Denied {
+                compound.put_denied();
+            }
             return;
         }
     }
@@ -230,6 +236,9 @@ impl Compound<'_> {
             Operation::Open => self.open(args!()).await,
             Operation::OpenDowngrade => self.open_downgrade(args!()),
             Operation::Close => self.close(args!()),
+            Operation::Lock => self.lock(&args!()),
+            Operation::Lockt => self.lockt(&args!()),
+            Operation::Locku => self.locku(args!()),
             Operation::TestStateid => self.test_stateids(&args!()),
             Operation::FreeStateid => self.free_stateid(args!()),
             Operation::Readdir => self.readdir(args!()).await,

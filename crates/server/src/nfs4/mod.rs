@@ -11,6 +11,7 @@ mod convert;
 mod data;
 mod directory;
 mod execute;
+mod lock;
 mod names;
 mod object;
 mod open;

@@ -132,6 +132,43 @@ fn opens_follow_their_access_and_exclude_others() {
 }
 
 #[test]
+fn locks_of_other_owners_conflict() {
+    everywhere(async |c, s, root| {
+        let (stateid, file) = opened(c, s, root, open(b"o", "f", 3, 0, true)).await.unwrap();
+        let owner = |owner| StateOwner { client_id: ClientId { number: 0 }, owner: Opaque(owner) };
+        let test = |who, offset| {
+            let args = LocktArgs { lock_type: LockType::Write, offset, length: 10, owner: owner(who) };
+            op(Operation::Lockt, args)
+        };
+        let lock = LockArgs {
+            lock_type: LockType::Write,
+            reclaim: false,
+            offset: 100,
+            length: 50,
+            locker: Locker::New { open_seqid: 0, open_stateid: stateid, lock_seqid: 0, owner: owner(b"a") },
+        };
+        let results = s.send(c, [putfh(&file), op(Operation::Lock, lock)]).await;
+        let locked: StateidOk = results.skip(&[Operation::Putfh]).take(Operation::Lock);
+        assert_eq!(s.status(c, [putfh(&file), test(b"a", 100)]).await, Status::Ok);
+        assert_eq!(s.status(c, [putfh(&file), test(b"b", 150)]).await, Status::Ok);
+        let denied = s.send(c, [putfh(&file), test(b"b", 149)]).await;
+        assert_eq!(denied.skip(&[Operation::Putfh]).next(), (Operation::Lockt.number(), Status::Denied));
+        let words: Vec<u32> =
+            denied.bytes().chunks(4).map(|w| u32::from_be_bytes(w.try_into().unwrap())).collect();
+        assert_eq!(words[words.len() - 9..][..5], [0, 100, 0, 50, LockType::Write.number()]);
+        let unlock = LockuArgs {
+            lock_type: LockType::Write,
+            seqid: 0,
+            stateid: locked.stateid,
+            offset: 0,
+            length: u64::MAX,
+        };
+        assert_eq!(s.status(c, [putfh(&file), op(Operation::Locku, unlock)]).await, Status::Ok);
+        assert_eq!(s.status(c, [putfh(&file), test(b"b", 149)]).await, Status::Ok);
+    });
+}
+
+#[test]
 fn an_open_needs_a_file_and_rights() {
     everywhere(async |c, s, root| {
         let make = |name: &'static str, what| -> Op {
