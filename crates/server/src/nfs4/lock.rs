@@ -33,8 +33,15 @@ impl Compound<'_> {
         };
         let (offset, length) = (args.offset, args.length);
         // Clients that wait ask again: there are no callbacks.
-        let request =
-            LockRequest { locker, file: &key, kind: kind(args.lock_type), blocking: false, offset, length };
+        let request = LockRequest {
+            locker,
+            file: &key,
+            kind: kind(args.lock_type),
+            blocking: false,
+            reclaim: false,
+            offset,
+            length,
+        };
         let locked = env.clients.state.lock(self.client()?, &request, now(&env.rt));
         let stateid = locked.map_err(|error| self.conflict(error))?;
         self.reply.put(&StateidOk { stateid });

@@ -212,7 +212,7 @@ pub(crate) fn sequence(args: SequenceArgs) -> Op {
     op(Operation::Sequence, args)
 }
 
-/// A session, of which slot 0 is used.
+/// A session of which slot 0 is used, after RECLAIM_COMPLETE.
 pub(crate) struct Session {
     pub(crate) ok: CreateSessionOk,
     next: Cell<u32>,
@@ -224,7 +224,9 @@ impl Session {
         let ok: ExchangeIdOk<'_> = identified.take(Operation::ExchangeId);
         let (client, first) = (ok.client_id, ok.sequence);
         let created = send(c, 1, &[create_session(client, first, CHANNEL)]).await;
-        Self { ok: created.take(Operation::CreateSession), next: Cell::new(1) }
+        let session = Self { ok: created.take(Operation::CreateSession), next: Cell::new(1) };
+        session.send(c, [op(Operation::ReclaimComplete, ReclaimCompleteArgs { one_fs: false })]).await;
+        session
     }
 
     /// Arguments of the next SEQUENCE.
