@@ -132,7 +132,8 @@ pub struct Disk {
 #[derive(Default)]
 struct Nexuses {
     present: HashMap<u64, Arc<UnitNexus>>,
-    /// The oldest first, each with its pending conditions, and the number of losses of unstable data that it knows of.
+    /// Initiator ports of removed nexuses, the oldest first: each with its pending unit attentions, and the number of
+    /// losses of unstable data that have been reported to it.
     former: VecDeque<(InitiatorPort, Attentions, u64)>,
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Fixture {
     pub(crate) fs: FileSystemRef,
     /// Number of calls per thread in stress cases.
     pub(crate) stress_calls: usize,
-    /// Working directory of the cases, mode 0777, owned by root; the root of a read-only file system.
+    /// Directory in which the cases work: mode 0777, owned by root. For a read-only file system, its root directory.
     pub(crate) dir: Handle,
     missing: BTreeSet<Capability>,
     /// The missing capabilities that the case has asked for.
