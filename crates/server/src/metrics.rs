@@ -140,7 +140,7 @@ pub struct Stats {
     pub calls: [u64; PROCEDURES],
     /// Latency by procedure in the same order, except NULL.
     pub latency: [LatencyStats; PROCEDURES],
-    /// Executed operations of NFSv4, without those that never occurred, in order of their numbers.
+    /// Executed operations of NFSv4, in order of their numbers.
     pub nfs4_operations: Vec<(Operation, u64)>,
     /// Usage by export name, in the order of the configuration.
     pub exports: Vec<(String, UsageStats)>,
@@ -279,8 +279,7 @@ impl Stats {
             let counters = shards.iter().filter_map(|s| s.operations.0.get(operation.number() as usize));
             (operation, counters.map(value).sum())
         };
-        let operations = Operation::ALL.iter().map(|operation| executed(*operation));
-        out.nfs4_operations = operations.filter(|(_, n)| *n > 0).collect();
+        out.nfs4_operations = Operation::ALL.iter().map(|operation| executed(*operation)).collect();
         out.clients = clients.into_iter().collect();
         out.clients.sort_by_cached_key(|(addr, u)| (Reverse(u.latency.count()), *addr));
         out
