@@ -197,6 +197,11 @@ impl FileSystem for LocalFs {
         })
     }
 
+    fn allocate(&self, caller: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
+        let (export, caller, file) = (Arc::clone(&self.export), caller.clone(), *file);
+        MaybeReady::wait(ranges::change(export, caller, file, offset, length, RangeChange::Allocate))
+    }
+
     fn deallocate(&self, caller: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
         let (export, caller, file) = (Arc::clone(&self.export), caller.clone(), *file);
         MaybeReady::wait(ranges::change(export, caller, file, offset, length, RangeChange::Deallocate))

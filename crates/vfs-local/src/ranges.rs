@@ -20,7 +20,7 @@ use super::{
 /// Maximum size of one write of zeros.
 const ZEROS: usize = 1 << 20;
 
-/// DEALLOCATE, or zeroing, which extends the file. File systems without `FALLOC_FL_ZERO_RANGE` get zeros.
+/// ALLOCATE, DEALLOCATE, or zeroing, which extends the file. File systems without `FALLOC_FL_ZERO_RANGE` get zeros.
 pub(super) async fn change(
     export: Arc<Export>,
     caller: Identity,

@@ -43,7 +43,7 @@ pub(super) enum Operation {
     Read { count: u32 },
     /// Write all data.
     Write { data: Views, stable: Stability },
-    /// Free the storage of `length` bytes, without those beyond the size of the file, or zero them.
+    /// Free the storage of `length` bytes, without those beyond the size of the file, or zero or allocate them.
     Range { change: RangeChange, length: u64 },
     /// Sync `count` bytes (0: to the end of the file). The guard is taken when the sync completes.
     Sync { count: u32, guard: Option<SyncGuard> },
@@ -52,6 +52,7 @@ pub(super) enum Operation {
 /// A change of a range of a file by fallocate(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RangeChange {
+    Allocate,
     Deallocate,
     Zero,
 }
@@ -59,6 +60,7 @@ pub(super) enum RangeChange {
 impl RangeChange {
     pub(super) fn flags(self) -> FallocateFlags {
         match self {
+            Self::Allocate => FallocateFlags::empty(),
             Self::Deallocate => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
             Self::Zero => FallocateFlags::ZERO_RANGE,
         }
@@ -464,7 +466,7 @@ mod tests {
 
     #[test]
     fn changed_range_needs_a_sync() {
-        for change in [RangeChange::Deallocate, RangeChange::Zero] {
+        for change in [RangeChange::Allocate, RangeChange::Deallocate, RangeChange::Zero] {
             for result in [Ok(0), Err(Errno::NOSPC), Err(Errno::IO)] {
                 let (t, mut fixture) = start_transfer(|_| Operation::Range { change, length: 10 });
                 let (outcome, changed) = fixture.end(t, result);

@@ -53,6 +53,7 @@ macro_rules! forward {
         $crate::forward!(@call $to write(at: u64, data: $crate::Views, stable: $crate::Stability) -> $crate::Written);
     };
     (@commit $to:tt) => { $crate::forward!(@call $to commit(offset: u64, count: u32) -> $crate::Wcc); };
+    (@allocate $to:tt) => { $crate::forward!(@call $to allocate(offset: u64, length: u64) -> $crate::Wcc); };
     (@deallocate $to:tt) => { $crate::forward!(@call $to deallocate(offset: u64, length: u64) -> $crate::Wcc); };
     (@zero $to:tt) => { $crate::forward!(@call $to zero(offset: u64, length: u64) -> $crate::Wcc); };
     (@seek $to:tt) => {
@@ -97,8 +98,8 @@ mod tests {
     struct Forwarding(FileSystemRef);
 
     impl FileSystem for Forwarding {
-        forward!(0: root info stat getattr setattr lookup access readlink read write commit deallocate zero seek
-            write_verifier create create_node remove rmdir rename link readdir);
+        forward!(0: root info stat getattr setattr lookup access readlink read write commit allocate deallocate zero
+            seek write_verifier create create_node remove rmdir rename link readdir);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub type Op<T> = MaybeReady<'static, FsResult<T>>;
 /// | [`access`](Self::access) | [`Attr::rights`]; without the rights to change if not [`FsInfo::writable`] |
 /// | [`readlink`](Self::readlink) | [`FsError::Inval`]: the object is not a symbolic link |
 /// | [`setattr`](Self::setattr), [`write`](Self::write), [`commit`](Self::commit), [`create`](Self::create), [`create_node`](Self::create_node), [`remove`](Self::remove), [`rmdir`](Self::rmdir), [`rename`](Self::rename), [`link`](Self::link) | [`FsError::RoFs`]; [`FsError::NotSupp`] if [`FsInfo::writable`] |
-/// | [`deallocate`](Self::deallocate), [`zero`](Self::zero) | as `write` |
+/// | [`allocate`](Self::allocate), [`deallocate`](Self::deallocate), [`zero`](Self::zero) | as `write` |
 /// | [`seek`](Self::seek) | [`FsError::NotSupp`] |
 /// | [`write_verifier`](Self::write_verifier) | different in each process |
 ///
@@ -155,6 +155,21 @@ pub trait FileSystem: Send + Sync + 'static {
     /// [`FsError::Inval`] if `offset + length` exceeds `u64::MAX`; [`FsError::FBig`] if it exceeds
     /// [`FsInfo::max_file_size`]. Otherwise as for [`write`](Self::write).
     fn zero(&self, _caller: &Identity, _file: &Handle, _offset: u64, _length: u64) -> Op<Wcc> {
+        defaults::unsupported(&self.info())
+    }
+
+    /// Ensures storage for `offset..offset + length`, and extends the file to the end of the range as a write
+    /// does: fallocate(2) without flags, ALLOCATE (RFC 7862 section 15.1). Existing data does not change, and the
+    /// rest of the range reads as zeros. A file system without reservations only extends the file. Needs the
+    /// permissions of a write, and is durable after [`commit`](Self::commit), as an unstable write. Not atomic:
+    /// after an error a part of the range may remain allocated, without an extension of the file beyond it. A
+    /// `length` of 0 changes nothing.
+    ///
+    /// # Errors
+    /// [`FsError::Inval`] if `offset + length` exceeds `u64::MAX`; [`FsError::FBig`] if it exceeds
+    /// [`FsInfo::max_file_size`]. [`FsError::NotSupp`] if storage of this file cannot be reserved. Otherwise as
+    /// for [`write`](Self::write).
+    fn allocate(&self, _caller: &Identity, _file: &Handle, _offset: u64, _length: u64) -> Op<Wcc> {
         defaults::unsupported(&self.info())
     }
 

@@ -384,8 +384,8 @@ pub struct FsInfo {
     pub hard_links: bool,
     /// Whether symbolic links can exist (`FSF3_SYMLINK`).
     pub symlinks: bool,
-    /// Whether [`deallocate`](crate::FileSystem::deallocate), [`zero`](crate::FileSystem::zero) and
-    /// [`seek`](crate::FileSystem::seek) are implemented.
+    /// Whether [`allocate`](crate::FileSystem::allocate), [`deallocate`](crate::FileSystem::deallocate),
+    /// [`zero`](crate::FileSystem::zero) and [`seek`](crate::FileSystem::seek) are implemented.
     pub sparse_files: bool,
 }
 

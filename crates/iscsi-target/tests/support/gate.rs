@@ -49,6 +49,6 @@ impl FileSystem for Gated {
         })
     }
 
-    forward!(0: root info stat getattr setattr lookup access readlink write commit deallocate zero seek write_verifier
-        create create_node remove rmdir rename link readdir);
+    forward!(0: root info stat getattr setattr lookup access readlink write commit allocate deallocate zero seek
+        write_verifier create create_node remove rmdir rename link readdir);
 }

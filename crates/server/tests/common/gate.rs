@@ -68,6 +68,6 @@ impl FileSystem for Gate {
         }
     }
 
-    forward!(inner: root info stat setattr lookup access readlink read commit deallocate zero seek create create_node
-        remove rmdir rename link readdir);
+    forward!(inner: root info stat setattr lookup access readlink read commit allocate deallocate zero seek create
+        create_node remove rmdir rename link readdir);
 }

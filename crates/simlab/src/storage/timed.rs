@@ -131,6 +131,11 @@ impl FileSystem for Timed {
         self.moving(at, move |fs| fs.commit(&who, &at, offset, count), move |cost, _| cost.commit(&at))
     }
 
+    fn allocate(&self, who: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
+        let (who, at) = (who.clone(), *file);
+        self.after(&[at], move |fs| fs.allocate(&who, &at, offset, length))
+    }
+
     fn deallocate(&self, who: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
         let (who, at) = (who.clone(), *file);
         self.after(&[at], move |fs| fs.deallocate(&who, &at, offset, length))

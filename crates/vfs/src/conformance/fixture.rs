@@ -168,6 +168,11 @@ impl Fixture {
         self.op(self.fs.deallocate(&root(), file, offset, length))
     }
 
+    /// Allocates a range as root.
+    pub(crate) fn allocate(&self, file: &Handle, offset: u64, length: u64) -> FsResult<Wcc> {
+        self.op(self.fs.allocate(&root(), file, offset, length))
+    }
+
     /// Zeroes a range as root.
     pub(crate) fn zero(&self, file: &Handle, offset: u64, length: u64) -> FsResult<Wcc> {
         self.op(self.fs.zero(&root(), file, offset, length))

@@ -116,6 +116,7 @@ cases! {
     ranges [Changes SparseFiles]:
         deallocated_ranges_are_freed_and_read_as_zeros [],
         zeroed_ranges_read_as_zeros_and_extend_the_file [],
+        allocated_ranges_keep_data_and_extend_the_file [],
         ranges_of_length_0_change_nothing [],
         invalid_ranges_are_rejected [],
         ranges_of_non_files_are_rejected [],

@@ -85,12 +85,25 @@ pub(crate) fn zeroed_ranges_read_as_zeros_and_extend_the_file(f: &Fixture) {
     }
 }
 
+pub(crate) fn allocated_ranges_keep_data_and_extend_the_file(f: &Fixture) {
+    for (at, (offset, len)) in RANGES.into_iter().enumerate() {
+        let (file, mut content) = filled(f, &format!("f{at}"), 2 * PAGE + 100);
+        f.deallocate(&file, PAGE as u64, 100).unwrap();
+        punch(&mut content, PAGE, 100);
+        let wcc = f.allocate(&file, offset as u64, len as u64).unwrap();
+        assert_eq!(wcc.after, Some(f.attr(&file)));
+        content.resize(content.len().max(offset + len), 0);
+        assert!(f.content(&file) == content, "{len} bytes at {offset}");
+    }
+}
+
 pub(crate) fn ranges_of_length_0_change_nothing(f: &Fixture) {
     let (file, content) = filled(f, "a", 1000);
     let before = f.attr(&file);
     for offset in [0, 10, 1000, 5000] {
         assert_eq!(f.deallocate(&file, offset, 0).unwrap().after, Some(before));
         assert_eq!(f.zero(&file, offset, 0).unwrap().after, Some(before));
+        assert_eq!(f.allocate(&file, offset, 0).unwrap().after, Some(before));
     }
     assert_eq!(f.attr(&file), before);
     assert!(f.content(&file) == content);
@@ -102,9 +115,11 @@ pub(crate) fn invalid_ranges_are_rejected(f: &Fixture) {
     for (offset, length) in [(1, u64::MAX), (u64::MAX, 1), (max, u64::MAX), (500, u64::MAX - 499)] {
         fails(f.deallocate(&file, offset, length), &[Inval]);
         fails(f.zero(&file, offset, length), &[Inval]);
+        fails(f.allocate(&file, offset, length), &[Inval]);
     }
     for (offset, length) in [(max, 1), (0, max + 1), (max - 1, 2), (u64::MAX - 1, 1)] {
         fails(f.zero(&file, offset, length), &[FBig]);
+        fails(f.allocate(&file, offset, length), &[FBig]);
     }
     assert!(f.content(&file) == content);
 }
@@ -113,6 +128,7 @@ pub(crate) fn ranges_of_non_files_are_rejected(f: &Fixture) {
     let reject = |h: &Handle, errors: &[FsError]| {
         fails(f.deallocate(h, 0, 1), errors);
         fails(f.zero(h, 0, 1), errors);
+        fails(f.allocate(h, 0, 1), errors);
         fails(f.op(f.fs.seek(&root(), h, 0, SeekTarget::Data)), errors);
     };
     reject(&f.subdir("d"), &[IsDir, Inval]);
@@ -161,7 +177,7 @@ pub(crate) fn read_data_is_not_changed_by_deallocation(f: &Fixture) {
 pub(crate) fn changes_of_ranges_update_times(f: &Fixture) {
     let (file, _) = filled(f, "a", 1000);
     let wait = if f.has(Capability::FineTimes) { 0 } else { 12 };
-    for change in [Fixture::deallocate, Fixture::zero] {
+    for change in [Fixture::deallocate, Fixture::zero, Fixture::allocate] {
         let before = f.attr(&file);
         std::thread::sleep(std::time::Duration::from_millis(wait));
         change(f, &file, 10, 100).unwrap();
@@ -197,6 +213,8 @@ pub(crate) fn changes_of_ranges_require_write_permission(f: &Fixture) {
             f.op(f.fs.seek(&caller, &file, 0, SeekTarget::Hole)).map(drop),
         );
         assert_eq!(deallocate, expected(may_write), "deallocate, mode {bits:o}, case {at}");
+        let allocate = f.op(f.fs.allocate(&caller, &file, 0, 10)).map(drop);
+        assert_eq!(allocate, expected(may_write), "allocate, mode {bits:o}, case {at}");
         assert_eq!(zero, expected(may_write), "zero, mode {bits:o}, case {at}");
         assert_eq!(seek, expected(may_read), "seek, mode {bits:o}, case {at}");
         let content: &[u8] = if may_write { &[0; 10] } else { b"0123456789" };

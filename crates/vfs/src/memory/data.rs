@@ -7,6 +7,17 @@ use crate::{
     FileKind, FsError, FsResult, Handle, Identity, Read, SeekTarget, Stability, Wcc, WccAttr, Written,
 };
 
+/// A change of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RangeChange {
+    /// Extend the file to the end of the range.
+    Allocate,
+    /// Free the storage.
+    Deallocate,
+    /// Free the storage, and extend the file.
+    Zero,
+}
+
 impl MemoryFs {
     pub(super) fn read_now(
         &self,
@@ -49,14 +60,14 @@ impl MemoryFs {
         Ok(Written { count, committed: Stability::FileSync, wcc })
     }
 
-    /// Frees the storage of a range. With `extend`, extends the file to its end: zeros take no memory.
-    pub(super) fn deallocate_now(
+    /// Changes a range. Holes take no memory, so that an allocation only extends the file.
+    pub(super) fn range_now(
         &self,
         caller: &Identity,
         file: &Handle,
         offset: u64,
         length: u64,
-        extend: bool,
+        change: RangeChange,
     ) -> FsResult<Wcc> {
         let inode = self.inode(file)?;
         let mut guard = inode.write()?;
@@ -64,6 +75,7 @@ impl MemoryFs {
         st.content()?;
         permission::check_write(st, caller)?;
         let end = offset.checked_add(length).ok_or(FsError::Inval)?;
+        let extend = change != RangeChange::Deallocate;
         if extend && end > MAX_FILE_SIZE {
             return Err(FsError::FBig);
         }
@@ -71,7 +83,9 @@ impl MemoryFs {
         let mut freed = Truncated::default();
         if length > 0 {
             let content = st.content_mut()?;
-            freed = content.deallocate(&self.quota, offset, end)?;
+            if change != RangeChange::Allocate {
+                freed = content.deallocate(&self.quota, offset, end)?;
+            }
             if extend && end > content.size() {
                 content.set_size(&self.quota, end);
             }

@@ -39,6 +39,7 @@ mod tests;
 
 use std::sync::{Arc, OnceLock};
 
+use data::RangeChange;
 use directory::Directory;
 use inode::{Body, Inode, InodeId, InodeState};
 use millrace_buffer::{Arena, BLOCK_BYTES, Quota, View, Views};
@@ -264,12 +265,16 @@ impl FileSystem for MemoryFs {
         MaybeReady::Ready(self.commit_now(caller, file))
     }
 
+    fn allocate(&self, caller: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
+        MaybeReady::Ready(self.range_now(caller, file, offset, length, RangeChange::Allocate))
+    }
+
     fn deallocate(&self, caller: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
-        MaybeReady::Ready(self.deallocate_now(caller, file, offset, length, false))
+        MaybeReady::Ready(self.range_now(caller, file, offset, length, RangeChange::Deallocate))
     }
 
     fn zero(&self, caller: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
-        MaybeReady::Ready(self.deallocate_now(caller, file, offset, length, true))
+        MaybeReady::Ready(self.range_now(caller, file, offset, length, RangeChange::Zero))
     }
 
     fn seek(&self, caller: &Identity, file: &Handle, offset: u64, target: SeekTarget) -> Op<Option<u64>> {
