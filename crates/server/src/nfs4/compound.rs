@@ -12,6 +12,7 @@ use super::{
     object::{Caller, Object},
     paths::Paths,
     reply_size,
+    sparse::bad_seek,
 };
 use crate::{export::Exports, nfs4_clients::Session};
 
@@ -241,6 +242,10 @@ impl Compound<'_> {
             Operation::Locku => self.locku(args!()),
             Operation::TestStateid => self.test_stateids(&args!()),
             Operation::FreeStateid => self.free_stateid(args!()),
+            Operation::Allocate => self.allocate(args!()).await,
+            Operation::Deallocate => self.deallocate(args!()).await,
+            Operation::Seek => self.seek(args.get().map_err(bad_seek)?).await,
+            Operation::IoAdvise => self.io_advise(&args!()),
             Operation::Readdir => self.readdir(args!()).await,
             Operation::DestroySession => self.destroy_session(args!()),
             Operation::ReclaimComplete => self.reclaim_complete(args!()),

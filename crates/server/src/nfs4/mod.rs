@@ -19,6 +19,7 @@ mod paths;
 mod reply_size;
 mod session;
 mod settable;
+mod sparse;
 mod stateids;
 
 use std::{ops::RangeInclusive, sync::Arc};

@@ -56,6 +56,8 @@ pub(super) fn is_idempotent(operation: Operation) -> bool {
             | Op::Savefh
             | Op::Secinfo
             | Op::SecinfoNoName
+            | Op::Seek
+            | Op::IoAdvise
             | Op::Verify
             | Op::TestStateid
             | Op::Lockt

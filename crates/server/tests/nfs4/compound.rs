@@ -258,6 +258,14 @@ impl Session {
         self.send(c, ops).await.status
     }
 
+    /// The operation and status of the result of `on` with the file handle `file`, in a minor version.
+    pub(crate) async fn last(&self, c: &Caller, minor_version: u32, file: &[u8], on: Op) -> (u32, Status) {
+        let ops = [sequence(self.sequence(false)), putfh(file), on];
+        let results = send(c, minor_version, &ops).await;
+        let _: SequenceOk = results.take(Operation::Sequence);
+        results.skip(&[Operation::Putfh]).next()
+    }
+
     /// The handle at a path below the root of all exports.
     pub(crate) async fn path(&self, c: &Caller, path: &str) -> Result<Vec<u8>, Status> {
         let names: Vec<_> = path.split('/').filter(|n| !n.is_empty()).collect();

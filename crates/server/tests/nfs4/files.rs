@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Runs `test` over both transports on both backends, with a session and the handle of the export `/x`.
-fn everywhere(test: impl AsyncFn(&Caller, &Session, &[u8])) {
+pub(crate) fn everywhere(test: impl AsyncFn(&Caller, &Session, &[u8])) {
     let dir = tempfile::tempdir().unwrap();
     for (n, proto) in [Proto::Tcp, Proto::Rdma].into_iter().enumerate() {
         let path = dir.path().join(n.to_string());
@@ -29,14 +29,19 @@ fn everywhere(test: impl AsyncFn(&Caller, &Session, &[u8])) {
     }
 }
 
-fn write(c: &Caller, stateid: Stateid, offset: u64, data: &[u8]) -> Op {
+pub(crate) fn write(c: &Caller, stateid: Stateid, offset: u64, data: &[u8]) -> Op {
     let mut buffer = c.arena.alloc(data.len()).unwrap();
     buffer.copy_from_slice(data);
     let data = millrace_xdr::Views::from(buffer.freeze());
     op(Operation::Write, WriteArgs { stateid, offset, stable: StableHow::Unstable, data })
 }
 
-async fn opened(c: &Caller, s: &Session, dir: &[u8], open: Op) -> Result<(Stateid, Vec<u8>), Status> {
+pub(crate) async fn opened(
+    c: &Caller,
+    s: &Session,
+    dir: &[u8],
+    open: Op,
+) -> Result<(Stateid, Vec<u8>), Status> {
     let results = s.send(c, [putfh(dir), open, getfh()]).await;
     if results.status != Status::Ok {
         return Err(results.status);

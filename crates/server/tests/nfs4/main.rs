@@ -13,3 +13,4 @@ mod hostile;
 mod paths;
 mod retries;
 mod sessions;
+mod sparse;
