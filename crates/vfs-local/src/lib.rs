@@ -40,6 +40,7 @@
 //! everything else through a small thread pool.
 
 mod attr;
+mod copy;
 mod cred;
 mod data;
 mod data_file;
@@ -68,8 +69,9 @@ use std::sync::Arc;
 use data::Purpose;
 pub use key::secret_file;
 use millrace_vfs::{
-    Access, Attr, CreateHow, Created, DirPage, FileSystem, FsInfo, FsResult, FsStat, Handle, Identity,
-    MaybeReady, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time, Views, Wcc, Written,
+    Access, Attr, Copied, CreateHow, Created, DirPage, FileSystem, FsInfo, FsResult, FsStat, Handle,
+    Identity, MaybeReady, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time, Views, Wcc,
+    Written,
 };
 use setup::Export;
 pub use setup::{HandleMode, IdentityMode, IoMode, KeySource, LocalConfig, LocalError};
@@ -215,6 +217,20 @@ impl FileSystem for LocalFs {
     fn seek(&self, caller: &Identity, file: &Handle, offset: u64, target: SeekTarget) -> Op<Option<u64>> {
         let (export, caller, file) = (Arc::clone(&self.export), caller.clone(), *file);
         MaybeReady::wait(ranges::seek(export, caller, file, offset, target))
+    }
+
+    fn copy(
+        &self,
+        caller: &Identity,
+        source: &Handle,
+        source_offset: u64,
+        destination: &Handle,
+        destination_offset: u64,
+        length: u64,
+    ) -> Op<Copied> {
+        let (export, caller) = (Arc::clone(&self.export), caller.clone());
+        let (from, to) = ((*source, source_offset), (*destination, destination_offset));
+        MaybeReady::wait(copy::copy(export, caller, from, to, length))
     }
 
     fn write_verifier(&self) -> [u8; 8] {

@@ -59,6 +59,11 @@ macro_rules! forward {
     (@seek $to:tt) => {
         $crate::forward!(@call $to seek(offset: u64, target: $crate::SeekTarget) -> Option<u64>);
     };
+    (@copy $to:tt) => {
+        $crate::forward!(
+            @call $to copy(offset: u64, destination: &$crate::Handle, at: u64, length: u64) -> $crate::Copied
+        );
+    };
     (@create $to:tt) => {
         $crate::forward!(@call $to create(name: &[u8], how: &$crate::CreateHow) -> $crate::Created);
     };
@@ -99,7 +104,7 @@ mod tests {
 
     impl FileSystem for Forwarding {
         forward!(0: root info stat getattr setattr lookup access readlink read write commit allocate deallocate zero
-            seek write_verifier create create_node remove rmdir rename link readdir);
+            seek copy write_verifier create create_node remove rmdir rename link readdir);
     }
 
     #[test]

@@ -21,8 +21,8 @@ pub use error::{FsError, FsResult};
 pub use millrace_buffer::{Arena, Views};
 pub use millrace_runtime::MaybeReady;
 pub use types::{
-    Access, Attr, CreateHow, Created, DirEntry, DirPage, FileKind, FsInfo, FsStat, Handle, Identity, NewNode,
-    Read, SeekTarget, SetAttr, SetTime, Stability, Time, Wcc, WccAttr, Written,
+    Access, Attr, Copied, CreateHow, Created, DirEntry, DirPage, FileKind, FsInfo, FsStat, Handle, Identity,
+    NewNode, Read, SeekTarget, SetAttr, SetTime, Stability, Time, Wcc, WccAttr, Written, check_copy,
 };
 
 /// Result of a file system call.
@@ -50,7 +50,7 @@ pub type Op<T> = MaybeReady<'static, FsResult<T>>;
 /// | [`access`](Self::access) | [`Attr::rights`]; without the rights to change if not [`FsInfo::writable`] |
 /// | [`readlink`](Self::readlink) | [`FsError::Inval`]: the object is not a symbolic link |
 /// | [`setattr`](Self::setattr), [`write`](Self::write), [`commit`](Self::commit), [`create`](Self::create), [`create_node`](Self::create_node), [`remove`](Self::remove), [`rmdir`](Self::rmdir), [`rename`](Self::rename), [`link`](Self::link) | [`FsError::RoFs`]; [`FsError::NotSupp`] if [`FsInfo::writable`] |
-/// | [`allocate`](Self::allocate), [`deallocate`](Self::deallocate), [`zero`](Self::zero) | as `write` |
+/// | [`allocate`](Self::allocate), [`deallocate`](Self::deallocate), [`zero`](Self::zero), [`copy`](Self::copy) | as `write` |
 /// | [`seek`](Self::seek) | [`FsError::NotSupp`] |
 /// | [`write_verifier`](Self::write_verifier) | different in each process |
 ///
@@ -180,6 +180,28 @@ pub trait FileSystem: Send + Sync + 'static {
     /// report zeros as data. Needs the permissions of [`read`](Self::read), and fails as it does.
     fn seek(&self, _caller: &Identity, _file: &Handle, _offset: u64, _target: SeekTarget) -> Op<Option<u64>> {
         Op::Ready(Err(FsError::NotSupp))
+    }
+
+    /// Copies up to `length` bytes from `source_offset` of `source` to `destination_offset` of `destination`:
+    /// copy_file_range(2), COPY (RFC 7862 section 15.2). May copy less, to bound the work of a call; copies
+    /// nothing only if `length` is 0 or the source ends at or before `source_offset`. Extends the destination as a
+    /// write does. Needs the permissions of [`read`](Self::read) and [`write`](Self::write). Not atomic: other
+    /// calls may find a part of the range copied.
+    ///
+    /// # Errors
+    /// [`FsError::Inval`] if both ranges are in one file and overlap, or an end exceeds `u64::MAX`;
+    /// [`FsError::FBig`] if the destination's end exceeds [`FsInfo::max_file_size`]; [`FsError::XDev`] if the file
+    /// system cannot copy between these files. Otherwise as for `read` and `write`.
+    fn copy(
+        &self,
+        _caller: &Identity,
+        _source: &Handle,
+        _source_offset: u64,
+        _destination: &Handle,
+        _destination_offset: u64,
+        _length: u64,
+    ) -> Op<Copied> {
+        defaults::unsupported(&self.info())
     }
 
     /// The write verifier; changes whenever unstable writes may have been lost (RFC 1813 section 3.3.21). The

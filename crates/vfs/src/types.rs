@@ -257,6 +257,26 @@ pub struct Written {
     pub wcc: Wcc,
 }
 
+/// Result of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copied {
+    /// Number of bytes copied.
+    pub count: u64,
+    /// Durability of the data.
+    pub committed: Stability,
+}
+
+/// Checks the ranges of [`FileSystem::copy`](crate::FileSystem::copy).
+///
+/// # Errors
+/// [`FsError::Inval`] if an end exceeds `u64::MAX`, or the ranges are in one file and overlap.
+pub fn check_copy(source: (&Handle, u64), destination: (&Handle, u64), length: u64) -> FsResult<()> {
+    let source_end = source.1.checked_add(length).ok_or(FsError::Inval)?;
+    let destination_end = destination.1.checked_add(length).ok_or(FsError::Inval)?;
+    let overlap = source.0 == destination.0 && source.1 < destination_end && destination.1 < source_end;
+    if overlap { Err(FsError::Inval) } else { Ok(()) }
+}
+
 /// How to create a regular file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CreateHow {
@@ -385,7 +405,8 @@ pub struct FsInfo {
     /// Whether symbolic links can exist (`FSF3_SYMLINK`).
     pub symlinks: bool,
     /// Whether [`allocate`](crate::FileSystem::allocate), [`deallocate`](crate::FileSystem::deallocate),
-    /// [`zero`](crate::FileSystem::zero) and [`seek`](crate::FileSystem::seek) are implemented.
+    /// [`zero`](crate::FileSystem::zero), [`seek`](crate::FileSystem::seek) and
+    /// [`copy`](crate::FileSystem::copy) are implemented.
     pub sparse_files: bool,
 }
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use millrace_runtime::BoxFuture;
 use millrace_vfs::{
-    Access, Attr, CreateHow, Created, DirPage, FileSystem, FileSystemRef, Handle, Identity, MaybeReady,
-    NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time, Views, Wcc, Written, forward,
+    Access, Attr, Copied, CreateHow, Created, DirPage, FileSystem, FileSystemRef, Handle, Identity,
+    MaybeReady, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time, Views, Wcc, Written,
+    forward,
 };
 
 use super::Cost;
@@ -149,6 +150,19 @@ impl FileSystem for Timed {
     fn seek(&self, who: &Identity, file: &Handle, offset: u64, target: SeekTarget) -> Op<Option<u64>> {
         let (who, at) = (who.clone(), *file);
         self.after(&[at], move |fs| fs.seek(&who, &at, offset, target))
+    }
+
+    fn copy(
+        &self,
+        who: &Identity,
+        source: &Handle,
+        offset: u64,
+        destination: &Handle,
+        at: u64,
+        length: u64,
+    ) -> Op<Copied> {
+        let (who, from, to) = (who.clone(), *source, *destination);
+        self.after(&[from, to], move |fs| fs.copy(&who, &from, offset, &to, at, length))
     }
 
     fn create(&self, who: &Identity, dir: &Handle, name: &[u8], how: &CreateHow) -> Op<Created> {

@@ -27,6 +27,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod attributes;
+mod copy;
 mod data;
 mod directory;
 mod existing;
@@ -127,6 +128,11 @@ cases! {
         random_changes_of_ranges_match_a_model [],
         changes_of_ranges_require_write_permission [Permissions],
         changes_of_ranges_by_others_clear_set_id_bits [Permissions];
+    copy [Changes SparseFiles]:
+        copies_match_a_model [],
+        copies_do_not_share_later_writes [],
+        invalid_copies_are_rejected [],
+        copies_require_permissions [Permissions];
     directory [Changes]:
         listing_contains_each_entry_once [],
         small_pages_form_the_whole_listing [],

@@ -27,7 +27,7 @@ const RANGES: [(usize, usize); 12] = [
 ];
 
 /// A new file, and its content.
-fn filled(f: &Fixture, name: &str, len: usize) -> (Handle, Vec<u8>) {
+pub(super) fn filled(f: &Fixture, name: &str, len: usize) -> (Handle, Vec<u8>) {
     let (file, content) = (f.file(name), pattern(len, len));
     f.write(&root(), &file, 0, &content).unwrap();
     (file, content)

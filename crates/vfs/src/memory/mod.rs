@@ -25,6 +25,7 @@
 
 mod attributes;
 mod content;
+mod copy;
 mod data;
 mod directory;
 mod inode;
@@ -49,8 +50,9 @@ use space::ObjectCount;
 use table::Table;
 
 use crate::{
-    Access, Attr, CreateHow, Created, DirPage, FileKind, FileSystem, FsError, FsInfo, FsResult, FsStat,
-    Handle, Identity, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time, Wcc, Written,
+    Access, Attr, Copied, CreateHow, Created, DirPage, FileKind, FileSystem, FsError, FsInfo, FsResult,
+    FsStat, Handle, Identity, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time, Wcc,
+    Written,
 };
 
 /// Maximum name length in bytes.
@@ -279,6 +281,19 @@ impl FileSystem for MemoryFs {
 
     fn seek(&self, caller: &Identity, file: &Handle, offset: u64, target: SeekTarget) -> Op<Option<u64>> {
         MaybeReady::Ready(self.seek_now(caller, file, offset, target))
+    }
+
+    fn copy(
+        &self,
+        caller: &Identity,
+        source: &Handle,
+        source_offset: u64,
+        destination: &Handle,
+        destination_offset: u64,
+        length: u64,
+    ) -> Op<Copied> {
+        let (from, to) = ((source, source_offset), (destination, destination_offset));
+        MaybeReady::Ready(self.copy_now(caller, from, to, length))
     }
 
     fn write_verifier(&self) -> [u8; 8] {

@@ -1,0 +1,48 @@
+//! Copies between files. Whole blocks become shared by both files; a write to one of them replaces its block.
+
+use millrace_buffer::Views;
+
+use super::{MAX_FILE_SIZE, MemoryFs, data::RangeChange};
+use crate::{Copied, FsError, FsResult, Handle, Identity, SeekTarget, Stability, types::check_copy};
+
+/// Maximum bytes of data that one call copies.
+const MAX_DATA: u64 = 4 << 20;
+
+impl MemoryFs {
+    /// Copies data and holes alternately, until the end of the range or the limit of one call.
+    pub(super) fn copy_now(
+        &self,
+        caller: &Identity,
+        (source, from): (&Handle, u64),
+        (destination, to): (&Handle, u64),
+        length: u64,
+    ) -> FsResult<Copied> {
+        check_copy((source, from), (destination, to), length)?;
+        to.checked_add(length).filter(|end| *end <= MAX_FILE_SIZE).ok_or(FsError::FBig)?;
+        // Checks the permissions, also for a copy of nothing.
+        self.write_now(caller, destination, to, Views::new())?;
+        let size = self.read_now(caller, source, from, 0)?.attr.size;
+        let end = size.min(from.saturating_add(length));
+        let (mut at, mut data_bytes) = (from, 0);
+        while at < end && data_bytes < MAX_DATA {
+            let target = to + (at - from);
+            let data_at = self.seek_now(caller, source, at, SeekTarget::Data)?.unwrap_or(end).min(end);
+            if data_at > at {
+                self.range_now(caller, destination, target, data_at - at, RangeChange::Zero)?;
+                at = data_at;
+                continue;
+            }
+            let hole_at = self.seek_now(caller, source, at, SeekTarget::Hole)?.unwrap_or(end).min(end);
+            let count = hole_at.saturating_sub(at).min(MAX_DATA - data_bytes) as u32;
+            let data = self.read_now(caller, source, at, count)?.data;
+            let copied = data.len() as u64;
+            if copied == 0 {
+                break; // The source was truncated meanwhile.
+            }
+            self.write_now(caller, destination, target, data)?;
+            at += copied;
+            data_bytes += copied;
+        }
+        Ok(Copied { count: at.saturating_sub(from), committed: Stability::FileSync })
+    }
+}
