@@ -8,6 +8,7 @@ mod attributes;
 mod changes;
 mod compound;
 mod convert;
+mod copy;
 mod data;
 mod directory;
 mod execute;

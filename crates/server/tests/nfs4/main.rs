@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod compound;
+mod copy;
 mod files;
 #[path = "../common/gate.rs"]
 #[allow(unreachable_pub, clippy::expect_used)]
