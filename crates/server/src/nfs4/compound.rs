@@ -48,6 +48,8 @@ pub(super) struct Compound<'c> {
     /// Bytes of payloads in the reply.
     pub(super) payload: usize,
     pub(super) stages: Stages,
+    /// Whether the operation that is executed is the last one.
+    pub(super) is_last: bool,
     /// The lock with which LOCK or LOCKT conflicts.
     pub(super) denied: Option<millrace_nfs4_state::LockDenied>,
 }
@@ -65,6 +67,7 @@ impl<'c> Compound<'c> {
             bulk,
             payload: 0,
             stages,
+            is_last: false,
             denied: None,
         }
     }
@@ -134,7 +137,8 @@ pub(super) async fn execute(
     results: &mut CompoundEncoder,
     limits: ReplyLimits,
 ) {
-    for _ in 1..header.operations {
+    for position in 1..header.operations {
+        compound.is_last = position + 1 == header.operations;
         let Some(operation) = next_operation(header.minor_version, args, &mut compound.reply, results) else {
             return;
         };

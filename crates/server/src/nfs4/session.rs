@@ -146,7 +146,11 @@ impl Compound<'_> {
         Ok(())
     }
 
+    /// The session of SEQUENCE is destroyed by the last operation only (RFC 8881 section 18.37.3).
     pub(super) fn destroy_session(&mut self, args: DestroySessionArgs) -> Result<(), Status> {
+        if !self.is_last && self.session.as_ref().is_some_and(|session| session.id() == args.session) {
+            return Err(Status::NotOnlyOp);
+        }
         self.scope.env.clients.state.destroy_session(args.session)
     }
 

@@ -259,3 +259,16 @@ fn attributes_are_verified_and_only_supported_ones_are_set() {
         assert_eq!((values.size, values.owner), (Some(100), Some(Owner::Id(0))));
     });
 }
+
+#[test]
+fn setattr_rejects_mode_umask() {
+    everywhere(async |c, s, root| {
+        let (stateid, file) = opened(c, s, root, open(b"o", "f", 3, 0, true)).await.unwrap();
+        for mode in [None, Some(0o600)] {
+            let mode_umask = Some(ModeUmask { mode: 0o666, umask: 0o22 });
+            let attributes = Attributes { mode, mode_umask, ..Attributes::default() };
+            let setattr = op(Operation::Setattr, SetattrArgs { stateid, attributes });
+            assert_eq!(s.last(c, 2, &file, setattr).await, (34, Status::AttrNotSupp));
+        }
+    });
+}

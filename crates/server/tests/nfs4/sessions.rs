@@ -117,6 +117,26 @@ fn a_mount_of_linux_gets_the_expected_replies() {
 }
 
 #[test]
+fn a_session_is_destroyed_by_the_last_operation() {
+    with_server(async |c| {
+        for minor_version in [1, 2] {
+            let (a, b) = (Session::new(c, b"a").await, Session::new(c, b"b").await);
+            let destroy =
+                |of: &Session| op(Operation::DestroySession, DestroySessionArgs { session: of.ok.session });
+            let status = async |ops: &[Op]| send(c, minor_version, ops).await.status;
+            let early = [sequence(a.sequence(false)), destroy(&a), putrootfh()];
+            assert_eq!(status(&early).await, Status::NotOnlyOp);
+            let other = [sequence(a.sequence(false)), destroy(&b), putrootfh()];
+            assert_eq!(status(&other).await, Status::Ok);
+            assert_eq!(status(&[sequence(b.sequence(false))]).await, Status::BadSession);
+            let last = [sequence(a.sequence(false)), putrootfh(), destroy(&a)];
+            assert_eq!(status(&last).await, Status::Ok);
+            assert_eq!(status(&[sequence(a.sequence(false))]).await, Status::BadSession);
+        }
+    });
+}
+
+#[test]
 fn requests_keep_the_limits_of_their_session() {
     with_server(async |c| {
         let identified = send(c, 2, &[exchange_id(b"small", [7; 8])]).await;
