@@ -249,6 +249,7 @@ impl Compound<'_> {
             Operation::Allocate => self.allocate(args!()).await,
             Operation::Deallocate => self.deallocate(args!()).await,
             Operation::Copy => self.copy(args!()).await,
+            Operation::ReadPlus => self.read_plus(args!()).await,
             Operation::Seek => self.seek(args.get().map_err(bad_seek)?).await,
             Operation::IoAdvise => self.io_advise(&args!()),
             Operation::Readdir => self.readdir(args!()).await,

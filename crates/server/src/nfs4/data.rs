@@ -7,7 +7,7 @@ use millrace_vfs::{Arena, FsError, FsResult, Views};
 use super::{compound::Compound, convert, reply_size::MAX_LINK};
 
 /// Upper limit of file offsets (the largest `off_t` plus one).
-const OFFSET_LIMIT: u64 = 1 << 63;
+pub(super) const OFFSET_LIMIT: u64 = 1 << 63;
 
 impl Compound<'_> {
     pub(super) async fn read(&mut self, args: ReadArgs) -> Result<(), Status> {

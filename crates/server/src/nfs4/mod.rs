@@ -17,6 +17,7 @@ mod names;
 mod object;
 mod open;
 mod paths;
+mod read_plus;
 mod reply_size;
 mod session;
 mod settable;

@@ -1,8 +1,8 @@
 //! The memory that the reply to a COMPOUND may need, from its arguments.
 
 use millrace_nfs::v4::{
-    AccessArgs, CompoundArgs, GetattrArgs, LookupArgs, Operation, PutfhArgs, ReadArgs, ReaddirArgs,
-    SecinfoArgs, SecinfoNoNameArgs, SequenceArgs,
+    AccessArgs, CompoundArgs, GetattrArgs, LookupArgs, Operation, PutfhArgs, ReadArgs, ReadPlusArgs,
+    ReaddirArgs, SecinfoArgs, SecinfoNoNameArgs, SequenceArgs,
 };
 use millrace_oncrpc::{CallContext, SMALL_REPLY, serving::slot_bytes};
 use millrace_xdr::{Decoder, XdrError};
@@ -52,6 +52,7 @@ pub(super) fn is_idempotent(operation: Operation) -> bool {
             | Op::Read
             | Op::Readdir
             | Op::Readlink
+            | Op::ReadPlus
             | Op::RestoreFh
             | Op::Savefh
             | Op::Secinfo
@@ -100,6 +101,10 @@ impl ReplySize {
                 self.head += ATTRIBUTES;
             }
             Operation::Read => self.add_bulk(d.get::<ReadArgs>()?.count.min(rtmax), rtmax),
+            Operation::ReadPlus => {
+                self.head += CHANGE;
+                self.add_bulk(d.get::<ReadPlusArgs>()?.count.min(rtmax), rtmax);
+            }
             Operation::Readdir => self.add_bulk(d.get::<ReaddirArgs>()?.maxcount.min(MAX_PAGE), rtmax),
             Operation::Readlink => self.add_bulk(MAX_LINK, rtmax),
             Operation::Putrootfh

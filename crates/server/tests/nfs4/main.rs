@@ -12,6 +12,7 @@ mod files;
 mod gate;
 mod hostile;
 mod paths;
+mod read_plus;
 mod retries;
 mod sessions;
 mod sparse;
