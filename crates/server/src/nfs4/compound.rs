@@ -12,7 +12,6 @@ use super::{
     object::{Caller, Object},
     paths::Paths,
     reply_size,
-    sparse::bad_seek,
 };
 use crate::{export::Exports, nfs4_clients::Session};
 
@@ -250,7 +249,7 @@ impl Compound<'_> {
             Operation::Deallocate => self.deallocate(args!()).await,
             Operation::Copy => self.copy(args!()).await,
             Operation::ReadPlus => self.read_plus(args!()).await,
-            Operation::Seek => self.seek(args.get().map_err(bad_seek)?).await,
+            Operation::Seek => self.seek(args.get().map_err(Self::bad_seek)?).await,
             Operation::IoAdvise => self.io_advise(&args!()),
             Operation::Readdir => self.readdir(args!()).await,
             Operation::DestroySession => self.destroy_session(args!()),

@@ -8,12 +8,12 @@ use millrace_xdr::XdrError;
 
 use super::{compound::Compound, convert, object::File};
 
-/// The status for arguments of SEEK that cannot be decoded: content of another type is not malformed.
-pub(super) fn bad_seek(error: XdrError) -> Status {
-    if matches!(error, XdrError::Invalid { .. }) { Status::UnionNotsupp } else { Status::BadXdr }
-}
-
 impl Compound<'_> {
+    /// The status for arguments of SEEK that cannot be decoded: content of another type is not malformed.
+    pub(super) fn bad_seek(error: XdrError) -> Status {
+        if matches!(error, XdrError::Invalid { .. }) { Status::UnionNotsupp } else { Status::BadXdr }
+    }
+
     pub(super) async fn allocate(&self, args: AllocateArgs) -> Result<(), Status> {
         let file = self.range_to_change(&args)?;
         let changed = file.fs().allocate(file.writer()?, &file.handle, args.offset, args.length).await;
