@@ -84,7 +84,10 @@ impl Lists {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TransportError {
     /// ERR_VERS: the responder does not support the version of the call.
-    #[error("ERR_VERS: RPC-over-RDMA versions {low} to {high} only")]
+    #[error(
+        "the server supports RPC-over-RDMA versions {low} to {high} only, and this client version {VERSION} (ERR_VERS); \
+         let the server serve version {VERSION}, or connect over TCP"
+    )]
     Version {
         /// Lowest supported version.
         low: u32,
@@ -92,7 +95,10 @@ pub enum TransportError {
         high: u32,
     },
     /// ERR_CHUNK: the header or its chunks are invalid, or the reply is larger than the call's chunks.
-    #[error("ERR_CHUNK: the peer cannot use this call's chunks")]
+    #[error(
+        "the server cannot use the memory that the call offers, or the reply does not fit in it (ERR_CHUNK); its log \
+         may say why: use smaller transfers or another design of the server, or connect over TCP"
+    )]
     Chunk,
 }
 

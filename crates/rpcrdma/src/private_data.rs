@@ -10,8 +10,8 @@ pub const MAX_INLINE: usize = 262_144;
 
 const FORMAT_ID: u32 = 0xf6ab_0e18;
 /// Millrace's identifier for the same format, with the Read-Read design, which predates RFC 8797. Other peers
-/// ignore it as private data of an unknown format, as RFC 8797 allows.
-#[cfg(feature = "research")]
+/// ignore it as private data of an unknown format, as RFC 8797 allows. Builds without that design recognise it too,
+/// to refuse the connection.
 const READ_READ_ID: u32 = u32::from_be_bytes(*b"RdRd");
 const VERSION: u8 = 1;
 const FLAG_REMOTE_INVALIDATE: u8 = 1;
@@ -107,6 +107,11 @@ impl PrivateData {
     }
 }
 
+/// Whether the private data `bytes` state the Read-Read design, which this build may lack.
+pub(crate) fn states_read_read(bytes: &[u8]) -> bool {
+    bytes.first_chunk::<8>().is_some_and(|b| b[..4] == READ_READ_ID.to_be_bytes() && b[4] == VERSION)
+}
+
 /// The inline thresholds of one connection at one end, in bytes, including the transport header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
@@ -154,6 +159,11 @@ mod tests {
         };
         assert_eq!(p.encode(), [0x52, 0x64, 0x52, 0x64, 0x01, 0x00, 0x00, 0x07]);
         assert_eq!(PrivateData::decode(&p.encode()), Some(p));
+        assert!(states_read_read(&p.encode()));
+        let other = PrivateData { design: Design::ReadWrite, ..p }.encode();
+        for bytes in [&other[..], &p.encode()[..7], &[]] {
+            assert!(!states_read_read(bytes), "{bytes:?}");
+        }
     }
 
     #[test]

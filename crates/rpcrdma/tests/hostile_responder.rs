@@ -211,12 +211,17 @@ async fn transport_errors_end_only_their_call() {
     s.expect_alive().await;
     let other = s.call(TINY);
     let other_header = s.receive().await;
-    for error in [TransportError::Chunk, TransportError::Version { low: 2, high: 3 }] {
+    let answers: [(_, &[&str]); 2] = [
+        (TransportError::Chunk, &["ERR_CHUNK", "use smaller transfers", "over TCP"]),
+        (TransportError::Version { low: 2, high: 3 }, &["ERR_VERS", "2 to 3", "version 1", "over TCP"]),
+    ];
+    for (error, says) in answers {
         let waiting = s.call(READ);
         let h = s.receive().await;
         s.raw.send(&Raw::message(&Header::new(h.xid, 32, Body::Error(error)), &[]));
         let e = waiting.await.unwrap().unwrap_err();
-        assert!(matches!(&e, RpcError::Unsupported(what) if *what == error.to_string()), "{e}");
+        assert!(matches!(&e, RpcError::Unsupported(_)), "{e}");
+        assert!(says.iter().all(|part| e.to_string().contains(part)), "{e}");
     }
     s.answer(&other_header);
     assert_eq!(first_result(other).await.unwrap(), 7);

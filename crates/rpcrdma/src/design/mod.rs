@@ -31,7 +31,7 @@ use crate::{
     call_memory::CallMemory,
     counters::{RequesterStats, ResponderStats},
     header::{Body, Header, Lists},
-    private_data::{Design, PrivateData, Thresholds},
+    private_data::{Design, PrivateData, Thresholds, states_read_read},
     registration::{Local, Registrar, Registration},
 };
 
@@ -45,37 +45,36 @@ impl Design {
         }
     }
 
-    /// The requester's part of a connection to a responder with the private data `theirs`. `local` registers
-    /// the sinks of its RDMA Reads.
+    /// The requester's part of a connection to a responder that sent `private_data`. `local` registers the sinks
+    /// of its RDMA Reads.
     ///
     /// # Errors
     /// The responder uses another design, or serves no RDMA Reads that the design requires.
     #[cfg_attr(not(feature = "research"), allow(unused_variables))]
     pub(crate) fn requester(
         self,
-        theirs: Option<&PrivateData>,
+        private_data: &[u8],
         ord: u16,
         local: Local,
     ) -> Result<Box<dyn RequesterDesign>, ConnectionError> {
-        let other = theirs.map_or(Self::ReadWrite, |p| p.design);
-        #[cfg(feature = "research")]
         let mismatch = |what: &str| Err(ConnectionError::Incompatible(what.into()));
-        match (self, other) {
-            (Self::ReadWrite, Self::ReadWrite) => Ok(Box::new(read_write::ReadWrite)),
+        match (self, states_read_read(private_data)) {
+            (Self::ReadWrite, false) => Ok(Box::new(read_write::ReadWrite)),
+            (Self::ReadWrite, true) => mismatch(
+                "it uses the Read-Read design, with which the server exposes its memory, and this end uses Read-Write; \
+                 start the server without that design or use another one, or, for an experiment, connect with \
+                 millrace-lab --design read-read",
+            ),
             #[cfg(feature = "research")]
-            (Self::ReadRead, Self::ReadRead) if ord == 0 => {
+            (Self::ReadRead, true) if ord == 0 => {
                 mismatch("it serves no RDMA Reads, which the Read-Read design needs")
             }
             #[cfg(feature = "research")]
-            (Self::ReadRead, Self::ReadRead) => Ok(Box::new(read_read::Reader::new(local))),
+            (Self::ReadRead, true) => Ok(Box::new(read_read::Reader::new(local))),
             #[cfg(feature = "research")]
-            (Self::ReadWrite, Self::ReadRead) => mismatch(
-                "it uses the Read-Read design, and this end Read-Write; start the server without it, or connect with \
-                 millrace-lab --design read-read (its buffers are exposed then)",
-            ),
-            #[cfg(feature = "research")]
-            (Self::ReadRead, Self::ReadWrite) => mismatch(
-                "it does not offer the Read-Read design; use the design read-write, or start the server with millrace-lab serve --design read-read",
+            (Self::ReadRead, false) => mismatch(
+                "it does not offer the Read-Read design; use the design read-write, or start the server with \
+                 millrace-lab serve --design read-read",
             ),
         }
     }

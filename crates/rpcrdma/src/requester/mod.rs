@@ -77,7 +77,7 @@ impl Requester {
         let theirs = PrivateData::decode(&qp.info().private_data);
         let thresholds = Thresholds::negotiate(&config.private_data(), theirs.as_ref());
         let local = config.registration.local(qp.domain(), &rt);
-        let design = config.design.requester(theirs.as_ref(), qp.info().ord, local)?;
+        let design = config.design.requester(&qp.info().private_data, qp.info().ord, local)?;
         let zeros = arena
             .copy_from(&vec![0; config.max_padding()])
             .map_err(|e| ConnectionError::Local(e.to_string()))?;

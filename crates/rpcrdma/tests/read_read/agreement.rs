@@ -20,7 +20,11 @@ use crate::{
 #[tokio::test]
 async fn a_requester_rejects_a_responder_of_another_design_with_a_message() {
     for (ours, theirs, says) in [
-        (Design::ReadWrite, Design::ReadRead, "millrace-lab --design read-read"),
+        (
+            Design::ReadWrite,
+            Design::ReadRead,
+            "use another one, or, for an experiment, connect with millrace-lab",
+        ),
         (Design::ReadRead, Design::ReadWrite, "does not offer the Read-Read design"),
     ] {
         for link in Link::fabric_and_providers() {
