@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_client::{Options, Proto, Url, nfs3::blocking::Client};
+use millrace_client::{Options, Proto, RetryPolicy, Url, nfs3::blocking::Client};
 use millrace_hostile::hold::{self, Held};
 use millrace_nfs::v3::{FileHandle, StableHow};
 use millrace_server::{ByteSize, Config, Limits, Running, Server, Stats};
@@ -50,9 +50,13 @@ struct Honest {
 
 impl Honest {
     fn connect(server: &Running, proto: Proto) -> Self {
+        Self::connect_with(server, proto, Options::default())
+    }
+
+    fn connect_with(server: &Running, proto: Proto, options: Options) -> Self {
         let url =
             Url { port: Some(addr(server, proto).port()), proto: Some(proto), ..Url::new("127.0.0.1", "/x") };
-        let client = Client::connect(&url, Options::default()).unwrap();
+        let client = Client::connect(&url, options).unwrap();
         let file = client.create_file(format!("file-{proto}"), 0o600).unwrap().handle();
         Self { client, file, data: vec![0x5e; MIB], read: vec![0; MIB] }
     }
@@ -159,6 +163,43 @@ fn a_client_that_holds_memory_is_limited_to_its_share() {
         assert_eq!(server.stats().operations.out_of_memory, 0, "{what}");
         drop(held);
         wait(&server, "the memory is released", |s| s.budget.in_use < 2 * MIB);
+    }
+}
+
+/// Clients hold all shared memory, so that other clients can use only the memory that is reserved for each connection.
+#[test]
+fn small_calls_of_other_clients_are_executed_while_bulk_data_holds_all_memory() {
+    let many = || (0..60).map(|n| IpAddr::from(Ipv4Addr::from_bits(0x7f01_0001 + n)));
+    let attacks: [(&str, fn(&Target, &[IpAddr]) -> Vec<Held>); 2] = [
+        ("incomplete records", |t, from| vec![hold::partial_records(t.tcp, from, from.len()).unwrap()]),
+        ("unanswered RDMA Reads", |t, from| {
+            from.iter().map(|from| hold::unanswered_reads(t.rdma, *from, 1, 2).unwrap()).collect()
+        }),
+    ];
+    for (what, attack) in attacks {
+        let server = start(Limits { stall_timeout: 3600, ..Limits::default() });
+        let target = Target::new(&server);
+        let small = |honest: &[Honest; 2]| {
+            for h in honest.iter().cycle().take(200) {
+                h.client.getattr(h.file).unwrap();
+                let found = h.client.lookup(h.client.root(), "target").unwrap();
+                assert_eq!(found.handle.as_bytes(), target.file);
+            }
+        };
+        let mut options = Options::default();
+        // A call that waits for memory fails.
+        (options.timeout, options.retry) = (Duration::from_secs(20), RetryPolicy::NONE);
+        let connect =
+            || [Proto::Rdma, Proto::Tcp].map(|proto| Honest::connect_with(&server, proto, options.clone()));
+        let old = connect();
+        small(&old);
+        let held = attack(&target, &many().collect::<Vec<_>>());
+        let is_held = |s: &Stats| s.budget.waiting > 0 && s.budget.shared - s.budget.in_use < 2 * MIB;
+        wait(&server, what, is_held);
+        small(&old);
+        small(&connect());
+        assert!(is_held(&server.stats()), "{what}: {:?}", server.stats().budget);
+        drop(held);
     }
 }
 
