@@ -339,7 +339,7 @@ impl Responder {
             Poll::Ready(Ok(())) => {
                 progress = true;
                 self.received_at = self.now_if_due(completions.len());
-                let handled = completions.drain(..).try_for_each(|c| self.complete(c));
+                let handled = completions.drain(..).try_for_each(|c| self.complete(cx, c));
                 set(&self.stats.regions_exposed, self.qp.domain().exposed().0);
                 handled?;
             }
@@ -412,9 +412,9 @@ impl Responder {
         true
     }
 
-    fn complete(&mut self, completion: Completion) -> Result<(), ConnectionError> {
+    fn complete(&mut self, cx: &mut Context<'_>, completion: Completion) -> Result<(), ConnectionError> {
         match completion {
-            Completion::Received { buffer, .. } => self.process_message(buffer),
+            Completion::Received { buffer, .. } => self.process_message(cx, buffer),
             Completion::Read { id, sink } => self.process_read(id, sink),
             Completion::Sent(id) => {
                 self.outgoing.sends_completed = id.0;
@@ -450,7 +450,7 @@ impl Responder {
     }
 
     /// Processes a message (RFC 8166 section 4.5).
-    fn process_message(&mut self, buffer: Buffer) -> Result<(), ConnectionError> {
+    fn process_message(&mut self, cx: &mut Context<'_>, buffer: Buffer) -> Result<(), ConnectionError> {
         self.posted = self.posted.saturating_sub(1);
         let turn = self.now_if_due(1);
         let short = buffer.len() < MIN_CALL;
@@ -500,7 +500,7 @@ impl Responder {
         let (lists, inline, padding) = header.body.into_parts(at, &message);
         drop(message);
         let stages = self.sample(header.xid, turn);
-        self.queue(ReplyTo { xid: header.xid, lists, stages, charge: 0 }, inline, padding)
+        self.queue(cx, ReplyTo { xid: header.xid, lists, stages, charge: 0 }, inline, padding)
     }
 
     /// Starts the stages of a call that was processed from `turn` on.
@@ -514,9 +514,10 @@ impl Responder {
         stages
     }
 
-    /// Queues a call with a decoded header.
+    /// Starts or queues a call with a decoded header.
     fn queue(
         &mut self,
+        cx: &mut Context<'_>,
         mut to: ReplyTo,
         inline: Option<View>,
         padding: Option<ItemPadding>,
@@ -538,7 +539,13 @@ impl Responder {
         let reads = pull::plan(&to.lists.reads, None, self.limits.max_transfer);
         match inline {
             Some(inline) if reads.is_empty() => {
-                self.queue_complete(to, Message { padding, ..Message::from_view(inline) });
+                let call = self.core.receive(Message { padding, ..Message::from_view(inline) });
+                let later = if self.waiting.is_empty() && !self.core.turn.is_over() {
+                    self.begin_complete(cx, to, call)? // The queue would move the call several times.
+                } else {
+                    Some(Waiting::Complete { to, call })
+                };
+                self.waiting.extend(later);
             }
             inline => {
                 to.charge = self.memory_of(&to.lists, &reads, &layout);
@@ -546,11 +553,6 @@ impl Responder {
             }
         }
         Ok(())
-    }
-
-    fn queue_complete(&mut self, to: ReplyTo, message: Message) {
-        let call = self.core.receive(message);
-        self.waiting.push_back(Waiting::Complete { to, call });
     }
 
     /// Bytes of memory that a call with Read chunks needs: the maximum of its sinks and its results. All
@@ -596,16 +598,25 @@ impl Responder {
                 }
                 self.reads_completed(at)?;
             }
-            Waiting::Complete { mut to, call } => {
-                let Poll::Ready(reservation) = self.core.poll_reserve(cx, to.charge, &call) else {
-                    return Ok(Some(Waiting::Complete { to, call }));
-                };
-                to.charge = reservation.charge();
-                let stages = to.stages.clone();
-                if let Some(answer) = self.core.call(call, &stages, to, reservation) {
-                    self.answer(answer)?;
-                }
-            }
+            Waiting::Complete { to, call } => return self.begin_complete(cx, to, call),
+        }
+        Ok(None)
+    }
+
+    /// Executes a complete call, or returns it if the account has no memory.
+    fn begin_complete(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut to: ReplyTo,
+        call: ReceivedCall,
+    ) -> Result<Option<Waiting>, ConnectionError> {
+        let Poll::Ready(reservation) = self.core.poll_reserve(cx, to.charge, &call) else {
+            return Ok(Some(Waiting::Complete { to, call }));
+        };
+        to.charge = reservation.charge();
+        let stages = to.stages.clone();
+        if let Some(answer) = self.core.call(call, &stages, to, reservation) {
+            self.answer(answer)?;
         }
         Ok(None)
     }
