@@ -119,6 +119,8 @@ impl Target {
 
 /// Name and start of an attack, which continues until it is dropped.
 type Attack = (&'static str, fn(&Target) -> Held);
+/// As [`Attack`], from several addresses.
+type AttackFrom = (&'static str, fn(&Target, &[IpAddr]) -> Vec<Held>);
 
 const HOLD_MEMORY: [Attack; 4] = [
     ("unanswered RDMA Reads", |t| hold::unanswered_reads(t.rdma, HOSTILE, 8, 32).unwrap()),
@@ -170,7 +172,7 @@ fn a_client_that_holds_memory_is_limited_to_its_share() {
 #[test]
 fn small_calls_of_other_clients_are_executed_while_bulk_data_holds_all_memory() {
     let many = || (0..60).map(|n| IpAddr::from(Ipv4Addr::from_bits(0x7f01_0001 + n)));
-    let attacks: [(&str, fn(&Target, &[IpAddr]) -> Vec<Held>); 2] = [
+    let attacks: [AttackFrom; 2] = [
         ("incomplete records", |t, from| vec![hold::partial_records(t.tcp, from, from.len()).unwrap()]),
         ("unanswered RDMA Reads", |t, from| {
             from.iter().map(|from| hold::unanswered_reads(t.rdma, *from, 1, 2).unwrap()).collect()
