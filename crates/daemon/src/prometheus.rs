@@ -35,6 +35,8 @@ impl Collector for Scrape {
         counters(&mut e, "nfs_calls", "NFS calls", calls)?;
         let operations = s.nfs4_operations.iter().map(|(o, n)| ([("operation", o.name())], *n));
         counters(&mut e, "nfs4_operations", "Executed operations of NFSv4", operations)?;
+        let callbacks = [([("operation", "CB_NOTIFY_LOCK")], s.nfs4_locks_notified)];
+        counters(&mut e, "nfs4_callbacks", "Callbacks of NFSv4 that clients answered", callbacks)?;
         counters(&mut e, "mount_calls", "MOUNT calls", [([("version", "3")], s.mount_calls)])?;
         let bytes = [([("direction", "read")], s.bytes_read), ([("direction", "written")], s.bytes_written)];
         counters(&mut e, "data_bytes", "Bytes moved by READ and WRITE", bytes)?;

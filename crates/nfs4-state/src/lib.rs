@@ -14,6 +14,7 @@
 //! with it, a limit is reached, or [`Limits::courtesy`] has passed. Then the whole client is removed, with its sessions
 //! and all of its state, and it finds out by BADSESSION and STALE_CLIENTID.
 
+mod back_channel;
 mod budget;
 mod channel;
 mod client;
@@ -37,6 +38,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use back_channel::{BackChannel, CallbackSlot, CallbackTarget};
 pub use channel::ChannelAttributes;
 pub use client::Client;
 pub use grace::ClientList;

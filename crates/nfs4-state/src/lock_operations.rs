@@ -1,6 +1,9 @@
 //! LOCK, LOCKT and LOCKU (RFC 8881, 18.10 to 18.12).
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use millrace_nfs::v4::{ClientId, Stateid, Status};
 
@@ -204,7 +207,12 @@ impl<R: Clone> State<R> {
     /// Takes the notices of locks that clients wait for and that have become available, in the order in which the clients
     /// asked. The server calls this after operations if it has a back channel.
     pub fn take_lock_notices(&self) -> Vec<LockNotice> {
-        std::mem::take(&mut self.notices.lock())
+        if !self.noticed.load(Ordering::Acquire) {
+            return Vec::new(); // Every request asks.
+        }
+        let mut notices = self.notices.lock();
+        self.noticed.store(false, Ordering::Release);
+        std::mem::take(&mut *notices)
     }
 
     pub(crate) fn notify(&self, notices: Vec<LockNotice>) {
@@ -212,6 +220,7 @@ impl<R: Clone> State<R> {
             let mut all = self.notices.lock();
             let room = NOTICES.saturating_sub(all.len());
             all.extend(notices.into_iter().take(room));
+            self.noticed.store(true, Ordering::Release);
         }
     }
 

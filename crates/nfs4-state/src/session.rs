@@ -13,6 +13,7 @@ use millrace_nfs::v4::{SessionId, Status};
 use parking_lot::Mutex;
 
 use crate::{
+    back_channel::BackChannel,
     channel::ChannelAttributes,
     client::Client,
     slot::{Admission, Slot},
@@ -78,7 +79,7 @@ pub struct Session<R> {
     id: SessionId,
     client: Arc<Client>,
     fore: ChannelAttributes,
-    back: Option<ChannelAttributes>,
+    back: Option<Arc<BackChannel>>,
     destroyed: AtomicBool,
     slots: Box<[Mutex<Slot<R>>]>,
 }
@@ -97,6 +98,7 @@ impl<R: Clone> Session<R> {
         back: Option<ChannelAttributes>,
     ) -> Self {
         let slots = (0..fore.slots).map(|_| Mutex::new(Slot::new())).collect();
+        let back = back.map(|attributes| Arc::new(BackChannel::new(id, attributes)));
         Self { id, client, fore, back, destroyed: AtomicBool::new(false), slots }
     }
 
@@ -115,8 +117,8 @@ impl<R: Clone> Session<R> {
         &self.fore
     }
 
-    /// Attributes of the back channel, if there is one.
-    pub fn back(&self) -> Option<&ChannelAttributes> {
+    /// The back channel, if there is one.
+    pub fn back(&self) -> Option<&Arc<BackChannel>> {
         self.back.as_ref()
     }
 
@@ -165,7 +167,7 @@ impl<R: Clone> Session<R> {
             slot: request.slot,
             highest_slot: self.fore.slots - 1,
             target_highest_slot: self.fore.slots - 1,
-            status_flags: self.client.flags(),
+            status_flags: self.client.flags() | self.back.as_ref().map_or(0, |back| back.flags()),
         }
     }
 
@@ -190,6 +192,7 @@ impl<R: Clone> Session<R> {
     /// Destroys the session and drops the replies that its slots keep. Requests in progress are executed to their end.
     pub(crate) fn destroy(&self) {
         self.destroyed.store(true, Ordering::Release);
+        self.back.iter().for_each(|back| back.close());
         for slot in &self.slots {
             slot.lock().clear();
         }

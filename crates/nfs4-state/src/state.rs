@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     hash::Hasher,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -12,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use siphasher::sip::SipHasher13;
 
 use crate::{
+    back_channel::BackChannel,
     budget::Budget,
     client::Client,
     files::Files,
@@ -38,6 +42,8 @@ pub struct State<R> {
     /// Locked byte ranges of all clients.
     pub(crate) ranges: Budget,
     pub(crate) notices: Mutex<Vec<LockNotice>>,
+    /// Whether there are notices.
+    pub(crate) noticed: AtomicBool,
     pub(crate) grace: Grace,
     list: Option<Box<dyn ClientList>>,
 }
@@ -54,6 +60,7 @@ impl<R: Clone> State<R> {
             stateids: Budget::new(limits.stateids),
             ranges: Budget::new(limits.ranges),
             notices: Mutex::new(Vec::new()),
+            noticed: AtomicBool::new(false),
             grace: Grace::new([], Duration::ZERO),
             list: None,
         }
@@ -85,6 +92,14 @@ impl<R: Clone> State<R> {
     /// A session, for SEQUENCE and BIND_CONN_TO_SESSION; `None` stands for BADSESSION.
     pub fn session(&self, id: SessionId) -> Option<Arc<Session<R>>> {
         self.sessions.read().get(&id).cloned()
+    }
+
+    /// A back channel of a client on which callbacks can be sent.
+    pub fn back_channel(&self, client: ClientId) -> Option<Arc<BackChannel>> {
+        let mut records = self.records.lock();
+        let ids = &records.get_mut(client)?.sessions;
+        let backs = ids.iter().filter_map(|id| self.session(*id)?.back().cloned());
+        backs.into_iter().find(|back| back.is_up())
     }
 
     /// DESTROY_SESSION. Requests in progress are executed to their end.

@@ -7,7 +7,7 @@ use millrace_xdr::{Arena, Encode, Encoder, Message};
 
 use crate::{
     AcceptError, AuthStat, CallContext, CallHeader, Credential, Fault, Outcome, Program, ReplyHeader,
-    ReplyStatus, Results, SMALL_REPLY, Service,
+    ReplyStatus, Results, SMALL_REPLY, Service, serving::Callbacks,
 };
 
 /// AUTH_SHORT (RFC 5531 section 8.2): a token that a server issues; this server issues none.
@@ -20,13 +20,19 @@ const AUTH_SHORT: u32 = 2;
 /// call that the program answers immediately allocates no heap memory.
 pub struct Dispatcher {
     programs: Box<[Arc<dyn Program>]>,
+    callbacks: Option<Callbacks>,
 }
 
 impl Dispatcher {
     /// Creates a dispatcher for `programs`. Versions of an RPC program may be separate [`Program`]s with the
     /// same number; of those with a called version, the first is used.
     pub fn new(programs: impl IntoIterator<Item = Arc<dyn Program>>) -> Self {
-        Self { programs: programs.into_iter().collect() }
+        Self { programs: programs.into_iter().collect(), callbacks: None }
+    }
+
+    /// Sets the calls that the programs make to the client of the only connection of this dispatcher.
+    pub fn with_callbacks(self, callbacks: Option<Callbacks>) -> Self {
+        Self { callbacks, ..self }
     }
 
     fn find(&self, header: &CallHeader) -> Result<&Arc<dyn Program>, ReplyStatus> {
@@ -55,6 +61,10 @@ impl Dispatcher {
 }
 
 impl Service for Dispatcher {
+    fn callbacks(&self) -> Option<&Callbacks> {
+        self.callbacks.as_ref()
+    }
+
     fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
         self.find(&call.header).map_or(Some(SMALL_REPLY), |program| program.reply_bytes(call))
     }

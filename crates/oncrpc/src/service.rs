@@ -5,7 +5,7 @@ use std::{net::SocketAddr, ops::RangeInclusive};
 use millrace_runtime::MaybeReady;
 use millrace_xdr::{Decode, Decoder, Encoder, Message};
 
-use crate::{AuthStat, CallHeader, CallHeaderError, Stages};
+use crate::{AuthStat, CallHeader, CallHeaderError, Stages, serving::Callbacks};
 
 /// Bytes that suffice for the header and the results of nearly all procedures, without payload.
 pub const REPLY_HEAD: usize = 256;
@@ -157,4 +157,10 @@ pub trait Service: Send + Sync + 'static {
     /// Executes `call` and returns the whole reply, or `None` if none is sent. The reply is encoded in
     /// `reply`, which is empty and has memory for [`REPLY_HEAD`] bytes.
     fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Option<Message>>;
+
+    /// The calls to the client, for a service of one connection that makes some. The transport over TCP sends
+    /// them. The default is none.
+    fn callbacks(&self) -> Option<&Callbacks> {
+        None
+    }
 }

@@ -42,6 +42,7 @@ pub(crate) struct ShardCounters {
     calls: [AtomicU64; PROCEDURES],
     latency: [Latency; PROCEDURES],
     operations: OperationCounters,
+    locks_notified: AtomicU64,
     clients: Clients,
     mount_calls: AtomicU64,
     failures: AtomicU64,
@@ -71,6 +72,11 @@ impl ShardCounters {
         if let Some(c) = self.operations.0.get(operation.number() as usize) {
             add(c, 1);
         }
+    }
+
+    /// Counts an answered CB_NOTIFY_LOCK.
+    pub(crate) fn lock_notified(&self) {
+        add(&self.locks_notified, 1);
     }
 
     /// Counts the duration of an NFS call.
@@ -142,6 +148,8 @@ pub struct Stats {
     pub latency: [LatencyStats; PROCEDURES],
     /// Executed operations of NFSv4, in order of their numbers.
     pub nfs4_operations: Vec<(Operation, u64)>,
+    /// Callbacks CB_NOTIFY_LOCK of NFSv4 that clients have answered.
+    pub nfs4_locks_notified: u64,
     /// Usage by export name, in the order of the configuration.
     pub exports: Vec<(String, UsageStats)>,
     /// Usage by client address (for IPv6, by /64 prefix), in decreasing order of calls.
@@ -264,6 +272,7 @@ impl Stats {
             out.failures += value(&s.failures);
             out.refused += value(&s.refused);
             out.replayed += value(&s.replayed);
+            out.nfs4_locks_notified += value(&s.locks_notified);
             out.bytes_read += value(&s.bytes_read);
             out.bytes_written += value(&s.bytes_written);
             for (sum, kind) in [(&mut out.tcp, TransportKind::Tcp), (&mut out.rdma, TransportKind::Rdma)] {

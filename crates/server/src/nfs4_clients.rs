@@ -50,6 +50,7 @@ impl Clients {
             cached_bytes: CACHED_REPLY,
             // A kept reply occupies memory for twice its size, because it is a part of a larger buffer.
             total_cached_bytes: limits.session_replies() / 2,
+            back_channel: true,
             ..Limits::default()
         };
         Arc::new(Self { state: State::new(limits, identity), owner })

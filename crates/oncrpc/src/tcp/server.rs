@@ -19,12 +19,18 @@ use millrace_xdr::{Arena, Message};
 use super::{channel::Channel, record::RecordReader};
 use crate::{
     Peer, ReceivedCall, Service, Stage, Stages,
-    serving::{Account, Answer, CloseReason, ConnectionConfig, RateMonitor, Reservation, ServerConnection},
+    serving::{
+        Account, Answer, CallbackQueue, CloseReason, ConnectionConfig, RateMonitor, Reservation,
+        ServerConnection, is_reply,
+    },
 };
 
 /// Time limit for reading after the end of a connection by this end. Unread bytes would make the kernel reset
 /// the connection and discard replies in flight.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// Bytes that wait for the socket, from which on no callbacks are added.
+const CALLBACKS_QUEUED: usize = 64 << 10;
 
 /// Limits of one connection.
 #[derive(Debug, Clone)]
@@ -103,7 +109,9 @@ impl TcpServer {
             Err(e) => return tracing::warn!(peer = %peer.addr, "connection rejected: {e}"),
         };
         let limits = config.connection.clone();
+        let callbacks = service.callbacks().cloned().map(CallbackQueue::new);
         let mut connection = Connection {
+            callbacks,
             core: ServerConnection::new(peer, service, Arc::clone(&rt), arena, limits, account),
             config,
             stats,
@@ -160,6 +168,8 @@ struct QueuedReply {
 /// One connection, owned by one task.
 struct Connection {
     core: ServerConnection<Stages>,
+    /// Calls in the reverse direction.
+    callbacks: Option<CallbackQueue>,
     config: TcpServerConfig,
     stats: Arc<TcpStats>,
     channel: Channel,
@@ -184,11 +194,26 @@ impl Connection {
         if self.writing && self.core.poll_evicted(cx).is_ready() {
             self.close();
         }
+        if self.callbacks.as_ref().is_some_and(|callbacks| callbacks.poll(cx.waker())) {
+            self.send_callbacks();
+        }
         let before = (self.channel.received, self.channel.sent);
         let end = self.run(cx);
         self.stats.received.fetch_add(self.channel.received - before.0, Ordering::Relaxed);
         self.stats.sent.fetch_add(self.channel.sent - before.1, Ordering::Relaxed);
         end
+    }
+
+    /// Queues callbacks for the socket, unless the peer receives too slowly.
+    fn send_callbacks(&mut self) {
+        let Some(callbacks) = self.callbacks.as_ref().filter(|_| self.writing) else { return };
+        while self.channel.writer.queued() < CALLBACKS_QUEUED
+            && let Some((xid, call)) = callbacks.next_call()
+        {
+            if let Err(e) = self.channel.writer.push(&call, Some(xid)) {
+                tracing::error!(peer = %self.core.peer.addr, "callback dropped: {e}");
+            }
+        }
     }
 
     fn run(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -243,7 +268,10 @@ impl Connection {
             let deferred_call = match self.deferred.take() {
                 Some(deferred_call) => deferred_call,
                 None => match self.channel.poll_call(cx, &mut self.core.account) {
-                    Poll::Ready(Ok(Some(message))) => self.process_record(message),
+                    Poll::Ready(Ok(Some(message))) => match self.process_record(message) {
+                        Some(deferred_call) => deferred_call,
+                        None => continue,
+                    },
                     Poll::Ready(Ok(None)) => return,
                     Poll::Ready(Err(e)) => return self.fail(&e),
                     Poll::Pending => return self.receive_rate.pause(),
@@ -263,13 +291,18 @@ impl Connection {
         }
     }
 
-    /// Decodes a complete record.
-    fn process_record(&mut self, message: Message) -> DeferredCall {
+    /// Decodes a complete record. `None` if it is the reply to a callback.
+    fn process_record(&mut self, message: Message) -> Option<DeferredCall> {
         self.receive_rate.pause();
         let admitted = self.channel.take_admitted();
+        if let Some(callbacks) = self.callbacks.as_ref().filter(|_| is_reply(&message)) {
+            self.core.account.give(admitted);
+            callbacks.reply(message);
+            return None;
+        }
         let charge = message.head.iter().map(|view| view.capacity()).sum();
         self.core.account.replace(admitted, charge);
-        DeferredCall { call: self.core.receive(message), charge }
+        Some(DeferredCall { call: self.core.receive(message), charge })
     }
 
     fn call(&mut self, call: ReceivedCall, reservation: Reservation) {
@@ -318,7 +351,12 @@ impl Connection {
         let flushed = self.channel.poll_flush(cx);
         self.release_sent();
         match flushed {
-            Poll::Ready(Ok(())) => self.replies_sent(),
+            Poll::Ready(Ok(())) => {
+                self.replies_sent();
+                if self.callbacks.as_ref().is_some_and(CallbackQueue::has_calls) {
+                    cx.waker().wake_by_ref(); // The next turn sends them.
+                }
+            }
             Poll::Ready(Err(e)) => self.fail(&e),
             Poll::Pending => self.check_send_rate(cx),
         }
@@ -390,6 +428,7 @@ impl Connection {
     /// Stops reading calls.
     fn stop_reading(&mut self) {
         self.reading = false;
+        self.callbacks = None; // Their replies would not be read.
         self.core.account.cancel();
         if let Some(call) = self.deferred.take() {
             self.core.account.give(call.charge);

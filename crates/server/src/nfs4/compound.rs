@@ -252,6 +252,7 @@ impl Compound<'_> {
             Operation::Seek => self.seek(args.get().map_err(Self::bad_seek)?).await,
             Operation::IoAdvise => self.io_advise(&args!()),
             Operation::Readdir => self.readdir(args!()).await,
+            Operation::BackchannelCtl => self.backchannel_ctl(&args!()),
             Operation::DestroySession => self.destroy_session(args!()),
             Operation::ReclaimComplete => self.reclaim_complete(args!()),
             Operation::Sequence => Err(Status::SequencePos),

@@ -32,12 +32,12 @@ impl Compound<'_> {
             None => millrace_nfs4_state::Locker::Existing(&stateid),
         };
         let (offset, length) = (args.offset, args.length);
-        // Clients that wait ask again: there are no callbacks.
         let request = LockRequest {
             locker,
             file: &key,
             kind: kind(args.lock_type),
-            blocking: false,
+            blocking: matches!(args.lock_type, LockType::ReadWaiting | LockType::WriteWaiting)
+                && self.has_callbacks(),
             reclaim: false,
             offset,
             length,

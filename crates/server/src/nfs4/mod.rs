@@ -5,6 +5,7 @@
 
 mod arguments;
 mod attributes;
+mod callback;
 mod changes;
 mod compound;
 mod convert;
@@ -27,7 +28,10 @@ mod stateids;
 use std::{ops::RangeInclusive, sync::Arc};
 
 use millrace_nfs::v4::{Operation, PROGRAM, Status, VERSION};
-use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Program, serving::ClientAddr};
+use millrace_oncrpc::{
+    CallContext, Fault, MaybeReady, Outcome, Program,
+    serving::{Callbacks, ClientAddr},
+};
 use millrace_runtime::{Instant, RuntimeRef};
 use millrace_xdr::Encoder;
 use parking_lot::Mutex;
@@ -58,6 +62,8 @@ pub(crate) struct Env {
     clients: Arc<Clients>,
     /// The session of the last SEQUENCE.
     session: Mutex<Option<Arc<Session>>>,
+    /// Calls to the client, if the transport can send them.
+    callbacks: Option<Callbacks>,
     rt: RuntimeRef,
     rtmax: u32,
     wtmax: u32,
@@ -71,6 +77,7 @@ impl Env {
         shard: usize,
         rt: &RuntimeRef,
         client: ClientAddr,
+        callbacks: Option<Callbacks>,
     ) -> Self {
         // Validation limits both to 4 MiB.
         let bytes = |s: millrace_buffer::ByteSize| u32::try_from(s.0).unwrap_or(u32::MAX);
@@ -82,6 +89,7 @@ impl Env {
             shard,
             clients: Arc::clone(&shared.nfs4_clients),
             session: Mutex::new(None),
+            callbacks,
             rt: Arc::clone(rt),
             rtmax: bytes(limits.rtmax),
             wtmax: bytes(limits.wtmax),

@@ -94,7 +94,8 @@ impl Compound<'_> {
         self.reply.put(&OpenOk {
             stateid,
             dir: found.dir,
-            flags: open_flags::LOCKTYPE_POSIX,
+            flags: open_flags::LOCKTYPE_POSIX
+                | if self.has_callbacks() { open_flags::MAY_NOTIFY_LOCK } else { 0 },
             set: found.set,
             delegation: no_delegation(args.share_access),
         });

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use millrace_nfs::v4::{
-    BindConnToSessionArgs, BindConnToSessionOk, ChannelAttrs, CreateSessionArgs, CreateSessionOk,
-    DestroyClientidArgs, DestroySessionArgs, Direction, ExchangeIdArgs, ExchangeIdOk, Opaque, Operation,
-    ReclaimCompleteArgs, RequestedDirection, SequenceArgs, SequenceOk, ServerOwner, SessionId, StateProtect,
-    Status, create_session_flags, exchange_id_flags,
+    BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionOk, ChannelAttrs, CreateSessionArgs,
+    CreateSessionOk, DestroyClientidArgs, DestroySessionArgs, Direction, ExchangeIdArgs, ExchangeIdOk,
+    Opaque, Operation, ReclaimCompleteArgs, RequestedDirection, SequenceArgs, SequenceOk, ServerOwner,
+    SessionId, StateProtect, Status, create_session_flags, exchange_id_flags,
 };
 use millrace_nfs4_state::{
     ChannelAttributes, CreateSession, ExchangeId, Sequence, SequenceReply, SequenceRequest,
 };
 use millrace_xdr::View;
 
-use super::{Env, arguments::Arguments, compound::Compound};
+use super::{Env, arguments::Arguments, callback, compound::Compound};
 use crate::nfs4_clients::{Session, now, principal};
 
 impl Env {
@@ -126,16 +126,26 @@ impl Compound<'_> {
 
     fn create_session(&mut self, args: &CreateSessionArgs<'_>) -> Result<(), Status> {
         let scope = &self.scope;
+        let target = callback::target(args.callback_program, &args.callback_security);
         let request = CreateSession {
             client: args.client_id,
             sequence: args.sequence,
-            back_channel: args.flags & create_session_flags::CONN_BACK_CHAN != 0,
+            back_channel: args.flags & create_session_flags::CONN_BACK_CHAN != 0
+                && scope.env.callbacks.is_some()
+                && target.is_some(),
             fore: channel(&args.fore),
             back: channel(&args.back),
             principal: &principal(&scope.caller.credential),
         };
         let created = scope.env.clients.state.create_session(&request, now(&scope.env.rt))?;
         tracing::info!(peer = %scope.caller.peer.addr, "NFSv4 session created");
+        if let Some(session) = scope.env.clients.state.session(created.session)
+            && let (Some(back), Some(target), Some(connection)) =
+                (session.back(), target, &scope.env.callbacks)
+        {
+            back.set_target(target);
+            back.add(connection);
+        }
         self.reply.put(&CreateSessionOk {
             session: created.session,
             sequence: created.sequence,
@@ -167,7 +177,18 @@ impl Compound<'_> {
             RequestedDirection::ForeOrBoth => Bound::ForeOrBoth,
             RequestedDirection::BackOrBoth => Bound::BackOrBoth,
         };
-        let direction = match session.bind(wanted)? {
+        let wanted = match (wanted, &self.scope.env.callbacks) {
+            (Bound::Back, None) => return Err(Status::Inval),
+            (Bound::ForeOrBoth | Bound::BackOrBoth, None) => Bound::Fore,
+            (wanted, _) => wanted,
+        };
+        let bound = session.bind(wanted)?;
+        if bound != Bound::Fore
+            && let (Some(back), Some(connection)) = (session.back(), &self.scope.env.callbacks)
+        {
+            back.add(connection);
+        }
+        let direction = match bound {
             Bound::Back => Direction::Back,
             Bound::Both => Direction::Both,
             Bound::Fore | Bound::ForeOrBoth | Bound::BackOrBoth => Direction::Fore,
@@ -175,6 +196,20 @@ impl Compound<'_> {
         // A connection does not change to RDMA after its start.
         self.reply.put(&BindConnToSessionOk { session: args.session, direction, use_rdma: args.use_rdma });
         Ok(())
+    }
+
+    pub(super) fn backchannel_ctl(&self, args: &BackchannelCtlArgs<'_>) -> Result<(), Status> {
+        let session = self.session.as_ref().ok_or(Status::OpNotInSession)?;
+        let back = session.back().ok_or(Status::Inval)?;
+        back.set_target(
+            callback::target(args.callback_program, &args.callback_security).ok_or(Status::Inval)?,
+        );
+        Ok(())
+    }
+
+    /// Whether the client can be called back.
+    pub(super) fn has_callbacks(&self) -> bool {
+        self.session.as_ref().and_then(|session| session.back()).is_some_and(|back| back.is_up())
     }
 
     /// SEQUENCE of a COMPOUND of `operations` and `bytes`.

@@ -21,6 +21,12 @@ pub(super) fn key(file: &File) -> FileKey {
     key
 }
 
+/// The export and the handle of a key.
+pub(super) fn split_key(key: &[u8]) -> Option<(u32, &[u8])> {
+    let (export, handle) = key.split_first_chunk()?;
+    Some((u32::from_be_bytes(*export), handle))
+}
+
 impl Compound<'_> {
     /// The client of the session.
     pub(super) fn client(&self) -> Result<&Arc<Client>, Status> {

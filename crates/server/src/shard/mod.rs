@@ -21,7 +21,7 @@ use futures::{
 use millrace_iscsi_target::{ConnectionLimits, TargetStats, tcp::TcpTarget};
 use millrace_oncrpc::{
     Dispatcher, Peer, Program, Sampler, Service, TransportKind,
-    serving::{Account, ClientAddr, CloseStats, ConnectionConfig},
+    serving::{Account, Callbacks, ClientAddr, CloseStats, ConnectionConfig},
     stages::StageTimes,
     tcp::{TcpServer, TcpServerConfig, TcpStats},
 };
@@ -231,15 +231,16 @@ impl ShardWorker {
         }
     }
 
-    /// The programs for a connection from `client`.
-    fn service(&self, client: ClientAddr) -> Arc<dyn Service> {
+    /// The programs for a connection from `client`, which they call with `callbacks`.
+    fn service(&self, client: ClientAddr, callbacks: Option<Callbacks>) -> Arc<dyn Service> {
         let (shared, counters) = (&self.shared, &self.counters);
         let nfs = Nfs3::new(Env::new(shared, counters, self.index, &self.rt, client));
         let mount =
             Mount3::new(Arc::clone(&shared.exports), Arc::clone(&shared.mounts), Arc::clone(counters));
-        let nfs4 = Nfs4::new(nfs4::Env::new(shared, counters, self.index, &self.rt, client));
+        let env = nfs4::Env::new(shared, counters, self.index, &self.rt, client, callbacks.clone());
+        let nfs4 = Nfs4::new(env);
         let programs: [Arc<dyn Program>; 3] = [Arc::new(nfs), Arc::new(nfs4), Arc::new(mount)];
-        Arc::new(Dispatcher::new(programs))
+        Arc::new(Dispatcher::new(programs).with_callbacks(callbacks))
     }
 
     async fn run(self, mut new_connections: mpsc::UnboundedReceiver<NewConnection>) {
@@ -311,7 +312,7 @@ impl ShardWorker {
             connection: self.connection(&self.samplers.tcp, &self.shared.closed.tcp),
         };
         let server = TcpServer {
-            service: self.service(addr.ip().into()),
+            service: self.service(addr.ip().into(), Some(Callbacks::new(addr))),
             rt: Arc::clone(&self.rt),
             arena: self.shared.arena.clone(),
             config,
@@ -358,7 +359,7 @@ impl ShardWorker {
             ..ConnectParams::default()
         });
         let (rt, arena, service) =
-            (Arc::clone(&self.rt), self.shared.arena.clone(), self.service(addr.ip().into()));
+            (Arc::clone(&self.rt), self.shared.arena.clone(), self.service(addr.ip().into(), None));
         let (counters, stats) = (Arc::clone(&self.counters), Arc::clone(&self.rdma));
         let stopped = self.stopped.clone();
         async move {
