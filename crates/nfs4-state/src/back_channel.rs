@@ -6,12 +6,12 @@ use std::sync::{
 };
 
 use millrace_nfs::v4::SessionId;
-use millrace_oncrpc::{EncodedCredential, serving::Callbacks};
+use millrace_oncrpc::{Callbacks, EncodedCredential};
 use parking_lot::Mutex;
 
 use crate::channel::ChannelAttributes;
 
-/// Maximum number of connections. A connection that is added to so many replaces the oldest.
+/// Maximum number of connections. At the limit, an added connection replaces the oldest.
 const CONNECTIONS: usize = 16;
 /// Maximum number of slots, of which the client may have granted fewer.
 const SLOTS: u32 = 16;
@@ -25,6 +25,8 @@ const FAULT: u32 = 0x400;
 pub struct CallbackTarget {
     /// RPC program number.
     pub program: u32,
+    /// Minor version of the client: Linux finds the session by its ID and the minor version.
+    pub minor_version: u32,
     /// Credential of the calls.
     pub credential: EncodedCredential,
 }

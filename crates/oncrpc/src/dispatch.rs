@@ -7,7 +7,7 @@ use millrace_xdr::{Arena, Encode, Encoder, Message};
 
 use crate::{
     AcceptError, AuthStat, CallContext, CallHeader, Credential, Fault, Outcome, Program, ReplyHeader,
-    ReplyStatus, Results, SMALL_REPLY, Service, serving::Callbacks,
+    ReplyStatus, Results, SMALL_REPLY, Service, callbacks::Callbacks,
 };
 
 /// AUTH_SHORT (RFC 5531 section 8.2): a token that a server issues; this server issues none.

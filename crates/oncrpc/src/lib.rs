@@ -3,6 +3,7 @@
 
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
+mod callbacks;
 mod calling;
 mod dispatch;
 mod message;
@@ -14,6 +15,7 @@ pub mod serving;
 pub mod stages;
 pub mod tcp;
 
+pub use callbacks::Callbacks;
 pub use calling::{
     Calls, Connection, ConnectionDriver, InFlight, Outgoing, PendingCall, Submissions, Transport, Waiter,
 };

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, ops::RangeInclusive};
 use millrace_runtime::MaybeReady;
 use millrace_xdr::{Decode, Decoder, Encoder, Message};
 
-use crate::{AuthStat, CallHeader, CallHeaderError, Stages, serving::Callbacks};
+use crate::{AuthStat, CallHeader, CallHeaderError, Stages, callbacks::Callbacks};
 
 /// Bytes that suffice for the header and the results of nearly all procedures, without payload.
 pub const REPLY_HEAD: usize = 256;

@@ -2,12 +2,10 @@
 //!
 //! - [`Budget`] and [`Account`]: limits of memory and connections of the clients.
 //! - [`ServerConnection`]: calls in progress, and closing of the connection.
-//! - [`Callbacks`]: calls in the reverse direction.
 //! - [`RateMonitor`]: detection of peers that transfer data too slowly.
 //! - [`Turn`]: fair sharing of a shard among its connections.
 
 mod account;
-mod callbacks;
 mod client;
 mod connection;
 mod ledger;
@@ -15,8 +13,6 @@ mod progress;
 mod turn;
 
 pub use account::{Account, AdmissionError, Budget, BudgetConfig, BudgetStats};
-pub use callbacks::Callbacks;
-pub(crate) use callbacks::{CallbackQueue, is_reply};
 pub use client::ClientAddr;
 pub(crate) use connection::MEMORY_RETRY;
 pub use connection::{Answer, CloseReason, CloseStats, ConnectionConfig, Reservation, ServerConnection};

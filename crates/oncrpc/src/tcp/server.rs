@@ -19,10 +19,8 @@ use millrace_xdr::{Arena, Message};
 use super::{channel::Channel, record::RecordReader};
 use crate::{
     Peer, ReceivedCall, Service, Stage, Stages,
-    serving::{
-        Account, Answer, CallbackQueue, CloseReason, ConnectionConfig, RateMonitor, Reservation,
-        ServerConnection, is_reply,
-    },
+    callbacks::{CallbackQueue, is_reply},
+    serving::{Account, Answer, CloseReason, ConnectionConfig, RateMonitor, Reservation, ServerConnection},
 };
 
 /// Time limit for reading after the end of a connection by this end. Unread bytes would make the kernel reset

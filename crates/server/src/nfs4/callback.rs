@@ -6,8 +6,8 @@ use millrace_nfs::v4::{
     CALLBACK_VERSION, CB_COMPOUND, CallbackArgs, CallbackOperation, CallbackSecurity, CbNotifyLockArgs,
     CbSequenceArgs, CbSequenceOk, CompoundRes, List, Opaque, StateOwner, Status, decode_result,
 };
-use millrace_nfs4_state::{CallbackSlot, CallbackTarget, LockNotice};
-use millrace_oncrpc::{AuthSys, Credential, Message, Reply, RpcError, call_header};
+use millrace_nfs4_state::{CallbackSlot, LockNotice};
+use millrace_oncrpc::{AuthSys, Credential, EncodedCredential, Message, Reply, RpcError, call_header};
 use millrace_runtime::RuntimeRef;
 use millrace_vfs::Handle;
 use millrace_xdr::{Arena, Encoder, XdrError};
@@ -20,8 +20,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Bytes that suffice for a callback without credential.
 const CALL: usize = 1024;
 
-/// How a client wants to be called. `None` if it offers neither AUTH_SYS nor AUTH_NONE.
-pub(super) fn target(program: u32, security: &[CallbackSecurity<'_>]) -> Option<CallbackTarget> {
+/// The credential for callbacks. `None` if the client offers neither AUTH_SYS nor AUTH_NONE.
+pub(super) fn credential(security: &[CallbackSecurity<'_>]) -> Option<EncodedCredential> {
     let credential = security.iter().find_map(|offered| match offered {
         CallbackSecurity::None => Some(Credential::None),
         CallbackSecurity::Sys(sys) => Some(Credential::Sys(AuthSys {
@@ -33,10 +33,10 @@ pub(super) fn target(program: u32, security: &[CallbackSecurity<'_>]) -> Option<
         })),
         CallbackSecurity::Gss(_) => None,
     })?;
-    Some(CallbackTarget { program, credential: credential.encoded() })
+    Some(credential.encoded())
 }
 
-/// Tells clients which locks that they wait for are available. A client that cannot be told asks again by itself.
+/// Notifies clients of available locks that they wait for. A client without a notice asks again by itself.
 pub(super) fn notify_locks(env: &Env, arena: &Arena) {
     for notice in env.clients.state.take_lock_notices() {
         let Some(handle) = handle(env, &notice) else { continue };
@@ -132,8 +132,8 @@ impl Callback {
         let (slot, target) = (&self.slot, self.slot.target());
         let mut e = Encoder::try_new(&self.arena, CALL)?;
         call_header(&mut e, target.program, CALLBACK_VERSION, CB_COMPOUND, &target.credential);
-        // The callbacks of both minor versions have the same form.
-        e.put(&CallbackArgs { tag: Opaque(b""), minor_version: 1, callback_ident: 0, operations: 2 });
+        let minor_version = target.minor_version;
+        e.put(&CallbackArgs { tag: Opaque(b""), minor_version, callback_ident: 0, operations: 2 });
         e.put(&CallbackOperation::Sequence);
         e.put(&CbSequenceArgs {
             session: slot.channel().session(),

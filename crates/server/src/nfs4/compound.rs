@@ -24,6 +24,7 @@ pub(super) struct Scope<'c> {
     /// One version of the export table for the whole COMPOUND.
     pub(super) exports: Arc<Exports>,
     pub(super) caller: Caller<'c>,
+    pub(super) minor_version: u32,
 }
 
 impl Scope<'_> {

@@ -80,7 +80,7 @@ async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
     };
     let started = env.rt.now();
     env.counters.operation(first);
-    let scope = Scope { env, exports: env.exports.load_full(), caller };
+    let scope = Scope { env, exports: env.exports.load_full(), caller, minor_version: frame.minor_version };
     let mut compound = Compound::new(scope, reply, bulk, stages);
     if first != Operation::Sequence {
         let result = compound.without_session(first, frame.operations, &mut args);

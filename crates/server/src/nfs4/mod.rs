@@ -28,10 +28,7 @@ mod stateids;
 use std::{ops::RangeInclusive, sync::Arc};
 
 use millrace_nfs::v4::{Operation, PROGRAM, Status, VERSION};
-use millrace_oncrpc::{
-    CallContext, Fault, MaybeReady, Outcome, Program,
-    serving::{Callbacks, ClientAddr},
-};
+use millrace_oncrpc::{CallContext, Callbacks, Fault, MaybeReady, Outcome, Program, serving::ClientAddr};
 use millrace_runtime::{Instant, RuntimeRef};
 use millrace_xdr::Encoder;
 use parking_lot::Mutex;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use millrace_nfs::v4::{
-    BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionOk, ChannelAttrs, CreateSessionArgs,
-    CreateSessionOk, DestroyClientidArgs, DestroySessionArgs, Direction, ExchangeIdArgs, ExchangeIdOk,
-    Opaque, Operation, ReclaimCompleteArgs, RequestedDirection, SequenceArgs, SequenceOk, ServerOwner,
-    SessionId, StateProtect, Status, create_session_flags, exchange_id_flags,
+    BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionOk, CallbackSecurity, ChannelAttrs,
+    CreateSessionArgs, CreateSessionOk, DestroyClientidArgs, DestroySessionArgs, Direction, ExchangeIdArgs,
+    ExchangeIdOk, Opaque, Operation, ReclaimCompleteArgs, RequestedDirection, SequenceArgs, SequenceOk,
+    ServerOwner, SessionId, StateProtect, Status, create_session_flags, exchange_id_flags,
 };
 use millrace_nfs4_state::{
-    ChannelAttributes, CreateSession, ExchangeId, Sequence, SequenceReply, SequenceRequest,
+    CallbackTarget, ChannelAttributes, CreateSession, ExchangeId, Sequence, SequenceReply, SequenceRequest,
 };
 use millrace_xdr::View;
 
@@ -126,7 +126,7 @@ impl Compound<'_> {
 
     fn create_session(&mut self, args: &CreateSessionArgs<'_>) -> Result<(), Status> {
         let scope = &self.scope;
-        let target = callback::target(args.callback_program, &args.callback_security);
+        let target = self.callback_target(args.callback_program, &args.callback_security);
         let request = CreateSession {
             client: args.client_id,
             sequence: args.sequence,
@@ -202,9 +202,15 @@ impl Compound<'_> {
         let session = self.session.as_ref().ok_or(Status::OpNotInSession)?;
         let back = session.back().ok_or(Status::Inval)?;
         back.set_target(
-            callback::target(args.callback_program, &args.callback_security).ok_or(Status::Inval)?,
+            self.callback_target(args.callback_program, &args.callback_security).ok_or(Status::Inval)?,
         );
         Ok(())
+    }
+
+    /// How the client wants to be called.
+    fn callback_target(&self, program: u32, security: &[CallbackSecurity<'_>]) -> Option<CallbackTarget> {
+        let credential = callback::credential(security)?;
+        Some(CallbackTarget { program, minor_version: self.scope.minor_version, credential })
     }
 
     /// Whether the client can be called back.

@@ -20,8 +20,8 @@ use futures::{
 };
 use millrace_iscsi_target::{ConnectionLimits, TargetStats, tcp::TcpTarget};
 use millrace_oncrpc::{
-    Dispatcher, Peer, Program, Sampler, Service, TransportKind,
-    serving::{Account, Callbacks, ClientAddr, CloseStats, ConnectionConfig},
+    Callbacks, Dispatcher, Peer, Program, Sampler, Service, TransportKind,
+    serving::{Account, ClientAddr, CloseStats, ConnectionConfig},
     stages::StageTimes,
     tcp::{TcpServer, TcpServerConfig, TcpStats},
 };

@@ -320,7 +320,7 @@ fn hostile_replies_end_only_their_callback() {
         scene.wire.answer(&expected, Status::Ok);
         scene.wire.answer(&expected, Status::Ok);
         scene.until_notified(1).await;
-        // A client that loses the session of its back channel is told so.
+        // SEQUENCE reports that the client rejects the session of the back channel.
         let notice = scene.notice().await;
         scene.wire.answer(&notice, Status::BadSession);
         scene.until_flags(FAULT).await;
