@@ -20,7 +20,7 @@ const PATH_DOWN_SESSION: u32 = 0x200;
 /// SEQ4_STATUS_BACKCHANNEL_FAULT.
 const FAULT: u32 = 0x400;
 
-/// How the client wants to be called: `csa_cb_program` and one of `csa_sec_parms`.
+/// How the client wants to be called (arguments of CREATE_SESSION and BACKCHANNEL_CTL).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallbackTarget {
     /// RPC program number.
