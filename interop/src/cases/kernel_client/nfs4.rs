@@ -1,6 +1,6 @@
 //! The kernel mounts the server with NFSv4.2.
 
-use std::{fs, time::Duration};
+use std::{fs, thread, time::Duration};
 
 use anyhow::{Result, ensure};
 
@@ -11,7 +11,7 @@ use super::{
 use crate::{
     guest::{Guest, GuestOptions},
     lab::Lab,
-    server::ServerOptions,
+    server::{Server, ServerOptions},
     tree::{Manifest, make},
 };
 
@@ -102,10 +102,30 @@ fn locks(lab: &mut Lab, proto: &'static str) -> Result<()> {
     let n = guests[1].must("cat /mnt/x/count")?;
     ensure!(n.trim() == "50", "two guests added 25 each under a lock, but the count is {n}");
     ranges(&mut guests)?;
+    if proto == "tcp" {
+        notice(&mut guests, &server)?;
+    }
     for guest in &mut guests {
         guest.must("umount /mnt/x")?;
     }
     lab.finish(guests.into(), &[&server])
+}
+
+/// A guest that waits for a lock gets it by a callback as soon as the other one unlocks. (Without the callback it asks
+/// again after 30 seconds.)
+fn notice([a, b]: &mut [Guest; 2], server: &Server) -> Result<()> {
+    let callbacks = || server.metrics()?.get("nfs4_callbacks_total{operation=\"CB_NOTIFY_LOCK\"}");
+    let before = callbacks()?;
+    let holder =
+        a.spawn("cd /mnt/x && flock -x count sh -c 'touch owned; until [ -e free ]; do sleep 0.05; done'")?;
+    b.must("until [ -e /mnt/x/owned ]; do sleep 0.05; done")?;
+    let waiter = b.spawn("cd /mnt/x && flock -x count true")?;
+    thread::sleep(Duration::from_secs(2));
+    a.must("touch /mnt/x/free")?;
+    holder.wait(LIMIT)?.ok()?;
+    waiter.wait(Duration::from_secs(10))?.ok()?;
+    ensure!(callbacks()? > before, "a guest got a lock without CB_NOTIFY_LOCK");
+    Ok(())
 }
 
 /// A locked range is denied to the other guest until its holder ends; other ranges are not.
