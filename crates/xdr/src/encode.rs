@@ -158,12 +158,11 @@ impl Encoder {
     }
 
     /// Appends variable-length opaque data that a transport may place directly: the length word goes into the
-    /// head, the bytes become a payload, by reference.
+    /// head, the bytes become a payload, by reference. Empty data is a payload too, because RPC-over-RDMA assigns
+    /// a reply's payloads to the Write chunks of its call in order (RFC 8166 section 3.4.6.2).
     pub fn put_payload(&mut self, data: Views) {
         self.put_u32(data.len() as u32);
-        if !data.is_empty() {
-            self.payloads.push(Payload { position: self.len, data });
-        }
+        self.payloads.push(Payload { position: self.len, data });
     }
 
     /// Replaces four bytes appended earlier, for example a count.

@@ -171,8 +171,9 @@ impl Marshaller {
     /// # Errors
     /// The call cannot be conveyed, or memory or tags are exhausted. No memory stays exposed.
     pub(super) fn marshal(&self, xid: u32, request: Request) -> Result<Outgoing, RpcError> {
-        let layout = layout_or_error(&self.params, &request.message, &request.reply)?;
-        let Request { message, reply: spec, stages, .. } = request;
+        let Request { mut message, reply: spec, stages, .. } = request;
+        message.payloads.retain(|p| !p.data.is_empty()); // An empty argument needs no Read chunk.
+        let layout = layout_or_error(&self.params, &message, &spec)?;
         let mut exposed = CallMemory { stages, ..CallMemory::default() };
         let mut lists = Lists::default();
         self.expose_results(spec, layout, &mut lists, &mut exposed)?;

@@ -165,7 +165,7 @@ async fn in_session(
 fn finish(execution: Execution, reply: Encoder, header: usize, cached: bool) -> Outcome {
     let Ok(message) = reply.finish() else { return Err(Fault::SystemErr) };
     let body = || -> Option<View> {
-        if message.payloads.is_empty() {
+        if message.payloads.iter().all(|p| p.data.is_empty()) {
             let head = message.head.iter().next()?;
             return Some(head.slice(header, head.len().checked_sub(header)?));
         }

@@ -148,10 +148,11 @@ impl ResponderDesign for Exposer {
         &mut self,
         to: &ReplyTo,
         credits: u32,
-        message: Message,
+        mut message: Message,
         limits: &Limits,
         zeros: &View,
     ) -> Result<Plan, ReplyTooLong> {
+        message.payloads.retain(|p| !p.data.is_empty()); // They need no Read chunk.
         let plan = |body, inline, only_head| Plan {
             header: Header::new(to.xid, credits, body),
             writes: SmallVec::new(),

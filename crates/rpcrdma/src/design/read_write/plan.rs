@@ -37,7 +37,7 @@ pub(super) fn plan(
             None => {}
         }
     }
-    message.payloads.extend(results);
+    message.payloads.extend(results.filter(|r| !r.data.is_empty()));
     let only_head = message.payloads.is_empty();
     let stream = if only_head { message.head } else { message.gather(zeros) };
     answer.reply = lists.reply.as_ref().map(|c| filled(c, 0));
@@ -181,6 +181,16 @@ mod tests {
         let p = planned(message(&a, 24, &[5, 600]), &lists(&[&[], &[600]], None)).unwrap();
         assert_eq!(lengths(&p), (true, vec![vec![], vec![600]], None));
         assert_eq!(p.inline.len(), 24 + 4 + 8 + 4);
+    }
+
+    #[test]
+    fn an_empty_result_uses_its_chunk_and_the_next_result_takes_the_next_chunk() {
+        let a = arena();
+        let p = planned(message(&a, 24, &[0, 600]), &lists(&[&[1000], &[1000]], None)).unwrap();
+        assert_eq!(lengths(&p), (true, vec![vec![0], vec![600]], None));
+        assert_eq!((p.writes.len(), p.inline.len(), p.only_head), (1, 24 + 4 + 4, true));
+        let p = planned(message(&a, 24, &[0, 600]), &lists(&[], None)).unwrap();
+        assert_eq!((p.writes.len(), p.inline.len(), p.only_head), (0, 24 + 4 + 4 + 600, false));
     }
 
     #[test]
