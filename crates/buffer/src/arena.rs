@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use crate::{
     Buffer, Quota, View,
-    block_spans::{BlockSpans, SlotId},
+    block_spans::BlockSpans,
     class_spans::ClassSpans,
     mapping::{SPAN_BYTES, SpanRef},
     slot::Slot,
+    slot_cache::{LockedCaches, SlotCaches},
     span::{AllocatedSlot, BLOCK_CLASS, CLASSES, Layout, Span, class_bytes, class_of},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 /// Interval at which [`Arena::trim`] is to be called. A load that pauses for less than this keeps its memory;
@@ -57,7 +58,7 @@ pub struct ArenaStats {
     pub in_use: usize,
     /// The part of `in_use` charged to quotas.
     pub stored: usize,
-    /// Maximum of `in_use` so far.
+    /// Maximum of `in_use` so far, including the free slots that were cached for threads.
     pub peak: usize,
     /// Limit of transient memory, in bytes.
     pub limit: usize,
@@ -83,12 +84,18 @@ pub(crate) struct ArenaState {
 }
 
 impl ArenaState {
-    fn in_use(&self) -> usize {
+    /// Memory in use in bytes, including cached slots.
+    fn allocated(&self) -> usize {
         self.classes.in_use() + self.blocks.transient() + self.blocks.stored()
     }
 
     pub(crate) fn update_peak(&mut self) {
-        self.peak = self.peak.max(self.in_use());
+        self.peak = self.peak.max(self.allocated());
+    }
+
+    /// Frees all cached slots.
+    fn drain(&mut self, caches: &mut LockedCaches<'_>) {
+        caches.drain(|class, slot| self.classes.free(class, slot.span_index, slot.index));
     }
 
     /// Removes the spans that are to be unmapped.
@@ -99,7 +106,8 @@ impl ArenaState {
 
 /// Shared by all handles of an arena and all slots in use. Dropping the last reference frees all memory.
 pub(crate) struct Inner {
-    pub(crate) state: Mutex<ArenaState>,
+    state: Mutex<ArenaState>,
+    caches: SlotCaches,
     config: ArenaConfig,
 }
 
@@ -119,6 +127,10 @@ pub(crate) struct Inner {
 ///   class spans, and must be copied to be stored.
 ///
 /// An arena maps at most its limit, plus the sum of all quotas and the reserve if there are quotas.
+///
+/// Each thread caches some free slots of less than a block, so that it takes no lock that other threads take for
+/// most allocations (`slot_cache.rs`). Cached slots are free memory: an allocation that needs their memory gets
+/// it, and [`Self::trim`] returns it to the system.
 ///
 /// Buffers and views stay valid after all handles are dropped; the last of them frees the arena's memory.
 /// Empty spans keep their pages for reuse until [`Self::trim`].
@@ -144,7 +156,7 @@ impl Arena {
             blocks: BlockSpans::new(spans.div_ceil(RESERVE_FRACTION) as u64),
             peak: 0,
         };
-        Self { inner: Arc::new(Inner { state: Mutex::new(state), config }) }
+        Self { inner: Arc::new(Inner { state: Mutex::new(state), caches: SlotCaches::new(), config }) }
     }
 
     pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
@@ -164,14 +176,34 @@ impl Arena {
         Ok(Inner::make_buffer(&self.inner, allocated, len))
     }
 
+    /// Allocates a slot: from the thread's cache if possible.
     fn take(&self, class: usize) -> Option<AllocatedSlot> {
-        let (inner, arena) = (&self.inner, Arc::as_ptr(&self.inner));
-        let mut state = inner.state.lock();
-        let adoptable_slot =
-            (class == BLOCK_CLASS).then(|| state.blocks.take_transient(arena, || inner.map())).flatten();
-        let allocated = adoptable_slot.or_else(|| state.classes.take(class, arena, || inner.map()));
+        let cached = self.inner.caches.own(class).and_then(|mut cache| cache.pop(class));
+        cached.or_else(|| self.take_from_spans(class))
+    }
+
+    /// Allocates a slot from the spans, and some more for the thread's cache. If there is none, allocates it from
+    /// the memory of all cached slots.
+    fn take_from_spans(&self, class: usize) -> Option<AllocatedSlot> {
+        let caches = &self.inner.caches;
+        let mut state = self.inner.lock();
+        let mut allocated = self.take_locked(&mut state, class);
+        if allocated.is_none() {
+            let mut caches = caches.lock_all();
+            state.drain(&mut caches);
+            allocated = self.take_locked(&mut state, class);
+        } else if let Some(mut cache) = caches.own(class) {
+            cache.refill(class, || state.classes.take_from_used(class));
+        }
         state.update_peak();
         allocated
+    }
+
+    fn take_locked(&self, state: &mut ArenaState, class: usize) -> Option<AllocatedSlot> {
+        let (inner, arena) = (&self.inner, Arc::as_ptr(&self.inner));
+        let adoptable_slot =
+            (class == BLOCK_CLASS).then(|| state.blocks.take_transient(arena, || inner.map())).flatten();
+        adoptable_slot.or_else(|| state.classes.take(class, arena, || inner.map()))
     }
 
     /// Allocates a transient buffer, fills it from `bytes` (a counted copy) and returns a view.
@@ -189,20 +221,23 @@ impl Arena {
         Quota::new(Arc::clone(&self.inner), limit)
     }
 
-    /// Unmaps spans that have been empty since the last call. If it is called every [`TRIM_INTERVAL`], memory
-    /// of an ended load is returned, and an ongoing load keeps its memory. A span stays mapped while a
-    /// [`SpanRef`] to it exists.
+    /// Frees the slots that threads cache, and unmaps spans that have been empty since the last call. If it is
+    /// called every [`TRIM_INTERVAL`], memory of an ended load is returned, and an ongoing load keeps its
+    /// memory. A span stays mapped while a [`SpanRef`] to it exists.
     pub fn trim(&self) {
-        let removed = self.inner.state.lock().trim();
+        let mut state = self.inner.lock();
+        state.drain(&mut self.inner.caches.lock_all());
+        let removed = state.trim();
+        drop(state);
         drop(removed); // Unmapping is slow, so it is done without the lock.
     }
 
     /// Current memory use.
     pub fn stats(&self) -> ArenaStats {
-        let st = self.inner.state.lock();
+        let st = self.inner.lock();
         ArenaStats {
             mapped: (st.classes.mapped() + st.blocks.mapped()) * SPAN_BYTES,
-            in_use: st.in_use(),
+            in_use: st.allocated() - self.inner.caches.lock_all().bytes(),
             stored: st.blocks.stored(),
             peak: st.peak,
             limit: self.inner.config.limit,
@@ -211,9 +246,15 @@ impl Arena {
         }
     }
 
+    /// Size of the cached slots in bytes.
+    #[cfg(test)]
+    pub(crate) fn cached_bytes(&self) -> usize {
+        self.inner.caches.lock_all().bytes()
+    }
+
     /// Number of mapped spans: for each size class in ascending order, then of block spans.
     pub fn spans(&self) -> Vec<SpanCount> {
-        let st = self.inner.state.lock();
+        let st = self.inner.lock();
         let classes = st.classes.spans_by_class().into_iter().enumerate();
         let classes = classes.map(|(c, spans)| SpanCount { slot_bytes: Some(class_bytes(c)), spans });
         classes.chain([SpanCount { slot_bytes: None, spans: st.blocks.mapped() }]).collect()
@@ -232,12 +273,33 @@ impl Inner {
         SpanRef::map(self.config.huge_pages)
     }
 
-    /// Frees a slot after its last reference is dropped.
-    pub(crate) fn release(&self, layout: Layout, at: SlotId) {
-        let mut state = self.state.lock();
+    /// Locks the spans. Neither an allocation from the thread's cache does that, nor a free to it.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ArenaState> {
+        #[cfg(feature = "call-counts")]
+        crate::call_counts::ARENA_LOCKS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.state.lock()
+    }
+
+    /// Frees a slot after its last reference is dropped: to the thread's cache if possible.
+    pub(crate) fn release(&self, layout: Layout, slot: AllocatedSlot) {
         match layout {
-            Layout::Class(class) => state.classes.free(class, at.span, at.slot),
-            Layout::Blocks => state.blocks.free(at.span, at.slot, at.order),
+            Layout::Blocks => self.lock().blocks.free(slot.span_index, slot.index, slot.order),
+            Layout::Class(class) => {
+                let cached = self.caches.own(class).is_some_and(|mut cache| cache.push(class, slot));
+                if !cached {
+                    self.release_to_span(class, slot);
+                }
+            }
         }
+    }
+
+    /// Frees a slot to its span, with half of the thread's cached ones of its class.
+    fn release_to_span(&self, class: usize, slot: AllocatedSlot) {
+        let mut state = self.lock();
+        let mut free = |slot: AllocatedSlot| state.classes.free(class, slot.span_index, slot.index);
+        if let Some(mut cache) = self.caches.own(class) {
+            cache.drain_half(class, &mut free);
+        }
+        free(slot);
     }
 }

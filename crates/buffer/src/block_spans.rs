@@ -234,8 +234,8 @@ impl BlockSpans {
         self.set_free(index, block, free & !pages_of(page, order));
         let s = &mut self.spans[index as usize];
         s.used += 1 << order;
-        let allocated =
-            AllocatedSlot { span: (&*s.span).into(), index: (block * BLOCK_PAGES) as u16 + page, order };
+        let slot = (block * BLOCK_PAGES) as u16 + page;
+        let allocated = AllocatedSlot { span: (&*s.span).into(), span_index: index, index: slot, order };
         Some((index, allocated))
     }
 

@@ -136,7 +136,17 @@ impl ClassSpans {
         if self.classes[class].head == NONE {
             self.refill(class, arena, map)?;
         }
-        let index = self.classes[class].head;
+        Some(self.take_from_span(class, self.classes[class].head))
+    }
+
+    /// Allocates a slot of `class` if a span in use has a free one.
+    pub(crate) fn take_from_used(&mut self, class: usize) -> Option<AllocatedSlot> {
+        let ClassState { head, first_empty, .. } = self.classes[class];
+        (head != first_empty).then(|| self.take_from_span(class, head))
+    }
+
+    /// Allocates a slot of the span `index` of `class`, which has a free one.
+    fn take_from_span(&mut self, class: usize, index: u32) -> AllocatedSlot {
         if self.spans[index as usize].is_empty() {
             self.count_out(class, index);
         }
@@ -147,7 +157,7 @@ impl ClassSpans {
             self.unlink(class, index);
         }
         self.in_use += class_bytes(class);
-        Some(AllocatedSlot { span, index: slot, order: 0 })
+        AllocatedSlot { span, span_index: index, index: slot, order: 0 }
     }
 
     /// First class from which a span of `class` may come. Above `small`, it is the class after it if these classes

@@ -10,11 +10,14 @@
 mod arena;
 mod block_spans;
 mod byte_size;
+#[cfg(feature = "call-counts")]
+pub mod call_counts;
 mod class_spans;
 pub mod copied;
 mod mapping;
 mod quota;
 mod slot;
+mod slot_cache;
 mod span;
 mod sync;
 mod system;

@@ -84,7 +84,7 @@ pub struct Quota {
 impl Quota {
     pub(crate) fn new(inner: Arc<Inner>, limit: u64) -> Self {
         let account = Account { limit, used: AtomicU64::new(0), slots: AtomicU64::new(0) };
-        inner.state.lock().blocks.add_quota(account.limit_pages());
+        inner.lock().blocks.add_quota(account.limit_pages());
         Self { inner, account: Arc::new(account) }
     }
 
@@ -102,7 +102,7 @@ impl Quota {
         let bytes = (PAGE_BYTES << order) as u64;
         self.charge(bytes)?;
         let arena = Arc::as_ptr(&self.inner);
-        let mut state = self.inner.state.lock();
+        let mut state = self.inner.lock();
         let allocated = state.blocks.take_stored(order, &self.account, arena, || self.inner.map());
         state.update_peak();
         drop(state);
@@ -135,7 +135,7 @@ impl Quota {
         let new = new.iter().filter_map(|v| self.slot_id(v));
         let old = old.iter().filter_map(|v| self.slot_id(v));
         let bytes = |at: SlotId| (PAGE_BYTES << at.order) as u64;
-        let mut state = self.inner.state.lock();
+        let mut state = self.inner.lock();
         let blocks = &mut state.blocks;
         let (mut more, mut less) = (0, 0);
         for at in new.clone() {
@@ -197,7 +197,7 @@ impl Quota {
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        self.inner.state.lock().blocks.close(&self.account);
+        self.inner.lock().blocks.close(&self.account);
     }
 }
 

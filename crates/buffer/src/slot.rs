@@ -111,7 +111,8 @@ impl Drop for Slot {
         // last reference reaches this line.
         let arena = unsafe { Arc::from_raw(arena) };
         // The span may be reused from here on; its fields have been copied.
-        arena.release(layout, SlotId { span: index, slot: self.index, order: self.order });
+        let (span, slot, order) = (self.span, self.index, self.order);
+        arena.release(layout, AllocatedSlot { span, span_index: index, index: slot, order });
     }
 }
 

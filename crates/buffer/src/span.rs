@@ -68,12 +68,19 @@ impl Layout {
     }
 }
 
-/// A slot just allocated from the arena.
+/// A slot without references to its bytes: just allocated, just freed, or cached.
+#[derive(Clone, Copy)]
 pub(crate) struct AllocatedSlot {
     pub(crate) span: NonNull<Span>,
+    /// [`Span::index`].
+    pub(crate) span_index: u32,
     pub(crate) index: u16,
     pub(crate) order: u8,
 }
+
+// SAFETY: a shared reference to a `Span`, which is `Sync`. It is used only while the arena exists, which keeps
+// the span as long as the slot has not been freed to it.
+unsafe impl Send for AllocatedSlot {}
 
 /// A mapping divided into slots. The arena keeps it while one of its slots is in use.
 pub(crate) struct Span {

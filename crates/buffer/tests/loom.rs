@@ -11,11 +11,14 @@
 
 use std::hint::black_box;
 
-use loom::thread;
-use millrace_buffer::{Arena, ArenaConfig, BLOCK_BYTES, SPAN_BYTES};
+use loom::{sync::mpsc, thread};
+use millrace_buffer::{Arena, ArenaConfig, BLOCK_BYTES, Buffer, SPAN_BYTES};
 
 /// Two slots of this size form a span.
 const HALF: usize = SPAN_BYTES / 2;
+
+/// The largest slots that threads cache; four of them form a span.
+const QUARTER: usize = SPAN_BYTES / 4;
 
 fn arena(spans: usize) -> Arena {
     Arena::new(ArenaConfig { limit: spans * SPAN_BYTES, huge_pages: false })
@@ -190,5 +193,145 @@ fn quota_is_exact_during_replacement_and_drops() {
         drop(quota);
         dropping.join().unwrap();
         assert_eq!((a.stats().stored, a.stats().quotas), (0, 0));
+    });
+}
+
+/// Allocates a slot, writes to it and frees it.
+fn use_once(a: &Arena) {
+    a.alloc(QUARTER).unwrap()[0] = 1;
+}
+
+#[test]
+fn trim_returns_cached_slots_of_a_thread_that_uses_them() {
+    explore(|| {
+        let a = arena(2);
+        let user = {
+            let a = a.clone();
+            thread::spawn(move || (0..2).for_each(|_| use_once(&a)))
+        };
+        a.trim();
+        // May be a slot from the other thread's cache.
+        use_once(&a);
+        user.join().unwrap();
+        assert_eq!(a.stats().in_use, 0);
+        (0..2).for_each(|_| a.trim());
+        assert_eq!(a.stats().mapped, 0);
+    });
+}
+
+#[test]
+fn cached_slot_is_allocated_once() {
+    explore(|| {
+        let a = arena(2);
+        let user = {
+            let a = a.clone();
+            thread::spawn(move || {
+                use_once(&a);
+                a.alloc(QUARTER).unwrap()
+            })
+        };
+        a.trim();
+        let mine = [a.alloc(QUARTER).unwrap(), a.alloc(QUARTER).unwrap()];
+        let other = user.join().unwrap();
+        assert!(mine.iter().all(|b| b.address() != other.address()));
+        assert_eq!(a.stats().in_use, 3 * QUARTER);
+        drop((mine, other));
+        assert_eq!(a.stats().in_use, 0);
+    });
+}
+
+#[test]
+fn memory_of_caches_is_available_to_an_allocation_that_needs_it() {
+    explore(|| {
+        let a = arena(2);
+        let user = {
+            let a = a.clone();
+            thread::spawn(move || use_once(&a))
+        };
+        let one = a.alloc(SPAN_BYTES).ok();
+        user.join().unwrap();
+        let other = a.alloc(SPAN_BYTES).unwrap();
+        assert!(one.is_some() && a.alloc(512).is_err());
+        drop(other);
+    });
+}
+
+#[test]
+fn cached_slots_of_ended_threads_are_returned() {
+    explore(|| {
+        let a = arena(2);
+        let threads = [a.clone(), a.clone()].map(|a| thread::spawn(move || use_once(&a)));
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        use_once(&a);
+        assert_eq!(a.stats().in_use, 0);
+        (0..2).for_each(|_| a.trim());
+        assert_eq!(a.stats().mapped, 0);
+    });
+}
+
+#[test]
+fn memory_in_use_is_exact_while_a_slot_moves_between_caches() {
+    explore(|| {
+        let a = arena(2);
+        use_once(&a);
+        let (to, from) = mpsc::channel::<Buffer>();
+        let other = {
+            let a = a.clone();
+            thread::spawn(move || {
+                use_once(&a);
+                drop(from.recv().unwrap());
+            })
+        };
+        let observer = {
+            let a = a.clone();
+            thread::spawn(move || a.stats().in_use)
+        };
+        to.send(a.alloc(QUARTER).unwrap()).unwrap();
+        let in_use = observer.join().unwrap();
+        assert!(in_use <= 2 * QUARTER, "{in_use} bytes");
+        other.join().unwrap();
+        assert_eq!(a.stats().in_use, 0);
+    });
+}
+
+#[test]
+fn allocation_finds_memory_that_moves_between_caches() {
+    explore(|| {
+        let a = arena(1);
+        let held = [a.alloc(QUARTER).unwrap(), a.alloc(QUARTER).unwrap()];
+        let (to, received) = mpsc::channel::<Option<Buffer>>();
+        let (freed, was_freed) = mpsc::channel();
+        let freeing = {
+            let a = a.clone();
+            thread::spawn(move || {
+                use_once(&a); // Its cache precedes that of the other thread.
+                freed.send(()).unwrap();
+                while let Some(b) = received.recv().unwrap() {
+                    drop(b);
+                    freed.send(()).unwrap();
+                }
+            })
+        };
+        was_freed.recv().unwrap();
+        let (ready, is_ready) = mpsc::channel();
+        let allocating = {
+            let a = a.clone();
+            thread::spawn(move || {
+                drop([a.alloc(QUARTER).unwrap(), a.alloc(QUARTER).unwrap()]);
+                ready.send(()).unwrap();
+                for _ in 0..2 {
+                    to.send(Some(a.alloc(QUARTER).unwrap())).unwrap();
+                    was_freed.recv().unwrap();
+                }
+                to.send(None).unwrap();
+            })
+        };
+        is_ready.recv().unwrap();
+        // The others use at most one of the four quarters at a time.
+        a.alloc(QUARTER).unwrap();
+        allocating.join().unwrap();
+        freeing.join().unwrap();
+        drop(held);
+        assert_eq!(a.stats().in_use, 0);
     });
 }
