@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{channel::oneshot, task::AtomicWaker};
+use futures::channel::oneshot;
 use millrace_runtime::{RuntimeRef, timeout};
 use millrace_xdr::{Decoder, Message};
 use parking_lot::Mutex;
@@ -39,16 +39,21 @@ struct Inner {
     open: AtomicBool,
     /// Whether calls wait to be sent.
     queued: AtomicBool,
+    /// Whether the next call wakes the task of the connection.
+    wakes: AtomicBool,
     calls: Mutex<Calls>,
-    /// The task of the connection.
-    task: AtomicWaker,
 }
+
+/// The reply to a call, or the reason why the transport has none.
+type Answer = Result<Message, RpcError>;
 
 #[derive(Default)]
 struct Calls {
     last_xid: u32,
     queue: VecDeque<(u32, Message)>,
-    waiting: HashMap<u32, oneshot::Sender<Message>>,
+    waiting: HashMap<u32, oneshot::Sender<Answer>>,
+    /// The task of the connection, unless it was woken since.
+    task: Option<Waker>,
 }
 
 impl Callbacks {
@@ -58,8 +63,8 @@ impl Callbacks {
             peer,
             open: AtomicBool::new(true),
             queued: AtomicBool::new(false),
+            wakes: AtomicBool::new(false),
             calls: Mutex::default(),
-            task: AtomicWaker::new(),
         }))
     }
 
@@ -83,7 +88,7 @@ impl Callbacks {
         let answered = timeout(&**rt, limit, reply).await;
         drop(waiting);
         match answered {
-            Some(Ok(reply)) => parse_reply(reply, &self.0.peer),
+            Some(Ok(reply)) => parse_reply(reply?, &self.0.peer),
             Some(Err(_)) => Err(self.disconnected()),
             None => Err(RpcError::TimedOut { peer: self.0.peer.to_string(), after: limit }),
         }
@@ -93,7 +98,7 @@ impl Callbacks {
         RpcError::Disconnected { peer: self.0.peer.to_string(), reason: "the client closed it".into() }
     }
 
-    fn queue(&self, message: Message) -> Result<(Waiting<'_>, oneshot::Receiver<Message>), RpcError> {
+    fn queue(&self, message: Message) -> Result<(Waiting<'_>, oneshot::Receiver<Answer>), RpcError> {
         let mut calls = self.0.calls.lock();
         if !self.is_open() {
             return Err(self.disconnected());
@@ -107,8 +112,10 @@ impl Callbacks {
         calls.waiting.insert(xid, sender);
         calls.queue.push_back((xid, message));
         self.0.queued.store(true, Ordering::Release);
+        self.0.wakes.store(false, Ordering::Release);
+        let task = calls.task.take();
         drop(calls);
-        self.0.task.wake();
+        task.into_iter().for_each(Waker::wake);
         Ok((Waiting { inner: &self.0, xid }, reply))
     }
 }
@@ -127,59 +134,83 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The connection's end of [`Callbacks`]. When it is dropped, all calls fail.
-pub(crate) struct CallbackQueue(Callbacks);
+/// The connection's end of [`Callbacks`], which its transport owns. When it is dropped, all calls fail.
+pub struct CallbackQueue {
+    callbacks: Callbacks,
+    /// The task that was passed last.
+    task: Waker,
+}
 
 impl CallbackQueue {
-    pub(crate) fn new(callbacks: Callbacks) -> Self {
-        Self(callbacks)
+    /// The end of `callbacks` of the connection that sends them.
+    pub fn new(callbacks: Callbacks) -> Self {
+        Self { callbacks, task: Waker::noop().clone() }
     }
 
     /// Has the task of the connection woken when there are calls to send. Returns whether there are some now.
-    pub(crate) fn poll(&self, task: &Waker) -> bool {
-        self.0.0.task.register(task);
+    #[inline]
+    pub fn poll(&mut self, task: &Waker) -> bool {
+        if !self.inner().wakes.load(Ordering::Acquire) || !self.task.will_wake(task) {
+            self.register(task);
+        }
         self.has_calls()
     }
 
+    #[cold]
+    fn register(&mut self, task: &Waker) {
+        self.task = task.clone();
+        let mut calls = self.inner().calls.lock();
+        calls.task = Some(task.clone());
+        self.inner().wakes.store(true, Ordering::Release);
+    }
+
+    fn inner(&self) -> &Inner {
+        &self.callbacks.0
+    }
+
     /// Whether calls wait to be sent.
-    pub(crate) fn has_calls(&self) -> bool {
-        self.0.0.queued.load(Ordering::Acquire)
+    #[inline]
+    pub fn has_calls(&self) -> bool {
+        self.inner().queued.load(Ordering::Acquire)
     }
 
     /// The next call to send, with its XID.
-    pub(crate) fn next_call(&self) -> Option<(u32, Message)> {
-        let mut calls = self.0.0.calls.lock();
+    pub fn next_call(&self) -> Option<(u32, Message)> {
+        let mut calls = self.inner().calls.lock();
         let next = calls.queue.pop_front();
-        self.0.0.queued.store(!calls.queue.is_empty(), Ordering::Release);
+        self.inner().queued.store(!calls.queue.is_empty(), Ordering::Release);
         next
     }
 
     /// Passes a received message to the call that it answers. A reply that answers no call is dropped: the call may
     /// have timed out. A reply that is too long ends its call.
-    pub(crate) fn reply(&self, message: Message) {
-        let call = message.xid().and_then(|xid| self.0.0.calls.lock().waiting.remove(&xid));
+    pub fn reply(&self, message: Message) {
+        let call = message.xid().and_then(|xid| self.inner().calls.lock().waiting.remove(&xid));
         let fits = message.stream_len() <= MAX_REPLY;
         match call {
-            Some(call) if fits => drop(call.send(message)),
+            Some(call) if fits => drop(call.send(Ok(message))),
             _ => {
-                tracing::debug!(peer = %self.0.0.peer, "a reply dropped: it answers no callback, or is too long")
+                tracing::debug!(peer = %self.inner().peer, "a reply dropped: it answers no callback, or is too long")
             }
         }
     }
 
-    /// Ends all calls and rejects new ones.
-    pub(crate) fn close(&self) {
-        let mut calls = self.0.0.calls.lock();
-        self.0.0.open.store(false, Ordering::Release);
-        self.0.0.queued.store(false, Ordering::Release);
-        calls.queue.clear();
-        calls.waiting.clear();
+    /// Ends the call with this XID, which the transport cannot send or the peer has rejected.
+    pub fn fail(&self, xid: u32, error: RpcError) {
+        if let Some(call) = self.inner().calls.lock().waiting.remove(&xid) {
+            drop(call.send(Err(error)));
+        }
     }
 }
 
 impl Drop for CallbackQueue {
     fn drop(&mut self) {
-        self.close();
+        let mut calls = self.inner().calls.lock();
+        self.inner().open.store(false, Ordering::Release);
+        self.inner().queued.store(false, Ordering::Release);
+        calls.queue.clear();
+        calls.waiting.clear();
+        calls.task = None;
     }
 }
 

@@ -15,7 +15,7 @@ pub mod serving;
 pub mod stages;
 pub mod tcp;
 
-pub use callbacks::Callbacks;
+pub use callbacks::{CallbackQueue, Callbacks};
 pub use calling::{
     Calls, Connection, ConnectionDriver, InFlight, Outgoing, PendingCall, Submissions, Transport, Waiter,
 };

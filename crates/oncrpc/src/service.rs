@@ -158,8 +158,8 @@ pub trait Service: Send + Sync + 'static {
     /// `reply`, which is empty and has memory for [`REPLY_HEAD`] bytes.
     fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Option<Message>>;
 
-    /// The calls to the client, for a service of one connection that makes some. The transport over TCP sends
-    /// them. The default is none.
+    /// The calls to the client, for a service of one connection that makes some. The transport sends them. The
+    /// default is none.
     fn callbacks(&self) -> Option<&Callbacks> {
         None
     }

@@ -192,7 +192,7 @@ impl Connection {
         if self.writing && self.core.poll_evicted(cx).is_ready() {
             self.close();
         }
-        if self.callbacks.as_ref().is_some_and(|callbacks| callbacks.poll(cx.waker())) {
+        if self.callbacks.as_mut().is_some_and(|callbacks| callbacks.poll(cx.waker())) {
             self.send_callbacks();
         }
         let before = (self.channel.received, self.channel.sent);

@@ -7,6 +7,7 @@
 //! without heap allocation.
 
 mod config;
+mod reverse;
 
 use std::{
     collections::VecDeque,
@@ -30,6 +31,7 @@ use smallvec::SmallVec;
 
 use self::config::RECEIVE_SLACK;
 pub use self::config::ResponderConfig;
+use self::reverse::ReverseCalls;
 use crate::{
     chunks::{capacity, common_tag},
     counters::{ResponderStats, add, set, sub},
@@ -126,6 +128,7 @@ pub struct Responder {
     requested: u32,
     /// Credits that the peer holds: those of the last reply, initially 1 (RFC 8166 section 3.3.1).
     granted: u32,
+    reverse: ReverseCalls,
     ending: Ending,
 }
 
@@ -243,6 +246,7 @@ impl Responder {
         })?;
         let credits = config.credits.min(design.max_credits(config.max_read())).max(1);
         let config = ResponderConfig { credits, ..config };
+        let reverse = ReverseCalls::new(service.callbacks().cloned());
         let mut core = ServerConnection::new(peer, service, rt, arena, config.connection.clone(), account);
         core.account.take_receives_unconditionally((1 + RECEIVE_SLACK) * slot_bytes(config.inline_size));
         let mut this = Self {
@@ -270,6 +274,7 @@ impl Responder {
             active,
             requested: 1,
             granted: 1,
+            reverse,
             ending: Ending::No,
         };
         this.replenish()?;
@@ -293,13 +298,14 @@ impl Responder {
         let mut stop = pin!(stop.fuse());
         let end = std::future::poll_fn(|cx| {
             if matches!(self.ending, Ending::No) && stop.poll_unpin(cx).is_ready() {
-                self.ending = Ending::Draining;
+                self.drain();
             }
             self.poll(cx)
         })
         .await;
-        let Self { core, qp, design, waiting, pulls, deferred, sent, completions, active, .. } = self;
-        drop((design, qp, waiting, pulls, deferred, sent, completions, active));
+        let Self { core, qp, design, waiting, pulls, deferred, sent, completions, active, reverse, .. } =
+            self;
+        drop((design, qp, waiting, pulls, deferred, sent, completions, active, reverse));
         core.finish().await;
         end
     }
@@ -308,6 +314,7 @@ impl Responder {
         if self.core.poll_evicted(cx).is_ready() {
             return Poll::Ready(Ok(()));
         }
+        self.reverse.register(cx);
         ready!(self.core.begin_turn(cx));
         for _ in 0..MAX_ITERATIONS {
             match self.run_once(cx) {
@@ -351,6 +358,9 @@ impl Responder {
             progress = true;
             self.answer(answer)?;
         }
+        if self.reverse.is_due() {
+            progress |= self.send_reverse_calls()?;
+        }
         progress |= self.begin_calls(cx)?;
         progress |= self.post_reads(cx)?;
         progress |= self.post_deferred(cx)?;
@@ -360,6 +370,12 @@ impl Responder {
     /// Number of calls whose replies are not posted or not acknowledged.
     fn open_calls(&self) -> usize {
         self.active.count + self.deferred.len() + self.design.unacknowledged()
+    }
+
+    /// Starts to close the connection. Calls in the reverse direction end.
+    fn drain(&mut self) {
+        self.ending = Ending::Draining;
+        self.reverse.end();
     }
 
     fn poll_ending(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -408,7 +424,7 @@ impl Responder {
         {
             return false;
         }
-        self.ending = Ending::Draining;
+        self.drain();
         true
     }
 
@@ -463,6 +479,10 @@ impl Responder {
             return self.recycle(buffer);
         }
         let (header, at) = match decoded {
+            Ok((Header { xid, body: Body::Error(_), .. }, _)) => {
+                self.reverse_error(xid);
+                return self.drop_message(buffer);
+            }
             _ if short => return self.drop_message(buffer),
             Ok(decoded) => decoded,
             Err(HeaderError::Version { xid, vers }) => {
@@ -479,9 +499,12 @@ impl Responder {
                 return self.drop_message(buffer);
             }
         };
+        if reverse::is_reply(&header, buffer.get(at..).unwrap_or_default()) {
+            return self.reverse_reply(&header, at, buffer);
+        }
         tracing::trace!(peer = %self.core.peer.addr, "call {header}");
         // Late, obsolete or invalid in a requester's message; RFC 8166 requires no reply.
-        if matches!(header.body, Body::Done | Body::Error(_)) {
+        if matches!(header.body, Body::Done) {
             return self.drop_message(buffer);
         }
         if let Err(what) = self.design.admit(&header.body) {
@@ -844,8 +867,13 @@ impl Responder {
     fn receives_due(&self) -> usize {
         let most = self.config.credits as usize;
         let unread = self.outgoing.waiting().saturating_sub(most + self.config.signal_interval());
-        let free = self.granted as usize + RECEIVE_SLACK + self.design.unacknowledged();
+        let free = self.granted as usize + RECEIVE_SLACK + self.receives_without_credit();
         free.saturating_sub(self.active.count + unread)
+    }
+
+    /// Receives of messages that hold no credit: RDMA_DONE, and replies in the reverse direction.
+    fn receives_without_credit(&self) -> usize {
+        self.design.unacknowledged() + self.reverse.unanswered()
     }
 
     /// Posts receives up to [`Self::receives_due`].
@@ -889,7 +917,7 @@ impl Responder {
         let asked = self.requested.min(self.config.credits);
         self.change_grant(asked.max(self.granted.saturating_sub(1)).max(1));
         self.replenish()?;
-        let reservation = (self.posted + self.active.count).saturating_sub(self.design.unacknowledged());
+        let reservation = (self.posted + self.active.count).saturating_sub(self.receives_without_credit());
         let reservation = u32::try_from(reservation).unwrap_or(u32::MAX);
         let credits = self.granted.min(reservation).max(1);
         set(&self.stats.credits_granted, credits as usize);

@@ -15,8 +15,8 @@ use std::{
 
 use millrace_buffer::{Arena, ArenaConfig, Views};
 use millrace_oncrpc::{
-    AcceptError, CallContext, MaybeReady, Message, Peer, Reply, ReplyHeader, ReplySpec, ReplyStatus, Request,
-    RpcError, SMALL_REPLY, Service, Transport, TransportKind, serving::Account,
+    AcceptError, CallContext, Callbacks, MaybeReady, Message, Peer, Reply, ReplyHeader, ReplySpec,
+    ReplyStatus, Request, RpcError, SMALL_REPLY, Service, Transport, TransportKind, serving::Account,
 };
 use millrace_rdma::{ConnectParams, QueuePair};
 use millrace_rdma_providers::ProviderChoice;
@@ -76,6 +76,7 @@ pub struct Ask {
 pub struct Echo {
     pub executed: AtomicUsize,
     pub finished: Arc<AtomicUsize>,
+    pub callbacks: Option<Callbacks>,
 }
 
 fn decode(call: &CallContext) -> Result<(Ask, u32), XdrError> {
@@ -92,6 +93,10 @@ fn decode(call: &CallContext) -> Result<(Ask, u32), XdrError> {
 }
 
 impl Service for Echo {
+    fn callbacks(&self) -> Option<&Callbacks> {
+        self.callbacks.as_ref()
+    }
+
     fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
         let ask = decode(call).map_or(Ask::default(), |(ask, _)| ask);
         Some(SMALL_REPLY + ask.receive + ask.reply_head)
@@ -193,7 +198,18 @@ pub fn serve(qp: Box<dyn QueuePair>, arena: &Arena, config: ResponderConfig) -> 
 
 /// As [`serve`], with memory charged to `account`.
 pub fn serve_for(qp: Box<dyn QueuePair>, arena: &Arena, config: ResponderConfig, account: Account) -> Server {
-    let service = Arc::new(Echo::default());
+    serve_with(qp, arena, config, account, Echo::default())
+}
+
+/// As [`serve_for`], with a service.
+pub fn serve_with(
+    qp: Box<dyn QueuePair>,
+    arena: &Arena,
+    config: ResponderConfig,
+    account: Account,
+    service: Echo,
+) -> Server {
+    let service = Arc::new(service);
     let stats = Arc::new(ResponderStats::default());
     let peer = peer(&*qp);
     // Created before its task starts, because on the fabric a Send needs a receive when it is posted.
