@@ -31,8 +31,8 @@ impl Dispatcher {
     }
 
     /// Sets the calls that the programs make to the client of the only connection of this dispatcher.
-    pub fn with_callbacks(self, callbacks: Option<Callbacks>) -> Self {
-        Self { callbacks, ..self }
+    pub fn with_callbacks(self, callbacks: Callbacks) -> Self {
+        Self { callbacks: Some(callbacks), ..self }
     }
 
     fn find(&self, header: &CallHeader) -> Result<&Arc<dyn Program>, ReplyStatus> {

@@ -59,8 +59,8 @@ pub(crate) struct Env {
     clients: Arc<Clients>,
     /// The session of the last SEQUENCE.
     session: Mutex<Option<Arc<Session>>>,
-    /// Calls to the client, if the transport can send them.
-    callbacks: Option<Callbacks>,
+    /// Calls to the client.
+    callbacks: Callbacks,
     rt: RuntimeRef,
     rtmax: u32,
     wtmax: u32,
@@ -74,7 +74,7 @@ impl Env {
         shard: usize,
         rt: &RuntimeRef,
         client: ClientAddr,
-        callbacks: Option<Callbacks>,
+        callbacks: Callbacks,
     ) -> Self {
         // Validation limits both to 4 MiB.
         let bytes = |s: millrace_buffer::ByteSize| u32::try_from(s.0).unwrap_or(u32::MAX);

@@ -130,9 +130,7 @@ impl Compound<'_> {
         let request = CreateSession {
             client: args.client_id,
             sequence: args.sequence,
-            back_channel: args.flags & create_session_flags::CONN_BACK_CHAN != 0
-                && scope.env.callbacks.is_some()
-                && target.is_some(),
+            back_channel: args.flags & create_session_flags::CONN_BACK_CHAN != 0 && target.is_some(),
             fore: channel(&args.fore),
             back: channel(&args.back),
             principal: &principal(&scope.caller.credential),
@@ -140,11 +138,10 @@ impl Compound<'_> {
         let created = scope.env.clients.state.create_session(&request, now(&scope.env.rt))?;
         tracing::info!(peer = %scope.caller.peer.addr, "NFSv4 session created");
         if let Some(session) = scope.env.clients.state.session(created.session)
-            && let (Some(back), Some(target), Some(connection)) =
-                (session.back(), target, &scope.env.callbacks)
+            && let (Some(back), Some(target)) = (session.back(), target)
         {
             back.set_target(target);
-            back.add(connection);
+            back.add(&scope.env.callbacks);
         }
         self.reply.put(&CreateSessionOk {
             session: created.session,
@@ -177,16 +174,11 @@ impl Compound<'_> {
             RequestedDirection::ForeOrBoth => Bound::ForeOrBoth,
             RequestedDirection::BackOrBoth => Bound::BackOrBoth,
         };
-        let wanted = match (wanted, &self.scope.env.callbacks) {
-            (Bound::Back, None) => return Err(Status::Inval),
-            (Bound::ForeOrBoth | Bound::BackOrBoth, None) => Bound::Fore,
-            (wanted, _) => wanted,
-        };
         let bound = session.bind(wanted)?;
         if bound != Bound::Fore
-            && let (Some(back), Some(connection)) = (session.back(), &self.scope.env.callbacks)
+            && let Some(back) = session.back()
         {
-            back.add(connection);
+            back.add(&self.scope.env.callbacks);
         }
         let direction = match bound {
             Bound::Back => Direction::Back,

@@ -232,7 +232,7 @@ impl ShardWorker {
     }
 
     /// The programs for a connection from `client`, which they call with `callbacks`.
-    fn service(&self, client: ClientAddr, callbacks: Option<Callbacks>) -> Arc<dyn Service> {
+    fn service(&self, client: ClientAddr, callbacks: Callbacks) -> Arc<dyn Service> {
         let (shared, counters) = (&self.shared, &self.counters);
         let nfs = Nfs3::new(Env::new(shared, counters, self.index, &self.rt, client));
         let mount =
@@ -312,7 +312,7 @@ impl ShardWorker {
             connection: self.connection(&self.samplers.tcp, &self.shared.closed.tcp),
         };
         let server = TcpServer {
-            service: self.service(addr.ip().into(), Some(Callbacks::new(addr))),
+            service: self.service(addr.ip().into(), Callbacks::new(addr)),
             rt: Arc::clone(&self.rt),
             arena: self.shared.arena.clone(),
             config,
@@ -358,8 +358,8 @@ impl ShardWorker {
             shared_receives: limits.shared_receives,
             ..ConnectParams::default()
         });
-        let (rt, arena, service) =
-            (Arc::clone(&self.rt), self.shared.arena.clone(), self.service(addr.ip().into(), None));
+        let service = self.service(addr.ip().into(), Callbacks::new(addr));
+        let (rt, arena) = (Arc::clone(&self.rt), self.shared.arena.clone());
         let (counters, stats) = (Arc::clone(&self.counters), Arc::clone(&self.rdma));
         let stopped = self.stopped.clone();
         async move {

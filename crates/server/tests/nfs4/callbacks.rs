@@ -1,24 +1,33 @@
-//! Callbacks over TCP, with a client that answers each by hand.
+//! Callbacks over TCP and RDMA, with a client that answers each by hand.
 
 use std::{
     collections::VecDeque,
+    future::poll_fn,
     io::{Read, Write},
-    net::TcpStream,
-    sync::{Arc, Mutex},
+    net::{Shutdown, SocketAddr, TcpStream},
+    sync::{
+        Arc, Mutex,
+        mpsc::{Receiver, Sender, channel},
+    },
+    task::Poll,
+    thread,
     time::Duration,
 };
 
+use futures::StreamExt;
 use millrace_buffer::Arena;
 use millrace_nfs::v4::*;
 use millrace_oncrpc::{
     CallHeader, PendingCall, ReplyHeader, ReplyStatus, Request, RpcError, Transport, parse_reply,
 };
-use millrace_runtime::tokio_rt::TokioRuntime;
+use millrace_rdma::{Completion, ConnectParams, SendRequest};
+use millrace_rpcrdma::{Body, Header, Lists, RequesterConfig};
+use millrace_runtime::tokio_rt::{TokioRuntime, run_shard};
 use millrace_server::{Running, Server};
 use millrace_xdr::{Decoder, Encoder, Message};
 
 use crate::{
-    common::{Caller, arena, config, run, sys},
+    common::{Caller, Proto, arena, config, rdma_at, run, sys},
     compound::*,
 };
 
@@ -26,16 +35,23 @@ const PROGRAM_OF_CALLBACKS: u32 = 0x4000_0000;
 
 /// A connection that keeps the calls of the server.
 struct Wire {
-    stream: Mutex<TcpStream>,
+    sender: Sender<Vec<u8>>,
+    receiver: Mutex<Receiver<Vec<u8>>>,
     calls: Mutex<VecDeque<Vec<u8>>>,
     arena: Arena,
 }
 
 impl Wire {
-    fn connect(server: &Running) -> Arc<Self> {
-        let stream = TcpStream::connect(server.tcp_addr().unwrap()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        Arc::new(Self { stream: Mutex::new(stream), calls: Mutex::default(), arena: arena(1 << 20) })
+    /// Connects, and conveys messages in another thread.
+    fn connect(server: &Running, proto: Proto) -> Arc<Self> {
+        let (sender, outgoing) = channel();
+        let (incoming, receiver) = channel();
+        match proto {
+            Proto::Tcp => over_tcp(server.tcp_addr().unwrap(), outgoing, incoming),
+            Proto::Rdma | Proto::ReadRead => over_rdma(server.rdma_addr().unwrap(), outgoing, incoming),
+        }
+        let (receiver, calls) = (Mutex::new(receiver), Mutex::default());
+        Arc::new(Self { sender, receiver, calls, arena: arena(1 << 20) })
     }
 
     fn caller(self: &Arc<Self>) -> Caller {
@@ -43,18 +59,12 @@ impl Wire {
         Caller { transport, arena: self.arena.clone(), rt, cred: sys(0, 0) }
     }
 
-    fn write(&self, record: &[u8]) {
-        let mark = (record.len() as u32 | 1 << 31).to_be_bytes();
-        self.stream.lock().unwrap().write_all(&[&mark, record].concat()).unwrap();
+    fn write(&self, message: &[u8]) {
+        self.sender.send(message.to_vec()).unwrap();
     }
 
     fn read(&self) -> Vec<u8> {
-        let mut stream = self.stream.lock().unwrap();
-        let mut mark = [0; 4];
-        stream.read_exact(&mut mark).unwrap();
-        let mut record = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
-        stream.read_exact(&mut record).unwrap();
-        record
+        self.receiver.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap()
     }
 
     /// The next call of the server.
@@ -107,6 +117,73 @@ impl Transport for Wire {
     fn close(&self) {}
 }
 
+fn over_tcp(address: SocketAddr, outgoing: Receiver<Vec<u8>>, incoming: Sender<Vec<u8>>) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let mut received = stream.try_clone().unwrap();
+    thread::spawn(move || {
+        for record in outgoing {
+            let mark = (record.len() as u32 | 1 << 31).to_be_bytes();
+            stream.write_all(&[&mark, &*record].concat()).unwrap();
+        }
+        stream.shutdown(Shutdown::Both)
+    });
+    thread::spawn(move || {
+        let mut mark = [0; 4];
+        while received.read_exact(&mut mark).is_ok() {
+            let mut record = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
+            received.read_exact(&mut record).unwrap();
+            drop(incoming.send(record));
+        }
+    });
+}
+
+/// Each message in one Send, with 16 credits.
+fn over_rdma(address: SocketAddr, outgoing: Receiver<Vec<u8>>, incoming: Sender<Vec<u8>>) {
+    let (to_task, mut outgoing_messages) = futures::channel::mpsc::unbounded::<Vec<u8>>();
+    thread::spawn(move || outgoing.into_iter().try_for_each(|message| to_task.unbounded_send(message)));
+    thread::spawn(move || {
+        run_shard(async move {
+            let (rt, arena) = (TokioRuntime::current(), arena(16 << 20));
+            let private_data = RequesterConfig::default().connect_params().private_data;
+            let params = ConnectParams { private_data, ..ConnectParams::default() };
+            let provider = rdma_at().1.to_connect(address.ip()).unwrap().provider;
+            let mut qp = provider.connect(rt, arena.clone(), address, params).await.unwrap();
+            for _ in 0..32 {
+                qp.post_receive(arena.alloc(4096).unwrap()).unwrap();
+            }
+            let mut completions = Vec::new();
+            poll_fn(|cx| {
+                while let Poll::Ready(message) = outgoing_messages.poll_next_unpin(cx) {
+                    let Some(message) = message else { return Poll::Ready(()) };
+                    let xid = u32::from_be_bytes(message[..4].try_into().unwrap());
+                    let header = Header::new(xid, 16, Body::Msg(Lists::default()));
+                    let mut send = vec![0; header.encoded_len()];
+                    header.encode(&mut send);
+                    send.extend(message);
+                    let data = arena.copy_from(&send).unwrap().into();
+                    let send = SendRequest { data, invalidate: None, solicited: false, signaled: None };
+                    let _ = qp.post_send(send);
+                }
+                while let Poll::Ready(result) = qp.poll(cx, &mut completions) {
+                    if result.is_err() {
+                        return Poll::Ready(());
+                    }
+                    for completion in completions.drain(..) {
+                        let Completion::Received { buffer, .. } = completion else { continue };
+                        let (header, at) = Header::decode(&buffer, 16).unwrap();
+                        assert_eq!(header.body, Body::Msg(Lists::default()));
+                        assert_eq!(buffer[at..at + 4], header.xid.to_be_bytes());
+                        drop(incoming.send(buffer[at..].to_vec()));
+                        qp.post_receive(arena.alloc(4096).unwrap()).unwrap();
+                    }
+                }
+                Poll::Pending
+            })
+            .await;
+        })
+    });
+}
+
 /// A decoded callback CB_NOTIFY_LOCK.
 struct Notice {
     xid: u32,
@@ -137,6 +214,7 @@ impl Notice {
 
 /// A client that holds a lock of a file, and one that waits for it.
 struct Scene {
+    proto: Proto,
     server: Running,
     holder: Caller,
     wire: Arc<Wire>,
@@ -151,10 +229,10 @@ fn owner(owner: &[u8]) -> StateOwner<'_> {
 }
 
 impl Scene {
-    async fn new() -> Self {
+    async fn new(proto: Proto) -> Self {
         let server = Server::start(config(&["/x=memory:8MiB,squash=none"])).unwrap();
-        let holder = Caller::connect(&server, crate::common::Proto::Tcp).await;
-        let wire = Wire::connect(&server);
+        let holder = Caller::connect(&server, Proto::Tcp).await;
+        let wire = Wire::connect(&server, proto);
         let waiter = wire.caller();
         let sessions = [Session::new(&holder, b"holder").await, Session::new(&waiter, b"waiter").await];
         let mut opens = Vec::new();
@@ -168,7 +246,7 @@ impl Scene {
             let handle: GetfhOk<'_> = results.take(Operation::Getfh);
             file = handle.handle.to_vec();
         }
-        Self { server, holder, wire, waiter, sessions, opens: opens.try_into().unwrap(), file }
+        Self { proto, server, holder, wire, waiter, sessions, opens: opens.try_into().unwrap(), file }
     }
 
     /// The client locks the file, or waits for its lock.
@@ -247,13 +325,21 @@ impl Scene {
     }
 }
 
+/// Runs a test over TCP and over RDMA.
+fn on_both(test: impl AsyncFn(Proto)) {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        eprintln!("{proto:?}");
+        run(test(proto));
+    }
+}
+
 const PATH_DOWN_SESSION: u32 = 0x200;
 const FAULT: u32 = 0x400;
 
 #[test]
 fn a_client_that_waits_for_a_lock_is_notified() {
-    run(async {
-        let scene = Scene::new().await;
+    on_both(async |proto| {
+        let scene = Scene::new(proto).await;
         for number in 1..=3 {
             let notice = scene.notice().await;
             assert_eq!((notice.sequence.slot, notice.sequence.sequence), (0, number));
@@ -269,11 +355,11 @@ fn a_client_that_waits_for_a_lock_is_notified() {
 
 #[test]
 fn callbacks_continue_on_another_connection() {
-    run(async {
-        let mut scene = Scene::new().await;
+    on_both(async |proto| {
+        let mut scene = Scene::new(proto).await;
         let lost = scene.notice().await;
         // The connection ends without an answer.
-        scene.wire = Wire::connect(&scene.server);
+        scene.wire = Wire::connect(&scene.server, scene.proto);
         scene.waiter = scene.wire.caller();
         scene.until_flags(PATH_DOWN_SESSION).await;
         assert_eq!(scene.bind().await, Direction::Both);
@@ -292,19 +378,21 @@ fn callbacks_continue_on_another_connection() {
 
 #[test]
 fn hostile_replies_end_only_their_callback() {
-    run(async {
-        let scene = Scene::new().await;
+    on_both(async |proto| {
+        let scene = Scene::new(proto).await;
         let notice = scene.notice().await;
         let header = |xid: u32| [xid.to_be_bytes(), 1_u32.to_be_bytes()].concat();
         // Replies to no call, of any length, are dropped.
         scene.wire.write(&header(notice.xid ^ 0x8000));
-        scene.wire.write(&[header(notice.xid ^ 0x8000), vec![0; 100_000]].concat());
+        // A Send longer than the server's receives would end the connection.
+        let long = vec![0xff; if proto == Proto::Rdma { 4000 } else { 100_000 }];
+        scene.wire.write(&[header(notice.xid ^ 0x8000), long.clone()].concat());
         assert_eq!(scene.flags().await, 0);
         // Each of these ends the callback, and the path is down until the client binds a connection.
         let mut expected = notice;
         for reply in [
             header(expected.xid),
-            [header(expected.xid + 1), vec![0; 100_000]].concat(),
+            [header(expected.xid + 1), long].concat(),
             [header(expected.xid + 2), vec![0xff; 40]].concat(),
             [header(expected.xid + 3), vec![0; 16]].concat(),
         ] {
@@ -329,8 +417,8 @@ fn hostile_replies_end_only_their_callback() {
 
 #[test]
 fn the_client_is_called_as_it_asks() {
-    run(async {
-        let scene = Scene::new().await;
+    on_both(async |proto| {
+        let scene = Scene::new(proto).await;
         let (c, s) = (&scene.waiter, &scene.sessions[1]);
         let security = CallbackSecurity::Sys(AuthSys {
             stamp: 1,
