@@ -102,9 +102,7 @@ fn locks(lab: &mut Lab, proto: &'static str) -> Result<()> {
     let n = guests[1].must("cat /mnt/x/count")?;
     ensure!(n.trim() == "50", "two guests added 25 each under a lock, but the count is {n}");
     ranges(&mut guests)?;
-    if proto == "tcp" {
-        notice(&mut guests, &server)?;
-    }
+    notice(&mut guests, &server)?;
     for guest in &mut guests {
         guest.must("umount /mnt/x")?;
     }
