@@ -84,6 +84,7 @@ impl<R: Clone> State<R> {
             if !earlier.lease.end_if_idle() {
                 return Err(Status::Delay);
             }
+            // The list keeps the owner, which is that of the new incarnation.
             self.remove_ended(records, earlier.id());
         } else if records.confirmed_len() >= self.limits.clients {
             let lease = self.limits.lease;
@@ -92,7 +93,7 @@ impl<R: Clone> State<R> {
             if !oldest.lease.end_if_expired(now, lease) {
                 return Err(Status::Delay);
             }
-            self.remove_ended(records, oldest.id());
+            self.remove_unlisted(records, oldest.id())?;
         }
         records.confirm(id);
         Ok(())

@@ -17,10 +17,13 @@ impl<R: Clone> State<R> {
     ///
     /// # Errors
     /// CLID_INUSE if a client with the same `owner`, another `principal`, and state has an unexpired lease. NOENT,
-    /// NOT_SAME or PERM if there is no confirmed record to update, or one with another `verifier` or `principal`.
+    /// NOT_SAME or PERM if there is no confirmed record to update, or one with another `verifier` or `principal`. DELAY
+    /// while a client with the same `owner` and another `principal` is removed.
     pub fn exchange_id(&self, args: &ExchangeId<'_>, now: Duration) -> Result<ClientIdentified, Status> {
         let mut records = self.records.lock();
-        if let Some(record) = records.confirmed(args.owner) {
+        // One that is being removed does not count: CREATE_SESSION replaces it.
+        let confirmed = records.confirmed(args.owner).filter(|record| !record.client.is_removed());
+        if let Some(record) = confirmed {
             let same_principal = *record.principal == *args.principal;
             let same_verifier = record.verifier == args.verifier;
             // The numbers are those of the cases in RFC 8881, 18.35.4.
@@ -41,7 +44,7 @@ impl<R: Clone> State<R> {
                     if !ended {
                         return Err(Status::ClidInuse);
                     }
-                    self.remove_ended(&mut records, client.id());
+                    self.remove_unlisted(&mut records, client.id())?;
                 }
             }
         } else if args.update {

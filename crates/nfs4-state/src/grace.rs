@@ -13,17 +13,19 @@ use parking_lot::Mutex;
 use crate::client::Client;
 
 /// The clients that may have state, in storage that survives the server: only these may reclaim state after a restart.
-/// A method returns when its effect is durable; the caller may have to move it to another thread.
+/// A method returns when its effect is durable, so that the caller may have to move it to another thread.
 pub trait ClientList: fmt::Debug + Send + Sync {
-    /// Adds a client, before it gets its first state.
+    /// Adds a client, before it gets its first state. Adding one that is on the list succeeds.
     ///
     /// # Errors
-    /// Any error: the client gets SERVERFAULT, and no state.
+    /// Any error: the client gets DELAY, and no state.
     fn add(&self, owner: &[u8]) -> std::io::Result<()>;
 
-    /// Removes a client, after it has lost its state and before another client gets what it excluded. If that fails,
-    /// the client can reclaim state after a restart that conflicts with another's.
-    fn remove(&self, owner: &[u8]);
+    /// Removes clients, before others get what their state excludes. Those that are not on the list are ignored.
+    ///
+    /// # Errors
+    /// Any error: the state of the clients is kept, and the server tries again.
+    fn remove(&self, owners: &[Box<[u8]>]) -> std::io::Result<()>;
 }
 
 /// The grace period: who may still reclaim state.
@@ -42,9 +44,9 @@ impl Grace {
         Self { over: AtomicBool::new(waiting.is_empty()), end, waiting: Mutex::new(waiting) }
     }
 
-    /// Whether the grace period lasts.
-    pub(crate) fn lasts(&self, now: Duration) -> bool {
-        !self.over.load(Ordering::Acquire) && now < self.end
+    /// Whether the grace period is over, so that clients get new state.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
     }
 
     /// Ends the waiting for a client; the last one ends the grace period.
@@ -56,13 +58,13 @@ impl Grace {
         }
     }
 
-    /// Ends the grace period if its time has passed. Returns the clients that have not come back.
-    pub(crate) fn expire(&self, now: Duration) -> HashSet<Box<[u8]>> {
-        if self.lasts(now) {
-            return HashSet::new();
+    /// The clients that have not come back, if the time is over. Nobody can reclaim state any more, and nobody gets new
+    /// state before [`complete`](Self::complete) is called for each of them.
+    pub(crate) fn missing(&self, now: Duration) -> Vec<Box<[u8]>> {
+        if self.is_over() || now < self.end {
+            return Vec::new();
         }
-        self.over.store(true, Ordering::Release);
-        std::mem::take(&mut self.waiting.lock())
+        self.waiting.lock().iter().cloned().collect()
     }
 
     /// Whether a client may get state: by a reclaim only in the grace period, otherwise only after it.
@@ -71,13 +73,12 @@ impl Grace {
     /// NO_GRACE, RECLAIM_BAD, GRACE.
     pub(crate) fn admit(&self, client: &Client, reclaim: bool, now: Duration) -> Result<(), Status> {
         let complete = client.reclaimed.load(Ordering::Acquire);
-        match (reclaim, self.lasts(now)) {
-            (true, true) if complete => Err(Status::NoGrace),
-            (true, true) if !self.waiting.lock().contains(client.owner()) => Err(Status::ReclaimBad),
-            (true, true) => Ok(()),
-            (true, false) => Err(Status::NoGrace),
-            (false, false) if complete => Ok(()),
-            (false, _) => Err(Status::Grace),
+        if !reclaim {
+            return if complete && self.is_over() { Ok(()) } else { Err(Status::Grace) };
         }
+        if complete || self.is_over() || now >= self.end {
+            return Err(Status::NoGrace);
+        }
+        if self.waiting.lock().contains(client.owner()) { Ok(()) } else { Err(Status::ReclaimBad) }
     }
 }

@@ -4,15 +4,23 @@
 //! method of [`Session`]: a connection keeps the [`Arc`](std::sync::Arc) that [`State::session`] returns, so that
 //! SEQUENCE takes no lock but that of its slot, and allocates nothing from the heap.
 //!
-//! All methods may be called from several threads. None waits, performs I/O or reads a clock: `now` is the time since
-//! an origin that the caller selects once. A method that fails returns the [`Status`](millrace_nfs::v4::Status) of the
-//! operation, and changes nothing unless it documents otherwise.
+//! All methods may be called from several threads. None reads a clock: `now` is the time since an origin that the caller
+//! selects once. None waits or performs I/O, except those that write the durable list of clients
+//! ([`State::with_client_list`]). A method that fails returns the [`Status`](millrace_nfs::v4::Status) of the operation,
+//! and changes nothing unless it documents otherwise.
 //!
 //! # Leases
 //!
 //! The server is courteous: a client whose lease has expired keeps its state until another client's request conflicts
 //! with it, a limit is reached, or [`Limits::courtesy`] has passed. Then the whole client is removed, with its sessions
 //! and all of its state, and it finds out by BADSESSION and STALE_CLIENTID.
+//!
+//! # Restarts
+//!
+//! The server keeps a [`ClientList`] in storage that survives it. A client is on the list before it gets its first state,
+//! and leaves it before others get what its state excludes. After a restart only the clients on the list may reclaim
+//! state, and nobody gets other state, until all of them have sent RECLAIM_COMPLETE or the grace period has passed and
+//! those that are missing have left the list. So a lock that was lost cannot be reclaimed.
 
 mod back_channel;
 mod budget;

@@ -95,8 +95,10 @@ impl<R: Clone> State<R> {
     /// that client. A blocking request that is denied waits for a [`LockNotice`], if the server has a back channel.
     ///
     /// # Errors
-    /// GRACE, NO_GRACE, RECLAIM_BAD as OPEN; DENIED; INVAL for an invalid range; OPENMODE if the open does not permit the kind; DELAY if the client or the
-    /// server has too many locks or stateids; those of a stateid, and BAD_STATEID if it is of the wrong type or file.
+    /// Those of [`admit`](Self::admit); DENIED, or RECLAIM_CONFLICT for a reclaim; INVAL for an invalid range; OPENMODE if
+    /// the open does not permit the kind; DELAY if the client or the server has too many locks or stateids, or while a
+    /// client with which the request conflicts is removed; those of a stateid, and BAD_STATEID if it is of the wrong type
+    /// or file.
     pub fn lock(
         &self,
         client: &Arc<Client>,
@@ -113,8 +115,9 @@ impl<R: Clone> State<R> {
                 Err(conflict) => conflict,
             };
             drop(table);
-            if !self.remove_expired(&holder, now) {
-                return Err(LockError::Denied(denied));
+            if !self.remove_expired(&holder, now)? {
+                let reclaim = LockError::Status(Status::ReclaimConflict);
+                return Err(if request.reclaim { reclaim } else { LockError::Denied(denied) });
             }
         }
     }
@@ -129,7 +132,7 @@ impl<R: Clone> State<R> {
         let Attempt { request, range, owner, own, open } = attempt;
         self.files.update(request.file, |file, key| {
             if let Some(conflict) = conflict(file, client, *own, request.kind, *range) {
-                if request.blocking && self.limits.back_channel {
+                if request.blocking && !request.reclaim && self.limits.back_channel {
                     let limit = self.limits.waiting_per_client;
                     file.locks.wait(client, (*own, owner), request.kind, *range, limit);
                 }
@@ -157,7 +160,8 @@ impl<R: Clone> State<R> {
     /// LOCKT: whether a lock owner could lock a range.
     ///
     /// # Errors
-    /// DENIED; INVAL for an invalid range; EXPIRED if the client is removed.
+    /// DENIED; INVAL for an invalid range; DELAY while a client with which the request conflicts is removed; EXPIRED if the
+    /// client is removed.
     pub fn test_lock(
         &self,
         client: &Client,
@@ -172,7 +176,7 @@ impl<R: Clone> State<R> {
         loop {
             let found = self.files.read(file, |file| conflict(file, client, own, kind, range));
             let Some((holder, denied)) = found.flatten() else { return Ok(()) };
-            if !self.remove_expired(&holder, now) {
+            if !self.remove_expired(&holder, now)? {
                 return Err(LockError::Denied(denied));
             }
         }

@@ -32,9 +32,9 @@ impl<R: Clone> State<R> {
     /// change the `seqid` of the stateid. A conflict with a client whose lease has expired removes that client.
     ///
     /// # Errors
-    /// INVAL for an undefined `access` or `deny`; GRACE before the client's RECLAIM_COMPLETE and in the grace period;
-    /// NO_GRACE or RECLAIM_BAD for a reclaim that is not permitted; SHARE_DENIED; DELAY if the client or the server has too many stateids;
-    /// EXPIRED if the client is removed.
+    /// INVAL for an undefined `access` or `deny`; those of [`admit`](Self::admit); SHARE_DENIED, or RECLAIM_CONFLICT for a
+    /// reclaim; DELAY if the client or the server has too many stateids, or while a client with which the request
+    /// conflicts is removed; EXPIRED if the client is removed.
     pub fn open(
         &self,
         client: &Arc<Client>,
@@ -49,8 +49,10 @@ impl<R: Clone> State<R> {
                 Ok(stateid) => return Ok(stateid),
                 Err(holder) => {
                     drop(table);
-                    if !self.remove_expired(&holder, now) {
-                        return Err(Status::ShareDenied);
+                    if !self.remove_expired(&holder, now)? {
+                        let conflict =
+                            if request.reclaim { Status::ReclaimConflict } else { Status::ShareDenied };
+                        return Err(conflict);
                     }
                 }
             }

@@ -31,6 +31,9 @@ use crate::{
 /// Locks are taken in the order of the fields.
 #[derive(Debug)]
 pub struct State<R> {
+    /// Exclusive while clients are removed from the list, shared while one is added: an addition of an owner cannot be
+    /// undone by the removal of its earlier incarnation.
+    listing: RwLock<()>,
     pub(crate) limits: Limits,
     pub(crate) identity: Identity,
     pub(crate) records: Mutex<Records>,
@@ -52,6 +55,7 @@ impl<R: Clone> State<R> {
     /// The state of a server that has no clients yet.
     pub fn new(limits: Limits, identity: Identity) -> Self {
         Self {
+            listing: RwLock::new(()),
             limits,
             identity,
             records: Mutex::new(Records::default()),
@@ -67,7 +71,9 @@ impl<R: Clone> State<R> {
     }
 
     /// Adds a durable list of clients. `clients` are the owners that an earlier instance has added to it: they may
-    /// reclaim their state until `grace_end`, or until all of them have sent RECLAIM_COMPLETE.
+    /// reclaim their state until `grace_end`, or until all of them have sent RECLAIM_COMPLETE. Then [`Self::expire`] and
+    /// [`Self::reclaim_complete`] perform the I/O of the list, and all other methods answer DELAY where they would have
+    /// to wait for it.
     pub fn with_client_list(
         mut self,
         list: Box<dyn ClientList>,
@@ -79,9 +85,19 @@ impl<R: Clone> State<R> {
         self
     }
 
-    /// Whether clients may reclaim state of an earlier server instance.
-    pub fn in_grace(&self, now: Duration) -> bool {
-        self.grace.lasts(now)
+    /// Whether clients get no new state, because others may reclaim state of an earlier server instance.
+    pub fn in_grace(&self) -> bool {
+        !self.grace.is_over()
+    }
+
+    /// Whether a client may get new state, or `reclaim` that of an earlier server instance: for an operation that changes
+    /// something before it asks for the state. The methods that add state check it, too.
+    ///
+    /// # Errors
+    /// GRACE before the client's RECLAIM_COMPLETE and in the grace period; for a reclaim, RECLAIM_BAD if the client is not
+    /// on the list, and NO_GRACE after its RECLAIM_COMPLETE or after the grace period.
+    pub fn admit(&self, client: &Client, reclaim: bool, now: Duration) -> Result<(), Status> {
+        self.grace.admit(client, reclaim, now)
     }
 
     /// The limits.
@@ -116,16 +132,18 @@ impl<R: Clone> State<R> {
         Ok(())
     }
 
-    /// RECLAIM_COMPLETE for all file systems: the client will reclaim no state of an earlier server instance.
+    /// RECLAIM_COMPLETE for all file systems: the client will reclaim no state of an earlier server instance. This returns
+    /// when the client is on the list.
     ///
     /// # Errors
-    /// COMPLETE_ALREADY; SERVERFAULT if the client cannot be added to the durable list, without which it gets no state.
+    /// COMPLETE_ALREADY; DELAY if the client cannot be added to the list, without which it gets no state.
     pub fn reclaim_complete(&self, client: &Client) -> Result<(), Status> {
+        let _listing = self.listing.read();
         if client.reclaimed.load(Ordering::Acquire) {
             return Err(Status::CompleteAlready);
         }
         if let Some(list) = &self.list {
-            list.add(client.owner()).map_err(|_| Status::ServerFault)?;
+            list.add(client.owner()).map_err(|_| Status::Delay)?;
         }
         client.reclaimed.store(true, Ordering::Release);
         self.grace.complete(client.owner());
@@ -139,28 +157,49 @@ impl<R: Clone> State<R> {
     pub fn destroy_client(&self, id: ClientId) -> Result<(), Status> {
         let mut records = self.records.lock();
         let record = records.get_mut(id).ok_or(Status::StaleClientid)?;
+        if record.client.is_removed() {
+            return Err(Status::StaleClientid);
+        }
         let busy = !record.sessions.is_empty() || !record.client.table.lock().is_empty();
         if busy || !record.client.lease.end_if_idle() {
             return Err(Status::ClientidBusy);
         }
-        self.remove_ended(&mut records, id);
+        // It has nothing that another client waits for.
+        let _ = self.remove_unlisted(&mut records, id);
         Ok(())
     }
 
-    /// Removes the client records that [`Limits::lease`] and [`Limits::courtesy`] permit to remove. The server calls
-    /// this from time to time, for example every tenth of a lease.
+    /// Ends the grace period if its time has passed, and removes the client records that [`Limits::lease`] and
+    /// [`Limits::courtesy`] permit to remove, and those with which requests have conflicted. The server calls this from
+    /// time to time, for example every second.
     pub fn expire(&self, now: Duration) {
-        for owner in self.grace.expire(now) {
-            self.list.iter().for_each(|list| list.remove(&owner));
+        let _listing = self.listing.write();
+        let missing = self.grace.missing(now);
+        if !missing.is_empty() && self.unlist(&missing) {
+            missing.iter().for_each(|owner| self.grace.complete(owner));
+        }
+        let courtesy = self.limits.courtesy.max(self.limits.lease);
+        let ended: Vec<_> = {
+            let mut records = self.records.lock();
+            records.remove_stale(now, self.limits.lease);
+            let ended =
+                records.confirmed_clients().filter(|client| client.lease.end_if_expired(now, courtesy));
+            ended.cloned().collect()
+        };
+        let owners: Vec<Box<[u8]>> = ended.iter().map(|client| client.owner().into()).collect();
+        if owners.is_empty() || !self.unlist(&owners) {
+            return;
         }
         let mut records = self.records.lock();
-        records.remove_stale(now, self.limits.lease);
-        let courtesy = self.limits.courtesy.max(self.limits.lease);
-        let ended = records.confirmed_clients().filter(|client| client.lease.end_if_expired(now, courtesy));
-        let ended: Vec<_> = ended.map(|client| client.id()).collect();
-        for id in ended {
-            self.remove_ended(&mut records, id);
+        for client in ended {
+            self.grace.complete(client.owner());
+            self.remove_ended(&mut records, client.id());
         }
+    }
+
+    /// Removes clients from the list. Returns whether that is durable.
+    fn unlist(&self, owners: &[Box<[u8]>]) -> bool {
+        self.list.as_ref().is_none_or(|list| list.remove(owners).is_ok())
     }
 
     /// Removes a client whose lease has ended, with its sessions and its state.
@@ -168,9 +207,6 @@ impl<R: Clone> State<R> {
         let Some(record) = records.remove(id) else { return };
         for session in &record.sessions {
             self.drop_session(records, *session);
-        }
-        if record.client.reclaimed.load(Ordering::Acquire) {
-            self.list.iter().for_each(|list| list.remove(record.client.owner()));
         }
         let table = record.client.table.lock().end();
         for file in table.files() {
@@ -183,14 +219,29 @@ impl<R: Clone> State<R> {
         self.stateids.give_back(table.len());
     }
 
+    /// Removes a client whose lease has ended if there is no list, from which it has to be removed first.
+    ///
+    /// # Errors
+    /// DELAY: [`expire`](Self::expire) removes it.
+    pub(crate) fn remove_unlisted(&self, records: &mut Records, id: ClientId) -> Result<(), Status> {
+        if self.list.is_some() {
+            return Err(Status::Delay);
+        }
+        self.remove_ended(records, id);
+        Ok(())
+    }
+
     /// Removes a client with which a request conflicts, if its lease has expired. Returns whether it is removed.
-    pub(crate) fn remove_expired(&self, client: &Client, now: Duration) -> bool {
+    ///
+    /// # Errors
+    /// DELAY: [`expire`](Self::expire) removes it.
+    pub(crate) fn remove_expired(&self, client: &Client, now: Duration) -> Result<bool, Status> {
         let ended = client.lease.end_if_expired(now, self.limits.lease);
         if ended {
             // If another thread removes it, this waits for the end of that.
-            self.remove_ended(&mut self.records.lock(), client.id());
+            self.remove_unlisted(&mut self.records.lock(), client.id())?;
         }
-        ended
+        Ok(ended)
     }
 
     fn drop_session(&self, records: &mut Records, id: SessionId) {

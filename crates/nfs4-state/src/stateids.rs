@@ -28,8 +28,9 @@ impl<R: Clone> State<R> {
     /// read in order to write a part of a page (RFC 8881, 18.22.3).
     ///
     /// # Errors
-    /// GRACE in the grace period, and LOCKED if an open denies the access, and the stateid is anonymous, or the above; OPENMODE if the open is not for
-    /// writing; BAD_STATEID, OLD_STATEID, ADMIN_REVOKED, and EXPIRED if the client is removed.
+    /// If the stateid is anonymous, or of an open as above: GRACE in the grace period, LOCKED if an open denies the access,
+    /// DELAY while the client of that open is removed. OPENMODE if the open is not for writing; BAD_STATEID, OLD_STATEID,
+    /// ADMIN_REVOKED, and EXPIRED if the client is removed.
     pub fn check_access(
         &self,
         client: &Client,
@@ -53,14 +54,14 @@ impl<R: Clone> State<R> {
     /// Fails with LOCKED if an open of a client that exists denies the access.
     fn check_denied(&self, file: &[u8], share: Share, now: Duration) -> Result<(), Status> {
         // A client may still reclaim an open that denies it.
-        if self.in_grace(now) {
+        if self.in_grace() {
             return Err(Status::Grace);
         }
         loop {
             let holder = self.files.read(file, |file| file.conflict(share, None).cloned()).flatten();
             match holder {
                 None => return Ok(()),
-                Some(holder) if self.remove_expired(&holder, now) => {}
+                Some(holder) if self.remove_expired(&holder, now)? => {}
                 Some(_) => return Err(Status::Locked),
             }
         }

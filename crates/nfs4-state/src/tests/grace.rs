@@ -1,6 +1,9 @@
 //! The grace period and the durable list of clients.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use millrace_nfs::v4::Stateid;
 use parking_lot::Mutex;
@@ -9,7 +12,7 @@ use super::*;
 
 #[derive(Debug, Default)]
 struct List {
-    owners: Mutex<Vec<String>>,
+    owners: Mutex<BTreeSet<String>>,
     broken: AtomicBool,
 }
 
@@ -18,15 +21,26 @@ impl ClientList for Arc<List> {
         if self.broken.load(Ordering::Relaxed) {
             return Err(std::io::Error::other("broken"));
         }
-        let owner = String::from_utf8_lossy(owner).into_owned();
-        let mut owners = self.owners.lock();
-        owners.retain(|other| *other != owner);
-        owners.push(owner);
+        self.owners.lock().insert(String::from_utf8_lossy(owner).into_owned());
         Ok(())
     }
 
-    fn remove(&self, owner: &[u8]) {
-        self.owners.lock().retain(|other| other.as_bytes() != owner);
+    fn remove(&self, owners: &[Box<[u8]>]) -> std::io::Result<()> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(std::io::Error::other("broken"));
+        }
+        self.owners.lock().retain(|other| !owners.iter().any(|owner| **owner == *other.as_bytes()));
+        Ok(())
+    }
+}
+
+impl List {
+    fn owners(&self) -> Vec<String> {
+        self.owners.lock().iter().cloned().collect()
+    }
+
+    fn set_broken(&self, broken: bool) {
+        self.broken.store(broken, Ordering::Relaxed);
     }
 }
 
@@ -39,13 +53,23 @@ fn restarted(owners: &[&str]) -> (State<u64>, Arc<List>) {
 }
 
 fn open(state: &State<u64>, of: &Arc<Session<u64>>, reclaim: bool, now: u64) -> Result<(), Status> {
-    let request = OpenRequest { owner: b"o", file: b"f", access: 1, deny: 0, reclaim };
+    open_denying(state, of, 0, reclaim, now)
+}
+
+fn open_denying(
+    state: &State<u64>,
+    of: &Arc<Session<u64>>,
+    deny: u32,
+    reclaim: bool,
+    now: u64,
+) -> Result<(), Status> {
+    let request = OpenRequest { owner: b"o", file: b"f", access: 1, deny, reclaim };
     state.open(of.client(), &request, S(now)).map(|_| ())
 }
 
 #[test]
 fn known_clients_reclaim_in_the_grace_period() {
-    let (state, _) = restarted(&["a", "b"]);
+    let (state, list) = restarted(&["a", "b"]);
     let (a, c) = (client(&state, "a", S(0)), client(&state, "c", S(0)));
     assert_eq!(open(&state, &a, false, 1), Err(Status::Grace));
     assert_eq!(open(&state, &a, true, 1), Ok(()));
@@ -57,7 +81,11 @@ fn known_clients_reclaim_in_the_grace_period() {
     assert_eq!(check(Stateid::READ_BYPASS, 1), Ok(()));
     assert_eq!(state.reclaim_complete(a.client()), Ok(()));
     assert_eq!(open(&state, &a, true, 1), Err(Status::NoGrace));
-    assert!(state.in_grace(S(89)) && !state.in_grace(S(90)), "b does not come back");
+    state.expire(S(89));
+    assert!(state.in_grace(), "b does not come back");
+    assert_eq!(open(&state, &a, false, 90), Err(Status::Grace), "b is still on the list");
+    state.expire(S(90));
+    assert_eq!(list.owners(), ["a", "c"]);
     assert_eq!(open(&state, &a, false, 90), Ok(()));
     assert_eq!(check(Stateid::ANONYMOUS, 90), Ok(()));
     assert_eq!(open(&state, &a, true, 90), Err(Status::NoGrace));
@@ -71,27 +99,143 @@ fn the_grace_period_ends_with_the_last_reclaim_complete() {
     assert_eq!(open(&state, &a, false, 1), Err(Status::Grace));
     state.reclaim_complete(b.client()).unwrap();
     assert_eq!(open(&state, &a, false, 1), Ok(()));
-    assert!(!restarted(&[]).0.in_grace(S(0)), "there are no clients to wait for");
+    assert!(!restarted(&[]).0.in_grace(), "there are no clients to wait for");
 }
 
 #[test]
-fn a_client_is_on_the_list_while_it_may_have_state() {
+fn the_time_of_reclaims_ends_before_the_list_is_written() {
+    let (state, list) = restarted(&["a", "b"]);
+    let (a, b) = (client(&state, "a", S(80)), client(&state, "b", S(80)));
+    assert_eq!(open(&state, &a, true, 89), Ok(()));
+    assert_eq!(open(&state, &b, true, 90), Err(Status::NoGrace));
+    state.reclaim_complete(b.client()).unwrap();
+    list.set_broken(true);
+    state.expire(S(90));
+    assert_eq!(open(&state, &b, false, 90), Err(Status::Grace), "a could reclaim after a restart");
+    list.set_broken(false);
+    state.expire(S(91));
+    assert_eq!(list.owners(), ["b"]);
+    assert_eq!(open(&state, &b, false, 91), Ok(()));
+    assert_eq!(open_denying(&state, &b, 1, false, 91), Err(Status::ShareDenied), "a has what it reclaimed");
+}
+
+#[test]
+fn a_reclaim_that_conflicts_with_another_fails() {
+    let (state, _) = restarted(&["a", "b"]);
+    let (a, b) = (client(&state, "a", S(0)), client(&state, "b", S(0)));
+    assert_eq!(open_denying(&state, &a, 1, true, 1), Ok(()));
+    assert_eq!(open(&state, &b, true, 1), Err(Status::ReclaimConflict));
+    let request = OpenRequest { owner: b"o", file: b"g", access: 3, deny: 0, reclaim: true };
+    let lock = |of: &Arc<Session<u64>>, reclaim| {
+        let open = state.open(of.client(), &request, S(1)).unwrap();
+        let locker = Locker::Open { open: &open, owner: b"l" };
+        let request = LockRequest {
+            locker,
+            file: b"g",
+            kind: LockKind::Write,
+            blocking: true,
+            reclaim,
+            offset: 0,
+            length: 10,
+        };
+        state.lock(of.client(), &request, S(1)).map(|_| ())
+    };
+    assert_eq!(lock(&a, false), Err(LockError::Status(Status::Grace)));
+    assert_eq!(lock(&a, true), Ok(()));
+    assert_eq!(lock(&b, true), Err(LockError::Status(Status::ReclaimConflict)));
+}
+
+#[test]
+fn a_client_is_on_the_list_before_it_gets_state() {
     let (state, list) = restarted(&["old"]);
-    let owners = || list.owners.lock().clone();
     let a = client(&state, "a", S(100));
     assert_eq!(open(&state, &a, false, 100), Err(Status::Grace), "it has not sent RECLAIM_COMPLETE");
-    list.broken.store(true, Ordering::Relaxed);
-    assert_eq!(state.reclaim_complete(a.client()), Err(Status::ServerFault));
+    state.expire(S(100));
+    assert_eq!(list.owners(), [""; 0], "a client that has not come back");
+    list.set_broken(true);
+    assert_eq!(state.reclaim_complete(a.client()), Err(Status::Delay));
     assert_eq!(open(&state, &a, false, 100), Err(Status::Grace));
-    list.broken.store(false, Ordering::Relaxed);
+    list.set_broken(false);
     state.reclaim_complete(a.client()).unwrap();
     assert_eq!(open(&state, &a, false, 100), Ok(()));
-    assert_eq!(owners(), ["old", "a"]);
-    state.expire(S(100));
-    assert_eq!(owners(), ["a"], "a client that has not come back");
-    let b = client(&state, "b", S(150));
-    state.reclaim_complete(b.client()).unwrap();
-    let request = OpenRequest { owner: b"o", file: b"f", access: 1, deny: 1, reclaim: false };
-    state.open(b.client(), &request, S(200)).unwrap();
-    assert_eq!(owners(), ["b"], "the conflict has removed a");
+    assert_eq!(list.owners(), ["a"]);
+}
+
+#[test]
+fn the_list_is_written_before_others_get_what_a_removed_client_had() {
+    let (state, list) = restarted(&[]);
+    let (a, b) = (ready(&state, "a", S(100)), ready(&state, "b", S(150)));
+    assert_eq!(open(&state, &a, false, 100), Ok(()));
+    assert_eq!(open_denying(&state, &b, 1, false, 190), Err(Status::ShareDenied));
+    assert_eq!(open_denying(&state, &b, 1, false, 191), Err(Status::Delay), "the lease of a has expired");
+    assert_eq!(renew(&a, 1, S(191)), Err(Status::BadSession));
+    list.set_broken(true);
+    state.expire(S(191));
+    assert_eq!(open_denying(&state, &b, 1, false, 191), Err(Status::Delay));
+    list.set_broken(false);
+    state.expire(S(191));
+    assert_eq!(list.owners(), ["b"]);
+    assert_eq!(open_denying(&state, &b, 1, false, 191), Ok(()));
+}
+
+#[test]
+fn a_new_incarnation_inherits_its_place_on_the_list() {
+    let (state, list) = restarted(&[]);
+    let a = ready(&state, "a", S(0));
+    assert_eq!(open(&state, &a, false, 0), Ok(()));
+    let id = state.exchange_id(&identify("a", 2), S(1)).unwrap();
+    state.create_session(&create(id.client, id.sequence), S(1)).unwrap();
+    state.expire(S(2));
+    assert_eq!(list.owners(), ["a"]);
+    assert!(a.client().is_removed());
+    state.expire(S(24 * 60 * 60 + 2));
+    assert_eq!(list.owners(), [""; 0], "it has not renewed its lease");
+}
+
+#[test]
+fn a_destroyed_client_leaves_the_list_and_may_come_back() {
+    let (state, list) = restarted(&[]);
+    let a = ready(&state, "a", S(0));
+    state.destroy_session(a.id()).unwrap();
+    state.destroy_client(a.client().id()).unwrap();
+    assert_eq!(state.destroy_client(a.client().id()), Err(Status::StaleClientid));
+    let again = ready(&state, "a", S(1));
+    assert_ne!(again.client().id(), a.client().id());
+    state.expire(S(1));
+    assert_eq!(list.owners(), ["a"]);
+    state.destroy_session(again.id()).unwrap();
+    state.destroy_client(again.client().id()).unwrap();
+    state.expire(S(1));
+    assert_eq!(list.owners(), [""; 0]);
+    ready(&state, "a", S(2));
+    assert_eq!(list.owners(), ["a"]);
+}
+
+#[test]
+fn a_client_that_is_destroyed_in_the_grace_period_is_not_waited_for() {
+    let (state, list) = restarted(&["a"]);
+    let a = client(&state, "a", S(0));
+    state.destroy_session(a.id()).unwrap();
+    state.destroy_client(a.client().id()).unwrap();
+    state.expire(S(1));
+    assert!(!state.in_grace());
+    assert_eq!(list.owners(), [""; 0]);
+}
+
+#[test]
+fn the_removal_of_an_expired_client_delays_those_that_need_its_place() {
+    let (state, list) = restarted(&[]);
+    for owner in ["a", "b", "c", "d"] {
+        ready(&state, owner, S(0));
+    }
+    let id = state.exchange_id(&identify("e", 1), S(91)).unwrap();
+    let created = || state.create_session(&create(id.client, id.sequence), S(91)).map(|_| ());
+    assert_eq!(created(), Err(Status::Delay));
+    state.expire(S(91));
+    assert_eq!(created(), Ok(()));
+    assert_eq!(list.owners().len(), 3);
+    let (owner, now) = (list.owners().remove(0), S(92));
+    let other = ExchangeId { principal: b"other", ..identify(&owner, 1) };
+    assert_eq!(state.exchange_id(&other, now), Err(Status::Delay));
+    assert!(!state.exchange_id(&other, now).unwrap().confirmed);
 }
