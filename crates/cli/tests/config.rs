@@ -105,6 +105,12 @@ fn the_example_has_every_key_with_its_default() {
                 max_connections_per_client: server.limits.max_connections_per_client,
                 ..millrace_server::Limits::default()
             },
+            nfs4: millrace_server::Nfs4Settings {
+                server_owner: server.nfs4.server_owner,
+                server_scope: server.nfs4.server_scope,
+                boot_epoch: server.nfs4.boot_epoch,
+                ..millrace_server::Nfs4Settings::default()
+            },
             ..millrace_server::Config::default()
         },
         metrics,
@@ -121,6 +127,7 @@ fn the_example_has_every_key_with_its_default() {
     for (table, not_shown) in [
         ("", &["export", "target"][..]),
         ("[limits]\n", &["registration_cache"]),
+        ("[nfs4]\n", &[]),
         ("[stages]\n", &[]),
         ("[[export]]\n", &[]),
         ("[[target]]\n", &["lun"]),

@@ -87,7 +87,7 @@ mod tests {
     use millrace_oncrpc::stages::DEFAULT_SAMPLE;
     use millrace_rdma_providers::ProviderChoice;
     use millrace_rpcrdma::registration::Strategy;
-    use millrace_server::{ByteSize, ExportConfig, Identities, Squash, TargetSettings};
+    use millrace_server::{ByteSize, ExportConfig, Identities, Nfs4Settings, Squash, TargetSettings};
 
     use super::*;
 
@@ -226,6 +226,11 @@ mod tests {
         [limits]
         rtmax = "4MiB"
         credits = 32
+        [nfs4]
+        lease = 30
+        server_owner = "pair"
+        server_scope = "site"
+        boot_epoch = 5
         [stages]
         sample = 7
         [[export]]
@@ -253,6 +258,13 @@ mod tests {
         );
         assert_eq!((c.exports[0].squash, c.exports[0].identities), (Squash::All, Identities::ServerUser));
         assert_eq!(c.registration, Some(Strategy::Dynamic));
+        let nfs4 = Nfs4Settings {
+            lease: 30,
+            server_owner: Some("pair".into()),
+            server_scope: Some("site".into()),
+            boot_epoch: Some(5),
+        };
+        assert_eq!((c.nfs4, default.nfs4.lease), (nfs4, 90));
         assert_eq!((c.stages.sample, default.stages.sample), (7, DEFAULT_SAMPLE));
         assert_eq!(
             c.exports[1],

@@ -6,7 +6,8 @@ use std::{net::SocketAddr, path::PathBuf};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::registration::Strategy;
 use millrace_server::{
-    Backend, ByteSize, ExportConfig, Identities, Limits, Network, Research, Squash, StageSampling,
+    Backend, ByteSize, ExportConfig, Identities, Limits, Network, Nfs4Settings, Research, Squash,
+    StageSampling,
 };
 use serde::{Deserialize, Deserializer, de};
 
@@ -46,6 +47,8 @@ pub(crate) struct File {
     registration: Option<Strategy>,
     #[serde(with = "LimitsKeys")]
     limits: Limits,
+    #[serde(with = "Nfs4Keys")]
+    nfs4: Nfs4Settings,
     #[serde(with = "StagesKeys")]
     stages: StageSampling,
 }
@@ -68,6 +71,7 @@ impl From<File> for Config {
                 state_dir: file.state_dir,
                 registration: file.registration,
                 limits: file.limits,
+                nfs4: file.nfs4,
                 stages: file.stages,
             },
             metrics: file.metrics,
@@ -157,6 +161,15 @@ struct LimitsKeys {
     #[serde(deserialize_with = "optional_byte_size")]
     registration_cache: Option<ByteSize>,
     replies_kept: usize,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "Nfs4Settings", deny_unknown_fields, default = "Nfs4Settings::default")]
+struct Nfs4Keys {
+    lease: u64,
+    server_owner: Option<String>,
+    server_scope: Option<String>,
+    boot_epoch: Option<u32>,
 }
 
 /// Accepts the only design.

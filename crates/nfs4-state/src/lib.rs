@@ -19,7 +19,7 @@
 //!
 //! The server keeps a [`ClientList`] in storage that survives it. A client is on the list before it gets its first state,
 //! and leaves it before others get what its state excludes. After a restart only the clients on the list may reclaim
-//! state, and nobody gets other state, until all of them have sent RECLAIM_COMPLETE or the grace period has passed and
+//! state, and no client gets other state, until all of them have sent RECLAIM_COMPLETE or the grace period has passed and
 //! those that are missing have left the list. So a lock that was lost cannot be reclaimed.
 
 mod back_channel;

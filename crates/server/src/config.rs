@@ -7,7 +7,7 @@ use millrace_oncrpc::stages::DEFAULT_SAMPLE;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::registration::Strategy;
 
-use crate::{Limits, Research, TargetSettings, network::Network};
+use crate::{Limits, Nfs4Settings, Research, TargetSettings, network::Network};
 
 /// The configuration of a server. [`Config::check`] validates it.
 ///
@@ -40,14 +40,17 @@ pub struct Config {
     /// Require RDMA clients to send and check a CRC32C for every frame (iWARP). By default it is used for
     /// clients that request it: TCP and most links have checksums, and it costs throughput.
     pub crc: bool,
-    /// A directory for data that must survive a restart (the key of file handles). Without it handles also
-    /// survive a restart, but their key is predictable.
+    /// A directory for data that must survive a restart: the key of file handles, and the list of NFSv4 clients that may
+    /// reclaim their locks and opens. Without it handles also survive a restart, but their key is predictable; locks
+    /// and opens do not. Servers that run at the same time have different directories.
     pub state_dir: Option<PathBuf>,
     /// The registration strategy for RDMA Reads and Writes: `dynamic`, `fast` or `cache` (and, for research,
     /// `all-physical`); `cache` by default. No strategy gives clients access to the server's memory.
     pub registration: Option<Strategy>,
     /// Limits of resources.
     pub limits: Limits,
+    /// Settings of NFSv4.
+    pub nfs4: Nfs4Settings,
     /// Sampling of the latency breakdown.
     pub stages: StageSampling,
 }

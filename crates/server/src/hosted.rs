@@ -12,7 +12,7 @@ use crate::{
     Config, ExportConfig, ServerError, Stats,
     backend::Resources,
     listen::{Acceptor, Protocol, accept_rdma, accept_streams},
-    shard::{NewConnection, ShardHandle, ShardWorker, StopSignal},
+    shard::{NewConnection, ShardHandle, ShardWorker, StopSignal, stop_requested},
     shared::Shared,
     stats_sources::StatsSources,
 };
@@ -47,6 +47,9 @@ impl Hosted {
         }
         let (stop, stopped) = watch::channel(None);
         let shared = Shared::new(&config, &rt, 1, None, open)?;
+        let clients = Arc::clone(&shared.nfs4_clients);
+        let maintain = clients.maintain(Arc::clone(&rt), stop_requested(stopped.clone()));
+        rt.spawn("expire NFSv4 clients", Box::pin(maintain));
         let (handle, connections) = ShardHandle::new(0);
         let worker = ShardWorker::new(&shared, Arc::clone(&rt), &handle, stopped);
         let handles = vec![handle];

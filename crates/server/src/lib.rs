@@ -8,6 +8,7 @@ mod announce;
 mod backend;
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
+mod client_list;
 mod config;
 mod drc;
 mod error;
@@ -23,6 +24,7 @@ mod network;
 mod nfs3;
 mod nfs4;
 mod nfs4_clients;
+mod nfs4_settings;
 mod reload;
 mod research;
 mod server;
@@ -44,6 +46,7 @@ pub use hosted::Hosted;
 pub use limits::{Limits, MAX_TRANSFER, TRANSFER_UNIT};
 pub use metrics::{ConnectionStats, RdmaStats, Stats};
 pub use network::Network;
+pub use nfs4_settings::Nfs4Settings;
 pub use reload::Reloaded;
 pub use research::Research;
 #[cfg(feature = "research")]

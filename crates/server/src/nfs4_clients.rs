@@ -1,14 +1,19 @@
 //! The state of NFSv4 clients, shared by all shards, and the identity of the server.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, path::Path, pin::pin, sync::Arc, time::Duration};
 
-use millrace_nfs4_state::{Identity, Limits, State};
+use futures::{
+    channel::oneshot,
+    future::{Either, select},
+};
+use millrace_nfs::v4::Status;
+use millrace_nfs4_state::{Client, Identity, Limits, State};
 use millrace_oncrpc::Credential;
-use millrace_runtime::RuntimeRef;
+use millrace_runtime::{RuntimeExt, RuntimeRef};
 use millrace_xdr::View;
 use smallvec::SmallVec;
 
-use crate::{Limits as ServerLimits, siphash::siphash};
+use crate::{Config, client_list::StoredList, siphash::siphash};
 
 /// A session whose slots keep the results of COMPOUNDs, without RPC header.
 pub(crate) type Session = millrace_nfs4_state::Session<View>;
@@ -20,46 +25,140 @@ const OVERHEAD: u32 = 4096;
 /// Maximum bytes of a reply that a slot keeps: more than the results of the operations that change something.
 const CACHED_REPLY: u32 = 2048;
 
+/// Time between two searches for expired clients.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The clients of a server, with the parameters of the server that clients see.
 pub(crate) struct Clients {
     pub(crate) state: State<View>,
-    /// Major ID of the server owner and server scope: equal after a restart if there is a secret. State of clients
-    /// does not outlive a server without one.
+    /// Major ID of the server owner.
     pub(crate) owner: String,
+    /// Server scope.
+    pub(crate) scope: String,
+    /// Whether there is a list of clients in a file, so that they can reclaim state after a restart.
+    durable: bool,
 }
 
 impl Clients {
     /// The clients of a server that starts now. `secret` survives restarts.
-    pub(crate) fn new(rt: &RuntimeRef, limits: &ServerLimits, secret: Option<[u64; 2]>) -> Arc<Self> {
-        let mut random = [0; 32];
-        rt.fill_random(&mut random);
-        let (session_secret, instance) = random.split_at(16);
-        let mut owner = String::from("millrace ");
-        let name = secret.map_or_else(
-            || instance.to_vec(),
-            |secret| siphash(secret, b"NFSv4 server owner").to_be_bytes().to_vec(),
-        );
-        owner.extend(name.iter().take(8).map(|byte| format!("{byte:02x}")));
-        let mut identity = Identity { epoch: rt.wall_clock().as_secs() as u32, secret: [0; 16] };
-        identity.secret.copy_from_slice(session_secret);
-        // Validation limits it to 4 MiB.
-        let transfer = u32::try_from(limits.max_transfer()).unwrap_or(u32::MAX - OVERHEAD);
-        let limits = Limits {
-            request_bytes: transfer + OVERHEAD,
-            response_bytes: transfer + OVERHEAD,
-            cached_bytes: CACHED_REPLY,
-            // A kept reply occupies memory for twice its size, because it is a part of a larger buffer.
-            total_cached_bytes: limits.session_replies() / 2,
-            back_channel: true,
-            ..Limits::default()
+    ///
+    /// # Errors
+    /// The list in the state directory cannot be used.
+    pub(crate) fn new(rt: &RuntimeRef, config: &Config, secret: Option<[u64; 2]>) -> io::Result<Arc<Self>> {
+        let settings = &config.nfs4;
+        let owner = settings.server_owner.clone().unwrap_or_else(|| default_owner(rt, secret));
+        let scope = settings.server_scope.clone().unwrap_or_else(|| owner.clone());
+        let epoch = settings.boot_epoch.unwrap_or(rt.wall_clock().as_secs() as u32);
+        let mut identity = Identity { epoch, secret: [0; 16] };
+        rt.fill_random(&mut identity.secret);
+        let limits = limits(config);
+        let Some(directory) = &config.state_dir else {
+            return Ok(Arc::new(Self { state: State::new(limits, identity), owner, scope, durable: false }));
         };
-        Arc::new(Self { state: State::new(limits, identity), owner })
+        let state = recovered(rt, directory, limits, identity)?;
+        Ok(Arc::new(Self { state, owner, scope, durable: true }))
     }
 
     /// Duration of a lease in seconds.
     pub(crate) fn lease_seconds(&self) -> u32 {
         u32::try_from(self.state.limits().lease.as_secs()).unwrap_or(u32::MAX)
     }
+
+    /// RECLAIM_COMPLETE, which may wait for the disk.
+    ///
+    /// # Errors
+    /// Those of [`State::reclaim_complete`].
+    pub(crate) async fn reclaim_complete(
+        self: &Arc<Self>,
+        rt: &RuntimeRef,
+        client: &Arc<Client>,
+    ) -> Result<(), Status> {
+        if !self.durable {
+            return self.state.reclaim_complete(client);
+        }
+        let (clients, client) = (Arc::clone(self), Arc::clone(client));
+        let completed = blocking(rt, move || clients.state.reclaim_complete(&client)).await;
+        completed.unwrap_or(Err(Status::Delay))
+    }
+
+    /// Removes expired clients to make room for a new one, unless [`maintain`](Self::maintain) does that.
+    pub(crate) fn expire(&self, rt: &RuntimeRef) {
+        if !self.durable {
+            self.state.expire(now(rt));
+        }
+    }
+
+    /// Ends the grace period and removes expired clients in time until `stopped` completes, if there is a list of clients.
+    pub(crate) async fn maintain(self: Arc<Self>, rt: RuntimeRef, stopped: impl Future<Output = ()>) {
+        if !self.durable {
+            return;
+        }
+        let mut stopped = pin!(stopped);
+        let mut grace = self.state.in_grace();
+        loop {
+            let pause = rt.sleep(EXPIRY_INTERVAL);
+            let Either::Right(((), again)) = select(stopped, pause).await else { return };
+            stopped = again;
+            let (clients, time) = (Arc::clone(&self), now(&rt));
+            if blocking(&rt, move || clients.state.expire(time)).await.is_none() {
+                return;
+            }
+            if grace && !self.state.in_grace() {
+                grace = false;
+                tracing::info!("the grace period is over");
+            }
+        }
+    }
+}
+
+/// Name of the server: equal after a restart if there is a secret. State of clients does not outlive a server without one.
+fn default_owner(rt: &RuntimeRef, secret: Option<[u64; 2]>) -> String {
+    let name = secret.map_or_else(|| rt.random_u64(), |secret| siphash(secret, b"NFSv4 server owner"));
+    format!("millrace {name:016x}")
+}
+
+fn limits(config: &Config) -> Limits {
+    // Validation limits it to 4 MiB.
+    let transfer = u32::try_from(config.limits.max_transfer()).unwrap_or(u32::MAX - OVERHEAD);
+    Limits {
+        lease: config.nfs4.lease(),
+        request_bytes: transfer + OVERHEAD,
+        response_bytes: transfer + OVERHEAD,
+        cached_bytes: CACHED_REPLY,
+        // A kept reply occupies memory for twice its size, because it is a part of a larger buffer.
+        total_cached_bytes: config.limits.session_replies() / 2,
+        back_channel: true,
+        ..Limits::default()
+    }
+}
+
+/// The state of a server whose earlier clients are on a list in `directory`. Their number is limited to twice that of the
+/// clients of one server instance, because those that have not come back stay on the list in the grace period.
+fn recovered(
+    rt: &RuntimeRef,
+    directory: &Path,
+    limits: Limits,
+    identity: Identity,
+) -> io::Result<State<View>> {
+    let list = StoredList::open(directory, identity.epoch, 2 * limits.clients)?;
+    let identity = Identity { epoch: list.epoch(), ..identity };
+    let owners = list.owners();
+    if !owners.is_empty() {
+        let (clients, seconds) = (owners.len(), limits.lease.as_secs());
+        tracing::info!(clients, seconds, "NFSv4 clients may reclaim locks and opens; others wait");
+    }
+    let end = now(rt) + limits.lease;
+    Ok(State::new(limits, identity).with_client_list(Box::new(list), owners, end))
+}
+
+/// Runs `work`, which may wait for the disk, on another thread. `None` if the runtime ends first.
+async fn blocking<T: Send + 'static>(
+    rt: &RuntimeRef,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (done, result) = oneshot::channel();
+    rt.spawn_blocking(Box::new(move || drop(done.send(work()))));
+    result.await.ok()
 }
 
 /// The time of leases.

@@ -140,6 +140,7 @@ fn changed_settings(old: &Config, new: &Config) -> Vec<String> {
         state_dir,
         registration,
         limits,
+        nfs4,
         stages,
     } = old;
     let differs = [
@@ -155,6 +156,7 @@ fn changed_settings(old: &Config, new: &Config) -> Vec<String> {
         ("state_dir", *state_dir != new.state_dir),
         ("registration", *registration != new.registration),
         ("limits", *limits != new.limits),
+        ("nfs4", *nfs4 != new.nfs4),
         ("stages", *stages != new.stages),
     ];
     differs.into_iter().filter(|(_, d)| *d).map(|(key, _)| key.to_owned()).collect()

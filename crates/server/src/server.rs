@@ -106,6 +106,9 @@ impl Server {
         drop(guard);
         running.control = Some(control);
         startup.trim_memory(&running.shared.arena);
+        let clients = Arc::clone(&running.shared.nfs4_clients);
+        let maintain = clients.maintain(Arc::clone(&running.rt), stop_requested(startup.stopped.clone()));
+        running.spawn("expire NFSv4 clients", maintain);
         startup.announce(&running);
         Ok(running)
     }

@@ -71,6 +71,10 @@ impl Shared {
             }
             None => None,
         };
+        let nfs4_clients = Clients::new(rt, config, secret).map_err(|source| {
+            let path = config.state_dir.clone().unwrap_or_default();
+            ServerError::State { path, source }
+        })?;
         let with = Resources { arena: &arena, runtime: rt, state_dir: config.state_dir.as_deref() };
         let mut entries = Vec::with_capacity(config.exports.len());
         for e in &config.exports {
@@ -90,7 +94,7 @@ impl Shared {
             secret,
             mounts: Arc::default(),
             drc: Arc::new(DuplicateRequestCache::new(config.limits.replies_kept, Arc::clone(rt))),
-            nfs4_clients: Clients::new(rt, &config.limits, secret),
+            nfs4_clients,
             budget: Budget::new(config.limits.budget(descriptors, config.has_iscsi()), Arc::clone(rt)),
             closed: CloseCounters::default(),
             registration: Arc::new(Registration::new(Settings {

@@ -52,6 +52,7 @@ impl Config {
         }
         self.check_overlaps()?;
         check_targets(&self.targets, &self.exports)?;
+        self.nfs4.check()?;
         self.limits.check(self.has_iscsi())
     }
 

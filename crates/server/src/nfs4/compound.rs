@@ -255,7 +255,7 @@ impl Compound<'_> {
             Operation::Readdir => self.readdir(args!()).await,
             Operation::BackchannelCtl => self.backchannel_ctl(&args!()),
             Operation::DestroySession => self.destroy_session(args!()),
-            Operation::ReclaimComplete => self.reclaim_complete(args!()),
+            Operation::ReclaimComplete => self.reclaim_complete(args!()).await,
             Operation::Sequence => Err(Status::SequencePos),
             Operation::ExchangeId | Operation::CreateSession | Operation::BindConnToSession
             | Operation::DestroyClientid => Err(Status::NotOnlyOp),

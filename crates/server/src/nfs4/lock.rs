@@ -17,9 +17,6 @@ fn kind(lock_type: LockType) -> LockKind {
 
 impl Compound<'_> {
     pub(super) fn lock(&mut self, args: &LockArgs<'_>) -> Result<(), Status> {
-        if args.reclaim {
-            return Err(Status::NoGrace); // State does not survive a restart.
-        }
         let file = self.current()?.file(Status::IsDir)?;
         file.caller()?;
         let (key, env) = (key(file), self.scope.env);
@@ -38,7 +35,7 @@ impl Compound<'_> {
             kind: kind(args.lock_type),
             blocking: matches!(args.lock_type, LockType::ReadWaiting | LockType::WriteWaiting)
                 && self.has_callbacks(),
-            reclaim: false,
+            reclaim: args.reclaim,
             offset,
             length,
         };

@@ -58,22 +58,23 @@ impl Compound<'_> {
         if access == 0 || args.share_deny > share_access::BOTH {
             return Err(Status::Inval);
         }
+        let reclaim = matches!(args.claim, Claim::Previous(_));
+        let env = self.scope.env;
+        // Before a file is created.
+        env.clients.state.admit(self.client()?, reclaim, now(&env.rt))?;
         let found = self.find(&args).await?;
         let file = &found.file;
         let writes = access & share_access::WRITE != 0;
         let caller = if writes { file.writer()? } else { file.caller()? };
-        if !found.created {
+        if reclaim {
+            // The first OPEN has checked the rights, and each READ and WRITE checks them.
+            check_kind(&file.fs().getattr(&file.handle).await.map_err(convert::status)?)?;
+        } else if !found.created {
             self.check_rights(file, caller, access).await?;
         }
-        let env = self.scope.env;
         let (state, client, key) = (&env.clients.state, self.client()?, key(file));
-        let request = OpenRequest {
-            owner: &args.owner.owner,
-            file: &key,
-            access,
-            deny: args.share_deny,
-            reclaim: false,
-        };
+        let request =
+            OpenRequest { owner: &args.owner.owner, file: &key, access, deny: args.share_deny, reclaim };
         let stateid = state.open(client, &request, now(&env.rt))?;
         if let Some(size) = found.truncate {
             let set = SetAttr { size: Some(size), ..SetAttr::default() };
@@ -122,13 +123,11 @@ impl Compound<'_> {
         let current = self.current()?;
         let name = match args.claim {
             Claim::Null(name) => name,
-            Claim::Fh if args.create.is_some() => return Err(Status::Inval),
-            Claim::Fh => {
+            Claim::Fh | Claim::Previous(_) if args.create.is_some() => return Err(Status::Inval),
+            Claim::Fh | Claim::Previous(_) => {
                 let file = current.file(Status::IsDir)?.clone();
                 return Ok(existing(file, ChangeInfo::default()));
             }
-            // State does not survive a restart, so that there is no grace period.
-            Claim::Previous(_) => return Err(Status::NoGrace),
             // There are no delegations.
             Claim::DelegateCur(..) | Claim::DelegCurFh(_) => return Err(Status::BadStateid),
             Claim::DelegatePrev(_) | Claim::DelegPrevFh => return Err(Status::NotSupp),

@@ -108,17 +108,16 @@ impl Compound<'_> {
             address: scope.caller.peer.addr.ip().to_canonical(),
         };
         // Expired clients make room for new ones.
-        clients.state.expire(now(&scope.env.rt));
+        clients.expire(&scope.env.rt);
         let identified = clients.state.exchange_id(&request, now(&scope.env.rt))?;
         let confirmed = if identified.confirmed { exchange_id_flags::CONFIRMED_R } else { 0 };
-        let name = Opaque(clients.owner.as_bytes());
         reply.put(&ExchangeIdOk {
             client_id: identified.client,
             sequence: identified.sequence,
             flags: exchange_id_flags::USE_NON_PNFS | confirmed,
             state_protect: None,
-            server_owner: ServerOwner { minor_id: 0, major_id: name },
-            server_scope: name,
+            server_owner: ServerOwner { minor_id: 0, major_id: Opaque(clients.owner.as_bytes()) },
+            server_scope: Opaque(clients.scope.as_bytes()),
             implementation: None,
         });
         Ok(())
@@ -244,11 +243,12 @@ impl Compound<'_> {
         });
     }
 
-    pub(super) fn reclaim_complete(&self, args: ReclaimCompleteArgs) -> Result<(), Status> {
+    pub(super) async fn reclaim_complete(&self, args: ReclaimCompleteArgs) -> Result<(), Status> {
         if args.one_fs {
             self.current()?;
             return Ok(()); // File systems do not migrate, so that there is nothing to reclaim.
         }
-        self.scope.env.clients.state.reclaim_complete(self.client()?)
+        let env = self.scope.env;
+        env.clients.reclaim_complete(&env.rt, self.client()?).await
     }
 }

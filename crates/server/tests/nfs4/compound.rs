@@ -212,21 +212,33 @@ pub(crate) fn sequence(args: SequenceArgs) -> Op {
     op(Operation::Sequence, args)
 }
 
-/// A session of which slot 0 is used, after RECLAIM_COMPLETE.
+/// A session of which slot 0 is used.
 pub(crate) struct Session {
     pub(crate) ok: CreateSessionOk,
+    pub(crate) client: ClientId,
     next: Cell<u32>,
 }
 
 impl Session {
+    /// A session of a client that has sent RECLAIM_COMPLETE.
     pub(crate) async fn new(c: &Caller, owner: &'static [u8]) -> Self {
+        let session = Self::start(c, owner).await;
+        let complete = session.reclaim_complete(c).await;
+        assert!(matches!(complete, Status::Ok | Status::CompleteAlready), "{complete:?}");
+        session
+    }
+
+    /// A session of a client that has not sent RECLAIM_COMPLETE.
+    pub(crate) async fn start(c: &Caller, owner: &'static [u8]) -> Self {
         let identified = send(c, 1, &[exchange_id(owner, [1; 8])]).await;
         let ok: ExchangeIdOk<'_> = identified.take(Operation::ExchangeId);
         let (client, first) = (ok.client_id, ok.sequence);
         let created = send(c, 1, &[create_session(client, first, CHANNEL)]).await;
-        let session = Self { ok: created.take(Operation::CreateSession), next: Cell::new(1) };
-        session.send(c, [op(Operation::ReclaimComplete, ReclaimCompleteArgs { one_fs: false })]).await;
-        session
+        Self { ok: created.take(Operation::CreateSession), client, next: Cell::new(1) }
+    }
+
+    pub(crate) async fn reclaim_complete(&self, c: &Caller) -> Status {
+        self.status(c, [op(Operation::ReclaimComplete, ReclaimCompleteArgs { one_fs: false })]).await
     }
 
     /// Arguments of the next SEQUENCE.

@@ -14,6 +14,7 @@ mod gate;
 mod hostile;
 mod paths;
 mod read_plus;
+mod restart;
 mod retries;
 mod sessions;
 mod sparse;
