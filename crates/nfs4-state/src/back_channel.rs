@@ -16,7 +16,7 @@ const CONNECTIONS: usize = 16;
 /// Maximum number of slots, of which the client may have granted fewer.
 const SLOTS: u32 = 16;
 /// SEQ4_STATUS_CB_PATH_DOWN_SESSION.
-const PATH_DOWN_SESSION: u32 = 0x200;
+pub(crate) const PATH_DOWN_SESSION: u32 = 0x200;
 /// SEQ4_STATUS_BACKCHANNEL_FAULT.
 const FAULT: u32 = 0x400;
 
@@ -98,6 +98,11 @@ impl BackChannel {
         self.connections.lock().clear();
     }
 
+    /// Whether it has an open connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connections.lock().iter().any(Callbacks::is_open)
+    }
+
     /// The connection for the next callback: the newest that is open.
     pub fn connection(&self) -> Option<Callbacks> {
         self.connections.lock().iter().rfind(|connection| connection.is_open()).cloned()
@@ -115,13 +120,12 @@ impl BackChannel {
 
     /// Its part of `sr_status_flags`.
     pub(crate) fn flags(&self) -> u32 {
-        let up = self.connections.lock().iter().any(Callbacks::is_open);
         let fault = if self.fault.load(Ordering::Relaxed) { FAULT } else { 0 };
-        fault | if up { 0 } else { PATH_DOWN_SESSION }
+        fault | if self.is_connected() { 0 } else { PATH_DOWN_SESSION }
     }
 
     /// Begins a callback. `None` if there is no open connection or all slots are in use.
-    pub fn begin(self: &Arc<Self>) -> Option<CallbackSlot> {
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<CallbackSlot> {
         let target = self.target.lock().clone().filter(|_| self.is_up())?;
         let mut slots = self.slots.lock();
         let (number, slot) = (0..).zip(slots.iter_mut()).find(|(_, slot)| !slot.used)?;

@@ -1,14 +1,17 @@
 //! A client, as its sessions and its state refer to it.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
 use millrace_nfs::v4::ClientId;
 use parking_lot::Mutex;
 
-use crate::{lease::Lease, table::Table};
+use crate::{back_channel::BackChannel, lease::Lease, table::Table};
 
 /// One incarnation of a client.
 #[derive(Debug)]
@@ -23,8 +26,15 @@ pub struct Client {
     pub(crate) table: Mutex<Table>,
     /// Number of its blocking requests for locks that wait.
     pub(crate) waiting: AtomicUsize,
+    /// Those of its sessions.
+    pub(crate) back_channels: Mutex<Vec<Arc<BackChannel>>>,
+    callbacks: AtomicUsize,
 }
 
+/// Maximum number of callbacks that are sent or wait for a slot.
+const CALLBACKS: usize = 64;
+/// SEQ4_STATUS_CB_PATH_DOWN.
+const CB_PATH_DOWN: u32 = 1;
 /// SEQ4_STATUS_ADMIN_STATE_REVOKED.
 const ADMIN_STATE_REVOKED: u32 = 0x20;
 
@@ -38,6 +48,8 @@ impl Client {
             reclaimed: AtomicBool::new(false),
             table: Mutex::new(Table::default()),
             waiting: AtomicUsize::new(0),
+            back_channels: Mutex::default(),
+            callbacks: AtomicUsize::new(0),
         }
     }
 
@@ -67,5 +79,23 @@ impl Client {
             true => self.flags.fetch_or(ADMIN_STATE_REVOKED, Ordering::Relaxed),
             false => self.flags.fetch_and(!ADMIN_STATE_REVOKED, Ordering::Relaxed),
         };
+    }
+
+    /// The status flag of a client none of whose back channels has a connection.
+    pub(crate) fn path_flags(&self) -> u32 {
+        let back_channels = self.back_channels.lock();
+        let down = !back_channels.is_empty() && !back_channels.iter().any(|back| back.is_connected());
+        if down { CB_PATH_DOWN } else { 0 }
+    }
+
+    /// Counts a callback, unless there are too many.
+    pub(crate) fn admit_callback(&self) -> bool {
+        let admit = |n| (n < CALLBACKS).then_some(n + 1);
+        self.callbacks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, admit).is_ok()
+    }
+
+    /// Ends a callback that was admitted.
+    pub(crate) fn end_callback(&self) {
+        self.callbacks.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`State`] owns all of it. An operation that concerns clients and sessions is a method of `State`. SEQUENCE is a
 //! method of [`Session`]: a connection keeps the [`Arc`](std::sync::Arc) that [`State::session`] returns, so that
-//! SEQUENCE takes no lock but that of its slot, and allocates nothing from the heap.
+//! SEQUENCE takes no lock but those of its slot and back channel, and allocates nothing from the heap.
 //!
 //! All methods may be called from several threads. None reads a clock: `now` is the time since an origin that the caller
 //! selects once. None waits or performs I/O, except those that write the durable list of clients
@@ -24,6 +24,7 @@
 
 mod back_channel;
 mod budget;
+mod callbacks;
 mod channel;
 mod client;
 mod create_session;
@@ -47,6 +48,7 @@ mod table;
 mod tests;
 
 pub use back_channel::{BackChannel, CallbackSlot, CallbackTarget};
+pub use callbacks::PendingCallback;
 pub use channel::ChannelAttributes;
 pub use client::Client;
 pub use grace::ClientList;

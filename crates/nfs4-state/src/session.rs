@@ -13,7 +13,7 @@ use millrace_nfs::v4::{SessionId, Status};
 use parking_lot::Mutex;
 
 use crate::{
-    back_channel::BackChannel,
+    back_channel::{BackChannel, PATH_DOWN_SESSION},
     channel::ChannelAttributes,
     client::Client,
     slot::{Admission, Slot},
@@ -99,6 +99,7 @@ impl<R: Clone> Session<R> {
     ) -> Self {
         let slots = (0..fore.slots).map(|_| Mutex::new(Slot::new())).collect();
         let back = back.map(|attributes| Arc::new(BackChannel::new(id, attributes)));
+        client.back_channels.lock().extend(back.clone());
         Self { id, client, fore, back, destroyed: AtomicBool::new(false), slots }
     }
 
@@ -167,7 +168,16 @@ impl<R: Clone> Session<R> {
             slot: request.slot,
             highest_slot: self.fore.slots - 1,
             target_highest_slot: self.fore.slots - 1,
-            status_flags: self.client.flags() | self.back.as_ref().map_or(0, |back| back.flags()),
+            status_flags: self.client.flags() | self.path_flags(),
+        }
+    }
+
+    /// The status flags of the paths for callbacks.
+    fn path_flags(&self) -> u32 {
+        let own = self.back.as_ref().map(|back| back.flags());
+        match own {
+            Some(flags) if flags & PATH_DOWN_SESSION == 0 => flags,
+            _ => own.unwrap_or(0) | self.client.path_flags(),
         }
     }
 
@@ -192,7 +202,10 @@ impl<R: Clone> Session<R> {
     /// Destroys the session and drops the replies that its slots keep. Requests in progress are executed to their end.
     pub(crate) fn destroy(&self) {
         self.destroyed.store(true, Ordering::Release);
-        self.back.iter().for_each(|back| back.close());
+        if let Some(back) = &self.back {
+            back.close();
+            self.client.back_channels.lock().retain(|other| !Arc::ptr_eq(other, back));
+        }
         for slot in &self.slots {
             slot.lock().clear();
         }

@@ -15,7 +15,6 @@ use parking_lot::{Mutex, RwLock};
 use siphasher::sip::SipHasher13;
 
 use crate::{
-    back_channel::BackChannel,
     budget::Budget,
     client::Client,
     files::Files,
@@ -108,14 +107,6 @@ impl<R: Clone> State<R> {
     /// A session, for SEQUENCE and BIND_CONN_TO_SESSION; `None` stands for BADSESSION.
     pub fn session(&self, id: SessionId) -> Option<Arc<Session<R>>> {
         self.sessions.read().get(&id).cloned()
-    }
-
-    /// A back channel of a client on which callbacks can be sent.
-    pub fn back_channel(&self, client: ClientId) -> Option<Arc<BackChannel>> {
-        let mut records = self.records.lock();
-        let ids = &records.get_mut(client)?.sessions;
-        let backs = ids.iter().filter_map(|id| self.session(*id)?.back().cloned());
-        backs.into_iter().find(|back| back.is_up())
     }
 
     /// DESTROY_SESSION. Requests in progress are executed to their end.

@@ -1,5 +1,7 @@
 //! CREATE_SESSION, DESTROY_SESSION, SEQUENCE, BIND_CONN_TO_SESSION.
 
+use millrace_oncrpc::{CallbackQueue, Callbacks};
+
 use super::*;
 
 fn identified(state: &State<u64>) -> ClientId {
@@ -189,4 +191,35 @@ fn a_connection_gets_the_channels_that_the_session_has() {
         let session = client(&state, "a", S(0));
         assert_eq!([Fore, Back, ForeOrBoth, BackOrBoth, Both].map(|wanted| session.bind(wanted)), expected);
     }
+}
+
+#[test]
+fn sequence_reports_back_channels_without_connection() {
+    let state = with_limits(Limits { back_channel: true, ..limits() });
+    let id = identified(&state);
+    let created = [1, 2].map(|n| state.create_session(&create(id, n), S(0)).unwrap().session);
+    let sessions = created.map(|id| state.session(id).unwrap());
+    let mut sequence = 0;
+    let mut flags = |session: usize| {
+        sequence += 1;
+        match sessions[session].sequence(&request(0, sequence), 0, S(0)).unwrap() {
+            Sequence::Execute(execution, reply) => {
+                execution.finish(None);
+                reply.status_flags
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    // CB_PATH_DOWN concerns all sessions of the client, CB_PATH_DOWN_SESSION one.
+    assert_eq!(flags(0), 0x201);
+    let connection = Callbacks::new((Ipv4Addr::LOCALHOST, 1).into());
+    sessions[1].back().unwrap().add(&connection);
+    assert_eq!(flags(0), 0x200);
+    sessions[0].back().unwrap().add(&connection);
+    assert_eq!(flags(0), 0);
+    drop(CallbackQueue::new(connection));
+    assert_eq!(flags(0), 0x201);
+    state.destroy_session(sessions[1].id()).unwrap();
+    assert_eq!(flags(0), 0x201);
+    assert!(state.callback(id).unwrap().slot().is_none());
 }

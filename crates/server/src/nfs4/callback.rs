@@ -6,17 +6,23 @@ use millrace_nfs::v4::{
     CALLBACK_VERSION, CB_COMPOUND, CallbackArgs, CallbackOperation, CallbackSecurity, CbNotifyLockArgs,
     CbSequenceArgs, CbSequenceOk, CompoundRes, List, Opaque, StateOwner, Status, decode_result,
 };
-use millrace_nfs4_state::{CallbackSlot, LockNotice};
-use millrace_oncrpc::{AuthSys, Credential, EncodedCredential, Message, Reply, RpcError, call_header};
-use millrace_runtime::RuntimeRef;
+use millrace_nfs4_state::{BackChannel, CallbackSlot, LockNotice, PendingCallback};
+use millrace_oncrpc::{
+    AuthSys, Callbacks, Credential, EncodedCredential, Message, Reply, RpcError, call_header,
+};
+use millrace_runtime::{RuntimeExt, RuntimeRef};
 use millrace_vfs::Handle;
-use millrace_xdr::{Arena, Encoder, XdrError};
+use millrace_xdr::{Arena, Encoder, OutOfMemory, XdrError};
 
 use super::{Env, stateids::split_key};
 use crate::{handle::HandleBytes, metrics::ShardCounters};
 
 /// Time limit of a callback.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Maximum number of attempts at a callback that the client cannot receive or execute now.
+const ATTEMPTS: u32 = 6;
+/// Delay before the second attempt. It doubles with each further one.
+const DELAY: Duration = Duration::from_millis(100);
 /// Bytes that suffice for a callback without credential.
 const CALL: usize = 1024;
 
@@ -40,12 +46,12 @@ pub(super) fn credential(security: &[CallbackSecurity<'_>]) -> Option<EncodedCre
 pub(super) fn notify_locks(env: &Env, arena: &Arena) {
     for notice in env.clients.state.take_lock_notices() {
         let Some(handle) = handle(env, &notice) else { continue };
-        let Some(slot) = env.clients.state.back_channel(notice.client).and_then(|back| back.begin()) else {
-            tracing::debug!("a waiting client is not notified: its back channel is down or busy");
+        let Some(pending) = env.clients.state.callback(notice.client) else {
+            tracing::debug!("a waiting client is not notified: it has too many callbacks, or is removed");
             continue;
         };
         let (rt, counters) = (Arc::clone(&env.rt), Arc::clone(&env.counters));
-        let callback = Callback { slot, rt, counters, arena: arena.clone() };
+        let callback = Callback { pending, rt, counters, arena: arena.clone() };
         env.rt.spawn("NFSv4 callback", Box::pin(callback.notify_lock(handle, notice)));
     }
 }
@@ -57,16 +63,24 @@ fn handle(env: &Env, notice: &LockNotice) -> Option<HandleBytes> {
     Some(exports.by_id(export)?.seal(&Handle::new(handle)?))
 }
 
-/// A callback in progress, which occupies a slot.
+/// Why a client has not executed a callback.
+enum Failure {
+    /// It may execute another attempt.
+    Again(String),
+    /// It would not execute another attempt either.
+    Final(String),
+}
+
+/// A callback that is sent, repeated, or waits for a slot.
 struct Callback {
-    slot: CallbackSlot,
+    pending: PendingCallback,
     rt: RuntimeRef,
     counters: Arc<ShardCounters>,
     arena: Arena,
 }
 
 impl Callback {
-    async fn notify_lock(mut self, handle: HandleBytes, notice: LockNotice) {
+    async fn notify_lock(self, handle: HandleBytes, notice: LockNotice) {
         let operation = CallbackOperation::NotifyLock;
         let args = CbNotifyLockArgs {
             handle: Opaque(&handle),
@@ -85,52 +99,87 @@ impl Callback {
         }
     }
 
-    /// Sends a callback of one operation after CB_SEQUENCE. Returns the operation's status.
+    /// Sends a callback of one operation after CB_SEQUENCE, repeatedly while the client delays it or cannot be
+    /// reached. Returns the operation's status.
     async fn execute(
-        &mut self,
+        &self,
         operation: CallbackOperation,
         encode: impl Fn(&mut Encoder),
     ) -> Result<Status, String> {
-        let mut sequence = Status::Ok;
-        // The second attempt follows a callback whose result was lost, so that its number is used.
-        for _ in 0..2 {
-            let channel = self.slot.channel();
-            let connection = channel.connection().ok_or("the back channel is down")?;
-            let message = self.message(&encode).map_err(|e| e.to_string())?;
-            let reply = connection.call(message, &self.rt, LIMIT).await.map_err(|error| {
-                if !matches!(error, RpcError::Local(_)) {
-                    channel.remove(&connection); // SEQUENCE tells the client to bind one again.
+        let mut attempts = 1;
+        loop {
+            match self.attempt(operation, &encode).await {
+                Ok(status) => return Ok(status),
+                Err(Failure::Again(why)) if attempts < ATTEMPTS => {
+                    tracing::debug!(?operation, "callback not executed: {why}");
+                    self.rt.sleep(DELAY * 2_u32.pow(attempts - 1)).await;
+                    attempts += 1;
                 }
-                error.to_string()
-            })?;
-            let results = decode(&reply, operation).map_err(|e| {
-                channel.remove(&connection);
-                format!("malformed reply: {e}")
+                Err(Failure::Again(why) | Failure::Final(why)) => return Err(why),
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        operation: CallbackOperation,
+        encode: impl Fn(&mut Encoder),
+    ) -> Result<Status, Failure> {
+        let again = |why: &str| Failure::Again(why.into());
+        let mut slot = self.pending.slot().ok_or_else(|| again("the back channel is down or busy"))?;
+        let mut sequence = Status::Ok;
+        // The second message follows a callback whose result was lost, so that its number is used.
+        for _ in 0..2 {
+            let message = self.message(&slot, &encode)?;
+            let reply = self.send(slot.channel(), message).await?;
+            let results = decode(&reply.0, operation).map_err(|e| {
+                slot.channel().remove(&reply.1);
+                Failure::Again(format!("malformed reply: {e}"))
             })?;
             match results {
+                Ok(Status::Delay) => {
+                    slot.advance();
+                    return Err(again("the client is busy"));
+                }
                 Ok(status) => {
-                    self.slot.advance();
+                    slot.advance();
                     return Ok(status);
                 }
+                Err(Status::Delay) => return Err(again("the client is busy")),
                 Err(Status::RetryUncachedRep | Status::SeqFalseRetry | Status::SeqMisordered) => {
-                    self.slot.advance();
+                    slot.advance();
                     sequence = Status::SeqMisordered;
                 }
-                Err(Status::Delay) => return Err("the client is busy".into()),
                 Err(status) => {
-                    channel.set_fault();
-                    return Err(format!("CB_SEQUENCE failed: {status:?}"));
+                    sequence = status;
+                    break;
                 }
             }
         }
-        self.slot.channel().set_fault();
-        Err(format!("CB_SEQUENCE failed: {sequence:?}"))
+        slot.channel().set_fault();
+        Err(Failure::Final(format!("CB_SEQUENCE failed: {sequence:?}")))
+    }
+
+    /// Sends a message on a connection of the back channel. Returns the reply and the connection.
+    async fn send(&self, channel: &BackChannel, message: Message) -> Result<(Reply, Callbacks), Failure> {
+        let connection =
+            channel.connection().ok_or_else(|| Failure::Again("the back channel is down".into()))?;
+        match connection.call(message, &self.rt, LIMIT).await {
+            Ok(reply) => Ok((reply, connection)),
+            Err(error) => {
+                if !matches!(error, RpcError::Local(_)) {
+                    channel.remove(&connection); // SEQUENCE tells the client to bind one again.
+                }
+                Err(Failure::Again(error.to_string()))
+            }
+        }
     }
 
     /// The call with CB_SEQUENCE and an operation.
-    fn message(&self, encode: impl Fn(&mut Encoder)) -> Result<Message, millrace_xdr::OutOfMemory> {
-        let (slot, target) = (&self.slot, self.slot.target());
-        let mut e = Encoder::try_new(&self.arena, CALL)?;
+    fn message(&self, slot: &CallbackSlot, encode: impl Fn(&mut Encoder)) -> Result<Message, Failure> {
+        let target = slot.target();
+        let memory = |e: OutOfMemory| Failure::Again(e.to_string());
+        let mut e = Encoder::try_new(&self.arena, CALL).map_err(memory)?;
         call_header(&mut e, target.program, CALLBACK_VERSION, CB_COMPOUND, &target.credential);
         let minor_version = target.minor_version;
         e.put(&CallbackArgs { tag: Opaque(b""), minor_version, callback_ident: 0, operations: 2 });
@@ -144,7 +193,14 @@ impl Callback {
             referring_calls: List::default(),
         });
         encode(&mut e);
-        e.finish()
+        let message = e.finish().map_err(memory)?;
+        let (length, limit) = (message.stream_len(), slot.channel().attributes().request_bytes);
+        if length > limit as usize {
+            return Err(Failure::Final(format!(
+                "{length} bytes are more than the client's limit of {limit}"
+            )));
+        }
+        Ok(message)
     }
 }
 

@@ -24,7 +24,7 @@ use millrace_oncrpc::{
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::{Design, Requester, RequesterConfig};
 use millrace_runtime::{
-    RuntimeRef,
+    BoxFuture, RuntimeRef,
     tokio_rt::{TcpByteStream, TokioRuntime, run_shard},
 };
 use millrace_server::{Config, ExportConfig, ExposedBuffers, Research, Running, Server};
@@ -122,9 +122,33 @@ pub fn everywhere(test: impl AsyncFn(&Caller, FileHandle)) {
     }
 }
 
+/// Executes calls on a connection.
+pub trait Calls: Send + Sync {
+    fn call(&self, request: Request) -> BoxFuture<'_, Result<Reply, RpcError>>;
+
+    /// The reason why the connection is unusable, if it is.
+    fn failure(&self) -> Option<RpcError>;
+
+    fn close(&self);
+}
+
+impl<T: Transport> Calls for T {
+    fn call(&self, request: Request) -> BoxFuture<'_, Result<Reply, RpcError>> {
+        Box::pin(self.submit(request))
+    }
+
+    fn failure(&self) -> Option<RpcError> {
+        Transport::failure(self)
+    }
+
+    fn close(&self) {
+        Transport::close(self);
+    }
+}
+
 /// The client's end of a connection.
 pub struct Caller {
-    pub transport: Arc<dyn Transport>,
+    pub transport: Arc<dyn Calls>,
     pub arena: Arena,
     pub rt: RuntimeRef,
     pub cred: Credential,
@@ -137,7 +161,7 @@ pub fn sys(uid: u32, gid: u32) -> Credential {
 impl Caller {
     pub async fn connect(server: &Running, proto: Proto) -> Self {
         let (rt, arena) = (TokioRuntime::current(), arena(64 << 20));
-        let transport: Arc<dyn Transport> = match proto {
+        let transport: Arc<dyn Calls> = match proto {
             Proto::Tcp => tcp(&rt, &arena, server.tcp_addr().unwrap()).await.unwrap(),
             Proto::Rdma | Proto::ReadRead => {
                 let design = if proto == Proto::ReadRead { Design::ReadRead } else { Design::ReadWrite };
@@ -168,7 +192,7 @@ impl Caller {
 
     pub async fn send(&self, message: Message, room: usize, xid: Option<u32>) -> Result<Reply, RpcError> {
         let reply = ReplySpec { max_head: REPLY_ROOM + room, payload: None };
-        self.transport.submit(Request { xid, ..Request::new(message, reply) }).await
+        self.transport.call(Request { xid, ..Request::new(message, reply) }).await
     }
 
     pub async fn reply(&self, proc: Procedure, args: &impl Encode, room: usize) -> Result<Reply, RpcError> {
@@ -176,7 +200,7 @@ impl Caller {
         let has_data = matches!(proc, Procedure::Read | Procedure::Readlink);
         let payload = has_data.then(|| self.arena.alloc(2 << 20).unwrap());
         let reply = ReplySpec { max_head: REPLY_ROOM + room, payload };
-        self.transport.submit(Request::new(message, reply)).await
+        self.transport.call(Request::new(message, reply)).await
     }
 
     /// Calls an NFS procedure.

@@ -1,221 +1,27 @@
 //! Callbacks over TCP and RDMA, with a client that answers each by hand.
 
-use std::{
-    collections::VecDeque,
-    future::poll_fn,
-    io::{Read, Write},
-    net::{Shutdown, SocketAddr, TcpStream},
-    sync::{
-        Arc, Mutex,
-        mpsc::{Receiver, Sender, channel},
-    },
-    task::Poll,
-    thread,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use futures::StreamExt;
-use millrace_buffer::Arena;
 use millrace_nfs::v4::*;
-use millrace_oncrpc::{
-    CallHeader, PendingCall, ReplyHeader, ReplyStatus, Request, RpcError, Transport, parse_reply,
-};
-use millrace_rdma::{Completion, ConnectParams, SendRequest};
-use millrace_rpcrdma::{Body, Header, Lists, RequesterConfig};
-use millrace_runtime::tokio_rt::{TokioRuntime, run_shard};
-use millrace_server::{Running, Server};
-use millrace_xdr::{Decoder, Encoder, Message};
+use millrace_oncrpc::Credential;
 
 use crate::{
-    common::{Caller, Proto, arena, config, rdma_at, run, sys},
+    common::{Caller, Proto},
     compound::*,
+    network::{Called, Network, Wire, on_both},
 };
 
-const PROGRAM_OF_CALLBACKS: u32 = 0x4000_0000;
-
-/// A connection that keeps the calls of the server.
-struct Wire {
-    sender: Sender<Vec<u8>>,
-    receiver: Mutex<Receiver<Vec<u8>>>,
-    calls: Mutex<VecDeque<Vec<u8>>>,
-    arena: Arena,
-}
-
-impl Wire {
-    /// Connects, and conveys messages in another thread.
-    fn connect(server: &Running, proto: Proto) -> Arc<Self> {
-        let (sender, outgoing) = channel();
-        let (incoming, receiver) = channel();
-        match proto {
-            Proto::Tcp => over_tcp(server.tcp_addr().unwrap(), outgoing, incoming),
-            Proto::Rdma | Proto::ReadRead => over_rdma(server.rdma_addr().unwrap(), outgoing, incoming),
-        }
-        let (receiver, calls) = (Mutex::new(receiver), Mutex::default());
-        Arc::new(Self { sender, receiver, calls, arena: arena(1 << 20) })
-    }
-
-    fn caller(self: &Arc<Self>) -> Caller {
-        let (transport, rt) = (Arc::clone(self) as Arc<dyn Transport>, TokioRuntime::current());
-        Caller { transport, arena: self.arena.clone(), rt, cred: sys(0, 0) }
-    }
-
-    fn write(&self, message: &[u8]) {
-        self.sender.send(message.to_vec()).unwrap();
-    }
-
-    fn read(&self) -> Vec<u8> {
-        self.receiver.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap()
-    }
-
-    /// The next call of the server.
-    fn callback(&self) -> Vec<u8> {
-        let kept = self.calls.lock().unwrap().pop_front();
-        kept.unwrap_or_else(|| self.read())
-    }
-
-    /// Answers a callback with the status of CB_SEQUENCE.
-    fn answer(&self, notice: &Notice, status: Status) {
-        let mut e = Encoder::new(&self.arena, 256);
-        e.put(&ReplyHeader { xid: notice.xid, status: ReplyStatus::Success });
-        let mut results = CompoundEncoder::begin(&mut e, b"");
-        results.operation(&mut e, CallbackOperation::Sequence);
-        if status == Status::Ok {
-            let CbSequenceArgs { session, sequence, slot, highest_slot, .. } = notice.sequence;
-            e.put(&CbSequenceOk { session, sequence, slot, highest_slot, target_highest_slot: highest_slot });
-            results.operation(&mut e, CallbackOperation::NotifyLock);
-        } else {
-            results.fail(&mut e, status);
-        }
-        results.finish(&mut e);
-        let message = e.finish().unwrap();
-        self.write(message.head.iter().next().unwrap());
-    }
-}
-
-impl Transport for Wire {
-    fn submit(&self, mut request: Request) -> PendingCall {
-        request.message.set_xid(77);
-        self.write(&request.message.head.iter().flat_map(|view| view.to_vec()).collect::<Vec<_>>());
-        loop {
-            let record = self.read();
-            if record[4..8] == [0, 0, 0, 1] {
-                let message = Message::from_view(self.arena.copy_from(&record).unwrap());
-                return PendingCall::complete(None, parse_reply(message, &"the server"));
-            }
-            self.calls.lock().unwrap().push_back(record);
-        }
-    }
-
-    fn max_payload(&self) -> usize {
-        0
-    }
-
-    fn failure(&self) -> Option<RpcError> {
-        None
-    }
-
-    fn close(&self) {}
-}
-
-fn over_tcp(address: SocketAddr, outgoing: Receiver<Vec<u8>>, incoming: Sender<Vec<u8>>) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    let mut received = stream.try_clone().unwrap();
-    thread::spawn(move || {
-        for record in outgoing {
-            let mark = (record.len() as u32 | 1 << 31).to_be_bytes();
-            stream.write_all(&[&mark, &*record].concat()).unwrap();
-        }
-        stream.shutdown(Shutdown::Both)
-    });
-    thread::spawn(move || {
-        let mut mark = [0; 4];
-        while received.read_exact(&mut mark).is_ok() {
-            let mut record = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
-            received.read_exact(&mut record).unwrap();
-            drop(incoming.send(record));
-        }
-    });
-}
-
-/// Each message in one Send, with 16 credits.
-fn over_rdma(address: SocketAddr, outgoing: Receiver<Vec<u8>>, incoming: Sender<Vec<u8>>) {
-    let (to_task, mut outgoing_messages) = futures::channel::mpsc::unbounded::<Vec<u8>>();
-    thread::spawn(move || outgoing.into_iter().try_for_each(|message| to_task.unbounded_send(message)));
-    thread::spawn(move || {
-        run_shard(async move {
-            let (rt, arena) = (TokioRuntime::current(), arena(16 << 20));
-            let private_data = RequesterConfig::default().connect_params().private_data;
-            let params = ConnectParams { private_data, ..ConnectParams::default() };
-            let provider = rdma_at().1.to_connect(address.ip()).unwrap().provider;
-            let mut qp = provider.connect(rt, arena.clone(), address, params).await.unwrap();
-            for _ in 0..32 {
-                qp.post_receive(arena.alloc(4096).unwrap()).unwrap();
-            }
-            let mut completions = Vec::new();
-            poll_fn(|cx| {
-                while let Poll::Ready(message) = outgoing_messages.poll_next_unpin(cx) {
-                    let Some(message) = message else { return Poll::Ready(()) };
-                    let xid = u32::from_be_bytes(message[..4].try_into().unwrap());
-                    let header = Header::new(xid, 16, Body::Msg(Lists::default()));
-                    let mut send = vec![0; header.encoded_len()];
-                    header.encode(&mut send);
-                    send.extend(message);
-                    let data = arena.copy_from(&send).unwrap().into();
-                    let send = SendRequest { data, invalidate: None, solicited: false, signaled: None };
-                    let _ = qp.post_send(send);
-                }
-                while let Poll::Ready(result) = qp.poll(cx, &mut completions) {
-                    if result.is_err() {
-                        return Poll::Ready(());
-                    }
-                    for completion in completions.drain(..) {
-                        let Completion::Received { buffer, .. } = completion else { continue };
-                        let (header, at) = Header::decode(&buffer, 16).unwrap();
-                        assert_eq!(header.body, Body::Msg(Lists::default()));
-                        assert_eq!(buffer[at..at + 4], header.xid.to_be_bytes());
-                        drop(incoming.send(buffer[at..].to_vec()));
-                        qp.post_receive(arena.alloc(4096).unwrap()).unwrap();
-                    }
-                }
-                Poll::Pending
-            })
-            .await;
-        })
-    });
-}
-
-/// A decoded callback CB_NOTIFY_LOCK.
-struct Notice {
-    xid: u32,
-    sequence: CbSequenceArgs,
-    handle: Vec<u8>,
-    owner: Vec<u8>,
-}
-
-impl Notice {
-    fn decode(call: &[u8]) -> Self {
-        let mut d = Decoder::from_bytes(call);
-        let header = CallHeader::decode(&mut d).unwrap();
-        assert_eq!(
-            (header.prog, header.vers, header.proc),
-            (PROGRAM_OF_CALLBACKS, CALLBACK_VERSION, CB_COMPOUND)
-        );
-        let frame: CallbackArgs<'_> = d.get().unwrap();
-        assert_eq!((frame.minor_version, frame.callback_ident, frame.operations), (1, 0, 2));
-        assert_eq!(d.u32().unwrap(), CallbackOperation::Sequence.number());
-        let sequence: CbSequenceArgs = d.get().unwrap();
-        assert_eq!(d.u32().unwrap(), CallbackOperation::NotifyLock.number());
-        let args: CbNotifyLockArgs<'_> = d.get().unwrap();
-        assert_eq!(d.remaining(), 0);
-        let (handle, owner) = (args.handle.to_vec(), args.owner.owner.to_vec());
-        Self { xid: header.xid, sequence, handle, owner }
-    }
-}
+/// SEQ4_STATUS_CB_PATH_DOWN and SEQ4_STATUS_CB_PATH_DOWN_SESSION.
+const PATH_DOWN: u32 = 0x201;
+/// SEQ4_STATUS_BACKCHANNEL_FAULT.
+const FAULT: u32 = 0x400;
+/// Maximum number of callbacks of a client that are sent or wait.
+const CALLBACKS: u64 = 64;
+const SLOTS: usize = 16;
 
 /// A client that holds a lock of a file, and one that waits for it.
-struct Scene {
-    proto: Proto,
-    server: Running,
+struct Scene<'n> {
+    network: &'n Network,
     holder: Caller,
     wire: Arc<Wire>,
     waiter: Caller,
@@ -228,11 +34,17 @@ fn owner(owner: &[u8]) -> StateOwner<'_> {
     StateOwner { client_id: ClientId { number: 0 }, owner: Opaque(owner) }
 }
 
-impl Scene {
-    async fn new(proto: Proto) -> Self {
-        let server = Server::start(config(&["/x=memory:8MiB,squash=none"])).unwrap();
-        let holder = Caller::connect(&server, Proto::Tcp).await;
-        let wire = Wire::connect(&server, proto);
+/// The file and the lock owner of a CB_NOTIFY_LOCK.
+fn notified(called: &Called) -> (Vec<u8>, Vec<u8>) {
+    assert_eq!(called.operation, CallbackOperation::NotifyLock);
+    let args: CbNotifyLockArgs<'_> = called.args();
+    (args.handle.to_vec(), args.owner.owner.to_vec())
+}
+
+impl<'n> Scene<'n> {
+    async fn new(network: &'n Network) -> Self {
+        let holder = network.connect(1).await.caller();
+        let wire = network.connect(2).await;
         let waiter = wire.caller();
         let sessions = [Session::new(&holder, b"holder").await, Session::new(&waiter, b"waiter").await];
         let mut opens = Vec::new();
@@ -246,27 +58,26 @@ impl Scene {
             let handle: GetfhOk<'_> = results.take(Operation::Getfh);
             file = handle.handle.to_vec();
         }
-        Self { proto, server, holder, wire, waiter, sessions, opens: opens.try_into().unwrap(), file }
+        Self { network, holder, wire, waiter, sessions, opens: opens.try_into().unwrap(), file }
     }
 
-    /// The client locks the file, or waits for its lock.
-    async fn lock(&self, n: usize) -> Result<Stateid, Status> {
+    async fn lock_range(
+        &self,
+        n: usize,
+        name: &[u8],
+        (offset, length): (u64, u64),
+    ) -> Result<Stateid, Status> {
         let c = [&self.holder, &self.waiter][n];
-        let args = LockArgs {
-            lock_type: LockType::WriteWaiting,
-            reclaim: false,
-            offset: 0,
-            length: u64::MAX,
-            locker: Locker::New {
-                open_seqid: 0,
-                open_stateid: self.opens[n],
-                lock_seqid: 0,
-                owner: owner(if n == 0 { b"holder" } else { b"waiter" }),
-            },
-        };
+        let (open_stateid, name) = (self.opens[n], name.to_vec());
         let lock: Op = Box::new(move |e| {
             e.put(&Operation::Lock);
-            e.put(&args);
+            e.put(&LockArgs {
+                lock_type: LockType::WriteWaiting,
+                reclaim: false,
+                offset,
+                length,
+                locker: Locker::New { open_seqid: 0, open_stateid, lock_seqid: 0, owner: owner(&name) },
+            });
         });
         let results = self.sessions[n].send(c, [putfh(&self.file), lock]).await;
         if results.status != Status::Ok {
@@ -276,6 +87,11 @@ impl Scene {
         Ok(ok.stateid)
     }
 
+    /// The client locks the file, or waits for its lock.
+    async fn lock(&self, n: usize) -> Result<Stateid, Status> {
+        self.lock_range(n, [&b"holder"[..], b"waiter"][n], (0, u64::MAX)).await
+    }
+
     async fn unlock(&self, n: usize, stateid: Stateid) {
         let c = [&self.holder, &self.waiter][n];
         let args = LockuArgs { lock_type: LockType::Write, seqid: 0, stateid, offset: 0, length: u64::MAX };
@@ -283,14 +99,29 @@ impl Scene {
         assert_eq!(status, Status::Ok);
     }
 
-    /// The holder locks and unlocks the file, for which the other client waits. Returns the notice.
-    async fn notice(&self) -> Notice {
+    /// The holder locks and unlocks the file, for which the other client waits.
+    async fn release(&self) {
         let held = self.lock(0).await.unwrap();
         assert_eq!(self.lock(1).await, Err(Status::Denied));
         self.unlock(0, held).await;
-        let notice = Notice::decode(&self.wire.callback());
-        assert_eq!((&notice.handle, &*notice.owner), (&self.file, &b"waiter"[..]));
+    }
+
+    /// As [`Self::release`]. Returns the notice.
+    async fn notice(&self) -> Called {
+        self.release().await;
+        let notice = self.wire.callback().await;
+        assert_eq!(notified(&notice), (self.file.clone(), b"waiter".to_vec()));
         notice
+    }
+
+    /// The holder unlocks the file, of which other lock owners wait for a byte each.
+    async fn release_to(&self, owners: u8) {
+        let held = self.lock(0).await.unwrap();
+        for n in 0..owners {
+            let denied = self.lock_range(1, &[n], (n.into(), 1)).await;
+            assert_eq!(denied, Err(Status::Denied));
+        }
+        self.unlock(0, held).await;
     }
 
     /// Status flags of SEQUENCE of the waiter.
@@ -303,43 +134,34 @@ impl Scene {
     /// Waits until the flags are as expected.
     async fn until_flags(&self, expected: u32) {
         while self.flags().await != expected {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            self.wire.sleep(Duration::from_millis(1)).await;
         }
     }
 
+    /// Waits until clients have answered this number of callbacks.
     async fn until_notified(&self, expected: u64) {
-        while self.server.stats().nfs4_locks_notified != expected {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        while self.network.hosted.stats().nfs4_locks_notified != expected {
+            self.wire.sleep(Duration::from_millis(1)).await;
         }
     }
 
-    async fn bind(&self) -> Direction {
+    /// Binds the connection of a caller to the session of the waiter.
+    async fn bind(&self, caller: &Caller) -> Direction {
         let args = BindConnToSessionArgs {
             session: self.sessions[1].ok.session,
             direction: RequestedDirection::ForeOrBoth,
             use_rdma: false,
         };
-        let results = send(&self.waiter, 2, &[op(Operation::BindConnToSession, args)]).await;
+        let results = send(caller, 2, &[op(Operation::BindConnToSession, args)]).await;
         let ok: BindConnToSessionOk = results.take(Operation::BindConnToSession);
         ok.direction
     }
 }
 
-/// Runs a test over TCP and over RDMA.
-fn on_both(test: impl AsyncFn(Proto)) {
-    for proto in [Proto::Tcp, Proto::Rdma] {
-        eprintln!("{proto:?}");
-        run(test(proto));
-    }
-}
-
-const PATH_DOWN_SESSION: u32 = 0x200;
-const FAULT: u32 = 0x400;
-
 #[test]
 fn a_client_that_waits_for_a_lock_is_notified() {
-    on_both(async |proto| {
-        let scene = Scene::new(proto).await;
+    on_both(async |network| {
+        let scene = Scene::new(network).await;
         for number in 1..=3 {
             let notice = scene.notice().await;
             assert_eq!((notice.sequence.slot, notice.sequence.sequence), (0, number));
@@ -355,20 +177,23 @@ fn a_client_that_waits_for_a_lock_is_notified() {
 
 #[test]
 fn callbacks_continue_on_another_connection() {
-    on_both(async |proto| {
-        let mut scene = Scene::new(proto).await;
+    on_both(async |network| {
+        let mut scene = Scene::new(network).await;
         let lost = scene.notice().await;
         // The connection ends without an answer.
-        scene.wire = Wire::connect(&scene.server, scene.proto);
+        scene.wire = network.connect(3).await;
         scene.waiter = scene.wire.caller();
-        scene.until_flags(PATH_DOWN_SESSION).await;
-        assert_eq!(scene.bind().await, Direction::Both);
+        scene.until_flags(PATH_DOWN).await;
+        assert_eq!(scene.bind(&scene.waiter).await, Direction::Both);
         assert_eq!(scene.flags().await, 0);
         // The result of the lost callback is unknown: its number is used again until the client rejects it.
-        let repeated = scene.notice().await;
-        assert_eq!(repeated.sequence, lost.sequence);
-        scene.wire.answer(&repeated, Status::RetryUncachedRep);
-        let next = Notice::decode(&scene.wire.callback());
+        let repeated = scene.wire.callback().await;
+        assert_eq!(
+            (repeated.sequence.clone(), notified(&repeated)),
+            (lost.sequence.clone(), notified(&lost))
+        );
+        scene.wire.answer_sequence(&repeated, Status::RetryUncachedRep);
+        let next = scene.wire.callback().await;
         assert_eq!(next.sequence.sequence, lost.sequence.sequence + 1);
         scene.wire.answer(&next, Status::Ok);
         scene.until_notified(1).await;
@@ -378,29 +203,23 @@ fn callbacks_continue_on_another_connection() {
 
 #[test]
 fn hostile_replies_end_only_their_callback() {
-    on_both(async |proto| {
-        let scene = Scene::new(proto).await;
+    on_both(async |network| {
+        let scene = Scene::new(network).await;
         let notice = scene.notice().await;
         let header = |xid: u32| [xid.to_be_bytes(), 1_u32.to_be_bytes()].concat();
         // Replies to no call, of any length, are dropped.
-        scene.wire.write(&header(notice.xid ^ 0x8000));
+        scene.wire.send(header(notice.xid ^ 0x8000));
         // A Send longer than the server's receives would end the connection.
-        let long = vec![0xff; if proto == Proto::Rdma { 4000 } else { 100_000 }];
-        scene.wire.write(&[header(notice.xid ^ 0x8000), long.clone()].concat());
+        let long = vec![0xff; if network.proto == Proto::Rdma { 4000 } else { 100_000 }];
+        scene.wire.send([header(notice.xid ^ 0x8000), long.clone()].concat());
         assert_eq!(scene.flags().await, 0);
-        // Each of these ends the callback, and the path is down until the client binds a connection.
+        // Each of these ends an attempt, and the path is down until the client binds a connection.
         let mut expected = notice;
-        for reply in [
-            header(expected.xid),
-            [header(expected.xid + 1), long].concat(),
-            [header(expected.xid + 2), vec![0xff; 40]].concat(),
-            [header(expected.xid + 3), vec![0; 16]].concat(),
-        ] {
-            assert_eq!(reply[..4], expected.xid.to_be_bytes());
-            scene.wire.write(&reply);
-            scene.until_flags(PATH_DOWN_SESSION).await;
-            assert_eq!(scene.bind().await, Direction::Both);
-            let next = scene.notice().await;
+        for rest in [vec![], long, vec![0xff; 40], vec![0; 16]] {
+            scene.wire.send([header(expected.xid), rest].concat());
+            scene.until_flags(PATH_DOWN).await;
+            assert_eq!(scene.bind(&scene.waiter).await, Direction::Both);
+            let next = scene.wire.callback().await;
             assert_eq!(next.sequence, expected.sequence);
             expected = next;
         }
@@ -410,15 +229,15 @@ fn hostile_replies_end_only_their_callback() {
         scene.until_notified(1).await;
         // SEQUENCE reports that the client rejects the session of the back channel.
         let notice = scene.notice().await;
-        scene.wire.answer(&notice, Status::BadSession);
+        scene.wire.answer_sequence(&notice, Status::BadSession);
         scene.until_flags(FAULT).await;
     });
 }
 
 #[test]
 fn the_client_is_called_as_it_asks() {
-    on_both(async |proto| {
-        let scene = Scene::new(proto).await;
+    on_both(async |network| {
+        let scene = Scene::new(network).await;
         let (c, s) = (&scene.waiter, &scene.sessions[1]);
         let security = CallbackSecurity::Sys(AuthSys {
             stamp: 1,
@@ -433,13 +252,181 @@ fn the_client_is_called_as_it_asks() {
         };
         let gss = GssHandles { service: 1, from_server: Opaque(b"a"), from_client: Opaque(b"b") };
         assert_eq!(s.status(c, [control(CallbackSecurity::Gss(gss))]).await, Status::Inval);
+        let created = scene.notice().await;
+        assert_eq!((created.header.prog, created.minor_version), (0x4000_0000, 1));
+        scene.wire.answer(&created, Status::Ok);
         assert_eq!(s.status(c, [control(security)]).await, Status::Ok);
-        let held = scene.lock(0).await.unwrap();
-        assert_eq!(scene.lock(1).await, Err(Status::Denied));
-        scene.unlock(0, held).await;
-        let call = scene.wire.callback();
-        let header = CallHeader::decode(&mut Decoder::from_bytes(&call)).unwrap();
-        let millrace_oncrpc::Credential::Sys(sys) = header.cred else { panic!("{header:?}") };
+        let Called { header, minor_version: 2, .. } = scene.notice().await else { panic!("minor version") };
+        let Credential::Sys(sys) = header.cred else { panic!("{header:?}") };
         assert_eq!((header.prog, sys.uid, sys.gid, &sys.gids[..]), (5, 7, 8, &[9][..]));
+    });
+}
+
+#[test]
+fn a_delayed_callback_is_repeated_a_few_times() {
+    on_both(async |network| {
+        let scene = Scene::new(network).await;
+        let first = scene.notice().await;
+        // A callback that is not executed keeps its sequence number.
+        scene.wire.answer_sequence(&first, Status::Delay);
+        let mut called = scene.wire.callback().await;
+        assert_eq!(called.sequence, first.sequence);
+        for attempt in 1..=4 {
+            scene.wire.answer(&called, Status::Delay);
+            called = scene.wire.callback().await;
+            assert_eq!(called.sequence.sequence, first.sequence.sequence + attempt);
+            assert_eq!(notified(&called), notified(&first));
+        }
+        scene.wire.answer(&called, Status::Delay);
+        assert!(scene.wire.callback_within(Duration::from_secs(100)).await.is_none());
+        assert_eq!(network.hosted.stats().nfs4_locks_notified, 0);
+        let next = scene.notice().await;
+        assert_eq!(next.sequence.sequence, first.sequence.sequence + 5);
+        scene.wire.answer(&next, Status::Ok);
+        scene.until_notified(1).await;
+    });
+}
+
+#[test]
+fn a_client_that_never_answers_loses_its_path() {
+    on_both(async |network| {
+        let scene = Scene::new(network).await;
+        let first = scene.notice().await;
+        scene.wire.sleep(Duration::from_millis(9_900)).await;
+        assert_eq!(scene.flags().await, 0);
+        scene.wire.sleep(Duration::from_millis(200)).await;
+        assert_eq!(scene.flags().await, PATH_DOWN);
+        // The attempts end while there is no path.
+        scene.wire.sleep(Duration::from_secs(10)).await;
+        // A late reply is no reply, but it returns the credit over RDMA.
+        scene.wire.answer(&first, Status::Ok);
+        assert_eq!(scene.bind(&scene.waiter).await, Direction::Both);
+        assert_eq!(scene.flags().await, 0);
+        assert!(scene.wire.callback_within(Duration::from_secs(1)).await.is_none());
+        // The slot is free, and the number of the callback without result is used again.
+        let next = scene.notice().await;
+        assert_eq!(next.sequence, first.sequence);
+        scene.wire.answer(&next, Status::Ok);
+        scene.until_notified(1).await;
+        assert_eq!(scene.flags().await, 0);
+    });
+}
+
+/// Receives callbacks without answering them until there are no more.
+async fn unanswered(wire: &Wire) -> Vec<Called> {
+    let mut all = Vec::new();
+    while let Some(called) = wire.callback_within(Duration::from_secs(1)).await {
+        all.push(called);
+    }
+    all
+}
+
+/// Answers callbacks until there are no more. Returns their number.
+async fn answer_all(wire: &Wire) -> u64 {
+    let mut count = 0;
+    while let Some(called) = wire.callback_within(Duration::from_secs(10)).await {
+        wire.answer(&called, Status::Ok);
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn the_slots_of_a_session_bound_its_callbacks() {
+    on_both(async |network| {
+        let scene = Scene::new(network).await;
+        scene.release_to(40).await;
+        let called = unanswered(&scene.wire).await;
+        // Before the first reply, there is one credit over RDMA.
+        let expected = if network.proto == Proto::Rdma { 1 } else { SLOTS };
+        let slots: BTreeSet<_> = called.iter().map(|called| called.sequence.slot).collect();
+        assert_eq!((called.len(), slots.len()), (expected, expected));
+        assert!(slots.iter().all(|slot| *slot < SLOTS as u32));
+        // Those without a slot are repeated: they are sent when others are answered.
+        called.iter().for_each(|called| scene.wire.answer(called, Status::Ok));
+        assert_eq!(answer_all(&scene.wire).await, 40 - expected as u64);
+        scene.until_notified(40).await;
+        // They are not repeated without end.
+        scene.release_to(40).await;
+        let called = unanswered(&scene.wire).await;
+        assert_eq!(called.len(), SLOTS);
+        scene.wire.sleep(Duration::from_secs(5)).await;
+        called.iter().for_each(|called| scene.wire.answer(called, Status::Ok));
+        assert_eq!(answer_all(&scene.wire).await, 0);
+        assert_eq!(network.hosted.stats().nfs4_locks_notified, 40 + SLOTS as u64);
+    });
+}
+
+#[test]
+fn a_client_has_a_limited_number_of_callbacks() {
+    on_both(async |network| {
+        let scene = Scene::new(network).await;
+        scene.release_to(100).await;
+        assert_eq!(answer_all(&scene.wire).await, CALLBACKS);
+        // Each that has ended makes room for another.
+        scene.release_to(100).await;
+        assert_eq!(answer_all(&scene.wire).await, CALLBACKS);
+        assert_eq!(scene.flags().await, 0);
+    });
+}
+
+#[test]
+fn a_connection_has_a_limited_number_of_unanswered_callbacks() {
+    on_both(async |network| {
+        let scene = Scene::new(network).await;
+        // Three sessions with 16 slots each share a connection, which permits 32 calls.
+        for number in 2..=3 {
+            let client = ClientId { number: client_of(&scene.sessions[1]) };
+            let created = send(&scene.waiter, 2, &[create_session(client, number, CHANNEL)]).await;
+            let _: CreateSessionOk = created.take(Operation::CreateSession);
+        }
+        scene.release_to(60).await;
+        let called = unanswered(&scene.wire).await;
+        // Before the first reply, there is one credit over RDMA.
+        assert_eq!(called.len(), if network.proto == Proto::Rdma { 1 } else { 32 });
+        let first = called.len() as u64;
+        called.iter().for_each(|called| scene.wire.answer(called, Status::Ok));
+        assert_eq!(answer_all(&scene.wire).await, 60 - first);
+        scene.release_to(60).await;
+        // Over RDMA, the credits permit 16.
+        let called = unanswered(&scene.wire).await;
+        assert_eq!(called.len(), if network.proto == Proto::Rdma { 16 } else { 32 });
+        assert_eq!(scene.flags().await, 0);
+        // The end of the connection releases all.
+        drop((scene.wire, scene.waiter, scene.holder));
+        network.until_idle().await;
+    });
+}
+
+/// The client ID of a session, which its ID begins with.
+fn client_of(session: &Session) -> u64 {
+    u64::from_be_bytes(session.ok.session.0[..8].try_into().unwrap())
+}
+
+#[test]
+fn a_session_keeps_its_newest_connections_for_callbacks() {
+    on_both(async |network| {
+        let scene = Scene::new(network).await;
+        let mut wires = Vec::new();
+        for number in 0..20 {
+            let wire = network.connect(10 + number).await;
+            assert_eq!(scene.bind(&wire.caller()).await, Direction::Both);
+            wires.push(wire);
+        }
+        // The newest connection is used. When it ends, its predecessor is.
+        for remaining in (4..20).rev() {
+            scene.release().await;
+            let wire = wires.pop().unwrap();
+            let notice = wire.callback().await;
+            wire.answer(&notice, Status::Ok);
+            scene.until_notified(20 - remaining).await;
+            assert_eq!(scene.flags().await, 0);
+            drop(wire);
+            network.sleep(Duration::from_secs(1)).await;
+        }
+        // The limit of 16 has replaced the others, and the session's first one.
+        assert_eq!(scene.flags().await, PATH_DOWN);
+        assert_eq!(scene.bind(&wires[0].caller()).await, Direction::Both);
+        assert_eq!(scene.flags().await, 0);
     });
 }

@@ -167,7 +167,7 @@ pub(crate) async fn send_for_data(c: &Caller, ops: &[Op]) -> Results {
     let message = c.message(PROGRAM, VERSION, 1, &Compound { tag: b"", minor_version: 2, ops });
     let payload = Some(c.arena.alloc(2 << 20).unwrap());
     let reply = millrace_oncrpc::ReplySpec { max_head: 4096, payload };
-    Results::new(c.transport.submit(millrace_oncrpc::Request::new(message, reply)).await.unwrap())
+    Results::new(c.transport.call(millrace_oncrpc::Request::new(message, reply)).await.unwrap())
 }
 
 pub(crate) fn exchange_id(owner: &'static [u8], verifier: Verifier) -> Op {
@@ -201,7 +201,7 @@ pub(crate) fn create_session(client_id: ClientId, sequence: u32, fore: ChannelAt
             sequence,
             flags: 3,
             fore,
-            back: ChannelAttrs { max_requests: 16, max_operations: 2, ..CHANNEL },
+            back: ChannelAttrs { max_operations: 2, ..CHANNEL },
             callback_program: 0x4000_0000,
             callback_security: List(vec![CallbackSecurity::None]),
         },

@@ -12,6 +12,7 @@ mod files;
 #[allow(unreachable_pub, clippy::expect_used)]
 mod gate;
 mod hostile;
+mod network;
 mod paths;
 mod read_plus;
 mod restart;
