@@ -1,6 +1,8 @@
 //! Clients write to a server that is killed and restarted every two seconds. Their reads, and the final files
 //! of the server, contain the data that was written last.
 
+mod locks;
+
 use std::{
     process::{Child, Command, Stdio},
     thread,
@@ -38,6 +40,7 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(Case::new(format!("kills/mount/{proto}"), move |lab| mount(lab, proto)));
         cases.push(Case::new(format!("kills/kernel-client/{proto}"), move |lab| kernel_client(lab, proto)));
     }
+    cases.extend(locks::cases());
     cases
 }
 
