@@ -11,14 +11,14 @@ use parking_lot::Mutex;
 use super::*;
 
 #[derive(Debug, Default)]
-struct List {
+pub(super) struct List {
     owners: Mutex<BTreeSet<String>>,
     broken: AtomicBool,
 }
 
 impl ClientList for Arc<List> {
     fn add(&self, owner: &[u8]) -> std::io::Result<()> {
-        if self.broken.load(Ordering::Relaxed) {
+        if self.is_broken() {
             return Err(std::io::Error::other("broken"));
         }
         self.owners.lock().insert(String::from_utf8_lossy(owner).into_owned());
@@ -26,7 +26,7 @@ impl ClientList for Arc<List> {
     }
 
     fn remove(&self, owners: &[Box<[u8]>]) -> std::io::Result<()> {
-        if self.broken.load(Ordering::Relaxed) {
+        if self.is_broken() {
             return Err(std::io::Error::other("broken"));
         }
         self.owners.lock().retain(|other| !owners.iter().any(|owner| **owner == *other.as_bytes()));
@@ -35,11 +35,15 @@ impl ClientList for Arc<List> {
 }
 
 impl List {
-    fn owners(&self) -> Vec<String> {
+    pub(super) fn owners(&self) -> Vec<String> {
         self.owners.lock().iter().cloned().collect()
     }
 
-    fn set_broken(&self, broken: bool) {
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_broken(&self, broken: bool) {
         self.broken.store(broken, Ordering::Relaxed);
     }
 }
@@ -190,6 +194,20 @@ fn a_new_incarnation_inherits_its_place_on_the_list() {
     assert!(a.client().is_removed());
     state.expire(S(24 * 60 * 60 + 2));
     assert_eq!(list.owners(), [""; 0], "it has not renewed its lease");
+}
+
+#[test]
+fn a_client_that_has_lost_its_state_leaves_the_list_before_it_comes_back() {
+    let (state, list) = restarted(&[]);
+    let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(100)));
+    assert_eq!(open(&state, &a, false, 0), Ok(()));
+    assert_eq!(open_denying(&state, &b, 1, false, 100), Err(Status::Delay));
+    let id = state.exchange_id(&identify("a", 1), S(100)).unwrap();
+    let created = || state.create_session(&create(id.client, id.sequence), S(100)).map(|_| ());
+    assert_eq!(created(), Err(Status::Delay));
+    state.expire(S(100));
+    assert_eq!(list.owners(), ["b"]);
+    assert_eq!(created(), Ok(()));
 }
 
 #[test]

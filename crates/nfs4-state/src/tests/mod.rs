@@ -5,6 +5,7 @@ mod grace;
 mod locks;
 mod open_model;
 mod opens;
+mod restart_model;
 mod sessions;
 mod slot_model;
 
