@@ -12,6 +12,9 @@ use parking_lot::Mutex;
 
 use crate::client::Client;
 
+/// Time after the end of the grace period in which the execution of the last reclaims ends.
+const MARGIN: Duration = Duration::from_secs(1);
+
 /// The clients that may have state, in storage that survives the server: only these may reclaim state after a restart.
 /// A method returns when its effect is durable, so that the caller may have to move it to another thread.
 pub trait ClientList: fmt::Debug + Send + Sync {
@@ -58,10 +61,10 @@ impl Grace {
         }
     }
 
-    /// The clients that have not come back, if the time is over. No client can reclaim state any more, and none gets new
+    /// The clients that have not come back, if the time is over. No client reclaims state any more, and none gets new
     /// state before [`complete`](Self::complete) is called for each of them.
     pub(crate) fn missing(&self, now: Duration) -> Vec<Box<[u8]>> {
-        if self.is_over() || now < self.end {
+        if self.is_over() || now < self.end + MARGIN {
             return Vec::new();
         }
         self.waiting.lock().iter().cloned().collect()

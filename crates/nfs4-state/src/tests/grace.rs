@@ -85,14 +85,14 @@ fn known_clients_reclaim_in_the_grace_period() {
     assert_eq!(check(Stateid::READ_BYPASS, 1), Ok(()));
     assert_eq!(state.reclaim_complete(a.client()), Ok(()));
     assert_eq!(open(&state, &a, true, 1), Err(Status::NoGrace));
-    state.expire(S(89));
-    assert!(state.in_grace(), "b does not come back");
-    assert_eq!(open(&state, &a, false, 90), Err(Status::Grace), "b is still on the list");
     state.expire(S(90));
+    assert!(state.in_grace(), "b does not come back");
+    assert_eq!(open(&state, &a, false, 91), Err(Status::Grace), "b is still on the list");
+    state.expire(S(91));
     assert_eq!(list.owners(), ["a", "c"]);
-    assert_eq!(open(&state, &a, false, 90), Ok(()));
-    assert_eq!(check(Stateid::ANONYMOUS, 90), Ok(()));
-    assert_eq!(open(&state, &a, true, 90), Err(Status::NoGrace));
+    assert_eq!(open(&state, &a, false, 91), Ok(()));
+    assert_eq!(check(Stateid::ANONYMOUS, 91), Ok(()));
+    assert_eq!(open(&state, &a, true, 91), Err(Status::NoGrace));
 }
 
 #[test]
@@ -114,8 +114,8 @@ fn the_time_of_reclaims_ends_before_the_list_is_written() {
     assert_eq!(open(&state, &b, true, 90), Err(Status::NoGrace));
     state.reclaim_complete(b.client()).unwrap();
     list.set_broken(true);
-    state.expire(S(90));
-    assert_eq!(open(&state, &b, false, 90), Err(Status::Grace), "a could reclaim after a restart");
+    state.expire(S(91));
+    assert_eq!(open(&state, &b, false, 91), Err(Status::Grace), "a could reclaim after a restart");
     list.set_broken(false);
     state.expire(S(91));
     assert_eq!(list.owners(), ["b"]);

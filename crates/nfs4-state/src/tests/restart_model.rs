@@ -371,7 +371,7 @@ impl Model {
 
     fn expire(&mut self) {
         self.state.expire(self.now);
-        if self.now >= self.grace_end && !self.list.is_broken() {
+        if self.now > self.grace_end && !self.list.is_broken() {
             self.waiting.clear();
         }
     }
@@ -399,7 +399,7 @@ impl Model {
     /// With a disk, what a host had is available when its lease has expired.
     fn end(mut self) {
         self.list.set_broken(false);
-        self.now += GRACE + S(1);
+        self.now += GRACE + S(2);
         self.expire();
         let new = ready(&self.state, "new", self.now);
         for file in 0..FILES as u8 {
