@@ -27,6 +27,13 @@ pub(crate) enum End {
     Refused(String),
 }
 
+impl End {
+    /// Whether the target may have sent the reason, such as a Reject, which the peer is to receive.
+    pub(crate) const fn is_announced(&self) -> bool {
+        matches!(self, Self::Closed | Self::Invalid(_) | Self::Violation(_) | Self::Refused(_))
+    }
+}
+
 impl From<Broken> for End {
     fn from(broken: Broken) -> Self {
         match broken {

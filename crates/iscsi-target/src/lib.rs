@@ -8,6 +8,7 @@ mod config;
 mod end;
 mod full_feature;
 pub mod iser;
+mod linger;
 mod login;
 mod service;
 mod stats;

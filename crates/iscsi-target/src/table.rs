@@ -18,7 +18,10 @@ use millrace_iscsi::{
 };
 use parking_lot::Mutex;
 
-use crate::config::{TableLimits, TargetConfig};
+use crate::{
+    config::{TableLimits, TargetConfig},
+    linger::EndingStreams,
+};
 
 /// Two targets have the same name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -95,6 +98,7 @@ impl Drop for Session {
 pub struct TargetTable {
     targets: ArcSwap<BTreeMap<IscsiName, TargetConfig>>,
     sessions: Mutex<Registry<Arc<Control>>>,
+    pub(crate) ending_streams: EndingStreams,
 }
 
 impl TargetTable {
@@ -102,7 +106,8 @@ impl TargetTable {
     pub fn new(limits: TableLimits) -> Arc<Self> {
         let TableLimits { sessions, sessions_per_initiator, logins } = limits;
         let limits = RegistryLimits { sessions, sessions_per_initiator, logins };
-        Arc::new(Self { targets: ArcSwap::default(), sessions: Mutex::new(Registry::new(limits)) })
+        let sessions = Mutex::new(Registry::new(limits));
+        Arc::new(Self { targets: ArcSwap::default(), sessions, ending_streams: EndingStreams::default() })
     }
 
     /// Replaces the targets. The sessions of targets that are removed, or have another device, are asked to log out.

@@ -64,6 +64,11 @@ impl<'a> Connection<'a> {
         loop {
             let mut progress = match self.receive(cx) {
                 Ok(progress) => progress,
+                // The responses that are queued are sent first.
+                Err(end @ End::Invalid(_)) => {
+                    self.closing = Some(end);
+                    true
+                }
                 Err(end) => return Poll::Ready(end),
             };
             progress |= self.core.run_commands(cx);

@@ -8,8 +8,6 @@ use std::{
     io,
     pin::pin,
     sync::Arc,
-    task::Poll,
-    time::Duration,
 };
 
 use millrace_buffer::Arena;
@@ -18,12 +16,10 @@ use millrace_iscsi_tcp::{Input, Output};
 use millrace_oncrpc::serving::Account;
 use millrace_runtime::{ByteStream, RuntimeRef, timeout};
 
-use crate::{config::ConnectionLimits, end::End, service::Service, stats::TargetStats, table::TargetTable};
+use crate::{
+    config::ConnectionLimits, end::End, linger, service::Service, stats::TargetStats, table::TargetTable,
+};
 use connection::Connection;
-
-/// Time limit for reading after the end of a connection by this end. Unread bytes would make the kernel reset the
-/// connection and discard responses in flight.
-const LINGER: Duration = Duration::from_secs(1);
 
 /// The common state of the connections of a server or shard.
 #[derive(Clone)]
@@ -51,29 +47,14 @@ impl Link {
     async fn flush(&mut self) -> io::Result<()> {
         poll_fn(|cx| self.output.poll_flush(cx, &mut *self.stream)).await
     }
-
-    /// Ends the sending direction, and reads until the peer ends its own.
-    async fn close(&mut self, rt: &RuntimeRef) {
-        self.stream.shutdown();
-        let discard = poll_fn(|cx| {
-            let mut waste = [0; 4096];
-            loop {
-                match self.stream.poll_read(cx, &mut [io::IoSliceMut::new(&mut waste)]) {
-                    Poll::Ready(Ok(1..)) => {}
-                    Poll::Ready(_) => return Poll::Ready(()),
-                    Poll::Pending => return Poll::Pending,
-                }
-            }
-        });
-        timeout(&**rt, LINGER, discard).await;
-    }
 }
 
 impl TcpTarget {
     /// Serves one connection until the initiator logs out or closes it, violates the protocol or is too slow, the
     /// account is evicted, or `stop` completes (then the initiator is asked to log out). Memory is charged to
     /// `account`, whose budget allows [`MAX_TRANSFER_BYTES`](millrace_scsi::MAX_TRANSFER_BYTES) at once. Commands in
-    /// progress at the end are always completed.
+    /// progress at the end are always completed. The account is released before the stream is closed, which takes up to
+    /// a second if the initiator does not close its end.
     pub async fn serve(
         self,
         stream: Box<dyn ByteStream>,
@@ -100,11 +81,14 @@ impl TcpTarget {
                 connection.finish().await;
                 end
             }
-            Err(end) => end,
+            Err(end) => {
+                drop(account);
+                end
+            }
         };
         service.ended(&end, link.stream.peer_addr().ok(), link.input.received, link.output.sent());
-        if matches!(end, End::Closed) {
-            link.close(&service.rt).await;
+        if end.is_announced() {
+            linger::close(link.stream, &service.rt, &service.table.ending_streams).await;
         }
     }
 }

@@ -105,15 +105,20 @@ impl Fixture {
         );
     }
 
+    /// Number of connections whose task runs.
+    pub(crate) fn serving(&self) -> u64 {
+        self.serving.load(Ordering::Relaxed)
+    }
+
     /// Waits for the end of all connections, and checks that they have no memory.
     pub(crate) async fn expect_idle(&self) {
         for _ in 0..1000 {
-            if self.serving.load(Ordering::Relaxed) == 0 {
+            if self.serving() == 0 {
                 break;
             }
             self.rt.sleep(Duration::from_millis(100)).await;
         }
-        assert_eq!(self.serving.load(Ordering::Relaxed), 0, "connections end");
+        assert_eq!(self.serving(), 0, "connections end");
         assert_eq!(self.budget.stats().in_use, 0);
         assert_eq!(self.budget.stats().connections, 0);
         assert_eq!(self.arena.stats().in_use, 0);

@@ -2,8 +2,10 @@
 
 use std::{
     future::poll_fn,
-    io::{IoSlice, IoSliceMut},
+    io::{self, IoSlice, IoSliceMut},
+    net::SocketAddr,
     ops::Deref,
+    task::{Context, Poll, Waker},
 };
 
 use millrace_iscsi::{
@@ -75,7 +77,8 @@ impl Bench {
     /// Connects by a stream that buffers `capacity` bytes, and returns `segment` bytes at once.
     pub(crate) fn connect_with(&self, capacity: usize, segment: usize) -> Client {
         let (ours, theirs) = memory_stream(capacity, segment);
-        self.spawn(self.server.clone().serve(Box::new(theirs), self.account(), self.stopped()));
+        let theirs = Box::new(Socket(theirs));
+        self.spawn(self.server.clone().serve(theirs, self.account(), self.stopped()));
         Client::new(ours)
     }
 
@@ -88,6 +91,45 @@ impl Bench {
         other.write(8, &data).await;
         assert_eq!(other.read(8, 8).await, data);
         other.log_out().await;
+    }
+}
+
+/// A stream that is reset when it is closed with unread input, as sockets are: the peer loses what it has not received.
+struct Socket(MemoryStream);
+
+impl ByteStream for Socket {
+    fn poll_read(&mut self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
+        self.0.poll_read(cx, bufs)
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        self.0.poll_write(cx, bufs)
+    }
+
+    fn shutdown(&mut self) {
+        self.0.shutdown();
+    }
+
+    fn abort(&mut self) {
+        self.0.abort();
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.0.peer_addr()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let unread = self.0.poll_read(&mut cx, &mut [IoSliceMut::new(&mut [0])]);
+        if matches!(unread, Poll::Ready(Ok(1))) {
+            self.0.abort();
+        }
     }
 }
 

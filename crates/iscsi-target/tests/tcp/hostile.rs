@@ -31,7 +31,7 @@ fn login_request() -> LoginRequest {
 
 const NAMES: &[u8] = b"InitiatorName=iqn.2026-01.example:host\0TargetName=iqn.2026-01.example:target\0";
 
-fn login(change: impl FnOnce(&mut LoginRequest), data: &[u8]) -> LoginPdu {
+pub(crate) fn login(change: impl FnOnce(&mut LoginRequest), data: &[u8]) -> LoginPdu {
     let mut request = login_request();
     change(&mut request);
     LoginPdu { bhs: Request::Login(request).encode(data.len() as u32), data: data.to_vec() }
@@ -89,7 +89,7 @@ fn logins() {
     });
 }
 
-fn nop(itt: u32) -> NopOut {
+pub(crate) fn nop(itt: u32) -> NopOut {
     NopOut { immediate: true, lun: 0, itt, ttt: RESERVED_TAG, numbers: NUMBERS }
 }
 

@@ -7,6 +7,7 @@ mod common;
 mod gate;
 mod hostile;
 mod lengths;
+mod linger;
 mod service;
 mod slow;
 #[path = "../support/mod.rs"]
