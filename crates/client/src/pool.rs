@@ -13,9 +13,8 @@ use millrace_buffer::{Arena, Buffer};
 use millrace_oncrpc::{
     CallClass, EncodedCredential, Reply, ReplySpec, Request, RpcError, Sampler, Stage, Stages, Transport,
 };
-use millrace_runtime::{Instant, RuntimeExt, RuntimeRef};
+use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, sync::Mutex};
 use millrace_xdr::{Encode, Encoder};
-use parking_lot::Mutex;
 
 use crate::{
     Connection, Connector, Error, RetryPolicy, Stats,

@@ -13,9 +13,8 @@ use std::{
 };
 
 use futures::channel::oneshot;
-use millrace_runtime::{RuntimeRef, timeout};
+use millrace_runtime::{RuntimeRef, sync::Mutex, timeout};
 use millrace_xdr::{Decoder, Message};
-use parking_lot::Mutex;
 
 use crate::{MSG_REPLY, Reply, RpcError, parse_reply};
 

@@ -6,8 +6,7 @@ use std::sync::{
 };
 
 use millrace_buffer::{SpanRef, Views};
-use millrace_runtime::{Instant, RuntimeRef};
-use parking_lot::Mutex;
+use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
 
 use crate::{
     Access, Domain, DomainRef, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory,

@@ -5,6 +5,8 @@
 //! with a simulated clock. All spawned tasks are `Send`, so the same code runs on a single-threaded runtime
 //! per core (the server's shards) and on a multi-threaded one (an application that uses the client).
 
+#[cfg(feature = "call-counts")]
+pub mod call_counts;
 mod gathering;
 mod local_port;
 mod maybe_ready;
@@ -14,6 +16,7 @@ mod resolve;
 mod send_queue;
 mod standstill;
 mod stream;
+pub mod sync;
 pub mod tokio_rt;
 mod uncancelled;
 pub mod virtual_time;

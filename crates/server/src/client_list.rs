@@ -24,7 +24,7 @@ use std::{
 
 use millrace_nfs::v4::OPAQUE_LIMIT;
 use millrace_nfs4_state::ClientList;
-use parking_lot::Mutex;
+use millrace_runtime::sync::Mutex;
 use rustix::fs::FlockOperation;
 
 use crate::siphash::siphash;

@@ -8,9 +8,9 @@ use millrace_nfs::mount::{
 };
 use millrace_nfs::v3::FileHandle;
 use millrace_oncrpc::{AuthStat, CallContext, Fault, MaybeReady, Outcome, Peer, Program};
+use millrace_runtime::sync::Mutex;
 use millrace_vfs::{FileKind, FsError, Handle, Identity};
 use millrace_xdr::Encoder;
-use parking_lot::Mutex;
 use smallvec::smallvec;
 
 use crate::{

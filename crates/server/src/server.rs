@@ -11,9 +11,8 @@ use futures::channel::oneshot;
 use millrace_buffer::{Arena, TRIM_INTERVAL};
 use millrace_rdma::{Listener, Provider};
 use millrace_rdma_providers::{Chosen, IWARP};
-use millrace_runtime::{RuntimeExt, RuntimeRef, tokio_rt::TokioRuntime};
+use millrace_runtime::{RuntimeExt, RuntimeRef, sync::Mutex, tokio_rt::TokioRuntime};
 use millrace_vfs::FileSystemRef;
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::{

@@ -12,7 +12,7 @@ use std::{
 };
 
 use millrace_oncrpc::serving::ClientAddr;
-use parking_lot::Mutex;
+use millrace_runtime::sync::Mutex;
 
 /// Number of buckets of [`LatencyStats`].
 pub const LATENCY_BUCKETS: usize = 22;

@@ -13,8 +13,7 @@ use std::{
 
 use millrace_buffer::{Buffer, Views};
 use millrace_nfs::v3::{FileHandle, Sattr};
-use millrace_runtime::BoxFuture;
-use parking_lot::Mutex;
+use millrace_runtime::{BoxFuture, sync::Mutex};
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 
 use self::{read_ahead::ReadAhead, write_behind::WriteBehind};

@@ -8,7 +8,7 @@ use std::{
 };
 
 use millrace_buffer::{Buffer, Views};
-use parking_lot::Mutex;
+use millrace_runtime::sync::Mutex;
 
 use crate::{Error, nfs3, paths::DEPTH};
 

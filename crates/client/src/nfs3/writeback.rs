@@ -10,8 +10,7 @@ use std::{
 use futures::{StreamExt, stream};
 use millrace_buffer::Views;
 use millrace_nfs::v3::{FileHandle, StableHow, WccData};
-use millrace_runtime::{RangeLocks, Uncancelled};
-use parking_lot::Mutex;
+use millrace_runtime::{RangeLocks, Uncancelled, sync::Mutex};
 
 use super::{
     Client, Written,
@@ -91,7 +90,7 @@ impl Writeback {
     }
 
     /// The retained data.
-    pub(crate) fn retained(&self) -> parking_lot::MutexGuard<'_, Retained> {
+    pub(crate) fn retained(&self) -> millrace_runtime::sync::MutexGuard<'_, Retained> {
         self.retained.lock()
     }
 

@@ -17,9 +17,8 @@ use millrace_oncrpc::{
     AcceptError, CallContext, Message, Peer, PendingCall, Reply, ReplyHeader, ReplyStatus, Request, RpcError,
     Transport, TransportKind,
 };
-use millrace_runtime::{BoxFuture, tokio_rt::TokioRuntime};
+use millrace_runtime::{BoxFuture, sync::Mutex, tokio_rt::TokioRuntime};
 use millrace_xdr::{Encode, Encoder};
-use parking_lot::Mutex;
 
 use crate::{Connection, Connector, Error, Options, Proto, RetryPolicy, nfs3::Client};
 

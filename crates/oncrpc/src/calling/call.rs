@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use parking_lot::Mutex;
+use millrace_runtime::sync::Mutex;
 
 use super::{
     queue::Linked,

@@ -5,8 +5,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use millrace_runtime::{RuntimeRef, poll_gathering};
-use parking_lot::Mutex;
+use millrace_runtime::{RuntimeRef, poll_gathering, sync::Mutex};
 
 use super::{pending::PendingCall, submissions::Submissions};
 use crate::{Request, RpcError};

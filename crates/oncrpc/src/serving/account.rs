@@ -9,8 +9,7 @@ use std::{
 };
 
 use futures::task::AtomicWaker;
-use millrace_runtime::{Instant, RuntimeRef};
-use parking_lot::Mutex;
+use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
 
 use super::{
     ClientAddr,

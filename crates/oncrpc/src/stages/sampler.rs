@@ -8,8 +8,7 @@ use std::{
     },
 };
 
-use millrace_runtime::{Instant, RuntimeRef};
-use parking_lot::Mutex;
+use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
 
 use super::{CallClass, Stage, StageTimes};
 

@@ -24,8 +24,7 @@ use std::{
 };
 
 use millrace_buffer::Views;
-use millrace_runtime::RuntimeRef;
-use parking_lot::Mutex;
+use millrace_runtime::{RuntimeRef, sync::Mutex};
 
 pub use self::{
     access::{AccessError, InvalidateError, Source},

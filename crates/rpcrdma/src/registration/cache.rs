@@ -4,8 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use millrace_buffer::{Arena, SPAN_BYTES};
 use millrace_rdma::{Access, DomainRef, ExposeError, ExposedRegion, Memory, MemoryRegion, Segment, Segments};
-use millrace_runtime::RuntimeRef;
-use parking_lot::Mutex;
+use millrace_runtime::{RuntimeRef, sync::Mutex};
 
 use super::{Counts, RegisteredMemory, Registrar, RegistrationCount, Settings, pressure::Watermarks};
 

@@ -7,8 +7,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_runtime::{Instant, RuntimeRef};
-use parking_lot::Mutex;
+use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
 
 use super::Settings;
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use millrace_buffer::{ArenaConfig, Buffer, Views};
 use millrace_rdma::{Domain, Exposure, ExposureId, LocalKey, LocalUse, Means, SteeringTag};
+use millrace_runtime::sync::Mutex;
 use millrace_runtime::tokio_rt::TokioRuntime;
-use parking_lot::Mutex;
 use proptest::{prelude::*, strategy::Strategy as Generate};
 use smallvec::smallvec;
 

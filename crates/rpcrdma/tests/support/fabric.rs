@@ -13,7 +13,7 @@ use millrace_rdma::{
     DomainRef, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory, PostError, QueuePair,
     ReadRequest, Segment, SendRequest, SteeringTag, WriteRequest,
 };
-use parking_lot::Mutex;
+use millrace_runtime::sync::Mutex;
 use smallvec::smallvec;
 
 struct Entry {

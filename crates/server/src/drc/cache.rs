@@ -4,9 +4,8 @@ use std::{collections::HashMap, time::Duration};
 
 use futures::channel::oneshot;
 use millrace_oncrpc::{Fault, Peer, serving::ClientAddr};
-use millrace_runtime::{Instant, RuntimeRef};
+use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
 use millrace_xdr::View;
-use parking_lot::Mutex;
 
 use super::{key::Key, order::FinishedCalls, was_executed};
 

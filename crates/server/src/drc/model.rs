@@ -15,9 +15,8 @@ use millrace_nfs::v3::Status;
 use millrace_oncrpc::{
     AuthStat, CallContext, Credential, Fault, MaybeReady, Message, Peer, TransportKind, call_header,
 };
-use millrace_runtime::{BoxFuture, RuntimeExt, virtual_time::VirtualTime};
+use millrace_runtime::{BoxFuture, RuntimeExt, sync::Mutex, virtual_time::VirtualTime};
 use millrace_xdr::Encoder;
-use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use super::{

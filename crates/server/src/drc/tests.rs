@@ -8,9 +8,8 @@ use std::{
 use futures::channel::oneshot;
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_oncrpc::{Credential, Message, Peer, ReplyHeader, ReplyStatus, TransportKind, call_header};
-use millrace_runtime::{RuntimeExt, virtual_time::VirtualTime};
+use millrace_runtime::{RuntimeExt, sync::Mutex, virtual_time::VirtualTime};
 use millrace_xdr::{Decoder, Views};
-use parking_lot::Mutex;
 
 use super::{
     harness::{Procedures, Refusal, TestServer},

@@ -29,9 +29,8 @@ use std::{ops::RangeInclusive, sync::Arc};
 
 use millrace_nfs::v4::{Operation, PROGRAM, Status, VERSION};
 use millrace_oncrpc::{CallContext, Callbacks, Fault, MaybeReady, Outcome, Program, serving::ClientAddr};
-use millrace_runtime::{Instant, RuntimeRef};
+use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
 use millrace_xdr::Encoder;
-use parking_lot::Mutex;
 
 use self::{attributes::Parameters, reply_size::ReplySize};
 use crate::{

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use millrace_buffer::Arena;
 use millrace_iscsi::name::IscsiName;
 use millrace_iscsi_target::{TableLimits, TargetConfig, TargetTable};
+use millrace_runtime::sync::Mutex;
 use millrace_runtime::tokio_rt::run_shard;
 use millrace_scsi::{Disk, DiskConfig, Target};
 use millrace_vfs::Identity;
-use parking_lot::Mutex;
 
 use crate::{LunSettings, ServerError, TargetSettings, export::Exports};
 use identifier::Identifiers;

@@ -23,11 +23,10 @@ use millrace_rdma::{Completion, ConnectParams, ConnectionError, QueuePair, SendR
 use millrace_rdma_sim::{Profile, World};
 use millrace_rpcrdma::{Body, Header, Lists, RequesterConfig};
 use millrace_runtime::{
-    BoxFuture, ByteStream, LocalPort, RuntimeExt, RuntimeRef, timeout, virtual_time::VirtualTime,
+    BoxFuture, ByteStream, LocalPort, RuntimeExt, RuntimeRef, sync::Mutex, timeout, virtual_time::VirtualTime,
 };
 use millrace_server::Hosted;
 use millrace_xdr::{Arena, Decode, Decoder, Encoder, Message};
-use parking_lot::Mutex;
 
 use crate::common::{Caller, Calls, Proto, arena, config, sys};
 

@@ -2,8 +2,8 @@
 
 use std::{any::Any, collections::BTreeSet};
 
+use millrace_runtime::sync::Mutex;
 use millrace_runtime::tokio_rt::TokioRuntime;
-use parking_lot::Mutex;
 
 use super::{Capability, Resources, Subject};
 use crate::{

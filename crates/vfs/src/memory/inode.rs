@@ -1,6 +1,6 @@
 //! An inode.
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use millrace_runtime::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{content::Content, directory::Directory};
 use crate::{Attr, FileKind, FsError, FsResult, Handle, Time};

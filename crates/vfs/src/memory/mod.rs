@@ -44,8 +44,7 @@ use data::RangeChange;
 use directory::Directory;
 use inode::{Body, Inode, InodeId, InodeState};
 use millrace_buffer::{Arena, BLOCK_BYTES, Quota, View, Views};
-use millrace_runtime::{MaybeReady, RuntimeExt, RuntimeRef};
-use parking_lot::Mutex;
+use millrace_runtime::{MaybeReady, RuntimeExt, RuntimeRef, sync::Mutex};
 use space::ObjectCount;
 use table::Table;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLockWriteGuard;
+use millrace_runtime::sync::RwLockWriteGuard;
 
 use super::{
     MemoryFs,

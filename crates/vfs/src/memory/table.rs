@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use parking_lot::RwLock;
+use millrace_runtime::sync::RwLock;
 
 use super::inode::{Inode, InodeId};
 use crate::{FsError, FsResult};
