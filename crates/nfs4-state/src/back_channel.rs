@@ -16,7 +16,7 @@ const CONNECTIONS: usize = 16;
 /// Maximum number of slots, of which the client may have granted fewer.
 const SLOTS: u32 = 16;
 /// SEQ4_STATUS_CB_PATH_DOWN_SESSION.
-pub(crate) const PATH_DOWN_SESSION: u32 = 0x200;
+const PATH_DOWN_SESSION: u32 = 0x200;
 /// SEQ4_STATUS_BACKCHANNEL_FAULT.
 const FAULT: u32 = 0x400;
 
@@ -41,6 +41,8 @@ pub struct BackChannel {
     slots: Mutex<Box<[Slot]>>,
     /// The client rejects the sequence numbers.
     fault: AtomicBool,
+    /// The client has asked for callbacks. The lack of a connection does not concern others.
+    wanted: AtomicBool,
 }
 
 #[derive(Debug, Clone)]
@@ -51,7 +53,7 @@ struct Slot {
 }
 
 impl BackChannel {
-    pub(crate) fn new(session: SessionId, attributes: ChannelAttributes) -> Self {
+    pub(crate) fn new(session: SessionId, attributes: ChannelAttributes, wanted: bool) -> Self {
         let slots = vec![Slot { sequence: 1, used: false }; attributes.slots.min(SLOTS) as usize];
         Self {
             session,
@@ -60,6 +62,7 @@ impl BackChannel {
             connections: Mutex::default(),
             slots: Mutex::new(slots.into()),
             fault: AtomicBool::new(false),
+            wanted: AtomicBool::new(wanted),
         }
     }
 
@@ -80,6 +83,7 @@ impl BackChannel {
 
     /// Adds a connection (CREATE_SESSION, BIND_CONN_TO_SESSION).
     pub fn add(&self, connection: &Callbacks) {
+        self.wanted.store(true, Ordering::Relaxed);
         let mut connections = self.connections.lock();
         connections.retain(|other| other.is_open() && !other.is_same(connection));
         if connections.len() >= CONNECTIONS {
@@ -103,6 +107,11 @@ impl BackChannel {
         self.connections.lock().iter().any(Callbacks::is_open)
     }
 
+    /// Whether the client wants callbacks and it has no open connection.
+    pub(crate) fn is_down(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) && !self.is_connected()
+    }
+
     /// The connection for the next callback: the newest that is open.
     pub fn connection(&self) -> Option<Callbacks> {
         self.connections.lock().iter().rfind(|connection| connection.is_open()).cloned()
@@ -110,7 +119,7 @@ impl BackChannel {
 
     /// Whether callbacks can be sent.
     pub fn is_up(&self) -> bool {
-        self.flags() == 0
+        self.is_connected() && self.flags() == 0
     }
 
     /// Records that the client rejects the sequence number of a slot: it must destroy the session.
@@ -121,7 +130,7 @@ impl BackChannel {
     /// Its part of `sr_status_flags`.
     pub(crate) fn flags(&self) -> u32 {
         let fault = if self.fault.load(Ordering::Relaxed) { FAULT } else { 0 };
-        fault | if self.is_connected() { 0 } else { PATH_DOWN_SESSION }
+        fault | if self.is_down() { PATH_DOWN_SESSION } else { 0 }
     }
 
     /// Begins a callback. `None` if there is no open connection or all slots are in use.

@@ -4,9 +4,13 @@ use millrace_nfs::v4::Status;
 
 use crate::limits::Limits;
 
-/// Smallest size of requests and replies that a channel may have: the RPC header with an AUTH_SYS credential of
-/// maximum length, the header of a COMPOUND, and SEQUENCE.
-const MIN_BYTES: u32 = 512;
+/// Smallest size of requests of the fore channel: an RPC header with AUTH_NONE (40 bytes), the header of a COMPOUND
+/// without tag (12), and SEQUENCE (36).
+const MIN_REQUEST: u32 = 88;
+/// Smallest size of its replies: an RPC header (24), the header of a COMPOUND (12), and SEQUENCE (44).
+const MIN_RESPONSE: u32 = 80;
+/// Smallest size of requests and replies of the back channel: a callback with an AUTH_SYS credential.
+const MIN_CALLBACK: u32 = 512;
 /// Smallest number of operations of a callback: CB_SEQUENCE and one more.
 const MIN_CALLBACK_OPERATIONS: u32 = 2;
 
@@ -28,8 +32,8 @@ pub struct ChannelAttributes {
 }
 
 impl ChannelAttributes {
-    fn check(&self, operations: u32) -> Result<(), Status> {
-        if self.request_bytes < MIN_BYTES || self.response_bytes < MIN_BYTES || self.operations < operations {
+    fn check(&self, request: u32, response: u32, operations: u32) -> Result<(), Status> {
+        if self.request_bytes < request || self.response_bytes < response || self.operations < operations {
             return Err(Status::TooSmall);
         }
         if self.slots == 0 {
@@ -41,7 +45,7 @@ impl ChannelAttributes {
     /// The fore channel that the server grants: no value exceeds the client's or the server's limit. Of the slots only
     /// as many remain as `cached_bytes`, the rest of the server's limit, has room for.
     pub(crate) fn fore(&self, limits: &Limits, cached_bytes: u64) -> Result<Self, Status> {
-        self.check(1)?;
+        self.check(MIN_REQUEST, MIN_RESPONSE, 1)?;
         let cached = self.cached_bytes.min(limits.cached_bytes).min(self.response_bytes);
         let room = cached_bytes.checked_div(cached.into()).unwrap_or(u64::MAX);
         let room = u32::try_from(room).unwrap_or(u32::MAX);
@@ -61,7 +65,7 @@ impl ChannelAttributes {
     /// The back channel: as the client asked. (The Linux client refuses a session whose `response_bytes` is larger
     /// or whose `operations` are fewer than it asked.)
     pub(crate) fn back(&self) -> Result<Self, Status> {
-        self.check(MIN_CALLBACK_OPERATIONS)?;
+        self.check(MIN_CALLBACK, MIN_CALLBACK, MIN_CALLBACK_OPERATIONS)?;
         Ok(Self { header_pad: 0, ..*self })
     }
 

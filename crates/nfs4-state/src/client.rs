@@ -84,7 +84,8 @@ impl Client {
     /// The status flag of a client none of whose back channels has a connection.
     pub(crate) fn path_flags(&self) -> u32 {
         let back_channels = self.back_channels.lock();
-        let down = !back_channels.is_empty() && !back_channels.iter().any(|back| back.is_connected());
+        let connected = back_channels.iter().any(|back| back.is_connected());
+        let down = !connected && back_channels.iter().any(|back| back.is_down());
         if down { CB_PATH_DOWN } else { 0 }
     }
 

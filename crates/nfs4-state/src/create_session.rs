@@ -19,7 +19,7 @@ impl<R: Clone> State<R> {
     /// STALE_CLIENTID, SEQ_MISORDERED; CLID_INUSE if another principal confirms the client; TOOSMALL or INVAL for
     /// channels without room for a COMPOUND or without slots; NOSPC if the client has too many sessions; DELAY if the
     /// server has too many clients or no room for replies, or while requests of the earlier incarnation are in progress.
-    /// TOOSMALL, INVAL and NOSPC consume the sequence number, as the Linux client expects; the others do not.
+    /// NOSPC consumes the sequence number, as the Linux client expects; the others do not.
     pub fn create_session(&self, args: &CreateSession<'_>, now: Duration) -> Result<SessionCreated, Status> {
         let mut records = self.records.lock();
         let confirmed = records.is_confirmed(args.client);
@@ -34,7 +34,7 @@ impl<R: Clone> State<R> {
             return Err(Status::ClidInuse);
         }
         let result = self.new_session(&mut records, args, now);
-        if result != Err(Status::Delay)
+        if matches!(result, Ok(_) | Err(Status::NoSpc))
             && let Some(record) = records.get_mut(args.client)
         {
             record.sequence = record.sequence.wrapping_add(1);
@@ -51,9 +51,10 @@ impl<R: Clone> State<R> {
     ) -> Result<SessionCreated, Status> {
         let room = self.limits.total_cached_bytes.saturating_sub(records.cached_bytes);
         let fore = args.fore.fore(&self.limits, room)?;
-        let back = args.back.back();
-        let granted = args.back_channel && self.limits.back_channel;
-        let back = if granted { back? } else { args.back };
+        // BIND_CONN_TO_SESSION may add a connection for callbacks later.
+        let has_back = self.limits.back_channel;
+        let back = if has_back { args.back.back()? } else { args.back };
+        let granted = args.back_channel && has_back;
         let record = records.get_mut(args.client).ok_or(Status::StaleClientid)?;
         if record.sessions.len() >= self.limits.sessions_per_client {
             return Err(Status::NoSpc);
@@ -67,7 +68,7 @@ impl<R: Clone> State<R> {
             return Err(Status::StaleClientid);
         }
         record.sessions.push(id);
-        let session = Session::new(id, record.client.clone(), fore, granted.then_some(back));
+        let session = Session::new(id, record.client.clone(), fore, has_back.then_some(back), granted);
         records.cached_bytes += fore.total_cached_bytes();
         self.sessions.write().insert(id, Arc::new(session));
         Ok(SessionCreated { session: id, sequence: args.sequence, back_channel: granted, fore, back })

@@ -13,7 +13,7 @@ use millrace_nfs::v4::{SessionId, Status};
 use parking_lot::Mutex;
 
 use crate::{
-    back_channel::{BackChannel, PATH_DOWN_SESSION},
+    back_channel::BackChannel,
     channel::ChannelAttributes,
     client::Client,
     slot::{Admission, Slot},
@@ -96,9 +96,10 @@ impl<R: Clone> Session<R> {
         client: Arc<Client>,
         fore: ChannelAttributes,
         back: Option<ChannelAttributes>,
+        callbacks: bool,
     ) -> Self {
         let slots = (0..fore.slots).map(|_| Mutex::new(Slot::new())).collect();
-        let back = back.map(|attributes| Arc::new(BackChannel::new(id, attributes)));
+        let back = back.map(|attributes| Arc::new(BackChannel::new(id, attributes, callbacks)));
         client.back_channels.lock().extend(back.clone());
         Self { id, client, fore, back, destroyed: AtomicBool::new(false), slots }
     }
@@ -118,7 +119,7 @@ impl<R: Clone> Session<R> {
         &self.fore
     }
 
-    /// The back channel, if there is one.
+    /// The back channel, unless the server calls no clients back. It may have no connection.
     pub fn back(&self) -> Option<&Arc<BackChannel>> {
         self.back.as_ref()
     }
@@ -173,11 +174,10 @@ impl<R: Clone> Session<R> {
     }
 
     /// The status flags of the paths for callbacks.
-    fn path_flags(&self) -> u32 {
-        let own = self.back.as_ref().map(|back| back.flags());
-        match own {
-            Some(flags) if flags & PATH_DOWN_SESSION == 0 => flags,
-            _ => own.unwrap_or(0) | self.client.path_flags(),
+    pub(crate) fn path_flags(&self) -> u32 {
+        match &self.back {
+            Some(back) if back.is_connected() => back.flags(),
+            back => back.as_ref().map_or(0, |back| back.flags()) | self.client.path_flags(),
         }
     }
 

@@ -178,6 +178,8 @@ pub mod create_session_flags {
     pub const CONN_BACK_CHAN: u32 = 0x2;
     /// The connection changes to RDMA mode.
     pub const CONN_RDMA: u32 = 0x4;
+    /// All flags.
+    pub const ALL: u32 = PERSIST | CONN_BACK_CHAN | CONN_RDMA;
 }
 
 xdr_struct! {

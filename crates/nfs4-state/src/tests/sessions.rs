@@ -69,7 +69,11 @@ fn channels_without_room_for_a_compound_are_refused() {
     let of = |fore, back| {
         let state = with_limits(Limits { back_channel: true, ..limits() });
         let args = CreateSession { fore, back, ..create(identified(&state), 1) };
-        state.create_session(&args, S(0)).map(|_| ())
+        let result = state.create_session(&args, S(0)).map(|_| ());
+        let next = if result.is_ok() { 2 } else { 1 };
+        let again = state.create_session(&create(args.client, next), S(0));
+        assert!(again.is_ok(), "a failure does not consume the sequence number");
+        result
     };
     let fore = FORE;
     assert_eq!(of(ChannelAttributes { request_bytes: 20, ..fore }, BACK), Err(Status::TooSmall));
@@ -79,6 +83,8 @@ fn channels_without_room_for_a_compound_are_refused() {
     assert_eq!(of(ChannelAttributes { cached_bytes: 0, ..fore }, BACK), Ok(()));
     assert_eq!(of(fore, ChannelAttributes { operations: 1, ..BACK }), Err(Status::TooSmall));
     assert_eq!(of(fore, ChannelAttributes { slots: 0, ..BACK }), Err(Status::Inval));
+    let smallest = ChannelAttributes { request_bytes: 88, response_bytes: 80, operations: 1, ..fore };
+    assert_eq!(of(smallest, BACK), Ok(()));
 }
 
 #[test]
@@ -191,6 +197,23 @@ fn a_connection_gets_the_channels_that_the_session_has() {
         let session = client(&state, "a", S(0));
         assert_eq!([Fore, Back, ForeOrBoth, BackOrBoth, Both].map(|wanted| session.bind(wanted)), expected);
     }
+}
+
+#[test]
+fn a_session_without_callbacks_may_get_them_later() {
+    let state = with_limits(Limits { back_channel: true, ..limits() });
+    let args = CreateSession { back_channel: false, ..create(identified(&state), 1) };
+    let created = state.create_session(&args, S(0)).unwrap();
+    assert!(!created.back_channel);
+    let session = state.session(created.session).unwrap();
+    let back = session.back().unwrap();
+    assert_eq!((session.path_flags(), back.is_up()), (0, false));
+    assert_eq!(session.bind(Direction::Back), Ok(Direction::Back));
+    let connection = Callbacks::new((Ipv4Addr::LOCALHOST, 1).into());
+    back.add(&connection);
+    assert_eq!((session.path_flags(), back.is_up()), (0, true));
+    drop(CallbackQueue::new(connection));
+    assert_eq!((session.path_flags(), back.is_up()), (0x201, false));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use super::{
     compound::{Compound, Scope},
     convert,
     object::{File, Object},
+    paths::MAX_NAME,
 };
 
 /// Rights that a read-only export never grants.
@@ -125,7 +126,7 @@ impl Parameters {
             fileid: Some(number),
             maxfilesize: Some(0),
             maxlink: Some(u32::MAX),
-            maxname: Some(255),
+            maxname: Some(MAX_NAME),
             mode: Some(0o555),
             numlinks: Some(u32::try_from(subdirectories).unwrap_or(u32::MAX).saturating_add(2)),
             owner: Some(Owner::Id(0)),

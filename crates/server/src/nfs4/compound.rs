@@ -256,9 +256,11 @@ impl Compound<'_> {
             Operation::BackchannelCtl => self.backchannel_ctl(&args!()),
             Operation::DestroySession => self.destroy_session(args!()),
             Operation::ReclaimComplete => self.reclaim_complete(args!()).await,
+            Operation::ExchangeId => self.exchange_id(&args!()),
+            Operation::CreateSession => self.create_session(&args!()),
+            Operation::DestroyClientid => self.destroy_client(args!()),
             Operation::Sequence => Err(Status::SequencePos),
-            Operation::ExchangeId | Operation::CreateSession | Operation::BindConnToSession
-            | Operation::DestroyClientid => Err(Status::NotOnlyOp),
+            Operation::BindConnToSession => Err(Status::NotOnlyOp),
             _ => Err(Status::NotSupp),
         }
     }

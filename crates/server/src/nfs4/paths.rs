@@ -15,6 +15,9 @@ use crate::{
     namespace::Namespace,
 };
 
+/// Maximum length of a name in the pseudo file system in bytes.
+pub(super) const MAX_NAME: u32 = 255;
+
 /// The directories of one export table, as one caller sees them.
 pub(super) struct Paths<'c> {
     pub(super) exports: &'c Exports,
@@ -51,6 +54,9 @@ impl Paths<'_> {
 
     /// The subdirectory `name` of a pseudo directory.
     pub(super) fn pseudo_child(&self, dir: usize, name: &[u8]) -> Result<Object, Status> {
+        if name.len() > MAX_NAME as usize {
+            return Err(Status::NameTooLong);
+        }
         let child = self.namespace().child(dir, name).filter(|child| self.sees(*child));
         child.map(|child| self.at(child)).ok_or(Status::NoEnt)
     }

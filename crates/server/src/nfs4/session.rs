@@ -16,6 +16,9 @@ use millrace_xdr::View;
 use super::{Env, arguments::Arguments, callback, compound::Compound};
 use crate::nfs4_clients::{Session, now, principal};
 
+/// Bytes of the data of SEQUENCE in a reply.
+const SEQUENCE_OK: usize = 36;
+
 impl Env {
     /// The session `id`. SEQUENCE needs it with every call, so that the connection keeps it.
     fn session(&self, id: SessionId) -> Result<Arc<Session>, Status> {
@@ -88,8 +91,12 @@ impl Compound<'_> {
         }
     }
 
-    fn exchange_id(&mut self, args: &ExchangeIdArgs<'_>) -> Result<(), Status> {
-        if args.flags & !exchange_id_flags::REQUEST != 0 {
+    pub(super) fn exchange_id(&mut self, args: &ExchangeIdArgs<'_>) -> Result<(), Status> {
+        let undefined = match self.scope.minor_version {
+            1 => !exchange_id_flags::REQUEST | exchange_id_flags::SUPP_FENCE_OPS,
+            _ => !exchange_id_flags::REQUEST,
+        };
+        if args.flags & undefined != 0 {
             return Err(Status::Inval);
         }
         match args.state_protect {
@@ -123,7 +130,10 @@ impl Compound<'_> {
         Ok(())
     }
 
-    fn create_session(&mut self, args: &CreateSessionArgs<'_>) -> Result<(), Status> {
+    pub(super) fn create_session(&mut self, args: &CreateSessionArgs<'_>) -> Result<(), Status> {
+        if args.flags & !create_session_flags::ALL != 0 {
+            return Err(Status::Inval);
+        }
         let scope = &self.scope;
         let target = self.callback_target(args.callback_program, &args.callback_security);
         let request = CreateSession {
@@ -140,7 +150,9 @@ impl Compound<'_> {
             && let (Some(back), Some(target)) = (session.back(), target)
         {
             back.set_target(target);
-            back.add(&scope.env.callbacks);
+            if created.back_channel {
+                back.add(&scope.env.callbacks);
+            }
         }
         self.reply.put(&CreateSessionOk {
             session: created.session,
@@ -160,7 +172,7 @@ impl Compound<'_> {
         self.scope.env.clients.state.destroy_session(args.session)
     }
 
-    fn destroy_client(&mut self, args: DestroyClientidArgs) -> Result<(), Status> {
+    pub(super) fn destroy_client(&mut self, args: DestroyClientidArgs) -> Result<(), Status> {
         self.scope.env.clients.state.destroy_client(args.client_id)
     }
 
@@ -224,6 +236,13 @@ impl Compound<'_> {
         }
         if bytes > fore.request_bytes as usize {
             return Err(Status::ReqTooBig);
+        }
+        let reply = self.reply.len() + SEQUENCE_OK;
+        if reply > fore.response_bytes as usize {
+            return Err(Status::RepTooBig);
+        }
+        if args.cache_this && reply > fore.cached_bytes as usize {
+            return Err(Status::RepTooBigToCache);
         }
         let request =
             SequenceRequest { sequence: args.sequence, slot: args.slot, highest_slot: args.highest_slot };
