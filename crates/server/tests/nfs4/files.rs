@@ -1,6 +1,7 @@
 //! Opens, data and names.
 
 use millrace_nfs::v4::*;
+pub(crate) use millrace_nfs4_conformance::operations::{opened, write};
 use millrace_server::Server;
 
 use crate::{
@@ -27,28 +28,6 @@ pub(crate) fn everywhere(test: impl AsyncFn(&Caller, &Session, &[u8])) {
             });
         }
     }
-}
-
-pub(crate) fn write(c: &Caller, stateid: Stateid, offset: u64, data: &[u8]) -> Op {
-    let mut buffer = c.arena.alloc(data.len()).unwrap();
-    buffer.copy_from_slice(data);
-    let data = millrace_xdr::Views::from(buffer.freeze());
-    op(Operation::Write, WriteArgs { stateid, offset, stable: StableHow::Unstable, data })
-}
-
-pub(crate) async fn opened(
-    c: &Caller,
-    s: &Session,
-    dir: &[u8],
-    open: Op,
-) -> Result<(Stateid, Vec<u8>), Status> {
-    let results = s.send(c, [putfh(dir), open, getfh()]).await;
-    if results.status != Status::Ok {
-        return Err(results.status);
-    }
-    results.skip(&[Operation::Putfh]);
-    let stateid = results.take::<OpenOk<'_>>(Operation::Open).stateid;
-    Ok((stateid, results.take::<GetfhOk<'_>>(Operation::Getfh).handle.to_vec()))
 }
 
 #[test]

@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod callbacks;
+mod caller;
 #[path = "../common/mod.rs"]
 mod common;
-mod compound;
+mod conformance;
 mod copy;
 mod files;
 #[path = "../common/gate.rs"]
@@ -19,3 +20,6 @@ mod restart;
 mod retries;
 mod sessions;
 mod sparse;
+
+/// Requests and results.
+use millrace_nfs4_conformance::compound;

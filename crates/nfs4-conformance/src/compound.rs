@@ -3,16 +3,41 @@
 use std::cell::Cell;
 
 use millrace_nfs::v4::*;
-use millrace_oncrpc::{Reply, RpcError};
-use millrace_xdr::{Decode, Decoder, Encode, Encoder};
+use millrace_oncrpc::{Credential, Reply, ReplySpec, Request, RpcError, call_header};
+use millrace_runtime::BoxFuture;
+use millrace_xdr::{Arena, Decode, Decoder, Encode, Encoder, Message};
 
-use crate::common::Caller;
+/// A connection to a server, and the caller's credential.
+pub trait Call: Sized {
+    /// The memory of calls and replies.
+    fn arena(&self) -> &Arena;
+
+    /// The credential of calls.
+    fn credential(&self) -> &Credential;
+
+    /// The same connection with another credential.
+    #[must_use]
+    fn with(&self, credential: Credential) -> Self;
+
+    /// Makes a call.
+    fn call(&self, request: Request) -> BoxFuture<'_, Result<Reply, RpcError>>;
+}
+
+/// Room for a reply in bytes, without data that the transport places.
+const REPLY: usize = 65 << 10;
+
+fn message(c: &impl Call, compound: &Compound<'_>) -> Message {
+    let mut e = Encoder::new(c.arena(), 512);
+    call_header(&mut e, PROGRAM, VERSION, 1, c.credential());
+    e.put(compound);
+    e.finish().unwrap()
+}
 
 /// Encodes one operation.
-pub(crate) type Op = Box<dyn Fn(&mut Encoder)>;
+pub type Op = Box<dyn Fn(&mut Encoder)>;
 
 /// An operation with arguments.
-pub(crate) fn op(operation: Operation, args: impl Encode + 'static) -> Op {
+pub fn op(operation: Operation, args: impl Encode + 'static) -> Op {
     Box::new(move |e| {
         e.put(&operation);
         e.put(&args);
@@ -20,15 +45,17 @@ pub(crate) fn op(operation: Operation, args: impl Encode + 'static) -> Op {
 }
 
 /// An operation as raw words.
-pub(crate) fn raw(words: &'static [u32]) -> Op {
+pub fn raw(words: &'static [u32]) -> Op {
     Box::new(move |e| words.iter().for_each(|w| e.put_u32(*w)))
 }
 
-pub(crate) fn putrootfh() -> Op {
+/// PUTROOTFH.
+pub fn putrootfh() -> Op {
     op(Operation::Putrootfh, ())
 }
 
-pub(crate) fn putfh(handle: &[u8]) -> Op {
+/// PUTFH.
+pub fn putfh(handle: &[u8]) -> Op {
     let handle = handle.to_vec();
     Box::new(move |e| {
         e.put(&Operation::Putfh);
@@ -36,12 +63,13 @@ pub(crate) fn putfh(handle: &[u8]) -> Op {
     })
 }
 
-pub(crate) fn getfh() -> Op {
+/// GETFH.
+pub fn getfh() -> Op {
     op(Operation::Getfh, ())
 }
 
 /// An operation whose only argument is a name.
-pub(crate) fn named(operation: Operation, name: &str) -> Op {
+pub fn named(operation: Operation, name: &str) -> Op {
     let name = name.to_owned();
     Box::new(move |e| {
         e.put(&operation);
@@ -49,20 +77,23 @@ pub(crate) fn named(operation: Operation, name: &str) -> Op {
     })
 }
 
-pub(crate) fn lookup(name: &str) -> Op {
+/// LOOKUP.
+pub fn lookup(name: &str) -> Op {
     named(Operation::Lookup, name)
 }
 
-pub(crate) fn getattr(attributes: &[Attribute]) -> Op {
+/// GETATTR.
+pub fn getattr(attributes: &[Attribute]) -> Op {
     op(Operation::Getattr, GetattrArgs { requested: Bitmap::of(attributes) })
 }
 
-pub(crate) fn read(stateid: Stateid, offset: u64, count: u32) -> Op {
+/// READ.
+pub fn read(stateid: Stateid, offset: u64, count: u32) -> Op {
     op(Operation::Read, ReadArgs { stateid, offset, count })
 }
 
 /// OPEN of `name` in the current directory; `size` 0 or more creates it unless it exists.
-pub(crate) fn open(owner: &'static [u8], name: &str, access: u32, deny: u32, create: bool) -> Op {
+pub fn open(owner: &'static [u8], name: &str, access: u32, deny: u32, create: bool) -> Op {
     let name = name.to_owned();
     Box::new(move |e| {
         e.put(&Operation::Open);
@@ -77,10 +108,14 @@ pub(crate) fn open(owner: &'static [u8], name: &str, access: u32, deny: u32, cre
     })
 }
 
-pub(crate) struct Compound<'o> {
-    pub(crate) tag: &'o [u8],
-    pub(crate) minor_version: u32,
-    pub(crate) ops: &'o [Op],
+/// Arguments of COMPOUND with any operations.
+pub struct Compound<'o> {
+    /// The tag.
+    pub tag: &'o [u8],
+    /// The minor version.
+    pub minor_version: u32,
+    /// The operations.
+    pub ops: &'o [Op],
 }
 
 impl Encode for Compound<'_> {
@@ -93,11 +128,12 @@ impl Encode for Compound<'_> {
 }
 
 /// The results of a COMPOUND.
-pub(crate) struct Results {
+pub struct Results {
     reply: Reply,
-    pub(crate) status: Status,
+    /// Status of the COMPOUND.
+    pub status: Status,
     /// Number of results.
-    pub(crate) count: u32,
+    pub count: u32,
     at: Cell<usize>,
 }
 
@@ -110,7 +146,7 @@ impl Results {
     }
 
     /// The bytes of the results after the RPC header.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
+    pub fn bytes(&self) -> Vec<u8> {
         self.reply.results().rest().collect::<Vec<_>>().concat()
     }
 
@@ -121,7 +157,7 @@ impl Results {
     }
 
     /// The number and status of the next result.
-    pub(crate) fn next(&self) -> (u32, Status) {
+    pub fn next(&self) -> (u32, Status) {
         let mut d = self.decoder();
         let next = (d.u32().unwrap(), d.get().unwrap());
         self.at.set(d.position());
@@ -129,7 +165,7 @@ impl Results {
     }
 
     /// Skips results without data.
-    pub(crate) fn skip(&self, operations: &[Operation]) -> &Self {
+    pub fn skip(&self, operations: &[Operation]) -> &Self {
         for operation in operations {
             assert_eq!(self.next(), (operation.number(), Status::Ok));
         }
@@ -137,7 +173,7 @@ impl Results {
     }
 
     /// The data of the next result, which is successful.
-    pub(crate) fn take<'a, T: Decode<'a>>(&'a self, operation: Operation) -> T {
+    pub fn take<'a, T: Decode<'a>>(&'a self, operation: Operation) -> T {
         assert_eq!(self.next(), (operation.number(), Status::Ok), "{:?}", self.status);
         let mut d = self.decoder();
         let data = d.get().unwrap();
@@ -146,31 +182,33 @@ impl Results {
     }
 
     /// The data of READ, which may follow directly.
-    pub(crate) fn read(&self) -> (Vec<u8>, bool) {
+    pub fn read(&self) -> (Vec<u8>, bool) {
         let ok: ReadOk = self.take(Operation::Read);
         (ok.data.to_vec(), ok.eof)
     }
 }
 
 /// Sends a COMPOUND.
-pub(crate) async fn send(c: &Caller, minor_version: u32, ops: &[Op]) -> Results {
+pub async fn send(c: &impl Call, minor_version: u32, ops: &[Op]) -> Results {
     try_send(c, &Compound { tag: b"tag", minor_version, ops }).await.unwrap()
 }
 
-pub(crate) async fn try_send(c: &Caller, compound: &Compound<'_>) -> Result<Results, RpcError> {
-    let message = c.message(PROGRAM, VERSION, 1, compound);
-    c.send(message, 64 << 10, None).await.map(Results::new)
+/// Sends a COMPOUND. Fails if the call has no results.
+pub async fn try_send(c: &impl Call, compound: &Compound<'_>) -> Result<Results, RpcError> {
+    let reply = ReplySpec { max_head: REPLY, payload: None };
+    c.call(Request::new(message(c, compound), reply)).await.map(Results::new)
 }
 
 /// As [`send`], with memory for data that the transport places.
-pub(crate) async fn send_for_data(c: &Caller, ops: &[Op]) -> Results {
-    let message = c.message(PROGRAM, VERSION, 1, &Compound { tag: b"", minor_version: 2, ops });
-    let payload = Some(c.arena.alloc(2 << 20).unwrap());
-    let reply = millrace_oncrpc::ReplySpec { max_head: 4096, payload };
-    Results::new(c.transport.call(millrace_oncrpc::Request::new(message, reply)).await.unwrap())
+pub async fn send_for_data(c: &impl Call, ops: &[Op]) -> Results {
+    let message = message(c, &Compound { tag: b"", minor_version: 2, ops });
+    let payload = Some(c.arena().alloc(2 << 20).unwrap());
+    let reply = ReplySpec { max_head: 4096, payload };
+    Results::new(c.call(Request::new(message, reply)).await.unwrap())
 }
 
-pub(crate) fn exchange_id(owner: &'static [u8], verifier: Verifier) -> Op {
+/// EXCHANGE_ID without flags.
+pub fn exchange_id(owner: &'static [u8], verifier: Verifier) -> Op {
     op(
         Operation::ExchangeId,
         ExchangeIdArgs {
@@ -183,7 +221,7 @@ pub(crate) fn exchange_id(owner: &'static [u8], verifier: Verifier) -> Op {
 }
 
 /// The channel that the Linux client asks for.
-pub(crate) const CHANNEL: ChannelAttrs = ChannelAttrs {
+pub const CHANNEL: ChannelAttrs = ChannelAttrs {
     header_pad_size: 0,
     max_request_size: 1_049_620,
     max_response_size: 1_049_480,
@@ -193,7 +231,8 @@ pub(crate) const CHANNEL: ChannelAttrs = ChannelAttrs {
     rdma_ird: None,
 };
 
-pub(crate) fn create_session(client_id: ClientId, sequence: u32, fore: ChannelAttrs) -> Op {
+/// CREATE_SESSION with the back channel of the Linux client.
+pub fn create_session(client_id: ClientId, sequence: u32, fore: ChannelAttrs) -> Op {
     op(
         Operation::CreateSession,
         CreateSessionArgs {
@@ -208,20 +247,23 @@ pub(crate) fn create_session(client_id: ClientId, sequence: u32, fore: ChannelAt
     )
 }
 
-pub(crate) fn sequence(args: SequenceArgs) -> Op {
+/// SEQUENCE.
+pub fn sequence(args: SequenceArgs) -> Op {
     op(Operation::Sequence, args)
 }
 
 /// A session of which slot 0 is used.
-pub(crate) struct Session {
-    pub(crate) ok: CreateSessionOk,
-    pub(crate) client: ClientId,
+pub struct Session {
+    /// Result of CREATE_SESSION.
+    pub ok: CreateSessionOk,
+    /// The client ID.
+    pub client: ClientId,
     next: Cell<u32>,
 }
 
 impl Session {
     /// A session of a client that has sent RECLAIM_COMPLETE.
-    pub(crate) async fn new(c: &Caller, owner: &'static [u8]) -> Self {
+    pub async fn new(c: &impl Call, owner: &'static [u8]) -> Self {
         let session = Self::start(c, owner).await;
         let complete = session.reclaim_complete(c).await;
         assert!(matches!(complete, Status::Ok | Status::CompleteAlready), "{complete:?}");
@@ -229,7 +271,7 @@ impl Session {
     }
 
     /// A session of a client that has not sent RECLAIM_COMPLETE.
-    pub(crate) async fn start(c: &Caller, owner: &'static [u8]) -> Self {
+    pub async fn start(c: &impl Call, owner: &'static [u8]) -> Self {
         let identified = send(c, 1, &[exchange_id(owner, [1; 8])]).await;
         let ok: ExchangeIdOk<'_> = identified.take(Operation::ExchangeId);
         let (client, first) = (ok.client_id, ok.sequence);
@@ -237,12 +279,13 @@ impl Session {
         Self { ok: created.take(Operation::CreateSession), client, next: Cell::new(1) }
     }
 
-    pub(crate) async fn reclaim_complete(&self, c: &Caller) -> Status {
+    /// Sends RECLAIM_COMPLETE for all file systems.
+    pub async fn reclaim_complete(&self, c: &impl Call) -> Status {
         self.status(c, [op(Operation::ReclaimComplete, ReclaimCompleteArgs { one_fs: false })]).await
     }
 
     /// Arguments of the next SEQUENCE.
-    pub(crate) fn sequence(&self, cache_this: bool) -> SequenceArgs {
+    pub fn sequence(&self, cache_this: bool) -> SequenceArgs {
         let sequence = self.next.replace(self.next.get() + 1);
         SequenceArgs { session: self.ok.session, sequence, slot: 0, highest_slot: 0, cache_this }
     }
@@ -252,26 +295,26 @@ impl Session {
     }
 
     /// Sends the operations after SEQUENCE, whose result is skipped.
-    pub(crate) async fn send(&self, c: &Caller, ops: impl IntoIterator<Item = Op>) -> Results {
+    pub async fn send(&self, c: &impl Call, ops: impl IntoIterator<Item = Op>) -> Results {
         let results = send(c, 2, &self.with_sequence(ops)).await;
         let _: SequenceOk = results.take(Operation::Sequence);
         results
     }
 
     /// As [`Self::send`], with memory for data that the transport places.
-    pub(crate) async fn send_for_data(&self, c: &Caller, ops: impl IntoIterator<Item = Op>) -> Results {
+    pub async fn send_for_data(&self, c: &impl Call, ops: impl IntoIterator<Item = Op>) -> Results {
         let results = send_for_data(c, &self.with_sequence(ops)).await;
         let _: SequenceOk = results.take(Operation::Sequence);
         results
     }
 
     /// The status of the operations after SEQUENCE.
-    pub(crate) async fn status(&self, c: &Caller, ops: impl IntoIterator<Item = Op>) -> Status {
+    pub async fn status(&self, c: &impl Call, ops: impl IntoIterator<Item = Op>) -> Status {
         self.send(c, ops).await.status
     }
 
     /// The operation and status of the result of `on` with the file handle `file`, in a minor version.
-    pub(crate) async fn last(&self, c: &Caller, minor_version: u32, file: &[u8], on: Op) -> (u32, Status) {
+    pub async fn last(&self, c: &impl Call, minor_version: u32, file: &[u8], on: Op) -> (u32, Status) {
         let ops = [sequence(self.sequence(false)), putfh(file), on];
         let results = send(c, minor_version, &ops).await;
         let _: SequenceOk = results.take(Operation::Sequence);
@@ -279,7 +322,7 @@ impl Session {
     }
 
     /// The handle at a path below the root of all exports.
-    pub(crate) async fn path(&self, c: &Caller, path: &str) -> Result<Vec<u8>, Status> {
+    pub async fn path(&self, c: &impl Call, path: &str) -> Result<Vec<u8>, Status> {
         let names: Vec<_> = path.split('/').filter(|n| !n.is_empty()).collect();
         let ops = std::iter::once(putrootfh()).chain(names.iter().map(|n| lookup(n))).chain([getfh()]);
         let results = self.send(c, ops).await;

@@ -1,0 +1,32 @@
+//! The groups of cases.
+
+mod clients;
+mod names;
+mod protocol;
+mod sessions;
+mod slots;
+
+use crate::{
+    compound::Call,
+    group::{Group, Row},
+};
+
+/// The names of the groups.
+pub const GROUPS: [&str; 5] = ["protocol", "clients", "sessions", "slots", "names"];
+
+/// Executes the cases of a group in a new directory of `export`, a path such as `/x`, as the superuser.
+///
+/// # Panics
+/// If a result makes the next cases impossible.
+pub async fn run(c: &impl Call, export: &str, group: &'static str) -> Vec<Row> {
+    let mut g = Group::start(c, export, group).await;
+    match group {
+        "protocol" => protocol::run(&mut g).await,
+        "clients" => clients::run(&mut g).await,
+        "sessions" => sessions::run(&mut g).await,
+        "slots" => slots::run(&mut g).await,
+        "names" => names::run(&mut g).await,
+        other => panic!("there is no group {other}"),
+    }
+    g.finish()
+}

@@ -1,0 +1,46 @@
+//! The conformance cases of `millrace-nfs4-conformance`.
+
+use millrace_nfs4_conformance::{GROUPS, run as run_group};
+use millrace_server::Server;
+
+use crate::common::{Caller, Proto, config, run};
+
+/// Executes a group over both transports on both backends.
+fn check(group: &'static str) {
+    let dir = tempfile::tempdir().unwrap();
+    for (n, proto) in [Proto::Tcp, Proto::Rdma].into_iter().enumerate() {
+        let path = dir.path().join(n.to_string());
+        std::fs::create_dir(&path).unwrap();
+        for export in
+            ["/x=memory:64MiB,squash=none".to_owned(), format!("/x=local:{},squash=none", path.display())]
+        {
+            run(async {
+                let server = Server::start(config(&[&export])).unwrap();
+                let c = Caller::connect(&server, proto).await;
+                let rows = run_group(&c, "/x", group).await;
+                let differing: Vec<_> = rows.iter().filter(|row| row.got != row.expected).collect();
+                assert!(differing.is_empty(), "{proto:?} {export}: {differing:#?}");
+                assert!(!rows.is_empty());
+            });
+        }
+    }
+}
+
+macro_rules! groups {
+    ($($test:ident: $group:literal),*) => {
+        $(#[test] fn $test() { check($group); })*
+
+        #[test]
+        fn every_group_is_executed() {
+            assert_eq!(GROUPS, [$($group),*]);
+        }
+    };
+}
+
+groups! {
+    compounds_conform: "protocol",
+    client_ids_conform: "clients",
+    sessions_conform: "sessions",
+    slots_conform: "slots",
+    names_conform: "names"
+}
