@@ -9,6 +9,7 @@
 //!
 //! The rules and the papers' figures were written before any experiment was run; see `docs/reproduction.md`.
 
+pub mod calibration;
 mod claim;
 pub mod claims;
 mod curves;
