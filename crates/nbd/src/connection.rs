@@ -3,11 +3,12 @@
 use std::{
     mem,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use millrace_block::{Buffer, Error, View};
-use millrace_runtime::{BoxFuture, ByteStream};
+use millrace_runtime::{BoxFuture, ByteStream, Standstill};
 
 use crate::{
     command::{Command, MAX_PAYLOAD},
@@ -23,6 +24,9 @@ use crate::{
 const MAX_REQUESTS: usize = 256;
 /// Maximum bytes of data of the requests in progress.
 const MAX_BYTES: usize = MAX_PAYLOAD as usize;
+/// Time without a byte after which a client has stopped within a request, or no longer receives replies: its requests keep
+/// memory of the device that other clients need. Such a client is detected after one to two times this limit.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Rounds of work before other tasks of the executor have a turn.
 const MAX_ROUNDS: usize = 16;
 
@@ -43,6 +47,9 @@ pub(crate) struct Connection {
     bulk: bool,
     /// Losses of completed writes that the client knows of.
     losses: u64,
+    /// Detects that the client does not continue a request, and that it does not receive replies.
+    unreceived: Standstill,
+    unsent: Standstill,
 }
 
 /// What is received.
@@ -86,6 +93,8 @@ impl Connection {
             bytes: 0,
             bulk: false,
             losses,
+            unreceived: Standstill::default(),
+            unsent: Standstill::default(),
         }
     }
 
@@ -117,10 +126,27 @@ impl Connection {
                 return Poll::Ready(Ok(()));
             }
             if !progress {
-                return Poll::Pending;
+                return self.poll_stalled(cx).map(|()| Err(ConnectionError::Stalled));
             }
         }
         cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Ready when the connection waited too long for the client. Between requests, it waits without a limit.
+    fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let (rt, limit) = (&self.device.rt, STALL_TIMEOUT);
+        let incomplete = match self.receiving {
+            Receiving::Header => self.requests < MAX_REQUESTS && !self.input.is_empty(),
+            Receiving::Payload { .. } | Receiving::Discarded { .. } => true,
+            Receiving::Memory { .. } | Receiving::Ended => false,
+        };
+        if incomplete && self.unreceived.poll(cx, rt, limit, self.input.received()).is_ready() {
+            return Poll::Ready(());
+        }
+        if !self.output.is_empty() && self.unsent.poll(cx, rt, limit, self.output.sent()).is_ready() {
+            return Poll::Ready(());
+        }
         Poll::Pending
     }
 

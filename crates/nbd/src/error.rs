@@ -48,6 +48,9 @@ pub enum ConnectionError {
     /// The client did not complete the handshake in 30 seconds.
     #[error("the client did not complete the handshake in time")]
     Silent,
+    /// For a minute or longer, the client did not continue a request that it had begun, or did not receive replies.
+    #[error("the client stopped within a request, or did not receive its replies, for a minute")]
+    Stalled,
 }
 
 impl From<Violation> for ConnectionError {

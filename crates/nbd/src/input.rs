@@ -20,6 +20,7 @@ pub(crate) struct Input {
     ahead: Box<[u8; AHEAD]>,
     start: usize,
     end: usize,
+    received: u64,
 }
 
 /// The buffers of a write, and the number of bytes that they have.
@@ -52,7 +53,12 @@ impl Payload {
 
 impl Input {
     pub(crate) fn new() -> Self {
-        Self { ahead: Box::new([0; AHEAD]), start: 0, end: 0 }
+        Self { ahead: Box::new([0; AHEAD]), start: 0, end: 0, received: 0 }
+    }
+
+    /// Number of bytes received so far.
+    pub(crate) fn received(&self) -> u64 {
+        self.received
     }
 
     /// Whether received bytes wait.
@@ -84,7 +90,10 @@ impl Input {
             match ready!(stream.poll_read(cx, &mut [room]))? {
                 0 if self.is_empty() => return Poll::Ready(Ok(None)),
                 0 => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
-                n => self.end += n,
+                n => {
+                    self.end += n;
+                    self.received += n as u64;
+                }
             }
         }
     }
@@ -107,6 +116,7 @@ impl Input {
             if self.end == 0 {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
+            self.received += self.end as u64;
         }
         Poll::Ready(Ok(()))
     }
@@ -145,6 +155,7 @@ impl Input {
             if n == 0 {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
+            self.received += n as u64;
             payload.filled += n.min(missing);
             (self.start, self.end) = (0, n.saturating_sub(missing));
         }

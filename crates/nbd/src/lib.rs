@@ -33,7 +33,8 @@
 //! # Limits
 //!
 //! A client is not trusted. The lengths and the number of options are bounded, as are the time of a handshake, the number of
-//! connections, and the requests and bytes in progress of each connection. A connection that violates the protocol ends.
+//! connections, and the requests and bytes in progress of each connection. A connection ends when it violates the protocol,
+//! and when for a minute no byte arrives of a request that has begun, or no byte of the replies is received.
 
 mod command;
 mod connection;

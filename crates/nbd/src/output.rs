@@ -50,6 +50,11 @@ impl Output {
         self.queue.queued() == 0
     }
 
+    /// Number of bytes that the stream has accepted.
+    pub(crate) fn sent(&self) -> u64 {
+        self.queue.sent()
+    }
+
     /// Writes until nothing waits.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ use tokio::{runtime::Runtime, task::JoinSet};
 
 use crate::client::Client;
 
-const TARGET: &str = "iqn.2026-01.example:target";
+pub(crate) const TARGET: &str = "iqn.2026-01.example:target";
 
 /// What a lab serves.
 pub(crate) struct Config {
@@ -68,12 +68,51 @@ fn arena(limit: usize) -> Arena {
     Arena::new(ArenaConfig { limit, huge_pages: false })
 }
 
+/// A file system in memory with the file of a disk of `size` bytes.
+pub(crate) async fn file_system(rt: &RuntimeRef, size: u64) -> FileSystemRef {
+    let fs: FileSystemRef = MemoryFs::new(MemoryConfig::new(arena(512 << 20), Arc::clone(rt)));
+    let how = CreateHow::Guarded(SetAttr { size: Some(size), ..SetAttr::default() });
+    fs.create(&Identity::root(), &fs.root(), b"disk", &how).await.unwrap();
+    fs
+}
+
+/// The target of the disk on `fs`.
+pub(crate) async fn target(
+    fs: &FileSystemRef,
+    rt: &RuntimeRef,
+    block_size: BlockSize,
+    read_only: bool,
+) -> TcpTarget {
+    let (file, _) = fs.lookup(&Identity::root(), &fs.root(), b"disk").await.unwrap();
+    let config = DiskConfig {
+        block_size,
+        read_only,
+        identifier: 1,
+        record_directory: fs.root(),
+        record_name: b"reservations".to_vec(),
+    };
+    let disk = Disk::open(Arc::clone(fs), file, Identity::root(), config).await.unwrap();
+    let config = millrace_scsi::TargetConfig { name: TARGET.into(), arena: arena(256 << 20) };
+    let device = Target::new(config);
+    device.add(Lun::default(), disk).unwrap();
+    let table = TargetTable::new(TableLimits::default());
+    let (initiators, addresses, name) = (Vec::new(), Vec::new(), TARGET.parse().unwrap());
+    table.replace(vec![TargetConfig { name, device, initiators, chap: None, addresses }]).unwrap();
+    let (limits, stats) = (ConnectionLimits::default(), Arc::default());
+    TcpTarget { table, rt: Arc::clone(rt), arena: arena(256 << 20), limits, stats }
+}
+
+/// The memory budget of a target.
+pub(crate) fn budget(rt: &RuntimeRef) -> Budget {
+    let largest = MAX_TRANSFER_BYTES as usize;
+    let config = BudgetConfig { memory: 256 << 20, own: 64 << 10, largest, connections: 64, per_client: 64 };
+    Budget::new(config, Arc::clone(rt))
+}
+
 impl Backend {
     async fn new(config: &Config) -> Arc<Self> {
         let rt = TokioRuntime::current();
-        let fs: FileSystemRef = MemoryFs::new(MemoryConfig::new(arena(512 << 20), Arc::clone(&rt)));
-        let how = CreateHow::Guarded(SetAttr { size: Some(config.size), ..SetAttr::default() });
-        fs.create(&Identity::root(), &fs.root(), b"disk", &how).await.unwrap();
+        let fs = file_system(&rt, config.size).await;
         let (block_size, read_only) = (config.block_size, config.read_only);
         let (target, connections) = (Mutex::default(), Mutex::default());
         let backend = Arc::new(Self { fs, rt, block_size, read_only, target, connections });
@@ -83,23 +122,7 @@ impl Backend {
 
     /// Starts the target's process.
     async fn start(&self) {
-        let (file, _) = self.fs.lookup(&Identity::root(), &self.fs.root(), b"disk").await.unwrap();
-        let config = DiskConfig {
-            block_size: self.block_size,
-            read_only: self.read_only,
-            identifier: 1,
-            record_directory: self.fs.root(),
-            record_name: b"reservations".to_vec(),
-        };
-        let disk = Disk::open(Arc::clone(&self.fs), file, Identity::root(), config).await.unwrap();
-        let config = millrace_scsi::TargetConfig { name: TARGET.into(), arena: arena(256 << 20) };
-        let device = Target::new(config);
-        device.add(Lun::default(), disk).unwrap();
-        let table = TargetTable::new(TableLimits::default());
-        let (initiators, addresses, name) = (Vec::new(), Vec::new(), TARGET.parse().unwrap());
-        table.replace(vec![TargetConfig { name, device, initiators, chap: None, addresses }]).unwrap();
-        let (limits, stats, rt) = (ConnectionLimits::default(), Arc::default(), Arc::clone(&self.rt));
-        let target = TcpTarget { table, rt, arena: arena(256 << 20), limits, stats };
+        let target = target(&self.fs, &self.rt, self.block_size, self.read_only).await;
         *self.target.lock().unwrap() = Some(target);
     }
 
@@ -111,10 +134,7 @@ impl Backend {
     }
 
     async fn listen(self: Arc<Self>) -> SocketAddr {
-        let largest = MAX_TRANSFER_BYTES as usize;
-        let config =
-            BudgetConfig { memory: 256 << 20, own: 64 << 10, largest, connections: 64, per_client: 64 };
-        let budget = Budget::new(config, Arc::clone(&self.rt));
+        let budget = budget(&self.rt);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {

@@ -9,3 +9,5 @@ mod durability;
 mod hostile;
 mod lab;
 mod protocol;
+mod stalled;
+mod virtual_device;
