@@ -63,7 +63,7 @@ fn write_of(n: RequestNumbers, advertised: Option<RemoteBuffer>, data: &[u8]) ->
     pdu(Request::ScsiCommand(command(5, n, true, 64)), advertised, data)
 }
 
-const VIOLATIONS: [(&str, Violation); 17] = [
+const VIOLATIONS: [(&str, Violation); 20] = [
     ("an empty Send", |_| vec![0; 1]),
     ("a part of the iSER header", |_| vec![0x10; HEADER_BYTES - 1]),
     ("a part of the BHS", |n| pdu(Request::NopOut(nop(n)), NONE, &[])[..PREFIX_BYTES - 1].to_vec()),
@@ -74,6 +74,15 @@ const VIOLATIONS: [(&str, Violation); 17] = [
     }),
     ("a DataSegmentLength beyond the Send", |n| {
         message(NONE, &Request::NopOut(nop(n)).encode(4096), &[0; 4095])
+    }),
+    ("a part of the stated immediate data", |n| {
+        write_of(n, Some(BUFFER), &[0; 512])[..PREFIX_BYTES + 511].to_vec()
+    }),
+    // As libiscsi 1.19 does.
+    ("a write without its immediate data", |n| write_of(n, Some(BUFFER), &[0; 512])[..PREFIX_BYTES].to_vec()),
+    ("a read that states immediate data", |n| {
+        let advertised = Advertised { write: Some(BUFFER), read: Some(BUFFER) };
+        message(advertised, &Request::ScsiCommand(command(5, n, false, 8)).encode(512), &[])
     }),
     ("a Send beyond the DataSegmentLength", |n| message(NONE, &Request::NopOut(nop(n)).encode(4), &[0; 8])),
     ("additional header segments beyond the Send", |n| {
