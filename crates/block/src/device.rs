@@ -10,17 +10,23 @@ use std::{
 
 use futures::channel::{mpsc, oneshot};
 use millrace_buffer::{Arena, ArenaConfig, Buffer, Views};
-use millrace_scsi::initiator::{synchronize_cache_16, unmap, unmap_list, write_same_16};
+use millrace_scsi::initiator::{
+    BlockState, get_lba_status, synchronize_cache_16, unmap, unmap_list, write_same_16,
+};
 
 use crate::{
     Error, Options, Url,
     engine::{Engine, Losses, Message, Place, Work},
+    extents::{Extent, extents},
     login::Dialer,
     unit::{Identity, Limits, UnitInfo},
 };
 
 /// Maximum length of the zeros that are sent to a device without WRITE SAME, in bytes.
 const ZEROS: u64 = 1 << 20;
+
+/// Maximum length of the states that one command requests, in bytes: those of 255 extents.
+const LBA_STATUS: u32 = 4088;
 
 /// A disk of an iSCSI target.
 ///
@@ -222,6 +228,30 @@ impl BlockDevice {
             }
         }
         Ok(())
+    }
+
+    /// Which blocks have storage, from the beginning of `range` on: consecutive extents, at least one unless the range is
+    /// empty, of which the last may end before the range does. A device that does not report it has storage for all blocks.
+    ///
+    /// # Errors
+    /// The range is invalid, the operation fails, or the device's answer is malformed.
+    pub async fn block_status(&self, range: Range<u64>) -> Result<Vec<Extent>, Error> {
+        if self.check(range.start, range.end.saturating_sub(range.start))? {
+            return Ok(Vec::new());
+        }
+        let mapped = |range| Ok(vec![Extent { range, state: BlockState::Mapped }]);
+        if !self.info().thin {
+            return mapped(range);
+        }
+        let block = u64::from(self.block_size());
+        let length = LBA_STATUS.min(self.limits().max_transfer);
+        let (buffer, cdb) = (self.buffer(length as usize)?, get_lba_status(range.start / block, length));
+        let data = match self.submit(Work::Query("GET LBA STATUS", cdb, Some(buffer))).await {
+            Err(e) if e.is_unsupported() => return mapped(range),
+            done => done?.ok_or(Error::Closed)?,
+        };
+        extents(&data, range, block)
+            .map_err(|reason| Error::Malformed { url: self.shared.url.clone(), reason })
     }
 
     /// Closes the device for all handles when the operations before are complete, and logs out. Completed writes are not

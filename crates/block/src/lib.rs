@@ -30,6 +30,7 @@ mod discovery;
 mod engine;
 mod error;
 mod exchange;
+mod extents;
 mod login;
 mod options;
 mod outcome;
@@ -39,6 +40,7 @@ mod url;
 pub use device::BlockDevice;
 pub use discovery::{discover, logical_units};
 pub use error::{Error, Failure};
+pub use extents::{BlockState, Extent};
 pub use millrace_buffer::{Arena, Buffer, View, Views};
 pub use millrace_iscsi::{
     chap::{Credentials, Mutual, Secret},

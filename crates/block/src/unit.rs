@@ -90,6 +90,8 @@ pub struct UnitInfo {
     pub read_only: bool,
     /// Whether completed writes are volatile until a flush; `None` if the device does not report it.
     pub write_cache: Option<bool>,
+    /// Whether blocks may lack storage (thin provisioning).
+    pub thin: bool,
     /// Whether discarded blocks read as zeros.
     pub discard_reads_zeroes: bool,
     /// Whether [`BlockDevice::punch_hole`](crate::BlockDevice::punch_hole) frees storage.
@@ -179,6 +181,7 @@ fn unit(
         },
         read_only: mode.is_some_and(|m| m.write_protected),
         write_cache: mode.and_then(|m| m.write_cache),
+        thin: capacity.thin,
         discard_reads_zeroes: thin.reads_zeros,
         punches_holes: thin.write_same_16 && thin.reads_zeros,
     })

@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use crate::wire::{Errno, Request, command, command_flag};
+use crate::{
+    handshake::Negotiated,
+    wire::{Errno, Request, command, command_flag},
+};
 
 /// Maximum length of the data of a read or write in bytes: that of clients that do not ask for it.
 pub(crate) const MAX_PAYLOAD: u32 = 32 << 20;
@@ -40,6 +43,12 @@ pub(crate) enum Command {
         /// Whether the range may lose its storage.
         punch: bool,
     },
+    /// Reports which blocks have storage, from the beginning of the range on.
+    BlockStatus {
+        range: Range<u64>,
+        /// Only the first range of blocks with the same state.
+        one: bool,
+    },
 }
 
 /// Why a request is refused.
@@ -47,14 +56,18 @@ pub(crate) enum Command {
 pub(crate) struct Refusal(pub(crate) Errno, pub(crate) &'static str);
 
 impl Command {
-    /// Checks a request other than NBD_CMD_DISC. `structured`: whether replies are structured, which permits
-    /// NBD_CMD_FLAG_DF.
-    pub(crate) fn new(request: &Request, geometry: &Geometry, structured: bool) -> Result<Self, Refusal> {
+    /// Checks a request other than NBD_CMD_DISC.
+    pub(crate) fn new(
+        request: &Request,
+        geometry: &Geometry,
+        negotiated: Negotiated,
+    ) -> Result<Self, Refusal> {
         let fua = request.flags & command_flag::FUA != 0;
         // FUA is valid for all commands.
         let flags = command_flag::FUA
             | match request.command {
-                command::READ if structured => command_flag::DF,
+                command::READ if negotiated.structured => command_flag::DF,
+                command::BLOCK_STATUS => command_flag::REQ_ONE,
                 command::WRITE_ZEROES => command_flag::NO_HOLE,
                 _ => 0,
             };
@@ -76,6 +89,16 @@ impl Command {
             command::WRITE_ZEROES => {
                 let punch = request.flags & command_flag::NO_HOLE == 0;
                 Ok(Self::WriteZeroes { range: range()?, fua, punch })
+            }
+            command::BLOCK_STATUS if !negotiated.allocation => {
+                Err(Refusal(Errno::Inval, "base:allocation is not negotiated"))
+            }
+            command::BLOCK_STATUS if request.length == 0 => {
+                Err(Refusal(Errno::Inval, "the range of a block status is empty"))
+            }
+            command::BLOCK_STATUS => {
+                let one = request.flags & command_flag::REQ_ONE != 0;
+                Ok(Self::BlockStatus { range: range()?, one })
             }
             command::FLUSH if (request.offset, request.length) != (0, 0) => {
                 Err(Refusal(Errno::Inval, "a flush has no range"))
@@ -111,13 +134,15 @@ mod tests {
 
     const GEOMETRY: Geometry = Geometry { capacity: 1 << 30, block_size: 4096, read_only: false, trim: true };
 
+    const ALL: Negotiated = Negotiated { structured: true, allocation: true };
+
     fn request(command: u16, flags: u16, offset: u64, length: u32) -> Request {
         Request { flags, command, cookie: 1, offset, length }
     }
 
     #[test]
     fn valid_requests_become_commands() {
-        let all: [((u16, u16, u64, u32), Command); 10] = [
+        let all: [((u16, u16, u64, u32), Command); 12] = [
             ((0, 0, 0, 4096), Command::Read(0..4096)),
             ((0, 5, 4096, 32 << 20), Command::Read(4096..4096 + (32 << 20))),
             ((1, 0, 8192, 4096), Command::Write { range: 8192..12288, fua: false }),
@@ -128,10 +153,12 @@ mod tests {
             ((6, 2, 0, 1 << 30), Command::WriteZeroes { range: 0..1 << 30, fua: false, punch: false }),
             ((6, 3, 0, 4096), Command::WriteZeroes { range: 0..4096, fua: true, punch: false }),
             ((6, 0, 0, 4096), Command::WriteZeroes { range: 0..4096, fua: false, punch: true }),
+            ((7, 0, 0, 1 << 30), Command::BlockStatus { range: 0..1 << 30, one: false }),
+            ((7, 9, 4096, 4096), Command::BlockStatus { range: 4096..8192, one: true }),
         ];
         for ((command, flags, offset, length), expected) in all {
             let request = request(command, flags, offset, length);
-            assert_eq!(Command::new(&request, &GEOMETRY, true), Ok(expected), "{request:?}");
+            assert_eq!(Command::new(&request, &GEOMETRY, ALL), Ok(expected), "{request:?}");
         }
     }
 
@@ -152,16 +179,24 @@ mod tests {
             ((6, 16, 0, 4096), Errno::Inval), // FAST_ZERO, which is not offered.
             ((3, 0, 4096, 0), Errno::Inval),
             ((5, 0, 0, 4096), Errno::Inval), // CACHE
-            ((7, 0, 0, 4096), Errno::Inval), // BLOCK_STATUS
+            ((7, 0, 0, 0), Errno::Inval),    // BLOCK_STATUS of an empty range
+            ((7, 0, 1 << 30, 4096), Errno::Inval),
+            ((7, 4, 0, 4096), Errno::Inval),
             ((0xffff, 0, 0, 4096), Errno::Inval),
         ];
         for ((command, flags, offset, length), expected) in all {
             let request = request(command, flags, offset, length);
-            let refusal = Command::new(&request, &GEOMETRY, true).unwrap_err();
+            let refusal = Command::new(&request, &GEOMETRY, ALL).unwrap_err();
             assert_eq!(refusal.0, expected, "{request:?}");
         }
         let no_fragments = request(0, command_flag::DF, 0, 4096);
-        assert!(Command::new(&no_fragments, &GEOMETRY, false).is_err(), "DF needs structured replies");
+        let status = request(command::BLOCK_STATUS, 0, 0, 4096);
+        let without = Negotiated { allocation: false, ..ALL };
+        assert!(Command::new(&status, &GEOMETRY, without).is_err(), "base:allocation is not negotiated");
+        assert!(
+            Command::new(&no_fragments, &GEOMETRY, Negotiated::default()).is_err(),
+            "DF needs structured replies"
+        );
     }
 
     #[test]
@@ -169,10 +204,10 @@ mod tests {
         let geometry = Geometry { read_only: true, trim: false, ..GEOMETRY };
         for command in [0, 3] {
             let length = if command == 0 { 4096 } else { 0 };
-            assert!(Command::new(&request(command, 0, 0, length), &geometry, true).is_ok());
+            assert!(Command::new(&request(command, 0, 0, length), &geometry, ALL).is_ok());
         }
         for command in [1, 4, 6] {
-            let refusal = Command::new(&request(command, 0, 0, 4096), &geometry, true).unwrap_err();
+            let refusal = Command::new(&request(command, 0, 0, 4096), &geometry, ALL).unwrap_err();
             assert_eq!(refusal.0, Errno::Perm, "command {command}");
         }
     }

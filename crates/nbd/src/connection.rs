@@ -15,9 +15,10 @@ use crate::{
     device::{Device, with_memory},
     error::ConnectionError,
     failure::Failure,
+    handshake::Negotiated,
     input::{Input, Payload},
     output::{Head, Output},
-    wire::{Errno, Request, command, put_data_chunk, put_error_chunk, put_simple_reply},
+    wire::{Errno, Request, command, put_data_chunk, put_error_chunk, put_simple_reply, put_status_chunk},
 };
 
 /// Maximum number of requests in progress: those whose reply is not sent.
@@ -36,8 +37,7 @@ pub(crate) struct Connection {
     input: Input,
     output: Output,
     device: Device,
-    /// Whether replies to reads are structured.
-    structured: bool,
+    negotiated: Negotiated,
     receiving: Receiving,
     operations: FuturesUnordered<BoxFuture<'static, Completed>>,
     /// Number of requests in progress, and bytes of their data.
@@ -70,23 +70,37 @@ enum Receiving {
     Ended,
 }
 
-/// A request whose operation is complete. Reads have data.
+/// A request whose operation is complete.
 struct Completed {
     request: Request,
     /// Bytes of data in progress.
     bytes: usize,
-    result: Result<Vec<View>, Failure>,
+    result: Result<Answer, Failure>,
+}
+
+/// What a reply contains.
+enum Answer {
+    Nothing,
+    /// The data of a read.
+    Data(Vec<View>),
+    /// The states of ranges: length in bytes, and flags.
+    Status(Vec<(u32, u32)>),
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Box<dyn ByteStream>, input: Input, device: Device, structured: bool) -> Self {
+    pub(crate) fn new(
+        stream: Box<dyn ByteStream>,
+        input: Input,
+        device: Device,
+        negotiated: Negotiated,
+    ) -> Self {
         let losses = device.losses();
         Self {
             stream,
             input,
             output: Output::default(),
             device,
-            structured,
+            negotiated,
             receiving: Receiving::Header,
             operations: FuturesUnordered::new(),
             requests: 0,
@@ -219,7 +233,7 @@ impl Connection {
             return Err(ConnectionError::Protocol("a write exceeds the maximum payload"));
         }
         self.requests += 1;
-        let command = Command::new(&request, &self.device.geometry(), self.structured);
+        let command = Command::new(&request, &self.device.geometry(), self.negotiated);
         match command {
             Ok(command @ (Command::Read(_) | Command::Write { .. })) => {
                 Ok(Receiving::Memory { request, command, attempt: None })
@@ -290,14 +304,17 @@ impl Connection {
         let device = self.device.clone();
         let bytes = buffers.iter().map(|buffer| buffer.len()).sum();
         self.operations.push(Box::pin(async move {
-            let done = |()| Vec::new();
+            let done = |()| Answer::Nothing;
             let result = match command {
-                Command::Read(range) => device.read(range.start, buffers).await,
+                Command::Read(range) => device.read(range.start, buffers).await.map(Answer::Data),
                 Command::Write { range, fua } => device.write(range.start, buffers, fua).await.map(done),
                 Command::Flush => device.flush().await.map(done),
                 Command::Trim { range, fua } => device.trim(range, fua).await.map(done),
                 Command::WriteZeroes { range, fua, punch } => {
                     device.write_zeroes(range, fua, punch).await.map(done)
+                }
+                Command::BlockStatus { range, one } => {
+                    device.block_status(range, one).await.map(Answer::Status)
                 }
             };
             Completed { request, bytes, result }
@@ -314,25 +331,26 @@ impl Connection {
             result = Err(Failure { errno: Errno::Io, text: text.into() });
         }
         let (mut head, cookie) = (Head::new(), request.cookie);
-        let structured = self.structured && request.command == command::READ;
-        let data = match result {
-            Ok(data) if structured => {
-                put_data_chunk(&mut head, cookie, request.offset, request.length);
-                data
+        let structured = self.negotiated.structured;
+        let mut data = Vec::new();
+        match result {
+            Ok(Answer::Data(views)) => {
+                match structured {
+                    true => put_data_chunk(&mut head, cookie, request.offset, request.length),
+                    false => put_simple_reply(&mut head, cookie, None),
+                }
+                data = views;
             }
-            Ok(data) => {
-                put_simple_reply(&mut head, cookie, None);
-                data
-            }
+            Ok(Answer::Status(ranges)) => put_status_chunk(&mut head, cookie, &ranges),
+            Ok(Answer::Nothing) => put_simple_reply(&mut head, cookie, None),
             Err(Failure { errno, text }) => {
                 tracing::debug!("request {request:?}: {text}");
-                match self.structured {
+                match structured {
                     true => put_error_chunk(&mut head, cookie, errno, &text),
                     false => put_simple_reply(&mut head, cookie, Some(errno)),
                 }
-                Vec::new()
             }
-        };
+        }
         self.output.push_reply(head, data, bytes);
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures::{channel::oneshot, future::try_join_all};
-use millrace_block::{BlockDevice, Buffer, Error, View};
+use millrace_block::{BlockDevice, BlockState, Buffer, Error, View};
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 use tokio::sync::Mutex;
 
@@ -19,7 +19,7 @@ use crate::{
     failure::Failure,
     handshake::Description,
     options::Options,
-    wire::export_flag as flag,
+    wire::{export_flag as flag, state},
 };
 
 /// Maximum length of a buffer. The device executes longer operations as several commands, and copies their data if it
@@ -131,6 +131,27 @@ impl Device {
             false => with_memory(&self.rt, || self.disk.write_zeroes(range.clone())).await?,
         }
         if fua { self.flush().await } else { Ok(()) }
+    }
+
+    /// The states of ranges from the beginning of `range` on, which is shorter than 4 GiB: length in bytes, and flags of
+    /// `base:allocation`. With `one`, the first only.
+    pub(crate) async fn block_status(
+        &self,
+        range: Range<u64>,
+        one: bool,
+    ) -> Result<Vec<(u32, u32)>, Failure> {
+        let extents = with_memory(&self.rt, || self.disk.block_status(range.clone())).await?;
+        let zero = if self.disk.info().discard_reads_zeroes { state::ZERO } else { 0 };
+        let ranges = extents.into_iter().map(|extent| {
+            let flags = match extent.state {
+                BlockState::Mapped => 0,
+                BlockState::Anchored => zero,
+                BlockState::Deallocated => state::HOLE | zero,
+            };
+            // Within the range.
+            ((extent.range.end - extent.range.start) as u32, flags)
+        });
+        Ok(ranges.take(if one { 1 } else { usize::MAX }).collect())
     }
 
     /// Makes completed writes durable. Flushes that are requested during another one have one successor, whose result is

@@ -15,7 +15,7 @@ use crate::{
     connection::Connection,
     device::Device,
     error::ConnectionError,
-    handshake::{Handshake, Next},
+    handshake::{Handshake, Negotiated, Next},
     input::Input,
     output::Output,
     wire::{OPTION_BYTES, greeting},
@@ -48,7 +48,7 @@ impl Export {
     ) -> Result<(), ConnectionError> {
         let mut stop = pin!(stop);
         let mut input = Input::new();
-        let structured = {
+        let negotiated = {
             let handshake = pin!(self.handshake(&mut *stream, &mut input));
             let handshake = timeout(&*self.device.rt, HANDSHAKE_TIMEOUT, select(handshake, stop.as_mut()));
             match handshake.await.ok_or(ConnectionError::Silent)? {
@@ -56,8 +56,8 @@ impl Export {
                 Either::Right(_) => None,
             }
         };
-        let Some(structured) = structured else { return Ok(()) };
-        let mut connection = Connection::new(stream, input, self.device.clone(), structured);
+        let Some(negotiated) = negotiated else { return Ok(()) };
+        let mut connection = Connection::new(stream, input, self.device.clone(), negotiated);
         let mut stopped = false;
         poll_fn(|cx| {
             if !stopped && stop.as_mut().poll(cx).is_ready() {
@@ -69,12 +69,12 @@ impl Export {
         .await
     }
 
-    /// Returns whether replies are structured; `None` if the client has disconnected.
+    /// Returns what the client has negotiated; `None` if it has disconnected.
     async fn handshake(
         &self,
         stream: &mut dyn ByteStream,
         input: &mut Input,
-    ) -> Result<Option<bool>, ConnectionError> {
+    ) -> Result<Option<Negotiated>, ConnectionError> {
         let mut output = Output::default();
         output.push_bytes(&greeting());
         poll_fn(|cx| output.poll_flush(cx, stream)).await?;
@@ -96,7 +96,7 @@ impl Export {
             poll_fn(|cx| output.poll_flush(cx, stream)).await?;
             match next {
                 Next::Option => {}
-                Next::Transmission { structured } => return Ok(Some(structured)),
+                Next::Transmission(negotiated) => return Ok(Some(negotiated)),
                 Next::End => return Ok(None),
             }
         }

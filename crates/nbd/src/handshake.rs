@@ -1,8 +1,8 @@
 //! The fixed newstyle handshake, without I/O.
 
 use crate::wire::{
-    CLIENT_FLAGS_BYTES, IHAVEOPT, OPTION_BYTES, export_flag, handshake_flag, info, option, option_reply,
-    put_option_reply, split_u16, split_u32, split_u64,
+    ALLOCATION, ALLOCATION_ID, CLIENT_FLAGS_BYTES, IHAVEOPT, OPTION_BYTES, export_flag, handshake_flag, info,
+    option, option_reply, put_option_reply, split_u16, split_u32, split_u64,
 };
 
 /// Maximum length of the data of an option in bytes: a name of 4096 bytes, and the rest of NBD_OPT_GO.
@@ -11,6 +11,8 @@ pub(crate) const MAX_OPTION: usize = 8192;
 const MAX_OPTIONS: u32 = 128;
 /// Length of the zeros after the reply to NBD_OPT_EXPORT_NAME.
 const ZEROES: usize = 124;
+/// Why a name is unknown.
+const NO_SUCH_EXPORT: &[u8] = b"there is one export, whose name is empty";
 /// Preferred block size, unless that of the device is larger.
 const PREFERRED: u32 = 4096;
 
@@ -33,13 +35,22 @@ pub(crate) struct Description {
     pub(crate) text: String,
 }
 
+/// What the client has negotiated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Negotiated {
+    /// Structured replies.
+    pub(crate) structured: bool,
+    /// The metadata context `base:allocation`.
+    pub(crate) allocation: bool,
+}
+
 /// What follows.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Another option.
     Option,
-    /// The transmission phase, with structured replies or without.
-    Transmission { structured: bool },
+    /// The transmission phase.
+    Transmission(Negotiated),
     /// The end of the connection.
     End,
 }
@@ -50,13 +61,13 @@ pub(crate) struct Handshake {
     export: Description,
     fixed: bool,
     no_zeroes: bool,
-    structured: bool,
+    negotiated: Negotiated,
     options: u32,
 }
 
 impl Handshake {
     pub(crate) fn new(export: Description) -> Self {
-        Self { export, fixed: false, no_zeroes: false, structured: false, options: 0 }
+        Self { export, fixed: false, no_zeroes: false, negotiated: Negotiated::default(), options: 0 }
     }
 
     pub(crate) fn client_flags(&mut self, bytes: [u8; CLIENT_FLAGS_BYTES]) -> Result<(), Violation> {
@@ -97,6 +108,7 @@ impl Handshake {
         match kind {
             option::EXPORT_NAME => return self.export_name(data, out),
             option::GO | option::INFO => return Ok(self.go(kind, data, out)),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(kind, data, out),
             option::ABORT => {
                 put_option_reply(out, kind, option_reply::ACK, &[]);
                 return Ok(Next::End);
@@ -110,7 +122,7 @@ impl Handshake {
                 put_option_reply(out, kind, option_reply::ACK, &[]);
             }
             option::STRUCTURED_REPLY => {
-                self.structured = true;
+                self.negotiated.structured = true;
                 put_option_reply(out, kind, option_reply::ACK, &[]);
             }
             _ => put_option_reply(out, kind, option_reply::ERR_UNSUP, b"the option is not supported"),
@@ -120,7 +132,34 @@ impl Handshake {
 
     /// Transmission flags.
     fn flags(&self) -> u16 {
-        self.export.flags | if self.structured { export_flag::SEND_DF } else { 0 }
+        self.export.flags | if self.negotiated.structured { export_flag::SEND_DF } else { 0 }
+    }
+
+    /// Lists or selects metadata contexts. A selection replaces the one before, also if it is refused.
+    fn meta_context(&mut self, kind: u32, data: &[u8], out: &mut Vec<u8>) {
+        let selects = kind == option::SET_META_CONTEXT;
+        if selects {
+            self.negotiated.allocation = false;
+        }
+        let Some((name, queries)) = decode_meta_context(data) else {
+            return put_option_reply(out, kind, option_reply::ERR_INVALID, b"malformed data");
+        };
+        if !self.negotiated.structured {
+            let text = b"metadata contexts need structured replies";
+            return put_option_reply(out, kind, option_reply::ERR_INVALID, text);
+        }
+        if !name.is_empty() {
+            return put_option_reply(out, kind, option_reply::ERR_UNKNOWN, NO_SUCH_EXPORT);
+        }
+        // A list without queries is that of all contexts; with the name of a namespace, that of its contexts.
+        let all = !selects && (queries.is_empty() || queries.contains(&&b"base:"[..]));
+        if all || queries.contains(&ALLOCATION) {
+            self.negotiated.allocation |= selects;
+            let id = if selects { ALLOCATION_ID } else { 0 };
+            let context = [&id.to_be_bytes()[..], ALLOCATION].concat();
+            put_option_reply(out, kind, option_reply::META_CONTEXT, &context);
+        }
+        put_option_reply(out, kind, option_reply::ACK, &[]);
     }
 
     fn export_name(&self, name: &[u8], out: &mut Vec<u8>) -> Result<Next, Violation> {
@@ -132,7 +171,7 @@ impl Handshake {
         if !self.no_zeroes {
             out.extend_from_slice(&[0; ZEROES]);
         }
-        Ok(Next::Transmission { structured: self.structured })
+        Ok(Next::Transmission(self.negotiated))
     }
 
     fn go(&self, kind: u32, data: &[u8], out: &mut Vec<u8>) -> Next {
@@ -141,8 +180,7 @@ impl Handshake {
             return Next::Option;
         };
         if !name.is_empty() {
-            let text = b"there is one export, whose name is empty";
-            put_option_reply(out, kind, option_reply::ERR_UNKNOWN, text);
+            put_option_reply(out, kind, option_reply::ERR_UNKNOWN, NO_SUCH_EXPORT);
             return Next::Option;
         }
         let export = &self.export;
@@ -163,10 +201,25 @@ impl Handshake {
         put(info::BLOCK_SIZE, &[&min.to_be_bytes(), &preferred, &max.to_be_bytes()]);
         put_option_reply(out, kind, option_reply::ACK, &[]);
         match kind {
-            option::GO => Next::Transmission { structured: self.structured },
+            option::GO => Next::Transmission(self.negotiated),
             _ => Next::Option,
         }
     }
+}
+
+/// The name of the export, and the client's queries.
+fn decode_meta_context(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
+    let (length, rest) = split_u32(data)?;
+    let (name, rest) = rest.split_at_checked(length as usize)?;
+    let (count, mut rest) = split_u32(rest)?;
+    let mut queries = Vec::new();
+    for _ in 0..count {
+        let (length, after) = split_u32(rest)?;
+        let (query, after) = after.split_at_checked(length as usize)?;
+        queries.push(query);
+        rest = after;
+    }
+    rest.is_empty().then_some((name, queries))
 }
 
 /// The name of the export, and the types of information that the client requests.
@@ -206,6 +259,11 @@ mod tests {
         (out, next)
     }
 
+    /// The type of the first reply.
+    fn kind(out: &[u8]) -> u32 {
+        u32::from_be_bytes(out[12..16].try_into().unwrap())
+    }
+
     fn header(kind: u32, length: u32) -> [u8; OPTION_BYTES] {
         let mut out = *b"IHAVEOPT\0\0\0\0\0\0\0\0";
         out[8..12].copy_from_slice(&kind.to_be_bytes());
@@ -228,7 +286,7 @@ mod tests {
     fn export_name_enters_the_transmission_phase() {
         let (out, next) = reply(&mut handshake(3), option::EXPORT_NAME, &[]);
         assert_eq!(hex(&out), concat!("0000010203040000", "0005"));
-        assert_eq!(next, Next::Transmission { structured: false });
+        assert_eq!(next, Next::Transmission(Negotiated::default()));
         let (out, _) = reply(&mut handshake(1), option::EXPORT_NAME, &[]);
         assert_eq!((out.len(), &out[10..]), (134, &[0; 124][..]));
         let mut out = Vec::new();
@@ -260,7 +318,7 @@ mod tests {
             reply_header!("07", "00000001", "00"),
         ];
         assert_eq!(hex(&out), expected.concat());
-        assert_eq!(next, Next::Transmission { structured: true });
+        assert_eq!(next, Next::Transmission(Negotiated { structured: true, allocation: false }));
     }
 
     #[test]
@@ -273,7 +331,6 @@ mod tests {
     #[test]
     fn options_with_wrong_data_get_an_error_and_change_nothing() {
         let mut handshake = handshake(3);
-        let kind = |out: &[u8]| u32::from_be_bytes(out[12..16].try_into().unwrap());
         let long_name = [&5_u32.to_be_bytes()[..], b"other\0\0"].concat();
         let wrong: &[(u32, &[u8], u32)] = &[
             (option::GO, b"", option_reply::ERR_INVALID),
@@ -285,15 +342,94 @@ mod tests {
             (option::INFO, &long_name, option_reply::ERR_UNKNOWN),
             (option::LIST, b"x", option_reply::ERR_INVALID),
             (option::STRUCTURED_REPLY, b"x", option_reply::ERR_INVALID),
-            (5, b"", option_reply::ERR_UNSUP),          // STARTTLS
-            (10, b"\0\0\0\0", option_reply::ERR_UNSUP), // SET_META_CONTEXT
+            (5, b"", option_reply::ERR_UNSUP), // STARTTLS
+            (option::SET_META_CONTEXT, b"\0\0\0\0", option_reply::ERR_INVALID),
+            // Without structured replies.
+            (
+                option::SET_META_CONTEXT,
+                b"\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation",
+                option_reply::ERR_INVALID,
+            ),
             (0xffff_ffff, b"", option_reply::ERR_UNSUP),
         ];
         for (option, data, error) in wrong {
             let (out, next) = reply(&mut handshake, *option, data);
             assert_eq!((kind(&out), next), (*error, Next::Option), "option {option} with {data:?}");
         }
-        assert!(!handshake.structured);
+        assert_eq!(handshake.negotiated, Negotiated::default());
+    }
+
+    /// The data of an option for the default export.
+    fn queries(all: &[&str]) -> Vec<u8> {
+        let mut data = [&[0; 4][..], &(all.len() as u32).to_be_bytes()].concat();
+        for query in all {
+            data.extend((query.len() as u32).to_be_bytes());
+            data.extend(query.as_bytes());
+        }
+        data
+    }
+
+    fn structured() -> Handshake {
+        let mut handshake = handshake(3);
+        reply(&mut handshake, option::STRUCTURED_REPLY, &[]);
+        handshake
+    }
+
+    const ALLOCATION_HEX: &str = "626173653a616c6c6f636174696f6e";
+
+    #[test]
+    fn the_allocation_context_is_selected() {
+        let mut handshake = structured();
+        let set = queries(&["qemu:dirty-bitmap:x", "base:allocation", "base:allocation"]);
+        let (out, next) = reply(&mut handshake, option::SET_META_CONTEXT, &set);
+        let expected = [
+            reply_header!("0a", "00000004", "13"),
+            "00000001",
+            ALLOCATION_HEX,
+            reply_header!("0a", "00000001", "00"),
+        ];
+        assert_eq!((hex(&out), next), (expected.concat(), Next::Option));
+        let negotiated = Negotiated { structured: true, allocation: true };
+        for enter in [option::GO, option::EXPORT_NAME] {
+            let data: &[u8] = if enter == option::GO { b"\0\0\0\0\0\0" } else { &[] };
+            assert_eq!(reply(&mut handshake, enter, data).1, Next::Transmission(negotiated));
+        }
+        // Another selection replaces it, even one that is refused.
+        let other = [&5_u32.to_be_bytes()[..], b"other\0\0\0\0"].concat();
+        for (data, answer) in [
+            (queries(&[]), option_reply::ACK),
+            (queries(&["base:"]), option_reply::ACK),
+            (queries(&["base:other"]), option_reply::ACK),
+            (other, option_reply::ERR_UNKNOWN),
+            (b"\0\0\0\0\xff\xff\xff\xff".to_vec(), option_reply::ERR_INVALID),
+        ] {
+            handshake.negotiated.allocation = true;
+            let (out, _) = reply(&mut handshake, option::SET_META_CONTEXT, &data);
+            assert_eq!((kind(&out), handshake.negotiated.allocation), (answer, false), "{data:?}");
+        }
+    }
+
+    #[test]
+    fn metadata_contexts_are_listed_without_being_selected() {
+        let context = [
+            reply_header!("09", "00000004", "13"),
+            "00000000",
+            ALLOCATION_HEX,
+            reply_header!("09", "00000001", "00"),
+        ]
+        .concat();
+        for (list, listed) in [
+            (queries(&[]), true),
+            (queries(&["base:"]), true),
+            (queries(&["base:allocation"]), true),
+            (queries(&["qemu:"]), false),
+        ] {
+            let mut handshake = structured();
+            let (out, _) = reply(&mut handshake, option::LIST_META_CONTEXT, &list);
+            let expected = if listed { &context } else { reply_header!("09", "00000001", "00") };
+            assert_eq!(hex(&out), expected, "{list:?}");
+            assert!(!handshake.negotiated.allocation);
+        }
     }
 
     #[test]

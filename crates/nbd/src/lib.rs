@@ -20,12 +20,13 @@
 //! # Protocol
 //!
 //! The handshake is the fixed newstyle, with `NBD_OPT_EXPORT_NAME`, `NBD_OPT_GO`, `NBD_OPT_INFO`, `NBD_OPT_LIST`,
-//! `NBD_OPT_STRUCTURED_REPLY` and `NBD_OPT_ABORT`. There is one export, the default one, whose name is empty. The requests
-//! are reads, writes, flushes, trims and writes of zeros, with FUA. Requests are executed concurrently and answered in the
-//! order of their completion. Flushes cover all connections, so that clients may use several.
+//! `NBD_OPT_STRUCTURED_REPLY`, `NBD_OPT_LIST_META_CONTEXT`, `NBD_OPT_SET_META_CONTEXT` and `NBD_OPT_ABORT`. There is one
+//! export, the default one, whose name is empty. The requests are reads, writes, flushes, trims and writes of zeros, with
+//! FUA, and block status. Requests are executed concurrently and answered in the order of their completion. Flushes cover
+//! all connections, so that clients may use several. There is no TLS.
 //!
-//! There is no TLS and no metadata context: a [`BlockDevice`](millrace_block::BlockDevice) does not report which blocks are
-//! allocated.
+//! The metadata context is `base:allocation`: a device with thin provisioning reports which blocks have storage (GET LBA
+//! STATUS), and whether the others read as zeros. Other devices have storage for all blocks.
 //!
 //! Offsets and lengths are multiples of the device's block size, which is announced as the minimum block size. A client
 //! that ignores it gets `EINVAL` for other requests.

@@ -45,6 +45,8 @@ pub(crate) mod option {
     pub(crate) const INFO: u32 = 6;
     pub(crate) const GO: u32 = 7;
     pub(crate) const STRUCTURED_REPLY: u32 = 8;
+    pub(crate) const LIST_META_CONTEXT: u32 = 9;
+    pub(crate) const SET_META_CONTEXT: u32 = 10;
 }
 
 /// Types of replies to options (NBD_REP_*).
@@ -52,6 +54,7 @@ pub(crate) mod option_reply {
     pub(crate) const ACK: u32 = 1;
     pub(crate) const SERVER: u32 = 2;
     pub(crate) const INFO: u32 = 3;
+    pub(crate) const META_CONTEXT: u32 = 4;
     pub(crate) const ERR_UNSUP: u32 = (1 << 31) + 1;
     pub(crate) const ERR_INVALID: u32 = (1 << 31) + 3;
     pub(crate) const ERR_UNKNOWN: u32 = (1 << 31) + 6;
@@ -73,6 +76,7 @@ pub(crate) mod command {
     pub(crate) const FLUSH: u16 = 3;
     pub(crate) const TRIM: u16 = 4;
     pub(crate) const WRITE_ZEROES: u16 = 6;
+    pub(crate) const BLOCK_STATUS: u16 = 7;
 }
 
 /// Flags of commands (NBD_CMD_FLAG_*).
@@ -80,6 +84,18 @@ pub(crate) mod command_flag {
     pub(crate) const FUA: u16 = 1 << 0;
     pub(crate) const NO_HOLE: u16 = 1 << 1;
     pub(crate) const DF: u16 = 1 << 2;
+    pub(crate) const REQ_ONE: u16 = 1 << 3;
+}
+
+/// The metadata context that states which blocks have storage.
+pub(crate) const ALLOCATION: &[u8] = b"base:allocation";
+/// Its number on each connection.
+pub(crate) const ALLOCATION_ID: u32 = 1;
+
+/// Flags of a range in [`ALLOCATION`] (NBD_STATE_*).
+pub(crate) mod state {
+    pub(crate) const HOLE: u32 = 1 << 0;
+    pub(crate) const ZERO: u32 = 1 << 1;
 }
 
 /// NBD_REPLY_FLAG_DONE.
@@ -89,6 +105,7 @@ const DONE: u16 = 1 << 0;
 mod reply {
     pub(super) const NONE: u16 = 0;
     pub(super) const OFFSET_DATA: u16 = 1;
+    pub(super) const BLOCK_STATUS: u16 = 5;
     pub(super) const ERROR: u16 = (1 << 15) + 1;
 }
 
@@ -177,6 +194,17 @@ pub(crate) fn put_data_chunk(out: &mut impl Extend<u8>, cookie: u64, offset: u64
     out.extend(offset.to_be_bytes());
 }
 
+/// Appends the only chunk of a structured reply with the states of consecutive ranges: length in bytes, and flags.
+pub(crate) fn put_status_chunk(out: &mut impl Extend<u8>, cookie: u64, ranges: &[(u32, u32)]) {
+    // The device reports at most 255 ranges.
+    put_chunk(out, reply::BLOCK_STATUS, cookie, 4 + 8 * ranges.len() as u32);
+    out.extend(ALLOCATION_ID.to_be_bytes());
+    for (length, flags) in ranges {
+        out.extend(length.to_be_bytes());
+        out.extend(flags.to_be_bytes());
+    }
+}
+
 /// Appends the only chunk of a structured reply with an error and the beginning of its text.
 pub(crate) fn put_error_chunk(out: &mut impl Extend<u8>, cookie: u64, error: Errno, text: &str) {
     let text = &text[..text.floor_char_boundary(MAX_MESSAGE)];
@@ -259,6 +287,11 @@ mod tests {
         out.clear();
         put_data_chunk(&mut out, 5, 0x2000, 0);
         assert_eq!(out, b"\x66\x8e\x33\xef\0\x01\0\0\0\0\0\0\0\0\0\x05\0\0\0\0");
+        out.clear();
+        put_status_chunk(&mut out, 5, &[(0x1000, 0), (0x2000, state::HOLE | state::ZERO)]);
+        let expected = b"\x66\x8e\x33\xef\0\x01\0\x05\0\0\0\0\0\0\0\x05\0\0\0\x14\0\0\0\x01\
+            \0\0\x10\0\0\0\0\0\0\0\x20\0\0\0\0\x03";
+        assert_eq!(out, expected);
         out.clear();
         put_error_chunk(&mut out, 5, Errno::Io, "lost");
         let expected = b"\x66\x8e\x33\xef\0\x01\x80\x01\0\0\0\0\0\0\0\x05\0\0\0\x0a\0\0\0\x05\0\x04lost";

@@ -176,14 +176,21 @@ impl Engine {
     fn done(&mut self, part: &Part, transferred: u32) {
         self.failures = 0;
         let url = || self.place.url.clone();
-        if transferred != part.length {
+        let query = self.operations.get_mut(part.operation).and_then(|operation| match &mut operation.work {
+            Work::Query(.., buffer) => buffer.as_mut(),
+            _ => None,
+        });
+        if let Some(buffer) = query {
+            // At most the length of the part.
+            buffer.set_len((transferred as usize).min(buffer.len()));
+        } else if transferred != part.length {
             let reason = format!("the target transferred {transferred} of {} bytes", part.length);
             let error = Error::Malformed { url: url(), reason };
             return self.operations.failed(part, error);
         }
         let Some(operation) = self.operations.get_mut(part.operation) else { return };
         match operation.work {
-            Work::Read(..) => {}
+            Work::Read(..) | Work::Query(..) => {}
             Work::Write(..) | Work::Change(..) if self.unit.write_cache == Some(false) => {}
             Work::Write(..) | Work::Change(..) => self.durability.changed(),
             Work::Flush(_) => {

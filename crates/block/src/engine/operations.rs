@@ -23,6 +23,9 @@ use crate::{Error, connection::TaskData};
 pub(crate) enum Work {
     /// Fills the buffer with the data at this offset. `None` while the target may write to the buffer.
     Read(u64, Option<Buffer>),
+    /// Fills the start of the buffer with the parameter data of one command: its name, its CDB and the buffer, which is
+    /// not longer than the longest transfer.
+    Query(&'static str, [u8; CDB_LEN], Option<Buffer>),
     /// Writes the data at this offset.
     Write(u64, Views),
     /// Changes the device by one command with data: its name, its CDB and its data.
@@ -35,7 +38,9 @@ impl Work {
     /// Length of the data in bytes.
     pub(super) fn length(&self) -> usize {
         match self {
-            Self::Read(_, buffer) => buffer.as_ref().map_or(0, |buffer| buffer.len()),
+            Self::Read(_, buffer) | Self::Query(.., buffer) => {
+                buffer.as_ref().map_or(0, |buffer| buffer.len())
+            }
             Self::Write(_, data) | Self::Change(_, _, data) => data.len(),
             Self::Flush(_) => 0,
         }
@@ -45,7 +50,7 @@ impl Work {
         match self {
             Self::Read(..) => "READ(16)",
             Self::Write(..) => "WRITE(16)",
-            Self::Change(name, ..) => name,
+            Self::Change(name, ..) | Self::Query(name, ..) => name,
             Self::Flush(_) => "SYNCHRONIZE CACHE(16)",
         }
     }
@@ -141,6 +146,7 @@ impl Operations {
         let (cdb, direction) = match self.table.get(part.operation)?.work {
             Work::Read(start, _) => (read_16(lba(start), blocks, false), Direction::Read),
             Work::Write(start, _) => (write_16(lba(start), blocks, false), Direction::Write),
+            Work::Query(_, cdb, _) => (cdb, Direction::Read),
             Work::Change(_, cdb, _) => (cdb, Direction::Write),
             Work::Flush(cdb) => (cdb, Direction::None),
         };
@@ -154,7 +160,7 @@ impl Operations {
         let Some(operation) = self.table.get_mut(part.operation) else { return Ok(None) };
         let length = part.length as usize;
         Ok(match &mut operation.work {
-            Work::Read(_, buffer) => {
+            Work::Read(_, buffer) | Work::Query(.., buffer) => {
                 let whole = if length == operation.length { buffer.take() } else { None };
                 Some(Memory::Owned(whole.map_or_else(|| arena.alloc(length), Ok)?))
             }
@@ -176,7 +182,7 @@ impl Operations {
     /// Returns the memory that [`Self::lend`] gave. Returns whether the data of a read is there.
     pub(super) fn restore(&mut self, part: &Part, memory: Option<Memory>) -> bool {
         let Some(operation) = self.table.get_mut(part.operation) else { return true };
-        let Work::Read(_, buffer) = &mut operation.work else { return true };
+        let (Work::Read(_, buffer) | Work::Query(.., buffer)) = &mut operation.work else { return true };
         let Some(Memory::Owned(from)) = memory else { return false };
         if from.len() == operation.length {
             *buffer = Some(from);
@@ -252,7 +258,7 @@ impl Operations {
         let operation = self.table.remove(key);
         let result = match (operation.failed, operation.work) {
             (Some(error), _) => Err(error),
-            (None, Work::Read(_, buffer)) => Ok(buffer),
+            (None, Work::Read(_, buffer) | Work::Query(.., buffer)) => Ok(buffer),
             (None, _) => Ok(None),
         };
         // The caller may be gone.
@@ -294,7 +300,7 @@ impl TaskData for Operations {
     fn memory(&mut self, itt: u32, offset: usize, length: usize) -> Option<&mut [u8]> {
         let part = self.tasks.get(&itt).filter(|part| offset + length <= part.length as usize)?;
         match &mut self.table.get_mut(part.operation)?.work {
-            Work::Read(_, Some(buffer)) => {
+            Work::Read(_, Some(buffer)) | Work::Query(.., Some(buffer)) => {
                 buffer.get_mut(part.offset + offset..part.offset + offset + length)
             }
             _ => None,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use millrace_block::{
-    Credentials, DigestPolicy, Error, Mutual, Secret, Transport, Views, discover, logical_units,
+    BlockState, Credentials, DigestPolicy, Error, Mutual, Secret, Transport, Views, discover, logical_units,
 };
 use millrace_scsi::BlockSize;
 use proptest::{
@@ -60,6 +60,26 @@ fn a_target_has_time_to_close_the_connection() {
             Transport::Iser => Duration::from_millis(50)..Duration::from_millis(100),
         };
         assert!(limits.contains(&waited), "{waited:?}");
+    });
+}
+
+#[test]
+fn blocks_with_storage_are_reported() {
+    everywhere(1, (4 * MIB, BlockSize::B4096), async |lab| {
+        let disk = lab.connect().await;
+        let status = async |range| {
+            let extents = disk.block_status(range).await.unwrap();
+            extents.into_iter().map(|e| (e.range, e.state)).collect::<Vec<_>>()
+        };
+        let (mapped, hole) = (BlockState::Mapped, BlockState::Deallocated);
+        assert_eq!(status(0..4 * MIB).await, [(0..4 * MIB, hole)]);
+        write(&disk, MIB, &pattern(65536, 1)).await.unwrap();
+        let end = MIB + 65536;
+        assert_eq!(status(0..4 * MIB).await, [(0..MIB, hole), (MIB..end, mapped), (end..4 * MIB, hole)]);
+        assert_eq!(status(MIB + 4096..MIB + 8192).await, [(MIB + 4096..MIB + 8192, mapped)]);
+        assert_eq!(status(MIB..MIB).await, []);
+        assert!(matches!(disk.block_status(0..5 * MIB).await, Err(Error::OutOfRange { .. })));
+        assert!(matches!(disk.block_status(1..4096).await, Err(Error::Unaligned { .. })));
     });
 }
 

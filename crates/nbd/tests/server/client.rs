@@ -14,8 +14,10 @@ pub(crate) const DISC: u16 = 2;
 pub(crate) const FLUSH: u16 = 3;
 pub(crate) const TRIM: u16 = 4;
 pub(crate) const WRITE_ZEROES: u16 = 6;
+pub(crate) const BLOCK_STATUS: u16 = 7;
 
 pub(crate) const FUA: u16 = 1;
+pub(crate) const REQ_ONE: u16 = 8;
 
 pub(crate) const EPERM: u32 = 1;
 pub(crate) const EIO: u32 = 5;
@@ -75,11 +77,27 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 
 impl Client {
     pub(crate) fn connect(path: &Path, structured: bool) -> Self {
+        Self::connect_with(path, structured, false)
+    }
+
+    /// A client with structured replies and `base:allocation`.
+    pub(crate) fn with_allocation(path: &Path) -> Self {
+        Self::connect_with(path, true, true)
+    }
+
+    fn connect_with(path: &Path, structured: bool, allocation: bool) -> Self {
         let mut stream = greeted(path);
         stream.write_all(&3_u32.to_be_bytes()).unwrap();
         if structured {
             stream.write_all(&option(8, &[])).unwrap();
             assert_eq!(receive(&mut stream, 20)[12..16], 1_u32.to_be_bytes());
+        }
+        if allocation {
+            let query = b"\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation";
+            stream.write_all(&option(10, query)).unwrap();
+            // The context with its number, and the end of the answer.
+            let answer = receive(&mut stream, 20 + 19 + 20);
+            assert_eq!(answer[12..39], *b"\0\0\0\x04\0\0\0\x13\0\0\0\x01base:allocation");
         }
         stream.write_all(&option(1, &[])).unwrap();
         let export = receive(&mut stream, 10);
@@ -134,6 +152,10 @@ impl Client {
                 let answer = match u16::from_be_bytes(number(&rest, 2)) {
                     0 => Ok(data),
                     1 => Ok(data.split_off(8)),
+                    5 => {
+                        assert_eq!(data[..4], 1_u32.to_be_bytes(), "the number of the context");
+                        return (cookie, Ok(data.split_off(4)));
+                    }
                     0x8001 => Err(u32::from_be_bytes(number(&data, 0))),
                     other => panic!("chunk of type {other}"),
                 };
@@ -165,6 +187,13 @@ impl Client {
 
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Answer {
         self.call(0, WRITE, offset, data.len() as u32, data)
+    }
+
+    /// Length and flags of the ranges from `offset` on.
+    pub(crate) fn status(&mut self, flags: u16, offset: u64, length: u32) -> Result<Vec<(u32, u32)>, u32> {
+        let data = self.call(flags, BLOCK_STATUS, offset, length, &[])?;
+        let field = |range: &[u8], at| u32::from_be_bytes(number(range, at));
+        Ok(data.chunks_exact(8).map(|range| (field(range, 0), field(range, 4))).collect())
     }
 
     pub(crate) fn flush(&mut self) -> Answer {

@@ -180,6 +180,50 @@ pub fn capacity(data: &[u8]) -> Result<Capacity, Truncated> {
     Ok(Capacity { blocks: last.saturating_add(1), block_bytes, thin })
 }
 
+/// How blocks are stored (PROVISIONING STATUS).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockState {
+    /// They have storage, or the device does not know.
+    Mapped,
+    /// They have no storage.
+    Deallocated,
+    /// They have storage and no data: they read as deallocated ones do.
+    Anchored,
+}
+
+/// An LBA status descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LbaStatus {
+    /// The first block.
+    pub lba: u64,
+    /// Number of blocks.
+    pub blocks: u32,
+    /// State of all these blocks.
+    pub state: BlockState,
+}
+
+/// Decodes GET LBA STATUS data (SBC-3 section 5.6.2); an incomplete last descriptor is left out.
+///
+/// # Errors
+/// It has no complete descriptor.
+pub fn lba_status(data: &[u8]) -> Result<Vec<LbaStatus>, Truncated> {
+    let (Some(length), Some(list)) = (be32(data, 0), data.get(8..)) else {
+        return Err(truncated("LBA status"));
+    };
+    // The length does not count its own field.
+    let list = list.get(..(length as usize).saturating_sub(4)).unwrap_or(list);
+    let decode = |descriptor: &[u8]| {
+        let state = match descriptor.get(12)? & 0x0f {
+            1 => BlockState::Deallocated,
+            2 => BlockState::Anchored,
+            _ => BlockState::Mapped,
+        };
+        Some(LbaStatus { lba: be64(descriptor, 0)?, blocks: be32(descriptor, 8)?, state })
+    };
+    let found: Vec<_> = list.chunks_exact(16).filter_map(decode).collect();
+    if found.is_empty() { Err(truncated("LBA status")) } else { Ok(found) }
+}
+
 /// What MODE SENSE(10) says of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModeParameters {
@@ -240,6 +284,30 @@ mod tests {
         data[8..12].copy_from_slice(b"a\x1b[m");
         assert_eq!(inquiry(&data).unwrap().vendor, "a?[m");
         assert!(inquiry(&data[..35]).is_err());
+    }
+
+    #[test]
+    fn lba_status_is_decoded() {
+        let descriptor = |lba: u64, blocks: u32, state: u8| {
+            [&lba.to_be_bytes()[..], &blocks.to_be_bytes(), &[state, 0, 0, 0]].concat()
+        };
+        let all = [descriptor(7, 1, 0), descriptor(8, 2, 1), descriptor(10, 3, 0xf2), descriptor(13, 4, 9)]
+            .concat();
+        let data = [&[0, 0, 0, 68, 0, 0, 0, 0][..], &all].concat();
+        let status = |lba, blocks, state| LbaStatus { lba, blocks, state };
+        let expected = [
+            status(7, 1, BlockState::Mapped),
+            status(8, 2, BlockState::Deallocated),
+            status(10, 3, BlockState::Anchored),
+            status(13, 4, BlockState::Mapped),
+        ];
+        assert_eq!(lba_status(&data).unwrap(), expected);
+        assert_eq!(lba_status(&data[..71]).unwrap(), expected[..3], "the last descriptor is incomplete");
+        let fewer = [&[0, 0, 0, 20, 0, 0, 0, 0][..], &all].concat();
+        assert_eq!(lba_status(&fewer).unwrap(), expected[..1], "the stated length is smaller");
+        for short in [&data[..0], &data[..7], &data[..23], &[0; 24]] {
+            assert!(lba_status(short).is_err());
+        }
     }
 
     #[test]

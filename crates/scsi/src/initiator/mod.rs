@@ -6,10 +6,12 @@ mod data_in;
 mod request;
 
 pub use data_in::{
-    BlockLimits, Capacity, Designator, Inquiry, ModeParameters, Provisioning, Truncated, block_limits,
-    capacity, designators, inquiry, mode_parameters, provisioning, report_luns, serial_number,
+    BlockLimits, BlockState, Capacity, Designator, Inquiry, LbaStatus, ModeParameters, Provisioning,
+    Truncated, block_limits, capacity, designators, inquiry, lba_status, mode_parameters, provisioning,
+    report_luns, serial_number,
 };
 pub use request::{
-    inquiry as inquiry_cdb, mode_sense_10, read_16, read_capacity_16, report_luns as report_luns_cdb,
-    synchronize_cache_16, test_unit_ready, unmap, unmap_list, vital_page, write_16, write_same_16,
+    get_lba_status, inquiry as inquiry_cdb, mode_sense_10, read_16, read_capacity_16,
+    report_luns as report_luns_cdb, synchronize_cache_16, test_unit_ready, unmap, unmap_list, vital_page,
+    write_16, write_same_16,
 };

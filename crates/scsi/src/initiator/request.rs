@@ -71,6 +71,15 @@ pub fn read_capacity_16() -> [u8; CDB_LEN] {
     cdb
 }
 
+/// GET LBA STATUS from `lba` on.
+pub fn get_lba_status(lba: u64, allocation: u32) -> [u8; CDB_LEN] {
+    let mut cdb = [0; CDB_LEN];
+    put(&mut cdb, 0, &[0x9e, 0x12]);
+    put(&mut cdb, 2, &lba.to_be_bytes());
+    put(&mut cdb, 10, &allocation.to_be_bytes());
+    cdb
+}
+
 /// Standard INQUIRY.
 pub fn inquiry(allocation: u16) -> [u8; CDB_LEN] {
     let mut cdb = [0; CDB_LEN];
@@ -114,6 +123,7 @@ mod tests {
         assert_eq!(synchronize_cache_16(0, 0), [0x91, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(write_same_16(1, 2, true)[..2], [0x93, 8]);
         assert_eq!(read_capacity_16(), [0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0]);
+        assert_eq!(get_lba_status(lba, 0x1000), [0x9e, 0x12, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0x10, 0, 0, 0]);
         assert_eq!(vital_page(0xb0, 64)[..6], [0x12, 1, 0xb0, 0, 64, 0]);
         assert_eq!(mode_sense_10(0x3f, 256)[..10], [0x5a, 8, 0x3f, 0, 0, 0, 0, 1, 0, 0]);
         assert_eq!(report_luns(512)[..12], [0xa0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
