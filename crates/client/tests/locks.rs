@@ -9,7 +9,7 @@ use millrace_buffer::call_counts::ARENA_LOCKS;
 use millrace_client::{Options, Proto, Url, nfs3::Client};
 use millrace_nfs::v3::{FileHandle, StableHow};
 use millrace_runtime::{
-    call_counts::{Locks, locks},
+    call_counts::{Locks, count_locks, locks},
     tokio_rt::TokioRuntime,
 };
 use millrace_server::{Config, Server};
@@ -88,6 +88,7 @@ fn a_read_takes_no_lock_of_the_arena_and_no_other_than_permitted() {
     };
     let server = Server::start(config).unwrap();
     let ports = [(Proto::Tcp, server.tcp_addr()), (Proto::Rdma, server.rdma_addr())];
+    count_locks();
     // The client runs on this thread.
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for (proto, addr) in ports {
