@@ -1,13 +1,21 @@
 //! The cached replies and their eviction.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
 
 use futures::channel::oneshot;
 use millrace_oncrpc::{Fault, Peer, serving::ClientAddr};
 use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
 use millrace_xdr::View;
 
-use super::{key::Key, order::FinishedCalls, was_executed};
+use super::{
+    key::{BuildKeyHasher, Key},
+    order::FinishedCalls,
+    was_executed,
+};
 
 /// Number of independently locked parts of the cache, which reduces lock contention between shards.
 const PARTS: usize = 16;
@@ -29,7 +37,7 @@ enum Entry {
 }
 
 struct Part {
-    entries: HashMap<Key, Entry>,
+    entries: HashMap<Key, Entry, BuildKeyHasher>,
     /// The finished entries.
     finished: FinishedCalls,
 }
@@ -37,7 +45,7 @@ struct Part {
 impl Part {
     fn new(size: usize) -> Mutex<Self> {
         // Twice the size, so that the map does not grow for calls in progress.
-        let entries = HashMap::with_capacity(2 * size);
+        let entries = HashMap::with_capacity_and_hasher(2 * size, BuildKeyHasher::default());
         let finished = FinishedCalls::with_capacity(size + 1);
         Mutex::new(Self { entries, finished })
     }
@@ -120,17 +128,21 @@ pub(crate) struct DuplicateRequestCache {
     /// Entries per part before growth.
     size: usize,
     clock: RuntimeRef,
+    /// The key of the checksums, which no client knows.
+    pub(super) secret: [u64; 2],
 }
 
 impl DuplicateRequestCache {
     /// Creates a cache for about `replies` replies.
     pub(crate) fn new(replies: usize, clock: RuntimeRef) -> Self {
         let size = replies.div_ceil(PARTS).max(1);
-        Self { parts: std::array::from_fn(|_| Part::new(size)), size, clock }
+        let secret = [(); 2].map(|()| RandomState::new().hash_one(()));
+        Self { parts: std::array::from_fn(|_| Part::new(size)), size, clock, secret }
     }
 
     fn part(&self, key: &Key) -> &Mutex<Part> {
-        &self.parts[key.checksum as usize % PARTS]
+        // The map of a part uses the lowest and the highest bits.
+        &self.parts[(key.checksum >> 32) as usize % PARTS]
     }
 
     pub(super) fn look_up(&self, key: &Key, peer: &Peer) -> LookupResult {

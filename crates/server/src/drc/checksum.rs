@@ -18,9 +18,10 @@ const LAST: usize = 384;
 /// Computes the checksum of a call: SipHash-1-3 of the length of the call and of its bytes from the program
 /// number on. Of a call with more than `FIRST + LAST` such bytes (a WRITE of much data) it covers the first
 /// and the last ones. Payloads count where they belong in the stream, so that the checksum does not depend on
-/// the transport.
-pub(super) fn checksum(xid: u32, proc: u32, call: &Message) -> u64 {
-    let mut hasher = SipHasher13::new_with_keys(xid.into(), proc.into());
+/// the transport. `secret` prevents clients from choosing calls with equal checksums.
+pub(super) fn checksum(secret: [u64; 2], xid: u32, proc: u32, call: &Message) -> u64 {
+    let [first, second] = secret;
+    let mut hasher = SipHasher13::new_with_keys(first ^ u64::from(xid), second ^ u64::from(proc));
     let len = call.stream_len();
     hasher.write(&(len as u64).to_be_bytes());
     let end_of_first = START + FIRST;
@@ -73,6 +74,7 @@ mod tests {
     use super::*;
 
     const COVERED: usize = FIRST + LAST;
+    const SECRET: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210];
 
     fn arena() -> Arena {
         Arena::new(ArenaConfig { limit: 16 << 20, huge_pages: false })
@@ -92,7 +94,7 @@ mod tests {
             input.extend(&call[..FIRST]);
             input.extend(&call[call.len() - LAST..]);
         }
-        SipHasher13::new_with_keys(xid.into(), proc.into()).hash(&input)
+        SipHasher13::new_with_keys(SECRET[0] ^ u64::from(xid), SECRET[1] ^ u64::from(proc)).hash(&input)
     }
 
     #[test]
@@ -100,16 +102,16 @@ mod tests {
         let arena = arena();
         for len in [START, START + 1, START + FIRST, START + COVERED, START + COVERED + 1, 5000] {
             let mut bytes = vec![7; len];
-            let before = checksum(1, 2, &message(&bytes, &arena));
+            let before = checksum(SECRET, 1, 2, &message(&bytes, &arena));
             for at in 0..len {
                 bytes[at] ^= 1;
                 let covered = at >= START && (at < START + FIRST || at >= len - LAST);
-                let changed = checksum(1, 2, &message(&bytes, &arena)) != before;
+                let changed = checksum(SECRET, 1, 2, &message(&bytes, &arena)) != before;
                 assert_eq!(changed, covered, "byte {at} of {len}");
                 bytes[at] ^= 1;
             }
             bytes.push(7);
-            assert_ne!(checksum(1, 2, &message(&bytes, &arena)), before, "the length of {len}");
+            assert_ne!(checksum(SECRET, 1, 2, &message(&bytes, &arena)), before, "the length of {len}");
         }
     }
 
@@ -148,7 +150,7 @@ mod tests {
             let head = views(&head, &cuts, &arena);
             let message = Message { head, payloads: payloads.into(), padding: None };
             let stream = message.gather(&arena.copy_from(&[0; 3]).unwrap()).to_vec();
-            prop_assert_eq!(checksum(xid, proc, &message), expected(xid, proc, &stream));
+            prop_assert_eq!(checksum(SECRET, xid, proc, &message), expected(xid, proc, &stream));
         }
     }
 }
