@@ -144,14 +144,16 @@ impl Content {
     /// [`NoSpc`](crate::FsError::NoSpc) if `quota` is exhausted; [`Jukebox`](crate::FsError::Jukebox) if it
     /// is exhausted only because a reader shares a slot that would otherwise be written in place.
     pub(super) fn write(&mut self, quota: &Quota, offset: u64, data: &Views) -> FsResult<()> {
-        let mut steps = self.plan(quota, offset, data, true)?;
+        // It has kilobytes, so it is not moved.
+        let mut steps = Steps::new();
+        self.plan(quota, offset, data, true, &mut steps)?;
         if !self.adopt(quota, &steps) {
             // The quota does not allow the exchange; a copy may fit in place.
-            drop(steps);
-            steps = self.plan(quota, offset, data, false)?;
+            steps.clear();
+            self.plan(quota, offset, data, false, &mut steps)?;
         }
         let mut source = DataCursor::new(data);
-        for step in steps {
+        for step in steps.drain(..) {
             let block = self.block_mut(step.range.index);
             let before = block.bytes();
             block.apply(step.range.start, step.range.end, step.memory, &mut source);
@@ -162,9 +164,8 @@ impl Content {
         Ok(())
     }
 
-    /// Plans the change of each slot, and allocates memory.
-    fn plan(&self, quota: &Quota, offset: u64, data: &Views, adopt: bool) -> FsResult<Steps> {
-        let mut steps = Steps::new();
+    /// Plans the change of each slot in `steps`, and allocates memory.
+    fn plan(&self, quota: &Quota, offset: u64, data: &Views, adopt: bool, steps: &mut Steps) -> FsResult<()> {
         let mut source = DataCursor::new(data);
         let mut previous_full =
             (offset / BLOCK).checked_sub(1).and_then(|i| self.block(i)).is_some_and(Block::is_full);
@@ -185,7 +186,7 @@ impl Content {
             )?;
             previous_full = whole && range.end == BLOCK_BYTES;
         }
-        Ok(steps)
+        Ok(())
     }
 
     /// Charges adopted slots to the quota in exchange for the slots they replace. `false`: the quota is
