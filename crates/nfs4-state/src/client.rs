@@ -23,6 +23,8 @@ pub struct Client {
     flags: AtomicU32,
     /// It has sent RECLAIM_COMPLETE.
     pub(crate) reclaimed: AtomicBool,
+    /// It is not on the list of clients, because state of it was revoked.
+    pub(crate) unlisted: AtomicBool,
     pub(crate) table: Mutex<Table>,
     /// Number of its blocking requests for locks that wait.
     pub(crate) waiting: AtomicUsize,
@@ -46,6 +48,7 @@ impl Client {
             lease: Lease::new(now),
             flags: AtomicU32::new(0),
             reclaimed: AtomicBool::new(false),
+            unlisted: AtomicBool::new(false),
             table: Mutex::new(Table::default()),
             waiting: AtomicUsize::new(0),
             back_channels: Mutex::default(),

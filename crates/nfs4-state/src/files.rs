@@ -87,16 +87,6 @@ impl File {
         }
         self.locks.remove_client(client)
     }
-
-    /// All clients, each with the numbers of its stateids.
-    pub(crate) fn stateids(&self) -> Vec<(Arc<Client>, Vec<u32>)> {
-        let opens = self.opens.iter().map(|((_, number), open)| (&open.client, *number));
-        let mut all: BTreeMap<ClientId, (Arc<Client>, Vec<u32>)> = BTreeMap::new();
-        for (client, number) in opens.chain(self.locks.stateids()) {
-            all.entry(client.id()).or_insert_with(|| (client.clone(), Vec::new())).1.push(number);
-        }
-        all.into_values().collect()
-    }
 }
 
 /// All files that have state.

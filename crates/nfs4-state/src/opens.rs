@@ -144,21 +144,4 @@ impl<R: Clone> State<R> {
     pub fn is_open(&self, file: &[u8]) -> bool {
         self.files.read(file, File::is_open).unwrap_or(false)
     }
-
-    /// Revokes all state of a file, for example because it is no longer exported. Its stateids get ADMIN_REVOKED until
-    /// the clients free them, and SEQUENCE tells the clients that there are some.
-    pub fn revoke(&self, file: &[u8]) {
-        let all = self.files.read(file, File::stateids).unwrap_or_default();
-        for (client, numbers) in all {
-            let mut table = client.table.lock();
-            let unlocked = self.files.update(file, |file, key| {
-                let unlocked = file.remove_client(&client);
-                self.notify(file.locks.available(key));
-                unlocked
-            });
-            self.count_ranges(&mut table, -(unlocked as isize));
-            numbers.into_iter().for_each(|number| table.revoke(number));
-            client.set_revoked(table.revoked() != 0);
-        }
-    }
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
+    ops::Bound,
     sync::Arc,
     time::Duration,
 };
@@ -93,7 +94,13 @@ impl Records {
     }
 
     pub(crate) fn confirmed_clients(&self) -> impl Iterator<Item = &Arc<Client>> {
-        self.by_id.iter().filter(|(id, _)| self.is_confirmed(**id)).map(|(_, record)| &record.client)
+        self.confirmed_after(None).map(|record| &record.client)
+    }
+
+    /// The confirmed records with IDs above `after`, in order.
+    pub(crate) fn confirmed_after(&self, after: Option<ClientId>) -> impl Iterator<Item = &Record> {
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        self.by_id.range(range).filter(|(id, _)| self.is_confirmed(**id)).map(|(_, record)| record)
     }
 
     /// Adds an unconfirmed record; replaces another of the same owner, and drops the oldest one of the same address,

@@ -32,7 +32,7 @@ use crate::{
 pub struct State<R> {
     /// Exclusive while clients are removed from the list, shared while one is added: an addition of an owner cannot be
     /// undone by the removal of its earlier incarnation.
-    listing: RwLock<()>,
+    pub(crate) listing: RwLock<()>,
     pub(crate) limits: Limits,
     pub(crate) identity: Identity,
     pub(crate) records: Mutex<Records>,
@@ -47,7 +47,7 @@ pub struct State<R> {
     /// Whether there are notices.
     pub(crate) noticed: AtomicBool,
     pub(crate) grace: Grace,
-    list: Option<Box<dyn ClientList>>,
+    pub(crate) list: Option<Box<dyn ClientList>>,
 }
 
 impl<R: Clone> State<R> {
@@ -124,7 +124,7 @@ impl<R: Clone> State<R> {
     }
 
     /// RECLAIM_COMPLETE for all file systems: the client will reclaim no state of an earlier server instance. This returns
-    /// when the client is on the list.
+    /// when the client is on the list, unless state of it was revoked.
     ///
     /// # Errors
     /// COMPLETE_ALREADY; DELAY if the client cannot be added to the list, without which it gets no state.
@@ -133,7 +133,10 @@ impl<R: Clone> State<R> {
         if client.reclaimed.load(Ordering::Acquire) {
             return Err(Status::CompleteAlready);
         }
-        if let Some(list) = &self.list {
+        // One that has revoked state is added when it has freed that.
+        if let Some(list) = &self.list
+            && !client.unlisted.load(Ordering::Acquire)
+        {
             list.add(client.owner()).map_err(|_| Status::Delay)?;
         }
         client.reclaimed.store(true, Ordering::Release);
@@ -160,7 +163,7 @@ impl<R: Clone> State<R> {
         Ok(())
     }
 
-    /// Ends the grace period if its time has passed, and removes the client records that [`Limits::lease`] and
+    /// Ends the grace period if its time has passed, adds clients to the list again that have freed all revoked state, and removes the client records that [`Limits::lease`] and
     /// [`Limits::courtesy`] permit to remove, and those with which requests have conflicted. The server calls this from
     /// time to time, for example every second.
     pub fn expire(&self, now: Duration) {
@@ -177,6 +180,7 @@ impl<R: Clone> State<R> {
                 records.confirmed_clients().filter(|client| client.lease.end_if_expired(now, courtesy));
             ended.cloned().collect()
         };
+        self.relist();
         let owners: Vec<Box<[u8]>> = ended.iter().map(|client| client.owner().into()).collect();
         if owners.is_empty() || !self.unlist(&owners) {
             return;
@@ -189,7 +193,7 @@ impl<R: Clone> State<R> {
     }
 
     /// Removes clients from the list. Returns whether that is durable.
-    fn unlist(&self, owners: &[Box<[u8]>]) -> bool {
+    pub(crate) fn unlist(&self, owners: &[Box<[u8]>]) -> bool {
         self.list.as_ref().is_none_or(|list| list.remove(owners).is_ok())
     }
 

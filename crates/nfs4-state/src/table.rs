@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Bound,
     sync::Arc,
 };
 
@@ -105,6 +106,17 @@ impl Table {
         self.entries.is_empty()
     }
 
+    /// Number of opens that are not revoked.
+    pub(crate) fn opens(&self) -> usize {
+        self.opens.0.values().map(BTreeMap::len).sum()
+    }
+
+    /// The stateids with numbers above `after`, in order.
+    pub(crate) fn after(&self, after: u32) -> impl Iterator<Item = (u32, &Entry)> {
+        let range = (Bound::Excluded(after), Bound::Unbounded);
+        self.entries.range(range).map(|(number, entry)| (*number, entry))
+    }
+
     /// Number of stateids that an administrator has revoked and FREE_STATEID has not freed.
     pub(crate) fn revoked(&self) -> usize {
         self.revoked
@@ -118,11 +130,11 @@ impl Table {
         self.locks.get(owner, file)
     }
 
-    /// Number of a stateid that is to be added.
+    /// Number of a stateid that is to be added, which is not 0.
     pub(crate) fn next(&self) -> u32 {
         let mut number = self.last;
         loop {
-            number = number.wrapping_add(1);
+            number = number.checked_add(1).unwrap_or(1);
             if !self.entries.contains_key(&number) {
                 return number;
             }

@@ -38,6 +38,7 @@ mod usage;
 mod validate;
 
 pub use millrace_buffer::ByteSize;
+pub use millrace_nfs4_state::{ClientReport, StateidKind, StateidPosition};
 
 pub use backend::{Resources, open};
 pub use config::{Backend, Config, ExportConfig, Identities, Squash, StageSampling};
@@ -46,6 +47,7 @@ pub use hosted::Hosted;
 pub use limits::{Limits, MAX_TRANSFER, TRANSFER_UNIT};
 pub use metrics::{ConnectionStats, RdmaStats, Stats};
 pub use network::Network;
+pub use nfs4::administration::{FileState, Nfs4State, StateError, StateFilter};
 pub use nfs4_settings::Nfs4Settings;
 pub use reload::Reloaded;
 pub use research::Research;

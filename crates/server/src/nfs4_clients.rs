@@ -152,7 +152,7 @@ fn recovered(
 }
 
 /// Runs `work`, which may wait for the disk, on another thread. `None` if the runtime ends first.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     rt: &RuntimeRef,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {

@@ -19,6 +19,7 @@ use crate::{
     Config, ExportConfig, Reloaded, ServerError, Stats, StatsReader, TargetSettings, announce,
     backend::{self, Opener, Resources},
     listen::{Acceptor, Protocol, accept_rdma, accept_tcp, bind},
+    nfs4::administration::Nfs4State,
     reload,
     shard::{Shard, StopSignal, stop_requested},
     shared::Shared,
@@ -333,6 +334,11 @@ impl Running {
         let exports = exports.iter().map(|e| e.policy()).filter(is_updated);
         self.announce(exports, config.targets.iter().filter(is_updated_target));
         Ok(done)
+    }
+
+    /// The state of NFSv4 clients, to list and to revoke.
+    pub fn nfs4_state(&self) -> Nfs4State {
+        Nfs4State::new(&self.shared.nfs4_clients, &self.shared.exports, &self.rt)
     }
 
     /// A snapshot of the statistics since the start.

@@ -64,11 +64,6 @@ impl FileLocks {
         self.holders.is_empty() && self.waiters.is_empty()
     }
 
-    /// The clients with the numbers of their stateids.
-    pub(crate) fn stateids(&self) -> impl Iterator<Item = (&Arc<Client>, u32)> {
-        self.holders.iter().map(|(id, holder)| (&holder.client, *id as u32))
-    }
-
     /// The lock of another owner than the one with `number`, if there is one, that excludes the one described.
     pub(crate) fn conflict(
         &self,

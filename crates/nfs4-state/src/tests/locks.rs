@@ -149,7 +149,7 @@ fn an_administrator_revokes_locks() {
     let a = ready(&state, "a", S(0));
     let id = open(&state, &a, 3);
     let lock = state.lock(a.client(), &request(by(&id, "p"), Write, 0, 10), S(0)).unwrap();
-    state.revoke(b"f");
+    assert_eq!(state.revoke(Selection::File(b"f")), Ok(2));
     assert_eq!(state.unlock(a.client(), &lock, b"f", (0, 10)), Err(Status::AdminRevoked));
     let again = request(Locker::Existing(&lock), Write, 0, 10);
     assert_eq!(state.lock(a.client(), &again, S(0)), Err(Status::AdminRevoked.into()));

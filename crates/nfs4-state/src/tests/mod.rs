@@ -6,6 +6,7 @@ mod locks;
 mod open_model;
 mod opens;
 mod restart_model;
+mod revocation;
 mod sessions;
 mod slot_model;
 

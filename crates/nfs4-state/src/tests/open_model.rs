@@ -277,7 +277,7 @@ impl Model {
             Step::Test(c, n, age) => self.test(c, n, age),
             Step::Free(c, n, age) => self.free(c, n, age),
             Step::Revoke(file) => {
-                self.state.revoke(&[file as u8]);
+                self.state.revoke(Selection::File(&[file as u8])).unwrap();
                 self.opens.iter_mut().filter(|open| open.file == file).for_each(|open| open.revoked = true);
             }
             Step::Restart(client) => self.restart(client),

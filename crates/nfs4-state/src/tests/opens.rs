@@ -141,7 +141,8 @@ fn an_administrator_revokes_the_state_of_a_file() {
         other => panic!("{other:?}"),
     };
     assert_eq!(flags(1), 0);
-    state.revoke(b"f");
+    assert_eq!(state.revoke(Selection::File(b"f")), Ok(1));
+    assert_eq!(state.revoke(Selection::File(b"f")), Ok(0), "it is revoked already");
     assert_eq!(flags(2), 0x20);
     assert!(!state.is_open(b"f") && state.is_open(b"g"));
     assert_eq!(state.check_access(a.client(), &id, b"f", false, S(0)), Err(Status::AdminRevoked));

@@ -32,6 +32,10 @@ enum Step {
     Reboot(usize),
     /// The host destroys its client ID if it has nothing.
     Leave(usize),
+    /// An administrator revokes the state of the host.
+    Revoke(usize),
+    /// The host finds out that state is revoked, and frees it.
+    Notice(usize),
     /// The server restarts.
     Crash,
     Expire,
@@ -53,7 +57,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => h.clone().prop_map(Step::Complete),
         8 => h.clone().prop_map(Step::Recover),
         1 => h.clone().prop_map(Step::Reboot),
-        1 => h.prop_map(Step::Leave),
+        1 => h.clone().prop_map(Step::Leave),
+        2 => h.clone().prop_map(Step::Revoke),
+        1 => h.prop_map(Step::Notice),
         4 => Just(Step::Crash),
         6 => Just(Step::Expire),
         5 => prop_oneof![1 => Just(20_u64), 1 => Just(50), 2 => Just(91)].prop_map(Step::Wait),
@@ -70,6 +76,8 @@ struct Held {
     since: usize,
     /// The host has to reclaim it.
     pending: bool,
+    /// The server instance has revoked it, which the host does not know.
+    revoked: bool,
 }
 
 #[derive(Debug)]
@@ -87,6 +95,8 @@ struct Host {
     complete: bool,
     /// It has restarted, and the server may have the state of before.
     rebooted: bool,
+    /// It is not on the list, because its state was revoked.
+    unlisted: bool,
     opens: [Stateid; FILES],
     /// By file and slot.
     held: BTreeMap<(usize, usize), Held>,
@@ -96,7 +106,11 @@ impl Host {
     /// The host has found out that the server does not know its session.
     fn disconnect(&mut self) {
         self.session = None;
-        self.held.values_mut().for_each(|held| held.pending = true);
+        self.held.values_mut().for_each(|held| (held.pending, held.revoked) = (true, false));
+    }
+
+    fn has_revoked(&self) -> bool {
+        self.held.values().any(|held| held.revoked)
     }
 
     /// Whether the server instance of an epoch does not know the host any more, or is about to remove it.
@@ -151,6 +165,7 @@ impl Model {
             sequence: 0,
             complete: false,
             rebooted: false,
+            unlisted: false,
             opens: [Stateid::ANONYMOUS; FILES],
             held: BTreeMap::new(),
         });
@@ -190,6 +205,7 @@ impl Model {
             Ok(created) => {
                 host.session = self.state.session(created.session);
                 (host.sequence, host.complete, host.rebooted) = (0, false, false);
+                host.unlisted = false;
             }
             Err(status) => assert_eq!(status, Status::Delay, "its earlier client is being removed"),
         }
@@ -222,13 +238,54 @@ impl Model {
     fn excluding(&self, n: usize, at: (usize, usize), exclusive: bool) -> Vec<usize> {
         let excludes = |other: &usize| {
             let held = self.hosts[*other].held.get(&at);
-            *other != n && held.is_some_and(|held| !held.pending && (held.exclusive || exclusive))
+            let held = held.filter(|held| !held.pending && !held.revoked);
+            *other != n && held.is_some_and(|held| held.exclusive || exclusive)
         };
         (0..HOSTS.len()).filter(excludes).collect()
     }
 
+    fn revoke(&mut self, n: usize) {
+        let Some(session) = self.hosts[n].session.clone() else { return };
+        let id = session.client().id();
+        let held = |model: &Self| model.hosts[n].held.values().any(|held| !held.pending && !held.revoked);
+        match self.state.revoke(Selection::Client(id)) {
+            Ok(0) => assert!(!held(self) || self.hosts[n].is_removed(self.epoch)),
+            Ok(_) => {
+                let host = &mut self.hosts[n];
+                host.held.values_mut().filter(|held| !held.pending).for_each(|held| held.revoked = true);
+                host.unlisted = true;
+                let listed = self.list.owners().iter().any(|owner| owner == HOSTS[n]);
+                assert!(!listed, "it could reclaim what others get");
+            }
+            Err(Status::StaleClientid) => assert!(self.hosts[n].is_removed(self.epoch)),
+            Err(status) => assert!(status == Status::Delay && self.list.is_broken()),
+        }
+    }
+
+    /// The host frees what is revoked. What it does later does not refer to it.
+    fn notice(&mut self, n: usize) {
+        if !self.hosts[n].has_revoked() {
+            return;
+        }
+        let Some(session) = self.renew(n) else { return };
+        let client = session.client();
+        let all = self.state.stateid_reports(Selection::Client(client.id()), None, usize::MAX);
+        for report in all.iter().filter(|report| report.revoked) {
+            let stateid = table::stateid(client.id(), report.at.number, 0);
+            assert_eq!(self.state.test_stateid(client, &stateid), Status::AdminRevoked);
+            self.state.free_stateid(client, &stateid).unwrap();
+        }
+        let host = &mut self.hosts[n];
+        // Without its open, a lock cannot be reclaimed.
+        let closed: Vec<_> = (0..FILES)
+            .filter(|file| host.held.get(&(*file, OPEN)).is_some_and(|held| held.revoked))
+            .collect();
+        host.held.retain(|at, held| !held.revoked && !closed.contains(&at.0));
+    }
+
     /// A new open or lock.
     fn lock(&mut self, n: usize, at: (usize, usize), exclusive: bool) {
+        self.notice(n);
         if at.1 != OPEN && self.hosts[n].held.get(&(at.0, OPEN)).is_none_or(|held| held.pending) {
             self.lock(n, (at.0, OPEN), false);
             if !self.hosts[n].held.contains_key(&(at.0, OPEN)) {
@@ -257,7 +314,7 @@ impl Model {
                     _ => exclusive,
                 };
                 self.grants.push(Grant { host: n, at, exclusive });
-                let held = Held { exclusive, since: self.grants.len(), pending: false };
+                let held = Held { exclusive, since: self.grants.len(), pending: false, revoked: false };
                 self.hosts[n].held.insert(at, held);
                 stateid.into_iter().for_each(|stateid| self.hosts[n].opens[at.0] = stateid);
             }
@@ -270,6 +327,7 @@ impl Model {
     }
 
     fn unlock(&mut self, n: usize, at: (usize, usize)) {
+        self.notice(n);
         let Some(session) = self.renew(n) else { return };
         if self.hosts[n].held.get(&at).is_none_or(|held| held.pending) {
             return;
@@ -286,6 +344,7 @@ impl Model {
     }
 
     fn close(&mut self, n: usize, file: usize) {
+        self.notice(n);
         let Some(session) = self.renew(n) else { return };
         let host = &mut self.hosts[n];
         if host.held.get(&(file, OPEN)).is_some_and(|held| !held.pending) {
@@ -303,6 +362,7 @@ impl Model {
     /// Reclaims the next open or lock. The host may do so if it is on the list, and before the end of the time; then no
     /// other host has been granted what excludes it since.
     fn reclaim(&mut self, n: usize) {
+        self.notice(n);
         let Some(session) = self.renew(n) else { return };
         let Some((at, held)) = self.next(n) else { return };
         if self.hosts[n].complete {
@@ -332,14 +392,15 @@ impl Model {
         let result = self.state.reclaim_complete(session.client());
         if host.complete {
             assert_eq!(result, Err(Status::CompleteAlready));
-        } else if self.list.is_broken() {
+        } else if self.list.is_broken() && !host.unlisted {
             assert_eq!(result, Err(Status::Delay));
         } else {
             assert_eq!(result, Ok(()));
             host.complete = true;
             self.waiting.remove(HOSTS[n]);
             host.held.retain(|_, held| !held.pending); // The host reports the others as lost.
-            assert!(self.list.owners().iter().any(|owner| owner == HOSTS[n]));
+            let listed = self.list.owners().iter().any(|owner| owner == HOSTS[n]);
+            assert_eq!(listed, !host.unlisted);
         }
     }
 
@@ -361,6 +422,7 @@ impl Model {
     }
 
     fn leave(&mut self, n: usize) {
+        self.notice(n);
         let Some(session) = self.renew(n) else { return };
         if self.hosts[n].complete && self.hosts[n].held.is_empty() {
             self.state.destroy_session(session.id()).unwrap();
@@ -371,8 +433,17 @@ impl Model {
 
     fn expire(&mut self) {
         self.state.expire(self.now);
-        if self.now > self.grace_end && !self.list.is_broken() {
+        if self.list.is_broken() {
+            return;
+        }
+        if self.now > self.grace_end {
             self.waiting.clear();
+        }
+        for (name, host) in HOSTS.iter().zip(&mut self.hosts) {
+            if host.unlisted && host.complete && !host.has_revoked() && !host.is_removed(self.epoch) {
+                host.unlisted = false;
+                assert!(self.list.owners().iter().any(|owner| owner == name), "it has freed everything");
+            }
         }
     }
 
@@ -388,6 +459,8 @@ impl Model {
             Step::Recover(n) => self.recover(n),
             Step::Reboot(n) => self.reboot(n),
             Step::Leave(n) => self.leave(n),
+            Step::Revoke(n) => self.revoke(n),
+            Step::Notice(n) => self.notice(n),
             Step::Crash => self.crash(),
             Step::Expire => self.expire(),
             Step::Wait(seconds) => self.now += S(seconds),

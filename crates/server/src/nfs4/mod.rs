@@ -3,6 +3,7 @@
 //! A COMPOUND is a future that is polled once before a task waits for it ([`execute`]). Its operations are methods
 //! of [`compound::Compound`]. The state of clients is in the crate `millrace-nfs4-state`.
 
+pub(crate) mod administration;
 mod arguments;
 mod attributes;
 mod callback;

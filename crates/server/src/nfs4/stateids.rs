@@ -15,9 +15,14 @@ pub(super) type FileKey = SmallVec<[u8; 4 + Handle::MAX]>;
 
 /// The key of `file`.
 pub(super) fn key(file: &File) -> FileKey {
+    key_of(file.export.id(), &file.handle)
+}
+
+/// The key of the file with a handle in the export with an ID.
+pub(super) fn key_of(export: u32, handle: &Handle) -> FileKey {
     let mut key = FileKey::new();
-    key.extend_from_slice(&file.export.id().to_be_bytes());
-    key.extend_from_slice(file.handle.as_bytes());
+    key.extend_from_slice(&export.to_be_bytes());
+    key.extend_from_slice(handle.as_bytes());
     key
 }
 

@@ -1,0 +1,85 @@
+//! Revocation of state by an administrator (RFC 8881, 8.5).
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
+
+use millrace_nfs::v4::Status;
+
+use crate::{
+    client::Client,
+    report::Selection,
+    state::State,
+    table::{Name, Table},
+};
+
+impl<R: Clone> State<R> {
+    /// Revokes state, and returns the number of its stateids. They get ADMIN_REVOKED until the clients free them, and
+    /// SEQUENCE tells the clients that there are some. This performs the I/O of the list of clients: until a client has
+    /// freed what was revoked, it is not on the list, and can therefore reclaim nothing after a restart. Otherwise one
+    /// that has not noticed could reclaim a lock that another client had in the meantime (RFC 8881, 8.4.3).
+    ///
+    /// # Errors
+    /// STALE_CLIENTID if the selected client does not exist; DELAY if the list cannot be written, and nothing is revoked.
+    pub fn revoke(&self, selection: Selection<'_>) -> Result<usize, Status> {
+        let _listing = self.listing.write();
+        let mut clients = self.selected_clients(selection);
+        if clients.is_empty() && matches!(selection, Selection::Client(_)) {
+            return Err(Status::StaleClientid);
+        }
+        clients.retain(|client| !valid(&client.table.lock(), selection).is_empty());
+        let owners: Vec<Box<[u8]>> = clients.iter().map(|client| client.owner().into()).collect();
+        if owners.is_empty() {
+            return Ok(0);
+        }
+        if !self.unlist(&owners) {
+            return Err(Status::Delay);
+        }
+        Ok(clients.iter().map(|client| self.revoke_of(client, selection)).sum())
+    }
+
+    fn revoke_of(&self, client: &Arc<Client>, selection: Selection<'_>) -> usize {
+        client.unlisted.store(true, Ordering::Release);
+        let mut table = client.table.lock();
+        let files = valid(&table, selection);
+        // A selection has all or none of a client's state for a file.
+        for file in files.keys() {
+            let unlocked = self.files.update(file, |file, key| {
+                let unlocked = file.remove_client(client);
+                self.notify(file.locks.available(key));
+                unlocked
+            });
+            self.count_ranges(&mut table, -(unlocked as isize));
+        }
+        let numbers: Vec<u32> = files.into_values().flatten().collect();
+        numbers.iter().for_each(|number| table.revoke(*number));
+        client.set_revoked(table.revoked() != 0);
+        numbers.len()
+    }
+
+    /// Adds the clients to the list again that have freed all that was revoked. The caller holds `listing`.
+    pub(crate) fn relist(&self) {
+        let returns = |client: &&Arc<Client>| {
+            client.unlisted.load(Ordering::Acquire)
+                && client.reclaimed.load(Ordering::Acquire)
+                && !client.is_removed()
+                && client.table.lock().revoked() == 0
+        };
+        let clients: Vec<_> = self.records.lock().confirmed_clients().filter(returns).cloned().collect();
+        for client in clients {
+            if self.list.as_ref().is_none_or(|list| list.add(client.owner()).is_ok()) {
+                client.unlisted.store(false, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// The selected stateids that are not revoked, by file.
+fn valid(table: &Table, selection: Selection<'_>) -> BTreeMap<Name, Vec<u32>> {
+    let mut files: BTreeMap<Name, Vec<u32>> = BTreeMap::new();
+    for (number, entry) in selection.of(table, 0).filter(|(_, entry)| !entry.revoked) {
+        files.entry(entry.file.clone()).or_default().push(number);
+    }
+    files
+}

@@ -1,0 +1,192 @@
+//! The state of NFSv4 clients for an administrator: lists and revocation.
+
+use std::sync::Arc;
+
+use millrace_nfs::v4::{ClientId, Status};
+use millrace_nfs4_state::{ClientReport, Selection, StateidKind, StateidPosition};
+use millrace_runtime::RuntimeRef;
+use millrace_vfs::{FsError, Handle, Identity};
+use thiserror::Error;
+
+use super::stateids::{FileKey, key_of, split_key};
+use crate::{
+    export::{ExportTable, Exports},
+    nfs4_clients::{Clients, blocking, now},
+};
+
+/// Which state is listed or revoked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StateFilter {
+    /// That of the client with this client ID.
+    Client(u64),
+    /// That of the files of the export with this name.
+    Export(String),
+    /// That of the file with this path, which begins with the name of its export. Symbolic links are not followed.
+    File(String),
+}
+
+/// A stateid, with its file as an administrator knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileState {
+    /// Its position in the list.
+    pub at: StateidPosition,
+    /// Name of the export; `None` if the server exports it no more.
+    pub export: Option<String>,
+    /// Number of the file's inode; `None` if the file is removed.
+    pub fileid: Option<u64>,
+    /// The open owner or lock owner.
+    pub owner: Arc<[u8]>,
+    /// What it stands for.
+    pub kind: StateidKind,
+    /// Whether it is revoked, and the client has not freed it.
+    pub revoked: bool,
+}
+
+/// Why state was not listed or revoked.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum StateError {
+    /// The client does not exist.
+    #[error(
+        "no NFSv4 client has the ID {0:#x}; list the clients to find its present ID, which changes when it restarts"
+    )]
+    NoClient(u64),
+    /// The export does not exist.
+    #[error("no export is named {0}; the exports are {1}")]
+    NoExport(String, String),
+    /// The file cannot be found.
+    #[error(
+        "cannot find the file {path}: {reason}; give the path as clients of the root see it, such as /EXPORT/DIRECTORY/FILE"
+    )]
+    NoFile {
+        /// The path.
+        path: String,
+        /// The reason.
+        reason: FsError,
+    },
+    /// The list of clients in the state directory cannot be written, and nothing is revoked.
+    #[error(
+        "nothing is revoked, because the list of clients in the state directory cannot be written; see the server's log, and check the directory's space and permissions"
+    )]
+    NotDurable,
+}
+
+/// Lists and revokes the state of a server's NFSv4 clients. It may be used while the server runs and after its end.
+#[derive(Clone)]
+pub struct Nfs4State {
+    clients: Arc<Clients>,
+    exports: Arc<ExportTable>,
+    rt: RuntimeRef,
+}
+
+/// What a [`StateFilter`] selects.
+enum Selected {
+    Client(ClientId),
+    Export([u8; 4]),
+    File(FileKey),
+}
+
+impl Selected {
+    fn selection(&self) -> Selection<'_> {
+        match self {
+            Self::Client(id) => Selection::Client(*id),
+            Self::Export(prefix) => Selection::Prefix(prefix),
+            Self::File(key) => Selection::File(key),
+        }
+    }
+}
+
+impl Nfs4State {
+    pub(crate) fn new(clients: &Arc<Clients>, exports: &Arc<ExportTable>, rt: &RuntimeRef) -> Self {
+        Self { clients: Arc::clone(clients), exports: Arc::clone(exports), rt: Arc::clone(rt) }
+    }
+
+    /// Time after which a lease expires that its client does not renew.
+    pub fn lease(&self) -> std::time::Duration {
+        self.clients.state.limits().lease
+    }
+
+    /// At most `limit` clients with IDs above `after`, in the order of their IDs.
+    pub fn clients(&self, after: Option<u64>, limit: usize) -> Vec<ClientReport> {
+        let after = after.map(|number| ClientId { number });
+        self.clients.state.client_reports(after, limit, now(&self.rt))
+    }
+
+    /// At most `limit` selected stateids after a position, in the order of their positions.
+    ///
+    /// # Errors
+    /// [`StateError::NoExport`], [`StateError::NoFile`]. The list of a client that does not exist is empty.
+    pub async fn stateids(
+        &self,
+        filter: &StateFilter,
+        after: Option<StateidPosition>,
+        limit: usize,
+    ) -> Result<Vec<FileState>, StateError> {
+        let exports = self.exports.load_full();
+        let selected = select(&exports, filter).await?;
+        let reports = self.clients.state.stateid_reports(selected.selection(), after, limit);
+        let mut states = Vec::with_capacity(reports.len());
+        for report in reports {
+            let (export, fileid) = file(&exports, &report.file).await;
+            let (at, owner) = (report.at, report.owner);
+            states.push(FileState { at, export, fileid, owner, kind: report.kind, revoked: report.revoked });
+        }
+        Ok(states)
+    }
+
+    /// Revokes state, and returns the number of its stateids. The clients find out with their next request (RFC 8881
+    /// section 8.5), and may open the files again.
+    ///
+    /// # Errors
+    /// [`StateError`]; nothing is revoked then.
+    pub async fn revoke(&self, filter: &StateFilter) -> Result<usize, StateError> {
+        let selected = select(&self.exports.load_full(), filter).await?;
+        let clients = Arc::clone(&self.clients);
+        // It may wait for the disk.
+        let revoked = blocking(&self.rt, move || clients.state.revoke(selected.selection())).await;
+        let revoked = revoked.unwrap_or(Err(Status::Delay)).map_err(|status| match (status, filter) {
+            (Status::StaleClientid, StateFilter::Client(id)) => StateError::NoClient(*id),
+            _ => StateError::NotDurable,
+        })?;
+        tracing::info!(?filter, stateids = revoked, "NFSv4 state revoked");
+        Ok(revoked)
+    }
+}
+
+async fn select(exports: &Exports, filter: &StateFilter) -> Result<Selected, StateError> {
+    match filter {
+        StateFilter::Client(number) => Ok(Selected::Client(ClientId { number: *number })),
+        StateFilter::Export(name) => {
+            let export = exports.iter().find(|export| export.name() == name).ok_or_else(|| {
+                let names: Vec<_> = exports.iter().map(|export| export.name()).collect();
+                StateError::NoExport(name.clone(), names.join(", "))
+            })?;
+            Ok(Selected::Export(export.id().to_be_bytes()))
+        }
+        StateFilter::File(path) => {
+            let found = find(exports, path).await;
+            found.map(Selected::File).map_err(|reason| StateError::NoFile { path: path.clone(), reason })
+        }
+    }
+}
+
+/// The key of the file at a path.
+async fn find(exports: &Exports, path: &str) -> Result<FileKey, FsError> {
+    let (export, rest) = exports.find(path.as_bytes()).ok_or(FsError::NoEnt)?;
+    let mut handle = export.fs().root();
+    for name in rest.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        handle = export.fs().lookup(&Identity::root(), &handle, name).await?.0;
+    }
+    Ok(key_of(export.id(), &handle))
+}
+
+/// The export and the inode of the file with a key.
+async fn file(exports: &Exports, key: &[u8]) -> (Option<String>, Option<u64>) {
+    let Some((id, handle)) = split_key(key) else { return (None, None) };
+    let Some(export) = exports.by_id(id) else { return (None, None) };
+    let attr = match Handle::new(handle) {
+        Some(handle) => export.fs().getattr(&handle).await.ok(),
+        None => None,
+    };
+    (Some(export.name().to_owned()), attr.map(|attr| attr.fileid))
+}
