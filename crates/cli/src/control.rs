@@ -1,9 +1,9 @@
-//! Control socket of a server. A client sends the line `reload`; the server reads its configuration file
-//! again and replies with text that begins with `ok ` or `failed `.
+//! Control socket of a server. A client sends one line, a [`Request`]; the server replies with text that begins with
+//! `ok ` or `failed `.
 
 use std::{
     fs,
-    io::{self, Read, Write},
+    io::{self, Read as _, Write as _},
     os::unix::{fs::FileTypeExt, net},
     path::{Path, PathBuf},
     time::Duration,
@@ -12,18 +12,48 @@ use std::{
 use millrace_cli_common::failure::Failure;
 use rustix::{fs::Mode, process::umask};
 use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
     time::timeout,
 };
 
-/// Time limit of a reload.
-const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// The request.
-const RELOAD: &[u8] = b"reload\n";
-/// Time limit for a client to send its request after it has connected.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+use crate::state::StateRequest;
+
+/// Time limit of the server's reply, for the client.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for a client to send its request after it has connected, and to receive the reply.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum size of a request in bytes.
+const MAX_REQUEST: u64 = 16 << 10;
 /// Maximum size of the reply in bytes.
-const MAX_REPLY: u64 = 1 << 20;
+const MAX_REPLY: u64 = 8 << 20;
+
+/// A request to a server: `reload`, or `state ` and a [`StateRequest`] as JSON.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// The server reads its configuration file again.
+    Reload,
+    /// The server lists or revokes the state of NFSv4 clients.
+    State(StateRequest),
+}
+
+impl Request {
+    fn parse(line: &str) -> Option<Self> {
+        if line == "reload" {
+            return Some(Self::Reload);
+        }
+        serde_json::from_str(line.strip_prefix("state ")?).ok().map(Self::State)
+    }
+
+    fn line(&self) -> String {
+        match self {
+            Self::Reload => "reload\n".into(),
+            Self::State(request) => {
+                format!("state {}\n", serde_json::to_string(request).unwrap_or_default())
+            }
+        }
+    }
+}
 
 /// A control socket, removed when it is dropped.
 pub(crate) struct Control {
@@ -55,15 +85,12 @@ impl Control {
 
     /// Waits for the next request. Closes connections without one, such as that of [`Control::bind`] in
     /// another process.
-    pub(crate) async fn accept_reload(&self) -> UnixStream {
+    pub(crate) async fn accept(&self) -> (UnixStream, Request) {
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    if timeout(REQUEST_TIMEOUT, requests_reload(&stream))
-                        .await
-                        .is_ok_and(|requested| requested)
-                    {
-                        return stream;
+                    if let Ok(Some(received)) = timeout(CLIENT_TIMEOUT, receive(stream)).await {
+                        return received;
                     }
                 }
                 Err(e) => {
@@ -81,53 +108,47 @@ impl Drop for Control {
     }
 }
 
-/// Whether the client sends the request for a reload.
-async fn requests_reload(stream: &UnixStream) -> bool {
-    let mut request = [0; RELOAD.len()];
-    let mut len = 0;
-    while len < request.len() && stream.readable().await.is_ok() {
-        match stream.try_read(&mut request[len..]) {
-            Ok(0) => return false,
-            Ok(n) => len += n,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return false,
-        }
-    }
-    request == RELOAD
+/// Receives the request of a client.
+async fn receive(stream: UnixStream) -> Option<(UnixStream, Request)> {
+    let mut reader = BufReader::new(stream.take(MAX_REQUEST));
+    let mut line = String::new();
+    reader.read_line(&mut line).await.ok()?;
+    let request = Request::parse(line.strip_suffix('\n')?)?;
+    Some((reader.into_inner().into_inner(), request))
 }
 
-/// Sends the result of a reload to the client. Ignores a client that does not receive it.
-pub(crate) async fn reply(stream: UnixStream, result: &Result<String, String>) {
+/// Sends the result of a request to the client. Ignores a client that does not receive it.
+pub(crate) async fn reply(mut stream: UnixStream, result: &Result<String, String>) {
     let text = match result {
         Ok(done) => format!("ok {done}"),
         Err(why) => format!("failed {why}"),
     };
-    // A reply that exceeds the socket's buffer is truncated.
-    if stream.writable().await.is_ok() {
-        let _ = stream.try_write(text.as_bytes());
-    }
+    let _ = timeout(CLIENT_TIMEOUT, stream.write_all(text.as_bytes())).await;
 }
 
-/// Requests a reload from the server at `path`, and returns its reply.
-pub(crate) fn reload(path: &Path) -> Result<String, Failure> {
-    let request = || -> io::Result<String> {
+/// Sends a request to the server at `path`, and returns the text after `ok `, or the reason of a failure as an error.
+pub(crate) fn ask(path: &Path, request: &Request) -> Result<Result<String, String>, Failure> {
+    let call = || -> io::Result<String> {
         let mut stream = net::UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(RELOAD_TIMEOUT))?;
-        stream.write_all(RELOAD)?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+        stream.write_all(request.line().as_bytes())?;
         let mut text = String::new();
         stream.take(MAX_REPLY).read_to_string(&mut text)?;
         Ok(text)
     };
-    let text = request().map_err(|e| {
+    let text = call().map_err(|e| {
+        let signal = if matches!(request, Request::Reload) { ", or send the server SIGHUP" } else { "" };
         Failure::new(format!(
-            "no server answers at {}: {e}; use the path of `control` in its configuration, or send the \
-             server SIGHUP",
+            "no server answers at {}: {e}; use the path of `control` in its configuration{signal}",
             path.display()
         ))
     })?;
     match (text.strip_prefix("ok "), text.strip_prefix("failed ")) {
-        (Some(done), _) => Ok(done.to_owned()),
-        (_, Some(why)) => Err(Failure::new(format!("the server changed nothing: {why}"))),
-        _ => Err(Failure::new(format!("{} is not the control socket of a server", path.display()))),
+        (Some(done), _) => Ok(Ok(done.to_owned())),
+        (_, Some(why)) => Ok(Err(why.to_owned())),
+        _ => Err(Failure::new(format!(
+            "{} is not the control socket of a server of this version",
+            path.display()
+        ))),
     }
 }

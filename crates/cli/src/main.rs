@@ -14,6 +14,7 @@ mod notify;
 mod progress;
 mod scratch;
 mod session;
+mod state;
 mod system_log;
 mod top;
 

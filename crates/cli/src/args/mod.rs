@@ -8,6 +8,7 @@ mod documented;
 mod files;
 mod mount;
 mod serve;
+mod state;
 mod watch;
 
 use clap::{
@@ -30,6 +31,7 @@ pub(crate) use files::{
 };
 pub(crate) use mount::{MountArgs, expand_mount_helper};
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, ReloadArgs, ServeArgs};
+pub(crate) use state::{RevokeArgs, StateArgs, StateCommand};
 pub(crate) use watch::{DoctorArgs, TopArgs};
 
 const ABOUT: &str = "NFS over RDMA in user space: serve, copy and mount files, measure performance. No RDMA hardware is needed.";
@@ -119,6 +121,8 @@ pub(crate) enum Command {
     CheckConfig(CheckConfigArgs),
     /// Make a running server apply the exports of its changed configuration file
     Reload(ReloadArgs),
+    /// List and revoke the opens and locks of a running server's NFSv4 clients
+    State(StateArgs),
     /// Show the activity of a running server by client, export and procedure
     Top(TopArgs),
     /// Diagnose this host and the connection to a server, with a remedy for each problem

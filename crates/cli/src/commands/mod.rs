@@ -14,6 +14,7 @@ mod mount;
 mod reload;
 mod serve;
 mod show;
+mod state;
 mod top;
 
 pub(crate) use change::remove_tree;
@@ -27,6 +28,7 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Serve(args) => serve::run(&args),
         Command::CheckConfig(args) => check_config::run(&args),
         Command::Reload(args) => reload::run(&args),
+        Command::State(args) => state::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Demo(args) => demo::run(&args),

@@ -1,13 +1,18 @@
 //! `millrace reload`.
 
 use millrace_cli_common::{
-    failure::{CommandResult, Outcome},
+    failure::{CommandResult, Failure, Outcome},
     output,
 };
 
-use crate::{args::ReloadArgs, control};
+use crate::{
+    args::ReloadArgs,
+    control::{Request, ask},
+};
 
 pub(super) fn run(args: &ReloadArgs) -> CommandResult {
-    output::line(&control::reload(&args.socket)?)?;
+    let done = ask(&args.socket, &Request::Reload)?;
+    let done = done.map_err(|why| Failure::new(format!("the server changed nothing: {why}")))?;
+    output::line(&done)?;
     Ok(Outcome::Done)
 }

@@ -21,8 +21,8 @@ use tokio::{
 
 use crate::{
     args::ServeArgs,
-    control::{self, Control},
-    notify, session,
+    control::{self, Control, Request},
+    notify, session, state,
 };
 
 const RDMA: &str = "127.0.0.1:20049";
@@ -46,11 +46,16 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
         let name = loop {
             match next(&mut signals, control.as_ref()).await {
                 Event::End(name) => break name,
-                Event::Reload(client) => {
-                    let result = reload(&mut daemon, args);
-                    if let Some(stream) = client {
-                        control::reply(stream, &result).await;
-                    }
+                Event::HangUp => drop(reload(&mut daemon, args)),
+                Event::Request(stream, Request::Reload) => {
+                    control::reply(stream, &reload(&mut daemon, args)).await;
+                }
+                Event::Request(stream, Request::State(request)) => {
+                    let state = daemon.server().nfs4_state();
+                    // The file system may delay the answer.
+                    tokio::spawn(async move {
+                        control::reply(stream, &state::answer(&state, &request).await).await;
+                    });
                 }
             }
         };
@@ -87,21 +92,23 @@ fn raise_file_limit() {
 enum Event {
     /// A signal to stop.
     End(&'static str),
-    /// A reload, by SIGHUP or by a client of the control socket.
-    Reload(Option<UnixStream>),
+    /// SIGHUP: a reload.
+    HangUp,
+    /// A request of a client of the control socket.
+    Request(UnixStream, Request),
 }
 
 async fn next(signals: &mut Signals, control: Option<&Control>) -> Event {
     let request = async {
         match control {
-            Some(control) => control.accept_reload().await,
+            Some(control) => control.accept().await,
             None => std::future::pending().await,
         }
     };
     tokio::select! {
         name = ended(&mut signals.terminate, &mut signals.interrupt) => Event::End(name),
-        _ = signals.hang_up.recv() => Event::Reload(None),
-        stream = request => Event::Reload(Some(stream)),
+        _ = signals.hang_up.recv() => Event::HangUp,
+        (stream, request) = request => Event::Request(stream, request),
     }
 }
 

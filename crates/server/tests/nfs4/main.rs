@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod administration;
 mod callbacks;
 mod caller;
 #[path = "../common/mod.rs"]

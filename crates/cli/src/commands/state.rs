@@ -1,0 +1,144 @@
+//! `millrace state`.
+
+use std::path::Path;
+
+use millrace_bench::table::{Align, Table};
+use millrace_cli_common::{
+    failure::{CommandResult, Failure, Outcome},
+    output,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    args::{RevokeArgs, StateArgs, StateCommand},
+    control::{Request, ask},
+    describe::printable,
+    state::{ClientState, Filter, OpenState, StateRequest},
+};
+
+pub(super) fn run(args: &StateArgs) -> CommandResult {
+    match (&args.command, args.filter.filter()) {
+        (Some(StateCommand::Revoke(args)), _) => revoke(args),
+        (None, None) => {
+            let next = |last: Option<&ClientState>| StateRequest::Clients { after: last.map(|c| c.client) };
+            show(args, &clients_header(), next, client_row)
+        }
+        (None, Some(filter)) => {
+            let next = |last: Option<&OpenState>| {
+                let after = last.map(|open| (open.client, open.number));
+                StateRequest::Opens { filter: filter.clone(), after }
+            };
+            show(args, &opens_header(), next, open_row)
+        }
+    }
+}
+
+fn revoke(args: &RevokeArgs) -> CommandResult {
+    let filter = args
+        .filter
+        .filter()
+        .ok_or_else(|| Failure::usage("state what to revoke: --client ID, --export NAME or --file PATH"))?;
+    let revoked: usize = request(&args.socket, StateRequest::Revoke { filter: filter.clone() })?;
+    let of = match &filter {
+        Filter::Client(id) => format!("client {id}"),
+        Filter::Export(name) | Filter::File(name) => name.clone(),
+    };
+    output::line(&format!("{revoked} opens and lock owners of {of} are revoked"))?;
+    Ok(Outcome::Done)
+}
+
+fn request<T: DeserializeOwned>(socket: &Path, request: StateRequest) -> Result<T, Failure> {
+    let text = ask(socket, &Request::State(request))?.map_err(Failure::new)?;
+    serde_json::from_str(&text).map_err(|e| {
+        Failure::new(format!(
+            "the server's answer is not understood: {e}; use the program of the server's version"
+        ))
+    })
+}
+
+/// Prints the entries page by page. `next` makes the request for the page after an entry.
+fn show<T: Serialize + DeserializeOwned>(
+    args: &StateArgs,
+    header: &[(&str, Align)],
+    next: impl Fn(Option<&T>) -> StateRequest,
+    row: fn(&T) -> Vec<String>,
+) -> CommandResult {
+    let (mut table, mut lines, mut last) = (Table::new(header), 0, None);
+    'pages: loop {
+        let page: Vec<T> = request(&args.socket, next(last.as_ref()))?;
+        if page.is_empty() {
+            break;
+        }
+        for entry in page {
+            if lines == args.limit {
+                eprintln!("millrace: there are more; use a filter, or raise --limit");
+                break 'pages;
+            }
+            lines += 1;
+            match args.json {
+                true => output::line(&serde_json::to_string(&entry).unwrap_or_default())?,
+                false => table.row(row(&entry)),
+            }
+            last = Some(entry);
+        }
+    }
+    if !args.json {
+        output::write(table.to_string().as_bytes())?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn clients_header() -> [(&'static str, Align); 8] {
+    let (left, right) = (Align::Left, Align::Right);
+    [
+        ("client", left),
+        ("address", left),
+        ("lease age", right),
+        ("sessions", right),
+        ("opens", right),
+        ("locks", right),
+        ("revoked", right),
+        ("owner", left),
+    ]
+}
+
+fn client_row(client: &ClientState) -> Vec<String> {
+    let expired = if client.lease_expired { " (expired)" } else { "" };
+    vec![
+        client.client.to_string(),
+        client.address.clone(),
+        format!("{} s{expired}", client.lease_age_seconds),
+        client.sessions.to_string(),
+        client.opens.to_string(),
+        client.locks.to_string(),
+        client.revoked.to_string(),
+        printable(client.owner.as_bytes()),
+    ]
+}
+
+fn opens_header() -> [(&'static str, Align); 7] {
+    let (left, right) = (Align::Left, Align::Right);
+    [
+        ("client", left),
+        ("export", left),
+        ("inode", right),
+        ("kind", left),
+        ("access", left),
+        ("deny", left),
+        ("locks", right),
+    ]
+}
+
+fn open_row(open: &OpenState) -> Vec<String> {
+    let dash = || "-".to_owned();
+    let revoked = if open.revoked { " (revoked)" } else { "" };
+    vec![
+        open.client.to_string(),
+        open.export.clone().unwrap_or_else(dash),
+        open.inode.map_or_else(dash, |inode| inode.to_string()),
+        format!("{}{revoked}", open.kind),
+        open.access.clone().unwrap_or_else(dash),
+        open.deny.clone().unwrap_or_else(dash),
+        open.ranges.map_or_else(dash, |ranges| ranges.to_string()),
+    ]
+}
