@@ -1,6 +1,7 @@
 //! The files that have state, found by opaque keys.
 
 use std::{
+    any::Any,
     collections::{BTreeMap, HashMap},
     hash::{BuildHasher, RandomState},
     sync::Arc,
@@ -35,7 +36,12 @@ pub(crate) struct File {
     access: [usize; 2],
     deny: [usize; 2],
     pub(crate) locks: FileLocks,
+    /// Keeps the file while it is open.
+    hold: Option<Hold>,
 }
+
+/// Keeps a file of a file system; dropped with the last open.
+type Hold = Box<dyn Any + Send + Sync>;
 
 fn count(counts: &mut [usize; 2], bits: u8, change: impl Fn(&mut usize)) {
     counts.iter_mut().enumerate().filter(|(n, _)| bits & 1 << n != 0).for_each(|(_, count)| change(count));
@@ -52,6 +58,14 @@ impl File {
 
     pub(crate) fn is_open(&self) -> bool {
         !self.opens.is_empty()
+    }
+
+    /// Keeps `hold` until the last open ends. Returns it if it is not needed.
+    pub(crate) fn hold(&mut self, hold: Hold) -> Option<Hold> {
+        if self.hold.is_some() || !self.is_open() {
+            return Some(hold);
+        }
+        self.hold.replace(hold)
     }
 
     /// The client of an open with another number that excludes `share`.
@@ -112,9 +126,13 @@ impl Files {
         // Taken out and put back, because a map lends no key together with its value.
         let (key, mut file) = shard.remove_entry(key).unwrap_or_else(|| (key.into(), File::default()));
         let result = change(&mut file, &key);
+        let ended = file.hold.take_if(|_| file.opens.is_empty());
         if !file.is_empty() {
             shard.insert(key, file);
         }
+        // Dropping a hold may free an unlinked file.
+        drop(shard);
+        drop(ended);
         result
     }
 

@@ -1,12 +1,11 @@
 //! OPEN, OPEN_DOWNGRADE and CLOSE (RFC 8881, 18.16, 18.18, 18.2).
 
-use std::{sync::Arc, time::Duration};
+use std::{any::Any, sync::Arc, time::Duration};
 
 use millrace_nfs::v4::{Stateid, Status};
 
 use crate::{
     client::Client,
-    files::File,
     share::{Share, Shares},
     state::State,
     table::{Kind, Table, stateid},
@@ -140,8 +139,16 @@ impl<R: Clone> State<R> {
         Ok(Stateid::INVALID)
     }
 
-    /// Whether a client has the file open: an unlinked file must be kept until none has.
-    pub fn is_open(&self, file: &[u8]) -> bool {
-        self.files.read(file, File::is_open).unwrap_or(false)
+    /// Keeps `hold` while any client has the file open, for example so that it stays usable after it is unlinked. It is
+    /// dropped if the file has one already, or is not open. Call this after OPEN.
+    pub fn hold(&self, file: &[u8], hold: Box<dyn Any + Send + Sync>) {
+        let unneeded = self.files.update(file, |file, _| file.hold(hold));
+        drop(unneeded);
+    }
+
+    /// Whether a client has the file open.
+    #[cfg(test)]
+    pub(crate) fn is_open(&self, file: &[u8]) -> bool {
+        self.files.read(file, crate::files::File::is_open).unwrap_or(false)
     }
 }

@@ -8,6 +8,8 @@ use rustix::{
     io::Errno,
 };
 
+use super::kept;
+
 /// `STATX_SUBVOL` (Linux 6.10): ID of a btrfs subvolume.
 const SUBVOLUME: StatxFlags = StatxFlags::from_bits_retain(0x8000);
 
@@ -41,10 +43,10 @@ pub(super) fn stat(fd: BorrowedFd<'_>) -> Result<Statx, Errno> {
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, want)
 }
 
-/// Like [`stat`], but [`FsError::Stale`] for an object without links.
+/// Like [`stat`], but [`FsError::Stale`] for an object without links that is not kept.
 pub(super) fn live_stat(fd: BorrowedFd<'_>) -> FsResult<Statx> {
     let st = stat(fd)?;
-    if st.stx_nlink == 0 { Err(FsError::Stale) } else { Ok(st) }
+    if st.stx_nlink == 0 && !kept::contains(&st) { Err(FsError::Stale) } else { Ok(st) }
 }
 
 /// Type of an object.

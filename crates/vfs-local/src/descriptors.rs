@@ -15,6 +15,8 @@ use super::node::NodeCache;
 const PER_OBJECT: u64 = 4;
 /// Minimum capacity of a cache.
 const MIN_OBJECTS: usize = 8;
+/// Maximum number of files without links that an export keeps open, however many descriptors there are.
+const MAX_KEPT_FILES: usize = 1024;
 /// Maximum attempts after closing cached descriptors, which other threads may use up first.
 const MAX_ATTEMPTS: usize = 4;
 /// Number of delays when opening an object just created: 1 ms to 512 ms, one second in total.
@@ -36,6 +38,12 @@ pub(super) fn share() {
     for cache in caches {
         cache.limit(usize::try_from(part).unwrap_or(usize::MAX).max(MIN_OBJECTS));
     }
+}
+
+/// Maximum number of files without links that an export keeps open.
+pub(super) fn kept_files() -> usize {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit / 8 / PER_OBJECT).unwrap_or(usize::MAX).min(MAX_KEPT_FILES)
 }
 
 fn caches() -> Vec<Arc<NodeCache>> {

@@ -32,6 +32,10 @@
 //! `FALLOC_FL_ZERO_RANGE` (tmpfs), zeros are written, and without `FALLOC_FL_PUNCH_HOLE` deallocation fails with
 //! [`FsError::NotSupp`](millrace_vfs::FsError::NotSupp).
 //!
+//! **Open files without links.** A file that NFSv4 clients have open stays usable when its last name is removed through
+//! this server (`holds`). Each such file keeps a descriptor; their number is limited, and beyond the limit the file is
+//! gone, as when a local process removes it, or the server restarts.
+//!
 //! **Weak cache consistency.** Local processes may change the files too, so `before` attributes would not be
 //! atomic with the change and are never returned (RFC 1813 section 2.6, `wcc_data`). For the same reason the
 //! guard of SETATTR is atomic only with respect to other calls of this server.
@@ -48,7 +52,9 @@ mod descriptors;
 mod dir;
 mod engine;
 mod handle;
+mod holds;
 mod index;
+mod kept;
 mod key;
 mod mac;
 mod names;
@@ -69,7 +75,7 @@ use std::sync::Arc;
 use data::Purpose;
 pub use key::secret_file;
 use millrace_vfs::{
-    Access, Attr, Copied, CreateHow, Created, DirPage, FileSystem, FsInfo, FsResult, FsStat, Handle,
+    Access, Attr, Copied, CreateHow, Created, DirPage, FileSystem, FsInfo, FsResult, FsStat, Handle, Hold,
     Identity, MaybeReady, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time, Views, Wcc,
     Written,
 };
@@ -145,6 +151,14 @@ impl FileSystem for LocalFs {
     fn setattr(&self, caller: &Identity, file: &Handle, set: &SetAttr, guard: Option<Time>) -> Op<Wcc> {
         let (caller, file, set) = (caller.clone(), *file, *set);
         self.blocking(move |e| e.setattr(&caller, &file, &set, guard))
+    }
+
+    fn hold(&self, file: &Handle) -> Op<Option<Hold>> {
+        if let Some(out) = self.export.hold_now(file) {
+            return MaybeReady::Ready(out);
+        }
+        let (export, file) = (Arc::clone(&self.export), *file);
+        MaybeReady::wait(self.export.pool.run(move || export.hold(&file)))
     }
 
     fn lookup(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {

@@ -304,12 +304,31 @@ impl Export {
             }
         }
         let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        self.creds.as_caller(caller, || Ok(rustix::fs::unlinkat(&*node, name, flags)?))?;
+        self.removing(doomed.as_ref(), || {
+            self.creds.as_caller(caller, || Ok(rustix::fs::unlinkat(&*node, name, flags)?))
+        })?;
         if let Some((fd, st)) = doomed {
             self.after_unlink(dir, name, fd.as_fd(), &st);
         }
         self.sync_object(&node)?;
         self.dir_after(&node)
+    }
+
+    /// Removes a link of an object by `remove`. A held object is kept.
+    fn removing(
+        &self,
+        object: Option<&(OwnedFd, Statx)>,
+        remove: impl FnOnce() -> FsResult<()>,
+    ) -> FsResult<()> {
+        let kept = match object {
+            Some((fd, st)) => self.tree.keep(fd.as_fd(), st)?,
+            None => None,
+        };
+        let removed = remove();
+        if let Some((handle, kept)) = kept {
+            self.tree.holds.settle(&handle, kept);
+        }
+        removed
     }
 
     /// Updates index and cache after an object has lost a name, so that its space is released with the last
@@ -343,7 +362,9 @@ impl Export {
         if let Some((_, st)) = &replaced {
             self.creds.precheck_sticky(caller, &target_st, st)?;
         }
-        self.creds.as_caller(caller, || Ok(rustix::fs::renameat(&*source, from, &*target, to)?))?;
+        self.removing(replaced.as_ref(), || {
+            self.creds.as_caller(caller, || Ok(rustix::fs::renameat(&*source, from, &*target, to)?))
+        })?;
         let same = replaced.as_ref().is_some_and(|(_, st)| attr::same_object(st, &moved_st));
         if !same {
             if let Some((fd, st)) = &replaced {

@@ -1,9 +1,12 @@
 //! Operations on one object: attributes, access rights, link targets.
 
-use std::os::fd::AsFd;
+use std::{
+    os::fd::AsFd,
+    sync::{Arc, Weak},
+};
 
 use millrace_vfs::{
-    Access, Attr, FileKind, FsError, FsResult, Handle, Identity, SetAttr, SetTime, Time, Wcc,
+    Access, Attr, FileKind, FsError, FsResult, Handle, Hold, Identity, SetAttr, SetTime, Time, Wcc,
 };
 use rustix::{
     fs::{AtFlags, CWD, Gid, Mode, OFlags, Statx, Timestamps, Uid},
@@ -18,7 +21,56 @@ use super::{
     setup::Export,
 };
 
+/// A hold of a file.
+struct HeldFile {
+    export: Weak<Export>,
+    handle: Handle,
+}
+
+impl HeldFile {
+    fn new(export: &Arc<Export>, handle: &Handle) -> Self {
+        export.tree.holds.add(handle);
+        Self { export: Arc::downgrade(export), handle: *handle }
+    }
+}
+
+impl Drop for HeldFile {
+    fn drop(&mut self) {
+        let Some(export) = self.export.upgrade() else { return };
+        let handle = self.handle;
+        if let Some(kept) = export.tree.holds.release(&handle) {
+            // The kernel may free much space when the last descriptor is closed.
+            let tree = Arc::clone(&export.tree);
+            export.pool.push(Box::new(move || {
+                tree.cache.remove(&handle);
+                drop(kept);
+            }));
+        }
+    }
+}
+
 impl Export {
+    /// Holds a file without a pool thread, if statx(2) does not block and the file is open.
+    pub(super) fn hold_now(self: &Arc<Self>, file: &Handle) -> Option<FsResult<Option<Hold>>> {
+        let node = self.tree.cached(file).filter(|_| self.attr_inline)?;
+        Some(self.hold_node(&node))
+    }
+
+    pub(super) fn hold(self: &Arc<Self>, file: &Handle) -> FsResult<Option<Hold>> {
+        let node = self.tree.open(file)?;
+        self.hold_node(&node)
+    }
+
+    fn hold_node(self: &Arc<Self>, node: &Node) -> FsResult<Option<Hold>> {
+        if node.kind() != FileKind::Regular {
+            return Ok(None);
+        }
+        // Before the check, so that a removal after it finds the hold.
+        let held = HeldFile::new(self, &node.handle());
+        attr::live_stat(node.as_fd())?;
+        Ok(Some(Box::new(held)))
+    }
+
     pub(super) fn getattr(&self, file: &Handle) -> FsResult<Attr> {
         let node = self.tree.open(file)?;
         attr::attr(&attr::live_stat(node.as_fd())?, self.fsid)

@@ -213,7 +213,7 @@ pub(super) struct Export {
     pub(super) read_only: bool,
     pub(super) sync_metadata: bool,
     locks: [Mutex<()>; LOCKS],
-    attr_inline: bool,
+    pub(super) attr_inline: bool,
     own_umask: bool,
 }
 

@@ -17,8 +17,9 @@ use rustix::{
 
 use super::{
     attr,
-    descriptors::with_free_descriptor,
+    descriptors::{self, with_free_descriptor},
     handle::{self, Body},
+    holds::{Holds, Kept},
     index::Index,
     mac::Key,
     node::{Node, NodeCache, proc_name},
@@ -54,6 +55,7 @@ pub(super) struct Tree {
     naming: Naming,
     key: Key,
     pub(super) cache: Arc<NodeCache>,
+    pub(super) holds: Holds<Node>,
     openat2_missing: AtomicBool,
     this: Weak<Self>,
 }
@@ -121,6 +123,7 @@ impl Tree {
             naming,
             key,
             cache,
+            holds: Holds::default(),
             openat2_missing: AtomicBool::new(false),
             this: Weak::clone(this),
         }))
@@ -171,7 +174,7 @@ impl Tree {
 
     /// Opens the object of `handle` with the server's credentials. Call on a pool thread.
     pub(super) fn open(&self, handle: &Handle) -> FsResult<Arc<Node>> {
-        if let Some(node) = self.cached(handle) {
+        if let Some(node) = self.cached(handle).or_else(|| self.holds.node(handle)) {
             return Ok(node);
         }
         let (fd, st) = match (handle::open(&self.key, handle)?, &self.naming) {
@@ -371,12 +374,33 @@ impl Tree {
         }
     }
 
+    /// Keeps an object that is about to lose a link, if it is held. The caller passes the result to
+    /// [`Holds::settle`].
+    pub(super) fn keep(&self, fd: BorrowedFd<'_>, st: &Statx) -> FsResult<Option<(Handle, Kept<Node>)>> {
+        if self.holds.is_empty() {
+            return Ok(None);
+        }
+        let handle = self.handle_of(fd, st)?;
+        if !self.holds.is_held(&handle) {
+            return Ok(None);
+        }
+        let node = match self.cached(&handle) {
+            Some(node) => node,
+            None => {
+                let fd = with_free_descriptor(|| rustix::io::fcntl_dupfd_cloexec(fd, 0))?;
+                Arc::new(Node::new(handle, fd, attr::kind(st)?))
+            }
+        };
+        let kept = self.holds.keep(&handle, *st, node, descriptors::kept_files());
+        Ok(kept.map(|kept| (handle, kept)))
+    }
+
     /// Records that a name was removed, and with `dead` that the object was too.
     pub(super) fn forget(&self, handle: &Handle, dir: &Handle, name: &[u8], dead: bool) {
         if let Naming::Index(index) = &self.naming {
             index.forget(handle, dir, name, dead);
         }
-        if dead {
+        if dead && !self.holds.is_kept(handle) {
             self.cache.remove(handle);
         }
     }

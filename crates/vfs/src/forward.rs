@@ -64,6 +64,9 @@ macro_rules! forward {
             @call $to copy(offset: u64, destination: &$crate::Handle, at: u64, length: u64) -> $crate::Copied
         );
     };
+    (@hold $to:tt) => {
+        $crate::forward!(@ $to hold(file: &$crate::Handle) -> $crate::Op<Option<$crate::Hold>>);
+    };
     (@create $to:tt) => {
         $crate::forward!(@call $to create(name: &[u8], how: &$crate::CreateHow) -> $crate::Created);
     };
@@ -104,7 +107,7 @@ mod tests {
 
     impl FileSystem for Forwarding {
         forward!(0: root info stat getattr setattr lookup access readlink read write commit allocate deallocate zero
-            seek copy write_verifier create create_node remove rmdir rename link readdir);
+            seek copy hold write_verifier create create_node remove rmdir rename link readdir);
     }
 
     #[test]

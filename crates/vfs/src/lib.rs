@@ -25,6 +25,9 @@ pub use types::{
     NewNode, Read, SeekTarget, SetAttr, SetTime, Stability, Time, Wcc, WccAttr, Written, check_copy,
 };
 
+/// Keeps a file; see [`FileSystem::hold`]. Dropping it does not block.
+pub type Hold = Box<dyn std::any::Any + Send + Sync>;
+
 /// Result of a file system call.
 pub type Op<T> = MaybeReady<'static, FsResult<T>>;
 
@@ -52,6 +55,7 @@ pub type Op<T> = MaybeReady<'static, FsResult<T>>;
 /// | [`setattr`](Self::setattr), [`write`](Self::write), [`commit`](Self::commit), [`create`](Self::create), [`create_node`](Self::create_node), [`remove`](Self::remove), [`rmdir`](Self::rmdir), [`rename`](Self::rename), [`link`](Self::link) | [`FsError::RoFs`]; [`FsError::NotSupp`] if [`FsInfo::writable`] |
 /// | [`allocate`](Self::allocate), [`deallocate`](Self::deallocate), [`zero`](Self::zero), [`copy`](Self::copy) | as `write` |
 /// | [`seek`](Self::seek) | [`FsError::NotSupp`] |
+/// | [`hold`](Self::hold) | `None`: no file is kept |
 /// | [`write_verifier`](Self::write_verifier) | different in each process |
 ///
 /// No default makes data durable: a file system that implements [`write`](Self::write) either completes every
@@ -230,8 +234,16 @@ pub trait FileSystem: Send + Sync + 'static {
         defaults::unsupported(&self.info())
     }
 
+    /// Keeps a regular file usable, also after its last link is removed by a call of this file system: its handle
+    /// stays valid, and its space allocated, until the last [`Hold`] is dropped. A file that has no links may be held,
+    /// too, while another hold exists. `None` if the file system, or this file, cannot be held. Holds do not survive
+    /// the file system: it may lose a file without links at its next start.
+    fn hold(&self, _file: &Handle) -> Op<Option<Hold>> {
+        Op::Ready(Ok(None))
+    }
+
     /// Removes a name other than a directory ([`FsError::IsDir`]). Handles become stale when the last link is
-    /// removed.
+    /// removed, and the last [`Hold`] is dropped.
     fn remove(&self, _caller: &Identity, _dir: &Handle, _name: &[u8]) -> Op<Wcc> {
         defaults::unsupported(&self.info())
     }

@@ -73,9 +73,15 @@ impl Compound<'_> {
             self.check_rights(file, caller, access).await?;
         }
         let (state, client, key) = (&env.clients.state, self.client()?, key(file));
+        // It stays usable when it is unlinked. OPEN4_RESULT_PRESERVE_UNLINKED would promise that it survives a restart
+        // of the server, too (RFC 8881 section 18.16.3).
+        let hold = file.fs().hold(&file.handle).await.map_err(convert::status)?;
         let request =
             OpenRequest { owner: &args.owner.owner, file: &key, access, deny: args.share_deny, reclaim };
         let stateid = state.open(client, &request, now(&env.rt))?;
+        if let Some(hold) = hold {
+            state.hold(&key, hold);
+        }
         if let Some(size) = found.truncate {
             let set = SetAttr { size: Some(size), ..SetAttr::default() };
             let truncated = match file.writer() {

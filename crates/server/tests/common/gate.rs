@@ -68,6 +68,6 @@ impl FileSystem for Gate {
         }
     }
 
-    forward!(inner: root info stat setattr lookup access readlink read commit allocate deallocate zero seek copy create
+    forward!(inner: root info stat setattr lookup access readlink read commit allocate deallocate zero seek copy hold create
         create_node remove rmdir rename link readdir);
 }

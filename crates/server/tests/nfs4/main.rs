@@ -21,6 +21,7 @@ mod restart;
 mod retries;
 mod sessions;
 mod sparse;
+mod unlinked;
 
 /// Requests and results.
 use millrace_nfs4_conformance::compound;

@@ -32,6 +32,7 @@ mod data;
 mod directory;
 mod existing;
 mod fixture;
+mod holds;
 mod namespace;
 mod ranges;
 mod report;
@@ -128,6 +129,12 @@ cases! {
         random_changes_of_ranges_match_a_model [],
         changes_of_ranges_require_write_permission [Permissions],
         changes_of_ranges_by_others_clear_set_id_bits [Permissions];
+    holds [Changes Holds]:
+        a_held_file_stays_usable_when_it_is_removed [],
+        a_held_file_stays_usable_when_it_is_replaced [],
+        a_held_file_with_another_link_exists_after_the_hold [HardLinks],
+        only_existing_files_are_held [],
+        space_of_a_held_file_is_freed_at_the_end [];
     copy [Changes SparseFiles]:
         copies_match_a_model [],
         copies_do_not_share_later_writes [],

@@ -27,6 +27,8 @@ pub enum Capability {
     /// Ranges of files can be deallocated, zeroed and searched
     /// ([`FsInfo::sparse_files`](crate::FsInfo::sparse_files)).
     SparseFiles,
+    /// Files stay usable without links while they are held ([`FileSystem::hold`](crate::FileSystem::hold)).
+    Holds,
 }
 
 impl fmt::Display for Capability {
@@ -40,6 +42,7 @@ impl fmt::Display for Capability {
             Self::Permissions => "permissions",
             Self::FineTimes => "fine-grained times",
             Self::SparseFiles => "sparse files",
+            Self::Holds => "held files",
         })
     }
 }

@@ -53,8 +53,10 @@ pub(super) struct Inode {
 /// The variable part of an inode.
 pub(super) struct InodeState {
     pub(super) mode: u32,
-    /// 0 after the last link is removed; handles are stale then.
+    /// 0 after the last link is removed; handles are stale then, unless the inode is held.
     pub(super) nlink: u32,
+    /// Number of holds.
+    pub(super) holds: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) atime: Time,
@@ -78,16 +80,16 @@ impl Inode {
         Self { id, kind, state: RwLock::new(state) }
     }
 
-    /// Locks for reading; [`FsError::Stale`] if the last link is gone.
+    /// Locks for reading; [`FsError::Stale`] if the last link is gone and there is no hold.
     pub(super) fn read(&self) -> FsResult<RwLockReadGuard<'_, InodeState>> {
         let st = self.state.read();
-        if st.nlink == 0 { Err(FsError::Stale) } else { Ok(st) }
+        if st.is_dead() { Err(FsError::Stale) } else { Ok(st) }
     }
 
-    /// Locks for writing; [`FsError::Stale`] if the last link is gone.
+    /// Locks for writing; [`FsError::Stale`] if the last link is gone and there is no hold.
     pub(super) fn write(&self) -> FsResult<RwLockWriteGuard<'_, InodeState>> {
         let st = self.state.write();
-        if st.nlink == 0 { Err(FsError::Stale) } else { Ok(st) }
+        if st.is_dead() { Err(FsError::Stale) } else { Ok(st) }
     }
 
     pub(super) fn is_dir(&self) -> bool {
@@ -122,6 +124,11 @@ impl Inode {
 }
 
 impl InodeState {
+    /// Whether neither a link nor a hold is left.
+    pub(super) fn is_dead(&self) -> bool {
+        self.nlink == 0 && self.holds == 0
+    }
+
     /// Updates ctime, by at least a nanosecond even if the clock has not advanced.
     pub(super) fn set_ctime(&mut self, now: Time) {
         self.ctime = now.max(next_time(self.ctime));
@@ -185,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn inode_takes_at_most_200_bytes() {
-        assert!(size_of::<Inode>() <= 200, "{} bytes", size_of::<Inode>());
+    fn inode_takes_at_most_216_bytes() {
+        assert!(size_of::<Inode>() <= 216, "{} bytes", size_of::<Inode>());
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod content;
 mod copy;
 mod data;
 mod directory;
+mod hold;
 mod inode;
 mod listing;
 mod namespace;
@@ -38,7 +39,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use data::RangeChange;
 use directory::Directory;
@@ -50,8 +51,8 @@ use table::Table;
 
 use crate::{
     Access, Attr, Copied, CreateHow, Created, DirPage, FileKind, FileSystem, FsError, FsInfo, FsResult,
-    FsStat, Handle, Identity, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time, Wcc,
-    Written,
+    FsStat, Handle, Hold, Identity, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time,
+    Wcc, Written,
 };
 
 /// Maximum name length in bytes.
@@ -104,6 +105,8 @@ impl MemoryConfig {
 
 /// An in-memory file system.
 pub struct MemoryFs {
+    /// Itself, for holds.
+    this: Weak<Self>,
     config: MemoryConfig,
     table: Table,
     root: InodeId,
@@ -129,6 +132,7 @@ impl MemoryFs {
             let state = InodeState {
                 mode: config.root_mode & 0o7777,
                 nlink: 2,
+                holds: 0,
                 uid: config.root_owner.0,
                 gid: config.root_owner.1,
                 atime: now,
@@ -138,7 +142,8 @@ impl MemoryFs {
             };
             Inode::new(id, FileKind::Directory, state)
         });
-        let fs = Self {
+        let fs = |this: &Weak<Self>| Self {
+            this: this.clone(),
             root: root.map_or(InodeId { index: 0, generation: 1 }, |r| r.id),
             table,
             // Plus the block of zeros.
@@ -152,9 +157,10 @@ impl MemoryFs {
         };
         // The root counts as an object. The zeros are allocated here if memory is available, otherwise at the
         // first read of a hole.
+        let fs = Arc::new_cyclic(fs);
         let _ = fs.objects.add();
         let _ = fs.zeros();
-        Arc::new(fs)
+        fs
     }
 
     fn now(&self) -> Time {
@@ -229,6 +235,10 @@ impl FileSystem for MemoryFs {
 
     fn getattr(&self, file: &Handle) -> Op<Attr> {
         MaybeReady::Ready(self.getattr_now(file))
+    }
+
+    fn hold(&self, file: &Handle) -> Op<Option<Hold>> {
+        MaybeReady::Ready(self.hold_now(file))
     }
 
     fn setattr(&self, caller: &Identity, file: &Handle, set: &SetAttr, guard: Option<Time>) -> Op<Wcc> {

@@ -239,7 +239,7 @@ impl MemoryFs {
         }
         let now = self.now();
         let nlink = if kind == FileKind::Directory { 2 } else { 1 };
-        let mut st = InodeState { mode, nlink, uid, gid, atime: now, mtime: now, ctime: now, body };
+        let mut st = InodeState { mode, nlink, holds: 0, uid, gid, atime: now, mtime: now, ctime: now, body };
         set_times(&mut st, set, now);
         st
     }
@@ -303,18 +303,21 @@ impl MemoryFs {
     }
 
     /// Removes one link of an object (for a directory, the only one). Returns the body if it was the last
-    /// one, to be dropped after the locks are released.
+    /// one and there is no hold, to be dropped after the locks are released.
     pub(super) fn unlink(&self, inode: &Inode, st: &mut InodeState, now: crate::Time) -> Option<Body> {
         st.set_ctime(now);
         st.nlink = if inode.is_dir() { 0 } else { st.nlink.saturating_sub(1) };
-        if st.nlink > 0 {
-            return None;
-        }
+        st.is_dead().then(|| self.dispose(inode, st))
+    }
+
+    /// Removes an object that has neither a link nor a hold. Returns the body, to be dropped after the locks are
+    /// released.
+    pub(super) fn dispose(&self, inode: &Inode, st: &mut InodeState) -> Body {
         // Its content slots are released when the last reader has dropped them.
         self.quota.refund(object_bytes(&st.body));
         self.objects.remove();
         self.table.remove(inode.id);
-        Some(std::mem::replace(&mut st.body, Body::Plain))
+        std::mem::replace(&mut st.body, Body::Plain)
     }
 
     pub(super) fn link_now(
@@ -337,6 +340,9 @@ impl MemoryFs {
         }
         check_dir(&st, caller, WRITE)?;
         let mut file_st = file.write()?;
+        if file_st.nlink == 0 {
+            return Err(FsError::NoEnt); // It is held only.
+        }
         if file_st.nlink >= self.config.link_max {
             return Err(FsError::MLink);
         }

@@ -41,6 +41,9 @@ enum Step {
     /// A read whose data is held until `Release`.
     Read(usize, usize, usize),
     Release(usize),
+    /// A hold of a file until `Unhold`.
+    Hold(usize),
+    Unhold(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -66,6 +69,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(file, at, len, extend)| Step::Hole { file, at, len, extend }),
         2 => (file(), place, len).prop_map(|(f, at, len)| Step::Read(f, at, len)),
         2 => file().prop_map(Step::Release),
+        2 => file().prop_map(Step::Hold),
+        1 => file().prop_map(Step::Unhold),
     ]
 }
 
@@ -78,6 +83,7 @@ struct Model {
     /// Expected content of all regular files, by handle.
     files: Vec<(Handle, Vec<u8>)>,
     readers: Vec<(Views, Vec<u8>)>,
+    holds: Vec<(Handle, Hold)>,
     bytes_written: u8,
 }
 
@@ -101,7 +107,7 @@ impl Model {
             now(fs.create_node(&caller, &root, name, &NewNode::Directory, &set)).unwrap().handle
         };
         let dirs = [root, dir(b"one"), dir(b"two")];
-        Self { fs, caller, dirs, files: Vec::new(), readers: Vec::new(), bytes_written: 0 }
+        Self { fs, caller, dirs, files: Vec::new(), readers: Vec::new(), holds: Vec::new(), bytes_written: 0 }
     }
 
     fn run(&mut self, step: Step) {
@@ -129,7 +135,14 @@ impl Model {
                 let (views, expected) = self.readers.swap_remove(r % self.readers.len());
                 assert!(views.to_vec() == expected, "data changed under a reader");
             }
+            Step::Unhold(n) if !self.holds.is_empty() => {
+                self.holds.swap_remove(n % self.holds.len());
+            }
             _ if self.files.is_empty() => {}
+            Step::Hold(f) => {
+                let file = self.files[f % self.files.len()].0;
+                self.holds.push((file, now(fs.hold(&file)).unwrap().unwrap()));
+            }
             Step::Link(f, d, n) => {
                 let file = self.files[f % self.files.len()].0;
                 let _ = now(fs.link(&caller, &file, &self.dirs[d], name(n)));
@@ -153,8 +166,9 @@ impl Model {
                 }
             }
             Step::Hole { file, at, len, extend } => self.hole(file, at, len, extend),
-            Step::Release(_) => {}
+            Step::Release(_) | Step::Unhold(_) => {}
         }
+        assert!(self.holds.iter().all(|(file, _)| now(fs.getattr(file)).is_ok()));
         self.files.retain(|(file, _)| now(fs.getattr(file)).is_ok());
     }
 
@@ -200,6 +214,8 @@ impl Model {
     /// Expected quota use: of the tree, and of slots held by readers.
     fn charge_of_the_tree(&self) -> u64 {
         let (mut seen, mut left, mut sum) = (HashSet::new(), vec![self.fs.root], 0);
+        let held = self.holds.iter().map(|(file, _)| InodeId::of_handle(file, self.fs.instance).unwrap());
+        left.extend(held);
         let mut slots: HashMap<usize, u64> = HashMap::new();
         let mut slot = |v: &View| {
             slots.insert(v.address() - v.offset(), v.capacity() as u64);
