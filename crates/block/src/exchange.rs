@@ -53,7 +53,7 @@ pub(crate) struct Exchange {
     pub(crate) connection: Connection,
     rt: RuntimeRef,
     portal: String,
-    /// Whether a unit attention condition reported a reset.
+    /// Whether a unit attention condition reported a reset, or a deferred error the failure of a write.
     pub(crate) reset: bool,
 }
 
@@ -84,6 +84,10 @@ impl Exchange {
                 (Verdict::Failed(failure), _) => return Ok(Err(failure)),
                 (Verdict::Attention(sense), _) => {
                     self.reset |= is_reset(sense.additional);
+                    Failure::Sense(sense)
+                }
+                (Verdict::Deferred(sense), _) => {
+                    self.reset = true;
                     Failure::Sense(sense)
                 }
                 (Verdict::Again(failure), _) => failure,

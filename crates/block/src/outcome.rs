@@ -15,6 +15,9 @@ pub(crate) enum Verdict {
     Done(u32),
     /// A unit attention condition: the command was not executed and is sent again at once.
     Attention(Sense),
+    /// A deferred error: the device could not write data of completed writes to the medium. The command was not executed
+    /// and is sent again at once.
+    Deferred(Sense),
     /// The command was not executed and is sent again at once.
     Again(Failure),
     /// The command was not executed and is sent again later.
@@ -53,6 +56,15 @@ pub(crate) fn judge(outcome: Outcome) -> Verdict {
     let Some(sense) = Sense::decode(&sense).filter(|_| is(Status::CheckCondition)) else {
         return Verdict::Failed(Failure::Other(format!("status {status:#04x} without sense data")));
     };
+    if sense.deferred {
+        return match sense.key {
+            // Without consequences for data.
+            SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => {
+                Verdict::Again(Failure::Sense(sense))
+            }
+            _ => Verdict::Deferred(sense),
+        };
+    }
     match sense.key {
         SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => Verdict::Done(transferred),
         SenseKey::UnitAttention => Verdict::Attention(sense),
@@ -91,6 +103,10 @@ mod tests {
         assert_eq!(verdict(2, &sense(SenseKey::RecoveredError, AdditionalSense::NONE)), Verdict::Done(512));
         let attention = Sense::new(SenseKey::UnitAttention, AdditionalSense::POWER_ON);
         assert_eq!(verdict(2, &attention.to_bytes()), Verdict::Attention(attention));
+        let lost = Sense::new(SenseKey::MediumError, AdditionalSense::WRITE_ERROR).into_deferred();
+        assert_eq!(verdict(2, &lost.to_bytes()), Verdict::Deferred(lost));
+        let recovered = Sense::new(SenseKey::RecoveredError, AdditionalSense::NONE).into_deferred();
+        assert_eq!(verdict(2, &recovered.to_bytes()), Verdict::Again(Failure::Sense(recovered)));
         let aborted = sense(SenseKey::AbortedCommand, AdditionalSense::NONE);
         for again in [verdict(2, &aborted), verdict(TASK_ABORTED, &[]), judge(Outcome::Aborted)] {
             assert!(matches!(again, Verdict::Again(_)));

@@ -178,6 +178,10 @@ pub struct FieldPointer {
 /// Sense data of a CHECK CONDITION, or of REQUEST SENSE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sense {
+    /// Whether the error is deferred: it is that of an earlier command which had GOOD status, as of a write that the device
+    /// could not move from its cache to the medium. The command with this sense data was not executed (SPC-4 section
+    /// 4.5.7). Disks of this crate report such errors as the current error of a flush instead.
+    pub deferred: bool,
     /// Sense key.
     pub key: SenseKey,
     /// Additional sense code and qualifier.
@@ -194,7 +198,7 @@ impl Sense {
 
     /// Sense data without INFORMATION and field pointer.
     pub const fn new(key: SenseKey, additional: AdditionalSense) -> Self {
-        Self { key, additional, information: None, field: None }
+        Self { deferred: false, key, additional, information: None, field: None }
     }
 
     /// ILLEGAL REQUEST.
@@ -219,12 +223,16 @@ impl Sense {
         Self { information: Some(information), ..self }
     }
 
-    /// Fixed format sense data of a current error (SPC-4 section 4.5.3). INFORMATION above 32 bits is left out,
-    /// with VALID 0.
+    /// This error as a deferred one.
+    pub const fn into_deferred(self) -> Self {
+        Self { deferred: true, ..self }
+    }
+
+    /// Fixed format sense data (SPC-4 section 4.5.3). INFORMATION above 32 bits is left out, with VALID 0.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         let information = self.information.and_then(|i| u32::try_from(i).ok());
-        out[0] = 0x70 | if information.is_some() { 0x80 } else { 0 };
+        out[0] = if self.deferred { 0x71 } else { 0x70 } | if information.is_some() { 0x80 } else { 0 };
         out[2] = self.key as u8;
         out[3..7].copy_from_slice(&information.unwrap_or(0).to_be_bytes());
         out[7] = Self::LEN as u8 - 8;
@@ -242,8 +250,10 @@ impl Sense {
     /// code is another one or the data is too short for the additional sense code.
     pub fn decode(data: &[u8]) -> Option<Self> {
         match data.first()? & 0x7f {
-            0x70 | 0x71 => Self::decode_fixed(data),
-            0x72 | 0x73 => Self::decode_descriptors(data),
+            0x70 => Self::decode_fixed(data),
+            0x71 => Self::decode_fixed(data).map(Self::into_deferred),
+            0x72 => Self::decode_descriptors(data),
+            0x73 => Self::decode_descriptors(data).map(Self::into_deferred),
             _ => None,
         }
     }
@@ -258,6 +268,7 @@ impl Sense {
         };
         let specific = data.get(15..18).filter(|s| s.first().is_some_and(|b| b & 0x80 != 0));
         Some(Self {
+            deferred: false,
             key,
             additional,
             information: if valid { be32(data, 3).map(u64::from) } else { None },
@@ -298,7 +309,8 @@ impl fmt::Display for Sense {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let AdditionalSense(code, qualifier) = self.additional;
         let text = self.additional.name().unwrap_or("additional sense code");
-        write!(f, "{}: {text} ({:x}/{code:02x}/{qualifier:02x})", self.key.name(), self.key as u8)?;
+        let deferred = if self.deferred { "deferred " } else { "" };
+        write!(f, "{deferred}{}: {text} ({:x}/{code:02x}/{qualifier:02x})", self.key.name(), self.key as u8)?;
         if let Some(information) = self.information {
             write!(f, ", information {information}")?;
         }
@@ -324,7 +336,9 @@ mod tests {
         assert_eq!(field.to_bytes(), [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xcb, 0, 1]);
         let parameter = Sense::parameter(0x102);
         assert_eq!(parameter.to_bytes()[12..], [0x26, 0, 0, 0x80, 1, 2]);
-        for sense in [miscompare, field, parameter] {
+        let deferred = Sense::new(SenseKey::MediumError, AdditionalSense::WRITE_ERROR).into_deferred();
+        assert_eq!(deferred.to_bytes()[..14], [0x71, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x0c, 0]);
+        for sense in [miscompare, field, parameter, deferred] {
             assert_eq!(Sense::decode(&sense.to_bytes()), Some(sense));
         }
     }
@@ -341,7 +355,8 @@ mod tests {
             0x72, 5, 0x24, 0, 0, 0, 0, 20, 0, 10, 0x80, 0, 0, 0, 0, 1, 0, 0, 0, 2, 2, 6, 0, 0, 0xc0, 0, 9, 0,
         ];
         let sense = Sense::decode(&data).unwrap();
-        assert_eq!(sense.information, Some(0x1_0000_0002));
+        assert_eq!((sense.deferred, sense.information), (false, Some(0x1_0000_0002)));
+        assert!(Sense::decode(&[&[0x73][..], &data[1..]].concat()).unwrap().deferred);
         assert_eq!(sense.field, Some(FieldPointer { in_cdb: true, byte: 9, bit: None }));
         for len in 0..data.len() {
             let _ = Sense::decode(&data[..len]);

@@ -157,6 +157,10 @@ impl Engine {
                 self.attention(&sense);
                 (Failure::Sense(sense), false)
             }
+            Verdict::Deferred(sense) => {
+                self.reset();
+                (Failure::Sense(sense), false)
+            }
             Verdict::Again(failure) => (failure, false),
             Verdict::Later(failure) => (failure, true),
         };

@@ -1,17 +1,24 @@
 //! A target whose write cache is lost: no data of a write is lost that a successful flush followed.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use millrace_block::{BlockDevice, Error};
+use millrace_block::{BlockDevice, Error, Options};
 use millrace_crashtest::{Disk, DiskConfig, Random};
-use millrace_runtime::RuntimeRef;
-use millrace_scsi::BlockSize;
+use millrace_iscsi::pdu::Residual;
+use millrace_runtime::{RuntimeRef, virtual_time::VirtualTime};
+use millrace_scsi::{AdditionalSense, BlockSize, Sense, SenseKey};
 use millrace_vfs::FileSystemRef;
 
-use crate::common::{Lab, memory, pattern, read, run, write};
+use crate::{
+    common::{Lab, memory, pattern, read, run, url, write},
+    fake::{Answer, Fake, check_with},
+};
 
 const BLOCK: u64 = 512;
 const BLOCKS: u64 = 64;
@@ -62,6 +69,43 @@ fn a_reset_is_noticed_although_the_connection_that_reports_it_ends() {
             let error = disk.flush().await.expect_err("the write may be lost");
             assert!(matches!(error, Error::DataLost { .. }), "{error}");
         });
+    }
+}
+
+/// A deferred error (SPC-4 section 4.5.7) of a target that could not write its cache to the medium: the command with it is
+/// repeated, and the next flush reports the loss.
+#[test]
+fn a_deferred_error_is_a_loss_that_the_next_flush_reports() {
+    for deferred_at in 1..4 {
+        let time = VirtualTime::new(1);
+        let rt = time.runtime();
+        let commands = AtomicU64::new(0);
+        let lost = Sense::new(SenseKey::MediumError, AdditionalSense::WRITE_ERROR).into_deferred();
+        let fake = Arc::new(Fake::new(&rt, move |command| {
+            // The first command is a write.
+            if commands.fetch_add(1, Ordering::Relaxed) == deferred_at {
+                return vec![check_with(&lost)];
+            }
+            match command.cdb[0] {
+                0x88 => vec![Answer::Data(0, 0, vec![5; 512], Residual::None)],
+                _ => vec![Answer::Status(0, vec![], Residual::None)],
+            }
+        }));
+        let mut options = Options::default();
+        options.runtime = Some(Arc::clone(&rt));
+        options.streams = Some(fake);
+        let work = async {
+            let disk = BlockDevice::connect(&url(), &options).await.unwrap();
+            // The deferred error arrives at the second write, the read or the flush.
+            write(&disk, 0, &[1; 512]).await.unwrap();
+            write(&disk, 512, &[2; 512]).await.unwrap();
+            assert_eq!(read(&disk, 0, 512).await.unwrap(), [5; 512]);
+            let error = disk.flush().await.unwrap_err();
+            assert!(matches!(error, Error::DataLost { .. }), "{error}");
+            assert_eq!(disk.losses(), 1);
+            disk.flush().await.unwrap();
+        };
+        time.block_on(work).unwrap();
     }
 }
 

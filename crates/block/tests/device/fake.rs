@@ -43,7 +43,12 @@ pub(crate) enum Answer {
 
 /// CHECK CONDITION.
 pub(crate) fn check(key: SenseKey, additional: AdditionalSense) -> Answer {
-    let sense = Sense::new(key, additional).to_bytes();
+    check_with(&Sense::new(key, additional))
+}
+
+/// CHECK CONDITION with this sense data.
+pub(crate) fn check_with(sense: &Sense) -> Answer {
+    let sense = sense.to_bytes();
     let mut data = (sense.len() as u16).to_be_bytes().to_vec();
     data.extend(sense);
     Answer::Status(2, data, Residual::None)
