@@ -129,6 +129,19 @@ impl<'a> Decoder<'a> {
         Ok(u64::from(self.u32()?) << 32 | u64::from(self.u32()?))
     }
 
+    /// Reads unsigned integers, faster than one by one.
+    ///
+    /// # Errors
+    /// [`XdrError::Short`].
+    pub fn words<const N: usize>(&mut self) -> Result<[u32; N], XdrError> {
+        let bytes = self.raw(4 * N)?.as_chunks().0;
+        let mut words = [0; N];
+        for (word, bytes) in words.iter_mut().zip(bytes) {
+            *word = u32::from_be_bytes(*bytes);
+        }
+        Ok(words)
+    }
+
     /// Reads a boolean, which must be 0 or 1.
     ///
     /// # Errors

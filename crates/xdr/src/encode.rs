@@ -126,6 +126,20 @@ impl Encoder {
         self.put_word(v.to_be_bytes());
     }
 
+    /// Appends unsigned integers, faster than one by one.
+    pub fn put_words<const N: usize>(&mut self, words: [u32; N]) {
+        let end = self.len + 4 * N;
+        if !self.reserve(end) {
+            return;
+        }
+        if let Some(room) = self.head.as_mut().and_then(|b| b.get_mut(self.len..end)) {
+            for (bytes, word) in room.as_chunks_mut().0.iter_mut().zip(words) {
+                *bytes = word.to_be_bytes();
+            }
+            self.len = end;
+        }
+    }
+
     /// Appends a boolean.
     #[inline]
     pub fn put_bool(&mut self, v: bool) {

@@ -71,35 +71,78 @@ xdr_struct! {
     }
 }
 
-xdr_struct! {
-    /// `fattr3`: attributes, 84 bytes on the wire.
-    pub struct Fattr {
-        /// Type.
-        pub file_type: FileType,
-        /// Permission bits (`mode3`): 0x1ff rwx, 0x200 sticky, 0x400 sgid, 0x800 suid.
-        pub mode: u32,
-        /// Number of hard links.
-        pub nlink: u32,
-        /// Owner.
-        pub uid: u32,
-        /// Group.
-        pub gid: u32,
-        /// Size in bytes.
-        pub size: u64,
-        /// Allocated space in bytes.
-        pub used: u64,
-        /// Device number of a device.
-        pub rdev: SpecData,
-        /// File system ID.
-        pub fsid: u64,
-        /// File ID, unique in its file system.
-        pub fileid: u64,
-        /// Time of last access.
-        pub atime: NfsTime,
-        /// Time of last modification of the data.
-        pub mtime: NfsTime,
-        /// Time of last change of data or attributes.
-        pub ctime: NfsTime,
+/// `fattr3`: attributes, 84 bytes on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fattr {
+    /// Type.
+    pub file_type: FileType,
+    /// Permission bits (`mode3`): 0x1ff rwx, 0x200 sticky, 0x400 sgid, 0x800 suid.
+    pub mode: u32,
+    /// Number of hard links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Allocated space in bytes.
+    pub used: u64,
+    /// Device number of a device.
+    pub rdev: SpecData,
+    /// File system ID.
+    pub fsid: u64,
+    /// File ID, unique in its file system.
+    pub fileid: u64,
+    /// Time of last access.
+    pub atime: NfsTime,
+    /// Time of last modification of the data.
+    pub mtime: NfsTime,
+    /// Time of last change of data or attributes.
+    pub ctime: NfsTime,
+}
+
+/// The words of an unsigned hyper.
+fn split(hyper: u64) -> [u32; 2] {
+    [(hyper >> 32) as u32, hyper as u32]
+}
+
+// Nearly all replies have attributes, and a page of READDIRPLUS has hundreds: their words are converted at once.
+impl Encode for Fattr {
+    fn encode(&self, e: &mut Encoder) {
+        let Self { file_type, mode, nlink, uid, gid, size, used, rdev, fsid, fileid, atime, mtime, ctime } =
+            *self;
+        let [[s1, s0], [u1, u0], [f1, f0], [i1, i0]] = [size, used, fsid, fileid].map(split);
+        let [[a1, a0], [m1, m0], [c1, c0]] = [atime, mtime, ctime].map(|t| [t.seconds, t.nanoseconds]);
+        let file_type = file_type.number();
+        e.put_words([
+            file_type, mode, nlink, uid, gid, s1, s0, u1, u0, rdev.major, rdev.minor, f1, f0, i1, i0, a1, a0,
+            m1, m0, c1, c0,
+        ]);
+    }
+}
+
+impl<'a> Decode<'a> for Fattr {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let at = d.position();
+        let w: [u32; FATTR_BYTES / 4] = d.words()?;
+        let hyper = |i: usize| u64::from(w[i]) << 32 | u64::from(w[i + 1]);
+        let time = |i: usize| NfsTime { seconds: w[i], nanoseconds: w[i + 1] };
+        Ok(Self {
+            file_type: FileType::try_from(w[0]).map_err(|value| XdrError::Invalid { at, value })?,
+            mode: w[1],
+            nlink: w[2],
+            uid: w[3],
+            gid: w[4],
+            size: hyper(5),
+            used: hyper(7),
+            rdev: SpecData { major: w[9], minor: w[10] },
+            fsid: hyper(11),
+            fileid: hyper(13),
+            atime: time(15),
+            mtime: time(17),
+            ctime: time(19),
+        })
     }
 }
 
