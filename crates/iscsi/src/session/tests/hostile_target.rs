@@ -146,6 +146,35 @@ fn numbers_and_tags_of_responses_are_checked() {
 }
 
 #[test]
+fn a_storm_of_pings_of_a_target_stops_the_input() {
+    let mut i = initiator(LIMITS, Transport::Tcp);
+    let numbers = Numbers { exp_cmd_sn: 0x10, ..NUMBERS };
+    let ping = |ttt| Response::NopIn(NopIn { lun: 0, itt: RESERVED_TAG, ttt, numbers });
+    let accepted = (0..1000).take_while(|ttt| i.accepts_input() && respond(&mut i, &ping(*ttt), &[]).is_ok());
+    let accepted = accepted.count();
+    assert!(accepted < 20, "{accepted}");
+    assert_eq!(std::iter::from_fn(|| i.poll_transmit()).count(), accepted, "each ping is answered");
+    assert!(i.accepts_input());
+}
+
+#[test]
+fn lengths_and_opcodes_of_responses_are_checked() {
+    let numbers = Numbers { exp_cmd_sn: 0x10, ..NUMBERS };
+    let ping = Response::NopIn(NopIn { lun: 0, itt: RESERVED_TAG, ttt: 1, numbers });
+    let maximum = LIMITS.max_receive_data;
+    let error = initiator(LIMITS, Transport::Tcp).begin(&ping.encode(maximum + 1), &[], None);
+    assert_eq!(error, Err(Invalid::DataLength { length: maximum + 1, maximum }.into()));
+    let error = initiator(LIMITS, Transport::Tcp).begin(&ping.encode(0), &[0; 1020], None);
+    assert_eq!(error, Err(Invalid::Ahs.into()));
+    for opcode in [0x01, 0x1f, 0x2a, 0x3e] {
+        let mut bhs = ping.encode(0);
+        bhs[0] = opcode;
+        let error = initiator(LIMITS, Transport::Tcp).begin(&bhs, &[], None);
+        assert_eq!(error, Err(Invalid::Opcode(opcode).into()));
+    }
+}
+
+#[test]
 fn a_rejected_command_ends_and_a_rejected_protocol_error_ends_the_connection() {
     let reject = |reason| Response::Reject(Reject { reason, numbers: NUMBERS, data_sn: 0 });
     let mut i = initiated(Direction::Read, LIMITS);
