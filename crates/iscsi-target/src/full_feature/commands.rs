@@ -5,9 +5,8 @@ use std::{task::Context, time::Duration};
 use millrace_buffer::{Buffer, Views};
 use millrace_iscsi::{
     discovery::{self, SendTargets},
-    pdu::{self, TaskFunction, TaskResult},
+    pdu::{self, RejectReason, TaskFunction, TaskResult},
     session::{Command, Completion, Direction, TargetEvent},
-    text,
 };
 use millrace_runtime::MaybeReady;
 use millrace_scsi::{Aborted, MAX_TRANSFER_BYTES, Management, Request, Response, Status, TaskAttribute};
@@ -238,23 +237,14 @@ impl FullFeature<'_> {
         self.session.managed(itt, result);
     }
 
-    /// Answers a text request: SendTargets, or keys that are not understood.
+    /// Answers a text request, which is SendTargets. Others are rejected, as Linux's target does: libiscsi ends the session
+    /// when it receives `NotUnderstood` or `Reject` in a Text Response, the answers of RFC 7143 section 6.2.
     fn answer_text(&mut self, itt: u32, request: &[u8]) {
-        let names = &self.names;
-        let answer = match SendTargets::decode(request) {
-            Ok(asked) => {
-                let table = &self.service.table;
-                let session = names.target.as_ref();
-                discovery::encode(&table.discover(&asked, &names.initiator, session, &names.local))
-            }
-            Err(_) => {
-                let mut answer = Vec::new();
-                for (key, _) in text::parse(request).unwrap_or_default() {
-                    text::push(&mut answer, key, "NotUnderstood");
-                }
-                answer
-            }
+        let Ok(asked) = SendTargets::decode(request) else {
+            return self.session.reject_text(itt, RejectReason::INVALID_PDU_FIELD);
         };
-        self.session.answer_text(itt, answer);
+        let (names, table) = (&self.names, &self.service.table);
+        let targets = table.discover(&asked, &names.initiator, names.target.as_ref(), &names.local);
+        self.session.answer_text(itt, discovery::encode(&targets));
     }
 }

@@ -5,7 +5,7 @@ use millrace_iscsi::{
     discovery::{self, SendTargets},
     login::{LoginError, Status},
     negotiation::Settings,
-    pdu::{TaskFunction, TaskResult},
+    pdu::{RejectReason, TaskFunction, TaskResult},
     session::{Direction, InitiatorEvent},
 };
 use millrace_iscsi_target::ConnectionLimits;
@@ -90,6 +90,41 @@ fn discovery_lists_the_permitted_targets_and_their_addresses() {
         let refused = client.log_in_to(1, Some(name("iqn.2026-01.example:none"))).await;
         assert_eq!(refused, Err(LoginError::Status(Status::NOT_FOUND)));
         client.expect_end().await;
+        bench.expect_idle().await;
+    });
+}
+
+/// As the test iSCSISendTargets.Invalid of libiscsi 1.20 requires.
+#[test]
+fn text_that_is_not_send_targets_is_rejected_and_the_session_continues() {
+    run(ConnectionLimits::default(), async |bench| {
+        let mut client = bench.connect();
+        client.log_in(1).await.unwrap();
+        client.clear_attention().await;
+        for text in [
+            &b"SendTargetsPlease=All\0"[..],
+            b"SendTargets=Alle\0",
+            b"SendTargets=A\0",
+            b"sENDtARGETS=aLL\0",
+            b"SendTargets",
+            b"=\0\0",
+            b"X-com.example.key=1\0SendTargets=?\0",
+            b"",
+        ] {
+            let sent = client.session().send_text(text.to_vec()).unwrap();
+            let rejected = client.event(|event: &InitiatorEvent| match event {
+                InitiatorEvent::RequestRejected { itt, reason } => Some((*itt, *reason)),
+                _ => None,
+            });
+            assert_eq!(rejected.await.unwrap(), (sent, RejectReason::INVALID_PDU_FIELD), "{text:?}");
+        }
+        client.session().send_text(SendTargets::Session.encode()).unwrap();
+        let text = |event: &InitiatorEvent| match event {
+            InitiatorEvent::Text { text, .. } => Some(text.clone()),
+            _ => None,
+        };
+        assert_eq!(discovery::decode(&client.event(text).await.unwrap()).unwrap().len(), 1);
+        client.log_out().await;
         bench.expect_idle().await;
     });
 }

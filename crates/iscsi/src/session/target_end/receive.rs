@@ -277,7 +277,7 @@ impl TargetSession {
 
     fn text(&mut self, pdu: &TextRequest, text: &[u8]) -> Result<(), Violation> {
         if pdu.ttt == RESERVED_TAG {
-            self.exchange = Some(Exchange::new(pdu, self.take_ttt()));
+            self.exchange = Some(Exchange::new(pdu, self.take_ttt(), self.bhs));
         }
         let Some(exchange) = &mut self.exchange else {
             return Err(Violation::TransferTag(pdu.ttt));
@@ -292,6 +292,16 @@ impl TargetSession {
             Step::Complete(text) => self.events.push_back(TargetEvent::Text { itt: pdu.itt, text }),
         }
         Ok(())
+    }
+
+    /// Rejects the text of [`TargetEvent::Text`], which ends the exchange. Without effect if the initiator has begun
+    /// another one.
+    pub fn reject_text(&mut self, itt: u32, reason: RejectReason) {
+        if let Some(exchange) = self.exchange.take_if(|e| e.awaits_answer(itt))
+            && self.allows_unexpected()
+        {
+            self.queue.push_back(Queued::Reject { reason, header: exchange.into_header() });
+        }
     }
 
     /// Answers [`TargetEvent::Text`]: `key=value` pairs with a NUL after each. Long answers take several PDUs. Without

@@ -1,6 +1,6 @@
 //! Text exchanges in the full feature phase (RFC 7143 sections 11.10 and 11.11).
 
-use crate::pdu::{RESERVED_TAG, TextRequest};
+use crate::pdu::{Bhs, RESERVED_TAG, TextRequest};
 
 use super::super::Violation;
 
@@ -21,6 +21,8 @@ pub(super) struct Exchange {
     last: bool,
     /// The text is complete, and has no answer.
     awaiting: bool,
+    /// The header of the first request.
+    header: Box<Bhs>,
 }
 
 /// What a request does.
@@ -45,8 +47,8 @@ pub(super) struct Piece {
 
 impl Exchange {
     /// The exchange that a first request begins with; it ends any other exchange (RFC 7143 section 11.10.4). `ttt` is
-    /// its tag.
-    pub(super) const fn new(pdu: &TextRequest, ttt: u32) -> Self {
+    /// its tag, `header` the header of the request.
+    pub(super) fn new(pdu: &TextRequest, ttt: u32, header: Bhs) -> Self {
         Self {
             itt: pdu.itt,
             lun: pdu.lun,
@@ -55,7 +57,13 @@ impl Exchange {
             answer: None,
             last: false,
             awaiting: false,
+            header: Box::new(header),
         }
+    }
+
+    /// The header of the request that a Reject contains.
+    pub(super) fn into_header(self) -> Box<Bhs> {
+        self.header
     }
 
     /// Whether the exchange waits for the answer to the request with `itt`.
