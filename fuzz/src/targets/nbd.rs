@@ -234,7 +234,9 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     let large_write: &[u8] = &[0, 1, 0, 0, 0xff, 0xff, 9];
     let read: &[u8] = &[4, 0, 0, 4, 2, 0, 0];
     let large_read: &[u8] = &[0, 0, 0, 0, 0x80, 0, 1];
-    let flush: &[u8] = &[0, 3];
+    let (flush, status): (&[u8], &[u8]) = (&[0, 3], &[0, 7, 0, 0, 2, 0, 4]);
+    // NBD_OPT_SET_META_CONTEXT.
+    let allocation = [&[10, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 15][..], b"base:allocation"].concat();
     let (trim, zeroes): (&[u8], &[u8]) = (&[0, 4, 0, 4, 4, 0, 0], &[3, 6, 0, 4, 4, 0, 0]);
     let scripts = [
         operations(&[
@@ -252,6 +254,15 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
             (OPTION, &[3]),
             (OPTION, &default_export),
             (REQUEST, read),
+        ]),
+        operations(&[
+            (BYTES, &3_u32.to_be_bytes()),
+            (OPTION, &[8]),
+            (OPTION, &allocation),
+            (OPTION, &[1]),
+            (REQUEST, write),
+            (REQUEST, status),
+            (READ, &[1, 0]),
         ]),
         operations(&[(BYTES, &3_u32.to_be_bytes()), (OPTION, b"\x05tls"), (OPTION, &[2]), (READ, &[1, 0])]),
         operations(&[(SHAKE_HANDS, &[1]), (REQUEST, write), (BYTES, &request(0, 2, 0, 0))]),
