@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -11,7 +11,11 @@ use std::{
 use millrace_nfs::v4::ClientId;
 use parking_lot::Mutex;
 
-use crate::{back_channel::BackChannel, lease::Lease, table::Table};
+use crate::{
+    back_channel::BackChannel,
+    lease::Lease,
+    table::{Revoked, Table},
+};
 
 /// One incarnation of a client.
 #[derive(Debug)]
@@ -31,6 +35,10 @@ pub struct Client {
     /// Those of its sessions.
     pub(crate) back_channels: Mutex<Vec<Arc<BackChannel>>>,
     callbacks: AtomicUsize,
+    /// Number of its delegations.
+    pub(crate) delegations: AtomicUsize,
+    /// Time of the last CB_RECALL_ANY in milliseconds; 0 if there was none.
+    pub(crate) asked: AtomicU64,
 }
 
 /// Maximum number of callbacks that are sent or wait for a slot.
@@ -39,6 +47,8 @@ const CALLBACKS: usize = 64;
 const CB_PATH_DOWN: u32 = 1;
 /// SEQ4_STATUS_ADMIN_STATE_REVOKED.
 const ADMIN_STATE_REVOKED: u32 = 0x20;
+/// SEQ4_STATUS_RECALLABLE_STATE_REVOKED.
+const RECALLABLE_STATE_REVOKED: u32 = 0x40;
 
 impl Client {
     pub(crate) fn new(id: ClientId, owner: &[u8], now: Duration) -> Self {
@@ -53,6 +63,8 @@ impl Client {
             waiting: AtomicUsize::new(0),
             back_channels: Mutex::default(),
             callbacks: AtomicUsize::new(0),
+            delegations: AtomicUsize::new(0),
+            asked: AtomicU64::new(0),
         }
     }
 
@@ -76,12 +88,20 @@ impl Client {
         self.flags.load(Ordering::Relaxed)
     }
 
-    /// Tells the client whether there are stateids that an administrator has revoked and it has not freed.
-    pub(crate) fn set_revoked(&self, revoked: bool) {
-        match revoked {
-            true => self.flags.fetch_or(ADMIN_STATE_REVOKED, Ordering::Relaxed),
-            false => self.flags.fetch_and(!ADMIN_STATE_REVOKED, Ordering::Relaxed),
-        };
+    /// Tells the client whether there are revoked stateids that it has not freed.
+    pub(crate) fn set_revoked(&self, revoked: Revoked) {
+        let flags = [(ADMIN_STATE_REVOKED, revoked.others), (RECALLABLE_STATE_REVOKED, revoked.delegations)];
+        for (flag, count) in flags {
+            match count {
+                0 => self.flags.fetch_and(!flag, Ordering::Relaxed),
+                _ => self.flags.fetch_or(flag, Ordering::Relaxed),
+            };
+        }
+    }
+
+    /// Whether callbacks can be sent.
+    pub(crate) fn can_be_called(&self) -> bool {
+        self.back_channels.lock().iter().any(|back| back.is_up())
     }
 
     /// The status flag of a client none of whose back channels has a connection.

@@ -89,7 +89,7 @@ impl<R: Clone> State<R> {
                 return Err(Status::Delay);
             }
             // The list keeps the owner, which is that of the new incarnation.
-            self.remove_ended(records, earlier.id());
+            self.remove_ended(records, earlier.id(), now);
         } else if records.confirmed_len() >= self.limits.clients {
             let lease = self.limits.lease;
             let expired = records.confirmed_clients().filter(|client| client.lease.has_expired(now, lease));
@@ -97,7 +97,7 @@ impl<R: Clone> State<R> {
             if !oldest.lease.end_if_expired(now, lease) {
                 return Err(Status::Delay);
             }
-            self.remove_unlisted(records, oldest.id())?;
+            self.remove_unlisted(records, oldest.id(), now)?;
         }
         records.confirm(id);
         Ok(())

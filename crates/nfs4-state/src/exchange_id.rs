@@ -44,7 +44,7 @@ impl<R: Clone> State<R> {
                     if !ended {
                         return Err(Status::ClidInuse);
                     }
-                    self.remove_unlisted(&mut records, client.id())?;
+                    self.remove_unlisted(&mut records, client.id(), now)?;
                 }
             }
         } else if args.update {

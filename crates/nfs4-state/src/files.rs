@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::{
     client::Client,
+    delegation::Delegations,
     locks::FileLocks,
     share::{self, Share},
     table::Name,
@@ -38,6 +39,7 @@ pub(crate) struct File {
     pub(crate) locks: FileLocks,
     /// Keeps the file while it is open.
     hold: Option<Hold>,
+    pub(crate) delegations: Delegations,
 }
 
 /// Keeps a file of a file system; dropped with the last open.
@@ -53,7 +55,7 @@ fn any(counts: [usize; 2], bits: u8) -> bool {
 
 impl File {
     fn is_empty(&self) -> bool {
-        self.opens.is_empty() && self.locks.is_empty()
+        self.opens.is_empty() && self.locks.is_empty() && self.delegations.is_empty()
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -75,6 +77,16 @@ impl File {
         }
         let mut others = self.opens.iter().filter(|(id, _)| Some(**id) != own);
         others.find(|(_, open)| open.share.conflicts(share)).map(|(_, open)| &open.client)
+    }
+
+    /// Whether a client other than `own` has the file open, for writing only or at all.
+    pub(crate) fn is_open_by_others(&self, own: ClientId, writing: bool) -> bool {
+        if !writing {
+            let ends = [self.opens.first_key_value(), self.opens.last_key_value()];
+            return ends.into_iter().flatten().any(|((id, _), _)| *id != own);
+        }
+        any(self.access, share::WRITE)
+            && self.opens.iter().any(|((id, _), open)| *id != own && open.share.access & share::WRITE != 0)
     }
 
     /// Sets what the open with `number` permits and denies; `None` ends it.
@@ -134,6 +146,13 @@ impl Files {
         drop(shard);
         drop(ended);
         result
+    }
+
+    /// Visits all files.
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(&mut File, &Name)) {
+        for shard in &self.shards {
+            shard.lock().iter_mut().for_each(|(key, file)| visit(file, key));
+        }
     }
 
     /// Reads the state of a file that has some.

@@ -15,6 +15,14 @@
 //! with it, a limit is reached, or [`Limits::courtesy`] has passed. Then the whole client is removed, with its sessions
 //! and all of its state, and it finds out by BADSESSION and STALE_CLIENTID.
 //!
+//! # Delegations
+//!
+//! A file is delegated by [`State::delegate`] after an OPEN. A request of another client that conflicts with a delegation
+//! starts its recall and gets DELAY: [`State::open`], [`State::check_access`] for special stateids, and for requests without
+//! a stateid, which includes all of other protocols, [`State::check_read`] and [`State::change`]. The server sends the
+//! callbacks ([`State::take_recalls`]). A delegation that is not returned within a lease is revoked; then the request
+//! succeeds. As long as no file may be delegated, these checks cost one load of an atomic variable.
+//!
 //! # Restarts
 //!
 //! The server keeps a [`ClientList`] in storage that survives it. A client is on the list before it gets its first state,
@@ -27,7 +35,11 @@ mod budget;
 mod callbacks;
 mod channel;
 mod client;
+mod contention;
 mod create_session;
+mod delegate;
+mod delegating;
+mod delegation;
 mod exchange_id;
 mod files;
 mod grace;
@@ -37,6 +49,8 @@ mod limits;
 mod lock_operations;
 mod locks;
 mod opens;
+mod recall_operations;
+mod recalls;
 mod records;
 mod report;
 mod revocation;
@@ -53,12 +67,16 @@ pub use back_channel::{BackChannel, CallbackSlot, CallbackTarget};
 pub use callbacks::PendingCallback;
 pub use channel::ChannelAttributes;
 pub use client::Client;
+pub use contention::Changing;
+pub use delegate::{DelegationRequest, NotDelegated};
 pub use grace::ClientList;
 pub use identify::{ClientIdentified, CreateSession, ExchangeId, SessionCreated};
 pub use limits::{Identity, Limits};
 pub use lock_operations::{LockDenied, LockError, LockRequest, Locker};
 pub use locks::{ByteRange, LockKind, LockNotice};
 pub use opens::OpenRequest;
+pub use recalls::{DelegationStats, Recall, RecallAny};
 pub use report::{ClientReport, Selection, StateidKind, StateidPosition, StateidReport};
 pub use session::{Direction, Execution, Sequence, SequenceReply, SequenceRequest, Session};
 pub use state::State;
+pub use table::DelegationKind;

@@ -49,6 +49,12 @@ pub struct Limits {
     pub ranges: usize,
     /// Number of blocking requests for locks of a client that wait for a notice.
     pub waiting_per_client: usize,
+    /// Number of delegations of a client. They count as stateids, too.
+    pub delegations_per_client: usize,
+    /// Number of delegations of all clients.
+    pub delegations: usize,
+    /// Time after the recall of a delegation, and after its end, in which the file is not delegated again.
+    pub delegation_pause: Duration,
     /// Whether the server calls clients back; otherwise it grants no back channel.
     pub back_channel: bool,
 }
@@ -73,6 +79,9 @@ impl Default for Limits {
             ranges_per_client: 1 << 20,
             ranges: 1 << 22,
             waiting_per_client: 256,
+            delegations_per_client: 1 << 14,
+            delegations: 1 << 17,
+            delegation_pause: Duration::from_secs(30),
             back_channel: false,
         }
     }

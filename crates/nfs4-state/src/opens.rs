@@ -6,6 +6,8 @@ use millrace_nfs::v4::{Stateid, Status};
 
 use crate::{
     client::Client,
+    delegate::Holder,
+    delegation::Use,
     share::{Share, Shares},
     state::State,
     table::{Kind, Table, stateid},
@@ -26,14 +28,22 @@ pub struct OpenRequest<'a> {
     pub reclaim: bool,
 }
 
+/// What prevents an OPEN.
+enum Blocked {
+    /// An open of this client.
+    Share(Arc<Client>),
+    /// A delegation, which is being recalled.
+    Delegation(Holder),
+}
+
 impl<R: Clone> State<R> {
     /// OPEN. The first OPEN of an owner for a file returns a new stateid. The next ones add their access and denial, and
     /// change the `seqid` of the stateid. A conflict with a client whose lease has expired removes that client.
     ///
     /// # Errors
     /// INVAL for an undefined `access` or `deny`; those of [`admit`](Self::admit); SHARE_DENIED, or RECLAIM_CONFLICT for a
-    /// reclaim; DELAY if the client or the server has too many stateids, or while a client with which the request
-    /// conflicts is removed; EXPIRED if the client is removed.
+    /// reclaim; DELAY if the client or the server has too many stateids, while a client with which the request conflicts is
+    /// removed, and while a delegation of another client is recalled; EXPIRED if the client is removed.
     pub fn open(
         &self,
         client: &Arc<Client>,
@@ -44,9 +54,9 @@ impl<R: Clone> State<R> {
         self.grace.admit(client, request.reclaim, now)?;
         loop {
             let mut table = client.table.lock();
-            match self.try_open(client, table.existing()?, request, share)? {
+            match self.try_open(client, table.existing()?, request, share, now)? {
                 Ok(stateid) => return Ok(stateid),
-                Err(holder) => {
+                Err(Blocked::Share(holder)) => {
                     drop(table);
                     if !self.remove_expired(&holder, now)? {
                         let conflict =
@@ -54,23 +64,32 @@ impl<R: Clone> State<R> {
                         return Err(conflict);
                     }
                 }
+                Err(Blocked::Delegation(_)) if request.reclaim => return Err(Status::ReclaimConflict),
+                Err(Blocked::Delegation(holder)) => {
+                    drop(table);
+                    self.end_conflict(&holder, request.file, now)?;
+                }
             }
         }
     }
 
-    /// Opens the file, unless the client that is returned excludes it.
+    /// Opens the file, unless another client excludes it.
     fn try_open(
         &self,
         client: &Arc<Client>,
         table: &mut Table,
         request: &OpenRequest<'_>,
         share: Share,
-    ) -> Result<Result<Stateid, Arc<Client>>, Status> {
+        now: Duration,
+    ) -> Result<Result<Stateid, Blocked>, Status> {
         let own = table.open_of(request.owner, request.file);
         let number = own.unwrap_or_else(|| table.next());
         self.files.update(request.file, |file, key| {
             if let Some(holder) = file.conflict(share, Some((client.id(), number))) {
-                return Ok(Err(holder.clone()));
+                return Ok(Err(Blocked::Share(holder.clone())));
+            }
+            if let Some(holder) = self.recall(file, key, Some(client.id()), Use::of(share), now) {
+                return Ok(Err(Blocked::Delegation(holder)));
             }
             if own.is_none() {
                 self.admit_stateid(table)?;

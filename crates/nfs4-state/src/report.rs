@@ -1,6 +1,10 @@
 //! The state of clients as an administrator sees it, in pages.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use millrace_nfs::v4::ClientId;
 
@@ -8,7 +12,7 @@ use crate::{
     client::Client,
     files::File,
     state::State,
-    table::{Entry, Kind, Name, Table},
+    table::{DelegationKind, Entry, Kind, Name, Table},
 };
 
 /// Which state an administrator lists or revokes.
@@ -58,6 +62,8 @@ pub struct ClientReport {
     pub opens: usize,
     /// Number of locked byte ranges.
     pub locks: usize,
+    /// Number of delegations.
+    pub delegations: usize,
     /// Number of stateids that are revoked and not freed.
     pub revoked: usize,
 }
@@ -86,6 +92,8 @@ pub enum StateidKind {
         /// Number of locked byte ranges.
         ranges: usize,
     },
+    /// A delegation, which has no owner.
+    Delegation(DelegationKind),
 }
 
 /// A stateid.
@@ -119,7 +127,8 @@ impl<R: Clone> State<R> {
                     sessions: record.sessions.len(),
                     opens: table.opens(),
                     locks: table.ranges,
-                    revoked: table.revoked(),
+                    delegations: client.delegations.load(Ordering::Relaxed),
+                    revoked: table.revoked().count(),
                 }
             })
             .collect()
@@ -165,6 +174,7 @@ impl<R: Clone> State<R> {
                 let count = |file: &File| file.locks.count(client, number);
                 StateidKind::Locks { ranges: self.files.read(&entry.file, count).unwrap_or(0) }
             }
+            Kind::Delegation(kind) => StateidKind::Delegation(*kind),
         };
         let (file, owner) = (Name::clone(&entry.file), Name::clone(&entry.owner));
         let at = StateidPosition { client: client.id(), number };

@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl<R: Clone> State<R> {
-    /// Revokes state, and returns the number of its stateids. They get ADMIN_REVOKED until the clients free them, and
+    /// Revokes state, and returns the number of its stateids. They get ADMIN_REVOKED, and delegations DELEG_REVOKED, until the clients free them, and
     /// SEQUENCE tells the clients that there are some. This performs the I/O of the list of clients: until a client has
     /// freed what was revoked, it is not on the list, and can therefore reclaim nothing after a restart. Otherwise one
     /// that has not noticed could reclaim a lock that another client had in the meantime (RFC 8881, 8.4.3).
@@ -46,6 +46,7 @@ impl<R: Clone> State<R> {
         // A selection has all or none of a client's state for a file.
         for file in files.keys() {
             let unlocked = self.files.update(file, |file, key| {
+                self.delegating.remove(file, client);
                 let unlocked = file.remove_client(client);
                 self.notify(file.locks.available(key));
                 unlocked
@@ -54,7 +55,7 @@ impl<R: Clone> State<R> {
         }
         let numbers: Vec<u32> = files.into_values().flatten().collect();
         numbers.iter().for_each(|number| table.revoke(*number));
-        client.set_revoked(table.revoked() != 0);
+        client.set_revoked(table.revoked());
         numbers.len()
     }
 
@@ -64,7 +65,7 @@ impl<R: Clone> State<R> {
             client.unlisted.load(Ordering::Acquire)
                 && client.reclaimed.load(Ordering::Acquire)
                 && !client.is_removed()
-                && client.table.lock().revoked() == 0
+                && client.table.lock().revoked().count() == 0
         };
         let clients: Vec<_> = self.records.lock().confirmed_clients().filter(returns).cloned().collect();
         for client in clients {

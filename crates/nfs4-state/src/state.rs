@@ -17,6 +17,7 @@ use siphasher::sip::SipHasher13;
 use crate::{
     budget::Budget,
     client::Client,
+    delegating::Delegating,
     files::Files,
     grace::{ClientList, Grace},
     limits::{Identity, Limits},
@@ -46,6 +47,7 @@ pub struct State<R> {
     pub(crate) notices: Mutex<Vec<LockNotice>>,
     /// Whether there are notices.
     pub(crate) noticed: AtomicBool,
+    pub(crate) delegating: Delegating,
     pub(crate) grace: Grace,
     pub(crate) list: Option<Box<dyn ClientList>>,
 }
@@ -64,6 +66,7 @@ impl<R: Clone> State<R> {
             ranges: Budget::new(limits.ranges),
             notices: Mutex::new(Vec::new()),
             noticed: AtomicBool::new(false),
+            delegating: Delegating::new(limits.delegations),
             grace: Grace::new([], Duration::ZERO),
             list: None,
         }
@@ -159,11 +162,12 @@ impl<R: Clone> State<R> {
             return Err(Status::ClientidBusy);
         }
         // It has nothing that another client waits for.
-        let _ = self.remove_unlisted(&mut records, id);
+        let _ = self.remove_unlisted(&mut records, id, Duration::ZERO);
         Ok(())
     }
 
-    /// Ends the grace period if its time has passed, adds clients to the list again that have freed all revoked state, and removes the client records that [`Limits::lease`] and
+    /// Ends the grace period if its time has passed, adds clients to the list again that have freed all revoked state,
+    /// revokes the delegations that were not returned in time, and removes the client records that [`Limits::lease`] and
     /// [`Limits::courtesy`] permit to remove, and those with which requests have conflicted. The server calls this from
     /// time to time, for example every second.
     pub fn expire(&self, now: Duration) {
@@ -180,6 +184,7 @@ impl<R: Clone> State<R> {
                 records.confirmed_clients().filter(|client| client.lease.end_if_expired(now, courtesy));
             ended.cloned().collect()
         };
+        self.revoke_overdue(now);
         self.relist();
         let owners: Vec<Box<[u8]>> = ended.iter().map(|client| client.owner().into()).collect();
         if owners.is_empty() || !self.unlist(&owners) {
@@ -188,7 +193,7 @@ impl<R: Clone> State<R> {
         let mut records = self.records.lock();
         for client in ended {
             self.grace.complete(client.owner());
-            self.remove_ended(&mut records, client.id());
+            self.remove_ended(&mut records, client.id(), now);
         }
     }
 
@@ -198,7 +203,7 @@ impl<R: Clone> State<R> {
     }
 
     /// Removes a client whose lease has ended, with its sessions and its state.
-    pub(crate) fn remove_ended(&self, records: &mut Records, id: ClientId) {
+    pub(crate) fn remove_ended(&self, records: &mut Records, id: ClientId, now: Duration) {
         let Some(record) = records.remove(id) else { return };
         for session in &record.sessions {
             self.drop_session(records, *session);
@@ -206,6 +211,7 @@ impl<R: Clone> State<R> {
         let table = record.client.table.lock().end();
         for file in table.files() {
             self.files.update(&file, |file, key| {
+                self.end_delegation(file, key, &record.client, now);
                 file.remove_client(&record.client);
                 self.notify(file.locks.available(key));
             });
@@ -218,11 +224,16 @@ impl<R: Clone> State<R> {
     ///
     /// # Errors
     /// DELAY: [`expire`](Self::expire) removes it.
-    pub(crate) fn remove_unlisted(&self, records: &mut Records, id: ClientId) -> Result<(), Status> {
+    pub(crate) fn remove_unlisted(
+        &self,
+        records: &mut Records,
+        id: ClientId,
+        now: Duration,
+    ) -> Result<(), Status> {
         if self.list.is_some() {
             return Err(Status::Delay);
         }
-        self.remove_ended(records, id);
+        self.remove_ended(records, id, now);
         Ok(())
     }
 
@@ -234,7 +245,7 @@ impl<R: Clone> State<R> {
         let ended = client.lease.end_if_expired(now, self.limits.lease);
         if ended {
             // If another thread removes it, this waits for the end of that.
-            self.remove_unlisted(&mut self.records.lock(), client.id())?;
+            self.remove_unlisted(&mut self.records.lock(), client.id(), now)?;
         }
         Ok(ended)
     }

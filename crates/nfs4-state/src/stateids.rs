@@ -6,10 +6,11 @@ use millrace_nfs::v4::{Stateid, Status};
 
 use crate::{
     client::Client,
+    contention::Changing,
     files::transfer,
     share::{READ, Share, WRITE},
     state::State,
-    table::{Entry, Kind, Table},
+    table::{DelegationKind, Entry, Kind, Table},
 };
 
 /// What a stateid permits.
@@ -28,9 +29,9 @@ impl<R: Clone> State<R> {
     /// read in order to write a part of a page (RFC 8881, 18.22.3).
     ///
     /// # Errors
-    /// If the stateid is anonymous, or of an open as above: GRACE in the grace period, LOCKED if an open denies the access,
-    /// DELAY while the client of that open is removed. OPENMODE if the open is not for writing; BAD_STATEID, OLD_STATEID,
-    /// ADMIN_REVOKED, and EXPIRED if the client is removed.
+    /// If the stateid is special, or of an open as above: GRACE in the grace period, LOCKED if an open denies the access,
+    /// DELAY while the client of that open is removed, or a conflicting delegation is recalled. OPENMODE if the open is not for writing; BAD_STATEID, OLD_STATEID,
+    /// ADMIN_REVOKED, DELEG_REVOKED, and EXPIRED if the client is removed.
     pub fn check_access(
         &self,
         client: &Client,
@@ -38,16 +39,29 @@ impl<R: Clone> State<R> {
         file: &[u8],
         write: bool,
         now: Duration,
-    ) -> Result<(), Status> {
+    ) -> Result<Changing, Status> {
         let permission = match *id {
             Stateid::ANONYMOUS => Permission::UnlessDenied,
             Stateid::READ_BYPASS if write => Permission::UnlessDenied,
-            Stateid::READ_BYPASS => return Ok(()),
+            Stateid::READ_BYPASS => {
+                self.check_read(Some(client.id()), file, now)?;
+                return Ok(Changing::default());
+            }
             _ => permission(client, client.table.lock().existing()?, id, file, write)?,
         };
         match permission {
-            Permission::Yes => Ok(()),
-            Permission::UnlessDenied => self.check_denied(file, transfer(write), now),
+            // A conflicting delegation has been recalled before the file was opened.
+            Permission::Yes => Ok(Changing::default()),
+            Permission::UnlessDenied => {
+                self.check_denied(file, transfer(write), now)?;
+                match write {
+                    true => self.change(Some(client.id()), file, now),
+                    false => {
+                        self.check_read(Some(client.id()), file, now)?;
+                        Ok(Changing::default())
+                    }
+                }
+            }
         }
     }
 
@@ -71,8 +85,7 @@ impl<R: Clone> State<R> {
     pub fn test_stateid(&self, client: &Client, id: &Stateid) -> Status {
         let mut table = client.table.lock();
         match table.existing().and_then(|table| table.resolve(client.id(), id)) {
-            Ok((_, entry)) if entry.revoked => Status::AdminRevoked,
-            Ok(_) => Status::Ok,
+            Ok((_, entry)) => entry.check().err().unwrap_or(Status::Ok),
             Err(status) => status,
         }
     }
@@ -99,13 +112,13 @@ impl<R: Clone> State<R> {
             }
         }
         table.remove(number);
-        client.set_revoked(table.revoked() != 0);
+        client.set_revoked(table.revoked());
         self.stateids.give_back(1);
         Ok(())
     }
 }
 
-/// The shares of the open that a stateid belongs to.
+/// The shares of the open that a stateid belongs to, or those that a delegation includes.
 fn shares_of(table: &Table, entry: &Entry) -> Result<Share, Status> {
     match &entry.kind {
         Kind::Open { shares, .. } => Ok(shares.union()),
@@ -113,6 +126,8 @@ fn shares_of(table: &Table, entry: &Entry) -> Result<Share, Status> {
             Some(Entry { kind: Kind::Open { shares, .. }, .. }) => Ok(shares.union()),
             _ => Err(Status::BadStateid),
         },
+        Kind::Delegation(DelegationKind::Read) => Ok(transfer(false)),
+        Kind::Delegation(DelegationKind::Write) => Ok(transfer(false).union(transfer(true))),
     }
 }
 
@@ -124,9 +139,7 @@ fn permission(
     write: bool,
 ) -> Result<Permission, Status> {
     let (_, entry) = table.resolve(client.id(), id)?;
-    if entry.revoked {
-        return Err(Status::AdminRevoked);
-    }
+    entry.check()?;
     if *entry.file != *file {
         return Err(Status::BadStateid);
     }

@@ -35,6 +35,15 @@ impl Index {
     }
 }
 
+/// The kind of a delegation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DelegationKind {
+    /// OPEN_DELEGATE_READ: no other client changes the file.
+    Read,
+    /// OPEN_DELEGATE_WRITE: no other client uses the file.
+    Write,
+}
+
 /// What a stateid identifies.
 #[derive(Debug)]
 pub(crate) enum Kind {
@@ -47,6 +56,8 @@ pub(crate) enum Kind {
     },
     /// The byte-range locks of a lock owner, with the number of its open.
     Locks(u32),
+    /// A delegation, which has no owner.
+    Delegation(DelegationKind),
 }
 
 /// A stateid of the client.
@@ -56,15 +67,43 @@ pub(crate) struct Entry {
     pub(crate) file: Name,
     pub(crate) owner: Name,
     pub(crate) kind: Kind,
-    /// An administrator has revoked it, and FREE_STATEID has not freed it yet.
+    /// It is revoked, and FREE_STATEID has not freed it yet.
     pub(crate) revoked: bool,
 }
 
 impl Entry {
+    /// The status of a request with it.
+    pub(crate) fn check(&self) -> Result<(), Status> {
+        match self.kind {
+            _ if !self.revoked => Ok(()),
+            Kind::Delegation(_) => Err(Status::DelegRevoked),
+            _ => Err(Status::AdminRevoked),
+        }
+    }
+
     /// Counts a change of the state. Returns the new `seqid`, which is never 0.
     pub(crate) fn change(&mut self) -> u32 {
         self.seqid = self.seqid.checked_add(1).unwrap_or(1);
         self.seqid
+    }
+}
+
+/// Numbers of revoked stateids that FREE_STATEID has not freed.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Revoked {
+    pub(crate) delegations: usize,
+    /// The others.
+    pub(crate) others: usize,
+}
+
+impl Revoked {
+    /// Their number.
+    pub(crate) fn count(self) -> usize {
+        self.delegations + self.others
+    }
+
+    fn count_of(&mut self, kind: &Kind) -> &mut usize {
+        if matches!(kind, Kind::Delegation(_)) { &mut self.delegations } else { &mut self.others }
     }
 }
 
@@ -77,7 +116,7 @@ pub(crate) struct Table {
     entries: BTreeMap<u32, Entry>,
     opens: Index,
     locks: Index,
-    revoked: usize,
+    revoked: Revoked,
     /// Number of byte ranges that the client has locked.
     pub(crate) ranges: usize,
 }
@@ -117,8 +156,8 @@ impl Table {
         self.entries.range(range).map(|(number, entry)| (*number, entry))
     }
 
-    /// Number of stateids that an administrator has revoked and FREE_STATEID has not freed.
-    pub(crate) fn revoked(&self) -> usize {
+    /// The revoked stateids that FREE_STATEID has not freed.
+    pub(crate) fn revoked(&self) -> Revoked {
         self.revoked
     }
 
@@ -143,8 +182,12 @@ impl Table {
 
     /// Adds the stateid with the number that [`next`](Self::next) returned.
     pub(crate) fn add(&mut self, number: u32, file: &Name, owner: &Name, kind: Kind) {
-        let index = if matches!(kind, Kind::Open { .. }) { &mut self.opens } else { &mut self.locks };
-        index.insert(owner, file, number);
+        match kind {
+            Kind::Open { .. } => self.opens.insert(owner, file, number),
+            Kind::Locks(_) => self.locks.insert(owner, file, number),
+            // The file has its number.
+            Kind::Delegation(_) => {}
+        }
         self.last = number;
         if let Kind::Locks(open) = kind
             && let Some(Entry { kind: Kind::Open { locks, .. }, .. }) = self.entries.get_mut(&open)
@@ -166,9 +209,10 @@ impl Table {
     /// Removes a stateid from the indexes and from its open: its owner has no state for the file any more.
     fn unlink(&mut self, number: u32) {
         let Some(entry) = self.entries.get(&number).filter(|entry| !entry.revoked) else { return };
-        let Kind::Locks(open) = entry.kind else {
-            self.opens.remove(&entry.owner, &entry.file);
-            return;
+        let open = match entry.kind {
+            Kind::Open { .. } => return self.opens.remove(&entry.owner, &entry.file),
+            Kind::Locks(open) => open,
+            Kind::Delegation(_) => return,
         };
         self.locks.remove(&entry.owner, &entry.file);
         if let Some(Entry { kind: Kind::Open { locks, .. }, .. }) = self.entries.get_mut(&open) {
@@ -179,8 +223,8 @@ impl Table {
     /// Removes a stateid.
     pub(crate) fn remove(&mut self, number: u32) {
         self.unlink(number);
-        if self.entries.remove(&number).is_some_and(|entry| entry.revoked) {
-            self.revoked -= 1;
+        if let Some(entry) = self.entries.remove(&number).filter(|entry| entry.revoked) {
+            *self.revoked.count_of(&entry.kind) -= 1;
         }
     }
 
@@ -190,7 +234,7 @@ impl Table {
         if let Some(entry) = self.entries.get_mut(&number)
             && !std::mem::replace(&mut entry.revoked, true)
         {
-            self.revoked += 1;
+            *self.revoked.count_of(&entry.kind) += 1;
         }
     }
 
@@ -209,8 +253,8 @@ impl Table {
     /// The number of the open of `file` that a stateid names.
     pub(crate) fn open_number(&self, client: ClientId, id: &Stateid, file: &[u8]) -> Result<u32, Status> {
         let (number, entry) = self.resolve(client, id)?;
+        entry.check()?;
         match entry.kind {
-            _ if entry.revoked => Err(Status::AdminRevoked),
             Kind::Open { .. } if *entry.file == *file => Ok(number),
             _ => Err(Status::BadStateid),
         }

@@ -80,7 +80,7 @@ fn known_clients_reclaim_in_the_grace_period() {
     assert_eq!(open(&state, &c, true, 1), Err(Status::ReclaimBad));
     assert_eq!(state.reclaim_complete(c.client()), Ok(()));
     assert_eq!(open(&state, &c, false, 1), Err(Status::Grace));
-    let check = |id, now| state.check_access(c.client(), &id, b"f", false, S(now));
+    let check = |id, now| check_access(&state, c.client(), &id, b"f", false, S(now));
     assert_eq!(check(Stateid::ANONYMOUS, 1), Err(Status::Grace));
     assert_eq!(check(Stateid::READ_BYPASS, 1), Ok(()));
     assert_eq!(state.reclaim_complete(a.client()), Ok(()));

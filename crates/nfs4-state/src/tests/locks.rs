@@ -95,8 +95,8 @@ fn a_lock_requires_the_access_of_its_open() {
     }
     let id = open(&state, &a, 1);
     let lock = state.lock(a.client(), &request(by(&id, "p"), Read, 0, 1), S(0)).unwrap();
-    assert_eq!(state.check_access(a.client(), &lock, b"f", false, S(0)), Ok(()));
-    assert_eq!(state.check_access(a.client(), &lock, b"f", true, S(0)), Err(Status::OpenMode));
+    assert_eq!(check_access(&state, a.client(), &lock, b"f", false, S(0)), Ok(()));
+    assert_eq!(check_access(&state, a.client(), &lock, b"f", true, S(0)), Err(Status::OpenMode));
 }
 
 #[test]

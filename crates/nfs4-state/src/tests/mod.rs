@@ -1,6 +1,8 @@
 //! Tests of the whole state.
 
 mod clients;
+mod delegation_model;
+mod delegations;
 mod grace;
 mod locks;
 mod open_model;
@@ -12,7 +14,7 @@ mod slot_model;
 
 use std::{net::IpAddr, net::Ipv4Addr, sync::Arc, time::Duration};
 
-use millrace_nfs::v4::{ClientId, Status};
+use millrace_nfs::v4::{ClientId, Stateid, Status};
 
 use crate::*;
 
@@ -99,4 +101,16 @@ fn ready(state: &State<u64>, owner: &str, now: Duration) -> Arc<Session<u64>> {
     let session = client(state, owner, now);
     state.reclaim_complete(session.client()).unwrap();
     session
+}
+
+/// Checks the stateid of a READ or WRITE.
+fn check_access(
+    state: &State<u64>,
+    client: &Client,
+    id: &Stateid,
+    file: &[u8],
+    write: bool,
+    now: Duration,
+) -> Result<(), Status> {
+    state.check_access(client, id, file, write, now).map(drop)
 }

@@ -229,7 +229,7 @@ impl Model {
                 Ok(_) => Ok(()),
             };
         let client = self.sessions[client].client();
-        assert_eq!(self.state.check_access(client, &id, &[file as u8], write, self.now), expected);
+        assert_eq!(check_access(&self.state, client, &id, &[file as u8], write, self.now), expected);
     }
 
     fn anonymous(&mut self, client: usize, file: usize, ones: bool, write: bool) {
@@ -238,7 +238,7 @@ impl Model {
         let excluded = checked && self.excluded(file, None, if write { 2 } else { 1 }, 0);
         let expected = if excluded { Err(Status::Locked) } else { Ok(()) };
         let client = self.sessions[client].client();
-        assert_eq!(self.state.check_access(client, &id, &[file as u8], write, self.now), expected);
+        assert_eq!(check_access(&self.state, client, &id, &[file as u8], write, self.now), expected);
     }
 
     fn test(&self, client: usize, n: usize, age: u32) {

@@ -97,7 +97,7 @@ fn a_stateid_permits_what_its_open_does() {
     let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(0)));
     let reader = open(&state, &a, "o", "f", READ, 0).unwrap();
     let writer = open(&state, &a, "p", "f", WRITE, 0).unwrap();
-    let check = |of: &Arc<Session<u64>>, id, write| state.check_access(of.client(), &id, b"f", write, S(0));
+    let check = |of: &Arc<Session<u64>>, id, write| check_access(&state, of.client(), &id, b"f", write, S(0));
     assert_eq!(check(&a, reader, false), Ok(()));
     assert_eq!(check(&a, reader, true), Err(Status::OpenMode));
     assert_eq!(check(&a, writer, true), Ok(()));
@@ -105,7 +105,7 @@ fn a_stateid_permits_what_its_open_does() {
     assert_eq!(check(&a, with_seqid(reader, 0), false), Ok(()));
     assert_eq!(check(&a, with_seqid(reader, 2), false), Err(Status::BadStateid));
     assert_eq!(check(&b, reader, false), Err(Status::BadStateid));
-    assert_eq!(state.check_access(a.client(), &reader, b"g", false, S(0)), Err(Status::BadStateid));
+    assert_eq!(check_access(&state, a.client(), &reader, b"g", false, S(0)), Err(Status::BadStateid));
     let upgraded = open(&state, &a, "o", "f", WRITE, 0).unwrap();
     assert_eq!(check(&a, reader, true), Err(Status::OldStateid));
     assert_eq!(check(&a, upgraded, true), Ok(()));
@@ -118,7 +118,7 @@ fn a_stateid_permits_what_its_open_does() {
 fn special_stateids_respect_denials() {
     let state = state();
     let a = ready(&state, "a", S(0));
-    let check = |id, write| state.check_access(a.client(), &id, b"f", write, S(0));
+    let check = |id, write| check_access(&state, a.client(), &id, b"f", write, S(0));
     let all = |id| [check(id, false), check(id, true)];
     assert_eq!(all(Stateid::ANONYMOUS), [Ok(()); 2]);
     assert_eq!(all(Stateid::READ_BYPASS), [Ok(()); 2]);
@@ -145,7 +145,7 @@ fn an_administrator_revokes_the_state_of_a_file() {
     assert_eq!(state.revoke(Selection::File(b"f")), Ok(0), "it is revoked already");
     assert_eq!(flags(2), 0x20);
     assert!(!state.is_open(b"f") && state.is_open(b"g"));
-    assert_eq!(state.check_access(a.client(), &id, b"f", false, S(0)), Err(Status::AdminRevoked));
+    assert_eq!(check_access(&state, a.client(), &id, b"f", false, S(0)), Err(Status::AdminRevoked));
     assert_eq!(state.close(a.client(), &id, b"f"), Err(Status::AdminRevoked));
     assert_eq!(state.open_downgrade(a.client(), &id, b"f", READ, 0), Err(Status::AdminRevoked));
     assert_eq!(state.test_stateid(a.client(), &id), Status::AdminRevoked);
@@ -165,7 +165,7 @@ fn a_conflict_removes_a_client_whose_lease_has_expired() {
     let id = open(&state, &a, "o", "f", READ, WRITE).unwrap();
     open(&state, &a, "o", "g", READ, 0).unwrap();
     let request = OpenRequest { owner: b"o", file: b"f", access: WRITE, deny: 0, reclaim: false };
-    let check = |now| state.check_access(b.client(), &Stateid::ANONYMOUS, b"f", true, now);
+    let check = |now| check_access(&state, b.client(), &Stateid::ANONYMOUS, b"f", true, now);
     assert_eq!(state.open(b.client(), &request, S(90)), Err(Status::ShareDenied));
     assert_eq!(check(S(90)), Err(Status::Locked));
     assert!(state.open(b.client(), &OpenRequest { access: READ, ..request }, S(91)).is_ok());

@@ -47,6 +47,7 @@ fn clients_are_listed_in_pages() {
         lease_age: S(3),
         sessions: 1,
         opens: 1,
+        delegations: 0,
         locks: 2,
         revoked: 0,
     };
@@ -98,7 +99,7 @@ fn the_state_of_a_client_is_revoked_and_available_to_others() {
     for stateid in [&id, &locks] {
         assert_eq!(state.test_stateid(a.client(), stateid), Status::AdminRevoked);
         assert_eq!(state.unlock(a.client(), stateid, b"f", (0, 10)), Err(Status::AdminRevoked));
-        let access = state.check_access(a.client(), stateid, b"f", true, S(0));
+        let access = check_access(&state, a.client(), stateid, b"f", true, S(0));
         assert_eq!(access, Err(Status::AdminRevoked));
     }
     let report = &state.client_reports(None, 1, S(0))[0];

@@ -1,0 +1,67 @@
+//! The delegations of all files together.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+use crate::{
+    budget::Budget, client::Client, contention::Contention, delegation::Delegation, files::File,
+    recalls::Recalls, table::DelegationKind,
+};
+
+/// The state of all delegations that does not belong to a file or to a client.
+#[derive(Debug)]
+pub(crate) struct Delegating {
+    /// Time in milliseconds from which files are delegated.
+    pub(crate) from: AtomicU64,
+    /// Number of delegations.
+    pub(crate) held: AtomicUsize,
+    /// Number of write delegations.
+    pub(crate) writers: AtomicUsize,
+    pub(crate) budget: Budget,
+    pub(crate) contention: Arc<Contention>,
+    pub(crate) recalls: Recalls,
+}
+
+impl Delegating {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            from: AtomicU64::new(u64::MAX),
+            held: AtomicUsize::new(0),
+            writers: AtomicUsize::new(0),
+            budget: Budget::new(limit),
+            contention: Arc::new(Contention::new()),
+            recalls: Recalls::default(),
+        }
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.from.load(Ordering::Acquire) != u64::MAX
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn add(&self, file: &mut File, delegation: Delegation) {
+        self.held.fetch_add(1, Ordering::SeqCst);
+        if delegation.kind == DelegationKind::Write {
+            self.writers.fetch_add(1, Ordering::SeqCst);
+        }
+        delegation.client.delegations.fetch_add(1, Ordering::Relaxed);
+        file.delegations.insert(delegation);
+    }
+
+    /// Ends the delegation of a client.
+    pub(crate) fn remove(&self, file: &mut File, client: &Client) -> Option<Delegation> {
+        let delegation = file.delegations.remove(client.id())?;
+        self.held.fetch_sub(1, Ordering::SeqCst);
+        if delegation.kind == DelegationKind::Write {
+            self.writers.fetch_sub(1, Ordering::SeqCst);
+        }
+        client.delegations.fetch_sub(1, Ordering::Relaxed);
+        self.budget.give_back(1);
+        Some(delegation)
+    }
+}

@@ -1,0 +1,108 @@
+//! The delegations of one file (RFC 8881, 10.4).
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use millrace_nfs::v4::ClientId;
+
+use crate::{
+    client::Client,
+    share::{READ, Share, WRITE},
+    table::DelegationKind,
+};
+
+/// What CB_RECALL has achieved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// It is sent, or about to be.
+    Pending,
+    /// The client has accepted it, and will return the delegation.
+    Accepted,
+    /// The client could not be called, or does not know the delegation yet.
+    Failed,
+}
+
+/// A recall.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Recalled {
+    pub(crate) since: Duration,
+    pub(crate) notice: Notice,
+}
+
+/// A delegation.
+#[derive(Debug)]
+pub(crate) struct Delegation {
+    pub(crate) client: Arc<Client>,
+    /// Number of its stateid.
+    pub(crate) number: u32,
+    pub(crate) kind: DelegationKind,
+    pub(crate) recalled: Option<Recalled>,
+    /// `change` of the file when it was delegated.
+    pub(crate) change: u64,
+    /// `change` that another client received last; 0 at first.
+    pub(crate) reported: u64,
+}
+
+/// What a request of another client does to the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// It reads data: write delegations conflict.
+    Read,
+    /// It changes the file: all delegations conflict.
+    Change,
+}
+
+impl Use {
+    /// The use by an open. A holder of a read delegation may have opened the file for reading without asking.
+    pub(crate) fn of(share: Share) -> Self {
+        if share.access & WRITE != 0 || share.deny & READ != 0 { Self::Change } else { Self::Read }
+    }
+
+    pub(crate) fn conflicts(self, kind: DelegationKind) -> bool {
+        self == Self::Change || kind == DelegationKind::Write
+    }
+}
+
+/// The delegations of a file, at most one for each client.
+#[derive(Debug, Default)]
+pub(crate) struct Delegations(BTreeMap<ClientId, Delegation>);
+
+impl Delegations {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn get(&self, client: ClientId) -> Option<&Delegation> {
+        self.0.get(&client)
+    }
+
+    pub(crate) fn get_mut(&mut self, client: ClientId) -> Option<&mut Delegation> {
+        self.0.get_mut(&client)
+    }
+
+    pub(crate) fn insert(&mut self, delegation: Delegation) {
+        self.0.insert(delegation.client.id(), delegation);
+    }
+
+    pub(crate) fn remove(&mut self, client: ClientId) -> Option<Delegation> {
+        self.0.remove(&client)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Delegation> {
+        self.0.values()
+    }
+
+    /// Those of clients other than `own` that conflict with a use.
+    pub(crate) fn conflicting(
+        &mut self,
+        own: Option<ClientId>,
+        wanted: Use,
+    ) -> impl Iterator<Item = &mut Delegation> {
+        let others = self.0.iter_mut().filter(move |(id, _)| Some(**id) != own);
+        others.map(|(_, delegation)| delegation).filter(move |delegation| wanted.conflicts(delegation.kind))
+    }
+
+    /// Whether there is a conflicting one.
+    pub(crate) fn conflict(&self, own: Option<ClientId>, wanted: Use) -> bool {
+        self.0.iter().any(|(id, delegation)| Some(*id) != own && wanted.conflicts(delegation.kind))
+    }
+}
