@@ -3,7 +3,9 @@
 use std::fmt;
 
 use millrace_nfs::v4::ClientId;
-use millrace_server::{ClientReport, FileState, Nfs4State, StateFilter, StateidKind, StateidPosition};
+use millrace_server::{
+    ClientReport, DelegationKind, FileState, Nfs4State, StateFilter, StateidKind, StateidPosition,
+};
 use serde::{Deserialize, Serialize};
 
 /// Number of entries of one answer.
@@ -80,16 +82,16 @@ pub(crate) struct ClientState {
     pub(crate) revoked: usize,
 }
 
-/// An open, or the locks of a lock owner.
+/// An open, the locks of a lock owner, or a delegation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OpenState {
     pub(crate) client: Id,
     pub(crate) number: u32,
     pub(crate) export: Option<String>,
     pub(crate) inode: Option<u64>,
-    /// `open` or `locks`.
+    /// `open`, `locks` or `delegation`.
     pub(crate) kind: String,
-    /// Of an open: `r`, `w` or `rw`.
+    /// Of an open: `r`, `w` or `rw`; of a delegation: `r` or `rw`.
     pub(crate) access: Option<String>,
     /// Of an open: `-`, `r`, `w` or `rw`.
     pub(crate) deny: Option<String>,
@@ -152,6 +154,8 @@ fn open_state(state: &FileState) -> OpenState {
     let (kind, access, deny, ranges) = match state.kind {
         StateidKind::Open { access, deny } => ("open", Some(bits(access)), Some(bits(deny)), None),
         StateidKind::Locks { ranges } => ("locks", None, None, Some(ranges)),
+        StateidKind::Delegation(DelegationKind::Read) => ("delegation", Some("r".into()), None, None),
+        StateidKind::Delegation(DelegationKind::Write) => ("delegation", Some("rw".into()), None, None),
     };
     OpenState {
         client: Id(state.at.client.number),

@@ -87,7 +87,9 @@ mod tests {
     use millrace_oncrpc::stages::DEFAULT_SAMPLE;
     use millrace_rdma_providers::ProviderChoice;
     use millrace_rpcrdma::registration::Strategy;
-    use millrace_server::{ByteSize, ExportConfig, Identities, Nfs4Settings, Squash, TargetSettings};
+    use millrace_server::{
+        ByteSize, Delegations, ExportConfig, Identities, Nfs4Settings, Squash, TargetSettings,
+    };
 
     use super::*;
 
@@ -239,6 +241,7 @@ mod tests {
         read_only = true
         squash = "all"
         identities = "server-user"
+        delegations = "write"
         clients = ["10.0.0.0/8"]
         [[export]]
         name = "/scratch"
@@ -257,6 +260,10 @@ mod tests {
             (ByteSize(4 << 20), ByteSize(1 << 20), 32)
         );
         assert_eq!((c.exports[0].squash, c.exports[0].identities), (Squash::All, Identities::ServerUser));
+        assert_eq!(
+            (c.exports[0].delegations, c.exports[1].delegations),
+            (Delegations::Write, Delegations::None)
+        );
         assert_eq!(c.registration, Some(Strategy::Dynamic));
         let nfs4 = Nfs4Settings {
             lease: 30,

@@ -6,8 +6,8 @@ use std::{net::SocketAddr, path::PathBuf};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::registration::Strategy;
 use millrace_server::{
-    Backend, ByteSize, ExportConfig, Identities, Limits, Network, Nfs4Settings, Research, Squash,
-    StageSampling,
+    Backend, ByteSize, Delegations, ExportConfig, Identities, Limits, Network, Nfs4Settings, Research,
+    Squash, StageSampling,
 };
 use serde::{Deserialize, Deserializer, de};
 
@@ -110,6 +110,8 @@ struct ExportKeys {
     allow_auth_none: bool,
     #[serde(default, with = "IdentitiesKey")]
     identities: Identities,
+    #[serde(default, with = "DelegationsKey")]
+    delegations: Delegations,
 }
 
 const fn nobody() -> u32 {
@@ -118,6 +120,14 @@ const fn nobody() -> u32 {
 
 const fn yes() -> bool {
     true
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "Delegations", rename_all = "lowercase")]
+enum DelegationsKey {
+    None,
+    Read,
+    Write,
 }
 
 #[derive(Deserialize)]

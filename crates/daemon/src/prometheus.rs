@@ -37,6 +37,16 @@ impl Collector for Scrape {
         counters(&mut e, "nfs4_operations", "Executed operations of NFSv4", operations)?;
         let callbacks = [([("operation", "CB_NOTIFY_LOCK")], s.nfs4_locks_notified)];
         counters(&mut e, "nfs4_callbacks", "Callbacks of NFSv4 that clients answered", callbacks)?;
+        gauge(&mut e, "nfs4_delegations", "Delegations that NFSv4 clients hold", s.nfs4_delegations)?;
+        let recalled = s.nfs4_delegations_recalled;
+        counter(&mut e, "nfs4_delegations_recalled", "Delegations that were recalled", recalled)?;
+        let revoked = s.nfs4_delegations_revoked;
+        counter(
+            &mut e,
+            "nfs4_delegations_revoked",
+            "Delegations that clients did not return in time",
+            revoked,
+        )?;
         counters(&mut e, "mount_calls", "MOUNT calls", [([("version", "3")], s.mount_calls)])?;
         let bytes = [([("direction", "read")], s.bytes_read), ([("direction", "written")], s.bytes_written)];
         counters(&mut e, "data_bytes", "Bytes moved by READ and WRITE", bytes)?;

@@ -1,10 +1,6 @@
 //! The state of clients as an administrator sees it, in pages.
 
-use std::{
-    net::IpAddr,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use millrace_nfs::v4::ClientId;
 
@@ -62,8 +58,6 @@ pub struct ClientReport {
     pub opens: usize,
     /// Number of locked byte ranges.
     pub locks: usize,
-    /// Number of delegations.
-    pub delegations: usize,
     /// Number of stateids that are revoked and not freed.
     pub revoked: usize,
 }
@@ -127,7 +121,6 @@ impl<R: Clone> State<R> {
                     sessions: record.sessions.len(),
                     opens: table.opens(),
                     locks: table.ranges,
-                    delegations: client.delegations.load(Ordering::Relaxed),
                     revoked: table.revoked().count(),
                 }
             })

@@ -74,7 +74,7 @@ impl Default for StageSampling {
 /// `/scratch=memory:2GiB,client=10.0.0.0/8,squash=none`. Options: `ro`, `rw`, `squash=none|root|all`, `anon_uid=N`,
 /// `anon_gid=N`, `client=NETWORK` (may be repeated), `secure` (TCP clients must call from a privileged port), `insecure`,
 /// `no_auth_none` (callers without a credential are refused), `no_sync_metadata` (see
-/// [`sync_metadata`](Self::sync_metadata)), `identities=callers|server-user`. The short form
+/// [`sync_metadata`](Self::sync_metadata)), `identities=callers|server-user`, `delegations=none|read|write`. The short form
 /// cannot express a path that contains a comma.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportConfig {
@@ -103,6 +103,21 @@ pub struct ExportConfig {
     pub allow_auth_none: bool,
     /// Identity of system calls on a local directory.
     pub identities: Identities,
+    /// The delegations that NFSv4 clients can get.
+    pub delegations: Delegations,
+}
+
+/// The delegations of files that NFSv4 clients can get (RFC 8881 section 10.4): the permission to cache until the server
+/// recalls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Delegations {
+    /// None.
+    #[default]
+    None,
+    /// Read delegations: the client caches data until another client opens the file for writing.
+    Read,
+    /// Read and write delegations: with the latter, the client keeps written data until another client uses the file.
+    Write,
 }
 
 /// Identity of the server's system calls on a local directory ([`millrace_vfs_local::IdentityMode`]).
@@ -202,6 +217,7 @@ impl ExportConfig {
             sync_metadata: true,
             allow_auth_none: true,
             identities: Identities::default(),
+            delegations: Delegations::default(),
         }
     }
 
@@ -216,6 +232,9 @@ impl ExportConfig {
             ("no_auth_none", None) => self.allow_auth_none = false,
             ("identities", Some("callers")) => self.identities = Identities::Callers,
             ("identities", Some("server-user")) => self.identities = Identities::ServerUser,
+            ("delegations", Some("none")) => self.delegations = Delegations::None,
+            ("delegations", Some("read")) => self.delegations = Delegations::Read,
+            ("delegations", Some("write")) => self.delegations = Delegations::Write,
             ("squash", Some("none")) => self.squash = Squash::None,
             ("squash", Some("root")) => self.squash = Squash::Root,
             ("squash", Some("all")) => self.squash = Squash::All,
@@ -226,7 +245,7 @@ impl ExportConfig {
                 return Err(format!(
                     "`{option}` is not an export option; there are ro, rw, squash=none|root|all, anon_uid=N, \
                      anon_gid=N, client=NETWORK, secure, insecure, no_auth_none, no_sync_metadata, \
-                     identities=callers|server-user"
+                     identities=callers|server-user, delegations=none|read|write"
                 ));
             }
         }
@@ -283,6 +302,8 @@ mod tests {
         assert_eq!((e.squash, e.anon_uid, e.anon_gid, e.clients.len()), (Squash::All, 7, 65534, 2));
         let e: ExportConfig = "/data=local:/srv/data,identities=server-user,squash=none".parse().unwrap();
         assert_eq!((e.identities, e.squash), (Identities::ServerUser, Squash::None));
+        let e: ExportConfig = "/data=local:/srv/data,delegations=write".parse().unwrap();
+        assert_eq!(e.delegations, Delegations::Write);
         let e: ExportConfig = "/scratch=memory:2GiB".parse().unwrap();
         assert_eq!((e.identities, e.squash), (Identities::Callers, Squash::Root));
         assert_eq!(e, ExportConfig::new("/scratch", Backend::Memory { capacity: ByteSize(2 << 30) }));
@@ -300,6 +321,7 @@ mod tests {
             ("/a/=memory:1G", "absolute path"),
             ("/a=memory:1G,readonly", "not an export option"),
             ("/a=memory:1G,identities=root", "identities=callers|server-user"),
+            ("/a=memory:1G,delegations=all", "delegations=none|read|write"),
             ("/a=memory:1G,client=nowhere", "not a network"),
         ] {
             let e = text.parse::<ExportConfig>().unwrap_err();

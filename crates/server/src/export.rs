@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::{
     ServerError,
-    config::{ExportConfig, Squash},
+    config::{Delegations, ExportConfig, Squash},
     handle::{HandleBytes, SealedHandle, Sealer},
     namespace::Namespace,
     usage::Usage,
@@ -184,6 +184,11 @@ impl Exports {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
         self.list.iter()
+    }
+
+    /// Whether NFSv4 clients can get delegations in any export.
+    pub(crate) fn delegates(&self) -> bool {
+        self.list.iter().any(|e| e.policy.delegations != Delegations::None)
     }
 
     /// The export with this id in its handles.

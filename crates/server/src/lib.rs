@@ -8,11 +8,15 @@ mod announce;
 mod backend;
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
+mod callbacks;
+mod change;
 mod client_list;
 mod config;
+mod delegations;
 mod drc;
 mod error;
 mod export;
+mod file_key;
 mod handle;
 mod hosted;
 mod limits;
@@ -38,10 +42,10 @@ mod usage;
 mod validate;
 
 pub use millrace_buffer::ByteSize;
-pub use millrace_nfs4_state::{ClientReport, StateidKind, StateidPosition};
+pub use millrace_nfs4_state::{ClientReport, DelegationKind, StateidKind, StateidPosition};
 
 pub use backend::{Resources, open};
-pub use config::{Backend, Config, ExportConfig, Identities, Squash, StageSampling};
+pub use config::{Backend, Config, Delegations, ExportConfig, Identities, Squash, StageSampling};
 pub use error::{InvalidSetting, ServerError};
 pub use hosted::Hosted;
 pub use limits::{Limits, MAX_TRANSFER, TRANSFER_UNIT};

@@ -150,6 +150,12 @@ pub struct Stats {
     pub nfs4_operations: Vec<(Operation, u64)>,
     /// Callbacks CB_NOTIFY_LOCK of NFSv4 that clients have answered.
     pub nfs4_locks_notified: u64,
+    /// Delegations that NFSv4 clients hold.
+    pub nfs4_delegations: u64,
+    /// Recalls of delegations, because another client uses the file.
+    pub nfs4_delegations_recalled: u64,
+    /// Delegations that clients did not return within a lease.
+    pub nfs4_delegations_revoked: u64,
     /// Usage by export name, in the order of the configuration.
     pub exports: Vec<(String, UsageStats)>,
     /// Usage by client address (for IPv6, by /64 prefix), in decreasing order of calls.

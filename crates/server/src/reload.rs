@@ -1,13 +1,17 @@
 //! Replacement of the exports of a running server, with connections and open files unaffected.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
+use millrace_nfs4_state::DelegationKind;
 use millrace_runtime::RuntimeRef;
 
 use crate::{
     Config, ExportConfig, ServerError,
     backend::{Opener, Resources},
+    config::Delegations,
     export::{Entry, Export, Exports, new_usage},
+    file_key::split_key,
+    nfs4_clients::now,
     shared::Shared,
 };
 
@@ -78,7 +82,11 @@ pub(crate) fn reload(
     let exports = Exports::new(entries, shared.secret)?;
     let targets = shared.targets.prepare(&new.targets, &exports)?;
     let changes = shared.targets.replace(targets)?;
+    if exports.delegates() {
+        shared.nfs4_clients.state.enable_delegations(Some(now(with.runtime)));
+    }
     shared.exports.store(exports);
+    recall_delegations(shared, &old, now(with.runtime));
     let lists = [
         (&mut result.added, changes.added),
         (&mut result.removed, changes.removed),
@@ -88,6 +96,22 @@ pub(crate) fn reload(
         list.extend(names.iter().map(|name| format!("target {name}")));
     }
     Ok(result)
+}
+
+/// Recalls the delegations that exports do not permit any more. The callbacks are sent after the next request.
+fn recall_delegations(shared: &Shared, old: &Exports, now: Duration) {
+    let exports = shared.exports.load();
+    for export in old.iter() {
+        let permitted =
+            exports.by_id(export.id()).map_or(Delegations::None, |export| export.policy().delegations);
+        let kind = match permitted {
+            _ if permitted >= export.policy().delegations => continue,
+            Delegations::None => DelegationKind::Read,
+            _ => DelegationKind::Write,
+        };
+        let selects = |key: &[u8]| split_key(key).is_some_and(|(id, _)| id == export.id());
+        shared.nfs4_clients.state.recall_all(kind, selects, now);
+    }
 }
 
 /// Whether `e` has the name and backend of the export.

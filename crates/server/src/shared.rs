@@ -11,9 +11,11 @@ use millrace_vfs::FileSystemRef;
 use crate::{
     Config, ExportConfig, ServerError,
     backend::Resources,
+    callbacks::CallbackSender,
     drc::DuplicateRequestCache,
     export::{Entry, ExportTable, Exports, new_usage},
     handle,
+    metrics::ShardCounters,
     mount3::MountList,
     nfs4_clients::Clients,
     targets::Targets,
@@ -51,6 +53,17 @@ pub(crate) struct CloseCounters {
 }
 
 impl Shared {
+    /// Sends callbacks to NFSv4 clients, from tasks of a shard.
+    pub(crate) fn callback_sender(&self, counters: &Arc<ShardCounters>, rt: &RuntimeRef) -> CallbackSender {
+        CallbackSender {
+            clients: Arc::clone(&self.nfs4_clients),
+            exports: Arc::clone(&self.exports),
+            rt: Arc::clone(rt),
+            counters: Arc::clone(counters),
+            arena: self.arena.clone(),
+        }
+    }
+
     /// The state of `shards` shards in a process that may open `descriptors` files. `open` opens each export of
     /// `config`.
     ///
@@ -82,6 +95,9 @@ impl Shared {
             entries.push(Entry { policy: e.clone(), fs, usage: new_usage(shards) });
         }
         let exports = Exports::new(entries, secret)?;
+        if exports.delegates() {
+            nfs4_clients.state.enable_delegations(None);
+        }
         let targets = Targets::new(&arena, secret);
         targets.replace(targets.prepare(&config.targets, &exports)?)?;
         let strategy = config.registration.unwrap_or(Strategy::Cache);

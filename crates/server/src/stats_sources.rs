@@ -52,6 +52,10 @@ impl StatsSources {
             e.usage().iter().for_each(|u| u.add_to(&mut usage));
             out.exports.push((e.name().to_owned(), usage));
         }
+        let delegations = self.shared.nfs4_clients.state.delegation_stats();
+        out.nfs4_delegations = delegations.held;
+        out.nfs4_delegations_recalled = delegations.recalled;
+        out.nfs4_delegations_revoked = delegations.revoked;
         out.replies_kept = self.shared.drc.kept() as u64;
         out.replies_kept_bytes = self.shared.drc.kept_bytes() as u64;
         out.memory = self.shared.arena.stats();

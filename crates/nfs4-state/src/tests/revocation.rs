@@ -47,7 +47,6 @@ fn clients_are_listed_in_pages() {
         lease_age: S(3),
         sessions: 1,
         opens: 1,
-        delegations: 0,
         locks: 2,
         revoked: 0,
     };

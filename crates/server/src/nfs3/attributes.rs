@@ -11,23 +11,24 @@ const WRITE_RIGHTS: u32 = Access::MODIFY | Access::EXTEND | Access::DELETE;
 const ALL: u32 = millrace_nfs::v3::access::ALL;
 
 pub(super) async fn getattr(env: &Env, t: &Target, _: GetattrArgs, reply: Encoder) -> Executed {
-    match t.fs().getattr(&t.file).await {
+    match env.attributes(t).await {
         Ok(a) => done(reply, &GetattrOk { attributes: convert::fattr(&a) }),
         Err(e) => env.failed(reply, convert::status(e), &()),
     }
 }
 
 pub(super) async fn setattr(env: &Env, t: &Target, args: SetattrArgs, reply: Encoder) -> Executed {
-    match set(t, &args).await {
+    match set(env, t, &args).await {
         Ok(wcc) => done(reply, &convert::wcc(&wcc)),
         Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
     }
 }
 
-async fn set(t: &Target, args: &SetattrArgs) -> Result<millrace_vfs::Wcc, FsError> {
+async fn set(env: &Env, t: &Target, args: &SetattrArgs) -> Result<millrace_vfs::Wcc, FsError> {
     t.writable()?;
     let set = convert::set_attr(&args.attributes)?;
     let guard = args.guard.map(convert::time).transpose()?;
+    let _changing = env.change(t)?;
     t.fs().setattr(&t.caller, &t.file, &set, guard).await
 }
 

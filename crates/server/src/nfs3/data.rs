@@ -9,6 +9,7 @@ use std::sync::Arc;
 use millrace_nfs::v3::{
     CommitArgs, CommitOk, ReadArgs, ReadOk, ReadlinkArgs, Status, Verifier, WriteArgs, WriteOk,
 };
+use millrace_nfs4_state::Changing;
 use millrace_oncrpc::{CallClass, CallContext, MaybeReady, Results, Stage};
 use millrace_vfs::{Arena, FsError, FsResult, Op, Read, Views, Written};
 use millrace_xdr::Encoder;
@@ -39,11 +40,9 @@ pub(super) fn read(
     let stages = call.stages.clone();
     stages.set_class(CallClass::Read);
     stages.end(Stage::Decode);
-    let op = if args.offset < OFFSET_LIMIT {
-        let to_limit = u32::try_from(OFFSET_LIMIT - args.offset).unwrap_or(u32::MAX);
-        t.fs().read(&t.caller, &t.file, args.offset, args.count.min(env.rtmax).min(to_limit))
-    } else {
-        Op::Ready(Err(FsError::Inval))
+    let op = match check_read(env, &t, args.offset) {
+        Ok(to_limit) => t.fs().read(&t.caller, &t.file, args.offset, args.count.min(env.rtmax).min(to_limit)),
+        Err(e) => Op::Ready(Err(e)),
     };
     match op {
         Op::Ready(Ok(r)) => {
@@ -61,6 +60,13 @@ pub(super) fn read(
             })
         }
     }
+}
+
+/// Checks a READ. Returns the number of bytes up to the limit of offsets.
+fn check_read(env: &Env, t: &Target, offset: u64) -> FsResult<u32> {
+    let to_limit = OFFSET_LIMIT.checked_sub(offset).filter(|n| *n > 0).ok_or(FsError::Inval)?;
+    env.check_read(t)?;
+    Ok(u32::try_from(to_limit).unwrap_or(u32::MAX))
 }
 
 fn read_done(env: &Env, t: &Target, mut reply: Encoder, r: Read) -> Encoder {
@@ -107,9 +113,12 @@ pub(super) fn write(
     // Read before the write: if data is lost before the reply is built, the reply must not contain the
     // verifier of the instance after the loss.
     let verifier = t.fs().write_verifier();
-    let op = match check_write(&t, offset, count, &data, env.wtmax) {
-        Ok(()) => t.fs().write(&t.caller, &t.file, offset, data, convert::stability(stable)),
-        Err(e) => Op::Ready(Err(e)),
+    let checked = check_write(&t, offset, count, &data, env.wtmax).and_then(|()| env.change(&t));
+    let (op, changing) = match checked {
+        Ok(changing) => {
+            (t.fs().write(&t.caller, &t.file, offset, data, convert::stability(stable)), changing)
+        }
+        Err(e) => (Op::Ready(Err(e)), Changing::default()),
     };
     match op {
         Op::Ready(Ok(w)) => {
@@ -121,6 +130,7 @@ pub(super) fn write(
             let env = Arc::clone(env);
             MaybeReady::wait(async move {
                 let written = other.await;
+                drop(changing);
                 stages.end(Stage::FileSystem);
                 let outcome = match written {
                     Ok(w) => write_done(&env, &t, reply, &w, verifier),

@@ -7,6 +7,7 @@ mod arguments;
 mod attributes;
 mod convert;
 mod data;
+mod delegations;
 mod directory;
 mod execute;
 mod filesystem;
@@ -30,6 +31,7 @@ use self::{
     target::{Rejection, RejectionReason},
 };
 use crate::{
+    callbacks::CallbackSender,
     drc::DuplicateRequestCache,
     export::{Export, ExportTable},
     metrics::ShardCounters,
@@ -51,6 +53,8 @@ pub(crate) struct Env {
     /// Index of this shard's counters in each export.
     shard: usize,
     drc: Arc<DuplicateRequestCache>,
+    /// Recalls the delegations of NFSv4 clients.
+    sender: CallbackSender,
     rt: RuntimeRef,
     rtmax: u32,
     wtmax: u32,
@@ -74,6 +78,7 @@ impl Env {
             client: counters.clients().usage(client),
             shard,
             drc: Arc::clone(&shared.drc),
+            sender: shared.callback_sender(counters, rt),
             rt: Arc::clone(rt),
             rtmax: bytes(limits.rtmax),
             wtmax: bytes(limits.wtmax),

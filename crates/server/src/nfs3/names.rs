@@ -26,7 +26,7 @@ pub(super) async fn create(env: &Env, dir: &Target, args: CreateArgs<'_>, reply:
     let created = async {
         dir.writable()?;
         let how = convert::create_how(&args.how)?;
-        dir.fs().create(&dir.caller, &dir.file, args.where_.name, &how).await
+        env.create(dir, args.where_.name, how).await
     };
     env.created(dir, created.await, reply).await
 }
@@ -103,11 +103,12 @@ impl Env {
 }
 
 pub(super) async fn remove(env: &Env, dir: &Target, args: RemoveArgs<'_>, reply: Encoder) -> Executed {
-    let removed = match dir.writable() {
-        Ok(()) => dir.fs().remove(&dir.caller, &dir.file, args.object.name).await,
-        Err(e) => Err(e),
+    let removed = async {
+        dir.writable()?;
+        let _changing = env.change_child(dir, args.object.name).await?;
+        dir.fs().remove(&dir.caller, &dir.file, args.object.name).await
     };
-    env.removed(dir, removed, reply).await
+    env.removed(dir, removed.await, reply).await
 }
 
 pub(super) async fn rmdir(env: &Env, dir: &Target, args: RmdirArgs<'_>, reply: Encoder) -> Executed {
@@ -132,11 +133,13 @@ pub(super) async fn rename(
     args: RenameArgs<'_>,
     reply: Encoder,
 ) -> Executed {
-    let renamed = match check_same_export(from, to) {
-        Ok(()) => from.fs().rename(&from.caller, &from.file, args.from.name, &to.file, args.to.name).await,
-        Err(e) => Err(e),
+    let renamed = async {
+        check_same_export(from, to)?;
+        let _from = env.change_child(from, args.from.name).await?;
+        let _to = env.change_child(to, args.to.name).await?;
+        from.fs().rename(&from.caller, &from.file, args.from.name, &to.file, args.to.name).await
     };
-    match renamed {
+    match renamed.await {
         Ok((f, t)) => done(reply, &RenameOk { from: convert::wcc(&f), to: convert::wcc(&t) }),
         Err(e) => {
             let after = RenameFail { from: from.wcc().await, to: to.wcc().await };
@@ -151,11 +154,12 @@ pub(super) async fn link(
     args: LinkArgs<'_>,
     reply: Encoder,
 ) -> Executed {
-    let linked = match check_same_export(file, dir) {
-        Ok(()) => file.fs().link(&file.caller, &file.file, &dir.file, args.link.name).await,
-        Err(e) => Err(e),
+    let linked = async {
+        check_same_export(file, dir)?;
+        let _changing = env.change(file)?;
+        file.fs().link(&file.caller, &file.file, &dir.file, args.link.name).await
     };
-    match linked {
+    match linked.await {
         Ok((attr, wcc)) => {
             done(reply, &LinkOk { file: Some(convert::fattr(&attr)), dir: convert::wcc(&wcc) })
         }

@@ -8,9 +8,9 @@ use millrace_runtime::RuntimeRef;
 use millrace_vfs::{FsError, Handle, Identity};
 use thiserror::Error;
 
-use super::stateids::{FileKey, key_of, split_key};
 use crate::{
     export::{ExportTable, Exports},
+    file_key::{FileKey, key_of, split_key},
     nfs4_clients::{Clients, blocking, now},
 };
 

@@ -33,6 +33,10 @@ const SPACE: Bitmap = Bitmap::of(&[
     Attribute::SpaceTotal,
 ]);
 
+/// The attributes that a client with a write delegation changes.
+const HELD: Bitmap =
+    Bitmap::of(&[Attribute::Change, Attribute::Size, Attribute::TimeMetadata, Attribute::TimeModify]);
+
 /// The attributes that the server supports.
 pub(super) const SUPPORTED: Bitmap = Attributes::KNOWN.difference(Bitmap::of(&[
     Attribute::TimeCreate,
@@ -198,16 +202,30 @@ impl Compound<'_> {
             return Err(Status::Inval);
         }
         let object = self.current()?;
-        let values = self.scope.attributes(object, None, args.requested).await?;
+        let known = self.held_attributes(object, args.requested).await?;
+        let values = self.scope.attributes(object, known, args.requested).await?;
         let handle = object.seal(&self.scope.exports);
         Attributes { filehandle: Some(millrace_nfs::v4::Opaque(&handle)), ..values }
             .encode_requested(&mut self.reply, args.requested);
         Ok(())
     }
 
+    /// The attributes of a file if another client may have newer ones.
+    async fn held_attributes(&self, object: &Object, requested: Bitmap) -> Result<Option<Attr>, Status> {
+        let env = self.scope.env;
+        let Object::File(file) = object else { return Ok(None) };
+        if !requested.intersects(HELD) || !env.clients.state.may_delegate() {
+            return Ok(None);
+        }
+        file.caller()?;
+        let attr = file.fs().getattr(&file.handle).await.map_err(convert::status)?;
+        env.sender.attributes(self.used(file)?, &file.handle, attr).await.map(Some)
+    }
+
     async fn is_same(&self, attributes: &Fattr<'_>) -> Result<bool, Status> {
         let object = self.current()?;
-        let values = self.scope.attributes(object, None, attributes.set).await?;
+        let known = self.held_attributes(object, attributes.set).await?;
+        let values = self.scope.attributes(object, known, attributes.set).await?;
         let handle = object.seal(&self.scope.exports);
         let current = Attributes { filehandle: Some(millrace_nfs::v4::Opaque(&handle)), ..values };
         attributes.is_same(&current, SUPPORTED)

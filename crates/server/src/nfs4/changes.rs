@@ -45,9 +45,9 @@ impl Compound<'_> {
         let file = self.current()?.file(Status::RoFs)?.clone();
         let set = set_attr(&args.attributes)?;
         let caller = file.writer()?;
-        if set.size.is_some() {
-            self.check_access(&file, &args.stateid, true)?;
-        }
+        let _access =
+            if set.size.is_some() { Some(self.check_access(&file, &args.stateid, true)?) } else { None };
+        let _changing = self.change(&file)?;
         file.fs().setattr(caller, &file.handle, &set, None).await.map_err(convert::status)?;
         self.reply.put(&SetattrRes { set: args.attributes.set });
         Ok(())
@@ -68,6 +68,7 @@ impl Compound<'_> {
     pub(super) async fn remove(&mut self, args: RemoveArgs<'_>) -> Result<(), Status> {
         let dir = self.current()?.file(Status::RoFs)?;
         let (name, caller) = (check_name(&args.name)?, dir.writer()?);
+        let _changing = self.change_child(dir, name).await?;
         let removed = match dir.fs().remove(caller, &dir.handle, name).await {
             Err(FsError::IsDir) => dir.fs().rmdir(caller, &dir.handle, name).await,
             removed => removed,
@@ -82,6 +83,8 @@ impl Compound<'_> {
         let to = self.current()?.file(Status::XDev)?;
         check_same_export(from, to)?;
         let (old, new) = (check_name(&args.from)?, check_name(&args.to)?);
+        from.writer()?;
+        let _changing = (self.change_child(from, old).await?, self.change_child(to, new).await?);
         let renamed = from.fs().rename(from.writer()?, &from.handle, old, &to.handle, new).await;
         let (from, to) = renamed.map_err(convert::status)?;
         let (from, to) = (convert::change_info(&from), convert::change_info(&to));
@@ -94,7 +97,9 @@ impl Compound<'_> {
         let dir = self.current()?.file(Status::XDev)?;
         check_same_export(file, dir)?;
         let name = check_name(&args.name)?;
-        let linked = file.fs().link(file.writer()?, &file.handle, &dir.handle, name).await;
+        let caller = file.writer()?;
+        let _changing = self.change(file)?;
+        let linked = file.fs().link(caller, &file.handle, &dir.handle, name).await;
         let (_, wcc) = linked.map_err(convert::status)?;
         let change: ChangeInfo = convert::change_info(&wcc);
         self.reply.put(&change);

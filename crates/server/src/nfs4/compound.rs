@@ -241,6 +241,7 @@ impl Compound<'_> {
             Operation::Open => self.open(args!()).await,
             Operation::OpenDowngrade => self.open_downgrade(args!()),
             Operation::Close => self.close(args!()),
+            Operation::Delegreturn => self.delegreturn(args!()),
             Operation::Lock => self.lock(&args!()),
             Operation::Lockt => self.lockt(&args!()),
             Operation::Locku => self.locku(args!()),

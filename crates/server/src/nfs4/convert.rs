@@ -3,7 +3,7 @@
 use millrace_nfs::v4::{ChangeInfo, FileType, NfsTime, SpecData, StableHow, Status};
 use millrace_vfs::{FileKind, FsError, Stability, Time, Wcc};
 
-const NANOS_PER_SECOND: u64 = 1_000_000_000;
+pub(super) use crate::change::change;
 
 /// Converts an error to its status.
 pub(super) fn status(e: FsError) -> Status {
@@ -55,12 +55,6 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
 
 pub(super) fn device(rdev: (u32, u32)) -> SpecData {
     SpecData { major: rdev.0, minor: rdev.1 }
-}
-
-/// The change attribute of an object that last changed at `ctime`. File systems advance ctime with every
-/// change.
-pub(super) fn change(ctime: Time) -> u64 {
-    (ctime.seconds as u64).wrapping_mul(NANOS_PER_SECOND).wrapping_add(u64::from(ctime.nanos))
 }
 
 /// The change of a directory.

@@ -20,8 +20,8 @@ impl Compound<'_> {
         }
         source.caller()?;
         let caller = destination.writer()?;
-        self.check_access(source, &self.source_stateid(args.source)?, false)?;
-        self.check_access(destination, &args.destination, true)?;
+        let _source = self.check_access(source, &self.source_stateid(args.source)?, false)?;
+        let _destination = self.check_access(destination, &args.destination, true)?;
         let length = source_length(source, args.source_offset, args.count).await?;
         let fs = destination.fs();
         // Read before the copy, as for WRITE.

@@ -14,7 +14,7 @@ impl Compound<'_> {
         let count = self.take_bulk(args.count.min(self.scope.env.rtmax))?;
         let file = self.current()?.file(Status::IsDir)?.clone();
         let caller = file.caller()?;
-        self.check_access(&file, &args.stateid, false)?;
+        let _access = self.check_access(&file, &args.stateid, false)?;
         if args.offset >= OFFSET_LIMIT {
             return Err(Status::Inval);
         }
@@ -34,7 +34,7 @@ impl Compound<'_> {
         let WriteArgs { stateid, offset, stable, mut data } = args;
         let file = self.current()?.file(Status::IsDir)?.clone();
         let caller = file.writer()?;
-        self.check_access(&file, &stateid, true)?;
+        let _access = self.check_access(&file, &stateid, true)?;
         data.truncate(self.scope.env.wtmax as usize); // Longer data becomes a short write.
         let end = offset.checked_add(data.len() as u64);
         if end.is_none_or(|end| end > file.export.info().max_file_size) {

@@ -17,7 +17,6 @@ use siphasher::sip::SipHasher13;
 use super::{
     Env,
     arguments::Arguments,
-    callback::notify_locks,
     compound::{Compound, Frame, MINOR_VERSIONS, ReplyLimits, Scope, execute, next_operation},
     object::Caller,
     reply_size::ReplySize,
@@ -88,7 +87,7 @@ async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
             results.fail(&mut compound.reply, status);
         }
         results.finish(&mut compound.reply);
-        notify_locks(env, compound.reply.arena());
+        env.sender.send_waiting();
         env.account(None, started);
         return Ok(compound.reply.into());
     }
@@ -155,7 +154,7 @@ async fn in_session(
     };
     execute(&mut compound, &frame, args, &mut results, limits).await;
     results.finish(&mut compound.reply);
-    notify_locks(compound.scope.env, compound.reply.arena());
+    compound.scope.env.sender.send_waiting();
     let export = compound.current.as_ref().and_then(|object| object.file(Status::Inval).ok());
     compound.scope.env.account(export.map(|file| &*file.export), request.started);
     finish(execution, compound.reply, request.header, sequence.cache_this)

@@ -6,12 +6,12 @@
 pub(crate) mod administration;
 mod arguments;
 mod attributes;
-mod callback;
 mod changes;
 mod compound;
 mod convert;
 mod copy;
 mod data;
+mod delegation;
 mod directory;
 mod execute;
 mod lock;
@@ -35,6 +35,7 @@ use millrace_xdr::Encoder;
 
 use self::{attributes::Parameters, reply_size::ReplySize};
 use crate::{
+    callbacks::CallbackSender,
     export::{Export, ExportTable},
     metrics::ShardCounters,
     nfs4_clients::{Clients, Session},
@@ -61,6 +62,8 @@ pub(crate) struct Env {
     session: Mutex<Option<Arc<Session>>>,
     /// Calls to the client.
     callbacks: Callbacks,
+    /// Sends callbacks to all clients.
+    sender: CallbackSender,
     rt: RuntimeRef,
     rtmax: u32,
     wtmax: u32,
@@ -87,6 +90,7 @@ impl Env {
             clients: Arc::clone(&shared.nfs4_clients),
             session: Mutex::new(None),
             callbacks,
+            sender: shared.callback_sender(counters, rt),
             rt: Arc::clone(rt),
             rtmax: bytes(limits.rtmax),
             wtmax: bytes(limits.wtmax),

@@ -1,8 +1,8 @@
 //! OPEN, OPEN_DOWNGRADE and CLOSE.
 
 use millrace_nfs::v4::{
-    Bitmap, ChangeInfo, Claim, CloseArgs, CreateHow, Delegation, Fattr, NoDelegation, OpenArgs,
-    OpenDowngradeArgs, OpenOk, StateidOk, Status, open_flags, share_access,
+    Bitmap, ChangeInfo, Claim, CloseArgs, CreateHow, Fattr, OpenArgs, OpenDowngradeArgs, OpenOk, StateidOk,
+    Status, open_flags, share_access,
 };
 use millrace_nfs4_state::OpenRequest;
 use millrace_vfs::{Access, Attr, Created, FileKind, FsError, Identity, SetAttr};
@@ -42,16 +42,6 @@ fn check_kind(attr: &Attr) -> Result<(), Status> {
     }
 }
 
-/// No delegation, with a reason if the client wants one.
-fn no_delegation(share_access: u32) -> Delegation<'static> {
-    match share_access & share_access::WANT_MASK {
-        share_access::WANT_NO_PREFERENCE => Delegation::None,
-        share_access::WANT_NO_DELEG => Delegation::NoneExt(NoDelegation::NotWanted),
-        share_access::WANT_CANCEL => Delegation::NoneExt(NoDelegation::Cancelled),
-        _ => Delegation::NoneExt(NoDelegation::Resource { will_signal: false }),
-    }
-}
-
 impl Compound<'_> {
     pub(super) async fn open(&mut self, args: OpenArgs<'_, Fattr<'_>>) -> Result<(), Status> {
         let access = args.share_access & share_access::BOTH;
@@ -73,6 +63,9 @@ impl Compound<'_> {
             self.check_rights(file, caller, access).await?;
         }
         let (state, client, key) = (&env.clients.state, self.client()?, key(file));
+        if let Claim::DelegateCur(delegation, _) | Claim::DelegCurFh(delegation) = &args.claim {
+            self.check_delegation(file, delegation, access)?;
+        }
         // It stays usable when it is unlinked. OPEN4_RESULT_PRESERVE_UNLINKED would promise that it survives a restart
         // of the server, too (RFC 8881 section 18.16.3).
         let hold = file.fs().hold(&file.handle).await.map_err(convert::status)?;
@@ -98,13 +91,14 @@ impl Compound<'_> {
                 return Err(status);
             }
         }
+        let delegation = self.delegate(&args, file).await?;
         self.reply.put(&OpenOk {
             stateid,
             dir: found.dir,
             flags: open_flags::LOCKTYPE_POSIX
                 | if self.has_callbacks() { open_flags::MAY_NOTIFY_LOCK } else { 0 },
             set: found.set,
-            delegation: no_delegation(args.share_access),
+            delegation,
         });
         self.set_current(Object::File(found.file));
         self.current_stateid = Some(stateid);
@@ -129,13 +123,13 @@ impl Compound<'_> {
         let current = self.current()?;
         let name = match args.claim {
             Claim::Null(name) => name,
-            Claim::Fh | Claim::Previous(_) if args.create.is_some() => return Err(Status::Inval),
-            Claim::Fh | Claim::Previous(_) => {
+            _ if args.create.is_some() => return Err(Status::Inval),
+            Claim::DelegateCur(_, name) => name,
+            Claim::Fh | Claim::Previous(_) | Claim::DelegCurFh(_) => {
                 let file = current.file(Status::IsDir)?.clone();
                 return Ok(existing(file, ChangeInfo::default()));
             }
-            // There are no delegations.
-            Claim::DelegateCur(..) | Claim::DelegCurFh(_) => return Err(Status::BadStateid),
+            // Delegations do not outlast a restart of the client, which has forgotten its data.
             Claim::DelegatePrev(_) | Claim::DelegPrevFh => return Err(Status::NotSupp),
         };
         let name = check_name(&name)?;

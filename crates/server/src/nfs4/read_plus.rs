@@ -18,7 +18,7 @@ impl Compound<'_> {
         let count = self.take_bulk(args.count.min(self.scope.env.rtmax))?;
         let file = self.current()?.file(Status::IsDir)?.clone();
         let caller = file.caller()?;
-        self.check_access(&file, &args.stateid, false)?;
+        let _access = self.check_access(&file, &args.stateid, false)?;
         if args.offset >= OFFSET_LIMIT {
             return Err(Status::Inval);
         }

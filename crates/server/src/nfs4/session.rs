@@ -13,8 +13,11 @@ use millrace_nfs4_state::{
 };
 use millrace_xdr::View;
 
-use super::{Env, arguments::Arguments, callback, compound::Compound};
-use crate::nfs4_clients::{Session, now, principal};
+use super::{Env, arguments::Arguments, compound::Compound};
+use crate::{
+    callbacks::credential,
+    nfs4_clients::{Session, now, principal},
+};
 
 /// Bytes of the data of SEQUENCE in a reply.
 const SEQUENCE_OK: usize = 36;
@@ -212,7 +215,7 @@ impl Compound<'_> {
 
     /// How the client wants to be called.
     fn callback_target(&self, program: u32, security: &[CallbackSecurity<'_>]) -> Option<CallbackTarget> {
-        let credential = callback::credential(security)?;
+        let credential = credential(security)?;
         Some(CallbackTarget { program, minor_version: self.scope.minor_version, credential })
     }
 

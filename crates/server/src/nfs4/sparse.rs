@@ -3,6 +3,7 @@
 use millrace_nfs::v4::{
     AllocateArgs, Bitmap, ContentType, DeallocateArgs, IoAdviseArgs, IoAdviseOk, SeekArgs, SeekOk, Status,
 };
+use millrace_nfs4_state::Changing;
 use millrace_vfs::SeekTarget;
 use millrace_xdr::XdrError;
 
@@ -15,29 +16,29 @@ impl Compound<'_> {
     }
 
     pub(super) async fn allocate(&self, args: AllocateArgs) -> Result<(), Status> {
-        let file = self.range_to_change(&args)?;
+        let (file, _access) = self.range_to_change(&args)?;
         let changed = file.fs().allocate(file.writer()?, &file.handle, args.offset, args.length).await;
         changed.map(drop).map_err(convert::status)
     }
 
     pub(super) async fn deallocate(&self, args: DeallocateArgs) -> Result<(), Status> {
-        let file = self.range_to_change(&args)?;
+        let (file, _access) = self.range_to_change(&args)?;
         let changed = file.fs().deallocate(file.writer()?, &file.handle, args.offset, args.length).await;
         changed.map(drop).map_err(convert::status)
     }
 
     /// The file of a change. As fallocate(2), an empty range is invalid.
-    fn range_to_change(&self, args: &AllocateArgs) -> Result<&File, Status> {
+    fn range_to_change(&self, args: &AllocateArgs) -> Result<(&File, Changing), Status> {
         let file = self.current()?.file(Status::IsDir)?;
         file.writer()?;
-        self.check_access(file, &args.stateid, true)?;
-        if args.length == 0 { Err(Status::Inval) } else { Ok(file) }
+        let access = self.check_access(file, &args.stateid, true)?;
+        if args.length == 0 { Err(Status::Inval) } else { Ok((file, access)) }
     }
 
     pub(super) async fn seek(&mut self, args: SeekArgs) -> Result<(), Status> {
         let file = self.current()?.file(Status::IsDir)?;
         let caller = file.caller()?;
-        self.check_access(file, &args.stateid, false)?;
+        let _access = self.check_access(file, &args.stateid, false)?;
         let target = match args.what {
             ContentType::Data => SeekTarget::Data,
             ContentType::Hole => SeekTarget::Hole,
@@ -58,7 +59,7 @@ impl Compound<'_> {
     pub(super) fn io_advise(&mut self, args: &IoAdviseArgs) -> Result<(), Status> {
         let file = self.current()?.file(Status::IsDir)?;
         file.caller()?;
-        self.check_access(file, &args.stateid, false)?;
+        let _access = self.check_access(file, &args.stateid, false)?;
         args.offset.checked_add(args.length).ok_or(Status::Inval)?;
         self.reply.put(&IoAdviseOk { hints: Bitmap::EMPTY });
         Ok(())

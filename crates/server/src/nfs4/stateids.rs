@@ -3,33 +3,17 @@
 use std::sync::Arc;
 
 use millrace_nfs::v4::{FreeStateidArgs, List, Stateid, Status, TestStateidArgs, TestStateidOk};
-use millrace_nfs4_state::Client;
-use millrace_vfs::Handle;
-use smallvec::SmallVec;
+use millrace_nfs4_state::{Changing, Client};
 
 use super::{compound::Compound, object::File};
-use crate::nfs4_clients::now;
-
-/// The key of a file in the state of clients: the export and the handle of its file system.
-pub(super) type FileKey = SmallVec<[u8; 4 + Handle::MAX]>;
+use crate::{
+    file_key::{FileKey, file_key},
+    nfs4_clients::now,
+};
 
 /// The key of `file`.
 pub(super) fn key(file: &File) -> FileKey {
-    key_of(file.export.id(), &file.handle)
-}
-
-/// The key of the file with a handle in the export with an ID.
-pub(super) fn key_of(export: u32, handle: &Handle) -> FileKey {
-    let mut key = FileKey::new();
-    key.extend_from_slice(&export.to_be_bytes());
-    key.extend_from_slice(handle.as_bytes());
-    key
-}
-
-/// The export and the handle of a key.
-pub(super) fn split_key(key: &[u8]) -> Option<(u32, &[u8])> {
-    let (export, handle) = key.split_first_chunk()?;
-    Some((u32::from_be_bytes(*export), handle))
+    file_key(&file.export, &file.handle)
 }
 
 impl Compound<'_> {
@@ -46,8 +30,13 @@ impl Compound<'_> {
         }
     }
 
-    /// Checks the stateid of an access to the data of `file`.
-    pub(super) fn check_access(&self, file: &File, stateid: &Stateid, write: bool) -> Result<(), Status> {
+    /// Checks the stateid of an access to the data of `file`, which lasts until the result is dropped.
+    pub(super) fn check_access(
+        &self,
+        file: &File,
+        stateid: &Stateid,
+        write: bool,
+    ) -> Result<Changing, Status> {
         let stateid = self.stateid(stateid)?;
         let env = self.scope.env;
         env.clients.state.check_access(self.client()?, &stateid, &key(file), write, now(&env.rt))

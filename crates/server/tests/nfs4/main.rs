@@ -9,6 +9,7 @@ mod caller;
 mod common;
 mod conformance;
 mod copy;
+mod delegations;
 mod files;
 #[path = "../common/gate.rs"]
 #[allow(unreachable_pub, clippy::expect_used)]

@@ -45,18 +45,23 @@ pub(crate) struct Network {
 
 /// Runs a test over TCP and over RDMA.
 pub(crate) fn on_both(test: impl AsyncFn(&Network)) {
+    on_both_with("8MiB", test);
+}
+
+/// The same with these properties of the export: its size, and options.
+pub(crate) fn on_both_with(export: &str, test: impl AsyncFn(&Network)) {
     for proto in [Proto::Tcp, Proto::Rdma] {
         eprintln!("{proto:?}");
         let time = VirtualTime::new(1);
-        let network = Network::new(&time, proto);
+        let network = Network::new(&time, proto, export);
         time.block_on(test(&network)).unwrap();
     }
 }
 
 impl Network {
-    fn new(time: &VirtualTime, proto: Proto) -> Self {
+    fn new(time: &VirtualTime, proto: Proto, export: &str) -> Self {
         let (rt, world) = (time.runtime(), World::new(time, Profile::named("ndr-400g").unwrap()));
-        let config = config(&["/x=memory:8MiB,squash=none"]);
+        let config = config(&[&format!("/x=memory:{export},squash=none")]);
         let hosted = Hosted::start(config, Arc::clone(&rt), millrace_server::open).unwrap();
         let at = SocketAddr::from((SERVER, PORT));
         hosted.serve(world.add_host(SERVER.into()).listen(Arc::clone(&rt), at).unwrap());
@@ -316,6 +321,14 @@ impl Wire {
         });
     }
 
+    /// Answers CB_GETATTR.
+    pub(crate) fn answer_attributes(&self, called: &Called, change: u64, size: u64) {
+        self.reply(called, Status::Ok, |e, results| {
+            results.operation(e, called.operation);
+            e.put(&Attributes { change: Some(change), size: Some(size), ..Attributes::default() });
+        });
+    }
+
     /// Answers a callback whose CB_SEQUENCE fails.
     pub(crate) fn answer_sequence(&self, called: &Called, status: Status) {
         self.reply(called, status, |_, _| {});
@@ -353,7 +366,7 @@ impl Calls for Wire {
         request.message.set_xid(xid);
         let (sender, reply) = oneshot::channel();
         self.waiting.lock().insert(xid, sender);
-        self.send(request.message.head.to_vec());
+        self.send(request.message.gather(&self.arena.copy_from(&[0; 4]).unwrap()).to_vec());
         Box::pin(async move {
             let lost = |_| RpcError::Disconnected { peer: "the server".into(), reason: "lost".into() };
             let reply = self.arena.copy_from(&reply.await.map_err(lost)?).unwrap();

@@ -1,10 +1,13 @@
-//! Callbacks: CB_NOTIFY_LOCK on the back channels of sessions.
+//! Callbacks to NFSv4 clients on the back channels of their sessions: locks that get available, and delegations
+//! ([`delegations`]).
+
+mod delegations;
 
 use std::{sync::Arc, time::Duration};
 
 use millrace_nfs::v4::{
     CALLBACK_VERSION, CB_COMPOUND, CallbackArgs, CallbackOperation, CallbackSecurity, CbNotifyLockArgs,
-    CbSequenceArgs, CbSequenceOk, CompoundRes, List, Opaque, StateOwner, Status, decode_result,
+    CbSequenceArgs, CbSequenceOk, ClientId, CompoundRes, List, Opaque, StateOwner, Status, decode_result,
 };
 use millrace_nfs4_state::{BackChannel, CallbackSlot, LockNotice, PendingCallback};
 use millrace_oncrpc::{
@@ -12,10 +15,12 @@ use millrace_oncrpc::{
 };
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 use millrace_vfs::Handle;
-use millrace_xdr::{Arena, Encoder, OutOfMemory, XdrError};
+use millrace_xdr::{Arena, Decode, Encoder, OutOfMemory, XdrError};
 
-use super::{Env, stateids::split_key};
-use crate::{handle::HandleBytes, metrics::ShardCounters};
+use crate::{
+    export::ExportTable, file_key::split_key, handle::HandleBytes, metrics::ShardCounters,
+    nfs4_clients::Clients,
+};
 
 /// Time limit of a callback.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -27,7 +32,7 @@ const DELAY: Duration = Duration::from_millis(100);
 const CALL: usize = 1024;
 
 /// The credential for callbacks. `None` if the client offers neither AUTH_SYS nor AUTH_NONE.
-pub(super) fn credential(security: &[CallbackSecurity<'_>]) -> Option<EncodedCredential> {
+pub(crate) fn credential(security: &[CallbackSecurity<'_>]) -> Option<EncodedCredential> {
     let credential = security.iter().find_map(|offered| match offered {
         CallbackSecurity::None => Some(Credential::None),
         CallbackSecurity::Sys(sys) => Some(Credential::Sys(AuthSys {
@@ -42,25 +47,48 @@ pub(super) fn credential(security: &[CallbackSecurity<'_>]) -> Option<EncodedCre
     Some(credential.encoded())
 }
 
-/// Notifies clients of available locks that they wait for. A client without a notice asks again by itself.
-pub(super) fn notify_locks(env: &Env, arena: &Arena) {
-    for notice in env.clients.state.take_lock_notices() {
-        let Some(handle) = handle(env, &notice) else { continue };
-        let Some(pending) = env.clients.state.callback(notice.client) else {
-            tracing::debug!("a waiting client is not notified: it has too many callbacks, or is removed");
-            continue;
-        };
-        let (rt, counters) = (Arc::clone(&env.rt), Arc::clone(&env.counters));
-        let callback = Callback { pending, rt, counters, arena: arena.clone() };
-        env.rt.spawn("NFSv4 callback", Box::pin(callback.notify_lock(handle, notice)));
-    }
+/// Sends callbacks.
+#[derive(Clone)]
+pub(crate) struct CallbackSender {
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) exports: Arc<ExportTable>,
+    pub(crate) rt: RuntimeRef,
+    pub(crate) counters: Arc<ShardCounters>,
+    pub(crate) arena: Arena,
 }
 
-/// The NFS handle of the file, if its export exists.
-fn handle(env: &Env, notice: &LockNotice) -> Option<HandleBytes> {
-    let (export, handle) = split_key(&notice.file)?;
-    let exports = env.exports.load_full();
-    Some(exports.by_id(export)?.seal(&Handle::new(handle)?))
+impl CallbackSender {
+    /// Sends the callbacks for which requests are the reason, without waiting for them.
+    pub(crate) fn send_waiting(&self) {
+        self.notify_locks();
+        self.recall_delegations();
+    }
+
+    /// Notifies clients of available locks that they wait for. A client without a notice asks again by itself.
+    fn notify_locks(&self) {
+        for notice in self.clients.state.take_lock_notices() {
+            let Some(handle) = self.handle(&notice.file) else { continue };
+            if let Some(callback) = self.callback(notice.client) {
+                self.rt.spawn("NFSv4 callback", Box::pin(callback.notify_lock(handle, notice)));
+            }
+        }
+    }
+
+    /// The NFS handle of the file with a key, if its export exists.
+    fn handle(&self, key: &[u8]) -> Option<HandleBytes> {
+        let (export, handle) = split_key(key)?;
+        let exports = self.exports.load_full();
+        Some(exports.by_id(export)?.seal(&Handle::new(handle)?))
+    }
+
+    /// A callback to a client.
+    fn callback(&self, client: ClientId) -> Option<Callback> {
+        let pending = self.clients.state.callback(client);
+        if pending.is_none() {
+            tracing::debug!("a client is not called: it has too many callbacks, or is removed");
+        }
+        Some(Callback { pending: pending?, sender: self.clone() })
+    }
 }
 
 /// Why a client has not executed a callback.
@@ -74,9 +102,7 @@ enum Failure {
 /// A callback that is sent, repeated, or waits for a slot.
 struct Callback {
     pending: PendingCallback,
-    rt: RuntimeRef,
-    counters: Arc<ShardCounters>,
-    arena: Arena,
+    sender: CallbackSender,
 }
 
 impl Callback {
@@ -90,9 +116,9 @@ impl Callback {
             e.put(&operation);
             e.put(&args);
         };
-        match self.execute(operation, encode).await {
+        match self.execute(operation, &[], encode).await {
             Ok(status) => {
-                self.counters.lock_notified();
+                self.sender.counters.lock_notified();
                 tracing::debug!(?operation, ?status, "callback answered");
             }
             Err(why) => tracing::debug!(?operation, "callback failed: {why}"),
@@ -100,19 +126,25 @@ impl Callback {
     }
 
     /// Sends a callback of one operation after CB_SEQUENCE, repeatedly while the client delays it or cannot be
-    /// reached. Returns the operation's status.
+    /// reached, and while the operation fails with a status in `repeated`. Returns the operation's status.
     async fn execute(
         &self,
         operation: CallbackOperation,
+        repeated: &[Status],
         encode: impl Fn(&mut Encoder),
     ) -> Result<Status, String> {
         let mut attempts = 1;
         loop {
-            match self.attempt(operation, &encode).await {
-                Ok(status) => return Ok(status),
+            match self.attempt::<()>(operation, LIMIT, &encode).await {
+                Ok(Err(status)) if repeated.contains(&status) && attempts < ATTEMPTS => {
+                    tracing::debug!(?operation, ?status, "callback is repeated");
+                    self.sender.rt.sleep(DELAY * 2_u32.pow(attempts - 1)).await;
+                    attempts += 1;
+                }
+                Ok(result) => return Ok(result.err().unwrap_or(Status::Ok)),
                 Err(Failure::Again(why)) if attempts < ATTEMPTS => {
                     tracing::debug!(?operation, "callback not executed: {why}");
-                    self.rt.sleep(DELAY * 2_u32.pow(attempts - 1)).await;
+                    self.sender.rt.sleep(DELAY * 2_u32.pow(attempts - 1)).await;
                     attempts += 1;
                 }
                 Err(Failure::Again(why) | Failure::Final(why)) => return Err(why),
@@ -120,30 +152,32 @@ impl Callback {
         }
     }
 
-    async fn attempt(
+    /// Sends a callback once. Returns the result of the operation.
+    async fn attempt<T: for<'a> Decode<'a>>(
         &self,
         operation: CallbackOperation,
+        limit: Duration,
         encode: impl Fn(&mut Encoder),
-    ) -> Result<Status, Failure> {
+    ) -> Result<Result<T, Status>, Failure> {
         let again = |why: &str| Failure::Again(why.into());
         let mut slot = self.pending.slot().ok_or_else(|| again("the back channel is down or busy"))?;
         let mut sequence = Status::Ok;
         // The second message follows a callback whose result was lost, so that its number is used.
         for _ in 0..2 {
             let message = self.message(&slot, &encode)?;
-            let reply = self.send(slot.channel(), message).await?;
-            let results = decode(&reply.0, operation).map_err(|e| {
+            let reply = self.send(slot.channel(), message, limit).await?;
+            let results = decode::<T>(&reply.0, operation).map_err(|e| {
                 slot.channel().remove(&reply.1);
                 Failure::Again(format!("malformed reply: {e}"))
             })?;
             match results {
-                Ok(Status::Delay) => {
+                Ok(Err(Status::Delay)) => {
                     slot.advance();
                     return Err(again("the client is busy"));
                 }
-                Ok(status) => {
+                Ok(result) => {
                     slot.advance();
-                    return Ok(status);
+                    return Ok(result);
                 }
                 Err(Status::Delay) => return Err(again("the client is busy")),
                 Err(Status::RetryUncachedRep | Status::SeqFalseRetry | Status::SeqMisordered) => {
@@ -161,10 +195,15 @@ impl Callback {
     }
 
     /// Sends a message on a connection of the back channel. Returns the reply and the connection.
-    async fn send(&self, channel: &BackChannel, message: Message) -> Result<(Reply, Callbacks), Failure> {
+    async fn send(
+        &self,
+        channel: &BackChannel,
+        message: Message,
+        limit: Duration,
+    ) -> Result<(Reply, Callbacks), Failure> {
         let connection =
             channel.connection().ok_or_else(|| Failure::Again("the back channel is down".into()))?;
-        match connection.call(message, &self.rt, LIMIT).await {
+        match connection.call(message, &self.sender.rt, limit).await {
             Ok(reply) => Ok((reply, connection)),
             Err(error) => {
                 if !matches!(error, RpcError::Local(_)) {
@@ -179,7 +218,7 @@ impl Callback {
     fn message(&self, slot: &CallbackSlot, encode: impl Fn(&mut Encoder)) -> Result<Message, Failure> {
         let target = slot.target();
         let memory = |e: OutOfMemory| Failure::Again(e.to_string());
-        let mut e = Encoder::try_new(&self.arena, CALL).map_err(memory)?;
+        let mut e = Encoder::try_new(&self.sender.arena, CALL).map_err(memory)?;
         call_header(&mut e, target.program, CALLBACK_VERSION, CB_COMPOUND, &target.credential);
         let minor_version = target.minor_version;
         e.put(&CallbackArgs { tag: Opaque(b""), minor_version, callback_ident: 0, operations: 2 });
@@ -204,8 +243,11 @@ impl Callback {
     }
 }
 
-/// The status of the operation after CB_SEQUENCE, or else that of CB_SEQUENCE.
-fn decode(reply: &Reply, operation: CallbackOperation) -> Result<Result<Status, Status>, XdrError> {
+/// The result of the operation after CB_SEQUENCE, or else the status of CB_SEQUENCE.
+fn decode<T: for<'a> Decode<'a>>(
+    reply: &Reply,
+    operation: CallbackOperation,
+) -> Result<Result<Result<T, Status>, Status>, XdrError> {
     let mut d = reply.results();
     let results: CompoundRes<'_> = d.get()?;
     if results.results == 0 {
@@ -214,5 +256,5 @@ fn decode(reply: &Reply, operation: CallbackOperation) -> Result<Result<Status, 
     if let Err(status) = decode_result::<CbSequenceOk>(&mut d, CallbackOperation::Sequence)? {
         return Ok(Err(status));
     }
-    Ok(Ok(decode_result::<()>(&mut d, operation)?.err().unwrap_or(Status::Ok)))
+    Ok(Ok(decode_result(&mut d, operation)?))
 }

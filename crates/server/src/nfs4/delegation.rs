@@ -1,0 +1,128 @@
+//! Delegations: their grant by OPEN, DELEGRETURN, and the conflicts of other operations with them.
+
+use millrace_nfs::v4::{
+    Ace, Claim, Delegation, DelegationType, DelegreturnArgs, Fattr, NoDelegation, OpenArgs, ReadDelegation,
+    SpaceLimit, Stateid, Status, WriteDelegation, share_access,
+};
+use millrace_nfs4_state::{Changing, DelegationKind, DelegationRequest, NotDelegated};
+
+use super::{compound::Compound, convert, object::File, stateids::key};
+use crate::{config::Delegations, delegations::Used, nfs4_clients::now};
+
+/// The delegation that an OPEN asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wanted {
+    kind: DelegationKind,
+    reclaim: bool,
+    /// The export does not permit the delegation any more.
+    recall: bool,
+}
+
+/// The delegation that an OPEN in an export with this setting can get, or the reason why it gets none.
+fn wanted(args: &OpenArgs<'_, Fattr<'_>>, permitted: Delegations) -> Result<Wanted, NoDelegation> {
+    let unavailable = NoDelegation::Resource { will_signal: false };
+    if let Claim::Previous(delegation) = args.claim {
+        let (kind, needed) = match delegation {
+            DelegationType::Read | DelegationType::ReadAttrs => (DelegationKind::Read, Delegations::Read),
+            DelegationType::Write | DelegationType::WriteAttrs => (DelegationKind::Write, Delegations::Write),
+            DelegationType::None | DelegationType::NoneExt => return Err(NoDelegation::NotWanted),
+        };
+        return Ok(Wanted { kind, reclaim: true, recall: permitted < needed });
+    }
+    let (read, write) = match args.share_access & share_access::WANT_MASK {
+        share_access::WANT_NO_PREFERENCE | share_access::WANT_ANY_DELEG => (true, true),
+        share_access::WANT_READ_DELEG => (true, false),
+        share_access::WANT_WRITE_DELEG => (false, true),
+        share_access::WANT_CANCEL => return Err(NoDelegation::Cancelled),
+        _ => return Err(NoDelegation::NotWanted),
+    };
+    let kind = match args.share_access & share_access::BOTH {
+        share_access::READ if read && permitted >= Delegations::Read => DelegationKind::Read,
+        // The client reads with a write delegation, too.
+        share_access::BOTH if write && permitted == Delegations::Write => DelegationKind::Write,
+        _ => return Err(unavailable),
+    };
+    Ok(Wanted { kind, reclaim: false, recall: false })
+}
+
+/// The reason for a client that has a delegation already, or gets none.
+fn reason(why: NotDelegated, kind: DelegationKind) -> NoDelegation {
+    match why {
+        NotDelegated::Contention => NoDelegation::Contention { will_push: false },
+        NotDelegated::Held(DelegationKind::Read) if kind == DelegationKind::Write => {
+            NoDelegation::NotSuppUpgrade
+        }
+        NotDelegated::Held(DelegationKind::Write) if kind == DelegationKind::Read => {
+            NoDelegation::NotSuppDowngrade
+        }
+        NotDelegated::Held(_) | NotDelegated::Resource => NoDelegation::Resource { will_signal: false },
+    }
+}
+
+impl Compound<'_> {
+    /// The delegation for the reply of a successful OPEN.
+    pub(super) async fn delegate(
+        &self,
+        args: &OpenArgs<'_, Fattr<'_>>,
+        file: &File,
+    ) -> Result<Delegation<'static>, Status> {
+        // Only a client that states what it wants understands a reason.
+        let none = |why| match args.share_access & share_access::WANT_MASK {
+            share_access::WANT_NO_PREFERENCE => Delegation::None,
+            _ => Delegation::NoneExt(why),
+        };
+        let wanted = match wanted(args, file.export.policy().delegations) {
+            Ok(wanted) => wanted,
+            Err(why) => return Ok(none(why)),
+        };
+        let (env, client) = (self.scope.env, self.client()?);
+        let attr = file.fs().getattr(&file.handle).await;
+        let Ok(attr) = attr else { return Ok(none(NoDelegation::Resource { will_signal: false })) };
+        let request = DelegationRequest {
+            file: &key(file),
+            kind: wanted.kind,
+            reclaim: wanted.reclaim,
+            change: convert::change(attr.ctime),
+        };
+        let stateid = match env.clients.state.delegate(client, &request, now(&env.rt)) {
+            Ok(stateid) => stateid,
+            Err(why) => return Ok(none(reason(why, wanted.kind))),
+        };
+        env.sender.recall_any(client);
+        let (recall, permissions) = (wanted.recall, Ace::NOTHING);
+        Ok(match wanted.kind {
+            DelegationKind::Read => Delegation::Read(ReadDelegation { stateid, recall, permissions }),
+            DelegationKind::Write => {
+                let limit = SpaceLimit::Size(u64::MAX);
+                Delegation::Write(WriteDelegation { stateid, recall, limit, permissions })
+            }
+        })
+    }
+
+    /// Checks the delegation under which a file is opened.
+    pub(super) fn check_delegation(&self, file: &File, stateid: &Stateid, access: u32) -> Result<(), Status> {
+        let (state, stateid) = (&self.scope.env.clients.state, self.stateid(stateid)?);
+        state.check_delegation(self.client()?, &stateid, &key(file), access)
+    }
+
+    pub(super) fn delegreturn(&self, args: DelegreturnArgs) -> Result<(), Status> {
+        let file = self.current()?.file(Status::BadStateid)?;
+        let (env, stateid) = (self.scope.env, self.stateid(&args.stateid)?);
+        env.clients.state.return_delegation(self.client()?, &stateid, &key(file), now(&env.rt))
+    }
+
+    /// A file that the client uses without an open.
+    pub(super) fn used<'u>(&self, file: &'u File) -> Result<Used<'u>, Status> {
+        Ok(Used { export: &file.export, client: Some(self.client()?.id()) })
+    }
+
+    /// Begins a change of a file without an open.
+    pub(super) fn change(&self, file: &File) -> Result<Changing, Status> {
+        self.scope.env.sender.change(self.used(file)?, &file.handle)
+    }
+
+    /// Begins a change of the file `name` in a directory, if there is one.
+    pub(super) async fn change_child(&self, dir: &File, name: &[u8]) -> Result<Changing, Status> {
+        self.scope.env.sender.change_child(self.used(dir)?, dir.caller()?, &dir.handle, name).await
+    }
+}
