@@ -49,6 +49,12 @@ pub(super) fn live_stat(fd: BorrowedFd<'_>) -> FsResult<Statx> {
     if st.stx_nlink == 0 && !kept::contains(&st) { Err(FsError::Stale) } else { Ok(st) }
 }
 
+/// Whether the file system has extended attributes of the namespace `user`. `root` is open for reading.
+pub(super) fn has_xattrs(root: BorrowedFd<'_>) -> bool {
+    let found = rustix::fs::fgetxattr(root, c"user.millrace.probe", &mut [0u8; 0]);
+    !matches!(found, Err(Errno::OPNOTSUPP | Errno::NOSYS))
+}
+
 /// Type of an object.
 pub(super) fn kind(st: &Statx) -> FsResult<FileKind> {
     Ok(match FileType::from_raw_mode(st.stx_mode.into()) {

@@ -69,6 +69,7 @@ mod tests;
 mod transfer;
 mod tree;
 mod uring;
+mod xattr;
 
 use std::sync::Arc;
 
@@ -76,8 +77,8 @@ use data::Purpose;
 pub use key::secret_file;
 use millrace_vfs::{
     Access, Attr, Copied, CreateHow, Created, DirPage, FileSystem, FsInfo, FsResult, FsStat, Handle, Hold,
-    Identity, MaybeReady, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time, Views, Wcc,
-    Written,
+    Identity, MaybeReady, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, SetXattr, Stability, Time,
+    Views, Wcc, Written,
 };
 use setup::Export;
 pub use setup::{HandleMode, IdentityMode, IoMode, KeySource, LocalConfig, LocalError};
@@ -151,6 +152,33 @@ impl FileSystem for LocalFs {
     fn setattr(&self, caller: &Identity, file: &Handle, set: &SetAttr, guard: Option<Time>) -> Op<Wcc> {
         let (caller, file, set) = (caller.clone(), *file, *set);
         self.blocking(move |e| e.setattr(&caller, &file, &set, guard))
+    }
+
+    fn xattr(&self, caller: &Identity, file: &Handle, name: &[u8]) -> Op<Vec<u8>> {
+        let (caller, file, name) = (caller.clone(), *file, name.to_vec());
+        self.blocking(move |e| e.xattr(&caller, &file, &name))
+    }
+
+    fn set_xattr(
+        &self,
+        caller: &Identity,
+        file: &Handle,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Op<Wcc> {
+        let (caller, file, name, value) = (caller.clone(), *file, name.to_vec(), value.to_vec());
+        self.blocking(move |e| e.change_xattr(&caller, &file, &name, Some((&value, how))))
+    }
+
+    fn list_xattrs(&self, caller: &Identity, file: &Handle) -> Op<Vec<Vec<u8>>> {
+        let (caller, file) = (caller.clone(), *file);
+        self.blocking(move |e| e.list_xattrs(&caller, &file))
+    }
+
+    fn remove_xattr(&self, caller: &Identity, file: &Handle, name: &[u8]) -> Op<Wcc> {
+        let (caller, file, name) = (caller.clone(), *file, name.to_vec());
+        self.blocking(move |e| e.change_xattr(&caller, &file, &name, None))
     }
 
     fn hold(&self, file: &Handle) -> Op<Option<Hold>> {

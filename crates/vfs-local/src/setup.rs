@@ -306,6 +306,7 @@ impl Export {
             hard_links: true,
             symlinks: true,
             sparse_files: true,
+            xattrs: attr::has_xattrs(tree.mount()),
         };
         Ok(Self {
             tree,

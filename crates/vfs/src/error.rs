@@ -4,7 +4,7 @@
 pub type FsResult<T> = Result<T, FsError>;
 
 /// Error of a file system operation. Each variant is the `nfsstat3` value of the same name (RFC 1813 section
-/// 2.6).
+/// 2.6), unless it states another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FsError {
     /// Not the owner.
@@ -85,6 +85,12 @@ pub enum FsError {
     /// The type of object is not supported.
     #[error("type not supported")]
     BadType,
+    /// The extended attribute does not exist (`NFS4ERR_NOXATTR`, RFC 8276).
+    #[error("no such extended attribute")]
+    NoXattr,
+    /// The value of an extended attribute is too long (`NFS4ERR_XATTR2BIG`).
+    #[error("extended attribute value too long")]
+    XattrTooBig,
     /// Temporarily unavailable; try again later.
     #[error("busy, try again later")]
     Jukebox,

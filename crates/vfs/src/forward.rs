@@ -64,6 +64,12 @@ macro_rules! forward {
             @call $to copy(offset: u64, destination: &$crate::Handle, at: u64, length: u64) -> $crate::Copied
         );
     };
+    (@xattr $to:tt) => { $crate::forward!(@call $to xattr(name: &[u8]) -> Vec<u8>); };
+    (@set_xattr $to:tt) => {
+        $crate::forward!(@call $to set_xattr(name: &[u8], value: &[u8], how: $crate::SetXattr) -> $crate::Wcc);
+    };
+    (@list_xattrs $to:tt) => { $crate::forward!(@call $to list_xattrs() -> Vec<Vec<u8>>); };
+    (@remove_xattr $to:tt) => { $crate::forward!(@call $to remove_xattr(name: &[u8]) -> $crate::Wcc); };
     (@hold $to:tt) => {
         $crate::forward!(@ $to hold(file: &$crate::Handle) -> $crate::Op<Option<$crate::Hold>>);
     };
@@ -107,7 +113,7 @@ mod tests {
 
     impl FileSystem for Forwarding {
         forward!(0: root info stat getattr setattr lookup access readlink read write commit allocate deallocate zero
-            seek copy hold write_verifier create create_node remove rmdir rename link readdir);
+            seek copy xattr set_xattr list_xattrs remove_xattr hold write_verifier create create_node remove rmdir rename link readdir);
     }
 
     #[test]

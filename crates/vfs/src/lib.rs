@@ -22,7 +22,8 @@ pub use millrace_buffer::{Arena, Views};
 pub use millrace_runtime::MaybeReady;
 pub use types::{
     Access, Attr, Copied, CreateHow, Created, DirEntry, DirPage, FileKind, FsInfo, FsStat, Handle, Identity,
-    NewNode, Read, SeekTarget, SetAttr, SetTime, Stability, Time, Wcc, WccAttr, Written, check_copy,
+    NewNode, Read, SeekTarget, SetAttr, SetTime, SetXattr, Stability, Time, Wcc, WccAttr, Written,
+    XATTR_LIST_MAX, XATTR_SIZE_MAX, check_copy,
 };
 
 /// Keeps a file; see [`FileSystem::hold`]. Dropping it does not block.
@@ -55,6 +56,8 @@ pub type Op<T> = MaybeReady<'static, FsResult<T>>;
 /// | [`setattr`](Self::setattr), [`write`](Self::write), [`commit`](Self::commit), [`create`](Self::create), [`create_node`](Self::create_node), [`remove`](Self::remove), [`rmdir`](Self::rmdir), [`rename`](Self::rename), [`link`](Self::link) | [`FsError::RoFs`]; [`FsError::NotSupp`] if [`FsInfo::writable`] |
 /// | [`allocate`](Self::allocate), [`deallocate`](Self::deallocate), [`zero`](Self::zero), [`copy`](Self::copy) | as `write` |
 /// | [`seek`](Self::seek) | [`FsError::NotSupp`] |
+/// | [`xattr`](Self::xattr), [`list_xattrs`](Self::list_xattrs) | [`FsError::NotSupp`] |
+/// | [`set_xattr`](Self::set_xattr), [`remove_xattr`](Self::remove_xattr) | as `write` |
 /// | [`hold`](Self::hold) | `None`: no file is kept |
 /// | [`write_verifier`](Self::write_verifier) | different in each process |
 ///
@@ -231,6 +234,49 @@ pub trait FileSystem: Send + Sync + 'static {
         _node: &NewNode,
         _set: &SetAttr,
     ) -> Op<Created> {
+        defaults::unsupported(&self.info())
+    }
+
+    /// Returns the value of an extended attribute of a file or directory: getxattr(2) in the namespace `user`, GETXATTR
+    /// (RFC 8276 section 8.4.1). `name` has no prefix. Needs read permission.
+    ///
+    /// # Errors
+    /// [`FsError::NoXattr`]; [`FsError::Inval`] or [`FsError::NameTooLong`] for an invalid name.
+    fn xattr(&self, _caller: &Identity, _file: &Handle, _name: &[u8]) -> Op<Vec<u8>> {
+        Op::Ready(Err(FsError::NotSupp))
+    }
+
+    /// Sets an extended attribute: setxattr(2), SETXATTR. It is a change of metadata, as by
+    /// [`setattr`](Self::setattr). Needs write permission, and in a sticky directory ownership.
+    ///
+    /// # Errors
+    /// [`FsError::Exist`] or [`FsError::NoXattr`] according to `how`; [`FsError::XattrTooBig`] for more than
+    /// [`XATTR_SIZE_MAX`] bytes, or more than the file system stores; [`FsError::NoSpc`], also if the list of names exceeds
+    /// [`XATTR_LIST_MAX`] bytes; [`FsError::Perm`] for an object that is neither a file nor a directory; those of an
+    /// invalid name.
+    fn set_xattr(
+        &self,
+        _caller: &Identity,
+        _file: &Handle,
+        _name: &[u8],
+        _value: &[u8],
+        _how: SetXattr,
+    ) -> Op<Wcc> {
+        defaults::unsupported(&self.info())
+    }
+
+    /// The names of the extended attributes, in any order: listxattr(2), LISTXATTRS. They have at most
+    /// [`XATTR_LIST_MAX`] bytes together. Needs read permission.
+    fn list_xattrs(&self, _caller: &Identity, _file: &Handle) -> Op<Vec<Vec<u8>>> {
+        Op::Ready(Err(FsError::NotSupp))
+    }
+
+    /// Removes an extended attribute: removexattr(2), REMOVEXATTR. Needs the permissions of
+    /// [`set_xattr`](Self::set_xattr).
+    ///
+    /// # Errors
+    /// [`FsError::NoXattr`]; those of an invalid name.
+    fn remove_xattr(&self, _caller: &Identity, _file: &Handle, _name: &[u8]) -> Op<Wcc> {
         defaults::unsupported(&self.info())
     }
 

@@ -408,6 +408,25 @@ pub struct FsInfo {
     /// [`zero`](crate::FileSystem::zero), [`seek`](crate::FileSystem::seek) and
     /// [`copy`](crate::FileSystem::copy) are implemented.
     pub sparse_files: bool,
+    /// Whether files and directories can have extended attributes ([`xattr`](crate::FileSystem::xattr)).
+    pub xattrs: bool,
+}
+
+/// Maximum length of the value of an extended attribute in bytes (`XATTR_SIZE_MAX` of Linux).
+pub const XATTR_SIZE_MAX: usize = 64 << 10;
+/// Maximum length of the list of an object's extended attributes in bytes: their names, with a terminator for each
+/// (`XATTR_LIST_MAX` of Linux).
+pub const XATTR_LIST_MAX: usize = 64 << 10;
+
+/// Whether [`set_xattr`](crate::FileSystem::set_xattr) creates or replaces an attribute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetXattr {
+    /// Either.
+    Either,
+    /// It must not exist ([`FsError::Exist`]).
+    Create,
+    /// It must exist ([`FsError::NoXattr`]).
+    Replace,
 }
 
 impl FsInfo {
@@ -434,6 +453,7 @@ impl Default for FsInfo {
             hard_links: false,
             symlinks: false,
             sparse_files: false,
+            xattrs: false,
         }
     }
 }

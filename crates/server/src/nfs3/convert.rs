@@ -36,7 +36,8 @@ pub(super) fn status(e: FsError) -> Status {
         FsError::BadCookie => Status::BadCookie,
         FsError::NotSupp => Status::NotSupp,
         FsError::TooSmall => Status::TooSmall,
-        FsError::ServerFault => Status::ServerFault,
+        // No procedure concerns extended attributes.
+        FsError::ServerFault | FsError::NoXattr | FsError::XattrTooBig => Status::ServerFault,
         FsError::BadType => Status::BadType,
         FsError::Jukebox => Status::Jukebox,
     }

@@ -17,8 +17,14 @@ use super::{
 const WRITE_RIGHTS: u32 = access::MODIFY | access::EXTEND | access::DELETE;
 /// Rights in a directory of the pseudo file system.
 const PSEUDO_RIGHTS: u32 = access::READ | access::LOOKUP | access::EXECUTE;
-/// The rights that a file system checks: those of extended attributes are not supported.
+/// The rights that a file system checks.
 const ALL_RIGHTS: u32 = PSEUDO_RIGHTS | WRITE_RIGHTS;
+/// Rights to extended attributes (RFC 8276 section 8.5), each with the right that it requires.
+const XATTR_RIGHTS: [(u32, u32); 3] = [
+    (access::XATTR_READ, access::READ),
+    (access::XATTR_LIST, access::READ),
+    (access::XATTR_WRITE, access::MODIFY),
+];
 /// Permission, set-id and sticky bits.
 const MODE_BITS: u32 = 0o7777;
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
@@ -43,7 +49,6 @@ pub(super) const SUPPORTED: Bitmap = Attributes::KNOWN.difference(Bitmap::of(&[
     Attribute::CloneBlksize,
     Attribute::SpaceFreed,
     Attribute::ModeUmask,
-    Attribute::XattrSupport,
 ]));
 
 /// The attributes that an exclusive create can set. It stores its verifier in the times.
@@ -110,6 +115,7 @@ impl Parameters {
             }),
             time_metadata: Some(convert::time(a.ctime)),
             time_modify: Some(convert::time(a.mtime)),
+            xattr_support: Some(info.xattrs),
             mounted_on_fileid: Some(a.fileid),
             change_attr_type: Some(ChangeAttrType::TimeMetadata),
             ..self.values()
@@ -141,6 +147,7 @@ impl Parameters {
             time_delta: Some(NfsTime { seconds: 1, nanoseconds: 0 }),
             time_metadata: Some(epoch),
             time_modify: Some(epoch),
+            xattr_support: Some(false),
             mounted_on_fileid: Some(number),
             change_attr_type: Some(ChangeAttrType::Undefined),
             ..set_space(self.values(), &FsStat::default())
@@ -241,15 +248,21 @@ impl Compound<'_> {
 
     pub(super) async fn access(&mut self, args: AccessArgs) -> Result<(), Status> {
         let wanted = args.access & ALL_RIGHTS;
-        let granted = match self.current()? {
-            Object::Pseudo(_) => wanted & PSEUDO_RIGHTS,
+        let (supported, granted) = match self.current()? {
+            Object::Pseudo(_) => (wanted, wanted & PSEUDO_RIGHTS),
             Object::File(file) => {
-                let possible = if file.export.read_only() { wanted & !WRITE_RIGHTS } else { wanted };
+                let has_xattrs = self.scope.minor_version > 1 && file.export.info().xattrs;
+                let xattrs = XATTR_RIGHTS.iter().filter(|(right, _)| has_xattrs && args.access & right != 0);
+                let required = xattrs.clone().fold(wanted, |all, (_, required)| all | required);
+                let possible = if file.export.read_only() { required & !WRITE_RIGHTS } else { required };
                 let checked = file.fs().access(file.caller()?, &file.handle, Access(possible)).await;
-                checked.map_err(convert::status)?.0.0 & possible
+                let granted = checked.map_err(convert::status)?.0.0 & possible;
+                let of_xattrs = xattrs.clone().filter(|(_, required)| granted & required != 0);
+                let of_xattrs = of_xattrs.fold(0, |all, (right, _)| all | right);
+                (xattrs.fold(wanted, |all, (right, _)| all | right), granted & wanted | of_xattrs)
             }
         };
-        self.reply.put(&AccessOk { supported: wanted, access: granted });
+        self.reply.put(&AccessOk { supported, access: granted });
         Ok(())
     }
 }

@@ -33,6 +33,8 @@ pub(super) fn status(e: FsError) -> Status {
         // No operation sets a guard.
         FsError::ServerFault | FsError::NotSync => Status::ServerFault,
         FsError::BadType => Status::BadType,
+        FsError::NoXattr => Status::NoXattr,
+        FsError::XattrTooBig => Status::Xattr2Big,
         FsError::Jukebox => Status::Delay,
     }
 }

@@ -25,6 +25,7 @@ mod session;
 mod settable;
 mod sparse;
 mod stateids;
+mod xattr;
 
 use std::{ops::RangeInclusive, sync::Arc};
 

@@ -1,8 +1,8 @@
 //! The memory that the reply to a COMPOUND may need, from its arguments.
 
 use millrace_nfs::v4::{
-    AccessArgs, CompoundArgs, GetattrArgs, LookupArgs, Operation, PutfhArgs, ReadArgs, ReadPlusArgs,
-    ReaddirArgs, SecinfoArgs, SecinfoNoNameArgs, SequenceArgs,
+    AccessArgs, CompoundArgs, GetattrArgs, GetxattrArgs, ListxattrsArgs, LookupArgs, Operation, PutfhArgs,
+    ReadArgs, ReadPlusArgs, ReaddirArgs, SecinfoArgs, SecinfoNoNameArgs, SequenceArgs,
 };
 use millrace_oncrpc::{CallContext, SMALL_REPLY, serving::slot_bytes};
 use millrace_xdr::{Decoder, XdrError};
@@ -15,6 +15,8 @@ const MAX_SMALL_CALL: usize = 4096;
 pub(super) const MAX_PAGE: u32 = 128 << 10;
 /// Maximum bytes of the text of a symbolic link.
 pub(super) const MAX_LINK: u32 = 4096;
+/// Maximum bytes of the value of an extended attribute.
+pub(super) const MAX_VALUE: u32 = millrace_vfs::XATTR_SIZE_MAX as u32;
 /// Bytes of the result of an operation without variable parts.
 const RESULT: usize = 32;
 /// Bytes of the result of an operation that changes something.
@@ -29,7 +31,7 @@ const HANDLE: usize = 80;
 pub(super) struct ReplySize {
     /// The RPC header and results without bulk data.
     head: usize,
-    /// Data of READ, READLINK and READDIR.
+    /// Data of READ, READLINK, READDIR, GETXATTR and LISTXATTRS.
     pub(super) bulk: usize,
     /// Memory for the bulk data.
     bulk_memory: usize,
@@ -53,6 +55,8 @@ pub(super) fn is_idempotent(operation: Operation) -> bool {
             | Op::Readdir
             | Op::Readlink
             | Op::ReadPlus
+            | Op::Getxattr
+            | Op::Listxattrs
             | Op::RestoreFh
             | Op::Savefh
             | Op::Secinfo
@@ -106,6 +110,11 @@ impl ReplySize {
                 self.add_bulk(d.get::<ReadPlusArgs>()?.count.min(rtmax), rtmax);
             }
             Operation::Readdir => self.add_bulk(d.get::<ReaddirArgs>()?.maxcount.min(MAX_PAGE), rtmax),
+            Operation::Getxattr => {
+                d.get::<GetxattrArgs<'_>>()?;
+                self.add_bulk(MAX_VALUE, rtmax);
+            }
+            Operation::Listxattrs => self.add_bulk(d.get::<ListxattrsArgs>()?.maxcount.min(MAX_PAGE), rtmax),
             Operation::Readlink => self.add_bulk(MAX_LINK, rtmax),
             Operation::Putrootfh
             | Operation::Putpubfh

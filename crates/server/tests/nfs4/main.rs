@@ -23,6 +23,7 @@ mod retries;
 mod sessions;
 mod sparse;
 mod unlinked;
+mod xattr;
 
 /// Requests and results.
 use millrace_nfs4_conformance::compound;

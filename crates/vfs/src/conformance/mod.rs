@@ -38,6 +38,7 @@ mod ranges;
 mod report;
 mod subject;
 mod tree;
+mod xattr;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -135,6 +136,13 @@ cases! {
         a_held_file_with_another_link_exists_after_the_hold [HardLinks],
         only_existing_files_are_held [],
         space_of_a_held_file_is_freed_at_the_end [];
+    xattr [Changes Xattrs]:
+        xattrs_match_a_model [],
+        create_and_replace_ask_whether_the_xattr_exists [],
+        changes_of_xattrs_update_ctime [],
+        invalid_xattrs_are_rejected [],
+        xattrs_end_with_their_file [],
+        xattrs_require_permissions [Permissions];
     copy [Changes SparseFiles]:
         copies_match_a_model [],
         copies_do_not_share_later_writes [],

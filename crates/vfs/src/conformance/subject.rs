@@ -29,6 +29,8 @@ pub enum Capability {
     SparseFiles,
     /// Files stay usable without links while they are held ([`FileSystem::hold`](crate::FileSystem::hold)).
     Holds,
+    /// Extended attributes ([`FsInfo::xattrs`](crate::FsInfo::xattrs)).
+    Xattrs,
 }
 
 impl fmt::Display for Capability {
@@ -42,6 +44,7 @@ impl fmt::Display for Capability {
             Self::Permissions => "permissions",
             Self::FineTimes => "fine-grained times",
             Self::SparseFiles => "sparse files",
+            Self::Xattrs => "extended attributes",
             Self::Holds => "held files",
         })
     }
@@ -73,6 +76,7 @@ impl Subject {
             (info.hard_links, Capability::HardLinks),
             (info.symlinks, Capability::Symlinks),
             (info.sparse_files, Capability::SparseFiles),
+            (info.xattrs, Capability::Xattrs),
         ];
         let missing = declared.into_iter().filter(|(supported, _)| !supported).map(|(_, c)| c).collect();
         Self { fs, missing, stress_calls: 1000, resource: Box::new(()) }

@@ -2,7 +2,7 @@
 
 use millrace_runtime::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::{content::Content, directory::Directory};
+use super::{content::Content, directory::Directory, xattrs::Xattrs};
 use crate::{Attr, FileKind, FsError, FsResult, Handle, Time};
 
 /// Identifies an inode: its slot in the table and the slot's generation.
@@ -63,6 +63,8 @@ pub(super) struct InodeState {
     pub(super) mtime: Time,
     pub(super) ctime: Time,
     pub(super) body: Body,
+    /// Extended attributes, if there are any.
+    pub(super) xattrs: Option<Box<Xattrs>>,
 }
 
 /// Content by type of object.

@@ -38,6 +38,8 @@ mod space;
 mod table;
 #[cfg(test)]
 mod tests;
+mod xattr;
+mod xattrs;
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -51,8 +53,8 @@ use table::Table;
 
 use crate::{
     Access, Attr, Copied, CreateHow, Created, DirPage, FileKind, FileSystem, FsError, FsInfo, FsResult,
-    FsStat, Handle, Hold, Identity, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, Stability, Time,
-    Wcc, Written,
+    FsStat, Handle, Hold, Identity, NewNode, Op, Read, ReadDirLimits, SeekTarget, SetAttr, SetXattr,
+    Stability, Time, Wcc, Written,
 };
 
 /// Maximum name length in bytes.
@@ -139,6 +141,7 @@ impl MemoryFs {
                 mtime: now,
                 ctime: now,
                 body: Body::Directory(Box::new(Directory::new(id))),
+                xattrs: None,
             };
             Inode::new(id, FileKind::Directory, state)
         });
@@ -226,6 +229,7 @@ impl FileSystem for MemoryFs {
             hard_links: true,
             symlinks: true,
             sparse_files: true,
+            xattrs: true,
         }
     }
 
@@ -235,6 +239,29 @@ impl FileSystem for MemoryFs {
 
     fn getattr(&self, file: &Handle) -> Op<Attr> {
         MaybeReady::Ready(self.getattr_now(file))
+    }
+
+    fn xattr(&self, caller: &Identity, file: &Handle, name: &[u8]) -> Op<Vec<u8>> {
+        MaybeReady::Ready(self.xattr_now(caller, file, name))
+    }
+
+    fn set_xattr(
+        &self,
+        caller: &Identity,
+        file: &Handle,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Op<Wcc> {
+        MaybeReady::Ready(self.set_xattr_now(caller, file, name, value, how))
+    }
+
+    fn list_xattrs(&self, caller: &Identity, file: &Handle) -> Op<Vec<Vec<u8>>> {
+        MaybeReady::Ready(self.list_xattrs_now(caller, file))
+    }
+
+    fn remove_xattr(&self, caller: &Identity, file: &Handle, name: &[u8]) -> Op<Wcc> {
+        MaybeReady::Ready(self.remove_xattr_now(caller, file, name))
     }
 
     fn hold(&self, file: &Handle) -> Op<Option<Hold>> {

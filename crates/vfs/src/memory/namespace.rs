@@ -239,7 +239,18 @@ impl MemoryFs {
         }
         let now = self.now();
         let nlink = if kind == FileKind::Directory { 2 } else { 1 };
-        let mut st = InodeState { mode, nlink, holds: 0, uid, gid, atime: now, mtime: now, ctime: now, body };
+        let mut st = InodeState {
+            mode,
+            nlink,
+            holds: 0,
+            uid,
+            gid,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            body,
+            xattrs: None,
+        };
         set_times(&mut st, set, now);
         st
     }
@@ -314,7 +325,8 @@ impl MemoryFs {
     /// released.
     pub(super) fn dispose(&self, inode: &Inode, st: &mut InodeState) -> Body {
         // Its content slots are released when the last reader has dropped them.
-        self.quota.refund(object_bytes(&st.body));
+        let xattrs = st.xattrs.take();
+        self.quota.refund(object_bytes(&st.body) + xattrs.map_or(0, |xattrs| xattrs.bytes()));
         self.objects.remove();
         self.table.remove(inode.id);
         std::mem::replace(&mut st.body, Body::Plain)

@@ -27,6 +27,11 @@ pub(super) fn check_dir(st: &InodeState, caller: &Identity, wanted: u32) -> FsRe
     allow(mode_allows(st, FileKind::Directory, caller, wanted))
 }
 
+/// Checks the mode of an object.
+pub(super) fn check_kind(st: &InodeState, kind: FileKind, caller: &Identity, wanted: u32) -> FsResult<()> {
+    allow(mode_allows(st, kind, caller, wanted))
+}
+
 /// Checks READ. Allowed for the owner, since the client has checked access at open (RFC 1813 section 4.4),
 /// and with execute permission, since executing requires reading.
 pub(super) fn check_read(st: &InodeState, caller: &Identity) -> FsResult<()> {

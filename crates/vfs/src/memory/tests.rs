@@ -44,6 +44,8 @@ enum Step {
     /// A hold of a file until `Unhold`.
     Hold(usize),
     Unhold(usize),
+    /// Sets an extended attribute with this many bytes, or removes it.
+    Xattr(usize, usize, Option<usize>),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -71,6 +73,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => file().prop_map(Step::Release),
         2 => file().prop_map(Step::Hold),
         1 => file().prop_map(Step::Unhold),
+        2 => (file(), 0..NAMES.len(), prop::option::of(0..2 * PAGE)).prop_map(|(f, n, len)| Step::Xattr(f, n, len)),
     ]
 }
 
@@ -139,6 +142,13 @@ impl Model {
                 self.holds.swap_remove(n % self.holds.len());
             }
             _ if self.files.is_empty() => {}
+            Step::Xattr(f, n, len) => {
+                let file = self.files[f % self.files.len()].0;
+                let _ = match len {
+                    Some(len) => now(fs.set_xattr(&caller, &file, name(n), &vec![7; len], SetXattr::Either)),
+                    None => now(fs.remove_xattr(&caller, &file, name(n))),
+                };
+            }
             Step::Hold(f) => {
                 let file = self.files[f % self.files.len()].0;
                 self.holds.push((file, now(fs.hold(&file)).unwrap().unwrap()));
@@ -230,6 +240,7 @@ impl Model {
             let st = inode.read().unwrap();
             if id != self.fs.root {
                 sum += space::object_bytes(&st.body);
+                sum += st.xattrs.as_ref().map_or(0, |xattrs| xattrs.bytes());
             }
             match &st.body {
                 Body::File(content) => {
