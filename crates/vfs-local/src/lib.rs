@@ -154,6 +154,20 @@ impl FileSystem for LocalFs {
         self.blocking(move |e| e.setattr(&caller, &file, &set, guard))
     }
 
+    fn clone_range(
+        &self,
+        caller: &Identity,
+        source: &Handle,
+        source_offset: u64,
+        destination: &Handle,
+        destination_offset: u64,
+        length: u64,
+    ) -> Op<Wcc> {
+        let (export, caller) = (Arc::clone(&self.export), caller.clone());
+        let (from, to) = ((*source, source_offset), (*destination, destination_offset));
+        MaybeReady::wait(copy::clone_range(export, caller, from, to, length))
+    }
+
     fn xattr(&self, caller: &Identity, file: &Handle, name: &[u8]) -> Op<Vec<u8>> {
         let (caller, file, name) = (caller.clone(), *file, name.to_vec());
         self.blocking(move |e| e.xattr(&caller, &file, &name))

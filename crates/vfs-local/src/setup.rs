@@ -260,6 +260,14 @@ fn open_tree(config: &LocalConfig, root: OwnedFd, cache: Arc<NodeCache>) -> Resu
     Tree::new(root, key, Naming::Index(index), cache).map_err(LocalError::Properties)
 }
 
+/// Local file systems whose files can share storage, as far as their options permit.
+fn may_clone(magic: u64) -> bool {
+    const XFS: u64 = 0x5846_5342;
+    const BTRFS: u64 = 0x9123_683e;
+    const BCACHEFS: u64 = 0xca45_1a4e;
+    [XFS, BTRFS, BCACHEFS].contains(&magic)
+}
+
 /// Local file systems that keep the inodes of open files in memory, so that statx(2) does not block.
 fn stat_never_blocks(magic: u64) -> bool {
     const EXT4: u64 = 0xef53;
@@ -307,6 +315,8 @@ impl Export {
             symlinks: true,
             sparse_files: true,
             xattrs: attr::has_xattrs(tree.mount()),
+            clone_block: if may_clone(statfs.f_type as u64) { statvfs.f_bsize as u32 } else { 0 },
+            monotonic_ctime: false,
         };
         Ok(Self {
             tree,

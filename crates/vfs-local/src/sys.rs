@@ -50,6 +50,35 @@ fn errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
+/// `struct file_clone_range` of ioctl_ficlonerange(2).
+#[repr(C)]
+struct FileCloneRange {
+    source: i64,
+    source_offset: u64,
+    length: u64,
+    destination_offset: u64,
+}
+
+/// `FICLONERANGE`: `_IOW(0x94, 13, struct file_clone_range)`.
+const FICLONERANGE: libc::c_ulong = 0x4020_940d;
+
+/// Makes a range of `destination` share the storage of `source`. A length of 0 means to the end of the source.
+pub(super) fn clone_range(
+    source: (BorrowedFd<'_>, u64),
+    destination: (BorrowedFd<'_>, u64),
+    length: u64,
+) -> Result<(), Errno> {
+    let range = FileCloneRange {
+        source: source.0.as_raw_fd().into(),
+        source_offset: source.1,
+        length,
+        destination_offset: destination.1,
+    };
+    // SAFETY: the kernel reads the structure, which lives until the call returns.
+    let r = unsafe { libc::ioctl(destination.0.as_raw_fd(), FICLONERANGE as _, &raw const range) };
+    check(r.into()).map(drop)
+}
+
 fn check(r: libc::c_long) -> Result<libc::c_long, Errno> {
     if r < 0 { Err(errno()) } else { Ok(r) }
 }

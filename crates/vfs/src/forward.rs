@@ -64,6 +64,11 @@ macro_rules! forward {
             @call $to copy(offset: u64, destination: &$crate::Handle, at: u64, length: u64) -> $crate::Copied
         );
     };
+    (@clone_range $to:tt) => {
+        $crate::forward!(
+            @call $to clone_range(offset: u64, destination: &$crate::Handle, at: u64, length: u64) -> $crate::Wcc
+        );
+    };
     (@xattr $to:tt) => { $crate::forward!(@call $to xattr(name: &[u8]) -> Vec<u8>); };
     (@set_xattr $to:tt) => {
         $crate::forward!(@call $to set_xattr(name: &[u8], value: &[u8], how: $crate::SetXattr) -> $crate::Wcc);
@@ -113,7 +118,7 @@ mod tests {
 
     impl FileSystem for Forwarding {
         forward!(0: root info stat getattr setattr lookup access readlink read write commit allocate deallocate zero
-            seek copy xattr set_xattr list_xattrs remove_xattr hold write_verifier create create_node remove rmdir rename link readdir);
+            seek copy clone_range xattr set_xattr list_xattrs remove_xattr hold write_verifier create create_node remove rmdir rename link readdir);
     }
 
     #[test]

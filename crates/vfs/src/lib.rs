@@ -54,7 +54,7 @@ pub type Op<T> = MaybeReady<'static, FsResult<T>>;
 /// | [`access`](Self::access) | [`Attr::rights`]; without the rights to change if not [`FsInfo::writable`] |
 /// | [`readlink`](Self::readlink) | [`FsError::Inval`]: the object is not a symbolic link |
 /// | [`setattr`](Self::setattr), [`write`](Self::write), [`commit`](Self::commit), [`create`](Self::create), [`create_node`](Self::create_node), [`remove`](Self::remove), [`rmdir`](Self::rmdir), [`rename`](Self::rename), [`link`](Self::link) | [`FsError::RoFs`]; [`FsError::NotSupp`] if [`FsInfo::writable`] |
-/// | [`allocate`](Self::allocate), [`deallocate`](Self::deallocate), [`zero`](Self::zero), [`copy`](Self::copy) | as `write` |
+/// | [`allocate`](Self::allocate), [`deallocate`](Self::deallocate), [`zero`](Self::zero), [`copy`](Self::copy), [`clone_range`](Self::clone_range) | as `write` |
 /// | [`seek`](Self::seek) | [`FsError::NotSupp`] |
 /// | [`xattr`](Self::xattr), [`list_xattrs`](Self::list_xattrs) | [`FsError::NotSupp`] |
 /// | [`set_xattr`](Self::set_xattr), [`remove_xattr`](Self::remove_xattr) | as `write` |
@@ -208,6 +208,27 @@ pub trait FileSystem: Send + Sync + 'static {
         _destination_offset: u64,
         _length: u64,
     ) -> Op<Copied> {
+        defaults::unsupported(&self.info())
+    }
+
+    /// Makes `length` bytes of `destination` share the storage of `source`: FICLONERANGE of ioctl_ficlonerange(2), CLONE
+    /// (RFC 7862 section 15.13). Later writes to either file do not change the other one. Offsets and length are
+    /// multiples of [`FsInfo::clone_block`]; a range that ends at the end of the source may have another length, unless
+    /// the destination continues after it. Extends the destination as a write does. Needs the permissions of
+    /// [`read`](Self::read) and [`write`](Self::write). Atomic, and durable when it completes.
+    ///
+    /// # Errors
+    /// [`FsError::Inval`] if the range exceeds the source, is not aligned, or overlaps in one file; [`FsError::NotSupp`] or
+    /// [`FsError::XDev`] if these files cannot share storage. Otherwise as for `read` and `write`.
+    fn clone_range(
+        &self,
+        _caller: &Identity,
+        _source: &Handle,
+        _source_offset: u64,
+        _destination: &Handle,
+        _destination_offset: u64,
+        _length: u64,
+    ) -> Op<Wcc> {
         defaults::unsupported(&self.info())
     }
 

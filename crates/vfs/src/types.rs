@@ -410,6 +410,12 @@ pub struct FsInfo {
     pub sparse_files: bool,
     /// Whether files and directories can have extended attributes ([`xattr`](crate::FileSystem::xattr)).
     pub xattrs: bool,
+    /// Alignment of [`clone_range`](crate::FileSystem::clone_range) in bytes; 0 if it is not supported.
+    pub clone_block: u32,
+    /// Whether each change of an object increases its ctime, whatever the clock: then ctime is a change counter
+    /// (`NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR`, RFC 7862 section 12.2.3). Otherwise two changes within the clock's
+    /// granularity may have the same ctime.
+    pub monotonic_ctime: bool,
 }
 
 /// Maximum length of the value of an extended attribute in bytes (`XATTR_SIZE_MAX` of Linux).
@@ -454,6 +460,8 @@ impl Default for FsInfo {
             symlinks: false,
             sparse_files: false,
             xattrs: false,
+            clone_block: 0,
+            monotonic_ctime: false,
         }
     }
 }

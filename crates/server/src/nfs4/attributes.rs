@@ -46,7 +46,6 @@ const HELD: Bitmap =
 /// The attributes that the server supports.
 pub(super) const SUPPORTED: Bitmap = Attributes::KNOWN.difference(Bitmap::of(&[
     Attribute::TimeCreate,
-    Attribute::CloneBlksize,
     Attribute::SpaceFreed,
     Attribute::ModeUmask,
 ]));
@@ -116,8 +115,12 @@ impl Parameters {
             time_metadata: Some(convert::time(a.ctime)),
             time_modify: Some(convert::time(a.mtime)),
             xattr_support: Some(info.xattrs),
+            clone_blksize: Some(info.clone_block),
             mounted_on_fileid: Some(a.fileid),
-            change_attr_type: Some(ChangeAttrType::TimeMetadata),
+            change_attr_type: Some(match info.monotonic_ctime {
+                true => ChangeAttrType::Monotonic,
+                false => ChangeAttrType::TimeMetadata,
+            }),
             ..self.values()
         }
     }
@@ -148,6 +151,7 @@ impl Parameters {
             time_metadata: Some(epoch),
             time_modify: Some(epoch),
             xattr_support: Some(false),
+            clone_blksize: Some(0),
             mounted_on_fileid: Some(number),
             change_attr_type: Some(ChangeAttrType::Undefined),
             ..set_space(self.values(), &FsStat::default())

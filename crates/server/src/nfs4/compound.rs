@@ -250,6 +250,7 @@ impl Compound<'_> {
             Operation::Allocate => self.allocate(args!()).await,
             Operation::Deallocate => self.deallocate(args!()).await,
             Operation::Copy => self.copy(args!()).await,
+            Operation::Clone => self.clone_range(args!()).await,
             Operation::ReadPlus => self.read_plus(args!()).await,
             Operation::Seek => self.seek(args.get().map_err(Self::bad_seek)?).await,
             Operation::IoAdvise => self.io_advise(&args!()),

@@ -1,8 +1,8 @@
-//! Copies within the server: COPY (RFC 7862 section 15.2). Other servers' files are not copied.
+//! Copies within the server: COPY and CLONE (RFC 7862 sections 15.2 and 15.13). Other servers' files are not copied.
 
 use std::sync::Arc;
 
-use millrace_nfs::v4::{CopyArgs, CopyOk, CopyRequirements, Stateid, Status};
+use millrace_nfs::v4::{CloneArgs, CopyArgs, CopyOk, CopyRequirements, Stateid, Status};
 
 use super::{compound::Compound, convert, object::File};
 
@@ -44,6 +44,32 @@ impl Compound<'_> {
             requirements: CopyRequirements { consecutive: true, synchronous: true },
         });
         Ok(())
+    }
+
+    /// Shares the storage of the source.
+    pub(super) async fn clone_range(&mut self, args: CloneArgs) -> Result<(), Status> {
+        let source = self.saved.as_ref().ok_or(Status::NoFileHandle)?.file(Status::IsDir)?;
+        let destination = self.current()?.file(Status::IsDir)?;
+        if !Arc::ptr_eq(&source.export, &destination.export) {
+            return Err(Status::XDev);
+        }
+        if destination.export.info().clone_block == 0 {
+            return Err(Status::NotSupp);
+        }
+        source.caller()?;
+        let caller = destination.writer()?;
+        self.check_access(source, &self.source_stateid(args.source)?, false)?;
+        self.check_access(destination, &args.destination, true)?;
+        let length = source_length(source, args.source_offset, args.count).await?;
+        let cloned = destination.fs().clone_range(
+            caller,
+            &source.handle,
+            args.source_offset,
+            &destination.handle,
+            args.destination_offset,
+            length,
+        );
+        cloned.await.map(drop).map_err(convert::status)
     }
 
     /// The stateid of the source: the current stateid stands for that of the saved file handle.

@@ -3,7 +3,7 @@
 use std::hash::Hasher;
 
 use millrace_nfs::v4::{
-    GetxattrArgs, GetxattrOk, ListxattrsArgs, ListxattrsEncoder, Opaque, RemovexattrArgs, SetxattrArgs,
+    GetxattrArgs, GetxattrOk, ListxattrsArgs, ListxattrsEncoder, RemovexattrArgs, SetxattrArgs,
     SetxattrOption, Status, TooSmall,
 };
 use millrace_vfs::SetXattr;
@@ -36,7 +36,7 @@ impl Compound<'_> {
         let file = self.xattr_file()?;
         let value = file.fs().xattr(file.caller()?, &file.handle, &args.name).await;
         let value = value.map_err(convert::status)?;
-        self.reply.put(&GetxattrOk { value: Opaque(&value) });
+        self.reply.put(&GetxattrOk { value: value.as_slice().into() });
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! COPY.
+//! COPY and CLONE.
 
 use millrace_nfs::v4::*;
 
@@ -117,10 +117,52 @@ fn other_servers_are_not_copied_from() {
             (61, Operation::CopyNotify),
             (66, Operation::OffloadCancel),
             (67, Operation::OffloadStatus),
-            (71, Operation::Clone),
         ] {
             let last = s.last(c, 2, &source, op(operation, from)).await;
             assert_eq!(last, (number, Status::NotSupp));
         }
+    });
+}
+
+/// A CLONE of `count` bytes between two offsets.
+fn clone(source: Stateid, destination: Stateid, (from, to): (u64, u64), count: u64) -> Op {
+    let (source_offset, destination_offset) = (from, to);
+    op(Operation::Clone, CloneArgs { source, destination, source_offset, destination_offset, count })
+}
+
+#[test]
+fn files_are_cloned_where_the_file_system_can_share_storage() {
+    everywhere(async |c, s, root| {
+        let data: Vec<u8> = (0..300_000).map(|i| (i % 251) as u8).collect();
+        let [(from, source), (to, destination)] = files(c, s, root, &data).await;
+        let results = s.send(c, [putfh(root), getattr(&[Attribute::CloneBlksize])]).await;
+        let values = results.skip(&[Operation::Putfh]).take::<Fattr<'_>>(Operation::Getattr);
+        let block = values.decode_values().unwrap().clone_blksize.unwrap();
+        let whole = s.status(c, between(&source, &destination, clone(from, to, (0, 0), 0))).await;
+        if block == 0 {
+            assert_eq!(whole, Status::NotSupp);
+            return;
+        }
+        assert_eq!(whole, Status::Ok);
+        assert!(content(c, s, &destination, to).await == data);
+        // The files are independent.
+        assert_eq!(s.status(c, [putfh(&source), write(c, from, 7, b"changed")]).await, Status::Ok);
+        assert!(content(c, s, &destination, to).await == data);
+        let block = u64::from(block);
+        let status =
+            async |at, count| s.status(c, between(&source, &destination, clone(from, to, at, count))).await;
+        assert_eq!(status((0, 2 * block), block).await, Status::Ok);
+        for (at, count) in [((1, 0), block), ((0, 1), block), ((0, 0), 100), ((0, 0), 1 << 30)] {
+            assert_eq!(status(at, count).await, Status::Inval, "{at:?} {count}");
+        }
+        let stale = Stateid { seqid: 1, other: [9; 12] };
+        let bad = s.status(c, between(&source, &destination, clone(stale, to, (0, 0), 0))).await;
+        assert_eq!(bad, Status::BadStateid);
+        let minor = op(
+            Operation::Clone,
+            CloneArgs { source: from, destination: to, source_offset: 0, destination_offset: 0, count: 0 },
+        );
+        assert_eq!(s.last(c, 1, &source, minor).await, (ILLEGAL, Status::OpIllegal));
+        assert_eq!(s.status(c, [putfh(&source), clone(from, to, (0, 0), 0)]).await, Status::NoFileHandle);
     });
 }

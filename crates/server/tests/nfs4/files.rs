@@ -228,7 +228,7 @@ fn attributes_are_verified_and_only_supported_ones_are_set() {
         assert_eq!(s.status(c, [putfh(&file), set(size(100))]).await, Status::Ok);
         let read_only = Attributes { fileid: Some(1), ..Attributes::default() };
         assert_eq!(s.status(c, [putfh(&file), set(read_only)]).await, Status::Inval);
-        let unsupported = Attributes { xattr_support: Some(true), ..Attributes::default() };
+        let unsupported = Attributes { space_freed: Some(1), ..Attributes::default() };
         assert_eq!(s.status(c, [putfh(&file), set(unsupported)]).await, Status::AttrNotSupp);
         let named = Attributes { owner: Some(Owner::Name(b"root@localdomain")), ..Attributes::default() };
         assert_eq!(s.status(c, [putfh(&file), set(named)]).await, Status::BadOwner);
@@ -250,4 +250,23 @@ fn setattr_rejects_mode_umask() {
             assert_eq!(s.last(c, 2, &file, setattr).await, (34, Status::AttrNotSupp));
         }
     });
+}
+
+#[test]
+fn the_type_of_the_change_attribute_depends_on_the_file_system() {
+    let dir = tempfile::tempdir().unwrap();
+    let local = format!("/x=local:{},squash=none", dir.path().display());
+    for (export, expected) in
+        [("/x=memory:8MiB,squash=none", ChangeAttrType::Monotonic), (&local, ChangeAttrType::TimeMetadata)]
+    {
+        run(async {
+            let server = Server::start(config(&[export])).unwrap();
+            let c = Caller::connect(&server, Proto::Tcp).await;
+            let s = Session::new(&c, b"client").await;
+            let root = s.path(&c, "/x").await.unwrap();
+            let results = s.send(&c, [putfh(&root), getattr(&[Attribute::ChangeAttrType])]).await;
+            let values = results.skip(&[Operation::Putfh]).take::<Fattr<'_>>(Operation::Getattr);
+            assert_eq!(values.decode_values().unwrap().change_attr_type, Some(expected));
+        });
+    }
 }

@@ -27,6 +27,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod attributes;
+mod change;
+mod clone;
 mod copy;
 mod data;
 mod directory;
@@ -148,6 +150,14 @@ cases! {
         copies_do_not_share_later_writes [],
         invalid_copies_are_rejected [],
         copies_require_permissions [Permissions];
+    change [Changes MonotonicCtime]:
+        every_change_of_a_file_increases_its_ctime [],
+        every_change_of_a_directory_increases_its_ctime [];
+    clone [Changes Clones]:
+        clones_match_a_model [],
+        clones_do_not_share_later_writes [],
+        invalid_clones_are_rejected [],
+        clones_require_permissions [Permissions];
     directory [Changes]:
         listing_contains_each_entry_once [],
         small_pages_form_the_whole_listing [],

@@ -31,6 +31,10 @@ pub enum Capability {
     Holds,
     /// Extended attributes ([`FsInfo::xattrs`](crate::FsInfo::xattrs)).
     Xattrs,
+    /// Files that share storage ([`FsInfo::clone_block`](crate::FsInfo::clone_block)).
+    Clones,
+    /// Each change increases ctime ([`FsInfo::monotonic_ctime`](crate::FsInfo::monotonic_ctime)).
+    MonotonicCtime,
 }
 
 impl fmt::Display for Capability {
@@ -44,6 +48,8 @@ impl fmt::Display for Capability {
             Self::Permissions => "permissions",
             Self::FineTimes => "fine-grained times",
             Self::SparseFiles => "sparse files",
+            Self::MonotonicCtime => "monotonic ctime",
+            Self::Clones => "clones",
             Self::Xattrs => "extended attributes",
             Self::Holds => "held files",
         })
@@ -77,6 +83,8 @@ impl Subject {
             (info.symlinks, Capability::Symlinks),
             (info.sparse_files, Capability::SparseFiles),
             (info.xattrs, Capability::Xattrs),
+            (info.clone_block > 0, Capability::Clones),
+            (info.monotonic_ctime, Capability::MonotonicCtime),
         ];
         let missing = declared.into_iter().filter(|(supported, _)| !supported).map(|(_, c)| c).collect();
         Self { fs, missing, stress_calls: 1000, resource: Box::new(()) }

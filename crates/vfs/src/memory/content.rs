@@ -13,6 +13,7 @@
 
 mod block;
 mod ranges;
+mod shared;
 mod source;
 
 use std::collections::BTreeMap;
@@ -37,6 +38,8 @@ pub(super) struct Content {
     /// Block 0, stored separately so that a small file needs no map.
     first: Block,
     rest: BTreeMap<u64, Block>,
+    /// Charge of the map of blocks, if the blocks of another file were shared.
+    map_charge: u64,
     /// Verifier of the EXCLUSIVE create.
     verifier: Option<[u8; 8]>,
 }

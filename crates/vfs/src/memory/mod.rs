@@ -24,6 +24,7 @@
 //! ([`MaybeReady::Ready`]): locks are held only for the duration of one in-memory operation.
 
 mod attributes;
+mod clone;
 mod content;
 mod copy;
 mod data;
@@ -230,6 +231,8 @@ impl FileSystem for MemoryFs {
             symlinks: true,
             sparse_files: true,
             xattrs: true,
+            clone_block: BLOCK_BYTES as u32,
+            monotonic_ctime: true,
         }
     }
 
@@ -239,6 +242,19 @@ impl FileSystem for MemoryFs {
 
     fn getattr(&self, file: &Handle) -> Op<Attr> {
         MaybeReady::Ready(self.getattr_now(file))
+    }
+
+    fn clone_range(
+        &self,
+        caller: &Identity,
+        source: &Handle,
+        source_offset: u64,
+        destination: &Handle,
+        destination_offset: u64,
+        length: u64,
+    ) -> Op<Wcc> {
+        let (from, to) = ((source, source_offset), (destination, destination_offset));
+        MaybeReady::Ready(self.clone_now(caller, from, to, length))
     }
 
     fn xattr(&self, caller: &Identity, file: &Handle, name: &[u8]) -> Op<Vec<u8>> {

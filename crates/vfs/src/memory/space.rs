@@ -28,12 +28,13 @@ pub(super) fn entry_bytes(name: &[u8]) -> u64 {
     ENTRY_BYTES + name.len() as u64
 }
 
-/// Charge of an object without its content and names.
+/// Charge of an object without its content and names. That of a file depends on its content.
 pub(super) fn object_bytes(body: &Body) -> u64 {
     let more = match body {
         Body::Directory(_) => DIRECTORY_BYTES,
         Body::Symlink(target) => TARGET_BYTES + target.len() as u64,
-        Body::File(_) | Body::Device(..) | Body::Plain => 0,
+        Body::File(content) => content.map_charge(),
+        Body::Device(..) | Body::Plain => 0,
     };
     OBJECT_BYTES + more
 }

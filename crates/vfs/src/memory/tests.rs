@@ -44,6 +44,13 @@ enum Step {
     /// A hold of a file until `Unhold`.
     Hold(usize),
     Unhold(usize),
+    /// Shares whole blocks: files, blocks in both, number of blocks.
+    Clone {
+        from: usize,
+        to: usize,
+        at: (usize, usize),
+        blocks: usize,
+    },
     /// Sets an extended attribute with this many bytes, or removes it.
     Xattr(usize, usize, Option<usize>),
 }
@@ -73,6 +80,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => file().prop_map(Step::Release),
         2 => file().prop_map(Step::Hold),
         1 => file().prop_map(Step::Unhold),
+        3 => (file(), file(), (0..6usize, 0..6usize), 0..5usize)
+            .prop_map(|(from, to, at, blocks)| Step::Clone { from, to, at, blocks }),
         2 => (file(), 0..NAMES.len(), prop::option::of(0..2 * PAGE)).prop_map(|(f, n, len)| Step::Xattr(f, n, len)),
     ]
 }
@@ -142,6 +151,7 @@ impl Model {
                 self.holds.swap_remove(n % self.holds.len());
             }
             _ if self.files.is_empty() => {}
+            Step::Clone { from, to, at, blocks } => self.clone_blocks(from, to, at, blocks),
             Step::Xattr(f, n, len) => {
                 let file = self.files[f % self.files.len()].0;
                 let _ = match len {
@@ -197,6 +207,35 @@ impl Model {
             Err(FsError::NoSpc | FsError::Stale) => {}
             Err(FsError::Jukebox) => assert!(!self.readers.is_empty()),
             Err(e) => panic!("{e:?}"),
+        }
+    }
+
+    /// Clones whole blocks, or to the end of the source.
+    fn clone_blocks(&mut self, from: usize, to: usize, at: (usize, usize), blocks: usize) {
+        let (from, to) = (from % self.files.len(), to % self.files.len());
+        let at = (at.0 * BLOCK_BYTES, at.1 * BLOCK_BYTES);
+        let source = &self.files[from].1;
+        let len = (blocks * BLOCK_BYTES).min(source.len().saturating_sub(at.0));
+        let part = source.get(at.0..at.0 + len).unwrap_or_default().to_vec();
+        let handles = (self.files[from].0, self.files[to].0);
+        let (start, length) = ((at.0 as u64, at.1 as u64), len as u64);
+        let done = now(self.fs.clone_range(&self.caller, &handles.0, start.0, &handles.1, start.1, length));
+        let content = &mut self.files[to].1;
+        match done {
+            Ok(_) => {
+                assert!(len.is_multiple_of(BLOCK_BYTES) || at.1 + len >= content.len());
+                if len > 0 {
+                    content.resize(content.len().max(at.1 + len), 0);
+                    content[at.1..at.1 + len].copy_from_slice(&part);
+                }
+            }
+            // Overlapping ranges, an end within a block, or a start after the end.
+            Err(FsError::Inval) => {
+                let overlap = from == to && at.0 < at.1 + len && at.1 < at.0 + len;
+                let inside = !len.is_multiple_of(BLOCK_BYTES) && at.1 + len < content.len();
+                assert!(overlap || inside || at.0 > self.files[from].1.len());
+            }
+            Err(e) => assert_eq!(e, FsError::NoSpc),
         }
     }
 

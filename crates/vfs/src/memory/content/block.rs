@@ -13,7 +13,7 @@ const BLOCK_PAGES: usize = BLOCK_BYTES / PAGE_BYTES;
 
 /// 64 KiB of a file. A slot may be shorter than its range; bytes after its end, and between slots, read as
 /// zero.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub(super) struct Block {
     /// The slot at the start of the block.
     head: Option<View>,
@@ -65,6 +65,11 @@ impl Block {
     /// Total capacity of its slots, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.views().map(|v| v.capacity() as u64).sum()
+    }
+
+    /// Number of slots besides the head.
+    pub(super) fn pages(&self) -> usize {
+        self.pages.len()
     }
 
     /// Whether it has no memory.
