@@ -70,6 +70,38 @@ impl Collector for Scrape {
 /// Maximum number of clients with separate counters, which limits the number of time series.
 const MAX_CLIENTS: usize = 16;
 
+/// Maximum length of the name of an NFSv4 client in a label, in bytes before the replacement of others than printable
+/// characters.
+const MAX_OWNER: usize = 128;
+
+/// The clients with the most calls by their labels, and the sum of the others.
+fn busiest<K>(
+    clients: &[(K, UsageStats)],
+    others: UsageStats,
+    label: impl Fn(&K) -> String,
+) -> Vec<(String, UsageStats)> {
+    let (shown, hidden) = clients.split_at(clients.len().min(MAX_CLIENTS));
+    let mut rest = others;
+    hidden.iter().for_each(|(_, usage)| rest.plus(usage));
+    let shown = shown.iter().map(|(client, usage)| (label(client), *usage));
+    let rest = (rest != UsageStats::default()).then(|| ("other".to_owned(), rest));
+    let mut named: Vec<(String, UsageStats)> = Vec::new();
+    for (label, usage) in shown.chain(rest) {
+        // A client may have the name `other`, or one that differs from another's only in what labels do not show.
+        match named.iter_mut().find(|(other, _)| *other == label) {
+            Some((_, sum)) => sum.plus(&usage),
+            None => named.push((label, usage)),
+        }
+    }
+    named
+}
+
+/// The name of an NFSv4 client, which it has chosen.
+fn owner_label(owner: &[u8]) -> String {
+    let text = String::from_utf8_lossy(owner.get(..MAX_OWNER).unwrap_or(owner));
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
 impl Scrape {
     fn latencies(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let timed = Procedure::ALL.iter().zip(&self.0.latency).filter(|(p, _)| **p != Procedure::Null);
@@ -82,14 +114,10 @@ impl Scrape {
     fn users(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let exports: Vec<_> = self.0.exports.iter().map(|(name, u)| (name.clone(), *u)).collect();
         usages(e, "export", "each export", &exports)?;
-        let (shown, others) = self.0.clients.split_at(self.0.clients.len().min(MAX_CLIENTS));
-        let mut clients: Vec<_> = shown.iter().map(|(addr, u)| (addr.to_string(), *u)).collect();
-        let mut rest = self.0.other_clients;
-        others.iter().for_each(|(_, u)| rest.plus(u));
-        if rest != UsageStats::default() {
-            clients.push(("other".to_owned(), rest));
-        }
-        usages(e, "client", "the busiest clients", &clients)
+        let clients = busiest(&self.0.clients, self.0.other_clients, ToString::to_string);
+        usages(e, "client", "the busiest clients", &clients)?;
+        let clients = busiest(&self.0.nfs4_clients, self.0.other_nfs4_clients, |owner| owner_label(owner));
+        usages(e, "nfs4_client", "the busiest NFSv4 clients", &clients)
     }
 
     fn connections(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -376,6 +404,26 @@ mod tests {
             "millrace_client_call_seconds_bucket{le=\"0.000008\",client=\"10.0.0.0\"} 40",
             "millrace_client_call_seconds_bucket{le=\"0.000016\",client=\"10.0.0.0\"} 40",
         ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn names_of_nfs4_clients_are_labels() {
+        let mut stats = Stats::default();
+        for (owner, bytes) in
+            [(&b"Linux NFSv4.2 host"[..], 5), (b"a\nb\"", 6), (&[b'x'; 1024], 7), (&[b'x'; 500], 8)]
+        {
+            let mut usage = UsageStats::default();
+            usage.bytes_read = bytes;
+            stats.nfs4_clients.push((owner.into(), usage));
+        }
+        let text = render(&stats);
+        let long = "x".repeat(MAX_OWNER);
+        for (name, bytes) in [("Linux NFSv4.2 host", 5), ("a\u{fffd}b\\\"", 6), (&long, 15)] {
+            let line = format!(
+                "millrace_nfs4_client_bytes_total{{nfs4_client=\"{name}\",direction=\"read\"}} {bytes}"
+            );
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }
     }

@@ -35,6 +35,9 @@ impl Default for OperationCounters {
     }
 }
 
+/// `co_ownerid`: the name of an NFSv4 client.
+type ClientOwner = Arc<[u8]>;
+
 /// Counters of one shard, on separate cache lines.
 #[derive(Default)]
 #[repr(align(128))]
@@ -43,7 +46,8 @@ pub(crate) struct ShardCounters {
     latency: [Latency; PROCEDURES],
     operations: OperationCounters,
     locks_notified: AtomicU64,
-    clients: Clients,
+    clients: Clients<ClientAddr>,
+    nfs4_clients: Clients<ClientOwner>,
     mount_calls: AtomicU64,
     failures: AtomicU64,
     refused: AtomicU64,
@@ -86,8 +90,12 @@ impl ShardCounters {
         }
     }
 
-    pub(crate) fn clients(&self) -> &Clients {
+    pub(crate) fn clients(&self) -> &Clients<ClientAddr> {
         &self.clients
+    }
+
+    pub(crate) fn nfs4_clients(&self) -> &Clients<ClientOwner> {
+        &self.nfs4_clients
     }
 
     pub(crate) fn mount_call(&self) {
@@ -162,6 +170,11 @@ pub struct Stats {
     pub clients: Vec<(ClientAddr, UsageStats)>,
     /// Usage of disconnected clients that are not counted separately any more.
     pub other_clients: UsageStats,
+    /// Usage by NFSv4 client, named by its owner (`co_ownerid`), over all of its sessions and connections, in decreasing
+    /// order of COMPOUNDs in sessions.
+    pub nfs4_clients: Vec<(Arc<[u8]>, UsageStats)>,
+    /// Usage of NFSv4 clients that are not counted separately any more.
+    pub other_nfs4_clients: UsageStats,
     /// Maximum number of calls in progress per connection.
     pub credits: u64,
     /// MOUNT calls.
@@ -265,7 +278,7 @@ impl Stats {
     /// The sum over all shards.
     pub(crate) fn sum(shards: &[Arc<ShardCounters>]) -> Self {
         let mut out = Self::default();
-        let mut clients = HashMap::new();
+        let (mut clients, mut nfs4_clients) = (HashMap::new(), HashMap::new());
         for s in shards {
             for (sum, c) in out.calls.iter_mut().zip(&s.calls) {
                 *sum += value(c);
@@ -274,6 +287,7 @@ impl Stats {
                 l.add_to(sum);
             }
             s.clients.add_to(&mut clients, &mut out.other_clients);
+            s.nfs4_clients.add_to(&mut nfs4_clients, &mut out.other_nfs4_clients);
             out.mount_calls += value(&s.mount_calls);
             out.failures += value(&s.failures);
             out.refused += value(&s.refused);
@@ -297,6 +311,8 @@ impl Stats {
         out.nfs4_operations = Operation::ALL.iter().map(|operation| executed(*operation)).collect();
         out.clients = clients.into_iter().collect();
         out.clients.sort_by_cached_key(|(addr, u)| (Reverse(u.latency.count()), *addr));
+        out.nfs4_clients = nfs4_clients.into_iter().collect();
+        out.nfs4_clients.sort_by_cached_key(|(owner, u)| (Reverse(u.latency.count()), Arc::clone(owner)));
         out
     }
 }

@@ -4,6 +4,7 @@
 
 use std::{
     collections::HashMap,
+    hash::Hash,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -11,7 +12,6 @@ use std::{
     time::Duration,
 };
 
-use millrace_oncrpc::serving::ClientAddr;
 use millrace_runtime::sync::Mutex;
 
 /// Number of buckets of [`LatencyStats`].
@@ -165,36 +165,42 @@ impl UsageStats {
     }
 }
 
-/// The clients of one shard by address.
-#[derive(Debug, Default)]
-pub(crate) struct Clients {
-    known: Mutex<HashMap<ClientAddr, Arc<Usage>>>,
+/// The clients of one shard by their names: addresses, or the owners of NFSv4 (`co_ownerid`).
+#[derive(Debug)]
+pub(crate) struct Clients<K> {
+    known: Mutex<HashMap<K, Arc<Usage>>>,
     /// Counters of all clients that are not in `known`.
     rest: Arc<Usage>,
 }
 
-impl Clients {
-    /// The counters for a connection from `addr`; called once per connection.
-    pub(crate) fn usage(&self, addr: ClientAddr) -> Arc<Usage> {
+impl<K> Default for Clients<K> {
+    fn default() -> Self {
+        Self { known: Mutex::default(), rest: Arc::default() }
+    }
+}
+
+impl<K: Hash + Eq + Clone> Clients<K> {
+    /// The counters of a client; called once per connection, or when a connection uses another session.
+    pub(crate) fn usage(&self, client: K) -> Arc<Usage> {
         let mut known = self.known.lock();
-        if let Some(usage) = known.get(&addr) {
+        if let Some(usage) = known.get(&client) {
             return Arc::clone(usage);
         }
         if known.len() >= MAX_CLIENTS {
             // A client without connections is moved to `rest`.
-            let unused = known.iter().find(|(_, u)| Arc::strong_count(u) == 1).map(|(a, _)| *a);
+            let unused = known.iter().find(|(_, u)| Arc::strong_count(u) == 1).map(|(k, _)| k.clone());
             match unused.and_then(|a| known.remove(&a)) {
                 Some(usage) => self.rest.absorb(&usage),
                 None => return Arc::clone(&self.rest),
             }
         }
-        Arc::clone(known.entry(addr).or_default())
+        Arc::clone(known.entry(client).or_default())
     }
 
-    /// Adds the counts by address, and the rest.
-    pub(crate) fn add_to(&self, sums: &mut HashMap<ClientAddr, UsageStats>, rest: &mut UsageStats) {
-        for (addr, usage) in self.known.lock().iter() {
-            usage.add_to(sums.entry(*addr).or_default());
+    /// Adds the counts by client, and the rest.
+    pub(crate) fn add_to(&self, sums: &mut HashMap<K, UsageStats>, rest: &mut UsageStats) {
+        for (client, usage) in self.known.lock().iter() {
+            usage.add_to(sums.entry(client.clone()).or_default());
         }
         self.rest.add_to(rest);
     }
@@ -202,6 +208,8 @@ impl Clients {
 
 #[cfg(test)]
 mod tests {
+    use millrace_oncrpc::serving::ClientAddr;
+
     use super::*;
 
     #[test]

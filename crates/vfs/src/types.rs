@@ -412,7 +412,7 @@ pub struct FsInfo {
     pub xattrs: bool,
     /// Alignment of [`clone_range`](crate::FileSystem::clone_range) in bytes; 0 if it is not supported.
     pub clone_block: u32,
-    /// Whether each change of an object increases its ctime, whatever the clock: then ctime is a change counter
+    /// Whether each change of an object increases its ctime, also if the clock stands still or goes back: then ctime is a change counter
     /// (`NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR`, RFC 7862 section 12.2.3). Otherwise two changes within the clock's
     /// granularity may have the same ctime.
     pub monotonic_ctime: bool,

@@ -21,7 +21,7 @@ use ratatui::{
 
 use crate::{
     args::TopArgs,
-    top::{Counters, GROUPS, Order, Rates, draw},
+    top::{Counters, GROUPS, Order, Rates, draw, title},
 };
 
 pub(super) fn run(args: &TopArgs) -> CommandResult {
@@ -91,10 +91,12 @@ fn order_of(key: KeyEvent) -> Option<Order> {
 
 /// The report as plain text.
 fn text(rates: &Rates) -> String {
-    let tables = GROUPS.iter().zip(&rates.groups).map(|(group, rows)| {
+    let shown =
+        GROUPS.iter().zip(&rates.groups).filter(|(group, rows)| !rows.is_empty() || **group != "nfs4_client");
+    let tables = shown.map(|(group, rows)| {
         let right = Align::Right;
         let mut t = Table::new(&[
-            (group, Align::Left),
+            (title(group), Align::Left),
             ("ops/s", right),
             ("read MB/s", right),
             ("write MB/s", right),

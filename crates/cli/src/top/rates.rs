@@ -286,8 +286,8 @@ mod tests {
         let (before, now) = (counters(start, 1), counters(start + Duration::from_secs(2), 3));
         let rates = Rates::between(&before, &now, Order::Ops);
         assert_eq!(rates.connections, 5.0);
-        let [clients, exports, procedures] = &rates.groups;
-        assert!(clients.is_empty());
+        let [clients, exports, nfs4, procedures] = &rates.groups;
+        assert!(clients.is_empty() && nfs4.is_empty());
         let a = &exports[0];
         assert_eq!((a.name.as_str(), a.ops, a.read, a.written), ("/a", 100.0, Some(4.0), Some(0.0)));
         assert_eq!(a.p50, Some(1.0));

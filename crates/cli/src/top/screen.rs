@@ -8,15 +8,17 @@ use ratatui::{
     widgets::{Block, Row as Cells, Table},
 };
 
-use super::{GROUPS, Order, Rates, Row};
+use super::{GROUPS, Order, Rates, Row, title};
 
-/// Draws the screen: a summary line, one table for each group, a line about iSCSI if it is used, and a line with the
+/// Draws the screen: a summary line, one table for each group (for NFSv4 clients, if there are any), a line about iSCSI if it is used, and a line with the
 /// keys.
 pub(crate) fn draw(frame: &mut Frame<'_>, server: &str, order: Order, rates: &Rates) {
-    let [head, clients, exports, procedures, iscsi, keys] = Layout::vertical([
+    let [_, _, nfs4, _] = &rates.groups;
+    let [head, clients, exports, nfs4, procedures, iscsi, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Fill(2),
         Constraint::Fill(1),
+        if nfs4.is_empty() { Constraint::Length(0) } else { Constraint::Fill(1) },
         Constraint::Fill(2),
         Constraint::Length(rates.iscsi.iter().len() as u16),
         Constraint::Length(1),
@@ -24,7 +26,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, server: &str, order: Order, rates: &Ra
     .areas(frame.area());
     frame.render_widget(Line::from(summary(server, rates)), head);
     for (area, (group, rows)) in
-        [clients, exports, procedures].into_iter().zip(GROUPS.into_iter().zip(&rates.groups))
+        [clients, exports, nfs4, procedures].into_iter().zip(GROUPS.into_iter().zip(&rates.groups))
     {
         frame.render_widget(table(group, rows), area);
     }
@@ -56,7 +58,7 @@ fn table<'r>(group: &'r str, rows: &'r [Row]) -> Table<'r> {
         Constraint::Length(9),
         Constraint::Length(9),
     ];
-    let head = Cells::new([group, "ops/s", "read MB/s", "write MB/s", "p50 us", "p99 us"])
+    let head = Cells::new([title(group), "ops/s", "read MB/s", "write MB/s", "p50 us", "p99 us"])
         .style(Style::new().add_modifier(Modifier::BOLD));
     let cells = rows.iter().map(|r| {
         let [ops, rest @ ..] = r.texts();
@@ -90,6 +92,7 @@ mod tests {
             groups: [
                 vec![row("10.0.0.1", 1234.0, Some(5.0)), row("other", 1.0, Some(0.0))],
                 vec![row("/data", 1235.0, Some(5.0))],
+                vec![],
                 vec![row("READ", 1000.4, None)],
             ],
         };

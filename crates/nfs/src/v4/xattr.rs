@@ -1,67 +1,14 @@
 //! Extended attributes: arguments and results (RFC 8276 section 8.4). Names have no `user.` prefix. Results of
 //! SETXATTR and REMOVEXATTR are the change of the file ([`ChangeInfo`](super::ChangeInfo)).
 
-use std::{borrow::Cow, fmt, ops::Deref};
+use millrace_xdr::{Encoder, pad};
 
-use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError, pad};
-
-use super::{List, Name, TooSmall};
+use super::{List, Name, Opaque, TooSmall};
 use crate::schema::{xdr_enum, xdr_struct};
 
 /// Maximum length of a decoded value in bytes. A file system's limit is smaller and reported as
 /// [`Status::Xattr2Big`](super::Status::Xattr2Big).
 pub const MAX_XATTR_VALUE: usize = 1 << 20;
-
-/// `xattrvalue4`: a value. Unlike other opaque data it may exceed a buffer of the received message; then decoding copies
-/// it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct XattrValue<'a>(pub Cow<'a, [u8]>);
-
-impl Deref for XattrValue<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl<'a> From<&'a [u8]> for XattrValue<'a> {
-    fn from(value: &'a [u8]) -> Self {
-        Self(Cow::Borrowed(value))
-    }
-}
-
-/// As a string with escapes.
-impl fmt::Debug for XattrValue<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\"", self.0.escape_ascii())
-    }
-}
-
-impl Encode for XattrValue<'_> {
-    fn encode(&self, e: &mut Encoder) {
-        e.put_opaque(&self.0);
-    }
-}
-
-impl<'a> Decode<'a> for XattrValue<'a> {
-    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        let len = d.count(MAX_XATTR_VALUE, 1)?;
-        let mut value = Cow::Borrowed(&[][..]);
-        while value.len() < len {
-            let left = len - value.len();
-            let buffer = d.rest().map(<[u8]>::len).find(|len| *len > 0).unwrap_or(left);
-            let part = d.raw(buffer.min(left))?;
-            if value.is_empty() {
-                value = Cow::Borrowed(part);
-            } else {
-                value.to_mut().extend_from_slice(part);
-            }
-        }
-        d.raw(pad(len))?;
-        Ok(Self(value))
-    }
-}
 
 xdr_struct! {
     /// Arguments of GETXATTR.
@@ -74,9 +21,10 @@ xdr_struct! {
 
 xdr_struct! {
     /// Result of GETXATTR.
+    #[derive(Copy)]
     pub struct GetxattrOk<'a> {
         /// Value.
-        pub value: XattrValue<'a>,
+        pub value: Opaque<'a, MAX_XATTR_VALUE>,
     }
 }
 
@@ -94,13 +42,14 @@ xdr_enum! {
 
 xdr_struct! {
     /// Arguments of SETXATTR.
+    #[derive(Copy)]
     pub struct SetxattrArgs<'a> {
         /// Whether to create or replace.
         pub option: SetxattrOption,
         /// Name.
         pub name: Name<'a>,
         /// Value.
-        pub value: XattrValue<'a>,
+        pub value: Opaque<'a, MAX_XATTR_VALUE>,
     }
 }
 

@@ -20,6 +20,11 @@ impl Arguments {
         Self { message: call.into_message(), at }
     }
 
+    /// Whether the message is in several buffers. Only data by reference continues in the next one.
+    pub(super) fn is_split(&self) -> bool {
+        self.message.head.iter().count() > 1
+    }
+
     fn decoder(&self) -> Result<Decoder<'_>, XdrError> {
         let mut d = Decoder::new(&self.message);
         d.raw(self.at)?;
@@ -61,7 +66,7 @@ impl Arguments {
             let payloads = payloads.map(|p| Payload { position: p.position - at, ..p }).collect();
             self.message = Message { payloads, ..Message::from_view(copy.freeze()) };
             self.at = 0;
-        } else if self.message.head.iter().count() > 1 {
+        } else if self.is_split() {
             return Err(XdrError::TooLong { at, len: rest, max: MAX_COPIED });
         } else {
             self.at = at;

@@ -13,7 +13,7 @@ use super::{
     paths::Paths,
     reply_size,
 };
-use crate::{export::Exports, nfs4_clients::Session};
+use crate::{export::Exports, nfs4_clients::Session, usage::Usage};
 
 /// The supported minor versions.
 pub(super) const MINOR_VERSIONS: std::ops::RangeInclusive<u32> = 1..=2;
@@ -38,6 +38,8 @@ pub(super) struct Compound<'c> {
     pub(super) scope: Scope<'c>,
     /// The session of SEQUENCE.
     pub(super) session: Option<Arc<Session>>,
+    /// Counters of the session's client.
+    pub(super) usage: Option<Arc<Usage>>,
     pub(super) reply: Encoder,
     pub(super) current: Option<Object>,
     pub(super) saved: Option<Object>,
@@ -59,6 +61,7 @@ impl<'c> Compound<'c> {
         Self {
             scope,
             session: None,
+            usage: None,
             reply,
             current: None,
             saved: None,
@@ -255,7 +258,10 @@ impl Compound<'_> {
             Operation::Seek => self.seek(args.get().map_err(Self::bad_seek)?).await,
             Operation::IoAdvise => self.io_advise(&args!()),
             Operation::Getxattr => self.getxattr(args!()).await,
-            Operation::Setxattr => self.setxattr(args!()).await,
+            Operation::Setxattr => {
+                let split = args.is_split();
+                self.setxattr(args.get().map_err(|e| Self::bad_setxattr(split, &e))?).await
+            }
             Operation::Listxattrs => self.listxattrs(args!()).await,
             Operation::Removexattr => self.removexattr(args!()).await,
             Operation::Readdir => self.readdir(args!()).await,

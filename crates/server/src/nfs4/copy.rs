@@ -35,7 +35,7 @@ impl Compound<'_> {
             length,
         );
         let copied = copy.await.map_err(convert::status)?;
-        self.scope.env.written(&destination.export, copied.count);
+        self.scope.env.written(&destination.export, self.usage.as_deref(), copied.count);
         self.reply.put(&CopyOk {
             callback_id: None,
             count: copied.count,
@@ -58,8 +58,8 @@ impl Compound<'_> {
         }
         source.caller()?;
         let caller = destination.writer()?;
-        self.check_access(source, &self.source_stateid(args.source)?, false)?;
-        self.check_access(destination, &args.destination, true)?;
+        let _source = self.check_access(source, &self.source_stateid(args.source)?, false)?;
+        let _destination = self.check_access(destination, &args.destination, true)?;
         let length = source_length(source, args.source_offset, args.count).await?;
         let cloned = destination.fs().clone_range(
             caller,

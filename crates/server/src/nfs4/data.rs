@@ -24,7 +24,7 @@ impl Compound<'_> {
         let read = file.fs().read(caller, &file.handle, args.offset, count.min(to_limit)).await;
         self.stages.end(Stage::FileSystem);
         let read = read.map_err(convert::status)?;
-        self.scope.env.read(&file.export, read.data.len() as u64);
+        self.scope.env.read(&file.export, self.usage.as_deref(), read.data.len() as u64);
         let bytes = read.data.len();
         self.put_payload(bytes, |reply| ReadOk { eof: read.eof, data: read.data }.encode_into(reply));
         Ok(())
@@ -48,7 +48,7 @@ impl Compound<'_> {
         let written = file.fs().write(caller, &file.handle, offset, data, convert::stability(stable)).await;
         self.stages.end(Stage::FileSystem);
         let written = written.map_err(convert::status)?;
-        self.scope.env.written(&file.export, written.count.into());
+        self.scope.env.written(&file.export, self.usage.as_deref(), written.count.into());
         let committed = convert::stable_how(written.committed);
         self.reply.put(&WriteOk { count: written.count, committed, verifier });
         Ok(())

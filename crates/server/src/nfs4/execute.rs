@@ -88,7 +88,7 @@ async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
         }
         results.finish(&mut compound.reply);
         env.sender.send_waiting();
-        env.account(None, started);
+        env.account(None, None, started);
         return Ok(compound.reply.into());
     }
     let request = Request { digest, bytes: request_bytes, header, started };
@@ -156,7 +156,8 @@ async fn in_session(
     results.finish(&mut compound.reply);
     compound.scope.env.sender.send_waiting();
     let export = compound.current.as_ref().and_then(|object| object.file(Status::Inval).ok());
-    compound.scope.env.account(export.map(|file| &*file.export), request.started);
+    let client = compound.usage.as_deref();
+    compound.scope.env.account(export.map(|file| &*file.export), client, request.started);
     finish(execution, compound.reply, request.header, sequence.cache_this)
 }
 

@@ -59,8 +59,8 @@ pub(crate) struct Env {
     /// Index of this shard's counters in each export.
     shard: usize,
     clients: Arc<Clients>,
-    /// The session of the last SEQUENCE.
-    session: Mutex<Option<Arc<Session>>>,
+    /// The session of the last SEQUENCE, and the counters of its client.
+    session: Mutex<Option<(Arc<Session>, Arc<Usage>)>>,
     /// Calls to the client.
     callbacks: Callbacks,
     /// Sends callbacks to all clients.
@@ -102,28 +102,31 @@ impl Env {
         Parameters { lease_seconds: self.clients.lease_seconds(), maxread: self.rtmax, maxwrite: self.wtmax }
     }
 
-    /// Counts bytes that READ returns.
-    fn read(&self, export: &Export, bytes: u64) {
+    /// Counts bytes that READ returns. `client`: the counters of the session's client.
+    fn read(&self, export: &Export, client: Option<&Usage>, bytes: u64) {
         self.counters.read(bytes);
         self.client.read(bytes);
+        client.into_iter().for_each(|client| client.read(bytes));
         if let Some(usage) = export.usage().get(self.shard) {
             usage.read(bytes);
         }
     }
 
     /// Counts bytes that WRITE writes.
-    fn written(&self, export: &Export, bytes: u64) {
+    fn written(&self, export: &Export, client: Option<&Usage>, bytes: u64) {
         self.counters.written(bytes);
         self.client.written(bytes);
+        client.into_iter().for_each(|client| client.written(bytes));
         if let Some(usage) = export.usage().get(self.shard) {
             usage.written(bytes);
         }
     }
 
     /// Counts an answered COMPOUND and its duration, for its client and for the export of its last file handle.
-    fn account(&self, export: Option<&Export>, started: Instant) {
+    fn account(&self, export: Option<&Export>, client: Option<&Usage>, started: Instant) {
         let took = self.rt.now().duration_since(started).into();
         self.client.call(took);
+        client.into_iter().for_each(|client| client.call(took));
         if let Some(usage) = export.and_then(|e| e.usage().get(self.shard)) {
             usage.call(took);
         }

@@ -30,7 +30,7 @@ impl Compound<'_> {
         let bytes =
             ok.contents.iter().map(|part| if let Content::Data { data, .. } = part { data.len() } else { 0 });
         let bytes = bytes.sum::<usize>();
-        self.scope.env.read(&file.export, bytes as u64);
+        self.scope.env.read(&file.export, self.usage.as_deref(), bytes as u64);
         self.put_payload(bytes, |reply| reply.put(&ok));
         Ok(())
     }

@@ -17,21 +17,28 @@ use super::{Env, arguments::Arguments, compound::Compound};
 use crate::{
     callbacks::credential,
     nfs4_clients::{Session, now, principal},
+    usage::Usage,
 };
 
 /// Bytes of the data of SEQUENCE in a reply.
 const SEQUENCE_OK: usize = 36;
 
 impl Env {
-    /// The session `id`. SEQUENCE needs it with every call, so that the connection keeps it.
-    fn session(&self, id: SessionId) -> Result<Arc<Session>, Status> {
+    /// The session `id`, and the counters of its client. SEQUENCE needs them with every call, so that the connection keeps
+    /// them.
+    fn session(&self, id: SessionId) -> Result<(Arc<Session>, Arc<Usage>), Status> {
         let mut kept = self.session.lock();
-        if let Some(session) = kept.as_ref().filter(|session| session.id() == id && !session.is_destroyed()) {
-            return Ok(Arc::clone(session));
+        if let Some((session, usage)) = &*kept
+            && session.id() == id
+            && !session.is_destroyed()
+        {
+            return Ok((Arc::clone(session), Arc::clone(usage)));
         }
-        let session = self.clients.state.session(id);
-        kept.clone_from(&session);
-        session.ok_or(Status::BadSession)
+        *kept = self.clients.state.session(id).map(|session| {
+            let usage = self.counters.nfs4_clients().usage(session.client().owner().into());
+            (session, usage)
+        });
+        kept.clone().ok_or(Status::BadSession)
     }
 }
 
@@ -181,7 +188,7 @@ impl Compound<'_> {
 
     fn bind_connection(&mut self, args: BindConnToSessionArgs) -> Result<(), Status> {
         use millrace_nfs4_state::Direction as Bound;
-        let session = self.scope.env.session(args.session)?;
+        let (session, _) = self.scope.env.session(args.session)?;
         let wanted = match args.direction {
             RequestedDirection::Fore => Bound::Fore,
             RequestedDirection::Back => Bound::Back,
@@ -232,7 +239,8 @@ impl Compound<'_> {
         bytes: usize,
         digest: u64,
     ) -> Result<Sequence<View>, Status> {
-        let session = self.scope.env.session(args.session)?;
+        let (session, usage) = self.scope.env.session(args.session)?;
+        self.usage = Some(usage);
         let fore = session.fore();
         if operations > fore.operations {
             return Err(Status::TooManyOps);

@@ -3,10 +3,11 @@
 use std::hash::Hasher;
 
 use millrace_nfs::v4::{
-    GetxattrArgs, GetxattrOk, ListxattrsArgs, ListxattrsEncoder, RemovexattrArgs, SetxattrArgs,
+    GetxattrArgs, GetxattrOk, ListxattrsArgs, ListxattrsEncoder, Opaque, RemovexattrArgs, SetxattrArgs,
     SetxattrOption, Status, TooSmall,
 };
 use millrace_vfs::SetXattr;
+use millrace_xdr::XdrError;
 use siphasher::sip::SipHasher13;
 
 use super::{
@@ -17,7 +18,7 @@ use super::{
 };
 
 /// The cookie of a name: names are listed in the order of their cookies, so that one that exists all the time is listed
-/// once, whatever is added and removed between the pages. It is not 0.
+/// once, also if others are added and removed between the pages. It is not 0.
 fn cookie(name: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(name);
@@ -36,8 +37,15 @@ impl Compound<'_> {
         let file = self.xattr_file()?;
         let value = file.fs().xattr(file.caller()?, &file.handle, &args.name).await;
         let value = value.map_err(convert::status)?;
-        self.reply.put(&GetxattrOk { value: value.as_slice().into() });
+        self.reply.put(&GetxattrOk { value: Opaque(&value) });
         Ok(())
+    }
+
+    /// The status for arguments of SETXATTR that cannot be decoded. A value may be too long for one buffer of a message
+    /// that is `split`.
+    pub(super) fn bad_setxattr(split: bool, error: &XdrError) -> Status {
+        tracing::debug!("malformed arguments: {error}");
+        if split { Status::Xattr2Big } else { Status::BadXdr }
     }
 
     pub(super) async fn setxattr(&mut self, args: SetxattrArgs<'_>) -> Result<(), Status> {
@@ -47,6 +55,7 @@ impl Compound<'_> {
             SetxattrOption::Create => SetXattr::Create,
             SetxattrOption::Replace => SetXattr::Replace,
         };
+        let _changing = self.change(file)?;
         let set = file.fs().set_xattr(file.writer()?, &file.handle, &args.name, &args.value, how).await;
         let change = convert::change_info(&set.map_err(convert::status)?);
         self.reply.put(&change);
@@ -73,6 +82,7 @@ impl Compound<'_> {
 
     pub(super) async fn removexattr(&mut self, args: RemovexattrArgs<'_>) -> Result<(), Status> {
         let file = self.xattr_file()?;
+        let _changing = self.change(file)?;
         let removed = file.fs().remove_xattr(file.writer()?, &file.handle, &args.name).await;
         let change = convert::change_info(&removed.map_err(convert::status)?);
         self.reply.put(&change);

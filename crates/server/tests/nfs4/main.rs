@@ -10,6 +10,7 @@ mod common;
 mod conformance;
 mod copy;
 mod delegations;
+mod fairness;
 mod files;
 #[path = "../common/gate.rs"]
 #[allow(unreachable_pub, clippy::expect_used)]

@@ -20,12 +20,12 @@ fn set(option: SetxattrOption, name: &str, value: &[u8]) -> Op {
     let (name, value) = (name.to_owned(), value.to_vec());
     Box::new(move |e| {
         e.put(&Operation::Setxattr);
-        e.put(&SetxattrArgs { option, name: Opaque(name.as_bytes()), value: value.as_slice().into() });
+        e.put(&SetxattrArgs { option, name: Opaque(name.as_bytes()), value: Opaque(&value) });
     })
 }
 
 async fn get(c: &Caller, s: &Session, file: &[u8], of: &str) -> Result<Vec<u8>, Status> {
-    let results = s.send_for_data(c, [putfh(file), name(Operation::Getxattr, of)]).await;
+    let results = s.send(c, [putfh(file), name(Operation::Getxattr, of)]).await;
     if results.status != Status::Ok {
         return Err(results.status);
     }
@@ -37,7 +37,7 @@ async fn list(c: &Caller, s: &Session, file: &[u8], maxcount: u32) -> Result<Vec
     let (mut names, mut cookie) = (Vec::new(), 0);
     loop {
         let page = op(Operation::Listxattrs, ListxattrsArgs { cookie, maxcount });
-        let results = s.send_for_data(c, [putfh(file), page]).await;
+        let results = s.send(c, [putfh(file), page]).await;
         if results.status != Status::Ok {
             return Err(results.status);
         }
@@ -88,7 +88,7 @@ fn xattrs_are_set_read_listed_and_removed() {
 }
 
 #[test]
-fn values_of_up_to_64_kib_pass() {
+fn long_values_pass_or_are_too_big() {
     everywhere(async |c, s, root| {
         let (_, file) = opened(c, s, root, open(b"o", "f", 3, 0, true)).await.unwrap();
         // Longer than inline messages over RDMA. Few local file systems store 64 KiB.
@@ -106,6 +106,22 @@ fn values_of_up_to_64_kib_pass() {
         let status = s.status(c, [putfh(&file), set(SetxattrOption::Either, "b", &value)]).await;
         assert_eq!(status, Status::Xattr2Big);
     });
+}
+
+#[test]
+fn memory_stores_values_that_fit_into_one_buffer() {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        run(async {
+            let server = Server::start(config(&["/x=memory:8MiB,squash=none"])).unwrap();
+            let c = Caller::connect(&server, proto).await;
+            let s = Session::new(&c, b"client").await;
+            let root = s.path(&c, "/x").await.unwrap();
+            let value: Vec<u8> = (0..64_000).map(|i: usize| (i * 7 % 251) as u8).collect();
+            let ops = [putfh(&root), set(SetxattrOption::Either, "a", &value), getattr(&[Attribute::Change])];
+            assert_eq!(s.status(&c, ops).await, Status::Ok);
+            assert!(get(&c, &s, &root, "a").await.unwrap() == value);
+        });
+    }
 }
 
 #[test]

@@ -210,7 +210,7 @@ fn later_calls() -> Vec<Call> {
         source_servers: List(servers),
     };
     let clone = CloneArgs { source, destination, source_offset: 0, destination_offset: 8192, count };
-    let setxattr = SetxattrArgs { option: SetxattrOption::Either, name: NAME, value: b"value"[..].into() };
+    let setxattr = SetxattrArgs { option: SetxattrOption::Either, name: NAME, value: Opaque(b"value") };
     vec![
         file()
             .with(Operation::Allocate, &AllocateArgs { stateid, offset: 0, length: 1 })
@@ -384,7 +384,7 @@ fn later_replies() -> Vec<Vec<u8>> {
         one(Operation::Seek, &SeekOk { eof: false, offset: 9 }),
         one(Operation::ReadPlus, &ReadPlusOk { eof: true, contents }),
         one(Operation::IoAdvise, &IoAdviseOk { hints: Bitmap::EMPTY }),
-        one(Operation::Getxattr, &GetxattrOk { value: b"value"[..].into() }),
+        one(Operation::Getxattr, &GetxattrOk { value: Opaque(b"value") }),
         one(Operation::Listxattrs, &ListxattrsOk { cookie: 1, names: List(vec![NAME]), eof: true }),
     ]
 }

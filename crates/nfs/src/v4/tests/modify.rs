@@ -186,10 +186,10 @@ fn copy_and_clone() {
 #[test]
 fn extended_attributes() {
     exact!(GetxattrArgs<'_>, GetxattrArgs { name: Opaque(b"k") }, "00000001 6b000000");
-    exact!(GetxattrOk<'_>, GetxattrOk { value: b"value"[..].into() }, "00000005 76616c75 65000000");
+    exact!(GetxattrOk<'_>, GetxattrOk { value: Opaque(b"value") }, "00000005 76616c75 65000000");
     exact!(
         SetxattrArgs<'_>,
-        SetxattrArgs { option: SetxattrOption::Replace, name: Opaque(b"k"), value: b"v"[..].into() },
+        SetxattrArgs { option: SetxattrOption::Replace, name: Opaque(b"k"), value: Opaque(b"v") },
         "00000002 00000001 6b000000 00000001 76000000"
     );
     exact!(RemovexattrArgs<'_>, RemovexattrArgs { name: Opaque(b"k") }, "00000001 6b000000");
