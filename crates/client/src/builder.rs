@@ -1,10 +1,19 @@
 //! Builder of clients.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, time::Duration};
 
+use millrace_rdma_providers::ProviderChoice;
+#[cfg(feature = "research")]
+use millrace_rpcrdma::Padding;
+use millrace_rpcrdma::{
+    Design,
+    registration::{Invalidation, Strategy},
+};
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
-use crate::{Client, Error, Options, Url, blocking, nfs3};
+use crate::{
+    Client, Error, Identity, Options, Proto, RetryPolicy, Url, Version, blocking, nfs3, options::with_setters,
+};
 
 impl TryFrom<&str> for Url {
     type Error = Error;
@@ -141,6 +150,23 @@ impl ClientBuilder {
         blocking::Client::new(&self.url?, self.options)
     }
 }
+
+/// Defines setters on [`ClientBuilder`].
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
+        impl ClientBuilder {
+            $(
+                $(#[$doc])*
+                pub fn $name(mut self, $name: $type) -> Self {
+                    self.options.$name = $name;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+with_setters!(setters);
 
 /// Returns the Tokio runtime of the caller.
 fn current_runtime() -> Result<RuntimeRef, Error> {

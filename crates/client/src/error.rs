@@ -2,11 +2,11 @@
 
 use std::{error::Error as StdError, io, time::Duration};
 
-use millrace_nfs::{mount, v3};
+use millrace_nfs::{mount, v3, v4};
 use millrace_oncrpc::{AcceptError, RpcError};
 use millrace_rdma::ConnectionError;
 
-use crate::Proto;
+use crate::{Proto, Version};
 
 /// Error of an operation of the client.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +73,29 @@ pub enum Error {
         object: String,
         /// Reason.
         status: v3::Status,
+    },
+    /// The server returned an error status of NFSv4 that NFSv3 does not have.
+    #[error("{operation}: {status:?} (NFSv4 error {})", status.number())]
+    Nfs4 {
+        /// The operation.
+        operation: v4::Operation,
+        /// Reason.
+        status: v4::Status,
+    },
+    /// The version of NFS has no byte-range locks.
+    #[error("NFSv3 has no byte-range locks in this client; mount with vers=4.2")]
+    LocksUnsupported,
+    /// The server has revoked locks of the file: it did not hear from this client for a lease, or an administrator
+    /// revoked them. Others may have changed the file since. Unlock to use the file again.
+    #[error("the server revoked locks of the file; others may have changed it: unlock it, and read it again")]
+    LocksLost,
+    /// The server does not offer the version of NFS.
+    #[error("{server} does not offer NFSv{version}; mount with vers=3")]
+    UnsupportedVersion {
+        /// The server.
+        server: String,
+        /// The version.
+        version: Version,
     },
     /// The RPC layer failed: the call was not executed, or its reply is invalid.
     #[error("{procedure} at {server}: {error}{}", rpc_hint(error))]
@@ -162,6 +185,8 @@ impl Error {
             Self::UnknownExport { .. } => K::NotFound,
             Self::Mount { status, .. } => mount_kind(*status),
             Self::Nfs { status, .. } => status_kind(*status),
+            Self::Nfs4 { status, .. } => status4_kind(*status),
+            Self::UnsupportedVersion { .. } | Self::LocksUnsupported => K::Unsupported,
             Self::Rpc { error, .. } => rpc_kind(error),
             Self::Unreachable { .. } => K::TimedOut,
             Self::BadReply { .. } => K::InvalidData,
@@ -169,7 +194,7 @@ impl Error {
             Self::Source(e) | Self::Sink(e) => e.kind(),
             Self::OutOfMemory(_) => K::OutOfMemory,
             Self::Closed => K::NotConnected,
-            Self::Unstable { .. } | Self::Local(_) => K::Other,
+            Self::Unstable { .. } | Self::LocksLost | Self::Local(_) => K::Other,
         }
     }
 
@@ -211,6 +236,21 @@ impl Error {
 impl From<Error> for io::Error {
     fn from(e: Error) -> Self {
         Self::new(e.kind(), e)
+    }
+}
+
+/// The kind of a status that only NFSv4 has (RFC 8881 section 15).
+fn status4_kind(status: v4::Status) -> io::ErrorKind {
+    use io::ErrorKind as K;
+    use v4::Status as S;
+    match status {
+        S::Denied | S::Locked => K::WouldBlock,
+        S::ShareDenied | S::FileOpen => K::ResourceBusy,
+        S::Deadlock => K::Deadlock,
+        S::MinorVersMismatch | S::LockNotsupp | S::OpIllegal => K::Unsupported,
+        S::ClidInuse | S::WrongCred => K::PermissionDenied,
+        S::Grace | S::Delay => K::TimedOut,
+        _ => K::Other,
     }
 }
 

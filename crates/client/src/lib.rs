@@ -1,4 +1,4 @@
-//! An NFSv3 client in user space, over RPC-over-RDMA (RFC 8166; in hardware or in software) and over TCP.
+//! An NFS client in user space (NFSv3, 4.1 and 4.2), over RPC-over-RDMA (RFC 8166; in hardware or in software) and over TCP.
 //!
 //! [`Client`] works by path in the manner of `tokio::fs`; [`File`] implements [`tokio::io::AsyncRead`],
 //! [`tokio::io::AsyncWrite`] and [`tokio::io::AsyncSeek`], and moves data into and out of registered memory
@@ -38,6 +38,7 @@ mod file;
 mod metadata;
 mod mount;
 pub mod nfs3;
+mod nfs4;
 mod open_options;
 mod options;
 mod paths;
@@ -47,6 +48,7 @@ pub mod retransmission;
 mod stats;
 mod tree;
 mod url;
+mod version;
 
 #[cfg(test)]
 mod tests;
@@ -79,8 +81,10 @@ pub use millrace_rpcrdma::{
 pub use millrace_runtime::{self as runtime, RuntimeRef, StreamProvider, tokio_rt::TokioRuntime};
 pub use mount::exports;
 pub use nfs3::ReadInto;
+pub use nfs4::{Conflict, LockKind};
 pub use open_options::OpenOptions;
 pub use options::{Identity, Options, Proto, RetryPolicy};
 pub use read_dir::{DirEntry, ReadDir};
 pub use stats::{ConnectionStats, Stats};
 pub use url::Url;
+pub use version::Version;

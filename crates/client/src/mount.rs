@@ -94,7 +94,7 @@ pub(crate) async fn mount(
 }
 
 /// Returns `path` with one slash before each component, without a trailing slash and `.`.
-fn normalize(path: &str) -> String {
+pub(crate) fn normalize(path: &str) -> String {
     let parts = path.split('/').filter(|c| !c.is_empty() && *c != ".");
     let joined: String = parts.flat_map(|c| ["/", c]).collect();
     if joined.is_empty() { "/".into() } else { joined }

@@ -12,7 +12,7 @@ use millrace_rpcrdma::{
 };
 use millrace_runtime::LocalPort;
 
-use crate::Url;
+use crate::{Url, Version};
 
 /// The transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -145,6 +145,8 @@ impl Identity {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
+    /// The version of NFS.
+    pub vers: Version,
     /// The transport.
     pub proto: Proto,
     /// Connections to the server, 1 to 64; calls are spread over them.
@@ -201,6 +203,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            vers: Version::default(),
             proto: Proto::default(),
             nconnect: 1,
             rsize: None,
@@ -228,7 +231,64 @@ impl Default for Options {
     }
 }
 
-/// Defines a setter for each field, on [`Options`] and on [`crate::ClientBuilder`].
+/// Passes the list of setters, one for each field, to the macro `$define`.
+macro_rules! with_setters {
+    ($define:ident) => {
+        $define! {
+            /// Sets [`Options::vers`], the version of NFS.
+            vers: Version,
+            /// Sets [`Options::proto`], the transport.
+            proto: Proto,
+            /// Sets [`Options::nconnect`], the number of connections (1 to 64).
+            nconnect: usize,
+            /// Sets [`Options::rsize`], the maximum size of one READ in bytes.
+            rsize: Option<u32>,
+            /// Sets [`Options::wsize`], the maximum size of one WRITE in bytes.
+            wsize: Option<u32>,
+            /// Sets [`Options::timeout`], the timeout of one transmission of a call.
+            timeout: Duration,
+            /// Sets [`Options::connect_timeout`], the timeout of the setup of one connection.
+            connect_timeout: Duration,
+            /// Sets [`Options::credential`], the AUTH_SYS identity of the calls.
+            credential: Identity,
+            /// Sets [`Options::crc`].
+            crc: bool,
+            /// Sets [`Options::max_frame`], in bytes.
+            max_frame: Option<usize>,
+            /// Sets [`Options::design`].
+            design: Design,
+            /// Sets [`Options::padding`].
+            #[cfg(feature = "research")]
+            padding: Option<Padding>,
+            /// Sets [`Options::registration`], the memory registration strategy.
+            registration: Strategy,
+            /// Sets [`Options::invalidation`].
+            invalidation: Invalidation,
+            /// Sets [`Options::trust_server`].
+            trust_server: bool,
+            /// Sets [`Options::reserved_port`].
+            reserved_port: bool,
+            /// Sets [`Options::credits`], the maximum number of calls in flight on each connection.
+            credits: u32,
+            /// Sets [`Options::retry`].
+            retry: RetryPolicy,
+            /// Sets [`Options::provider`], the RDMA provider.
+            provider: ProviderChoice,
+            /// Sets [`Options::arena_limit`], in bytes.
+            arena_limit: usize,
+            /// Sets [`Options::unstable_limit`], in bytes for each file.
+            unstable_limit: usize,
+            /// Sets [`Options::sample_stages`].
+            sample_stages: u32,
+            /// Sets [`Options::measure_exposure`].
+            measure_exposure: bool,
+        }
+    };
+}
+
+pub(crate) use with_setters;
+
+/// Defines setters on [`Options`].
 macro_rules! setters {
     ($($(#[$doc:meta])* $name:ident: $type:ty,)*) => {
         impl Options {
@@ -241,70 +301,15 @@ macro_rules! setters {
                 }
             )*
         }
-
-        impl crate::ClientBuilder {
-            $(
-                $(#[$doc])*
-                pub fn $name(mut self, $name: $type) -> Self {
-                    self.options.$name = $name;
-                    self
-                }
-            )*
-        }
     };
 }
 
-setters! {
-    /// Sets [`Options::proto`], the transport.
-    proto: Proto,
-    /// Sets [`Options::nconnect`], the number of connections (1 to 64).
-    nconnect: usize,
-    /// Sets [`Options::rsize`], the maximum size of one READ in bytes.
-    rsize: Option<u32>,
-    /// Sets [`Options::wsize`], the maximum size of one WRITE in bytes.
-    wsize: Option<u32>,
-    /// Sets [`Options::timeout`], the timeout of one transmission of a call.
-    timeout: Duration,
-    /// Sets [`Options::connect_timeout`], the timeout of the setup of one connection.
-    connect_timeout: Duration,
-    /// Sets [`Options::credential`], the AUTH_SYS identity of the calls.
-    credential: Identity,
-    /// Sets [`Options::crc`].
-    crc: bool,
-    /// Sets [`Options::max_frame`], in bytes.
-    max_frame: Option<usize>,
-    /// Sets [`Options::design`].
-    design: Design,
-    /// Sets [`Options::padding`].
-    #[cfg(feature = "research")]
-    padding: Option<Padding>,
-    /// Sets [`Options::registration`], the memory registration strategy.
-    registration: Strategy,
-    /// Sets [`Options::invalidation`].
-    invalidation: Invalidation,
-    /// Sets [`Options::trust_server`].
-    trust_server: bool,
-    /// Sets [`Options::reserved_port`].
-    reserved_port: bool,
-    /// Sets [`Options::credits`], the maximum number of calls in flight on each connection.
-    credits: u32,
-    /// Sets [`Options::retry`].
-    retry: RetryPolicy,
-    /// Sets [`Options::provider`], the RDMA provider.
-    provider: ProviderChoice,
-    /// Sets [`Options::arena_limit`], in bytes.
-    arena_limit: usize,
-    /// Sets [`Options::unstable_limit`], in bytes for each file.
-    unstable_limit: usize,
-    /// Sets [`Options::sample_stages`].
-    sample_stages: u32,
-    /// Sets [`Options::measure_exposure`].
-    measure_exposure: bool,
-}
+with_setters!(setters);
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
+            .field("vers", &self.vers)
             .field("proto", &self.proto)
             .field("nconnect", &self.nconnect)
             .field("rsize", &self.rsize)
@@ -324,6 +329,7 @@ impl Options {
     /// Returns these options overridden by those of `url`.
     #[must_use]
     pub fn with_url(mut self, url: &Url) -> Self {
+        self.vers = url.vers.unwrap_or(self.vers);
         self.proto = url.proto.unwrap_or(self.proto);
         self.provider = url.provider.unwrap_or(self.provider);
         self.nconnect = url.nconnect.unwrap_or(self.nconnect);

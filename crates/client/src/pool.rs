@@ -38,6 +38,8 @@ pub(crate) struct CallSpec {
 /// The reply to a call.
 pub(crate) struct Answered {
     pub(crate) reply: Reply,
+    /// The connection of the reply.
+    pub(crate) transport: Arc<dyn Transport>,
     /// Whether the call was retransmitted: the server may have executed it twice.
     pub(crate) resent: bool,
     /// The time stamps of the call's stages, up to its reply.
@@ -148,12 +150,13 @@ impl Pool {
     }
 
     pub(crate) fn close(&self) {
+        self.take().iter().for_each(|c| c.transport.close());
+    }
+
+    /// Closes the client for later calls, and returns its connections, which the caller closes.
+    pub(crate) fn take(&self) -> Vec<Connection> {
         self.closed.store(true, Ordering::Release);
-        for slot in &*self.slots {
-            if let Some(c) = slot.current.lock().take() {
-                c.transport.close();
-            }
-        }
+        self.slots.iter().filter_map(|slot| slot.current.lock().take()).collect()
     }
 
     async fn connect_slot(&self, slot: &Slot) -> Result<Arc<dyn Transport>, Error> {
@@ -253,7 +256,7 @@ impl Pool {
                 Ok(reply) => {
                     add(&self.counts.calls, 1);
                     stages.set_xid(xid.unwrap_or_default());
-                    return Ok(Answered { reply, resent, stages });
+                    return Ok(Answered { reply, transport, resent, stages });
                 }
                 Err(e @ (RpcError::Disconnected { .. } | RpcError::TimedOut { .. })) => {
                     // After a timeout the peer may be unresponsive: discard the connection.
@@ -271,6 +274,34 @@ impl Pool {
                 add(&self.counts.retransmits, 1);
             }
         }
+    }
+
+    /// Makes a call on one connection, without retransmission.
+    pub(crate) async fn call_on<A: Encode>(
+        &self,
+        transport: &Arc<dyn Transport>,
+        spec: CallSpec,
+        credential: &EncodedCredential,
+        args: &A,
+    ) -> Result<Reply, Error> {
+        let request = self.request(spec, credential, args)?;
+        transport.submit(request).await.map_err(|e| self.rpc_error(spec.name, e))
+    }
+
+    /// Encodes a call without payload in its reply.
+    pub(crate) fn request<A: Encode>(
+        &self,
+        spec: CallSpec,
+        credential: &EncodedCredential,
+        args: &A,
+    ) -> Result<Request, Error> {
+        let message = self.encode(spec, credential, args)?;
+        Ok(Request::new(message, ReplySpec { max_head: spec.max_head, payload: None }))
+    }
+
+    /// Whether the client was closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     fn encode<A: Encode>(
@@ -319,6 +350,18 @@ impl<'p> Attempt<'p> {
     /// [`Error::Unreachable`] with the reason `last` if the retry policy permits no further attempt;
     /// [`Error::Closed`].
     pub(crate) async fn pause(&mut self, last: String) -> Result<(), Error> {
+        self.pause_within(self.pool.retry.max_elapsed, last).await
+    }
+
+    /// As [`Self::pause`], where the time for attempts is at least `limit`, unless the retry policy permits none.
+    pub(crate) async fn pause_at_least(&mut self, limit: Duration, last: &str) -> Result<(), Error> {
+        let most = self.pool.retry.max_elapsed;
+        let limit = if most.is_zero() { most } else { most.max(limit) };
+        self.pause_within(limit, last.to_owned()).await
+    }
+
+    /// As [`Self::pause`], where the time for attempts is `limit` instead of that of the retry policy.
+    async fn pause_within(&mut self, limit: Duration, last: String) -> Result<(), Error> {
         let Pool { rt, retry, server, .. } = self.pool;
         let elapsed = rt.now().duration_since(self.started);
         // A random part of the delay, half or more, so that clients do not retry simultaneously.
@@ -327,7 +370,7 @@ impl<'p> Attempt<'p> {
         if self.pool.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        if elapsed + delay >= retry.max_elapsed {
+        if elapsed + delay >= limit {
             return Err(Error::Unreachable {
                 server: server.clone(),
                 procedure: self.name,

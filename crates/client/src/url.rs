@@ -6,7 +6,7 @@ use millrace_buffer::ByteSize;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::registration::Strategy;
 
-use crate::{Error, Proto};
+use crate::{Error, Proto, Version};
 
 /// Maximum number of connections to one server.
 pub(crate) const MAX_CONNECTIONS: usize = 64;
@@ -33,6 +33,8 @@ pub struct Url {
     pub port: Option<u16>,
     /// The path, beginning with `/`.
     pub path: String,
+    /// The version of NFS, if given.
+    pub vers: Option<Version>,
     /// The transport, if given.
     pub proto: Option<Proto>,
     /// The RDMA provider, if given.
@@ -58,6 +60,7 @@ impl Url {
             host: host.into(),
             port: None,
             path: path.into(),
+            vers: None,
             proto: None,
             provider: None,
             nconnect: None,
@@ -90,6 +93,7 @@ impl Url {
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
+            "vers" => self.vers = Some(value.parse()?),
             "proto" => self.proto = Some(value.parse()?),
             "provider" => self.provider = Some(value.parse()?),
             // The default, which URLs of earlier releases may contain.
@@ -220,6 +224,7 @@ impl fmt::Display for Url {
             }
         }
         let options = [
+            self.vers.map(|v| format!("vers={v}")),
             self.proto.map(|v| format!("proto={v}")),
             self.provider.map(|v| format!("provider={v}")),
             self.nconnect.map(|v| format!("nconnect={v}")),
@@ -252,7 +257,7 @@ mod tests {
 
     #[test]
     fn all_options_are_read_and_written() {
-        let text = "nfs://h:1/a/b?proto=rdma&provider=verbs&nconnect=4&rsize=65536&wsize=1048576&mountport=635&noresvport&registration=cache";
+        let text = "nfs://h:1/a/b?vers=4.2&proto=rdma&provider=verbs&nconnect=4&rsize=65536&wsize=1048576&mountport=635&noresvport&registration=cache";
         let u: Url = text.parse().unwrap();
         assert_eq!(
             (u.nconnect, u.rsize, u.wsize, u.mountport, u.resvport),
@@ -260,7 +265,7 @@ mod tests {
         );
         assert_eq!(u.to_string(), text);
         let short: Url =
-            "nfs://h:1/a/b?registration=cache&proto=rdma&provider=verbs&nconnect=4&rsize=64K&wsize=1m&mountport=635&noresvport"
+            "nfs://h:1/a/b?registration=cache&vers=4.2&proto=rdma&provider=verbs&nconnect=4&rsize=64K&wsize=1m&mountport=635&noresvport"
                 .parse()
                 .unwrap();
         assert_eq!(short, u);
@@ -283,6 +288,7 @@ mod tests {
             ("nfs://h:0/", "not a port"),
             ("nfs://h:99999/", "not a port"),
             ("nfs://[::1]x/", "unexpected text"),
+            ("nfs://h/?vers=4", "use 3, 4.1 or 4.2"),
             ("nfs://h/?proto=udp", "use rdma or tcp"),
             ("nfs://h/?provider=roce", "auto, iwarp or verbs"),
             ("nfs://h/?design=read-read", "millrace-lab"),

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{connect, on_both};
+use common::{connect, on_all};
 use millrace_client::{Client, File, OpenOptions};
 use proptest::{
     prelude::*,
@@ -219,7 +219,7 @@ async fn run(client: &Client, steps: &[(usize, Step)]) {
 
 #[test]
 fn streams_match_a_file_in_memory() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         // Small transfers, so that few bytes need many calls.
         let client =
             Client::builder(url("data")).rsize(Some(4096)).wsize(Some(4096)).connect().await.unwrap();
@@ -246,7 +246,7 @@ fn pattern(len: usize) -> Vec<u8> {
 
 #[test]
 fn large_files_are_copied_with_tokio_io_copy() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let c = connect(&url).await;
         let data = pattern(20_000_003);
         let mut file = c.create("big").await.unwrap();
@@ -264,7 +264,7 @@ fn large_files_are_copied_with_tokio_io_copy() {
 
 #[test]
 fn small_reads_and_writes_take_few_calls() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let c = connect(&url).await;
         let mut file = c.create("lines").await.unwrap();
         let before = c.stats().calls;
@@ -294,7 +294,7 @@ fn small_reads_and_writes_take_few_calls() {
 
 #[test]
 fn a_reader_at_the_end_sees_appended_data() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let (c, other) = (connect(&url).await, connect(&url).await);
         let append = OpenOptions::new().append(true).create(true).clone();
         let mut log = append.open(&c, "log").await.unwrap();
@@ -321,7 +321,7 @@ fn a_reader_at_the_end_sees_appended_data() {
 
 #[test]
 fn a_pending_write_that_is_dropped_accepts_no_data() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let c = Client::builder(url("data")).wsize(Some(4096)).connect().await.unwrap();
         let mut file = c.create("f").await.unwrap();
         let (mut accepted, mut waited) = (Vec::new(), 0);
@@ -369,7 +369,7 @@ fn the_last_write_to_a_range_wins() {
 
 #[test]
 fn a_lost_write_is_reported_once() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let c = Client::connect(url("small")).await.unwrap();
         let data = pattern(4 << 20);
         let mut file = c.create("f").await.unwrap();
@@ -390,7 +390,7 @@ fn a_lost_write_is_reported_once() {
 
 #[test]
 fn a_dropped_file_is_closed_in_the_background() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let (c, other) = (connect(&url).await, connect(&url).await);
         let data = pattern(3_000_000);
         let mut file = c.create("f").await.unwrap();
@@ -405,7 +405,7 @@ fn a_dropped_file_is_closed_in_the_background() {
 
 #[test]
 fn operations_require_the_access_mode_of_the_file() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let c = connect(&url).await;
         c.write("f", "x").await.unwrap();
         let mut file = c.open("f").await.unwrap();
@@ -420,7 +420,7 @@ fn operations_require_the_access_mode_of_the_file() {
 
 #[test]
 fn concurrent_tasks_read_and_write_one_file_at_offsets() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let c = connect(&url).await;
         let file = OpenOptions::new().read(true).write(true).create(true).open(&c, "f").await.unwrap();
         let file = std::sync::Arc::new(file);

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use common::{connect, on_both};
+use common::{connect, on_all};
 use futures::TryStreamExt;
 use millrace_client::{Client, Error, FileTimes, FileType, Identity, OpenOptions, RetryPolicy};
 
@@ -29,7 +29,7 @@ async fn names(client: &Client, path: &str) -> Vec<String> {
 
 #[test]
 fn whole_files_are_written_and_read() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let c = connect(&url).await;
         for len in [0, 1, 100_000, 5_000_000] {
             let content: Vec<u8> = (0..len).map(|i: usize| (i >> 5) as u8).collect();
@@ -50,7 +50,7 @@ fn whole_files_are_written_and_read() {
 
 #[test]
 fn directories_are_created_listed_and_removed() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let c = connect(&url).await;
         c.create_dir("a").await.unwrap();
         let again = c.create_dir("a").await.unwrap_err();
@@ -95,7 +95,7 @@ fn directories_are_created_listed_and_removed() {
 
 #[test]
 fn a_large_directory_is_streamed_page_by_page() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let c = connect(&url).await;
         c.create_dir("many").await.unwrap();
         let wanted: Vec<String> = (0..700).map(|n| format!("a-name-of-some-length-{n:04}")).collect();
@@ -110,7 +110,7 @@ fn a_large_directory_is_streamed_page_by_page() {
 
 #[test]
 fn removing_a_tree_does_not_follow_symbolic_links() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let c = connect(&url).await;
         c.create_dir_all("keep/inside").await.unwrap();
         c.write("keep/file", "kept").await.unwrap();
@@ -134,7 +134,7 @@ fn removing_a_tree_does_not_follow_symbolic_links() {
 
 #[test]
 fn names_are_linked_and_renamed_and_have_metadata() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let c = connect(&url).await;
         c.write("one", "1").await.unwrap();
         c.hard_link("one", "two").await.unwrap();
@@ -178,7 +178,7 @@ fn names_are_linked_and_renamed_and_have_metadata() {
 
 #[test]
 fn files_are_copied_with_their_permissions() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let c = connect(&url).await;
         let content: Vec<u8> =
             (0..7_654_321_usize).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
@@ -199,7 +199,7 @@ fn files_are_copied_with_their_permissions() {
 
 #[test]
 fn open_options_behave_as_for_local_files() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let c = connect(&url).await;
         type Set = fn(&mut OpenOptions) -> &mut OpenOptions;
         let open = async |set: Set, path: &str| set(&mut OpenOptions::new()).open(&c, path).await;
@@ -237,7 +237,7 @@ fn open_options_behave_as_for_local_files() {
 
 #[test]
 fn the_server_checks_permissions_at_open() {
-    on_both(|url| async move {
+    on_all(|url| async move {
         let owner = Identity { uid: 1000, gid: 1000, gids: Vec::new(), machine: "a".into() };
         let other = Identity { uid: 1001, gid: 1001, ..owner.clone() };
         let root = connect(&url).await;
@@ -266,7 +266,7 @@ fn the_server_checks_permissions_at_open() {
 #[test]
 fn errors_convert_to_io_errors_with_their_sources() {
     use std::error::Error as _;
-    on_both(|url| async move {
+    on_all(|url| async move {
         let c = connect(&url).await;
         let error: std::io::Error = c.open("none").await.unwrap_err().into();
         assert_eq!(error.kind(), ErrorKind::NotFound);

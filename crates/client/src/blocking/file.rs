@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Read, Seek, SeekFrom, Write},
+    ops::Range,
     path::Path,
     sync::Arc,
 };
@@ -10,7 +11,7 @@ use millrace_buffer::{Buffer, Views};
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
 use super::{Client, Driver};
-use crate::{Error, FileTimes, Metadata, OpenOptions, ReadInto};
+use crate::{Error, FileTimes, LockKind, Metadata, OpenOptions, ReadInto};
 
 /// An open file with a cursor, as [`crate::File`]. Dropping it flushes and commits, as closing a file on an
 /// NFS mount does; an error is only logged: call [`Self::close`] to receive it.
@@ -64,6 +65,9 @@ impl File {
         fn set_len(&self, size: u64) -> ();
         fn set_permissions(&self, mode: u32) -> ();
         fn set_times(&self, times: FileTimes) -> ();
+        fn lock(&self, range: Range<u64>, kind: LockKind) -> ();
+        fn try_lock(&self, range: Range<u64>, kind: LockKind) -> bool;
+        fn unlock(&self, range: Range<u64>) -> ();
     }
 }
 

@@ -5,19 +5,25 @@ mod write_behind;
 
 use std::{
     io::{self, ErrorKind, SeekFrom},
+    ops::Range,
     path::{Path, PathBuf},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
 };
 
 use millrace_buffer::{Buffer, Views};
 use millrace_nfs::v3::{FileHandle, Sattr};
-use millrace_runtime::{BoxFuture, sync::Mutex};
+use millrace_runtime::{BoxFuture, RuntimeExt, sync::Mutex};
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 
 use self::{read_ahead::ReadAhead, write_behind::WriteBehind};
-use crate::{Client, Error, FileTimes, Metadata, ReadInto, nfs3, nfs3::resolve::bad_path, paths::bytes};
+use crate::{
+    Client, Error, FileTimes, LockKind, Metadata, ReadInto, nfs3, nfs3::resolve::bad_path, paths::bytes,
+};
 
 /// Access mode of an open file.
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +91,10 @@ pub struct File {
     inner: nfs3::File,
     path: PathBuf,
     access: Access,
+    /// The owner of the file's locks.
+    lock_owner: u64,
+    /// Whether the file may have locks.
+    locked: AtomicBool,
     write: Arc<WriteBehind>,
     /// Locked through `&mut self` only: the futures in it are not `Sync`, the file is.
     stream: Mutex<Stream>,
@@ -110,7 +120,8 @@ impl File {
         let write = WriteBehind::new(inner.clone(), client.nfs3().clone());
         let read = ReadAhead::new(size);
         let stream = Stream { cursor: 0, read, seek: None, end: None, append_at: None, commit: None };
-        Self { client, inner, path, access, write, stream: Mutex::new(stream) }
+        let (lock_owner, locked) = (client.runtime().random_u64(), AtomicBool::new(false));
+        Self { client, inner, path, access, lock_owner, locked, write, stream: Mutex::new(stream) }
     }
 
     /// The path with which the file was opened.
@@ -196,6 +207,55 @@ impl File {
         self.sync_all().await
     }
 
+    /// Locks a range of bytes, and waits while others have conflicting locks: other files of this client too, each of
+    /// which has its own locks, as with `F_OFD_SETLKW` of Linux. A new lock replaces the file's earlier locks in the
+    /// range. An end of [`u64::MAX`] is the end of the file, however long it becomes. Locks require NFSv4.
+    ///
+    /// Reads after this call see what earlier holders of the lock have written. Dropping the future gives up the
+    /// lock; dropping the file releases all its locks.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// use millrace_client::{Client, LockKind, Version};
+    ///
+    /// let client = Client::builder(&url).vers(Version::V4_2).connect().await?;
+    /// let (one, other) = (client.create("data").await?, client.open("data").await?);
+    /// one.lock(0..100, LockKind::Exclusive).await?;
+    /// assert!(!other.try_lock(50..60, LockKind::Shared).await?);
+    /// one.unlock(0..100).await?;
+    /// assert!(other.try_lock(50..60, LockKind::Shared).await?);
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`nfs3::File::lock`].
+    pub async fn lock(&self, range: Range<u64>, kind: LockKind) -> Result<(), Error> {
+        self.write.drained().await;
+        self.locked.store(true, Ordering::Release);
+        self.inner.lock(self.lock_owner, range, kind).await.map_err(|e| self.at(e))
+    }
+
+    /// As [`Self::lock`], without waiting. `false` if another lock conflicts.
+    ///
+    /// # Errors
+    /// As [`nfs3::File::lock`].
+    pub async fn try_lock(&self, range: Range<u64>, kind: LockKind) -> Result<bool, Error> {
+        self.write.drained().await;
+        self.locked.store(true, Ordering::Release);
+        let conflict = self.inner.try_lock(self.lock_owner, range, kind).await;
+        Ok(conflict.map_err(|e| self.at(e))?.is_none())
+    }
+
+    /// Flushes, and unlocks a range of bytes.
+    ///
+    /// # Errors
+    /// The error of an earlier write, after which the range is still locked; as [`nfs3::File::lock`].
+    pub async fn unlock(&self, range: Range<u64>) -> Result<(), Error> {
+        self.write.flush().await.map_err(|e| self.at(e))?;
+        self.inner.unlock(self.lock_owner, range).await.map_err(|e| self.at(e))
+    }
+
     /// The attributes. The size includes data of the stream.
     ///
     /// # Errors
@@ -240,14 +300,23 @@ impl File {
 
     /// Whether all written data has been flushed and committed.
     pub(crate) fn is_closed(&self) -> bool {
-        self.write.is_idle() && (!self.access.write || self.inner.retained_bytes() == 0)
+        !self.locked.load(Ordering::Acquire)
+            && self.write.is_idle()
+            && (!self.access.write || self.inner.retained_bytes() == 0)
     }
 
     /// Flushes and commits. Logs an error, because no caller receives it.
     pub(crate) fn close_logged(&self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         let (write, file, path) = (Arc::clone(&self.write), self.inner.clone(), self.path.clone());
+        let locked = self.locked.load(Ordering::Acquire).then_some(self.lock_owner);
         async move {
-            let closed = match write.flush().await {
+            let flushed = write.flush().await;
+            if let Some(owner) = locked
+                && let Err(error) = file.unlock(owner, 0..u64::MAX).await
+            {
+                tracing::debug!(path = %path.display(), %error, "cannot release the locks of a dropped file");
+            }
+            let closed = match flushed {
                 Ok(()) => file.commit().await,
                 failed => failed,
             };

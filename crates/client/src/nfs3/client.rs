@@ -14,13 +14,14 @@ use millrace_oncrpc::{CallClass, EncodedCredential, Stage};
 use millrace_rdma::Provider;
 use millrace_rpcrdma::registration::{Registration, RegistrationStats};
 use millrace_runtime::{RuntimeExt, RuntimeRef, StreamProvider};
-use millrace_xdr::{Decode, Decoder, Encode, XdrError};
+use millrace_xdr::{Decoder, XdrError};
 
-use super::writeback::OpenFiles;
+use super::{call::Call, compounds::v3_status, place, writeback::OpenFiles};
 use crate::{
-    Connector, Error, Identity, Options, Stats, Url,
+    Connector, Error, Identity, Options, Stats, Url, Version,
     connect::{Network, NetworkConnector, UrlConnector},
     mount::{self, Mounted},
+    nfs4::{self, Session, is_unsupported},
     pool::{Attempt, CallSpec, Pool},
 };
 
@@ -41,7 +42,9 @@ pub struct Object {
 }
 
 pub(crate) struct Shared {
-    pub(crate) pool: Pool,
+    pub(crate) pool: Arc<Pool>,
+    /// The session of NFSv4; `None` with NFSv3.
+    pub(crate) session: Option<Arc<Session>>,
     pub(crate) options: Options,
     mounted: Mounted,
     pub(crate) fsinfo: FsinfoOk,
@@ -69,15 +72,11 @@ pub(crate) struct Answer<O> {
     pub(crate) resent: bool,
 }
 
-/// A result without the data of the error case, which the client does not use.
-struct Outcome<O>(Result<O, Status>);
-
-impl<'a, O: Decode<'a>> Decode<'a> for Outcome<O> {
-    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        match d.get()? {
-            Status::Ok => Ok(Self(Ok(d.get()?))),
-            status => Ok(Self(Err(status))),
-        }
+/// Decodes the results without the data of the error case, which the client does not use.
+fn decode<C: Call>(d: &mut Decoder<'_>) -> Result<Result<C::Ok, Status>, XdrError> {
+    match d.get()? {
+        Status::Ok => C::decode(d).map(Ok),
+        status => Ok(Err(status)),
     }
 }
 
@@ -201,30 +200,50 @@ impl Client {
             options.nconnect,
             options.sample_stages,
         );
-        let mut unfinished = CloseOnDrop(Some(pool));
-        let Some(pool) = unfinished.0.as_ref() else { return Err(Error::Closed) };
+        let unfinished = CloseOnDrop(Some(Arc::new(pool)));
+        let Some(pool) = &unfinished.0 else { return Err(Error::Closed) };
         pool.connect_all().await?;
-        let first = pool.any_transport().ok_or(Error::Closed)?;
-        let mounted = mount::mount(&*connector, arena, caller, first, path).await?;
-        let args = v3::FsinfoArgs { root: mounted.root };
-        let head = Procedure::Fsinfo.max_reply_head();
-        let fsinfo: FsinfoOk = nfs_call(pool, &credential, Procedure::Fsinfo, &args, head, None)
-            .await?
-            .result
-            .map_err(|status| refused_at_mount(pool, &mounted.export, status))?;
         let limit = (pool.max_payload().min(SPAN_BYTES) as u32).max(512);
+        let (session, mounted, fsinfo) = match options.vers.minor_version() {
+            None => {
+                let first = pool.any_transport().ok_or(Error::Closed)?;
+                let mounted = mount::mount(&*connector, arena, caller, first, path).await?;
+                let args = v3::FsinfoArgs { root: mounted.root };
+                let fsinfo = nfs_call(pool, &credential, &args, None).await?.result;
+                (None, mounted, fsinfo)
+            }
+            Some(minor_version) => {
+                let slots = options.credits.saturating_mul(options.nconnect as u32);
+                let machine = &options.credential.machine;
+                let own = caller.encoded();
+                let session = Session::start(Arc::clone(pool), minor_version, machine, own, slots, limit)
+                    .await
+                    .map_err(|e| if is_unsupported(&e) { unsupported(pool, options.vers) } else { e })?;
+                let mounted = place::find_export(&session, &credential, path).await?;
+                let args = v3::FsinfoArgs { root: mounted.root };
+                let fsinfo = nfs4_call(&session, &credential, &args, None).await?.result;
+                (Some(session), mounted, fsinfo)
+            }
+        };
+        let fsinfo = fsinfo.map_err(|status| refused_at_mount(pool, &mounted.export, status))?;
         let or_default = |n: u32| if n == 0 { DEFAULT_TRANSFER } else { n };
-        let pick = |wanted: Option<u32>, preferred: u32, max: u32| {
+        let granted = session.as_ref().map(|s| s.granted());
+        let within = |size: Option<u32>| size.map_or(limit, |n| limit.min(n.saturating_sub(nfs4::OVERHEAD)));
+        let pick = |wanted: Option<u32>, preferred: u32, max: u32, limit: u32| {
             wanted.unwrap_or(or_default(preferred)).min(or_default(max)).min(limit).max(1)
         };
-        let rsize = pick(options.rsize, fsinfo.read_preferred, fsinfo.read_max);
-        let wsize = pick(options.wsize, fsinfo.write_preferred, fsinfo.write_max);
-        let readdir_size = fsinfo.readdir_preferred.clamp(READDIR_SIZES.0, READDIR_SIZES.1);
-        let Some(pool) = unfinished.0.take() else { return Err(Error::Closed) };
-        tracing::info!(server = pool.server(), export = mounted.export, rsize, wsize, "mounted");
+        let (most_read, most_written) =
+            (within(granted.map(|g| g.reply)), within(granted.map(|g| g.request)));
+        let rsize = pick(options.rsize, fsinfo.read_preferred, fsinfo.read_max, most_read);
+        let wsize = pick(options.wsize, fsinfo.write_preferred, fsinfo.write_max, most_written);
+        let readdir_size = fsinfo.readdir_preferred.clamp(READDIR_SIZES.0, READDIR_SIZES.1).min(most_read);
+        let pool = unfinished.keep().ok_or(Error::Closed)?;
+        let (server, version) = (pool.server(), options.vers);
+        tracing::info!(server, %version, export = mounted.export, rsize, wsize, "mounted");
         Ok(Self {
             shared: Arc::new(Shared {
                 pool,
+                session,
                 options,
                 mounted,
                 fsinfo,
@@ -264,6 +283,11 @@ impl Client {
     /// The rest of the URL's path below the export, without a leading slash; empty for the export itself.
     pub fn path_in_export(&self) -> &str {
         &self.shared.mounted.rest
+    }
+
+    /// The version of NFS of the calls.
+    pub fn version(&self) -> Version {
+        self.shared.options.vers
     }
 
     /// The server's host and port.
@@ -322,34 +346,30 @@ impl Client {
 
     /// Closes the connections of all clones. Calls in progress and later calls fail.
     pub fn close(&self) {
-        self.shared.pool.close();
+        self.shared.close();
     }
 
-    /// Makes an NFS call. Retries after a delay while the server returns JUKEBOX.
-    pub(crate) async fn call<O>(
+    /// Makes an NFS call. Retries after a delay while the server returns JUKEBOX. `payload` is the buffer for the data
+    /// of the reply.
+    pub(crate) async fn call<C: Call>(
         &self,
-        procedure: Procedure,
-        args: &impl Encode,
+        args: &C,
         payload: Option<Buffer>,
-    ) -> Result<Answer<O>, Error>
-    where
-        O: for<'a> Decode<'a>,
-    {
-        self.call_sized(procedure, args, procedure.max_reply_head(), payload).await
+    ) -> Result<Answer<C::Ok>, Error> {
+        match &self.shared.session {
+            None => nfs_call(&self.shared.pool, &self.credential, args, payload).await,
+            Some(session) => nfs4_call(session, &self.credential, args, payload).await,
+        }
     }
 
-    /// As [`Self::call`], with a maximum size of the reply.
-    pub(crate) async fn call_sized<O>(
-        &self,
-        procedure: Procedure,
-        args: &impl Encode,
-        max_head: usize,
-        payload: Option<Buffer>,
-    ) -> Result<Answer<O>, Error>
-    where
-        O: for<'a> Decode<'a>,
-    {
-        nfs_call(&self.shared.pool, &self.credential, procedure, args, max_head, payload).await
+    /// The credentials of calls.
+    pub(crate) fn credential(&self) -> &Arc<EncodedCredential> {
+        &self.credential
+    }
+
+    /// Whether the calls are COMPOUNDs of NFSv4.
+    pub(crate) fn is_v4(&self) -> bool {
+        self.shared.session.is_some()
     }
 
     pub(crate) fn plus(&self) -> bool {
@@ -357,9 +377,19 @@ impl Client {
     }
 }
 
+impl Shared {
+    /// Closes the connections, after the end of the session.
+    fn close(&self) {
+        match &self.session {
+            Some(session) => session.end(),
+            None => self.pool.close(),
+        }
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.pool.close();
+        self.close();
     }
 }
 
@@ -370,7 +400,14 @@ impl std::fmt::Debug for Client {
 }
 
 /// Closes the connections of a mount that failed or was cancelled.
-struct CloseOnDrop(Option<Pool>);
+struct CloseOnDrop(Option<Arc<Pool>>);
+
+impl CloseOnDrop {
+    /// Keeps the connections open.
+    fn keep(mut self) -> Option<Arc<Pool>> {
+        self.0.take()
+    }
+}
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
@@ -380,30 +417,21 @@ impl Drop for CloseOnDrop {
     }
 }
 
-async fn nfs_call<O>(
+async fn nfs_call<C: Call>(
     pool: &Pool,
     credential: &EncodedCredential,
-    procedure: Procedure,
-    args: &impl Encode,
-    max_head: usize,
+    args: &C,
     mut payload: Option<Buffer>,
-) -> Result<Answer<O>, Error>
-where
-    O: for<'a> Decode<'a>,
-{
+) -> Result<Answer<C::Ok>, Error> {
+    let procedure = C::PROCEDURE;
     let spec = CallSpec {
         program: v3::PROGRAM,
         version: v3::VERSION,
         procedure: procedure.number(),
         name: procedure.name(),
-        max_head,
-        // WRITE is idempotent, but its retransmission keeps the XID: see `retransmission`.
-        keep_xid: !procedure.is_idempotent() || procedure == Procedure::Write,
-        class: match procedure {
-            Procedure::Read => CallClass::Read,
-            Procedure::Write => CallClass::Write,
-            _ => CallClass::Other,
-        },
+        max_head: args.entries().map_or(procedure.max_reply_head(), v3::readdir_reply_head),
+        keep_xid: is_unrepeatable(procedure),
+        class: class(procedure),
     };
     let payload_len = payload.as_ref().map(|b| b.len());
     let mut attempt = Attempt::new(pool, procedure.name());
@@ -413,15 +441,54 @@ where
             (given, _) => given,
         };
         let answered = pool.call(spec, credential, args, payload).await?;
-        let decoded = answered.reply.results().get::<Outcome<O>>();
+        let decoded = decode::<C>(&mut answered.reply.results());
         answered.stages.end(Stage::Delivery);
         pool.sampler.finish(answered.stages);
-        let result = decoded.map_err(|e| pool.bad_reply(procedure.name(), e))?.0;
+        let result = decoded.map_err(|e| pool.bad_reply(procedure.name(), e))?;
         if matches!(result, Err(Status::Jukebox)) && attempt.pause(String::new()).await.is_ok() {
             continue;
         }
         return Ok(Answer { result, resent: answered.resent });
     }
+}
+
+/// Whether the server must recognize a retransmission. WRITE is idempotent, but see [`crate::retransmission`].
+fn is_unrepeatable(procedure: Procedure) -> bool {
+    !procedure.is_idempotent() || procedure == Procedure::Write
+}
+
+fn class(procedure: Procedure) -> CallClass {
+    match procedure {
+        Procedure::Read => CallClass::Read,
+        Procedure::Write => CallClass::Write,
+        _ => CallClass::Other,
+    }
+}
+
+/// Maximum size of the reply to a COMPOUND in bytes, without the data of READ and READLINK and the entries of a
+/// directory: the RPC header, SEQUENCE, a handle, and twice the attributes of an object with long names of owners.
+const COMPOUND_REPLY: usize = 2048;
+
+async fn nfs4_call<C: Call>(
+    session: &Arc<Session>,
+    credential: &EncodedCredential,
+    args: &C,
+    payload: Option<Buffer>,
+) -> Result<Answer<C::Ok>, Error> {
+    let procedure = C::PROCEDURE;
+    let max_head = COMPOUND_REPLY + args.entries().unwrap_or_default() as usize;
+    let spec = nfs4::spec(procedure.name(), max_head, class(procedure));
+    let answer = session.call(credential, spec, is_unrepeatable(procedure), args, payload).await?;
+    let result = match answer.result {
+        Ok(ok) => Ok(ok),
+        Err((operation, status)) => Err(v3_status(operation, status)?),
+    };
+    Ok(Answer { result, resent: answer.resent })
+}
+
+/// The error for a server that does not offer `version`.
+fn unsupported(pool: &Pool, version: Version) -> Error {
+    Error::UnsupportedVersion { server: pool.server().to_owned(), version }
 }
 
 /// The error of the first call on a mounted export. A rejection concerns the caller, as that of MNT.

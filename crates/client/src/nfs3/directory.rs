@@ -2,94 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
-use millrace_nfs::v3::{
-    self, Fattr, FileHandle, Procedure, ReaddirOk, ReaddirplusOk, Status, Verifier, readdir_reply_head,
-};
-use millrace_xdr::{Decode, Decoder, XdrError};
+use millrace_nfs::v3::{self, FileHandle, Procedure, Status, Verifier};
 
-use super::{
-    Client,
-    client::{Answer, nfs_error},
-};
+use super::{Client, DirEntry, DirPage, client::nfs_error};
 use crate::Error;
 
 /// Maximum number of entries that [`Client::readdir`] returns; larger directories must be read page by page.
 const MAX_ENTRIES: usize = 16 << 20;
 /// Maximum number of restarts because the directory changed.
 const MAX_RESTARTS: u32 = 4;
-
-/// An entry of a directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DirEntry {
-    /// The file ID.
-    pub fileid: u64,
-    /// The name.
-    pub name: Vec<u8>,
-    /// Cookie of the position after this entry.
-    pub cookie: u64,
-    /// The attributes, if the server sent them.
-    pub attributes: Option<Fattr>,
-    /// The file handle, if the server sent it.
-    pub handle: Option<FileHandle>,
-}
-
-impl DirEntry {
-    /// The name as text; invalid UTF-8 is replaced.
-    pub fn name_lossy(&self) -> std::borrow::Cow<'_, str> {
-        String::from_utf8_lossy(&self.name)
-    }
-
-    /// Whether it is `.` or `..`.
-    pub fn is_dot(&self) -> bool {
-        matches!(self.name.as_slice(), b"." | b"..")
-    }
-}
-
-/// One page of the entries of a directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DirPage {
-    /// The entries.
-    pub entries: Vec<DirEntry>,
-    /// The cookie verifier, to be sent with the cookie of the last entry.
-    pub verifier: Verifier,
-    /// Whether this is the last page.
-    pub eof: bool,
-    /// The attributes of the directory, if the server sent them.
-    pub dir: Option<Fattr>,
-}
-
-struct Plain(DirPage);
-struct Plus(DirPage);
-
-impl<'a> Decode<'a> for Plain {
-    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        let ok: ReaddirOk<'_> = d.get()?;
-        let own = |e: v3::Entry<'_>| DirEntry {
-            fileid: e.fileid,
-            name: e.name.to_vec(),
-            cookie: e.cookie,
-            attributes: None,
-            handle: None,
-        };
-        let entries = ok.entries.into_iter().map(own).collect();
-        Ok(Self(DirPage { entries, verifier: ok.verifier, eof: ok.eof, dir: ok.attributes }))
-    }
-}
-
-impl<'a> Decode<'a> for Plus {
-    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        let ok: ReaddirplusOk<'_> = d.get()?;
-        let own = |e: v3::EntryPlus<'_>| DirEntry {
-            fileid: e.fileid,
-            name: e.name.to_vec(),
-            cookie: e.cookie,
-            attributes: e.attributes,
-            handle: e.handle,
-        };
-        let entries = ok.entries.into_iter().map(own).collect();
-        Ok(Self(DirPage { entries, verifier: ok.verifier, eof: ok.eof, dir: ok.attributes }))
-    }
-}
 
 impl Client {
     /// Reads one page of entries after `cookie` (0 with verifier 0: from the start) with READDIRPLUS, or with
@@ -105,21 +26,20 @@ impl Client {
         verifier: Verifier,
     ) -> Result<DirPage, Error> {
         let count = self.shared.readdir_size;
-        let head = readdir_reply_head(count);
         if self.plus() {
             let args = v3::ReaddirplusArgs { dir, cookie, verifier, dircount: count, maxcount: count };
-            let answer: Answer<Plus> = self.call_sized(Procedure::Readdirplus, &args, head, None).await?;
+            let answer = self.call(&args, None).await?;
             match answer.result {
                 Err(Status::NotSupp) => self.shared.plus.store(false, Ordering::Relaxed),
                 other => {
-                    let page = other.map_err(|s| nfs_error(Procedure::Readdirplus, dir, s))?.0;
+                    let page = other.map_err(|s| nfs_error(Procedure::Readdirplus, dir, s))?;
                     return self.advancing(page, cookie);
                 }
             }
         }
         let args = v3::ReaddirArgs { dir, cookie, verifier, count };
-        let answer: Answer<Plain> = self.call_sized(Procedure::Readdir, &args, head, None).await?;
-        let page = answer.result.map_err(|s| nfs_error(Procedure::Readdir, dir, s))?.0;
+        let answer = self.call(&args, None).await?;
+        let page = answer.result.map_err(|s| nfs_error(Procedure::Readdir, dir, s))?;
         self.advancing(page, cookie)
     }
 

@@ -49,7 +49,7 @@ impl Flow for io::Result<()> {
 /// error of a write, such as [`Error::Unreachable`], the content of its range on the server is undefined.
 #[derive(Clone)]
 pub struct File {
-    shared: Arc<Writeback>,
+    pub(super) shared: Arc<Writeback>,
 }
 
 impl Client {
@@ -147,6 +147,7 @@ impl File {
         offset: u64,
         buffer: Buffer,
     ) -> Result<ReadInto, Error> {
+        self.shared.check_locks()?;
         let wanted = buffer.len().min(caller.rsize() as usize);
         let retained = self.shared.retained().overlay(offset, wanted);
         let mut read = caller.read_into(self.handle(), offset, buffer).await?;
@@ -163,6 +164,7 @@ impl File {
             let read = self.read_into_as(caller, offset, buffer).await?;
             return Ok((read.buffer.freeze().into(), read.eof));
         }
+        self.shared.check_locks()?;
         let ok = caller.read_views(self.handle(), offset, buffer).await?;
         Ok((ok.data, ok.eof))
     }

@@ -1,6 +1,9 @@
 //! The protocol layer: every NFSv3 procedure as a method on file handles (RFC 1813 section 3.3), whole-range
 //! transfers with many calls in flight, and UNSTABLE data retained until COMMIT.
 //!
+//! With NFSv4.1 or 4.2 ([`crate::Version`]) each procedure is a COMPOUND in a session; arguments, results and the
+//! statuses of errors are those of NFSv3. Results then have no attributes before a change.
+//!
 //! [`crate::Client`] and [`crate::File`] are built on it; [`crate::Client::nfs3`] gives access to it. Use it
 //! for transfers without a copy by file handle, for attributes before and after a call (`wcc_data`), or to
 //! walk a directory page by page. Transfers use memory of the client's arena ([`Client::read_into`],
@@ -23,16 +26,22 @@
 //! ```
 
 pub mod blocking;
+mod call;
 mod client;
+mod compounds;
 mod directory;
+mod entries;
 mod file;
+mod locks;
 mod operations;
+mod place;
 pub(crate) mod resolve;
 mod retained;
 mod transfer;
+mod whole;
 mod writeback;
 
 pub use client::{Client, Object};
-pub use directory::{DirEntry, DirPage};
+pub use entries::{DirEntry, DirPage};
 pub use file::{File, Flow};
 pub use transfer::{ReadInto, Written};

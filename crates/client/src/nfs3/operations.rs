@@ -2,12 +2,13 @@
 
 use millrace_nfs::v3::{
     self, AccessOk, CommitOk, CreateHow, CreateOk, DirOpArgs, Fattr, FileHandle, FileType, FsinfoOk,
-    FsstatOk, GetattrOk, LinkOk, LookupOk, MknodWhat, NfsTime, PathconfOk, Procedure, ReadlinkOk, RenameOk,
-    Sattr, Status, WccData,
+    FsstatOk, LinkOk, MknodWhat, NfsTime, PathconfOk, Procedure, RenameOk, Sattr, Status, WccData,
 };
+use millrace_runtime::RuntimeExt;
 
 use super::{
     Client, Object,
+    call::Create,
     client::{Answer, named_error, nfs_error},
 };
 use crate::Error;
@@ -22,7 +23,7 @@ impl Client {
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn getattr(&self, object: FileHandle) -> Result<Fattr, Error> {
         let args = v3::GetattrArgs { object };
-        let answer: Answer<GetattrOk> = self.call(Procedure::Getattr, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         let ok = answer.result.map_err(|s| nfs_error(Procedure::Getattr, object, s))?;
         Ok(ok.attributes)
     }
@@ -61,7 +62,7 @@ impl Client {
         guard: Option<NfsTime>,
     ) -> Result<WccData, Error> {
         let args = v3::SetattrArgs { object, attributes, guard };
-        let answer: Answer<WccData> = self.call(Procedure::Setattr, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         match answer.result {
             Err(Status::NotSync) if answer.resent => {
                 let now = self.getattr(object).await?;
@@ -81,7 +82,7 @@ impl Client {
     pub async fn lookup(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<Object, Error> {
         let name = name.as_ref();
         let args = v3::LookupArgs { what: self.place(Procedure::Lookup, dir, name).await? };
-        let answer: Answer<LookupOk> = self.call(Procedure::Lookup, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         let ok = answer.result.map_err(|s| named_error(Procedure::Lookup, name, s))?;
         let attributes = match ok.attributes {
             Some(a) => a,
@@ -117,7 +118,7 @@ impl Client {
 
     async fn access_ok(&self, object: FileHandle, wanted: u32) -> Result<AccessOk, Error> {
         let args = v3::AccessArgs { object, access: wanted };
-        let answer: Answer<AccessOk> = self.call(Procedure::Access, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         let ok = answer.result.map_err(|s| nfs_error(Procedure::Access, object, s))?;
         Ok(AccessOk { access: ok.access & wanted, ..ok })
     }
@@ -129,7 +130,7 @@ impl Client {
     pub async fn readlink(&self, symlink: FileHandle) -> Result<Vec<u8>, Error> {
         let args = v3::ReadlinkArgs { symlink };
         let memory = self.buffer(v3::MAX_PATH)?;
-        let answer: Answer<ReadlinkOk> = self.call(Procedure::Readlink, &args, Some(memory)).await?;
+        let answer = self.call(&args, Some(memory)).await?;
         let ok = answer.result.map_err(|s| nfs_error(Procedure::Readlink, symlink, s))?;
         Ok(ok.target.to_vec())
     }
@@ -147,7 +148,16 @@ impl Client {
     ) -> Result<Object, Error> {
         let name = name.as_ref();
         let args = v3::CreateArgs { where_: self.place(Procedure::Create, dir, name).await?, how };
-        let answer: Answer<CreateOk> = self.call(Procedure::Create, &args, None).await?;
+        let owner = self.runtime().random_u64();
+        let answer = self.call(&Create { args, owner }, None).await?;
+        if let (Err(Status::Access), CreateHow::Unchecked(Sattr { size: None, .. }), true) =
+            (&answer.result, &how, self.is_v4())
+            && let Ok(there) = self.lookup(dir, name).await
+            && there.attributes.file_type == FileType::Regular
+        {
+            // The open needs a right to read, which CREATE of NFSv3 does not need for an existing file.
+            return Ok(there);
+        }
         let mut created = self.created(Procedure::Create, dir, name, answer.result).await?;
         // The call may have truncated an open file: truncate also lost data that was rewritten concurrently.
         if let CreateHow::Unchecked(Sattr { size: Some(size), .. }) = how
@@ -174,7 +184,7 @@ impl Client {
     ) -> Result<Object, Error> {
         let name = name.as_ref();
         let args = v3::MkdirArgs { where_: self.place(Procedure::Mkdir, dir, name).await?, attributes };
-        let answer: Answer<CreateOk> = self.call(Procedure::Mkdir, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         if answer.resent && matches!(answer.result, Err(Status::Exist)) {
             let there = self.lookup(dir, name).await?;
             if there.attributes.file_type == FileType::Directory {
@@ -202,7 +212,7 @@ impl Client {
             attributes,
             target: text,
         };
-        let answer: Answer<CreateOk> = self.call(Procedure::Symlink, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         if answer.resent && matches!(answer.result, Err(Status::Exist)) {
             let there = self.lookup(dir, name).await?;
             if there.attributes.file_type == FileType::Symlink && self.readlink(there.handle).await? == target
@@ -225,7 +235,7 @@ impl Client {
     ) -> Result<Object, Error> {
         let name = name.as_ref();
         let args = v3::MknodArgs { where_: self.place(Procedure::Mknod, dir, name).await?, what };
-        let answer: Answer<CreateOk> = self.call(Procedure::Mknod, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         if answer.resent && matches!(answer.result, Err(Status::Exist)) {
             let there = self.lookup(dir, name).await?;
             if there.attributes.file_type == what.file_type() {
@@ -242,7 +252,7 @@ impl Client {
     pub async fn remove(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<WccData, Error> {
         let name = name.as_ref();
         let args = v3::RemoveArgs { object: self.place(Procedure::Remove, dir, name).await? };
-        let answer: Answer<WccData> = self.call(Procedure::Remove, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         gone(Procedure::Remove, name, answer)
     }
 
@@ -253,7 +263,7 @@ impl Client {
     pub async fn rmdir(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<WccData, Error> {
         let name = name.as_ref();
         let args = v3::RmdirArgs { object: self.place(Procedure::Rmdir, dir, name).await? };
-        let answer: Answer<WccData> = self.call(Procedure::Rmdir, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         gone(Procedure::Rmdir, name, answer)
     }
 
@@ -274,7 +284,7 @@ impl Client {
             from: self.place(Procedure::Rename, from_dir, from).await?,
             to: self.place(Procedure::Rename, to_dir, to).await?,
         };
-        let answer: Answer<RenameOk> = self.call(Procedure::Rename, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         let status = match answer.result {
             Ok(done) => return Ok(done),
             Err(status) => status,
@@ -300,7 +310,7 @@ impl Client {
     ) -> Result<LinkOk, Error> {
         let name = name.as_ref();
         let args = v3::LinkArgs { file, link: self.place(Procedure::Link, dir, name).await? };
-        let answer: Answer<LinkOk> = self.call(Procedure::Link, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         let status = match answer.result {
             Ok(done) => return Ok(done),
             Err(status) => status,
@@ -321,7 +331,7 @@ impl Client {
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn fsstat(&self, root: FileHandle) -> Result<FsstatOk, Error> {
         let args = v3::FsstatArgs { root };
-        let answer: Answer<FsstatOk> = self.call(Procedure::Fsstat, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         answer.result.map_err(|s| nfs_error(Procedure::Fsstat, root, s))
     }
 
@@ -331,7 +341,7 @@ impl Client {
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn fsinfo(&self, root: FileHandle) -> Result<FsinfoOk, Error> {
         let args = v3::FsinfoArgs { root };
-        let answer: Answer<FsinfoOk> = self.call(Procedure::Fsinfo, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         answer.result.map_err(|s| nfs_error(Procedure::Fsinfo, root, s))
     }
 
@@ -341,7 +351,7 @@ impl Client {
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn pathconf(&self, object: FileHandle) -> Result<PathconfOk, Error> {
         let args = v3::PathconfArgs { object };
-        let answer: Answer<PathconfOk> = self.call(Procedure::Pathconf, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         answer.result.map_err(|s| nfs_error(Procedure::Pathconf, object, s))
     }
 
@@ -352,7 +362,7 @@ impl Client {
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn commit(&self, file: FileHandle, offset: u64, count: u32) -> Result<CommitOk, Error> {
         let args = v3::CommitArgs { file, offset, count };
-        let answer: Answer<CommitOk> = self.call(Procedure::Commit, &args, None).await?;
+        let answer = self.call(&args, None).await?;
         answer.result.map_err(|s| nfs_error(Procedure::Commit, file, s))
     }
 

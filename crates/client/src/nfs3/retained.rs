@@ -78,6 +78,11 @@ impl Retained {
         self.changes
     }
 
+    /// Notes that another client may have changed the data.
+    pub(crate) const fn note_change(&mut self) {
+        self.changes += 1;
+    }
+
     /// End offset of the last piece.
     pub(crate) fn end(&self) -> Option<u64> {
         self.pieces.values().next_back().map(|p| p.range().end)

@@ -1,11 +1,15 @@
 //! READ and WRITE, into and out of caller-owned memory.
 
 use millrace_buffer::{Buffer, Views};
-use millrace_nfs::v3::{self, FileHandle, Procedure, ReadOk, StableHow, Verifier, WccData, WriteOk};
+use millrace_nfs::{
+    v3::{self, FileHandle, Procedure, ReadOk, StableHow, Verifier, WccData},
+    v4::{Stateid, share_access},
+};
 
 use super::{
     Client,
-    client::{Answer, nfs_error},
+    call::{Read, Write},
+    client::nfs_error,
 };
 use crate::{Error, stats::add};
 
@@ -48,6 +52,34 @@ impl Written {
 const MAX_RESTARTS: u32 = 8;
 
 impl Client {
+    /// The stateid of a READ or WRITE.
+    ///
+    /// # Errors
+    /// [`Error::LocksLost`].
+    fn stateid(&self, file: FileHandle, access: u32) -> Result<Stateid, Error> {
+        match &self.shared.session {
+            Some(session) => session.locked.stateid(file.as_bytes(), access),
+            None => Ok(Stateid::ANONYMOUS),
+        }
+    }
+
+    /// The stateid with which a READ or WRITE must be repeated, because a recovery has replaced the one that the server
+    /// rejected with `error`, or the file was unlocked; `None` if `error` is another one.
+    ///
+    /// # Errors
+    /// [`Error::LocksLost`].
+    async fn next_stateid(
+        &self,
+        error: &Error,
+        file: FileHandle,
+        (rejected, access): (Stateid, u32),
+    ) -> Result<Option<Stateid>, Error> {
+        let (Error::Nfs4 { status, .. }, Some(session)) = (error, &self.shared.session) else {
+            return Ok(None);
+        };
+        session.next_stateid(*status, file.as_bytes(), (rejected, access)).await
+    }
+
     /// READ: up to `buffer.len()` bytes (and at most [`Self::rsize`]) in one call into `buffer`, without a
     /// copy if the transport supports direct placement. A short count is the end of the file only if `eof` is
     /// set.
@@ -83,7 +115,15 @@ impl Client {
     ) -> Result<ReadOk, Error> {
         let wanted = buffer.len();
         let args = v3::ReadArgs { file, offset, count: wanted as u32 };
-        let answer: Answer<ReadOk> = self.call(Procedure::Read, &args, Some(buffer)).await?;
+        let mut args = Read { args, stateid: self.stateid(file, share_access::READ)? };
+        let mut answer = self.call(&args, Some(buffer)).await;
+        while let Err(e) = &answer
+            && let Some(stateid) = self.next_stateid(e, file, (args.stateid, share_access::READ)).await?
+        {
+            args.stateid = stateid;
+            answer = self.call(&args, Some(self.buffer(wanted)?)).await;
+        }
+        let answer = answer?;
         let ok = answer.result.map_err(|s| nfs_error(Procedure::Read, file, s))?;
         if ok.data.len() > wanted {
             return Err(self.shared.pool.bad_reply("READ", "more data than requested"));
@@ -174,7 +214,15 @@ impl Client {
     ) -> Result<Written, Error> {
         let len = data.len();
         let args = v3::WriteArgs { file, offset, count: len as u32, stable, data };
-        let answer: Answer<WriteOk> = self.call(Procedure::Write, &args, None).await?;
+        let mut args = Write { args, stateid: self.stateid(file, share_access::WRITE)? };
+        let mut answer = self.call(&args, None).await;
+        while let Err(e) = &answer
+            && let Some(stateid) = self.next_stateid(e, file, (args.stateid, share_access::WRITE)).await?
+        {
+            args.stateid = stateid;
+            answer = self.call(&args, None).await;
+        }
+        let answer = answer?;
         let ok = answer.result.map_err(|s| nfs_error(Procedure::Write, file, s))?;
         let count = ok.count as usize;
         if count > len || (count == 0 && len > 0) {

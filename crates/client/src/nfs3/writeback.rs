@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     future::Future,
     ops::Range,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
 };
 
 use futures::{StreamExt, stream};
@@ -16,7 +16,7 @@ use super::{
     Client, Written,
     retained::{Piece, Retained},
 };
-use crate::{Error, pool::Attempt, stats::add};
+use crate::{Error, nfs4::FileLocks, pool::Attempt, stats::add};
 
 /// Maximum number of WRITEs in flight while lost data is rewritten.
 const REWRITES: usize = 8;
@@ -44,6 +44,8 @@ pub(crate) struct Writeback {
     ranges: RangeLocks,
     /// Held during a commit.
     committing: futures::lock::Mutex<()>,
+    /// The locks of the file, which are released with it.
+    locks: OnceLock<Arc<FileLocks>>,
 }
 
 impl Drop for Writeback {
@@ -84,9 +86,25 @@ impl Writeback {
             retained: Mutex::default(),
             ranges: RangeLocks::default(),
             committing: Default::default(),
+            locks: OnceLock::new(),
         });
         files.insert(handle, Arc::downgrade(&new));
         new
+    }
+
+    /// The locks of the file; `None` with NFSv3.
+    pub(crate) fn locks(&self) -> Option<&Arc<FileLocks>> {
+        let session = self.client.shared.session.as_ref()?;
+        let new = || FileLocks::of(session, self.handle.as_bytes(), self.client.credential());
+        Some(self.locks.get_or_init(new))
+    }
+
+    /// Checks that the server has not revoked locks of the file.
+    pub(crate) fn check_locks(&self) -> Result<(), Error> {
+        match &self.client.shared.session {
+            Some(session) if session.locked.is_lost(self.handle.as_bytes()) => Err(Error::LocksLost),
+            _ => Ok(()),
+        }
     }
 
     /// The retained data.
@@ -103,6 +121,7 @@ impl Writeback {
         offset: u64,
         data: Views,
     ) -> Result<WccData, Error> {
+        self.check_locks()?;
         let limit = self.client.options().unstable_limit;
         let (mut done, mut wcc) = (0, None);
         while done < data.len() {

@@ -3,6 +3,7 @@
 mod faults;
 mod invalid_replies;
 mod mounting;
+mod nfs4;
 mod script;
 mod streams;
 mod unstable;

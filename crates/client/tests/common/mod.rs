@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{Client, Proto};
+use millrace_client::{Client, Proto, Version};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_server::{Config, Running, Server};
 
@@ -31,6 +31,9 @@ pub(crate) fn server() -> Running {
     Server::start(config).unwrap()
 }
 
+/// The versions of NFS that the tests run on.
+pub(crate) const VERSIONS: [Version; 2] = [Version::V3, Version::V4_2];
+
 /// The URL of an export over a transport.
 pub(crate) fn url(server: &Running, proto: Proto, export: &str) -> String {
     let address = match proto {
@@ -40,15 +43,15 @@ pub(crate) fn url(server: &Running, proto: Proto, export: &str) -> String {
     format!("nfs://{address}/{export}?proto={proto}")
 }
 
-/// Runs `test` over TCP and over RDMA, each with a new server, with a function from an export's name to a
-/// URL.
-pub(crate) fn on_both<F: Future<Output = ()>>(test: impl Fn(Box<dyn Fn(&str) -> String>) -> F) {
-    for proto in [Proto::Tcp, Proto::Rdma] {
+/// Runs `test` over TCP and over RDMA with each version, each with a new server, with a function from an export's name
+/// to a URL.
+pub(crate) fn on_all<F: Future<Output = ()>>(test: impl Fn(Box<dyn Fn(&str) -> String>) -> F) {
+    for (proto, version) in [Proto::Tcp, Proto::Rdma].into_iter().flat_map(|p| VERSIONS.map(|v| (p, v))) {
         let server = std::sync::Arc::new(server());
         let tokio =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let at = std::sync::Arc::clone(&server);
-        tokio.block_on(test(Box::new(move |export| url(&at, proto, export))));
+        tokio.block_on(test(Box::new(move |export| format!("{}&vers={version}", url(&at, proto, export)))));
         drop(tokio);
         let server = std::sync::Arc::into_inner(server).unwrap();
         server.stop_blocking(Duration::from_secs(1));

@@ -1,0 +1,123 @@
+//! The calls of the protocol layer: an NFSv3 procedure, which is a COMPOUND in NFSv4.
+
+use millrace_nfs::{
+    v3::{self, Procedure},
+    v4::Stateid,
+};
+use millrace_xdr::{Decoder, Encode, XdrError};
+
+use super::entries::DirPage;
+use crate::nfs4::compound::Compound;
+
+/// The arguments of a procedure. [`Encode`] gives those of NFSv3, [`Compound`] the operations of NFSv4. The results of
+/// both are those of NFSv3.
+pub(crate) trait Call: Encode + Compound {
+    /// The procedure.
+    const PROCEDURE: Procedure;
+
+    /// Decodes the results of NFSv3 after a status of success.
+    fn decode(d: &mut Decoder<'_>) -> Result<Self::Ok, XdrError>;
+
+    /// Maximum size of the entries of a directory in the reply, in bytes.
+    fn entries(&self) -> Option<u32> {
+        None
+    }
+}
+
+macro_rules! calls {
+    ($($procedure:ident($args:ty)),* $(,)?) => {
+        $(impl Call for $args {
+            const PROCEDURE: Procedure = Procedure::$procedure;
+
+            fn decode(d: &mut Decoder<'_>) -> Result<Self::Ok, XdrError> {
+                d.get()
+            }
+        })*
+    };
+}
+
+calls! {
+    Getattr(v3::GetattrArgs),
+    Setattr(v3::SetattrArgs),
+    Lookup(v3::LookupArgs<'_>),
+    Access(v3::AccessArgs),
+    Readlink(v3::ReadlinkArgs),
+    Read(Read),
+    Write(Write),
+    Create(Create<'_>),
+    Mkdir(v3::MkdirArgs<'_>),
+    Symlink(v3::SymlinkArgs<'_>),
+    Mknod(v3::MknodArgs<'_>),
+    Remove(v3::RemoveArgs<'_>),
+    Rmdir(v3::RmdirArgs<'_>),
+    Rename(v3::RenameArgs<'_>),
+    Link(v3::LinkArgs<'_>),
+    Fsstat(v3::FsstatArgs),
+    Fsinfo(v3::FsinfoArgs),
+    Pathconf(v3::PathconfArgs),
+    Commit(v3::CommitArgs),
+}
+
+/// The arguments of CREATE.
+pub(crate) struct Create<'a> {
+    pub(crate) args: v3::CreateArgs<'a>,
+    /// Identifies the open of the file in NFSv4, which ends with the call; unique, because the server combines the
+    /// opens of one owner.
+    pub(crate) owner: u64,
+}
+
+impl Encode for Create<'_> {
+    fn encode(&self, e: &mut millrace_xdr::Encoder) {
+        e.put(&self.args);
+    }
+}
+
+/// The arguments of READ.
+pub(crate) struct Read {
+    pub(crate) args: v3::ReadArgs,
+    /// The state for NFSv4.
+    pub(crate) stateid: Stateid,
+}
+
+impl Encode for Read {
+    fn encode(&self, e: &mut millrace_xdr::Encoder) {
+        e.put(&self.args);
+    }
+}
+
+/// The arguments of WRITE.
+pub(crate) struct Write {
+    pub(crate) args: v3::WriteArgs,
+    /// The state for NFSv4.
+    pub(crate) stateid: Stateid,
+}
+
+impl Encode for Write {
+    fn encode(&self, e: &mut millrace_xdr::Encoder) {
+        e.put(&self.args);
+    }
+}
+
+impl Call for v3::ReaddirArgs {
+    const PROCEDURE: Procedure = Procedure::Readdir;
+
+    fn decode(d: &mut Decoder<'_>) -> Result<DirPage, XdrError> {
+        DirPage::decode_plain(d)
+    }
+
+    fn entries(&self) -> Option<u32> {
+        Some(self.count)
+    }
+}
+
+impl Call for v3::ReaddirplusArgs {
+    const PROCEDURE: Procedure = Procedure::Readdirplus;
+
+    fn decode(d: &mut Decoder<'_>) -> Result<DirPage, XdrError> {
+        DirPage::decode_plus(d)
+    }
+
+    fn entries(&self) -> Option<u32> {
+        Some(self.maxcount)
+    }
+}

@@ -1,0 +1,196 @@
+//! Attributes in both versions.
+
+use millrace_nfs::{
+    v3::{self, Fattr, FileHandle, FileType, NfsTime, Sattr, SetTime, WccData},
+    v4::{self, Attribute, Attributes, Bitmap, Operation, Owner, Stateid, Status},
+};
+
+use crate::nfs4::compound::{Compound, Failure, Operations, Results};
+
+/// The attributes of a [`Fattr`].
+pub(super) const FATTR: Bitmap = Bitmap::of(&[
+    Attribute::FileType,
+    Attribute::Size,
+    Attribute::Fsid,
+    Attribute::Fileid,
+    Attribute::Mode,
+    Attribute::Numlinks,
+    Attribute::Owner,
+    Attribute::OwnerGroup,
+    Attribute::Rawdev,
+    Attribute::SpaceUsed,
+    Attribute::TimeAccess,
+    Attribute::TimeMetadata,
+    Attribute::TimeModify,
+]);
+
+/// The ID for an owner that is not a number.
+const UNMAPPED: u32 = 65534;
+
+/// Converts a time. NFSv3 has no times before 1970 and after 2106: the nearest one replaces them.
+fn time(t: v4::NfsTime) -> NfsTime {
+    match u32::try_from(t.seconds) {
+        Ok(seconds) => NfsTime { seconds, nanoseconds: t.nanoseconds },
+        Err(_) if t.seconds < 0 => NfsTime::default(),
+        Err(_) => NfsTime { seconds: u32::MAX, nanoseconds: 999_999_999 },
+    }
+}
+
+fn file_type(t: v4::FileType) -> FileType {
+    match t {
+        v4::FileType::Regular | v4::FileType::NamedAttribute => FileType::Regular,
+        v4::FileType::Directory | v4::FileType::AttributeDirectory => FileType::Directory,
+        v4::FileType::Block => FileType::Block,
+        v4::FileType::Character => FileType::Character,
+        v4::FileType::Symlink => FileType::Symlink,
+        v4::FileType::Socket => FileType::Socket,
+        v4::FileType::Fifo => FileType::Fifo,
+    }
+}
+
+fn owner(owner: Option<Owner<'_>>) -> u32 {
+    match owner {
+        Some(Owner::Id(id)) => id,
+        _ => UNMAPPED,
+    }
+}
+
+/// Converts attributes. Those that servers need not support have defaults.
+///
+/// # Errors
+/// A mandatory attribute is missing.
+pub(super) fn fattr(a: &Attributes<'_>) -> Result<Fattr, Failure> {
+    let missing = || Failure::Invalid("attributes without type, size, fileid or fsid".into());
+    let (Some(kind), Some(size), Some(fileid), Some(fsid)) = (a.file_type, a.size, a.fileid, a.fsid) else {
+        return Err(missing());
+    };
+    let mtime = time(a.time_modify.unwrap_or_default());
+    let rdev = a.rawdev.unwrap_or_default();
+    Ok(Fattr {
+        file_type: file_type(kind),
+        // The permission bits have the same values in both versions (RFC 8881 section 6.2.4).
+        mode: a.mode.unwrap_or(0o777) & 0o7777,
+        nlink: a.numlinks.unwrap_or(1),
+        uid: owner(a.owner),
+        gid: owner(a.owner_group),
+        size,
+        used: a.space_used.unwrap_or(size),
+        rdev: v3::SpecData { major: rdev.major, minor: rdev.minor },
+        // Linux folds the two halves in the same way.
+        fsid: fsid.major ^ fsid.minor,
+        fileid,
+        atime: a.time_access.map_or(mtime, time),
+        mtime,
+        ctime: a.time_metadata.map_or(mtime, time),
+    })
+}
+
+/// Converts a handle.
+///
+/// # Errors
+/// It is longer than 64 bytes, the maximum of NFSv3.
+pub(super) fn handle(handle: &[u8]) -> Result<FileHandle, Failure> {
+    FileHandle::new(handle).ok_or_else(|| {
+        Failure::Invalid(format!("a file handle of {} bytes; mount with vers=3", handle.len()))
+    })
+}
+
+/// Converts the attributes to set.
+pub(super) fn settable(set: &Sattr) -> Attributes<'static> {
+    let time = |t| match t {
+        SetTime::DontChange => None,
+        SetTime::ServerTime => Some(v4::SetTime::ServerTime),
+        SetTime::ClientTime(t) => Some(v4::SetTime::ClientTime(time4(t))),
+    };
+    Attributes {
+        size: set.size,
+        mode: set.mode.map(|m| m & 0o7777),
+        owner: set.uid.map(Owner::Id),
+        owner_group: set.gid.map(Owner::Id),
+        time_access_set: time(set.atime),
+        time_modify_set: time(set.mtime),
+        ..Attributes::default()
+    }
+}
+
+fn time4(t: NfsTime) -> v4::NfsTime {
+    v4::NfsTime { seconds: t.seconds.into(), nanoseconds: t.nanoseconds }
+}
+
+/// Decodes the attributes of an object.
+pub(super) fn get(r: &mut Results<'_>) -> Result<Fattr, Failure> {
+    fattr(&r.next(Operation::Getattr)?)
+}
+
+/// Decodes the attributes after an operation, which has succeeded even if the attributes are missing.
+pub(super) fn after(r: &mut Results<'_>) -> Result<Option<Fattr>, Failure> {
+    r.optional::<Attributes<'_>>(Operation::Getattr)?.map(|a| fattr(&a)).transpose()
+}
+
+/// As [`after`], as `wcc_data`.
+pub(super) fn wcc(r: &mut Results<'_>) -> Result<WccData, Failure> {
+    Ok(WccData { before: None, after: after(r)? })
+}
+
+impl Compound for v3::GetattrArgs {
+    type Ok = v3::GetattrOk;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        ops.putfh(self.object.as_bytes()).getattr(FATTR);
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<v3::GetattrOk, Failure> {
+        r.done(Operation::Putfh)?;
+        Ok(v3::GetattrOk { attributes: get(r)? })
+    }
+}
+
+impl Compound for v3::SetattrArgs {
+    type Ok = WccData;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        ops.putfh(self.object.as_bytes());
+        if let Some(ctime) = self.guard {
+            let same = Attributes { time_metadata: Some(time4(ctime)), ..Attributes::default() };
+            ops.put(Operation::Verify, &same);
+        }
+        let attributes = settable(&self.attributes);
+        ops.put(Operation::Setattr, &v4::SetattrArgs { stateid: Stateid::ANONYMOUS, attributes });
+        ops.getattr(FATTR);
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<WccData, Failure> {
+        r.done(Operation::Putfh)?;
+        if self.guard.is_some() {
+            r.done(Operation::Verify)?;
+        }
+        r.next::<v4::SetattrRes>(Operation::Setattr)?;
+        wcc(r)
+    }
+}
+
+impl Compound for v3::AccessArgs {
+    type Ok = v3::AccessOk;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        // The rights have the same values in both versions.
+        ops.putfh(self.object.as_bytes()).put(Operation::Access, &v4::AccessArgs { access: self.access });
+        ops.getattr(FATTR);
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<v3::AccessOk, Failure> {
+        r.done(Operation::Putfh)?;
+        let ok: v4::AccessOk = r.next(Operation::Access)?;
+        Ok(v3::AccessOk { access: ok.access, attributes: after(r)? })
+    }
+}
+
+/// Maps the failure of a VERIFY or NVERIFY in front of an operation to that of the operation.
+pub(super) fn verified(result: Result<(), Failure>, otherwise: Status) -> Result<(), Failure> {
+    match result {
+        Err(Failure::Status(operation, Status::Same | Status::NotSame)) => {
+            Err(Failure::Status(operation, otherwise))
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,73 @@
+//! READDIR and READDIRPLUS.
+
+use millrace_nfs::{
+    v3::{self, FileHandle},
+    v4::{self, Attribute, Bitmap, Operation, ReaddirOk, Status},
+};
+
+use super::{
+    super::entries::{DirEntry, DirPage},
+    attributes::{FATTR, after, fattr},
+};
+use crate::nfs4::compound::{Compound, Failure, Operations, Results};
+
+/// The attributes of the entries. The server reports in `rdattr_error` why it has no others for an entry.
+const ENTRY: Bitmap = FATTR.with(Attribute::Filehandle).with(Attribute::RdattrError);
+
+fn put(ops: &mut Operations<'_>, dir: FileHandle, args: &v4::ReaddirArgs) {
+    ops.putfh(dir.as_bytes()).getattr(FATTR).put(Operation::Readdir, args);
+}
+
+fn page(r: &mut Results<'_>) -> Result<DirPage, Failure> {
+    r.done(Operation::Putfh)?;
+    let dir = after(r)?;
+    let ok: ReaddirOk<'_> = match r.next(Operation::Readdir) {
+        // Of the cookie verifier.
+        Err(Failure::Status(operation, Status::NotSame)) => {
+            return Err(Failure::Status(operation, Status::BadCookie));
+        }
+        other => other?,
+    };
+    let entries = ok.entries.iter().map(entry).collect::<Result<_, _>>()?;
+    Ok(DirPage { entries, verifier: ok.verifier, eof: ok.eof, dir })
+}
+
+fn entry(e: &v4::Entry<'_>) -> Result<DirEntry, Failure> {
+    let a = e.attributes.decode_values()?;
+    let attributes = fattr(&a).ok();
+    Ok(DirEntry {
+        fileid: a.fileid.unwrap_or_default(),
+        name: e.name.to_vec(),
+        cookie: e.cookie,
+        attributes,
+        handle: a.filehandle.and_then(|h| FileHandle::new(&h)),
+    })
+}
+
+impl Compound for v3::ReaddirplusArgs {
+    type Ok = DirPage;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        let (cookie, verifier) = (self.cookie, self.verifier);
+        let (dircount, maxcount) = (self.dircount, self.maxcount);
+        put(ops, self.dir, &v4::ReaddirArgs { cookie, verifier, dircount, maxcount, requested: ENTRY });
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<DirPage, Failure> {
+        page(r)
+    }
+}
+
+impl Compound for v3::ReaddirArgs {
+    type Ok = DirPage;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        let (cookie, verifier, maxcount) = (self.cookie, self.verifier, self.count);
+        let requested = Bitmap::of(&[Attribute::Fileid, Attribute::RdattrError]);
+        put(ops, self.dir, &v4::ReaddirArgs { cookie, verifier, dircount: 0, maxcount, requested });
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<DirPage, Failure> {
+        page(r)
+    }
+}

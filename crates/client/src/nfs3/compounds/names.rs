@@ -1,0 +1,255 @@
+//! LOOKUP, and the procedures that change names.
+
+use millrace_nfs::{
+    v3::{self, CreateHow, MknodWhat, Sattr, WccData},
+    v4::{
+        self, Attributes, ChangeInfo, Claim, ClientId, CloseArgs, CreateArgs, CreateOk, CreateType, FileType,
+        GetfhOk, Opaque, OpenArgs, OpenOk, Operation, RemoveArgs, SpecData, StateOwner, Stateid, StateidOk,
+        Status, share_access, share_deny,
+    },
+};
+
+use super::{
+    super::call::Create,
+    attributes::{FATTR, after, get, handle, settable, verified, wcc},
+};
+use crate::nfs4::compound::{Compound, Failure, Operations, Results};
+
+impl Compound for v3::LookupArgs<'_> {
+    type Ok = v3::LookupOk;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        ops.putfh(self.what.dir.as_bytes()).lookup(self.what.name);
+        ops.put(Operation::Getfh, &()).getattr(FATTR);
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<v3::LookupOk, Failure> {
+        r.done(Operation::Putfh)?;
+        r.lookup(self.what.name)?;
+        let object = handle(&r.next::<GetfhOk<'_>>(Operation::Getfh)?.handle)?;
+        Ok(v3::LookupOk { object, attributes: Some(get(r)?), dir: None })
+    }
+}
+
+/// The end of an operation that has created the current object: its handle and attributes, and those of the saved
+/// directory.
+fn put_created(ops: &mut Operations<'_>) {
+    ops.put(Operation::Getfh, &()).getattr(FATTR);
+    ops.put(Operation::RestoreFh, &()).getattr(FATTR);
+}
+
+/// The results of [`put_created`]. The object exists even if they are missing.
+fn created(r: &mut Results<'_>) -> Result<v3::CreateOk, Failure> {
+    let object = r.optional::<GetfhOk<'_>>(Operation::Getfh)?;
+    let object = object.map(|ok| handle(&ok.handle)).transpose()?;
+    let attributes = after(r)?;
+    r.optional::<()>(Operation::RestoreFh)?;
+    Ok(v3::CreateOk { object, attributes, dir: wcc(r)? })
+}
+
+impl Create<'_> {
+    /// How to create the file, and the access that the open needs: to write, if the file is truncated.
+    fn how(&self) -> (v4::CreateHow<Attributes<'static>>, u32) {
+        let access = |set: &Sattr| match set.size {
+            Some(_) => share_access::WRITE,
+            None => share_access::READ,
+        };
+        match &self.args.how {
+            CreateHow::Unchecked(set) => (v4::CreateHow::Unchecked(settable(set)), access(set)),
+            CreateHow::Guarded(set) => (v4::CreateHow::Guarded(settable(set)), access(set)),
+            CreateHow::Exclusive(verifier) => {
+                (v4::CreateHow::Exclusive41(*verifier, Attributes::default()), share_access::WRITE)
+            }
+        }
+    }
+}
+
+/// OPEN and CLOSE: the protocol layer has no opens.
+impl Compound for Create<'_> {
+    type Ok = v3::CreateOk;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        let (how, access) = self.how();
+        let owner = self.owner.to_be_bytes();
+        ops.putfh(self.args.where_.dir.as_bytes()).put(Operation::Savefh, &());
+        ops.put(
+            Operation::Open,
+            &OpenArgs {
+                seqid: 0,
+                share_access: access | share_access::WANT_NO_DELEG,
+                share_deny: share_deny::NONE,
+                owner: StateOwner { client_id: ClientId { number: 0 }, owner: Opaque(&owner) },
+                create: Some(how),
+                claim: Claim::Null(Opaque(self.args.where_.name)),
+            },
+        );
+        ops.put(Operation::Close, &CloseArgs { seqid: 0, stateid: Stateid::CURRENT });
+        put_created(ops);
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<v3::CreateOk, Failure> {
+        r.done(Operation::Putfh)?;
+        r.done(Operation::Savefh)?;
+        r.next::<OpenOk<'_>>(Operation::Open)?;
+        r.optional::<StateidOk>(Operation::Close)?;
+        created(r)
+    }
+}
+
+/// Appends CREATE of `what` with `name` in `dir`.
+fn put_create(ops: &mut Operations<'_>, at: &v3::DirOpArgs<'_>, what: CreateType, set: &Sattr) {
+    ops.putfh(at.dir.as_bytes()).put(Operation::Savefh, &());
+    let args = CreateArgs { what, name: Opaque(at.name), attributes: settable(set) };
+    ops.put(Operation::Create, &args);
+    put_created(ops);
+}
+
+/// The results of [`put_create`].
+fn create_result(r: &mut Results<'_>) -> Result<v3::CreateOk, Failure> {
+    r.done(Operation::Putfh)?;
+    r.done(Operation::Savefh)?;
+    r.next::<CreateOk>(Operation::Create)?;
+    created(r)
+}
+
+impl Compound for v3::MkdirArgs<'_> {
+    type Ok = v3::CreateOk;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        put_create(ops, &self.where_, CreateType::Directory, &self.attributes);
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<v3::CreateOk, Failure> {
+        create_result(r)
+    }
+}
+
+impl Compound for v3::SymlinkArgs<'_> {
+    type Ok = v3::CreateOk;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        put_create(ops, &self.where_, CreateType::Symlink(self.target.clone()), &self.attributes);
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<v3::CreateOk, Failure> {
+        create_result(r)
+    }
+}
+
+impl Compound for v3::MknodArgs<'_> {
+    type Ok = v3::CreateOk;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        let device = |d: v3::SpecData| SpecData { major: d.major, minor: d.minor };
+        let (what, set) = match &self.what {
+            MknodWhat::Character(set, at) => (CreateType::Character(device(*at)), *set),
+            MknodWhat::Block(set, at) => (CreateType::Block(device(*at)), *set),
+            MknodWhat::Socket(set) => (CreateType::Socket, *set),
+            MknodWhat::Fifo(set) => (CreateType::Fifo, *set),
+            MknodWhat::Other(t) => (CreateType::Other(file_type4(*t)), Sattr::default()),
+        };
+        put_create(ops, &self.where_, what, &set);
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<v3::CreateOk, Failure> {
+        create_result(r)
+    }
+}
+
+fn file_type4(t: v3::FileType) -> FileType {
+    match t {
+        v3::FileType::Regular => FileType::Regular,
+        v3::FileType::Directory => FileType::Directory,
+        v3::FileType::Block => FileType::Block,
+        v3::FileType::Character => FileType::Character,
+        v3::FileType::Symlink => FileType::Symlink,
+        v3::FileType::Socket => FileType::Socket,
+        v3::FileType::Fifo => FileType::Fifo,
+    }
+}
+
+/// Appends REMOVE of a name, after a check whether it is a directory: REMOVE of NFSv4 removes both. `check` is VERIFY or
+/// NVERIFY of the type of a directory.
+fn put_remove(ops: &mut Operations<'_>, object: &v3::DirOpArgs<'_>, check: Operation) {
+    ops.putfh(object.dir.as_bytes()).put(Operation::Savefh, &());
+    ops.put(Operation::Lookup, &v4::LookupArgs { name: Opaque(object.name) });
+    let directory = Attributes { file_type: Some(FileType::Directory), ..Attributes::default() };
+    ops.put(check, &directory).put(Operation::RestoreFh, &());
+    ops.put(Operation::Remove, &RemoveArgs { name: Opaque(object.name) }).getattr(FATTR);
+}
+
+/// The results of [`put_remove`]; `otherwise` is the status if the check fails.
+fn removed(r: &mut Results<'_>, check: Operation, otherwise: Status) -> Result<WccData, Failure> {
+    r.done(Operation::Putfh)?;
+    r.done(Operation::Savefh)?;
+    r.done(Operation::Lookup)?;
+    verified(r.done(check), otherwise)?;
+    r.done(Operation::RestoreFh)?;
+    r.next::<ChangeInfo>(Operation::Remove)?;
+    wcc(r)
+}
+
+impl Compound for v3::RemoveArgs<'_> {
+    type Ok = WccData;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        put_remove(ops, &self.object, Operation::Nverify);
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<WccData, Failure> {
+        removed(r, Operation::Nverify, Status::IsDir)
+    }
+}
+
+impl Compound for v3::RmdirArgs<'_> {
+    type Ok = WccData;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        put_remove(ops, &self.object, Operation::Verify);
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<WccData, Failure> {
+        removed(r, Operation::Verify, Status::NotDir)
+    }
+}
+
+impl Compound for v3::RenameArgs<'_> {
+    type Ok = v3::RenameOk;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        ops.putfh(self.from.dir.as_bytes()).put(Operation::Savefh, &()).putfh(self.to.dir.as_bytes());
+        let args = v4::RenameArgs { from: Opaque(self.from.name), to: Opaque(self.to.name) };
+        ops.put(Operation::Rename, &args).getattr(FATTR);
+        ops.put(Operation::RestoreFh, &()).getattr(FATTR);
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<v3::RenameOk, Failure> {
+        r.done(Operation::Putfh)?;
+        r.done(Operation::Savefh)?;
+        r.done(Operation::Putfh)?;
+        r.next::<v4::RenameOk>(Operation::Rename)?;
+        let to = wcc(r)?;
+        r.optional::<()>(Operation::RestoreFh)?;
+        Ok(v3::RenameOk { from: wcc(r)?, to })
+    }
+}
+
+impl Compound for v3::LinkArgs<'_> {
+    type Ok = v3::LinkOk;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        ops.putfh(self.file.as_bytes()).put(Operation::Savefh, &()).putfh(self.link.dir.as_bytes());
+        ops.put(Operation::Link, &v4::LinkArgs { name: Opaque(self.link.name) }).getattr(FATTR);
+        ops.put(Operation::RestoreFh, &()).getattr(FATTR);
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<v3::LinkOk, Failure> {
+        r.done(Operation::Putfh)?;
+        r.done(Operation::Savefh)?;
+        r.done(Operation::Putfh)?;
+        r.next::<ChangeInfo>(Operation::Link)?;
+        let dir = wcc(r)?;
+        r.optional::<()>(Operation::RestoreFh)?;
+        Ok(v3::LinkOk { file: after(r)?, dir })
+    }
+}

@@ -1,0 +1,90 @@
+//! From a path of an NFSv4 server to its export.
+
+use std::sync::Arc;
+
+use millrace_nfs::{
+    v3::{self, FileType, access},
+    v4::{Operation, Status},
+};
+use millrace_oncrpc::{CallClass, EncodedCredential};
+
+use super::compounds::{Root, Step};
+use crate::{
+    Error,
+    mount::{Mounted, normalize},
+    nfs4::{self, Session, compound::Compound},
+};
+
+/// Maximum size of the replies to these calls in bytes.
+const REPLY: usize = 2048;
+
+type Found<O> = Result<O, (Operation, Status)>;
+
+async fn call<C: Compound>(
+    session: &Arc<Session>,
+    credential: &EncodedCredential,
+    name: &'static str,
+    compound: &C,
+) -> Result<Found<C::Ok>, Error> {
+    let spec = nfs4::spec(name, REPLY, CallClass::Other);
+    Ok(session.call(credential, spec, false, compound, None).await?.result)
+}
+
+/// Finds the export that contains `path`: NFSv4 has one tree of all exports and no MOUNT. An export begins where the
+/// file system ID changes; the last such directory of the path is the export, or the root of the tree if there is none.
+pub(super) async fn find_export(
+    session: &Arc<Session>,
+    credential: &EncodedCredential,
+    path: &str,
+) -> Result<Mounted, Error> {
+    let failed = |(operation, status)| Error::Nfs4 { operation, status };
+    let root = call(session, credential, "PUTROOTFH", &Root).await?.map_err(failed)?;
+    let path = normalize(path);
+    let (mut export, mut depth, mut at) = (root, 0, root);
+    let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+    for (i, name) in names.iter().enumerate() {
+        let step = Step { dir: at.handle, name: name.as_bytes() };
+        match call(session, credential, "LOOKUP", &step).await? {
+            Ok(next) if next.file_type == FileType::Directory && *name != ".." => {
+                if next.fsid != at.fsid {
+                    (export, depth) = (next, i + 1);
+                }
+                at = next;
+            }
+            // Later calls resolve the rest, and report errors.
+            Ok(_) => break,
+            Err((_, Status::NoEnt)) if i == 0 && !can_create(session, credential, root.handle).await? => {
+                let server = session.pool.server().to_owned();
+                let exports = names_in(session, credential, root.handle).await?;
+                return Err(Error::UnknownExport { server, path, exports });
+            }
+            Err(_) => break,
+        }
+    }
+    let (export_names, rest) = names.split_at(depth);
+    Ok(Mounted { export: format!("/{}", export_names.join("/")), root: export.handle, rest: rest.join("/") })
+}
+
+/// Whether the caller can create objects in `dir`: not in the directories above exports.
+async fn can_create(
+    session: &Arc<Session>,
+    credential: &EncodedCredential,
+    dir: v3::FileHandle,
+) -> Result<bool, Error> {
+    let args = v3::AccessArgs { object: dir, access: access::EXTEND };
+    let granted = call(session, credential, "ACCESS", &args).await?;
+    Ok(granted.is_ok_and(|ok| ok.access & access::EXTEND != 0))
+}
+
+/// The first names in a directory, as paths. Errors are ignored: the names are for a message.
+async fn names_in(
+    session: &Arc<Session>,
+    credential: &EncodedCredential,
+    dir: v3::FileHandle,
+) -> Result<Vec<String>, Error> {
+    let count = REPLY as u32 / 2;
+    let args = v3::ReaddirArgs { dir, cookie: 0, verifier: [0; 8], count };
+    let page = call(session, credential, "READDIR", &args).await?;
+    let path = |e: super::DirEntry| format!("/{}", e.name_lossy());
+    Ok(page.map_or_else(|_| Vec::new(), |page| page.entries.into_iter().map(path).collect()))
+}

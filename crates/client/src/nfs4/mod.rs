@@ -1,0 +1,15 @@
+//! NFS version 4, minor versions 1 and 2: the session with a server and COMPOUND calls in it. The protocol layer
+//! ([`crate::nfs3`]) expresses its procedures as COMPOUNDs.
+
+mod calls;
+pub(crate) mod compound;
+mod lock_calls;
+mod locks;
+mod ranges;
+mod session;
+mod slots;
+
+pub use lock_calls::Conflict;
+pub(crate) use locks::FileLocks;
+pub use ranges::LockKind;
+pub(crate) use session::{OVERHEAD, Session, is_unsupported, spec};
