@@ -224,7 +224,7 @@ impl<S: Source, T: Target> Pass<'_, S, T> {
 }
 
 impl Flow {
-    async fn permit(&self) -> Result<tokio::sync::OwnedSemaphorePermit, Error> {
+    pub(crate) async fn permit(&self) -> Result<tokio::sync::OwnedSemaphorePermit, Error> {
         Arc::clone(&self.budget).acquire_owned().await.map_err(|_| Error::Stopped)
     }
 }

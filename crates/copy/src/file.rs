@@ -2,9 +2,13 @@
 
 use crate::{
     Error, Metadata, Preserve,
+    control::Event,
     data::{self, Flow},
     tree::{Source, Target},
 };
+
+/// Time limit of a call in flight when the copy is stopped.
+const LAST_CALL: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Options for one file.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +31,19 @@ pub(crate) async fn copy<S: Source, T: Target>(
     flow: &Flow,
 ) -> Result<Done<T::Node>, Error> {
     let from = source.open(node).await?;
+    if !options.verify && (1..=target.put_limit().min(flow.record as u64)).contains(&meta.size) {
+        let mut put = std::pin::pin!(put((source, &from, meta), (target, dir, name), options, flow));
+        let outcome = tokio::select! {
+            outcome = &mut put => outcome,
+            // A call in flight removes its temporary file if it fails. The server may be unreachable.
+            () = flow.control.stopped() => {
+                tokio::time::timeout(LAST_CALL, put).await.unwrap_or(Err(Error::Stopped))
+            }
+        };
+        if let Some(done) = outcome? {
+            return Ok(done);
+        }
+    }
     let to = target.create(dir, name).await?;
     let outcome = tokio::select! {
         outcome = fill((source, &from, meta), (target, &to), options, flow) => outcome,
@@ -39,6 +56,26 @@ pub(crate) async fn copy<S: Source, T: Target>(
             Err(e)
         }
     }
+}
+
+/// Copies a small file in one step, if the target can do so.
+async fn put<S: Source, T: Target>(
+    (source, from, meta): (&S, &S::Reader, &Metadata),
+    (target, dir, name): (&T, &T::Node, &[u8]),
+    options: FileOptions,
+    flow: &Flow,
+) -> Result<Option<Done<T::Node>>, Error> {
+    let _permit = flow.permit().await?;
+    let data = source.read(from, 0, meta.size as usize).await?;
+    if (data.len() as u64) < meta.size {
+        return Err(Error::Shrunk);
+    }
+    flow.control.check()?;
+    let node = target.put(dir, name, &data, (meta, options.preserve)).await?;
+    Ok(node.map(|node| {
+        flow.control.report(Event::Written { bytes: data.len() });
+        Done { node, bytes: meta.size }
+    }))
 }
 
 async fn fill<S: Source, T: Target>(

@@ -1,7 +1,7 @@
 //! NFS exports as sources and targets.
 
 use millrace_buffer::Views;
-use millrace_client::nfs3::Client;
+use millrace_client::{Version, nfs3::Client};
 use millrace_nfs::v3::{CreateHow, Fattr, FileHandle, FileType, NfsTime, Sattr, SetTime, StableHow, Status};
 
 use crate::{
@@ -178,6 +178,25 @@ impl Target for RemoteTree {
             },
             Err(e) => Err(e.into()),
         }
+    }
+
+    async fn put(
+        &self,
+        dir: &FileHandle,
+        name: &[u8],
+        data: &Views,
+        (meta, preserve): (&Metadata, Preserve),
+    ) -> Result<Option<FileHandle>, Error> {
+        if preserve.owner && meta.mode & SET_ID != 0 {
+            return Ok(None); // `set` needs two steps.
+        }
+        let temporary = temporary_name(name, random());
+        let attributes = to_set(meta, preserve);
+        Ok(self.client.put_file(*dir, (&temporary, name), data.clone(), attributes).await?)
+    }
+
+    fn put_limit(&self) -> u64 {
+        if self.client.version() == Version::V3 { 0 } else { self.client.wsize().into() }
     }
 
     async fn create(&self, dir: &FileHandle, name: &[u8]) -> Result<RemoteWriter, Error> {

@@ -143,6 +143,27 @@ pub trait Target: Source {
         name: &[u8],
     ) -> impl Future<Output = Result<Self::Node, Error>> + Send;
 
+    /// Writes the whole content `data` of a file, sets its attributes and gives it the name `name`, in one step. `None`,
+    /// and no change, if the target cannot do so; [`Self::create`], [`Self::write`] and [`Self::publish`] do it in
+    /// several. A temporary file is removed after an error.
+    ///
+    /// # Errors
+    /// The file cannot be created, written or renamed.
+    fn put(
+        &self,
+        _dir: &Self::Node,
+        _name: &[u8],
+        _data: &Views,
+        _attributes: (&Metadata, Preserve),
+    ) -> impl Future<Output = Result<Option<Self::Node>, Error>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Maximum size in bytes of a file that [`Self::put`] writes; 0: none.
+    fn put_limit(&self) -> u64 {
+        0
+    }
+
     /// Creates a temporary file, which [`Self::publish`] renames to `name`.
     ///
     /// # Errors

@@ -1,0 +1,113 @@
+//! Copies to a server, with each version of NFS.
+
+#![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
+
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+use millrace_client::{Client, Proto, TokioRuntime, Url, Version, nfs3};
+use millrace_copy::{Item, LocalTree, Options, RemoteTree, Report, TreeCopy};
+use millrace_server::{Config, Running, Server};
+
+const FILES: u64 = 40;
+
+fn server() -> Running {
+    let config = Config {
+        exports: vec!["/data=memory:64MiB".parse().unwrap(), "/small=memory:1MiB".parse().unwrap()],
+        listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
+        listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
+        shards: Some(1),
+        ..Config::default()
+    };
+    Server::start(config).unwrap()
+}
+
+fn url(server: &Running, proto: Proto, version: Version, export: &str) -> Url {
+    let at = match proto {
+        Proto::Rdma => server.rdma_addr().unwrap(),
+        Proto::Tcp => server.tcp_addr().unwrap(),
+    };
+    format!("nfs://{at}/{export}?proto={proto}&vers={version}&wsize=16K").parse().unwrap()
+}
+
+/// Creates files of up to 12,000 bytes, and one above the size of one WRITE. Returns their contents.
+fn tree(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let sizes = (0..FILES).map(|n| 1 + n * 300).chain([50_000]);
+    let file = |(n, size): (usize, u64)| {
+        let content: Vec<u8> = (0..size).map(|i| (i * 7 + n as u64) as u8).collect();
+        let path = dir.join(format!("file-{n}"));
+        fs::write(&path, &content).unwrap();
+        let time = std::time::UNIX_EPOCH + Duration::new(1_000_000_000 + n as u64, 5000);
+        fs::File::open(path).unwrap().set_modified(time).unwrap();
+        (format!("file-{n}"), content)
+    };
+    sizes.enumerate().map(file).collect()
+}
+
+async fn copy(from: &Path, client: &nfs3::Client) -> Report {
+    let (local, remote) = (LocalTree::new(client.arena().clone()), RemoteTree::new(client.clone()));
+    let options = Options { recursive: true, ..Options::default() };
+    TreeCopy::new(&local, &remote, options).run(vec![Item::local(from, "copy").unwrap()], client.root()).await
+}
+
+fn on_all<F: Future<Output = ()>>(test: impl Fn(Box<dyn Fn(&str) -> Url>) -> F) {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        for version in [Version::V3, Version::V4_1, Version::V4_2] {
+            let server = std::sync::Arc::new(server());
+            let tokio =
+                tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            let at = std::sync::Arc::clone(&server);
+            tokio.block_on(test(Box::new(move |export| url(&at, proto, version, export))));
+            drop(tokio);
+        }
+    }
+}
+
+#[test]
+fn a_tree_is_copied_with_few_calls() {
+    let dir = tempfile::tempdir().unwrap();
+    let contents = tree(dir.path());
+    let (dir, contents) = (&dir, &contents);
+    on_all(|url| async move {
+        let client =
+            nfs3::Client::connect(TokioRuntime::current(), &url("data"), Default::default()).await.unwrap();
+        let before = client.stats().calls;
+        let report = copy(dir.path(), &client).await;
+        let calls = client.stats().calls - before;
+        assert!(report.failed.is_empty() && report.files == FILES + 1, "{report:?}");
+        // CREATE, WRITE, SETATTR and RENAME for each file, or all of it in one call.
+        let each = if client.version() == Version::V3 { 4 } else { 1 };
+        assert!((each * FILES..each * FILES + 20).contains(&calls), "{} calls", calls);
+        let paths = Client::from(client);
+        for (name, content) in contents {
+            let path = format!("copy/{name}");
+            assert_eq!(&paths.read(&path).await.unwrap(), content, "{name}");
+            let (there, here) =
+                (paths.metadata(&path).await.unwrap(), fs::metadata(dir.path().join(name)).unwrap());
+            assert_eq!(there.modified(), here.modified().unwrap(), "{name}");
+            assert_eq!(there.mode(), std::os::unix::fs::MetadataExt::mode(&here) & 0o777, "{name}");
+        }
+    });
+}
+
+#[test]
+fn a_full_server_has_no_incomplete_files() {
+    let dir = tempfile::tempdir().unwrap();
+    for n in 0..150 {
+        fs::write(dir.path().join(format!("file-{n}")), vec![n as u8; 12_000]).unwrap();
+    }
+    let dir = &dir;
+    on_all(|url| async move {
+        let client =
+            nfs3::Client::connect(TokioRuntime::current(), &url("small"), Default::default()).await.unwrap();
+        let report = copy(dir.path(), &client).await;
+        assert!(!report.failed.is_empty() && report.files > 0, "{report:?}");
+        let (copies, _) = client.resolve("copy").await.unwrap();
+        let entries = client.readdir(copies).await.unwrap();
+        let names: Vec<_> = entries.iter().filter(|e| !e.is_dot()).map(|e| e.name_lossy()).collect();
+        assert_eq!(names.len() as u64, report.files, "{names:?}");
+        for name in names {
+            let (file, attributes) = client.resolve(format!("copy/{name}")).await.unwrap();
+            assert_eq!(attributes.size, 12_000, "{name}: {file}");
+        }
+    });
+}
