@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures::future::{join, join_all};
-use millrace_client::{Design, Proto, Strategy, nfs3::Client};
+use millrace_client::{Design, Proto, Strategy, Version, nfs3::Client};
 use millrace_rdma_sim::{Faults, Profile, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
@@ -83,10 +83,12 @@ async fn run_cluster<S: Subject>(
 ) -> Result<RunStats, String> {
     let mut random = Random::new(seed.0);
     let proto = choice(&mut random, &[Proto::Rdma, Proto::Tcp]);
+    let version = if seed.0 % 5 < 2 { Version::V4_2 } else { Version::V3 };
     let (mut clients, mut subjects) = (Vec::new(), Vec::new());
     let mut workloads = Vec::new();
     for number in 0..CLIENTS {
         let options = options(choice(&mut random, &Strategy::ALL), Design::ReadWrite)
+            .vers(version)
             .wsize(Some(choice(&mut random, &[2 << 10, 8 << 10, 64 << 10])))
             .unstable_limit(choice(&mut random, &[16 << 10, 1 << 20]));
         let client = mount(&cluster.world, rt, number, proto, options).await;

@@ -11,10 +11,13 @@ use futures::{
     stream::FuturesUnordered,
 };
 use millrace_client::{
-    Design, Error, Proto, Strategy,
+    Design, Error, Proto, Strategy, Version,
     nfs3::{Client, File},
 };
-use millrace_nfs::v3::{Procedure, Sattr};
+use millrace_nfs::{
+    v3::{Procedure, Sattr},
+    v4::Operation,
+};
 use millrace_rdma_sim::{Faults, Profile, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
@@ -72,10 +75,12 @@ async fn execute(
 ) -> Result<RunStats, String> {
     let text = |e: Error| e.to_string();
     let proto = if seed.0 % 3 == 2 { Proto::Tcp } else { Proto::Rdma };
+    let version = if seed.0 % 7 < 3 { Version::V4_2 } else { Version::V3 };
     let mut clients = Vec::new();
     for number in 0..CLIENTS {
-        let client =
-            mount(&cluster.world, rt, number, proto, options(strategy, design)).await.map_err(text)?;
+        let client = mount(&cluster.world, rt, number, proto, options(strategy, design).vers(version))
+            .await
+            .map_err(text)?;
         let file = client.create_file(format!("file-{number}"), 0o600).await.map_err(text)?;
         clients.push(ClientState { client, file, content: vec![0; FILE], number, made: Vec::new() });
     }
@@ -133,7 +138,11 @@ async fn execute(
 /// Number of executed non-idempotent calls.
 fn changes(cluster: &Cluster) -> u64 {
     let stats = cluster.stats();
-    stats.calls_of(Procedure::Mkdir) + stats.calls_of(Procedure::Rename)
+    let changing = |operation| matches!(operation, Operation::Create | Operation::Rename);
+    let operations = stats.nfs4_operations.iter().filter(|(operation, _)| changing(*operation));
+    stats.calls_of(Procedure::Mkdir)
+        + stats.calls_of(Procedure::Rename)
+        + operations.map(|(_, count)| count).sum::<u64>()
 }
 
 fn faults(proto: Proto) -> Faults {
