@@ -54,8 +54,8 @@
 //! # Differences from a local file system
 //! - A file that is removed or replaced while it is open is renamed to `.nfs...` until its last close (silly
 //!   rename). The name is not listed through this mount, but its directory cannot be removed before.
-//! - Locks (flock, fcntl) are local to this host (`local_lock=all`): NFSv3 locks use the NLM protocol, which
-//!   is not implemented. Other hosts do not see them.
+//! - Locks (flock, fcntl) are local to this host (`local_lock=all`), with each version of NFS. Other hosts do not
+//!   see them.
 //! - Extended attributes fail with EOPNOTSUPP; `lseek` reports no holes.
 //! - Concurrent appends from several hosts may overwrite each other, as with every NFS client.
 //!

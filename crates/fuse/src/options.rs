@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_client::{Options, RetryPolicy, Url};
+use millrace_client::{Options, RetryPolicy, Url, Version};
 use rustix::mount::MountFlags;
 
 use crate::{MountError, device::MountRequest, flags};
@@ -108,7 +108,7 @@ const URL_OPTIONS: [&str; 7] =
 const KNOWN_OPTIONS: &str = "ro, rw, proto=, port=, provider=, nconnect=, rsize=, wsize=, mountport=, registration=, resvport, \
     noresvport, hard, soft, timeo=, retrans=, ac, noac, actimeo=, acregmin=, acregmax=, acdirmin=, acdirmax=, \
     lookupcache=all|positive|none, sync, async, writeback, allow_other, default_permissions, nolock, local_lock=all, \
-    vers=3, suid, nosuid, dev, nodev, exec, noexec, noatime, relatime, strictatime, nodiratime, lazytime, nosymfollow, \
+    vers=3|4.1|4.2, suid, nosuid, dev, nodev, exec, noexec, noatime, relatime, strictatime, nodiratime, lazytime, nosymfollow, \
     dirsync, silent, remount";
 
 impl MountOptions {
@@ -164,8 +164,10 @@ impl MountOptions {
             ("local_lock", Some(_)) | ("lock", None) => {
                 return Err("only local locks are supported: use local_lock=all or nolock".into());
             }
-            ("vers" | "nfsvers", Some("3" | "3.0")) => {}
-            ("vers" | "nfsvers", Some(_)) => return Err("only version 3 is supported".into()),
+            ("vers" | "nfsvers", Some(v)) => {
+                let version: Version = if v == "3.0" { Version::V3 } else { v.parse()? };
+                self.url.push(format!("vers={version}"));
+            }
             ("resvport" | "noresvport", None) => self.url.push(option.to_owned()),
             ("port", Some(v)) => {
                 v.parse::<u16>().ok().filter(|p| *p != 0).ok_or("expected a port (1 to 65535)")?;
@@ -283,6 +285,8 @@ mod tests {
         let (url, options) = o.apply(&url, Options::default()).unwrap();
         assert_eq!((url.rsize, url.nconnect, url.port()), (Some(128 << 10), Some(3), 2050));
         assert_eq!(options.retry.max_elapsed, Duration::from_secs(3));
+        let (url, _) = read("nfsvers=4.2").unwrap().apply(&url, Options::default()).unwrap();
+        assert_eq!(url.vers, Some(Version::V4_2));
         let message = read("nconnect=1000").unwrap().apply(&url, Options::default()).unwrap_err().to_string();
         assert!(message.contains("nconnect=1000") && message.contains("64"), "{message}");
     }
@@ -292,7 +296,7 @@ mod tests {
         for (list, expected) in [
             ("ro,rszie=5", "\"rszie=5\": unknown option; valid options are ro, rw"),
             ("timeo=0", "tenths"),
-            ("vers=4.2", "only version 3"),
+            ("vers=4.0", "use 3, 4.1 or 4.2"),
             ("lock", "local_lock"),
             ("lookupcache=some", "positive"),
             ("acregmin=-1", "0 to 86400"),

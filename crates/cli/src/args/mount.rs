@@ -24,7 +24,8 @@ SIGTERM or SIGINT it writes back cached data and unmounts; a second signal ends 
 
 Options (-o), as in mount(8) and nfs(5):
   ro  hard  soft  timeo=TENTHS  retrans=N             hard (default) retries indefinitely; soft gives errors
-  rsize=  wsize=  nconnect=  proto=  port=  provider=  mountport=  registration=  resvport  noresvport
+  vers=3|4.1|4.2  proto=  port=  provider=  nconnect=  rsize=  wsize=  mountport=  registration=
+  resvport  noresvport
   actimeo=  acregmin=  acregmax=  acdirmin=  acdirmax=  noac  lookupcache=all|positive|none
   allow_other            grant access to all users (implies default_permissions: the kernel checks modes)
   default_permissions    without it the server checks permissions when a file is opened
