@@ -104,7 +104,9 @@ fn a_full_server_has_no_incomplete_files() {
         let (copies, _) = client.resolve("copy").await.unwrap();
         let entries = client.readdir(copies).await.unwrap();
         let names: Vec<_> = entries.iter().filter(|e| !e.is_dot()).map(|e| e.name_lossy()).collect();
-        assert_eq!(names.len() as u64, report.files, "{names:?}");
+        // The first error stops the copy; a call in flight then may still complete a file.
+        assert!(names.len() as u64 >= report.files, "{names:?}");
+        assert!(names.iter().all(|name| name.starts_with("file-")), "{names:?}");
         for name in names {
             let (file, attributes) = client.resolve(format!("copy/{name}")).await.unwrap();
             assert_eq!(attributes.size, 12_000, "{name}: {file}");
