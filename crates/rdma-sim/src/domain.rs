@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use millrace_buffer::{SpanRef, Views};
+use millrace_buffer::{SPAN_BYTES, SpanRef, Views};
 use millrace_rdma::{Access, Domain, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory};
 
 use super::{
@@ -26,11 +26,14 @@ pub(super) struct SimDomain {
     next_local: AtomicU64,
 }
 
-/// Whether memory is contiguous and not empty, as adapters require.
+/// Whether memory is contiguous and not empty, as adapters require. Memory that exceeds the largest contiguous
+/// buffer ([`SPAN_BYTES`]) counts as contiguous in the simulation.
 fn is_one_piece(memory: &Memory) -> bool {
     match memory {
         Memory::Owned(b) => !b.is_empty(),
-        Memory::Shared(views) => !views.is_empty() && views.pieces().nth(1).is_none(),
+        Memory::Shared(views) => {
+            !views.is_empty() && (views.pieces().nth(1).is_none() || views.len() > SPAN_BYTES)
+        }
     }
 }
 

@@ -25,7 +25,8 @@ pub(super) enum Event {
     /// The port of this host has finished sending a part.
     PortFree(usize),
     /// The first bit of a part of a message arrives at the port of the peer's host.
-    Head { from: EndId, number: u64, part: u64, head_ps: u64, tail_ps: u64, last: bool },
+    /// It has passed this number of shared uplinks.
+    Head { from: EndId, number: u64, part: u64, head_ps: u64, tail_ps: u64, last: bool, uplinks: usize },
     /// The port of this host has finished receiving a part.
     PortIn(usize),
     /// A message has arrived.

@@ -1,6 +1,6 @@
 //! A simulated machine: cores, memory, adapter, ports.
 
-use std::{collections::VecDeque, net::IpAddr};
+use std::{collections::VecDeque, net::IpAddr, sync::Arc};
 
 use millrace_runtime::LocalPort;
 
@@ -69,12 +69,15 @@ pub(super) struct Incoming {
 
 pub(super) struct Host {
     pub(super) ip: IpAddr,
+    pub(super) profile: Arc<Profile>,
     /// For each core, the time at which it is free.
     cores: Vec<u64>,
     /// Time at which the adapter can start another work request.
     engine_free: u64,
     /// Time at which the adapter can change its translation table again.
     table_free: u64,
+    /// Time at which the lock of the host's kernel is free.
+    lock_free: u64,
     /// Time at which the memory has completed all accesses, in picoseconds.
     memory_free_ps: u64,
     /// Time at which the memory has completed the adapter's accesses, in picoseconds.
@@ -88,12 +91,13 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(ip: IpAddr, profile: &Profile) -> Self {
+    pub(super) fn new(ip: IpAddr, profile: Arc<Profile>) -> Self {
         Self {
             ip,
             cores: vec![0; profile.host.cores as usize],
             engine_free: 0,
             table_free: 0,
+            lock_free: 0,
             memory_free_ps: 0,
             adapter_memory_ps: 0,
             egress: Egress::default(),
@@ -101,6 +105,7 @@ impl Host {
             receive_queues: (0..profile.tcp.receive_queues).map(|_| ReceiveQueue::default()).collect(),
             next_port: FREE_PORT,
             used: HostUse::default(),
+            profile,
         }
     }
 
@@ -124,21 +129,29 @@ impl Host {
 
     /// Occupies a core for `cost` plus the copy of `bytes` bytes from `at` on, limited by the memory
     /// bandwidth. Returns the end time.
-    pub(super) fn copy(&mut self, now: u64, at: u64, cost: u64, bytes: u64, profile: &Profile) -> u64 {
+    pub(super) fn copy(&mut self, now: u64, at: u64, cost: u64, bytes: u64) -> u64 {
         if bytes == 0 {
             return self.work(at, cost);
         }
         let begins = at.max(self.core(at).copied().unwrap_or_default());
         // Each byte is read and written.
-        self.memory_free_ps = self.memory_free_ps.max(now * PS) + profile.memory_ps(2 * bytes);
+        self.memory_free_ps = self.memory_free_ps.max(now * PS) + self.profile.memory_ps(2 * bytes);
         let memory = self.memory_free_ps.div_ceil(PS);
-        self.work(at, (cost + profile.copy_ns(bytes)).max(memory.saturating_sub(begins)))
+        self.work(at, (cost + self.profile.copy_ns(bytes)).max(memory.saturating_sub(begins)))
+    }
+
+    /// Takes the lock of the kernel at `at`, or as soon as earlier holders have released it. `holding` is called
+    /// with the time of that, and returns the time at which the lock is released.
+    pub(super) fn under_lock(&mut self, at: u64, holding: impl FnOnce(&mut Self, u64) -> u64) -> u64 {
+        let taken = at.max(self.lock_free);
+        self.lock_free = holding(self, taken);
+        self.lock_free
     }
 
     /// Transfers `bytes` bytes between adapter and memory from `at_ps` on. Returns the end time in
     /// picoseconds. The adapter has priority over copies by cores, which get the remaining bandwidth.
-    fn move_memory(&mut self, at_ps: u64, bytes: u64, profile: &Profile) -> u64 {
-        let cost = profile.memory_ps(bytes);
+    fn move_memory(&mut self, at_ps: u64, bytes: u64) -> u64 {
+        let cost = self.profile.memory_ps(bytes);
         self.memory_free_ps = self.memory_free_ps.max(at_ps) + cost;
         self.adapter_memory_ps = self.adapter_memory_ps.max(at_ps) + cost;
         self.adapter_memory_ps
@@ -146,8 +159,8 @@ impl Host {
 
     /// Sends `bytes` bytes through the port, which they occupy for at least `port_ps`, from `from_ps` on.
     /// Returns the time at which the last bit is sent.
-    pub(super) fn pass_out(&mut self, from_ps: u64, bytes: u64, port_ps: u64, profile: &Profile) -> u64 {
-        let end_ps = self.move_memory(from_ps, bytes, profile).max(from_ps + port_ps);
+    pub(super) fn pass_out(&mut self, from_ps: u64, bytes: u64, port_ps: u64) -> u64 {
+        let end_ps = self.move_memory(from_ps, bytes).max(from_ps + port_ps);
         (self.egress.busy, self.egress.free_ps) = (true, end_ps);
         self.used.bytes_out += bytes;
         end_ps
@@ -155,9 +168,9 @@ impl Host {
 
     /// Receives a part, whose first bit has arrived, through the idle port. Returns the arrival time of the
     /// last bit.
-    pub(super) fn pass_in(&mut self, incoming: &Incoming, profile: &Profile) -> u64 {
+    pub(super) fn pass_in(&mut self, incoming: &Incoming) -> u64 {
         let from_ps = incoming.head_ps.max(self.ingress.free_ps);
-        let memory_ps = self.move_memory(from_ps, incoming.bytes, profile);
+        let memory_ps = self.move_memory(from_ps, incoming.bytes);
         let end_ps = incoming.tail_ps.max(memory_ps).max(from_ps + incoming.port_ps);
         (self.ingress.busy, self.ingress.free_ps) = (true, end_ps);
         self.used.bytes_in += incoming.bytes;

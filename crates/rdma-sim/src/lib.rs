@@ -61,10 +61,10 @@ use self::{
     setup::SimListener,
     tcp::setup::SimTcp,
     trace::Trace,
-    world::{Inner, Net},
+    world::{Inner, Net, Uplink},
 };
 
-/// A simulated network of identical hosts. Cheap to clone.
+/// A simulated network of hosts. Cheap to clone.
 #[derive(Clone)]
 pub struct World(Arc<Inner>);
 
@@ -79,6 +79,7 @@ impl World {
     pub fn new(time: &VirtualTime, profile: Profile) -> Self {
         let net = Net {
             hosts: Vec::new(),
+            uplinks: Vec::new(),
             connections: Default::default(),
             tcp: Default::default(),
             next_connection: 0,
@@ -86,7 +87,7 @@ impl World {
             faults: Faults::default(),
             trace: Trace::default(),
         };
-        Self(Arc::new(Inner { clock: time.clock(), profile, net: Mutex::new(net) }))
+        Self(Arc::new(Inner { clock: time.clock(), profile: Arc::new(profile), net: Mutex::new(net) }))
     }
 
     /// The simulated machines and links.
@@ -97,6 +98,21 @@ impl World {
     /// Adds a host with this address and one adapter, unless it exists, and returns its provider.
     pub fn add_host(&self, ip: IpAddr) -> Arc<dyn Provider> {
         Arc::new(Sim { world: Arc::clone(&self.0), host: self.host(ip) })
+    }
+
+    /// As [`Self::add_host`], for a host that differs from the others: `profile` defines its cores, memory, adapter,
+    /// port, registrations and TCP. The distance between hosts stays that of the world. An existing host is not
+    /// changed.
+    pub fn add_host_with(&self, ip: IpAddr, profile: Profile) -> Arc<dyn Provider> {
+        Arc::new(Sim { world: Arc::clone(&self.0), host: self.host_with(ip, &Arc::new(profile)) })
+    }
+
+    /// Places hosts behind one uplink: messages between them and all other hosts pass it, in the order of their
+    /// arrival, at `mb_per_s` 10^6 bytes per second in each direction, including headers. The rate must be
+    /// positive. Hosts are added unless they exist.
+    pub fn share_uplink(&self, hosts: &[IpAddr], mb_per_s: f64) {
+        let hosts = hosts.iter().map(|ip| self.host(*ip)).collect();
+        self.0.net.lock().uplinks.push(Uplink { hosts, mb_per_s, free_ps: [0; 2] });
     }
 
     /// The TCP stack of the host with this address, which is added unless it exists. Its connections contain
@@ -113,9 +129,13 @@ impl World {
 
     /// The host with this address, which is added unless it exists.
     fn host(&self, ip: IpAddr) -> usize {
+        self.host_with(ip, &self.0.profile)
+    }
+
+    fn host_with(&self, ip: IpAddr, profile: &Arc<Profile>) -> usize {
         let mut net = self.0.net.lock();
         net.host_of(ip).unwrap_or_else(|| {
-            net.hosts.push(Host::new(ip, &self.0.profile));
+            net.hosts.push(Host::new(ip, Arc::clone(profile)));
             net.hosts.len() - 1
         })
     }
@@ -132,6 +152,14 @@ impl World {
     /// whichever is slower, and waits for the end; otherwise like [`Self::work`].
     pub fn copy(&self, ip: IpAddr, bytes: u64) -> impl Future<Output = ()> + Send + use<> {
         Arc::clone(&self.0).copy(self.host(ip), bytes)
+    }
+
+    /// Holds the lock of the host's kernel while a core copies `bytes` bytes, as [`Self::copy`] does, and then works
+    /// for `time`; waits for the end. Holders take turns in the order of their calls; registrations take part if
+    /// [`Kernel::serial_registrations`](profile::Kernel::serial_registrations) is set. The future must be
+    /// polled to its end: the lock is held for the whole time even if it is dropped.
+    pub fn locked(&self, ip: IpAddr, bytes: u64, time: Duration) -> impl Future<Output = ()> + Send + use<> {
+        Arc::clone(&self.0).locked(self.host(ip), bytes, time)
     }
 
     /// Starts to record a trace; `seed` is that of the run.

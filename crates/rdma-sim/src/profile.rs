@@ -18,9 +18,21 @@ pub enum ProfileError {
     /// A field is missing, has a wrong type, or is unknown.
     #[error("invalid profile: {0}")]
     Text(String),
+    /// A value has no source.
+    #[error(
+        "invalid profile: line {line}: {field} has no source; name it in a comment, as in \"{field} = 1 # assumed\""
+    )]
+    NoSource {
+        /// Name of the field.
+        field: String,
+        /// Line in the profile, from 1.
+        line: usize,
+    },
     /// A value is out of range.
-    #[error("profile field {field} is {value}: it must be between {least} and {most}")]
+    #[error("profile field {field}{} is {value}: it must be between {least} and {most}", on_line(*line))]
     OutOfRange {
+        /// Line in the profile, from 1, or `None` if the value is not from a text.
+        line: Option<usize>,
         /// Table and name of the field.
         field: &'static str,
         /// The value.
@@ -32,7 +44,7 @@ pub enum ProfileError {
     },
 }
 
-/// Machines and the network between them. All hosts of a simulated world are identical.
+/// Machines and the network between them.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -50,6 +62,22 @@ pub struct Profile {
     pub host: HostModel,
     /// TCP of the hosts.
     pub tcp: TcpModel,
+    /// Work of the kernel that raw numbers do not define.
+    #[serde(default)]
+    pub kernel: Kernel,
+}
+
+/// Work of a host's kernel that raw measurements do not show; none by default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Kernel {
+    /// Whether the host's registrations, deregistrations, bindings and invalidations are executed one at a time,
+    /// under the lock of [`World::locked`](crate::World::locked). Each holds it for its processor time and its
+    /// transaction of the adapter's table.
+    pub serial_registrations: bool,
+    /// Number of copies of each byte that an RDMA Read of the connecting end has fetched, before its owner
+    /// sees the completion.
+    pub read_copies: u32,
 }
 
 /// The path between two hosts.
@@ -181,7 +209,7 @@ pub struct TcpModel {
     pub receive_queues: u32,
 }
 
-const PROFILES: [(&str, &str); 10] = [
+const PROFILES: [(&str, &str); 12] = [
     ("sdr-opensolaris", include_str!("profiles/sdr-opensolaris.toml")),
     ("ddr-linux-allphys", include_str!("profiles/ddr-linux-allphys.toml")),
     ("gige-2003", include_str!("profiles/gige-2003.toml")),
@@ -192,7 +220,39 @@ const PROFILES: [(&str, &str); 10] = [
     ("wan-100g", include_str!("profiles/wan-100g.toml")),
     ("hdr-200g", include_str!("profiles/hdr-200g.toml")),
     ("ndr-400g", include_str!("profiles/ndr-400g.toml")),
+    ("cx5-100g", include_str!("profiles/cx5-100g.toml")),
+    ("cx7-400g", include_str!("profiles/cx7-400g.toml")),
 ];
+
+/// The place of a value in an error.
+fn on_line(line: Option<usize>) -> String {
+    line.map_or_else(String::new, |line| format!(" (line {line})"))
+}
+
+/// A field of a profile with a number or a Boolean value.
+struct Field {
+    /// Table and name: "link.miles".
+    name: String,
+    /// From 1.
+    line: usize,
+    /// Whether a comment follows the value.
+    has_source: bool,
+}
+
+/// The fields of a valid profile that need a source.
+fn fields(text: &str) -> impl Iterator<Item = Field> {
+    let mut table = String::new();
+    text.lines().zip(1..).filter_map(move |(content, line)| {
+        if let Some(name) = content.trim().strip_prefix('[').and_then(|rest| rest.split(']').next()) {
+            name.clone_into(&mut table);
+        }
+        let (key, value) = content.split_once('=').filter(|(key, _)| !key.contains('#'))?;
+        let (value, source) = value.split_once('#').unwrap_or((value, ""));
+        let name = if table.is_empty() { key.trim().to_owned() } else { format!("{table}.{}", key.trim()) };
+        let text = value.trim().starts_with(['"', '\'']);
+        (!text).then(|| Field { name, line, has_source: !source.trim().is_empty() })
+    })
+}
 
 impl Profile {
     /// Names of the built-in profiles.
@@ -210,14 +270,24 @@ impl Profile {
         Self::parse(found.ok_or_else(unknown)?.1)
     }
 
-    /// Parses a profile in TOML.
+    /// Parses a profile in TOML. A comment beside each number and Boolean value states its source.
     ///
     /// # Errors
-    /// A field is missing or unknown, or has a value out of range; the error names it.
+    /// A field is missing or unknown, or has a value out of range or without a source; the error names it and its
+    /// line.
     pub fn parse(text: &str) -> Result<Self, ProfileError> {
         let profile: Self = toml::from_str(text).map_err(|e| ProfileError::Text(e.to_string()))?;
-        profile.check()?;
-        Ok(profile)
+        profile.check().map_err(|e| match e {
+            ProfileError::OutOfRange { field, value, least, most, .. } => {
+                let line = fields(text).find(|f| f.name == field).map(|f| f.line);
+                ProfileError::OutOfRange { line, field, value, least, most }
+            }
+            other => other,
+        })?;
+        match fields(text).find(|f| !f.has_source) {
+            Some(f) => Err(ProfileError::NoSource { field: f.name, line: f.line }),
+            None => Ok(profile),
+        }
     }
 
     /// Validates all values.
@@ -225,7 +295,7 @@ impl Profile {
     /// # Errors
     /// [`ProfileError`] for the first value out of range.
     pub fn check(&self) -> Result<(), ProfileError> {
-        let Self { link, adapter, registration, host, tcp, .. } = self;
+        let Self { link, adapter, registration, host, tcp, kernel, .. } = self;
         /// A second in nanoseconds: the maximum of every single delay.
         const SECOND: f64 = 1e9;
         let ns = |n: u64| n as f64;
@@ -280,11 +350,13 @@ impl Profile {
             ("tcp.checksum_mb_per_s", tcp.checksum_mb_per_s, 0.0, 1e6),
             ("tcp.coalesce_ns", ns(tcp.coalesce_ns), 0.0, SECOND),
             ("tcp.receive_queues", tcp.receive_queues.into(), 1.0, 4096.0),
+            ("kernel.read_copies", kernel.read_copies.into(), 0.0, 10.0),
         ];
         for (field, value, least, most) in fields {
             // In this form, the condition also rejects NaN.
             if !(least..=most).contains(&value) {
-                return Err(ProfileError::OutOfRange { field, value: value.to_string(), least, most });
+                let value = value.to_string();
+                return Err(ProfileError::OutOfRange { line: None, field, value, least, most });
             }
         }
         Ok(())
@@ -323,8 +395,12 @@ impl Profile {
 
     /// Time in picoseconds for which a TCP segment occupies a port.
     pub(super) fn segment_ps(&self, payload: u64) -> u64 {
-        let headers = self.segment_packets(payload) * u64::from(self.tcp.header_bytes);
-        self.occupied_ps(payload + headers, payload)
+        self.occupied_ps(self.segment_wire_bytes(payload), payload)
+    }
+
+    /// Size of a TCP segment on the wire in bytes, including the headers of its packets.
+    pub(super) fn segment_wire_bytes(&self, payload: u64) -> u64 {
+        payload + self.segment_packets(payload) * u64::from(self.tcp.header_bytes)
     }
 
     /// Processor time to compute the checksum of a TCP segment, in nanoseconds.

@@ -116,26 +116,25 @@ impl Inner {
         let Some(their_host) = net.host_of(to.ip()) else { return Err(ConnectionError::Closed) };
         net.next_connection += 1;
         let id = net.next_connection;
-        let most = self.profile.adapter.outstanding_reads;
-        let max_segment = match self.profile.adapter.segment_bytes {
-            0 => usize::MAX,
-            bytes => bytes as usize,
-        };
-        let depth = |wanted: u16, served: u16| wanted.min(served).min(most);
+        let profiles = [host, their_host].map(|h| Arc::clone(&net.hosts[h].profile));
+        let most = profiles.each_ref().map(|p| p.adapter.outstanding_reads);
         let make = |side: usize, rt, host, own: &ConnectParams, peer: &ConnectParams, first| {
-            let access = Arc::new(RemoteAccess::new(rt, self.profile.adapter.segment_bytes.into()));
+            let segment_bytes = profiles[side].adapter.segment_bytes;
+            let access = Arc::new(RemoteAccess::new(rt, segment_bytes.into()));
             let domain = Arc::new(SimDomain::new(Arc::clone(&access), self, (id, side)));
-            let ord = depth(own.ord, peer.ird);
+            let ord = own.ord.min(most[side]).min(peer.ird.min(most[1 - side]));
             let info = ConnectionInfo {
                 local: if side == 0 { from } else { to },
                 peer: if side == 0 { to } else { from },
                 ord,
-                ird: own.ird.min(most),
+                ird: own.ird.min(most[side]),
                 private_data: peer.private_data.clone(),
                 crc: true, // InfiniBand packets always have a CRC.
             };
             let mut capabilities = Capabilities::new("sim", true, MAX_PIECES, MAX_TRANSFER, 1);
-            capabilities.max_segment = max_segment;
+            if segment_bytes > 0 {
+                capabilities.max_segment = segment_bytes as usize;
+            }
             let qp = SimQp { world: Arc::clone(self), end: (id, side), info, capabilities, domain };
             (End::new(host, access, ord, first), Box::new(qp) as Box<dyn QueuePair>)
         };

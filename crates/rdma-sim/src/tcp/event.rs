@@ -16,7 +16,8 @@ pub(crate) enum Event {
     /// The adapter has processed a segment.
     Launch(EndId),
     /// The first bit of a segment arrives at the port of its destination.
-    Head { to: EndId, segment: Segment, head_ps: u64, tail_ps: u64 },
+    /// It has passed this number of shared uplinks.
+    Head { to: EndId, segment: Segment, head_ps: u64, tail_ps: u64, uplinks: usize },
     /// A segment has arrived.
     Arrive { to: EndId, segment: Segment },
     /// The adapter raises an interrupt for this queue of this host.

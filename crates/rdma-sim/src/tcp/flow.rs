@@ -17,15 +17,28 @@ impl Inner {
         match event {
             Event::Made(id) => self.made(net, id),
             Event::Launch(id) => self.launch_segment(net, id),
-            Event::Head { to, segment, head_ps, tail_ps } => {
-                let Some(host) = net.tcp.end(to).map(|e| e.host) else { return };
+            Event::Head { to, segment, head_ps, tail_ps, uplinks } => {
+                let [Some(source), Some(host)] = [peer(to), to].map(|id| net.tcp.end(id).map(|e| e.host))
+                else {
+                    return;
+                };
                 let bytes = segment.bytes.len() as u64;
-                let port_ps = self.profile.segment_ps(bytes);
+                let wire = net.hosts[source].profile.segment_wire_bytes(bytes);
+                if let Some((head_ps, tail_ps)) =
+                    net.pass_uplink((source, host), uplinks, wire, (head_ps, tail_ps))
+                {
+                    let event = Event::Head { to, segment, head_ps, tail_ps, uplinks: uplinks + 1 };
+                    return self.tcp(head_ps.div_ceil(PS), event);
+                }
+                let port_ps = net.hosts[host].profile.segment_ps(bytes);
                 let then = Some(event::Event::Tcp(Event::Arrive { to, segment }));
                 self.enter(net, host, Incoming { bytes, port_ps, head_ps, tail_ps, then });
             }
             Event::Arrive { to, segment } => self.arrived(net, to, segment),
-            Event::Interrupt(host, queue) => self.take(net, host, queue, self.profile.host.interrupt_ns),
+            Event::Interrupt(host, queue) => {
+                let first = net.hosts[host].profile.host.interrupt_ns;
+                self.take(net, host, queue, first);
+            }
             Event::Taken { to, segment, host, queue } => {
                 self.taken(net, to, segment);
                 self.take(net, host, queue, 0);
@@ -37,8 +50,9 @@ impl Inner {
             }
             Event::Credit(id, bytes) => {
                 let Some(end) = net.tcp.alive(id) else { return };
+                let largest = net.hosts[end.host].profile.tcp.window_bytes;
                 end.in_flight -= bytes;
-                end.congestion = (end.congestion + bytes).min(self.profile.tcp.window_bytes);
+                end.congestion = (end.congestion + bytes).min(largest);
                 if let Some(writer) = end.writer.take() {
                     writer.wake();
                 }
@@ -57,8 +71,9 @@ impl Inner {
     /// Starts to create the next segment on a core, if there is data to send and space for it in the window.
     pub(super) fn make(self: &Arc<Self>, net: &mut Net, id: EndId) {
         let Net { hosts, tcp, .. } = net;
-        let model = &self.profile.tcp;
         let Some(end) = tcp.alive(id).filter(|e| e.making.is_none() && !e.ended.1) else { return };
+        let host = &mut hosts[end.host];
+        let model = &host.profile.tcp;
         let room = end.congestion.saturating_sub(end.in_flight);
         let largest = u64::from(model.segment_bytes);
         let unsent = end.unsent.len() as u64;
@@ -71,19 +86,21 @@ impl Inner {
         end.ended.1 = fin;
         end.making = Some(Segment { bytes: end.unsent.drain(..bytes as usize).collect(), fin });
         let calls = std::mem::take(&mut end.calls) * model.call_ns;
-        let cost = calls + model.send_segment_ns + self.profile.checksum_ns(bytes);
+        let cost = calls + model.send_segment_ns + host.profile.checksum_ns(bytes);
         let copied = bytes * u64::from(model.send_copies);
         let now = self.now();
-        let made = hosts[end.host].copy(now, now, cost, copied, &self.profile);
+        let made = host.copy(now, now, cost, copied);
         self.tcp(made, Event::Made(id));
     }
 
     fn made(self: &Arc<Self>, net: &mut Net, id: EndId) {
-        let adapter = &self.profile.adapter;
         let Some(end) = net.tcp.alive(id) else { return };
         end.launching.extend(end.making.take());
-        let taken = net.hosts[end.host].take_up(self.now(), adapter.work_request_ns);
-        self.tcp(taken + adapter.transmit_ns, Event::Launch(id));
+        let host = &mut net.hosts[end.host];
+        let adapter = &host.profile.adapter;
+        let (cost, transmit) = (adapter.work_request_ns, adapter.transmit_ns);
+        let taken = host.take_up(self.now(), cost);
+        self.tcp(taken + transmit, Event::Launch(id));
         self.make(net, id);
     }
 
@@ -119,7 +136,7 @@ impl Inner {
         end.has_turn = !end.outgoing.is_empty();
         let Some(segment) = segment else { return false };
         let bytes = segment.bytes.len() as u64;
-        end.turn_packets += self.profile.segment_packets(bytes);
+        end.turn_packets += host.profile.segment_packets(bytes);
         if !end.has_turn {
             end.turn_packets = 0;
         } else if end.turn_packets >= TURN_PACKETS {
@@ -128,10 +145,11 @@ impl Inner {
         } else {
             host.egress.turns.push_front(id);
         }
-        let end_ps = host.pass_out(from_ps, bytes, self.profile.segment_ps(bytes), &self.profile);
+        let end_ps = host.pass_out(from_ps, bytes, host.profile.segment_ps(bytes));
         let way = self.one_way() * PS;
         let (head_ps, tail_ps) = (from_ps + way, end_ps + way);
-        self.tcp(head_ps.div_ceil(PS), Event::Head { to: peer(id), segment, head_ps, tail_ps });
+        let event = Event::Head { to: peer(id), segment, head_ps, tail_ps, uplinks: 0 };
+        self.tcp(head_ps.div_ceil(PS), event);
         let over = end.is_over();
         if over {
             self.remove_tcp_if_over(net, id);
@@ -144,12 +162,14 @@ impl Inner {
     fn arrived(self: &Arc<Self>, net: &mut Net, to: EndId, segment: Segment) {
         let Some(end) = net.tcp.alive(to) else { return };
         let host = end.host;
-        let queues = &mut net.hosts[host].receive_queues;
+        let machine = &mut net.hosts[host];
+        let coalesce_ns = machine.profile.tcp.coalesce_ns;
+        let queues = &mut machine.receive_queues;
         let queue = to.0 as usize % queues.len().max(1);
         let Some(q) = queues.get_mut(queue) else { return };
         q.waiting.push_back((to, segment));
         if !std::mem::replace(&mut q.busy, true) {
-            self.tcp(self.now() + self.profile.tcp.coalesce_ns, Event::Interrupt(host, queue));
+            self.tcp(self.now() + coalesce_ns, Event::Interrupt(host, queue));
         }
     }
 
@@ -161,8 +181,9 @@ impl Inner {
             q.busy = false;
             return;
         };
-        let sum = self.profile.checksum_ns(segment.bytes.len() as u64);
-        let taken = machine.work(self.now(), first + self.profile.tcp.receive_segment_ns + sum);
+        let sum = machine.profile.checksum_ns(segment.bytes.len() as u64);
+        let cost = first + machine.profile.tcp.receive_segment_ns + sum;
+        let taken = machine.work(self.now(), cost);
         self.tcp(taken, Event::Taken { to, segment, host, queue });
     }
 
@@ -186,15 +207,16 @@ impl Inner {
     pub(super) fn read(self: &Arc<Self>, net: &mut Net, id: EndId, most: usize) -> Option<(usize, u64)> {
         let now = self.now();
         let Net { hosts, tcp, .. } = net;
-        let model = &self.profile.tcp;
         let end = tcp.alive(id)?;
+        let host = &mut hosts[end.host];
+        let model = &host.profile.tcp;
         let bytes = most.min(end.received.len());
         let (a, b) = end.received.as_slices();
         let (a, b) = (&a[..bytes.min(a.len())], &b[..bytes.saturating_sub(a.len())]);
         let messages = end.messages.pass(a) + end.messages.pass(b);
-        let cost = model.call_ns + messages * self.profile.host.message_ns;
+        let cost = model.call_ns + messages * host.profile.host.message_ns;
         let copied = bytes as u64 * u64::from(model.receive_copies);
-        let done = hosts[end.host].copy(now, now, cost, copied, &self.profile);
+        let done = host.copy(now, now, cost, copied);
         end.reading = Some((bytes, done));
         self.tcp(done, Event::Read(id));
         end.reading

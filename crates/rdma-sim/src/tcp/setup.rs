@@ -81,8 +81,10 @@ impl Inner {
         let made = made.map(|there| {
             net.next_connection += 1;
             let id = net.next_connection;
-            let initial = self.profile.tcp.initial_window_bytes;
-            let ends = [host, there].map(|host| End::new(host, initial, framing));
+            let ends = [host, there].map(|host| {
+                let initial = net.hosts[host].profile.tcp.initial_window_bytes;
+                End::new(host, initial, framing)
+            });
             net.tcp.connections.insert(id, ends);
             net.trace.line(self.now(), (id, 0), format_args!("connected, TCP, from host {host} to {there}"));
             let ours = SimStream { world: Arc::clone(self), end: (id, 0), addrs: (from, to) };

@@ -73,7 +73,8 @@ impl ByteStream for SimStream {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         let held = end.in_flight + end.unsent.len() as u64;
-        let room = self.world.profile.tcp.window_bytes.saturating_sub(held) as usize;
+        let window = net.hosts[end.host].profile.tcp.window_bytes;
+        let room = window.saturating_sub(held) as usize;
         if room == 0 {
             end.writer = Some(cx.waker().clone());
             return Poll::Pending;

@@ -15,7 +15,9 @@ pub(crate) const TURN_PACKETS: u64 = 16;
 impl Inner {
     /// Fetches work requests whose doorbell was rung, as far as the send queue has space.
     pub(super) fn take_up(self: &Arc<Self>, net: &mut Net, id: EndId) {
-        let adapter = &self.profile.adapter;
+        let Some(host) = net.alive(id).map(|e| e.host) else { return };
+        let profile = Arc::clone(&net.hosts[host].profile);
+        let adapter = &profile.adapter;
         while let Some(end) = net.alive(id)
             && end.doorbells > 0
             && end.unacknowledged < adapter.send_queue
@@ -24,7 +26,6 @@ impl Inner {
             end.doorbells -= 1;
             end.unacknowledged += 1;
             end.launching.push_back(number);
-            let host = end.host;
             let taken = net.hosts[host].take_up(self.now(), adapter.work_request_ns);
             self.schedule(taken + adapter.transmit_ns, Event::Launch(id));
         }
@@ -122,16 +123,16 @@ impl Inner {
             return false;
         };
         let machine = &mut hosts[end.host];
-        let turn = TURN_PACKETS * u64::from(self.profile.link.mtu_bytes);
+        let turn = TURN_PACKETS * u64::from(machine.profile.link.mtu_bytes);
         let part = (message.payload() - out.sent).min(turn);
         out.sent += part;
         let last = out.sent == message.payload();
-        let end_ps = machine.pass_out(from_ps, part, self.profile.port_ps(part), &self.profile);
+        let end_ps = machine.pass_out(from_ps, part, machine.profile.port_ps(part));
         if last && matches!(message, Message::Response { .. }) {
             end.serving.pop_front();
             end.responder_free = end_ps.div_ceil(PS);
             if !end.serving.is_empty() {
-                let serves = end.responder_free + self.profile.adapter.read_response_ns;
+                let serves = end.responder_free + machine.profile.adapter.read_response_ns;
                 self.schedule(serves, Event::Serve(id));
             }
         }
@@ -144,7 +145,7 @@ impl Inner {
         }
         let way = self.one_way() * PS;
         let (head_ps, tail_ps) = (from_ps + way, end_ps + way);
-        let event = Event::Head { from: id, number, part, head_ps, tail_ps, last };
+        let event = Event::Head { from: id, number, part, head_ps, tail_ps, last, uplinks: 0 };
         self.schedule(head_ps.div_ceil(PS), event);
         true
     }

@@ -29,10 +29,11 @@ impl Inner {
         let machine = &mut net.hosts[host];
         machine.ingress.busy = false;
         let Some(incoming) = machine.ingress.waiting.pop_front() else { return };
-        let here = machine.pass_in(&incoming, &self.profile).div_ceil(PS);
+        let here = machine.pass_in(&incoming).div_ceil(PS);
+        let received = here + machine.profile.adapter.receive_ns;
         self.schedule(here, Event::PortIn(host));
         if let Some(event) = incoming.then {
-            self.schedule(here + self.profile.adapter.receive_ns, event);
+            self.schedule(received, event);
         }
     }
 
@@ -41,13 +42,15 @@ impl Inner {
         while let Some(end) = net.alive(me)
             && let Some(number) = end.inbound.front().copied()
         {
+            let host = end.host;
             let Some(connection) = net.connections.get_mut(&me.0) else { return };
             let [a, b] = &mut connection.ends;
             let (here, there) = if me.1 == 0 { (a, b) } else { (b, a) };
+            let receive_queue = net.hosts[host].profile.adapter.receive_queue;
             let outcome = match there.messages.get(&number) {
                 // The sender has failed.
                 None => Outcome::Nothing,
-                Some(message) => here.take(message, &there.access, self.profile.adapter.receive_queue),
+                Some(message) => here.take(message, &there.access, receive_queue),
             };
             if matches!(outcome, Outcome::NoReceive) {
                 return;
@@ -70,11 +73,13 @@ impl Inner {
                 self.complete(net, me, completion);
             }
             Outcome::ReadRequested => {
-                let Some(end) = net.end(me) else { return };
+                let Net { connections, hosts, .. } = net;
+                let Some(end) = connections.get_mut(&me.0).map(|c| &mut c.ends[me.1]) else { return };
                 end.serving.push_back(number);
                 if end.serving.len() == 1 {
                     let from = end.responder_free.max(self.now());
-                    self.schedule(from + self.profile.adapter.read_response_ns, Event::Serve(me));
+                    let delay = hosts[end.host].profile.adapter.read_response_ns;
+                    self.schedule(from + delay, Event::Serve(me));
                 }
             }
             Outcome::ReadCompleted(read) => {
@@ -99,11 +104,14 @@ impl Inner {
         let Some(end) = net.end(me) else { return };
         let Some(Message::Read(request)) = end.messages.remove(&read) else { return };
         end.unacknowledged -= 1;
-        let next = end.waiting_reads.pop_front();
+        let (host, next) = (end.host, end.waiting_reads.pop_front());
         if next.is_none() {
             end.reads_in_flight -= 1;
         }
-        self.complete(net, me, Completion::Read { id: request.id, sink: request.sink });
+        let copies = if me.1 == 0 { net.hosts[host].profile.kernel.read_copies } else { 0 };
+        let bytes = u64::from(request.from.length) * u64::from(copies);
+        let completion = Completion::Read { id: request.id, sink: request.sink };
+        self.complete_with_copy(net, me, completion, bytes);
         if let Some(next) = next {
             self.ring_doorbell(net, me, Message::Read(next));
         }

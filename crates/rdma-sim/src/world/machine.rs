@@ -31,9 +31,17 @@ impl Inner {
             let slice = left.min(COPY_SLICE);
             left -= slice;
             let now = self.now();
-            let done = self.net.lock().hosts[host].copy(now, now, 0, slice, &self.profile);
+            let done = self.net.lock().hosts[host].copy(now, now, 0, slice);
             self.clock.sleep_until(Instant::from_nanos(done)).await;
         }
+    }
+
+    /// Holds the lock of this host's kernel while a core copies `bytes` bytes and then works for `time`, and waits
+    /// for the end.
+    pub(crate) async fn locked(self: Arc<Self>, host: usize, bytes: u64, time: Duration) {
+        let (now, cost) = (self.now(), time.as_nanos() as u64);
+        let done = self.net.lock().hosts[host].under_lock(now, |h, at| h.copy(now, at, cost, bytes));
+        self.clock.sleep_until(Instant::from_nanos(done)).await;
     }
 
     pub(crate) fn stall(&self, host: usize, time: Duration) {

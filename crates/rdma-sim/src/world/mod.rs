@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 
 use crate::{
     end::End,
-    event::{EndId, Event, peer},
+    event::{EndId, Event, PS, peer},
     fault::Faults,
     host::{Host, Incoming},
     listeners::Listeners,
@@ -44,8 +44,18 @@ pub(super) struct Connection {
     pub(super) ends: [End; 2],
 }
 
+/// A link between several hosts and all others.
+pub(super) struct Uplink {
+    pub(super) hosts: Vec<usize>,
+    /// Data rate of each direction, in 10^6 bytes per second, including headers.
+    pub(super) mb_per_s: f64,
+    /// Times at which the last bits have left it, from these hosts and to them, in picoseconds.
+    pub(super) free_ps: [u64; 2],
+}
+
 pub(super) struct Net {
     pub(super) hosts: Vec<Host>,
+    pub(super) uplinks: Vec<Uplink>,
     pub(super) connections: BTreeMap<u64, Connection>,
     pub(super) tcp: Tcp,
     /// Number of the next connection, RDMA or TCP.
@@ -60,6 +70,30 @@ impl Net {
         self.connections.get_mut(&id.0).map(|c| &mut c.ends[id.1])
     }
 
+    /// Sends `wire` bytes of a part, whose first and last bits arrive at these times, through the uplink with index
+    /// `number` of those between two hosts, if there is one. Returns the times at which its first and last bits
+    /// leave the uplink. The parts take turns in the order of their arrival.
+    pub(super) fn pass_uplink(
+        &mut self,
+        (source, destination): (usize, usize),
+        number: usize,
+        wire: u64,
+        (head_ps, tail_ps): (u64, u64),
+    ) -> Option<(u64, u64)> {
+        let ways = [(source, destination, 0), (destination, source, 1)];
+        let way = |(near, far, direction): (usize, usize, usize)| {
+            let between = move |(_, u): &(usize, &Uplink)| u.hosts.contains(&near) && !u.hosts.contains(&far);
+            self.uplinks.iter().enumerate().filter(between).map(move |(n, _)| (n, direction))
+        };
+        let (n, direction) = ways.into_iter().flat_map(way).nth(number)?;
+        let uplink = &mut self.uplinks[n];
+        let from_ps = head_ps.max(uplink.free_ps[direction]);
+        let port_ps = (wire as f64 * 1e6 / uplink.mb_per_s).round() as u64;
+        let end_ps = tail_ps.max(from_ps + port_ps);
+        uplink.free_ps[direction] = end_ps;
+        Some((from_ps, end_ps))
+    }
+
     /// Returns an end that sends and receives.
     fn alive(&mut self, id: EndId) -> Option<&mut End> {
         self.end(id).filter(|e| e.is_alive())
@@ -72,7 +106,8 @@ impl Net {
 
 pub(super) struct Inner {
     pub(super) clock: Clock,
-    pub(super) profile: Profile,
+    /// The distance between hosts, and the profile of hosts that have no other.
+    pub(super) profile: Arc<Profile>,
     pub(super) net: Mutex<Net>,
 }
 
@@ -110,10 +145,21 @@ impl Inner {
                 let from = net.hosts[host].egress.free_ps;
                 self.transmit(net, host, from);
             }
-            Event::Head { from, number, part, head_ps, tail_ps, last } => {
-                let Some(host) = net.end(peer(from)).map(|e| e.host) else { return };
+            Event::Head { from, number, part, head_ps, tail_ps, last, uplinks } => {
+                let [Some(source), Some(host)] = [from, peer(from)].map(|id| net.end(id).map(|e| e.host))
+                else {
+                    return;
+                };
+                let wire = net.hosts[source].profile.wire_bytes(part);
+                if let Some((head_ps, tail_ps)) =
+                    net.pass_uplink((source, host), uplinks, wire, (head_ps, tail_ps))
+                {
+                    let uplinks = uplinks + 1;
+                    let event = Event::Head { from, number, part, head_ps, tail_ps, last, uplinks };
+                    return self.schedule(head_ps.div_ceil(PS), event);
+                }
                 let (port_ps, then) =
-                    (self.profile.port_ps(part), last.then_some(Event::Arrive { from, number }));
+                    (net.hosts[host].profile.port_ps(part), last.then_some(Event::Arrive { from, number }));
                 self.enter(net, host, Incoming { bytes: part, port_ps, head_ps, tail_ps, then });
             }
             Event::PortIn(host) => self.admit(net, host),

@@ -14,6 +14,7 @@ use super::{Inner, Net};
 use crate::{
     end::{Message, State},
     event::{EndId, Event},
+    host::Host,
 };
 
 /// Time limit in nanoseconds for posted work at the end of a connection.
@@ -45,7 +46,11 @@ pub(crate) enum Posted {
 impl Inner {
     /// Charges the owner of `id` and its host; later work of the owner waits.
     pub(crate) fn charge(&self, id: EndId, what: Charge) {
-        let p = &self.profile;
+        let now = self.now();
+        let mut net = self.net.lock();
+        let Some(end) = net.end(id) else { return };
+        let (host, from) = (end.host, now.max(end.software_free));
+        let p = Arc::clone(&net.hosts[host].profile);
         let (r, pages) = (&p.registration, |bytes| p.pages(bytes));
         let (cpu, table) = match what {
             Charge::Register(b) => (r.register_ns + pages(b) * r.register_page_ns, r.table_ns),
@@ -54,15 +59,15 @@ impl Inner {
             Charge::Unbind(n) => (r.unbind_ns * n as u64, 0),
             Charge::Copy(_) => (0, 0),
         };
-        let now = self.now();
-        let mut net = self.net.lock();
-        let Some(end) = net.end(id) else { return };
-        let (host, from) = (end.host, now.max(end.software_free));
-        let done = match what {
-            Charge::Copy(bytes) => net.hosts[host].copy(now, from, 0, bytes as u64, p),
-            _ => net.hosts[host].work(from, cpu),
+        let registers = |h: &mut Host, at| {
+            let worked = h.work(at, cpu);
+            h.change_table(worked, table)
         };
-        let done = net.hosts[host].change_table(done, table);
+        let done = match what {
+            Charge::Copy(bytes) => net.hosts[host].copy(now, from, 0, bytes as u64),
+            _ if p.kernel.serial_registrations => net.hosts[host].under_lock(from, registers),
+            _ => registers(&mut net.hosts[host], from),
+        };
         let used = &mut net.hosts[host].used;
         match what {
             Charge::Register(_) => {
@@ -120,7 +125,8 @@ impl Inner {
         let number = end.insert(message);
         end.posted.push_back(number);
         let (host, from) = (end.host, now.max(end.software_free));
-        let rings = net.hosts[host].work(from, self.profile.host.post_ns);
+        let cost = net.hosts[host].profile.host.post_ns;
+        let rings = net.hosts[host].work(from, cost);
         if let Some(end) = net.end(id) {
             end.software_free = rings;
         }
@@ -177,9 +183,21 @@ impl Inner {
 
     /// Completes work: the host processes the completion, which costs processor time.
     pub(super) fn complete(self: &Arc<Self>, net: &mut Net, me: EndId, completion: Completion) {
-        let model = &self.profile.host;
+        self.complete_with_copy(net, me, completion, 0);
+    }
+
+    /// As [`Self::complete`], with a copy of `bytes` bytes.
+    pub(super) fn complete_with_copy(
+        self: &Arc<Self>,
+        net: &mut Net,
+        me: EndId,
+        completion: Completion,
+        bytes: u64,
+    ) {
         let now = self.now();
-        let Some(end) = net.end(me) else { return };
+        let Net { connections, hosts, .. } = net;
+        let Some(end) = connections.get_mut(&me.0).map(|c| &mut c.ends[me.1]) else { return };
+        let model = &hosts[end.host].profile.host;
         let idle = end.pending.is_empty() && end.completions.is_empty();
         let mut cost = model.completion_ns;
         if idle {
@@ -191,10 +209,8 @@ impl Inner {
         // Completions of one connection are processed in order.
         let (host, from) = (end.host, now.max(end.visible_at));
         end.pending.push_back(completion);
-        let at = net.hosts[host].work(from, cost);
-        if let Some(end) = net.end(me) {
-            end.visible_at = at;
-        }
+        end.visible_at = hosts[host].copy(now, from, cost, bytes);
+        let at = end.visible_at;
         self.schedule(at, Event::Visible(me));
     }
 }

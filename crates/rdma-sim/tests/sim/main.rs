@@ -18,8 +18,15 @@ use suite::common::*;
 /// A profile with unrealistic, distinct values.
 const ODD: &str = include_str!("odd.toml");
 
+/// A profile with a source beside each value.
+fn with_sources(text: &str) -> String {
+    text.lines()
+        .map(|l| if l.contains('=') { format!("{l} # of no machine\n") } else { format!("{l}\n") })
+        .collect()
+}
+
 fn odd() -> Profile {
-    Profile::parse(ODD).unwrap()
+    Profile::parse(&with_sources(ODD)).unwrap()
 }
 
 /// Runs `test` on a simulated host that is connected to itself.

@@ -247,6 +247,156 @@ fn a_message_waits_for_a_receive_until_the_software_replaces_a_used_one() {
     });
 }
 
+/// Time in picoseconds for which a message occupies an uplink of half the rate of a port, by the formula.
+fn uplink_ps(bytes: u64) -> u64 {
+    let l = odd().link;
+    let turn = 16 * u64::from(l.mtu_bytes);
+    let turns = (0..bytes.div_ceil(turn).max(1)).map(|i| turn.min(bytes - i * turn));
+    turns.map(|n| (odd().wire_bytes(n) as f64 * 2e6 / l.mb_per_s).round() as u64).sum()
+}
+
+#[test]
+fn hosts_behind_an_uplink_share_it_in_each_direction() {
+    with_world(1, async |lan| {
+        lan.world.share_uplink(&[A.into(), B.into()], odd().link.mb_per_s / 2.0);
+        let (mut a, mut c1) = lan.connect(A, C, &ConnectParams::default()).await;
+        let (mut b, mut d1) = lan.connect(B, D, &ConnectParams::default()).await;
+        let (mut a2, mut b2) = lan.connect(A, B, &ConnectParams::default()).await;
+        for qp in [&mut a, &mut b, &mut c1, &mut d1, &mut b2] {
+            receive(qp, 2);
+        }
+        // One sender: the uplink is the slowest part of the way.
+        let start = lan.now();
+        a.post_send(send(&[1; 39_999])).unwrap();
+        run(&mut a, &mut c1, (0, 1)).await;
+        assert_eq!(lan.now() - start, out_ns() + way_ns(uplink_ps(39_999)) + woken_ns());
+        // Two senders, with different destinations, share it. The other direction is independent.
+        let start = lan.now();
+        a.post_send(send(&[1; 30_000])).unwrap();
+        b.post_send(send(&[2; 30_000])).unwrap();
+        c1.post_send(send(&[3; 30_000])).unwrap();
+        run(&mut a, &mut c1, (1, 1)).await;
+        assert_eq!(lan.now() - start, out_ns() + way_ns(uplink_ps(30_000)) + woken_ns());
+        run(&mut b, &mut d1, (0, 1)).await;
+        assert_eq!(lan.now() - start, out_ns() + way_ns(2 * uplink_ps(30_000)) + woken_ns());
+        // Hosts behind it reach each other without it.
+        let start = lan.now();
+        a2.post_send(send(&[4; 30_000])).unwrap();
+        run(&mut a2, &mut b2, (0, 1)).await;
+        assert_eq!(lan.now() - start, out_ns() + way_ns(port_ps(30_000)) + woken_ns());
+    });
+}
+
+#[test]
+fn hosts_of_one_world_can_differ() {
+    let mut other = odd();
+    (other.host.post_ns, other.host.message_ns, other.host.completion_ns) = (5000, 70_000, 3000);
+    (other.adapter.transmit_ns, other.adapter.receive_ns) = (4000, 6000);
+    (other.link.mb_per_s, other.adapter.outstanding_reads) = (odd().link.mb_per_s / 4.0, 3);
+    with_world(1, async |lan| {
+        lan.world.add_host_with(B.into(), other.clone());
+        let params = ConnectParams { ord: 64, ird: 64, ..ConnectParams::default() };
+        let (mut a, mut b) = lan.connect(A, B, &params).await;
+        assert_eq!([a.info().ord, a.info().ird, b.info().ord, b.info().ird], [3, 64, 3, 3]);
+        receive(&mut a, 1);
+        receive(&mut b, 1);
+        let (start, p, n) = (lan.now(), odd(), 1000);
+        let slow = (p.wire_bytes(n) as f64 * 4e6 / p.link.mb_per_s).round() as u64;
+        let way = |receive: u64| slow.div_ceil(1000) + 788 + p.link.switch_ns + receive;
+        a.post_send(send(&[1; 1000])).unwrap();
+        run(&mut a, &mut b, (0, 1)).await;
+        let there = out_ns() + way(6000) + p.host.interrupt_ns + 3000 + 70_000;
+        assert_eq!(lan.now() - start, there);
+        b.post_send(send(&[1; 1000])).unwrap();
+        run(&mut a, &mut b, (1, 0)).await;
+        let back = 5000 + p.adapter.work_request_ns + 4000 + way(p.adapter.receive_ns) + woken_ns();
+        assert_eq!(lan.now() - start, there + back);
+    });
+}
+
+#[test]
+fn registrations_under_a_lock_take_turns() {
+    let (n, r) = (5, odd().registration);
+    let run_with = |serial_registrations| {
+        let mut profile = odd();
+        profile.kernel.serial_registrations = serial_registrations;
+        with_world_of(profile, 1, async |lan| {
+            let mut ends = Vec::new();
+            for _ in 0..n {
+                ends.push(lan.up().await);
+            }
+            ends.iter_mut().for_each(|(_, b)| receive(b, 1));
+            let start = lan.now();
+            let regions: Vec<_> = ends.iter().map(|(a, _)| expose(a, 10_000, Access::RemoteWrite)).collect();
+            let (a, b) = ends.last_mut().unwrap();
+            a.post_send(send(b"is exposed")).unwrap();
+            run(a, b, (0, 1)).await;
+            let took = lan.now() - start;
+            drop(regions);
+            (took, lan.world.host_use(A.into()).registering_ns)
+        })
+    };
+    let (cpu, message) =
+        (r.register_ns + 3 * r.register_page_ns, out_ns() + way_ns(port_ps(10)) + woken_ns());
+    let one = cpu + r.table_ns;
+    assert_eq!(run_with(true), (n * one + message, (1..=n).map(|i| i * one).sum()));
+    // Without it, the two cores work concurrently, and only the table takes turns.
+    assert_eq!(odd().host.cores, 2);
+    assert_eq!(run_with(false).0, n.div_ceil(2) * cpu + r.table_ns + message);
+}
+
+#[test]
+fn work_under_the_kernel_lock_takes_turns_and_excludes_registrations() {
+    let mut profile = odd();
+    profile.kernel.serial_registrations = true;
+    with_world_of(profile, 1, async |lan| {
+        let (mut a, mut b) = lan.up().await;
+        receive(&mut b, 1);
+        let (start, r, work) = (lan.now(), odd().registration, Duration::from_micros(307));
+        let copy = (100_000.0_f64 * 1e3 / odd().host.copy_mb_per_s).round() as u64;
+        let holder = || lan.world.locked(A.into(), 100_000, work);
+        let free = async {
+            // The other core is free.
+            lan.world.work(A.into(), Duration::from_micros(50)).await;
+            lan.now() - start
+        };
+        let register = async {
+            let region = expose(&a, 10_000, Access::RemoteWrite);
+            a.post_send(send(b"is exposed")).unwrap();
+            run(&mut a, &mut b, (0, 1)).await;
+            drop(region);
+            lan.now() - start
+        };
+        let (_, _, free, registered) = tokio::join!(holder(), holder(), free, register);
+        let held = 2 * (copy + 307_000);
+        let one = r.register_ns + 3 * r.register_page_ns + r.table_ns;
+        assert_eq!(registered, held + one + out_ns() + way_ns(port_ps(10)) + woken_ns());
+        assert_eq!(free, 50_000);
+    });
+}
+
+#[test]
+fn only_the_connecting_end_copies_what_it_has_read() {
+    let read = |copies, by_the_connecting_end: bool| {
+        let mut profile = odd();
+        profile.kernel.read_copies = copies;
+        with_world_of(profile, 1, async |lan| {
+            let (a, b) = lan.up().await;
+            let (mut reader, mut owner) = if by_the_connecting_end { (a, b) } else { (b, a) };
+            let region = expose(&owner, 40_000, Access::RemoteRead);
+            lan.rt.sleep(Duration::from_millis(1)).await;
+            let start = lan.now();
+            let sink = vec![buffer(&[0; 40_000])];
+            reader.post_read(ReadRequest { id: WorkId(1), from: region.segment(), sink }).unwrap();
+            run(&mut reader, &mut owner, (1, 0)).await;
+            lan.now() - start
+        })
+    };
+    let copy = (80_000.0_f64 * 1e3 / odd().host.copy_mb_per_s).round() as u64;
+    assert_eq!(read(2, true), read(0, true) + copy);
+    assert_eq!(read(2, false), read(0, false));
+}
+
 #[test]
 fn work_waits_for_the_registration_before_it() {
     with_world(1, async |lan| {

@@ -10,7 +10,7 @@ use super::{
 
 #[test]
 fn all_profiles_are_valid_and_have_a_description() {
-    assert_eq!(Profile::names().len(), 10);
+    assert_eq!(Profile::names().len(), 12);
     for name in Profile::names() {
         let profile = Profile::named(name).unwrap();
         assert_eq!(profile.name, name);
@@ -24,8 +24,9 @@ fn all_profiles_are_valid_and_have_a_description() {
 fn a_value_out_of_range_is_rejected_by_name() {
     let with = |line: &str, other: &str| {
         assert!(ODD.contains(line), "{line}");
-        Profile::parse(&ODD.replacen(line, other, 1))
+        Profile::parse(&with_sources(&ODD.replacen(line, other, 1)))
     };
+    let line_of = |other: &str, text: &str| text.lines().position(|l| l == other.trim_end()).map(|n| n + 1);
     for (line, other, field) in [
         ("cores = 2\n", "cores = 0\n", "host.cores"),
         ("mb_per_s = 937.0\n", "mb_per_s = -1.0\n", "link.mb_per_s"),
@@ -41,7 +42,10 @@ fn a_value_out_of_range_is_rejected_by_name() {
         ("table_ns = 5003\n", "table_ns = 99999999999\n", "registration.table_ns"),
     ] {
         match with(line, other) {
-            Err(ProfileError::OutOfRange { field: named, .. }) => assert_eq!(named, field),
+            Err(error @ ProfileError::OutOfRange { field: named, line: at, .. }) => {
+                assert_eq!((named, at), (field, line_of(other, &ODD.replacen(line, other, 1))));
+                assert!(error.to_string().contains(&format!("{field} (line {})", at.unwrap())), "{error}");
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -56,7 +60,35 @@ fn a_value_out_of_range_is_rejected_by_name() {
     ] {
         let error = with(line, other).unwrap_err().to_string();
         assert!(error.contains(field), "{error}");
+        if let Some(at) = other.lines().next_back().and_then(|l| line_of(l, &ODD.replacen(line, other, 1))) {
+            assert!(error.contains(&format!("line {at},")), "{error}");
+        }
     }
+    // A value without a source; text needs none.
+    let text = with_sources(ODD);
+    for (field, line) in [("link.miles", "miles = 0.1"), ("host.cores", "cores = 2")] {
+        for comment in ["", " #", " #  "] {
+            let at = line_of(line, ODD).unwrap();
+            let bare: Vec<_> = text
+                .lines()
+                .zip(1..)
+                .map(|(l, n)| if n == at { format!("{line}{comment}") } else { l.into() })
+                .collect();
+            let error = Profile::parse(&bare.join("\n")).unwrap_err();
+            assert_eq!(error, ProfileError::NoSource { field: field.into(), line: at });
+            assert!(error.to_string().contains(&format!("line {at}: {field} has no source")), "{error}");
+        }
+    }
+    // The table that a profile may omit.
+    let kernel = |lines: &str| Profile::parse(&format!("{text}\n[kernel]\n{lines}"));
+    assert!(
+        kernel("serial_registrations = true # test\nread_copies = 1 # test\n")
+            .unwrap()
+            .kernel
+            .serial_registrations
+    );
+    assert!(kernel("serial_registrations = true\n").unwrap_err().to_string().contains("has no source"));
+    assert!(kernel("read_copies = 11 # test\n").unwrap_err().to_string().contains("kernel.read_copies"));
     assert!(odd().at_distance(-1.0).is_err());
     assert!(odd().at_distance(1400.0).is_ok());
 }
@@ -160,6 +192,9 @@ fn profiles_reproduce_the_raw_measurements_of_the_papers() {
             "{size} bytes, {miles} miles, reads: {reads}: {simulated} instead of {measured}"
         );
     }
+    // perftest on ConnectX-5 (NVIDIA developer forum, topic 273376).
+    let edr = raw(&Profile::named("cx5-100g").unwrap(), 0.0, 1 << 20, 200, false);
+    assert!((edr / 12_075.0 - 1.0).abs() < 0.03, "{edr}");
     // Designing 2007 section 1.
     let sdr = raw(&Profile::named("sdr-opensolaris").unwrap(), 0.0, 1 << 20, 200, false);
     assert!((sdr / 900.0 - 1.0).abs() < 0.03, "{sdr}");
