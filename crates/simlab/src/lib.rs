@@ -18,6 +18,6 @@ pub use hosts::{Hosts, Spent};
 pub use iozone::SimulatedIozone;
 pub use machines::{Machines, Simulation, server_strategy};
 pub use raw::{Operation, Raw};
-pub use storage::{Lookup, Raid, Storage, Tmpfs};
+pub use storage::{KMEM_MAXBUF, LockedWork, Lookup, Raid, Storage, Tmpfs};
 pub use wan::{Wan, WanFigure};
 pub use workload::simulate;

@@ -11,7 +11,7 @@ use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{RuntimeRef, virtual_time::VirtualTime};
 use millrace_server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Research};
 
-use crate::{Hosts, Storage};
+use crate::{Hosts, Storage, storage::Buffers};
 
 const PORT: u16 = 20049;
 const EXPORT: &str = "/simulated";
@@ -67,6 +67,15 @@ impl Machines {
         server_strategy(self.options.design, self.server_registration.unwrap_or(self.options.registration))
     }
 
+    /// The buffers of the server.
+    fn buffers(&self) -> Buffers {
+        match (self.options.proto, self.registration_of_server()) {
+            (Proto::Tcp, _) => Buffers::Segments,
+            (Proto::Rdma, Strategy::Cache) => Buffers::Kept,
+            (Proto::Rdma, _) => Buffers::Mapped,
+        }
+    }
+
     /// Starts the machines: a server with an empty memory export that has space for files of `bytes` bytes
     /// and a second copy of them, and no clients yet.
     ///
@@ -103,7 +112,7 @@ impl Machines {
         };
         let open = |export: &ExportConfig, with: &millrace_server::Resources<'_>| {
             let fs = millrace_server::open(export, with)?;
-            self.storage.wrap(fs, hosts, rt).map_err(|e| e.to_string())
+            self.storage.wrap(fs, hosts, rt, self.buffers()).map_err(|e| e.to_string())
         };
         let hosted = Hosted::start(config, Arc::clone(rt), open).map_err(|e| failed(&e))?;
         let at = SocketAddr::new(Hosts::SERVER, PORT);

@@ -3,10 +3,10 @@
 use std::{future::poll_fn, net::SocketAddr};
 
 use millrace_bench::{BenchError, Figure, units::mb_per_s};
-use millrace_buffer::{Arena, ArenaConfig, Views};
+use millrace_buffer::{Arena, ArenaConfig, Buffer, OutOfMemory, SPAN_BYTES, Views};
 use millrace_rdma::{
-    Access, Completion, ConnectParams, Memory, MemoryRegion, QueuePair, ReadRequest, SendRequest, WorkId,
-    WriteRequest,
+    Access, Completion, ConnectParams, Memory, MemoryRegion, QueuePair, ReadRequest, Segment, SendRequest,
+    WorkId, WriteRequest,
 };
 use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{RuntimeRef, virtual_time::VirtualTime};
@@ -32,7 +32,7 @@ pub struct Raw {
     pub profile: Profile,
     /// The kind of operation.
     pub operation: Operation,
-    /// Bytes of a message, 1 to 4 MiB.
+    /// Bytes of a message, 1 to 64 MiB. An RDMA Write of more than 4 MiB is posted as several work requests.
     pub message: usize,
     /// Number of messages.
     pub count: usize,
@@ -41,7 +41,12 @@ pub struct Raw {
 /// Bytes of memory for both ends.
 const MEMORY: usize = 1 << 30;
 /// Bytes of the largest message.
-const LARGEST: usize = millrace_buffer::SPAN_BYTES;
+const LARGEST: usize = 64 << 20;
+
+/// Lengths of the contiguous pieces of a message.
+fn pieces(message: usize) -> impl Iterator<Item = usize> {
+    (0..message).step_by(SPAN_BYTES).map(move |at| SPAN_BYTES.min(message - at))
+}
 
 fn failed(e: impl std::fmt::Display) -> BenchError {
     BenchError::Peer(format!("simulated RDMA connection: {e}"))
@@ -71,20 +76,27 @@ impl Raw {
     async fn stream(&self, hosts: &Hosts, rt: RuntimeRef) -> Result<Figure, BenchError> {
         let arena = Arena::new(ArenaConfig { limit: MEMORY, huge_pages: false });
         let (mut client, mut server) = connect(hosts, &rt, &arena).await?;
-        let memory = Memory::Owned(arena.alloc(self.message)?);
-        let access = match self.operation {
-            Operation::Read => Access::RemoteRead,
-            Operation::Write => Access::RemoteWrite,
+        let buffers =
+            || pieces(self.message).map(|n| arena.alloc(n)).collect::<Result<Vec<_>, OutOfMemory>>();
+        let (memory, access) = match self.operation {
+            Operation::Read => {
+                let views = buffers()?.into_iter().map(Buffer::freeze).collect();
+                (Memory::Shared(views), Access::RemoteRead)
+            }
+            Operation::Write => {
+                (Memory::Owned(arena.alloc(self.message.min(SPAN_BYTES))?), Access::RemoteWrite)
+            }
         };
         let exposed =
             MemoryRegion::new(server.domain(), memory).expose(access).map_err(|e| failed(e.reason))?;
         let began = rt.now();
         match self.operation {
             Operation::Write => {
-                let data = Views::from(arena.alloc(self.message)?.freeze());
+                let data = Views::from(arena.alloc(self.message.min(SPAN_BYTES))?.freeze());
                 server.post_receive(arena.alloc(8)?).map_err(failed)?;
-                for _ in 0..self.count {
-                    let write = WriteRequest { data: data.clone(), to: exposed.segment() };
+                for n in (0..self.count).flat_map(|_| pieces(self.message)) {
+                    let to = Segment { length: n as u32, ..exposed.segment() };
+                    let write = WriteRequest { data: data.slice(0, n), to };
                     client.post_write(write).map_err(failed)?;
                 }
                 let data = Views::from(arena.copy_from(&[0; 8])?);
@@ -99,7 +111,7 @@ impl Raw {
                     client.post_read(request).map_err(failed)
                 };
                 for _ in 0..window {
-                    read(&mut client, vec![arena.alloc(self.message)?])?;
+                    read(&mut client, buffers()?)?;
                 }
                 let (mut posted, mut done) = (window, 0);
                 while done < self.count {
@@ -181,6 +193,9 @@ mod tests {
             (0.2, Operation::Read, 4096, 2000, 223.0),
             (1400.0, Operation::Read, 4096, 200, 0.59),
             (0.2, Operation::Read, 1 << 20, 50, 934.0),
+            (0.2, Operation::Write, 16 << 20, 10, 934.0),
+            (1400.0, Operation::Write, 16 << 20, 40, 934.0),
+            (1400.0, Operation::Read, 16 << 20, 40, 934.0),
         ] {
             let ours = run(miles, operation, message, count);
             assert!((ours / measured - 1.0).abs() < 0.04, "{operation:?} of {message} at {miles}: {ours}");

@@ -14,7 +14,7 @@ use millrace_vfs::{FileSystemRef, Handle};
 use crate::Hosts;
 pub use raid::Raid;
 use timed::Timed;
-pub use tmpfs::{Lookup, Tmpfs};
+pub use tmpfs::{KMEM_MAXBUF, LockedWork, Lookup, Tmpfs};
 
 /// The file system of a simulated server.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -28,8 +28,19 @@ pub enum Storage {
     Raid(Raid),
 }
 
+/// The buffers of a server's READs and WRITEs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Buffers {
+    /// The kernel allocates a buffer for each READ and WRITE.
+    Mapped,
+    /// Over TCP: the kernel allocates a buffer for each READ. The data of a WRITE is in received segments.
+    Segments,
+    /// A registration cache keeps the buffers.
+    Kept,
+}
+
 impl Storage {
-    /// Delays the calls of `fs` on the server of `hosts`.
+    /// Delays the calls of `fs` on the server of `hosts`, which has these buffers.
     ///
     /// # Errors
     /// When a value is invalid, with its name.
@@ -38,11 +49,12 @@ impl Storage {
         fs: FileSystemRef,
         hosts: &Hosts,
         rt: &RuntimeRef,
+        buffers: Buffers,
     ) -> Result<FileSystemRef, BenchError> {
         let cost: Arc<dyn Cost> = match self {
             Self::Free => return Ok(fs),
-            Self::Tmpfs(tmpfs) => Arc::new(tmpfs.open(hosts.clone())),
-            Self::Raid(raid) => Arc::new(raid.open(rt)?),
+            Self::Tmpfs(tmpfs) => Arc::new(tmpfs.open(hosts.clone(), buffers)),
+            Self::Raid(raid) => Arc::new(raid.open(hosts.clone(), rt)?),
         };
         Ok(Arc::new(Timed::new(fs, cost)))
     }

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
+    time::Duration,
 };
 
 use millrace_bench::BenchError;
@@ -11,6 +12,7 @@ use millrace_vfs::Handle;
 use parking_lot::Mutex;
 
 use super::Cost;
+use crate::Hosts;
 
 /// Stripes over disks (RAID 0), with a part of the server's memory as a write-back cache of whole stripes
 /// with LRU replacement.
@@ -31,6 +33,8 @@ pub struct Raid {
     pub stripe: u32,
     /// Bytes of memory for the cache: at least two stripes.
     pub memory: u64,
+    /// CPU time of the server for each byte that is read from or written to the cache, in picoseconds.
+    pub byte_ps: f64,
 }
 
 impl Raid {
@@ -38,7 +42,7 @@ impl Raid {
     /// memory, all of which is cache (`memory` bytes). Assumed: 8 ms for a seek (10,000 rotations per minute)
     /// and stripes of 64 KiB (the default of Linux).
     pub const fn eight_disks(memory: u64) -> Self {
-        Self { disks: 8, disk_mb_per_s: 30.0, seek_ns: 8_000_000, stripe: 64 << 10, memory }
+        Self { disks: 8, disk_mb_per_s: 30.0, seek_ns: 8_000_000, stripe: 64 << 10, memory, byte_ps: 0.0 }
     }
 
     /// Checks every value.
@@ -51,6 +55,7 @@ impl Raid {
             ("disk_mb_per_s", self.disk_mb_per_s, 0.001, 1e6),
             ("seek_ns", self.seek_ns as f64, 0.0, 1e9),
             ("stripe", f64::from(self.stripe), 512.0, f64::from(16 << 20)),
+            ("byte_ps", self.byte_ps, 0.0, 1e6),
             ("memory", self.memory as f64, 2.0 * f64::from(self.stripe), 1e15),
         ];
         for (field, value, least, most) in fields {
@@ -63,7 +68,7 @@ impl Raid {
         Ok(())
     }
 
-    pub(super) fn open(&self, rt: &RuntimeRef) -> Result<Open, BenchError> {
+    pub(super) fn open(&self, hosts: Hosts, rt: &RuntimeRef) -> Result<Open, BenchError> {
         self.check()?;
         let array = Array {
             config: self.clone(),
@@ -73,21 +78,28 @@ impl Raid {
             next_use: 0,
             next_file: 0,
         };
-        Ok(Open { array: Arc::new(Mutex::new(array)), rt: Arc::clone(rt) })
+        Ok(Open { array: Arc::new(Mutex::new(array)), hosts, rt: Arc::clone(rt) })
     }
 }
 
 /// A RAID in use.
 pub(super) struct Open {
     array: Arc<Mutex<Array>>,
+    hosts: Hosts,
     rt: RuntimeRef,
 }
 
 impl Open {
-    /// Waits until the time that `order` returns at the first poll.
-    fn wait(&self, order: impl FnOnce(&mut Array, u64) -> u64 + Send + 'static) -> BoxFuture<'static, ()> {
-        let (array, rt) = (Arc::clone(&self.array), Arc::clone(&self.rt));
+    /// Works for `len` bytes in the cache, and then waits until the time that `order` returns.
+    fn wait(
+        &self,
+        len: u64,
+        order: impl FnOnce(&mut Array, u64) -> u64 + Send + 'static,
+    ) -> BoxFuture<'static, ()> {
+        let (array, rt, hosts) = (Arc::clone(&self.array), Arc::clone(&self.rt), self.hosts.clone());
+        let time = Duration::from_nanos((len as f64 * array.lock().config.byte_ps / 1e3) as u64);
         Box::pin(async move {
+            hosts.world().work(Hosts::SERVER, time).await;
             let now = rt.now().as_nanos();
             let done = order(&mut array.lock(), now);
             if done > now {
@@ -100,12 +112,12 @@ impl Open {
 impl Cost for Open {
     fn read(&self, file: &Handle, offset: u64, len: u64) -> BoxFuture<'static, ()> {
         let file = *file;
-        self.wait(move |array, now| array.read(&file, offset, len, now))
+        self.wait(len, move |array, now| array.read(&file, offset, len, now))
     }
 
     fn write(&self, file: &Handle, offset: u64, len: u64, stable: bool) -> BoxFuture<'static, ()> {
         let file = *file;
-        self.wait(move |array, now| {
+        self.wait(len, move |array, now| {
             let written = array.write(&file, offset, len, now);
             if stable { written.max(array.flush(&file, now)) } else { written }
         })
@@ -113,7 +125,7 @@ impl Cost for Open {
 
     fn commit(&self, file: &Handle) -> BoxFuture<'static, ()> {
         let file = *file;
-        self.wait(move |array, now| array.flush(&file, now))
+        self.wait(0, move |array, now| array.flush(&file, now))
     }
 
     fn can_lose(&self) -> bool {
@@ -282,6 +294,7 @@ impl Array {
 
 #[cfg(test)]
 mod tests {
+    use millrace_rdma_sim::{Profile, World};
     use millrace_runtime::virtual_time::VirtualTime;
 
     use super::*;
@@ -293,7 +306,9 @@ mod tests {
 
     fn raid(disks: u32, stripes: u64) -> Open {
         let raid = Raid { disks, stripe: STRIPE as u32, ..Raid::eight_disks(stripes * STRIPE) };
-        raid.open(&VirtualTime::new(1).runtime()).unwrap()
+        let time = VirtualTime::new(1);
+        let world = World::new(&time, Profile::named("sdr-opensolaris").unwrap());
+        raid.open(Hosts::new(world, 1), &time.runtime()).unwrap()
     }
 
     fn handle(n: u8) -> Handle {
@@ -327,6 +342,26 @@ mod tests {
             // A read waits for a stripe that has not arrived.
             assert_eq!(array.read(&handle(1), (stripes - 1) * STRIPE, 1, now), done);
         }
+    }
+
+    #[test]
+    fn the_page_cache_takes_time_of_a_core_for_each_byte() {
+        let time = VirtualTime::new(1);
+        let hosts = Hosts::new(World::new(&time, Profile::named("sdr-opensolaris").unwrap()), 1);
+        let raid = Raid { byte_ps: 1500.0, ..Raid::eight_disks(1 << 20) };
+        let open = raid.open(hosts.clone(), &time.runtime()).unwrap();
+        let (file, other) = (handle(1), handle(2));
+        let (a, b, c) = (
+            open.write(&file, 0, 100_000, false),
+            open.write(&other, 0, 100_000, false),
+            open.read(&file, 0, 50_000),
+        );
+        time.block_on(async { futures::join!(a, b) }).unwrap();
+        // Two cores.
+        assert_eq!(time.runtime().now().as_nanos(), 150_000);
+        time.block_on(c).unwrap();
+        assert_eq!(time.runtime().now().as_nanos(), 225_000);
+        assert_eq!(hosts.spent().server_cpu.as_nanos(), 375_000);
     }
 
     #[test]
@@ -425,6 +460,7 @@ mod tests {
             (Raid { disk_mb_per_s: f64::NAN, ..good.clone() }, "raid.disk_mb_per_s"),
             (Raid { seek_ns: u64::MAX, ..good.clone() }, "raid.seek_ns"),
             (Raid { stripe: 0, ..good.clone() }, "raid.stripe"),
+            (Raid { byte_ps: -1.0, ..good.clone() }, "raid.byte_ps"),
             (Raid { memory: 100_000, ..good }, "raid.memory"),
         ] {
             let said = raid.check().unwrap_err().to_string();

@@ -6,7 +6,7 @@ use millrace_runtime::BoxFuture;
 use millrace_vfs::Handle;
 use parking_lot::Mutex;
 
-use super::Cost;
+use super::{Buffers, Cost};
 use crate::Hosts;
 
 /// The method of finding the node of a file handle.
@@ -30,17 +30,39 @@ pub struct Tmpfs {
     /// Whether data is copied between the file system and the network buffers, as in a server that reads and
     /// writes through the kernel's `VOP_READ` and `VOP_WRITE`.
     pub copies: bool,
+    /// Work that holds a lock of the kernel, or `None` if copies take no lock and there is no other work.
+    pub locked: Option<LockedWork>,
 }
+
+/// Work of a tmpfs while it holds a lock of the server's kernel ([`World::locked`]), which its copies hold too.
+///
+/// [`World::locked`]: millrace_rdma_sim::World::locked
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LockedWork {
+    /// CPU time for each byte that is read or written, in picoseconds.
+    pub byte_ps: f64,
+    /// CPU time for each page that is used for the first time, in nanoseconds: the pages of buffers that the kernel
+    /// maps for a call, and pages that a WRITE adds to a file.
+    pub fresh_page_ns: f64,
+    /// The kernel keeps buffers of at most this number of bytes, and maps larger ones for each call.
+    pub kept_bytes: u64,
+}
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
+/// The largest buffers that OpenSolaris kept (`KMEM_MAXBUF` until 2007).
+pub const KMEM_MAXBUF: u64 = 32 << 10;
 
 impl Tmpfs {
     /// The tmpfs of OpenSolaris. The 70 ns per node are assumed: one memory access of an Opteron of 2005,
     /// since neighbours in the list are not adjacent in memory.
     pub const fn opensolaris(lookup: Lookup) -> Self {
-        Self { lookup, node_ns: 70, copies: true }
+        Self { lookup, node_ns: 70, copies: true, locked: None }
     }
 
-    pub(super) fn open(&self, hosts: Hosts) -> Open {
-        Open { config: self.clone(), hosts, nodes: Arc::default() }
+    pub(super) fn open(&self, hosts: Hosts, buffers: Buffers) -> Open {
+        Open { config: self.clone(), hosts, buffers, nodes: Arc::default(), sizes: Arc::default() }
     }
 }
 
@@ -48,14 +70,36 @@ impl Tmpfs {
 pub(super) struct Open {
     config: Tmpfs,
     hosts: Hosts,
+    buffers: Buffers,
     nodes: Arc<Mutex<Nodes>>,
+    /// The sizes of files that were written.
+    sizes: Arc<Mutex<HashMap<Handle, u64>>>,
 }
 
 impl Open {
-    fn copy(&self, len: u64) -> BoxFuture<'static, ()> {
+    /// Transfers `len` bytes, of which `added` pages are new in their file, through a buffer if `buffered`.
+    fn transfer(&self, len: u64, added: u64, buffered: bool) -> BoxFuture<'static, ()> {
         let hosts = self.hosts.clone();
-        let len = if self.config.copies { len } else { 0 };
-        Box::pin(async move { hosts.world().copy(Hosts::SERVER, len).await })
+        let copied = if self.config.copies { len } else { 0 };
+        let Some(work) = self.config.locked else {
+            return Box::pin(async move { hosts.world().copy(Hosts::SERVER, copied).await });
+        };
+        let mapped = buffered && len > work.kept_bytes;
+        let fresh = added + if mapped { len.div_ceil(PAGE) } else { 0 };
+        let time = Duration::from_nanos(
+            (len as f64 * work.byte_ps / 1e3 + fresh as f64 * work.fresh_page_ns) as u64,
+        );
+        Box::pin(async move { hosts.world().locked(Hosts::SERVER, copied, time).await })
+    }
+
+    /// The number of pages that a WRITE of these bytes adds to the file.
+    fn added(&self, file: &Handle, offset: u64, len: u64) -> u64 {
+        let mut sizes = self.sizes.lock();
+        let size = sizes.entry(*file).or_default();
+        let (first, old, new) =
+            (offset / PAGE, size.div_ceil(PAGE), offset.saturating_add(len).div_ceil(PAGE));
+        *size = offset.saturating_add(len).max(*size);
+        if len == 0 { 0 } else { new.saturating_sub(old.max(first)) }
     }
 }
 
@@ -73,11 +117,15 @@ impl Cost for Open {
     }
 
     fn read(&self, _file: &Handle, _offset: u64, len: u64) -> BoxFuture<'static, ()> {
-        self.copy(len)
+        self.transfer(len, 0, self.buffers != Buffers::Kept)
     }
 
-    fn write(&self, _file: &Handle, _offset: u64, len: u64, _stable: bool) -> BoxFuture<'static, ()> {
-        self.copy(len)
+    fn write(&self, file: &Handle, offset: u64, len: u64, _stable: bool) -> BoxFuture<'static, ()> {
+        self.transfer(len, self.added(file, offset, len), self.buffers == Buffers::Mapped)
+    }
+
+    fn resized(&self, file: &Handle, size: u64) {
+        self.sizes.lock().insert(*file, size);
     }
 
     fn created(&self, file: &Handle) {
@@ -85,6 +133,7 @@ impl Cost for Open {
     }
 
     fn removed(&self, file: &Handle) {
+        self.sizes.lock().remove(file);
         self.nodes.lock().remove(file);
     }
 }
@@ -142,7 +191,67 @@ impl Nodes {
 
 #[cfg(test)]
 mod tests {
+    use millrace_rdma_sim::{Profile, World};
+    use millrace_runtime::virtual_time::VirtualTime;
+
     use super::*;
+
+    /// The time of what `calls` does, one after the other, on a tmpfs whose work holds the lock.
+    fn time_of(buffers: Buffers, calls: impl FnOnce(&Open) -> Vec<BoxFuture<'static, ()>>) -> u64 {
+        let time = VirtualTime::new(1);
+        let hosts = Hosts::new(World::new(&time, Profile::named("sdr-opensolaris").unwrap()), 1);
+        let locked = LockedWork { byte_ps: 500.0, fresh_page_ns: 3000.0, kept_bytes: KMEM_MAXBUF };
+        let tmpfs = Tmpfs { locked: Some(locked), ..Tmpfs::opensolaris(Lookup::Hashed) };
+        let calls = calls(&tmpfs.open(hosts, buffers));
+        time.block_on(futures::future::join_all(calls)).unwrap();
+        time.runtime().now().as_nanos()
+    }
+
+    #[test]
+    fn data_takes_the_time_of_its_copy_its_bytes_and_its_fresh_pages() {
+        let file = Handle::from_array([1]);
+        // Copies at 1200 MB/s, and 0.5 ns for each byte.
+        let bytes = |n: u64| (n as f64 / 1.2).round() as u64 + n / 2;
+        let large = 128 << 10;
+        for (buffers, len, read, write) in [
+            // Pages of the buffer; pages of the buffer and of the file.
+            (Buffers::Mapped, large, 32, 64),
+            (Buffers::Segments, large, 32, 32),
+            (Buffers::Kept, large, 0, 32),
+            // The kernel keeps small buffers.
+            (Buffers::Mapped, 32 << 10, 0, 8),
+            (Buffers::Mapped, (32 << 10) + 1, 9, 18),
+        ] {
+            let ours = time_of(buffers, |fs| vec![fs.read(&file, 0, len)]);
+            assert_eq!(ours, bytes(len) + read * 3000, "READ {buffers:?} {len}");
+            let ours = time_of(buffers, |fs| vec![fs.write(&file, 0, len, false)]);
+            assert_eq!(ours, bytes(len) + write * 3000, "WRITE {buffers:?} {len}");
+        }
+    }
+
+    #[test]
+    fn concurrent_calls_take_turns() {
+        let (file, len) = (Handle::from_array([1]), 16 << 10);
+        let one = time_of(Buffers::Kept, |fs| vec![fs.read(&file, 0, len)]);
+        let five = time_of(Buffers::Kept, |fs| (0..5).map(|_| fs.read(&file, 0, len)).collect());
+        assert_eq!(five, 5 * one);
+    }
+
+    #[test]
+    fn only_pages_beyond_the_end_of_a_file_are_added() {
+        let time = VirtualTime::new(1);
+        let hosts = Hosts::new(World::new(&time, Profile::named("sdr-opensolaris").unwrap()), 1);
+        let fs = Tmpfs::opensolaris(Lookup::Hashed).open(hosts, Buffers::Kept);
+        let (file, other) = (Handle::from_array([1]), Handle::from_array([2]));
+        let added = [(0, 1), (1, 4095), (1, 4096), (0, 8192), (40_960, 8192), (20_480, 1), (0, 0)]
+            .map(|(offset, len)| fs.added(&file, offset, len));
+        assert_eq!(added, [1, 0, 1, 0, 2, 0, 0]);
+        assert_eq!(fs.added(&other, 0, 8192), 2);
+        fs.resized(&file, 4096);
+        assert_eq!(fs.added(&file, 0, 8192), 1);
+        fs.removed(&file);
+        assert_eq!(fs.added(&file, 0, 8192), 2);
+    }
 
     #[test]
     fn a_search_visits_all_older_nodes_that_still_exist() {
