@@ -2,7 +2,11 @@
 
 use millrace_bench::BenchError;
 
-use crate::{Curves, Picture, rule::Rule};
+use crate::{
+    Curves, Picture,
+    calibration::{Testbed, Values},
+    rule::Rule,
+};
 
 /// The conditions of an experiment.
 #[derive(Debug, Clone, Copy)]
@@ -12,6 +16,15 @@ pub struct Setting {
     /// Whether to use less data and fewer operations, for tests of the program. The figures are less
     /// accurate.
     pub small: bool,
+    /// The values of the parameters that raw numbers do not define, or `None` for raw numbers only.
+    pub calibration: Option<Values>,
+}
+
+impl Setting {
+    /// Raw numbers only, with this seed.
+    pub const fn raw(seed: u64, small: bool) -> Self {
+        Self { seed, small, calibration: None }
+    }
 }
 
 /// A claim of a paper, and the definition of its reproduction.
@@ -27,6 +40,8 @@ pub struct Claim {
     pub figures: &'static str,
     /// The profiles of the simulated machines.
     pub profiles: &'static [&'static str],
+    /// The hosts whose parameters the experiment uses.
+    pub testbeds: &'static [Testbed],
     /// Choices that the paper leaves open, and deviations in size.
     pub conditions: &'static str,
     /// The rules. The claim holds if all of them hold.
@@ -35,6 +50,10 @@ pub struct Claim {
     pub pictures: &'static [Picture],
     /// The experiment: runs workloads on simulated machines.
     pub experiment: fn(Setting) -> Result<Curves, BenchError>,
-    /// The known reasons in the models for a failure. The report contains them if the claim fails.
+    /// The known reasons in the models for a failure with raw numbers only. The report contains them if the
+    /// claim fails.
     pub model_gaps: &'static str,
+    /// The reasons for a failure with calibrated parameters, found by experiments
+    /// (`docs/reproduction.md`).
+    pub calibrated_gaps: &'static str,
 }

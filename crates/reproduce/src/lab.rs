@@ -5,10 +5,11 @@ use millrace_bench::{
     iozone::{Run, Test},
 };
 use millrace_client::{Design, Options, Proto, Strategy};
+use millrace_oncrpc::{Stage, stages::StageSums};
 use millrace_rdma_sim::Profile;
 use millrace_simlab::{Lookup, Machines, SimulatedIozone, Storage, Tmpfs};
 
-use crate::{Curves, Setting};
+use crate::{Curves, Setting, calibration::Testbed};
 
 /// The profile of this name.
 pub(crate) fn profile(name: &str) -> Result<Profile, BenchError> {
@@ -25,7 +26,8 @@ pub(crate) const BLOCK: usize = 32 << 10;
 /// Number of blocks in flight: the slots of Linux's RPC-over-RDMA.
 pub(crate) const SLOTS: usize = 32;
 
-/// A server and a client of a profile, with dynamic registration at both ends. The papers' Solaris and
+/// A server and a client of a profile, with dynamic registration at both ends and the parameters of the
+/// setting. The papers' Solaris and
 /// OpenSolaris servers had their files in a tmpfs, which copies; their Linux servers had them in memory.
 pub(crate) fn machines(profile_name: &str, setting: Setting) -> Result<Machines, BenchError> {
     let storage = match profile_name {
@@ -33,7 +35,18 @@ pub(crate) fn machines(profile_name: &str, setting: Setting) -> Result<Machines,
         _ => Storage::Free,
     };
     let options = Options::default().registration(Strategy::Dynamic);
-    Ok(Machines { seed: setting.seed, options, storage, ..Machines::new(profile(profile_name)?) })
+    let profile = profile(profile_name)?;
+    let mut machines = Machines { seed: setting.seed, options, storage, ..Machines::new(profile) };
+    if let Some(values) = setting.calibration {
+        match profile_name {
+            "sdr-opensolaris" => values.open_solaris(&mut machines),
+            "gige-2003" => values.tcp(Testbed::Solaris, &mut machines.profile.tcp),
+            "ipoib-ud" => values.tcp(Testbed::LinuxXeons, &mut machines.profile.tcp),
+            "wan-infinihost" => values.tcp(Testbed::WanDatagram, &mut machines.profile.tcp),
+            _ => {}
+        }
+    }
+    Ok(machines)
 }
 
 /// IOzone on simulated machines: one client host, whose threads share its mount, as with a kernel.
@@ -124,4 +137,9 @@ pub(crate) fn value(value: Option<f64>) -> Result<f64, BenchError> {
 pub(crate) fn kind<'a>(figures: &'a [Figure], test: &str) -> Result<&'a Figure, BenchError> {
     let missing = || BenchError::Client(format!("the workload returned no figure of {test}"));
     figures.iter().find(|f| f.test == test).ok_or_else(missing)
+}
+
+/// The share of a stage in a call's time, in percent.
+pub(crate) fn share(sums: &StageSums, stage: Stage, call_us: f64) -> f64 {
+    sums.time(stage).as_secs_f64() * 1e6 / sums.calls.max(1) as f64 / call_us * 100.0
 }

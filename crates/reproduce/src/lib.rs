@@ -19,6 +19,7 @@ mod picture;
 mod report;
 pub mod rule;
 mod run;
+mod search;
 pub mod studies;
 
 pub use claim::{Claim, Setting};
@@ -26,4 +27,5 @@ pub use curves::Curves;
 pub use error::ReproduceError;
 pub use picture::{Picture, Unit};
 pub use report::{summary, write};
-pub use run::{Outcome, Progress, Reproduction, Verdict};
+pub use run::{Change, Column, Columns, Moved, Outcome, Progress, Reproduction, Results, Variation, Verdict};
+pub use search::Found;

@@ -3,14 +3,14 @@
 
 use std::{fs, path::Path};
 
-use millrace_reproduce::{Outcome, Reproduction, Setting, Verdict, claims};
+use millrace_reproduce::{Columns, Reproduction, Results, Setting, Verdict, claims};
 use serde_json::Value;
 
-const SMALL: Setting = Setting { seed: 7, small: true };
+const SMALL: Setting = Setting::raw(7, true);
 
-fn outcomes(only: &[&str], setting: Setting) -> Vec<Outcome> {
+fn results(only: &[&str], columns: Columns) -> Results {
     let only: Vec<String> = only.iter().map(ToString::to_string).collect();
-    Reproduction { claims: claims::named(&only).unwrap(), setting }.run(|_| ())
+    Reproduction { claims: claims::named(&only).unwrap(), setting: SMALL, columns }.run(|_| ()).unwrap()
 }
 
 fn read(dir: &Path, name: &str) -> String {
@@ -20,23 +20,24 @@ fn read(dir: &Path, name: &str) -> String {
 #[test]
 fn the_report_has_every_claim_in_all_forms_with_inline_pictures() {
     let dir = tempfile::tempdir().unwrap();
-    let outcomes = outcomes(&["C2", "C15"], SMALL);
-    millrace_reproduce::write(&outcomes, SMALL, dir.path()).unwrap();
+    let results = results(&["C2", "C15"], Columns::Raw);
+    millrace_reproduce::write(&results, SMALL, dir.path()).unwrap();
 
     let json: Value = serde_json::from_str(&read(dir.path(), "claims.json")).unwrap();
     let rows = json.as_array().unwrap();
     assert_eq!(rows.iter().map(|r| r["id"].as_str().unwrap()).collect::<Vec<_>>(), ["C2", "C15"]);
     for row in rows {
-        for key in ["id", "claim", "paper", "ours", "rule", "holds", "why"] {
+        for key in ["id", "claim", "paper", "ours", "rule", "rules", "holds", "why"] {
             assert!(row.get(key).is_some(), "{row} has no {key}");
         }
+        assert!(row.get("calibrated").is_none());
         assert_eq!(row["simulated"]["seed"], 7);
     }
     let [c2, c15] = &rows[..] else { unreachable!() };
     assert_eq!(c2["rule"].as_array().unwrap().len(), c2["ours"].as_array().unwrap().len());
     assert!(c2["ours"].as_array().unwrap().iter().all(Value::is_number));
-    assert_eq!(c2["holds"].as_bool(), Some(outcomes[0].verdict == Verdict::Holds));
-    assert_eq!(c15["rule"].as_array().unwrap().len(), c15["ours"].as_array().unwrap().len());
+    assert_eq!(c2["holds"].as_bool(), Some(results.outcomes[0].raw.verdict == Verdict::Holds));
+    assert_eq!(c15["rule"].as_array().unwrap().len(), c15["rules"].as_array().unwrap().len());
 
     let html = read(dir.path(), "index.html");
     for id in ["C2", "C15"] {
@@ -45,7 +46,7 @@ fn the_report_has_every_claim_in_all_forms_with_inline_pictures() {
         );
     }
     assert_eq!((html.matches("<svg").count(), html.matches("</svg>").count()), (5, 5));
-    assert!(html.contains("simulated, not measured; sdr-opensolaris; seed 7, small form"));
+    assert!(html.contains("raw numbers only; simulated, not measured; sdr-opensolaris; seed 7, small form"));
     for outside in ["src=", "<link", "<script", "@import"] {
         assert!(!html.contains(outside), "the page refers to {outside}");
     }
@@ -53,17 +54,50 @@ fn the_report_has_every_claim_in_all_forms_with_inline_pictures() {
     let table = read(dir.path(), "claims.md");
     assert!(table.contains("simulated, not measured") && table.contains("| **C2**"));
     let cells = |line: &&str| line.starts_with('|') && !line.contains("---");
-    assert!(table.lines().filter(cells).all(|l| l.matches(" |").count() == 5), "{table}");
+    assert!(table.lines().filter(cells).all(|l| l.matches(" |").count() == 7), "{table}");
 }
 
 #[test]
-fn the_same_seed_produces_identical_claims() {
-    let claims = || {
+fn the_calibrated_column_counts_the_rules_whose_figures_set_no_parameter() {
+    let dir = tempfile::tempdir().unwrap();
+    let results = results(&["C1", "C14"], Columns::Sensitivity);
+    millrace_reproduce::write(&results, SMALL, dir.path()).unwrap();
+    let json: Value = serde_json::from_str(&read(dir.path(), "claims.json")).unwrap();
+    let c1 = &json[0];
+    for rule in c1["rules"].as_array().unwrap() {
+        assert!(rule["raw"]["figure"].is_number() && rule["raw"]["holds"].is_boolean(), "{rule}");
+        let sets = rule.get("calibrates").is_some();
+        assert_eq!(sets, rule.get("calibrated").is_none(), "{rule}");
+        assert!(sets || rule["calibrated"]["figure"].is_number() && rule["calibrated"]["holds"].is_boolean());
+    }
+    assert_eq!(c1["rules"][0]["calibrates"], "tcp.segment_ns");
+    assert_ne!(c1["calibrated"]["curves"], c1["simulated"]["curves"]);
+
+    let calibration: Value = serde_json::from_str(&read(dir.path(), "calibration.json")).unwrap();
+    let [solaris, connected] = &calibration.as_array().unwrap()[..] else { panic!("{calibration}") };
+    assert_eq!(
+        (&solaris["name"], &connected["testbed"]),
+        (&"tcp.segment_ns".into(), &"WAN 2008, IPoIB-CM".into())
+    );
+    // The parameter has the paper's figure, which the column of raw numbers does not have.
+    let reached = solaris["simulated"].as_f64().unwrap() / solaris["paper"].as_f64().unwrap();
+    assert!((reached - 1.0).abs() < 0.01 && solaris["reached"] == true, "{solaris}");
+    let changes = |of: &Value| of["changes"].as_array().unwrap().len();
+    assert_eq!((changes(solaris), changes(connected)), (3, 4)); // Solaris has no alternative figure.
+    let html = read(dir.path(), "index.html");
+    assert!(html.contains("calibrated; simulated, not measured; gige-2003") && html.contains("Sensitivity"));
+    assert!(html.contains("not counted"));
+}
+
+#[test]
+fn the_same_seed_produces_identical_reports() {
+    let report = || {
         let dir = tempfile::tempdir().unwrap();
-        millrace_reproduce::write(&outcomes(&["C2"], SMALL), SMALL, dir.path()).unwrap();
-        read(dir.path(), "claims.json")
+        let results = results(&["C7", "C14"], Columns::Both);
+        millrace_reproduce::write(&results, SMALL, dir.path()).unwrap();
+        ["claims.json", "calibration.json", "claims.md", "index.html"].map(|name| read(dir.path(), name))
     };
-    assert_eq!(claims(), claims());
+    assert_eq!(report(), report());
 }
 
 #[test]
@@ -71,19 +105,22 @@ fn the_error_names_a_directory_that_cannot_be_created() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
-    let error = millrace_reproduce::write(&[], SMALL, &file).unwrap_err().to_string();
+    let nothing = Results { outcomes: Vec::new(), found: Vec::new(), sensitivity: Vec::new() };
+    let error = millrace_reproduce::write(&nothing, SMALL, &file).unwrap_err().to_string();
     assert!(error.contains("file") && error.contains("--out"), "{error}");
 }
 
 #[test]
-#[ignore = "half a minute: every experiment, in its small form"]
+#[ignore = "a minute: every experiment, in its small form"]
 fn every_experiment_produces_a_value_for_every_rule() {
-    for outcome in outcomes(&[], SMALL) {
-        for result in &outcome.results {
-            // Messages of 16 MiB exceed the largest contiguous piece of simulated memory.
-            let known = result.rule.what.contains("16 MiB");
-            assert_eq!(result.ours.is_none(), known, "{}: {}", outcome.claim.id, result.rule);
+    for outcome in results(&[], Columns::Both).outcomes {
+        let calibrated = outcome.calibrated.unwrap();
+        for (raw, calibrated) in outcome.raw.results.iter().zip(&calibrated.results) {
+            // The column of raw numbers has no messages of 16 MiB.
+            let known = raw.rule.what.contains("16 MiB");
+            assert_eq!(raw.ours.is_none(), known, "{}: {}", outcome.claim.id, raw.rule);
+            assert!(calibrated.ours.is_some(), "{}: {}", outcome.claim.id, raw.rule);
         }
-        assert!(!outcome.results.is_empty(), "{}: {}", outcome.claim.id, outcome.why);
+        assert!(!outcome.raw.results.is_empty(), "{}: {}", outcome.claim.id, outcome.raw.why);
     }
 }

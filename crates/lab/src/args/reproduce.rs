@@ -10,10 +10,13 @@ use clap::Args;
 Examples:
   millrace-lab reproduce
   millrace-lab reproduce --only C2,C13 --out /tmp/report
+  millrace-lab reproduce --raw-only
 
-Writes index.html (self-contained), claims.md, claims.json and the plots. Everything is SIMULATED, not
-measured: the real client and server run on simulated machines in virtual time. The rules that decide whether a claim
-holds were stated, with the papers' figures, before the first run. See docs/reproduction.md.
+Writes index.html (self-contained), claims.md, claims.json, calibration.json and the plots. Everything is
+SIMULATED, not measured: the real client and server run on simulated machines in virtual time. The rules that
+decide whether a claim holds were stated, with the papers' figures, before the first run. A first column simulates
+hosts that are defined by raw numbers only. For a second column, one stated figure calibrates each parameter that
+raw numbers do not define. See docs/reproduction.md and docs/calibration.md.
 
 The command succeeds if the report was written, whether or not the claims hold.")]
 pub(crate) struct ReproduceArgs {
@@ -32,4 +35,13 @@ pub(crate) struct ReproduceArgs {
     /// Use less data and fewer operations: takes seconds instead of minutes, with less accurate figures
     #[arg(long)]
     pub(crate) small: bool,
+
+    /// Omit the calibrated column
+    #[arg(long)]
+    pub(crate) raw_only: bool,
+
+    /// Change each calibrated parameter by 20 % and to its smallest value, and calibrate it with its alternative
+    /// figure; lists the rules whose results change
+    #[arg(long, conflicts_with = "raw_only")]
+    pub(crate) sensitivity: bool,
 }

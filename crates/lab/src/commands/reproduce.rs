@@ -7,27 +7,34 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_reproduce::{Progress, ReproduceError, Reproduction, Setting, Verdict, claims};
+use millrace_reproduce::{Column, Columns, Progress, ReproduceError, Reproduction, Setting, claims};
 
 use crate::args::ReproduceArgs;
 
 pub(super) fn run(args: &ReproduceArgs) -> CommandResult {
-    let setting = Setting { seed: args.seed, small: args.small };
-    let run = Reproduction { claims: claims::named(&args.only).map_err(failure)?, setting };
-    let display = ProgressDisplay::new(run.claims.len());
-    let outcomes = run.run(|p| display.update(p));
+    let setting = Setting::raw(args.seed, args.small);
+    let columns = match (args.raw_only, args.sensitivity) {
+        (true, _) => Columns::Raw,
+        (false, false) => Columns::Both,
+        (false, true) => Columns::Sensitivity,
+    };
+    let run = Reproduction { claims: claims::named(&args.only).map_err(failure)?, setting, columns };
+    let display = ProgressDisplay::new();
+    let results = run.run(|p| display.update(p)).map_err(|e| Failure::new(e.to_string()))?;
     display.end();
-    millrace_reproduce::write(&outcomes, setting, &args.out).map_err(failure)?;
+    millrace_reproduce::write(&results, setting, &args.out).map_err(failure)?;
     output::line(&format!("SIMULATED, not measured; seed {}.\n", args.seed))?;
-    for o in &outcomes {
-        output::line(&format!("{:4} {:5}  {}", o.claim.id, o.verdict.word(), o.claim.claim))?;
-        if o.verdict != Verdict::Holds {
-            output::line(&format!("            {}", o.why))?;
+    for o in &results.outcomes {
+        output::line(&format!("{:4} {}", o.claim.id, o.claim.claim))?;
+        for (name, column) in [("raw numbers only", Some(&o.raw)), ("calibrated", o.calibrated.as_ref())] {
+            if let Some(Column { verdict, why, .. }) = column {
+                output::line(format!("     {name}: {} {why}", verdict.word()).trim_end())?;
+            }
         }
     }
     output::line(&format!(
-        "\n{}. The report: {}",
-        millrace_reproduce::summary(&outcomes),
+        "\n{}.\nThe report: {}",
+        millrace_reproduce::summary(&results.outcomes),
         args.out.join("index.html").display()
     ))?;
     Ok(Outcome::Done)
@@ -41,20 +48,17 @@ pub(super) fn failure(e: ReproduceError) -> Failure {
     }
 }
 
-/// Progress of the run: a bar on a terminal, otherwise a line for each claim.
+/// Progress of the run: one line on a terminal, otherwise a line for each step.
 struct ProgressDisplay {
     bar: Option<ProgressBar>,
 }
 
 impl ProgressDisplay {
-    fn new(claims: usize) -> Self {
+    fn new() -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
-            let bar =
-                ProgressBar::with_draw_target(Some(claims as u64), ProgressDrawTarget::stderr_with_hz(8));
-            if let Ok(style) =
-                ProgressStyle::with_template("{pos} of {len} claims [{bar:30}] {elapsed}  {wide_msg}")
-            {
-                bar.set_style(style.progress_chars("=> "));
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(8));
+            if let Ok(style) = ProgressStyle::with_template("{pos} steps {elapsed}  {wide_msg}") {
+                bar.set_style(style);
             }
             bar.enable_steady_tick(Duration::from_millis(250));
             bar
@@ -65,10 +69,15 @@ impl ProgressDisplay {
     fn update(&self, progress: Progress) {
         match (progress, &self.bar) {
             (Progress::Began(id), Some(bar)) => bar.set_message(format!("{id} is running")),
+            (Progress::Calibrated(name), Some(bar)) => {
+                bar.inc(1);
+                bar.set_message(format!("{name} is calibrated"));
+            }
             (Progress::Ended(id, verdict), Some(bar)) => {
                 bar.inc(1);
                 bar.set_message(format!("{id} {}", verdict.word()));
             }
+            (Progress::Calibrated(name), None) => eprintln!("{name}: calibrated"),
             (Progress::Began(_), None) => {}
             (Progress::Ended(id, verdict), None) => eprintln!("{id} {}", verdict.word()),
         }

@@ -10,7 +10,7 @@ use super::reproduce::failure;
 use crate::args::StudyArgs;
 
 pub(super) fn run(args: &StudyArgs) -> CommandResult {
-    let setting = Setting { seed: args.seed, small: args.small };
+    let setting = Setting::raw(args.seed, args.small);
     let chosen = studies::named(&args.name).map_err(failure)?;
     output::line(&format!("SIMULATED, not measured; seed {}.", args.seed))?;
     for study in chosen {

@@ -4,8 +4,11 @@
 //! The table was written before any calibrated experiment was run; `docs/calibration.md` states the method.
 
 mod table;
+mod values;
 
 pub use table::PARAMETERS;
+pub use values::Values;
+pub(crate) use values::of_testbed;
 
 /// Hosts that share parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +28,16 @@ pub enum Testbed {
 }
 
 impl Testbed {
+    /// All testbeds, in the order of the table.
+    pub const ALL: [Self; 6] = [
+        Self::OpenSolaris,
+        Self::LinuxOpterons,
+        Self::LinuxXeons,
+        Self::Solaris,
+        Self::WanDatagram,
+        Self::WanConnected,
+    ];
+
     /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {

@@ -6,6 +6,7 @@ use millrace_plot::Scale;
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,
+    calibration::Testbed,
     lab::{Iozone, value},
     rule::{ABOVE, Band, Measure, Rule, SAME},
 };
@@ -19,6 +20,7 @@ pub(super) const CLAIM: Claim = Claim {
     source: "Callaghan 2003, throughput",
     figures: "READs of 256 KB: NFS/TCP peaks at 60 MB/s with 4 read-aheads, NFS/RDMA at 102 MB/s with 8",
     profiles: &["gige-2003"],
+    testbeds: &[Testbed::Solaris],
     conditions: "one mount, READs of 256 KiB; the Read-Read design, as in the prototype; read-ahead is the \
                  number of READs in flight",
     rules: &[
@@ -55,6 +57,7 @@ pub(super) const CLAIM: Claim = Claim {
                  so that 900 MHz suffice for 1 Gb/s, but Solaris of 2003 achieved half of that. The \
                  available texts do not give the additional cost of NFS over TCP in that kernel (STREAMS, \
                  copies between its layers), so the profile does not contain it.",
+    calibrated_gaps: "",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

@@ -6,6 +6,7 @@ use millrace_plot::Scale;
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,
+    calibration::Testbed,
     lab::Iozone,
     rule::{ABOVE, Band, Measure, Rule, SAME},
 };
@@ -21,6 +22,7 @@ pub(super) const CLAIM: Claim = Claim {
     source: "Designing 2007 section 5.1, figures 5 and 6; TR06 section 6",
     figures: "READ of 128 KB: +47 % at 1 thread, about +5 % at 8; saturation at 400 and 375 MB/s; WRITE the same",
     profiles: &["sdr-opensolaris"],
+    testbeds: &[Testbed::OpenSolaris],
     conditions: "records of 128 KiB, one in flight for each thread, dynamic registration at both ends; the \
                  files are smaller than the paper's 128 MB, which has no effect, since no cache is involved",
     rules: &[
@@ -86,6 +88,7 @@ pub(super) const CLAIM: Claim = Claim {
                  smaller, because both designs fill the adapter. The paper's machines did not, since their \
                  server spent about 80 % of a READ in tmpfs (TR06 section 7); the simulated tmpfs only \
                  copies each byte once.",
+    calibrated_gaps: "",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

@@ -6,6 +6,7 @@ use millrace_plot::Scale;
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,
+    calibration::Testbed,
     lab::{Iozone, value},
     rule::{ABOVE, Band, Measure, Rule},
 };
@@ -21,6 +22,7 @@ pub(super) const CLAIM: Claim = Claim {
     source: "Designing 2007 section 5.1, figure 5; TR06 section 6",
     figures: "client CPU for READ of 128 KB: 2 % at 1 thread to 5 % at 8 (Read-Write), 4 % to 24 % (Read-Read)",
     profiles: &["sdr-opensolaris"],
+    testbeds: &[Testbed::OpenSolaris],
     conditions: "as C2; CPU is the client's CPU time divided by the duration of the test, with 100 % for one \
                  core, while the papers' is relative to the whole machine: the rules use only ratios",
     rules: &[
@@ -68,6 +70,7 @@ pub(super) const CLAIM: Claim = Claim {
     model_gaps: "The paper's Read-Read client copied data that its Read-Write client received in place. \
                  Millrace's client receives in place with both designs, so that the difference consists only \
                  of RDMA_DONE and the completions of RDMA Reads.",
+    calibrated_gaps: "",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

@@ -1,12 +1,13 @@
 //! Registration is a large share of an operation's time.
 
 use millrace_bench::BenchError;
-use millrace_oncrpc::{Stage, stages::StageSums};
+use millrace_oncrpc::Stage;
 use millrace_plot::Scale;
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,
-    lab::Iozone,
+    calibration::Testbed,
+    lab::{Iozone, share},
     rule::{ABOVE, BELOW, Band, Measure, Rule},
 };
 
@@ -21,6 +22,7 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "READ of 128 KB: server registration about 5 % at 1 thread, 24 % at 4, 16 % at 8; deregistration 1 to 2 %; \
               client's registration and deregistration below 0.1 %",
     profiles: &["sdr-opensolaris"],
+    testbeds: &[Testbed::OpenSolaris],
     conditions: "READ of 128 KiB, Read-Write, dynamic registration at both ends; shares are relative to the \
                  mean latency of a READ at the client; a registration lasts from the time when a \
                  connection's software starts it until the adapter's table has changed",
@@ -87,6 +89,7 @@ pub(super) const CLAIM: Claim = Claim {
                  each other's registrations; here they wait for the link, which the paper's machines did not \
                  fill, since tmpfs took 80 % of their time. The model's client has the same registration \
                  costs as its server, while the paper's client had almost none.",
+    calibrated_gaps: "",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {
@@ -101,9 +104,4 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
         curves.put(CLIENT, x, share(&known.client, Stage::Registration, known.mean_us));
     }
     Ok(curves)
-}
-
-/// The share of a stage in a call's time, in percent.
-fn share(sums: &StageSums, stage: Stage, call_us: f64) -> f64 {
-    sums.time(stage).as_secs_f64() * 1e6 / sums.calls.max(1) as f64 / call_us * 100.0
 }

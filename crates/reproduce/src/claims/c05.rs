@@ -6,6 +6,7 @@ use millrace_plot::Scale;
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,
+    calibration::Testbed,
     lab::{Iozone, value},
     rule::{ABOVE, BELOW, Band, CLEARLY, Measure, Rule},
 };
@@ -26,6 +27,7 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "READ of 128 KB: 350 (dynamic), 400 (FMR), 730 MB/s (cache); WRITE up to 515 MB/s with the cache, FMR \
               modest; client CPU rises with the cache",
     profiles: &["sdr-opensolaris"],
+    testbeds: &[Testbed::OpenSolaris],
     conditions: "records of 128 KiB, Read-Write; the strategies are those of the server, as in the paper, \
                  and the client uses dynamic",
     rules: &[
@@ -96,6 +98,7 @@ pub(super) const CLAIM: Claim = Claim {
                  here. WRITE is slower with the cache, probably because Millrace's memory file system keeps \
                  the memory that RDMA Reads have filled as the file's pages. New files therefore always use \
                  memory that is registered for the first time, in whole spans of 4 MiB.",
+    calibrated_gaps: "",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

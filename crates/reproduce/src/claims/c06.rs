@@ -6,6 +6,7 @@ use millrace_plot::Scale;
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,
+    calibration::Testbed,
     lab::{Iozone, value},
     rule::{ABOVE, BELOW, Band, Measure, Rule, SAME},
 };
@@ -25,6 +26,7 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "peak of READ up to +100 % with small records; with large ones less at few threads, the same at many; \
               more client CPU",
     profiles: &["sdr-opensolaris"],
+    testbeds: &[Testbed::OpenSolaris],
     conditions: "READ, Read-Write, the server with its cache; zero-copy is dynamic registration at the \
                  client. The text does not give the record sizes of the figure: 16 KiB and 1 MiB are the \
                  smallest and the largest size of the paper",
@@ -76,6 +78,7 @@ pub(super) const CLAIM: Claim = Claim {
     ],
     experiment: run,
     model_gaps: "",
+    calibrated_gaps: "",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

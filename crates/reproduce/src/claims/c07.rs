@@ -6,6 +6,7 @@ use millrace_plot::Scale;
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,
+    calibration::Testbed,
     lab::Iozone,
     rule::{ABOVE, BELOW, Band, Measure, Rule},
 };
@@ -24,6 +25,7 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "Linux: READ about 900 MB/s; WRITE below FMR; with regular registration READ peaks at 440 and WRITE at \
               240 MB/s (TR06 figures 7 and 8)",
     profiles: &["ddr-linux-allphys"],
+    testbeds: &[Testbed::LinuxOpterons],
     conditions: "records of 128 KiB, Read-Write, the same strategy at both ends; only all-physical exposes \
                  memory page by page, the other strategies as one segment",
     rules: &[
@@ -77,6 +79,7 @@ pub(super) const CLAIM: Claim = Claim {
                  the adapter's bus, and all-physical is slower by a few tenths of a percent, since pages \
                  need more packets. The model does not contain what limited the paper's machines to 440 and \
                  900 MB/s: its files in memory take no time.",
+    calibrated_gaps: "",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {
@@ -86,13 +89,22 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
         (Strategy::Fast, READ_FMR, WRITE_FMR),
         (Strategy::AllPhysical, READ_ALL, WRITE_ALL),
     ] {
-        let mut iozone = Iozone::new("ddr-linux-allphys", setting)?.registration(strategy, strategy);
-        if strategy != Strategy::AllPhysical {
-            iozone.machines.profile.adapter.segment_bytes = 0;
-        }
+        let iozone = iozone(strategy, setting)?;
         for threads in [1, 2, 4, 8] {
             iozone.run(threads)?.put(&mut curves, read, write, threads as f64)?;
         }
     }
     Ok(curves)
+}
+
+/// IOzone with the same strategy at both ends.
+pub(crate) fn iozone(strategy: Strategy, setting: Setting) -> Result<Iozone, BenchError> {
+    let mut iozone = Iozone::new("ddr-linux-allphys", setting)?.registration(strategy, strategy);
+    if strategy != Strategy::AllPhysical {
+        iozone.machines.profile.adapter.segment_bytes = 0;
+    }
+    if let Some(values) = setting.calibration {
+        values.linux_opterons(&mut iozone.machines)?;
+    }
+    Ok(iozone)
 }

@@ -8,6 +8,7 @@ use millrace_workloads::Oltp;
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,
+    calibration::Testbed,
     lab::{Iozone, kind, value},
     rule::{ABOVE, Band, HARDLY, Measure, Rule, SAME},
 };
@@ -25,6 +26,7 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "FileBench OLTP, mean I/O 128 KB: up to +50 % operations per second with the cache; FMR comparable to \
               dynamic; client CPU per operation slightly higher",
     profiles: &["sdr-opensolaris"],
+    testbeds: &[Testbed::OpenSolaris],
     conditions: "the x axis is the number of concurrent readers of the workload; files are smaller than the \
                  original's",
     rules: &[
@@ -66,6 +68,7 @@ pub(super) const CLAIM: Claim = Claim {
     model_gaps: "The link is full with each strategy (7000 operations of 128 KiB per second), for the reason \
                  given in C5: the simulated tmpfs, which took 80 % of the paper's time, consists of copies \
                  only.",
+    calibrated_gaps: "",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

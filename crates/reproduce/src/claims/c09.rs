@@ -7,6 +7,7 @@ use millrace_simlab::{Raid, Storage};
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,
+    calibration::Testbed,
     lab::{BLOCK, Iozone, SLOTS, profile, value},
     rule::{Band, Measure, Rule, SAME},
 };
@@ -25,6 +26,7 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "1 GB for each client. 8 GB of server memory: RDMA over 900 MB/s to 7 clients, IPoIB 360; 4 GB: RDMA 883 at \
               3, IPoIB 326; GigE 107 with one",
     profiles: &["ddr-linux-allphys", "ipoib-ud", "gige-2003"],
+    testbeds: &[Testbed::LinuxXeons],
     conditions: "READ of 1 MiB by 1 to 8 clients, in blocks of 32 KiB; the sizes of files and of the \
                  server's memory are those of the paper divided by 64; RAID-0 of 8 disks of 30 MB/s; GigE is \
                  the Ethernet and the TCP of gige-2003 in the hosts of ipoib-ud",
@@ -98,6 +100,7 @@ pub(super) const CLAIM: Claim = Claim {
                  instead of 360 MB/s), on two cores that only execute TCP, copies and RPC: the profile does \
                  not contain the other costs of NFS over TCP in Linux at that time. RDMA fills the adapter's \
                  bus, with 1383 instead of 900 MB/s.",
+    calibrated_gaps: "",
 };
 
 /// Divisor of the paper's file sizes and of its servers' memory.
@@ -105,28 +108,56 @@ const PART: u64 = 64;
 /// The divisor in a small run.
 const SMALL_PART: u64 = 256;
 
+/// A network of the clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Network {
+    Rdma,
+    Ipoib,
+    Ethernet,
+}
+
 fn run(setting: Setting) -> Result<Curves, BenchError> {
     let mut curves = Curves::default();
-    let part = if setting.small { SMALL_PART } else { PART };
-    let rdma =
-        Iozone::new("ddr-linux-allphys", setting)?.registration(Strategy::AllPhysical, Strategy::AllPhysical);
-    let ipoib = Iozone::new("ipoib-ud", setting)?.over_tcp();
-    let mut gige = ipoib.clone();
-    let ethernet = profile("gige-2003")?;
-    let machine = &mut gige.machines.profile;
-    (machine.link, machine.adapter, machine.tcp) = (ethernet.link, ethernet.adapter, ethernet.tcp);
-    for (iozone, large, little) in [(rdma, RDMA_8, RDMA_4), (ipoib, IPOIB_8, IPOIB_4), (gige, GIGE_8, GIGE_4)]
-    {
+    for (network, large, little) in [
+        (Network::Rdma, RDMA_8, RDMA_4),
+        (Network::Ipoib, IPOIB_8, IPOIB_4),
+        (Network::Ethernet, GIGE_8, GIGE_4),
+    ] {
         for (gigabytes, curve) in [(8, large), (4, little)] {
-            // A record of 1 MiB in blocks, all in flight concurrently.
-            let records = ((1 << 30) / part) as usize / BLOCK;
-            let mut iozone = Iozone { record: BLOCK, outstanding: SLOTS, records, ..iozone.clone() };
-            iozone.machines.storage = Storage::Raid(Raid::eight_disks((gigabytes << 30) / part));
             for clients in 1..=8 {
-                iozone.machines.client_hosts = clients;
-                curves.put(curve, clients as f64, value(iozone.run(clients)?.read.mb_per_s)?);
+                curves.put(curve, clients as f64, read(network, gigabytes, clients, setting)?);
             }
         }
     }
     Ok(curves)
+}
+
+/// The rate of READ of `clients` clients, of a server with `gigabytes` GB of memory.
+pub(crate) fn read(
+    network: Network,
+    gigabytes: u64,
+    clients: usize,
+    setting: Setting,
+) -> Result<f64, BenchError> {
+    let iozone = match network {
+        Network::Rdma => Iozone::new("ddr-linux-allphys", setting)?
+            .registration(Strategy::AllPhysical, Strategy::AllPhysical),
+        Network::Ipoib | Network::Ethernet => Iozone::new("ipoib-ud", setting)?.over_tcp(),
+    };
+    let part = if setting.small { SMALL_PART } else { PART };
+    // A record of 1 MiB in blocks, all in flight concurrently.
+    let records = ((1 << 30) / part) as usize / BLOCK;
+    let mut iozone = Iozone { record: BLOCK, outstanding: SLOTS, records, ..iozone };
+    let machines = &mut iozone.machines;
+    if network == Network::Ethernet {
+        let ethernet = profile("gige-2003")?;
+        let hosts = &mut machines.profile;
+        (hosts.link, hosts.adapter, hosts.tcp) = (ethernet.link, ethernet.adapter, ethernet.tcp);
+    }
+    let mut raid = Raid::eight_disks((gigabytes << 30) / part);
+    if let Some(values) = setting.calibration {
+        raid = values.page_cache(raid);
+    }
+    (machines.storage, machines.client_hosts) = (Storage::Raid(raid), clients);
+    value(iozone.run(clients)?.read.mb_per_s)
 }

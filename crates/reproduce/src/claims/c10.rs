@@ -3,11 +3,12 @@
 use millrace_bench::BenchError;
 use millrace_client::{Design, Proto};
 use millrace_plot::Scale;
-use millrace_simlab::{Lookup, Machines, Storage, Tmpfs, simulate};
+use millrace_simlab::{Lookup, Machines, Storage, simulate};
 use millrace_workloads::{Postmark, Sources, Untar};
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,
+    calibration::Testbed,
     lab::{kind, machines, value},
     rule::{Band, Measure, Rule},
 };
@@ -28,6 +29,7 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "untar up to 11 times, PostMark 2 to 3 times faster with the enhanced tmpfs; then RDMA over IPoIB +10 to \
               19 % in PostMark, +25 % in untar",
     profiles: &["sdr-opensolaris"],
+    testbeds: &[Testbed::OpenSolaris],
     conditions: "PostMark with 8192, 16384 and 32676 files and 20000, 40000 and 60000 transactions, without \
                  the deletion at its end; untar of a tree with the shape and size of Linux 2.6.11, 17,090 \
                  files; the Read-Read design, as in OpenSolaris at that time; the x axis is the number of \
@@ -96,31 +98,46 @@ pub(super) const CLAIM: Claim = Claim {
                  unknown. IPoIB is faster than RDMA, as in C11: the profile's TCP is that of Linux on faster \
                  machines, without OpenSolaris's socket layer, while each small file over Read-Read is \
                  registered at both ends and needs an additional message.",
+    calibrated_gaps: "",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {
     let mut curves = Curves::default();
-    for (lookup, tcp, postmark_curve, untar_curve) in [
-        (Lookup::Linear, false, POSTMARK, UNTAR),
-        (Lookup::Hashed, false, POSTMARK_FAST, UNTAR_FAST),
-        (Lookup::Hashed, true, POSTMARK_IPOIB, UNTAR_IPOIB),
+    for (lookup, proto, postmark_curve, untar_curve) in [
+        (Lookup::Linear, Proto::Rdma, POSTMARK, UNTAR),
+        (Lookup::Hashed, Proto::Rdma, POSTMARK_FAST, UNTAR_FAST),
+        (Lookup::Hashed, Proto::Tcp, POSTMARK_IPOIB, UNTAR_IPOIB),
     ] {
-        let mut machines = machines("sdr-opensolaris", setting)?;
-        machines.options.design = Design::ReadRead;
-        machines.storage = Storage::Tmpfs(Tmpfs::opensolaris(lookup));
-        if tcp {
-            machines.options.proto = Proto::Tcp;
-        }
+        let machines = hosts(lookup, proto, setting)?;
         for (files, transactions) in sizes(setting) {
             let seconds = postmark(files, transactions, &machines)?;
             curves.put(postmark_curve, files.into(), seconds);
         }
-        let sources = Sources { files: if setting.small { 200 } else { 17_090 }, seed: setting.seed };
-        let files = f64::from(sources.files);
-        let figures = simulate(&Untar { sources }, &machines)?;
-        curves.put(untar_curve, files, files / value(kind(&figures, "untar")?.ops_per_s)?);
+        let files = if setting.small { 200 } else { 17_090 };
+        curves.put(untar_curve, files.into(), untar(files, &machines)?);
     }
     Ok(curves)
+}
+
+fn hosts(lookup: Lookup, proto: Proto, setting: Setting) -> Result<Machines, BenchError> {
+    let mut machines = machines("sdr-opensolaris", setting)?;
+    (machines.options.design, machines.options.proto) = (Design::ReadRead, proto);
+    if let Storage::Tmpfs(tmpfs) = &mut machines.storage {
+        tmpfs.lookup = lookup;
+    }
+    Ok(machines)
+}
+
+/// The time of untar over IPoIB, divided by that over RDMA, with hashed lookup.
+pub(crate) fn untar_ratio(files: u32, setting: Setting) -> Result<f64, BenchError> {
+    let seconds = |proto| untar(files, &hosts(Lookup::Hashed, proto, setting)?);
+    Ok(seconds(Proto::Tcp)? / seconds(Proto::Rdma)?)
+}
+
+/// Seconds of untar.
+fn untar(files: u32, machines: &Machines) -> Result<f64, BenchError> {
+    let figures = simulate(&Untar { sources: Sources { files, seed: machines.seed } }, machines)?;
+    Ok(f64::from(files) / value(kind(&figures, "untar")?.ops_per_s)?)
 }
 
 /// Files and transactions of PM-1, PM-2 and PM-3 (Beneficial 2006, table 1).

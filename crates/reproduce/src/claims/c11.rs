@@ -8,6 +8,7 @@ use millrace_workloads::{Btio, Class, Tile};
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,
+    calibration::Testbed,
     lab::{kind, machines, value},
     rule::{Band, Measure, Rule},
 };
@@ -26,6 +27,7 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "BTIO (4 processes on 2 nodes): up to 40 % better; MPI Tile I/O with 6 processes on 3 nodes: READ +75 %, \
               WRITE +126 %",
     profiles: &["sdr-opensolaris"],
+    testbeds: &[Testbed::OpenSolaris],
     conditions: "The Read-Read design; BTIO class A with 4 processes on 2 hosts, 8 time steps instead of \
                  200, by interval of the dumps; 2, 4 and 6 tiles of 1024 x 768 elements of 32 bytes on 1, 2 \
                  and 3 hosts; 40 % less time is 1.67 times the rate, 40 % more rate is 1.4: the text does \
@@ -75,6 +77,7 @@ pub(super) const CLAIM: Claim = Claim {
                  the socket layer of OpenSolaris, whose CPU time causes the difference according to the \
                  paper. RDMA is slow for rows of 32 KiB one at a time, since each is registered at both ends \
                  and Read-Read needs an additional message.",
+    calibrated_gaps: "",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

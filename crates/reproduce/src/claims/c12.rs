@@ -6,6 +6,7 @@ use millrace_plot::Scale;
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,
+    calibration::Testbed,
     lab::{Iozone, value},
     rule::{ABOVE, Band, Measure, Rule},
 };
@@ -22,6 +23,7 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "PCI-Express adapters, which have more outstanding RDMA Reads: +24 % WRITE of 16 KB at 16 threads; ConnectX \
               (16 reads) 650 MB/s of WRITE, InfiniHost III (4) about the 220 of IPoIB",
     profiles: &["sdr-opensolaris", "wan-infinihost", "wan-connectx"],
+    testbeds: &[Testbed::OpenSolaris],
     conditions: "all threads share one mount with one connection, which limits the RDMA Reads. Beneficial \
                  2006 does not state the limit of its adapters: 4 and 8 are assumed, and everything else is \
                  the same. WAN: 0.2 mile, blocks of 32 KiB in pages, eight of them in flight for each \
@@ -72,6 +74,7 @@ pub(super) const CLAIM: Claim = Claim {
                  profile's cost of registration and deregistration, of which 40 us for the adapter's table \
                  are assumed, so that four RDMA Reads in flight always suffice. The paper's adapters also \
                  differ in their bus (PCI-X and PCI-Express), which is the same here.",
+    calibrated_gaps: "",
 };
 
 fn run(setting: Setting) -> Result<Curves, BenchError> {

@@ -11,6 +11,7 @@ use millrace_simlab::SimulatedDisk;
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,
+    calibration::Testbed,
     lab::{profile, profile_at, value},
     rule::{ABOVE, BELOW, Band, HARDLY, Measure, Rule, SAME},
 };
@@ -81,6 +82,7 @@ pub(super) const CLAIM: Claim = Claim {
     figures: "best at 0.2 mile, writes below reads, IPoIB-CM above IPoIB-UD; at 1400 miles below IPoIB until messages have \
               384 KB, reads and writes hardly different. The axes of figure 5 end at 800 and 10 MB/s",
     profiles: &["wan-infinihost", "ipoib-cm"],
+    testbeds: &[Testbed::WanDatagram, Testbed::WanConnected],
     conditions: "one command at a time, of 4 to 512 KiB, sequential, on a disk in memory, after commands that have \
                  ended the slow start of TCP. The target has the settings of the paper's, whose code is \
                  public: one RDMA Read at a time, RDMA operations of at most 512 KiB, buffers that are \
@@ -183,6 +185,7 @@ pub(super) const CLAIM: Claim = Claim {
                  round trips, so that the crossing is at an arbitrary length there. The WRITE of RDMA takes \
                  twice as long as that of IPoIB up to 8 KiB, and two thirds above 264 KiB, which may be the \
                  paper's crossing. Nothing in the model makes READ take more than one round trip.",
+    calibrated_gaps: "",
 };
 
 /// KiB of the commands.
@@ -193,8 +196,12 @@ const DISK: u64 = 16 << 20;
 fn run(setting: Setting) -> Result<Curves, BenchError> {
     let mut curves = Curves::default();
     for (miles, rdma, cm, ud) in [(0.2, RDMA, CM, UD), (1400.0, RDMA_FAR, CM_FAR, UD_FAR)] {
-        let datagrams = profile_at("wan-infinihost", miles)?;
-        let connected = Profile { tcp: profile("ipoib-cm")?.tcp, ..datagrams.clone() };
+        let mut datagrams = profile_at("wan-infinihost", miles)?;
+        let mut connected = Profile { tcp: profile("ipoib-cm")?.tcp, ..datagrams.clone() };
+        if let Some(values) = setting.calibration {
+            values.tcp(Testbed::WanDatagram, &mut datagrams.tcp);
+            values.tcp(Testbed::WanConnected, &mut connected.tcp);
+        }
         let mut whole = datagrams.clone();
         whole.adapter.segment_bytes = 0;
         for (profile, transport, rates, trips) in [

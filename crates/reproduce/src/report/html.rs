@@ -1,7 +1,13 @@
 //! The claims as one self-contained page.
 
-use super::{SIMULATED, conditions, summary};
-use crate::{Outcome, Setting, rule::RuleResult};
+use super::{
+    CALIBRATED, RAW, Row, SIMULATED, changed_verdicts, conditions, parameter_value, rows, summary, variation,
+};
+use crate::{
+    Column, Outcome, Results, Setting,
+    calibration::PARAMETERS,
+    rule::{Rule, RuleResult, number},
+};
 
 const STYLE: &str = "\
 body{font:16px/1.5 'DejaVu Sans',Verdana,Arial,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem;color:#222}\
@@ -12,7 +18,8 @@ td,th{border-bottom:1px solid #ddd;padding:.3rem .6rem;text-align:left;vertical-
 svg{width:100%;height:auto;margin:1rem 0}section{border-top:2px solid #222;margin-top:2.5rem}.note{color:#5a5a5a}";
 
 /// The page. `drawn` has the plots of each outcome.
-pub(super) fn page(outcomes: &[Outcome], drawn: &[Vec<String>], setting: Setting) -> String {
+pub(super) fn page(results: &Results, drawn: &[Vec<String>], setting: Setting) -> String {
+    let outcomes = &results.outcomes;
     let rows: String = outcomes.iter().map(row).collect();
     let sections: String = outcomes.iter().zip(drawn).map(|(o, d)| section(o, d, setting)).collect();
     format!(
@@ -23,46 +30,109 @@ pub(super) fn page(outcomes: &[Outcome], drawn: &[Vec<String>], setting: Setting
          <p class=\"simulated\">Everything on this page is <b>{SIMULATED}</b>: the real client and server on simulated \
          machines, in virtual time, with seed {}. The rules were \
          defined before any experiment was run. The papers' measurements are drawn dashed or pale where their figures \
-         are known; a peak without a known x value is drawn at the largest one.</p>\n<p>{}</p>\n\
-         <table><tr><th></th><th>claim</th><th>the paper's figures</th><th></th></tr>\n{rows}</table>\n{sections}\
-         </body></html>\n",
+         are known; a peak without a known x value is drawn at the largest one. The column <i>{RAW}</i> simulates hosts \
+         that are defined by raw numbers. In the column <i>{CALIBRATED}</i>, one stated figure sets each parameter that \
+         raw numbers do not define; rules that use such a figure are not counted.</p>\n<p>{}</p>\n\
+         <table><tr><th></th><th>claim</th><th>the paper's figures</th><th>{RAW}</th><th>{CALIBRATED}</th></tr>\n\
+         {rows}</table>\n{}{sections}</body></html>\n",
         setting.seed,
-        summary(outcomes)
+        summary(outcomes),
+        parameters(results)
     )
+}
+
+/// A cell with the verdict of a column, empty if there is none.
+fn verdict(column: Option<&Column>) -> String {
+    let word = column.map_or("", |c| c.verdict.word());
+    format!("<td class=\"{word}\">{word}</td>")
 }
 
 fn row(o: &Outcome) -> String {
     let c = &o.claim;
     format!(
-        "<tr><td><a href=\"#{id}\">{id}</a></td><td>{}</td><td>{}</td><td class=\"{word}\">{word}</td></tr>\n",
+        "<tr><td><a href=\"#{id}\">{id}</a></td><td>{}</td><td>{}</td>{}{}</tr>\n",
         text(c.claim),
         text(c.figures),
+        verdict(Some(&o.raw)),
+        verdict(o.calibrated.as_ref()),
         id = c.id,
-        word = o.verdict.word()
     )
+}
+
+/// The tables of the parameters and of their sensitivity.
+fn parameters(results: &Results) -> String {
+    if results.found.is_empty() {
+        return String::new();
+    }
+    let mut out =
+        "<h2>Parameters</h2>\n<table><tr><th>testbed</th><th>parameter</th><th>value</th><th>range</th>\
+                   <th>figure of the paper</th><th>simulated</th></tr>\n"
+            .to_owned();
+    for found in &results.found {
+        let (p, figure) = (&PARAMETERS[found.parameter], found.figure);
+        out.push_str(&format!(
+            "<tr><td>{}</td><td>{}<br><span class=\"note\">{}</span></td><td>{}</td><td>{} to {}</td><td>{} {} \
+             ({})</td><td>{}{}</td></tr>\n",
+            p.testbed.name(),
+            p.name,
+            text(p.mechanism),
+            parameter_value(found),
+            p.range.0,
+            p.range.1,
+            figure.value,
+            text(figure.what),
+            figure.source,
+            number(found.simulated),
+            if found.reached() { "" } else { ", not reached" }
+        ));
+    }
+    out.push_str("</table>\n");
+    if !results.sensitivity.is_empty() {
+        out.push_str(
+            "<h2>Sensitivity</h2>\n<table><tr><th>parameter</th><th>change</th><th>value</th>\
+             <th>verdicts that change</th></tr>\n",
+        );
+        for change in &results.sensitivity {
+            let p = &PARAMETERS[change.parameter];
+            out.push_str(&format!(
+                "<tr><td>{}: {}</td><td>{}</td><td>{:.0} {}</td><td>{}</td></tr>\n",
+                p.testbed.name(),
+                p.name,
+                variation(change),
+                change.value,
+                p.unit,
+                text(&changed_verdicts(change))
+            ));
+        }
+        out.push_str("</table>\n");
+    }
+    out
 }
 
 fn section(o: &Outcome, drawn: &[String], setting: Setting) -> String {
     let c = &o.claim;
-    let word = o.verdict.word();
     let mut out = format!(
-        "<section id=\"{id}\"><h2>{id}: {} <span class=\"{word}\">{word}</span></h2>\n<p>{}: {}.</p>\n",
+        "<section id=\"{id}\"><h2>{id}: {}</h2>\n<p>{}: {}.</p>\n",
         text(c.claim),
         text(c.source),
         text(c.figures),
         id = c.id,
     );
-    if !o.why.is_empty() {
-        out.push_str(&format!("<p class=\"{word}\">{}</p>\n", text(&o.why)));
+    for (name, column) in [(RAW, Some(&o.raw)), (CALIBRATED, o.calibrated.as_ref())] {
+        if let Some(Column { verdict, why, .. }) = column {
+            let word = verdict.word();
+            out.push_str(&format!("<p>{name}: <span class=\"{word}\">{word}</span> {}</p>\n", text(why)));
+        }
     }
-    if !o.results.is_empty() {
-        let rules: String = o.results.iter().map(rule).collect();
+    if !o.raw.results.is_empty() {
+        let rules: String = rows(o).map(|(r, row)| rule(r, &row)).collect();
         out.push_str(&format!(
-            "<table><tr><th>rule</th><th>band</th><th>paper</th><th>ours</th><th></th></tr>\n{rules}</table>\n"
+            "<table><tr><th>rule</th><th>band</th><th>paper</th><th>{RAW}</th><th></th><th>{CALIBRATED}</th><th></th>\
+             </tr>\n{rules}</table>\n"
         ));
         out.push_str(&format!(
             "<p class=\"note\">{}. {}.</p>\n",
-            text(&conditions(o, setting)),
+            text(&conditions(c, setting)),
             text(c.conditions)
         ));
     }
@@ -71,14 +141,22 @@ fn section(o: &Outcome, drawn: &[String], setting: Setting) -> String {
     out
 }
 
-fn rule(j: &RuleResult) -> String {
-    let (class, word) = if j.holds() { ("holds", "holds") } else { ("fails", "fails") };
+fn rule(rule: &Rule, row: &Row<'_>) -> String {
+    let cells = |r: &RuleResult| {
+        let word = if r.holds() { "holds" } else { "fails" };
+        format!("<td>{}</td><td class=\"{word}\">{word}</td>", r.ours())
+    };
+    let empty = "<td></td><td></td>".to_owned();
+    let calibrated = match (row.sets, row.calibrated) {
+        (Some(name), _) => format!("<td>sets {name}</td><td>not counted</td>"),
+        (None, result) => result.map_or_else(|| empty.clone(), cells),
+    };
     format!(
-        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{word}</td></tr>\n",
-        text(j.rule.what),
-        j.rule.band,
-        text(j.rule.paper),
-        j.ours()
+        "<tr><td>{}</td><td>{}</td><td>{}</td>{}{calibrated}</tr>\n",
+        text(rule.what),
+        rule.band,
+        text(rule.paper),
+        row.raw.map_or_else(|| empty.clone(), cells)
     )
 }
 

@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn rdma_is_faster_than_tcp_and_needs_less_cpu_time() {
-        let c = run(Setting { seed: 1, small: true }).unwrap();
+        let c = run(Setting::raw(1, true)).unwrap();
         for curves in [READ, WRITE, RANDOM] {
             let [iser, nfs, _, iscsi] = curves.map(|curve| c.at(curve, 8.0).unwrap());
             assert!(iser > iscsi && nfs > iscsi, "{curves:?}: {iser} {nfs} {iscsi}");

@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn receives_follow_the_demand_of_each_client_and_service_is_fair() {
-        let c = run(Setting { seed: 1, small: true }).unwrap();
+        let c = run(Setting::raw(1, true)).unwrap();
         let at = |curve: &str| c.at(curve, 16.0).unwrap();
         assert!(at(IDLE) < 0.8 * at(STATIC), "{} {}", at(IDLE), at(STATIC));
         assert!(at(IDLE) < at(FEW) && at(FEW) < at(ALL) && at(ALL) < 1.05 * at(STATIC));

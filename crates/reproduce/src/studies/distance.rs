@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn larger_calls_and_joined_pages_are_faster_over_1400_miles() {
-        let c = run(Setting { seed: 1, small: true }).unwrap();
+        let c = run(Setting::raw(1, true)).unwrap();
         let at = |curve: &str, x| c.at(curve, x).unwrap();
         // Sixteen RDMA Reads in flight, each four times as large.
         let gain = at(NEAR_4, 1.0) / at(NEAR_1, 1.0);

@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn registration_for_each_operation_is_slowest_and_costs_most() {
-        let c = run(Setting { seed: 1, small: true }).unwrap();
+        let c = run(Setting::raw(1, true)).unwrap();
         let [dynamic, fast, ..] = READ_16.map(|curve| c.at(curve, 65_536.0).unwrap());
         assert!(fast > 1.2 * dynamic, "{fast} {dynamic}");
         let [dynamic, fast, ..] = CPU.map(|curve| c.at(curve, 65_536.0).unwrap());
