@@ -3,6 +3,7 @@
 mod behaviour;
 pub(super) mod mount;
 mod nfs4;
+mod nfs4_delegations;
 mod nfs4_ranges;
 mod refused;
 mod restart;
@@ -23,6 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases.extend(together::cases());
     cases.extend(two_mounts::cases());
     cases.extend(nfs4::cases());
+    cases.extend(nfs4_delegations::cases());
     cases.extend(nfs4_ranges::cases());
     cases
 }
