@@ -103,7 +103,7 @@ fn text_that_is_not_send_targets_is_rejected_and_the_session_continues() {
         client.clear_attention().await;
         for text in [
             &b"SendTargetsPlease=All\0"[..],
-            b"SendTargets=Alle\0",
+            b"SendTargets=Every\0",
             b"SendTargets=A\0",
             b"sENDtARGETS=aLL\0",
             b"SendTargets",
