@@ -183,6 +183,7 @@ fn the_options_page_lists_exactly_the_mount_options() {
 fn the_url_options_in_the_options_page_are_valid() {
     let words = keys("docs/reference/options.md", "URLs");
     let value = |key: &str| match key {
+        "vers" => "=4.2",
         "proto" => "=tcp",
         "provider" => "=iwarp",
         "nconnect" => "=2",
@@ -196,7 +197,7 @@ fn the_url_options_in_the_options_page_are_valid() {
         let url = format!("nfs://h/e?{key}{}", value(key));
         url.parse::<millrace_client::Url>().unwrap_or_else(|e| panic!("{url}: {e}"));
     }
-    assert_eq!(words.len(), 9, "{words:?}");
+    assert_eq!(words.len(), 10, "{words:?}");
 }
 
 #[test]

@@ -108,8 +108,8 @@ const URL_OPTIONS: [&str; 7] =
 const KNOWN_OPTIONS: &str = "ro, rw, proto=, port=, provider=, nconnect=, rsize=, wsize=, mountport=, registration=, resvport, \
     noresvport, hard, soft, timeo=, retrans=, ac, noac, actimeo=, acregmin=, acregmax=, acdirmin=, acdirmax=, \
     lookupcache=all|positive|none, sync, async, writeback, allow_other, default_permissions, nolock, local_lock=all, \
-    vers=3|4.1|4.2, suid, nosuid, dev, nodev, exec, noexec, noatime, relatime, strictatime, nodiratime, lazytime, nosymfollow, \
-    dirsync, silent, remount";
+    vers=3|4.1|4.2, nfsvers=3|4.1|4.2, suid, nosuid, dev, nodev, exec, noexec, noatime, relatime, strictatime, nodiratime, lazytime, \
+    nosymfollow, dirsync, silent, remount";
 
 impl MountOptions {
     /// Parses a list such as `ro,rsize=256K,soft` and applies it to `self`. `sloppy`: ignore unknown options
