@@ -4,16 +4,17 @@
 
 use std::sync::Arc;
 
-use millrace_buffer::{Arena, ArenaConfig};
+use millrace_buffer::{Arena, ArenaConfig, Views};
 use millrace_counting_allocator::held_bytes;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_vfs::{
-    CreateHow, FileSystem, Handle, Identity, MaybeReady, NewNode, Op, SetAttr,
+    CreateHow, FileSystem, Handle, Identity, MaybeReady, NewNode, Op, SetAttr, Stability,
     memory::{MemoryConfig, MemoryFs},
 };
 
 struct Memory {
     fs: Arc<MemoryFs>,
+    arena: Arena,
     caller: Identity,
     heap: i64,
     free: u64,
@@ -36,10 +37,10 @@ impl Memory {
         let fs = MemoryFs::new(MemoryConfig {
             capacity_bytes: 4 << 30,
             link_max: u32::MAX,
-            ..MemoryConfig::new(arena, runtime)
+            ..MemoryConfig::new(arena.clone(), runtime)
         });
         let free = now(fs.stat()).free_bytes;
-        Self { fs, caller: Identity::root(), heap: held_bytes(), free, max_ratio: 0.0, _rt: rt }
+        Self { fs, arena, caller: Identity::root(), heap: held_bytes(), free, max_ratio: 0.0, _rt: rt }
     }
 
     fn file(&self, dir: &Handle, name: &str) -> Handle {
@@ -161,5 +162,57 @@ fn heap_memory_of_objects_is_within_the_charge() {
             m.check("directories that were emptied", START + PLACES);
         }
         m.print_ratio(&format!("files in many directories, names of {len} bytes"));
+    }
+}
+
+/// Lets the second file have the first block of the first one at an offset.
+type Share<'a> = &'a dyn Fn(&Memory, &Handle, &Handle, u64);
+
+/// CLONE and COPY of blocks take no slots.
+#[test]
+fn heap_memory_of_shared_blocks_is_within_the_charge() {
+    const COUNT: usize = 20_000;
+    const BLOCK: u64 = millrace_buffer::BLOCK_BYTES as u64;
+    let copy = |m: &Memory, from: &Handle, to: &Handle, at: u64| {
+        assert_eq!(now(m.fs.copy(&m.caller, from, 0, to, at, BLOCK)).count, BLOCK);
+    };
+    let clone = |m: &Memory, from: &Handle, to: &Handle, at: u64| {
+        now(m.fs.clone_range(&m.caller, from, 0, to, at, BLOCK));
+    };
+    // With the pages of the block that have data.
+    let calls: [(&str, Share<'_>, &[u64]); 4] = [
+        ("COPY of a block with one page", &copy, &[0]),
+        ("COPY of a full block", &copy, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
+        ("CLONE of a block with one page", &clone, &[0]),
+        ("CLONE of a block of single pages", &clone, &[0, 2, 4, 6, 8, 10, 12, 14]),
+    ];
+    for (what, share, pages) in calls {
+        let mut m = Memory::new();
+        let root = m.fs.root();
+        let (from, to) = (m.file(&root, "from"), m.file(&root, "to"));
+        for page in pages {
+            let data = Views::from(m.arena.copy_from(&[1; 4096]).unwrap());
+            now(m.fs.write(&m.caller, &from, page * 4096, data, Stability::Unstable));
+        }
+        let size = SetAttr { size: Some(BLOCK), ..SetAttr::default() };
+        now(m.fs.setattr(&m.caller, &from, &size, None));
+        let order = shuffled(COUNT);
+        (m.heap, m.free) = (held_bytes(), now(m.fs.stat()).free_bytes);
+        for block in 0..COUNT {
+            share(&m, &from, &to, block as u64 * BLOCK);
+            if block % 64 == 0 {
+                m.check(what, START);
+            }
+        }
+        m.check(what, START);
+        m.print_ratio(what);
+        for (removed, block) in order.into_iter().enumerate() {
+            now(m.fs.deallocate(&m.caller, &to, block as u64 * BLOCK, BLOCK));
+            if removed % 64 == 0 {
+                m.check(what, START);
+            }
+        }
+        let free = now(m.fs.stat()).free_bytes;
+        assert_eq!(free, m.free, "{what}: the blocks are freed, and a part of the charge is left");
     }
 }

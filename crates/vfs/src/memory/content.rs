@@ -38,7 +38,7 @@ pub(super) struct Content {
     /// Block 0, stored separately so that a small file needs no map.
     first: Block,
     rest: BTreeMap<u64, Block>,
-    /// Charge of the map of blocks, if the blocks of another file were shared.
+    /// Charge of the blocks for their places in the map, in bytes.
     map_charge: u64,
     /// Verifier of the EXCLUSIVE create.
     verifier: Option<[u8; 8]>,
@@ -214,6 +214,14 @@ impl Content {
         self.first.views().chain(self.rest.values().flat_map(Block::views))
     }
 
+    /// Checks the charge of the map. Returns the slots of blocks that have no part in it.
+    #[cfg(test)]
+    pub(super) fn check_map_charge(&self) -> impl Iterator<Item = &View> {
+        let blocks = || std::iter::once(&self.first).chain(self.rest.values());
+        assert_eq!(self.map_charge, blocks().map(|block| u64::from(block.charge())).sum::<u64>());
+        blocks().filter(|block| block.charge() == 0).flat_map(Block::views)
+    }
+
     /// Truncates the content, or extends it with a hole.
     pub(super) fn set_size(&mut self, quota: &Quota, size: u64) -> Truncated {
         let old_size = std::mem::replace(&mut self.size, size);
@@ -233,7 +241,7 @@ impl Content {
             self.stored = self.stored - before + after;
         }
         let truncated = Truncated { first, rest, replaced };
-        self.stored -= truncated.blocks().map(Block::bytes).sum::<u64>();
+        self.forget(quota, &truncated);
         truncated
     }
 }

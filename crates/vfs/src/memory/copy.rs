@@ -2,7 +2,7 @@
 
 use millrace_buffer::Views;
 
-use super::{MAX_FILE_SIZE, MemoryFs, data::RangeChange};
+use super::{MAX_FILE_SIZE, MemoryFs, content::Content, data::RangeChange};
 use crate::{Copied, FsError, FsResult, Handle, Identity, SeekTarget, Stability, types::check_copy};
 
 /// Maximum bytes of data that one call copies.
@@ -39,7 +39,7 @@ impl MemoryFs {
             if copied == 0 {
                 break; // The source was truncated meanwhile.
             }
-            self.write_now(caller, destination, target, data)?;
+            self.write_with(caller, destination, target, data, Content::write_shared)?;
             at += copied;
             data_bytes += copied;
         }

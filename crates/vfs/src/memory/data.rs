@@ -1,8 +1,12 @@
 //! READ, WRITE and COMMIT, and the calls on ranges of sparse files.
 
-use millrace_buffer::Views;
+use millrace_buffer::{Quota, Views};
 
-use super::{MAX_FILE_SIZE, MemoryFs, content::Truncated, permission};
+use super::{
+    MAX_FILE_SIZE, MemoryFs,
+    content::{Content, Truncated},
+    permission,
+};
 use crate::{
     FileKind, FsError, FsResult, Handle, Identity, Read, SeekTarget, Stability, Wcc, WccAttr, Written,
 };
@@ -43,6 +47,18 @@ impl MemoryFs {
         offset: u64,
         data: Views,
     ) -> FsResult<Written> {
+        self.write_with(caller, file, offset, data, Content::write)
+    }
+
+    /// As [`write_now`](Self::write_now), with `write` to change the content.
+    pub(super) fn write_with(
+        &self,
+        caller: &Identity,
+        file: &Handle,
+        offset: u64,
+        data: Views,
+        write: impl FnOnce(&mut Content, &Quota, u64, &Views) -> FsResult<()>,
+    ) -> FsResult<Written> {
         let count = u32::try_from(data.len()).map_err(|_| FsError::Inval)?;
         let inode = self.inode(file)?;
         let mut guard = inode.write()?;
@@ -52,7 +68,7 @@ impl MemoryFs {
         offset.checked_add(u64::from(count)).filter(|end| *end <= MAX_FILE_SIZE).ok_or(FsError::FBig)?;
         let before = Some(WccAttr::from(&self.attr(&inode, st)));
         if count > 0 {
-            st.content_mut()?.write(&self.quota, offset, &data)?;
+            write(st.content_mut()?, &self.quota, offset, &data)?;
             st.mode = permission::mode_after_write(st.mode, caller);
             st.set_mtime_and_ctime(self.now());
         }

@@ -7,9 +7,9 @@
 //! Zeros that a client writes with `zero` take no memory, as holes: the call deallocates, and later writes may
 //! fail for lack of space.
 //!
-//! One arena quota covers all memory: slots of content, and heap memory of objects and names (`space`). It
-//! limits the memory of this file system and also reserves it: neither network buffers nor other file systems
-//! can use it up.
+//! One arena quota covers all memory: slots of content, and heap memory of objects and names (`space`) and of blocks
+//! that share slots (`content::shared`). It limits the memory of this file system and also reserves it: neither network
+//! buffers nor other file systems can use it up.
 //!
 //! Reads do not update atime (as with `noatime`), so they need only a shared lock.
 //!

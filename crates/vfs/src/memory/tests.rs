@@ -51,6 +51,13 @@ enum Step {
         at: (usize, usize),
         blocks: usize,
     },
+    /// Copies bytes: files, offsets in both, length.
+    Copy {
+        from: usize,
+        to: usize,
+        at: (usize, usize),
+        len: usize,
+    },
     /// Sets an extended attribute with this many bytes, or removes it.
     Xattr(usize, usize, Option<usize>),
 }
@@ -76,7 +83,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (file(), place.clone()).prop_map(|(f, size)| Step::Resize(f, size)),
         4 => (file(), place.clone(), len.clone(), any::<bool>())
             .prop_map(|(file, at, len, extend)| Step::Hole { file, at, len, extend }),
-        2 => (file(), place, len).prop_map(|(f, at, len)| Step::Read(f, at, len)),
+        2 => (file(), place.clone(), len.clone()).prop_map(|(f, at, len)| Step::Read(f, at, len)),
+        4 => (file(), file(), (place.clone(), place), len)
+            .prop_map(|(from, to, at, len)| Step::Copy { from, to, at, len }),
         2 => file().prop_map(Step::Release),
         2 => file().prop_map(Step::Hold),
         1 => file().prop_map(Step::Unhold),
@@ -152,6 +161,7 @@ impl Model {
             }
             _ if self.files.is_empty() => {}
             Step::Clone { from, to, at, blocks } => self.clone_blocks(from, to, at, blocks),
+            Step::Copy { from, to, at, len } => self.copy(from, to, at, len),
             Step::Xattr(f, n, len) => {
                 let file = self.files[f % self.files.len()].0;
                 let _ = match len {
@@ -239,6 +249,39 @@ impl Model {
         }
     }
 
+    /// Copies bytes. If the copy fails, a part of it may be done.
+    fn copy(&mut self, from: usize, to: usize, at: (usize, usize), len: usize) {
+        let (from, to) = (from % self.files.len(), to % self.files.len());
+        let source = &self.files[from].1;
+        let end = (at.0 + len).min(source.len());
+        let part = source.get(at.0..end).unwrap_or_default().to_vec();
+        let handles = (self.files[from].0, self.files[to].0);
+        let start = (at.0 as u64, at.1 as u64);
+        let done = now(self.fs.copy(&self.caller, &handles.0, start.0, &handles.1, start.1, len as u64));
+        let overlap = from == to && at.0 < at.1 + len && at.1 < at.0 + len;
+        let content = &mut self.files[to].1;
+        match done {
+            Ok(copied) => {
+                assert!(copied.count as usize == part.len() && !overlap);
+                if !part.is_empty() {
+                    content.resize(content.len().max(at.1 + part.len()), 0);
+                    content[at.1..at.1 + part.len()].copy_from_slice(&part);
+                }
+            }
+            Err(FsError::NoSpc | FsError::Jukebox) => {
+                let size = now(self.fs.getattr(&handles.1)).unwrap().size as usize;
+                assert!(size >= content.len() && size <= content.len().max(at.1 + part.len()));
+                content.resize(size, 0);
+                let read = now(self.fs.read(&self.caller, &handles.1, 0, size as u32)).unwrap().data.to_vec();
+                for (n, byte) in content.iter_mut().enumerate().skip(at.1).take(part.len()) {
+                    assert!(read[n] == *byte || read[n] == part[n - at.1], "byte {n} is neither old nor new");
+                    *byte = read[n];
+                }
+            }
+            Err(e) => assert!(e == FsError::Inval && overlap, "{e:?}"),
+        }
+    }
+
     fn hole(&mut self, f: usize, at: usize, len: usize, extend: bool) {
         let f = f % self.files.len();
         let (file, content) = &mut self.files[f];
@@ -266,6 +309,7 @@ impl Model {
         let held = self.holds.iter().map(|(file, _)| InodeId::of_handle(file, self.fs.instance).unwrap());
         left.extend(held);
         let mut slots: HashMap<usize, u64> = HashMap::new();
+        let mut free_places = HashSet::new();
         let mut slot = |v: &View| {
             slots.insert(v.address() - v.offset(), v.capacity() as u64);
         };
@@ -285,6 +329,13 @@ impl Model {
                 Body::File(content) => {
                     assert_eq!(content.stored(), content.views().map(|v| v.capacity() as u64).sum::<u64>());
                     content.views().for_each(&mut slot);
+                    for view in content.check_map_charge() {
+                        let slot = view.address() - view.offset();
+                        assert!(
+                            free_places.insert(slot),
+                            "blocks share a slot, and have no charge for the map"
+                        );
+                    }
                 }
                 Body::Directory(d) => {
                     for (_, name, id) in d.after(0) {

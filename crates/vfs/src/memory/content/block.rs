@@ -19,6 +19,8 @@ pub(super) struct Block {
     head: Option<View>,
     /// Pages after the head, sorted by page number in the block.
     pages: Vec<(u8, View)>,
+    /// Charge for the place in the map of blocks, in bytes; 0 if its slots were never those of another block.
+    charge: u16,
 }
 
 /// Destination of one step of a write.
@@ -67,9 +69,19 @@ impl Block {
         self.views().map(|v| v.capacity() as u64).sum()
     }
 
-    /// Number of slots besides the head.
-    pub(super) fn pages(&self) -> usize {
-        self.pages.len()
+    /// Number of slots besides the head: up to 16.
+    pub(super) fn pages(&self) -> u16 {
+        self.pages.len() as u16
+    }
+
+    /// What is charged for its place in the map of blocks, in bytes.
+    pub(super) fn charge(&self) -> u16 {
+        self.charge
+    }
+
+    /// Changes its part of the charge, which the caller has charged or refunds.
+    pub(super) fn set_charge(&mut self, bytes: u16) {
+        self.charge = bytes;
     }
 
     /// Whether it has no memory.
@@ -216,7 +228,8 @@ impl Block {
         match memory {
             Memory::Adopted(view) => {
                 source.skip(end - start);
-                *self = Self { head: Some(view), pages: Vec::new() };
+                self.head = Some(view);
+                self.pages = Vec::new();
             }
             Memory::Head => {
                 if let Some(head) = self.head.take() {

@@ -40,17 +40,19 @@ impl Content {
             let before = block.bytes();
             removed.replaced.extend(block.punch(quota, hole));
             let (after, empty) = (block.bytes(), block.is_empty());
+            let charge = if empty { std::mem::take(block).charge() } else { 0 };
             self.stored = self.stored - before + after;
             if empty {
                 self.rest.remove(&index);
+                self.refund_map(quota, u64::from(charge));
             }
         }
-        self.remove_blocks(offset.div_ceil(BLOCK), end / BLOCK, &mut removed);
+        self.remove_blocks(quota, offset.div_ceil(BLOCK), end / BLOCK, &mut removed);
         Ok(removed)
     }
 
     /// Removes the blocks `start..end`.
-    fn remove_blocks(&mut self, start: u64, end: u64, removed: &mut Truncated) {
+    fn remove_blocks(&mut self, quota: &Quota, start: u64, end: u64, removed: &mut Truncated) {
         if start >= end {
             return;
         }
@@ -58,7 +60,7 @@ impl Content {
             removed.first = std::mem::take(&mut self.first);
         }
         removed.rest = self.rest.extract_if(start..end, |_, _| true).collect();
-        self.stored -= removed.blocks().map(|block| block.bytes()).sum::<u64>();
+        self.forget(quota, removed);
     }
 
     /// The offset of the next data or hole, as [`FileSystem::seek`](crate::FileSystem::seek).
