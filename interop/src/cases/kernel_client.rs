@@ -4,7 +4,9 @@ mod behaviour;
 pub(super) mod mount;
 mod nfs4;
 mod nfs4_delegations;
+mod nfs4_opens;
 mod nfs4_ranges;
+mod nfs4_xattrs;
 mod refused;
 mod restart;
 mod tar;
@@ -25,6 +27,8 @@ pub(super) fn cases() -> Vec<Case> {
     cases.extend(two_mounts::cases());
     cases.extend(nfs4::cases());
     cases.extend(nfs4_delegations::cases());
+    cases.extend(nfs4_opens::cases());
     cases.extend(nfs4_ranges::cases());
+    cases.extend(nfs4_xattrs::cases());
     cases
 }

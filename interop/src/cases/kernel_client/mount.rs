@@ -1,6 +1,6 @@
 //! Common parts of the cases of this group: a server with one export, and a guest that mounts it.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::{
     guest::{Guest, GuestOptions},
@@ -86,4 +86,14 @@ pub(in crate::cases) fn make_tree(lab: &Lab, guest: &mut Guest, dir: &str, seed:
     let quick = if lab.quick { "--quick" } else { "" };
     guest.must(&format!("{interop} tree make {dir} --seed {seed} {quick}"))?;
     manifest(guest, dir)
+}
+
+/// Checks that the client has sent each of `operations` of NFSv4 since the mount.
+pub(in crate::cases) fn must_have_sent(guest: &mut Guest, operations: &[&str]) -> Result<()> {
+    for operation in operations {
+        let sent = format!("awk '$1 == \"{operation}:\" {{ print $2 }}' /proc/self/mountstats");
+        let count = guest.must(&sent)?;
+        ensure!(count.trim().parse::<u32>()? > 0, "the client has not sent {operation}");
+    }
+    Ok(())
 }

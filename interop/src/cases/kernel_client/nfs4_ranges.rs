@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{
     super::Case,
-    mount::{EXPORT, boot, mount_v4_command},
+    mount::{EXPORT, boot, mount_v4_command, must_have_sent},
 };
 use crate::{
     guest::{Guest, GuestOptions},
@@ -91,10 +91,5 @@ fn change(guest: &mut Guest) -> Result<()> {
         ensure!(got.trim() == expected, "lseek with whence and offset {part} returned {got}, not {expected}");
     }
     guest.must(&format!("{TOOLS}cd /mnt/x{COPIES}"))?;
-    for operation in ["ALLOCATE", "DEALLOCATE", "SEEK", "COPY"] {
-        let sent = format!("awk '$1 == \"{operation}:\" {{ print $2 }}' /proc/self/mountstats");
-        let count = guest.must(&sent)?;
-        ensure!(count.trim().parse::<u32>()? > 0, "the client has not sent {operation}");
-    }
-    Ok(())
+    must_have_sent(guest, &["ALLOCATE", "DEALLOCATE", "SEEK", "COPY"])
 }
