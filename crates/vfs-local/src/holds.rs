@@ -9,14 +9,14 @@ use millrace_vfs::Handle;
 use parking_lot::Mutex;
 use rustix::fs::Statx;
 
-use super::{attr, kept};
+use super::{attr, kept::KeptInode};
 
 /// A held file.
 #[derive(Debug)]
 struct Held<N> {
     holds: usize,
     /// The open file, with its attributes when it was opened, if it has no links or is about to lose one.
-    kept: Option<Kept<N>>,
+    kept: Option<(Kept<N>, KeptInode)>,
 }
 
 /// An open file that is kept.
@@ -46,18 +46,19 @@ impl<N> Default for Holds<N> {
 impl<N> Files<N> {
     fn set(&mut self, handle: &Handle, new: Option<Kept<N>>) -> Option<Kept<N>> {
         let Some(held) = self.held.get_mut(handle) else { return new };
-        match (&held.kept, &new) {
-            (None, Some(kept)) => {
-                kept::add(&kept.st);
+        match new {
+            Some(new) if held.kept.is_none() => {
+                let inode = KeptInode::new(&new.st);
+                held.kept = Some((new, inode));
                 self.kept += 1;
+                None
             }
-            (Some(kept), None) => {
-                kept::remove(&kept.st);
+            None if held.kept.is_some() => {
                 self.kept -= 1;
+                held.kept.take().map(|(kept, _)| kept)
             }
-            _ => return new,
+            unneeded => unneeded,
         }
-        std::mem::replace(&mut held.kept, new)
     }
 }
 
@@ -81,7 +82,7 @@ impl<N: AsFd> Holds<N> {
 
     /// The open file of a handle, if it is kept.
     pub(super) fn node(&self, handle: &Handle) -> Option<Arc<N>> {
-        self.0.lock().held.get(handle)?.kept.as_ref().map(|kept| Arc::clone(&kept.node))
+        self.0.lock().held.get(handle)?.kept.as_ref().map(|(kept, _)| Arc::clone(&kept.node))
     }
 
     pub(super) fn is_kept(&self, handle: &Handle) -> bool {
@@ -117,5 +118,27 @@ impl<N: AsFd> Holds<N> {
         let unneeded = files.set(handle, unlinked.then_some(kept));
         drop(files);
         drop(unneeded);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+    use crate::kept;
+
+    /// Its inode number may be used again, for a file that another export then must not keep.
+    #[test]
+    fn the_files_of_an_export_that_ends_are_not_kept() {
+        let file = OwnedFd::from(tempfile::tempfile().unwrap());
+        let st = attr::stat(file.as_fd()).unwrap();
+        let (holds, handle) = (Holds::default(), Handle::new(b"file").unwrap());
+        holds.add(&handle);
+        let kept = holds.keep(&handle, st, Arc::new(file), 1).unwrap();
+        holds.settle(&handle, kept);
+        assert!(kept::contains(&st));
+        drop(holds);
+        assert!(!kept::contains(&st));
     }
 }

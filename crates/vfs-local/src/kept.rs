@@ -15,16 +15,26 @@ fn inode(st: &Statx) -> Inode {
     (st.stx_dev_major, st.stx_dev_minor, st.stx_ino)
 }
 
-pub(super) fn add(st: &Statx) {
-    *KEPT.lock().entry(inode(st)).or_default() += 1;
+/// Keeps an inode until it is dropped.
+#[derive(Debug)]
+pub(super) struct KeptInode(Inode);
+
+impl KeptInode {
+    pub(super) fn new(st: &Statx) -> Self {
+        let inode = inode(st);
+        *KEPT.lock().entry(inode).or_default() += 1;
+        Self(inode)
+    }
 }
 
-pub(super) fn remove(st: &Statx) {
-    let mut kept = KEPT.lock();
-    if let Some(count) = kept.get_mut(&inode(st)) {
-        *count -= 1;
-        if *count == 0 {
-            kept.remove(&inode(st));
+impl Drop for KeptInode {
+    fn drop(&mut self) {
+        let mut kept = KEPT.lock();
+        if let Some(count) = kept.get_mut(&self.0) {
+            *count -= 1;
+            if *count == 0 {
+                kept.remove(&self.0);
+            }
         }
     }
 }
