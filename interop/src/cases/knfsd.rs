@@ -26,14 +26,6 @@ rpc.nfsd --no-nfs-version 4 --tcp --rdma=20049 --port 2049 8
 rpc.mountd";
 const START_AGAIN: &str = "rpc.nfsd --no-nfs-version 4 --tcp --rdma=20049 --port 2049 8";
 
-/// As [`START`], with NFSv4 too. The shortest grace period: the client's reads and writes
-/// wait for its end.
-const START_V4: &str = "
-mount -t nfsd nfsd /proc/fs/nfsd
-echo 10 > /proc/fs/nfsd/nfsv4leasetime
-echo 10 > /proc/fs/nfsd/nfsv4gracetime
-umount /proc/fs/nfsd";
-
 /// One variant of a transfer.
 #[derive(Debug, Clone, Copy)]
 struct Variant {
@@ -55,9 +47,6 @@ pub(super) fn cases() -> Vec<Case> {
         ("nconnect-4", Variant { options: "&nconnect=4", ..rdma }),
         // More connections than the kernel's listener accepts at once.
         ("nconnect-16", Variant { options: "&nconnect=16", ..rdma }),
-        ("tree-v4.2", Variant { options: "&vers=4.2", ..rdma }),
-        ("nconnect-4-v4.1", Variant { options: "&vers=4.1&nconnect=4", ..rdma }),
-        ("tree-v4.2", Variant { options: "&vers=4.2", ..tcp }),
         ("tree", tcp),
         ("size-64k", Variant { options: "&rsize=64K&wsize=64K", ..tcp }),
         ("nconnect-4", Variant { options: "&nconnect=4", ..tcp }),
@@ -75,18 +64,13 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Boots a guest that serves the version of NFS of the variant.
-fn serve(lab: &mut Lab, variant: Variant) -> Result<Guest> {
+/// Boots a guest that serves.
+fn serve(lab: &mut Lab, mtu: u32) -> Result<Guest> {
     // Its NFSv4 part runs without the daemon that tracks clients, and logs that.
     lab.expect_log("NFSD: ");
-    let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu: variant.mtu })?;
+    let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu })?;
     guest.add_siw()?;
-    if variant.options.contains("vers=4") {
-        guest.must(START_V4)?;
-        guest.must(&START.replace("--no-nfs-version 4 ", ""))?;
-    } else {
-        guest.must(START)?;
-    }
+    guest.must(START)?;
     Ok(guest)
 }
 
@@ -110,7 +94,7 @@ fn copy(command: &str, from: &str, to: &str) -> Result<()> {
 
 /// Copies a tree to the kernel's server and back.
 fn round_trip(lab: &mut Lab, variant: Variant) -> Result<()> {
-    let mut guest = serve(lab, variant)?;
+    let mut guest = serve(lab, variant.mtu)?;
     let (source, back) = (lab.dir.join("tree"), lab.directory("back")?);
     tree::make(&source, 1, lab.quick)?;
     let want = Manifest::of(&source)?;
@@ -127,7 +111,7 @@ fn round_trip(lab: &mut Lab, variant: Variant) -> Result<()> {
 /// The kernel's server is stopped and restarted during a copy.
 fn restart(lab: &mut Lab, variant: Variant) -> Result<()> {
     lab.expect_log("nfsd: last server has exited");
-    let mut guest = serve(lab, variant)?;
+    let mut guest = serve(lab, variant.mtu)?;
     let source = lab.dir.join("tree");
     tree::make(&source, 1, lab.quick)?;
     let want = Manifest::of(&source)?;
@@ -156,7 +140,7 @@ fn interrupted_copy(guest: &mut Guest, variant: Variant, source: &Path) -> Resul
 
 /// Single files, names of the maximum length, and requests that the kernel's server refuses.
 fn files(lab: &mut Lab, variant: Variant) -> Result<()> {
-    let mut guest = serve(lab, variant)?;
+    let mut guest = serve(lab, variant.mtu)?;
     let at = |path: &str| url(&guest, variant, path);
     let (long, short) = (lab.dir.join("long"), lab.dir.join("short"));
     fs::write(&long, vec![b'l'; 3_000_000])?;
