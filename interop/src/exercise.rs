@@ -73,14 +73,12 @@ pub(crate) fn run(args: &ExerciseArgs) -> Result<()> {
 fn directory(workload: &Workload, subject: &Posix, end: Instant) -> Result<()> {
     let ended: Vec<Result<(), String>> = thread::scope(|s| {
         let write = |writer| {
-            move || {
-                futures::executor::block_on(workload.run_writer(subject, writer, |_| Instant::now() < end))
-            }
+            move || futures_executor::block_on(workload.run_writer(subject, writer, |_| Instant::now() < end))
         };
         let threads: Vec<_> = (0..WRITERS).map(|writer| s.spawn(write(writer))).collect();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err("a writer panicked".into()))).collect()
     });
-    futures::executor::block_on(finish(workload, subject, ended))
+    futures_executor::block_on(finish(workload, subject, ended))
 }
 
 /// Runs each writer in a task.

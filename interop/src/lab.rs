@@ -144,20 +144,18 @@ fn some(lines: &[&str]) -> String {
 /// # Errors
 /// When it does not exist.
 pub(crate) fn millrace_program() -> Result<PathBuf> {
-    built("millrace")
+    existing(std::env::current_exe()?.with_file_name("millrace"))
 }
 
-/// The example `name` that was built with this program.
+/// The example `name` of the debug build, whose libraries the tests share.
 ///
 /// # Errors
-/// When it was not.
+/// When it was not built.
 pub(crate) fn example(name: &str) -> Result<PathBuf> {
-    built(&format!("examples/{name}"))
+    existing(std::env::current_exe()?.with_file_name(format!("../debug/examples/{name}")))
 }
 
-/// A file beside this program.
-fn built(name: &str) -> Result<PathBuf> {
-    let path = std::env::current_exe()?.with_file_name(name);
+fn existing(path: PathBuf) -> Result<PathBuf> {
     if !path.exists() {
         bail!("{} is missing; use interop/run, which builds it", path.display());
     }

@@ -9,21 +9,26 @@
 //! - [`Workload`]: random overlapping writes, truncations, reads and commits by several writers on several
 //!   files, on any [`Subject`]: the client library ([`Library`]), or system calls on a mounted directory
 //!   ([`Posix`]).
-//! - [`cluster`]: a server and its clients on simulated hosts.
-//! - [`unstable`]: the workload on such a cluster, whose disk loses data.
-//! - [`seeds`]: tests that run many seeds.
+//! - `cluster`: a server and its clients on simulated hosts.
+//! - `unstable`: the workload on such a cluster, whose disk loses data.
+//! - `seeds`: tests that run many seeds.
+//!
+//! The last three need the Cargo feature `simulated`.
 //!
 //! The model checks the rule of RFC 1813 section 4.8 and of POSIX: data that was written before a successful
 //! commit (fsync) persists, and is not replaced by older data of the same range, regardless of failures of
 //! the server and the network.
 
+#[cfg(feature = "simulated")]
 pub mod cluster;
 mod disk;
 mod library;
 mod model;
 mod posix;
 mod random;
+#[cfg(feature = "simulated")]
 pub mod seeds;
+#[cfg(feature = "simulated")]
 pub mod unstable;
 mod workload;
 

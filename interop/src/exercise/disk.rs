@@ -212,16 +212,16 @@ fn library(workload: &Workload, url: &Url) -> Result<u64> {
 /// Runs each writer in a thread.
 fn kernel(workload: &Workload, path: &Path) -> Result<()> {
     let disk = Kernel::open(path)?;
-    futures::executor::block_on(workload.clear(&disk))?;
+    futures_executor::block_on(workload.clear(&disk))?;
     thread::scope(|s| {
         let write = |writer| {
             let disk = &disk;
-            move || futures::executor::block_on(workload.run_writer(disk, writer))
+            move || futures_executor::block_on(workload.run_writer(disk, writer))
         };
         let threads: Vec<_> = (0..WRITERS).map(|writer| s.spawn(write(writer))).collect();
         let ended =
             threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err(anyhow!("a writer panicked"))));
         ended.collect::<Result<()>>()
     })?;
-    futures::executor::block_on(workload.finish(&disk))
+    futures_executor::block_on(workload.finish(&disk))
 }
