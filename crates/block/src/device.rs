@@ -16,7 +16,7 @@ use millrace_scsi::initiator::{
 
 use crate::{
     Error, Options, Url,
-    engine::{Engine, Losses, Message, Place, Work},
+    engine::{Engine, Losses, Message, Pieces, Place, Work},
     extents::{Extent, extents},
     login::Dialer,
     unit::{Identity, Limits, UnitInfo},
@@ -139,7 +139,7 @@ impl BlockDevice {
         if self.check(offset, buffer.len() as u64)? {
             return Ok(buffer);
         }
-        self.submit(Work::Read(offset, Some(buffer))).await?.ok_or(Error::Closed)
+        self.submit(Work::Read(offset, Pieces::new(buffer))).await?.ok_or(Error::Closed)
     }
 
     /// Writes `data` at `offset`. The data is sent without a copy.
@@ -246,7 +246,7 @@ impl BlockDevice {
         let block = u64::from(self.block_size());
         let length = LBA_STATUS.min(self.limits().max_transfer);
         let (buffer, cdb) = (self.buffer(length as usize)?, get_lba_status(range.start / block, length));
-        let data = match self.submit(Work::Query("GET LBA STATUS", cdb, Some(buffer))).await {
+        let data = match self.submit(Work::Query("GET LBA STATUS", cdb, Pieces::new(buffer))).await {
             Err(e) if e.is_unsupported() => return mapped(range),
             done => done?.ok_or(Error::Closed)?,
         };

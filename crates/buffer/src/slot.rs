@@ -57,6 +57,11 @@ impl Slot {
         in_blocks.then_some(SlotId { span: span.index, slot: self.index, order: self.order })
     }
 
+    /// Whether both are references to the same slot.
+    fn is(&self, other: &Self) -> bool {
+        self.span == other.span && self.index == other.index
+    }
+
     fn refs(&self) -> &AtomicU32 {
         &self.span().refs[usize::from(self.index)]
     }
@@ -116,22 +121,26 @@ impl Drop for Slot {
     }
 }
 
-/// Memory with exclusive access by its owner.
+/// Memory with exclusive access by its owner: a slot, or a part of one ([`Self::split_off`]).
 pub struct Buffer {
     slot: Slot,
-    len: usize,
+    off: u32,
+    len: u32,
 }
 
 impl Buffer {
     /// Creates a buffer from the only reference to a slot. `len` is at most the slot's size.
     pub(crate) fn new(slot: Slot, len: usize) -> Self {
         debug_assert!(slot.is_unique() && len <= slot.bytes());
-        Self { slot, len }
+        Self { slot, off: 0, len: len as u32 }
     }
 
-    /// Maximum length in bytes.
+    /// Maximum length in bytes; for a part of a slot its length, as long as there are other parts.
     pub fn capacity(&self) -> usize {
-        self.slot.bytes()
+        match self.slot.is_unique() {
+            true => self.slot.bytes() - self.off as usize,
+            false => self.len(),
+        }
     }
 
     /// Sets the length; added bytes have arbitrary content.
@@ -140,17 +149,47 @@ impl Buffer {
     /// If `len` exceeds the capacity: a bug of the caller.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "length {len} exceeds capacity {}", self.capacity());
-        self.len = len;
+        self.len = len as u32;
+    }
+
+    /// Divides the buffer: it keeps its first `at` bytes, and the buffer that is returned has the others. The memory is
+    /// free when both are dropped.
+    ///
+    /// # Panics
+    /// If `at` exceeds the length: a bug of the caller.
+    pub fn split_off(&mut self, at: usize) -> Self {
+        assert!(at <= self.len(), "split at {at} of {} bytes", self.len());
+        let rest = Self { slot: self.slot.clone(), off: self.off + at as u32, len: self.len - at as u32 };
+        self.len = at as u32;
+        rest
+    }
+
+    /// Appends `next` if its bytes follow in the same slot, as after [`Self::split_off`].
+    ///
+    /// # Errors
+    /// Returns `next` if its bytes are elsewhere.
+    pub fn unsplit(&mut self, next: Self) -> Result<(), Self> {
+        if self.slot.is(&next.slot) && self.off + self.len == next.off {
+            self.len += next.len;
+            Ok(())
+        } else {
+            Err(next)
+        }
     }
 
     /// Turns the buffer into a shared, read-only view of it.
     pub fn freeze(self) -> View {
-        View { off: 0, len: self.len as u32, slot: self.slot }
+        View { off: self.off, len: self.len, slot: self.slot }
     }
 
     /// Address of the first byte, for providers that register memory. Constant for the life of the slot.
     pub fn address(&self) -> usize {
-        self.slot.ptr() as usize
+        self.ptr() as usize
+    }
+
+    fn ptr(&self) -> *mut u8 {
+        // SAFETY: `off` is within the slot.
+        unsafe { self.slot.ptr().add(self.off as usize) }
     }
 
     /// The mapping that contains the buffer, for providers that register memory.
@@ -164,9 +203,10 @@ impl Deref for Buffer {
     fn deref(&self) -> &[u8] {
         #[cfg(loom)]
         self.slot.note_read();
-        // SAFETY: the slot is valid, initialized memory (mapped zero-filled) of at least `len` bytes, and
-        // this buffer holds the only reference.
-        unsafe { std::slice::from_raw_parts(self.slot.ptr(), self.len) }
+        // SAFETY: the slot is valid, initialized memory (mapped zero-filled) of at least `off + len` bytes, and
+        // this buffer holds the only reference to these: `split_off` divides them, and `set_len` adds bytes only if
+        // there is no other reference to the slot.
+        unsafe { std::slice::from_raw_parts(self.ptr(), self.len as usize) }
     }
 }
 
@@ -175,7 +215,7 @@ impl DerefMut for Buffer {
         #[cfg(loom)]
         self.slot.note_write();
         // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.slot.ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.len as usize) }
     }
 }
 
@@ -224,7 +264,7 @@ impl View {
     /// Returns the view if it is shared, or does not start at the start of its slot.
     pub fn try_into_buffer(self) -> Result<Buffer, Self> {
         if self.off == 0 && self.slot.is_unique() {
-            Ok(Buffer { len: self.len as usize, slot: self.slot })
+            Ok(Buffer { off: 0, len: self.len, slot: self.slot })
         } else {
             Err(self)
         }
@@ -261,8 +301,7 @@ impl View {
 
     /// Extends this view by `next` if they are contiguous in the same slot; otherwise returns `next`.
     pub(crate) fn try_extend(&mut self, next: Self) -> Result<(), Self> {
-        let same = self.slot.span == next.slot.span && self.slot.index == next.slot.index;
-        if same && self.off + self.len == next.off {
+        if self.slot.is(&next.slot) && self.off + self.len == next.off {
             self.len += next.len;
             Ok(())
         } else {

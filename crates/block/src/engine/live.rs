@@ -181,7 +181,7 @@ impl Engine {
         self.failures = 0;
         let url = || self.place.url.clone();
         let query = self.operations.get_mut(part.operation).and_then(|operation| match &mut operation.work {
-            Work::Query(.., buffer) => buffer.as_mut(),
+            Work::Query(.., pieces) => pieces.whole_mut(),
             _ => None,
         });
         if let Some(buffer) = query {

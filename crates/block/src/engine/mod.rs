@@ -3,6 +3,7 @@
 mod durability;
 mod live;
 mod operations;
+mod pieces;
 
 use std::{
     future::Future,
@@ -35,6 +36,7 @@ pub(crate) use durability::Losses;
 use live::Live;
 use operations::Operations;
 pub(crate) use operations::{Reply, Work};
+pub(crate) use pieces::Pieces;
 
 /// Delays before attempts to reconnect after the first one, which is immediate: the shortest and the longest.
 const FIRST_DELAY: Duration = Duration::from_millis(100);

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use futures::channel::oneshot;
-use millrace_buffer::{Arena, Buffer, OutOfMemory, Views, copy};
+use millrace_buffer::{Arena, Buffer, OutOfMemory, Views};
 use millrace_iscsi::{
     pdu::TaskAttribute,
     session::{Command, Direction},
@@ -16,16 +16,16 @@ use millrace_scsi::{
 };
 use slab::Slab;
 
-use super::durability::Flush;
+use super::{durability::Flush, pieces::Pieces};
 use crate::{Error, connection::TaskData};
 
 /// What an operation does.
 pub(crate) enum Work {
-    /// Fills the buffer with the data at this offset. `None` while the target may write to the buffer.
-    Read(u64, Option<Buffer>),
+    /// Fills the buffer with the data at this offset.
+    Read(u64, Pieces),
     /// Fills the start of the buffer with the parameter data of one command: its name, its CDB and the buffer, which is
     /// not longer than the longest transfer.
-    Query(&'static str, [u8; CDB_LEN], Option<Buffer>),
+    Query(&'static str, [u8; CDB_LEN], Pieces),
     /// Writes the data at this offset.
     Write(u64, Views),
     /// Changes the device by one command with data: its name, its CDB and its data.
@@ -38,9 +38,7 @@ impl Work {
     /// Length of the data in bytes.
     pub(super) fn length(&self) -> usize {
         match self {
-            Self::Read(_, buffer) | Self::Query(.., buffer) => {
-                buffer.as_ref().map_or(0, |buffer| buffer.len())
-            }
+            Self::Read(_, pieces) | Self::Query(.., pieces) => pieces.length(),
             Self::Write(_, data) | Self::Change(_, _, data) => data.len(),
             Self::Flush(_) => 0,
         }
@@ -154,15 +152,14 @@ impl Operations {
         Some(Command { lun, attribute: TaskAttribute::SIMPLE, cdb, direction, expected: part.length })
     }
 
-    /// The memory of the part's data, for the time that the target may access it. A read of one part lends its buffer.
-    /// The other parts of reads, and of writes whose data is not in one piece, have memory of `arena` and are copied.
+    /// The memory of the part's data, for the time that the target may access it. The part of a read has its part of the
+    /// buffer. The data of a write that is not in one piece is copied to memory of `arena`.
     pub(super) fn lend(&mut self, part: &Part, arena: &Arena) -> Result<Option<Memory>, OutOfMemory> {
         let Some(operation) = self.table.get_mut(part.operation) else { return Ok(None) };
         let length = part.length as usize;
         Ok(match &mut operation.work {
-            Work::Read(_, buffer) | Work::Query(.., buffer) => {
-                let whole = if length == operation.length { buffer.take() } else { None };
-                Some(Memory::Owned(whole.map_or_else(|| arena.alloc(length), Ok)?))
+            Work::Read(_, pieces) | Work::Query(.., pieces) => {
+                Some(Memory::Owned(pieces.take(part.offset, length, arena)?))
             }
             Work::Write(_, data) | Work::Change(_, _, data) => {
                 let data = data.slice(part.offset, length);
@@ -182,16 +179,9 @@ impl Operations {
     /// Returns the memory that [`Self::lend`] gave. Returns whether the data of a read is there.
     pub(super) fn restore(&mut self, part: &Part, memory: Option<Memory>) -> bool {
         let Some(operation) = self.table.get_mut(part.operation) else { return true };
-        let (Work::Read(_, buffer) | Work::Query(.., buffer)) = &mut operation.work else { return true };
-        let Some(Memory::Owned(from)) = memory else { return false };
-        if from.len() == operation.length {
-            *buffer = Some(from);
-            return true;
-        }
-        match buffer.as_mut().and_then(|b| b.get_mut(part.offset..part.offset + from.len())) {
-            Some(to) => copy(to, &from),
-            None => return false,
-        }
+        let (Work::Read(_, pieces) | Work::Query(.., pieces)) = &mut operation.work else { return true };
+        let Some(Memory::Owned(piece)) = memory else { return false };
+        pieces.put(part.offset, piece);
         true
     }
 
@@ -258,7 +248,7 @@ impl Operations {
         let operation = self.table.remove(key);
         let result = match (operation.failed, operation.work) {
             (Some(error), _) => Err(error),
-            (None, Work::Read(_, buffer) | Work::Query(.., buffer)) => Ok(buffer),
+            (None, Work::Read(_, pieces) | Work::Query(.., pieces)) => Ok(pieces.into_buffer()),
             (None, _) => Ok(None),
         };
         // The caller may be gone.
@@ -300,9 +290,7 @@ impl TaskData for Operations {
     fn memory(&mut self, itt: u32, offset: usize, length: usize) -> Option<&mut [u8]> {
         let part = self.tasks.get(&itt).filter(|part| offset + length <= part.length as usize)?;
         match &mut self.table.get_mut(part.operation)?.work {
-            Work::Read(_, Some(buffer)) | Work::Query(.., Some(buffer)) => {
-                buffer.get_mut(part.offset + offset..part.offset + offset + length)
-            }
+            Work::Read(_, pieces) | Work::Query(.., pieces) => pieces.get_mut(part.offset + offset, length),
             _ => None,
         }
     }

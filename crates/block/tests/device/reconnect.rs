@@ -28,6 +28,24 @@ fn commands_in_flight_are_sent_again() {
 }
 
 #[test]
+fn reads_of_several_commands_are_completed_after_cuts() {
+    everywhere(1, (SIZE, BlockSize::B512), async |lab| {
+        let disk = lab.connect().await;
+        let data = pattern(SIZE as usize, 3);
+        write(&disk, 0, &data).await.unwrap();
+        for cut in 1..12 {
+            // Within one of the four commands, before or after others are complete.
+            lab.cut_at(vec![cut * 350_000]);
+            let buffer = disk.buffer(data.len()).unwrap();
+            let address = buffer.address();
+            let buffer = disk.read_at_into(0, buffer).await.unwrap();
+            assert!(buffer[..] == data && buffer.address() == address, "cut {cut}");
+            assert_eq!(lab.connections(), 1 + cut, "the connection was cut");
+        }
+    });
+}
+
+#[test]
 fn a_silent_target_is_left() {
     everywhere(1, (SIZE, BlockSize::B512), async |lab| {
         let disk = lab.connect().await;

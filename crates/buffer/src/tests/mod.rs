@@ -203,6 +203,42 @@ fn only_unshared_views_are_writable() {
 }
 
 #[test]
+fn parts_of_a_buffer_are_exclusive_and_join_again() {
+    let a = arena(2);
+    let mut b = a.alloc(1000).unwrap();
+    b.fill(0);
+    let address = b.address();
+    let mut end = b.split_off(600);
+    let mut middle = b.split_off(250);
+    assert_eq!([b.len(), middle.len(), end.len()], [250, 350, 400]);
+    assert_eq!([middle.address(), end.address()], [address + 250, address + 600]);
+    // No part can grow into another one.
+    assert_eq!([b.capacity(), middle.capacity(), end.capacity()], [250, 350, 400]);
+    std::thread::scope(|s| {
+        s.spawn(|| b.fill(1));
+        s.spawn(|| middle.fill(2));
+        s.spawn(|| end.fill(3));
+    });
+    assert_eq!(a.stats().in_use, 1024);
+    let mut end = b.unsplit(end).unwrap_err();
+    assert!(end.unsplit(a.alloc(1).unwrap()).is_err());
+    b.unsplit(middle).unwrap();
+    b.unsplit(end).unwrap();
+    assert_eq!((b.len(), b.capacity(), b.address()), (1000, 1024, address));
+    assert!(b[..250].iter().all(|b| *b == 1) && b[250..600].iter().all(|b| *b == 2));
+    assert!(b[600..].iter().all(|b| *b == 3));
+    // The last part has the rest of the memory, and a view of it is not the whole slot.
+    let mut end = b.split_off(600);
+    drop(b);
+    assert_eq!(end.capacity(), 424);
+    end.set_len(424);
+    let end = end.freeze().try_into_buffer().unwrap_err();
+    assert_eq!((end.offset(), end.len(), end[0]), (600, 424, 3));
+    drop(end);
+    assert_eq!(a.stats().in_use, 0);
+}
+
+#[test]
 fn adjacent_views_are_merged() {
     let a = arena(1);
     let v = a.copy_from(b"0123456789").unwrap();
