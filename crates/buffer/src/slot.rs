@@ -36,7 +36,7 @@ impl Slot {
     /// # Safety
     /// The slot belongs to `arena`, and there is no other reference to it.
     pub(crate) unsafe fn first(arena: Arc<Inner>, allocated: AllocatedSlot) -> Self {
-        let arena = Arc::into_raw(arena); // Dropped in `drop`.
+        let arena = Arc::into_raw(arena); // `Drop` of the last slot reference releases it.
         let slot = Self { span: allocated.span, index: allocated.index, order: allocated.order };
         debug_assert_eq!(slot.span().arena, arena);
         slot.refs().store(1, Ordering::Relaxed);

@@ -22,7 +22,7 @@ pub struct Source {
     pub offset: u64,
 }
 
-/// An NFS client that does not acknowledge exposed memory by itself.
+/// An NFS client that sends no RDMA_DONE unless the caller requests it with [`Self::done`].
 pub struct Files {
     /// The connection.
     pub peer: Peer,

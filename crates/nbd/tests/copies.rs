@@ -19,7 +19,7 @@ fn data_is_received_and_sent_without_copies() {
     let data: Vec<u8> = (0..8 * MIB).map(|i| (i / 4096 * 13 + i) as u8).collect();
     client.write(0, &data).unwrap();
     let before = millrace_buffer::copied::total();
-    // After the first write, headers are received with the data before them.
+    // From the second write on, one receive can contain data and the next header.
     client.write(0, &data).unwrap();
     client.write(0, &data).unwrap();
     let copied = millrace_buffer::copied::total() - before;

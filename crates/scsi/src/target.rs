@@ -245,7 +245,7 @@ impl Target {
         }
     }
 
-    /// Executes a command that may start.
+    /// Executes a command that its task attribute permits to start, unless it was aborted.
     fn start(&self, request: Request) -> MaybeReady<'static, Result<Response, Aborted>> {
         let Some((disk, guard)) = request.task.unit else {
             return MaybeReady::Ready(Err(Aborted));

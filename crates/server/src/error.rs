@@ -16,7 +16,7 @@ pub enum ServerError {
     Export {
         /// Name of the export.
         name: String,
-        /// Reason.
+        /// Why the file system cannot be opened.
         reason: String,
     },
     /// The file of a LUN cannot be used.

@@ -147,7 +147,7 @@ impl Machines {
 
 /// Running simulated machines.
 pub struct Simulation {
-    // The fields are dropped in this order. Time must be last.
+    // Fields are dropped in this order. `time`, the executor, must outlive the others.
     server: Hosted,
     hosts: Hosts,
     rt: RuntimeRef,

@@ -33,7 +33,7 @@ pub enum XdrError {
         /// The value.
         value: u32,
     },
-    /// A payload is not at an item, or its length differs from the item's.
+    /// The position or length of a payload is not that of a bulk item.
     #[error("payload of {len} bytes does not match the item at offset {at}")]
     Payload {
         /// Offset in the head.

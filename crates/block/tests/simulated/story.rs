@@ -229,7 +229,7 @@ impl Session<'_> {
         let (mut crashes, mut resets, mut losses) = (0, 0, 0);
         loop {
             self.rt.sleep(Duration::from_micros(random.below(40_000))).await;
-            // A run that hangs ends soon at its limit in virtual time.
+            // No faults after the twelfth event: a hanging run then reaches its time limit.
             let enough = crashes + resets + losses == 12;
             if done.get() || enough || !self.plan.crashes {
                 return (crashes, resets);
@@ -400,7 +400,7 @@ impl Session<'_> {
         self.changed(id, outcome)
     }
 
-    /// Flushes; until it succeeds, if it `must`.
+    /// Flushes the device. With `must`, repeats until a flush succeeds.
     async fn flush(&self, device: &BlockDevice, must: bool) -> Result<(), String> {
         loop {
             let started = self.model.begin();

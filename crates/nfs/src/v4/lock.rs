@@ -25,11 +25,11 @@ xdr_enum! {
 pub enum Locker<'a> {
     /// The first lock of the owner in the file.
     New {
-        /// Without meaning in minor version 1 and later.
+        /// Ignored in minor version 1 and later.
         open_seqid: u32,
         /// Stateid of the open.
         open_stateid: Stateid,
-        /// Without meaning in minor version 1 and later.
+        /// Ignored in minor version 1 and later.
         lock_seqid: u32,
         /// The owner.
         owner: StateOwner<'a>,
@@ -38,7 +38,7 @@ pub enum Locker<'a> {
     Existing {
         /// Stateid of the locks.
         lock_stateid: Stateid,
-        /// Without meaning in minor version 1 and later.
+        /// Ignored in minor version 1 and later.
         lock_seqid: u32,
     },
 }

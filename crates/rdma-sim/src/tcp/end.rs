@@ -16,7 +16,7 @@ use crate::{event::EndId, listeners::Listeners};
 /// A connection that was not accepted yet: the passive end, its address and the peer's.
 pub(super) type Waiting = (EndId, (SocketAddr, SocketAddr));
 
-/// The TCP state of a world.
+/// The TCP state of a simulated network.
 #[derive(Default)]
 pub(crate) struct Tcp {
     pub(crate) connections: BTreeMap<u64, [End; 2]>,

@@ -52,8 +52,7 @@ pub const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         testbed: Testbed::OpenSolaris,
-        mechanism: "pages that are used for the first time, of files and of buffers that no cache keeps, while \
-                    the lock is held",
+        mechanism: "fresh pages of files, and of buffers that are allocated for one call, while the lock is held",
         name: "tmpfs.fresh_page_ns",
         unit: "ns",
         range: (0.0, 10_240.0),

@@ -22,7 +22,7 @@ const HALVINGS: u32 = 12;
 pub struct Found {
     /// The index of the parameter in [`PARAMETERS`].
     pub parameter: usize,
-    /// Its value.
+    /// The parameter's value, in the parameter's unit.
     pub value: f64,
     /// The simulated figure with this value, and the values of the other parameters.
     pub simulated: f64,

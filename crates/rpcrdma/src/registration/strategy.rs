@@ -64,15 +64,15 @@ impl FromStr for Strategy {
     }
 }
 
-/// When [`Strategy::Fast`] invalidates the window of a completed call.
+/// When [`Strategy::Fast`] invalidates the memory window of a completed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Invalidation {
     /// Before the caller gets its memory back.
     #[default]
     AtOnce,
     /// In batches, after N calls (at least 1) or when no window is free. Until then **a peer can still write
-    /// to memory that has a new owner**: the window of vulnerability of the vendors' variant in TR06 and
-    /// Designing 2007. The number of such windows is limited, the duration is not. Windows that the peer may
+    /// to memory that has a new owner**, the vulnerability of the vendors' variant in TR06 and Designing 2007.
+    /// The number of these memory windows is limited, the duration is not. Memory windows that the peer may
     /// only read are invalidated at once.
     Batched(usize),
 }

@@ -35,7 +35,8 @@ pub struct RequesterConfig {
     pub measure_exposure: bool,
     /// The registration strategy.
     pub registration: Arc<Registration>,
-    /// Connection parameters. Private data and remote invalidation are overwritten.
+    /// Connection parameters. The requester sets the private data and remote invalidation; values given here are
+    /// ignored.
     pub connect: ConnectParams,
 }
 

@@ -7,8 +7,8 @@ use millrace_nfs::v4::{
 use millrace_oncrpc::{CallContext, SMALL_REPLY, serving::slot_bytes};
 use millrace_xdr::{Decoder, XdrError};
 
-/// Maximum bytes of calls that request bulk data. Long calls that wait for the memory of long replies could
-/// deadlock.
+/// Maximum size in bytes of a call that requests bulk data. Larger calls would hold memory while they wait for memory of
+/// their replies, and could deadlock.
 const MAX_SMALL_CALL: usize = 4096;
 /// Maximum bytes of a page of READDIR, independent of the client's request, as for NFSv3: a page of 1 MiB would
 /// block the shard for several milliseconds.

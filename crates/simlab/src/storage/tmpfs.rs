@@ -41,8 +41,8 @@ pub struct Tmpfs {
 pub struct LockedWork {
     /// CPU time for each byte that is read or written, in picoseconds.
     pub byte_ps: f64,
-    /// CPU time for each page that is used for the first time, in nanoseconds: the pages of buffers that the kernel
-    /// maps for a call, and pages that a WRITE adds to a file.
+    /// CPU time for each fresh page at its first use, in nanoseconds: in a buffer that the kernel maps for one call, or
+    /// in a file that a WRITE extends.
     pub fresh_page_ns: f64,
     /// The kernel keeps buffers of at most this number of bytes, and maps larger ones for each call.
     pub kept_bytes: u64,

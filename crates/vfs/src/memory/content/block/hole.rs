@@ -8,7 +8,7 @@ use crate::{FsError, FsResult};
 
 /// Change of the head. All operations that can fail are done.
 enum HeadChange {
-    /// It has no data in the range.
+    /// No change: the head has no data in the range.
     Keep,
     /// The range contains all its data.
     Remove,
@@ -34,7 +34,7 @@ pub(in super::super) struct Hole {
 /// Memory that a deallocation has removed from a block.
 type Removed = SmallVec<[View; 2]>;
 
-/// What the range `start..end` contains of a slot of `len` bytes at offset `at`.
+/// The part of a slot that is in `start..end`; the slot has `len` bytes at offset `at`.
 enum Overlap {
     Nothing,
     All,
