@@ -24,7 +24,7 @@ run() {
   while IFS= read -r command <&3; do
     printf '$ %s\n' "$command"
     eval "$command" 2>&1
-    # A server in the background says when it is ready; and a shell that was told to end it waits for it.
+    # A server in the background prints when it is ready. After `kill`, the shell waits for the server to end.
     case $command in *'&') sleep 2 ;; *'kill %1') wait ;; esac
   done 3< <(commands)
 }

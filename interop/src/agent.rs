@@ -62,8 +62,8 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// A setting of the kernel's command line. The kernel passes parameters that it does not know, `NAME=VALUE`,
-/// to its first process as environment variables.
+/// A setting of the kernel's command line. The kernel passes parameters that it does not recognise,
+/// `NAME=VALUE`, to its first process as environment variables.
 fn setting(name: &str) -> Result<String> {
     std::env::var(name).map_err(|_| anyhow!("the kernel's command line has no {name}="))
 }

@@ -101,7 +101,7 @@ impl Guest {
         Ok(Job { what, ended, status: None, files })
     }
 
-    /// Runs `script` (bash) in the guest to its end and returns its output, whatever its status is.
+    /// Runs `script` (bash) in the guest to its end and returns its output, also if it fails.
     ///
     /// # Errors
     /// When the guest has ended, or the script exceeds the time limit of this kind of machine.

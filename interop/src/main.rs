@@ -39,7 +39,7 @@ enum Command {
     /// Run one case, inside its sandbox
     #[command(hide = true)]
     Case(matrix::CaseArgs),
-    /// Measure Millrace and knfsd in turns and print a table
+    /// Measure Millrace and knfsd alternately and print a table
     Bench(bench::BenchArgs),
     /// Run the measurements, inside the sandbox
     #[command(hide = true)]

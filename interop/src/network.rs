@@ -34,8 +34,8 @@ pub(crate) fn make_bridge() -> Result<()> {
     Ok(())
 }
 
-/// Makes the host use CUBIC, as the guests do, whatever the machine's default is. (The namespace cannot set
-/// its own default; a route can.)
+/// Makes the host use CUBIC, as the guests do, instead of the machine's default. (The namespace cannot set its own
+/// default; a route can.)
 ///
 /// # Errors
 /// When the kernel refuses.

@@ -73,9 +73,9 @@ impl Account {
 /// [`Arena`].
 ///
 /// Memory of a quota is separate from transient memory and from other quotas: the full quota is available
-/// whatever others store. The pages ([`PAGE_BYTES`]) of a slot from [`Self::alloc`] or [`Self::exchange`] are
-/// charged until the last buffer or view of it is dropped, including those of readers. Memory outside of the
-/// arena can be charged too ([`Self::charge`]), so that one limit covers both.
+/// regardless of what others store. The pages ([`PAGE_BYTES`]) of a slot from [`Self::alloc`] or
+/// [`Self::exchange`] are charged until the last buffer or view of it is dropped, including those of readers.
+/// Memory outside of the arena can be charged too ([`Self::charge`]), so that one limit covers both.
 pub struct Quota {
     inner: Arc<Inner>,
     account: Arc<Account>,

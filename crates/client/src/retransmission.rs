@@ -29,8 +29,8 @@
 //!
 //! With **NFSv4** the slot and the sequence number of a call identify it instead of the XID, on every connection, and
 //! the server executes it once. The table applies only if the server has lost the session, such as by a restart, before
-//! the reply to a call. The client then creates another session, with a new client ID if the server does not know the
-//! old one, and claims its locks again.
+//! the reply to a call. The client then creates another session, with a new client ID if the server rejects the old
+//! one, and claims its locks again.
 //!
 //! **Unstable data**: [`File`](crate::nfs3::File) retains UNSTABLE data, the newest of each byte, until
 //! COMMIT returns the same write verifier as the WRITEs. A changed verifier means that the server may have

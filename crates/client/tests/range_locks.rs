@@ -202,9 +202,9 @@ fn the_loss_of_locks_is_reported_until_they_are_unlocked() {
             let client = Client::connect(at).await.unwrap();
             let (locked, other) = (open(&client, "f").await, open(&client, "g").await);
             locked.lock(0..10, EXCLUSIVE).await.unwrap();
-            // The server forgets its clients: it cannot know whether others have had the lock.
+            // The server loses its records of clients: others may have had the lock.
             server.restart(|state| std::fs::remove_file(state.join("nfs4-clients")).unwrap());
-            // The first call finds out: its data must not be written.
+            // The first call reports the loss: its data must not be written.
             let write = locked.nfs3().write(0, b"x").await.unwrap_err();
             assert!(matches!(write, Error::LocksLost), "{write}");
             assert_eq!(client.metadata("f").await.unwrap().len(), 0);

@@ -122,7 +122,7 @@ pub(crate) struct Dentries {
 }
 
 impl Dentries {
-    /// Records that the kernel was told that `name` refers to the inode `number`.
+    /// Records a reply to the kernel that `name` refers to the inode `number`.
     pub(crate) fn insert(&mut self, number: u64, name: Name<'_>) {
         let known = self.directories.get(&name.0).and_then(|dir| dir.names.get_key_value(name.1));
         let text = match known {
@@ -281,7 +281,7 @@ impl Dentries {
         Some((name.0, text, stamp))
     }
 
-    /// Records that the kernel has been told to expire a name, unless it was looked up again since.
+    /// Records that the kernel has been notified to expire a name, unless it was looked up again since.
     pub(crate) fn finish_expiry(&mut self, (dir, text, stamp): &CachedName) {
         let Some(dir) = self.directories.get_mut(dir) else { return };
         dir.cached.remove(stamp);

@@ -226,8 +226,8 @@ impl Fs {
         Some(all_done)
     }
 
-    /// Tells the kernel to expire names in a directory; see [`Invalidator::expire_names`]. `None`: there are
-    /// none, or the kernel cannot.
+    /// Notifies the kernel to expire names in a directory; see [`Invalidator::expire_names`]. `None`: there are none,
+    /// or the kernel cannot.
     fn notify_expiry(&self, dir: u64, names: &[CachedName]) -> Option<oneshot::Receiver<()>> {
         let texts: Vec<_> = names.iter().map(|(_, text, _)| Arc::clone(text)).collect();
         if texts.is_empty() { None } else { self.invalidator.get()?.expire_names(dir, texts) }

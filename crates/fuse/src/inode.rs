@@ -223,7 +223,7 @@ impl Inode {
         self.page_invalidations.finished.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Called when the kernel is about to be told to drop all pages; see [`PageState::take_queued_drop`].
+    /// Called before the kernel is notified to drop all pages; see [`PageState::take_queued_drop`].
     pub(crate) fn take_queued_invalidation(&self) -> u64 {
         self.may_have_pages.store(false, Ordering::Relaxed);
         self.state.lock().pages.take_queued_drop()
@@ -333,7 +333,7 @@ impl Inode {
         (s.size, s.kernel_attrs.size) = (size, size);
     }
 
-    /// Whether the mode known to the kernel allows a user to read and write.
+    /// Whether the mode that the kernel has cached allows a user to read and write.
     pub(crate) fn mode_allows_access(&self, uid: u32, gid: u32) -> bool {
         let s = self.state.lock();
         let a = &s.attrs.attributes;
@@ -487,7 +487,7 @@ impl InodeState {
         CacheUpdate { invalidates_pages: self.queue_page_invalidation(), ..update }
     }
 
-    /// Returns whether the kernel must be told to drop the pages now. Without readers the next open drops
+    /// Returns whether the kernel must be notified to drop the pages now. Without readers the next open drops
     /// them.
     fn queue_page_invalidation(&mut self) -> bool {
         self.readers > 0 && self.pages.queue_drop()
@@ -560,7 +560,7 @@ pub(crate) struct FoundFile {
     pub(crate) issued: Epoch,
 }
 
-/// All inodes that the kernel knows.
+/// All inodes that the kernel refers to.
 #[derive(Default)]
 pub(crate) struct InodeTable(Mutex<Inner>);
 
@@ -580,7 +580,7 @@ impl InodeTable {
         Some(inode)
     }
 
-    /// Like [`Self::get_or_insert`], for an inode that the kernel knows without a name.
+    /// Like [`Self::get_or_insert`], for an inode that the kernel refers to without a name.
     pub(crate) fn get_or_insert_unnamed(
         &self,
         file: &FoundFile,
@@ -589,7 +589,7 @@ impl InodeTable {
         self.0.lock().get_or_insert(file, timeouts)
     }
 
-    /// NFS file handle of an inode that the kernel knows or has forgotten.
+    /// NFS file handle of an inode that the kernel refers to or has forgotten.
     pub(crate) fn handle(&self, number: u64) -> Option<FileHandle> {
         let t = self.0.lock();
         t.by_number.get(&number).map(|k| k.inode.handle).or_else(|| t.forgotten.get(number))
@@ -626,7 +626,7 @@ impl InodeTable {
         self.0.lock().by_number.get(&number).map(|k| Arc::clone(&k.inode))
     }
 
-    /// Finds the inode of a handle if the kernel knows it.
+    /// Returns the inode of a handle if the kernel refers to it.
     pub(crate) fn find_by_handle(&self, handle: &FileHandle) -> Option<Arc<Inode>> {
         let t = self.0.lock();
         let number = t.by_handle.get(handle)?;

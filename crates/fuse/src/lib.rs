@@ -27,20 +27,20 @@
 //! An open looks up the names by which the kernel may have reached the file, and requests its attributes and
 //! access rights: one call, or two in parallel (`verify.rs`). If a name leads to another file, or an append
 //! would use an outdated size, the open fails with ESTALE; the kernel then looks the path up again and
-//! retries the open once. The retry is served for the inode as it is, so programs see no ESTALE because of
-//! another client's change. The kernel does not retry opens of kernel threads, such as those of nfsd, so these
-//! opens do not fail with ESTALE unless the server returns it.
-//! A close writes and commits all data, and reports write errors that this descriptor has not reported yet.
+//! retries the open once. The retry is served for the unchanged inode, so programs get no ESTALE because of another
+//! client's change. The kernel does not retry opens of kernel threads, such as those of nfsd, so these opens do not
+//! fail with ESTALE unless the server returns it. A close writes and commits all data, and reports write errors that
+//! this descriptor has not reported yet.
 //!
 //! # The kernel's page cache
 //! An open keeps the kernel's cached pages of a file only if size, mtime and ctime equal those for which the
 //! pages are valid: those under which they were read, or those that local changes led to (`pages.rs`). The
 //! latter are known if the server returns pre-operation attributes (`wcc_data`); otherwise the next open
 //! drops the pages. Stale pages of a file that is open for reading are dropped at once, by a separate task
-//! (`invalidation.rs`), because dropping a page may wait for one of our own replies. The kernel reads its
-//! cached pages without a request, so the mount polls the attributes of such files when they expire
-//! (`revalidate.rs`). With `acregmin=0` (and so with `noac`) the kernel revalidates at each read and drops
-//! pages when the mtime has changed (FUSE_AUTO_INVAL_DATA), which includes changes by local writes.
+//! (`invalidation.rs`), because dropping a page may wait for a reply of the mount. The kernel reads its cached pages
+//! without a request, so the mount polls the attributes of such files when they expire (`revalidate.rs`). With
+//! `acregmin=0` (and so with `noac`) the kernel revalidates at each read and drops pages when the mtime has changed
+//! (FUSE_AUTO_INVAL_DATA), which includes changes by local writes.
 //!
 //! The kernel reads ahead 4 MiB if the mount may set this (root), else 128 KiB; in that case the mount itself
 //! reads ahead (`prefetch.rs`).

@@ -4,8 +4,8 @@
 //! the inode number. Without a check these would act on the file that had the name earlier. Both therefore
 //! look up the cached names of the inode, and fail with ESTALE if one of them refers to another file. The
 //! kernel then looks up each component of the path and retries the request once (`do_filp_open`,
-//! `do_linkat`). The retry is served for the inode as it is, as in the Linux NFS client. It is also a retry
-//! if another request of the system call has failed with ESTALE, such as a LOOKUP in a removed directory.
+//! `do_linkat`). The retry is served for the unchanged inode, as in the Linux NFS client. It is also a retry if another
+//! request of the system call has failed with ESTALE, such as a LOOKUP in a removed directory.
 //!
 //! The kernel retries only system calls. Its own threads open files by handle or dentry (`dentry_open`), and
 //! would pass ESTALE to their clients. nfsd is one of them. Their requests act on the inode, and so do those of

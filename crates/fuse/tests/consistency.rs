@@ -220,7 +220,7 @@ fn soft_mount_fails_when_the_server_is_unreachable() {
     drop(server);
     let io = rustix::io::Errno::IO.raw_os_error();
     // A concurrent test that starts a process closes a copy of the file; that close may get the error instead
-    // of ours.
+    // of fsync.
     let failed = (0..5).any(|_| {
         f.write_all(b"never arrives").unwrap();
         f.sync_all().is_err_and(|e| e.raw_os_error() == Some(io))
@@ -295,8 +295,8 @@ fn holding(procedure: Procedure) -> (HeldReplies, impl common::proxy::Rule) {
     (HeldReplies { came, go }, rule)
 }
 
-/// An open file on a mount that does not know yet that it has been renamed on the server, and so removes an
-/// open file.
+/// An open file that was renamed on the server. The mount has not received the new name yet, and so removes
+/// an open file.
 struct Removal {
     export: Export,
     held: HeldReplies,
@@ -324,7 +324,7 @@ fn close_during_remove_leaves_no_silly_name() {
     }
     let Removal { export, held, mounted, path, open } = Removal::prepare();
     let remover = std::thread::spawn(move || fs::remove_file(&path).unwrap());
-    // The server has renamed the file, and the mount does not know yet: now the last close arrives.
+    // The server has renamed the file, and the mount has no reply yet: now the last close arrives.
     held.came.recv_timeout(HANG).unwrap();
     drop(open);
     std::thread::sleep(Duration::from_millis(200)); // RELEASE is processed after close(2) returns.

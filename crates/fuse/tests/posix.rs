@@ -26,7 +26,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("content comes back, whole and in parts", content),
     ("writes of all sizes and orders end up where they belong", random_writes),
     ("writers and readers of one file see each other", writers_and_readers),
-    ("append goes to the end, whoever wrote last", append),
+    ("append goes to the end, also after a write by another client", append),
     ("an exclusive create is for one", exclusive),
     ("truncation cuts and extends", truncation),
     ("holes read as zeros", holes),
@@ -44,7 +44,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("errors have the right numbers", errors),
     ("locks exclude each other", locks),
     ("extended attributes are refused or kept", extended_attributes),
-    ("the file system tells its size", statfs),
+    ("statfs returns the size of the file system", statfs),
 ];
 
 fn content(dir: &Path) {

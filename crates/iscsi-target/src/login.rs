@@ -58,7 +58,7 @@ impl Authority for Gate<'_> {
             let (class, detail) = refusal.status();
             Status { class, detail }
         })?;
-        // A session that is registered learns of later changes of the table.
+        // A registered session is notified of later changes of the table.
         if let Some(target) = &self.target {
             let present = self.table.target(&target.name);
             if !present.is_some_and(|present| Arc::ptr_eq(&present.device, &target.device)) {

@@ -104,8 +104,8 @@ pub struct Mutual {
     md5_only: bool,
 }
 
-/// Both directions have the same secret, which RFC 7143 section 12.1.3 forbids: a peer that does not know it could
-/// send a challenge back.
+/// Both directions have the same secret, which RFC 7143 section 12.1.3 forbids: a peer without it could send a
+/// challenge back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the CHAP secrets of initiator and target are equal; give each its own")]
 pub struct EqualSecrets;

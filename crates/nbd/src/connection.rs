@@ -45,7 +45,7 @@ pub(crate) struct Connection {
     bytes: usize,
     /// Whether the last request was a write: then the next one is likely to have data, too.
     bulk: bool,
-    /// Losses of completed writes that the client knows of.
+    /// Losses of completed writes that were reported to the client.
     losses: u64,
     /// Detects that the client does not continue a request, and that it does not receive replies.
     unreceived: Standstill,

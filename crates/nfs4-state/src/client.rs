@@ -88,7 +88,7 @@ impl Client {
         self.flags.load(Ordering::Relaxed)
     }
 
-    /// Tells the client whether there are revoked stateids that it has not freed.
+    /// Sets the flags of SEQUENCE that report revoked stateids that the client has not freed.
     pub(crate) fn set_revoked(&self, revoked: Revoked) {
         let flags = [(ADMIN_STATE_REVOKED, revoked.others), (RECALLABLE_STATE_REVOKED, revoked.delegations)];
         for (flag, count) in flags {

@@ -81,8 +81,8 @@ impl<R: Clone> State<R> {
         let client = record.client.clone();
         let earlier = records.confirmed(client.owner()).map(|record| record.client.clone());
         if let Some(earlier) = earlier {
-            // A client whose lease has ended may not know yet, and could reclaim its state after a restart, unless it
-            // leaves the list first. A client with another verifier has forgotten its state.
+            // A client whose lease has ended may not have been informed yet, and could reclaim its state after a
+            // restart, unless it leaves the list first. A client with another verifier has lost its state.
             let lost = earlier.is_removed() && !earlier.table.lock().is_empty();
             // Its requests must not be executed after those of the new incarnation.
             if lost || !earlier.lease.end_if_idle() {

@@ -17,7 +17,7 @@ pub(crate) enum Notice {
     Pending,
     /// The client has accepted it, and will return the delegation.
     Accepted,
-    /// The client could not be called, or does not know the delegation yet.
+    /// The client could not be called, or has not received the delegation yet.
     Failed,
 }
 

@@ -11,7 +11,7 @@ use crate::channel::ChannelAttributes;
 pub struct ExchangeId<'a> {
     /// `co_ownerid`.
     pub owner: &'a [u8],
-    /// `co_verifier`: another value tells that the client has restarted.
+    /// `co_verifier`: another value than before means that the client has restarted.
     pub verifier: Verifier,
     /// EXCHGID4_FLAG_UPD_CONFIRMED_REC_A.
     pub update: bool,

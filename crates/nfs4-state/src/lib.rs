@@ -13,7 +13,7 @@
 //!
 //! The server is courteous: a client whose lease has expired keeps its state until another client's request conflicts
 //! with it, a limit is reached, or [`Limits::courtesy`] has passed. Then the whole client is removed, with its sessions
-//! and all of its state, and it finds out by BADSESSION and STALE_CLIENTID.
+//! and all of its state; its next requests fail with BADSESSION and STALE_CLIENTID.
 //!
 //! # Delegations
 //!

@@ -15,10 +15,11 @@ use crate::{
 };
 
 impl<R: Clone> State<R> {
-    /// Revokes state, and returns the number of its stateids. They get ADMIN_REVOKED, and delegations DELEG_REVOKED, until the clients free them, and
-    /// SEQUENCE tells the clients that there are some. This performs the I/O of the list of clients: until a client has
-    /// freed what was revoked, it is not on the list, and can therefore reclaim nothing after a restart. Otherwise one
-    /// that has not noticed could reclaim a lock that another client had in the meantime (RFC 8881, 8.4.3).
+    /// Revokes state, and returns the number of its stateids. Until the clients free them, their use fails with
+    /// ADMIN_REVOKED (delegations: DELEG_REVOKED), and the flags of SEQUENCE report them. This performs the I/O of the
+    /// list of clients: until a client has freed what was revoked, it is not on the list, and can therefore reclaim
+    /// nothing after a restart. Otherwise a client without this notification could reclaim a lock that another client
+    /// had in the meantime (RFC 8881, 8.4.3).
     ///
     /// # Errors
     /// STALE_CLIENTID if the selected client does not exist; DELAY if the list cannot be written, and nothing is revoked.

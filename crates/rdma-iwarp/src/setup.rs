@@ -21,7 +21,7 @@ use super::wire::{
 
 /// Maximum private data of the upper layer, in bytes, which every implementation accepts besides its own.
 const MAX_UPPER_PRIVATE: usize = 196;
-/// Maximum IRD and ORD, whatever the peer requests.
+/// Maximum IRD and ORD of a connection, regardless of the request of the peer.
 pub(crate) const MAX_DEPTH: u16 = 128;
 
 /// Time for which a connection with an invalid request is kept open. A Linux client that mounts over TCP at

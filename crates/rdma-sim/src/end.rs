@@ -91,7 +91,7 @@ pub(super) struct End {
     pub(super) posted: VecDeque<u64>,
     /// Number of posted messages for which the software has rung the doorbell.
     pub(super) doorbells: usize,
-    /// Fetched messages on the way to the port.
+    /// Fetched messages that have not reached the port yet.
     pub(super) launching: VecDeque<u64>,
     /// Until this time a fault delays the launch.
     pub(super) held_until: u64,

@@ -148,8 +148,8 @@ impl World {
         Arc::clone(&self.0).work(self.host(ip), time)
     }
 
-    /// Copies `bytes` bytes on a core of the host, at the speed of the core or of the host's memory,
-    /// whichever is slower, and waits for the end; otherwise like [`Self::work`].
+    /// Copies `bytes` bytes on a core of the host, at the lower of the rates of the core and of the host's memory, and
+    /// waits for the end; otherwise like [`Self::work`].
     pub fn copy(&self, ip: IpAddr, bytes: u64) -> impl Future<Output = ()> + Send + use<> {
         Arc::clone(&self.0).copy(self.host(ip), bytes)
     }

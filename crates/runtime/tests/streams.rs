@@ -189,8 +189,8 @@ fn data_is_read_before_the_end_of_the_stream() {
             (&b).write_all(b"last words").unwrap();
         }
         drop(b);
-        // The short read into the large buffer clears the readiness, and the end of the stream must be
-        // noticed all the same.
+        // The short read into the large buffer clears the readiness. The end of the stream must be reported
+        // nevertheless.
         let mut room = [0; 1000];
         let mut got: Vec<u8> = Vec::new();
         loop {

@@ -55,12 +55,12 @@ pub(crate) struct UnitNexus {
 #[derive(Debug, Default)]
 struct Reported {
     attentions: Attentions,
-    /// The number of losses that the nexus knew of before it was informed of others.
+    /// The number of losses that the initiator had acknowledged before others were reported.
     losses: Option<u64>,
 }
 
 impl UnitNexus {
-    /// A new nexus with pending conditions. It needs to know of later losses than `losses`.
+    /// A new nexus with pending conditions. Losses after the first `losses` are to be reported to it.
     pub(crate) fn new(nexus: Arc<Nexus>, pending: Attentions, losses: u64) -> Self {
         Self {
             nexus,
@@ -80,7 +80,7 @@ impl UnitNexus {
         self.attentions.lock().clear(attention);
     }
 
-    /// What the initiator does not know: the conditions, and the number of losses that it knows of.
+    /// The conditions that the initiator may not have received, and the number of losses that it has.
     pub(crate) fn unknown(&self) -> (Attentions, u64) {
         let reported = self.reported.lock();
         let pending = self.attentions.lock().with(reported.attentions);
@@ -115,7 +115,7 @@ impl UnitNexus {
     }
 }
 
-/// Counts a task of a nexus at a logical unit, and knows whether it was aborted.
+/// Counts a task of a nexus at a logical unit, and returns whether it was aborted.
 #[derive(Debug)]
 pub(crate) struct TaskGuard {
     pub(crate) nexus: Arc<UnitNexus>,

@@ -141,7 +141,7 @@ impl Target {
         &self.config
     }
 
-    /// Adds a disk. Initiators learn of it by a unit attention condition at the other units.
+    /// Adds a disk. A unit attention condition at the other units informs initiators.
     ///
     /// # Errors
     /// [`AddError`].
@@ -159,7 +159,7 @@ impl Target {
         Ok(())
     }
 
-    /// Removes a disk; its tasks complete. Initiators learn of it by a unit attention condition at the other units.
+    /// Removes a disk; its tasks complete. A unit attention condition at the other units informs initiators.
     pub fn remove(&self, lun: Lun) -> Option<Arc<Disk>> {
         let _changes = self.changes.lock();
         let mut units = self.units.write();

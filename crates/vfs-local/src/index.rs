@@ -55,7 +55,7 @@ struct Locations {
     old: HashMap<Handle, Location>,
     /// Wanted objects, each with the number of the first walk that proves its absence by not finding it.
     wanted: HashMap<Handle, u64>,
-    /// Objects known to be gone, so that they do not cause another walk.
+    /// Objects that a complete walk has not found, so that they do not cause another walk.
     gone: HashSet<Handle>,
     walks: u64,
     /// All objects found by the last walk are in the index or in `gone`.
@@ -218,8 +218,7 @@ impl Index {
         Err(FsError::Jukebox)
     }
 
-    /// Requests an object from the next walk. Returns `false` if it is known to be gone: a complete walk has
-    /// not found it.
+    /// Requests an object from the next walk. Returns `false` if a complete walk has not found it.
     fn request(&self, handle: &Handle) -> bool {
         let walked = self.walks.lock().next_walk.is_some_and(|next_walk| next_walk > Instant::now());
         let mut locations = self.locations.lock();

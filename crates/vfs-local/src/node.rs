@@ -25,7 +25,7 @@ use super::{
 };
 
 /// Lifetime of a cached permission to read or write. A change of attributes through this server ends it at
-/// once; a local change is noticed after this time.
+/// once; a local change takes effect after this time.
 const GRANT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of cached permissions per object.
 const MAX_GRANTS: usize = 4;

@@ -312,7 +312,7 @@ impl Tree {
             match with_free_descriptor(|| rustix::fs::openat2(dir, name, PATH_FLAGS, Mode::empty(), how)) {
                 Err(Errno::NOSYS) => self.openat2_missing.store(true, Ordering::Relaxed),
                 Err(Errno::XDEV) => return Err(FsError::Access),
-                // A seccomp filter that blocks openat2 returns EPERM too; the fallback tells them apart.
+                // A seccomp filter that blocks openat2 returns EPERM too; the fallback distinguishes them.
                 Err(Errno::PERM) => {}
                 other => return Ok(other?),
             }

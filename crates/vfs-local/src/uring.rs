@@ -115,7 +115,7 @@ impl Ring {
     pub(super) fn submit(&self, request: Request) {
         let mut inbox = self.shared.inbox.lock();
         if inbox.closed {
-            return; // The caller notices that the reply channel is dropped.
+            return; // The caller's receiver fails, since the sender of the reply is dropped.
         }
         // Otherwise the eventfd has been signalled already, or the thread waits for a free entry.
         let eventfd = inbox.requests.is_empty().then(|| Arc::clone(&inbox.eventfd));

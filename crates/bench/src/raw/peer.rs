@@ -67,8 +67,8 @@ fn serve_requests(mut s: TcpStream) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Receives `total` bytes, and returns the processor time in nanoseconds. One byte tells the sender to start
-/// after the memory is allocated.
+/// Receives `total` bytes, and returns the processor time in nanoseconds. One byte requests the sender to
+/// start after the memory is allocated.
 fn receive(s: &mut TcpStream, total: u64, working_set: u64) -> Result<u64, BenchError> {
     let io = || BenchError::io("receive the stream");
     let (_arena, mut records) = records(working_set)?;

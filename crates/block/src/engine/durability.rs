@@ -5,12 +5,12 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-/// Losses of data, which the device's task finds and callers of flushes learn of.
+/// Losses of data: the device's task counts them, and flushes report them to their callers.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     /// Resets and failed flushes that endangered writes.
     found: AtomicU64,
-    /// Number of these that the caller of a flush knows of.
+    /// Number of these that were reported to the caller of a flush.
     reported: AtomicU64,
 }
 
@@ -20,8 +20,8 @@ impl Losses {
         self.found.load(Ordering::Acquire)
     }
 
-    /// The caller of a flush learns now of all losses so far. The outcome of a flush whose future is dropped reports
-    /// nothing.
+    /// Counts all losses so far as reported to the caller of a flush. The outcome of a flush whose future is dropped
+    /// reports nothing.
     pub(crate) fn report(&self) {
         self.reported.store(self.found(), Ordering::Release);
     }

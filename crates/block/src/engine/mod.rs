@@ -44,7 +44,7 @@ const MAX_DELAY: Duration = Duration::from_secs(5);
 /// Rounds of work before other tasks of the executor have a turn.
 const MAX_ROUNDS: usize = 16;
 
-/// What the handles of a device tell its task.
+/// A message from a handle of a device to the device's task.
 pub(crate) enum Message {
     /// An operation.
     Submit(Work, Reply),

@@ -24,7 +24,7 @@ struct Write {
     /// Zeros instead of the pattern of the write.
     zeros: bool,
     started: u64,
-    /// Time after which it does not take effect; `None` while it is in progress, and if the caller does not know.
+    /// Time after which it does not take effect; `None` while it is in progress, and if it has no outcome.
     ended: Option<u64>,
     acknowledged: bool,
     hold: Hold,

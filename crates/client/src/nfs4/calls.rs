@@ -20,7 +20,7 @@ pub(super) struct Exchanged {
     pub(super) client_id: ClientId,
     /// Sequence number of the next CREATE_SESSION.
     pub(super) sequence: u32,
-    /// Whether the server knows the client and its state.
+    /// Whether the server has a record of the client and its state.
     pub(super) confirmed: bool,
 }
 

@@ -139,7 +139,7 @@ fn without_readdirplus_the_client_uses_readdir() {
         let names = |list: Vec<crate::nfs3::DirEntry>| list.into_iter().map(|e| e.name).collect::<Vec<_>>();
         assert_eq!(names(c.readdir(handle(2)).await.unwrap()), [&b"."[..], b"a", b"b"]);
         c.readdir(handle(2)).await.unwrap();
-        assert_eq!(script.xids(Procedure::Readdirplus).len(), 1, "asked once and remembered");
+        assert_eq!(script.xids(Procedure::Readdirplus).len(), 1, "requested once, then cached");
     });
 }
 

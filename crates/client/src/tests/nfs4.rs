@@ -231,7 +231,7 @@ impl Server {
         }
     }
 
-    /// A restart: the server forgets its clients.
+    /// A restart: the server loses its records of clients.
     fn restart(&mut self) {
         self.client_id += 1;
         self.session += 1;

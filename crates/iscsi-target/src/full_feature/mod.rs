@@ -108,7 +108,7 @@ pub(crate) struct FullFeature<'a> {
     retry: Option<Sleep>,
     timers: Timers,
     stopped: bool,
-    /// Whether sense data was reported that the device does not know to be received.
+    /// Whether sense data was sent whose receipt was not reported to the device yet.
     reported: bool,
 }
 
@@ -195,7 +195,7 @@ impl<'a> FullFeature<'a> {
         progress | self.execute_ready()
     }
 
-    /// Tells the device if the initiator has received all sense data.
+    /// Notifies the device if the initiator has received all sense data.
     fn confirm_sense(&mut self) {
         if self.reported
             && self.session.sense_acknowledged()

@@ -75,14 +75,14 @@ impl Negotiation {
         }
     }
 
-    /// Whether this side declares `key` only after the peer: open-iscsi ends a login with an answer that has
-    /// MaxOutstandingUnexpectedPDUs, which it does not know.
+    /// Whether this side declares `key` only after the peer: open-iscsi does not support MaxOutstandingUnexpectedPDUs,
+    /// and ends a login whose answer has it.
     fn declared_in_reply(&self, key: &Key) -> bool {
         !self.initiator && key.id == Id::MaxOutstandingUnexpectedPdus
     }
 
     /// Appends the keys that the initiator has not offered and whose defaults are not acceptable to this
-    /// target. The result tells whether there are any.
+    /// target. Returns whether there are any.
     pub(crate) fn offer_missing(&mut self, out: &mut Vec<u8>) -> bool {
         let before = out.len();
         for key in &KEYS {

@@ -146,8 +146,8 @@ pub struct Parameters {
 pub struct IserParameters {
     /// How many unexpected PDUs the peer has receives for; 0 if it has no limit.
     pub max_unexpected_pdus: u32,
-    /// The initiator sends a Hello. Only known to targets.
+    /// The initiator sends a Hello. Set only at targets.
     pub hello_required: bool,
-    /// The buffers that the initiator advertises begin with the solicited data. Only known to targets.
+    /// The buffers that the initiator advertises begin with the solicited data. Set only at targets.
     pub solicited_only: bool,
 }

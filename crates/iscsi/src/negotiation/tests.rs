@@ -52,7 +52,7 @@ fn an_initiator_offers_its_settings() {
          ErrorRecoveryLevel=0 InitiatorRecvDataSegmentLength=512 TargetRecvDataSegmentLength=8192 \
          MaxOutstandingUnexpectedPDUs=4"
     );
-    assert_eq!(open(&mut target(iser.clone())), "", "open-iscsi does not know MaxOutstandingUnexpectedPDUs");
+    assert_eq!(open(&mut target(iser.clone())), "", "open-iscsi rejects MaxOutstandingUnexpectedPDUs");
     let answer = receive(&mut target(iser), "MaxOutstandingUnexpectedPDUs=8");
     assert_eq!(answer.unwrap(), "MaxOutstandingUnexpectedPDUs=4");
     assert_eq!(open(&mut target(Settings::default())), "MaxRecvDataSegmentLength=262144");

@@ -11,7 +11,7 @@ const BIDIRECTIONAL: u8 = 2;
 /// # Errors
 ///
 /// Any segment is an error, because both types that RFC 7143 defines belong to commands that are not supported;
-/// the error tells which. Without segments the result is `Ok`.
+/// the error states which. Without segments the result is `Ok`.
 pub fn check_ahs(byte0: u8, ahs: &[u8]) -> Result<(), Invalid> {
     let mut rest = ahs;
     let mut refused = None;

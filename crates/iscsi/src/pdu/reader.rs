@@ -21,7 +21,7 @@ pub enum Part {
     End,
 }
 
-/// Tells the owner of a byte stream what comes next, and checks lengths and digests.
+/// Returns what the owner of a byte stream has to receive next, and checks lengths and digests.
 ///
 /// ```text
 /// loop { let (part, n) = reader.next(); match part {

@@ -24,7 +24,7 @@ fn connections_above_the_limit_are_closed() {
         client.read(0, 512).unwrap();
     }
     drop(clients);
-    // The server notices the end of a connection a moment later.
+    // The server detects the end of a connection a moment later.
     let again = (0..100).any(|_| {
         thread::sleep(std::time::Duration::from_millis(10));
         let mut stream = std::os::unix::net::UnixStream::connect(lab.path()).unwrap();

@@ -69,11 +69,7 @@ fn requests_with_fua_are_durable() {
     client.write(0, &[1; 512]).unwrap();
     lab.restart_target();
     assert_eq!(client.call(FUA, WRITE, 512, 512, &[2; 512]), Err(EIO), "a write before it is lost");
-    assert_eq!(
-        client.flush(),
-        Err(EIO),
-        "the client may not know that the error means more than the request"
-    );
+    assert_eq!(client.flush(), Err(EIO), "the client may take the error for one of this request only");
     assert_eq!(client.flush(), Ok(Vec::new()));
 }
 

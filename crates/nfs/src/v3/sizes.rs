@@ -1,4 +1,4 @@
-//! Maximum reply sizes, which a requester must know to provide reply resources (RFC 8166 section 4.3).
+//! Maximum sizes of replies, for which a requester must provide reply resources (RFC 8166 section 4.3).
 
 use super::{FATTR_BYTES, MAX_HANDLE, Procedure};
 

@@ -154,7 +154,7 @@ impl Model {
         self.sessions[host].client().id()
     }
 
-    /// The server forgets a client. Its unsaved data is lost: no other client has seen it.
+    /// The server removes a client. Its unsaved data is lost: no other client has read it.
     fn forget(&mut self, host: usize) {
         for held in self.held.extract_if(.., |held| held.host == host) {
             if held.recalled.is_some() {
@@ -194,7 +194,7 @@ impl Model {
         self.now - self.renewed[host] > S(LEASE)
     }
 
-    /// Revokes a delegation. The holder finds out before it uses its cache, because SEQUENCE tells it.
+    /// Revokes a delegation. SEQUENCE reports it to the holder before the holder uses its cache.
     fn revoke(&mut self, n: usize) {
         let held = self.held.remove(n);
         self.revoked.push((held.client, held.id));

@@ -299,7 +299,7 @@ fn a_client_that_loses_a_delegation_cannot_reclaim_it_after_a_restart() {
     state.expire(S(92));
     assert_eq!(list.owners(), Vec::<String>::new());
     assert_eq!(state.change(None, b"f", S(92)).map(drop), Ok(()));
-    // It knows about the loss when it has freed the stateid.
+    // FREE_STATEID acknowledges the loss.
     state.free_stateid(a.client(), &id).unwrap();
     state.expire(S(93));
     assert_eq!(list.owners(), ["a"]);

@@ -28,13 +28,13 @@ enum Step {
     Complete(usize),
     /// The host connects, reclaims everything, and sends RECLAIM_COMPLETE.
     Recover(usize),
-    /// The host restarts and forgets everything.
+    /// The host restarts without its state.
     Reboot(usize),
     /// The host destroys its client ID if it has nothing.
     Leave(usize),
     /// An administrator revokes the state of the host.
     Revoke(usize),
-    /// The host finds out that state is revoked, and frees it.
+    /// The host is notified that state is revoked, and frees it.
     Notice(usize),
     /// The server restarts.
     Crash,
@@ -68,7 +68,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// What a host has as far as it knows.
+/// Locks that a host has by its own record.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     exclusive: bool,
@@ -76,7 +76,7 @@ struct Held {
     since: usize,
     /// The host has to reclaim it.
     pending: bool,
-    /// The server instance has revoked it, which the host does not know.
+    /// The server instance has revoked it; the host has no notification yet.
     revoked: bool,
 }
 
@@ -89,7 +89,7 @@ struct Grant {
 
 struct Host {
     verifier: u8,
-    /// The session, if the host knows of no failure of it.
+    /// The session, unless the host has received an error for it.
     session: Option<Arc<Session<u64>>>,
     sequence: u32,
     complete: bool,
@@ -103,7 +103,7 @@ struct Host {
 }
 
 impl Host {
-    /// The host has found out that the server does not know its session.
+    /// The host has received BADSESSION.
     fn disconnect(&mut self) {
         self.session = None;
         self.held.values_mut().for_each(|held| (held.pending, held.revoked) = (true, false));
@@ -113,7 +113,7 @@ impl Host {
         self.held.values().any(|held| held.revoked)
     }
 
-    /// Whether the server instance of an epoch does not know the host any more, or is about to remove it.
+    /// Whether the server instance of an epoch has removed the host's client, or is about to remove it.
     fn is_removed(&self, epoch: u32) -> bool {
         let client = self.session.as_ref().map(|session| session.client());
         client.is_none_or(|client| client.is_removed() || client.id().number >> 32 != u64::from(epoch))
@@ -200,7 +200,7 @@ impl Model {
         }
         let host = &mut self.hosts[n];
         let id = self.state.exchange_id(&identify(HOSTS[n], host.verifier), self.now).unwrap();
-        assert!(!id.confirmed, "the host knows of no session, because its client was removed");
+        assert!(!id.confirmed, "the host has no session, because its client was removed");
         match self.state.create_session(&create(id.client, id.sequence), self.now) {
             Ok(created) => {
                 host.session = self.state.session(created.session);
@@ -234,7 +234,7 @@ impl Model {
         }
     }
 
-    /// Hosts that have what excludes a lock, as far as they know, and need not reclaim it.
+    /// Hosts that have a conflicting lock by their own records, and need not reclaim it.
     fn excluding(&self, n: usize, at: (usize, usize), exclusive: bool) -> Vec<usize> {
         let excludes = |other: &usize| {
             let held = self.hosts[*other].held.get(&at);

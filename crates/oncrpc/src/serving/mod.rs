@@ -1,4 +1,4 @@
-//! The server's end of a connection, as far as it is independent of the transport.
+//! The parts of a server's connection that are independent of the transport.
 //!
 //! - [`Budget`] and [`Account`]: limits of memory and connections of the clients.
 //! - [`ServerConnection`]: calls in progress, and closing of the connection.

@@ -8,7 +8,7 @@ use super::{raw::*, *};
 
 const REGION: usize = 64;
 
-/// An end under attack, and the tags that the hostile peer knows.
+/// An end under attack, and the tags that the hostile peer has received.
 struct Victim {
     qp: Qp,
     raw: Raw,
@@ -473,7 +473,7 @@ mod noise {
         ) {
             let mut v = Victim::new(crc);
             for (control, operation, tag, offset, payload) in messages {
-                // 0 and 1 represent the tags that the peer knows.
+                // 0 and 1 represent the tags that the peer has received.
                 let tag = match tag { 0 => v.w(), 1 => v.r(), other => other };
                 let control = u16::from_be_bytes([control, operation]);
                 v.fpdu(&tagged(control, tag, offset, &payload));

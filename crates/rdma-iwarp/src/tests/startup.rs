@@ -183,7 +183,7 @@ fn the_initiator_rejects_unsupported_replies() {
     assert!(matches!(end, Err(ConnectionError::PeerMisbehaved(_))), "two initiators");
 }
 
-/// A runtime whose time the test sets; the end of a sleep is noticed only by polling.
+/// A runtime whose time the test sets. The end of a sleep wakes no task; it must be polled.
 struct ManualClock(Arc<std::sync::atomic::AtomicU64>);
 
 impl Runtime for ManualClock {

@@ -50,7 +50,7 @@ pub(crate) struct End {
     pub(super) ended: (bool, bool),
     /// The segment that a core is processing.
     pub(super) making: Option<Segment>,
-    /// Segments on the way to the port.
+    /// Segments that have not reached the port yet.
     pub(super) launching: VecDeque<Segment>,
     /// Until this time a fault delays the launch.
     pub(super) held_until: u64,

@@ -30,7 +30,7 @@ const RECEIVE: f64 = 4096.0;
 /// Bytes of one READ.
 const RECORD: usize = 4096;
 const FILE: usize = 1 << 20;
-/// Sequential READs of each client after which the server has forgotten its earlier demand and reduced its
+/// Sequential READs of each client after which the server has discarded its earlier demand and reduced its
 /// credits.
 const QUIET: usize = 2 * 256 + 64;
 /// Lengths of the cable for a burst, in miles.

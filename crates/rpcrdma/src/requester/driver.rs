@@ -264,7 +264,7 @@ impl Driver {
         invalidated: Option<SteeringTag>,
     ) -> Result<(), ConnectionError> {
         memory.stages.end(Stage::Wait);
-        // RFC 8797 section 4: a reply may only invalidate tags of its own XID.
+        // RFC 8797 section 4: a reply may only invalidate tags of the call with its XID.
         if let Some(tag) = invalidated {
             if !memory.tags().any(|t| t == tag) {
                 drop(memory);

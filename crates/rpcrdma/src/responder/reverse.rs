@@ -1,7 +1,7 @@
 //! Calls in the reverse direction on the queue pair: from the server to the client (RFC 8167).
 //!
-//! The RPC message type tells the messages of the two directions apart. Their XIDs and credits are independent.
-//! Calls in the reverse direction have no chunks, so that this end exposes no memory for them.
+//! The RPC message type distinguishes the messages of the two directions. Their XIDs and credits are independent. Calls
+//! in the reverse direction have no chunks, so that this end exposes no memory for them.
 
 use std::task::Context;
 

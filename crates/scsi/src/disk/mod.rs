@@ -46,7 +46,7 @@ pub const MAX_TRANSFER_BYTES: u32 = 8 << 20;
 /// Maximum number of blocks that WRITE SAME writes (MAXIMUM WRITE SAME LENGTH): what WRITE SAME(10) can state.
 const MAX_WRITE_SAME_BLOCKS: u32 = 0xffff;
 
-/// Number of former nexuses whose initiator ports a disk knows. The condition after their return is I_T NEXUS LOSS
+/// Number of former nexuses whose initiator ports a disk records. The condition after their return is I_T NEXUS LOSS
 /// OCCURRED; of others, as after a restart, it is POWER ON.
 const MAX_FORMER: usize = 1024;
 
@@ -138,7 +138,7 @@ struct Nexuses {
 }
 
 impl Nexuses {
-    /// Removes a nexus, and remembers its initiator port.
+    /// Removes a nexus, and records its initiator port.
     fn remove(&mut self, nexus: u64) -> Option<Arc<UnitNexus>> {
         let closed = self.present.remove(&nexus)?;
         if self.former.len() == MAX_FORMER {
@@ -251,7 +251,7 @@ impl Disk {
         let name = reservation::Nexus { initiator: nexus.initiator().clone(), port: TARGET_PORT };
         self.reservations.lock().attach(reservation::NexusId(nexus.id()), name);
         let former = nexuses.take_former(nexus.initiator());
-        // An initiator that reconnects learns that its completed writes are still in the cache.
+        // NEXUS LOSS informs an initiator that reconnects that its completed writes are still in the cache.
         let condition = if former.is_some() { UnitAttention::NexusLoss } else { UnitAttention::PowerOn };
         let (mut pending, losses) = former.unwrap_or_else(|| (Attentions::default(), self.medium.losses()));
         pending.raise(condition);
@@ -301,7 +301,7 @@ impl Disk {
         }
     }
 
-    /// Logical unit reset (SAM-5 section 6.3.3) by nexus `by`, which learns of it from the response.
+    /// Logical unit reset (SAM-5 section 6.3.3) by nexus `by`, which is informed by the response.
     pub(crate) fn reset(&self, by: u64) {
         self.nexuses.lock().present.values().for_each(|nexus| _ = nexus.abort());
         self.raise(UnitAttention::DeviceReset, Some(by));

@@ -91,7 +91,7 @@ impl Job {
             .map(|written| written.map(|()| Views::new()))
     }
 
-    /// Makes all data durable. An initiator learns of each loss of data once.
+    /// Makes all data durable. Reports each loss of data once to each initiator.
     pub(super) async fn commit(&self) -> Outcome<()> {
         let losses = self.disk.medium.commit().await?;
         if self.nexus.is_informed_of(losses) {

@@ -183,7 +183,7 @@ pub fn capacity(data: &[u8]) -> Result<Capacity, Truncated> {
 /// How blocks are stored (PROVISIONING STATUS).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockState {
-    /// They have storage, or the device does not know.
+    /// They have storage, or the device does not report whether they have.
     Mapped,
     /// They have no storage.
     Deallocated,

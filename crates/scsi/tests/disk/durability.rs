@@ -90,7 +90,7 @@ fn synchronize_cache_fails_once_for_each_initiator_after_a_loss() {
     let sense = bench.execute(&other, &sync, &[]).sense.unwrap();
     assert_eq!(sense.additional.0, 0x0c);
     assert_eq!(bench.execute(&other, &sync, &[]).sense, None);
-    // An initiator learns of a loss while it had no nexus.
+    // A loss while an initiator had no nexus is reported to it.
     bench.good(&write, &[3; 32 * 512]);
     bench.target.close_nexus(&other);
     restart();
@@ -176,7 +176,8 @@ proptest! {
         let fs = Restarting::new(&arena);
         let bench = Bench::on(fs.clone(), arena, BlockSize::B512, 64, false);
         let nexuses = [bench.nexus.clone(), bench.other(2)];
-        // Whether there is unstable data, who does not know of a loss, and the errors that may still be reported.
+        // Whether there is unstable data, the nexuses without a report of a loss, and the errors that may still be
+        // reported to each.
         let (mut unstable, mut uninformed, mut excused) = (false, [false; 2], [0; 2]);
         for step in steps {
             match step {
@@ -191,7 +192,7 @@ proptest! {
                     let fails = fs.fails.load(Ordering::Relaxed);
                     let sense = bench.execute(&nexuses[i], &[0x35], &[]).sense;
                     if fails && !fs.fails.load(Ordering::Relaxed) {
-                        // Each initiator may learn of it by a failed COMMIT and by the changed verifier.
+                        // A failed COMMIT and the changed verifier may each report it to each initiator.
                         uninformed = uninformed.map(|before| before || unstable);
                         excused = excused.map(|n| n + 2);
                         uninformed[i] = true;

@@ -19,7 +19,7 @@ const RECALLS: usize = 8;
 /// Statuses of a client that has not received the reply of OPEN with the delegation yet.
 const UNKNOWN: [Status; 2] = [Status::BadStateid, Status::BadHandle];
 
-/// What a client with a write delegation knows of the file.
+/// The attributes of a file that its holder of a write delegation returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HeldAttributes {
     pub(crate) change: u64,
@@ -69,8 +69,8 @@ impl CallbackSender {
         }
     }
 
-    /// CB_GETATTR: the attributes of the file with a key that the client with its write delegation knows. `None` if it does
-    /// not answer in time.
+    /// CB_GETATTR: the attributes of the file with key `file` from the holder of its write delegation. `None` if it
+    /// does not answer in time.
     pub(crate) async fn held_attributes(&self, client: ClientId, file: &[u8]) -> Option<HeldAttributes> {
         let (handle, callback) = (self.handle(file)?, self.callback(client)?);
         callback.getattr(&handle).await

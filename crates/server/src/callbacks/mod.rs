@@ -207,7 +207,7 @@ impl Callback {
             Ok(reply) => Ok((reply, connection)),
             Err(error) => {
                 if !matches!(error, RpcError::Local(_)) {
-                    channel.remove(&connection); // SEQUENCE tells the client to bind one again.
+                    channel.remove(&connection); // The flags of SEQUENCE then report the lost path.
                 }
                 Err(Failure::Again(error.to_string()))
             }

@@ -128,7 +128,7 @@ pub(crate) struct DuplicateRequestCache {
     /// Entries per part before growth.
     size: usize,
     clock: RuntimeRef,
-    /// The key of the checksums, which no client knows.
+    /// The key of the checksums. It is random and never sent.
     pub(super) secret: [u64; 2],
 }
 

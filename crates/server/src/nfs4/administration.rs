@@ -25,7 +25,7 @@ pub enum StateFilter {
     File(String),
 }
 
-/// A stateid, with its file as an administrator knows it.
+/// A stateid, and its file by export and inode number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileState {
     /// Its position in the list.
@@ -134,8 +134,8 @@ impl Nfs4State {
         Ok(states)
     }
 
-    /// Revokes state, and returns the number of its stateids. The clients find out with their next request (RFC 8881
-    /// section 8.5), and may open the files again.
+    /// Revokes state, and returns the number of its stateids. The next request of each client reports it (RFC 8881
+    /// section 8.5); the client may open the files again.
     ///
     /// # Errors
     /// [`StateError`]; nothing is revoked then.

@@ -129,7 +129,7 @@ impl Compound<'_> {
                 let file = current.file(Status::IsDir)?.clone();
                 return Ok(existing(file, ChangeInfo::default()));
             }
-            // Delegations do not outlast a restart of the client, which has forgotten its data.
+            // Delegations do not outlast a restart of the client, which has lost its data.
             Claim::DelegatePrev(_) | Claim::DelegPrevFh => return Err(Status::NotSupp),
         };
         let name = check_name(&name)?;

@@ -68,7 +68,7 @@ async fn contents(file: &File, caller: &Identity, offset: u64, count: u32) -> Fs
     Ok(ok)
 }
 
-/// The next data or hole, or the maximum offset if there is none; `None` if the file system does not know.
+/// The next data or hole, or the maximum offset if there is none; `None` if the file system cannot locate holes.
 async fn find(file: &File, caller: &Identity, at: u64, target: SeekTarget) -> FsResult<Option<u64>> {
     match file.fs().seek(caller, &file.handle, at, target).await {
         Ok(found) => Ok(Some(found.unwrap_or(u64::MAX))),

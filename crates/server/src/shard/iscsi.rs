@@ -67,7 +67,7 @@ impl BlockConnection {
         self.iser(accept).await;
     }
 
-    /// Serves a connection over TCP or iWARP, as its first byte tells.
+    /// Serves a connection over TCP or iWARP; its first byte determines which.
     pub(super) async fn serve_either(self, open: OpenStream<TcpByteStream>) {
         let Some(stream) = self.open(open) else { return };
         let limit = self.target.limits.login_timeout;

@@ -89,7 +89,7 @@ pub(crate) enum NewConnection {
         incoming: Box<dyn Incoming>,
         account: Account,
     },
-    /// The peer's first byte tells which.
+    /// A connection for iSCSI or iSER; its first byte determines which.
     IscsiOrIser {
         open: OpenStream<TcpByteStream>,
         peer: SocketAddr,

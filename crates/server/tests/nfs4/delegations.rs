@@ -336,7 +336,7 @@ fn opens_under_a_delegation() {
         let id = opened.delegation.stateid();
         assert_eq!(s.open("f", 1).await, Err(Status::Delay));
         s.answer_recall(id, &file, Status::Ok).await;
-        // The client tells the server which files it has opened without asking.
+        // The client claims the opens that it granted locally under the delegation.
         let (c, session) = (&s.holder, &s.session);
         let claims = [(&s.dir, Claim::DelegateCur(id, Opaque(b"f"))), (&file, Claim::DelegCurFh(id))];
         for (dir, claim) in claims {

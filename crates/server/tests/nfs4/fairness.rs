@@ -79,7 +79,7 @@ fn a_client_with_many_sessions_slots_and_connections_starves_no_other() {
         assert_eq!(total, 200 * u64::from(SLOTS) * (SESSIONS as u64 - 1));
         // Far less than a share in proportion to the requests in progress (241).
         assert!(disturbed < undisturbed * 20, "{undisturbed:?} alone, {disturbed:?} beside the others");
-        // The counters tell the clients apart.
+        // The counters are per client.
         let stats = network.hosted.stats();
         let calls = |owner: &[u8]| {
             let client = stats.nfs4_clients.iter().find(|(name, _)| **name == *owner);

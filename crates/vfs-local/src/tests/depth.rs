@@ -13,7 +13,7 @@ struct Deep(tempfile::TempDir);
 
 impl Deep {
     fn new() -> Self {
-        // In memory if possible: creating and removing so many directories takes a minute on disk.
+        // In memory if possible: creating and removing this number of directories takes a minute on disk.
         Self(tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap()))
     }
 

@@ -180,7 +180,7 @@ impl Ends {
         (config, Gate { chap, redirect: self.redirect, admitted: 0, established: 0 })
     }
 
-    /// Executes a login. `change` decides which PDUs each PDU is replaced with before it is delivered; the flag tells
+    /// Executes a login. `change` decides which PDUs each PDU is replaced with before it is delivered; the flag is
     /// whether the target receives it.
     pub(super) fn log_in(&self, mut change: impl FnMut(bool, LoginPdu) -> Vec<LoginPdu>) -> Outcome {
         let (config, mut gate) = self.target();

@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Session {
-    /// Creates a session, with a new client ID if the server does not know the current one.
+    /// Creates a session, with a new client ID if the server rejects the current one (STALE_CLIENTID).
     pub(super) async fn create_session(&self, record: &mut ClientRecord) -> Result<(), Error> {
         if let Some(old) = self.slots.session() {
             // The server has probably lost it.

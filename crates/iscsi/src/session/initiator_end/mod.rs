@@ -62,7 +62,7 @@ pub enum Outcome {
     Rejected(RejectReason),
 }
 
-/// What the owner of an initiator's session learns.
+/// An event of a session that the initiator must process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InitiatorEvent {
     /// A task has ended: its data is not accessed any more, and its tag may be used again.

@@ -96,7 +96,7 @@ impl TargetSession {
         }
     }
 
-    /// The numbers of a PDU. `status` tells whether it uses a status number.
+    /// The numbers of a PDU. `status`: the PDU uses a status number.
     fn numbers(&mut self, status: bool) -> Numbers {
         let stat_sn = if status { self.status.take() } else { self.status.next() };
         let max_cmd_sn = self.window.open(self.free_tasks());

@@ -188,7 +188,7 @@ impl Peer {
         }
     }
 
-    /// Remembers numbers and R2Ts.
+    /// Records numbers and R2Ts.
     fn note(&mut self, bhs: &Bhs) {
         let word = |at: usize| u32::from_be_bytes([bhs[at], bhs[at + 1], bhs[at + 2], bhs[at + 3]]);
         match bhs[0] & 0x3f {

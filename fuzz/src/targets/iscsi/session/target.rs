@@ -83,7 +83,7 @@ impl TargetEnd {
         self.numbers
     }
 
-    /// Something that the owner tells the initiator.
+    /// An asynchronous message or ping to the initiator.
     pub(super) fn tell(&mut self, what: u8) {
         match what % 5 {
             0 => drop(self.session.ping()),
