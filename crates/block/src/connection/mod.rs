@@ -1,4 +1,7 @@
 //! A connection in the full feature phase, over TCP or with iSER.
+//!
+//! `Connection` hides the transport from the device's task (`engine`): it submits commands, receives and
+//! sends PDUs, and returns their events. `TaskData` gives it the memory of a task.
 
 mod iser;
 mod tcp;

@@ -1,4 +1,8 @@
 //! The task that owns the connection of a device: commands, their outcomes, and reconnects.
+//!
+//! The handles of a `BlockDevice` send it a `Message` for each operation. `Engine` divides operations into
+//! commands (`pieces`), repeats them in a new session after the connection was lost, and counts `Losses` of
+//! unstable data.
 
 mod durability;
 mod live;

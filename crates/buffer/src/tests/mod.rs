@@ -1,4 +1,5 @@
-//! Properties of the arena.
+//! Properties of the arena: allocation and release in random order, limits, and exact statistics. Submodules
+//! test quotas, the caches of threads, and the return of memory to the system.
 
 mod quota;
 mod slot_cache;

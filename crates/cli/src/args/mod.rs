@@ -1,4 +1,7 @@
-//! Definition of the command line: commands, options and help texts.
+//! The command line of `millrace`: commands, options and help texts, without actions.
+//!
+//! `Cli` has a `Command`, which `commands` executes. Manual pages, completions and the reference of the book
+//! are generated from these definitions.
 
 mod bench;
 mod blk;

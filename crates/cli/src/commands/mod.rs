@@ -1,4 +1,7 @@
-//! The commands. Similar commands share a file.
+//! The commands of `millrace`. Similar commands share a file.
+//!
+//! `run` executes the command of a parsed command line (`args`). A `Failure` contains the message and the
+//! exit status of a command that fails.
 
 mod bench;
 mod blk;

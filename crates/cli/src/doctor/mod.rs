@@ -1,4 +1,6 @@
-//! Checks of this host, of a server and of an iSCSI target: findings, each problem with a remedy.
+//! Checks of this host, of a server and of an iSCSI target, for `millrace doctor`.
+//!
+//! Each check returns a `Finding`: its state, the observation, and the remedy of a problem.
 
 mod machine;
 mod port;

@@ -1,4 +1,7 @@
-//! Current activity of a server, from two samples of its counters.
+//! Current activity of a server, for `millrace top`.
+//!
+//! `Counters` is a sample of the server's counters, `Rates` the difference of two samples per second, and
+//! `draw` shows them in the terminal.
 
 mod rates;
 mod screen;

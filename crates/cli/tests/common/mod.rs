@@ -1,4 +1,5 @@
-//! A server process and the command.
+//! Helpers of the tests that run the program: `millrace` is the command, `Server` a process `millrace serve`
+//! that ends with the test, and `mounting` has mounts through FUSE.
 
 #![allow(dead_code, unreachable_pub)] // Not every test file uses everything.
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.

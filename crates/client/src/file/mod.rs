@@ -1,4 +1,7 @@
 //! Open files with a cursor.
+//!
+//! `File` implements the traits of Tokio. Sequential reads are read ahead (`read_ahead`), and sequential
+//! writes are sent in the background (`write_behind`); both use an `nfs3::File`, which has no cursor.
 
 mod read_ahead;
 mod write_behind;

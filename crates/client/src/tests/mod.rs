@@ -1,4 +1,5 @@
-//! Behaviour against a scripted server.
+//! Tests of the client against a scripted server (`script`): a closure that answers calls, and connections
+//! that the test drops.
 
 mod faults;
 mod invalid_replies;

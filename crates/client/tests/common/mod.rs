@@ -1,4 +1,4 @@
-//! A server in this process, for the tests of the path-level API, and the choice of the RDMA device.
+//! A server in the test's process, for the tests of the path-level API, and the choice of the RDMA device.
 
 #![allow(dead_code, clippy::unwrap_used)] // Test helpers, not input from a peer; not every test uses all of them.
 

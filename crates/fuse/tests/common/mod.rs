@@ -1,4 +1,7 @@
-//! A server and mounts of it for tests; no mount is left, even when a test fails.
+//! A server and mounts of it for tests.
+//!
+//! `Export` is a server with one export, `Mounted` a mount that is removed when it is dropped, also if the
+//! test fails. `proxy` forwards calls to the server, and delays or drops those that a test selects.
 
 #![allow(dead_code, unreachable_pub)] // Each test file uses only a part.
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.

@@ -1,4 +1,7 @@
 //! Negotiation of operational parameters (RFC 7143 section 6.2), the same for both roles.
+//!
+//! The login of each role (`login`) owns a `Negotiation`: it offers the keys of `Settings`, answers those of
+//! the peer, and `finish` returns the `Parameters` of the session.
 
 mod keys;
 mod settings;

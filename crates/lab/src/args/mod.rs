@@ -1,4 +1,7 @@
-//! The command line: definitions only, without actions.
+//! The command line of `millrace-lab`: definitions only, without actions.
+//!
+//! `Cli` has a `Command`, which `commands` executes. Each command has its structure of arguments; groups that
+//! several commands share are in `workload` and `simulated`.
 
 mod bench;
 #[cfg(test)]

@@ -1,4 +1,7 @@
-//! The commands.
+//! The commands of `millrace-lab`, one file each.
+//!
+//! `run` executes the command of a parsed command line (`args`) and returns its `CommandResult`, from which
+//! `main` derives the exit status.
 
 mod breakdown;
 mod iozone;

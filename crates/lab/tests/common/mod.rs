@@ -1,4 +1,4 @@
-//! Helpers to run the program.
+//! Helpers of the tests that run the program `millrace-lab` and check its output and exit status.
 
 #![allow(dead_code, unreachable_pub)] // No test file uses all of it.
 #![allow(clippy::unwrap_used, clippy::panic)] // Test helpers fail by panicking.

@@ -1,4 +1,7 @@
 //! NFS version 3 (RFC 1813 sections 2 and 3).
+//!
+//! Arguments and results of all procedures with their XDR (`args`, `results`, `readdir`), and the maximum
+//! sizes of replies (`sizes`). The crates `client` and `server` use the same types.
 
 mod args;
 mod handle;

@@ -1,4 +1,7 @@
-//! The groups of cases.
+//! The cases, by group (`GROUPS`), one file each.
+//!
+//! `run` executes the cases of one group on a connection to a server. The tests of the crate `server` call
+//! it.
 
 mod clients;
 mod names;

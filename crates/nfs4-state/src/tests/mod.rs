@@ -1,4 +1,5 @@
-//! Tests of the whole state.
+//! Tests of `State`. The modules `*_model` execute random steps and compare results with a reference model;
+//! the others test single operations.
 
 mod clients;
 mod delegation_model;

@@ -1,4 +1,7 @@
 //! ONC RPC over TCP with record marking (RFC 5531 section 11).
+//!
+//! `TcpTransport` is the client's end of a connection and `TcpServer` the server's; the crates `client` and
+//! `server` use them. [`record`] encodes and decodes records without I/O, into buffers of the arena.
 
 mod channel;
 mod client;

@@ -1,4 +1,5 @@
-//! A program and helpers for the tests.
+//! Helpers of the tests: `Doubler`, an RPC program with procedures that return, fail or wait, an arena, and
+//! XDR words.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! Tests of whole connections, and shared helpers.
+//! Tests of whole connections, and helpers that they share: runtimes without time, and pairs of connected
+//! queue pairs over memory streams.
 
 mod hostile;
 mod raw;

@@ -1,4 +1,6 @@
 //! The claims, one file each: rules, plots, and the experiment.
+//!
+//! `ALL` lists them; `named` selects those that the command line names.
 
 mod c01;
 mod c02;

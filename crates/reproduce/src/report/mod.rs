@@ -1,4 +1,6 @@
-//! The report: `index.html`, `claims.md`, `claims.json`, `calibration.json` and the plots.
+//! The report on a run: `index.html`, `claims.md`, `claims.json`, `calibration.json` and the plots.
+//!
+//! `write` creates the files from the results; `millrace-lab reproduce` calls it.
 
 mod html;
 mod json;

@@ -1,4 +1,8 @@
 //! The search for the values of the parameters ([`calibration`](crate::calibration)), by bisection.
+//!
+//! `calibrate` simulates the experiment of each parameter's figure with different values, until the result
+//! equals the figure of the paper or the range is searched. It returns the values, and a `Found` for each
+//! parameter.
 
 mod figures;
 

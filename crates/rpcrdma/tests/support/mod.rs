@@ -1,4 +1,7 @@
-//! Common helpers of the tests: an echo service, calls to it, and connections over all providers.
+//! Helpers of the tests of requester and responder.
+//!
+//! `Echo` is a service that returns the data of a call, `Ask` describes a call, and `connected` connects a
+//! requester and a responder over each provider (`Link`). `raw` has peers that send arbitrary messages.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod fabric;

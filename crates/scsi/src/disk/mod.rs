@@ -1,4 +1,7 @@
 //! A disk: a logical unit of device type 0 (SBC-3) on a regular file.
+//!
+//! A `Target` passes commands to its `Disk`s. A `Job` executes one command; each group of commands has a
+//! file. `Nexuses` contains the state of each nexus, and the initiator ports of former ones.
 
 mod blocks;
 mod capacity;

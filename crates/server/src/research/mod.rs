@@ -1,4 +1,7 @@
 //! Settings for research: the RPC-over-RDMA design, and the consent to exposure of the server's memory.
+//!
+//! `Config` contains a `Research`. Its fields exist with the Cargo feature `research` only, which the program
+//! `millrace` does not enable.
 
 #[cfg(feature = "research")]
 mod read_read;

@@ -1,4 +1,8 @@
 //! A shard: one thread with a single-threaded executor and its connections.
+//!
+//! The listeners pass each accepted connection (`NewConnection`) to the handle of a shard. Its `ShardWorker`
+//! serves NFS over TCP and RDMA, iSCSI and iSER, with limits for each connection, until the connection ends
+//! or the server stops.
 
 mod iscsi;
 

@@ -1,4 +1,7 @@
 //! iSCSI targets: disks on files of the exports.
+//!
+//! `Targets` opens the disks that a configuration lists (`prepare`) and replaces the targets that are served,
+//! at the start and at a reload. Connections look up targets in its `TargetTable`.
 
 mod identifier;
 mod locate;

@@ -1,4 +1,6 @@
-//! A server in this process, and a client of raw procedures over either transport.
+//! A server in the test's process, and a client that calls single NFS procedures (`Caller`).
+//!
+//! `everywhere` runs a test over each transport, and over RDMA also in the Read-Read design.
 
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used, clippy::expect_used)] // Each test file uses a part of the helpers.
 

@@ -1,4 +1,5 @@
-//! Tests that inspect open files or control the time.
+//! Tests that inspect open files or control the time, with the helpers that they share. `configs` lists the
+//! engines and kinds of handles that the host supports.
 
 mod depth;
 mod descriptors;

@@ -1,4 +1,6 @@
-//! `millrace bench`.
+//! `millrace bench`: measurements of a server, of a mount and of the network.
+//!
+//! `run` executes a subcommand, each of which has a file; the crate `bench` measures.
 
 mod compare;
 mod iozone;

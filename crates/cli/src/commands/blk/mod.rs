@@ -1,4 +1,7 @@
-//! `millrace blk`.
+//! `millrace blk`: access to iSCSI disks without a mount.
+//!
+//! `run` executes a subcommand, each of which has a file. What they share is here: URLs, credentials, and
+//! opening a `BlockDevice`.
 
 mod attach;
 mod bench;

@@ -1,4 +1,7 @@
-//! The initiator's end of a session.
+//! The initiator's end of a session, without I/O.
+//!
+//! `InitiatorSession` numbers commands, processes the PDUs of the target, and returns the PDUs to send and an
+//! `InitiatorEvent` for each outcome. Connections over TCP and with iSER own one each.
 
 mod receive;
 mod send;

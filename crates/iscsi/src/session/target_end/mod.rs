@@ -1,4 +1,8 @@
-//! The target's end of a session.
+//! The target's end of a session, without I/O.
+//!
+//! `TargetSession` orders commands by their numbers, requests their data (R2T, or RDMA Reads with iSER), and
+//! returns the PDUs to send and a `TargetEvent` for each command and request. Each connection of the crate
+//! `iscsi-target` owns one.
 
 mod manage;
 mod receive;

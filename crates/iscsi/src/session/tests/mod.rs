@@ -1,3 +1,6 @@
+//! Tests of sessions of both roles: byte-exact exchanges, peers that violate the protocol (`hostile`,
+//! `hostile_target`), random headers (`random`), and both roles connected to each other (`model`, `pairs`).
+
 mod exchanges;
 mod hostile;
 mod hostile_target;

@@ -1,4 +1,5 @@
-//! Encoded bytes, round trips, truncation at every byte, and hostile input.
+//! Tests of the XDR of NFSv4: encoded bytes, round trips, truncation at every byte, and hostile input. The
+//! modules divide the operations by topic.
 
 mod attributes;
 mod callback;
