@@ -6,10 +6,14 @@ use millrace_nfs::v4::{ClientId, Status};
 
 use crate::{
     identify::{CreateSession, SessionCreated},
-    records::Records,
+    records::{Record, Records},
     session::Session,
     state::State,
 };
+
+/// The clients of one address may be this many times those that could still be added. One address gets at most three
+/// quarters of the records, and there is always room for others.
+const PART: usize = 3;
 
 impl<R: Clone> State<R> {
     /// CREATE_SESSION. The first one of a client record confirms it, and removes the client's earlier incarnation with
@@ -74,8 +78,8 @@ impl<R: Clone> State<R> {
         Ok(SessionCreated { session: id, sequence: args.sequence, back_channel: granted, fore, back })
     }
 
-    /// Removes the earlier incarnation of the client, or else an expired client if there are too many, and confirms
-    /// the record.
+    /// Removes the earlier incarnation of the client, or else another client if there are too many, and confirms the
+    /// record.
     fn confirm(&self, records: &mut Records, id: ClientId, now: Duration) -> Result<(), Status> {
         let Some(record) = records.get_mut(id) else { return Err(Status::StaleClientid) };
         let client = record.client.clone();
@@ -90,16 +94,44 @@ impl<R: Clone> State<R> {
             }
             // The list keeps the owner, which is that of the new incarnation.
             self.remove_ended(records, earlier.id(), now);
-        } else if records.confirmed_len() >= self.limits.clients {
-            let lease = self.limits.lease;
-            let expired = records.confirmed_clients().filter(|client| client.lease.has_expired(now, lease));
-            let oldest = expired.max_by_key(|client| client.lease.age(now)).cloned().ok_or(Status::Delay)?;
-            if !oldest.lease.end_if_expired(now, lease) {
-                return Err(Status::Delay);
-            }
-            self.remove_unlisted(records, oldest.id(), now)?;
+        } else {
+            self.make_room(records, id, now)?;
         }
         records.confirm(id);
         Ok(())
+    }
+
+    /// Removes another client if there are too many: one of the same address that is expired or else has no state, or an
+    /// expired one of any address if the new one is the first of its address.
+    fn make_room(&self, records: &mut Records, id: ClientId, now: Duration) -> Result<(), Status> {
+        let (total, limit, lease) = (records.confirmed_len(), self.limits.clients, self.limits.lease);
+        let address = records.get_mut(id).ok_or(Status::StaleClientid)?.address;
+        let own = records.confirmed_of(address);
+        let has_part = own < limit.saturating_sub(total).saturating_mul(PART);
+        if has_part {
+            return Ok(());
+        }
+        let expired = |record: &&Record| {
+            (own == 0 || record.address == address) && record.client.lease.has_expired(now, lease)
+        };
+        let idle = |record: &&Record| {
+            let client = &record.client;
+            record.address == address && !client.lease.is_busy() && client.table.lock().is_empty()
+        };
+        let oldest = |records: &mut dyn Iterator<Item = &Record>| {
+            records.max_by_key(|record| record.client.lease.age(now)).map(|record| record.client.clone())
+        };
+        let client = oldest(&mut records.confirmed_after(None).filter(expired));
+        if let Some(client) = client {
+            if !client.lease.end_if_expired(now, lease) {
+                return Err(Status::Delay);
+            }
+            return self.remove_unlisted(records, client.id(), now);
+        }
+        let client = oldest(&mut records.confirmed_after(None).filter(idle)).ok_or(Status::Delay)?;
+        if !client.lease.end_if_idle() {
+            return Err(Status::Delay);
+        }
+        self.remove_unlisted(records, client.id(), now)
     }
 }

@@ -65,6 +65,11 @@ impl Lease {
         requests(self.0.load(Ordering::Acquire)) == 0 && self.age(now) > time
     }
 
+    /// Whether requests are in progress.
+    pub(crate) fn is_busy(&self) -> bool {
+        requests(self.0.load(Ordering::Acquire)) != 0
+    }
+
     /// Whether the client is removed.
     pub(crate) fn has_ended(&self) -> bool {
         self.0.load(Ordering::Acquire) & ENDED != 0

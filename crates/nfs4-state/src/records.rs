@@ -1,7 +1,7 @@
 //! The records of clients, confirmed and unconfirmed (RFC 8881, 18.35.4), with their sessions.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     net::IpAddr,
     ops::Bound,
     sync::Arc,
@@ -51,6 +51,8 @@ pub(crate) struct Records {
     by_owner: HashMap<Box<[u8]>, Incarnations>,
     /// In the order of their creation.
     unconfirmed: BTreeSet<ClientId>,
+    /// Number of confirmed records of each address.
+    of_address: HashMap<IpAddr, usize>,
     clients: u32,
     sessions: u64,
     /// Bytes that replies in the slots of all sessions may occupy.
@@ -86,6 +88,11 @@ impl Records {
     /// Number of confirmed clients.
     pub(crate) fn confirmed_len(&self) -> usize {
         self.by_id.len() - self.unconfirmed.len()
+    }
+
+    /// Number of confirmed clients of an address.
+    pub(crate) fn confirmed_of(&self, address: IpAddr) -> usize {
+        self.of_address.get(&address).copied().unwrap_or_default()
     }
 
     pub(crate) fn confirmed(&mut self, owner: &[u8]) -> Option<&mut Record> {
@@ -128,7 +135,9 @@ impl Records {
     /// Confirms a record. The caller has removed the confirmed record of the same owner.
     pub(crate) fn confirm(&mut self, id: ClientId) {
         let Some(record) = self.by_id.get(&id) else { return };
-        self.unconfirmed.remove(&id);
+        if self.unconfirmed.remove(&id) {
+            *self.of_address.entry(record.address).or_default() += 1;
+        }
         let known = self.by_owner.entry(record.client.owner().into()).or_default();
         *known = Incarnations { confirmed: Some(id), unconfirmed: None };
     }
@@ -136,7 +145,14 @@ impl Records {
     /// Removes a record and returns it.
     pub(crate) fn remove(&mut self, id: ClientId) -> Option<Record> {
         let record = self.by_id.remove(&id)?;
-        self.unconfirmed.remove(&id);
+        if !self.unconfirmed.remove(&id)
+            && let Entry::Occupied(mut count) = self.of_address.entry(record.address)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
         if let Some(known) = self.by_owner.get_mut(record.client.owner()) {
             known.confirmed = known.confirmed.filter(|other| *other != id);
             known.unconfirmed = known.unconfirmed.filter(|other| *other != id);

@@ -123,9 +123,12 @@ fn unconfirmed_records_are_limited() {
 
 #[test]
 fn an_expired_client_is_kept_until_its_record_is_needed() {
-    let state = state();
-    let sessions: Vec<_> = ["a", "b", "c", "d"].iter().map(|owner| client(&state, owner, S(0))).collect();
-    let id = state.exchange_id(&identify("e", 1), S(80)).unwrap();
+    let state = with_limits(Limits { clients: 4, ..limits() });
+    let hosts = [(1, "a"), (2, "b"), (3, "c"), (4, "d")];
+    let sessions: Vec<_> =
+        hosts.iter().map(|(host, owner)| client_of(&state, *host, owner, S(0)).unwrap()).collect();
+    let fifth = ExchangeId { address: address(5), ..identify("e", 1) };
+    let id = state.exchange_id(&fifth, S(80)).unwrap();
     assert_eq!(state.create_session(&create(id.client, 1), S(80)), Err(Status::Delay));
     for (n, session) in sessions.iter().enumerate().filter(|(n, _)| *n != 2) {
         assert_eq!(renew(session, 1, S(81 + n as u64)), Ok(()));
@@ -134,6 +137,48 @@ fn an_expired_client_is_kept_until_its_record_is_needed() {
     let removed: Vec<_> = sessions.iter().map(|session| session.is_destroyed()).collect();
     assert_eq!(removed, [false, false, true, false]);
     assert_eq!(renew(&sessions[0], 2, S(1000)), Ok(()), "an expired lease can be renewed");
+}
+
+/// Opens a file.
+fn hold(state: &State<u64>, session: &Arc<Session<u64>>) {
+    state.reclaim_complete(session.client()).unwrap();
+    let request = OpenRequest { owner: b"o", file: b"f", access: 1, deny: 0, reclaim: false };
+    state.open(session.client(), &request, S(0)).unwrap();
+}
+
+#[test]
+fn one_address_gets_three_quarters_of_the_client_records() {
+    let state = with_limits(Limits { clients: 16, ..limits() });
+    let of = |host: u8, n: u32, now| client_of(&state, host, &format!("{host} {n}"), now);
+    for n in 0..12 {
+        hold(&state, &of(1, n, S(0)).unwrap());
+    }
+    assert_eq!(of(1, 12, S(50)).err(), Some(Status::Delay), "its clients have state");
+    for (host, part) in [(2, 3), (3, 1)] {
+        for n in 0..part {
+            hold(&state, &of(host, n, S(0)).unwrap());
+        }
+    }
+    assert_eq!(of(4, 0, S(50)).err(), Some(Status::Delay), "there are 16");
+    assert!(of(1, 12, S(91)).is_ok(), "a client whose lease has expired makes room");
+}
+
+#[test]
+fn an_address_with_too_many_clients_loses_the_oldest_without_state() {
+    let state = with_limits(Limits { clients: 16, ..limits() });
+    let of = |host: u8, n: u32, now| client_of(&state, host, &format!("{host} {n}"), now);
+    let other = of(2, 0, S(0)).unwrap();
+    let sessions: Vec<_> = (0..12).map_while(|n| of(1, n, S(u64::from(n))).ok()).collect();
+    let busy = sessions[0].sequence(&request(0, 1), 0, S(0)).unwrap();
+    hold(&state, &sessions[1]);
+    for n in 12..20 {
+        assert!(of(1, n, S(50)).is_ok(), "{n}");
+    }
+    assert!(!other.is_destroyed(), "clients of other addresses stay");
+    assert!(!sessions[1].is_destroyed(), "clients with state stay");
+    assert!(!sessions[0].is_destroyed(), "clients with requests in progress stay");
+    assert!(sessions[2].is_destroyed() && sessions[3].is_destroyed());
+    drop(busy);
 }
 
 #[test]

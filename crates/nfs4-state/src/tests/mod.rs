@@ -24,7 +24,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn limits() -> Limits {
     Limits {
-        clients: 4,
+        clients: 16,
         unconfirmed: 4,
         unconfirmed_per_address: 3,
         sessions_per_client: 2,
@@ -79,9 +79,15 @@ fn create(client: ClientId, sequence: u32) -> CreateSession<'static> {
 
 /// A client with one session.
 fn client(state: &State<u64>, owner: &str, now: Duration) -> Arc<Session<u64>> {
-    let id = state.exchange_id(&identify(owner, 1), now).unwrap();
-    let created = state.create_session(&create(id.client, id.sequence), now).unwrap();
-    state.session(created.session).unwrap()
+    client_of(state, 1, owner, now).unwrap()
+}
+
+/// A client of an address with one session.
+fn client_of(state: &State<u64>, host: u8, owner: &str, now: Duration) -> Result<Arc<Session<u64>>, Status> {
+    let args = ExchangeId { address: address(host), ..identify(owner, 1) };
+    let id = state.exchange_id(&args, now)?;
+    let created = state.create_session(&create(id.client, id.sequence), now)?;
+    state.session(created.session).ok_or(Status::BadSession)
 }
 
 fn request(slot: u32, sequence: u32) -> SequenceRequest {
