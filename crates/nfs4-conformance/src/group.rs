@@ -2,11 +2,11 @@
 
 use std::fmt::Debug;
 
-use millrace_nfs::v4::{Operation, SequenceOk, Status};
+use millrace_nfs::v4::{Operation, SequenceOk, Stateid, Status};
 
 use crate::{
-    compound::{Call, Op, Results, Session, putfh, send, send_for_data, sequence},
-    operations::mkdir,
+    compound::{Call, Op, Results, Session, open, putfh, send, send_for_data, sequence},
+    operations::{close, create, mkdir, opened, special, write},
 };
 
 /// The result of one case.
@@ -18,6 +18,30 @@ pub struct Row {
     pub expected: String,
     /// The result of the server.
     pub got: String,
+}
+
+/// The kinds of objects other than files and directories.
+pub(crate) const OTHERS: [&str; 5] = ["link", "block", "character", "socket", "fifo"];
+
+/// Names that no object can have, with the status of a request.
+pub(crate) fn bad_names() -> [(&'static str, Status, String); 6] {
+    [
+        ("an empty name", Status::Inval, String::new()),
+        (".", Status::BadName, ".".to_owned()),
+        ("..", Status::BadName, "..".to_owned()),
+        ("a name with a slash", Status::BadChar, "a/b".to_owned()),
+        ("a name with a zero byte", Status::BadChar, "a\0b".to_owned()),
+        ("a name of 256 bytes", Status::NameTooLong, "n".repeat(256)),
+    ]
+}
+
+/// The status of an operation on the data of an object that is not a file (RFC 8881 sections 18.3, 18.22, 18.32).
+pub(crate) fn not_a_file(kind: &str) -> Status {
+    match kind {
+        "dir" => Status::IsDir,
+        "link" => Status::Symlink,
+        _ => Status::WrongType,
+    }
 }
 
 /// A group of cases in progress.
@@ -41,6 +65,24 @@ impl<'c, C: Call> Group<'c, C> {
         assert_eq!(s.status(c, [putfh(&root), mkdir(name)]).await, Status::Ok, "the directory of {name}");
         let dir = s.path(c, &format!("{export}/{name}")).await.unwrap();
         Self { name, c, s, root, dir, rows: Vec::new() }
+    }
+
+    /// Creates an object of each kind, with the name of the kind: those of [`OTHERS`], an empty directory `dir`, and a
+    /// `file` of 1,000 bytes, whose handle is returned.
+    pub(crate) async fn populate(&self) -> Vec<u8> {
+        for (name, what) in special(self.c) {
+            assert_eq!(self.send([create(name, what)]).await.status, Status::Ok, "{name}");
+        }
+        assert_eq!(self.send([mkdir("dir")]).await.status, Status::Ok);
+        let (stateid, file) = self.open("file", 3).await;
+        let ops = [putfh(&file), write(self.c, stateid, 0, &[7; 1000]), close(stateid)];
+        assert_eq!(self.s.status(self.c, ops).await, Status::Ok);
+        file
+    }
+
+    /// Opens a file of the directory, which is created if it does not exist.
+    pub(crate) async fn open(&self, name: &str, access: u32) -> (Stateid, Vec<u8>) {
+        opened(self.c, &self.s, &self.dir, open(b"owner", name, access, 0, true)).await.unwrap()
     }
 
     pub(crate) fn finish(self) -> Vec<Row> {

@@ -9,8 +9,10 @@
 
 mod cases;
 pub mod compound;
+mod connection;
 mod group;
 pub mod operations;
 
 pub use cases::{GROUPS, run};
+pub use connection::Connection;
 pub use group::Row;

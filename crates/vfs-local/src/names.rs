@@ -6,7 +6,7 @@ use std::{
 };
 
 use millrace_vfs::{
-    Attr, CreateHow, Created, FileKind, FsError, FsResult, Handle, Identity, NewNode, SetAttr, Wcc,
+    Attr, CreateHow, Created, FileKind, FsError, FsResult, Handle, Identity, NewNode, SetAttr, Wcc, WccAttr,
 };
 use rustix::{
     fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps},
@@ -378,7 +378,8 @@ impl Export {
         if from_dir != to_dir {
             self.sync_object(&source)?;
         }
-        Ok((self.dir_after(&source)?, self.dir_after(&target)?))
+        let (source, target) = (self.dir_after(&source)?, self.dir_after(&target)?);
+        Ok(if same { (unchanged(source), unchanged(target)) } else { (source, target) })
     }
 
     pub(super) fn link(
@@ -407,6 +408,12 @@ impl Export {
         let attr = attr::attr(&attr::stat(object.as_fd())?, self.fsid)?;
         Ok((attr, self.dir_after(&node)?))
     }
+}
+
+/// Attributes of a directory that an operation did not change. If another one did, they differ from those that the
+/// client has.
+fn unchanged(wcc: Wcc) -> Wcc {
+    Wcc { before: wcc.after.as_ref().map(WccAttr::from), ..wcc }
 }
 
 /// Creates a regular file that has `times` when its name appears: if the server is killed, no file is left

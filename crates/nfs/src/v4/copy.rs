@@ -110,3 +110,11 @@ xdr_struct! {
         pub count: u64,
     }
 }
+
+xdr_struct! {
+    /// Arguments of OFFLOAD_STATUS and OFFLOAD_CANCEL (RFC 7862 sections 15.8 and 15.9).
+    pub struct OffloadArgs {
+        /// Stateid of an asynchronous copy.
+        pub stateid: Stateid,
+    }
+}

@@ -25,6 +25,7 @@ const XATTR_RIGHTS: [(u32, u32); 3] = [
     (access::XATTR_LIST, access::READ),
     (access::XATTR_WRITE, access::MODIFY),
 ];
+const DEFINED_XATTR_RIGHTS: u32 = access::XATTR_READ | access::XATTR_LIST | access::XATTR_WRITE;
 /// Permission, set-id and sticky bits.
 const MODE_BITS: u32 = 0o7777;
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
@@ -250,12 +251,19 @@ impl Compound<'_> {
         if self.is_same(attributes).await? { Err(Status::Same) } else { Ok(()) }
     }
 
+    /// # Errors
+    /// INVAL for rights that the minor version does not define, as of the Linux kernel's server.
     pub(super) async fn access(&mut self, args: AccessArgs) -> Result<(), Status> {
+        let defined =
+            if self.scope.minor_version > 1 { ALL_RIGHTS | DEFINED_XATTR_RIGHTS } else { ALL_RIGHTS };
+        if args.access & !defined != 0 {
+            return Err(Status::Inval);
+        }
         let wanted = args.access & ALL_RIGHTS;
         let (supported, granted) = match self.current()? {
             Object::Pseudo(_) => (wanted, wanted & PSEUDO_RIGHTS),
             Object::File(file) => {
-                let has_xattrs = self.scope.minor_version > 1 && file.export.info().xattrs;
+                let has_xattrs = file.export.info().xattrs;
                 let xattrs = XATTR_RIGHTS.iter().filter(|(right, _)| has_xattrs && args.access & right != 0);
                 let required = xattrs.clone().fold(wanted, |all, (_, required)| all | required);
                 let possible = if file.export.read_only() { required & !WRITE_RIGHTS } else { required };

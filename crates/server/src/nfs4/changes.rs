@@ -6,11 +6,12 @@ use millrace_nfs::v4::{
     ChangeInfo, CreateArgs, CreateOk, CreateType, Fattr, LinkArgs, RemoveArgs, RenameArgs, RenameOk,
     SetattrArgs, SetattrRes, Status,
 };
-use millrace_vfs::{FsError, NewNode};
+use millrace_vfs::{FileKind, FsError, NewNode};
 
 use super::{
     compound::Compound,
     convert,
+    kind::data_error,
     names::check_name,
     object::{File, Object},
     settable::set_attr,
@@ -40,6 +41,26 @@ fn check_same_export(a: &File, b: &File) -> Result<(), Status> {
     if Arc::ptr_eq(&a.export, &b.export) { Ok(()) } else { Err(Status::XDev) }
 }
 
+/// The status of a SETATTR of the size of `file` that failed: NFSv4 has one for directories (RFC 8881 section 18.30).
+async fn size_error(file: &File, error: FsError) -> Status {
+    match data_error(file, error).await {
+        Status::IsDir => Status::IsDir,
+        _ => convert::status(error),
+    }
+}
+
+/// The status of a LINK of `file` that failed: NFSv4 has one for directories (RFC 8881 section 18.9).
+async fn link_error(file: &File, error: FsError) -> Status {
+    let status = convert::status(error);
+    match status {
+        Status::Inval | Status::Perm => match file.fs().getattr(&file.handle).await {
+            Ok(attr) if attr.kind == FileKind::Directory => Status::IsDir,
+            _ => status,
+        },
+        _ => status,
+    }
+}
+
 impl Compound<'_> {
     pub(super) async fn setattr(&mut self, args: SetattrArgs<Fattr<'_>>) -> Result<(), Status> {
         let file = self.current()?.file(Status::RoFs)?.clone();
@@ -48,7 +69,14 @@ impl Compound<'_> {
         let _access =
             if set.size.is_some() { Some(self.check_access(&file, &args.stateid, true)?) } else { None };
         let _changing = self.change(&file)?;
-        file.fs().setattr(caller, &file.handle, &set, None).await.map_err(convert::status)?;
+        let done = file.fs().setattr(caller, &file.handle, &set, None).await;
+        if let Err(error) = done {
+            return Err(if set.size.is_some() {
+                size_error(&file, error).await
+            } else {
+                convert::status(error)
+            });
+        }
         self.reply.put(&SetattrRes { set: args.attributes.set });
         Ok(())
     }
@@ -99,8 +127,10 @@ impl Compound<'_> {
         let name = check_name(&args.name)?;
         let caller = file.writer()?;
         let _changing = self.change(file)?;
-        let linked = file.fs().link(caller, &file.handle, &dir.handle, name).await;
-        let (_, wcc) = linked.map_err(convert::status)?;
+        let (_, wcc) = match file.fs().link(caller, &file.handle, &dir.handle, name).await {
+            Ok(linked) => linked,
+            Err(error) => return Err(link_error(file, error).await),
+        };
         let change: ChangeInfo = convert::change_info(&wcc);
         self.reply.put(&change);
         Ok(())

@@ -246,7 +246,7 @@ impl Compound<'_> {
             Operation::Close => self.close(args!()),
             Operation::Delegreturn => self.delegreturn(args!()),
             Operation::Lock => self.lock(&args!()),
-            Operation::Lockt => self.lockt(&args!()),
+            Operation::Lockt => self.lockt(&args!()).await,
             Operation::Locku => self.locku(args!()),
             Operation::TestStateid => self.test_stateids(&args!()),
             Operation::FreeStateid => self.free_stateid(args!()),
@@ -254,9 +254,10 @@ impl Compound<'_> {
             Operation::Deallocate => self.deallocate(args!()).await,
             Operation::Copy => self.copy(args!()).await,
             Operation::Clone => self.clone_range(args!()).await,
+            Operation::OffloadStatus | Operation::OffloadCancel => self.offload(args!()),
             Operation::ReadPlus => self.read_plus(args!()).await,
             Operation::Seek => self.seek(args.get().map_err(Self::bad_seek)?).await,
-            Operation::IoAdvise => self.io_advise(&args!()),
+            Operation::IoAdvise => self.io_advise(args!()).await,
             Operation::Getxattr => self.getxattr(args!()).await,
             Operation::Setxattr => {
                 let split = args.is_split();

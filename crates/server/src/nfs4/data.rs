@@ -4,7 +4,7 @@ use millrace_nfs::v4::{CommitArgs, CommitOk, ReadArgs, ReadOk, ReadlinkOk, Statu
 use millrace_oncrpc::{CallClass, Stage};
 use millrace_vfs::{Arena, FsError, FsResult, Views};
 
-use super::{compound::Compound, convert, reply_size::MAX_LINK};
+use super::{compound::Compound, convert, kind::data_error, reply_size::MAX_LINK};
 
 /// Upper limit of file offsets (the largest `off_t` plus one).
 pub(super) const OFFSET_LIMIT: u64 = 1 << 63;
@@ -23,7 +23,10 @@ impl Compound<'_> {
         self.stages.end(Stage::Decode);
         let read = file.fs().read(caller, &file.handle, args.offset, count.min(to_limit)).await;
         self.stages.end(Stage::FileSystem);
-        let read = read.map_err(convert::status)?;
+        let read = match read {
+            Ok(read) => read,
+            Err(error) => return Err(data_error(&file, error).await),
+        };
         self.scope.env.read(&file.export, self.usage.as_deref(), read.data.len() as u64);
         let bytes = read.data.len();
         self.put_payload(bytes, |reply| ReadOk { eof: read.eof, data: read.data }.encode_into(reply));
@@ -47,7 +50,10 @@ impl Compound<'_> {
         let verifier = file.fs().write_verifier();
         let written = file.fs().write(caller, &file.handle, offset, data, convert::stability(stable)).await;
         self.stages.end(Stage::FileSystem);
-        let written = written.map_err(convert::status)?;
+        let written = match written {
+            Ok(written) => written,
+            Err(error) => return Err(data_error(&file, error).await),
+        };
         self.scope.env.written(&file.export, self.usage.as_deref(), written.count.into());
         let committed = convert::stable_how(written.committed);
         self.reply.put(&WriteOk { count: written.count, committed, verifier });
@@ -60,7 +66,9 @@ impl Compound<'_> {
             return Err(Status::Inval);
         }
         let committed = file.fs().commit(file.writer()?, &file.handle, args.offset, args.count).await;
-        committed.map_err(convert::status)?;
+        if let Err(error) = committed {
+            return Err(data_error(file, error).await);
+        }
         // Read after the commit: an earlier loss has changed the verifier.
         let verifier = file.fs().write_verifier();
         self.reply.put(&CommitOk { verifier });
@@ -69,9 +77,13 @@ impl Compound<'_> {
 
     pub(super) async fn readlink(&mut self) -> Result<(), Status> {
         self.take_bulk(MAX_LINK)?;
-        let file = self.current()?.file(Status::Inval)?.clone();
+        let file = self.current()?.file(Status::WrongType)?.clone();
         let read = file.fs().readlink(file.caller()?, &file.handle).await;
-        let (text, _) = read.map_err(convert::status)?;
+        // A file system has no other reason.
+        let (text, _) = read.map_err(|error| match error {
+            FsError::Inval => Status::WrongType,
+            error => convert::status(error),
+        })?;
         let target = text_view(self.reply.arena(), &text).map_err(convert::status)?;
         self.put_payload(text.len(), |reply| reply.put(&ReadlinkOk { target }));
         Ok(())

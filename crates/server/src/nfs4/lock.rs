@@ -5,7 +5,7 @@ use millrace_nfs::v4::{
 };
 use millrace_nfs4_state::{LockError, LockKind, LockRequest};
 
-use super::{compound::Compound, stateids::key};
+use super::{compound::Compound, kind::check_file, stateids::key};
 use crate::nfs4_clients::now;
 
 fn kind(lock_type: LockType) -> LockKind {
@@ -71,9 +71,10 @@ impl Compound<'_> {
         });
     }
 
-    pub(super) fn lockt(&mut self, args: &LocktArgs<'_>) -> Result<(), Status> {
+    pub(super) async fn lockt(&mut self, args: &LocktArgs<'_>) -> Result<(), Status> {
         let file = self.current()?.file(Status::IsDir)?;
         file.caller()?;
+        check_file(file).await?; // There is no stateid, which only files have.
         let (key, env, range) = (key(file), self.scope.env, (args.offset, args.length));
         let state = &env.clients.state;
         let kind = kind(args.lock_type);

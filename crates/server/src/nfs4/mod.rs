@@ -14,6 +14,7 @@ mod data;
 mod delegation;
 mod directory;
 mod execute;
+mod kind;
 mod lock;
 mod names;
 mod object;

@@ -6,7 +6,7 @@ use millrace_nfs::v4::{
 };
 use millrace_vfs::{FileKind, FsError};
 
-use super::{compound::Compound, convert, object::Object};
+use super::{compound::Compound, convert, kind::directory_error, object::Object};
 
 /// Checks a name of a directory entry (RFC 8881 sections 1.8 and 14.3).
 pub(super) fn check_name(name: &[u8]) -> Result<&[u8], Status> {
@@ -59,14 +59,7 @@ impl Compound<'_> {
                     Err(status) => Err(status),
                 };
                 match found {
-                    Err(Status::NotDir | Status::Inval | Status::BadName | Status::BadChar) => {
-                        let attr = dir.fs().getattr(&dir.handle).await.map_err(convert::status)?;
-                        found.map_err(|status| match attr.kind {
-                            FileKind::Directory => status,
-                            FileKind::Symlink => Status::Symlink,
-                            _ => Status::NotDir,
-                        })
-                    }
+                    Err(status) => Err(directory_error(dir, status).await),
                     found => found,
                 }
             }

@@ -5,12 +5,13 @@ use millrace_nfs::v4::{
     Status, open_flags, share_access,
 };
 use millrace_nfs4_state::OpenRequest;
-use millrace_vfs::{Access, Attr, Created, FileKind, FsError, Identity, SetAttr};
+use millrace_vfs::{Access, Created, FsError, Identity, SetAttr};
 
 use super::{
     attributes::EXCLUSIVE,
     compound::Compound,
     convert,
+    kind::{check_file, check_regular, directory_error},
     names::check_name,
     object::{File, Object},
     settable::{VERIFIER, set_attr},
@@ -32,16 +33,6 @@ struct Found {
     truncate: Option<u64>,
 }
 
-/// Checks that an object can be opened: that it is a regular file.
-fn check_kind(attr: &Attr) -> Result<(), Status> {
-    match attr.kind {
-        FileKind::Regular => Ok(()),
-        FileKind::Directory => Err(Status::IsDir),
-        FileKind::Symlink => Err(Status::Symlink),
-        _ => Err(Status::WrongType),
-    }
-}
-
 impl Compound<'_> {
     pub(super) async fn open(&mut self, args: OpenArgs<'_, Fattr<'_>>) -> Result<(), Status> {
         let access = args.share_access & share_access::BOTH;
@@ -58,7 +49,7 @@ impl Compound<'_> {
         let caller = if writes { file.writer()? } else { file.caller()? };
         if reclaim {
             // The first OPEN has checked the rights, and each READ and WRITE checks them.
-            check_kind(&file.fs().getattr(&file.handle).await.map_err(convert::status)?)?;
+            check_file(file).await?;
         } else if !found.created {
             self.check_rights(file, caller, access).await?;
         }
@@ -109,7 +100,7 @@ impl Compound<'_> {
     async fn check_rights(&self, file: &File, caller: &Identity, access: u32) -> Result<(), Status> {
         let (any, attr) =
             file.fs().access(caller, &file.handle, Access(!0)).await.map_err(convert::status)?;
-        check_kind(&attr)?;
+        check_regular(&attr)?;
         // To execute a file, clients read it.
         let reads = any.0 & (Access::READ | Access::EXECUTE) != 0;
         let writes = any.0 & Access::MODIFY != 0;
@@ -132,22 +123,26 @@ impl Compound<'_> {
             // Delegations do not outlast a restart of the client, which has lost its data.
             Claim::DelegatePrev(_) | Claim::DelegPrevFh => return Err(Status::NotSupp),
         };
-        let name = check_name(&name)?;
         let Object::File(dir) = current else {
             let Object::Pseudo(at) = current else { return Err(Status::ServerFault) };
-            self.scope.paths().pseudo_child(*at, name)?;
+            self.scope.paths().pseudo_child(*at, check_name(&name)?)?;
             return Err(Status::IsDir);
         };
-        match &args.create {
-            None => self.lookup_file(dir, name).await,
-            Some(how) => self.create_file(dir, name, how).await,
+        let found = match (check_name(&name), &args.create) {
+            (Err(status), _) => Err(status),
+            (Ok(name), None) => self.lookup_file(dir, name).await,
+            (Ok(name), Some(how)) => self.create_file(dir, name, how).await,
+        };
+        match found {
+            Err(status) => Err(directory_error(dir, status).await),
+            found => found,
         }
     }
 
     async fn lookup_file(&self, dir: &File, name: &[u8]) -> Result<Found, Status> {
         let (object, attr) = self.scope.paths().child(dir, name).await?;
         let file = object.file(Status::IsDir)?.clone();
-        attr.as_ref().map_or(Ok(()), check_kind)?;
+        attr.as_ref().map_or(Ok(()), check_regular)?;
         let change = dir.fs().getattr(&dir.handle).await.map_err(convert::status)?;
         let change = convert::change(change.ctime);
         Ok(existing(file, ChangeInfo { atomic: false, before: change, after: change }))

@@ -12,6 +12,7 @@ fn id(owner: Option<Owner<'_>>) -> Result<Option<u32>, Status> {
     match owner {
         None => Ok(None),
         Some(Owner::Id(id)) => Ok(Some(id)),
+        Some(Owner::Name(b"")) => Err(Status::Inval),
         Some(Owner::Name(_)) => Err(Status::BadOwner),
     }
 }

@@ -7,7 +7,12 @@ use millrace_nfs4_state::Changing;
 use millrace_vfs::SeekTarget;
 use millrace_xdr::XdrError;
 
-use super::{compound::Compound, convert, object::File};
+use super::{
+    compound::Compound,
+    convert,
+    kind::{check_file, data_error},
+    object::File,
+};
 
 impl Compound<'_> {
     /// The status for arguments of SEEK that cannot be decoded: content of another type is not malformed.
@@ -18,13 +23,19 @@ impl Compound<'_> {
     pub(super) async fn allocate(&self, args: AllocateArgs) -> Result<(), Status> {
         let (file, _access) = self.range_to_change(&args)?;
         let changed = file.fs().allocate(file.writer()?, &file.handle, args.offset, args.length).await;
-        changed.map(drop).map_err(convert::status)
+        match changed {
+            Ok(_) => Ok(()),
+            Err(error) => Err(data_error(file, error).await),
+        }
     }
 
     pub(super) async fn deallocate(&self, args: DeallocateArgs) -> Result<(), Status> {
         let (file, _access) = self.range_to_change(&args)?;
         let changed = file.fs().deallocate(file.writer()?, &file.handle, args.offset, args.length).await;
-        changed.map(drop).map_err(convert::status)
+        match changed {
+            Ok(_) => Ok(()),
+            Err(error) => Err(data_error(file, error).await),
+        }
     }
 
     /// The file of a change. As fallocate(2), an empty range is invalid.
@@ -44,7 +55,10 @@ impl Compound<'_> {
             ContentType::Hole => SeekTarget::Hole,
         };
         let found = file.fs().seek(caller, &file.handle, args.offset, target).await;
-        let found = found.map_err(convert::status)?;
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => return Err(data_error(file, error).await),
+        };
         let size = file.fs().getattr(&file.handle).await.map_err(convert::status)?.size;
         let ok = match found {
             Some(offset) => SeekOk { eof: offset >= size, offset },
@@ -56,9 +70,10 @@ impl Compound<'_> {
     }
 
     /// Follows no hint: the page cache of the kernel recognizes sequential access by itself.
-    pub(super) fn io_advise(&mut self, args: &IoAdviseArgs) -> Result<(), Status> {
+    pub(super) async fn io_advise(&mut self, args: IoAdviseArgs) -> Result<(), Status> {
         let file = self.current()?.file(Status::IsDir)?;
         file.caller()?;
+        check_file(file).await?;
         let _access = self.check_access(file, &args.stateid, false)?;
         args.offset.checked_add(args.length).ok_or(Status::Inval)?;
         self.reply.put(&IoAdviseOk { hints: Bitmap::EMPTY });

@@ -42,5 +42,12 @@ groups! {
     client_ids_conform: "clients",
     sessions_conform: "sessions",
     slots_conform: "slots",
-    names_conform: "names"
+    names_conform: "names",
+    objects_conform: "objects",
+    attributes_conform: "attributes",
+    opens_conform: "opens",
+    data_conforms: "data",
+    locks_conform: "locks",
+    ranges_conform: "ranges",
+    xattrs_conform: "xattrs"
 }

@@ -113,11 +113,13 @@ fn other_servers_are_not_copied_from() {
         assert_eq!(s.status(c, between(&source, &destination, remote)).await, Status::NotSupp);
         let illegal = (ILLEGAL, Status::OpIllegal);
         assert_eq!(s.last(c, 1, &source, copy(from, to, (0, 0), 0)).await, illegal);
-        for (number, operation) in
-            [(61, Operation::CopyNotify), (66, Operation::OffloadCancel), (67, Operation::OffloadStatus)]
-        {
+        for (number, operation, status) in [
+            (61, Operation::CopyNotify, Status::NotSupp),
+            (66, Operation::OffloadCancel, Status::BadStateid),
+            (67, Operation::OffloadStatus, Status::BadStateid),
+        ] {
             let last = s.last(c, 2, &source, op(operation, from)).await;
-            assert_eq!(last, (number, Status::NotSupp));
+            assert_eq!(last, (number, status));
         }
     });
 }
