@@ -79,7 +79,7 @@ impl Metrics {
         names.iter().map(|name| self.get(name)).sum()
     }
 
-    /// Counted faults that are not in `declared`, as text.
+    /// The counters of faults that are not 0 and not in `declared`, as text.
     ///
     /// # Errors
     /// As [`get`](Self::get).

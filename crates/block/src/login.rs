@@ -29,7 +29,7 @@ const CID: u16 = 1;
 /// The first command number of a session.
 const CMD_SN: u32 = 1;
 
-/// What all connections of a device or of a discovery have in common.
+/// The parameters of all connections of a device or of a discovery.
 pub(crate) struct Dialer {
     pub(crate) rt: RuntimeRef,
     options: Options,

@@ -85,7 +85,7 @@ impl Options {
         self.runtime.clone().unwrap_or_else(TokioRuntime::current)
     }
 
-    /// What the initiator negotiates.
+    /// The parameters that the initiator negotiates.
     pub(crate) fn settings(&self) -> Settings {
         Settings {
             header_digest: self.digests,

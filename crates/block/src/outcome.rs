@@ -1,4 +1,4 @@
-//! What the outcome of a command means.
+//! Classification of the outcome of a command: complete, to be repeated, or an error of the operation.
 
 use millrace_iscsi::session::Outcome;
 use millrace_scsi::{AdditionalSense, Sense, SenseKey, Status};
@@ -8,7 +8,7 @@ use crate::error::Failure;
 /// TASK ABORTED (SAM-5 section 5.3.1), which [`Status`] lacks, because disks do not send it.
 const TASK_ABORTED: u8 = 0x40;
 
-/// What follows from the outcome of a command.
+/// The consequence of the outcome of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The command is complete, with this number of bytes transferred.

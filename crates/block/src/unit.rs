@@ -1,4 +1,4 @@
-//! What a logical unit says of itself.
+//! Identification of a logical unit by INQUIRY, READ CAPACITY and MODE SENSE.
 
 use std::fmt;
 

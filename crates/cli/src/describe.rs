@@ -104,7 +104,8 @@ pub(crate) fn minute(t: NfsTime) -> String {
     format!("{date} {}", &time[..5])
 }
 
-/// Date and time of day in UTC. (Days to a date in the Gregorian calendar, in years that begin in March.)
+/// Date (Gregorian calendar) and time of day in UTC. The calculation uses years that begin in March, so that
+/// a leap day is the last of its year.
 fn civil(seconds: u32) -> (String, String) {
     let (days, of_day) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let era = days / 146_097;

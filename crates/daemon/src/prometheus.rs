@@ -87,7 +87,7 @@ fn busiest<K>(
     let rest = (rest != UsageStats::default()).then(|| ("other".to_owned(), rest));
     let mut named: Vec<(String, UsageStats)> = Vec::new();
     for (label, usage) in shown.chain(rest) {
-        // A client may have the name `other`, or one that differs from another's only in what labels do not show.
+        // Labels can be equal: a client may have the name `other`, and names may differ only in parts that labels omit.
         match named.iter_mut().find(|(other, _)| *other == label) {
             Some((_, sum)) => sum.plus(&usage),
             None => named.push((label, usage)),

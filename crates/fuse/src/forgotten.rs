@@ -1,5 +1,5 @@
-//! What remains of inodes that the kernel has forgotten: their NFS file handles by inode number, and the
-//! times of their local changes.
+//! Records of inodes that the kernel has forgotten: their NFS file handles by inode number, and the times of their
+//! local changes.
 //!
 //! Handles from name_to_handle_at(2) and nfsd contain the inode number and the generation, and live
 //! indefinitely. For a forgotten inode the kernel sends LOOKUP of "." with that number (FUSE_EXPORT_SUPPORT).

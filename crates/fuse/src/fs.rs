@@ -70,7 +70,8 @@ pub(crate) struct Fs {
     pub(crate) read_ahead_enabled: AtomicBool,
     /// Bytes in read-ahead buffers, including those in flight.
     pub(crate) read_ahead_bytes: Arc<AtomicUsize>,
-    /// Silly names: directory's inode number and name of files that were removed while open.
+    /// Files that were removed while open, and therefore renamed ("silly rename"): the inode number of the directory,
+    /// and the new name.
     pub(crate) silly_names: Mutex<HashSet<(u64, Vec<u8>)>>,
     pub(crate) invalidator: OnceLock<Invalidator>,
     pub(crate) stale_retries: StaleRetries,

@@ -244,7 +244,8 @@ fn concurrent_opens_show_a_remote_change() {
         return;
     }
     let pair = Pair::start(false, "");
-    // Large, and changed at its end, so that the kernel takes a while to drop the pages for the first open.
+    // The file is large, and changed at its end, so that the kernel takes a while to drop its pages at the
+    // first open.
     let (size, last) = (32 << 20, (32 << 20) - 4096);
     fs::write(pair.at_a(), vec![0; size as usize]).unwrap();
     for round in 1..40 {

@@ -51,7 +51,7 @@ impl Default for TableLimits {
 /// Limits of one connection.
 #[derive(Debug, Clone)]
 pub struct ConnectionLimits {
-    /// What the target negotiates.
+    /// The parameters that the target negotiates.
     pub settings: Settings,
     /// Maximum number of commands in progress, at least 1.
     pub max_tasks: u32,

@@ -1,4 +1,4 @@
-//! What the connections of a server or shard share.
+//! Resources that the connections of a server or shard share.
 
 use std::{
     fmt::Display,
@@ -17,7 +17,7 @@ use crate::{
     table::TargetTable,
 };
 
-/// What the connections of a server or shard share, independently of the transport.
+/// Resources that the connections of a server or shard share, over each transport.
 pub(crate) struct Service {
     pub(crate) table: Arc<TargetTable>,
     pub(crate) rt: RuntimeRef,

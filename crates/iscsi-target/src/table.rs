@@ -28,7 +28,7 @@ use crate::{
 #[error("two targets have the name {0}; give each target its own name")]
 pub struct DuplicateTarget(pub IscsiName);
 
-/// What the task of a session has to do, in ascending urgency.
+/// An order to the task of a session, in ascending urgency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Order {

@@ -16,7 +16,7 @@ enum Leaving {
     Announced(Sleep),
 }
 
-/// What a connection has transferred, and what it waits for.
+/// The progress of a connection: bytes so far, and whether it waits for the peer.
 pub(crate) struct Traffic {
     /// Bytes received.
     pub(crate) received: u64,

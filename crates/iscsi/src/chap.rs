@@ -130,7 +130,7 @@ impl Mutual {
         Self { md5_only: true, ..self }
     }
 
-    /// What an initiator offers, the preferred algorithm first.
+    /// The algorithms that an initiator offers, the preferred one first.
     pub(crate) fn algorithms(&self) -> impl Iterator<Item = Algorithm> + Clone {
         let md5_only = self.md5_only;
         Algorithm::ALL.into_iter().filter(move |a| !md5_only || *a == Algorithm::Md5)

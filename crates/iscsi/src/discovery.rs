@@ -5,7 +5,7 @@ use crate::{
     text::{self, TextError},
 };
 
-/// What an initiator asks for.
+/// The value of the key SendTargets: the targets that an initiator requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SendTargets {
     /// All targets; in discovery sessions only.

@@ -37,7 +37,7 @@ const WINDOWS: usize = 128;
 /// Maximum bytes of a command that a window covers.
 const WINDOW_BYTES: usize = 4 << 20;
 
-/// What happened on a connection.
+/// An event of a connection.
 #[derive(Debug)]
 pub enum Event {
     /// A command has ended. The target can no longer access its memory.
@@ -123,7 +123,7 @@ impl InitiatorConnection {
         Ok(connection)
     }
 
-    /// What the login has determined.
+    /// The result of the login.
     pub fn established(&self) -> &Established {
         &self.established
     }

@@ -1,4 +1,4 @@
-//! What a request asks for, or why it is refused.
+//! The command of a request, or the error with which it is refused.
 
 use std::ops::Range;
 

@@ -52,7 +52,7 @@ pub(crate) struct Connection {
     unsent: Standstill,
 }
 
-/// What is received.
+/// The part of a request that is received next.
 enum Receiving {
     /// The header of a request.
     Header,
@@ -78,7 +78,7 @@ struct Completed {
     result: Result<Answer, Failure>,
 }
 
-/// What a reply contains.
+/// The contents of a reply.
 enum Answer {
     Nothing,
     /// The data of a read.

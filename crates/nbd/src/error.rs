@@ -16,7 +16,7 @@ pub enum Error {
         /// The path of the socket.
         path: PathBuf,
     },
-    /// There is a file of another kind.
+    /// The path is that of an existing file that is not a socket.
     #[error("cannot listen on {}: the file exists and is not a socket; choose another path", path.display())]
     NotASocket {
         /// The path of the file.

@@ -20,7 +20,7 @@ const PREFERRED: u32 = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Violation(pub(crate) &'static str);
 
-/// What the server says of its export.
+/// The description of the export that the server sends.
 #[derive(Debug, Clone)]
 pub(crate) struct Description {
     /// Number of bytes.
@@ -35,7 +35,7 @@ pub(crate) struct Description {
     pub(crate) text: String,
 }
 
-/// What the client has negotiated.
+/// The options that the client has negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Negotiated {
     /// Structured replies.
@@ -44,7 +44,7 @@ pub(crate) struct Negotiated {
     pub(crate) allocation: bool,
 }
 
-/// What follows.
+/// The phase after an option.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Another option.

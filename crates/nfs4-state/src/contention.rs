@@ -1,4 +1,4 @@
-//! What keeps files from being delegated: changes in progress, and recalls a short time ago.
+//! Conditions under which a file is not delegated: changes in progress, and recent recalls.
 
 use std::{
     hash::{BuildHasher, RandomState},

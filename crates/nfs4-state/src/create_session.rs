@@ -88,7 +88,7 @@ impl<R: Clone> State<R> {
             // A client whose lease has ended may not have been informed yet, and could reclaim its state after a
             // restart, unless it leaves the list first. A client with another verifier has lost its state.
             let lost = earlier.is_removed() && !earlier.table.lock().is_empty();
-            // Its requests must not be executed after those of the new incarnation.
+            // Requests of the earlier incarnation must not be executed after those of the new one.
             if lost || !earlier.lease.end_if_idle() {
                 return Err(Status::Delay);
             }

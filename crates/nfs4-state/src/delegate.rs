@@ -17,7 +17,7 @@ use crate::{
     table::{DelegationKind, Kind, Name, Table, stateid},
 };
 
-/// What a delegation is requested for.
+/// A request for a delegation of a file that the client has opened.
 #[derive(Debug, Clone, Copy)]
 pub struct DelegationRequest<'a> {
     /// Key of the file, which the client has just opened.

@@ -10,7 +10,7 @@ use crate::{
     table::DelegationKind,
 };
 
-/// What CB_RECALL has achieved.
+/// The state of CB_RECALL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// It is sent, or about to be.
@@ -42,7 +42,7 @@ pub(crate) struct Delegation {
     pub(crate) reported: u64,
 }
 
-/// What a request of another client does to the file.
+/// The effect of another client's request on the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     /// It reads data: write delegations conflict.

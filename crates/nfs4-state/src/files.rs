@@ -161,7 +161,7 @@ impl Files {
     }
 }
 
-/// What an anonymous READ or WRITE needs: the access, which no open may deny.
+/// The access of a READ or WRITE with an anonymous stateid, which no open may deny.
 pub(crate) fn transfer(write: bool) -> Share {
     Share { access: if write { share::WRITE } else { share::READ }, deny: 0 }
 }

@@ -28,7 +28,7 @@ pub struct OpenRequest<'a> {
     pub reclaim: bool,
 }
 
-/// What prevents an OPEN.
+/// The cause that prevents an OPEN.
 enum Blocked {
     /// An open of this client.
     Share(Arc<Client>),

@@ -71,7 +71,7 @@ pub struct StateidPosition {
     pub number: u32,
 }
 
-/// What a stateid stands for.
+/// The kind of state that a stateid identifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateidKind {
     /// An open.
@@ -99,7 +99,7 @@ pub struct StateidReport {
     pub file: Arc<[u8]>,
     /// The open owner or lock owner.
     pub owner: Arc<[u8]>,
-    /// What it stands for.
+    /// The kind of state.
     pub kind: StateidKind,
     /// Whether it is revoked, and not freed.
     pub revoked: bool,

@@ -44,7 +44,7 @@ impl<R: Clone> State<R> {
         client.unlisted.store(true, Ordering::Release);
         let mut table = client.table.lock();
         let files = valid(&table, selection);
-        // A selection has all or none of a client's state for a file.
+        // A selection contains either all state of a client for a file, or none of it.
         for file in files.keys() {
             let unlocked = self.files.update(file, |file, key| {
                 self.delegating.remove(file, client);

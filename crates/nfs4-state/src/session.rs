@@ -47,7 +47,7 @@ pub struct SequenceReply {
     pub status_flags: u32,
 }
 
-/// What to do with a COMPOUND whose SEQUENCE is valid.
+/// The treatment of a COMPOUND whose SEQUENCE is valid.
 #[derive(Debug)]
 pub enum Sequence<R: Clone> {
     /// Execute it: it is new.

@@ -61,12 +61,13 @@ impl Shares {
         Share::all().filter(move |share| self.opened & share.bit() != 0)
     }
 
-    /// What they permit and deny together.
+    /// The union of access and of denial of all OPENs.
     pub(crate) fn union(self) -> Share {
         self.opened().fold(Share::default(), Share::union)
     }
 
-    /// What OPEN_DOWNGRADE leaves, if `share` is the union of some of the OPENs (RFC 8881, 18.18.3).
+    /// The OPENs that remain after OPEN_DOWNGRADE to `share`; `None` unless it is the union of some of the
+    /// OPENs (RFC 8881, 18.18.3).
     pub(crate) fn downgraded(self, share: Share) -> Option<Self> {
         let mut rest = Self::default();
         self.opened().filter(|opened| opened.is_part_of(share)).for_each(|opened| rest.add(opened));

@@ -2,7 +2,7 @@
 
 use millrace_nfs::v4::Status;
 
-/// What a slot holds of its last request.
+/// The last request of a slot, and its reply.
 enum Last<R> {
     /// There was none.
     None,
@@ -22,7 +22,7 @@ pub(crate) struct Slot<R> {
     last: Last<R>,
 }
 
-/// What a slot says about a request.
+/// The treatment of a request by its slot.
 pub(crate) enum Admission<R> {
     /// A new request, which is now in progress.
     New,

@@ -13,7 +13,7 @@ use crate::{
     table::{DelegationKind, Entry, Kind, Table},
 };
 
-/// What a stateid permits.
+/// The permission that a stateid gives.
 enum Permission {
     /// The access.
     Yes,

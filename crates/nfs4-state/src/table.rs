@@ -44,12 +44,12 @@ pub enum DelegationKind {
     Write,
 }
 
-/// What a stateid identifies.
+/// The state that a stateid identifies.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// An open file.
     Open {
-        /// What it permits and denies.
+        /// Its access and denial, by OPEN.
         shares: Shares,
         /// Numbers of the locks that depend on it.
         locks: Vec<u32>,

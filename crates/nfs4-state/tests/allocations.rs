@@ -41,7 +41,7 @@ fn sequence_does_not_allocate() {
     assert_eq!(allocations() - before, 0);
 }
 
-/// What the limits of locked ranges mean in memory.
+/// The memory that the limits of locked ranges permit.
 #[test]
 fn a_locked_range_occupies_at_most_256_bytes() {
     const LOCKS: u64 = 100_000;

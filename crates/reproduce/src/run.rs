@@ -69,7 +69,7 @@ pub struct Results {
     pub outcomes: Vec<Outcome>,
     /// The values of the parameters that the claims use; empty without calibration.
     pub found: Vec<Found>,
-    /// What a change of each parameter changes, if it was wanted.
+    /// The results with a changed value of each parameter; empty unless requested.
     pub sensitivity: Vec<Change>,
 }
 

@@ -1,4 +1,4 @@
-//! Credits: requested by demand, granted with posted receives, and withdrawn without a call that finds no
+//! Credits: requested by demand, granted with posted receives, and withdrawn so that every call finds a
 //! receive.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

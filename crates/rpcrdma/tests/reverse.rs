@@ -218,7 +218,7 @@ async fn rejected_and_unreadable_replies_end_only_their_callback() {
         assert!(matches!(failure, RpcError::BadReply { .. }), "{case}: {failure}");
         scene.echo(1).await;
     }
-    // An error for no callback is dropped.
+    // An RDMA_ERROR with the XID of no callback is dropped.
     scene.raw.send(&Raw::message(&error(77), &[]));
     scene.echo(1).await;
     scene.finish().await;

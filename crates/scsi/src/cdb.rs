@@ -11,7 +11,7 @@ use crate::{
 /// Length of a CDB in bytes, without AHS. Bytes behind a shorter CDB are ignored.
 pub const CDB_LEN: usize = 16;
 
-/// What a command does.
+/// The operation of a command: operation code and service action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     TestUnitReady,

@@ -51,7 +51,7 @@ pub(crate) struct UnitNexus {
     reported: Mutex<Reported>,
 }
 
-/// What was reported in sense data that the initiator may not have received.
+/// The conditions that were reported in sense data which the initiator may not have received.
 #[derive(Debug, Default)]
 struct Reported {
     attentions: Attentions,

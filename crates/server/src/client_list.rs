@@ -65,7 +65,7 @@ struct Content {
     version: u64,
 }
 
-/// What a file contains.
+/// The contents of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Decoded {
     /// Number of the server's last start; 0 if it is damaged.

@@ -166,7 +166,7 @@ pub(crate) fn now(rt: &RuntimeRef) -> Duration {
     Duration::from_nanos(rt.now().as_nanos())
 }
 
-/// What identifies a caller to the state of clients: the flavor and the user of its credential.
+/// The identity of a caller for the state of clients: the flavor and the user of its credential.
 pub(crate) fn principal(credential: &Credential) -> SmallVec<[u8; 8]> {
     let (flavor, user) = match credential {
         Credential::None => (0, 0),

@@ -9,7 +9,7 @@ use millrace_iscsi::{
 };
 use millrace_scsi::{BlockSize, InvalidLun, Lun};
 
-/// What precedes a short name in the name of a target.
+/// The prefix that completes a short name to the name of a target.
 const NAME_PREFIX: &str = "iqn.2026-01.example.millrace:";
 /// Maximum length of a path in bytes.
 const MAX_PATH: usize = 4096;

@@ -36,7 +36,7 @@ pub struct SimulatedDisk {
     pub seed: u64,
     /// The transport.
     pub transport: Transport,
-    /// What the target negotiates, and its limits.
+    /// The parameters that the target negotiates, and its limits.
     pub limits: ConnectionLimits,
     /// Maximum number of RDMA Reads that the target has in flight, at least 1. The profile may permit fewer.
     pub outstanding_reads: u16,

@@ -1,4 +1,4 @@
-//! What the default methods of [`FileSystem`](crate::FileSystem) return.
+//! Results of the default methods of [`FileSystem`](crate::FileSystem).
 
 use std::{
     hash::{BuildHasher, RandomState},

@@ -226,7 +226,7 @@ pub enum Stability {
     FileSync,
 }
 
-/// What [`crate::FileSystem::seek`] finds (`data_content4`, RFC 7862 section 15.11).
+/// The content that [`crate::FileSystem::seek`] finds (`data_content4`, RFC 7862 section 15.11).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SeekTarget {
     /// A byte that is not in a hole.

@@ -88,7 +88,7 @@ pub(super) mod private_data {
         }
     }
 
-    /// Private data of both designs.
+    /// Private data of requesters and responders of both designs, and of other programs.
     pub(in crate::targets) fn seeds() -> Vec<Vec<u8>> {
         let data = |design, send_size, receive_size| {
             PrivateData { design, remote_invalidate: true, send_size, receive_size }.encode()

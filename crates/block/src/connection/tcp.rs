@@ -133,7 +133,7 @@ impl TcpConnection {
             progress |= taken;
             let sent = self.output.sent();
             let flushed = self.output.poll_flush(cx, &mut *self.stream);
-            // What is sent makes room for further PDUs.
+            // Sent bytes make room for further PDUs.
             taken |= self.output.sent() > sent;
             match flushed {
                 Poll::Ready(Ok(())) if taken => {}

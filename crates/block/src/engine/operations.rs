@@ -19,7 +19,7 @@ use slab::Slab;
 use super::{durability::Flush, pieces::Pieces};
 use crate::{Error, connection::TaskData};
 
-/// What an operation does.
+/// An operation of a handle.
 pub(crate) enum Work {
     /// Fills the buffer with the data at this offset.
     Read(u64, Pieces),

@@ -123,7 +123,7 @@ mod tests {
         (part * PART, PART.min(LENGTH - part * PART))
     }
 
-    /// What happens to a part: it is lent, its memory is returned with or without data, or it is lost.
+    /// A step with a part: it is lent, its memory is returned with or without data, or it is lost.
     #[derive(Debug, Clone, Copy)]
     enum Step {
         Take(usize),

@@ -33,7 +33,7 @@ use parking_lot::Mutex;
 pub(crate) const TARGET: &str = "iqn.2026-01.example:target";
 pub(crate) const URL: &str = "iscsi://192.0.2.1/iqn.2026-01.example:target/0";
 
-/// What the network does with connections.
+/// A fault of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,

@@ -28,7 +28,7 @@ use millrace_scsi::{AdditionalSense, Sense, SenseKey};
 /// Number of blocks of the disk, of 512 bytes.
 const BLOCKS: u64 = 2048;
 
-/// What the target sends.
+/// An answer of the target.
 #[derive(Clone)]
 pub(crate) enum Answer {
     /// Data-In with the final status GOOD: the difference from the command's tag, offset, and data.

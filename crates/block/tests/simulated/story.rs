@@ -36,7 +36,7 @@ const MAX_COMMAND: u64 = 1 << 20;
 /// Time limit of a run, in virtual time.
 const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// What occurred in all runs of this process.
+/// Counters of the events in all runs of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Occurred {
     /// Flushes that reported a loss.

@@ -145,7 +145,7 @@ pub(crate) struct BlkCpArgs {
     pub(crate) options: BlkOptions,
 }
 
-/// What `millrace blk bench` does.
+/// The access pattern of `millrace blk bench`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BlkTest {
     /// Read in order

@@ -23,7 +23,7 @@ pub fn fuse_is_available() -> bool {
 pub struct Mounting {
     pub child: Child,
     pub at: PathBuf,
-    /// What it printed when the mount was ready.
+    /// The line that it printed when the mount was ready.
     pub ready: String,
     pub err: Option<BufReader<ChildStderr>>,
 }

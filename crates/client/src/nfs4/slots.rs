@@ -196,7 +196,7 @@ impl Held {
     /// Compares the result of SEQUENCE with the request.
     ///
     /// # Errors
-    /// What differs.
+    /// The name of the field that differs.
     pub(crate) fn check(&self, ok: &SequenceOk) -> Result<(), &'static str> {
         match (ok.session == self.session, ok.slot == self.slot, ok.sequence == self.sequence) {
             (false, ..) => Err("session ID"),

@@ -14,7 +14,7 @@ use millrace_xdr::{Decoder, Encoder};
 use super::script::{Act, Script, quick, run};
 use crate::{Error, Options, RetryPolicy, Version, nfs3::Client};
 
-/// What happens to a request.
+/// The fault of a request.
 #[derive(Clone, Copy)]
 enum Fault {
     None,

@@ -286,8 +286,8 @@ fn change(before: u32) -> WccData {
     WccData { before: Some(WccAttr::from(&at(before))), after: Some(at(before + 1)) }
 }
 
-/// A server that writes at most 4000 bytes per call. `steps` are the numbers of its changes, including a
-/// COMMIT. It restarts before its first COMMIT.
+/// A server that writes at most 4000 bytes per call. `steps` has the number of changes of the file before
+/// each WRITE and COMMIT. The server restarts before its first COMMIT.
 fn stepping(steps: [u32; 6]) -> Arc<Script> {
     let mut steps = steps.into_iter();
     let mut instance = 0;

@@ -32,7 +32,7 @@ pub fn fuse_is_available() -> bool {
     }
 }
 
-/// What to mount, and over which transport.
+/// The kind of export of a test, and the transport.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     pub local: bool,

@@ -19,7 +19,7 @@ pub struct ObservedCall<'r> {
     pub call: &'r [u8],
 }
 
-/// What happens to a call. A rule delays calls by not returning.
+/// The action for a call. A rule delays calls by not returning.
 pub enum Action {
     Pass,
     /// Reply with this status instead of the server. Only for procedures whose failure results consist of the

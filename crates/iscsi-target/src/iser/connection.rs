@@ -50,7 +50,7 @@ pub(super) struct Connection<'a> {
     deferred: Option<TargetPdu>,
     /// Maximum bytes of an RDMA operation.
     chunk: usize,
-    /// What ended the session; it closes after its last PDUs.
+    /// The reason for the end of the session, which closes after its last PDUs.
     violation: Option<End>,
     /// Why the connection ends, and the time limit for the peer to close its end.
     closing: Option<(End, Sleep)>,

@@ -74,7 +74,7 @@ impl Reads {
         }
     }
 
-    /// Posts no further RDMA Read of the current task. Returns whether all of them have ended.
+    /// Posts no further RDMA Read of the current task. Returns whether all posted ones have ended.
     pub(super) fn cancel(&mut self) -> bool {
         let Some(itt) = self.current.take() else { return false };
         let Some(fetch) = self.fetches.get_mut(&itt) else { return false };

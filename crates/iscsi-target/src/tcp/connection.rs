@@ -124,7 +124,7 @@ impl<'a> Connection<'a> {
             progress |= taken;
             let sent = self.link.output.sent();
             let flushed = self.link.output.poll_flush(cx, &mut *self.link.stream);
-            // What is sent makes room for further PDUs.
+            // Sent bytes make room for further PDUs.
             taken |= self.link.output.sent() > sent;
             self.core.turn.received(usize::try_from(self.link.output.sent() - sent).unwrap_or(usize::MAX));
             self.core.account.give(self.link.output.take_sent());

@@ -68,7 +68,7 @@ pub(crate) struct Bench {
     pub(crate) fixture: Fixture,
     pub(crate) fabric: Fabric,
     pub(crate) registration: Arc<Registration>,
-    /// What the target has exposed.
+    /// The memory that the target has exposed.
     meter: Arc<ExposureMeter>,
     sim: Arc<dyn Provider>,
     ip: IpAddr,

@@ -12,14 +12,15 @@ use crate::{
 /// Maximum number of redirections that an initiator follows in one attempt to connect.
 pub const MAX_REDIRECTS: u32 = 4;
 
-/// What an initiator wants.
+/// The parameters of an initiator's login.
 #[derive(Debug, Clone)]
 pub struct InitiatorConfig {
     /// Name of the initiator.
     pub initiator: IscsiName,
     /// Name of the target; `None` for a discovery session.
     pub target: Option<IscsiName>,
-    /// The initiator's part of the session identifier. The same ISID ends an older session with this target.
+    /// The initiator's part of the session identifier. A login with the same ISID ends an older session with
+    /// this target.
     pub isid: Isid,
     /// Connection identifier.
     pub cid: u16,
@@ -35,7 +36,7 @@ pub struct InitiatorConfig {
     pub redirects: u32,
 }
 
-/// What an initiator does after a PDU.
+/// The next step of an initiator after a PDU.
 #[derive(Debug)]
 pub enum InitiatorStep {
     /// It sends a PDU.

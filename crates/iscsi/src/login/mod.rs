@@ -177,7 +177,7 @@ pub struct Established {
     pub max_cmd_sn: u32,
     /// The next status number of the connection.
     pub stat_sn: u32,
-    /// What both sides have agreed on.
+    /// The negotiated parameters.
     pub parameters: Parameters,
 }
 

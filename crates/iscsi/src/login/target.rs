@@ -9,7 +9,7 @@ use crate::{
     text,
 };
 
-/// What a target wants of a connection.
+/// The parameters of a target's login.
 #[derive(Debug, Clone)]
 pub struct TargetConfig {
     /// Settings.
@@ -37,7 +37,7 @@ pub struct Identity {
     pub cid: u16,
 }
 
-/// What an initiator that may log in has to do.
+/// The conditions for an initiator that may log in.
 #[derive(Debug, Clone)]
 pub struct Admission {
     /// Credentials, if it has to authenticate.
@@ -82,7 +82,7 @@ pub trait Authority {
 pub struct TargetReply {
     /// The PDU to send; `None` if the connection ends without one.
     pub pdu: Option<LoginPdu>,
-    /// What follows.
+    /// The state of the login.
     pub progress: Progress,
 }
 

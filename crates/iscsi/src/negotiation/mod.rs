@@ -42,7 +42,7 @@ pub enum NegotiationError {
     Unacceptable(&'static str),
 }
 
-/// What has happened to a key.
+/// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
@@ -126,7 +126,7 @@ impl Negotiation {
         }
     }
 
-    /// What both sides have agreed on.
+    /// Returns the negotiated parameters.
     pub(crate) fn finish(&self) -> Result<Parameters, NegotiationError> {
         for key in KEYS.iter().filter(|k| k.function != Function::Declared) {
             let optional = answer_is_optional(key, self.settings.wish(key, self.initiator));

@@ -1,4 +1,4 @@
-//! What a side wants, and what both have agreed on.
+//! The settings of a side, and the negotiated parameters.
 
 use super::keys::{Id, Key};
 
@@ -25,7 +25,7 @@ impl DigestPolicy {
     }
 }
 
-/// What one side wants of a connection. Numbers outside of their range are brought into it.
+/// The settings of one side for a connection. Numbers outside of their range are brought into it.
 ///
 /// The values of the other keys are fixed: one connection per session, error recovery level 0, data in order,
 /// no markers, no wait before a reconnect, and the default time of 20 seconds after it.
@@ -52,7 +52,7 @@ pub struct Settings {
     pub iser: Option<IserSettings>,
 }
 
-/// What one side wants of a connection with iSER.
+/// The settings of one side for a connection with iSER.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IserSettings {
     /// Maximum data segment that this side sends, in bytes, 512 to 16777215.
@@ -112,7 +112,7 @@ impl Settings {
     }
 }
 
-/// What the login has determined for a connection.
+/// The negotiated parameters of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameters {
     /// PDUs have header digests.
@@ -141,7 +141,7 @@ pub struct Parameters {
     pub iser: Option<IserParameters>,
 }
 
-/// What the login has determined for a connection with iSER.
+/// The negotiated parameters of a connection with iSER.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IserParameters {
     /// How many unexpected PDUs the peer has receives for; 0 if it has no limit.

@@ -127,7 +127,7 @@ codes! {
 }
 
 codes! {
-    /// What a Logout Request ends (RFC 7143 section 11.14.1), 7 bits.
+    /// The reason code of a Logout Request (RFC 7143 section 11.14.1), 7 bits.
     LogoutReason {
         /// The session with all its connections.
         SESSION = 0 "close the session";
@@ -153,7 +153,7 @@ codes! {
 }
 
 codes! {
-    /// What an Asynchronous Message reports (RFC 7143 section 11.9.1).
+    /// The event of an Asynchronous Message (RFC 7143 section 11.9.1).
     AsyncEvent {
         /// A SCSI asynchronous event; the data segment has sense data.
         SCSI = 0 "SCSI event";

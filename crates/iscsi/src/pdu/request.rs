@@ -157,7 +157,7 @@ pub struct DataOut {
 pub struct LogoutRequest {
     /// Whether the request is outside of the order of commands.
     pub immediate: bool,
-    /// What ends.
+    /// Whether the session or the connection ends.
     pub reason: LogoutReason,
     /// Tag of the request.
     pub itt: u32,

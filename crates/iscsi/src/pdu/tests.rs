@@ -397,7 +397,7 @@ prop_compose! {
 }
 
 proptest! {
-    /// What decodes, encodes to a header that decodes to the same value; no bytes make the decoders panic.
+    /// A decoded value encodes to a header that decodes to the same value; no bytes make the decoders panic.
     #[test]
     fn encoding_is_the_inverse_of_decoding(mut h: Bhs, o in 0u8..0x40, data in 0..=MAX_DATA_BYTES) {
         h[0] = h[0] & 0xc0 | o;

@@ -21,7 +21,7 @@ pub struct RegistryLimits {
     pub logins: u32,
 }
 
-/// What identifies a session (RFC 7143 section 4.4.3.1, an I_T nexus).
+/// The identity of a session (RFC 7143 section 4.4.3.1, an I_T nexus).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Nexus {
     /// Name of the initiator.
@@ -59,10 +59,10 @@ impl Refusal {
     }
 }
 
-/// What a login needs before its session can be registered.
+/// The condition under which a session can be registered at its login.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Admission<'a, S> {
-    /// Nothing: [`Registry::insert`].
+    /// No condition: [`Registry::insert`].
     New,
     /// The initiator reinstates this session: the owner closes it, with its connection and tasks, removes it, and then
     /// admits the login again.

@@ -1,4 +1,4 @@
-//! What a peer did wrong.
+//! Protocol violations by a peer.
 
 use crate::pdu::{Invalid, LogoutResult, RejectReason, Residual};
 
@@ -119,7 +119,7 @@ pub enum Violation {
         /// Initiator task tag.
         itt: u32,
     },
-    /// The peer invalidated a tag that is not the one of the task that it completed.
+    /// The target completed a task, and invalidated a tag that is not one of this task.
     #[error("the target invalidated the STag {0:#x}, which is not one of the task")]
     Invalidated(u32),
     /// A text exchange exceeds its limit.

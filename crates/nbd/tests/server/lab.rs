@@ -28,7 +28,7 @@ use crate::client::Client;
 
 pub(crate) const TARGET: &str = "iqn.2026-01.example:target";
 
-/// What a lab serves.
+/// The device of a lab.
 pub(crate) struct Config {
     pub(crate) size: u64,
     pub(crate) block_size: BlockSize,

@@ -114,7 +114,7 @@ impl Bitmap {
 }
 
 impl From<[u32; WORDS]> for Bitmap {
-    /// From the words, the least significant first.
+    /// Converts from the words of a `bitmap4`; the first word has attributes 0 to 31.
     fn from(words: [u32; WORDS]) -> Self {
         Self { words }
     }

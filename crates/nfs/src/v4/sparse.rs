@@ -39,7 +39,7 @@ xdr_struct! {
         pub stateid: Stateid,
         /// Offset in bytes from which to search.
         pub offset: u64,
-        /// What to search for.
+        /// The content to search for.
         pub what: ContentType,
     }
 }

@@ -2,7 +2,7 @@
 
 use millrace_nfs::v4::Status;
 
-/// What a byte-range lock permits: READ_LT and READW_LT, or WRITE_LT and WRITEW_LT.
+/// The kind of a byte-range lock: READ_LT and READW_LT, or WRITE_LT and WRITEW_LT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockKind {
     /// Other owners may hold read locks on the same bytes.

@@ -101,7 +101,7 @@ impl LockTable {
         }
     }
 
-    /// Whether unlocking a range would divide another, so that there is one more.
+    /// Whether unlocking a range would divide a lock into two.
     pub(crate) fn divides(&self, owner: u64, range: ByteRange) -> bool {
         self.before(owner, range.start).is_some_and(|(first, end, _)| first < range.start && end > range.last)
     }

@@ -71,7 +71,7 @@ struct Held {
     kind: DelegationKind,
     id: Stateid,
     recalled: Option<Duration>,
-    /// What the server did with the last CB_RECALL: called, or not yet repeated after a failure.
+    /// The state of the last CB_RECALL: sent, or not yet repeated after a failure.
     callback: Callback,
     /// The version of the data that the holder has cached.
     cached: u64,
@@ -205,7 +205,7 @@ impl Model {
         }
     }
 
-    /// What the server must answer to a request that conflicts with delegations of others.
+    /// The result that the server must return for a request that may conflict with delegations of others.
     fn conflict(&mut self, own: Option<usize>, file: usize, wanted: Use) -> Result<(), Status> {
         for held in self.held.iter_mut().filter(|held| held.file == file && Some(held.host) != own) {
             if !wanted.conflicts(held.kind) {

@@ -55,7 +55,7 @@ fn identify(owner: &str, verifier: u8) -> ExchangeId<'_> {
     }
 }
 
-/// What the Linux client asks for.
+/// The attributes that the Linux client requests.
 const FORE: ChannelAttributes = ChannelAttributes {
     header_pad: 0,
     request_bytes: 1_049_620,

@@ -1,4 +1,4 @@
-//! What an administrator lists and revokes.
+//! Listing and revocation of state by an administrator.
 
 use millrace_nfs::v4::Stateid;
 

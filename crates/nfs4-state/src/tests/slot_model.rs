@@ -48,7 +48,7 @@ struct Sent {
     id: u64,
 }
 
-/// What a correct slot has done with its last request.
+/// The state of the last request of a correct slot.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Last {
     None,
@@ -57,7 +57,7 @@ enum Last {
     Forgotten,
 }
 
-/// What a correct server answers.
+/// The answer of a correct server.
 #[derive(Debug, PartialEq)]
 enum Answer {
     Executed,

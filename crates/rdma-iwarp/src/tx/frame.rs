@@ -18,7 +18,7 @@ pub(super) struct Frame {
     pub(super) tail: usize,
     /// Position in the work's data at which the gathered payload begins.
     pub(super) start: usize,
-    /// The same position as index of a view and offset in it.
+    /// The same position, as the index of a view and the offset in that view.
     pub(super) cursor: (usize, usize),
     /// Number of the work to which the frame belongs, counted from the start of the connection.
     pub(super) work: u64,

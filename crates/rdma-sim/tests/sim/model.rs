@@ -247,7 +247,7 @@ fn a_message_waits_for_a_receive_until_the_software_replaces_a_used_one() {
     });
 }
 
-/// Time in picoseconds for which a message occupies an uplink of half the rate of a port, by the formula.
+/// Expected time in picoseconds for which a message occupies an uplink of half the rate of a port.
 fn uplink_ps(bytes: u64) -> u64 {
     let l = odd().link;
     let turn = 16 * u64::from(l.mtu_bytes);

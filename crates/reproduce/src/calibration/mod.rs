@@ -65,11 +65,11 @@ pub struct Figure {
 /// A parameter of a mechanism, and the figure that sets it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parameter {
-    /// The hosts.
+    /// The hosts that share the parameter.
     pub testbed: Testbed,
-    /// What takes time.
+    /// The work that takes the time.
     pub mechanism: &'static str,
-    /// The name: "tmpfs.byte_ps".
+    /// The name, such as `tmpfs.byte_ps`.
     pub name: &'static str,
     /// The unit of the value.
     pub unit: &'static str,

@@ -269,7 +269,7 @@ fn commands(
         .collect())
 }
 
-/// What the paper's target negotiated.
+/// The parameters that the paper's target negotiated.
 fn settings(transport: Transport) -> Settings {
     Settings { max_receive_data: 8192, immediate_data: transport == Transport::Tcp, ..Settings::default() }
 }

@@ -243,7 +243,7 @@ async fn a_requester_that_never_acknowledges_is_disconnected_and_its_memory_free
     s.call(XID + 1, BIG);
     s.reads().await;
     s.done(XID);
-    // The oldest reply is acknowledged: the timer of the next one continues.
+    // The oldest reply is acknowledged. Its time limit ends, and that of the next reply applies.
     tokio::time::sleep(Duration::from_secs(6)).await;
     s.expect_alive().await;
     let before = tokio::time::Instant::now();

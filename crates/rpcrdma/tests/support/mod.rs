@@ -215,7 +215,8 @@ pub fn serve_with(
     let service = Arc::new(service);
     let stats = Arc::new(ResponderStats::default());
     let peer = peer(&*qp);
-    // Created before its task starts, because on the fabric a Send needs a receive when it is posted.
+    // The responder is created, and posts receives, before its task starts: on the fabric, a Send needs a
+    // receive when it is posted.
     let (serving, counting) = (service.clone(), Arc::clone(&stats));
     let made = Responder::new(qp, peer, serving, rt(), arena.clone(), config, counting, account);
     let responder = made.unwrap();

@@ -16,7 +16,7 @@ use crate::{
     sense::{AdditionalSense, Sense, SenseKey, Status},
 };
 
-/// What the blocks of a range must be.
+/// The condition that the blocks of a range must fulfil.
 enum Expected {
     /// Readable.
     Any,

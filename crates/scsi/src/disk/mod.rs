@@ -152,7 +152,7 @@ impl Nexuses {
         Some(closed)
     }
 
-    /// What a former nexus of `port` left, if there was one.
+    /// Takes the pending unit attentions, and the number of reported losses, of a former nexus of `port`.
     fn take_former(&mut self, port: &InitiatorPort) -> Option<(Attentions, u64)> {
         let at = self.former.iter().rposition(|(former, ..)| former == port)?;
         self.former.remove(at).map(|(_, pending, losses)| (pending, losses))

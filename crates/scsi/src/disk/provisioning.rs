@@ -28,7 +28,7 @@ const UNMAP: u8 = 0x08;
 /// Maximum number of descriptors that GET LBA STATUS returns.
 const MAX_STATUS_DESCRIPTORS: u32 = 256;
 
-/// What happens to a range.
+/// The new contents of a range.
 enum Fill {
     /// It reads as zeros, and its storage is freed.
     Unmap,

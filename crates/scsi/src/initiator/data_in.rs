@@ -224,7 +224,7 @@ pub fn lba_status(data: &[u8]) -> Result<Vec<LbaStatus>, Truncated> {
     if found.is_empty() { Err(truncated("LBA status")) } else { Ok(found) }
 }
 
-/// What MODE SENSE(10) says of the disk.
+/// The parameters of the disk that MODE SENSE(10) returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModeParameters {
     /// WP: the medium is write-protected.

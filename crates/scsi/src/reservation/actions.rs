@@ -14,7 +14,7 @@ pub(super) struct Ports<'a> {
     pub(super) initiator: Vec<&'a InitiatorPort>,
 }
 
-/// What a service action changes beyond the state.
+/// The effects of a service action on other nexuses.
 #[derive(Debug, Default)]
 pub(super) struct Consequences {
     /// Unit attention conditions, at most one for each nexus.

@@ -72,7 +72,7 @@ fn node_name(name: &str) -> Option<Arc<str>> {
     (fits && name.chars().all(valid)).then(|| name.to_ascii_lowercase().into())
 }
 
-/// What a TransportID in a parameter list identifies.
+/// The initiator ports that a TransportID in a parameter list identifies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TransportId {
     /// Every initiator port of a node (TPID FORMAT 00b).

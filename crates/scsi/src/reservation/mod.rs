@@ -51,7 +51,7 @@ impl Change {
     }
 }
 
-/// What the device server does for other nexuses after a [`Change`].
+/// The actions of the device server for other nexuses after a [`Change`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Effects {
     /// Unit attention conditions to establish, in the order of the nexuses.

@@ -151,7 +151,7 @@ fn a_failed_synchronize_cache_is_reported_to_each_initiator() {
     assert_eq!(bench.execute(&other, &[0], &[]).sense, None);
 }
 
-/// What initiators and the file system do.
+/// An action of an initiator or of the file system.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Write(usize),

@@ -36,7 +36,7 @@ pub struct FileState {
     pub fileid: Option<u64>,
     /// The open owner or lock owner.
     pub owner: Arc<[u8]>,
-    /// What it stands for.
+    /// The kind of state.
     pub kind: StateidKind,
     /// Whether it is revoked, and the client has not freed it.
     pub revoked: bool,
@@ -79,7 +79,7 @@ pub struct Nfs4State {
     rt: RuntimeRef,
 }
 
-/// What a [`StateFilter`] selects.
+/// The state that a [`StateFilter`] selects.
 enum Selected {
     Client(ClientId),
     Export([u8; 4]),

@@ -18,7 +18,7 @@ use crate::{export::Exports, nfs4_clients::Session, usage::Usage};
 /// The supported minor versions.
 pub(super) const MINOR_VERSIONS: std::ops::RangeInclusive<u32> = 1..=2;
 
-/// What an operation may refer to besides the current file handle.
+/// The context of an operation, besides the current file handle.
 pub(super) struct Scope<'c> {
     pub(super) env: &'c Env,
     /// One version of the export table for the whole COMPOUND.

@@ -78,7 +78,7 @@ fn a_client_finds_out_that_its_state_is_revoked() {
         assert_eq!(s.status(c, [putfh(&file), write(c, id, 0, b"x")]).await, Status::AdminRevoked);
         assert_eq!(s.status(c, [putfh(&other_file), write(c, other, 0, b"x")]).await, Status::Ok);
         assert_eq!((tested(c, s, id).await, tested(c, s, other).await), (Status::AdminRevoked, Status::Ok));
-        // What the open denied is available to another client.
+        // The access that the open denied is available to another client.
         let b = Session::new(c, b"other client").await;
         let root = b.path(c, "/x").await.unwrap();
         opened(c, &b, &root, open(b"o", "f", 2, 0, false)).await.unwrap();

@@ -27,7 +27,7 @@ struct Scene<'n> {
     dir: Vec<u8>,
 }
 
-/// What an OPEN has returned.
+/// The result of an OPEN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Opened {
     stateid: Stateid,

@@ -1,4 +1,4 @@
-//! What clients reclaim after a restart of the server.
+//! Reclaim of state by clients after a restart of the server.
 
 use std::{
     path::Path,

@@ -78,7 +78,7 @@ pub(crate) fn zeroed_ranges_read_as_zeros_and_extend_the_file(f: &Fixture) {
         content.resize(content.len().max(offset + len), 0);
         punch(&mut content, offset, len);
         assert!(f.content(&file) == content, "{len} bytes at {offset}");
-        // What follows the old end in the same block stays zero.
+        // The bytes after the old end in the same block stay zero.
         f.set(&root(), &file, size(5 * PAGE as u64)).unwrap();
         content.resize(5 * PAGE, 0);
         assert!(f.content(&file) == content, "extended after {len} bytes at {offset}");

@@ -6,7 +6,7 @@ use millrace_runtime::RuntimeRef;
 
 use crate::{Arena, FileSystemRef};
 
-/// What a file system may support, or the host of the test may permit.
+/// A capability that a file system may support, or the host of the test may permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Capability {
@@ -56,7 +56,7 @@ impl fmt::Display for Capability {
     }
 }
 
-/// What a file system is opened with.
+/// The resources that a file system uses.
 pub struct Resources {
     /// Memory for file data. Data of writes is in this arena.
     pub arena: Arena,

@@ -209,7 +209,7 @@ impl Ends {
         out
     }
 
-    /// What holds for all PDUs that may have been delivered.
+    /// Checks the conditions that hold for all PDUs that may have been delivered.
     fn check(&self, out: &Outcome) {
         if let Some(Ok(established)) = &out.target {
             assert!(!self.initiator_is_false(), "a false initiator has logged in");

@@ -85,7 +85,7 @@ fn flip(bytes: &mut [u8], operand: &[u8]) {
     }
 }
 
-/// What a reader delivers: a data segment within the limit, of the length in the header.
+/// The PDU as a reader delivers it: with a data segment within the limit, of the length in the header.
 fn with_length(mut pdu: LoginPdu) -> LoginPdu {
     pdu.data.truncate(MAX_LOGIN_DATA as usize);
     pdu.bhs[5..8].copy_from_slice(&(pdu.data.len() as u32).to_be_bytes()[1..]);

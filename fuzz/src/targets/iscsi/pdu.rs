@@ -10,7 +10,7 @@ use crate::{
     mutate::Random,
 };
 
-/// What a receiver has negotiated.
+/// The parameters that a receiver has negotiated.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     /// Maximum data segment in bytes.

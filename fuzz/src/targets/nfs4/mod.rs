@@ -200,7 +200,7 @@ fn results<'a, O: Decode<'a> + Encode + Copy>(
     })
 }
 
-/// What an input is.
+/// Number of kinds of inputs.
 const KINDS: u8 = 4;
 
 /// Decodes a message and encodes it: the arguments (0) or results (1) of COMPOUND, the arguments (2) or results (3) of

@@ -1,4 +1,4 @@
-//! What a command may transfer and change, derived from its CDB alone (SPC-4, SBC-3).
+//! The data that a command may transfer and change, derived from its CDB alone (SPC-4, SBC-3).
 
 /// Unsigned big-endian number of `len` bytes at `at`.
 fn number(bytes: &[u8], at: usize, len: usize) -> u64 {

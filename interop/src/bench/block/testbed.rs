@@ -59,7 +59,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// What carries a session of the kernel's initiator.
+/// The transport of a session of the kernel's initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Transport {
     Tcp,

@@ -34,7 +34,7 @@ impl Backend {
     }
 }
 
-/// What carries a session.
+/// The transport of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
     Tcp,
@@ -59,7 +59,7 @@ impl Transport {
     }
 }
 
-/// What target and initiator agree on.
+/// The configuration of target and initiator.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setup {
     pub(super) transport: Transport,

@@ -17,7 +17,7 @@ use crate::{args::BlkAttachArgs, background, commands::serve::Signals};
 /// Memory for the data of requests in bytes: that of FUSE, and as much for NBD.
 const MEMORY: usize = 512 << 20;
 
-/// What uses the disk.
+/// The mount and the NBD server that use the disk.
 struct Users {
     mount: Option<DiskMount>,
     server: Option<Server>,

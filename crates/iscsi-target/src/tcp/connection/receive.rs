@@ -23,7 +23,7 @@ pub(super) struct Receiving {
     control: Vec<u8>,
     /// The command, and the number of bytes, for whose unsolicited data there is no memory yet.
     unplaced: Option<(u32, usize)>,
-    /// What ended the session.
+    /// The violation that ended the session.
     violation: Option<Violation>,
 }
 

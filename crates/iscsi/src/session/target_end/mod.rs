@@ -58,7 +58,7 @@ pub struct TargetConfig {
     pub max_unsolicited: u64,
 }
 
-/// What the owner of a target's session has to do.
+/// An action that the owner of a target's session must perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TargetEvent {
     /// Execute a command. Commands come in the order of their numbers. For a write, the owner calls
@@ -430,7 +430,7 @@ impl TargetSession {
         self.task_ended(itt);
     }
 
-    /// Received PDUs have no effect from now on, and the connection closes after what is in the queue.
+    /// Ignores received PDUs from now on, and closes the connection after the queued PDUs.
     fn close(&mut self) {
         self.state = State::Closing;
         self.queue.push_back(Queued::Close);

@@ -16,7 +16,7 @@ const COMPLETED: u8 = 0;
 /// The SCSI statuses that a Data-In PDU can have: those without sense data (RFC 7143 section 11.7.3).
 const GOOD: u8 = 0;
 
-/// What the owner of a target's session sends.
+/// A transmission by the owner of a target's session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TargetTransmit {
     /// A PDU.
@@ -60,7 +60,7 @@ impl TargetPdu {
     }
 }
 
-/// The data segment with sense data: its length, 16 bits, and the sense data.
+/// The data segment of a SCSI Response (RFC 7143 section 11.4.7): SenseLength, 16 bits, and the sense data.
 pub(super) fn sense_segment(sense: &[u8]) -> Vec<u8> {
     let length = u16::try_from(sense.len()).unwrap_or(u16::MAX);
     let mut segment = length.to_be_bytes().to_vec();

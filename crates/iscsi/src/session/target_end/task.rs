@@ -25,7 +25,7 @@ pub(super) struct Request {
     data_sn: u32,
 }
 
-/// What a write does next.
+/// The next step of a write.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// It waits: for data, for a completion, or for the SCSI layer to say how much data it wants.
@@ -40,7 +40,7 @@ pub(super) enum Progress {
     Finish,
 }
 
-/// What the SCSI layer has decided about the task.
+/// The decision of the SCSI layer about the task.
 #[derive(Debug)]
 enum Stage {
     /// Nothing yet.
@@ -264,7 +264,7 @@ impl Task {
         self.requests.iter_mut().find(|r| r.ttt == ttt)
     }
 
-    /// What the task does next. `ttt` is the tag of the R2T that this may add.
+    /// The next step of the task. `ttt` is the tag of the R2T that this may add.
     pub(super) fn progress(&mut self, parameters: &Parameters, ttt: u32) -> Progress {
         // A response waits for the data that is under way (RFC 7143 section 11.4.2).
         if self.unsolicited_open {
@@ -317,7 +317,7 @@ impl Task {
     }
 }
 
-/// What aborting a task has done.
+/// The result of aborting a task.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Abort {
     /// The SCSI layer must confirm it.

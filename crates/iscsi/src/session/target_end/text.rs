@@ -25,7 +25,7 @@ pub(super) struct Exchange {
     header: Box<Bhs>,
 }
 
-/// What a request does.
+/// The result of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// This response is sent.

@@ -58,7 +58,7 @@ pub(super) struct Pair {
     executing: BTreeMap<u32, Execution>,
     buffers: HashMap<u32, Vec<u8>>,
     reads: VecDeque<(u32, RemoteBuffer, u32, u32)>,
-    /// What the target returned, by STag.
+    /// The data that the target returned, by STag.
     served: HashMap<u32, Vec<u8>>,
     requests: usize,
     answers: usize,

@@ -25,7 +25,7 @@ fn views(bytes: &[u8]) -> Views {
     view(bytes).into()
 }
 
-/// What `put` encodes; payloads are separate.
+/// The message that `put` encodes; payloads are separate.
 fn encoded(put: impl FnOnce(&mut Encoder)) -> Message {
     let mut e = Encoder::new(&arena(), 64);
     put(&mut e);

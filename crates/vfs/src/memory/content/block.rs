@@ -74,7 +74,7 @@ impl Block {
         self.pages.len() as u16
     }
 
-    /// What is charged for its place in the map of blocks, in bytes.
+    /// The bytes that are charged for its place in the map of blocks.
     pub(super) fn charge(&self) -> u16 {
         self.charge
     }

@@ -99,7 +99,7 @@ impl Content {
         Ok(())
     }
 
-    /// What is charged for the map of blocks.
+    /// The bytes that are charged for the map of blocks.
     pub(in crate::memory) fn map_charge(&self) -> u64 {
         with_map(self.map_charge)
     }

@@ -44,7 +44,7 @@ const KINDS: u8 = 14;
 /// Kind and operand.
 type Operation<'a> = (u8, &'a [u8]);
 
-/// What is under way from one end to the other.
+/// A PDU or RDMA operation in flight from one end to the other.
 #[derive(Debug, Clone)]
 enum Wire {
     Pdu { bhs: Bhs, data: Vec<u8>, advertised: Advertised, invalidate: Option<u32> },
