@@ -1,9 +1,9 @@
 //! The guest's first process: prepares the guest and runs the host's commands.
 //!
 //! The host sends the number of a command on a terminal, `12\n`. The command's script is `guestN/12.sh` in
-//! the directory of the case, which the guest sees below `/host` like all files of the host. Its output goes
-//! to `12.out` and `12.err` beside it. When the command has ended, the agent sends `12 STATUS\n`. Commands
-//! run concurrently.
+//! the directory of the case, which the guest has mounted below `/host` like all files of the host. Its
+//! output goes to `12.out` and `12.err` beside it. When the command has ended, the agent sends `12 STATUS\n`.
+//! Commands run concurrently.
 
 use std::{
     fs::{self, File},

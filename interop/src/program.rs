@@ -113,7 +113,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // An error means that it has ended.
+        // An error means that the program has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -154,7 +154,7 @@ impl Server {
         self.dir.join(format!("log-{}", self.starts))
     }
 
-    /// Its counters.
+    /// The counters of the server.
     ///
     /// # Errors
     /// When it does not answer.

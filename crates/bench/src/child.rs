@@ -73,7 +73,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Both fail only if the process has ended.
+        // `kill` and `wait` fail only if the process has ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }

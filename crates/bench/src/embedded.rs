@@ -138,7 +138,7 @@ impl EmbeddedServer {
         scrape::stages(self.metrics, transport)
     }
 
-    /// Its process id.
+    /// The process ID of the server.
     pub(crate) fn pid(&self) -> u32 {
         self.peer.pid()
     }

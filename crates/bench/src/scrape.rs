@@ -30,7 +30,7 @@ pub struct ServerCounters {
 }
 
 impl ServerCounters {
-    /// The difference to `before`.
+    /// The increase since `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {

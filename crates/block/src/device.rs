@@ -102,7 +102,7 @@ impl BlockDevice {
         &self.shared.unit.identity
     }
 
-    /// All that the device said of itself when it was opened.
+    /// The properties that the device reported when it was opened.
     pub fn info(&self) -> &UnitInfo {
         &self.shared.unit
     }

@@ -21,9 +21,8 @@ use crate::{
     sync::{Mutex, MutexGuard},
 };
 
-/// Classes below this one are cached. Slots of one block are not, because their users ask for slots of block
-/// spans ([`Quota::exchange`](crate::Quota::exchange)); with larger ones, transferring the data costs more than
-/// a lock.
+/// Classes below this one are cached. Slots of one block are not, because their users allocate slots of block spans
+/// ([`Quota::exchange`](crate::Quota::exchange)); with larger ones, transferring the data costs more than a lock.
 pub(crate) const CACHED_CLASSES: usize = BLOCK_CLASS;
 /// Maximum size in bytes of the cached slots of a class.
 const MAX_CLASS_BYTES: usize = 256 << 10;
@@ -138,8 +137,7 @@ impl LockedCaches<'_> {
 /// The next thread with the number finds the slots that this one leaves behind.
 struct ThreadNumber(usize);
 
-// The numbers of threads: a bit for each. They need no order relative to other memory, which the locks of the
-// caches protect.
+// A bit for each thread number in use. Relaxed ordering suffices, because locks protect the caches.
 #[cfg(not(loom))]
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 #[cfg(loom)]

@@ -304,7 +304,7 @@ fn allocation_finds_memory_that_moves_between_caches() {
         let freeing = {
             let a = a.clone();
             thread::spawn(move || {
-                use_once(&a); // Its cache precedes that of the other thread.
+                use_once(&a); // Creates this thread's cache before that of the other thread.
                 freed.send(()).unwrap();
                 while let Some(b) = received.recv().unwrap() {
                     drop(b);

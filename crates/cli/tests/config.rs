@@ -87,7 +87,7 @@ fn the_example_has_every_key_with_its_default() {
     full.check().unwrap();
     assert_eq!((plain.server.exports.len(), full.server.exports.len()), (1, 2));
     assert_eq!((plain.server.targets.len(), full.server.targets.len()), (0, 1));
-    // Keys that say "Example" have no default.
+    // Keys with the word "Example" have no default.
     let Config { server, metrics, control, .. } = full.clone();
     let defaults = Config {
         server: millrace_server::Config {

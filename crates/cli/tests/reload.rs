@@ -142,7 +142,7 @@ fn a_connection_without_a_request_causes_no_reload() {
     setup.configure("", &[("one", "read_only = true")]);
     let second = fails(1, &["serve", "--config", text(&setup.path("c.toml"))]);
     assert!(second.contains("another server uses it"), "{second}");
-    // Another line causes none either.
+    // A line on the control socket that is no command causes no reload either.
     let mut other = UnixStream::connect(setup.path("control")).unwrap();
     std::io::Write::write_all(&mut other, b"nothing\n").unwrap();
     let mut answer = String::new();

@@ -42,14 +42,14 @@ impl Client {
             match self.create_dir(ancestor).await {
                 Ok(()) => break,
                 Err(e) if e.kind() == ErrorKind::NotFound => missing.push(ancestor),
-                // This includes the root, and names such as `..`.
+                // Existing directories include the root, and names such as `..`.
                 Err(_) if self.metadata(ancestor).await.is_ok_and(|m| m.is_dir()) => break,
                 Err(e) => return Err(e),
             }
         }
         for dir in missing.into_iter().rev() {
             match self.create_dir(dir).await {
-                // Another client may have created it concurrently.
+                // Another client may have created the directory concurrently.
                 Err(e) if !self.metadata(dir).await.is_ok_and(|m| m.is_dir()) => return Err(e),
                 _ => {}
             }

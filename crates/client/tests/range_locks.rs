@@ -46,7 +46,7 @@ fn clients_exclude_each_other() {
             }
             let conflict = two.nfs3().test_lock(7, 50..60, SHARED).await.unwrap().unwrap();
             assert_eq!((conflict.range, conflict.kind), (0..100, EXCLUSIVE));
-            // Others may share what is shared.
+            // Owners can share a range with shared locks.
             assert!(!one.try_lock(150..160, EXCLUSIVE).await.unwrap());
             one.lock(0..100, SHARED).await.unwrap();
             assert!(two.try_lock(0..u64::MAX, SHARED).await.unwrap());
@@ -109,7 +109,7 @@ fn a_lock_that_is_given_up_is_not_held() {
             assert!(waiting.is_err());
         }
         one.unlock(0..10).await.unwrap();
-        // Attempts in progress end, and give up what they got.
+        // Attempts in progress end, and release the locks that they got.
         for _ in 0..1000 {
             if one.try_lock(0..100, EXCLUSIVE).await.unwrap() {
                 return;
@@ -159,7 +159,7 @@ impl Restartable {
         Self { dir, config, server: Some(server) }
     }
 
-    /// Ends the server without its cooperation, and starts it again; `between` sees its state directory.
+    /// Ends the server without its cooperation, and starts it again; `between` receives its state directory.
     fn restart(&mut self, between: impl FnOnce(&Path)) {
         self.server = None;
         between(&self.dir.path().join("state"));

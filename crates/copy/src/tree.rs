@@ -273,7 +273,7 @@ pub(crate) fn random() -> u64 {
         sync::atomic::{AtomicU64, Ordering},
     };
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    // The standard library seeds each of these with random keys.
+    // The standard library seeds each `RandomState` with random keys.
     let mut h = std::hash::RandomState::new().build_hasher();
     h.write_u64(NEXT.fetch_add(1, Ordering::Relaxed));
     h.write_u32(std::process::id());

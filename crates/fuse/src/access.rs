@@ -7,7 +7,7 @@ use rustix::fs::OFlags;
 /// `FMODE_EXEC`: set in the flags of an open for execve(2); internal to the kernel.
 const FMODE_EXEC: u32 = 0x20;
 
-/// Access rights for files. All are requested at once, so that later opens need not ask again.
+/// Access rights for files. All are requested at once, so that later opens need no further request.
 pub(crate) const FILE_ACCESS: u32 = access::READ | access::MODIFY | access::EXTEND | access::EXECUTE;
 
 /// Access rights granted by the server.

@@ -278,7 +278,7 @@ impl Fs {
 
     /// Makes all written data stable, or returns the error.
     pub(crate) async fn fsync(self: &Arc<Self>, file: &OpenFile) -> Result<(), Errno> {
-        let _ = self.commit(&file.inode).await; // Failures are recorded.
+        let _ = self.commit(&file.inode).await; // `take_write_error` returns a failure.
         file.take_write_error()
     }
 

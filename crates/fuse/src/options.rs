@@ -185,7 +185,7 @@ impl MountOptions {
         (self.acregmin, self.acregmax, self.acdirmin, self.acdirmax) = (s, s, s, s);
     }
 
-    /// Whether the kernel checks permissions by mode, so that the server is not asked for access rights.
+    /// Whether the kernel checks permissions by mode, so that no access rights are requested from the server.
     pub(crate) fn checks_modes(&self) -> bool {
         self.default_permissions || self.allow_other
     }

@@ -76,7 +76,7 @@ fn dropped_group_is_not_used() {
     fs::write(&path, "secret\n").unwrap();
     std::os::unix::fs::chown(&path, Some(0), Some(GROUP)).unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).unwrap();
-    // Another user, with the capability to drop groups.
+    // A process of another user, with the capability to drop groups.
     let mut setpriv = Command::new("setpriv");
     setpriv.args([
         "--reuid",

@@ -27,7 +27,7 @@ fn mounted_export_is_usable_until_unmount() {
         assert_eq!(fs::read(at.join("dir/file")).unwrap(), data, "{case:?}");
         mounted.unmount();
         assert!(!is_mounted(&at));
-        // A second mount sees the same data.
+        // A second mount reads the same data.
         let again = export.mount(if case.proto == "tcp" { "rdma" } else { "tcp" }, "ro");
         assert_eq!(fs::read(again.at.join("dir/file")).unwrap(), data, "{case:?}");
         let mount_error = fs::write(again.at.join("dir/file"), "x").unwrap_err();

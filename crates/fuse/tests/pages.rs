@@ -161,7 +161,7 @@ fn open_shows_remote_writes() {
             data[offset..][..4096].copy_from_slice(&new);
             pair.other_writes(offset as u64, &new);
             assert!(pair.read().0 == data, "round {round}: stale pages");
-            // The same with a local write after it.
+            // The same with a local write after the remote change.
             let new = random_bytes(100, 200 + round);
             pair.other_writes(250_000, &[round as u8; 300]);
             data[250_000..250_300].fill(round as u8);

@@ -229,7 +229,7 @@ fn silent_connections_are_evicted_and_end() {
     let mut honest = [Proto::Rdma, Proto::Tcp].map(|proto| Honest::connect(&server, proto));
     honest.iter_mut().for_each(|h| h.rounds(1));
     let from: Vec<IpAddr> = (2..6).map(|n| Ipv4Addr::new(127, 0, 0, n).into()).collect();
-    // They exceed the maximum number of connections, and occupy all but two.
+    // The silent connections exceed the maximum number of connections, and occupy all but two.
     let held = hold::silent(addr(&server, Proto::Tcp), &from, 200).unwrap();
     wait(&server, "all connections were accepted", |s| s.turned_away + s.tcp.evicted + s.tcp.open > 200);
     assert_eq!(server.stats().budget.connections, 32);

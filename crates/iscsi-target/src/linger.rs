@@ -21,7 +21,7 @@ use millrace_runtime::{ByteStream, RuntimeRef, timeout};
 const LINGER: Duration = Duration::from_secs(1);
 /// Maximum bytes that are read and discarded.
 const MAX_DISCARDED: usize = 16 << 20;
-/// Maximum number of streams of a server that end at the same time. They count as no client's connections any more.
+/// Maximum number of streams of a server that end at the same time. They no longer count as connections of a client.
 const MAX_ENDING: u32 = 64;
 
 /// Number of streams of a server that end.

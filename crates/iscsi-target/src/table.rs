@@ -110,8 +110,8 @@ impl TargetTable {
         Arc::new(Self { targets: ArcSwap::default(), sessions, ending_streams: EndingStreams::default() })
     }
 
-    /// Replaces the targets. The sessions of targets that are removed, or have another device, are asked to log out.
-    /// Credentials and permitted initiators apply to new logins.
+    /// Replaces the targets. The sessions of targets that are removed, or have another device, are requested to log
+    /// out. Credentials and permitted initiators apply to new logins.
     ///
     /// # Errors
     /// Two targets have the same name; nothing changes.

@@ -10,7 +10,7 @@ use crate::{config::ConnectionLimits, end::End};
 
 /// The end of a session by the target.
 enum Leaving {
-    /// The initiator was asked to log out.
+    /// The initiator was requested to log out.
     Asked(Sleep),
     /// The end of the connection was announced.
     Announced(Sleep),
@@ -24,7 +24,7 @@ pub(crate) struct Traffic {
     pub(crate) sent: u64,
     /// Whether something that was sent is not accepted yet.
     pub(crate) unsent: bool,
-    /// Whether only the peer can complete what it has begun to send or was asked for.
+    /// Whether the connection waits for the peer: for the rest of a PDU, or for requested data.
     pub(crate) awaits_data: bool,
 }
 

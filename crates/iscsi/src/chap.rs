@@ -26,7 +26,7 @@ impl Algorithm {
     /// All algorithms, the preferred one first.
     pub const ALL: [Self; 3] = [Self::Sha3, Self::Sha256, Self::Md5];
 
-    /// Its number in the registry "PPP Authentication Algorithms" of IANA, as text.
+    /// The number of the algorithm in the registry "PPP Authentication Algorithms" of IANA, as text.
     pub const fn number(self) -> &'static str {
         match self {
             Self::Md5 => "5",

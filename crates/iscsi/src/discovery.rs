@@ -62,7 +62,7 @@ impl SendTargets {
     ///
     /// # Errors
     ///
-    /// The text is invalid, or asks for something else.
+    /// The text is invalid, or does not have the key SendTargets.
     pub fn decode(request: &[u8]) -> Result<Self, DiscoveryError> {
         match text::parse(request)?.into_iter().find(|(key, _)| *key == "SendTargets") {
             Some((_, "All")) => Ok(Self::All),

@@ -58,7 +58,7 @@ enum Data {
     None,
     /// The target can access it.
     Exposed(ExposedRegion),
-    /// All of it is immediate data.
+    /// The target has no access to it: all of it is sent as immediate data.
     Private(Memory),
 }
 

@@ -7,7 +7,8 @@ use crate::{
     wire::{Errno, Request, command, command_flag},
 };
 
-/// Maximum length of the data of a read or write in bytes: that of clients that do not ask for it.
+/// Maximum length of the data of a read or write in bytes: that of clients that do not request the block
+/// size.
 pub(crate) const MAX_PAYLOAD: u32 = 32 << 20;
 
 /// The device as clients see it.

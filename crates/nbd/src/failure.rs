@@ -10,7 +10,7 @@ use crate::{command::Refusal, wire::Errno};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) errno: Errno,
-    /// For people; clients get it in structured replies.
+    /// The reason as text, which clients with structured replies receive.
     pub(crate) text: String,
 }
 

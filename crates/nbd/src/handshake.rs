@@ -394,7 +394,7 @@ mod tests {
             let data: &[u8] = if enter == option::GO { b"\0\0\0\0\0\0" } else { &[] };
             assert_eq!(reply(&mut handshake, enter, data).1, Next::Transmission(negotiated));
         }
-        // Another selection replaces it, even one that is refused.
+        // Another selection of metadata contexts replaces the earlier one, even if it is refused.
         let other = [&5_u32.to_be_bytes()[..], b"other\0\0\0\0"].concat();
         for (data, answer) in [
             (queries(&[]), option_reply::ACK),

@@ -220,7 +220,7 @@ pub fn exchange_id(owner: &'static [u8], verifier: Verifier) -> Op {
     )
 }
 
-/// The channel that the Linux client asks for.
+/// The channel attributes that the Linux client requests.
 pub const CHANNEL: ChannelAttrs = ChannelAttrs {
     header_pad_size: 0,
     max_request_size: 1_049_620,

@@ -20,7 +20,7 @@ const PATH_DOWN_SESSION: u32 = 0x200;
 /// SEQ4_STATUS_BACKCHANNEL_FAULT.
 const FAULT: u32 = 0x400;
 
-/// How the client wants to be called (arguments of CREATE_SESSION and BACKCHANNEL_CTL).
+/// Program and credentials of callbacks (arguments of CREATE_SESSION and BACKCHANNEL_CTL).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallbackTarget {
     /// RPC program number.
@@ -41,7 +41,7 @@ pub struct BackChannel {
     slots: Mutex<Box<[Slot]>>,
     /// The client rejects the sequence numbers.
     fault: AtomicBool,
-    /// The client has asked for callbacks. The lack of a connection does not concern others.
+    /// The client has requested callbacks. The lack of a connection does not concern others.
     wanted: AtomicBool,
 }
 
@@ -71,12 +71,12 @@ impl BackChannel {
         self.session
     }
 
-    /// Its limits.
+    /// The limits of the channel.
     pub fn attributes(&self) -> &ChannelAttributes {
         &self.attributes
     }
 
-    /// Sets how the client wants to be called (CREATE_SESSION, BACKCHANNEL_CTL).
+    /// Sets the program and the credentials of callbacks (CREATE_SESSION, BACKCHANNEL_CTL).
     pub fn set_target(&self, target: CallbackTarget) {
         *self.target.lock() = Some(target);
     }
@@ -107,7 +107,7 @@ impl BackChannel {
         self.connections.lock().iter().any(Callbacks::is_open)
     }
 
-    /// Whether the client wants callbacks and it has no open connection.
+    /// Whether the client has requested callbacks, and the channel has no open connection.
     pub(crate) fn is_down(&self) -> bool {
         self.wanted.load(Ordering::Relaxed) && !self.is_connected()
     }
@@ -127,7 +127,7 @@ impl BackChannel {
         self.fault.store(true, Ordering::Relaxed);
     }
 
-    /// Its part of `sr_status_flags`.
+    /// The flags of the back channel in `sr_status_flags`.
     pub(crate) fn flags(&self) -> u32 {
         let fault = if self.fault.load(Ordering::Relaxed) { FAULT } else { 0 };
         fault | if self.is_down() { PATH_DOWN_SESSION } else { 0 }
@@ -158,7 +158,7 @@ impl CallbackSlot {
         &self.channel
     }
 
-    /// How the client wants to be called.
+    /// Program and credentials of callbacks.
     pub fn target(&self) -> &CallbackTarget {
         &self.target
     }

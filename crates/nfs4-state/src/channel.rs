@@ -62,8 +62,8 @@ impl ChannelAttributes {
         })
     }
 
-    /// The back channel: as the client asked. (The Linux client refuses a session whose `response_bytes` is larger
-    /// or whose `operations` are fewer than it asked.)
+    /// The back channel: as the client requested. (The Linux client refuses a session whose `response_bytes` is larger
+    /// or whose `operations` are fewer than it requested.)
     pub(crate) fn back(&self) -> Result<Self, Status> {
         self.check(MIN_CALLBACK, MIN_CALLBACK, MIN_CALLBACK_OPERATIONS)?;
         Ok(Self { header_pad: 0, ..*self })

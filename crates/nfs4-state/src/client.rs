@@ -32,7 +32,7 @@ pub struct Client {
     pub(crate) table: Mutex<Table>,
     /// Number of its blocking requests for locks that wait.
     pub(crate) waiting: AtomicUsize,
-    /// Those of its sessions.
+    /// The back channels of its sessions.
     pub(crate) back_channels: Mutex<Vec<Arc<BackChannel>>>,
     callbacks: AtomicUsize,
     /// Number of its delegations.

@@ -38,7 +38,8 @@ impl Contention {
     }
 
     /// Counts a change in progress. The caller then looks for delegations, and the caller of
-    /// [`is_changing`](Self::is_changing) has added one before: at least one of them sees the other.
+    /// [`is_changing`](Self::is_changing) has added one before: at least one of them reads the change by the
+    /// other.
     pub(crate) fn begin(self: &Arc<Self>, file: &[u8]) -> Changing {
         let index = self.index(file);
         self.buckets[index].changes.fetch_add(1, Ordering::SeqCst);

@@ -46,17 +46,17 @@ pub enum NotDelegated {
 pub(crate) struct Holder {
     client: Arc<Client>,
     number: u32,
-    /// It has not returned the delegation in time.
+    /// The client has not returned the delegation in time.
     overdue: bool,
 }
 
 impl<R: Clone> State<R> {
     /// Permits delegations from now on, or at a server that has answered requests before, a lease later: changes that
-    /// are not counted end before. They are never forbidden again, but the caller need not ask for any.
+    /// are not counted end before. They are never forbidden again, but the caller need not request any.
     pub fn enable_delegations(&self, running_since: Option<Duration>) {
         let from = running_since.map_or(Duration::ZERO, |now| now + self.limits.lease).as_millis();
         let from = u64::try_from(from).unwrap_or(u64::MAX - 1);
-        // It may be enabled already.
+        // Delegations may be enabled already.
         let _ = self.delegating.from.compare_exchange(u64::MAX, from, Ordering::AcqRel, Ordering::Acquire);
     }
 

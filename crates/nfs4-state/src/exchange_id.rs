@@ -21,7 +21,7 @@ impl<R: Clone> State<R> {
     /// while a client with the same `owner` and another `principal` is removed.
     pub fn exchange_id(&self, args: &ExchangeId<'_>, now: Duration) -> Result<ClientIdentified, Status> {
         let mut records = self.records.lock();
-        // One that is being removed does not count: CREATE_SESSION replaces it.
+        // A client that is being removed does not count: CREATE_SESSION replaces it.
         let confirmed = records.confirmed(args.owner).filter(|record| !record.client.is_removed());
         if let Some(record) = confirmed {
             let same_principal = *record.principal == *args.principal;

@@ -61,8 +61,8 @@ impl Grace {
         }
     }
 
-    /// The clients that have not come back, if the time is over. No client reclaims state any more, and none gets new
-    /// state before [`complete`](Self::complete) is called for each of them.
+    /// The clients that have not reclaimed their state, if the grace period is over. No client can reclaim state any
+    /// more, and none gets new state before [`complete`](Self::complete) is called for each of them.
     pub(crate) fn missing(&self, now: Duration) -> Vec<Box<[u8]>> {
         if self.is_over() || now < self.end + MARGIN {
             return Vec::new();

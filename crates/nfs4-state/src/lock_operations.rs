@@ -55,9 +55,9 @@ pub struct LockRequest<'a> {
 /// `LOCK4denied`: a lock that excludes the one that was requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockDenied {
-    /// Its range.
+    /// The range of the conflicting lock.
     pub range: ByteRange,
-    /// Its kind.
+    /// The kind of the conflicting lock.
     pub kind: LockKind,
     /// The client that holds it.
     pub client: ClientId,
@@ -212,7 +212,7 @@ impl<R: Clone> State<R> {
     /// asked. The server calls this after operations if it has a back channel.
     pub fn take_lock_notices(&self) -> Vec<LockNotice> {
         if !self.noticed.load(Ordering::Acquire) {
-            return Vec::new(); // Every request asks.
+            return Vec::new(); // The common case, without a lock.
         }
         let mut notices = self.notices.lock();
         self.noticed.store(false, Ordering::Release);

@@ -73,7 +73,7 @@ impl<R: Clone> State<R> {
     }
 }
 
-/// The request to a client to keep only some of its delegations, unless it was asked a short time ago.
+/// The request to a client to keep only some of its delegations, unless one was sent a short time ago.
 fn ask(client: &Client, keep: usize, now: Duration) -> Option<RecallAny> {
     let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).max(1);
     let interval = ASK_INTERVAL.as_millis() as u64;

@@ -61,7 +61,7 @@ pub(crate) struct Due {
 /// All recalls.
 #[derive(Debug, Default)]
 pub(crate) struct Recalls {
-    /// Those that the server has not taken.
+    /// The recalls that the server has not taken yet.
     waiting: Mutex<Vec<Recall>>,
     /// Whether there are some.
     is_waiting: AtomicBool,

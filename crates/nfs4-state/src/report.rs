@@ -1,4 +1,4 @@
-//! The state of clients as an administrator sees it, in pages.
+//! The report on the state of clients for an administrator, in pages.
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 

@@ -66,9 +66,9 @@ pub enum Direction {
     Fore,
     /// The back channel: CDFC4_BACK, CDFS4_BACK.
     Back,
-    /// The client wants the fore channel, and the back channel if possible: CDFC4_FORE_OR_BOTH. Not a result.
+    /// A request for the fore channel, and the back channel if possible: CDFC4_FORE_OR_BOTH. Not a result.
     ForeOrBoth,
-    /// The client wants the back channel, and the fore channel if possible: CDFC4_BACK_OR_BOTH. Not a result.
+    /// A request for the back channel, and the fore channel if possible: CDFC4_BACK_OR_BOTH. Not a result.
     BackOrBoth,
     /// Both channels: CDFS4_BOTH. Not an argument.
     Both,
@@ -184,7 +184,7 @@ impl<R: Clone> Session<R> {
     /// BIND_CONN_TO_SESSION: the channels that a connection gets.
     ///
     /// # Errors
-    /// BADSESSION; INVAL if only the back channel is wanted and the session has none, and for [`Direction::Both`].
+    /// BADSESSION; INVAL if only the back channel is requested and the session has none, and for [`Direction::Both`].
     pub fn bind(&self, wanted: Direction) -> Result<Direction, Status> {
         if self.is_destroyed() {
             return Err(Status::BadSession);

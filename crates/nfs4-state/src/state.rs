@@ -136,7 +136,7 @@ impl<R: Clone> State<R> {
         if client.reclaimed.load(Ordering::Acquire) {
             return Err(Status::CompleteAlready);
         }
-        // One that has revoked state is added when it has freed that.
+        // A client with revoked state is added to the list when it has freed that state.
         if let Some(list) = &self.list
             && !client.unlisted.load(Ordering::Acquire)
         {
@@ -161,7 +161,7 @@ impl<R: Clone> State<R> {
         if busy || !record.client.lease.end_if_idle() {
             return Err(Status::ClientidBusy);
         }
-        // It has nothing that another client waits for.
+        // The client has no state that another client waits for.
         let _ = self.remove_unlisted(&mut records, id, Duration::ZERO);
         Ok(())
     }

@@ -97,7 +97,7 @@ pub(crate) struct Revoked {
 }
 
 impl Revoked {
-    /// Their number.
+    /// The number of revoked stateids.
     pub(crate) fn count(self) -> usize {
         self.delegations + self.others
     }

@@ -64,7 +64,7 @@ pub(super) struct Outgoing {
 
 pub(super) enum State {
     Open,
-    /// Its owner has disconnected it; posted work is still sent.
+    /// The owner of the end has disconnected it; posted work is still sent.
     Disconnecting,
     /// Nothing is sent or received any more; the owner gets the error after the earlier completions.
     Failing(ConnectionError),
@@ -110,7 +110,7 @@ pub(super) struct End {
     pub(super) responder_free: u64,
     /// Completions that the host has not processed.
     pub(super) pending: VecDeque<Completion>,
-    /// Time at which the host has processed the last of them.
+    /// Time at which the host has processed the last pending completion.
     pub(super) visible_at: u64,
     pub(super) completions: VecDeque<Completion>,
     pub(super) waker: Option<Waker>,

@@ -109,7 +109,7 @@ impl Inner {
     fn connected(self: &Arc<Self>, request: ConnectRequest, theirs: Accepted) -> SetupResult {
         let ConnectRequest { host, from, to, rt, params, first, reply } = request;
         if reply.is_canceled() {
-            return Err(ConnectionError::Closed); // The active end has given up.
+            return Err(ConnectionError::Closed); // The active end has cancelled the attempt.
         }
         let Accepted { rt: their_rt, params: their_params, first: their_first } = theirs;
         let mut net = self.net.lock();

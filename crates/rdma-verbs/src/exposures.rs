@@ -52,7 +52,7 @@ pub(super) enum By {
     Window(Window, bool),
     /// By a region: exactly these bytes are registered, with one access right.
     Region(#[allow(dead_code)] Registration), // Held for its drop.
-    /// Not exposed any more, because the connection ends.
+    /// The memory is no longer exposed, because the connection ends.
     Nothing,
 }
 

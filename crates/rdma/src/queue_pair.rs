@@ -20,7 +20,7 @@ pub struct WorkId(pub u64);
 pub struct ConnectParams {
     /// RDMA Reads of the peer that this end serves at the same time (inbound read depth).
     pub ird: u16,
-    /// RDMA Reads that this end wants to have in flight (outbound read depth).
+    /// Requested number of RDMA Reads that this end may have in flight (outbound read depth).
     pub ord: u16,
     /// Private data of the upper layer, at most 196 bytes.
     pub private_data: Vec<u8>,

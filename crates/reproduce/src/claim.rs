@@ -30,7 +30,7 @@ impl Setting {
 /// A claim of a paper, and the definition of its reproduction.
 #[derive(Clone, Copy)]
 pub struct Claim {
-    /// Its name: "C2".
+    /// The name of the claim, such as "C2".
     pub id: &'static str,
     /// The claim, in a sentence.
     pub claim: &'static str,

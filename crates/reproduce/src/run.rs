@@ -58,8 +58,8 @@ pub struct Outcome {
     pub claim: Claim,
     /// The results with raw numbers only.
     pub raw: Column,
-    /// The results with calibrated parameters, unless they were not wanted. Rules that use a calibration
-    /// figure ([`calibrates`]) do not count.
+    /// The results with calibrated parameters, if they were requested. Rules that use a calibration figure
+    /// ([`calibrates`]) do not count.
     pub calibrated: Option<Column>,
 }
 
@@ -91,7 +91,7 @@ pub enum Columns {
     Raw,
     /// Raw numbers only, and calibrated.
     Both,
-    /// Both, and the sensitivity of the calibrated one.
+    /// Both columns, and the sensitivity of the calibrated one.
     Sensitivity,
 }
 
@@ -229,7 +229,7 @@ pub struct Moved {
     pub claim: &'static str,
     /// The rule.
     pub what: &'static str,
-    /// Its values with the calibrated parameter and with the changed one.
+    /// The values of the rule with the calibrated parameter and with the changed one.
     pub values: (Option<f64>, Option<f64>),
     /// Whether it holds with each.
     pub holds: (bool, bool),

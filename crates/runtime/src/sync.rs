@@ -1,7 +1,7 @@
 //! Locks without poisoning, which tests count: `call_counts::locks`, with the Cargo feature `call-counts`.
 //!
-//! Code that executes calls of the server or the client uses these locks, so that a test sees every lock that a call
-//! takes. Those of `buffer` have their own counter.
+//! Code that executes calls of the server or the client uses these locks, so that a test can count every lock that a
+//! call takes. Those of `buffer` have their own counter.
 
 pub use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 

@@ -14,7 +14,7 @@ const LOWEST_NUMBER: u64 = 3;
 
 /// A directory of the tree.
 pub(crate) struct Node {
-    /// Its name in its parent; empty for the root.
+    /// The name of the directory in its parent; empty for the root.
     pub(crate) name: Vec<u8>,
     /// Derived from the path: file ID and READDIR cookie; below 2^63.
     pub(crate) number: u64,

@@ -22,10 +22,10 @@ pub struct Reloaded {
     /// Names of exports that are new, or have another directory, and of new targets.
     pub added: Vec<String>,
     /// Names of exports that were removed, or have another directory: handles of their files are stale. Names of
-    /// removed targets, whose initiators are asked to log out.
+    /// removed targets, whose initiators are requested to log out.
     pub removed: Vec<String>,
     /// Names of exports with changed access rules or identities, and of targets with changed settings. If the disks
-    /// of a target have changed, its initiators are asked to log out.
+    /// of a target have changed, its initiators are requested to log out.
     pub changed: Vec<String>,
     /// Changed settings that take effect after a restart, by key (`shards`) or export (`export /x:
     /// sync_metadata`).

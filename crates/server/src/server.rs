@@ -316,8 +316,8 @@ impl Running {
     /// Replaces the exports and targets by those of `config` without closing connections. New exports are opened with
     /// the function of [`Server::start_with`]; handles of removed exports become stale; retained exports (same
     /// name and directory) get their new access rules, which also apply to open files. The initiators of targets that
-    /// are removed or have other disks are asked to log out; the capacity of retained disks follows the size of their
-    /// files. Other settings are not applied; [`Reloaded::unapplied`] lists those that differ.
+    /// are removed or have other disks are requested to log out; the capacity of retained disks follows the size of
+    /// their files. Other settings are not applied; [`Reloaded::unapplied`] lists those that differ.
     ///
     /// # Errors
     /// [`ServerError`]; nothing is changed then.

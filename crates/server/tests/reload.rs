@@ -118,7 +118,7 @@ fn added_exports_are_opened_by_the_callers_function() {
         // A retained export is not opened again.
         assert_eq!(names.try_iter().collect::<Vec<_>>(), ["/a", "/b"]);
         c.getattr(a).await.unwrap();
-        // Its error is returned by the reload, and nothing is changed.
+        // If a new export cannot be opened, the reload returns its error and changes nothing.
         let error = server.reload(&with(&["/bad=memory:8MiB"])).unwrap_err();
         assert!(error.to_string().contains("it is refused"), "{error}");
         assert_eq!(names.try_iter().collect::<Vec<_>>(), ["/bad"]);

@@ -230,7 +230,7 @@ mod tests {
     fn a_write_takes_the_round_trips_of_what_was_negotiated() {
         let mut tcp = far(Transport::Tcp);
         let near = |trips: f64, number: f64| assert!((trips - number).abs() < 0.1, "{trips} {number}");
-        // All of it is unsolicited data.
+        // All data of the WRITE is unsolicited.
         near(trips(&tcp, Test::Write, 64 << 10), 1.0);
         tcp.limits.settings = Negotiated { max_receive_data: 8192, ..Negotiated::default() };
         // Immediate data, and one R2T.

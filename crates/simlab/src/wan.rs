@@ -146,7 +146,7 @@ mod tests {
         assert!(rate(100.0, 16, "write", block) > rate(100.0, 4, "write", block));
         assert!(rate(100.0, 4, "read", block) > rate(100.0, 4, "write", block));
         assert!(rate(0.2, 4, "RDMA Read", 16 << 10) > rate(100.0, 4, "RDMA Read", 16 << 10));
-        // Its pages do not fit into one call.
+        // The pages of 1 MiB do not fit into one call.
         assert_eq!(rate(0.2, 4, "read", 1 << 20), None);
         let far = Wan { miles: vec![1e6], ..wan };
         assert!(far.run(|_| Ok(())).unwrap_err().to_string().contains("link.miles"));

@@ -49,7 +49,7 @@ pub(super) async fn copy(
                     Ok(0) => break,
                     Ok(_) => {}
                     Err(e) if at == from => return Err(e),
-                    Err(_) => break, // The next call reports it.
+                    Err(_) => break, // The next call reports the error.
                 }
             }
             Ok(Copied { count: at - from, committed: Stability::Unstable })
@@ -83,7 +83,7 @@ pub(super) async fn clone_range(
             shared.creds.as_caller(&caller, || {
                 output.note_unstable_write();
                 match sys::clone_range((input.as_fd(), from), (output.as_fd(), to), length) {
-                    // Of file systems without it.
+                    // The file system does not support FICLONERANGE.
                     Err(Errno::NOTTY) => Err(FsError::NotSupp),
                     done => Ok(done?),
                 }

@@ -113,7 +113,7 @@ impl<N: AsFd> Holds<N> {
     /// Keeps the file if it has no links now.
     pub(super) fn settle(&self, handle: &Handle, kept: Kept<N>) {
         let mut files = self.0.lock();
-        // Others may remove further links at the same time.
+        // Other threads may remove further links at the same time.
         let unlinked = attr::stat(kept.node.as_fd()).is_ok_and(|st| st.stx_nlink == 0);
         let unneeded = files.set(handle, unlinked.then_some(kept));
         drop(files);

@@ -8,7 +8,7 @@ use rustix::fs::Statx;
 /// Device and number of an inode. The number is not used again while the inode has an open descriptor.
 type Inode = (u32, u32, u64);
 
-/// The inodes with the number of exports that keep them. It is asked about inodes without links only.
+/// The inodes with the number of exports that keep them. It is searched for inodes without links only.
 static KEPT: LazyLock<Mutex<HashMap<Inode, usize>>> = LazyLock::new(Mutex::default);
 
 fn inode(st: &Statx) -> Inode {

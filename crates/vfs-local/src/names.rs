@@ -356,7 +356,7 @@ impl Export {
             self.creds.as_caller(caller, || self.tree.open_entry(source.as_fd(), from))?;
         self.creds.precheck_sticky(caller, &source_st, &moved_st)?;
         if attr::kind(&moved_st)? == FileKind::Directory && from_dir != to_dir {
-            self.creds.precheck(caller, &moved_st, W)?; // Its `..` entry changes.
+            self.creds.precheck(caller, &moved_st, W)?; // The `..` entry of the moved directory changes.
         }
         let replaced = self.tree.open_entry(target.as_fd(), to).ok();
         if let Some((_, st)) = &replaced {

@@ -216,7 +216,7 @@ pub(super) struct NodeCache {
 
 impl Drop for NodeCache {
     fn drop(&mut self) {
-        // The other caches may use the descriptors now.
+        // Other caches may use the released descriptors now.
         descriptors::share();
     }
 }

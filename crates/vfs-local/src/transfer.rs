@@ -268,7 +268,7 @@ impl Transfer {
         Progress::Done
     }
 
-    /// Records what the result says about the durability of data.
+    /// Records the effect of a result on the durability of data.
     fn publish(&mut self, result: Result<usize, Errno>, verifier: &Verifier) {
         let Request { file, offset, operation, .. } = &mut self.request;
         match operation {

@@ -77,7 +77,7 @@ enum Position {
     /// The root, or below it.
     Beneath,
     Outside,
-    /// Its path exceeds the kernel's limit.
+    /// The path of the object exceeds the kernel's limit.
     TooDeep,
 }
 

@@ -73,7 +73,7 @@ impl Export {
         if !matches!(node.kind(), FileKind::Regular | FileKind::Directory) {
             return Ok(Vec::new());
         }
-        // The kernel asks for no permission to list.
+        // The kernel checks no permission for listxattr(2).
         if self.creds.allowed(caller, node.as_fd(), &st, R)? == 0 {
             return Err(FsError::Access);
         }

@@ -38,7 +38,7 @@ pub type Op<T> = MaybeReady<'static, FsResult<T>>;
 /// does ([`Attr::rights`]); uid 0 is privileged. Names are bytes. Implementations reject `/`, NUL, empty names
 /// and names longer than [`FsInfo::name_max`], and handle `.` and `..` as described in RFC 1813 section 3.3.
 /// `..` of the root is the root. Errors are those of RFC 1813 for the procedure of the same name. Calls may
-/// come from several threads at once; each is atomic unless its documentation says otherwise.
+/// come from several threads at once; each is atomic unless its documentation states otherwise.
 ///
 /// # Required and default methods
 ///

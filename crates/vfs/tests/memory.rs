@@ -238,7 +238,7 @@ fn all_memory_is_released() {
 
 #[test]
 fn write_beyond_capacity_changes_nothing() {
-    let objects = PAGE_BYTES as u64; // For the heap memory of one file.
+    let objects = PAGE_BYTES as u64; // Charged for the heap memory of one file.
     let m = Memory::new(|c| c.capacity_bytes = 3 * BLOCK_BYTES as u64 + objects);
     let file = m.file("a").unwrap();
     let pages = |n: u8| (0..n).map(|i| m.piece(BLOCK_BYTES, i + 1)).collect::<Views>();
@@ -633,7 +633,7 @@ fn writes_are_atomic_for_readers() {
         let mut byte = 0u8;
         while !readers.iter().all(|r| r.is_finished()) {
             byte = byte.wrapping_add(1);
-            // By swapping blocks, and by copying into them.
+            // The writes alternately replace blocks and copy into them.
             let data = if byte.is_multiple_of(2) { whole(byte) } else { m.piece(len, byte).into() };
             m.write(&file, 0, data).unwrap();
         }

@@ -88,7 +88,7 @@ impl<'a> Decoder<'a> {
         self.base + self.at
     }
 
-    /// Bytes left in the head; of a head of several views, bytes left in the present one.
+    /// Bytes left in the head, or, if the head has several views, in the current view.
     pub fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }

@@ -66,7 +66,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// Boots a guest that serves.
 fn serve(lab: &mut Lab, mtu: u32) -> Result<Guest> {
-    // Its NFSv4 part runs without the daemon that tracks clients, and logs that.
+    // The NFSv4 part of knfsd runs without the daemon that tracks clients, and logs that.
     lab.expect_log("NFSD: ");
     let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu })?;
     guest.add_siw()?;

@@ -142,7 +142,7 @@ impl Tally {
             mine.ops += k.ops;
             mine.bytes += k.bytes;
             if k.took > mine.took {
-                // Both measured the same hosts.
+                // Both tallies measured the same hosts.
                 (mine.took, mine.cpu) = (k.took, k.cpu);
             }
             mine.latencies.merge(&k.latencies);

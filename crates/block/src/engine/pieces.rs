@@ -36,7 +36,7 @@ impl Pieces {
             new.put(at, piece);
         }
         *self = new;
-        // A part is a part of the buffer.
+        // A part is never larger than the buffer, so this succeeds.
         self.cut(offset, length).ok_or(OutOfMemory { wanted: length, limit: self.length })
     }
 

@@ -49,7 +49,7 @@ fn a_loss_is_reported_although_a_flush_is_dropped() {
         let mut dropped = Box::pin(disk.flush());
         assert!(futures::poll!(&mut dropped).is_pending());
         lab.sleep(1).await;
-        drop(dropped); // Its outcome is there.
+        drop(dropped); // The outcome of the flush has arrived.
         let error = disk.flush().await.unwrap_err();
         assert!(matches!(error, Error::DataLost { .. }), "{error}");
         disk.flush().await.unwrap();

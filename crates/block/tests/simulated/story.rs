@@ -383,7 +383,7 @@ impl Session<'_> {
 
     async fn write_zeroes(&self, device: &BlockDevice, range: Range<u64>) -> Result<(), String> {
         let id = self.model.begin_write(&range, true);
-        // One command, because the device has WRITE SAME.
+        // The operation is one command, because the device has WRITE SAME.
         let one = range.start..range.start + 1;
         let outcome = self.outcome(&one, device.write_zeroes(range)).await;
         self.changed(id, outcome)

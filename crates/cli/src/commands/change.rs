@@ -49,7 +49,7 @@ struct Level {
     dir: FileHandle,
     /// Its name in the parent directory, which is removed when the directory is empty.
     name: Vec<u8>,
-    /// Its remaining subdirectories.
+    /// The remaining subdirectories.
     below: Vec<(FileHandle, Vec<u8>)>,
 }
 

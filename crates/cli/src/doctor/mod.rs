@@ -16,9 +16,9 @@ pub(crate) use target::target;
 pub(crate) enum State {
     /// No problem.
     Fine,
-    /// It works, with a restriction.
+    /// The checked function works, with a restriction.
     Note,
-    /// It does not work.
+    /// The checked function does not work.
     Broken,
 }
 

@@ -147,7 +147,7 @@ impl<'a> Results<'a> {
     /// Decodes the result of the next operation.
     ///
     /// # Errors
-    /// Its status if it failed; an invalid or missing result.
+    /// The status of the operation if it failed; an invalid or missing result.
     pub(crate) fn next<T: Decode<'a>>(&mut self, operation: Operation) -> Result<T, Failure> {
         if self.left == 0 {
             return Err(Failure::Invalid(format!("no result of {operation}")));

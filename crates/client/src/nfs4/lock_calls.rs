@@ -16,9 +16,9 @@ use super::{
 /// A lock of another owner that conflicts with a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// Its range; an end of [`u64::MAX`] is the end of the file.
+    /// The range of the lock; an end of [`u64::MAX`] is the end of the file.
     pub range: Range<u64>,
-    /// Its kind.
+    /// The kind of the lock.
     pub kind: LockKind,
 }
 

@@ -4,7 +4,7 @@
 //! A call holds a slot from its first transmission until its reply. A retransmission has the same slot and sequence
 //! number, on any connection, so that the server executes the call once. If the reply is not awaited (the caller
 //! dropped the call), the slot is uncertain: its next holder must first send a SEQUENCE alone with the same number.
-//! After the reply to it the server executes the abandoned call no more, if it has not done so before.
+//! After the reply to it, the server does not execute the abandoned call if it has not done so before.
 
 use std::{
     cmp::Reverse,
@@ -344,7 +344,7 @@ mod tests {
                 }
                 let args = held.send(true);
                 match next(4) {
-                    // Abandoned: it arrives late or never.
+                    // The caller abandons the request, which arrives late or never.
                     0 => late.push((args, request)),
                     1 => {
                         late.push((args, request));

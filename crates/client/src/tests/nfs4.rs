@@ -268,7 +268,7 @@ fn count(server: &Mutex<Server>, operation: Operation) -> usize {
     server.lock().executed.iter().filter(|op| **op == operation).count()
 }
 
-/// Fails the requests with an operation as `faults` says, in order; later ones succeed.
+/// Applies `faults` to the requests with an operation, in order; later requests succeed.
 fn on(operation: Operation, faults: Vec<Fault>) -> impl FnMut(&mut Server, &[Operation]) -> Fault + Send {
     let mut faults = faults.into_iter();
     move |_, ops| match ops.contains(&operation) {

@@ -189,7 +189,7 @@ fn negative_entries_are_bounded() {
     d.insert(9, (2, &1_u32.to_le_bytes()));
     assert_eq!(d.negative.len(), MAX_NEGATIVE - 2);
     assert!(d.forget(2).is_some() && d.directories.is_empty());
-    // Its entries count until their time.
+    // The negative entries of the forgotten directory count until their timeout.
     assert!(d.insert_negative((3, b"a"), NOW + LIFE, LIFE) && d.insert_negative((3, b"b"), NOW + LIFE, LIFE));
     assert!(!d.insert_negative((3, b"c"), NOW + LIFE, LIFE));
     for n in 0..MAX_NEGATIVE as u32 {

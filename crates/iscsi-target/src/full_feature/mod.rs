@@ -164,7 +164,7 @@ impl<'a> FullFeature<'a> {
     }
 
     /// Ready when the session ends at once: it is reinstated, or the account is evicted. When `stop` completes, or the
-    /// target is removed, the initiator is asked to log out.
+    /// target is removed, the initiator is requested to log out.
     pub(crate) fn poll_order(
         &mut self,
         cx: &mut Context<'_>,

@@ -98,7 +98,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Whether only the peer can complete what it has begun to send or was asked for.
+    /// Whether the connection waits for the peer: for the rest of a PDU, or for requested data.
     fn awaits_data(&self) -> bool {
         let accepts = self.closing.is_none() && !self.receiving.waits_for_memory();
         let begun = !self.link.input.at_start() || self.core.is_fetching();

@@ -60,7 +60,7 @@ fn commands_are_completed_after_the_end_of_their_connection() {
         drop(client);
         bench.rt.sleep(Duration::from_secs(1)).await;
         assert_eq!(bench.table.sessions(), 1, "the session ends after its commands");
-        // A login that reinstates the session waits for that.
+        // A login that reinstates the session waits until the old session has ended.
         let mut new = bench.connect().await;
         let opener = async {
             bench.rt.sleep(Duration::from_secs(5)).await;

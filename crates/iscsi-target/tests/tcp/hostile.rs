@@ -292,7 +292,7 @@ fn harmless_requests_leave_the_connection() {
         let (bhs, _) = client.receive().await.unwrap();
         let Ok(Response::R2t(r2t)) = Response::decode(&bhs) else { panic!("{bhs:x?}") };
         assert_eq!((r2t.offset, r2t.length), (0, 512));
-        // Another command with the tag of a task that has not ended.
+        // A second command with the tag of a task that has not ended.
         numbers.cmd_sn += 1;
         client
             .send(&Request::ScsiCommand(ScsiCommand { numbers, ..write(60, 1) }).encode(0), &[])

@@ -106,7 +106,7 @@ fn silent_initiators_are_disconnected() {
         for _ in 0..5 {
             client.step().await.unwrap();
         }
-        // One that does not answer ends.
+        // A connection whose initiator does not answer a NOP-In ends.
         let pings = client.expect_end().await.len();
         assert_eq!(pings, 1);
         bench.expect_idle().await;

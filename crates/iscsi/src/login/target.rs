@@ -247,7 +247,7 @@ impl TargetLogin {
         Ok(())
     }
 
-    /// Takes the names from the first text, and asks the authority.
+    /// Takes the names from the first text, and passes them to the authority, which admits or refuses the login.
     fn identify(
         &mut self,
         request: &LoginRequest,

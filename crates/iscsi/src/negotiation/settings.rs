@@ -90,7 +90,7 @@ impl Settings {
         if self.iser.is_some() { DigestPolicy::Refuse.supported() } else { policy.supported() }
     }
 
-    /// The value of `key` that this side wants.
+    /// The value of `key` that this side offers or selects.
     pub(super) fn wish(&self, key: &Key, initiator: bool) -> u32 {
         let send = self.iser.map_or(key.default, |i| i.max_send_data);
         let number = match key.id {

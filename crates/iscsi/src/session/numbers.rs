@@ -168,7 +168,7 @@ impl CommandCredit {
     ///
     /// # Errors
     ///
-    /// It acknowledges a command that was not sent.
+    /// The PDU acknowledges a command that was not sent.
     pub(super) const fn update(&mut self, numbers: &Numbers) -> Result<(), Violation> {
         if before(self.next, numbers.exp_cmd_sn) {
             return Err(Violation::CommandAcknowledged { next: self.next, received: numbers.exp_cmd_sn });
@@ -185,7 +185,7 @@ impl CommandCredit {
     ///
     /// # Errors
     ///
-    /// It is not the next one.
+    /// The number is not the next status number.
     pub(super) const fn status(&mut self, number: u32) -> Result<(), Violation> {
         if number != self.status {
             return Err(Violation::StatusNumber { expected: self.status, received: number });

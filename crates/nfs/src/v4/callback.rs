@@ -82,7 +82,7 @@ xdr_struct! {
     pub struct ReferringCall {
         /// Sequence number of the request.
         pub sequence: u32,
-        /// Its slot.
+        /// The slot of the request.
         pub slot: u32,
     }
 }

@@ -21,7 +21,7 @@ xdr_struct! {
 }
 
 impl Ace<'_> {
-    /// An entry that permits nothing to any user: clients must then ask the server with ACCESS.
+    /// An entry that permits nothing to any user: clients must then send ACCESS.
     pub const NOTHING: Self = Self { ace_type: 0, flags: 0, access_mask: 0, who: Opaque(b"EVERYONE@") };
 }
 
@@ -94,7 +94,7 @@ xdr_struct! {
 /// `open_none_delegation4`: why there is no delegation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoDelegation {
-    /// The client did not want one.
+    /// The client has requested none.
     NotWanted,
     /// Another client uses the file.
     Contention {

@@ -99,7 +99,7 @@ xdr_struct! {
         pub length: u64,
         /// Type of the lock.
         pub lock_type: LockType,
-        /// Its owner.
+        /// The owner of the conflicting lock.
         pub owner: StateOwner<'a>,
     }
 }

@@ -107,7 +107,7 @@ xdr_enum! {
     pub enum SecinfoStyle {
         /// The current file handle.
         CurrentFh = 0,
-        /// Its parent directory.
+        /// The parent directory of the current one.
         Parent = 1,
     }
 }

@@ -131,7 +131,7 @@ impl FileLocks {
     }
 
     /// Adds a blocking request that was denied, in place of an earlier one of the same owner. There is a limit for each
-    /// client and each file; a client that gets no notice asks again from time to time.
+    /// client and each file; a client that gets no notice repeats its request from time to time.
     pub(crate) fn wait(
         &mut self,
         client: &Arc<Client>,

@@ -19,7 +19,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let (owner, byte) = (0..OWNERS, 0..BYTES);
-    // Read locks more often, because they overlap.
+    // Read locks are more frequent, because those of different owners may overlap.
     let kind = prop_oneof![3 => Just(LockKind::Read), 1 => Just(LockKind::Write)];
     let length = prop_oneof![3 => 0..3_usize, 1 => 0..BYTES];
     let step = prop_oneof![

@@ -15,7 +15,7 @@ const PAUSE: u64 = 30;
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Client, file, access, the kind of delegation that it wants.
+    /// Client, file, access, and the kind of the requested delegation.
     Open(usize, usize, u32, DelegationKind),
     /// Client, file.
     Close(usize, usize),

@@ -232,7 +232,7 @@ fn the_number_of_delegations_is_limited() {
     }
     s.open(&s.b, b"g", 3, 0).unwrap();
     assert_eq!(s.delegate(&s.b, b"g", Read, 0), Err(NotDelegated::Resource));
-    // The client that has more than its share is asked, and not again at once.
+    // The client that has more than its share gets CB_RECALL_ANY, and not again at once.
     assert_eq!(
         any(&s.b, 11),
         [RecallAny { client: s.a.client().id(), keep: 3 }, RecallAny { client: s.b.client().id(), keep: 3 }]

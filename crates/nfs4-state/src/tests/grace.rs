@@ -243,7 +243,7 @@ fn a_client_that_is_destroyed_in_the_grace_period_is_not_waited_for() {
 #[test]
 fn the_removal_of_an_expired_client_delays_those_that_need_its_place() {
     let (state, list) = restarted(&[]);
-    // As many as one address may have.
+    // The maximum number of clients of one address.
     for n in 0..12 {
         ready(&state, &format!("client {n}"), S(0));
     }

@@ -294,7 +294,7 @@ impl Model {
         }
         let Some(session) = self.renew(n) else { return };
         if self.hosts[n].held.get(&(at.0, OPEN)).is_some_and(|held| held.pending) {
-            return; // It has to be reclaimed first.
+            return; // The open must be reclaimed first.
         }
         let result = self.request(&session, n, at, exclusive, false);
         if !self.hosts[n].complete || !self.waiting.is_empty() {

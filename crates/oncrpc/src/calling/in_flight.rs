@@ -246,7 +246,7 @@ impl<T> Calls<T> {
     /// once.
     pub fn next_cancelled(&mut self) -> Option<u32> {
         while let Some(xid) = self.cancelled.pop_front() {
-            // Its reply may have arrived in the meantime, and its XID may be in use again.
+            // The reply may have arrived in the meantime, and the XID may be in use again.
             if let Some(call) = self.get_mut(xid)
                 && call.waiter.take_if(|w| w.0.cancelled().is_some()).is_some()
             {
@@ -397,7 +397,7 @@ mod tests {
         t.calls.next_xid = 0;
         let _first = t.submit(None);
         assert_eq!(t.send(0), Some(0));
-        // It collides with the first call's slot until the table grows.
+        // XID 16 collides with the first call's slot until the table grows.
         let _given = t.submit(Some(16));
         assert_eq!(t.send(1), Some(16));
         let again = t.submit(Some(16));

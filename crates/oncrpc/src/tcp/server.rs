@@ -352,7 +352,7 @@ impl Connection {
             Poll::Ready(Ok(())) => {
                 self.replies_sent();
                 if self.callbacks.as_ref().is_some_and(CallbackQueue::has_calls) {
-                    cx.waker().wake_by_ref(); // The next turn sends them.
+                    cx.waker().wake_by_ref(); // The next turn sends the callbacks.
                 }
             }
             Poll::Ready(Err(e)) => self.fail(&e),
@@ -426,7 +426,7 @@ impl Connection {
     /// Stops reading calls.
     fn stop_reading(&mut self) {
         self.reading = false;
-        self.callbacks = None; // Their replies would not be read.
+        self.callbacks = None; // Replies to callbacks would not be read.
         self.core.account.cancel();
         if let Some(call) = self.deferred.take() {
             self.core.account.give(call.charge);

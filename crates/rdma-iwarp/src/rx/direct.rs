@@ -212,7 +212,7 @@ impl Rx {
     ) -> Poll<Result<usize, Fault>> {
         let write = open.header.opcode == Opcode::Write;
         if write && context.domain.lock().is_released(open.header.tag) {
-            return self.read_stash(cx, stream, context); // Its memory has another owner.
+            return self.read_stash(cx, stream, context); // The memory of the released tag has another owner.
         }
         let Self { direct, stash, crc, window, .. } = self;
         let mut reading = Reading { cx, stream, direct, stash, crc, window: *window, open };

@@ -32,8 +32,8 @@ fn crc_ok(crc: &mut Crc, fpdu: &[u8], length: usize) -> bool {
 }
 
 impl Rx {
-    /// Processes the untagged FPDU with a ULPDU of `length` bytes at the start of the stash, which is
-    /// complete.
+    /// Processes the untagged FPDU at the start of the stash. It is completely received and has a ULPDU of
+    /// `length` bytes.
     pub(super) fn take_untagged(&mut self, context: &mut RxContext<'_>, length: usize) -> Result<(), Fault> {
         let total = fpdu::total_bytes(length);
         if let Some(crc) = self.crc.as_mut()

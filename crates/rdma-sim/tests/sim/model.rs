@@ -82,7 +82,8 @@ pub(super) fn way_ns(ps: u64) -> u64 {
     ps.div_ceil(1000) + 788 + odd().link.switch_ns + odd().adapter.receive_ns
 }
 
-/// Time from memory to the owner, who waits for a message.
+/// Time from the arrival of a message in memory until its owner, which waits for it, has processed the
+/// completion.
 fn woken_ns() -> u64 {
     let h = odd().host;
     h.interrupt_ns + h.completion_ns + h.message_ns

@@ -137,7 +137,7 @@ struct Parameter<'a> {
     source: &'a str,
     simulated: f64,
     reached: bool,
-    /// The effects of changes of the value, if they were wanted.
+    /// The effects of changes of the value, if they were requested.
     changes: Vec<Change<'a>>,
 }
 

@@ -45,7 +45,7 @@ pub(super) fn simulated(
         (Testbed::OpenSolaris, "registration.table_ns") => {
             registration(&opensolaris()?, if point { 1 } else { 8 })?
         }
-        // Both figures are of the same quantity.
+        // The figure and its alternative are of the same quantity.
         (Testbed::OpenSolaris, "tmpfs.fresh_page_ns") => peak(&opensolaris()?, |m| &m.read)?,
         (Testbed::OpenSolaris, "tcp.segment_ns") if point => {
             let rdma = Iozone { record: 64 << 10, ..opensolaris()?.design(Design::ReadRead) };

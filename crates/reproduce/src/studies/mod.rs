@@ -16,7 +16,7 @@ use crate::{Curves, Picture, ReproduceError, Setting};
 /// A study.
 #[derive(Clone, Copy)]
 pub struct Study {
-    /// Its name, which is also that of its page.
+    /// The name of the study, and of its page.
     pub name: &'static str,
     /// The question, in a sentence.
     pub question: &'static str,

@@ -1,4 +1,4 @@
-//! Number of credits that a requester asks for.
+//! Number of credits that a requester requests.
 
 /// Minimum request, within the limit, so that the first calls of a program need not wait for credits.
 const MIN_REQUEST: u32 = 8;

@@ -121,7 +121,7 @@ impl Responder {
         };
         self.reverse.unanswered.push(xid);
         self.post_receive(receive)?;
-        // It is signaled, because no reply to a call may follow.
+        // The Send is signaled, because no reply to a call may follow.
         self.post_send(data, None, 0, true)
     }
 

@@ -94,7 +94,7 @@ async fn a_result_above_the_exposure_limit_fails_only_its_call() {
     let s = ResponderConfig { design: Design::ReadRead, max_transfer: 1 << 20, ..Default::default() };
     let s = ResponderConfig { exposure: millrace_rpcrdma::ExposureLimits { bytes: 0, ..s.exposure }, ..s };
     let (client, server) = connected(Link::Fabric, &a, c, s).await;
-    // The limit is at least one reply and then also limits the number of credits.
+    // The limit of 0 bytes is raised to one reply. It then also limits the credits, to one.
     echo(&client, &a, Ask { receive: 1 << 20, ..Ask::default() }).await;
     assert_eq!(client.stats().credits_granted, 1);
     let client: Arc<Requester> = client;

@@ -108,7 +108,7 @@ impl Job {
         }
     }
 
-    /// Reads nothing: GOOD status says that the cache may not contain the blocks (SBC-3 section 5.7).
+    /// Reads nothing: GOOD status means that the cache may not contain the blocks (SBC-3 section 5.7).
     pub(super) fn pre_fetch(&self) -> Outcome<Views> {
         self.disk.extent(self.cdb.blocks())?;
         Ok(Views::new())

@@ -15,8 +15,7 @@ use proptest::prelude::*;
 
 use crate::common::{Bench, memory};
 
-/// A file system that restarts when the test says so, and whose COMMIT fails once when the test says so; unstable writes
-/// stay unstable.
+/// A file system that restarts, and whose COMMIT fails once, when the test requests it; unstable writes stay unstable.
 struct Restarting {
     inner: FileSystemRef,
     instance: AtomicU64,

@@ -64,7 +64,7 @@ impl CallbackSender {
         self.recall_delegations();
     }
 
-    /// Notifies clients of available locks that they wait for. A client without a notice asks again by itself.
+    /// Notifies clients of available locks that they wait for. A client without a notice repeats its request.
     fn notify_locks(&self) {
         for notice in self.clients.state.take_lock_notices() {
             let Some(handle) = self.handle(&notice.file) else { continue };
@@ -93,9 +93,9 @@ impl CallbackSender {
 
 /// Why a client has not executed a callback.
 enum Failure {
-    /// It may execute another attempt.
+    /// Another attempt may succeed.
     Again(String),
-    /// It would not execute another attempt either.
+    /// Another attempt would fail as well.
     Final(String),
 }
 

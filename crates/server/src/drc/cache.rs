@@ -118,7 +118,7 @@ pub(super) enum LookupResult {
     Wait(oneshot::Receiver<Result<View, Fault>>),
     /// In progress on the same connection.
     Drop,
-    /// Its results could not be cached: the client is to retransmit it later.
+    /// The results of the call could not be cached: the client is to retransmit it later.
     TryLater,
 }
 

@@ -84,7 +84,7 @@ mod tests {
         Message::from_view(arena.copy_from(bytes).unwrap())
     }
 
-    /// The checksum as its definition says.
+    /// The checksum by its definition.
     fn expected(xid: u32, proc: u32, bytes: &[u8]) -> u64 {
         let mut input = (bytes.len() as u64).to_be_bytes().to_vec();
         let call = bytes.get(START..).unwrap_or_default();

@@ -102,7 +102,7 @@ impl FinishedCalls {
 
     /// Removes the oldest call.
     pub(super) fn take_oldest(&mut self) -> Option<Key> {
-        // It is also the oldest call of its client.
+        // The oldest call of all is also the oldest call of its client.
         self.take_oldest_of(self.slot(self.oldest)?.key.counted())
     }
 

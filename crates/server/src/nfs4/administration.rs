@@ -30,7 +30,7 @@ pub enum StateFilter {
 pub struct FileState {
     /// Its position in the list.
     pub at: StateidPosition,
-    /// Name of the export; `None` if the server exports it no more.
+    /// Name of the export; `None` if the server no longer exports it.
     pub export: Option<String>,
     /// Number of the file's inode; `None` if the file is removed.
     pub fileid: Option<u64>,
@@ -142,7 +142,7 @@ impl Nfs4State {
     pub async fn revoke(&self, filter: &StateFilter) -> Result<usize, StateError> {
         let selected = select(&self.exports.load_full(), filter).await?;
         let clients = Arc::clone(&self.clients);
-        // It may wait for the disk.
+        // The revocation may wait for the disk, where the list of clients is.
         let revoked = blocking(&self.rt, move || clients.state.revoke(selected.selection())).await;
         let revoked = revoked.unwrap_or(Err(Status::Delay)).map_err(|status| match (status, filter) {
             (Status::StaleClientid, StateFilter::Client(id)) => StateError::NoClient(*id),

@@ -9,7 +9,7 @@ use millrace_nfs4_state::{Changing, DelegationKind, DelegationRequest, NotDelega
 use super::{compound::Compound, convert, object::File, stateids::key};
 use crate::{config::Delegations, delegations::Used, nfs4_clients::now};
 
-/// The delegation that an OPEN asks for.
+/// The delegation that an OPEN requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wanted {
     kind: DelegationKind,
@@ -66,7 +66,8 @@ impl Compound<'_> {
         args: &OpenArgs<'_, Fattr<'_>>,
         file: &File,
     ) -> Result<Delegation<'static>, Status> {
-        // Only a client that states what it wants understands a reason.
+        // Only a client that sends a flag OPEN4_SHARE_ACCESS_WANT decodes a reason (RFC 8881 section
+        // 18.16.3).
         let none = |why| match args.share_access & share_access::WANT_MASK {
             share_access::WANT_NO_PREFERENCE => Delegation::None,
             _ => Delegation::NoneExt(why),

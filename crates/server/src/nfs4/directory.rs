@@ -49,7 +49,7 @@ impl Compound<'_> {
         for entry in &page.entries {
             let values = match scope.entry_attributes(entry, &args).await {
                 Ok(values) => values,
-                // The failure concerns this entry only, if the client asks for that.
+                // The failure concerns this entry only, if the client requests `rdattr_error`.
                 Err(status) if args.requested.contains(Attribute::RdattrError) => {
                     Attributes { rdattr_error: Some(status), ..Attributes::default() }
                 }

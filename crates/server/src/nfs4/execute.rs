@@ -161,7 +161,7 @@ async fn in_session(
     finish(execution, compound.reply, request.header, sequence.cache_this)
 }
 
-/// Ends the request: the slot keeps the results if the client asked for that.
+/// Ends the request: the slot keeps the results if the client requested it (`sa_cachethis`).
 fn finish(execution: Execution, reply: Encoder, header: usize, cached: bool) -> Outcome {
     let Ok(message) = reply.finish() else { return Err(Fault::SystemErr) };
     let body = || -> Option<View> {

@@ -57,8 +57,8 @@ impl Compound<'_> {
         if let Claim::DelegateCur(delegation, _) | Claim::DelegCurFh(delegation) = &args.claim {
             self.check_delegation(file, delegation, access)?;
         }
-        // It stays usable when it is unlinked. OPEN4_RESULT_PRESERVE_UNLINKED would promise that it survives a restart
-        // of the server, too (RFC 8881 section 18.16.3).
+        // An open file stays usable when it is unlinked. OPEN4_RESULT_PRESERVE_UNLINKED would promise that it survives
+        // a restart of the server, too (RFC 8881 section 18.16.3).
         let hold = file.fs().hold(&file.handle).await.map_err(convert::status)?;
         let request =
             OpenRequest { owner: &args.owner.owner, file: &key, access, deny: args.share_deny, reclaim };
@@ -75,7 +75,7 @@ impl Compound<'_> {
                 Err(status) => Err(status),
             };
             if let Err(status) = truncated {
-                // The first OPEN of an owner has this seqid; others leave the earlier ones open.
+                // The seqid 1 shows that this OPEN created the open. Otherwise the file stays open by an earlier OPEN.
                 if stateid.seqid == 1 {
                     state.close(client, &stateid, &key)?;
                 }

@@ -18,7 +18,7 @@ use crate::{
 /// Maximum length of a name in the pseudo file system in bytes.
 pub(super) const MAX_NAME: u32 = 255;
 
-/// The directories of one export table, as one caller sees them.
+/// The directories of one export table that one caller may access.
 pub(super) struct Paths<'c> {
     pub(super) exports: &'c Exports,
     pub(super) caller: &'c Caller<'c>,
@@ -29,13 +29,13 @@ impl Paths<'_> {
         self.exports.namespace()
     }
 
-    /// The root of the export that the caller sees at `dir`.
+    /// The root of the export at `dir` for the caller.
     fn export_root(&self, dir: usize) -> Option<File> {
         let export = self.exports.at(self.namespace().node(dir).export?);
         self.caller.sees(export).then(|| File::root(export, self.caller))
     }
 
-    /// Whether the caller sees `dir`: an export that admits it is there or below.
+    /// Whether the caller may access `dir`: an export that admits the caller is there or below.
     pub(super) fn sees(&self, dir: usize) -> bool {
         let node = |dir| self.namespace().node(dir).export.map(|e| self.exports.at(e));
         let admits = |dir| node(dir).is_some_and(|export| self.caller.sees(export));

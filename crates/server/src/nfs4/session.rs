@@ -220,7 +220,7 @@ impl Compound<'_> {
         Ok(())
     }
 
-    /// How the client wants to be called.
+    /// Program and credentials of callbacks.
     fn callback_target(&self, program: u32, security: &[CallbackSecurity<'_>]) -> Option<CallbackTarget> {
         let credential = credential(security)?;
         Some(CallbackTarget { program, minor_version: self.scope.minor_version, credential })

@@ -188,7 +188,7 @@ impl Targets {
         device
     }
 
-    /// Replaces the targets. The sessions of targets that are removed or have other disks are asked to log out.
+    /// Replaces the targets. The sessions of targets that are removed or have other disks are requested to log out.
     ///
     /// # Errors
     /// Two targets have the same name; nothing changes.

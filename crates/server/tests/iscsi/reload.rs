@@ -64,7 +64,7 @@ fn a_disk_with_a_number_retains_it_when_others_are_removed() {
     let mut host = Initiator::ready(addr(&server), DISK, 5);
     assert_eq!(host.read(5, 0, 1, 512), [7; 512]);
 
-    // Another number alone is another device.
+    // A disk whose LUN alone changes is another device.
     server.reload(&with_luns(exports, &["/x/1"])).unwrap();
     host.expect_logout();
     let mut host = Initiator::ready(addr(&server), DISK, 0);

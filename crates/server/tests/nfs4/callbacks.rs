@@ -342,11 +342,11 @@ fn the_slots_of_a_session_bound_its_callbacks() {
         let slots: BTreeSet<_> = called.iter().map(|called| called.sequence.slot).collect();
         assert_eq!((called.len(), slots.len()), (expected, expected));
         assert!(slots.iter().all(|slot| *slot < SLOTS as u32));
-        // Those without a slot are repeated: they are sent when others are answered.
+        // Callbacks that got no slot are repeated: the server sends them when others are answered.
         called.iter().for_each(|called| scene.wire.answer(called, Status::Ok));
         assert_eq!(answer_all(&scene.wire).await, 40 - expected as u64);
         scene.until_notified(40).await;
-        // They are not repeated without end.
+        // The server stops to repeat callbacks within 5 s.
         scene.release_to(40).await;
         let called = unanswered(&scene.wire).await;
         assert_eq!(called.len(), SLOTS);

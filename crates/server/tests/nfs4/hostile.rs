@@ -100,7 +100,7 @@ fn bulk_data_never_exceeds_the_reserved_memory() {
         let anonymous = || read(Stateid::ANONYMOUS, 0, u32::MAX);
         let results = s.send_for_data(c, [putfh(&file), anonymous(), anonymous()]).await;
         assert_eq!((results.status, results.count), (Status::RepTooBig, 4));
-        // Two smaller ones fit.
+        // Two smaller READs fit into the reply.
         let small = |offset| read(Stateid::ANONYMOUS, offset, 100_000);
         let results = s.send_for_data(c, [putfh(&file), small(0), small(5)]).await;
         assert_eq!((results.status, results.count), (Status::Ok, 4));

@@ -42,7 +42,7 @@ impl Scene {
         Caller::connect(self.server.as_ref().unwrap(), self.proto).await
     }
 
-    /// Ends the server without its cooperation; `between` sees its state directory. Then starts it again.
+    /// Ends the server without its cooperation; `between` receives its state directory. Then starts it again.
     async fn restart(&mut self, between: impl FnOnce(&Path)) -> Caller {
         self.server = None;
         between(&self.dir.path().join("state"));

@@ -67,7 +67,7 @@ fn a_mount_of_linux_gets_the_expected_replies() {
         let identified = send(c, 2, &[exchange_id(b"Linux NFSv4.2 host", [7; 8])]).await;
         let first: ExchangeIdOk<'_> = identified.take(Operation::ExchangeId);
         assert_eq!((first.sequence, first.flags), (1, exchange_id_flags::USE_NON_PNFS));
-        // Trunking discovery asks again.
+        // Trunking discovery repeats EXCHANGE_ID.
         let again = send(c, 2, &[exchange_id(b"Linux NFSv4.2 host", [7; 8])]).await;
         let second: ExchangeIdOk<'_> = again.take(Operation::ExchangeId);
         assert_eq!(second.server_owner, first.server_owner);

@@ -164,7 +164,7 @@ struct Disk {
 
 struct File {
     number: u64,
-    /// Its stripes in the cache.
+    /// The stripes of the file in the cache.
     stripes: BTreeMap<u64, Stripe>,
     /// Time at which all data that was sent to disk is on disk.
     stable: u64,

@@ -137,7 +137,7 @@ fn walk_without_descriptors_is_incomplete() {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
     let paused = index.pause.lock();
     assert_eq!(getattr(&fs, &file).unwrap_err(), FsError::Jukebox);
-    // One descriptor is left, for the root directory but not for its entries.
+    // One descriptor is free: enough for the root directory, but not for its entries.
     let mut taken: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
     taken.pop();
     drop(paused);

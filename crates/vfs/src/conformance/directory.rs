@@ -101,7 +101,7 @@ pub(crate) fn unchanged_entries_are_listed_once_during_changes(f: &Fixture) {
             f.remove(&f.dir, &format!("goes{round}")).unwrap();
             f.file(&format!("new{round}"));
             let (from, to) = (format!("new{}", round / 2), format!("renamed{round}"));
-            let _ = f.rename(&f.dir, &from, &f.dir, &to); // It may have been removed before.
+            let _ = f.rename(&f.dir, &from, &f.dir, &to); // The name may have been removed before.
         }
         round += 1;
         assert!(round < 500, "the scan does not terminate");

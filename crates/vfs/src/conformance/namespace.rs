@@ -170,7 +170,7 @@ pub(crate) fn rmdir_requires_an_empty_directory(f: &Fixture) {
     f.remove(&sub, "a").unwrap();
     f.rmdir(&f.dir, "sub").unwrap();
     let now = f.attr(&f.dir).nlink;
-    assert!(now == links || now == links - 1, "{now} links after {links}"); // Some file systems keep it at 1.
+    assert!(now == links || now == links - 1, "{now} links after {links}"); // Some file systems keep a directory's link count at 1.
     fails(f.op(f.fs.getattr(&sub)), &[Stale]);
     fails(f.create(&root(), &sub, b"a", mode(0o644)), &[Stale]);
 }

@@ -147,7 +147,7 @@ impl Content {
     /// [`NoSpc`](crate::FsError::NoSpc) if `quota` is exhausted; [`Jukebox`](crate::FsError::Jukebox) if it
     /// is exhausted only because a reader shares a slot that would otherwise be written in place.
     pub(super) fn write(&mut self, quota: &Quota, offset: u64, data: &Views) -> FsResult<()> {
-        // It has kilobytes, so it is not moved.
+        // `Steps` has several kilobytes, so it is passed by reference.
         let mut steps = Steps::new();
         self.plan(quota, offset, data, true, &mut steps)?;
         if !self.adopt(quota, &steps) {

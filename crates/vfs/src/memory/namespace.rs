@@ -115,7 +115,7 @@ impl MemoryFs {
         self.add_entry(caller, &dir, &mut st, name, FileKind::Regular, Body::File(content), &set)
     }
 
-    /// CREATE of an existing name.
+    /// CREATE if the name exists.
     fn create_existing(
         &self,
         caller: &Identity,
@@ -324,7 +324,7 @@ impl MemoryFs {
     /// Removes an object that has neither a link nor a hold. Returns the body, to be dropped after the locks are
     /// released.
     pub(super) fn dispose(&self, inode: &Inode, st: &mut InodeState) -> Body {
-        // Its content slots are released when the last reader has dropped them.
+        // The slots of the content are released when the last reader has dropped them.
         let xattrs = st.xattrs.take();
         self.quota.refund(object_bytes(&st.body) + xattrs.map_or(0, |xattrs| xattrs.bytes()));
         self.objects.remove();
@@ -353,7 +353,7 @@ impl MemoryFs {
         check_dir(&st, caller, WRITE)?;
         let mut file_st = file.write()?;
         if file_st.nlink == 0 {
-            return Err(FsError::NoEnt); // It is held only.
+            return Err(FsError::NoEnt); // The file has no name, and exists only while it is held.
         }
         if file_st.nlink >= self.config.link_max {
             return Err(FsError::MLink);

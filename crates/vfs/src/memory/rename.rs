@@ -149,7 +149,7 @@ impl MemoryFs {
         check_sticky(&dirs.from, moved.uid, call.caller)?;
         let is_dir = objects.moved.is_dir();
         if is_dir && dirs.to.is_some() {
-            check_dir(&moved, call.caller, WRITE)?; // Its `..` entry changes.
+            check_dir(&moved, call.caller, WRITE)?; // The `..` entry of the moved directory changes.
         }
         if let Some(replaced) = &replaced {
             check_sticky(dirs.to(), replaced.uid, call.caller)?;

@@ -186,7 +186,7 @@ async fn respond(world: World, rt: RuntimeRef, design: Design, script: &[u8]) {
         }
         up = responder.execute(kind % KINDS, operand).await;
     }
-    // No reply until the requester gives up.
+    // No reply until the requester cancels the call.
     while up {
         up = responder.work(Duration::from_secs(3600)).await;
     }

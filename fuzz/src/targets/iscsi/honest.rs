@@ -22,9 +22,9 @@ const TARGET: &str = "iqn.2001-04.com.example:t";
 enum Chap {
     /// Neither end.
     None,
-    /// The target requires them of the initiator.
+    /// The target requires credentials of the initiator.
     Initiator,
-    /// Both require them of the other.
+    /// Each end requires credentials of the other.
     Mutual,
     /// The initiator has its own, which the target does not require.
     Unused,
@@ -264,7 +264,7 @@ fn encoded(pdu: &LoginPdu) {
     assert_eq!(Lengths::of(&pdu.bhs), Lengths { ahs: 0, data: pdu.data.len() as u32 });
 }
 
-/// Checks that `agreed` does not exceed what this side wants.
+/// Checks that `agreed` does not exceed the settings of this side.
 fn within(agreed: &Parameters, own: &Settings, discovery: bool) {
     let range = |length: u32| length.clamp(512, 0x00ff_ffff);
     assert!((512..=0x00ff_ffff).contains(&agreed.max_send_data));

@@ -86,7 +86,7 @@ fn caching(guest: &mut Guest, server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Each use by the other guest sees what the first one has written, and the reverse.
+/// Each guest reads the data that the other has written.
 fn conflicts([a, b]: &mut [Guest; 2], server: &Server) -> Result<()> {
     let write =
         |text: &str| format!("cd /mnt/x && exec 9<> shared && echo {text} >&9 && cat shared > /dev/null");

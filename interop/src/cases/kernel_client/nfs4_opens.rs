@@ -123,7 +123,8 @@ fn removed(lab: &mut Lab, proto: &'static str) -> Result<()> {
     lab.finish(guests.into(), &[&server])
 }
 
-/// The administrator sees the opens of both guests and revokes them: the guest with a lock gets EIO, the other one reads on.
+/// The administrator lists the opens of both guests and revokes them: the guest with a lock gets EIO, the other one
+/// reads on.
 fn revoked(lab: &mut Lab, proto: &'static str) -> Result<()> {
     lab.expect_log("lost 1 locks");
     let (dir, control) = (lab.directory("export")?, lab.dir.join("control"));

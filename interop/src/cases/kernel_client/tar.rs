@@ -25,7 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// Type, mode, size, time and target of everything in the current directory. A directory's size is that of its storage.
 const LIST: &str = r"find . -type d -printf '%P %y %m %Ts\n' -o -printf '%P %y %m %s %Ts %l\n' | sort";
 
-/// A guest sees in the served archive what was put into it, and cannot change it.
+/// A guest reads the files of the served archive, and cannot change them.
 fn read_archive(lab: &mut Lab, proto: &str) -> Result<()> {
     let tree = lab.directory("tree")?;
     let long_name = "n".repeat(200);

@@ -70,7 +70,7 @@ fn kernel_client(lab: &mut Lab, device: Device) -> Result<()> {
 fn kernel_server(lab: &mut Lab, device: Device) -> Result<()> {
     let mut guest = boot(lab, device)?;
     let want = make_tree(lab, &mut guest, "/tmp/tree", 13)?;
-    // Its NFSv4 part runs without the daemon that tracks clients, and logs that.
+    // The NFSv4 part of knfsd runs without the daemon that tracks clients, and logs that.
     lab.expect_log("NFSD: ");
     guest.must(knfsd::START)?;
     round_trip(&mut guest, &want, &format!("nfs://{INSIDE}/mnt/export"))?;

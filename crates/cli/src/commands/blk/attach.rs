@@ -103,7 +103,7 @@ async fn serve(disk: &BlockDevice, users: Users, signals: &mut Signals) -> Comma
         name = signals.end() => {
             tracing::warn!("second {name}: exiting without flushing the disk");
             if let Some(path) = path {
-                // It may be unmounted already.
+                // The disk may be unmounted already.
                 let _ = millrace_fuse::detach(&path);
             }
             std::process::exit(1)

@@ -1,4 +1,4 @@
-//! Calls in the session: they wait while the server asks for it, and survive the loss of the session.
+//! Calls in the session: they wait while the server returns DELAY, and survive the loss of the session.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -30,7 +30,7 @@ pub(crate) struct Answer<O> {
 }
 
 impl Session {
-    /// Makes a call. Waits for a slot, retries after a delay while the server asks for it or is in its grace period,
+    /// Makes a call. Waits for a slot, retries after a delay while the server returns DELAY or is in its grace period,
     /// and recovers a lost session. `cache_this`: the server must keep the reply, because the operations cannot be
     /// repeated. `payload` is the buffer for the data at the end of the reply.
     pub(crate) async fn call<C: Compound>(
@@ -88,7 +88,7 @@ impl Session {
         }
     }
 
-    /// Waits after a status that asks for it.
+    /// Waits after a status that requests a later retry.
     async fn wait(self: &Arc<Self>, attempt: &mut Attempt<'_>, status: Status) -> Result<(), Error> {
         if status == Status::Grace {
             // Without RECLAIM_COMPLETE the grace period does not end for this client.

@@ -54,7 +54,7 @@ impl Session {
         loop {
             match self.call_without_session("EXCHANGE_ID", &exchange).await? {
                 Ok(ok) => {
-                    // The state of an unconfirmed client ID is empty.
+                    // The server has no state for an unconfirmed client ID: the client must reclaim it.
                     record.reclaimed &= ok.confirmed;
                     let client = (ok.client_id, ok.sequence);
                     record.client = Some(client);

@@ -25,7 +25,7 @@ const REVOKED: u32 = sequence_flags::EXPIRED_ALL_STATE_REVOKED
 /// The outcome of one request in a slot.
 pub(super) enum Outcome<O> {
     Done(Result<O, (Operation, Status)>),
-    /// The server asks to retry later. `changed`: a part of the operations was executed.
+    /// The server requests a later retry. `changed`: a part of the operations was executed.
     Later {
         failed: (Operation, Status),
         changed: bool,

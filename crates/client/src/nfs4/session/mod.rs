@@ -92,7 +92,7 @@ pub(crate) struct Session {
     lease: AtomicU32,
     /// Whether a call has renewed the lease since the last period of the renewal.
     renewed: AtomicBool,
-    /// Number of slots that the server wants the client to use.
+    /// Number of slots that the server requests the client to use (`sr_target_highest_slotid` plus 1).
     target: AtomicU32,
     /// The files with locks.
     pub(crate) locked: LockedFiles,
@@ -103,7 +103,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Creates a client ID and a session over `pool`. `machine` is the host's name. `slots` is the wanted number of
+    /// Creates a client ID and a session over `pool`. `machine` is the host's name. `slots` is the requested number of
     /// calls in flight, `payload` the maximum size of the data of a call in bytes.
     ///
     /// # Errors

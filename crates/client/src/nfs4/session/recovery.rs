@@ -71,7 +71,8 @@ impl Session {
         self.exchange(&mut held, credential, spec, true, compound, None).await
     }
 
-    /// As [`Self::call_in_recovery`], and repeats the call while the server asks for it. `None` if the session is lost.
+    /// As [`Self::call_in_recovery`], and repeats the call while the server returns DELAY. `None` if the session is
+    /// lost.
     pub(in crate::nfs4) async fn call_until_settled<C: Compound>(
         &self,
         credential: &EncodedCredential,

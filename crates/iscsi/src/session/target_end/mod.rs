@@ -287,8 +287,8 @@ impl TargetSession {
     }
 
     /// Completes a task, or confirms that an aborted one has ended. No RDMA Read of the task is in progress. A write
-    /// may be completed before its data is complete; the response waits for the data that is under way. Without
-    /// effect on a task that does not exist or has a completion.
+    /// may be completed before its data is complete; the response waits for the data in flight. No effect on a task
+    /// that does not exist or has a completion.
     pub fn complete(&mut self, itt: u32, completion: Completion) {
         let Some(task) = self.tasks.get_mut(&itt) else {
             return;

@@ -28,7 +28,7 @@ pub(super) struct Request {
 /// The next step of a write.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It waits: for data, for a completion, or for the SCSI layer to say how much data it wants.
+    /// It waits: for data, for a completion, or for the SCSI layer to request a number of bytes.
     Waiting,
     /// An R2T was added to the task.
     R2t { ttt: u32 },
@@ -45,7 +45,7 @@ pub(super) enum Progress {
 enum Stage {
     /// Nothing yet.
     Executing,
-    /// This many bytes of data are wanted.
+    /// The SCSI layer has requested this number of bytes.
     Fetching(u32),
     /// The data was reported to be complete.
     Fetched,
@@ -226,7 +226,7 @@ impl Task {
         length > 0 && buffer.is_none_or(|b| b.base.checked_add(length.into()).is_none())
     }
 
-    /// The SCSI layer wants the first `length` bytes of the data.
+    /// The SCSI layer requests the first `length` bytes of the data.
     pub(super) fn fetch(&mut self, length: u32) {
         if matches!(self.stage, Stage::Executing) {
             self.stage = Stage::Fetching(length.min(self.command.expected));

@@ -237,7 +237,7 @@ fn an_abort_is_answered_after_the_rdma_operations() {
     request(&mut t, &abort(1, 0x10), 0).unwrap();
     assert_eq!(events(&mut t), [TargetEvent::Abort { itt: 1 }]);
     assert_eq!(transmits(&mut t), [], "the RDMA Read is in progress");
-    // Another command with the same buffer does not change that.
+    // Another command with the same buffer does not end the wait.
     let read = Request::ScsiCommand(scsi(2, 0x11, true, false, 512));
     advertise(&mut t, &read, 0, Advertised { write: None, read: buffer }).unwrap();
     assert!(matches!(events(&mut t)[..], [TargetEvent::Execute { itt: 2, .. }]));

@@ -152,7 +152,7 @@ impl ResponderDesign for Exposer {
         limits: &Limits,
         zeros: &View,
     ) -> Result<Plan, ReplyTooLong> {
-        message.payloads.retain(|p| !p.data.is_empty()); // They need no Read chunk.
+        message.payloads.retain(|p| !p.data.is_empty()); // Empty payloads need no Read chunk.
         let plan = |body, inline, only_head| Plan {
             header: Header::new(to.xid, credits, body),
             writes: SmallVec::new(),

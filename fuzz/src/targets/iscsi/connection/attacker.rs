@@ -34,7 +34,7 @@ pub(super) const RESET: u8 = 7;
 pub(super) const OPEN: u8 = 8;
 /// The data that the last R2T requests.
 pub(super) const ANSWER: u8 = 9;
-/// The next one of the connections.
+/// The number of the connection that is used next.
 pub(super) const SWITCH: u8 = 10;
 /// The first half of what the next operation writes is written now, the rest before anything else on this connection.
 pub(super) const DIVIDE: u8 = 11;
@@ -156,7 +156,7 @@ impl Peer {
     async fn log_in(&mut self, rt: &RuntimeRef, n: u8, text: &[u8]) {
         let mut bhs = header("43870000 00000000 80000000 00010000 00000000 00010000 00000064 00000000");
         bhs[13] = n;
-        // The lengths are those of the target, which would ask for them otherwise.
+        // The lengths are those of the target, which would otherwise offer them in a further PDU.
         let names = format!(
             "InitiatorName=iqn.2026-01.example:host\0TargetName={TARGET}\0MaxBurstLength={MAX_BURST}\0\
              FirstBurstLength={FIRST_BURST}\0"

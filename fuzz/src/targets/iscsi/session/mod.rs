@@ -51,7 +51,7 @@ enum Wire {
     RdmaWrite { sink: RemoteBuffer, length: u32 },
 }
 
-/// Both ends, and what is under way.
+/// Both ends, and the PDUs and RDMA operations in flight.
 struct World {
     initiator: InitiatorEnd,
     target: TargetEnd,

@@ -29,7 +29,7 @@ impl Tgt {
     /// # Errors
     /// When tgtd is missing, or refuses a command.
     pub(super) fn start(dir: &Path) -> Result<Self> {
-        // Its control socket is in /run/tgtd.
+        // The control socket of tgtd is in /run/tgtd.
         program::must("mount", &["-t", "tmpfs", "interop", "/run"])?;
         fs::create_dir_all("/run/tgtd")?;
         let log = File::create(dir.join("tgtd-log"))?;
@@ -69,7 +69,7 @@ impl Tgt {
 
 impl Drop for Tgt {
     fn drop(&mut self) {
-        // An error means that it has ended.
+        // An error means that tgtd has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
