@@ -18,8 +18,8 @@ const DISTANCES: [f64; 2] = [1400.0, 6000.0];
 const MIB: usize = 1 << 20;
 /// Bytes of the file that is read and written in random order.
 const FILE: usize = 64 * MIB;
-/// Bytes of one run, in multiples of the bytes in flight. Start and end of the run reduce its rate by at most
-/// 1/13.
+/// Length of one run, in multiples of the calls in flight. Start and end of the run reduce its rate by at
+/// most 1/13.
 const WINDOWS: usize = 12;
 /// Limit of the buffers of each simulated end: more than is in flight over the largest distance.
 const MEMORY: usize = 12 << 30;

@@ -34,7 +34,7 @@ pub(super) const RESET: u8 = 7;
 pub(super) const OPEN: u8 = 8;
 /// The data that the last R2T requests.
 pub(super) const ANSWER: u8 = 9;
-/// The number of the connection that is used next.
+/// Switches to the next connection.
 pub(super) const SWITCH: u8 = 10;
 /// The first half of what the next operation writes is written now, the rest before anything else on this connection.
 pub(super) const DIVIDE: u8 = 11;
