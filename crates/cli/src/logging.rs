@@ -266,7 +266,7 @@ mod tests {
         let start = Instant::now();
         let mut site = CallSite::new(start);
         let client = |n: u32| Some(IpAddr::from(n.to_be_bytes()));
-        // Each client has one line more than its burst.
+        // Each client causes one line more than its burst permits.
         let (clients, lines) = (MAX_CLIENTS as u32, PER_CLIENT.burst + 1);
         let take = |n| (0..lines).filter_map(|_| site.take(client(n), start)).count();
         let written: usize = (0..clients).map(take).sum();

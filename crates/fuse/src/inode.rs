@@ -134,7 +134,7 @@ struct PageInvalidations {
 pub(crate) enum PageInvalidation {
     None,
     Range,
-    /// All pages, by the invalidation that [`CacheUpdate`] requests.
+    /// All pages are dropped, as [`CacheUpdate`] requests.
     All(CacheUpdate),
 }
 

@@ -28,7 +28,7 @@ fn open_returns_data_of_the_last_close() {
         let (a, b) = (export.mount("rdma", ""), export.mount("tcp", ""));
         let (at_a, at_b) = (a.at.join("file"), b.at.join("file"));
         for round in 0..10_usize {
-            // With more, less and the same amount of data.
+            // The file grows, shrinks, and keeps its size.
             let data = random_bytes([5000, 70_000, 300, 300, 0][round % 5], round as u64);
             fs::write(&at_a, &data).unwrap();
             assert_eq!(fs::read(&at_b).unwrap(), data, "round {round}");

@@ -19,7 +19,7 @@ use crate::{
 /// Number of notices that the caller has not taken, after which new ones are dropped.
 const NOTICES: usize = 4096;
 
-/// `locker4`: who locks.
+/// `locker4`: the owner that requests a lock.
 #[derive(Debug, Clone, Copy)]
 pub enum Locker<'a> {
     /// `open_to_lock_owner4`: a lock owner that may have no stateid for the file yet.

@@ -44,8 +44,8 @@ impl<R: Clone> State<R> {
         held.unwrap_or(false)
     }
 
-    /// The clients that should return delegations, because `client`, which has got one, or all together have three
-    /// quarters of their limit. The server sends CB_RECALL_ANY to each.
+    /// The clients that should return delegations, because `client`, which has just got one, or all clients together
+    /// hold three quarters of their limit. The server sends CB_RECALL_ANY to each.
     pub fn take_recalls_of_any(&self, client: &Arc<Client>, now: Duration) -> Vec<RecallAny> {
         let (limits, mut asked) = (&self.limits, Vec::new());
         let held = |client: &Client| client.delegations.load(Ordering::Relaxed);

@@ -4,13 +4,13 @@ use millrace_nfs::v4::Status;
 
 /// The last request of a slot, and its reply.
 enum Last<R> {
-    /// There was none.
+    /// The slot has not been used.
     None,
-    /// It is in progress.
+    /// The request is in progress.
     Executing,
-    /// It is executed, and its reply is not kept.
+    /// The request is executed, and its reply is not kept.
     Uncached,
-    /// It is executed.
+    /// The request is executed, with this reply.
     Cached(R),
 }
 

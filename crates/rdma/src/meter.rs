@@ -128,7 +128,7 @@ impl ExposureMeter {
         self.rt.get().map_or_else(Instant::default, |rt| rt.now())
     }
 
-    /// The time to record for a change.
+    /// The time at which a change is recorded.
     fn now(&self) -> Instant {
         match self.stamp.load(Ordering::Relaxed) {
             NONE => self.clock(),

@@ -73,7 +73,7 @@ pub(crate) fn check(
     Ok(MessageLayout { head, payloads: head_offsets(reads, head_len as u64)? })
 }
 
-/// Allocation of sinks.
+/// Allocates the sinks of RDMA Reads.
 pub(crate) struct Sources<'a> {
     pub(crate) arena: &'a Arena,
     /// Bytes of the buffers in which chunks are placed.

@@ -14,7 +14,8 @@ pub const MAX_TRANSFER: u64 = SPAN_BYTES as u64;
 pub(crate) const CALL_SLACK: usize = 64 << 10;
 /// An eighth of the minimum memory reserved for a connection, if the memory suffices.
 const OWN_UNIT: usize = 4096;
-/// Largest buffers in bytes that may use the reserve of the arena with any `inline_size`: less than a piece of bulk data.
+/// Size in bytes up to which buffers may use the reserve of the arena, for any `inline_size`; pieces of bulk data are
+/// larger.
 const MAX_SMALL_BUFFER: u64 = 32 << 10;
 /// READ and WRITE sizes are multiples of this number of bytes.
 pub const TRANSFER_UNIT: u64 = 4096;
@@ -334,7 +335,8 @@ mod tests {
         assert_eq!(refused.reason, expected);
     }
 
-    /// Bulk data fits into the part of the arena that it may use, so it waits for the budget only.
+    /// The memory that the budget shares fits into the arena without its reserve, so bulk data waits for the budget
+    /// only.
     #[test]
     fn the_shared_memory_does_not_include_the_reserve_of_the_arena() {
         for (mib, connections, replies_kept) in

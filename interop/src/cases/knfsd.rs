@@ -158,8 +158,8 @@ fn files(lab: &mut Lab, variant: Variant) -> Result<()> {
     };
     let name = format!("/mnt/export/{}", "n".repeat(256));
     refused("a name of 256 bytes", &["mkdir", &at(&name)], "the name is too long")?;
-    // The kernel's server answers alike for an export that does not exist and one that the client may not
-    // mount.
+    // The kernel's server gives the same answer for an export that does not exist and one that the client may
+    // not mount.
     refused("an unknown export", &["ls", &at("/mnt/nothing")], "does not let this client mount it")?;
     lab::millrace(&["ls", &at("/mnt/secure")])?.ok()?;
     let unprivileged = format!("{}&noresvport", at("/mnt/secure"));

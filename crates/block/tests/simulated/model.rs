@@ -9,13 +9,13 @@ pub(crate) const SECTOR: usize = 512;
 /// Whether the data of a write can be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hold {
-    /// No flush has made it durable, and nothing was lost since it started.
+    /// No flush has made the write durable, and nothing was lost since the write started.
     Volatile,
-    /// The target has lost data since it started, and no flush has succeeded or failed since.
+    /// The target has lost data since the write started, and no flush has succeeded or failed since the loss.
     AtRisk,
-    /// A flush made it durable.
+    /// A flush made the write durable.
     Durable,
-    /// A flush reported that it may be lost.
+    /// A flush reported that the write may be lost.
     Doubtful,
 }
 

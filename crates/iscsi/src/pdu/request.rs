@@ -75,7 +75,7 @@ pub struct TaskRequest {
     pub immediate: bool,
     /// Function.
     pub function: TaskFunction,
-    /// Logical unit, of functions that have one.
+    /// Logical unit, for functions that address one.
     pub lun: u64,
     /// Tag of this request.
     pub itt: u32,

@@ -30,7 +30,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let (c, id, f) = (0..CLIENTS, prop_oneof![3 => 0..4_usize, 1 => 0..50_usize], 0..FILES);
-    // The current one most of the time; `u32::MAX` is one that does not exist yet.
+    // The age of a stateid: mostly 0, the current seqid; `u32::MAX` is a seqid that does not exist yet.
     let age = prop_oneof![6 => Just(0_u32), 1 => Just(1), 1 => Just(u32::MAX)];
     let (access, deny) = (1..4_u32, prop_oneof![3 => Just(0_u32), 1 => 1..4_u32]);
     let stateid = (c.clone(), id, age);

@@ -83,7 +83,7 @@ impl Responder {
         Ok(progress)
     }
 
-    /// Bytes that the receive of a reply is charged to the account.
+    /// Bytes that are charged to the account for the receive of a reply.
     fn reply_charge(&self) -> usize {
         slot_bytes(self.config.inline_size)
     }

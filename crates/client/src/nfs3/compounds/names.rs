@@ -64,7 +64,7 @@ impl Create<'_> {
     }
 }
 
-/// OPEN and CLOSE: the protocol layer has no opens.
+/// OPEN that creates, and CLOSE, in one COMPOUND: the layer above keeps no open files.
 impl Compound for Create<'_> {
     type Ok = v3::CreateOk;
 
