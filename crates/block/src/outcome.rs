@@ -58,7 +58,7 @@ pub(crate) fn judge(outcome: Outcome) -> Verdict {
     };
     if sense.deferred {
         return match sense.key {
-            // Without consequences for data.
+            // These deferred errors have no consequence for data.
             SenseKey::NoSense | SenseKey::RecoveredError | SenseKey::Completed => {
                 Verdict::Again(Failure::Sense(sense))
             }

@@ -142,7 +142,7 @@ struct ThreadNumber(usize);
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 #[cfg(loom)]
 loom::lazy_static! {
-    // Of one execution, which must not depend on others.
+    // One static per execution of loom, so that executions are independent.
     static ref NUMBERS: AtomicU64 = AtomicU64::new(0);
 }
 

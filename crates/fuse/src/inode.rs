@@ -695,7 +695,7 @@ impl InodeTable {
     /// Removes an inode that neither the kernel nor the mount uses any longer.
     pub(crate) fn remove_if_unused(&self, number: u64) {
         let names = self.0.lock().remove_if_unused(number);
-        drop(names); // Without the lock.
+        drop(names); // After the lock is released.
     }
 }
 

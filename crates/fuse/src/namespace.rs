@@ -103,7 +103,7 @@ impl Fs {
             }
         };
         let mut entry = self.make_created_entry(&client, (&dir, name), issued, object).await?;
-        let mut lookup = PendingLookups::new(&self.inodes); // Reverted also if the caller is killed.
+        let mut lookup = PendingLookups::new(&self.inodes); // Decrements the lookup counts if the caller is killed.
         lookup.add(entry.inode.number);
         let has_data = entry.attrs.attributes.size > 0 || !entry.inode.writes.is_idle();
         if flags.contains(OFlags::TRUNC) && has_data {

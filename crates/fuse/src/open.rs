@@ -69,7 +69,7 @@ impl Fs {
         if is_changed && inode.writes.is_unstable() {
             // Close-to-open consistency: commit local data, then use the size that other clients have
             // written.
-            let _ = self.commit(&inode).await; // Failures are recorded.
+            let _ = self.commit(&inode).await; // The next fsync or close returns a failure.
             let issued = self.clock.tick();
             let attributes = client.getattr(inode.handle).await.map_err(|e| errno(&e))?;
             update = inode.record_attributes(&self.timeouts, issued, attributes);

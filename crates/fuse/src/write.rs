@@ -308,7 +308,7 @@ impl Fs {
         for inode in writing {
             let fs = Arc::clone(self);
             let commit = async move {
-                let _ = fs.commit(&inode).await; // Failures are recorded.
+                let _ = fs.commit(&inode).await; // The next fsync or close returns a failure.
             };
             self.rt.spawn("mount commit", Box::pin(commit));
         }

@@ -148,7 +148,7 @@ impl Device {
                 BlockState::Anchored => zero,
                 BlockState::Deallocated => state::HOLE | zero,
             };
-            // Within the range.
+            // The extent is within the requested range, whose length has 32 bits.
             ((extent.range.end - extent.range.start) as u32, flags)
         });
         Ok(ranges.take(if one { 1 } else { usize::MAX }).collect())

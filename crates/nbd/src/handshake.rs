@@ -344,7 +344,7 @@ mod tests {
             (option::STRUCTURED_REPLY, b"x", option_reply::ERR_INVALID),
             (5, b"", option_reply::ERR_UNSUP), // STARTTLS
             (option::SET_META_CONTEXT, b"\0\0\0\0", option_reply::ERR_INVALID),
-            // Without structured replies.
+            // Metadata contexts require structured replies.
             (
                 option::SET_META_CONTEXT,
                 b"\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation",

@@ -50,7 +50,7 @@ impl ChannelAttributes {
         let room = cached_bytes.checked_div(cached.into()).unwrap_or(u64::MAX);
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         if room == 0 {
-            return Err(Status::Delay); // Until sessions of other clients end.
+            return Err(Status::Delay); // There is no room until sessions of other clients end.
         }
         Ok(Self {
             header_pad: 0,

@@ -38,7 +38,7 @@ pub struct State<R> {
     pub(crate) identity: Identity,
     pub(crate) records: Mutex<Records>,
     pub(crate) sessions: RwLock<HashMap<SessionId, Arc<Session<R>>>>,
-    // Here belongs the lock of one client's table.
+    // In the order of locks, that of one client's table is here.
     pub(crate) files: Files,
     /// Stateids of all clients.
     pub(crate) stateids: Budget,

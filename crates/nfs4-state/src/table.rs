@@ -185,7 +185,7 @@ impl Table {
         match kind {
             Kind::Open { .. } => self.opens.insert(owner, file, number),
             Kind::Locks(_) => self.locks.insert(owner, file, number),
-            // The file has its number.
+            // A delegation is found through its file.
             Kind::Delegation(_) => {}
         }
         self.last = number;

@@ -51,7 +51,7 @@ pub(super) enum By {
     /// it through this queue pair only. The flag states whether the window belongs to the reserve.
     Window(Window, bool),
     /// By a region: exactly these bytes are registered, with one access right.
-    Region(#[allow(dead_code)] Registration), // Held for its drop.
+    Region(#[allow(dead_code)] Registration), // Dropping it deregisters the memory.
     /// The memory is no longer exposed, because the connection ends.
     Nothing,
 }

@@ -265,7 +265,7 @@ impl Domain for Shared {
     fn revoke(&self, id: ExposureId) -> Option<Memory> {
         let tag = tag_of(id)?;
         let mut inner = self.0.lock();
-        // The peer may just have invalidated it.
+        // A receive may report that the peer has invalidated the tag.
         inner.reap_receives();
         let q = inner.queues.as_mut()?;
         let Exposed { by, memory, valid } = q.exposures.remove(tag)?;

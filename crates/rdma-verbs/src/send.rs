@@ -49,7 +49,7 @@ struct Read {
 /// The memory that a posted work request keeps, and its completion.
 enum Held {
     Nothing,
-    Data(#[allow(dead_code)] Views), // Held for its drop.
+    Data(#[allow(dead_code)] Views), // Kept until the completion, and dropped then.
     Signaled(#[allow(dead_code)] Views, WorkId),
     /// A part of the Read `key`, with the registration of its sink if the sink needs a separate one.
     Read {

@@ -93,7 +93,7 @@ impl State {
     fn advance(&mut self, now: Instant) {
         let passed = now.duration_since(self.since).as_nanos();
         self.now.byte_nanoseconds += passed * u128::from(self.now.bytes);
-        self.since = self.since.max(now); // The time of a batch may be older.
+        self.since = self.since.max(now); // The time of a batch may be earlier than `since`.
     }
 }
 

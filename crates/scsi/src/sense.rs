@@ -361,7 +361,7 @@ mod tests {
         for len in 0..data.len() {
             let _ = Sense::decode(&data[..len]);
         }
-        // Descriptors of length 0 end, too.
+        // Decoding ends also with descriptors of length 0.
         assert!(Sense::decode(&[0x72, 5, 0x24, 0, 0, 0, 0, 255, 0, 0, 0, 0]).is_some());
     }
 

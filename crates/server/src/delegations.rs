@@ -73,7 +73,7 @@ impl CallbackSender {
         }
         match used.export.fs().lookup(caller, dir, name).await {
             Ok((child, _)) => self.change(used, &child),
-            // The change fails, too.
+            // The change of this name will fail with the same error.
             Err(_) => Ok(Changing::default()),
         }
     }

@@ -133,7 +133,7 @@ impl Engine {
                 return None;
             }
             Err(Errno::OPNOTSUPP) => self.cached_reads.store(false, Ordering::Relaxed),
-            // A part, or nothing, is in the page cache.
+            // Only a part of the data, or nothing, is in the page cache.
             _ => {}
         }
         Some(transfer.into_request())

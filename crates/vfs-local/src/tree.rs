@@ -290,7 +290,7 @@ impl Tree {
         let mut at = with_free_descriptor(|| rustix::io::fcntl_dupfd_cloexec(dir, 0))?;
         let mut rest = path.iter().peekable();
         while rest.peek().is_some() {
-            // As many components as fit into a path.
+            // A part has as many components as fit into PATH_BYTES.
             let mut part = Vec::new();
             while let Some(name) = rest.next_if(|n| part.is_empty() || part.len() + n.len() + 2 < PATH_BYTES)
             {

@@ -373,7 +373,7 @@ fn iovecs_of(transfer: &mut Transfer) -> Vec<libc::iovec> {
         Operation::Read { .. } => {
             transfer.unfilled().iter_mut().map(|s| iovec(s.as_mut_ptr(), s.len())).collect()
         }
-        // The kernel only reads these.
+        // The kernel only reads this memory.
         Operation::Write { .. } => {
             transfer.unwritten().iter().map(|s| iovec(s.as_ptr().cast_mut(), s.len())).collect()
         }

@@ -37,7 +37,7 @@ fn error(e: Errno) -> FsError {
     match e {
         Errno::NODATA => FsError::NoXattr,
         Errno::TOOBIG => FsError::XattrTooBig,
-        // Of a name; the buffers hold the largest values.
+        // ERANGE concerns the name: the buffers hold the largest values.
         Errno::RANGE => FsError::NameTooLong,
         e => e.into(),
     }

@@ -156,7 +156,7 @@ impl Slots {
     fn free(self: &Arc<Self>, generation: u64, slot: u32, idle: Idle) {
         let mut table = self.0.lock();
         if table.generation != generation {
-            return; // A slot of an earlier session.
+            return; // The slot belongs to an earlier session.
         }
         if let Some(known) = table.slots.get_mut(slot as usize) {
             *known = idle;
@@ -289,7 +289,7 @@ mod tests {
         let mut c = take(&slots).unwrap();
         assert_eq!((c.send(false).slot, c.highest), (2, 2));
         drop((a, b, c));
-        slots.set_limit(0, 1); // Of an earlier session.
+        slots.set_limit(0, 1); // Generation 0 is an earlier session: no effect.
         assert!(take(&slots).is_some());
     }
 

@@ -63,7 +63,7 @@ impl DiskFile {
     pub(super) async fn read(&self, offset: u64, length: u32) -> Result<View, Error> {
         let range = self.clip(offset, length.into());
         let blocks = self.blocks(&range);
-        // At most `length` and two blocks.
+        // The buffer has at most `length` bytes and two blocks.
         let buffer = self.device.buffer((blocks.end - blocks.start) as usize)?;
         let data = self.device.read_at_into(blocks.start, buffer).await?.freeze();
         let start = (range.start - blocks.start) as usize;

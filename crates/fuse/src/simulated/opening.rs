@@ -190,7 +190,7 @@ fn retry_succeeds_after_the_server_returned_estale_to_getattr() {
     with_mount("actimeo=0", async |m| {
         let old = m.lookup(PID).await;
         m.replace().await;
-        // Before the open, to check permissions.
+        // The GETATTR before the open, by which the kernel checks permissions.
         assert_eq!(m.getattr(PID, &old).await, Err(Errno::STALE));
         let new = m.lookup(PID).await;
         m.rt.sleep(PAUSE).await;

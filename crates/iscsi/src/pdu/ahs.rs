@@ -16,7 +16,7 @@ pub fn check_ahs(byte0: u8, ahs: &[u8]) -> Result<(), Invalid> {
     let mut rest = ahs;
     let mut refused = None;
     while let [l0, l1, kind, specific @ ..] = rest {
-        let length = usize::from(u16::from_be_bytes([*l0, *l1])); // Of `specific`, without padding.
+        let length = usize::from(u16::from_be_bytes([*l0, *l1])); // The length of `specific`, without padding.
         let padded = (length + 3).next_multiple_of(4) - 3;
         let error = match kind & 0x3f {
             EXTENDED_CDB if length > 1 => Invalid::ExtendedCdb,

@@ -96,7 +96,7 @@ impl PduReader {
         let bytes = &bytes[..bytes.len().min(self.missing)];
         let done = match self.part {
             Part::Header => BHS_BYTES - self.missing,
-            _ => 4usize.saturating_sub(self.missing), // Of a digest.
+            _ => 4usize.saturating_sub(self.missing), // A digest has 4 bytes.
         };
         match self.part {
             Part::Header => self.bhs[done..done + bytes.len()].copy_from_slice(bytes),

@@ -84,7 +84,7 @@ async fn records(g: &mut Group<'_, impl Call>) {
         let owner = format!("record {n}");
         let (client, sequence, _) = identified(c, exchange_id(&owner, 1, 0)).await.unwrap();
         if confirmed {
-            // Without state the record could be replaced.
+            // A client without state could be replaced, so it gets a session.
             assert_eq!(send(c, 1, &[create_session(client, sequence, CHANNEL)]).await.status, Status::Ok);
         }
         let flags = if update { UPDATE } else { 0 };

@@ -83,7 +83,7 @@ impl Call {
         if CallRef::get_mut(&mut call).is_none() {
             return;
         }
-        // The thread-local storage of an ending thread is gone.
+        // Fails in an ending thread, whose thread-local storage is already dropped.
         let _ = SPARES.try_with(|spares| {
             let mut spares = spares.borrow_mut();
             if spares.len() < SPARE {

@@ -182,7 +182,7 @@ impl StagTable {
     }
 
     fn register(&mut self, rt: &RuntimeRef, exposed: Exposed) -> Result<Exposure, (Memory, &'static str)> {
-        let length = exposed.memory.len() as u32; // The caller has checked that it fits.
+        let length = exposed.memory.len() as u32; // The caller has checked the length.
         match self.unused_tag(rt) {
             Some(tag) => {
                 let entry = Entry { tag, window: false, used: Use::Exposed(exposed) };

@@ -43,8 +43,8 @@ impl Drop for OperationRegistration {
 pub struct LocalRegistration(Kind);
 
 enum Kind {
-    PerOperation(#[allow(dead_code)] OperationRegistration), // Held for its drop.
-    Cached(#[allow(dead_code)] SmallVec<[Arc<CachedSpan>; 2]>), // As above.
+    PerOperation(#[allow(dead_code)] OperationRegistration), // Dropping it deregisters the memory.
+    Cached(#[allow(dead_code)] SmallVec<[Arc<CachedSpan>; 2]>), // Keeps the registrations in the cache.
 }
 
 impl LocalRegistration {

@@ -666,7 +666,7 @@ impl Responder {
                 Ok(None) => break,
                 Err(e) => {
                     self.wait_for_arena(&e);
-                    continue; // The loop condition waits.
+                    continue; // `poll_memory` then waits for memory of the arena.
                 }
             };
             let stages = reading.to.stages.clone();

@@ -94,7 +94,7 @@ impl Responder {
         if self.reverse.unanswered.is_empty() {
             self.core.account.take_receives_unconditionally(charge);
         } else if !self.core.account.take_receives(charge) {
-            return None; // Until another call is answered.
+            return None; // The call waits until another call is answered.
         }
         let next = self.reverse.queue.as_ref().and_then(CallbackQueue::next_call);
         if next.is_none() {

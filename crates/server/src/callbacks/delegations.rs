@@ -49,7 +49,7 @@ impl CallbackSender {
                     Some(callback) => {
                         self.rt.spawn("NFSv4 recall", Box::pin(callback.recall_each(recalls.to_vec())));
                     }
-                    // The next conflicting request tries again.
+                    // The next conflicting request repeats the recall.
                     None => recalls.iter().for_each(|recall| self.answered(recall, false)),
                 }
             }

@@ -70,7 +70,7 @@ fn check_read(env: &Env, t: &Target, offset: u64) -> FsResult<u32> {
 }
 
 fn read_done(env: &Env, t: &Target, mut reply: Encoder, r: Read) -> Encoder {
-    let count = r.data.len() as u32; // At most rtmax.
+    let count = r.data.len() as u32; // `count` is at most rtmax.
     env.read(&t.export, u64::from(count));
     reply.put(&Status::Ok);
     ReadOk { attributes: Some(convert::fattr(&r.attr)), count, eof: r.eof, data: r.data }

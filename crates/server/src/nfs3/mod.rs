@@ -148,9 +148,9 @@ impl Env {
             args.u32().ok()
         };
         let count = match Procedure::try_from(call.header.proc) {
-            // After the offset.
+            // `count` follows the offset.
             Ok(Procedure::Read) => count_at(8).map(|n| n.min(self.rtmax)),
-            // After cookie and verifier, and in READDIRPLUS dircount.
+            // `count` follows cookie and verifier; in READDIRPLUS, `maxcount` follows these and `dircount`.
             Ok(Procedure::Readdir) => count_at(16).map(|n| n.min(directory::MAX_PAGE)),
             Ok(Procedure::Readdirplus) => count_at(20).map(|n| n.min(directory::MAX_PAGE)),
             Ok(Procedure::Readlink) => Some(MAX_LINK),

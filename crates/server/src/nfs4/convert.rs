@@ -30,7 +30,7 @@ pub(super) fn status(e: FsError) -> Status {
         FsError::BadCookie => Status::BadCookie,
         FsError::NotSupp => Status::NotSupp,
         FsError::TooSmall => Status::TooSmall,
-        // No operation sets a guard.
+        // NotSync does not occur: no operation sets a guard.
         FsError::ServerFault | FsError::NotSync => Status::ServerFault,
         FsError::BadType => Status::BadType,
         FsError::NoXattr => Status::NoXattr,

@@ -43,7 +43,7 @@ impl Compound<'_> {
         let transfer = self.transfer((args.source, args.source_offset), args.destination, args.count).await?;
         let Transfer { source, destination, length, .. } = transfer;
         let fs = destination.fs();
-        // Read before the copy, as for WRITE.
+        // The verifier is read before the copy, as for WRITE: a loss during the copy changes it.
         let verifier = fs.write_verifier();
         let (from, to) = (args.source_offset, args.destination_offset);
         let copied =

@@ -79,7 +79,7 @@ impl Compound<'_> {
         self.take_bulk(MAX_LINK)?;
         let file = self.current()?.file(Status::WrongType)?.clone();
         let read = file.fs().readlink(file.caller()?, &file.handle).await;
-        // A file system has no other reason.
+        // A file system returns INVAL only for an object that is no symbolic link.
         let (text, _) = read.map_err(|error| match error {
             FsError::Inval => Status::WrongType,
             error => convert::status(error),

@@ -74,7 +74,7 @@ impl Compound<'_> {
     pub(super) async fn lockt(&mut self, args: &LocktArgs<'_>) -> Result<(), Status> {
         let file = self.current()?.file(Status::IsDir)?;
         file.caller()?;
-        check_file(file).await?; // There is no stateid, which only files have.
+        check_file(file).await?; // LOCKT has no stateid, which would prove that the object is a file.
         let (key, env, range) = (key(file), self.scope.env, (args.offset, args.length));
         let state = &env.clients.state;
         let kind = kind(args.lock_type);

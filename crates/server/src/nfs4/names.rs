@@ -53,7 +53,7 @@ impl Compound<'_> {
         match self.current()? {
             Object::Pseudo(dir) => self.scope.paths().pseudo_child(*dir, check_name(name)?),
             Object::File(dir) => {
-                // The type matters more than the name.
+                // The status for an object that is no directory precedes that for an invalid name.
                 let found = match check_name(name) {
                     Ok(name) => self.scope.paths().child(dir, name).await.map(|(object, _)| object),
                     Err(status) => Err(status),

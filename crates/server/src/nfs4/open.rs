@@ -41,7 +41,7 @@ impl Compound<'_> {
         }
         let reclaim = matches!(args.claim, Claim::Previous(_));
         let env = self.scope.env;
-        // Before a file is created.
+        // The grace period is checked before a file is created.
         env.clients.state.admit(self.client()?, reclaim, now(&env.rt))?;
         let found = self.find(&args).await?;
         let file = &found.file;

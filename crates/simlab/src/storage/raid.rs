@@ -337,7 +337,7 @@ mod tests {
             let mut array = raid.array.lock();
             let done = array.read(&handle(1), 0, stripes * STRIPE, now);
             assert_eq!(done - now, SEEK + stripes / u64::from(disks) * MOVE);
-            // The file is then in the cache.
+            // After the first read, the file is in the cache.
             assert_eq!(array.read(&handle(1), 0, stripes * STRIPE, done), done);
             // A read waits for a stripe that has not arrived.
             assert_eq!(array.read(&handle(1), (stripes - 1) * STRIPE, 1, now), done);

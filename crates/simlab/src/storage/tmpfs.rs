@@ -184,7 +184,7 @@ impl Nodes {
     /// the first.
     fn until(&self, file: &Handle) -> u64 {
         let place = self.places.get(file).copied();
-        // Only the root has no entry.
+        // Only the root has no entry in `places`.
         1 + u64::from(place.map_or(0, |place| self.sum(place)))
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn clones_match_a_model(f: &Fixture) {
         assert!(f.content(&destination) == expected, "case {at}");
         assert_eq!(f.attr(&destination).size, expected.len() as u64);
     }
-    // Within one file.
+    // Clones within one file.
     clone(f, &root(), (&source, 0), (&source, 3 * block), 2 * block).unwrap();
     content.copy_within(0..2 * block, 3 * block);
     assert!(f.content(&source) == content);
@@ -80,7 +80,7 @@ pub(crate) fn invalid_clones_are_rejected(f: &Fixture) {
     fails(attempt(0, 1, block), &[Inval]);
     fails(attempt(0, 0, block + 1), &[Inval]);
     fails(attempt(0, 0, 3 * block), &[Inval]);
-    fails(attempt(2 * block, 0, 10), &[Inval]); // The destination continues.
+    fails(attempt(2 * block, 0, 10), &[Inval]); // The destination has data after the range.
     fails(clone(f, &root(), (&file, 0), (&file, block), 2 * block), &[Inval]);
     let dir = f.subdir("d");
     fails(clone(f, &root(), (&file, 0), (&dir, 0), block), &[IsDir, Inval]);

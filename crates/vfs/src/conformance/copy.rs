@@ -57,7 +57,7 @@ pub(crate) fn copies_match_a_model(f: &Fixture) {
         }
         assert!(f.content(&destination) == expected, "case {at}");
     }
-    // Within one file.
+    // Copies within one file.
     assert_eq!(copy_all(f, (&source, 0), (&source, 3 * PAGE as u64), PAGE as u64), PAGE as u64);
     content.copy_within(0..PAGE, 3 * PAGE);
     assert!(f.content(&source) == content);

@@ -150,7 +150,7 @@ impl MemoryFs {
             this: this.clone(),
             root: root.map_or(InodeId { index: 0, generation: 1 }, |r| r.id),
             table,
-            // Plus the block of zeros.
+            // The quota includes the block of zeros.
             quota: config.arena.quota(config.capacity_bytes.saturating_add(BLOCK_BYTES as u64)),
             objects: ObjectCount::new(config.max_files.max(1)),
             rename_lock: Mutex::new(()),

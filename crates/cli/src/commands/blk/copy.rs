@@ -116,7 +116,7 @@ impl Side {
         }
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(to);
         let file = opened.map_err(|e| local("write", to, &e))?;
-        // A block device has its size.
+        // The size of a block device is fixed.
         if file.metadata().is_ok_and(|m| m.is_file()) {
             file.set_len(length).map_err(|e| local("write", to, &e))?;
         }

@@ -22,7 +22,7 @@ fn page(r: &mut Results<'_>) -> Result<DirPage, Failure> {
     r.done(Operation::Putfh)?;
     let dir = after(r)?;
     let ok: ReaddirOk<'_> = match r.next(Operation::Readdir) {
-        // Of the cookie verifier.
+        // READDIR returns NOT_SAME for an outdated cookie verifier.
         Err(Failure::Status(operation, Status::NotSame)) => {
             return Err(Failure::Status(operation, Status::BadCookie));
         }

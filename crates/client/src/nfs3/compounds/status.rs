@@ -28,7 +28,7 @@ pub(crate) fn v3_status(operation: Operation, status: Status) -> Result<v3::Stat
         Status::AttrNotSupp => v3::Status::NotSupp,
         Status::FhExpired => v3::Status::Stale,
         Status::WrongSec | Status::OpenMode => v3::Status::Access,
-        // Of the guard of SETATTR.
+        // NVERIFY before SETATTR, the guard, returns NOT_SAME.
         Status::NotSame => v3::Status::NotSync,
         status => return Err(Error::Nfs4 { operation, status }),
     })

@@ -19,7 +19,7 @@ impl Session {
     /// Creates a session, with a new client ID if the server rejects the current one (STALE_CLIENTID).
     pub(super) async fn create_session(&self, record: &mut ClientRecord) -> Result<(), Error> {
         if let Some(old) = self.slots.session() {
-            // The server has probably lost it.
+            // The server has probably lost the old session.
             self.call_without_session("DESTROY_SESSION", &DestroySession(old)).await?.ok();
         }
         let mut attempt = Attempt::new(&self.pool, "CREATE_SESSION");
