@@ -73,7 +73,8 @@ fn replaced_file_is_found_by_its_path() {
     fs::create_dir(a.at.join("dir")).unwrap();
     fs::write(a.at.join("dir/file"), "newest").unwrap();
     assert_eq!(fs::read_to_string(b.at.join("dir/file")).unwrap(), "newest");
-    // An open file remains readable until it is removed there; a new file is found by the name.
+    // A file that is open at `b` remains readable until its removal at `a` is detected. Then the name leads
+    // to a new file.
     let open = fs::File::open(b.at.join("dir/file")).unwrap();
     fs::remove_file(a.at.join("dir/file")).unwrap();
     let started = Instant::now();

@@ -24,7 +24,7 @@ const MAX_DISCARDED: usize = 16 << 20;
 /// Maximum number of streams of a server that end at the same time. They no longer count as connections of a client.
 const MAX_ENDING: u32 = 64;
 
-/// Number of streams of a server that end.
+/// Number of streams of a server that are ending.
 #[derive(Debug, Default)]
 pub(crate) struct EndingStreams(Arc<AtomicU32>);
 

@@ -11,7 +11,7 @@ use crate::{
 /// size.
 pub(crate) const MAX_PAYLOAD: u32 = 32 << 20;
 
-/// The device as clients see it.
+/// The properties of the device for clients.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Geometry {
     /// Number of bytes.
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     /// Reports which blocks have storage, from the beginning of the range on.
     BlockStatus {
         range: Range<u64>,
-        /// Only the first range of blocks with the same state.
+        /// Whether only the first range of blocks with one state is reported.
         one: bool,
     },
 }

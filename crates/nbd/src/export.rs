@@ -1,4 +1,4 @@
-//! A device as clients see it, and the course of a connection.
+//! The export of a device: its properties for clients, and the phases of a connection.
 
 use std::{
     future::{Future, poll_fn},

@@ -31,7 +31,7 @@ pub(crate) struct Description {
     pub(crate) max_payload: u32,
     /// Transmission flags without NBD_FLAG_SEND_DF.
     pub(crate) flags: u16,
-    /// For people.
+    /// A text for users.
     pub(crate) text: String,
 }
 

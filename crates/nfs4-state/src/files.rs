@@ -31,7 +31,7 @@ struct Open {
 /// The state of one file.
 #[derive(Debug, Default)]
 pub(crate) struct File {
-    /// By client and number of the stateid.
+    /// The opens, by client and number of the stateid.
     opens: BTreeMap<(ClientId, u32), Open>,
     /// Number of opens with each of the bits of [`Share::access`] and [`Share::deny`].
     access: [usize; 2],

@@ -50,7 +50,7 @@ pub struct SequenceReply {
 /// The treatment of a COMPOUND whose SEQUENCE is valid.
 #[derive(Debug)]
 pub enum Sequence<R: Clone> {
-    /// Execute it: it is new.
+    /// The request is new and must be executed.
     Execute(Execution<R>, SequenceReply),
     /// Send this reply again: the request is a retry.
     Replay(R),

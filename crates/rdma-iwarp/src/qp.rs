@@ -39,7 +39,7 @@ enum State {
     /// All work is sent and the sending direction is closed; waits for the peer to close, up to the time
     /// limit.
     Lingering(Sleep),
-    /// After an error; its Terminate is being sent, up to the time limit.
+    /// An error has occurred; the Terminate that reports it is being sent, up to the time limit.
     Failing(ConnectionError, Sleep),
     /// The connection has ended.
     Down(ConnectionError),

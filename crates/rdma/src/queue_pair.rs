@@ -247,7 +247,7 @@ pub enum PostError {
     /// The connection has ended; the next poll returns the reason.
     #[error("the connection is down")]
     Closed,
-    /// The request exceeds a limit of the provider, or its lengths differ.
+    /// The request exceeds a limit of the provider, or its local and remote lengths do not match.
     #[error("invalid work request: {0}")]
     Invalid(&'static str),
 }

@@ -65,7 +65,7 @@ impl Export {
         if node.kind() != FileKind::Regular {
             return Ok(None);
         }
-        // Before the check, so that a removal after it finds the hold.
+        // The hold is created before the check, so that a removal after the check finds it.
         let held = HeldFile::new(self, &node.handle());
         attr::live_stat(node.as_fd())?;
         Ok(Some(Box::new(held)))
@@ -194,7 +194,7 @@ impl Export {
         // the caller's, whose lack of CAP_FSETID makes the kernel clear set-ID bits.
         let fd = reopen(node.as_fd(), OFlags::WRONLY)?;
         if let Some(mode) = self.creds.mode_after_change(caller, st) {
-            // Only the owner may; if the server is not the owner, the kernel clears the bits.
+            // Only the owner may change the mode; if the server is not the owner, the kernel clears the bits.
             let _ = self.set_mode(caller, node, mode);
         }
         self.creds.as_caller(caller, || Ok(rustix::fs::ftruncate(&fd, size)?))

@@ -159,7 +159,7 @@ impl MountBench {
     pub fn run(&self, mut each: impl FnMut(&Run)) -> Result<Report, BenchError> {
         check_fuse()?;
         let backing = tmpfs(&self.tmpfs)?;
-        // For the large files of the library and of the mount.
+        // The export has room for the large files of the library and of the mount.
         let server =
             EmbeddedServer::start(self.size.saturating_mul(2).saturating_add(SMALL_FILES), &self.at)?;
         let url = server.url(self.proto);

@@ -52,7 +52,7 @@ impl Client {
             Err(e) => e,
         };
         if !failed.is_unreachable() {
-            // Without a file of that name it fails, as it should.
+            // REMOVE fails if the temporary file was not created; that is ignored.
             drop(self.remove(dir, temporary.name).await);
         }
         Err(failed)

@@ -103,7 +103,7 @@ type Keys<'a> = Vec<(&'a str, &'a str)>;
 /// The state of the authentication.
 #[derive(Debug)]
 enum Auth {
-    /// Before the names.
+    /// The names have not been received yet.
     Unknown,
     /// The initiator has to select CHAP.
     Required(Mutual),

@@ -202,7 +202,7 @@ pub struct Reject {
     pub reason: RejectReason,
     /// Numbers.
     pub numbers: Numbers,
-    /// Of a rejected data acknowledgement.
+    /// Number of a rejected data acknowledgement.
     pub data_sn: u32,
 }
 

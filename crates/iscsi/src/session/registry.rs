@@ -147,7 +147,7 @@ impl<S> Registry<S> {
     ///
     /// # Errors
     ///
-    /// As of [`Registry::admit`]; a session with the same nexus is [`Refusal::Connection`].
+    /// Those of [`Registry::admit`]; a session with the same nexus is [`Refusal::Connection`].
     pub fn insert(&mut self, nexus: Nexus, session: S) -> Result<u16, Refusal> {
         if let Admission::Reinstate { tsih, .. } = self.admit(&nexus, 0)? {
             return Err(Refusal::Connection(tsih));

@@ -106,7 +106,7 @@ pub enum NoDelegation {
         /// Whether the server will signal that resources are available.
         will_signal: bool,
     },
-    /// Not for this type of file.
+    /// No delegation for this type of file.
     NotSuppFtype,
     /// No write delegation for this type of file.
     WriteDelegNotSuppFtype,

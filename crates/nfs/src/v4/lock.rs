@@ -122,9 +122,9 @@ xdr_struct! {
 xdr_struct! {
     /// Arguments of LOCKU. The result is a [`StateidOk`](super::StateidOk).
     pub struct LockuArgs {
-        /// Without meaning for the server.
+        /// Ignored by the server.
         pub lock_type: LockType,
-        /// Without meaning in minor version 1 and later.
+        /// Ignored in minor version 1 and later.
         pub seqid: u32,
         /// Stateid of the locks.
         pub stateid: Stateid,

@@ -65,7 +65,7 @@ xdr_struct! {
     /// `open_owner4` and `lock_owner4`: a holder of opens or locks.
     #[derive(Copy, Hash)]
     pub struct StateOwner<'a> {
-        /// In requests without meaning: the client of the session counts.
+        /// Ignored in requests, which belong to the client of the session.
         pub client_id: ClientId,
         /// Identifies the owner on its client.
         pub owner: Opaque<'a, OPAQUE_LIMIT>,
@@ -190,7 +190,7 @@ impl<'a> Decode<'a> for Claim<'a> {
 /// Arguments of OPEN. `A` is the type of the attributes of a new file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenArgs<'a, A> {
-    /// Without meaning in minor version 1 and later.
+    /// Ignored in minor version 1 and later.
     pub seqid: u32,
     /// Bits of [`share_access`]; other bits are not rejected.
     pub share_access: u32,
@@ -249,7 +249,7 @@ xdr_struct! {
 xdr_struct! {
     /// Arguments of CLOSE. The result is a [`StateidOk`].
     pub struct CloseArgs {
-        /// Without meaning in minor version 1 and later.
+        /// Ignored in minor version 1 and later.
         pub seqid: u32,
         /// Stateid of the open.
         pub stateid: Stateid,
@@ -269,7 +269,7 @@ xdr_struct! {
     pub struct OpenDowngradeArgs {
         /// Stateid of the open.
         pub stateid: Stateid,
-        /// Without meaning in minor version 1 and later.
+        /// Ignored in minor version 1 and later.
         pub seqid: u32,
         /// Remaining bits of [`share_access`].
         pub share_access: u32,

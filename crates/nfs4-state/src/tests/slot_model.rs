@@ -195,7 +195,7 @@ impl Model {
         }
     }
 
-    /// Delivers what is outstanding: each request is executed exactly once and answered.
+    /// Delivers the outstanding requests: each request is executed exactly once and answered.
     fn settle(&mut self) {
         while !self.executing.is_empty() {
             self.end(1, Last::Kept);

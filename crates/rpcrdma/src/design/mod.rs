@@ -245,7 +245,7 @@ pub(crate) struct ResponderContext {
 pub(crate) struct Acknowledged {
     /// Stages of the call.
     pub(crate) stages: Stages,
-    /// Bytes that the reply was charged to the account.
+    /// Bytes that were charged to the account for the reply.
     pub(crate) charge: usize,
 }
 

@@ -183,7 +183,7 @@ impl DuplicateRequestCache {
         };
         let evicted = kept.map(|_| part.insert_finished(*key, now, self.size));
         drop(part);
-        drop(evicted); // Outside the lock, because it returns memory to the arena.
+        drop(evicted); // Outside the lock: dropping a reply returns memory to the arena.
         if let Some(Entry::InProgress { waiting, .. }) = before {
             for w in waiting {
                 // The connection may have ended.

@@ -425,7 +425,7 @@ mod tests {
         // A second commit meanwhile has nothing to send, and waits for the same time.
         assert_eq!(array.flush(&handle(1), 1), done);
         assert_eq!(array.flush(&handle(1), done + 1), done + 1);
-        // So does a write that needs the place of a stripe whose write-back is in progress.
+        // A write that needs the place of a stripe whose write-back is in progress waits, too.
         let again = array.write(&handle(1), 0, 4 * STRIPE, done);
         assert_eq!(again, done);
         let sent = array.flush(&handle(1), done);

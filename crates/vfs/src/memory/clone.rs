@@ -19,7 +19,7 @@ impl MemoryFs {
         }
         to.checked_add(length).filter(|end| *end <= MAX_FILE_SIZE).ok_or(FsError::FBig)?;
         let (input, output) = (self.inode(source)?, self.inode(destination)?);
-        // In the order of the indexes, or one lock for both.
+        // The inodes are locked in the order of their indexes; one inode is locked once.
         let first = if input.id.index < output.id.index { Some(input.read()?) } else { None };
         let mut guard = output.write()?;
         let second = if input.id.index > output.id.index { Some(input.read()?) } else { None };

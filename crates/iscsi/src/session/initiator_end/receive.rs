@@ -46,7 +46,7 @@ impl InitiatorSession {
     ///
     /// # Errors
     ///
-    /// As of [`InitiatorSession::begin`].
+    /// Those of [`InitiatorSession::begin`].
     pub fn finish(&mut self, data: &[u8]) -> Result<(), Violation> {
         let receiving = std::mem::take(&mut self.receiving);
         self.process(receiving, data).inspect_err(|_| self.state = State::Closed)

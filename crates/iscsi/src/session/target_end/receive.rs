@@ -85,7 +85,7 @@ impl TargetSession {
     ///
     /// # Errors
     ///
-    /// As of [`TargetSession::begin`].
+    /// Those of [`TargetSession::begin`].
     pub fn finish(&mut self, data: &[u8]) -> Result<(), Violation> {
         let receiving = std::mem::take(&mut self.receiving);
         self.process(receiving, data).inspect_err(|&violation| self.fail(violation))
