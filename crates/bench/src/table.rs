@@ -7,9 +7,9 @@ use comfy_table::{CellAlignment, ContentArrangement};
 /// Alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// For text.
+    /// Left-aligned, for text.
     Left,
-    /// For numbers.
+    /// Right-aligned, for numbers.
     Right,
 }
 

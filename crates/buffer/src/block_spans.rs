@@ -31,7 +31,7 @@ const ALL_BLOCKS: u64 = u64::MAX >> (u64::BITS - SPAN_BLOCKS);
 /// First pages of free slots for each order, for a mask of free pages.
 fn runs(free: u16) -> [u16; BLOCK_ORDER as usize + 1] {
     let mut runs = [free; BLOCK_ORDER as usize + 1];
-    // Multiples of 2, 4, 8 and 16.
+    // Slots of 2, 4, 8 and 16 pages begin at multiples of their size.
     for (order, multiples) in [(1, 0x5555), (2, 0x1111), (3, 0x0101), (4, 0x0001)] {
         let half = runs[order - 1];
         runs[order] = half & (half >> (1 << (order - 1))) & multiples;

@@ -19,7 +19,7 @@ pub struct Posix {
     paths: Vec<PathBuf>,
     open: Vec<Mutex<Arc<File>>>,
     truncate_alone: bool,
-    /// For each file: locked shared by writes and exclusively by truncations.
+    /// A lock for each file: shared by writes, exclusive for truncations.
     changes: Vec<RwLock<()>>,
 }
 

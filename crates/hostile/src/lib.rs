@@ -19,5 +19,5 @@ pub use wire::{Event, Peer};
 
 /// Private data at connection setup (RFC 8797): 4096 bytes inline, no remote invalidation.
 pub const READ_WRITE: &[u8] = &[0xf6, 0xab, 0x0e, 0x18, 1, 0, 3, 3];
-/// The same for the Read-Read design.
+/// Private data with the same properties for the Read-Read design.
 pub const READ_READ: &[u8] = &[b'R', b'd', b'R', b'd', 1, 0, 3, 3];

@@ -65,7 +65,7 @@ pub(crate) struct Recalls {
     waiting: Mutex<Vec<Recall>>,
     /// Whether there are some.
     is_waiting: AtomicBool,
-    /// In the order of their times.
+    /// Recalls with a time limit, in the order of these times.
     due: Mutex<VecDeque<Due>>,
     pub(crate) recalled: AtomicU64,
     pub(crate) revoked: AtomicU64,

@@ -49,7 +49,7 @@ struct Incarnations {
 pub(crate) struct Records {
     by_id: BTreeMap<ClientId, Record>,
     by_owner: HashMap<Box<[u8]>, Incarnations>,
-    /// In the order of their creation.
+    /// The unconfirmed clients, in the order of their creation.
     unconfirmed: BTreeSet<ClientId>,
     /// Number of confirmed records of each address.
     of_address: HashMap<IpAddr, usize>,

@@ -88,7 +88,7 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// From 0, with space for `values`.
+    /// A linear range from 0, with space for `values`.
     pub(super) fn linear(values: impl IntoIterator<Item = f64>) -> Self {
         Self { scale: Scale::Linear, bottom: 0.0, top: top(values) }
     }

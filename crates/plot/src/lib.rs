@@ -60,7 +60,7 @@ pub const COLOURS: usize = canvas::PALETTE.len();
 /// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scale {
-    /// From 0, evenly spaced.
+    /// A linear scale from 0.
     #[default]
     Linear,
     /// Evenly spaced powers of ten. Values that are not positive are not drawn. Bars are never drawn on this

@@ -63,7 +63,7 @@ impl Picture for Stacked {
     }
 
     fn draw<DB: DrawingBackend>(&self, on: &Canvas<'_, DB>) -> Drawn<DB> {
-        // In the vertical order of the bars.
+        // The legend has the vertical order of the bars.
         let names = self.stages.iter().enumerate().rev();
         let samples: Vec<_> = names.map(|(n, name)| Sample::Stage(n, name)).collect();
         let width = around(on, &self.heading, &samples)?;

@@ -93,7 +93,7 @@ pub(super) struct End {
     pub(super) doorbells: usize,
     /// Fetched messages that have not reached the port yet.
     pub(super) launching: VecDeque<u64>,
-    /// Until this time a fault delays the launch.
+    /// Time until which a fault delays the launch.
     pub(super) held_until: u64,
     pub(super) outgoing: VecDeque<Outgoing>,
     /// Whether it is in the queue of the port.

@@ -233,7 +233,7 @@ fn on_line(line: Option<usize>) -> String {
 struct Field {
     /// Table and name: "link.miles".
     name: String,
-    /// From 1.
+    /// Number of the line, from 1.
     line: usize,
     /// Whether a comment follows the value.
     has_source: bool,

@@ -66,9 +66,9 @@ impl Posted {
 
 /// The receives of one connection.
 pub(super) enum Receives {
-    /// In its own queue.
+    /// Receives in the connection's own queue.
     Own { depth: usize, posted: Posted, waiting: VecDeque<Buffer> },
-    /// In a shared queue.
+    /// Receives in a shared queue.
     Shared {
         queue: Arc<SharedReceives>,
         /// Number of messages that the peer may still send: receives posted by this connection minus those

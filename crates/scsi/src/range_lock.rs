@@ -20,7 +20,7 @@ pub(crate) struct RangeLock {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// In order of arrival.
+    /// Held and waiting locks, in order of arrival.
     entries: Vec<Entry>,
 }
 

@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 /// The parts of a buffer that no command has.
 pub(crate) struct Pieces {
     length: usize,
-    /// With their offsets, in order; adjacent pieces are joined.
+    /// The pieces with their offsets, in order; adjacent pieces are joined.
     free: SmallVec<[(usize, Buffer); 1]>,
 }
 

@@ -250,7 +250,7 @@ impl Session<'_> {
                     cluster.borrow_mut().crash();
                     disk.lose();
                     self.model.lost();
-                    // Longer than the time limit of operations, rarely.
+                    // The server is rarely down for longer than the time limit of operations.
                     let longest = choice(random, &[10_000, 3_000_000, 3_000_000, 100_000_000]);
                     self.rt.sleep(Duration::from_micros(random.below(longest))).await;
                     Cluster::start(cluster, time).await;

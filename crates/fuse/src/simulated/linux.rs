@@ -49,7 +49,7 @@ pub(super) const ATTR_SIZE: usize = 24;
 /// I/O mode of the programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Io {
-    /// With O_DIRECT.
+    /// Files are opened with O_DIRECT.
     Direct,
     /// Buffered; pages are written before write(2) returns.
     WriteThrough,

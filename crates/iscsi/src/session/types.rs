@@ -7,9 +7,9 @@ use crate::pdu::{Residual, TaskAttribute};
 pub enum Direction {
     /// No data.
     None,
-    /// From the target.
+    /// Data from the target to the initiator.
     Read,
-    /// To the target.
+    /// Data from the initiator to the target.
     Write,
 }
 

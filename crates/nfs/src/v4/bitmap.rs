@@ -134,7 +134,7 @@ impl fmt::Debug for Bitmap {
     }
 }
 
-/// Without trailing zero words.
+/// Omits trailing zero words.
 impl Encode for Bitmap {
     fn encode(&self, e: &mut Encoder) {
         let count = self.words.iter().rposition(|&w| w != 0).map_or(0, |last| last + 1);

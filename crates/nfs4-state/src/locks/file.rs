@@ -50,7 +50,7 @@ pub struct LockNotice {
 pub(crate) struct FileLocks {
     table: LockTable,
     holders: BTreeMap<u64, Holder>,
-    /// In the order of their requests.
+    /// The requests that wait, in order.
     waiters: Vec<Waiter>,
 }
 

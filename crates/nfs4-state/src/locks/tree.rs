@@ -14,7 +14,7 @@ const NIL: u32 = u32::MAX;
 pub(crate) struct OwnedRange {
     pub(crate) start: u64,
     pub(crate) last: u64,
-    /// Not 0.
+    /// Number of the lock owner, not 0.
     pub(crate) owner: u64,
 }
 

@@ -191,7 +191,7 @@ impl Direct {
 struct ReadOutcome {
     /// Bytes read.
     n: usize,
-    /// Number of complete FPDUs: the open one, then the first predictions.
+    /// Number of FPDUs that the read completed: first the open one, then predicted ones.
     complete: usize,
     /// The incomplete FPDU.
     open: Option<OpenFpdu>,

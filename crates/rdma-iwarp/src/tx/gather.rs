@@ -31,7 +31,7 @@ fn push<'a>(out: &mut Pieces<'a>, piece: &'a [u8], skip: &mut usize) -> bool {
 
 /// The unsent frames of a transmitter, and the location of their bytes.
 pub(super) struct Unsent<'a> {
-    /// In stream order.
+    /// The unsent frames, in stream order.
     pub(super) frames: &'a VecDeque<Frame>,
     /// Bytes of the first frame that were sent.
     pub(super) sent: usize,

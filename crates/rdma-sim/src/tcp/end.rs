@@ -52,7 +52,7 @@ pub(crate) struct End {
     pub(super) making: Option<Segment>,
     /// Segments that have not reached the port yet.
     pub(super) launching: VecDeque<Segment>,
-    /// Until this time a fault delays the launch.
+    /// Time until which a fault delays the launch.
     pub(super) held_until: u64,
     /// Segments queued at the port.
     pub(super) outgoing: VecDeque<Segment>,

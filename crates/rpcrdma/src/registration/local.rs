@@ -65,9 +65,9 @@ struct Piece<'a> {
 
 /// Mode of registration.
 pub(super) enum LocalMode {
-    /// For each operation, of this kind.
+    /// Each operation registers its memory, by these means.
     PerOperation(Means),
-    /// By span, up to the limit of the cache.
+    /// Spans are registered and cached, up to the limit of the cache.
     CachedSpans(SpanCache),
     /// The provider needs no registration, or registers spans permanently itself.
     Never,

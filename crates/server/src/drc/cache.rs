@@ -30,7 +30,7 @@ pub(crate) const GROWTH: usize = 16;
 const MIN_CLIENT_ENTRIES: usize = 64;
 
 enum Entry {
-    /// In progress on this connection; other connections wait for the results.
+    /// The call is in progress on this connection; other connections wait for the results.
     InProgress { connection: u64, waiting: Vec<oneshot::Sender<Result<View, Fault>>> },
     /// Executed, with these results.
     Done(View),
@@ -114,9 +114,9 @@ pub(super) enum LookupResult {
     Execute,
     /// Executed, with these results.
     Replay(View),
-    /// In progress on another connection.
+    /// The call is in progress on another connection.
     Wait(oneshot::Receiver<Result<View, Fault>>),
-    /// In progress on the same connection.
+    /// The call is in progress on the same connection.
     Drop,
     /// The results of the call could not be cached: the client is to retransmit it later.
     TryLater,

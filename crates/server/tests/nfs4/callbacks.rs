@@ -398,7 +398,7 @@ fn a_connection_has_a_limited_number_of_unanswered_callbacks() {
     });
 }
 
-/// The client ID of a session, which its ID begins with.
+/// The client ID, with which the ID of the session begins.
 fn client_of(session: &Session) -> u64 {
     u64::from_be_bytes(session.ok.session.0[..8].try_into().unwrap())
 }
