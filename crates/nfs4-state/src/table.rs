@@ -239,7 +239,7 @@ impl Table {
     }
 
     /// The stateid that a request names, if it is valid for `client` and current. A `seqid` of 0 means the current
-    /// one. Numbers of changes wrap, so that the order of two is that of their difference.
+    /// one. A `seqid` wraps, so that two are compared by their difference.
     pub(crate) fn resolve(&self, client: ClientId, stateid: &Stateid) -> Result<(u32, &Entry), Status> {
         let number = number_of(client, stateid).ok_or(Status::BadStateid)?;
         let entry = self.get(number).ok_or(Status::BadStateid)?;

@@ -24,7 +24,8 @@ use super::{
 
 /// Maximum number of rounds per `poll`, so that one connection cannot monopolise a shard.
 const ROUNDS: usize = 16;
-/// Time limit, at the end of a connection, for the peer's response or for the cause.
+/// Time limit at the end of a connection: for the peer to close it, and for the event that states why the
+/// queues were flushed.
 const LINGER: Duration = Duration::from_secs(1);
 
 enum State {
@@ -146,7 +147,7 @@ impl VerbsQp {
             && let Some(q) = &inner.queues
             && q.sends.is_idle()
         {
-            let _ = q.hardware.id.disconnect(); // An error means that it has ended, which an event reports.
+            let _ = q.hardware.id.disconnect(); // An error means that the connection has ended, which an event reports.
             self.state = State::Lingering(self.rt.sleep(LINGER));
         } else if !inner.arm(matches!(self.state, State::Disconnecting)) {
             return Poll::Ready(Ok(Next::Wait));

@@ -21,7 +21,7 @@ use crate::{
     targets::Targets,
 };
 
-/// The common state of all shards: what they serve, and the limits within which they serve it.
+/// The common state of all shards: exports, targets, clients and limits.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     /// Number of shards.

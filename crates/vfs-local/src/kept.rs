@@ -15,7 +15,7 @@ fn inode(st: &Statx) -> Inode {
     (st.stx_dev_major, st.stx_dev_minor, st.stx_ino)
 }
 
-/// Keeps an inode until it is dropped.
+/// Keeps an inode until this value is dropped.
 #[derive(Debug)]
 pub(super) struct KeptInode(Inode);
 

@@ -20,8 +20,8 @@ impl Pieces {
         self.length
     }
 
-    /// Takes a part out. If it was lost with a connection, a new buffer of `arena` replaces the whole buffer, and gets
-    /// what the other parts have received or will receive.
+    /// Takes a part out. If the part was lost with a connection, a new buffer of `arena` replaces the whole buffer, and
+    /// holds the data of the other parts, also of those that commands still have.
     pub(super) fn take(
         &mut self,
         offset: usize,

@@ -39,7 +39,7 @@ pub struct InitiatorConfig {
 /// The next step of an initiator after a PDU.
 #[derive(Debug)]
 pub enum InitiatorStep {
-    /// It sends a PDU.
+    /// Send this PDU.
     Send(LoginPdu),
     /// The full feature phase has begun.
     Established(Box<Established>),

@@ -121,7 +121,7 @@ async fn channels(g: &mut Group<'_, impl Call>) {
         ("one operation in a callback", SMALL, ChannelAttrs { max_operations: 1, ..SMALL }),
     ];
     for (case, fore, back) in too_small {
-        // None of them consumes the sequence number.
+        // No rejected CREATE_SESSION consumes the sequence number.
         for _ in 0..2 {
             let got = created(c, CreateSessionArgs { fore, back, ..arguments(client, n) }).await.map(drop);
             g.record(case, Err::<(), _>(Status::TooSmall), got);

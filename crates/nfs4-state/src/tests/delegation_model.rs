@@ -1,4 +1,4 @@
-//! Delegations compared with a list of them, and the data that their holders may use without asking the server.
+//! Delegations compared with a reference model: a list of delegations, and the data that their holders have cached.
 
 use millrace_nfs::v4::Stateid;
 use millrace_oncrpc::CallbackQueue;

@@ -16,8 +16,8 @@ use super::{
     ledger::{ConnectionLimits, Entry, Ledger},
 };
 
-/// Allocation unit of shared memory in bytes, unless all connections together would need more than an eighth
-/// of the memory for it.
+/// Unit in bytes in which connections take shared memory; smaller if one unit for each connection were more than an
+/// eighth of the shared memory.
 const QUANTUM: usize = 64 << 10;
 
 /// Limits of a [`Budget`].

@@ -159,7 +159,7 @@ pub fn provisioning(data: &[u8]) -> Result<Provisioning, Truncated> {
 /// READ CAPACITY(16) data (SBC-3 section 5.17.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
-    /// Number of blocks; `u64::MAX` also for one more.
+    /// Number of blocks; saturated at `u64::MAX`.
     pub blocks: u64,
     /// Length of a block in bytes.
     pub block_bytes: u32,

@@ -217,7 +217,7 @@ pub(crate) fn chown_follows_posix(f: &Fixture) {
     fails(f.set(&user(7), &file, owner(8, 7)), &[Perm]);
     fails(f.set(&user(7), &file, owner(7, 9)), &[Perm]);
     fails(f.set(&user(8), &file, owner(8, 8)), &[Perm]);
-    // All or nothing: the mode alone could be set.
+    // SETATTR sets all attributes or none, although the mode alone could be set.
     fails(f.set(&user(7), &file, SetAttr { uid: Some(8), ..mode(0o600) }), &[Perm]);
     assert_eq!(f.attr(&file), before);
     f.set(&member(7, &[9]), &file, SetAttr { gid: Some(9), ..SetAttr::default() }).unwrap();

@@ -28,7 +28,7 @@ def wait(name):
         time.sleep(0.05)
 "#;
 
-/// Writes and reads a file after the other guest has removed it; what it reads is not in its cache.
+/// Writes and reads a file after the other guest has removed it; the data that is read is not in the cache.
 const USE_REMOVED: &str = r#"
 f = os.open("gone", os.O_RDWR | os.O_CREAT)
 os.write(f, b"before" * 20000)
