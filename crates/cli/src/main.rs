@@ -10,7 +10,6 @@ mod describe;
 mod doctor;
 mod file_error;
 mod logging;
-mod notify;
 mod progress;
 mod scratch;
 mod session;

@@ -208,9 +208,9 @@ fn the_service_manager_is_notified_of_start_and_stop() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    assert_eq!(notification(), "READY=1");
+    assert_eq!(notification(), "READY=1\n");
     kill(child.id(), "TERM");
-    assert_eq!(notification(), "STOPPING=1");
+    assert_eq!(notification(), "STOPPING=1\n");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 

@@ -3,7 +3,7 @@
 //! Text comes from a peer that may be hostile: every length and number is bounded, and keys and values without
 //! control characters are all that reaches the callers.
 
-use std::fmt::Write as _;
+use data_encoding::{BASE64, HEXLOWER, HEXLOWER_PERMISSIVE};
 
 /// Maximum length of a key in bytes.
 pub const MAX_KEY: usize = 63;
@@ -168,50 +168,18 @@ pub fn list(value: &str) -> impl Iterator<Item = &str> {
 
 /// A binary value of at most [`MAX_BINARY`] bytes: hexadecimal with `0x`, or base64 (RFC 4648) with `0b`.
 pub fn binary(value: &str) -> Option<Vec<u8>> {
-    let bytes = match value.get(..2)? {
-        "0x" | "0X" => hexadecimal(value.get(2..)?.as_bytes()),
-        "0b" | "0B" => base64(value.get(2..)?.as_bytes()),
-        _ => None,
+    let encoding = match value.get(..2)? {
+        "0x" | "0X" => HEXLOWER_PERMISSIVE,
+        "0b" | "0B" => BASE64,
+        _ => return None,
     };
-    bytes.filter(|b| b.len() <= MAX_BINARY)
+    let bytes = encoding.decode(value.get(2..)?.as_bytes()).ok()?;
+    (1..=MAX_BINARY).contains(&bytes.len()).then_some(bytes)
 }
 
 /// The text of a binary value, in hexadecimal.
 pub fn binary_text(bytes: &[u8]) -> String {
-    bytes.iter().fold("0x".to_owned(), |mut text, b| {
-        let _ = write!(text, "{b:02x}"); // Writing to a string does not fail.
-        text
-    })
-}
-
-fn hexadecimal(digits: &[u8]) -> Option<Vec<u8>> {
-    let digit = |d: u8| char::from(d).to_digit(16).map(|d| d as u8);
-    let (pairs, rest) = digits.as_chunks::<2>();
-    if pairs.is_empty() || !rest.is_empty() {
-        return None;
-    }
-    pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
-}
-
-fn base64(digits: &[u8]) -> Option<Vec<u8>> {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let padding = digits.iter().rev().take_while(|d| **d == b'=').count();
-    if digits.is_empty() || !digits.len().is_multiple_of(4) || padding > 2 {
-        return None;
-    }
-    let mut out = Vec::with_capacity(digits.len() / 4 * 3);
-    let (mut bits, mut count) = (0u32, 0);
-    for d in &digits[..digits.len() - padding] {
-        let value = ALPHABET.iter().position(|a| a == d)?;
-        bits = bits << 6 | value as u32;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            out.push((bits >> count) as u8);
-            bits &= (1 << count) - 1;
-        }
-    }
-    (bits == 0).then_some(out) // The unused bits are zero.
+    format!("0x{}", HEXLOWER.encode(bytes))
 }
 
 #[cfg(test)]

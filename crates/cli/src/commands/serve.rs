@@ -14,6 +14,7 @@ use millrace_daemon::{Config, Daemon, DaemonError};
 use millrace_rdma_providers::IWARP;
 use millrace_server::{ServerError, TargetSettings, target_name};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sd_notify::NotifyState;
 use tokio::{
     net::UnixStream,
     signal::unix::{Signal, SignalKind, signal},
@@ -22,7 +23,7 @@ use tokio::{
 use crate::{
     args::ServeArgs,
     control::{self, Control, Request},
-    notify, session, state,
+    session, state,
 };
 
 const RDMA: &str = "127.0.0.1:20049";
@@ -41,7 +42,7 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
     };
     let mut daemon = Daemon::start(config).map_err(|e| Failure::new(with_hint(&e)))?;
     output::line(&ready(&daemon))?;
-    notify::set_state(notify::READY);
+    notify_service_manager(NotifyState::Ready);
     rt.block_on(async {
         let name = loop {
             match next(&mut signals, control.as_ref()).await {
@@ -60,7 +61,7 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
             }
         };
         drop(control);
-        notify::set_state(notify::STOPPING);
+        notify_service_manager(NotifyState::Stopping);
         tracing::info!(
             "{name}: completing the calls in progress, for at most {} s; a second signal exits immediately",
             args.grace
@@ -73,6 +74,13 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
             }
         }
     })
+}
+
+/// Notifies the service manager of `state`, if there is one (sd_notify(3)).
+fn notify_service_manager(state: NotifyState<'_>) {
+    if let Err(e) = sd_notify::notify(&[state]) {
+        tracing::warn!("cannot notify the service manager: {e}");
+    }
 }
 
 /// Raises the limit of open files to the hard limit, because it bounds the numbers of connections and of

@@ -428,14 +428,7 @@ fn hostile_initiators_are_refused() {
 
 /// The text of a binary value in base64.
 fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = "0b".to_owned();
-    for group in bytes.chunks(3) {
-        let bits = group.iter().chain(&[0, 0]).take(3).fold(0, |bits, b| bits << 8 | usize::from(*b));
-        let digits = (0..4).map(|n| char::from(ALPHABET[bits >> (18 - 6 * n) & 63]));
-        text.extend(digits.take(group.len() + 1).chain("==".chars()).take(4));
-    }
-    text
+    format!("0b{}", data_encoding::BASE64.encode(bytes))
 }
 
 #[test]

@@ -2,13 +2,17 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::{Attr, FileKind, FsError, FsError::*, FsResult, Handle};
 use proptest::prelude::*;
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
 
 use super::{
     Capability,
     fixture::{Fixture, mode, root},
 };
+use crate::{Attr, FileKind, FsError, FsError::*, FsResult, Handle};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
@@ -283,15 +287,12 @@ fn compare(f: &Fixture, m: &Model, o: &Object) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A lock-free pseudo-random generator for each thread (xorshift).
-struct Choices(u64);
+/// A pseudo-random generator for each thread.
+struct Choices(SplitMix64);
 
 impl Choices {
     fn next(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % below
+        (self.0.next_u64() % below as u64) as usize
     }
 }
 
@@ -300,7 +301,7 @@ pub(crate) fn concurrent_calls_keep_the_tree_consistent(f: &Fixture) {
     std::thread::scope(|s| {
         for thread in 1..=4u64 {
             let dirs = dirs.clone();
-            s.spawn(move || make_random_calls(f, dirs, Choices(thread.wrapping_mul(0x9e37_79b9_7f4a_7c15))));
+            s.spawn(move || make_random_calls(f, dirs, Choices(SplitMix64::seed_from_u64(thread))));
         }
     });
     check_consistency(f);
