@@ -305,11 +305,11 @@ fn a_background_mount_logs_to_the_system_log_and_reports_it() {
     let mounted = logged("mounted");
     assert!(mounted.starts_with(&format!("<30>millrace[{}]: ", process.0)), "{mounted}");
 
-    // Errors at exit, after standard error has been closed.
+    // Errors at exit, after standard error has been closed. The mount keeps the data, which the server receives no more.
     let seen_by_it = format!("/proc/{}/root{}/file", process.0, text(&at.path().canonicalize().unwrap()));
     let mut open = fs::File::create(seen_by_it).unwrap();
-    open.write_all(b"never arrives").unwrap();
     stop(server.child.id());
+    open.write_all(b"never arrives").unwrap();
     signal(process.0, Signal::TERM);
     let lost = logged("changes to 1 files were lost");
     assert!(lost.starts_with(&format!("<27>millrace[{}]: ", process.0)), "{lost}");
