@@ -190,7 +190,7 @@ impl Scrape {
         )?;
         counter(e, "rdma_registrations_reclaimed", "Cached registrations that were released", g.reclaimed)?;
         gauge(e, "rdma_registered_kept_bytes", "Bytes of cached registrations", g.kept_bytes)?;
-        counter(e, "rdma_acknowledged", "Replies acknowledged by RDMA_DONE (read-read)", r.acknowledged)?;
+        counter(e, "rdma_acknowledged", "Deprecated: always 0", r.acknowledged)?;
         gauge(e, "rdma_regions_exposed", "Regions of the server that clients can access", r.regions_exposed)?;
         self.exposure(e)
     }

@@ -379,7 +379,7 @@ async fn all_physical_requires_trust() {
     let s = configs(4096).1.connect_params(Default::default());
     let (qc, _qs) = queue_pairs(Link::Tcp, &a, c.connect_params(), s).await;
     let refused = Requester::from_queue_pair(qc, support::rt(), a.clone(), c).err().unwrap();
-    assert!(refused.to_string().contains("--i-trust-the-server"), "{refused}");
+    assert!(refused.to_string().contains("`trust_server`"), "{refused}");
 }
 
 #[tokio::test]
