@@ -135,7 +135,7 @@ impl Guest {
         Ok(self.host_file(&std::env::current_exe()?))
     }
 
-    /// The directory of its console, commands and output.
+    /// The directory with the guest's console, commands and output.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }

@@ -79,7 +79,7 @@ impl FuseHandler {
         op: impl Future<Output = Result<T, Errno>> + Send + 'static,
         done: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
-        let op = Box::pin(op); // Several KiB, which would otherwise be moved from one future into the next.
+        let op = Box::pin(op); // `op` has several KiB, which would otherwise be moved from one future into the next.
         let fs = Arc::clone(&self.fs);
         let whole = async move {
             done(cancel_if_killed((&fs.rt, &fs.ticks), tid, op).await.unwrap_or(Err(Errno::INTR)))

@@ -103,7 +103,7 @@ impl<R: Clone> State<R> {
         })
     }
 
-    /// Whether a client may get a delegation. Then it is counted.
+    /// Counts a delegation of a client, and returns `true`, if the limits permit it.
     fn admit_delegation(
         &self,
         client: &Client,

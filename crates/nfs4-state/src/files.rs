@@ -155,7 +155,7 @@ impl Files {
         }
     }
 
-    /// Reads the state of a file that has some.
+    /// Reads the state of a file; `None` if it has no state.
     pub(crate) fn read<T>(&self, key: &[u8], read: impl FnOnce(&File) -> T) -> Option<T> {
         self.shard(key).lock().get(key).map(read)
     }

@@ -63,7 +63,7 @@ pub(crate) struct Due {
 pub(crate) struct Recalls {
     /// The recalls that the server has not taken yet.
     waiting: Mutex<Vec<Recall>>,
-    /// Whether there are some.
+    /// Whether `waiting` has recalls.
     is_waiting: AtomicBool,
     /// Recalls with a time limit, in the order of these times.
     due: Mutex<VecDeque<Due>>,

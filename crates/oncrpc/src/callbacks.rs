@@ -146,7 +146,7 @@ impl CallbackQueue {
         Self { callbacks, task: Waker::noop().clone() }
     }
 
-    /// Has the task of the connection woken when there are calls to send. Returns whether there are some now.
+    /// Has the task of the connection woken when there are calls to send. Returns whether there are calls now.
     #[inline]
     pub fn poll(&mut self, task: &Waker) -> bool {
         if !self.inner().wakes.load(Ordering::Acquire) || !self.task.will_wake(task) {

@@ -80,7 +80,8 @@ impl UnitNexus {
         self.attentions.lock().clear(attention);
     }
 
-    /// The conditions that the initiator may not have received, and the number of losses that it has.
+    /// The conditions that the initiator may not have received, and the number of losses whose report it has
+    /// received.
     pub(crate) fn unknown(&self) -> (Attentions, u64) {
         let reported = self.reported.lock();
         let pending = self.attentions.lock().with(reported.attentions);

@@ -48,7 +48,8 @@ impl Server {
     }
 
     /// As [`Self::start`], with file systems of the caller: `open` opens each export of the configuration,
-    /// and those that [`Running::reload`] adds. It may call [`open`](backend::open) for other exports.
+    /// and those that [`Running::reload`] adds. For exports that need no file system of the caller, `open` may call
+    /// [`backend::open`].
     ///
     /// # Errors
     /// [`ServerError`]; no task is left running.

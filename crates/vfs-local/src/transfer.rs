@@ -84,11 +84,11 @@ pub(super) struct Transfer {
     done: usize,
 }
 
-/// Whether a transfer needs a system call.
+/// The state of a transfer after its start.
 pub(super) enum Started {
-    /// It does. Boxed, because it must not move while the kernel works on it.
+    /// The transfer needs a system call. Boxed, because it must not move while the kernel works on it.
     InProgress(Box<Transfer>),
-    /// It has completed.
+    /// The transfer has completed.
     Done,
 }
 
@@ -96,7 +96,7 @@ pub(super) enum Started {
 pub(super) enum Progress {
     /// Another system call for the rest.
     Again(Box<Transfer>),
-    /// It has completed.
+    /// The transfer has completed.
     Done,
 }
 

@@ -179,7 +179,7 @@ fn heap_memory_of_shared_blocks_is_within_the_charge() {
     let clone = |m: &Memory, from: &Handle, to: &Handle, at: u64| {
         now(m.fs.clone_range(&m.caller, from, 0, to, at, BLOCK));
     };
-    // With the pages of the block that have data.
+    // Each call with the pages of the block that have data.
     let calls: [(&str, Share<'_>, &[u64]); 4] = [
         ("COPY of a block with one page", &copy, &[0]),
         ("COPY of a full block", &copy, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),

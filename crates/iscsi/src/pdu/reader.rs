@@ -85,8 +85,7 @@ impl PduReader {
         &self.ahs
     }
 
-    /// Takes the next bytes of the stream, at most as many as are missing of the current part. (Bytes beyond
-    /// are ignored.)
+    /// Takes the next bytes of the current part. Bytes beyond its end are ignored.
     ///
     /// # Errors
     ///

@@ -127,7 +127,7 @@ impl LockTable {
         ranges.map(|(start, (last, kind))| (*kind, ByteRange { start: *start, last: *last })).collect()
     }
 
-    /// Checks the trees.
+    /// Checks the invariants of the trees.
     pub(crate) fn check(&self) {
         self.read.check();
         self.write.check();

@@ -153,7 +153,8 @@ impl Job {
             Operation::ReportOpcodes => self.report_opcodes()?,
             Operation::ReportTaskManagement => self.report_task_management(),
             Operation::PersistentReserveIn => self.reserve_in()?,
-            // The target has REPORT LUNS; other commands have data-in or change something.
+            // REQUEST SENSE: the target executes REPORT LUNS, and no other command without a case here has
+            // parameter data.
             _ => self.request_sense(),
         })
     }

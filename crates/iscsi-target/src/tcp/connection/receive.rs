@@ -15,7 +15,7 @@ use crate::{end::End, stats::add};
 /// The PDU that is being received.
 #[derive(Default)]
 pub(super) struct Receiving {
-    /// Where its data belongs; `None` before the header is processed.
+    /// The destination of the PDU's data; `None` before the header is processed.
     place: Option<Placement>,
     /// Bytes of its data that are received.
     done: usize,
