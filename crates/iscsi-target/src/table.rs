@@ -40,7 +40,7 @@ pub(crate) enum Order {
     End,
 }
 
-/// The part of a session that other tasks reach.
+/// The part of a session that other tasks access.
 #[derive(Debug)]
 pub(crate) struct Control {
     order: AtomicU8,

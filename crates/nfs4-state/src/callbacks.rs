@@ -6,7 +6,8 @@ use millrace_nfs::v4::ClientId;
 
 use crate::{back_channel::CallbackSlot, client::Client, state::State};
 
-/// A callback to a client that is sent, repeated, or waits for a slot. A client has a limited number of them.
+/// A callback in progress: it is sent or repeated, or waits for a slot. Their number is limited for each
+/// client.
 #[derive(Debug)]
 pub struct PendingCallback(Arc<Client>);
 

@@ -293,7 +293,8 @@ impl<R: Clone> State<R> {
         }
     }
 
-    /// Ends the delegation of a client. If it was recalled, the requests that wait for that come first.
+    /// Ends the delegation of a client. If it was recalled, the file is delegated again only after the requests that
+    /// wait for the recall.
     pub(crate) fn end_delegation(&self, file: &mut File, key: &Name, client: &Client, now: Duration) {
         if self.delegating.remove(file, client).is_some_and(|delegation| delegation.recalled.is_some()) {
             self.delegating.contention.pause(key, now + self.limits.delegation_pause);

@@ -285,7 +285,7 @@ impl Protection {
         spans.retain(|_, s| !s.mapped.is_last());
         let access = IBV_ACCESS_LOCAL_WRITE | if self.windows { IBV_ACCESS_MW_BIND } else { 0 };
         // SAFETY: the whole span stays mapped while `mapped` exists, which is dropped after the registration;
-        // with these rights only local work accesses it, and that keeps its buffers.
+        // with these rights only local work accesses it, and work keeps its buffers.
         let registration = unsafe { self.register(span.address(), span.len(), access) }?;
         let keys = (registration.lkey(), registration.mr.as_ptr());
         spans.insert(span.id(), Span { registration, mapped: span.clone() });

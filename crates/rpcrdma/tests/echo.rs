@@ -298,7 +298,8 @@ async fn the_span_cache_is_limited_and_releases_the_least_recently_used_span() {
         let settings =
             Settings { cache_limit: 3 * millrace_buffer::SPAN_BYTES, ..Settings::new(Strategy::Cache) };
         let (registration, client, server) = registering(link, settings, &a).await;
-        // Each payload in a separate size class, and therefore span; more spans than the limit.
+        // Each payload has another size class, and therefore another span: they use more spans than the
+        // limit.
         for seed in 0..20 {
             for receive in [20_000, 40_000, 80_000, 160_000, 320_000] {
                 echo(&client, &a, Ask { receive, seed, ..Ask::default() }).await;

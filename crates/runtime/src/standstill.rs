@@ -1,4 +1,4 @@
-//! Detection of stalls.
+//! Detection of stalled transfers, by counters of bytes that do not change.
 
 use std::{
     pin::Pin,

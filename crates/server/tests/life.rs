@@ -308,7 +308,7 @@ impl Drop for SlowListener {
 fn stop_waits_for_the_listeners_to_close() {
     let closed = Arc::new(AtomicBool::new(false));
     let provider = Arc::new(SlowToClose(Arc::clone(&closed)));
-    // No other listener, whose end might come later by chance.
+    // There is no other listener, for whose end the stop might wait as long.
     let config = Config { listen_tcp: vec![], ..config(&["/x=memory:8MiB"]) };
     Server::start_over(config, provider).unwrap().stop_blocking(GRACE);
     assert!(closed.load(Ordering::SeqCst));

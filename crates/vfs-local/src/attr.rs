@@ -28,8 +28,8 @@ pub(super) fn same_object(a: &Statx, b: &Statx) -> bool {
     a.stx_ino == b.stx_ino && same_device(a, b)
 }
 
-/// Identifies the device of an object on another device than the export's root: by the subvolume ID, which is
-/// persistent, or else by the device number, which may change at the next mount.
+/// Identifies the device of an object that is not on the device of the export's root: by the subvolume ID,
+/// which is persistent, or else by the device number, which may change at the next mount.
 pub(super) fn device_number(st: &Statx) -> u64 {
     if has(st, SUBVOLUME) {
         return st.stx_subvol;

@@ -47,7 +47,7 @@ pub(crate) async fn remove_tree(session: &Session) -> Result<(), Failure> {
 /// A directory that is being emptied.
 struct Level {
     dir: FileHandle,
-    /// Its name in the parent directory, which is removed when the directory is empty.
+    /// The name of the directory in its parent. The directory is removed when it is empty.
     name: Vec<u8>,
     /// The remaining subdirectories.
     below: Vec<(FileHandle, Vec<u8>)>,

@@ -281,7 +281,7 @@ fn at(n: u32) -> Fattr {
     Fattr { mtime: time, ctime: time, ..attributes(FileType::Regular, 2) }
 }
 
-/// `wcc_data` of the change after `before`.
+/// `wcc_data` of a change of the file from version `before` to the next.
 fn change(before: u32) -> WccData {
     WccData { before: Some(WccAttr::from(&at(before))), after: Some(at(before + 1)) }
 }

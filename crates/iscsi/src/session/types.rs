@@ -69,7 +69,7 @@ pub enum Placement {
         offset: u32,
         /// Number of bytes to place there.
         length: u32,
-        /// Number of bytes after them to discard.
+        /// Number of bytes to discard after these.
         excess: u32,
     },
     /// Bytes to pass to `finish` of the session.

@@ -19,7 +19,7 @@ pub(crate) struct Fixture {
     /// Directory in which the cases work: mode 0777, owned by root. For a read-only file system, its root directory.
     pub(crate) dir: Handle,
     missing: BTreeSet<Capability>,
-    /// The missing capabilities that the case has asked for.
+    /// The missing capabilities that the case has requested.
     skipped: Mutex<BTreeSet<Capability>>,
     arena: Arena,
     rt: tokio::runtime::Runtime,
@@ -84,7 +84,7 @@ impl Fixture {
         !missing
     }
 
-    /// The missing capabilities that the case has asked for.
+    /// The missing capabilities that the case has requested.
     pub(crate) fn skipped(&self) -> Vec<Capability> {
         self.skipped.lock().iter().copied().collect()
     }

@@ -113,7 +113,7 @@ for f in big sizes/*; do
 done
 touch -r sizes /mnt/x/tree/sizes";
 
-/// Reads them with O_DIRECT and compares.
+/// Reads the files with O_DIRECT and compares them.
 const READ_DIRECT: &str = "
 set -eo pipefail
 cd /tmp/tree
