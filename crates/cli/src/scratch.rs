@@ -28,7 +28,7 @@ impl Scratch {
 /// Returns a random number.
 fn random() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
-    // The standard library seeds each of these with a different random key.
+    // The standard library seeds each `RandomState` with a different random key.
     RandomState::new().build_hasher().finish()
 }
 

@@ -6,11 +6,11 @@
 //!
 //! # No page cache
 //! The file is opened with FOPEN_DIRECT_IO: each read and write of a program is one of the device. Other initiators may
-//! use the same device, and a target has no means to invalidate pages that the kernel has cached. So there is one cache
-//! less, too: a file system on a loop device, or a QEMU guest, has its own. O_DIRECT changes nothing, and needs no
-//! alignment. Mapped pages (mmap) are cached by the kernel nevertheless, which permits shared mappings since Linux 6.6
-//! (FUSE_DIRECT_IO_ALLOW_MMAP); changes by other initiators appear in them only after the last mapping is gone.
-//! Writes to the file run in parallel (FOPEN_PARALLEL_DIRECT_WRITES).
+//! use the same device, and a target has no means to invalidate pages that the kernel has cached. This also avoids a
+//! second copy in memory: a file system on a loop device, or a QEMU guest, has its own cache. O_DIRECT changes nothing,
+//! and needs no alignment. Mapped pages (mmap) are cached by the kernel nevertheless, which permits shared mappings
+//! since Linux 6.6 (FUSE_DIRECT_IO_ALLOW_MMAP); changes by other initiators appear in them only after the last mapping
+//! is gone. Writes to the file run in parallel (FOPEN_PARALLEL_DIRECT_WRITES).
 //!
 //! # Durability
 //! As with a disk, a completed write is durable after fsync, or when it completes if the file was opened with O_SYNC or

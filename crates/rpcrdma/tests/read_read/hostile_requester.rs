@@ -256,7 +256,7 @@ async fn a_requester_that_never_acknowledges_is_disconnected_and_its_memory_free
     assert!(s.read(reads[0].segment).await.is_err());
     let e = s.server.stats.snapshot().exposure;
     assert_eq!((e.regions, e.bytes, e.peak_regions, e.peak_bytes), (0, 0, 2, 18_000));
-    // 9000 bytes for 5 seconds, and 9000 for 7 seconds.
+    // 9000 bytes were exposed for 5 seconds, and other 9000 bytes for 7 seconds.
     assert_eq!(e.byte_seconds().round(), 9000.0 * 12.0);
     drop(s.raw);
     drop(s.server.service);

@@ -176,7 +176,7 @@ fn readdirplus_agrees_with_lookup() {
         for e in page.entries {
             let (handle, attr) = e.plus.unwrap();
             let (found, mut now) = wait(fs.lookup(&me(), &fs.root(), &e.name)).unwrap();
-            now.atime = attr.atime; // Listing the directory has changed it.
+            now.atime = attr.atime; // Listing the directory has changed its atime.
             assert_eq!((found, now), (handle, attr));
             assert_eq!(e.fileid, attr.fileid);
         }

@@ -176,8 +176,8 @@ enum State {
 
 /// The target's end of a session with one connection. [`super`] explains the calls.
 ///
-/// A task is named by its initiator task tag, which is unique until the task ends: when the PDU that
-/// [`TargetPdu::ends`] it is taken, or when the owner completes it after [`TargetEvent::Abort`].
+/// A task is named by its initiator task tag, which is unique until the task ends: when the PDU that ends it
+/// ([`TargetPdu::ends`]) is taken, or when the owner completes it after [`TargetEvent::Abort`].
 #[derive(Debug)]
 pub struct TargetSession {
     config: TargetConfig,
