@@ -263,7 +263,7 @@ impl<'a> Axes<'a> {
             x_label: &x.label,
             y_label: &y.label,
             range: Range::of(y),
-            below: 60,
+            below: 68,
             right: None,
         }
     }
@@ -320,7 +320,7 @@ impl<'a> Axes<'a> {
             on.area.draw(&PathElement::new([(right, top), (right, bottom)], on.stroke(INK, 10)))?;
         }
         for (at, name) in &self.places {
-            Self::write_below(on, plane, (Text::Small, *at, 16), name)?;
+            Self::write_below(on, plane, (Text::Small, *at, 24), name)?;
         }
         Self::write_below(on, plane, (Text::Normal, self.end / 2.0, self.below - 18), self.x_label)
     }
@@ -345,17 +345,20 @@ pub(super) fn values(axis: &Axis) -> impl Iterator<Item = f64> {
 /// The maximum number of steps by which a hidden line is widened.
 const MOST_STEPS: usize = 2;
 
-/// Draws series as lines with markers, the first one at the bottom, with gaps for missing values. A line that
-/// others hide at some point is drawn wider than they are.
+/// Draws series as lines with markers, the first one at the bottom, with gaps for missing values. Where others hide
+/// a line, it is drawn wider than they are.
 pub(super) fn lines<DB: DrawingBackend>(on: &Canvas<'_, DB>, all: &[Series], plane: &Plane) -> Drawn<DB> {
     let points: Vec<_> = all.iter().map(|series| plane.points(series)).collect();
     let near = |a: (i32, i32), b: (i32, i32)| (a.1 - b.1).abs() <= on.px(3);
     for (n, (series, own)) in all.iter().zip(&points).enumerate() {
-        let hides = |other: &&Vec<Option<(i32, i32)>>| {
-            own.iter().zip(*other).any(|(a, b)| a.zip(*b).is_some_and(|(a, b)| near(a, b)))
+        let hidden = |(i, at): (usize, &Option<(i32, i32)>)| {
+            let hides = |other: &&Vec<Option<(i32, i32)>>| {
+                at.zip(other.get(i).copied().flatten()).is_some_and(|(a, b)| near(a, b))
+            };
+            points.iter().skip(n + 1).filter(hides).count().min(MOST_STEPS) as u32
         };
-        let hidden = points.iter().skip(n + 1).filter(hides).count().min(MOST_STEPS);
-        line(on, series, own, hidden as u32)?;
+        let hidden: Vec<u32> = own.iter().enumerate().map(hidden).collect();
+        line(on, series, own, &hidden)?;
     }
     Ok(())
 }
@@ -364,17 +367,20 @@ fn line<DB: DrawingBackend>(
     on: &Canvas<'_, DB>,
     series: &Series,
     points: &[Option<(i32, i32)>],
-    hidden: u32,
+    hidden: &[u32],
 ) -> Drawn<DB> {
-    let pairs = points.windows(2).filter_map(|pair| Some([(*pair.first()?)?, (*pair.last()?)?]));
+    let pairs = points.windows(2).zip(hidden.windows(2)).filter_map(|(pair, hidden)| {
+        Some(([(*pair.first()?)?, (*pair.last()?)?], hidden.iter().copied().min()?))
+    });
     // A light border separates the line from bars of the same colour.
-    for ends in pairs.clone() {
+    for (ends, hidden) in pairs.clone() {
         on.area.draw(&PathElement::new(ends, on.stroke(WHITE, 42 + 44 * hidden)))?;
     }
-    for ends in pairs {
+    for (ends, hidden) in pairs {
         stretch(on, ends, series, hidden)?;
     }
-    points.iter().flatten().try_for_each(|at| marker(on, *at, series, hidden))
+    let mut markers = points.iter().zip(hidden).filter_map(|(at, hidden)| Some(((*at)?, *hidden)));
+    markers.try_for_each(|(at, hidden)| marker(on, at, series, hidden))
 }
 
 /// `n` with a comma between groups of three digits.

@@ -35,7 +35,7 @@ impl Stacked {
             x_label: &self.x_label,
             y_label: &self.y_label,
             range: Range::linear(sums),
-            below: 80,
+            below: 88,
             right: None,
         }
     }
@@ -73,7 +73,7 @@ impl Picture for Stacked {
                 Self::draw_bar(on, &plane, at + i as f64 + (1.0 - BAR) / 2.0, stages)?;
             }
             let middle = at + group.bars.len() as f64 / 2.0;
-            Axes::write_below(on, &plane, (Text::Normal, middle, 40), &group.name)?;
+            Axes::write_below(on, &plane, (Text::Normal, middle, 46), &group.name)?;
         }
         Ok(())
     }
