@@ -71,10 +71,12 @@ pub struct Profile {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Kernel {
-    /// Whether the host's registrations, deregistrations, bindings and invalidations are executed one at a time,
-    /// under the lock of [`World::locked`](crate::World::locked). Each holds it for its processor time and its
-    /// transaction of the adapter's table.
+    /// Whether the host's registrations and bindings are executed one at a time, under the lock of
+    /// [`World::locked`](crate::World::locked). Each holds it for its processor time and its transaction of the
+    /// adapter's table.
     pub serial_registrations: bool,
+    /// The same of deregistrations and invalidations.
+    pub serial_deregistrations: bool,
     /// Number of copies of each byte that an RDMA Read of the connecting end has fetched, before its owner
     /// sees the completion.
     pub read_copies: u32,

@@ -63,9 +63,14 @@ impl Inner {
             let worked = h.work(at, cpu);
             h.change_table(worked, table)
         };
+        let serial = match what {
+            Charge::Register(_) | Charge::Bind(_) => p.kernel.serial_registrations,
+            Charge::Deregister(_) | Charge::Unbind(_) => p.kernel.serial_deregistrations,
+            Charge::Copy(_) => false,
+        };
         let done = match what {
             Charge::Copy(bytes) => net.hosts[host].copy(now, from, 0, bytes as u64),
-            _ if p.kernel.serial_registrations => net.hosts[host].under_lock(from, registers),
+            _ if serial => net.hosts[host].under_lock(from, registers),
             _ => registers(&mut net.hosts[host], from),
         };
         let used = &mut net.hosts[host].used;

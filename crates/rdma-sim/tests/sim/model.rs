@@ -347,6 +347,34 @@ fn registrations_under_a_lock_take_turns() {
 }
 
 #[test]
+fn deregistrations_take_turns_under_a_lock_of_their_own_switch() {
+    let (n, r) = (5, odd().registration);
+    let run_with = |serial_deregistrations| {
+        let mut profile = odd();
+        profile.kernel.serial_deregistrations = serial_deregistrations;
+        with_world_of(profile, 1, async |lan| {
+            let mut ends = Vec::new();
+            for _ in 0..n {
+                ends.push(lan.up().await);
+            }
+            let regions: Vec<_> = ends.iter().map(|(a, _)| expose(a, 10_000, Access::RemoteWrite)).collect();
+            lan.rt.sleep(Duration::from_millis(10)).await;
+            drop(regions);
+            lan.world.host_use(A.into()).deregistering_ns
+        })
+    };
+    let cpu = r.deregister_ns + 3 * r.deregister_page_ns;
+    assert_eq!(run_with(true), (1..=n).map(|i| i * (cpu + r.table_ns)).sum());
+    // Without it, the two cores work concurrently, and only the table takes turns.
+    let mut table = 0;
+    let ends = (1..=n).map(|i: u64| {
+        table = table.max(i.div_ceil(2) * cpu) + r.table_ns;
+        table
+    });
+    assert_eq!(run_with(false), ends.sum());
+}
+
+#[test]
 fn work_under_the_kernel_lock_takes_turns_and_excludes_registrations() {
     let mut profile = odd();
     profile.kernel.serial_registrations = true;

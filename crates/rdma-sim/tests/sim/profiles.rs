@@ -82,7 +82,7 @@ fn a_value_out_of_range_is_rejected_by_name() {
     // The table that a profile may omit.
     let kernel = |lines: &str| Profile::parse(&format!("{text}\n[kernel]\n{lines}"));
     assert!(
-        kernel("serial_registrations = true # test\nread_copies = 1 # test\n")
+        kernel("serial_registrations = true # test\nserial_deregistrations = true # test\nread_copies = 1 # test\n")
             .unwrap()
             .kernel
             .serial_registrations
