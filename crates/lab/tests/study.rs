@@ -27,5 +27,8 @@ fn an_unknown_study_is_rejected_with_the_list_of_studies() {
     let out = run(&["study", "depth"]);
     assert_eq!(out.status.code(), Some(2));
     let said = String::from_utf8(out.stderr).unwrap();
-    assert!(said.contains("depth") && said.contains("distance, credits, registration, block, all"), "{said}");
+    assert!(
+        said.contains("depth") && said.contains("distance, credits, registration, block, modern, all"),
+        "{said}"
+    );
 }

@@ -1,6 +1,8 @@
 //! A claim of a paper.
 
 use millrace_bench::BenchError;
+use millrace_iscsi::negotiation::Settings;
+use millrace_simlab::Machines;
 
 use crate::{
     Curves, Picture,
@@ -18,12 +20,39 @@ pub struct Setting {
     pub small: bool,
     /// The values of the parameters that raw numbers do not define, or `None` for raw numbers only.
     pub calibration: Option<Values>,
+    /// A modification of the simulated machines, in an experiment about the cause of a failure.
+    pub modification: Option<Modification>,
+}
+
+/// A modification of simulated machines, after their calibration.
+#[derive(Debug, Clone, Copy)]
+pub enum Modification {
+    /// Of the machines. In C15, it has an effect on their profile only.
+    Machines(fn(&mut Machines)),
+    /// Of what the target of C15 wants over TCP.
+    Session(fn(&mut Settings)),
+}
+
+impl Modification {
+    /// Modifies machines.
+    pub(crate) fn machines(self, machines: &mut Machines) {
+        if let Self::Machines(modify) = self {
+            modify(machines);
+        }
+    }
+
+    /// Modifies what a target wants.
+    pub(crate) fn session(self, settings: &mut Settings) {
+        if let Self::Session(modify) = self {
+            modify(settings);
+        }
+    }
 }
 
 impl Setting {
     /// Raw numbers only, with this seed.
     pub const fn raw(seed: u64, small: bool) -> Self {
-        Self { seed, small, calibration: None }
+        Self { seed, small, calibration: None, modification: None }
     }
 }
 

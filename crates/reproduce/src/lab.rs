@@ -9,7 +9,7 @@ use millrace_oncrpc::{Stage, stages::StageSums};
 use millrace_rdma_sim::Profile;
 use millrace_simlab::{Lookup, Machines, SimulatedIozone, Storage, Tmpfs};
 
-use crate::{Curves, Setting, calibration::Testbed};
+use crate::{Curves, Modification, Setting, calibration::Testbed};
 
 /// The profile of this name.
 pub(crate) fn profile(name: &str) -> Result<Profile, BenchError> {
@@ -60,13 +60,21 @@ pub(crate) struct Iozone {
     pub(crate) outstanding: usize,
     /// Records of each file.
     pub(crate) records: usize,
+    /// The modification of the machines before a run.
+    pub(crate) modification: Option<Modification>,
 }
 
 impl Iozone {
     /// Records of 128 KiB, one in flight for each thread, on [`machines`] of a profile.
     pub(crate) fn new(profile_name: &str, setting: Setting) -> Result<Self, BenchError> {
         let records = if setting.small { 8 } else { 64 };
-        Ok(Self { machines: machines(profile_name, setting)?, record: 128 << 10, outstanding: 1, records })
+        Ok(Self {
+            machines: machines(profile_name, setting)?,
+            record: 128 << 10,
+            outstanding: 1,
+            records,
+            modification: setting.modification,
+        })
     }
 
     /// Sets the design.
@@ -91,7 +99,11 @@ impl Iozone {
     /// Writes a file for each thread, reads them, and returns the figures of both tests.
     pub(crate) fn run(&self, threads: usize) -> Result<Measured, BenchError> {
         let size = (self.record * self.records) as u64;
-        let what = SimulatedIozone { machines: self.machines.clone(), threads, shared_mount: true, size };
+        let mut machines = self.machines.clone();
+        if let Some(modification) = self.modification {
+            modification.machines(&mut machines);
+        }
+        let what = SimulatedIozone { machines, threads, shared_mount: true, size };
         let one =
             |test| Run { test, record: self.record, outstanding: self.outstanding, passes: 1, random_ops: 0 };
         let figures: [Figure; 2] =

@@ -10,22 +10,28 @@
 //! The rules and the papers' figures were written before any experiment was run; see `docs/reproduction.md`.
 
 pub mod calibration;
+pub mod causes;
 mod claim;
 pub mod claims;
+mod column;
 mod curves;
 mod error;
 mod lab;
+mod pairs;
 mod picture;
 mod report;
 pub mod rule;
 mod run;
 mod search;
+mod sensitivity;
 pub mod studies;
 
-pub use claim::{Claim, Setting};
+pub use claim::{Claim, Modification, Setting};
+pub use column::{Column, Outcome, Verdict};
 pub use curves::Curves;
 pub use error::ReproduceError;
 pub use picture::{Picture, Unit};
 pub use report::{summary, write};
-pub use run::{Change, Column, Columns, Moved, Outcome, Progress, Reproduction, Results, Variation, Verdict};
+pub use run::{Columns, Progress, Reproduction, Results};
 pub use search::Found;
+pub use sensitivity::{Change, Moved, Variation};

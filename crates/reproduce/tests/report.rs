@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path};
 
-use millrace_reproduce::{Columns, Reproduction, Results, Setting, Verdict, claims};
+use millrace_reproduce::{Columns, Reproduction, Results, Setting, Verdict, causes, claims};
 use serde_json::Value;
 
 const SMALL: Setting = Setting::raw(7, true);
@@ -60,7 +60,7 @@ fn the_report_has_every_claim_in_all_forms_with_inline_pictures() {
 #[test]
 fn the_calibrated_column_counts_the_rules_whose_figures_set_no_parameter() {
     let dir = tempfile::tempdir().unwrap();
-    let results = results(&["C1", "C14"], Columns::Sensitivity);
+    let results = results(&["C1", "C14"], Columns::Both { sensitivity: true, causes: true });
     millrace_reproduce::write(&results, SMALL, dir.path()).unwrap();
     let json: Value = serde_json::from_str(&read(dir.path(), "claims.json")).unwrap();
     let c1 = &json[0];
@@ -90,10 +90,34 @@ fn the_calibrated_column_counts_the_rules_whose_figures_set_no_parameter() {
 }
 
 #[test]
+fn causes_are_tested_with_everything_else_as_calibrated() {
+    let dir = tempfile::tempdir().unwrap();
+    let results = results(&["C7"], Columns::Both { sensitivity: false, causes: true });
+    millrace_reproduce::write(&results, SMALL, dir.path()).unwrap();
+    let tested: Value = serde_json::from_str(&read(dir.path(), "causes.json")).unwrap();
+    let tested = tested.as_array().unwrap();
+    let of_claim = causes::CAUSES.iter().filter(|c| c.claim == "C7").count();
+    assert!(of_claim > 1 && tested.len() == of_claim, "{tested:?}");
+    let claims: Value = serde_json::from_str(&read(dir.path(), "claims.json")).unwrap();
+    for one in tested {
+        let rules = claims[0]["rules"].as_array().unwrap();
+        let counted =
+            rules.iter().find(|r| r["rule"].as_str().unwrap().starts_with(one["rule"].as_str().unwrap()));
+        assert_eq!(counted.unwrap()["calibrated"]["figure"], one["calibrated"]["figure"]);
+        assert!(one["experimental"]["figure"].is_number(), "{one}");
+    }
+    // The modifications have an effect.
+    assert!(tested.iter().any(|t| t["experimental"] != t["calibrated"]), "{tested:?}");
+    let html = read(dir.path(), "index.html");
+    assert!(html.contains("<h2>Causes of failures, tested by experiments</h2>"));
+    assert!(read(dir.path(), "claims.md").contains("| claim | rule | supposed cause |"));
+}
+
+#[test]
 fn the_same_seed_produces_identical_reports() {
     let report = || {
         let dir = tempfile::tempdir().unwrap();
-        let results = results(&["C7", "C14"], Columns::Both);
+        let results = results(&["C7", "C14"], Columns::Both { sensitivity: false, causes: false });
         millrace_reproduce::write(&results, SMALL, dir.path()).unwrap();
         ["claims.json", "calibration.json", "claims.md", "index.html"].map(|name| read(dir.path(), name))
     };
@@ -105,15 +129,14 @@ fn the_error_names_a_directory_that_cannot_be_created() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
-    let nothing = Results { outcomes: Vec::new(), found: Vec::new(), sensitivity: Vec::new() };
-    let error = millrace_reproduce::write(&nothing, SMALL, &file).unwrap_err().to_string();
+    let error = millrace_reproduce::write(&Results::default(), SMALL, &file).unwrap_err().to_string();
     assert!(error.contains("file") && error.contains("--out"), "{error}");
 }
 
 #[test]
 #[ignore = "a minute: every experiment, in its small form"]
 fn every_experiment_produces_a_value_for_every_rule() {
-    for outcome in results(&[], Columns::Both).outcomes {
+    for outcome in results(&[], Columns::Both { sensitivity: false, causes: false }).outcomes {
         let calibrated = outcome.calibrated.unwrap();
         for (raw, calibrated) in outcome.raw.results.iter().zip(&calibrated.results) {
             // The column of raw numbers has no messages of 16 MiB.

@@ -11,8 +11,9 @@ Examples:
   millrace-lab reproduce
   millrace-lab reproduce --only C2,C13 --out /tmp/report
   millrace-lab reproduce --raw-only
+  millrace-lab reproduce --only C6,C12 --causes
 
-Writes index.html (self-contained), claims.md, claims.json, calibration.json and the plots. Everything is
+Writes index.html (self-contained), claims.md, claims.json, calibration.json, causes.json and the plots. Everything is
 SIMULATED, not measured: the real client and server run on simulated machines in virtual time. The rules that
 decide whether a claim holds were stated, with the papers' figures, before the first run. A first column simulates
 hosts that are defined by raw numbers only. For a second column, one stated figure calibrates each parameter that
@@ -44,4 +45,9 @@ pub(crate) struct ReproduceArgs {
     /// figure; lists the rules whose results change
     #[arg(long, conflicts_with = "raw_only")]
     pub(crate) sensitivity: bool,
+
+    /// Test the supposed causes of the failures of the calibrated column by experiments, which change one
+    /// mechanism each and are not counted
+    #[arg(long, conflicts_with = "raw_only")]
+    pub(crate) causes: bool,
 }

@@ -14,7 +14,7 @@ Examples:
 Writes a page NAME.md for each study, and its plots. Everything is SIMULATED, not measured: the real client and server
 run on simulated machines in virtual time.")]
 pub(crate) struct StudyArgs {
-    /// Name of a study: distance, credits, registration, block, or all
+    /// Name of a study: distance, credits, registration, block, modern, or all
     pub(crate) name: String,
 
     /// Directory of the pages and plots

@@ -13,10 +13,9 @@ use crate::args::ReproduceArgs;
 
 pub(super) fn run(args: &ReproduceArgs) -> CommandResult {
     let setting = Setting::raw(args.seed, args.small);
-    let columns = match (args.raw_only, args.sensitivity) {
-        (true, _) => Columns::Raw,
-        (false, false) => Columns::Both,
-        (false, true) => Columns::Sensitivity,
+    let columns = match args.raw_only {
+        true => Columns::Raw,
+        false => Columns::Both { sensitivity: args.sensitivity, causes: args.causes },
     };
     let run = Reproduction { claims: claims::named(&args.only).map_err(failure)?, setting, columns };
     let display = ProgressDisplay::new();
@@ -77,7 +76,12 @@ impl ProgressDisplay {
                 bar.inc(1);
                 bar.set_message(format!("{id} {}", verdict.word()));
             }
+            (Progress::Changed(name), Some(bar)) => {
+                bar.inc(1);
+                bar.set_message(format!("{name} was changed"));
+            }
             (Progress::Calibrated(name), None) => eprintln!("{name}: calibrated"),
+            (Progress::Changed(name), None) => eprintln!("{name}: changed"),
             (Progress::Began(_), None) => {}
             (Progress::Ended(id, verdict), None) => eprintln!("{id} {}", verdict.word()),
         }

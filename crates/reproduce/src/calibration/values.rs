@@ -1,10 +1,16 @@
 //! The values of the parameters, and their application to simulated machines.
 
 use millrace_bench::BenchError;
-use millrace_rdma_sim::{Profile, profile::TcpModel};
+use millrace_rdma_sim::{
+    Profile,
+    profile::{Kernel, TcpModel},
+};
 use millrace_simlab::{KMEM_MAXBUF, LockedWork, Machines, Raid, Storage};
 
 use super::{PARAMETERS, Parameter, Testbed};
+
+/// A kernel that registers and deregisters one at a time.
+const SERIAL: Kernel = Kernel { serial_registrations: true, serial_deregistrations: true, read_copies: 0 };
 
 /// A value for each element of [`PARAMETERS`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,7 +51,7 @@ impl Values {
     pub(crate) fn open_solaris(&self, machines: &mut Machines) {
         let of = |name| self.of(Testbed::OpenSolaris, name);
         let profile = &mut machines.profile;
-        (profile.kernel.serial_registrations, profile.kernel.read_copies) = (true, 1);
+        profile.kernel = Kernel { read_copies: 1, ..SERIAL };
         profile.registration.table_ns = of("registration.table_ns").round() as u64;
         self.tcp(Testbed::OpenSolaris, &mut profile.tcp);
         if let Storage::Tmpfs(tmpfs) = &mut machines.storage {
@@ -64,7 +70,7 @@ impl Values {
         let segment_bytes = profile.adapter.segment_bytes;
         (profile.adapter, profile.link) = (hardware.adapter, hardware.link);
         profile.adapter.segment_bytes = segment_bytes;
-        profile.kernel.serial_registrations = true;
+        profile.kernel = SERIAL;
         profile.registration.table_ns =
             self.of(Testbed::LinuxOpterons, "registration.table_ns").round() as u64;
         Ok(())

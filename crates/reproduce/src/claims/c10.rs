@@ -125,6 +125,9 @@ fn hosts(lookup: Lookup, proto: Proto, setting: Setting) -> Result<Machines, Ben
     if let Storage::Tmpfs(tmpfs) = &mut machines.storage {
         tmpfs.lookup = lookup;
     }
+    if let Some(modification) = setting.modification {
+        modification.machines(&mut machines);
+    }
     Ok(machines)
 }
 

@@ -87,6 +87,9 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
     {
         let mut machines = machines("sdr-opensolaris", setting)?;
         (machines.options.design, machines.options.proto) = (Design::ReadRead, proto);
+        if let Some(modification) = setting.modification {
+            modification.machines(&mut machines);
+        }
         for interval in [1, 2] {
             machines.client_hosts = 2;
             let figures = simulate(&dumps(interval, setting), &machines)?;

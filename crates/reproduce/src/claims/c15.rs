@@ -7,7 +7,7 @@ use millrace_iscsi::negotiation::Settings;
 use millrace_iscsi_target::ConnectionLimits;
 use millrace_plot::Scale;
 use millrace_rdma_sim::Profile;
-use millrace_simlab::SimulatedDisk;
+use millrace_simlab::{Machines, SimulatedDisk};
 
 use crate::{
     Claim, Curves, Picture, Setting, Unit,
@@ -209,6 +209,14 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
             (connected, Transport::Tcp, cm, CM_TRIPS),
             (datagrams, Transport::Tcp, ud, UD_TRIPS),
         ] {
+            let profile = match setting.modification {
+                Some(modification) => {
+                    let mut machines = Machines::new(profile);
+                    modification.machines(&mut machines);
+                    machines.profile
+                }
+                None => profile,
+            };
             let round_trip = 2.0 * profile.one_way().as_secs_f64();
             let figures = commands(profile, transport, miles, setting)?;
             for (direction, length, figure) in figures {
@@ -230,9 +238,13 @@ fn commands(
     miles: f64,
     setting: Setting,
 ) -> Result<Vec<(usize, f64, Figure)>, BenchError> {
+    let mut settings = settings(transport);
+    if let (Some(modification), Transport::Tcp) = (setting.modification, transport) {
+        modification.session(&mut settings);
+    }
     let disk = SimulatedDisk {
         seed: setting.seed,
-        limits: ConnectionLimits { settings: settings(transport), ..ConnectionLimits::default() },
+        limits: ConnectionLimits { settings, ..ConnectionLimits::default() },
         outstanding_reads: 1,
         registration: Strategy::AllPhysical,
         size: DISK,

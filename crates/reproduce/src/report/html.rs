@@ -1,12 +1,12 @@
 //! The claims as one self-contained page.
 
 use super::{
-    CALIBRATED, RAW, Row, SIMULATED, changed_verdicts, conditions, parameter_value, rows, summary, variation,
+    CALIBRATED, RAW, Row, SIMULATED, conditions, rows, summary,
+    tables::{self, Table},
 };
 use crate::{
     Column, Outcome, Results, Setting,
-    calibration::PARAMETERS,
-    rule::{Rule, RuleResult, number},
+    rule::{Rule, RuleResult},
 };
 
 const STYLE: &str = "\
@@ -37,7 +37,7 @@ pub(super) fn page(results: &Results, drawn: &[Vec<String>], setting: Setting) -
          {rows}</table>\n{}{sections}</body></html>\n",
         setting.seed,
         summary(outcomes),
-        parameters(results)
+        tables::all(results).iter().map(table).collect::<String>()
     )
 }
 
@@ -59,54 +59,12 @@ fn row(o: &Outcome) -> String {
     )
 }
 
-/// The tables of the parameters and of their sensitivity.
-fn parameters(results: &Results) -> String {
-    if results.found.is_empty() {
-        return String::new();
-    }
-    let mut out =
-        "<h2>Parameters</h2>\n<table><tr><th>testbed</th><th>parameter</th><th>value</th><th>range</th>\
-                   <th>figure of the paper</th><th>simulated</th></tr>\n"
-            .to_owned();
-    for found in &results.found {
-        let (p, figure) = (&PARAMETERS[found.parameter], found.figure);
-        out.push_str(&format!(
-            "<tr><td>{}</td><td>{}<br><span class=\"note\">{}</span></td><td>{}</td><td>{} to {}</td><td>{} {} \
-             ({})</td><td>{}{}</td></tr>\n",
-            p.testbed.name(),
-            p.name,
-            text(p.mechanism),
-            parameter_value(found),
-            p.range.0,
-            p.range.1,
-            figure.value,
-            text(figure.what),
-            figure.source,
-            number(found.simulated),
-            if found.reached() { "" } else { ", not reached" }
-        ));
-    }
-    out.push_str("</table>\n");
-    if !results.sensitivity.is_empty() {
-        out.push_str(
-            "<h2>Sensitivity</h2>\n<table><tr><th>parameter</th><th>change</th><th>value</th>\
-             <th>verdicts that change</th></tr>\n",
-        );
-        for change in &results.sensitivity {
-            let p = &PARAMETERS[change.parameter];
-            out.push_str(&format!(
-                "<tr><td>{}: {}</td><td>{}</td><td>{:.0} {}</td><td>{}</td></tr>\n",
-                p.testbed.name(),
-                p.name,
-                variation(change),
-                change.value,
-                p.unit,
-                text(&changed_verdicts(change))
-            ));
-        }
-        out.push_str("</table>\n");
-    }
-    out
+/// A table of the calibration.
+fn table(table: &Table) -> String {
+    let cells = |row: &[String]| row.iter().map(|c| format!("<td>{}</td>", text(c))).collect::<String>();
+    let rows: String = table.rows.iter().map(|row| format!("<tr>{}</tr>\n", cells(row))).collect();
+    let head: String = table.columns.iter().map(|c| format!("<th>{c}</th>")).collect();
+    format!("<h2>{}</h2>\n<table><tr>{head}</tr>\n{rows}</table>\n", table.title)
 }
 
 fn section(o: &Outcome, drawn: &[String], setting: Setting) -> String {

@@ -8,6 +8,7 @@ use super::{changed_verdicts, rows, variation};
 use crate::{
     Column, Outcome, ReproduceError, Results, Setting, Verdict,
     calibration::{Figure, PARAMETERS},
+    causes::{Compared, Tested},
     rule::RuleResult,
 };
 
@@ -176,4 +177,37 @@ pub(super) fn calibration(results: &Results) -> Result<String, ReproduceError> {
         }
     });
     Ok(serde_json::to_string_pretty(&list.collect::<Vec<_>>())? + "\n")
+}
+
+/// An experiment about the cause of a failure, and a rule.
+#[derive(Serialize)]
+struct Cause<'a> {
+    claim: &'a str,
+    rule: &'a str,
+    cause: &'a str,
+    experiment: &'a str,
+    calibrated: Value,
+    experimental: Value,
+    outcome: &'a str,
+}
+
+/// The experiments about causes as a JSON list.
+pub(super) fn causes(tested: &[Tested]) -> Result<String, ReproduceError> {
+    let one = |t: &Tested| {
+        let cause = t.cause;
+        let rule = move |m: &Compared| {
+            let value = |v: Option<f64>| Value { figure: v, holds: v.is_some_and(|v| m.band.has(v)) };
+            Cause {
+                claim: cause.claim,
+                rule: m.what,
+                cause: cause.cause,
+                experiment: cause.experiment,
+                calibrated: value(m.values.0),
+                experimental: value(m.values.1),
+                outcome: m.outcome().word(),
+            }
+        };
+        t.rules.iter().map(rule).collect::<Vec<_>>()
+    };
+    Ok(serde_json::to_string_pretty(&tested.iter().flat_map(one).collect::<Vec<_>>())? + "\n")
 }

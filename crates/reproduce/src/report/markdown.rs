@@ -1,13 +1,12 @@
 //! The claims as tables for documents.
 
-use super::{Row, SIMULATED, changed_verdicts, parameter_value, rows, summary, variation};
+use super::{Row, SIMULATED, rows, summary, tables};
 use crate::{
     Outcome, Results, Setting,
-    calibration::PARAMETERS,
-    rule::{Rule, RuleResult, number},
+    rule::{Rule, RuleResult},
 };
 
-/// The claims, one row for each rule; the parameters; and their sensitivity.
+/// The claims, one row for each rule, and the tables of the calibration.
 pub(super) fn claims(results: &Results, setting: Setting) -> String {
     let small = if setting.small { " --small" } else { "" };
     let outcomes = &results.outcomes;
@@ -37,7 +36,9 @@ pub(super) fn claims(results: &Results, setting: Setting) -> String {
                 why(&mut out, o, (c.verdict.word(), c.why.clone()));
             }
         }
-        parameters(&mut out, results);
+    }
+    for table in tables::all(results) {
+        out.push_str(&format!("\n{}:\n\n{}", table.title, table.markdown()));
     }
     out
 }
@@ -45,52 +46,6 @@ pub(super) fn claims(results: &Results, setting: Setting) -> String {
 fn why(out: &mut String, o: &Outcome, (word, why): (&str, String)) {
     if !why.is_empty() {
         out.push_str(&format!("- **{} {word}**: {why}\n", o.claim.id));
-    }
-}
-
-fn parameters(out: &mut String, results: &Results) {
-    out.push_str(
-        "\n| testbed | parameter | value | range | figure of the paper | simulated |\n|---|---|---|---|---|---|\n",
-    );
-    for found in &results.found {
-        let (p, figure) = (&PARAMETERS[found.parameter], found.figure);
-        let end = if found.reached() { "" } else { ", not reached" };
-        out.push_str(&format!(
-            "| {} | `{}` | {} | {} to {} | {} {} ({}) | {}{end} |\n",
-            p.testbed.name(),
-            p.name,
-            parameter_value(found),
-            p.range.0,
-            p.range.1,
-            figure.value,
-            cell(figure.what),
-            figure.source,
-            number(found.simulated)
-        ));
-    }
-    if results.sensitivity.is_empty() {
-        return;
-    }
-    out.push_str(
-        "\n| testbed | parameter | change | value | verdicts that change | rules whose value changes by more than 10 % |\n\
-         |---|---|---|---|---|---|\n",
-    );
-    for change in &results.sensitivity {
-        let p = &PARAMETERS[change.parameter];
-        let far = change.rules.iter().filter(|m| match m.values {
-            (Some(a), Some(b)) => (b / a - 1.0).abs() > 0.1,
-            _ => true,
-        });
-        out.push_str(&format!(
-            "| {} | `{}` | {} | {:.0} {} | {} | {} |\n",
-            p.testbed.name(),
-            p.name,
-            variation(change),
-            change.value,
-            p.unit,
-            cell(&changed_verdicts(change)),
-            far.count()
-        ));
     }
 }
 

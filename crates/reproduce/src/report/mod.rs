@@ -1,17 +1,18 @@
-//! The report on a run: `index.html`, `claims.md`, `claims.json`, `calibration.json` and the plots.
+//! The report on a run: `index.html`, `claims.md`, `claims.json`, `calibration.json`, `causes.json` and the plots.
 //!
 //! `write` creates the files from the results; `millrace-lab reproduce` calls it.
 
 mod html;
 mod json;
 mod markdown;
+mod tables;
 
 use std::{fs, path::Path};
 
 use crate::{
-    Change, Claim, Column, Outcome, ReproduceError, Results, Setting, Variation, Verdict,
+    Change, Claim, Column, Moved, Outcome, ReproduceError, Results, Setting, Variation, Verdict,
     calibration::{PARAMETERS, calibrates},
-    rule::RuleResult,
+    rule::{RuleResult, number},
     search::Found,
 };
 
@@ -19,8 +20,8 @@ use crate::{
 const SIMULATED: &str = "simulated, not measured";
 
 /// Writes the report on `results` into `dir`, which is created if it does not exist: `index.html`
-/// (self-contained), `claims.md`, `claims.json`, `calibration.json`, and each plot as SVG and PNG in
-/// `pictures/`, once for each column.
+/// (self-contained), `claims.md`, `claims.json`, `calibration.json`, `causes.json`, and each plot as SVG and PNG
+/// in `pictures/`, once for each column.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -36,6 +37,7 @@ pub fn write(results: &Results, setting: Setting, dir: &Path) -> Result<(), Repr
     };
     put("claims.json", json::claims(&results.outcomes, setting)?)?;
     put("calibration.json", json::calibration(results)?)?;
+    put("causes.json", json::causes(&results.causes)?)?;
     put("claims.md", markdown::claims(results, setting))?;
     put("index.html", html::page(results, &drawn, setting))
 }
@@ -130,11 +132,17 @@ fn variation(change: &Change) -> &'static str {
 /// The verdicts that a change of a parameter changes, as text.
 fn changed_verdicts(change: &Change) -> String {
     let changed = change.rules.iter().filter(|m| m.holds.0 != m.holds.1);
-    let one = |m: &crate::Moved| {
-        let number = |v: Option<f64>| v.map_or_else(|| "no value".to_owned(), crate::rule::number);
-        let verdict = if m.holds.1 { "holds" } else { "fails" };
-        format!("{} {}: {} instead of {}, {verdict}", m.claim, m.what, number(m.values.1), number(m.values.0))
-    };
+    let one = |m: &Moved| format!("{}, {}", values(m), if m.holds.1 { "holds" } else { "fails" });
     let text = changed.map(one).collect::<Vec<_>>().join("; ");
     if text.is_empty() { "none".to_owned() } else { text }
+}
+
+/// A rule with its values before and after a change, as text.
+fn values(m: &Moved) -> String {
+    format!("{} {}: {} instead of {}", m.claim, m.what, figure(m.values.1), figure(m.values.0))
+}
+
+/// The value of a rule, as text.
+fn figure(value: Option<f64>) -> String {
+    value.map_or_else(|| "no value".to_owned(), number)
 }

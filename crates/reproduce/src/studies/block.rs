@@ -61,6 +61,7 @@ pub(super) const STUDY: Study = Study {
     name: "block",
     question: "How fast is a disk over 400 Gb/s: with iSER, with iSCSI, and as a file over NFS/RDMA?",
     text: include_str!("block.md"),
+    summary: None,
     pictures: &[
         by_depth(
             "read",

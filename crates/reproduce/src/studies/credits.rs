@@ -16,9 +16,9 @@ use crate::{Curves, Picture, Setting, Unit, lab};
 
 const PROFILE: &str = "hdr-200g";
 /// Maximum numbers of credits that a server grants.
-const CREDITS: [u32; 3] = [4, 16, 64];
+pub(super) const CREDITS: [u32; 3] = [4, 16, 64];
 /// READs that a busy client keeps in flight, as far as its credits allow.
-const BUSY: usize = 64;
+pub(super) const BUSY: usize = 64;
 /// One in this many clients is busy, in the phase with few busy clients.
 const ONE_IN: usize = 32;
 /// Receive buffers of a connection beyond its credits: those of `rpcrdma`'s responder.
@@ -64,6 +64,7 @@ pub(super) const STUDY: Study = Study {
     name: "credits",
     question: "How much memory do the receive buffers of a thousand clients need, and is service fair?",
     text: include_str!("credits.md"),
+    summary: None,
     pictures: &[
         Picture {
             name: "memory",
@@ -99,10 +100,10 @@ pub(super) const STUDY: Study = Study {
 };
 
 /// Latencies of a client's calls.
-type Times = Vec<Duration>;
+pub(super) type Times = Vec<Duration>;
 
 /// Clients of one server, and the file that they read.
-struct Crowd {
+pub(super) struct Crowd {
     simulation: Simulation,
     clients: Vec<Client>,
     file: FileHandle,
@@ -138,7 +139,7 @@ async fn read(
 }
 
 impl Crowd {
-    fn new(profile: Profile, seed: u64, credits: u32, count: usize) -> Result<Self, BenchError> {
+    pub(super) fn new(profile: Profile, seed: u64, credits: u32, count: usize) -> Result<Self, BenchError> {
         let limits = Limits { credits, max_connections: Some(count + 1), ..Limits::default() };
         let options = Options::default().credits(BUSY as u32);
         let machines = Machines { seed, options, limits, client_hosts: count, ..Machines::new(profile) };
@@ -155,7 +156,7 @@ impl Crowd {
 
     /// Runs READs of every client, with the number in flight and the total number that `work` returns for it.
     /// Returns the latencies of each.
-    fn all(&self, work: impl Fn(usize) -> (usize, usize)) -> Result<Vec<Times>, BenchError> {
+    pub(super) fn all(&self, work: impl Fn(usize) -> (usize, usize)) -> Result<Vec<Times>, BenchError> {
         let reading = |(n, client)| {
             let (flight, count) = work(n);
             read(client, self.file, flight, count)
@@ -165,7 +166,7 @@ impl Crowd {
     }
 
     /// Memory of the server's buffers without that of the file, in 10^6 bytes.
-    fn memory(&self) -> f64 {
+    pub(super) fn memory(&self) -> f64 {
         self.simulation.server_stats().memory.in_use.saturating_sub(FILE) as f64 / 1e6
     }
 }
@@ -175,7 +176,7 @@ fn mean_us(times: &Times) -> f64 {
     times.iter().sum::<Duration>().as_secs_f64() * 1e6 / times.len().max(1) as f64
 }
 
-fn pooled<'a>(clients: impl Iterator<Item = &'a Times>) -> Latencies {
+pub(super) fn pooled<'a>(clients: impl Iterator<Item = &'a Times>) -> Latencies {
     let mut all = Latencies::new();
     clients.flatten().for_each(|t| all.record(*t));
     all

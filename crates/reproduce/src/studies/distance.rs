@@ -43,6 +43,7 @@ pub(super) const STUDY: Study = Study {
     name: "distance",
     question: "What does Read-Write need to fill 100 Gb/s over 1,400 and 6,000 miles?",
     text: include_str!("distance.md"),
+    summary: None,
     pictures: &[
         Picture {
             name: "write",

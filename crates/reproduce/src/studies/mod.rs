@@ -4,6 +4,7 @@
 mod block;
 mod credits;
 mod distance;
+mod modern;
 mod page;
 mod registration;
 
@@ -20,14 +21,18 @@ pub struct Study {
     pub name: &'static str,
     /// The question, in a sentence.
     pub question: &'static str,
-    /// The text of the page. A line `{NAME}` is replaced by the plot of that name and a table of its figures.
+    /// The text of the page. A line `{NAME}` is replaced by the plot of that name and, without a summary, by a table
+    /// of its figures. A line `{summary}` is replaced by the summary.
     text: &'static str,
+    /// One table instead of those of the plots.
+    summary: Option<fn(&Curves) -> String>,
     pictures: &'static [Picture],
     experiment: fn(Setting) -> Result<Curves, BenchError>,
 }
 
 /// All studies.
-pub const ALL: [Study; 4] = [distance::STUDY, credits::STUDY, registration::STUDY, block::STUDY];
+pub const ALL: [Study; 5] =
+    [distance::STUDY, credits::STUDY, registration::STUDY, block::STUDY, modern::STUDY];
 
 /// The study of this name, or all studies for `all`.
 ///

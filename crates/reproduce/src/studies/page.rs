@@ -21,8 +21,14 @@ pub(super) fn write(
     for picture in study.pictures {
         let file = format!("{}-{}", study.name, picture.name);
         picture.draw(curves, &note, out, &file)?;
-        let shown = format!("![{}]({file}.svg)\n\n{}", picture.title, table(picture, curves));
+        let mut shown = format!("![{}]({file}.svg)\n", picture.title);
+        if study.summary.is_none() {
+            shown = format!("{shown}\n{}", table(picture, curves));
+        }
         text = text.replace(&format!("{{{}}}\n", picture.name), &shown);
+    }
+    if let Some(summary) = study.summary {
+        text = text.replace("{summary}\n", &summary(curves));
     }
     let path = out.join(format!("{}.md", study.name));
     fs::write(&path, text).map_err(|source| ReproduceError::File { path, source })
@@ -43,7 +49,7 @@ fn table(picture: &Picture, curves: &Curves) -> String {
 }
 
 /// A value with three significant digits, or with all digits before the decimal point.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     match value {
         v if v >= 100.0 => grouped(v.round() as u64),
         v if v >= 10.0 => format!("{v:.1}"),
@@ -64,7 +70,9 @@ mod tests {
             for p in study.pictures {
                 assert_eq!(study.text.matches(&format!("{{{}}}\n", p.name)).count(), 1, "{}", p.name);
             }
-            assert_eq!(study.text.matches('{').count(), 1 + study.pictures.len(), "{}", study.name);
+            let summary = usize::from(study.summary.is_some());
+            assert_eq!(study.text.matches("{summary}\n").count(), summary, "{}", study.name);
+            assert_eq!(study.text.matches('{').count(), 1 + study.pictures.len() + summary, "{}", study.name);
         }
     }
 
@@ -73,9 +81,9 @@ mod tests {
         let Err(e) = studies::named("depth") else { panic!("the study exists") };
         assert_eq!(
             e.to_string(),
-            "there is no study \"depth\"; the studies are: distance, credits, registration, block, all"
+            "there is no study \"depth\"; the studies are: distance, credits, registration, block, modern, all"
         );
-        assert_eq!(studies::named("all").map(|s| s.len()).ok(), Some(4));
+        assert_eq!(studies::named("all").map(|s| s.len()).ok(), Some(5));
     }
 
     #[test]

@@ -23,7 +23,8 @@ const FACTORS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 4.0];
 const OUTSTANDING: usize = 4;
 /// Bytes of the file of a thread.
 const FILE: usize = 4 << 20;
-const STRATEGIES: [Strategy; 4] = [Strategy::Dynamic, Strategy::Fast, Strategy::Cache, Strategy::AllPhysical];
+pub(super) const STRATEGIES: [Strategy; 4] =
+    [Strategy::Dynamic, Strategy::Fast, Strategy::Cache, Strategy::AllPhysical];
 
 /// The curves of each strategy, in the order of [`STRATEGIES`].
 type Curve = [&'static str; 4];
@@ -49,6 +50,7 @@ pub(super) const STUDY: Study = Study {
     name: "registration",
     question: "Which registration strategy is best for which records and threads at 400 Gb/s?",
     text: include_str!("registration.md"),
+    summary: None,
     pictures: &[
         records("one", "READ by record, one thread with four in flight", "MB/s", &READ_1),
         records("read", "READ by record, 16 threads with four in flight each", "MB/s", &READ_16),
@@ -78,13 +80,13 @@ pub(super) const STUDY: Study = Study {
 
 /// The rates of WRITE and READ, in 10^6 bytes per second, and the client's CPU seconds per 10^9 bytes of
 /// READ.
-struct Carried {
+pub(super) struct Carried {
     write: f64,
-    read: f64,
+    pub(super) read: f64,
     cpu: f64,
 }
 
-fn carries(
+pub(super) fn carries(
     profile: &Profile,
     setting: Setting,
     strategy: Strategy,
