@@ -57,21 +57,10 @@ pub(crate) fn options() -> Options {
         .registration(global.registration.unwrap_or(default.registration))
 }
 
-/// Parses a URL that names a path in an export.
-fn parse_in_export(text: &str) -> Result<Url, Failure> {
-    let url = parse(text)?;
-    if url.path == "/" {
-        return Err(Failure::usage(format!(
-            "{text} names no export; run `millrace exports {text}` to list them"
-        )));
-    }
-    Ok(url)
-}
-
 impl Session {
     /// Connects to the server of a URL and mounts the export that contains its path.
     pub(crate) async fn open(text: &str) -> Result<Self, Failure> {
-        let url = parse_in_export(text)?;
+        let url = parse(text)?;
         let client = Client::connect(TokioRuntime::current(), &url, options()).await;
         Self::of(text, &url, client)
     }
@@ -79,7 +68,7 @@ impl Session {
     /// As [`Self::open`], with retries for [`RETRY_LIMIT`] if the server cannot be reached, so that a command
     /// continues after a restart of the server.
     pub(crate) async fn open_again(text: &str) -> Result<Self, Failure> {
-        let url = parse_in_export(text)?;
+        let url = parse(text)?;
         let RetryPolicy { max_elapsed, first_delay, max_delay } = options().retry;
         let (start, mut delay) = (Instant::now(), first_delay);
         loop {

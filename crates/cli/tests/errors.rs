@@ -17,7 +17,6 @@ fn invalid_command_lines_are_usage_errors() {
     assert!(fails(2, &["ls", "somewhere"]).contains("nfs://"));
     assert!(fails(2, &["ls", "http://host/x"]).contains("nfs://"));
     assert!(fails(2, &["ls", "nfs://host/x?proto=udp"]).contains("rdma or tcp"));
-    assert!(fails(2, &["ls", "nfs://127.0.0.1"]).contains("millrace exports"));
     assert!(fails(2, &["cp", "a", "b"]).contains("cp(1)"));
     assert!(fails(2, &["put", "a", "b"]).contains("not a URL"));
     assert!(fails(2, &["serve", "--export", "/x=disk:/y"]).contains("memory:SIZE"));
@@ -77,6 +76,11 @@ fn a_copy_waits_for_a_server_that_cannot_be_reached_yet() {
 fn unknown_exports_and_unknown_files_have_different_errors() {
     let server = Server::start(&["--export", "/data=memory:16MiB"]);
     for proto in ["rdma", "tcp"] {
+        // The root of NFSv4 shows the exports, and cannot be changed.
+        assert_eq!(ok(&["ls", &server.url(proto, "/")]), "data/\n");
+        assert!(fails(1, &["mkdir", &server.url(proto, "/new")]).contains("/data"));
+        let message = fails(1, &["ls", &format!("{}&vers=3", server.url(proto, "/"))]);
+        assert!(message.contains("no export") && message.contains("/data"), "{message}");
         let message = fails(1, &["ls", &server.url(proto, "/nope")]);
         assert!(message.contains("/nope") && message.contains("/data"), "{message}");
         let dir = tempfile::tempdir().unwrap();

@@ -226,7 +226,7 @@ fn the_log_has_one_json_object_for_each_event_of_a_connection() {
     let mut ready = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
     let tcp = ready.split("tcp=").nth(1).unwrap().trim();
-    ok(&["ls", &format!("nfs://{tcp}/m?proto=tcp")]);
+    ok(&["ls", &format!("nfs://{tcp}/m?proto=tcp&vers=3")]);
     kill(child.id(), "TERM");
     let log = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
     let events: Vec<serde_json::Value> = log.lines().map(|l| serde_json::from_str(l).unwrap()).collect();

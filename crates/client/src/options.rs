@@ -145,8 +145,8 @@ impl Identity {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// The version of NFS.
-    pub vers: Version,
+    /// The version of NFS; `None`: the first of 4.2, 4.1 and 3 that the server offers, and in which it has the path.
+    pub vers: Option<Version>,
     /// The transport.
     pub proto: Proto,
     /// Connections to the server, 1 to 64; calls are spread over them.
@@ -203,7 +203,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            vers: Version::default(),
+            vers: None,
             proto: Proto::default(),
             nconnect: 1,
             rsize: None,
@@ -236,7 +236,7 @@ macro_rules! with_setters {
     ($define:ident) => {
         $define! {
             /// Sets [`Options::vers`], the version of NFS.
-            vers: Version,
+            vers: Option<Version>,
             /// Sets [`Options::proto`], the transport.
             proto: Proto,
             /// Sets [`Options::nconnect`], the number of connections (1 to 64).
@@ -329,7 +329,7 @@ impl Options {
     /// Returns these options overridden by those of `url`.
     #[must_use]
     pub fn with_url(mut self, url: &Url) -> Self {
-        self.vers = url.vers.unwrap_or(self.vers);
+        self.vers = url.vers.or(self.vers);
         self.proto = url.proto.unwrap_or(self.proto);
         self.provider = url.provider.unwrap_or(self.provider);
         self.nconnect = url.nconnect.unwrap_or(self.nconnect);

@@ -3,11 +3,10 @@
 use std::{fmt, str::FromStr};
 
 /// A version of NFS.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Version {
     /// NFSv3 (RFC 1813).
-    #[default]
     V3,
     /// NFSv4.1 (RFC 8881).
     V4_1,
@@ -16,6 +15,9 @@ pub enum Version {
 }
 
 impl Version {
+    /// All versions, in the order in which a client without [`crate::Options::vers`] tries them.
+    pub(crate) const ALL: [Self; 3] = [Self::V4_2, Self::V4_1, Self::V3];
+
     /// The minor version of NFSv4.
     pub(crate) const fn minor_version(self) -> Option<u32> {
         match self {

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{Options, Proto, Url, nfs3::Client};
+use millrace_client::{Options, Proto, Url, Version, nfs3::Client};
 use millrace_nfs::{call_counts::HANDLES_DECODED, v3::StableHow};
 use millrace_oncrpc::call_counts::HEADERS_DECODED;
 use millrace_runtime::tokio_rt::TokioRuntime;
@@ -54,8 +54,13 @@ fn a_call_decodes_one_header_and_one_handle_and_looks_up_one_export() {
             let port = Some(addr.unwrap().port());
             let url = Url { port, proto: Some(proto), ..Url::new("127.0.0.1", export) };
             tokio.block_on(async {
-                let client =
-                    Client::connect(TokioRuntime::current(), &url, Options::default()).await.unwrap();
+                let client = Client::connect(
+                    TokioRuntime::current(),
+                    &url,
+                    Options::default().vers(Some(Version::V3)),
+                )
+                .await
+                .unwrap();
                 let file = client.create_file("f", 0o600).await.unwrap().handle();
                 for len in LENGTHS {
                     let data = client.buffer(len).unwrap().freeze();

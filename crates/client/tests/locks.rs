@@ -6,7 +6,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use futures::future::join_all;
 use millrace_buffer::call_counts::ARENA_LOCKS;
-use millrace_client::{Options, Proto, Url, nfs3::Client};
+use millrace_client::{Options, Proto, Url, Version, nfs3::Client};
 use millrace_nfs::v3::{FileHandle, StableHow};
 use millrace_runtime::{
     call_counts::{Locks, count_locks, locks},
@@ -95,7 +95,10 @@ fn a_read_takes_no_lock_of_the_arena_and_no_other_than_permitted() {
         let port = Some(addr.unwrap().port());
         let url = Url { port, proto: Some(proto), ..Url::new("127.0.0.1", "/data") };
         tokio.block_on(async {
-            let client = Client::connect(TokioRuntime::current(), &url, Options::default()).await.unwrap();
+            let client =
+                Client::connect(TokioRuntime::current(), &url, Options::default().vers(Some(Version::V3)))
+                    .await
+                    .unwrap();
             let file = client.create_file("f", 0o600).await.unwrap().handle();
             let data = client.buffer(BYTES).unwrap().freeze();
             client.write_from(file, 0, data.into(), StableHow::Unstable).await.unwrap();

@@ -4,7 +4,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use millrace_client::{Design, Options, Proto, Url, nfs3::blocking::Client};
+use millrace_client::{Design, Options, Proto, Url, Version, nfs3::blocking::Client};
 use millrace_nfs::v3::StableHow;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_server::{Config, ExposedBuffers, Research, Server};
@@ -43,7 +43,7 @@ fn measure(design: Design, (peer_writes, peer_reads): (u64, u64)) {
     let server = Server::start(config).unwrap();
     let port = server.rdma_addr().unwrap().port();
     let url = Url { port: Some(port), proto: Some(Proto::Rdma), ..Url::new(at.to_string(), "/data") };
-    let client = Client::connect(&url, Options::default().design(design)).unwrap();
+    let client = Client::connect(&url, Options::default().vers(Some(Version::V3)).design(design)).unwrap();
     let file = client.create_file("f", 0o600).unwrap().handle();
     let mut data = client.arena().alloc(LEN).unwrap();
     data.iter_mut().enumerate().for_each(|(i, b)| *b = (i >> 3) as u8);

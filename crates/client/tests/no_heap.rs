@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use millrace_client::{Options, Proto, Url, nfs3::Client};
+use millrace_client::{Options, Proto, Url, Version, nfs3::Client};
 use millrace_counting_allocator::{allocations, allocations_of_all_threads};
 use millrace_nfs::v3::StableHow;
 use millrace_runtime::tokio_rt::TokioRuntime;
@@ -33,7 +33,10 @@ fn reads_and_writes_over_rdma_do_not_allocate_from_the_heap_in_steady_state() {
     // process-wide counter includes the server.
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio.block_on(async {
-        let client = Client::connect(TokioRuntime::current(), &url, Options::default()).await.unwrap();
+        let client =
+            Client::connect(TokioRuntime::current(), &url, Options::default().vers(Some(Version::V3)))
+                .await
+                .unwrap();
         let file = client.create_file("f", 0o600).await.unwrap().handle();
         for len in LENGTHS {
             let data = client.buffer(len).unwrap().freeze();

@@ -56,7 +56,7 @@ fn on_all<F: Future<Output = ()>>(test: impl Fn(Client) -> F) {
         let tokio =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         tokio.block_on(async {
-            let options = options().design(design).vers(version);
+            let options = options().design(design).vers(Some(version));
             let url = url(&server, proto, "/data");
             let client = Client::connect(TokioRuntime::current(), &url, options).await.unwrap();
             test(client.clone()).await;
@@ -230,7 +230,7 @@ fn the_longest_export_that_contains_the_path_is_mounted() {
         let server = Server::start(config()).unwrap();
         let connect = |path: &str| {
             let url = url(&server, proto, path);
-            millrace_client::nfs3::blocking::Client::connect(&url, options().vers(version))
+            millrace_client::nfs3::blocking::Client::connect(&url, options().vers(Some(version)))
         };
         for (path, export, rest) in [
             ("/data", "/data", ""),
@@ -298,7 +298,7 @@ fn the_client_reconnects_to_a_restarted_server() {
     for (proto, version) in [Proto::Tcp, Proto::Rdma].into_iter().flat_map(|p| VERSIONS.map(|v| (p, v))) {
         let first = Server::start(config()).unwrap();
         let url = url(&first, proto, "/data");
-        let options = options().vers(version);
+        let options = options().vers(Some(version));
         let c = millrace_client::nfs3::blocking::Client::connect(&url, options).unwrap();
         c.getattr(c.root()).unwrap();
         let again = Config {
@@ -330,12 +330,12 @@ fn a_secure_export_requires_rdma_or_a_reserved_port() {
         for (proto, resvport) in
             [Proto::Tcp, Proto::Rdma].into_iter().flat_map(|p| [(p, None), (p, Some(false))])
         {
-            // With NFSv4 such an export does not exist for the client.
-            let vers = Some(Version::V3);
-            let url = Url { resvport, vers, ..url(&server, proto, "/low") };
+            // With NFSv4 such an export does not exist for the client; MNT then gives the reason.
+            let url = Url { resvport, ..url(&server, proto, "/low") };
             match Client::connect(TokioRuntime::current(), &url, options()).await {
                 Ok(c) => {
                     assert!(proto == Proto::Rdma || (may && resvport.is_none()), "{url}");
+                    assert_eq!(c.version(), Version::V4_2);
                     c.getattr(c.root()).await.unwrap();
                 }
                 Err(e) => {

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use millrace_client::{Design, Options, Proto, Strategy, Url, nfs3::Client};
+use millrace_client::{Design, Options, Proto, Strategy, Url, Version, nfs3::Client};
 use millrace_nfs::v3::{CreateHow, Sattr, StableHow};
 use millrace_oncrpc::{
     CallClass, Stage,
@@ -50,6 +50,7 @@ fn measured(case: &Case, sample: u32) -> (StageStats, StageStats) {
     let url = Url { port: Some(addr.port()), ..Url::new(addr.ip().to_string(), "/data") };
     let (proto, design, registration) = (case.proto, case.design, case.registration);
     let options = Options::default()
+        .vers(Some(Version::V3))
         .proto(proto)
         .design(design)
         .registration(registration)

@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use millrace_client::{Error, Identity, Options, Proto, RetryPolicy, Strategy, nfs3::Client};
+use millrace_client::{Error, Identity, Options, Proto, RetryPolicy, Strategy, Version, nfs3::Client};
 use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{
     RuntimeRef,
@@ -88,10 +88,11 @@ impl Cluster {
     }
 }
 
-/// Client options with this strategy and design.
+/// Client options with NFSv3, and with this strategy and design.
 pub fn options(registration: Strategy, design: millrace_client::Design) -> Options {
     let seconds = Duration::from_secs;
     Options::default()
+        .vers(Some(Version::V3))
         // Fixed, because the credentials of this process depend on the machine.
         .credential(Identity { uid: 0, gid: 0, gids: Vec::new(), machine: "simulated".into() })
         .registration(registration)

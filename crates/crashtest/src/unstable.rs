@@ -88,7 +88,7 @@ async fn run_cluster<S: Subject>(
     let mut workloads = Vec::new();
     for number in 0..CLIENTS {
         let options = options(choice(&mut random, &Strategy::ALL), Design::ReadWrite)
-            .vers(version)
+            .vers(Some(version))
             .wsize(Some(choice(&mut random, &[2 << 10, 8 << 10, 64 << 10])))
             .unstable_limit(choice(&mut random, &[16 << 10, 1 << 20]));
         let client = mount(&cluster.world, rt, number, proto, options).await;

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_client::{Options, Proto, RetryPolicy, Url, nfs3::blocking::Client};
+use millrace_client::{Options, Proto, RetryPolicy, Url, Version, nfs3::blocking::Client};
 use millrace_hostile::hold::{self, Held};
 use millrace_nfs::v3::{FileHandle, StableHow};
 use millrace_server::{ByteSize, Config, Limits, Running, Server, Stats};
@@ -56,7 +56,7 @@ impl Honest {
     fn connect_with(server: &Running, proto: Proto, options: Options) -> Self {
         let url =
             Url { port: Some(addr(server, proto).port()), proto: Some(proto), ..Url::new("127.0.0.1", "/x") };
-        let client = Client::connect(&url, options).unwrap();
+        let client = Client::connect(&url, options.vers(Some(Version::V3))).unwrap();
         let file = client.create_file(format!("file-{proto}"), 0o600).unwrap().handle();
         Self { client, file, data: vec![0x5e; MIB], read: vec![0; MIB] }
     }

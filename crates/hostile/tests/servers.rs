@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_client::{Design, Options, Proto, Url, nfs3::blocking::Client};
+use millrace_client::{Design, Options, Proto, Url, Version, nfs3::blocking::Client};
 use millrace_hostile::{Files, Peer, READ_READ, READ_WRITE, Source, attack};
 use millrace_rdma_iwarp::Iwarp;
 use millrace_server::{Config, ExposedBuffers, Exposure, Research, Running, Server};
@@ -44,7 +44,7 @@ fn start_weak(design: Design) -> (Running, SocketAddr) {
 /// An honest client with a file of 1 MiB.
 fn honest(addr: SocketAddr, design: Design) -> Client {
     let url = Url { port: Some(addr.port()), proto: Some(Proto::Rdma), ..Url::new("127.0.0.1", "/x") };
-    let client = Client::connect(&url, Options::default().design(design)).unwrap();
+    let client = Client::connect(&url, Options::default().vers(Some(Version::V3)).design(design)).unwrap();
     for (name, fill) in [("secret", SECRET), ("public", PUBLIC)] {
         let file = client.create_file(name, 0o600).unwrap().handle();
         client.write(file, 0, &vec![fill; 1 << 20], millrace_nfs::v3::StableHow::FileSync).unwrap();

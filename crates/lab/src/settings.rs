@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_client::{Design, Options, RetryPolicy, Strategy};
+use millrace_client::{Design, Options, RetryPolicy, Strategy, Version};
 
 use crate::args::Global;
 
@@ -24,6 +24,8 @@ impl Global {
     pub(crate) fn options(&self) -> Options {
         let default = Options::default();
         Options::default()
+            // The designs and studies are about NFSv3.
+            .vers(Some(Version::V3))
             .retry(RetryPolicy { max_elapsed: RETRY_LIMIT, ..RetryPolicy::default() })
             .provider(self.provider.unwrap_or_default())
             .design(self.design().unwrap_or_default())

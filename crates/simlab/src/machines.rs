@@ -6,7 +6,7 @@ use millrace_bench::{
     BenchError, Figure,
     embedded::{SERVER_DEFAULT, room},
 };
-use millrace_client::{Design, Identity, Options, Proto, Strategy, nfs3::Client};
+use millrace_client::{Design, Identity, Options, Proto, Strategy, Version, nfs3::Client};
 use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{RuntimeRef, virtual_time::VirtualTime};
 use millrace_server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Research};
@@ -174,8 +174,9 @@ impl Simulation {
         // messages.
         let credential = Identity { uid: 0, gid: 0, gids: Vec::new(), machine: "simulated".into() };
         // The server is in the same process.
-        let options =
+        let mut options =
             self.machines.options.clone().credential(credential).trust_server(true).measure_exposure(true);
+        options.vers.get_or_insert(Version::V3);
         let (rt, to) = (Arc::clone(&self.rt), SocketAddr::new(Hosts::SERVER, PORT));
         let mounted = match options.proto {
             Proto::Rdma => Client::connect_over(rt, self.hosts.client(host), to, EXPORT, options).await,

@@ -24,6 +24,18 @@ exportfs -i -o rw,async,no_root_squash,insecure,no_subtree_check,fsid=1 '*:/mnt/
 exportfs -i -o rw,async,no_root_squash,secure,no_subtree_check,fsid=2 '*:/mnt/secure'
 rpc.nfsd --no-nfs-version 4 --tcp --rdma=20049 --port 2049 8
 rpc.mountd";
+/// As [`START`], with NFSv4 too, whose root is the export with fsid 0. The shortest grace period: the client's reads
+/// and writes wait for its end.
+fn start_v4() -> String {
+    let start = START.replace("--no-nfs-version 4 ", "").replace("fsid=1", "fsid=0");
+    start.replace(
+        "rpcbind -w",
+        "echo 10 > /proc/fs/nfsd/nfsv4leasetime
+echo 10 > /proc/fs/nfsd/nfsv4gracetime
+rpcbind -w",
+    )
+}
+
 const START_AGAIN: &str = "rpc.nfsd --no-nfs-version 4 --tcp --rdma=20049 --port 2049 8";
 
 /// One variant of a transfer.
@@ -33,6 +45,12 @@ struct Variant {
     /// Further URL options, each after a `&`.
     options: &'static str,
     mtu: u32,
+}
+
+impl Variant {
+    fn is_v4(self) -> bool {
+        self.options.contains("vers=4")
+    }
 }
 
 pub(super) fn cases() -> Vec<Case> {
@@ -47,6 +65,9 @@ pub(super) fn cases() -> Vec<Case> {
         ("nconnect-4", Variant { options: "&nconnect=4", ..rdma }),
         // More connections than the kernel's listener accepts at once.
         ("nconnect-16", Variant { options: "&nconnect=16", ..rdma }),
+        ("tree-v4.2", Variant { options: "&vers=4.2", ..rdma }),
+        ("nconnect-4-v4.1", Variant { options: "&vers=4.1&nconnect=4", ..rdma }),
+        ("tree-v4.2", Variant { options: "&vers=4.2", ..tcp }),
         ("tree", tcp),
         ("size-64k", Variant { options: "&rsize=64K&wsize=64K", ..tcp }),
         ("nconnect-4", Variant { options: "&nconnect=4", ..tcp }),
@@ -64,17 +85,22 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Boots a guest that serves.
-fn serve(lab: &mut Lab, mtu: u32) -> Result<Guest> {
+/// Boots a guest that serves the version of NFS of the variant.
+fn serve(lab: &mut Lab, variant: Variant) -> Result<Guest> {
     // The NFSv4 part of knfsd runs without the daemon that tracks clients, and logs that.
     lab.expect_log("NFSD: ");
-    let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu })?;
+    let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu: variant.mtu })?;
     guest.add_siw()?;
-    guest.must(START)?;
+    guest.must(&if variant.is_v4() { start_v4() } else { START.to_owned() })?;
     Ok(guest)
 }
 
+/// The URL of a path of the guest. The export is the root with NFSv4.
 fn url(guest: &Guest, variant: Variant, path: &str) -> String {
+    let path = match path.strip_prefix("/mnt/export") {
+        Some(rest) if variant.is_v4() => format!("/{}", rest.trim_start_matches('/')),
+        _ => path.to_owned(),
+    };
     format!("nfs://{}{path}?proto={}{}", guest.address(), variant.proto, variant.options)
 }
 
@@ -94,7 +120,7 @@ fn copy(command: &str, from: &str, to: &str) -> Result<()> {
 
 /// Copies a tree to the kernel's server and back.
 fn round_trip(lab: &mut Lab, variant: Variant) -> Result<()> {
-    let mut guest = serve(lab, variant.mtu)?;
+    let mut guest = serve(lab, variant)?;
     let (source, back) = (lab.dir.join("tree"), lab.directory("back")?);
     tree::make(&source, 1, lab.quick)?;
     let want = Manifest::of(&source)?;
@@ -111,7 +137,7 @@ fn round_trip(lab: &mut Lab, variant: Variant) -> Result<()> {
 /// The kernel's server is stopped and restarted during a copy.
 fn restart(lab: &mut Lab, variant: Variant) -> Result<()> {
     lab.expect_log("nfsd: last server has exited");
-    let mut guest = serve(lab, variant.mtu)?;
+    let mut guest = serve(lab, variant)?;
     let source = lab.dir.join("tree");
     tree::make(&source, 1, lab.quick)?;
     let want = Manifest::of(&source)?;
@@ -140,7 +166,7 @@ fn interrupted_copy(guest: &mut Guest, variant: Variant, source: &Path) -> Resul
 
 /// Single files, names of the maximum length, and requests that the kernel's server refuses.
 fn files(lab: &mut Lab, variant: Variant) -> Result<()> {
-    let mut guest = serve(lab, variant.mtu)?;
+    let mut guest = serve(lab, variant)?;
     let at = |path: &str| url(&guest, variant, path);
     let (long, short) = (lab.dir.join("long"), lab.dir.join("short"));
     fs::write(&long, vec![b'l'; 3_000_000])?;

@@ -11,7 +11,7 @@
 use std::{error::Error, time::Duration};
 
 use futures::future::try_join_all;
-use millrace_client::{Options, Proto, Url, nfs3::Client};
+use millrace_client::{Options, Proto, Url, Version, nfs3::Client};
 use millrace_nfs::v3::{FileHandle, StableHow};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, Limits, Server};
@@ -46,7 +46,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn run(url: &Url, operation: &str, calls: u32) -> Result<(), Box<dyn Error>> {
-    let client = Client::connect(TokioRuntime::current(), url, Options::default()).await?;
+    let client =
+        Client::connect(TokioRuntime::current(), url, Options::default().vers(Some(Version::V3))).await?;
     let file = client.create_file("f", 0o600).await?.handle();
     let data = client.buffer(BYTES)?.freeze();
     let mut buffer = client.buffer(BYTES)?;

@@ -14,7 +14,7 @@ use millrace_oncrpc::stages::StageStats;
 use millrace_runtime::tokio_rt::TokioRuntime;
 
 use super::{Iozone, Outcome, Run, Test};
-use crate::{BenchError, random::Random};
+use crate::{BenchError, VERSION, random::Random};
 
 /// Total memory of all threads for data, in bytes, unless their files are smaller; exceeds the processor
 /// caches, as with the raw streams.
@@ -156,7 +156,8 @@ impl Exposure {
 impl File {
     async fn make(number: usize, config: &Iozone) -> Result<Self, BenchError> {
         let rt = TokioRuntime::current();
-        let options = config.options.clone().measure_exposure(true);
+        let mut options = config.options.clone().measure_exposure(true);
+        options.vers.get_or_insert(VERSION);
         let client = Client::connect(rt, &config.url, options).await.map_err(failed)?;
         let share = WORKING_SET / config.threads;
         // The process id separates concurrent processes.

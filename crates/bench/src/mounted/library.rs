@@ -9,7 +9,7 @@ use millrace_runtime::tokio_rt::TokioRuntime;
 
 use super::{Case, ENTRIES, FILES, JOBS, MountBench, RECORD, SMALL, calls::Measured, name};
 use crate::{
-    BenchError, Figure,
+    BenchError, Figure, VERSION,
     embedded::EmbeddedServer,
     iozone::{self, Iozone, Session, Test},
 };
@@ -32,7 +32,7 @@ impl Library {
     /// Connects to the server at `url`.
     pub(super) fn open(url: &str, config: &MountBench) -> Result<Self, BenchError> {
         let url: Url = url.parse().map_err(failed)?;
-        let options = Options::default().provider(config.at.provider);
+        let options = Options::default().vers(Some(VERSION)).provider(config.at.provider);
         let rt = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

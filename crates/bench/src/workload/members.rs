@@ -15,7 +15,7 @@ use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use parking_lot::Mutex;
 
 use super::{CpuMeter, Directory, Workload, tally::Tally};
-use crate::{BenchError, Figure};
+use crate::{BenchError, Figure, VERSION};
 
 /// Memory for the data of a member in a local directory, in bytes.
 const LOCAL_MEMORY: usize = 512 << 20;
@@ -41,7 +41,9 @@ impl Target {
             Self::Server { url, options } => {
                 let failed = |e: millrace_client::Error| BenchError::Client(e.to_string());
                 let rt = TokioRuntime::current();
-                let client = Client::connect(rt, url, (**options).clone()).await.map_err(failed)?;
+                let mut options = (**options).clone();
+                options.vers.get_or_insert(VERSION);
+                let client = Client::connect(rt, url, options).await.map_err(failed)?;
                 let (dir, _) = client.resolve(client.path_in_export()).await.map_err(failed)?;
                 Ok(Directory::Mount { client, dir })
             }

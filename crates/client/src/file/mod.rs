@@ -222,7 +222,7 @@ impl File {
     /// # fn main() { run(|url| async move {
     /// use millrace_client::{Client, LockKind, Version};
     ///
-    /// let client = Client::builder(&url).vers(Version::V4_2).connect().await?;
+    /// let client = Client::builder(&url).vers(Some(Version::V4_2)).connect().await?;
     /// let (one, other) = (client.create("data").await?, client.open("data").await?);
     /// one.lock(0..100, LockKind::Exclusive).await?;
     /// assert!(!other.try_lock(50..60, LockKind::Shared).await?);

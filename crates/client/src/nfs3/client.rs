@@ -9,20 +9,24 @@ use std::{
 };
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer, SPAN_BYTES, TRIM_INTERVAL};
-use millrace_nfs::v3::{self, Fattr, FileHandle, FsinfoOk, Procedure, Status, WccData};
-use millrace_oncrpc::{CallClass, EncodedCredential, Stage};
+use millrace_nfs::v3::{Fattr, FileHandle, FsinfoOk, WccData};
+use millrace_oncrpc::EncodedCredential;
 use millrace_rdma::Provider;
 use millrace_rpcrdma::registration::{Registration, RegistrationStats};
 use millrace_runtime::{RuntimeExt, RuntimeRef, StreamProvider};
-use millrace_xdr::{Decoder, XdrError};
 
-use super::{call::Call, compounds::v3_status, place, writeback::OpenFiles};
+use super::{
+    call::Call,
+    calling::{Answer, call_v3, call_v4},
+    mounting::{Mount, Mounting},
+    writeback::OpenFiles,
+};
 use crate::{
     Connector, Error, Identity, Options, Stats, Url, Version,
     connect::{Network, NetworkConnector, UrlConnector},
-    mount::{self, Mounted},
-    nfs4::{self, Session, is_unsupported},
-    pool::{Attempt, CallSpec, Pool},
+    mount::Mounted,
+    nfs4::{self, Session},
+    pool::Pool,
 };
 
 /// Size of READ and WRITE if neither the options nor the server specify one, in bytes.
@@ -43,6 +47,7 @@ pub struct Object {
 
 pub(crate) struct Shared {
     pub(crate) pool: Arc<Pool>,
+    version: Version,
     /// The session of NFSv4; `None` with NFSv3.
     pub(crate) session: Option<Arc<Session>>,
     pub(crate) options: Options,
@@ -62,22 +67,6 @@ pub(crate) struct Shared {
 pub struct Client {
     pub(crate) shared: Arc<Shared>,
     credential: Arc<EncodedCredential>,
-}
-
-/// The reply to an NFS call.
-pub(crate) struct Answer<O> {
-    /// The results, or the status.
-    pub(crate) result: Result<O, Status>,
-    /// Whether the call was retransmitted.
-    pub(crate) resent: bool,
-}
-
-/// Decodes the results without the data of the error case, which the client does not use.
-fn decode<C: Call>(d: &mut Decoder<'_>) -> Result<Result<C::Ok, Status>, XdrError> {
-    match d.get()? {
-        Status::Ok => C::decode(d).map(Ok),
-        status => Ok(Err(status)),
-    }
 }
 
 /// Periodically returns unused memory to the system while the client exists.
@@ -190,11 +179,10 @@ impl Client {
         options: Options,
         registration: Arc<Registration>,
     ) -> Result<Self, Error> {
-        let caller = options.credential.credential();
-        let credential = Arc::new(caller.encoded());
+        let credential = Arc::new(options.credential.credential().encoded());
         let pool = Pool::new(
             rt,
-            arena.clone(),
+            arena,
             Arc::clone(&connector),
             options.retry,
             options.nconnect,
@@ -204,28 +192,15 @@ impl Client {
         let Some(pool) = &unfinished.0 else { return Err(Error::Closed) };
         pool.connect_all().await?;
         let limit = (pool.max_payload().min(SPAN_BYTES) as u32).max(512);
-        let (session, mounted, fsinfo) = match options.vers.minor_version() {
-            None => {
-                let first = pool.any_transport().ok_or(Error::Closed)?;
-                let mounted = mount::mount(&*connector, arena, caller, first, path).await?;
-                let args = v3::FsinfoArgs { root: mounted.root };
-                let fsinfo = nfs_call(pool, &credential, &args, None).await?.result;
-                (None, mounted, fsinfo)
-            }
-            Some(minor_version) => {
-                let slots = options.credits.saturating_mul(options.nconnect as u32);
-                let machine = &options.credential.machine;
-                let own = caller.encoded();
-                let session = Session::start(Arc::clone(pool), minor_version, machine, own, slots, limit)
-                    .await
-                    .map_err(|e| if is_unsupported(&e) { unsupported(pool, options.vers) } else { e })?;
-                let mounted = place::find_export(&session, &credential, path).await?;
-                let args = v3::FsinfoArgs { root: mounted.root };
-                let fsinfo = nfs4_call(&session, &credential, &args, None).await?.result;
-                (Some(session), mounted, fsinfo)
-            }
+        let mounting = Mounting {
+            pool,
+            connector: &*connector,
+            credential: &credential,
+            options: &options,
+            path,
+            payload: limit,
         };
-        let fsinfo = fsinfo.map_err(|status| refused_at_mount(pool, &mounted.export, status))?;
+        let Mount { version, session, mounted, fsinfo } = mounting.mount().await?;
         let or_default = |n: u32| if n == 0 { DEFAULT_TRANSFER } else { n };
         let granted = session.as_ref().map(|s| s.granted());
         let within = |size: Option<u32>| size.map_or(limit, |n| limit.min(n.saturating_sub(nfs4::OVERHEAD)));
@@ -238,11 +213,12 @@ impl Client {
         let wsize = pick(options.wsize, fsinfo.write_preferred, fsinfo.write_max, most_written);
         let readdir_size = fsinfo.readdir_preferred.clamp(READDIR_SIZES.0, READDIR_SIZES.1).min(most_read);
         let pool = unfinished.keep().ok_or(Error::Closed)?;
-        let (server, version) = (pool.server(), options.vers);
+        let server = pool.server();
         tracing::info!(server, %version, export = mounted.export, rsize, wsize, "mounted");
         Ok(Self {
             shared: Arc::new(Shared {
                 pool,
+                version,
                 session,
                 options,
                 mounted,
@@ -287,7 +263,7 @@ impl Client {
 
     /// The version of NFS of the calls.
     pub fn version(&self) -> Version {
-        self.shared.options.vers
+        self.shared.version
     }
 
     /// The server's host and port.
@@ -357,8 +333,8 @@ impl Client {
         payload: Option<Buffer>,
     ) -> Result<Answer<C::Ok>, Error> {
         match &self.shared.session {
-            None => nfs_call(&self.shared.pool, &self.credential, args, payload).await,
-            Some(session) => nfs4_call(session, &self.credential, args, payload).await,
+            None => call_v3(&self.shared.pool, &self.credential, args, payload).await,
+            Some(session) => call_v4(session, &self.credential, args, payload).await,
         }
     }
 
@@ -415,98 +391,4 @@ impl Drop for CloseOnDrop {
             pool.close();
         }
     }
-}
-
-async fn nfs_call<C: Call>(
-    pool: &Pool,
-    credential: &EncodedCredential,
-    args: &C,
-    mut payload: Option<Buffer>,
-) -> Result<Answer<C::Ok>, Error> {
-    let procedure = C::PROCEDURE;
-    let spec = CallSpec {
-        program: v3::PROGRAM,
-        version: v3::VERSION,
-        procedure: procedure.number(),
-        name: procedure.name(),
-        max_head: args.entries().map_or(procedure.max_reply_head(), v3::readdir_reply_head),
-        keep_xid: is_unrepeatable(procedure),
-        class: class(procedure),
-    };
-    let payload_len = payload.as_ref().map(|b| b.len());
-    let mut attempt = Attempt::new(pool, procedure.name());
-    loop {
-        let payload = match (payload.take(), payload_len) {
-            (None, Some(len)) => Some(pool.arena.alloc(len)?),
-            (given, _) => given,
-        };
-        let answered = pool.call(spec, credential, args, payload).await?;
-        let decoded = decode::<C>(&mut answered.reply.results());
-        answered.stages.end(Stage::Delivery);
-        pool.sampler.finish(answered.stages);
-        let result = decoded.map_err(|e| pool.bad_reply(procedure.name(), e))?;
-        if matches!(result, Err(Status::Jukebox)) && attempt.pause(String::new()).await.is_ok() {
-            continue;
-        }
-        return Ok(Answer { result, resent: answered.resent });
-    }
-}
-
-/// Whether the server must recognize a retransmission. WRITE is idempotent, but see [`crate::retransmission`].
-fn is_unrepeatable(procedure: Procedure) -> bool {
-    !procedure.is_idempotent() || procedure == Procedure::Write
-}
-
-fn class(procedure: Procedure) -> CallClass {
-    match procedure {
-        Procedure::Read => CallClass::Read,
-        Procedure::Write => CallClass::Write,
-        _ => CallClass::Other,
-    }
-}
-
-/// Maximum size of the reply to a COMPOUND in bytes, without the data of READ and READLINK and the entries of a
-/// directory: the RPC header, SEQUENCE, a handle, and twice the attributes of an object with long names of owners.
-const COMPOUND_REPLY: usize = 2048;
-
-async fn nfs4_call<C: Call>(
-    session: &Arc<Session>,
-    credential: &EncodedCredential,
-    args: &C,
-    payload: Option<Buffer>,
-) -> Result<Answer<C::Ok>, Error> {
-    let procedure = C::PROCEDURE;
-    let max_head = COMPOUND_REPLY + args.entries().unwrap_or_default() as usize;
-    let spec = nfs4::spec(procedure.name(), max_head, class(procedure));
-    let answer = session.call(credential, spec, is_unrepeatable(procedure), args, payload).await?;
-    let result = match answer.result {
-        Ok(ok) => Ok(ok),
-        Err((operation, status)) => Err(v3_status(operation, status)?),
-    };
-    Ok(Answer { result, resent: answer.resent })
-}
-
-/// The error for a server that does not offer `version`.
-fn unsupported(pool: &Pool, version: Version) -> Error {
-    Error::UnsupportedVersion { server: pool.server().to_owned(), version }
-}
-
-/// The error of the first call on a mounted export. A rejection concerns the caller, as that of MNT.
-fn refused_at_mount(pool: &Pool, export: &str, status: Status) -> Error {
-    let refused = match status {
-        Status::Perm => millrace_nfs::mount::Status::Perm,
-        Status::Access => millrace_nfs::mount::Status::Access,
-        _ => return nfs_error(Procedure::Fsinfo, export, status),
-    };
-    Error::Mount { server: pool.server().to_owned(), path: export.to_owned(), status: refused }
-}
-
-/// The error for a status of a call on `object`.
-pub(crate) fn nfs_error(procedure: Procedure, object: impl ToString, status: Status) -> Error {
-    Error::Nfs { procedure, object: object.to_string(), status }
-}
-
-/// As [`nfs_error`], for a name.
-pub(crate) fn named_error(procedure: Procedure, name: &[u8], status: Status) -> Error {
-    Error::Nfs { procedure, object: format!("{:?}", String::from_utf8_lossy(name)), status }
 }

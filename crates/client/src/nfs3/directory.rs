@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use millrace_nfs::v3::{self, FileHandle, Procedure, Status, Verifier};
 
-use super::{Client, DirEntry, DirPage, client::nfs_error};
+use super::{Client, DirEntry, DirPage, calling::nfs_error};
 use crate::Error;
 
 /// Maximum number of entries that [`Client::readdir`] returns; larger directories must be read page by page.

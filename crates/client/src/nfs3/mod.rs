@@ -27,12 +27,14 @@
 
 pub mod blocking;
 mod call;
+mod calling;
 mod client;
 mod compounds;
 mod directory;
 mod entries;
 mod file;
 mod locks;
+mod mounting;
 mod operations;
 mod place;
 pub(crate) mod resolve;

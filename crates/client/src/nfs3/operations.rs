@@ -9,7 +9,7 @@ use millrace_runtime::RuntimeExt;
 use super::{
     Client, Object,
     call::Create,
-    client::{Answer, named_error, nfs_error},
+    calling::{Answer, named_error, nfs_error},
 };
 use crate::Error;
 
@@ -129,8 +129,9 @@ impl Client {
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn readlink(&self, symlink: FileHandle) -> Result<Vec<u8>, Error> {
         let args = v3::ReadlinkArgs { symlink };
-        let memory = self.buffer(v3::MAX_PATH)?;
-        let answer = self.call(&args, Some(memory)).await?;
+        // Linux's server (7.3) puts the target at a wrong position of the chunk with NFSv4.
+        let memory = if self.is_v4() { None } else { Some(self.buffer(v3::MAX_PATH)?) };
+        let answer = self.call(&args, memory).await?;
         let ok = answer.result.map_err(|s| nfs_error(Procedure::Readlink, symlink, s))?;
         Ok(ok.target.to_vec())
     }

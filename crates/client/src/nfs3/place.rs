@@ -18,14 +18,21 @@ use crate::{
 /// Maximum size of the replies to these calls in bytes.
 const REPLY: usize = 2048;
 
-type Found<O> = Result<O, (Operation, Status)>;
+/// The end of a search for an export.
+pub(super) struct Found {
+    pub(super) mounted: Mounted,
+    /// Whether the root has the first component of the path.
+    pub(super) known: bool,
+}
+
+type Reply<O> = Result<O, (Operation, Status)>;
 
 async fn call<C: Compound>(
     session: &Arc<Session>,
     credential: &EncodedCredential,
     name: &'static str,
     compound: &C,
-) -> Result<Found<C::Ok>, Error> {
+) -> Result<Reply<C::Ok>, Error> {
     let spec = nfs4::spec(name, REPLY, CallClass::Other);
     Ok(session.call(credential, spec, false, compound, None).await?.result)
 }
@@ -36,11 +43,11 @@ pub(super) async fn find_export(
     session: &Arc<Session>,
     credential: &EncodedCredential,
     path: &str,
-) -> Result<Mounted, Error> {
+) -> Result<Found, Error> {
     let failed = |(operation, status)| Error::Nfs4 { operation, status };
     let root = call(session, credential, "PUTROOTFH", &Root).await?.map_err(failed)?;
     let path = normalize(path);
-    let (mut export, mut depth, mut at) = (root, 0, root);
+    let (mut export, mut depth, mut at, mut known) = (root, 0, root, true);
     let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
     for (i, name) in names.iter().enumerate() {
         let step = Step { dir: at.handle, name: name.as_bytes() };
@@ -53,16 +60,21 @@ pub(super) async fn find_export(
             }
             // Later calls resolve the rest, and report errors.
             Ok(_) => break,
-            Err((_, Status::NoEnt)) if i == 0 && !can_create(session, credential, root.handle).await? => {
-                let server = session.pool.server().to_owned();
-                let exports = names_in(session, credential, root.handle).await?;
-                return Err(Error::UnknownExport { server, path, exports });
+            Err((_, Status::NoEnt)) if i == 0 => {
+                if !can_create(session, credential, root.handle).await? {
+                    let server = session.pool.server().to_owned();
+                    let exports = names_in(session, credential, root.handle).await?;
+                    return Err(Error::UnknownExport { server, path, exports });
+                }
+                known = false;
+                break;
             }
             Err(_) => break,
         }
     }
     let (export_names, rest) = names.split_at(depth);
-    Ok(Mounted { export: format!("/{}", export_names.join("/")), root: export.handle, rest: rest.join("/") })
+    let export_name = format!("/{}", export_names.join("/"));
+    Ok(Found { mounted: Mounted { export: export_name, root: export.handle, rest: rest.join("/") }, known })
 }
 
 /// Whether the caller can create objects in `dir`: not in the directories above exports.

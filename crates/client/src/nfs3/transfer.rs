@@ -9,7 +9,7 @@ use millrace_nfs::{
 use super::{
     Client,
     call::{Read, Write},
-    client::nfs_error,
+    calling::nfs_error,
 };
 use crate::{Error, stats::add};
 

@@ -7,7 +7,7 @@ use millrace_runtime::RuntimeExt;
 
 use super::{
     Client,
-    client::named_error,
+    calling::named_error,
     compounds::{Whole, procedure_of, v3_status},
 };
 use crate::{Error, nfs4, stats::add};

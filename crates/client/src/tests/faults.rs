@@ -7,7 +7,7 @@ use millrace_nfs::v3::{
     Procedure, RenameOk, Sattr, SetattrArgs, StableHow, Status, WccData, WriteOk,
 };
 
-use super::script::{Act, Script, args, attributes, fail, handle, ok, quick, run};
+use super::script::{Act, Script, args, attributes, fail, handle, nfs3, ok, quick, run};
 use crate::{Error, Options, RetryPolicy};
 
 fn found(n: u8, file_type: FileType) -> Act {
@@ -320,7 +320,7 @@ fn concurrent_connection_setups_are_limited() {
         let script = losing(Procedure::Getattr, losses, |_, _| {
             ok(GetattrOk { attributes: attributes(FileType::Regular, 7) })
         });
-        let options = Options { nconnect: 64, retry: quick(), ..Options::default() };
+        let options = Options { nconnect: 64, retry: quick(), ..nfs3() };
         let c = script.mount_with("/e", options).await.unwrap();
         assert_eq!(c.stats().connections.len(), 64);
         let most = || script.setups.1.load(Ordering::Relaxed);

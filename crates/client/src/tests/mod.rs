@@ -4,6 +4,7 @@
 mod faults;
 mod invalid_replies;
 mod mounting;
+mod negotiation;
 mod nfs4;
 mod script;
 mod streams;

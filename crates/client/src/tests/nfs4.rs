@@ -16,7 +16,7 @@ use crate::{Error, Options, RetryPolicy, Version, nfs3::Client};
 
 /// The fault of a request.
 #[derive(Clone, Copy)]
-enum Fault {
+pub(super) enum Fault {
     None,
     /// The operation fails.
     Fail(Operation, Status),
@@ -35,7 +35,7 @@ enum Fault {
     Reject(Status),
 }
 
-struct Server {
+pub(super) struct Server {
     client_id: u64,
     session: u8,
     /// The last sequence number and reply of each slot.
@@ -75,6 +75,7 @@ fn skip(d: &mut Decoder<'_>, operation: Operation) {
         Op::Putfh => drop(d.get::<PutfhArgs<'_>>().unwrap()),
         Op::Getattr => drop(d.get::<GetattrArgs>().unwrap()),
         Op::Lookup => drop(d.get::<LookupArgs<'_>>().unwrap()),
+        Op::Access => drop(d.get::<AccessArgs>().unwrap()),
         Op::Create => drop(d.get::<CreateArgs<'_, Attributes<'_>>>().unwrap()),
         Op::Putrootfh | Op::Getfh | Op::Savefh | Op::RestoreFh => {}
         other => panic!("the script has no {other}"),
@@ -111,6 +112,7 @@ fn put_ok(e: &mut Encoder, operation: Operation, server: &Server) {
             let session = SessionId([server.session; 16]);
             e.put(&BindConnToSessionOk { session, direction: Direction::Fore, use_rdma: false });
         }
+        Op::Access => e.put(&AccessOk { supported: u32::MAX, access: u32::MAX }),
         Op::Getfh => e.put(&GetfhOk { handle: Opaque(&[1]) }),
         Op::Getattr => e.put(&Attributes {
             file_type: Some(millrace_nfs::v4::FileType::Directory),
@@ -240,7 +242,7 @@ impl Server {
 }
 
 /// A script that runs the server, and the server.
-fn script(
+pub(super) fn script(
     hook: impl FnMut(&mut Server, &[Operation]) -> Fault + Send + 'static,
 ) -> (Arc<Script>, Arc<Mutex<Server>>) {
     let server = Arc::new(Mutex::new(Server {
@@ -257,19 +259,22 @@ fn script(
 }
 
 async fn mount(script: &Arc<Script>, retry: RetryPolicy) -> Result<Client, Error> {
-    script.mount_with("/", Options { retry, ..Options::default() }.vers(Version::V4_2)).await
+    script.mount_with("/", Options { retry, ..Options::default() }.vers(Some(Version::V4_2))).await
 }
 
 fn is_mkdir(ops: &[Operation]) -> bool {
     ops.contains(&Operation::Create)
 }
 
-fn count(server: &Mutex<Server>, operation: Operation) -> usize {
+pub(super) fn count(server: &Mutex<Server>, operation: Operation) -> usize {
     server.lock().executed.iter().filter(|op| **op == operation).count()
 }
 
 /// Applies `faults` to the requests with an operation, in order; later requests succeed.
-fn on(operation: Operation, faults: Vec<Fault>) -> impl FnMut(&mut Server, &[Operation]) -> Fault + Send {
+pub(super) fn on(
+    operation: Operation,
+    faults: Vec<Fault>,
+) -> impl FnMut(&mut Server, &[Operation]) -> Fault + Send {
     let mut faults = faults.into_iter();
     move |_, ops| match ops.contains(&operation) {
         true => faults.next().unwrap_or(Fault::None),

@@ -20,7 +20,7 @@ use millrace_oncrpc::{
 use millrace_runtime::{BoxFuture, sync::Mutex, tokio_rt::TokioRuntime};
 use millrace_xdr::{Encode, Encoder};
 
-use crate::{Connection, Connector, Error, Options, Proto, RetryPolicy, nfs3::Client};
+use crate::{Connection, Connector, Error, Options, Proto, RetryPolicy, Version, nfs3::Client};
 
 /// Outcome of a call.
 pub(super) enum Act {
@@ -59,6 +59,8 @@ pub(super) struct Script {
     handler: Mutex<Handler>,
     /// Whether MOUNT is offered only on separate connections.
     pub(super) mount_elsewhere: AtomicBool,
+    /// Whether NFSv4 is offered.
+    pub(super) v4: AtomicBool,
     /// The results of EXPORT; `None` rejects EXPORT.
     pub(super) exports: Mutex<Option<Vec<&'static str>>>,
     /// The exports that MNT accepts.
@@ -102,6 +104,7 @@ impl Script {
         Arc::new(Self {
             handler: Mutex::new(Box::new(handler)),
             mount_elsewhere: AtomicBool::new(false),
+            v4: AtomicBool::new(true),
             exports: Mutex::new(Some(vec!["/e"])),
             mountable: Mutex::new(vec!["/e"]),
             seen: Mutex::default(),
@@ -115,7 +118,7 @@ impl Script {
 
     /// Mounts `path` from this server.
     pub(super) async fn mount(self: &Arc<Self>, path: &str, retry: RetryPolicy) -> Result<Client, Error> {
-        self.mount_with(path, Options { retry, ..Options::default() }).await
+        self.mount_with(path, Options { retry, ..nfs3() }).await
     }
 
     pub(super) async fn mount_with(self: &Arc<Self>, path: &str, options: Options) -> Result<Client, Error> {
@@ -137,8 +140,11 @@ impl Script {
         if call.header.prog == mount::PROGRAM {
             return self.mount_call(call, mount_only);
         }
+        if call.header.vers != v3::VERSION && !self.v4.load(Ordering::Relaxed) {
+            return Act::Refuse(AcceptError::ProgMismatch { low: v3::VERSION, high: v3::VERSION });
+        }
         let procedure = Procedure::try_from(call.header.proc).unwrap();
-        if procedure == Procedure::Fsinfo {
+        if (call.header.vers, procedure) == (v3::VERSION, Procedure::Fsinfo) {
             return ok(FSINFO);
         }
         self.seen.lock().push((call.header.xid, procedure));
@@ -183,6 +189,11 @@ const FSINFO: FsinfoOk = FsinfoOk {
     time_delta: NfsTime { seconds: 0, nanoseconds: 1 },
     properties: 0x1b,
 };
+
+/// The version of the script.
+pub(super) fn nfs3() -> Options {
+    Options::default().vers(Some(Version::V3))
+}
 
 /// Many retries with negligible delays.
 pub(super) fn quick() -> RetryPolicy {

@@ -11,7 +11,7 @@ use millrace_nfs::v3::{
     WriteArgs, WriteOk,
 };
 
-use super::script::{Act, Script, args, attributes, fail, handle, ok, quick, run};
+use super::script::{Act, Script, args, attributes, fail, handle, nfs3, ok, quick, run};
 use crate::{Error, Options, RetryPolicy, nfs3::File};
 
 /// A file on a server that loses uncommitted data at a restart.
@@ -257,7 +257,7 @@ fn retained_data_is_limited() {
         let disk = Arc::new(Mutex::new(Disk::default()));
         let script = serve(&disk);
         let limit = 1 << 20;
-        let options = Options { unstable_limit: limit, retry: quick(), ..Options::default() };
+        let options = Options { unstable_limit: limit, retry: quick(), ..nfs3() };
         // Separate, overlapping, and each replacing all but the first byte of the previous write.
         for (step, commits) in [(4096, 2), (0, 0), (1, 2)] {
             let client = script.mount_with("/e", options.clone()).await.unwrap();

@@ -78,7 +78,7 @@ async fn execute(
     let version = if seed.0 % 7 < 3 { Version::V4_2 } else { Version::V3 };
     let mut clients = Vec::new();
     for number in 0..CLIENTS {
-        let client = mount(&cluster.world, rt, number, proto, options(strategy, design).vers(version))
+        let client = mount(&cluster.world, rt, number, proto, options(strategy, design).vers(Some(version)))
             .await
             .map_err(text)?;
         let file = client.create_file(format!("file-{number}"), 0o600).await.map_err(text)?;

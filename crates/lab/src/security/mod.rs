@@ -19,7 +19,7 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_client::{Design, Options, Url, nfs3::blocking::Client};
+use millrace_client::{Design, Options, Url, Version, nfs3::blocking::Client};
 use millrace_hostile::{
     Files, Peer, READ_READ, READ_WRITE, Source,
     attack::{self, Tries},
@@ -112,7 +112,8 @@ impl TestBed {
         let addr =
             server.rdma_addr().ok_or_else(|| Failure::new("the embedded server has no RDMA address"))?;
         let url: Url = format!("nfs://{addr}/x?proto=rdma&provider=iwarp").parse().map_err(failed)?;
-        let client = Client::connect(&url, Options::default().design(design)).map_err(failed)?;
+        let client = Client::connect(&url, Options::default().vers(Some(Version::V3)).design(design))
+            .map_err(failed)?;
         for (name, fill) in [("secret", SECRET), ("public", PUBLIC)] {
             let file = client.create_file(name, 0o600).map_err(failed)?.handle();
             client.write(file, 0, &vec![fill; LEN], StableHow::FileSync).map_err(failed)?;

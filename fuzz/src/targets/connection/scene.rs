@@ -3,7 +3,7 @@
 use std::{cell::RefCell, collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use futures::future::join;
-use millrace_client::{Design, Options, Proto, RetryPolicy, nfs3::Client};
+use millrace_client::{Design, Options, Proto, RetryPolicy, Version, nfs3::Client};
 use millrace_rdma::Provider;
 use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, StreamProvider, virtual_time::VirtualTime};
@@ -97,6 +97,7 @@ impl Net {
     ) -> Result<Client, millrace_client::Error> {
         let seconds = Duration::from_secs;
         let options = Options::default()
+            .vers(Some(Version::V3))
             .credential(millrace_client::Identity {
                 uid: 0,
                 gid: 0,

@@ -20,7 +20,7 @@ impl Session {
     pub(super) async fn create_session(&self, record: &mut ClientRecord) -> Result<(), Error> {
         if let Some(old) = self.slots.session() {
             // The server has probably lost the old session.
-            self.call_without_session("DESTROY_SESSION", &DestroySession(old)).await?.ok();
+            self.call_without_session(Operation::DestroySession, &DestroySession(old)).await?.ok();
         }
         let mut attempt = Attempt::new(&self.pool, "CREATE_SESSION");
         let mut forgotten = false;
@@ -30,7 +30,7 @@ impl Session {
                 None => self.exchange_id(record).await?,
             };
             let create = CreateSession { client_id, sequence, fore: self.fore };
-            match self.call_without_session("CREATE_SESSION", &create).await? {
+            match self.call_without_session(Operation::CreateSession, &create).await? {
                 Ok(ok) => {
                     record.client = Some((client_id, sequence.wrapping_add(1)));
                     return self.use_session(&ok);
@@ -52,7 +52,7 @@ impl Session {
         let mut attempt = Attempt::new(&self.pool, "EXCHANGE_ID");
         let exchange = ExchangeId { verifier: self.verifier, owner: self.owner.as_bytes() };
         loop {
-            match self.call_without_session("EXCHANGE_ID", &exchange).await? {
+            match self.call_without_session(Operation::ExchangeId, &exchange).await? {
                 Ok(ok) => {
                     // The server has no state for an unconfirmed client ID: the client must reclaim it.
                     record.reclaimed &= ok.confirmed;
@@ -83,19 +83,20 @@ impl Session {
         Ok(())
     }
 
-    /// Makes a call outside of sessions.
+    /// Makes a call of one operation outside of sessions.
     async fn call_without_session<C: Compound>(
         &self,
-        name: &'static str,
+        operation: Operation,
         compound: &C,
     ) -> Result<Result<C::Ok, (Operation, Status)>, Error> {
+        let name = operation.name();
         let request = Request { minor_version: self.minor_version, sequence: None, compound };
         let spec = spec(name, STATE_REPLY, CallClass::Other);
         let answered = self.pool.call(spec, &self.credential, &request, None).await?;
         let bad = |reason: String| self.pool.bad_reply(name, reason);
         let mut results = Results::new(answered.reply.results()).map_err(|e| bad(e.to_string()))?;
         if let Some(status) = results.rejected() {
-            return Ok(Err((Operation::ExchangeId, status)));
+            return Ok(Err((operation, status)));
         }
         match compound.results(&mut results) {
             Ok(value) => Ok(Ok(value)),

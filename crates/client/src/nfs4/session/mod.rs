@@ -143,7 +143,10 @@ impl Session {
             checks_revoked: AtomicBool::new(false),
             reports_revoked: AtomicBool::new(false),
         });
-        session.recover(0).await?;
+        if let Err(e) = session.recover(0).await {
+            session.destroy().await;
+            return Err(e);
+        }
         rt.spawn("renew lease", Box::pin(lease::renew(Arc::clone(&rt), Arc::downgrade(&session))));
         Ok(session)
     }

@@ -1,0 +1,116 @@
+//! Calls of the procedures, with each version, and their errors.
+
+use std::sync::Arc;
+
+use millrace_buffer::Buffer;
+use millrace_nfs::v3::{self, Procedure, Status};
+use millrace_oncrpc::{CallClass, EncodedCredential, Stage};
+use millrace_xdr::{Decoder, XdrError};
+
+use super::{call::Call, compounds::v3_status};
+use crate::{
+    Error,
+    nfs4::{self, Session},
+    pool::{Attempt, CallSpec, Pool},
+};
+
+/// The reply to an NFS call.
+pub(crate) struct Answer<O> {
+    /// The results, or the status.
+    pub(crate) result: Result<O, Status>,
+    /// Whether the call was retransmitted.
+    pub(crate) resent: bool,
+}
+
+/// Decodes the results without the data of the error case, which the client does not use.
+fn decode<C: Call>(d: &mut Decoder<'_>) -> Result<Result<C::Ok, Status>, XdrError> {
+    match d.get()? {
+        Status::Ok => C::decode(d).map(Ok),
+        status => Ok(Err(status)),
+    }
+}
+
+/// Makes a call of NFSv3. Retries after a delay while the server returns JUKEBOX.
+pub(super) async fn call_v3<C: Call>(
+    pool: &Pool,
+    credential: &EncodedCredential,
+    args: &C,
+    mut payload: Option<Buffer>,
+) -> Result<Answer<C::Ok>, Error> {
+    let procedure = C::PROCEDURE;
+    let spec = CallSpec {
+        program: v3::PROGRAM,
+        version: v3::VERSION,
+        procedure: procedure.number(),
+        name: procedure.name(),
+        max_head: args.entries().map_or(procedure.max_reply_head(), v3::readdir_reply_head),
+        keep_xid: is_unrepeatable(procedure),
+        class: class(procedure),
+    };
+    let payload_len = payload.as_ref().map(|b| b.len());
+    let mut attempt = Attempt::new(pool, procedure.name());
+    loop {
+        let payload = match (payload.take(), payload_len) {
+            (None, Some(len)) => Some(pool.arena.alloc(len)?),
+            (given, _) => given,
+        };
+        let answered = pool.call(spec, credential, args, payload).await?;
+        let decoded = decode::<C>(&mut answered.reply.results());
+        answered.stages.end(Stage::Delivery);
+        pool.sampler.finish(answered.stages);
+        let result = decoded.map_err(|e| pool.bad_reply(procedure.name(), e))?;
+        if matches!(result, Err(Status::Jukebox)) && attempt.pause(String::new()).await.is_ok() {
+            continue;
+        }
+        return Ok(Answer { result, resent: answered.resent });
+    }
+}
+
+/// Whether the server must recognize a retransmission. WRITE is idempotent, but see [`crate::retransmission`].
+fn is_unrepeatable(procedure: Procedure) -> bool {
+    !procedure.is_idempotent() || procedure == Procedure::Write
+}
+
+fn class(procedure: Procedure) -> CallClass {
+    match procedure {
+        Procedure::Read => CallClass::Read,
+        Procedure::Write => CallClass::Write,
+        _ => CallClass::Other,
+    }
+}
+
+/// Maximum size of the reply to a COMPOUND in bytes, without the data of READ, the target of a symbolic link and the
+/// entries of a directory: the RPC header, SEQUENCE, a handle, and twice the attributes of an object with long names of owners.
+const COMPOUND_REPLY: usize = 2048;
+
+/// Makes a call as a COMPOUND of NFSv4.
+pub(super) async fn call_v4<C: Call>(
+    session: &Arc<Session>,
+    credential: &EncodedCredential,
+    args: &C,
+    payload: Option<Buffer>,
+) -> Result<Answer<C::Ok>, Error> {
+    let procedure = C::PROCEDURE;
+    let variable = match procedure {
+        Procedure::Readlink => v3::MAX_PATH,
+        _ => args.entries().unwrap_or_default() as usize,
+    };
+    let max_head = COMPOUND_REPLY + variable;
+    let spec = nfs4::spec(procedure.name(), max_head, class(procedure));
+    let answer = session.call(credential, spec, is_unrepeatable(procedure), args, payload).await?;
+    let result = match answer.result {
+        Ok(ok) => Ok(ok),
+        Err((operation, status)) => Err(v3_status(operation, status)?),
+    };
+    Ok(Answer { result, resent: answer.resent })
+}
+
+/// The error for a status of a call on `object`.
+pub(crate) fn nfs_error(procedure: Procedure, object: impl ToString, status: Status) -> Error {
+    Error::Nfs { procedure, object: object.to_string(), status }
+}
+
+/// As [`nfs_error`], for a name.
+pub(crate) fn named_error(procedure: Procedure, name: &[u8], status: Status) -> Error {
+    Error::Nfs { procedure, object: format!("{:?}", String::from_utf8_lossy(name)), status }
+}
