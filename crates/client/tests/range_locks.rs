@@ -195,7 +195,7 @@ fn locks_are_claimed_again_after_a_restart() {
 
 #[test]
 fn the_loss_of_locks_is_reported_until_they_are_unlocked() {
-    for proto in [Proto::Tcp, Proto::Rdma] {
+    for (proto, truncates) in [Proto::Tcp, Proto::Rdma].into_iter().flat_map(|p| [(p, false), (p, true)]) {
         let mut server = Restartable::new();
         run(async {
             let at = common::url(server.server.as_ref().unwrap(), proto, "data") + "&vers=4.2";
@@ -204,9 +204,12 @@ fn the_loss_of_locks_is_reported_until_they_are_unlocked() {
             locked.lock(0..10, EXCLUSIVE).await.unwrap();
             // The server loses its records of clients: others may have had the lock.
             server.restart(|state| std::fs::remove_file(state.join("nfs4-clients")).unwrap());
-            // The first call reports the loss: its data must not be written.
-            let write = locked.nfs3().write(0, b"x").await.unwrap_err();
-            assert!(matches!(write, Error::LocksLost), "{write}");
+            // The first call reports the loss: it must not change the file.
+            let changed = match truncates {
+                true => locked.set_len(7).await,
+                false => locked.nfs3().write(0, b"x").await,
+            };
+            assert!(matches!(changed, Err(Error::LocksLost)), "{changed:?}");
             assert_eq!(client.metadata("f").await.unwrap().len(), 0);
             let mut buffer = [0; 4];
             assert!(matches!(locked.nfs3().read(0, &mut buffer).await, Err(Error::LocksLost)));

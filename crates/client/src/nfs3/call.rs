@@ -38,7 +38,7 @@ macro_rules! calls {
 
 calls! {
     Getattr(v3::GetattrArgs),
-    Setattr(v3::SetattrArgs),
+    Setattr(Setattr),
     Lookup(v3::LookupArgs<'_>),
     Access(v3::AccessArgs),
     Readlink(v3::ReadlinkArgs),
@@ -67,6 +67,19 @@ pub(crate) struct Create<'a> {
 }
 
 impl Encode for Create<'_> {
+    fn encode(&self, e: &mut millrace_xdr::Encoder) {
+        e.put(&self.args);
+    }
+}
+
+/// The arguments of SETATTR.
+pub(crate) struct Setattr {
+    pub(crate) args: v3::SetattrArgs,
+    /// The state for NFSv4, which matters if the size is set.
+    pub(crate) stateid: Stateid,
+}
+
+impl Encode for Setattr {
     fn encode(&self, e: &mut millrace_xdr::Encoder) {
         e.put(&self.args);
     }

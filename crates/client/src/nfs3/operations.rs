@@ -1,20 +1,23 @@
 //! The procedures without bulk data, one method each (RFC 1813 section 3.3).
 
-use millrace_nfs::v3::{
-    self, AccessOk, CommitOk, CreateHow, CreateOk, DirOpArgs, Fattr, FileHandle, FileType, FsinfoOk,
-    FsstatOk, LinkOk, MknodWhat, NfsTime, PathconfOk, Procedure, RenameOk, Sattr, Status, WccData,
+use millrace_nfs::{
+    v3::{
+        self, AccessOk, CommitOk, CreateHow, CreateOk, DirOpArgs, Fattr, FileHandle, FileType, FsinfoOk,
+        FsstatOk, LinkOk, MknodWhat, NfsTime, PathconfOk, Procedure, RenameOk, Sattr, Status, WccData,
+    },
+    v4::{Stateid, share_access},
 };
 use millrace_runtime::RuntimeExt;
 
 use super::{
     Client, Object,
-    call::Create,
+    call::{Create, Setattr},
     calling::{Answer, named_error, nfs_error},
 };
 use crate::Error;
 
 /// Length of names that every server accepts; before a longer one the client queries PATHCONF.
-const COMMON_NAME_MAX: usize = 255;
+pub(super) const COMMON_NAME_MAX: usize = 255;
 
 impl Client {
     /// GETATTR: gets the object's attributes.
@@ -61,8 +64,20 @@ impl Client {
         attributes: Sattr,
         guard: Option<NfsTime>,
     ) -> Result<WccData, Error> {
-        let args = v3::SetattrArgs { object, attributes, guard };
-        let answer = self.call(&args, None).await?;
+        let access = share_access::WRITE;
+        let stateid = match attributes.size {
+            Some(_) => self.stateid(object, access)?,
+            None => Stateid::ANONYMOUS,
+        };
+        let mut args = Setattr { args: v3::SetattrArgs { object, attributes, guard }, stateid };
+        let mut answer = self.call(&args, None).await;
+        while let Err(e) = &answer
+            && let Some(stateid) = self.next_stateid(e, object, (args.stateid, access)).await?
+        {
+            args.stateid = stateid;
+            answer = self.call(&args, None).await;
+        }
+        let answer = answer?;
         match answer.result {
             Err(Status::NotSync) if answer.resent => {
                 let now = self.getattr(object).await?;

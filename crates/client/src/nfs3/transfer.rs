@@ -56,11 +56,19 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::LocksLost`].
-    fn stateid(&self, file: FileHandle, access: u32) -> Result<Stateid, Error> {
+    pub(super) fn stateid(&self, file: FileHandle, access: u32) -> Result<Stateid, Error> {
         match &self.shared.session {
             Some(session) => session.locked.stateid(file.as_bytes(), access),
             None => Ok(Stateid::ANONYMOUS),
         }
+    }
+
+    /// Whether this client has locks of the file.
+    ///
+    /// # Errors
+    /// [`Error::LocksLost`].
+    pub(super) fn is_locked(&self, file: FileHandle) -> Result<bool, Error> {
+        Ok(self.stateid(file, share_access::READ)? != Stateid::ANONYMOUS)
     }
 
     /// The stateid with which a READ or WRITE must be repeated, because a recovery has replaced the one that the server
@@ -68,7 +76,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::LocksLost`].
-    async fn next_stateid(
+    pub(super) async fn next_stateid(
         &self,
         error: &Error,
         file: FileHandle,

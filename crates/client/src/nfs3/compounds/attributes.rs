@@ -2,9 +2,10 @@
 
 use millrace_nfs::{
     v3::{self, Fattr, FileHandle, FileType, NfsTime, Sattr, SetTime, WccData},
-    v4::{self, Attribute, Attributes, Bitmap, Operation, Owner, Stateid, Status},
+    v4::{self, Attribute, Attributes, Bitmap, Operation, Owner, Status},
 };
 
+use super::super::call::Setattr;
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
 /// The attributes of a [`Fattr`].
@@ -145,23 +146,23 @@ impl Compound for v3::GetattrArgs {
     }
 }
 
-impl Compound for v3::SetattrArgs {
+impl Compound for Setattr {
     type Ok = WccData;
 
     fn operations(&self, ops: &mut Operations<'_>) {
-        ops.putfh(self.object.as_bytes());
-        if let Some(ctime) = self.guard {
+        ops.putfh(self.args.object.as_bytes());
+        if let Some(ctime) = self.args.guard {
             let same = Attributes { time_metadata: Some(time4(ctime)), ..Attributes::default() };
             ops.put(Operation::Verify, &same);
         }
-        let attributes = settable(&self.attributes);
-        ops.put(Operation::Setattr, &v4::SetattrArgs { stateid: Stateid::ANONYMOUS, attributes });
+        let attributes = settable(&self.args.attributes);
+        ops.put(Operation::Setattr, &v4::SetattrArgs { stateid: self.stateid, attributes });
         ops.getattr(FATTR);
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<WccData, Failure> {
         r.done(Operation::Putfh)?;
-        if self.guard.is_some() {
+        if self.args.guard.is_some() {
             r.done(Operation::Verify)?;
         }
         r.next::<v4::SetattrRes>(Operation::Setattr)?;
