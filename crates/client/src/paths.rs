@@ -136,13 +136,21 @@ impl Client {
     /// As [`OpenOptions::open`] and [`crate::nfs3::File::read_stream`].
     pub async fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
         let path = bytes(path.as_ref());
-        let file = self.nfs3().open(path).await?;
+        let (file, beginning) = self.nfs3().open_and_read(path).await?;
         let mut content = Vec::new();
-        let append = |_, data: millrace_buffer::Views| {
+        let mut append = |data: millrace_buffer::Views| {
             millrace_buffer::copied::count(data.len());
             data.iter().for_each(|view| content.extend_from_slice(view));
         };
-        file.read_stream(0, u64::MAX, DEPTH, append).await.map_err(|e| e.at(path))?;
+        let (mut read, mut is_whole) = (0, false);
+        if let Some(beginning) = beginning {
+            (read, is_whole) = (beginning.data.len() as u64, beginning.eof);
+            append(beginning.data);
+        }
+        if !is_whole {
+            let rest = file.read_stream(read, u64::MAX, DEPTH, |_, data| append(data));
+            rest.await.map_err(|e| e.at(path))?;
+        }
         Ok(content)
     }
 

@@ -4,7 +4,11 @@ use std::io::ErrorKind as K;
 
 use millrace_nfs::v3::{Fattr, FileHandle, FileType, WccData};
 
-use super::{Client, Object};
+use super::{
+    Client, Object,
+    compounds::{MAX_COMPONENTS, Walk},
+    operations::COMMON_NAME_MAX,
+};
 use crate::Error;
 
 /// Maximum number of symbolic links followed in one path, as in Linux.
@@ -59,33 +63,38 @@ impl Client {
     }
 
     async fn walk(&self, path: &[u8], follow_last: bool) -> Result<Object, Error> {
-        let root = self.root();
-        let mut trail =
-            vec![Object { handle: root, attributes: self.getattr(root).await?, dir: WccData::default() }];
+        // The objects on the path, below the root.
+        let mut trail: Vec<Object> = Vec::new();
         // Remaining components, in reverse order.
         let mut todo = components(path);
         let (mut links, mut steps) = (0, 0);
-        while let Some(name) = todo.pop() {
-            steps += 1;
-            if steps > MAX_STEPS {
+        while let Some(name) = todo.last() {
+            if steps >= MAX_STEPS {
                 return Err(bad_path(path, K::InvalidFilename, "too many components"));
             }
-            if name == b".." {
+            if name.as_slice() == b".." {
                 if trail.last().is_some_and(|o| o.attributes.file_type != FileType::Directory) {
                     let reason = "a component before .. is not a directory";
                     return Err(bad_path(path, K::NotADirectory, reason));
                 }
-                if trail.len() > 1 {
-                    trail.pop();
+                trail.pop();
+                todo.pop();
+                steps += 1;
+                continue;
+            }
+            let dir = trail.last().map_or(self.root(), |o| o.handle);
+            let found = self.lookup_all(dir, &todo).await?;
+            let mut link = None;
+            for object in found {
+                todo.pop();
+                steps += 1;
+                if object.attributes.file_type == FileType::Symlink && (follow_last || !todo.is_empty()) {
+                    link = Some(object);
+                    break;
                 }
-                continue;
-            }
-            let Some(dir) = trail.last().copied() else { return Err(bad_path(path, K::Other, "no root")) };
-            let object = self.lookup(dir.handle, &name).await?;
-            if object.attributes.file_type != FileType::Symlink || (todo.is_empty() && !follow_last) {
                 trail.push(object);
-                continue;
             }
+            let Some(object) = link else { continue };
             links += 1;
             if links > MAX_LINKS {
                 return Err(bad_path(path, K::InvalidInput, "too many levels of symbolic links"));
@@ -100,11 +109,33 @@ impl Client {
                 )
             })?;
             if target.starts_with(b"/") {
-                trail.truncate(1);
+                trail.clear();
             }
             todo.extend(components(inside));
         }
-        trail.pop().ok_or_else(|| bad_path(path, K::Other, "no root"))
+        match trail.pop() {
+            Some(object) => Ok(object),
+            None => {
+                let (handle, dir) = (self.root(), WccData::default());
+                Ok(Object { handle, attributes: self.getattr(handle).await?, dir })
+            }
+        }
+    }
+
+    /// Looks up the last name of `todo` in `dir`, and with NFSv4 in the same call some of the names before it, each in
+    /// the object of the previous one, up to a `..`. Returns the objects that were found, at least one.
+    async fn lookup_all(&self, dir: FileHandle, todo: &[Vec<u8>]) -> Result<Vec<Object>, Error> {
+        let names = todo.iter().rev().map(Vec::as_slice);
+        let names: Vec<_> = names.take(MAX_COMPONENTS).take_while(|name| *name != b"..").collect();
+        if self.is_v4() && names.len() > 1 && names.iter().all(|name| name.len() <= COMMON_NAME_MAX) {
+            let walk = Walk { dir, names: &names, read: None };
+            if let Some(walked) = self.walk_names(&walk, None).await? {
+                let object = |(handle, attributes)| Object { handle, attributes, dir: WccData::default() };
+                return Ok(walked.found.into_iter().map(object).collect());
+            }
+        }
+        let Some(name) = names.first() else { return Ok(Vec::new()) };
+        Ok(vec![self.lookup(dir, name).await?])
     }
 
     /// Returns the target path of a symbolic link at `link` with the text `text`; `None` if it is outside the

@@ -187,6 +187,21 @@ impl<'a> Results<'a> {
         }
     }
 
+    /// Accepts the failure of an operation, after which the server executes no others.
+    ///
+    /// # Errors
+    /// The failure, if the server asks to repeat the call, or the result is invalid.
+    pub(crate) fn accept(&mut self, failure: Failure) -> Result<(), Failure> {
+        match failure {
+            Failure::Status(_, Status::Delay | Status::Grace | Status::RetryUncachedRep) => Err(failure),
+            Failure::Status(..) => {
+                self.failed = true;
+                Ok(())
+            }
+            Failure::Invalid(_) => Err(failure),
+        }
+    }
+
     /// Decodes the data of a failure, which [`Self::next`] has returned. The failure is an expected outcome.
     pub(crate) fn of_failure<T: Decode<'a>>(&mut self) -> Result<T, Failure> {
         self.failed = true;

@@ -11,8 +11,10 @@ mod file_system;
 mod names;
 mod root;
 mod status;
+mod walk;
 mod whole;
 
 pub(super) use root::{Root, Step};
 pub(super) use status::v3_status;
+pub(super) use walk::{MAX_COMPONENTS, Walk, Walked};
 pub(super) use whole::{Whole, procedure_of};

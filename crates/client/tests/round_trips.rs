@@ -1,0 +1,116 @@
+//! Paths in few calls: with NFSv4 one COMPOUND looks up several components, and reads a small file.
+
+#![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
+
+use millrace_client::{Client, Error, Proto, Version};
+
+mod common;
+
+async fn client(server: &millrace_server::Running, proto: Proto, version: Version) -> Client {
+    Client::connect(format!("{}&vers={version}", common::url(server, proto, "data"))).await.unwrap()
+}
+
+fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(test);
+}
+
+/// The number of calls of `work`.
+async fn calls<T>(client: &Client, work: impl Future<Output = T>) -> (T, u64) {
+    let before = client.stats().calls;
+    let result = work.await;
+    (result, client.stats().calls - before)
+}
+
+#[test]
+fn a_small_file_is_looked_up_and_read_in_one_call() {
+    let server = common::server();
+    run(async {
+        for proto in [Proto::Tcp, Proto::Rdma] {
+            let c = client(&server, proto, Version::V4_2).await;
+            c.create_dir_all("a/b/c/d/e/f").await.unwrap();
+            for len in [0, 1, 5000, 65_536] {
+                let content: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+                c.write("a/b/c/file", &content).await.unwrap();
+                let (read, calls) = calls(&c, c.read("/a//b/./c/file")).await;
+                assert!(read.unwrap() == content, "{len}");
+                // The READ of exactly the whole file may not state its end.
+                assert!(calls == 1 || (len == 65_536 && calls <= 3), "{len}: {calls} calls");
+            }
+            let content: Vec<u8> = (0..300_000_u32).map(|i| (i >> 3) as u8).collect();
+            c.write("a/large", &content).await.unwrap();
+            assert!(c.read("a/large").await.unwrap() == content);
+            // Four components in one call.
+            let (found, calls) = calls(&c, c.metadata("a/b/c/d/e/f")).await;
+            assert!(found.unwrap().is_dir() && calls == 2, "{calls} calls");
+        }
+    });
+}
+
+/// A pseudo-random number below `n`.
+fn next(state: &mut u64, n: usize) -> usize {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    (*state % n as u64) as usize
+}
+
+/// Random paths with links, `..`, files as directories and missing names have the same outcome with each version.
+#[test]
+fn both_versions_resolve_paths_alike() {
+    let server = common::server();
+    let seed = 0x5eed_0001_u64;
+    println!("seed {seed:#x}");
+    run(async {
+        let (v3, v4) = (
+            client(&server, Proto::Tcp, Version::V3).await,
+            client(&server, Proto::Tcp, Version::V4_2).await,
+        );
+        v3.create_dir_all("d/e/d/e").await.unwrap();
+        for (path, content) in [("f", "one"), ("d/f", "two"), ("d/e/f", "three"), ("d/e/d/e/f", "four")] {
+            v3.write(path, content).await.unwrap();
+        }
+        let links = [
+            ("l", "d"),
+            ("d/l", "e"),
+            ("d/e/l", "../e/d"),
+            ("d/e/d/l", "/data/d"),
+            ("d/e/d/e/l", "l"),
+            ("m", "d/e/f"),
+            ("d/m", "/elsewhere"),
+            ("d/e/m", "missing"),
+        ];
+        for (path, target) in links {
+            v3.symlink(target, path).await.unwrap();
+        }
+        let mut state = seed;
+        let mut found = 0;
+        for _ in 0..600 {
+            let names: Vec<_> = (0..1 + next(&mut state, 7))
+                .map(|_| ["d", "e", "f", "l", "m", "..", ".", "x"][next(&mut state, 8)])
+                .collect();
+            let path = names.join("/");
+            let outcome = |r: Result<_, Error>| r.map_err(|e| e.kind());
+            let (a, b) = (v3.nfs3().resolve(&path).await, v4.nfs3().resolve(&path).await);
+            found += u32::from(a.is_ok());
+            assert_eq!(
+                outcome(a.map(|(h, a)| (h, a.fileid))),
+                outcome(b.map(|(h, a)| (h, a.fileid))),
+                "{path}"
+            );
+            let (a, b) = (v3.nfs3().resolve_link(&path).await, v4.nfs3().resolve_link(&path).await);
+            assert_eq!(
+                outcome(a.map(|(h, a)| (h, a.fileid))),
+                outcome(b.map(|(h, a)| (h, a.fileid))),
+                "{path}"
+            );
+            let read = |r: Result<Vec<u8>, Error>| r.map_err(|e| e.kind());
+            assert_eq!(read(v3.read(&path).await), read(v4.read(&path).await), "{path}");
+        }
+        assert!(found > 50, "only {found} of the paths exist");
+    });
+}
