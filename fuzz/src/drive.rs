@@ -13,7 +13,7 @@ use crate::{
 
 /// Number of mutated inputs that are kept for further mutation.
 const KEPT: usize = 256;
-/// One input of this number of executed inputs is kept.
+/// Of this number of executed inputs, one is kept.
 const KEEP_ONE_IN: usize = 16;
 /// An execution that does not end within this time is reported as a hang.
 const HANG: Duration = Duration::from_secs(300);

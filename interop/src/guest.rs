@@ -195,7 +195,7 @@ impl Drop for Guest {
 }
 
 impl Job {
-    /// Waits for the end.
+    /// Waits for the end of the guest.
     ///
     /// # Errors
     /// When the command does not end within `limit`, or the guest ends.

@@ -85,8 +85,8 @@ pub enum Error {
     /// The version of NFS has no byte-range locks.
     #[error("NFSv3 has no byte-range locks in this client; mount with vers=4.2")]
     LocksUnsupported,
-    /// The server has revoked locks of the file: it did not hear from this client for a lease, or an administrator
-    /// revoked them. Others may have changed the file since. Unlock to use the file again.
+    /// The server has revoked locks of the file: it received no request of this client for the duration of a lease, or
+    /// an administrator revoked them. Others may have changed the file since. Unlock to use the file again.
     #[error("the server revoked locks of the file; others may have changed it: unlock it, and read it again")]
     LocksLost,
     /// The server does not offer the version of NFS.

@@ -54,7 +54,7 @@ pub struct MountOptions {
     /// Writes are stable before they return (`sync`; implied by `noac`).
     pub sync: bool,
     /// Write-back caching by the kernel (`writeback`): small writes are faster, but attributes and sizes
-    /// changed by other clients are seen late.
+    /// changed by other clients become visible late.
     pub writeback: bool,
 }
 

@@ -19,8 +19,8 @@ pub struct Limits {
     pub lease: Duration,
     /// Time after its last renewal when a client is removed even if no other client needs its state.
     pub courtesy: Duration,
-    /// Number of confirmed clients. Those of one network address are at most three times as many as could still be
-    /// added, so that one host cannot take all records.
+    /// Maximum number of confirmed clients. One network address can have at most three quarters of the records that
+    /// others do not use, so that one host cannot take all records.
     pub clients: usize,
     /// Number of client records that no CREATE_SESSION has confirmed. The oldest one is dropped.
     pub unconfirmed: usize,

@@ -218,7 +218,8 @@ impl IwarpQp {
         self.nudge.is_some() && !self.rx.has_received() && c.sends + c.writes + c.reads > 0
     }
 
-    /// Queues an empty Write if the peer may have missed the first message. Returns whether it did.
+    /// Queues an empty Write if the peer may have missed the first message. Returns whether a Write was
+    /// queued.
     fn nudge(&mut self, cx: &mut Context<'_>) -> bool {
         if self.rx.has_received() || !matches!(self.state, State::Open) {
             self.nudge = None;

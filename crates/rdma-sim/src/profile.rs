@@ -75,10 +75,10 @@ pub struct Kernel {
     /// [`World::locked`](crate::World::locked). Each holds it for its processor time and its transaction of the
     /// adapter's table.
     pub serial_registrations: bool,
-    /// The same of deregistrations and invalidations.
+    /// Whether this also applies to deregistrations and invalidations.
     pub serial_deregistrations: bool,
-    /// Number of copies of each byte that an RDMA Read of the connecting end has fetched, before its owner
-    /// sees the completion.
+    /// Number of copies of each byte that an RDMA Read of the connecting end has fetched, before its owner receives the
+    /// completion.
     pub read_copies: u32,
 }
 

@@ -215,7 +215,7 @@ impl Sends {
         Ok(self.batch.pieces.len() - before)
     }
 
-    /// Builds the next Read, if the ORD permits. Returns whether it did.
+    /// Builds the next Read, if the ORD permits. Returns whether one was built.
     fn next_read(&mut self, protection: &Protection, local: &Local) -> io::Result<bool> {
         let Some(&key) = self.reads_waiting.front() else { return Ok(false) };
         if self.reads_in_flight >= self.ord {

@@ -10,9 +10,9 @@ use crate::{
 /// Goal of a mount.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Goal {
-    /// This fraction of the lower rate of passthrough and library.
+    /// At least this fraction of the lower rate of passthrough and library.
     OfLower(f64),
-    /// This fraction of the rate of the passthrough.
+    /// At least this fraction of the rate of the passthrough.
     OfPassthrough(f64),
     /// A listing within this number of seconds.
     Seconds(f64),

@@ -74,8 +74,8 @@ impl ReadAhead {
         self.eof = false;
     }
 
-    /// Reads data from `offset` into `out`. Returns the number of bytes; 0 at the end of the file. No data is
-    /// lost while this is pending.
+    /// Reads data from `offset` into `out`. Returns the number of bytes; 0 at the end of the file. `Pending`
+    /// has consumed no data.
     pub(super) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,

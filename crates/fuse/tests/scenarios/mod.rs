@@ -30,8 +30,8 @@ pub enum Expected {
     MountOrLinux(&'static str, &'static str),
     /// This text on our mount, anything on the Linux client.
     MountOnly(&'static str),
-    /// This text on our mount after a while, anything on the Linux client: without pre-operation attributes
-    /// it may take a remote change of a directory for its own.
+    /// This text on our mount after a while, anything on the Linux client: without pre-operation attributes,
+    /// the Linux client cannot distinguish a remote change of a directory from a local one.
     MountEventually(&'static str),
 }
 use Expected::{Anything, Eventually, MountEventually, MountOnly, MountOrLinux, Text};

@@ -170,7 +170,7 @@ pub mod recall_any {
 xdr_struct! {
     /// Arguments of CB_RECALL_ANY: the client must return objects of its choice. The result has no data.
     pub struct CbRecallAnyArgs {
-        /// Number of objects that it may keep.
+        /// Number of objects that the client may keep.
         pub keep: u32,
         /// Types of the objects: bits of [`recall_any`] in the first word.
         pub types: Bitmap,

@@ -464,7 +464,7 @@ impl Model {
         self.check();
     }
 
-    /// No two clients have what excludes each other.
+    /// No two clients have conflicting delegations.
     fn check(&self) {
         for held in &self.held {
             let conflicts = |other: &&Held| {

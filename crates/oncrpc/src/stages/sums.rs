@@ -105,7 +105,7 @@ impl StageStats {
         self.with(other, u64::saturating_add)
     }
 
-    /// The difference to `earlier`, an earlier snapshot.
+    /// The increase since `earlier`, an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         self.with(earlier, u64::saturating_sub)

@@ -388,7 +388,7 @@ impl Connection {
         }
     }
 
-    /// Closes the connection of a peer that sends a call too slowly. Returns whether it did.
+    /// Closes the connection of a peer that sends a call too slowly. Returns whether it was closed.
     fn check_receive_rate(&mut self, cx: &mut Context<'_>) -> bool {
         let limit = self.core.config.stall_timeout;
         let stalled = self.channel.awaits_peer()
@@ -400,8 +400,8 @@ impl Connection {
         stalled
     }
 
-    /// Stops reading from an idle connection. Returns whether it did. The peer may send later calls again on
-    /// another connection.
+    /// Stops reading from an idle connection. Returns whether reading was stopped. The peer may send later
+    /// calls again on another connection.
     fn check_idle(&mut self, cx: &mut Context<'_>) -> bool {
         let quiescent = self.core.in_progress() == 0 && self.channel.is_quiescent();
         let idle = quiescent && self.core.poll_idle(cx).is_ready();

@@ -266,7 +266,7 @@ fn hosts_behind_an_uplink_share_it_in_each_direction() {
         for qp in [&mut a, &mut b, &mut c1, &mut d1, &mut b2] {
             receive(qp, 2);
         }
-        // One sender: the uplink is the slowest part of the way.
+        // One sender: the uplink is the slowest part of the path.
         let start = lan.now();
         a.post_send(send(&[1; 39_999])).unwrap();
         run(&mut a, &mut c1, (0, 1)).await;

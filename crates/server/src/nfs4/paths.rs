@@ -125,8 +125,8 @@ impl Paths<'_> {
         Some(handle)
     }
 
-    /// The directories of the namespace in the directory `dir` of an export, or only the one with `name`, as
-    /// far as the caller sees them. Most exports have no others below them.
+    /// The directories of the namespace in the directory `dir` of an export, or only the one with `name`, as far as the
+    /// caller may access them. Most exports have no others below them.
     pub(super) async fn nested(&self, dir: &File, name: Option<&[u8]>) -> Vec<usize> {
         let mut found = Vec::new();
         let Some(root) = self.position(&dir.export) else { return found };

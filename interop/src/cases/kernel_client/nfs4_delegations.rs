@@ -98,7 +98,7 @@ fn conflicts([a, b]: &mut [Guest; 2], server: &Server) -> Result<()> {
         ("echo third > /mnt/v3/shared; cat /mnt/v3/shared", "third", 1),
     ];
     for (n, (command, expected, recalls)) in uses.into_iter().enumerate() {
-        // A file that was recalled is not delegated for 30 seconds: each use gets a new one.
+        // A file that was recalled is not delegated for 30 seconds, so each use has a new file.
         b.must("rm -f /mnt/x/shared")?;
         a.must("echo > /mnt/x/shared")?;
         a.must(&write(&format!("held{n}")))?;

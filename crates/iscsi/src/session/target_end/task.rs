@@ -164,7 +164,7 @@ impl Task {
             if sum > self.unsolicited_max.into() {
                 return Err(Violation::UnsolicitedData { itt, length: sum, maximum: self.unsolicited_max });
             }
-            // The initiator may send less unsolicited data than it may.
+            // The initiator may send less unsolicited data than is permitted.
             (self.unsolicited_sn, if pdu.last { self.received + length } else { u32::MAX })
         } else {
             // R2Ts are fulfilled in order (DataSequenceInOrder=Yes).
