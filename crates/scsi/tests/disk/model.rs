@@ -1,7 +1,7 @@
 //! Random commands compared with a model of the blocks.
 
 use millrace_scsi::{Aborted, BlockSize, Response, Status};
-use proptest::prelude::*;
+use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 
 use crate::common::Bench;
 
@@ -9,6 +9,10 @@ const BLOCKS: u64 = 300;
 
 /// Kind of command, LBA, number of blocks, content.
 type Step = (u8, u64, u8, u8);
+
+fn step() -> impl Strategy<Value = Step> {
+    (any::<u8>(), 0..BLOCKS, any::<u8>(), any::<u8>())
+}
 
 fn sixteen(opcode: u8, flags: u8, lba: u64, count: u32) -> [u8; 16] {
     let mut cdb = [0; 16];
@@ -76,20 +80,37 @@ fn outcome(result: Result<Response, Aborted>, miscompare: Option<u64>) {
     assert_eq!(response.status == Status::Good, miscompare.is_none(), "{:?}", response.sense);
 }
 
+/// Executes a step, and compares the whole disk with the model.
+fn execute(bench: &Bench, model: &mut [u8], step: Step) {
+    let (cdb, data, miscompare) = apply(model, step);
+    outcome(bench.try_execute(&bench.nexus, &cdb, &data), miscompare);
+    let read = bench.good(&sixteen(0x88, 0, 0, BLOCKS as u32), &[]);
+    assert!(read == model, "{step:?}");
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn a_million_random_commands_match_the_model() {
+    let bench = Bench::new(BlockSize::B512, BLOCKS);
+    let mut model = vec![0; BLOCKS as usize * 512];
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..1_000_000 {
+        let step = step().new_tree(&mut runner).unwrap().current();
+        execute(&bench, &mut model, step);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn blocks_are_those_of_the_model(
-        steps in prop::collection::vec((any::<u8>(), 0..BLOCKS, any::<u8>(), any::<u8>()), 1..40),
+        steps in prop::collection::vec(step(), 1..40),
     ) {
         let bench = Bench::new(BlockSize::B512, BLOCKS);
         let mut model = vec![0; BLOCKS as usize * 512];
         for step in steps {
-            let (cdb, data, miscompare) = apply(&mut model, step);
-            outcome(bench.try_execute(&bench.nexus, &cdb, &data), miscompare);
-            let read = bench.good(&sixteen(0x88, 0, 0, BLOCKS as u32), &[]);
-            prop_assert!(read == model, "{step:?}");
+            execute(&bench, &mut model, step);
         }
     }
 
