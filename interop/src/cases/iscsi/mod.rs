@@ -1,6 +1,7 @@
 //! The Linux kernel's iSCSI initiator uses Millrace's target, and Millrace's initiator the kernel's target.
 
 mod attach;
+mod conformance;
 mod disk;
 mod faults;
 mod initiator;
@@ -11,8 +12,16 @@ mod reservations;
 use super::Case;
 
 pub(super) fn cases() -> Vec<Case> {
-    [disk::cases(), faults::cases(), kills::cases(), reservations::cases(), lio::cases(), attach::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        disk::cases(),
+        conformance::cases(),
+        faults::cases(),
+        kills::cases(),
+        reservations::cases(),
+        lio::cases(),
+        attach::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
