@@ -31,6 +31,15 @@ pub struct ChannelAttributes {
     pub slots: u32,
 }
 
+/// Room for the replies that the slots of a new session keep, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReplyRoom {
+    /// What the replies of several slots may occupy.
+    pub(crate) most: u64,
+    /// What there is for the reply of the first slot.
+    pub(crate) least: u64,
+}
+
 impl ChannelAttributes {
     fn check(&self, request: u32, response: u32, operations: u32) -> Result<(), Status> {
         if self.request_bytes < request || self.response_bytes < response || self.operations < operations {
@@ -42,14 +51,16 @@ impl ChannelAttributes {
         Ok(())
     }
 
-    /// The fore channel that the server grants: no value exceeds the client's or the server's limit. Of the slots only
-    /// as many remain as `cached_bytes`, the rest of the server's limit, has room for.
-    pub(crate) fn fore(&self, limits: &Limits, cached_bytes: u64) -> Result<Self, Status> {
+    /// The fore channel that the server grants: no value exceeds the client's or the server's limit, and the replies of
+    /// the slots have `room`. There is at least one slot.
+    pub(crate) fn fore(&self, limits: &Limits, room: ReplyRoom) -> Result<Self, Status> {
         self.check(MIN_REQUEST, MIN_RESPONSE, 1)?;
         let cached = self.cached_bytes.min(limits.cached_bytes).min(self.response_bytes);
-        let room = cached_bytes.checked_div(cached.into()).unwrap_or(u64::MAX);
-        let room = u32::try_from(room).unwrap_or(u32::MAX);
-        if room == 0 {
+        let slots = |bytes: u64| {
+            let slots = bytes.checked_div(cached.into()).unwrap_or(u64::MAX);
+            u32::try_from(slots).unwrap_or(u32::MAX)
+        };
+        if slots(room.least) == 0 {
             return Err(Status::Delay); // There is no room until sessions of other clients end.
         }
         Ok(Self {
@@ -58,7 +69,7 @@ impl ChannelAttributes {
             response_bytes: self.response_bytes.min(limits.response_bytes),
             cached_bytes: cached,
             operations: self.operations.min(limits.operations),
-            slots: self.slots.min(limits.slots.max(1)).min(room),
+            slots: self.slots.min(limits.slots.max(1)).min(slots(room.most).max(1)),
         })
     }
 

@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use millrace_nfs::v4::{ClientId, Status};
 
 use crate::{
+    channel::ReplyRoom,
     identify::{CreateSession, SessionCreated},
+    limits::Limits,
     records::{Record, Records},
     session::Session,
     state::State,
@@ -53,8 +55,7 @@ impl<R: Clone> State<R> {
         args: &CreateSession<'_>,
         now: Duration,
     ) -> Result<SessionCreated, Status> {
-        let room = self.limits.total_cached_bytes.saturating_sub(records.cached_bytes);
-        let fore = args.fore.fore(&self.limits, room)?;
+        let fore = args.fore.fore(&self.limits, self.reply_room(records, args.client))?;
         // BIND_CONN_TO_SESSION may add a connection for callbacks later.
         let has_back = self.limits.back_channel;
         let back = if has_back { args.back.back()? } else { args.back };
@@ -76,6 +77,17 @@ impl<R: Clone> State<R> {
         records.cached_bytes += fore.total_cached_bytes();
         self.sessions.write().insert(id, Arc::new(session));
         Ok(SessionCreated { session: id, sequence: args.sequence, back_channel: granted, fore, back })
+    }
+
+    /// Room for the replies of a new session: an eighth of what is free, so that the sessions of some clients leave slots
+    /// to others. A quarter of all is for one slot each of clients that may be added.
+    fn reply_room(&self, records: &mut Records, id: ClientId) -> ReplyRoom {
+        let Limits { total_cached_bytes: total, clients, cached_bytes, .. } = self.limits;
+        let rest = total.saturating_sub(records.cached_bytes);
+        let added = clients.saturating_sub(records.confirmed_len()) as u64;
+        let free = rest.saturating_sub(added.saturating_mul(cached_bytes.into()).min(total / 4));
+        let is_first = records.get_mut(id).is_none_or(|record| record.sessions.is_empty());
+        ReplyRoom { most: free / 8, least: if is_first { rest } else { free } }
     }
 
     /// Removes the earlier incarnation of the client, or else another client if there are too many, and confirms the

@@ -89,15 +89,30 @@ fn channels_without_room_for_a_compound_are_refused() {
 
 #[test]
 fn slots_are_granted_as_far_as_their_replies_have_room() {
-    let state = with_limits(Limits { total_cached_bytes: 70 * 3428, ..limits() });
-    let id = identified(&state);
-    let first = state.create_session(&create(id, 1), S(0)).unwrap();
-    let second = state.create_session(&create(id, 2), S(0)).unwrap();
-    assert_eq!((first.fore.slots, second.fore.slots), (64, 6));
-    let other = state.exchange_id(&identify("b", 1), S(0)).unwrap().client;
-    assert_eq!(state.create_session(&create(other, 1), S(0)), Err(Status::Delay));
-    state.destroy_session(first.session).unwrap();
-    assert_eq!(state.create_session(&create(other, 1), S(0)).unwrap().fore.slots, 64);
+    let total = 400 * u64::from(FORE.cached_bytes);
+    let many = Limits { sessions_per_client: 1000, total_cached_bytes: total, ..limits() };
+    let state = with_limits(many);
+    let (id, mut sequence) = (identified(&state), 1);
+    let mut slots = Vec::new();
+    let last = loop {
+        match state.create_session(&create(id, sequence), S(0)) {
+            Ok(created) => slots.push(created.fore.slots),
+            Err(status) => break status,
+        }
+        sequence += 1;
+    };
+    assert_eq!(last, Status::Delay, "the client has more than one session");
+    assert_eq!(
+        slots[..4],
+        [47, 41, 36, 32],
+        "an eighth of the rest, without the slots of clients that may be added"
+    );
+    assert!(slots.is_sorted_by(|a, b| a >= b) && slots.ends_with(&[1]), "{slots:?}");
+    for n in 0..10 {
+        let owner = format!("other {n}");
+        let other = state.exchange_id(&identify(&owner, 1), S(0)).unwrap().client;
+        assert_eq!(state.create_session(&create(other, 1), S(0)).unwrap().fore.slots, 1, "{owner}");
+    }
 }
 
 #[test]
