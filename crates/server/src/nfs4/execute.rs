@@ -1,10 +1,12 @@
 //! Execution of a COMPOUND: session rules, operations, and the reply that the slot keeps.
 
 use std::{
+    cell::Cell,
     future::Future,
     hash::Hasher,
+    pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
 };
 
 use millrace_nfs::v4::{CompoundArgs, CompoundEncoder, Operation, SequenceArgs, Status};
@@ -26,20 +28,69 @@ use crate::nfs4_clients::Execution;
 /// Bytes of a request that its digest covers.
 const DIGESTED: usize = 512;
 
+/// The execution of one COMPOUND after another, with the memory of the first one.
+trait Slot: Future<Output = Outcome> + Send + Unpin {
+    /// Begins the next COMPOUND, when the previous one is complete.
+    fn begin(&mut self, env: Arc<Env>, call: CallContext, reply: Encoder);
+}
+
+/// A slot. `make` returns the future of a COMPOUND.
+struct Reused<M, F> {
+    make: M,
+    future: Pin<Box<Option<F>>>,
+}
+
+impl<M, F> Slot for Reused<M, F>
+where
+    M: Fn(Arc<Env>, CallContext, Encoder) -> F + Send + Unpin,
+    F: Future<Output = Outcome> + Send,
+{
+    fn begin(&mut self, env: Arc<Env>, call: CallContext, reply: Encoder) {
+        self.future.set(Some((self.make)(env, call, reply)));
+    }
+}
+
+impl<M: Unpin, F: Future<Output = Outcome>> Future for Reused<M, F> {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let Some(future) = self.future.as_mut().as_pin_mut() else { return Poll::Pending };
+        let outcome = ready!(future.poll(cx));
+        self.future.set(None);
+        Poll::Ready(outcome)
+    }
+}
+
+/// A new slot.
+fn slot() -> Box<dyn Slot> {
+    let make = |env: Arc<Env>, call: CallContext, reply: Encoder| async move {
+        let stages = call.stages.clone();
+        let outcome = run(&env, call, reply).await;
+        stages.end(Stage::FileSystem);
+        outcome
+    };
+    Box::new(Reused { make, future: Box::pin(None) })
+}
+
+thread_local! {
+    /// The slot of the last COMPOUND of this thread that completed at once, so that the next one allocates nothing.
+    static IDLE: Cell<Option<Box<dyn Slot>>> = const { Cell::new(None) };
+}
+
 /// Executes the COMPOUND of `call`. It is polled once, which completes most of them; the caller polls a pending one
 /// again with its waker. A connection that ends completes its calls first, so that the reply stays in the slot of
 /// the session.
 pub(super) fn compound(env: &Arc<Env>, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {
-    let stages = call.stages.clone();
-    let shared = Arc::clone(env);
-    let mut execution = Box::pin(async move {
-        let outcome = run(&shared, call, reply).await;
-        stages.end(Stage::FileSystem);
-        outcome
-    });
-    match execution.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(outcome) => MaybeReady::Ready(outcome),
-        Poll::Pending => MaybeReady::Pending(execution),
+    let mut execution = IDLE.take().unwrap_or_else(slot);
+    execution.begin(Arc::clone(env), call, reply);
+    match Pin::new(&mut execution).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => {
+            IDLE.set(Some(execution));
+            MaybeReady::Ready(outcome)
+        }
+        Poll::Pending => {
+            MaybeReady::Pending(Pin::from(execution as Box<dyn Future<Output = Outcome> + Send>))
+        }
     }
 }
 
