@@ -2,10 +2,11 @@
 //! thread.
 //!
 //! `.ci/instructions` runs it under callgrind with two numbers of calls, and divides the difference of each
-//! thread's instructions by the difference of the calls. `read-16` keeps 16 READs in flight on one connection.
+//! thread's instructions by the difference of the calls. `read-16` keeps 16 READs in flight on one connection. The
+//! version is NFSv3, or NFSv4.2 with the suffix `-4.2`.
 //!
 //! ```text
-//! instructions read|read-16|write CALLS
+//! instructions read|read-16|write|read-4.2|read-16-4.2|write-4.2 CALLS
 //! ```
 
 use std::{error::Error, time::Duration};
@@ -23,7 +24,7 @@ const IN_FLIGHT: u32 = 16;
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let (Some(operation), Some(calls)) = (arguments.next(), arguments.next()) else {
-        return Err("usage: instructions read|read-16|write CALLS".into());
+        return Err("usage: instructions OPERATION CALLS".into());
     };
     let calls: u32 = calls.parse()?;
     let config = Config {
@@ -37,9 +38,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let server = Server::start(config)?;
     let port = server.rdma_addr().ok_or("the server does not listen")?.port();
-    let url = Url { port: Some(port), proto: Some(Proto::Rdma), ..Url::new("127.0.0.1", "/data") };
+    // The operation without its version.
+    let (operation, vers) = match operation.strip_suffix("-4.2") {
+        Some(operation) => (operation, Version::V4_2),
+        None => (&*operation, Version::V3),
+    };
+    let url = Url {
+        port: Some(port),
+        proto: Some(Proto::Rdma),
+        vers: Some(vers),
+        ..Url::new("127.0.0.1", "/data")
+    };
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    tokio.block_on(run(&url, &operation, calls))?;
+    tokio.block_on(run(&url, operation, calls))?;
     drop(tokio);
     server.stop_blocking(Duration::from_secs(1));
     Ok(())
@@ -61,7 +72,7 @@ async fn run(url: &Url, operation: &str, calls: u32) -> Result<(), Box<dyn Error
             "write" => {
                 client.write_from(file, 0, data.clone().into(), StableHow::Unstable).await?;
             }
-            _ => return Err("the operation is read, read-16 or write".into()),
+            _ => return Err("the operation is read, read-16 or write, with or without -4.2".into()),
         }
     }
     Ok(())

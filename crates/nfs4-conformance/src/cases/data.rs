@@ -3,7 +3,7 @@
 use millrace_nfs::v4::*;
 
 use crate::{
-    compound::{Call, Op, Session, lookup, open, putfh, raw, read},
+    compound::{Call, Op, Session, getattr, lookup, open, putfh, raw, read},
     group::{Group, OTHERS, not_a_file},
     operations::{close, commit, opened, setattr, size, write},
 };
@@ -24,6 +24,7 @@ pub(super) async fn run(g: &mut Group<'_, impl Call>) {
     stateids(g, &file).await;
     modes(g, &file).await;
     denials(g).await;
+    positions(g, &file).await;
 }
 
 async fn objects(g: &mut Group<'_, impl Call>) {
@@ -142,6 +143,31 @@ async fn modes(g: &mut Group<'_, impl Call>, file: &[u8]) {
         g.check(&format!("SETATTR of the size with an open for {mode}"), to_write, sets).await;
         assert_eq!(g.s.status(c, [putfh(file), close(stateid)]).await, Status::Ok);
     }
+}
+
+/// The data of a READ in the middle of a COMPOUND of eight operations, and of one at its end.
+async fn positions(g: &mut Group<'_, impl Call>, file: &[u8]) {
+    let (c, anonymous) = (g.c, Stateid::ANONYMOUS);
+    let contents: Vec<u8> = (0..1000_u32).map(|i| (i * 7 % 251) as u8).collect();
+    let written = g.s.status(c, [putfh(file), write(c, anonymous, 0, &contents)]).await;
+    assert_eq!(written, Status::Ok);
+    // With SEQUENCE and PUTFH of the directory they are eight.
+    let size = || getattr(&[Attribute::Size]);
+    let ops = [putfh(file), size(), read(anonymous, 0, 501), size(), size(), read(anonymous, 501, 499)];
+    let results = g.send(ops).await;
+    results.skip(&[Operation::Putfh]);
+    let mut sizes = Vec::new();
+    let mut next_size =
+        || sizes.push(results.take::<Fattr<'_>>(Operation::Getattr).decode_values().unwrap().size);
+    next_size();
+    let (first, first_eof) = results.read();
+    next_size();
+    next_size();
+    let (last, last_eof) = results.read();
+    g.record("the status of a COMPOUND with two READs", (Status::Ok, 8), (results.status, results.count));
+    g.record("a READ in the middle of a COMPOUND", (true, false), (first == contents[..501], first_eof));
+    g.record("a READ at the end of a COMPOUND", (true, true), (last == contents[501..], last_eof));
+    g.record("GETATTR around READs", vec![Some(1000); 3], sizes);
 }
 
 /// Accesses without an open while an open denies them.

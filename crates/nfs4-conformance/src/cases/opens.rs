@@ -199,7 +199,7 @@ async fn shares(g: &mut Group<'_, impl Call>) {
 async fn downgrades(g: &mut Group<'_, impl Call>) {
     let c = g.c;
     let (first, file) = opened(c, &g.s, &g.dir, open(b"down", "down", 1, 0, true)).await.unwrap();
-    let both = opened(c, &g.s, &g.dir, open(b"down", "down", 3, 1, false)).await.unwrap().0;
+    let both = opened(c, &g.s, &g.dir, open(b"down", "down", 3, 0, false)).await.unwrap().0;
     let stateid = Stateid { seqid: 0, ..both };
     let (other, _) = g.open("another", 3).await;
     let unknown = Stateid { seqid: 1, other: [0xde; 12] };
@@ -213,7 +213,7 @@ async fn downgrades(g: &mut Group<'_, impl Call>) {
         ("with an unknown stateid", Status::BadStateid, downgrade(unknown, 1, 0)),
         ("with the stateid of another file", Status::BadStateid, downgrade(other, 1, 0)),
         ("with the anonymous stateid", Status::BadStateid, downgrade(Stateid::ANONYMOUS, 1, 0)),
-        ("to the same", Status::Ok, downgrade(stateid, 3, 1)),
+        ("to the same", Status::Ok, downgrade(stateid, 3, 0)),
         ("to less", Status::Ok, downgrade(stateid, 1, 0)),
         ("to more", Status::Inval, downgrade(stateid, 3, 0)),
     ] {

@@ -218,8 +218,30 @@ fn the_setting_and_the_client_decide_what_is_delegated() {
     }
 }
 
+/// CLONE of the whole saved file.
+fn clone_all() -> Op {
+    let (source, destination) = (Stateid::ANONYMOUS, Stateid::ANONYMOUS);
+    op(Operation::Clone, CloneArgs { source, destination, source_offset: 0, destination_offset: 0, count: 0 })
+}
+
+/// COPY of the whole saved file.
+fn copy_all() -> Op {
+    op(
+        Operation::Copy,
+        CopyArgs {
+            source: Stateid::ANONYMOUS,
+            destination: Stateid::ANONYMOUS,
+            source_offset: 0,
+            destination_offset: 0,
+            count: 0,
+            requirements: CopyRequirements { consecutive: true, synchronous: true },
+            source_servers: List(vec![]),
+        },
+    )
+}
+
 /// Requests of another client, by number, and whether each only reads.
-const REQUESTS: usize = 14;
+const REQUESTS: usize = 17;
 
 impl Scene<'_> {
     /// The status of a request of another client that uses the file `f`, as one of NFSv4.
@@ -261,6 +283,16 @@ impl Scene<'_> {
                 let args = v3::LinkArgs { file: v3(file), link: at(v3(dir), "g") };
                 let res: v3::Res<v3::LinkOk, v3::LinkFail> = c.nfs(v3::Procedure::Link, &args).await;
                 of_v3(res.into_result().map(drop).map_err(|(status, _)| status))
+            }
+            13 => {
+                let args =
+                    SetxattrArgs { option: SetxattrOption::Either, name: Opaque(b"a"), value: Opaque(b"1") };
+                s.status(c, [putfh(file), op(Operation::Setxattr, args)]).await
+            }
+            14 | 15 => {
+                let on = if n == 14 { clone_all() } else { copy_all() };
+                let from = [putfh(dir), lookup("another"), savefh()];
+                s.status(c, from.into_iter().chain([putfh(file), on])).await
             }
             _ => {
                 let attributes = v3::Sattr { size: Some(0), ..v3::Sattr::default() };

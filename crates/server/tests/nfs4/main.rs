@@ -19,6 +19,7 @@ mod hostile;
 mod network;
 mod paths;
 mod read_plus;
+mod reload;
 mod restart;
 mod retries;
 mod sessions;
