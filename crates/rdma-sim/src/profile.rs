@@ -75,7 +75,7 @@ pub struct Kernel {
     /// [`World::locked`](crate::World::locked). Each holds it for its processor time and its transaction of the
     /// adapter's table.
     pub serial_registrations: bool,
-    /// Whether this also applies to deregistrations and invalidations.
+    /// Whether deregistrations and invalidations are executed one at a time, under the same lock.
     pub serial_deregistrations: bool,
     /// Number of copies of each byte that an RDMA Read of the connecting end has fetched, before its owner receives the
     /// completion.
