@@ -14,7 +14,7 @@ pub(crate) const MAX_CONNECTIONS: usize = 64;
 /// URL of an export: `nfs://HOST[:PORT]/EXPORT/PATH[?OPTIONS]`.
 ///
 /// The host is a name, an IPv4 address or an IPv6 address in brackets. Options, joined by `&`:
-/// `proto=rdma|tcp`, `provider=auto|iwarp|verbs`, `nconnect=1..64`, `rsize=SIZE`, `wsize=SIZE`,
+/// `vers=3|4.1|4.2`, `proto=rdma|tcp`, `provider=auto|iwarp|verbs`, `nconnect=1..64`, `rsize=SIZE`, `wsize=SIZE`,
 /// `mountport=PORT`, `resvport`, `noresvport`, `registration=dynamic|fast|cache`. A size has the text form of
 /// [`ByteSize`] and is below 4 GiB. The client determines with MOUNT which part of the path is the export.
 /// `%XX` stands for a byte in the path.
@@ -33,7 +33,7 @@ pub struct Url {
     pub port: Option<u16>,
     /// The path, beginning with `/`.
     pub path: String,
-    /// The version of NFS, if given.
+    /// The version of NFS, if given; see [`crate::Options::vers`].
     pub vers: Option<Version>,
     /// The transport, if given.
     pub proto: Option<Proto>,
