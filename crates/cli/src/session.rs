@@ -6,7 +6,7 @@ use std::{
 };
 
 use millrace_cli_common::failure::Failure;
-use millrace_client::{Options, RetryPolicy, Url, nfs3::Client};
+use millrace_client::{Options, RetryPolicy, Url, Version, nfs3::Client};
 use millrace_nfs::v3::{Fattr, FileHandle, FileType};
 use millrace_runtime::tokio_rt::TokioRuntime;
 
@@ -52,6 +52,8 @@ pub(crate) fn global() -> &'static Global {
 pub(crate) fn options() -> Options {
     let (global, default) = (global(), Options::default());
     Options::default()
+        // A command with NFSv4 exits before the server has ended its client, which then holds memory for a lease.
+        .vers(Some(Version::V3))
         .retry(RetryPolicy { max_elapsed: RETRY_LIMIT, ..RetryPolicy::default() })
         .provider(global.provider.unwrap_or_default())
         .registration(global.registration.unwrap_or(default.registration))

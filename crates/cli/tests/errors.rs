@@ -77,8 +77,8 @@ fn unknown_exports_and_unknown_files_have_different_errors() {
     let server = Server::start(&["--export", "/data=memory:16MiB"]);
     for proto in ["rdma", "tcp"] {
         // The root of NFSv4 shows the exports, and cannot be changed.
-        assert_eq!(ok(&["ls", &server.url(proto, "/")]), "data/\n");
-        assert!(fails(1, &["mkdir", &server.url(proto, "/new")]).contains("/data"));
+        assert_eq!(ok(&["ls", &format!("{}&vers=4.2", server.url(proto, "/"))]), "data/\n");
+        assert!(fails(1, &["mkdir", &format!("{}&vers=4.2", server.url(proto, "/new"))]).contains("/data"));
         let message = fails(1, &["ls", &format!("{}&vers=3", server.url(proto, "/"))]);
         assert!(message.contains("no export") && message.contains("/data"), "{message}");
         let message = fails(1, &["ls", &server.url(proto, "/nope")]);
