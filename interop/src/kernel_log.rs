@@ -10,7 +10,7 @@ const SUBSYSTEMS: [&str; 8] = ["rpcrdma", "svcrdma", "siw", "rxe", "nfs", "sunrp
 const KERNEL_FAULTS: [&str; 6] = ["BUG:", "WARNING:", "Oops", "Call Trace", "Kernel panic", "hung_task"];
 
 /// Messages that every guest prints, and why they are ignored.
-const IGNORED: [(&str, &str); 10] = [
+const IGNORED: [(&str, &str); 11] = [
     ("Kernel command line: ", "its paths contain names of subsystems"),
     ("Unknown kernel command line parameters", "the same; the parameters are for the agent"),
     ("Failed to initialize ubd device 0", "the guest has no disk"),
@@ -20,6 +20,7 @@ const IGNORED: [(&str, &str); 10] = [
     ("hrtimer: interrupt took", "the host ran other processes during the emulation"),
     ("clocksource: ", "the same, which makes an emulated clock unstable"),
     ("speed is unknown", "a tap has no speed"),
+    ("db_root: cannot open", "the guest has no directory for the configuration of LIO"),
     ("iwpm_register_pid", "no port mapper runs in the guest; siw does not need one"),
 ];
 
