@@ -1,4 +1,5 @@
-//! Copies within the server: COPY, CLONE, OFFLOAD_STATUS and OFFLOAD_CANCEL (RFC 7862 sections 15.2, 15.8, 15.9, 15.13). Other servers' files are not copied.
+//! Copies within the server: COPY, CLONE, OFFLOAD_STATUS and OFFLOAD_CANCEL (RFC 7862 sections 15.2, 15.8, 15.9, 15.13).
+//! Other servers' files are not copied.
 
 use std::sync::Arc;
 
