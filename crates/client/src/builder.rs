@@ -53,21 +53,20 @@ impl From<Infallible> for Error {
 
 /// Builder of a client, from [`Client::builder`]. It has a method for each field of [`Options`].
 ///
-/// ```
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
-/// # fn main() { run(|url| async move {
+/// ```no_run
+/// # async fn example() -> Result<(), millrace_client::Error> {
 /// use std::time::Duration;
 /// use millrace_client::{Client, Identity};
 ///
-/// // "nfs://server.example/export"
-/// let client = Client::builder(url)
+/// let client = Client::builder("nfs://server.example/export")
 ///     .nconnect(4)
 ///     .timeout(Duration::from_secs(10))
 ///     .credential(Identity { uid: 1000, gid: 1000, ..Identity::default() })
 ///     .connect()
 ///     .await?;
 /// # drop(client);
-/// # Ok(()) }) }
+/// # Ok(())
+/// # }
 /// ```
 #[must_use = "call connect()"]
 #[derive(Debug)]

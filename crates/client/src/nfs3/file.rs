@@ -230,6 +230,24 @@ impl File {
         }
     }
 
+    /// Reads `len` bytes at `offset`, or fewer at the end of the file, in sequential calls of at most [`Client::rsize`]
+    /// bytes, without a copy. Returns views of the received data. Retained data is handled as in [`Self::read_into`].
+    ///
+    /// # Errors
+    /// As [`Client::read`].
+    pub async fn read_shared(&self, offset: u64, len: usize) -> Result<Views, Error> {
+        let mut data = Views::new();
+        while data.len() < len {
+            let memory = self.client().buffer((len - data.len()).min(self.client().rsize() as usize))?;
+            let (more, eof) = self.read_views(self.client(), offset + data.len() as u64, memory).await?;
+            data.extend(more.iter().cloned());
+            if eof {
+                break;
+            }
+        }
+        Ok(data)
+    }
+
     /// Reads a piece with the credentials of `caller`; a shorter result is the end of the file. Returns
     /// offset, data, and whether the file ends after them.
     pub(crate) async fn read_piece(

@@ -1,0 +1,19 @@
+"""NFS over RDMA and TCP in user space.
+
+``Client`` works by path in an export, and opens files (``File``). ``millrace.aio`` has the same for asyncio, and
+``millrace.fsspec`` file systems for fsspec, which are registered for ``nfs://`` and ``nfs+rdma://``.
+
+>>> import millrace
+>>> with millrace.Client("nfs://server/data?proto=tcp") as client:
+...     client.write_bytes("greeting", b"hello")
+...     with client.open("greeting") as file:
+...         print(file.read())
+b'hello'
+"""
+
+from ._client import Client, exports
+from ._file import File
+from ._native import __version__
+from ._stat import DirEntry, Stat
+
+__all__ = ["Client", "DirEntry", "File", "Stat", "__version__", "exports"]

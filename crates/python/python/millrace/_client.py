@@ -1,0 +1,275 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+import io
+import os
+import weakref
+from typing import IO, Any, Callable, Iterable, Iterator, Literal, Union, overload
+
+from . import _native
+from ._file import File
+from ._mode import Access, access
+from ._settings import Settings
+from ._stat import DirEntry, Stat
+
+Path = Union[str, "os.PathLike[str]"]
+"""A path in the export, with or without a leading slash."""
+
+
+def exports(url: str) -> list[str]:
+    """Names of the exports of the URL's server; the URL's path is ignored."""
+    return _native.exports(url).wait()
+
+
+class Client:
+    """A mounted export: ``nfs://HOST[:PORT]/EXPORT[/PATH][?OPTION=VALUE&...]``.
+
+    Options of the URL are ``proto=rdma|tcp`` (default rdma), ``vers=3|4.1|4.2``, ``nconnect=N``, ``rsize=SIZE``,
+    ``wsize=SIZE``, ``provider=auto|iwarp|verbs``, ``noresvport`` and others of the command ``millrace``.
+
+    Methods take paths from the root of the export (``export``), and raise the subclasses of ``OSError`` that the same
+    functions of ``os`` raise, with ``errno``; ``ValueError`` for an invalid URL and after ``close``. They release the GIL,
+    and any number of threads can call them. Ctrl-C interrupts them.
+
+    Each process has its own connections: after ``os.fork`` the child connects at its first call. Clients pickle by URL.
+    The client is a context manager; ``close`` also closes its files.
+
+    :param url: the URL of the export, or of an object below it.
+    :param connect: connect at once; otherwise at the first call.
+    :param timeout: time limit of one transmission of a call in seconds (default 30).
+    :param connect_timeout: time limit of a connection attempt in seconds (default 10).
+    :param retry: time in seconds for which a call is retried while the server does not answer (default 60).
+    :param uid: user ID of the calls (AUTH_SYS); the default is that of the process.
+    :param gid: group ID of the calls; the default is that of the process.
+    :param gids: supplementary groups of the calls, at most 16; the default is those of the process.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect: bool = True,
+        timeout: float | None = None,
+        connect_timeout: float | None = None,
+        retry: float | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        gids: Iterable[int] | None = None,
+    ) -> None:
+        self.url = url
+        groups = None if gids is None else list(gids)
+        self._settings = Settings(timeout, connect_timeout, retry, uid, gid, groups)
+        self._native = _native.Client(url, self._settings)
+        self._files: weakref.WeakSet[File] = weakref.WeakSet()
+        if connect:
+            self._native.connect().wait()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        return _lazy, (self.url, self._settings)
+
+    def __repr__(self) -> str:
+        return f"<millrace.Client {self.url}{' closed' if self.closed else ''}>"
+
+    def close(self) -> None:
+        """Closes the files of this client, then its connections. Raises the first error of a file."""
+        errors: list[BaseException] = []
+        for file in list(self._files):
+            try:
+                file.close()
+            except OSError as error:
+                errors.append(error)
+        self._native.close()
+        if errors:
+            raise errors[0]
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._native.closed
+
+    @property
+    def export(self) -> str:
+        """The name of the export."""
+        return self._native.connect().wait()[0]
+
+    @property
+    def path_in_export(self) -> str:
+        """The rest of the URL's path below the export, without a leading slash."""
+        return self._native.connect().wait()[1]
+
+    @property
+    def server(self) -> str:
+        """Host and port of the server."""
+        return self._native.connect().wait()[2]
+
+    def stats(self) -> dict[str, int]:
+        """Counters of this process: ``calls``, ``bytes_read``, ``bytes_written``."""
+        return dict(zip(("calls", "bytes_read", "bytes_written"), self._native.stats().wait()))
+
+    @overload
+    def open(self, path: Path, mode: Literal["rb", "wb", "ab", "xb", "rb+", "wb+", "ab+", "xb+"] = "rb") -> File: ...
+
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: str,
+        *,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> IO[Any]: ...
+
+    def open(
+        self,
+        path: Path,
+        mode: str = "rb",
+        *,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> Any:
+        """Opens a file. ``mode`` is that of the built-in ``open``, but the default is binary: ``t`` selects text."""
+        text = "t" in mode
+        if not text and (encoding, errors, newline) != (None, None, None):
+            raise ValueError("encoding, errors and newline are for text: add t to the mode")
+        if text and "b" in mode:
+            raise ValueError(f"invalid mode: {mode!r}; t and b exclude each other")
+        wanted = access(mode.replace("t", "", 1).replace("b", "", 1))
+        file = self._open(path, wanted)
+        if not text:
+            return file
+        buffered: Any
+        if file.readable() and file.writable():
+            buffered = io.BufferedRandom(file)
+        elif file.writable():
+            buffered = io.BufferedWriter(file)
+        else:
+            buffered = io.BufferedReader(file, 1 << 17)
+        return io.TextIOWrapper(buffered, encoding, errors, newline)
+
+    def _open(self, path: Path, wanted: Access) -> File:
+        name = os.fspath(path)
+        file = File(self, name, wanted, self._native.open(name, wanted).wait())
+        self._files.add(file)
+        return file
+
+    def read_bytes(self, path: Path) -> bytes:
+        """Reads a whole file."""
+        while True:
+            size = self.stat(path)
+            if not size.is_file():
+                with self.open(path) as file:  # Raises the error of the type.
+                    return file.read()
+            data = self.read_ranges([(size.handle, 0, size.st_size)])[0]
+            if isinstance(data, BaseException):
+                raise data
+            return data
+
+    def read_ranges(self, ranges: Iterable[tuple[bytes, int, int]]) -> list[bytes | OSError]:
+        """Reads ranges (``Stat.handle``, offset, length) with many calls in flight.
+
+        Returns for each the data, shorter at the end of the file, or the error. The memory for all is allocated first.
+        """
+        return self._native.read_ranges(list(ranges)).wait()
+
+    def write_bytes(self, path: Path, data: Any) -> None:
+        """Creates or replaces a file with ``data``, which is on stable storage on return."""
+        self._native.write(path, data).wait()
+
+    def stat(self, path: Path, *, follow_symlinks: bool = True) -> Stat:
+        """The attributes of an object."""
+        return Stat._make(self._native.stat(path, follow_symlinks).wait())
+
+    def lstat(self, path: Path) -> Stat:
+        """As ``stat``, of a symbolic link itself."""
+        return self.stat(path, follow_symlinks=False)
+
+    def exists(self, path: Path) -> bool:
+        """Whether an object exists. Symbolic links are followed."""
+        try:
+            self.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def scandir(self, path: Path = "") -> Iterator[DirEntry]:
+        """The entries of a directory with their attributes, in the order of the server."""
+        return (DirEntry(name, Stat._make(stat)) for name, stat in self._native.scan(path).wait())
+
+    def listdir(self, path: Path = "") -> list[str]:
+        """The names of the entries of a directory, in the order of the server."""
+        return [entry.name for entry in self.scandir(path)]
+
+    def mkdir(self, path: Path) -> None:
+        """Creates a directory."""
+        self._native.mkdir(path, False).wait()
+
+    def makedirs(self, path: Path, exist_ok: bool = False) -> None:
+        """Creates a directory and its missing parents."""
+        if not exist_ok and self.exists(path):
+            raise FileExistsError(17, "the directory exists", os.fspath(path))
+        self._native.mkdir(path, True).wait()
+
+    def unlink(self, path: Path) -> None:
+        """Removes a file or a symbolic link."""
+        self._native.unlink(path).wait()
+
+    def rmdir(self, path: Path) -> None:
+        """Removes an empty directory."""
+        self._native.rmdir(path).wait()
+
+    def rmtree(self, path: Path) -> None:
+        """Removes a directory with its contents. Symbolic links are not followed."""
+        self._native.rmtree(path).wait()
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Renames an object; replaces ``target`` if it exists."""
+        self._native.rename(source, target).wait()
+
+    def link(self, source: Path, target: Path) -> None:
+        """Creates ``target`` as a hard link to ``source``."""
+        self._native.link(source, target).wait()
+
+    def symlink(self, target: Path, link: Path) -> None:
+        """Creates the symbolic link ``link`` with the text ``target``."""
+        self._native.symlink(target, link).wait()
+
+    def readlink(self, path: Path) -> str:
+        """The text of a symbolic link."""
+        return self._native.readlink(path).wait()
+
+    def chmod(self, path: Path, mode: int) -> None:
+        """Sets the permission bits."""
+        self._native.chmod(path, mode).wait()
+
+    def utime(self, path: Path, ns: tuple[int | None, int | None]) -> None:
+        """Sets the times of last access and modification, in nanoseconds since 1970; None leaves one unchanged."""
+        self._native.utime(path, *ns).wait()
+
+    def copy(self, source: Path, target: Path) -> int:
+        """Copies a file within the export; returns the number of bytes."""
+        return self._native.copy(source, target).wait()
+
+    def put(self, local: Path, path: Path, progress: Callable[[int], object] | None = None) -> int:
+        """Copies a local file to the export; returns the number of bytes.
+
+        The file gets its name when all data is stable. ``progress`` gets the number of copied bytes, every 100 ms and at
+        the end.
+        """
+        return self._native.put(local, path).wait(progress)
+
+    def get(self, path: Path, local: Path, progress: Callable[[int], object] | None = None) -> int:
+        """Copies a file to the local file system, as ``put``."""
+        return self._native.get(path, local).wait(progress)
+
+
+def _lazy(url: str, settings: Settings) -> Client:
+    return Client(url, connect=False, **settings._asdict())

@@ -1,0 +1,222 @@
+"""The client for asyncio: the methods of ``millrace.Client`` and ``millrace.File`` as coroutines.
+
+>>> async with millrace.aio.Client("nfs://server/data") as client:
+...     async with await client.open("greeting") as file:
+...         print(await file.read())
+
+Any number of calls can be in flight. Cancelling a task cancels its call: the server may have executed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+from typing import Any, Iterable
+
+from . import _native
+from ._file import _CHUNK
+from ._mode import Access, access
+from ._settings import Settings
+from ._stat import DirEntry, Stat
+from ._client import Path
+
+__all__ = ["Client", "File", "exports"]
+
+
+def _start(operation: _native.Operation) -> asyncio.Future[Any]:
+    return operation.start(asyncio.get_running_loop())
+
+
+async def exports(url: str) -> list[str]:
+    """As ``millrace.exports``."""
+    return await _start(_native.exports(url))
+
+
+class File:
+    """An open file, as ``millrace.File``. Close it: nothing else makes written data stable."""
+
+    def __init__(self, path: str, wanted: Access, native: _native.File) -> None:
+        self.name = path
+        self._access = wanted
+        self._native = native
+
+    async def __aenter__(self) -> File:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._native.closed
+
+    def tell(self) -> int:
+        """The offset of the cursor."""
+        return self._native.position()
+
+    async def read(self, size: int | None = -1) -> bytes:
+        """As ``millrace.File.read``."""
+        self._check(self._access.read, "reading")
+        if size is None or size < 0 or size > _CHUNK:
+            rest = max((await self.stat()).st_size - self.tell(), 0)
+            size = rest if size is None or size < 0 else min(size, rest)
+        return await _start(self._native.read(size))
+
+    async def readinto(self, buffer: Any) -> int:
+        """As ``millrace.File.readinto``. Do not access the buffer before the call has ended."""
+        self._check(self._access.read, "reading")
+        return await _start(self._native.readinto(buffer))
+
+    async def write(self, data: Any) -> int:
+        """As ``millrace.File.write``."""
+        self._check(self._access.write or self._access.append, "writing")
+        return await _start(self._native.write(data))
+
+    async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """As ``millrace.File.seek``."""
+        return await _start(self._native.seek(offset, whence))
+
+    async def truncate(self, size: int | None = None) -> int:
+        """As ``millrace.File.truncate``."""
+        self._check(self._access.write or self._access.append, "writing")
+        return await _start(self._native.truncate(self.tell() if size is None else size))
+
+    async def flush(self) -> None:
+        """As ``millrace.File.flush``."""
+        await _start(self._native.flush(False))
+
+    async def sync(self) -> None:
+        """As ``millrace.File.sync``."""
+        await _start(self._native.flush(True))
+
+    async def stat(self) -> Stat:
+        """As ``millrace.File.stat``."""
+        return Stat._make(await _start(self._native.stat()))
+
+    async def close(self) -> None:
+        """As ``millrace.File.close``."""
+        if not self.closed:
+            await _start(self._native.close())
+
+    def _check(self, allowed: bool, purpose: str) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        if not allowed:
+            raise io.UnsupportedOperation(f"the file is not open for {purpose}")
+
+
+class Client:
+    """A mounted export, as ``millrace.Client``, with the same arguments except ``connect``.
+
+    It connects at the first call, or in ``async with``.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self.url = url
+        self._settings = Settings(**options)
+        self._native = _native.Client(url, self._settings)
+
+    def __reduce__(self) -> Any:
+        return _lazy, (self.url, self._settings)
+
+    async def __aenter__(self) -> Client:
+        await _start(self._native.connect())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections; calls in flight fail. Close files before."""
+        self._native.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._native.closed
+
+    async def export(self) -> str:
+        """The name of the export."""
+        return (await _start(self._native.connect()))[0]
+
+    async def open(self, path: Path, mode: str = "rb") -> File:
+        """Opens a file; ``mode`` is that of the built-in ``open`` for binary files."""
+        wanted = access(mode.replace("b", "", 1))
+        name = os.fspath(path)
+        return File(name, wanted, await _start(self._native.open(name, wanted)))
+
+    async def read_bytes(self, path: Path) -> bytes:
+        """As ``millrace.Client.read_bytes``."""
+        found = await self.stat(path)
+        if not found.is_file():
+            async with await self.open(path) as file:  # Raises the error of the type.
+                return await file.read()
+        data = (await self.read_ranges([(found.handle, 0, found.st_size)]))[0]
+        if isinstance(data, BaseException):
+            raise data
+        return data
+
+    async def read_ranges(self, ranges: Iterable[tuple[bytes, int, int]]) -> list[bytes | OSError]:
+        """As ``millrace.Client.read_ranges``."""
+        return await _start(self._native.read_ranges(list(ranges)))
+
+    async def write_bytes(self, path: Path, data: Any) -> None:
+        """As ``millrace.Client.write_bytes``."""
+        await _start(self._native.write(path, data))
+
+    async def stat(self, path: Path, *, follow_symlinks: bool = True) -> Stat:
+        """As ``millrace.Client.stat``."""
+        return Stat._make(await _start(self._native.stat(path, follow_symlinks)))
+
+    async def scandir(self, path: Path = "") -> list[DirEntry]:
+        """As ``millrace.Client.scandir``."""
+        return [DirEntry(name, Stat._make(stat)) for name, stat in await _start(self._native.scan(path))]
+
+    async def mkdir(self, path: Path) -> None:
+        """As ``millrace.Client.mkdir``."""
+        await _start(self._native.mkdir(path, False))
+
+    async def makedirs(self, path: Path, exist_ok: bool = False) -> None:
+        """As ``millrace.Client.makedirs``."""
+        if not exist_ok:
+            try:
+                await self.stat(path)
+            except FileNotFoundError:
+                pass
+            else:
+                raise FileExistsError(17, "the directory exists", os.fspath(path))
+        await _start(self._native.mkdir(path, True))
+
+    async def unlink(self, path: Path) -> None:
+        """As ``millrace.Client.unlink``."""
+        await _start(self._native.unlink(path))
+
+    async def rmdir(self, path: Path) -> None:
+        """As ``millrace.Client.rmdir``."""
+        await _start(self._native.rmdir(path))
+
+    async def rmtree(self, path: Path) -> None:
+        """As ``millrace.Client.rmtree``."""
+        await _start(self._native.rmtree(path))
+
+    async def rename(self, source: Path, target: Path) -> None:
+        """As ``millrace.Client.rename``."""
+        await _start(self._native.rename(source, target))
+
+    async def copy(self, source: Path, target: Path) -> int:
+        """As ``millrace.Client.copy``."""
+        return await _start(self._native.copy(source, target))
+
+    async def put(self, local: Path, path: Path) -> int:
+        """As ``millrace.Client.put``."""
+        return await _start(self._native.put(local, path))
+
+    async def get(self, path: Path, local: Path) -> int:
+        """As ``millrace.Client.get``."""
+        return await _start(self._native.get(path, local))
+
+
+def _lazy(url: str, settings: Settings) -> Client:
+    return Client(url, **settings._asdict())

@@ -1,0 +1,242 @@
+//! The native client: an operation for each method.
+
+use std::{ffi::OsString, path::PathBuf, sync::Arc};
+
+use futures::TryStreamExt;
+use millrace_client::{Client as Rust, FileTimes, Url};
+use millrace_nfs::v3::FileHandle;
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyList};
+
+use crate::{
+    connection::{Export, Mount, Settings},
+    copying,
+    errors::{Failure, at, text},
+    file::{Access, File},
+    memory::{NewBytes, UserBuffer},
+    metadata::stat,
+    operation::{Finish, Operation},
+    ranges::{self, Range},
+};
+
+/// A client of one export. It connects at the first operation in each process.
+#[pyclass(frozen, module = "millrace._native")]
+pub(crate) struct Client {
+    export: Arc<Export>,
+}
+
+impl Client {
+    /// An operation that calls `run` with the connected client.
+    fn operation<T, F>(
+        &self,
+        py: Python<'_>,
+        run: impl FnOnce(Rust) -> F + Send + 'static,
+    ) -> PyResult<Operation>
+    where
+        F: Future<Output = Result<T, Failure>> + Send,
+        T: for<'py> IntoPyObject<'py> + Send + 'static,
+    {
+        let mount = self.export.mount(py)?;
+        Operation::new(py, async move { run(mount.client().await?).await })
+    }
+}
+
+#[pymethods]
+impl Client {
+    #[new]
+    fn new(py: Python<'_>, url: &str, settings: Settings) -> PyResult<Self> {
+        let export = Export::new(url, settings).map_err(|e| e.exception(py))?;
+        Ok(Self { export: Arc::new(export) })
+    }
+
+    /// Connects. Returns the name of the export, the rest of the URL's path below it, and the server's address.
+    fn connect(&self, py: Python<'_>) -> PyResult<Operation> {
+        self.operation(py, async |client| {
+            Ok((client.export().to_owned(), client.path_in_export().to_owned(), client.server().to_owned()))
+        })
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.export.close());
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.export.is_closed()
+    }
+
+    /// Counters: calls, bytes read, bytes written.
+    fn stats(&self, py: Python<'_>) -> PyResult<Operation> {
+        self.operation(py, async |client| {
+            let stats = client.stats();
+            Ok((stats.calls, stats.bytes_read, stats.bytes_written))
+        })
+    }
+
+    /// Attributes of a path, of the link itself unless `follow`.
+    fn stat(&self, py: Python<'_>, path: PathBuf, follow: bool) -> PyResult<Operation> {
+        self.operation(py, async move |client| {
+            let nfs = client.nfs3();
+            let name = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+            let found = if follow { nfs.resolve(name).await } else { nfs.resolve_link(name).await };
+            let (handle, attributes) = found.map_err(at(&text(&path)))?;
+            Ok(stat(Some(handle), &attributes))
+        })
+    }
+
+    /// Names and attributes of the entries of a directory.
+    fn scan(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
+        self.operation(py, async move |client| {
+            let entries = client.read_dir(&path).await.map_err(at(&text(&path)))?;
+            let entry = |entry: millrace_client::DirEntry| {
+                let name: OsString = entry.file_name().to_owned();
+                (name, stat(None, entry.metadata().attributes()))
+            };
+            entries.map_ok(entry).try_collect::<Vec<_>>().await.map_err(at(&text(&path)))
+        })
+    }
+
+    /// Reads ranges (file handle, start, length). Returns a list with bytes, or the exception, for each.
+    fn read_ranges(&self, py: Python<'_>, ranges: Vec<(Vec<u8>, u64, usize)>) -> PyResult<Operation> {
+        let mount = self.export.mount(py)?;
+        let range = |(handle, start, len): (Vec<u8>, u64, usize)| {
+            let file =
+                FileHandle::new(&handle).ok_or_else(|| PyValueError::new_err("invalid file handle"))?;
+            Ok::<_, PyErr>(Range { file, start, data: NewBytes::new(py, len)? })
+        };
+        let ranges = ranges.into_iter().map(range).collect::<PyResult<Vec<_>>>()?;
+        Operation::finished_by(py, async move {
+            let done = ranges::read(&mount.client().await?, ranges).await;
+            Ok(Box::new(move |py: Python<'_>| {
+                let list = PyList::empty(py);
+                for (data, result) in done {
+                    match result {
+                        Ok(filled) => list.append(data.finish(py, filled))?,
+                        Err(e) => list.append(Failure::from(e).exception(py).into_value(py))?,
+                    }
+                }
+                Ok(list.into_any().unbind())
+            }) as Finish)
+        })
+    }
+
+    /// Writes a whole file to stable storage.
+    fn write(&self, py: Python<'_>, path: PathBuf, data: &Bound<'_, PyAny>) -> PyResult<Operation> {
+        let data = UserBuffer::readable(data)?;
+        self.operation(py, async move |client| {
+            client.write(&path, data.data()).await.map_err(at(&text(&path)))
+        })
+    }
+
+    /// Opens a file.
+    fn open(&self, py: Python<'_>, path: PathBuf, access: Access) -> PyResult<Operation> {
+        let (export, mount) = (Arc::clone(&self.export), self.export.mount(py)?);
+        Operation::finished_by(py, async move {
+            let client = mount.client().await?;
+            let file = access.options().open(&client, &path).await.map_err(at(&text(&path)))?;
+            Ok(Box::new(move |py: Python<'_>| {
+                Ok(Py::new(py, File::new(export, path, access, file))?.into_any())
+            }) as Finish)
+        })
+    }
+
+    fn mkdir(&self, py: Python<'_>, path: PathBuf, parents: bool) -> PyResult<Operation> {
+        self.operation(py, async move |client| {
+            let made = match parents {
+                true => client.create_dir_all(&path).await,
+                false => client.create_dir(&path).await,
+            };
+            made.map_err(at(&text(&path)))
+        })
+    }
+
+    fn unlink(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
+        self.operation(py, async move |client| client.remove_file(&path).await.map_err(at(&text(&path))))
+    }
+
+    fn rmdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
+        self.operation(py, async move |client| client.remove_dir(&path).await.map_err(at(&text(&path))))
+    }
+
+    fn rmtree(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
+        self.operation(py, async move |client| client.remove_dir_all(&path).await.map_err(at(&text(&path))))
+    }
+
+    fn rename(&self, py: Python<'_>, from: PathBuf, to: PathBuf) -> PyResult<Operation> {
+        self.operation(py, async move |client| client.rename(&from, &to).await.map_err(at(&text(&from))))
+    }
+
+    fn link(&self, py: Python<'_>, from: PathBuf, to: PathBuf) -> PyResult<Operation> {
+        self.operation(py, async move |client| client.hard_link(&from, &to).await.map_err(at(&text(&to))))
+    }
+
+    fn symlink(&self, py: Python<'_>, target: PathBuf, link: PathBuf) -> PyResult<Operation> {
+        self.operation(py, async move |client| client.symlink(&target, &link).await.map_err(at(&text(&link))))
+    }
+
+    fn readlink(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
+        self.operation(py, async move |client| {
+            let target = client.read_link(&path).await.map_err(at(&text(&path)))?;
+            Ok(target.into_os_string())
+        })
+    }
+
+    fn chmod(&self, py: Python<'_>, path: PathBuf, mode: u32) -> PyResult<Operation> {
+        self.operation(py, async move |client| {
+            client.set_permissions(&path, mode).await.map_err(at(&text(&path)))
+        })
+    }
+
+    /// Sets the times of last access and modification, in nanoseconds since 1970; None leaves one unchanged.
+    fn utime(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        atime: Option<u64>,
+        mtime: Option<u64>,
+    ) -> PyResult<Operation> {
+        let time = |ns| std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_nanos(ns);
+        let mut times = FileTimes::new();
+        if let Some(ns) = atime {
+            times = times.set_accessed(time(ns));
+        }
+        if let Some(ns) = mtime {
+            times = times.set_modified(time(ns));
+        }
+        self.operation(py, async move |client| client.set_times(&path, times).await.map_err(at(&text(&path))))
+    }
+
+    /// Copies a file within the export. Returns the number of bytes.
+    fn copy(&self, py: Python<'_>, from: PathBuf, to: PathBuf) -> PyResult<Operation> {
+        self.operation(py, async move |client| client.copy(&from, &to).await.map_err(at(&text(&from))))
+    }
+
+    /// Copies a local file to the export with the copy engine. Returns the number of bytes.
+    fn put(&self, py: Python<'_>, local: PathBuf, path: PathBuf) -> PyResult<Operation> {
+        let mount: Mount = self.export.mount(py)?;
+        let progress = Arc::default();
+        let counter = Arc::clone(&progress);
+        let copy = async move { copying::put(&mount, &local, &path, counter).await };
+        Ok(Operation::new(py, copy)?.counted(progress))
+    }
+
+    /// Copies a file of the export to the local file system with the copy engine. Returns the number of bytes.
+    fn get(&self, py: Python<'_>, path: PathBuf, local: PathBuf) -> PyResult<Operation> {
+        let mount: Mount = self.export.mount(py)?;
+        let progress = Arc::default();
+        let counter = Arc::clone(&progress);
+        let copy = async move { copying::get(&mount, &path, &local, counter).await };
+        Ok(Operation::new(py, copy)?.counted(progress))
+    }
+}
+
+/// Names of the exports of the URL's server.
+#[pyfunction]
+pub(crate) fn exports(py: Python<'_>, url: &str) -> PyResult<Operation> {
+    let url: Url = url.parse().map_err(|e| Failure::from(e).exception(py))?;
+    let handle = crate::runtime::handle(py)?;
+    Operation::new(py, async move {
+        let runtime = millrace_client::TokioRuntime::from_handle(handle);
+        let list = millrace_client::exports(runtime, &url, &millrace_client::Options::default()).await?;
+        Ok(list.into_iter().map(|(name, _)| name).collect::<Vec<_>>())
+    })
+}

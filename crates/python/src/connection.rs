@@ -1,0 +1,133 @@
+//! The connections of a client, a pool for each process.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use millrace_client::{Client, Options, RetryPolicy, TokioRuntime, Url};
+use pyo3::prelude::*;
+use tokio::{runtime::Handle, sync::OnceCell};
+
+use crate::{
+    errors::Failure,
+    runtime::{self, OfProcess},
+};
+
+/// The export of a URL, which each process mounts at its first use.
+pub(crate) struct Export {
+    url: Url,
+    options: Options,
+    mounted: Mutex<OfProcess<Arc<OnceCell<Client>>>>,
+    closed: AtomicBool,
+}
+
+/// The arguments of `millrace.Client` that are not part of the URL, `millrace._settings.Settings`.
+#[derive(FromPyObject)]
+pub(crate) struct Settings {
+    pub(crate) timeout: Option<f64>,
+    pub(crate) connect_timeout: Option<f64>,
+    pub(crate) retry: Option<f64>,
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+    pub(crate) gids: Option<Vec<u32>>,
+}
+
+impl Settings {
+    fn options(self) -> Result<Options, Failure> {
+        let mut options = Options::default();
+        let seconds = |name: &str, value: f64| {
+            Duration::try_from_secs_f64(value)
+                .map_err(|e| Failure::Value(format!("{name}={value}: {e}; expected a number of seconds")))
+        };
+        if let Some(value) = self.timeout {
+            options = options.timeout(seconds("timeout", value)?);
+        }
+        if let Some(value) = self.connect_timeout {
+            options = options.connect_timeout(seconds("connect_timeout", value)?);
+        }
+        if let Some(value) = self.retry {
+            let max_elapsed = seconds("retry", value)?;
+            options = options.retry(RetryPolicy { max_elapsed, ..RetryPolicy::default() });
+        }
+        let mut who = options.credential.clone();
+        if let Some(uid) = self.uid {
+            who.uid = uid;
+        }
+        if let Some(gid) = self.gid {
+            who.gid = gid;
+        }
+        if let Some(gids) = self.gids {
+            who.gids = gids;
+        }
+        Ok(options.credential(who))
+    }
+}
+
+impl Export {
+    pub(crate) fn new(url: &str, settings: Settings) -> Result<Self, Failure> {
+        Ok(Self {
+            url: url.parse::<Url>()?,
+            options: settings.options()?,
+            mounted: Mutex::new(OfProcess::new(Arc::default())),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Returns the client of this process, which [`Mount::client`] connects.
+    ///
+    /// # Errors
+    /// ValueError after [`Self::close`].
+    pub(crate) fn mount(&self, py: Python<'_>) -> PyResult<Mount> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Failure::Closed("client").exception(py));
+        }
+        // As in `runtime::handle`, the lock is held only with the GIL.
+        let mut mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
+        let cell = match mounted.get() {
+            Some(cell) => Arc::clone(cell),
+            None => {
+                let cell = Arc::<OnceCell<Client>>::default();
+                *mounted = OfProcess::new(Arc::clone(&cell));
+                cell
+            }
+        };
+        let (url, options) = (self.url.clone(), self.options.clone());
+        Ok(Mount { cell, url, options, runtime: runtime::handle(py)? })
+    }
+
+    /// Closes the connections of this process; later operations fail.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = mounted.get().and_then(|cell| cell.get()) {
+            client.close();
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+}
+
+/// The client of this process, connected or to be connected.
+pub(crate) struct Mount {
+    cell: Arc<OnceCell<Client>>,
+    url: Url,
+    options: Options,
+    pub(crate) runtime: Handle,
+}
+
+impl Mount {
+    /// The client. Connects it first if no operation has done so.
+    pub(crate) async fn client(&self) -> Result<Client, Failure> {
+        let connect = || async {
+            let builder = Client::builder(self.url.clone()).options(self.options.clone());
+            builder.runtime(TokioRuntime::from_handle(self.runtime.clone())).connect().await
+        };
+        Ok(self.cell.get_or_try_init(connect).await?.clone())
+    }
+}

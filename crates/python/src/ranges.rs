@@ -1,0 +1,59 @@
+//! Reads of ranges of files into Python objects, many at a time.
+
+use futures::{StreamExt, stream};
+use millrace_client::{Client, Error, nfs3::File};
+use millrace_nfs::v3::FileHandle;
+
+use millrace_buffer::Views;
+
+use crate::memory::{Destination, NewBytes, put};
+
+/// Maximum number of READs in flight for one operation.
+const DEPTH: usize = 16;
+
+/// A range of a file, and the object for its data.
+pub(crate) struct Range {
+    pub(crate) file: FileHandle,
+    pub(crate) start: u64,
+    pub(crate) data: NewBytes,
+}
+
+/// A range that has been read: its object, and the number of bytes up to the end of the file.
+pub(crate) type Done = (NewBytes, Result<usize, Error>);
+
+/// Reads all ranges, in READs of at most `rsize` bytes. The order of the results is that of the ranges.
+pub(crate) async fn read(client: &Client, ranges: Vec<Range>) -> Vec<Done> {
+    let nfs = client.nfs3();
+    let rsize = (nfs.rsize() as usize).max(1);
+    let mut pieces = Vec::new();
+    let mut done: Vec<Done> = Vec::with_capacity(ranges.len());
+    for (index, range) in ranges.into_iter().enumerate() {
+        let len = range.data.len();
+        let file = File::new(nfs.clone(), range.file);
+        pieces.extend(
+            (0..len).step_by(rsize).map(|at| (index, file.clone(), range.start, at, rsize.min(len - at))),
+        );
+        done.push((range.data, Ok(len)));
+    }
+    let calls = pieces.into_iter().map(|(index, file, start, at, len)| async move {
+        let data = match start.checked_add(at as u64) {
+            Some(offset) => file.read_shared(offset, len).await,
+            None => Ok(Views::new()),
+        };
+        (index, at, len, data)
+    });
+    let mut calls = stream::iter(calls).buffer_unordered(DEPTH);
+    while let Some((index, at, len, data)) = calls.next().await {
+        let Some((memory, result)) = done.get_mut(index) else { continue };
+        match (data, &result) {
+            (Ok(data), Ok(end)) => {
+                let end = if data.len() < len { (*end).min(at + data.len()) } else { *end };
+                put(memory.memory(), at, &data);
+                *result = Ok(end);
+            }
+            (Err(e), Ok(_)) => *result = Err(e),
+            (_, Err(_)) => {}
+        }
+    }
+    done
+}

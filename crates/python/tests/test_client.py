@@ -1,0 +1,465 @@
+"""The blocking client and its files, over RDMA (iWARP) and TCP."""
+
+import errno
+import gc
+import hashlib
+import io
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+import millrace
+
+MIB = 1 << 20
+
+
+def pattern(size, seed=0):
+    """Bytes that differ at each position: a wrong offset is found."""
+    block = b"".join(hashlib.sha256(f"{seed}/{n}".encode()).digest() for n in range(2048))
+    return (block * (size // len(block) + 1))[:size]
+
+
+def script(text, *arguments, check=True, **options):
+    """Runs a program in a new interpreter."""
+    command = [sys.executable, "-c", textwrap.dedent(text), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=check, **options)
+
+
+@pytest.mark.parametrize("size", [0, 1, 511, 65_537, 3 * MIB + 7])
+def test_a_whole_file_is_written_and_read(client, size):
+    data = pattern(size)
+    client.write_bytes("file", data)
+    assert client.read_bytes("file") == data
+    assert client.stat("file").st_size == size
+
+
+def test_files_are_streams(client):
+    data = pattern(5 * MIB + 3)
+    with client.open("stream", "wb") as file:
+        for start in range(0, len(data), 100_001):
+            piece = data[start : start + 100_001]
+            assert file.write(piece) == len(piece)
+        assert file.tell() == len(data)
+        file.flush()
+        assert client.stat("stream").st_size == len(data)
+    with client.open("stream") as file:
+        assert file.read(10) == data[:10]
+        assert file.seek(-7, os.SEEK_END) == len(data) - 7
+        assert file.read() == data[-7:]
+        assert file.read(1) == b""
+        assert file.seek(1_000_003) == 1_000_003
+        assert file.seek(5, os.SEEK_CUR) == 1_000_008
+        assert file.read(4 * MIB) == data[1_000_008 : 1_000_008 + 4 * MIB]
+    assert hashlib.sha256(client.read_bytes("stream")).digest() == hashlib.sha256(data).digest()
+
+
+def test_reads_fill_buffers(client):
+    data = pattern(2 * MIB + 5)
+    client.write_bytes("file", data)
+    with client.open("file") as file:
+        buffer = bytearray(MIB)
+        assert file.readinto(buffer) == MIB and buffer == data[:MIB]
+        part = memoryview(buffer)[10:20]
+        assert file.readinto(part) == 10
+        assert buffer[10:20] == data[MIB : MIB + 10] and buffer[20:] == data[20:MIB]
+        file.seek(2 * MIB)
+        assert file.readinto(buffer) == 5 and buffer[:5] == data[-5:]
+        assert file.readinto(buffer) == 0
+        assert file.readinto(bytearray()) == 0
+
+
+def test_reads_fill_numpy_arrays(client):
+    numpy = pytest.importorskip("numpy")
+    values = numpy.arange(300_000, dtype=numpy.float64).reshape(300, 1000)
+    with client.open("array", "wb") as file:
+        assert file.write(values) == values.nbytes
+    result = numpy.zeros_like(values)
+    with client.open("array") as file:
+        assert file.readinto(result) == values.nbytes
+        assert (result == values).all()
+        file.seek(0)
+        with pytest.raises(TypeError, match="contiguous"):
+            file.readinto(result[:, ::2])
+        result.setflags(write=False)
+        with pytest.raises(TypeError, match="read-write"):
+            file.readinto(result)
+
+
+def test_buffers_that_cannot_be_filled(client):
+    client.write_bytes("file", b"hello")
+    with client.open("file") as file:
+        for wrong in (b"read-only", "text", 7, None, memoryview(b"x")):
+            with pytest.raises(TypeError):
+                file.readinto(wrong)
+        assert file.read() == b"hello", "the cursor has not moved"
+    with client.open("file", "wb") as file:
+        for wrong in ("text", 7, memoryview(b"abcdef")[::2]):
+            with pytest.raises(TypeError):
+                file.write(wrong)
+
+
+def test_a_buffer_is_released(client):
+    client.write_bytes("file", b"hello")
+    buffer = bytearray(10)
+    with client.open("file") as file:
+        file.readinto(buffer)
+        buffer.extend(b"it can be resized again")
+
+
+def test_text_modes(client):
+    with client.open("text", "wt", encoding="utf-8", newline="") as file:
+        file.write("café\nsecond\n")
+    with client.open("text", "rt", encoding="utf-8") as file:
+        assert list(file) == ["café\n", "second\n"]
+    with io.BufferedReader(client.open("text")) as lines:
+        assert lines.readline() == "café\n".encode()
+
+
+def test_modes(client):
+    with pytest.raises(FileNotFoundError):
+        client.open("file", "rb+")
+    with client.open("file", "xb") as file:
+        file.write(b"12345")
+        assert not file.readable() and file.writable()
+        with pytest.raises(io.UnsupportedOperation):
+            file.read()
+    with pytest.raises(FileExistsError) as caught:
+        client.open("file", "xb")
+    assert caught.value.errno == errno.EEXIST and caught.value.filename == "file"
+    with client.open("file", "ab") as file:
+        file.write(b"678")
+    with client.open("file", "rb+") as file:
+        file.seek(2)
+        file.write(b"xy")
+        file.seek(0)
+        assert file.read() == b"12xy5678"
+        assert file.truncate(3) == 3
+        with pytest.raises(io.UnsupportedOperation):
+            file.fileno()
+    assert client.read_bytes("file") == b"12x"
+    for wrong in ("", "rw", "q", "r++", "rbt"):
+        with pytest.raises(ValueError):
+            client.open("file", wrong)
+
+
+def test_names_and_attributes(client):
+    client.makedirs("a/b")
+    client.makedirs("a/b", exist_ok=True)
+    with pytest.raises(FileExistsError):
+        client.makedirs("a/b")
+    client.write_bytes("a/file", b"123")
+    client.symlink("file", "a/link")
+    assert client.readlink("a/link") == "file"
+    assert client.lstat("a/link").is_symlink() and client.stat("a/link").is_file()
+    client.link("a/file", "a/second")
+    assert client.stat("a/second").st_nlink == 2
+    client.chmod("a/file", 0o640)
+    client.utime("a/file", (None, 1_700_000_000_123_456_789))
+    found = client.stat("a/file")
+    assert found.st_mode == 0o100640 and found.st_mtime_ns == 1_700_000_000_123_456_789
+    assert sorted(client.listdir("a")) == ["b", "file", "link", "second"]
+    assert {entry.name: entry.stat.type for entry in client.scandir("a")}["b"] == "directory"
+    client.rename("a/second", "a/third")
+    assert client.exists("a/third") and not client.exists("a/second")
+    assert client.copy("a/file", "a/copy") == 3 and client.read_bytes("a/copy") == b"123"
+    client.unlink("a/copy")
+    client.rmdir("a/b")
+    client.rmtree("a")
+    assert client.listdir() == []
+
+
+def test_errors_are_those_of_os(client):
+    client.mkdir("directory")
+    client.write_bytes("directory/file", b"x")
+    cases = [
+        (FileNotFoundError, errno.ENOENT, lambda: client.read_bytes("missing")),
+        (FileNotFoundError, errno.ENOENT, lambda: client.unlink("missing")),
+        (FileExistsError, errno.EEXIST, lambda: client.mkdir("directory")),
+        (IsADirectoryError, errno.EISDIR, lambda: client.open("directory")),
+        (IsADirectoryError, errno.EISDIR, lambda: client.read_bytes("directory")),
+        (NotADirectoryError, errno.ENOTDIR, lambda: client.listdir("directory/file")),
+        (OSError, errno.ENOTEMPTY, lambda: client.rmdir("directory")),
+        (OSError, errno.ENAMETOOLONG, lambda: client.mkdir("x" * 300)),
+    ]
+    for kind, number, call in cases:
+        with pytest.raises(kind) as caught:
+            call()
+        assert caught.value.errno == number, caught.value
+
+
+def test_ranges_are_read_together(client):
+    data = pattern(3 * MIB)
+    client.write_bytes("file", data)
+    handle = client.stat("file").handle
+    ranges = [(handle, 0, 10), (handle, MIB - 5, 2 * MIB), (handle, 3 * MIB - 1, 100), (handle, 4 * MIB, 7), (handle, 5, 0)]
+    ranges += [(bytes(8), 0, 4), (handle, 2**64 - 2, 4)]
+    *good, stale, beyond = client.read_ranges(ranges)
+    assert good == [data[:10], data[MIB - 5 : 3 * MIB - 5], data[-1:], b"", b""]
+    assert isinstance(stale, OSError), stale
+    assert beyond == b"" or isinstance(beyond, OSError)
+    with pytest.raises(ValueError):
+        client.read_ranges([(bytes(100), 0, 1)])
+
+
+def test_put_and_get(client, tmp_path):
+    data = pattern(9 * MIB + 1)
+    (tmp_path / "local").write_bytes(data)
+    reported = []
+    assert client.put(tmp_path / "local", "remote", reported.append) == len(data)
+    assert reported[-1] == len(data) and reported == sorted(reported)
+    assert client.read_bytes("remote") == data
+    assert client.get("remote", tmp_path / "back", reported.append) == len(data)
+    assert (tmp_path / "back").read_bytes() == data
+    with pytest.raises(FileNotFoundError):
+        client.put(tmp_path / "missing", "remote")
+    with pytest.raises(FileNotFoundError):
+        client.get("missing", tmp_path / "other")
+    with pytest.raises(IsADirectoryError):
+        client.put(tmp_path, "remote")
+    with pytest.raises(ZeroDivisionError):
+        client.put(tmp_path / "local", "remote", lambda done: 1 // 0)
+
+
+def test_after_close(url):
+    client = millrace.Client(url)
+    client.write_bytes("file", b"hello")
+    file = client.open("file")
+    written = client.open("written", "wb")
+    written.write(b"data of an open file")
+    client.close()
+    client.close()
+    assert file.closed and written.closed and client.closed
+    for call in (file.read, file.tell, lambda: file.readinto(bytearray(1)), lambda: client.stat("file")):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+    file.close()
+    with millrace.Client(url) as client:
+        assert client.read_bytes("written") == b"data of an open file"
+
+
+@pytest.mark.parametrize("text", ["", "http://host/x", "nfs://", "nfs://host/x?proto=udp", "nfs://[::1/x"])
+def test_invalid_urls(text):
+    with pytest.raises(ValueError):
+        millrace.Client(text)
+
+
+def test_invalid_settings(url):
+    for options in ({"timeout": -1}, {"retry": float("nan")}, {"connect_timeout": float("inf")}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            millrace.Client(url, **options)
+
+
+@pytest.mark.parametrize("proto", ["tcp", "rdma"])
+def test_a_refused_connection(proto):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # It does not listen.
+        port = taken.getsockname()[1]
+        with pytest.raises(ConnectionRefusedError) as caught:
+            millrace.Client(f"nfs://127.0.0.1:{port}/data?proto={proto}", retry=0)
+    assert caught.value.errno == errno.ECONNREFUSED
+
+
+def test_an_unknown_export(server):
+    with pytest.raises(FileNotFoundError, match="/data"):
+        millrace.Client(server.url("/missing"))
+    assert sorted(millrace.exports(server.url())) == ["/data", "/local"]
+
+
+def test_threads_share_a_client(client):
+    data = [pattern(200_000, n) for n in range(8)]
+    failures = []
+
+    def work(n):
+        try:
+            for _ in range(10):
+                client.write_bytes(f"file{n}", data[n])
+                assert client.read_bytes(f"file{n}") == data[n]
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_pickles(client):
+    client.write_bytes("file", b"0123456789")
+    with pickle.loads(pickle.dumps(client)) as other:
+        assert other.read_bytes("file") == b"0123456789"
+    with client.open("file") as file:
+        file.read(4)
+        with pickle.loads(pickle.dumps(file)) as other:
+            assert other.read() == b"456789"
+    with client.open("file", "ab") as file, pytest.raises(TypeError):
+        pickle.dumps(file)
+    with pytest.raises(ValueError):
+        pickle.dumps(file)
+
+
+def test_a_forked_child_has_its_own_connections(client):
+    data = pattern(MIB)
+    client.write_bytes("file", data)
+    file = client.open("file")
+    assert file.read(1000) == data[:1000]
+    written = client.open("written", "wb")
+    written.write(b"parent")
+    children = []
+    for n in range(4):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                good = file.read(5000) == data[1000:6000] and client.read_bytes("file") == data
+                client.write_bytes(f"child{n}", b"child")
+                client.close()
+                status = 0 if good and file.closed else 2
+            finally:
+                os._exit(status)
+        children.append(pid)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0] * 4
+    assert file.read(5000) == data[1000:6000], "the cursor of the parent is its own"
+    written.close()
+    assert client.read_bytes("written") == b"parent"
+    assert sorted(client.listdir()) == ["child0", "child1", "child2", "child3", "file", "written"]
+
+
+def test_a_child_that_drops_everything_leaves_the_parent_alone(client):
+    client.write_bytes("file", b"hello")
+    file = client.open("written", "wb")
+    file.write(b"parent")
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            client = file = None
+            gc.collect()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    file.close()
+    assert client.read_bytes("written") == b"parent"
+
+
+def test_open_files_are_closed_at_exit(url):
+    with millrace.Client(url) as client:
+        for ending in ("", "raise SystemExit(3)", "1 / 0", "file.cycle = [file, client]"):
+            text = f"""
+                import sys, millrace
+                client = millrace.Client(sys.argv[1])
+                file = client.open("exit", "wb")
+                file.write(b"written before the exit")
+                {ending}
+            """
+            done = script(text, url, check=False)
+            assert "Fatal" not in done.stderr and done.returncode in (0, 1, 3), done.stderr
+            assert client.read_bytes("exit") == b"written before the exit"
+            client.unlink("exit")
+
+
+def test_exit_while_threads_and_tasks_work(url):
+    text = """
+        import asyncio, sys, threading, millrace, millrace.aio
+        client = millrace.Client(sys.argv[1])
+        client.write_bytes("file", bytes(8 << 20))
+        def work():
+            while True:
+                client.read_bytes("file")
+        for _ in range(3):
+            threading.Thread(target=work, daemon=True).start()
+        async def main():
+            other = millrace.aio.Client(sys.argv[1])
+            for _ in range(10):
+                asyncio.ensure_future(other.read_bytes("file"))
+            await asyncio.sleep(0.05)
+        asyncio.run(main())
+        print("end")
+    """
+    done = script(text, url)
+    assert done.stdout == "end\n" and "Fatal" not in done.stderr and "panic" not in done.stderr, done.stderr
+
+
+SILENT = """
+    import os, signal, sys, threading, time, millrace
+    # A server that accepts connections and never answers.
+    import socket
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    url = f"nfs://127.0.0.1:{listener.getsockname()[1]}/data?proto=tcp"
+    started = None
+    def interrupt():
+        global started
+        time.sleep(0.5)
+        started = time.monotonic()
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=interrupt).start()
+    try:
+        millrace.Client(url)
+    except KeyboardInterrupt:
+        print(time.monotonic() - started)
+"""
+
+
+def test_ctrl_c_interrupts_a_call():
+    # A second is what a user waits; the check for signals is every 100 ms.
+    assert float(script(SILENT).stdout) < 1
+
+
+def test_a_signal_handler_runs_while_a_call_waits(client):
+    called = []
+    previous = signal.signal(signal.SIGALRM, lambda *_: called.append(1))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        deadline = time.monotonic() + 30
+        while not called and time.monotonic() < deadline:
+            client.stat("")
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert called and client.listdir() == []
+
+
+def test_an_interrupted_copy_leaves_no_temporary_file(client, tmp_path):
+    (tmp_path / "local").write_bytes(bytes(64 * MIB))
+
+    def interrupt(done):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        client.put(tmp_path / "local", "remote", interrupt)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and set(client.listdir()) - {"remote"}:
+        time.sleep(0.05)
+    assert set(client.listdir()) <= {"remote"}
+
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.long
+def test_opens_do_not_grow_memory(client):
+    client.write_bytes("file", b"x" * 1000)
+
+    def opens(count):
+        for _ in range(count):
+            with client.open("file") as file:
+                assert len(file.read()) == 1000
+        gc.collect()
+
+    opens(10_000)
+    before = resident()
+    opens(100_000)
+    assert resident() - before < 4 * MIB, (before, resident())
