@@ -6,7 +6,7 @@ use std::{
 };
 
 use millrace_cli_common::failure::Failure;
-use millrace_client::{Options, RetryPolicy, Url, Version, nfs3::Client};
+use millrace_client::{Options, RetryPolicy, Url, nfs3::Client};
 use millrace_nfs::v3::{Fattr, FileHandle, FileType};
 use millrace_runtime::tokio_rt::TokioRuntime;
 
@@ -52,16 +52,32 @@ pub(crate) fn global() -> &'static Global {
 pub(crate) fn options() -> Options {
     let (global, default) = (global(), Options::default());
     Options::default()
-        // A command with NFSv4 exits before the server has ended its client, which then holds memory for a lease.
-        .vers(Some(Version::V3))
         .retry(RetryPolicy { max_elapsed: RETRY_LIMIT, ..RetryPolicy::default() })
         .provider(global.provider.unwrap_or_default())
         .registration(global.registration.unwrap_or(default.registration))
 }
 
 impl Session {
+    /// Opens the URL, and closes the client when `work` has ended.
+    pub(crate) async fn with<T>(
+        text: &str,
+        work: impl AsyncFnOnce(&Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        Self::open(text).await?.closed_after(work).await
+    }
+
+    /// Closes the client when `work` has ended, so that no session of NFSv4 remains at the server after the command.
+    pub(crate) async fn closed_after<T>(
+        self,
+        work: impl AsyncFnOnce(&Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let result = work(&self).await;
+        self.client.shutdown().await;
+        result
+    }
+
     /// Connects to the server of a URL and mounts the export that contains its path.
-    pub(crate) async fn open(text: &str) -> Result<Self, Failure> {
+    async fn open(text: &str) -> Result<Self, Failure> {
         let url = parse(text)?;
         let client = Client::connect(TokioRuntime::current(), &url, options()).await;
         Self::of(text, &url, client)

@@ -121,4 +121,9 @@ impl Client {
     pub fn close(&self) {
         self.nfs3.close();
     }
+
+    /// As [`Self::close`], and waits for the end of the session of NFSv4, as [`nfs3::Client::shutdown`].
+    pub async fn shutdown(&self) {
+        self.nfs3.shutdown().await;
+    }
 }

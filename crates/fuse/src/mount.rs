@@ -138,8 +138,8 @@ impl Drop for Mount {
                 runtime.block_on(self.serving.wait());
             }
         }
-        self.fs.credentials.default_client().close();
         if let Some(runtime) = self.runtime.take() {
+            runtime.block_on(self.fs.credentials.default_client().shutdown());
             runtime.shutdown_background();
         }
     }

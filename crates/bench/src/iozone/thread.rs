@@ -196,6 +196,7 @@ impl File {
         if let Err(e) = self.client.remove(self.dir, &self.name).await {
             tracing::warn!("cannot remove a benchmark file: {e}");
         }
+        self.client.shutdown().await;
     }
 
     /// Runs a test, and adds the registrations and exposed memory.

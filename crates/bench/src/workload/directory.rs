@@ -253,6 +253,13 @@ impl Directory {
         bytes.chunks(PIECE).map(|piece| Ok(arena.copy_from(piece)?)).collect()
     }
 
+    /// Ends the client of a directory on a server.
+    pub async fn shutdown(&self) {
+        if let Self::Mount { client, .. } = self {
+            client.shutdown().await;
+        }
+    }
+
     /// The RDMA provider of the connection, for a directory on a server over RDMA.
     pub fn provider(&self) -> Option<&'static str> {
         match self {

@@ -85,6 +85,7 @@ pub fn run(workload: &impl Workload, target: &Target) -> Result<Vec<Figure>, Ben
     rt.block_on(top.mkdir(&name))?;
     let outcome = members(workload, target, &name);
     let removed = rt.block_on(top.remove_tree(&name));
+    rt.block_on(top.shutdown());
     let tally = outcome?;
     removed?;
     Ok(tally.figures(&target.line(workload, top.provider())))
@@ -103,7 +104,10 @@ fn members(workload: &impl Workload, target: &Target, name: &str) -> Result<Tall
             scope.spawn(move || {
                 runtime()?.block_on(async {
                     let directory = target.open().await?.enter(name).await?;
-                    member(workload, &directory, part, Tally::new(TokioRuntime::current())).await
+                    let result =
+                        member(workload, &directory, part, Tally::new(TokioRuntime::current())).await;
+                    directory.shutdown().await;
+                    result
                 })
             })
         };

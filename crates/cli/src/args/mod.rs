@@ -48,7 +48,7 @@ Start here:
 
 URLs:
   nfs://HOST[:PORT]/EXPORT/PATH[?OPTION=VALUE&...]
-  vers=3|4.1|4.2    the version of NFS (default 3)
+  vers=3|4.1|4.2    the version of NFS (default: the latest that the server offers; 3 for bench and mount)
   proto=rdma|tcp    the transport (default rdma; port 20049 for rdma, 2049 for tcp)
   provider=NAME     the RDMA provider, as --provider
   nconnect=N        number of parallel connections (default 1)

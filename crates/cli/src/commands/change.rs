@@ -15,8 +15,7 @@ use crate::{
 };
 
 pub(super) fn rm(args: &RmArgs) -> CommandResult {
-    executor::small()?.block_on(each(&args.urls, async |url| {
-        let session = Session::open(url).await?;
+    executor::small()?.block_on(each(&args.urls, async |session| {
         let found = match session.resolve_parent().await {
             Ok((dir, name)) => session.client.lookup(dir, &name).await,
             Err(Some(e)) => Err(e),
@@ -27,9 +26,12 @@ pub(super) fn rm(args: &RmArgs) -> CommandResult {
             other => other.map_err(|e| session.failed("remove", e))?,
         };
         if found.attributes.file_type == FileType::Directory && !args.recursive {
-            return Err(Failure::new(format!("{url} is a directory; add -r to remove it with its contents")));
+            return Err(Failure::new(format!(
+                "{} is a directory; add -r to remove it with its contents",
+                session.text
+            )));
         }
-        remove_tree(&session).await
+        remove_tree(session).await
     }))
 }
 
@@ -111,15 +113,15 @@ fn ignore_gone<T>(r: Result<T, millrace_client::Error>) -> Result<(), millrace_c
 }
 
 pub(super) fn mkdir(args: &MkdirArgs) -> CommandResult {
-    executor::small()?.block_on(each(&args.urls, async |url| {
-        let session = Session::open(url).await?;
+    executor::small()?.block_on(each(&args.urls, async |session| {
         if args.parents {
-            return make_all(&session, args.mode).await;
+            return make_all(session, args.mode).await;
         }
         let (dir, name) = match session.resolve_parent().await {
             Err(Some(e)) if e.is_not_found() => {
                 return Err(Failure::new(format!(
-                    "cannot create {url}: its parent directory does not exist; add -p to create it too"
+                    "cannot create {}: its parent directory does not exist; add -p to create it too",
+                    session.text
                 )));
             }
             Err(Some(e)) => return Err(session.failed("find the directory of", e)),
@@ -181,49 +183,54 @@ fn check_same_export(a: &Session, b: &Session, instead: &str) -> Result<(), Fail
 }
 
 pub(super) fn mv(args: &MvArgs) -> CommandResult {
-    executor::small()?.block_on(async {
-        let from = Session::open(&args.from).await?;
-        let to = Session::open(&args.to).await?;
-        check_same_export(&from, &to, "use `millrace cp`, then `millrace rm`")?;
-        let (from_dir, from_name) = from.parent().await?;
-        let (to_dir, to_name) = resolve_target(&to, from_name.clone()).await?;
-        let moved = from.client.rename(from_dir, &from_name, to_dir, &to_name).await;
-        moved.map_err(|e| match e.status() {
-            Some(Status::Inval) => Failure::new(format!(
-                "cannot move {} to {}: a directory cannot be moved into itself, and a name cannot be . or ..",
-                from.text, to.text
-            )),
-            _ => from.failed("move", e),
-        })?;
-        Ok(Outcome::Done)
-    })
+    executor::small()?.block_on(Session::with(&args.from, async |from| {
+        Session::with(&args.to, async |to| rename(from, to).await).await
+    }))
+}
+
+async fn rename(from: &Session, to: &Session) -> CommandResult {
+    check_same_export(from, to, "use `millrace cp`, then `millrace rm`")?;
+    let (from_dir, from_name) = from.parent().await?;
+    let (to_dir, to_name) = resolve_target(to, from_name.clone()).await?;
+    let moved = from.client.rename(from_dir, &from_name, to_dir, &to_name).await;
+    moved.map_err(|e| match e.status() {
+        Some(Status::Inval) => Failure::new(format!(
+            "cannot move {} to {}: a directory cannot be moved into itself, and a name cannot be . or ..",
+            from.text, to.text
+        )),
+        _ => from.failed("move", e),
+    })?;
+    Ok(Outcome::Done)
 }
 
 pub(super) fn ln(args: &LnArgs) -> CommandResult {
-    executor::small()?.block_on(async {
-        let link = Session::open(&args.link).await?;
+    executor::small()?.block_on(Session::with(&args.link, async |link| {
         if args.symbolic {
-            let last = args.target.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-            let (dir, name) = resolve_target(&link, last.as_bytes().to_vec()).await?;
-            let made = link.client.symlink(dir, &name, &args.target, mode(0o777)).await;
-            made.map_err(|e| link.failed("create", e))?;
-            return Ok(Outcome::Done);
+            return make_symlink(&args.target, link).await;
         }
-        let target = Session::open(&args.target).await?;
-        check_same_export(
-            &target,
-            &link,
-            "a hard link must be in the same export: use -s, or `millrace cp`",
-        )?;
-        let (file, a) = target.resolve_link().await?;
-        if a.file_type == FileType::Directory {
-            return Err(Failure::new(format!(
-                "{} is a directory, which cannot have hard links; use -s for a symbolic link",
-                target.text
-            )));
-        }
-        let (dir, name) = resolve_target(&link, target.name()).await?;
-        link.client.link(file, dir, &name).await.map_err(|e| link.failed("create", e))?;
-        Ok(Outcome::Done)
-    })
+        Session::with(&args.target, async |target| make_link(target, link).await).await
+    }))
+}
+
+async fn make_symlink(target: &str, link: &Session) -> CommandResult {
+    let last = target.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+    let (dir, name) = resolve_target(link, last.as_bytes().to_vec()).await?;
+    let made = link.client.symlink(dir, &name, target, mode(0o777)).await;
+    made.map_err(|e| link.failed("create", e))?;
+    Ok(Outcome::Done)
+}
+
+async fn make_link(target: &Session, link: &Session) -> CommandResult {
+    let instead = "a hard link must be in the same export: use -s, or `millrace cp`";
+    check_same_export(target, link, instead)?;
+    let (file, a) = target.resolve_link().await?;
+    if a.file_type == FileType::Directory {
+        return Err(Failure::new(format!(
+            "{} is a directory, which cannot have hard links; use -s for a symbolic link",
+            target.text
+        )));
+    }
+    let (dir, name) = resolve_target(link, target.name()).await?;
+    link.client.link(file, dir, &name).await.map_err(|e| link.failed("create", e))?;
+    Ok(Outcome::Done)
 }

@@ -80,9 +80,11 @@ fn transfer(from: &[String], to: &str, args: &CopyArgs) -> CommandResult {
     let rt = executor::large()?;
     let report = rt.block_on(async {
         if is_url(to) {
-            let session = Session::open_again(to).await?;
-            let target = Destination::remote(&session, from.len()).await?;
-            all(from, &RemoteTree::new(session.client.clone()), target, Some(&session), args).await
+            let to_server = async |session: &Session| {
+                let target = Destination::remote(session, from.len()).await?;
+                all(from, &RemoteTree::new(session.client.clone()), target, Some(session), args).await
+            };
+            Session::open_again(to).await?.closed_after(to_server).await
         } else {
             let target = Destination::local(Path::new(to), from.len())?;
             all(from, &local_tree(), target, None, args).await
@@ -200,12 +202,14 @@ async fn one<T: Target>(
         if names.insert(name.to_vec()) { Ok(()) } else { Err(Failure::new(conflict())) }
     };
     if is_url(source) {
-        let session = Session::open_again(source).await?;
-        refuse_loop(&session, target_session)?;
-        let tree = RemoteTree::new(session.client.clone());
-        let item = remote_item(&session, args.recursive).await?;
-        unique(&item.name)?;
-        return Ok(run(&tree, item, target, destination, args).await);
+        let from_server = async |session: &Session| {
+            refuse_loop(session, target_session)?;
+            let tree = RemoteTree::new(session.client.clone());
+            let item = remote_item(session, args.recursive).await?;
+            unique(&item.name)?;
+            Ok(run(&tree, item, target, destination, args).await)
+        };
+        return Session::open_again(source).await?.closed_after(from_server).await;
     }
     let item = local_item(Path::new(source), args.recursive)?;
     unique(&item.name)?;

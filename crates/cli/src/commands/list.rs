@@ -30,16 +30,15 @@ struct Shown {
 
 pub(super) fn ls(args: &LsArgs) -> CommandResult {
     let mut first = true;
-    executor::small()?.block_on(each(&args.urls, async |url| {
-        let session = Session::open(url).await?;
+    executor::small()?.block_on(each(&args.urls, async |session| {
         let (handle, attributes) = session.resolve().await?;
         let entries = if attributes.file_type == FileType::Directory {
-            list(&session, handle, args.all, args.long || args.json).await?
+            list(session, handle, args.all, args.long || args.json).await?
         } else {
             vec![Shown { name: session.name(), handle, attributes, target: None }]
         };
         if args.urls.len() > 1 && !args.json {
-            output::line(&format!("{}{url}:", if first { "" } else { "\n" }))?;
+            output::line(&format!("{}{}:", if first { "" } else { "\n" }, session.text))?;
         }
         first = false;
         show(&entries, args)
@@ -145,8 +144,7 @@ struct Level {
 }
 
 pub(super) fn tree(args: &TreeArgs) -> CommandResult {
-    executor::small()?.block_on(async {
-        let session = Session::open(&args.url).await?;
+    executor::small()?.block_on(Session::with(&args.url, async |session| {
         let (root, attributes) = session.resolve().await?;
         if attributes.file_type != FileType::Directory {
             return Err(Failure::new(format!("{} is not a directory; use `millrace stat`", args.url)));
@@ -155,7 +153,7 @@ pub(super) fn tree(args: &TreeArgs) -> CommandResult {
             output::line(&args.url)?;
         }
         let (mut directories, mut files, mut bytes) = (0_u64, 0_u64, 0_u64);
-        let first = list(&session, root, args.all, true).await?.into_iter();
+        let first = list(session, root, args.all, true).await?.into_iter();
         let mut levels = vec![Level { rest: first, indent: String::new(), path: String::new() }];
         while let Some(level) = levels.last_mut() {
             let Some(e) = level.rest.next() else {
@@ -178,7 +176,7 @@ pub(super) fn tree(args: &TreeArgs) -> CommandResult {
             if e.attributes.file_type == FileType::Directory {
                 directories += 1;
                 if args.depth.is_none_or(|d| levels.len() < d) {
-                    let rest = list(&session, e.handle, args.all, true).await?.into_iter();
+                    let rest = list(session, e.handle, args.all, true).await?.into_iter();
                     levels.push(Level { rest, indent, path });
                 }
             } else {
@@ -192,7 +190,7 @@ pub(super) fn tree(args: &TreeArgs) -> CommandResult {
             output::line(&format!("\n{directories}, {files}, {}", ByteSize(bytes).human()))?;
         }
         Ok(Outcome::Done)
-    })
+    }))
 }
 
 /// A number with a noun in the singular or plural.

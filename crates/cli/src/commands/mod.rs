@@ -23,7 +23,11 @@ mod top;
 pub(crate) use change::remove_tree;
 use millrace_cli_common::failure::{CommandResult, Failure, Outcome};
 
-use crate::{args::Command, demo, session};
+use crate::{
+    args::Command,
+    demo,
+    session::{self, Session},
+};
 
 /// Runs a command.
 pub(crate) fn run(command: Command) -> CommandResult {
@@ -57,15 +61,15 @@ pub(crate) fn run(command: Command) -> CommandResult {
     }
 }
 
-/// Runs `one` for each URL. Prints each error and continues with the next URL.
-async fn each(urls: &[String], mut one: impl AsyncFnMut(&String) -> Result<(), Failure>) -> CommandResult {
+/// Runs `one` with a session for each URL. Prints each error and continues with the next URL.
+async fn each(urls: &[String], mut one: impl AsyncFnMut(&Session) -> Result<(), Failure>) -> CommandResult {
     // Reject an invalid URL before the first operation.
     for url in urls {
         session::parse(url)?;
     }
     let mut failed = 0;
     for url in urls {
-        match one(url).await {
+        match Session::with(url, &mut one).await {
             Ok(()) => {}
             Err(e) if urls.len() == 1 || e.is_silent() => return Err(e),
             Err(e) => {

@@ -51,8 +51,7 @@ pub(super) fn exports(args: &ExportsArgs) -> CommandResult {
 }
 
 pub(super) fn stat(args: &StatArgs) -> CommandResult {
-    executor::small()?.block_on(each(&args.urls, async |url| {
-        let session = Session::open(url).await?;
+    executor::small()?.block_on(each(&args.urls, async |session| {
         let (handle, a) = session.resolve_link().await?;
         let target = match a.file_type {
             FileType::Symlink => {
@@ -62,12 +61,12 @@ pub(super) fn stat(args: &StatArgs) -> CommandResult {
             _ => None,
         };
         let shown = target.as_ref().map(|t| String::from_utf8_lossy(t).into_owned());
-        let d = ObjectInfo::new(url.clone(), &a, shown);
+        let d = ObjectInfo::new(session.text.clone(), &a, shown);
         if args.json {
             return output::line(&d.json());
         }
         let mut t = Table::bare(&[Align::Left, Align::Left]);
-        t.row(["name", url]);
+        t.row(["name", &session.text]);
         t.row(["kind", d.kind]);
         if let Some(target) = &target {
             t.row(["target", &printable(target)]);
@@ -101,13 +100,12 @@ pub(super) fn df(args: &DfArgs) -> CommandResult {
             ("used %", Align::Right),
             ("files free", Align::Right),
         ]);
-        let outcome = each(&args.urls, async |url| {
-            let session = Session::open(url).await?;
+        let outcome = each(&args.urls, async |session| {
             let stat = session.client.fsstat(session.client.root()).await;
             let s = stat.map_err(|e| session.failed("get the space of", e))?;
             let used = s.total_bytes.saturating_sub(s.free_bytes);
             if args.json {
-                return output::line(&df_json(url, &session, &s).to_string());
+                return output::line(&df_json(session, &s).to_string());
             }
             t.row([
                 format!("{}:{}", session.client.server(), session.client.export()),
@@ -128,9 +126,9 @@ pub(super) fn df(args: &DfArgs) -> CommandResult {
     })
 }
 
-fn df_json(url: &str, session: &Session, s: &FsstatOk) -> serde_json::Value {
+fn df_json(session: &Session, s: &FsstatOk) -> serde_json::Value {
     json!({
-        "url": url,
+        "url": session.text,
         "server": session.client.server(),
         "export": session.client.export(),
         "total_bytes": s.total_bytes,
@@ -143,12 +141,12 @@ fn df_json(url: &str, session: &Session, s: &FsstatOk) -> serde_json::Value {
 }
 
 pub(super) fn cat(args: &CatArgs) -> CommandResult {
-    executor::small()?.block_on(each(&args.urls, async |url| {
-        let session = Session::open(url).await?;
+    executor::small()?.block_on(each(&args.urls, async |session| {
         let (file, a) = session.resolve().await?;
         if a.file_type == FileType::Directory {
             return Err(Failure::new(format!(
-                "{url} is a directory; use `millrace ls` or `millrace get -r`"
+                "{} is a directory; use `millrace ls` or `millrace get -r`",
+                session.text
             )));
         }
         let tree = RemoteTree::new(session.client.clone());
@@ -161,7 +159,7 @@ pub(super) fn cat(args: &CatArgs) -> CommandResult {
                 offset += record as u64;
             }
             let Some(data) = reads.next().await else { break };
-            let data = data.map_err(|e| Failure::new(FileError::from(&e).of(url)))?;
+            let data = data.map_err(|e| Failure::new(FileError::from(&e).of(&session.text)))?;
             let mut out = std::io::stdout().lock();
             for piece in &data {
                 out.write_all(piece).map_err(|e| output::failed(&e))?;

@@ -112,6 +112,7 @@ async fn pass(proto: &'static str, selection: &Selection, server: &Running) -> R
     let verified = verify::same(&selection.root, &scratch.path().join(NAME), &selection.included)
         .map_err(|e| Failure::new(format!("cannot compare the copies: {e}")))?;
     remove(&client).await?;
+    client.shutdown().await;
     Ok(Pass { proto, to_server, from_server, transferred, verified })
 }
 

@@ -65,6 +65,13 @@ async fn steps(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
 async fn check_path(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
     let client =
         Client::connect(TokioRuntime::current(), url, options()).await.map_err(|e| mount_error(&e))?;
+    let checked = check_object(&client, url, out).await;
+    client.shutdown().await;
+    checked
+}
+
+/// Checks the object that the URL names.
+async fn check_object(client: &Client, url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
     let start = Instant::now();
     let found = client.resolve(client.path_in_export().as_bytes()).await;
     let elapsed = start.elapsed();
@@ -79,7 +86,6 @@ async fn check_path(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
     })?;
     out.push(access_finding(rights, &attributes));
     out.push(clock(&attributes, SystemTime::now()));
-    client.close();
     Ok(())
 }
 

@@ -67,9 +67,9 @@ impl Client {
         self.inner.stats()
     }
 
-    /// As [`crate::Client::close`].
+    /// As [`crate::Client::shutdown`].
     pub fn close(&self) {
-        self.inner.close();
+        drop(self.driver.wait(async { Ok::<_, Error>(self.inner.shutdown().await) }));
     }
 
     /// As [`crate::Client::buffer`].

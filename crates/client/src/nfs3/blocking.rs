@@ -89,9 +89,9 @@ impl Client {
         self.inner.stats()
     }
 
-    /// As [`super::Client::close`].
+    /// As [`super::Client::shutdown`].
     pub fn close(&self) {
-        self.inner.close();
+        drop(self.driver.wait(async { Ok::<_, Error>(self.inner.shutdown().await) }));
     }
 
     mirror! { "Client":

@@ -320,9 +320,20 @@ impl Client {
         self.shared.pool.stats()
     }
 
-    /// Closes the connections of all clones. Calls in progress and later calls fail.
+    /// Closes the connections of all clones. Calls in progress and later calls fail. With NFSv4 it does not wait for the
+    /// end of the client at the server, which [`Self::shutdown`] does.
     pub fn close(&self) {
         self.shared.close();
+    }
+
+    /// As [`Self::close`], and waits until the server has ended the session and the client ID of NFSv4 (RFC 8881
+    /// sections 18.37 and 18.50), for at most one second. A program that exits without it leaves them at the server until
+    /// the lease ends.
+    pub async fn shutdown(&self) {
+        match &self.shared.session {
+            Some(session) => session.end().await,
+            None => self.shared.close(),
+        }
     }
 
     /// Makes an NFS call. Retries after a delay while the server returns JUKEBOX. `payload` is the buffer for the data
@@ -357,7 +368,7 @@ impl Shared {
     /// Closes the connections, after the end of the session.
     fn close(&self) {
         match &self.session {
-            Some(session) => session.end(),
+            Some(session) => session.end_in_background(),
             None => self.pool.close(),
         }
     }

@@ -1,6 +1,6 @@
 //! The end of a client: it destroys its session and client ID at the server (RFC 8881 sections 18.37 and 18.50).
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use millrace_nfs::v4::{ClientId, SessionId};
 use millrace_oncrpc::{CallClass, Transport};
@@ -16,26 +16,33 @@ use crate::{
     },
 };
 
-/// Timeout of each of the last calls of a client.
+/// Maximum duration of the last calls of a client, so that an unresponsive server does not delay the end of a program.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// Ends the client at the server without waiting, and closes the connections. Calls in progress fail.
-    pub(crate) fn end(&self) {
+    /// Makes calls in progress and later ones fail. The future ends the client at the server and closes the connections,
+    /// within [`END_TIMEOUT`].
+    pub(crate) fn end(&self) -> impl Future<Output = ()> + Send + use<> {
         let connections = ClosedOnDrop(self.pool.take());
         let client = self.record.try_lock().and_then(|record| record.client);
-        let (Some(session), Some((client_id, _)), Some(transport)) =
-            (self.slots.session(), client, connections.0.first().map(|c| Arc::clone(&c.transport)))
-        else {
-            return;
+        let transport = connections.0.first().map(|c| Arc::clone(&c.transport));
+        let requests = match (self.slots.session(), client) {
+            (Some(session), Some((client_id, _))) => self.last_requests(session, client_id),
+            _ => Vec::new(),
         };
-        let requests = self.last_requests(session, client_id);
         let rt = Arc::clone(&self.pool.rt);
-        let task = async move {
+        async move {
             let _closed = connections;
-            submit_all(&*rt, &*transport, requests).await;
-        };
-        self.pool.rt.spawn("end session", Box::pin(task));
+            if let Some(transport) = transport {
+                submit_all(&*rt, &*transport, requests).await;
+            }
+        }
+    }
+
+    /// As [`Self::end`], without waiting for the server.
+    pub(crate) fn end_in_background(&self) {
+        let end = self.end();
+        self.pool.rt.spawn("end session", Box::pin(end));
     }
 
     /// Ends the client at the server, and keeps the connections open, which another client can use.
@@ -66,11 +73,15 @@ impl Session {
     }
 }
 
-/// Sends requests one after another. Without them, the server ends the client when its lease expires.
+/// Sends requests one after another, for at most [`END_TIMEOUT`]. Without them, the server ends the client when its lease
+/// expires.
 async fn submit_all(rt: &dyn Runtime, transport: &dyn Transport, requests: Vec<millrace_oncrpc::Request>) {
-    for request in requests {
-        drop(millrace_runtime::timeout(rt, END_TIMEOUT, transport.submit(request)).await);
-    }
+    let submit = async {
+        for request in requests {
+            drop(transport.submit(request).await);
+        }
+    };
+    let _ = millrace_runtime::timeout(rt, END_TIMEOUT, submit).await;
 }
 
 /// Connections that are closed when the value is dropped.
