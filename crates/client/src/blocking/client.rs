@@ -69,7 +69,7 @@ impl Client {
 
     /// As [`crate::Client::shutdown`].
     pub fn close(&self) {
-        drop(self.driver.wait(async { Ok::<_, Error>(self.inner.shutdown().await) }));
+        self.driver.complete(self.inner.shutdown());
     }
 
     /// As [`crate::Client::buffer`].

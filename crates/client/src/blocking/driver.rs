@@ -27,6 +27,13 @@ impl Driver {
     pub(crate) fn wait<T, E: From<Error>>(&self, future: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         self.0.as_ref().ok_or(Error::Closed)?.block_on(future)
     }
+
+    /// As [`Self::wait`], for a future that cannot fail.
+    pub(crate) fn complete(&self, future: impl Future<Output = ()>) {
+        if let Some(runtime) = &self.0 {
+            runtime.block_on(future);
+        }
+    }
 }
 
 impl std::fmt::Debug for Driver {

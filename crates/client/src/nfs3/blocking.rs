@@ -91,7 +91,7 @@ impl Client {
 
     /// As [`super::Client::shutdown`].
     pub fn close(&self) {
-        drop(self.driver.wait(async { Ok::<_, Error>(self.inner.shutdown().await) }));
+        self.driver.complete(self.inner.shutdown());
     }
 
     mirror! { "Client":
