@@ -106,7 +106,7 @@ fn an_unmounted_mount_ends_its_session() {
     assert_eq!(setup.clients(), "");
 }
 
-/// Without a limit of its own, the end of a client would wait for the timeout of a call.
+/// Without its own limit, the end of a client would wait for the timeout of a call.
 #[test]
 fn a_client_ends_while_its_server_is_stopped() {
     let setup = Setup::new();
