@@ -264,9 +264,8 @@ impl Arena {
 impl Inner {
     /// Creates a buffer from a slot just allocated from `arena`.
     pub(crate) fn make_buffer(arena: &Arc<Self>, allocated: AllocatedSlot, len: usize) -> Buffer {
-        // SAFETY: the slot belongs to this arena and was free.
-        let slot = unsafe { Slot::first(Arc::clone(arena), allocated) };
-        Buffer::new(slot, len)
+        // SAFETY: the slot belongs to this arena, was free, and was allocated for `len` bytes.
+        Buffer::new(unsafe { Slot::first(Arc::clone(arena), allocated, len) })
     }
 
     pub(crate) fn map(&self) -> Option<SpanRef> {

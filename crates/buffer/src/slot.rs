@@ -16,10 +16,16 @@ use crate::{
     sync::{Arc, AtomicU32, Ordering, fence},
 };
 
-/// A counted reference to a slot. All references to a slot together hold one strong reference to the arena,
-/// which keeps the span alive.
+/// A counted reference to a slot, and a range of its bytes. All references to a slot together hold one strong
+/// reference to the arena, which keeps the span alive.
+///
+/// It has the address of the range, because computing that from the span takes three dependent loads.
 pub(crate) struct Slot {
     span: NonNull<Span>,
+    /// First byte of the range.
+    start: NonNull<u8>,
+    /// Length of the range in bytes.
+    len: u32,
     index: u16,
     order: u8,
 }
@@ -31,14 +37,18 @@ unsafe impl Send for Slot {}
 unsafe impl Sync for Slot {}
 
 impl Slot {
-    /// Creates the first reference to a slot that was just allocated.
+    /// Creates the first reference to a slot that was just allocated, with its first `len` bytes.
     ///
     /// # Safety
-    /// The slot belongs to `arena`, and there is no other reference to it.
-    pub(crate) unsafe fn first(arena: Arc<Inner>, allocated: AllocatedSlot) -> Self {
+    /// The slot belongs to `arena`, has at least `len` bytes, and there is no other reference to it.
+    pub(crate) unsafe fn first(arena: Arc<Inner>, allocated: AllocatedSlot, len: usize) -> Self {
         let arena = Arc::into_raw(arena); // `Drop` of the last slot reference releases it.
-        let slot = Self { span: allocated.span, index: allocated.index, order: allocated.order };
+        let AllocatedSlot { span, index, order, .. } = allocated;
+        // SAFETY: the arena keeps the span while the slot is in use.
+        let start = unsafe { span.as_ref() }.slot_start(index);
+        let slot = Self { span, start, len: len as u32, index, order };
         debug_assert_eq!(slot.span().arena, arena);
+        debug_assert!(len <= slot.bytes());
         slot.refs().store(1, Ordering::Relaxed);
         slot
     }
@@ -70,8 +80,31 @@ impl Slot {
         self.span().slot_bytes(self.order)
     }
 
-    fn ptr(&self) -> *mut u8 {
-        self.span().slot_ptr(self.index)
+    /// Offset of the range in the slot.
+    fn offset(&self) -> usize {
+        self.start.as_ptr() as usize - self.span().slot_start(self.index).as_ptr() as usize
+    }
+
+    /// Another reference to the slot, with the range from `at` to `at + len` of this one. The caller has checked that.
+    fn part(&self, at: usize, len: usize) -> Self {
+        debug_assert!(at + len <= self.len as usize);
+        let mut part = self.clone();
+        // SAFETY: `at` is at most the length of the range, which is inside the slot.
+        part.start = unsafe { part.start.add(at) };
+        part.len = len as u32;
+        part
+    }
+
+    /// Extends the range by that of `next` if it follows in the same slot; otherwise returns `next`.
+    fn extend(&mut self, next: Self) -> Result<(), Self> {
+        // SAFETY: the range ends inside the slot, or where the slot ends.
+        let end = unsafe { self.start.add(self.len as usize) };
+        if self.is(&next) && end == next.start {
+            self.len += next.len;
+            Ok(())
+        } else {
+            Err(next)
+        }
     }
 
     /// Reports a read of the slot to loom.
@@ -122,23 +155,19 @@ impl Drop for Slot {
 }
 
 /// Memory with exclusive access by its owner: a slot, or a part of one ([`Self::split_off`]).
-pub struct Buffer {
-    slot: Slot,
-    off: u32,
-    len: u32,
-}
+pub struct Buffer(Slot);
 
 impl Buffer {
-    /// Creates a buffer from the only reference to a slot. `len` is at most the slot's size.
-    pub(crate) fn new(slot: Slot, len: usize) -> Self {
-        debug_assert!(slot.is_unique() && len <= slot.bytes());
-        Self { slot, off: 0, len: len as u32 }
+    /// Creates a buffer from the only reference to a slot.
+    pub(crate) fn new(slot: Slot) -> Self {
+        debug_assert!(slot.is_unique());
+        Self(slot)
     }
 
     /// Maximum length in bytes; for a part of a slot its length, as long as there are other parts.
     pub fn capacity(&self) -> usize {
-        match self.slot.is_unique() {
-            true => self.slot.bytes() - self.off as usize,
+        match self.0.is_unique() {
+            true => self.0.bytes() - self.0.offset(),
             false => self.len(),
         }
     }
@@ -152,7 +181,7 @@ impl Buffer {
         if len > self.len() {
             assert!(len <= self.capacity(), "length {len} exceeds capacity {}", self.capacity());
         }
-        self.len = len as u32;
+        self.0.len = len as u32;
     }
 
     /// Divides the buffer: it keeps its first `at` bytes, and the buffer that is returned has the others. The memory is
@@ -162,9 +191,9 @@ impl Buffer {
     /// If `at` exceeds the length: a bug of the caller.
     pub fn split_off(&mut self, at: usize) -> Self {
         assert!(at <= self.len(), "split at {at} of {} bytes", self.len());
-        let rest = Self { slot: self.slot.clone(), off: self.off + at as u32, len: self.len - at as u32 };
-        self.len = at as u32;
-        rest
+        let rest = self.0.part(at, self.len() - at);
+        self.0.len = at as u32;
+        Self(rest)
     }
 
     /// Appends `next` if its bytes follow in the same slot, as after [`Self::split_off`].
@@ -172,69 +201,56 @@ impl Buffer {
     /// # Errors
     /// Returns `next` if its bytes are elsewhere.
     pub fn unsplit(&mut self, next: Self) -> Result<(), Self> {
-        if self.slot.is(&next.slot) && self.off + self.len == next.off {
-            self.len += next.len;
-            Ok(())
-        } else {
-            Err(next)
-        }
+        self.0.extend(next.0).map_err(Self)
     }
 
     /// Turns the buffer into a shared, read-only view of it.
     pub fn freeze(self) -> View {
-        View { off: self.off, len: self.len, slot: self.slot }
+        View(self.0)
     }
 
     /// Address of the first byte, for providers that register memory. Constant for the life of the slot.
     pub fn address(&self) -> usize {
-        self.ptr() as usize
-    }
-
-    fn ptr(&self) -> *mut u8 {
-        // SAFETY: `off` is within the slot.
-        unsafe { self.slot.ptr().add(self.off as usize) }
+        self.0.start.as_ptr() as usize
     }
 
     /// The mapping that contains the buffer, for providers that register memory.
     pub fn span(&self) -> &SpanRef {
-        &self.slot.span().mapping
+        &self.0.span().mapping
     }
 }
 
 impl Deref for Buffer {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         #[cfg(loom)]
-        self.slot.note_read();
-        // SAFETY: the slot is valid, initialized memory (mapped zero-filled) of at least `off + len` bytes, and
-        // this buffer holds the only reference to these: `split_off` divides them, and `set_len` adds bytes only if
-        // there is no other reference to the slot.
-        unsafe { std::slice::from_raw_parts(self.ptr(), self.len as usize) }
+        self.0.note_read();
+        // SAFETY: the range is valid, initialized memory (mapped zero-filled), and this buffer holds the only reference
+        // to it: `split_off` divides the bytes, and `set_len` adds bytes only if there is no other reference to the slot.
+        unsafe { std::slice::from_raw_parts(self.0.start.as_ptr(), self.0.len as usize) }
     }
 }
 
 impl DerefMut for Buffer {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         #[cfg(loom)]
-        self.slot.note_write();
+        self.0.note_write();
         // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.len as usize) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.start.as_ptr(), self.0.len as usize) }
     }
 }
 
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buffer({} of {} bytes)", self.len, self.capacity())
+        write!(f, "Buffer({} of {} bytes)", self.len(), self.capacity())
     }
 }
 
 /// A shared, read-only range of a former [`Buffer`].
 #[derive(Clone)]
-pub struct View {
-    slot: Slot,
-    off: u32,
-    len: u32,
-}
+pub struct View(Slot);
 
 impl View {
     /// Returns the range `start..start + len` of this view.
@@ -242,22 +258,25 @@ impl View {
     /// # Panics
     /// If the range is outside the view: a bug of the caller, who must check ranges.
     pub fn slice(&self, start: usize, len: usize) -> Self {
-        assert!(start.checked_add(len).is_some_and(|end| end <= self.len as usize), "slice outside the view");
-        Self { slot: self.slot.clone(), off: self.off + start as u32, len: len as u32 }
+        assert!(start.checked_add(len).is_some_and(|end| end <= self.len()), "slice outside the view");
+        Self(self.0.part(start, len))
+    }
+
+    /// Shortens the view to its first `len` bytes, if it is longer.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.0.len = self.len().min(len) as u32;
     }
 
     /// Returns the bytes for writing if there is no other view of this memory.
     pub fn try_mut(&mut self) -> Option<&mut [u8]> {
-        if !self.slot.is_unique() {
+        if !self.0.is_unique() {
             return None;
         }
         #[cfg(loom)]
-        self.slot.note_write();
-        // SAFETY: in range as in `deref`; the count is 1 and `&mut self` borrows that reference, so no other
+        self.0.note_write();
+        // SAFETY: valid as in `deref`; the count is 1 and `&mut self` borrows that reference, so no other
         // reference can read these bytes or be created meanwhile.
-        Some(unsafe {
-            std::slice::from_raw_parts_mut(self.slot.ptr().add(self.off as usize), self.len as usize)
-        })
+        Some(unsafe { std::slice::from_raw_parts_mut(self.0.start.as_ptr(), self.len()) })
     }
 
     /// Turns the view into a buffer if there is no other view of this memory. The buffer starts at the start
@@ -266,66 +285,58 @@ impl View {
     /// # Errors
     /// Returns the view if it is shared, or does not start at the start of its slot.
     pub fn try_into_buffer(self) -> Result<Buffer, Self> {
-        if self.off == 0 && self.slot.is_unique() {
-            Ok(Buffer { off: 0, len: self.len, slot: self.slot })
-        } else {
-            Err(self)
-        }
+        if self.offset() == 0 && self.is_unique() { Ok(Buffer::new(self.0)) } else { Err(self) }
     }
 
     /// Whether there is no other view of this memory.
     pub fn is_unique(&self) -> bool {
-        self.slot.is_unique()
+        self.0.is_unique()
     }
 
     pub(crate) fn slot(&self) -> &Slot {
-        &self.slot
+        &self.0
     }
 
     /// Size of the slot in bytes: the memory that this view keeps from being reused.
     pub fn capacity(&self) -> usize {
-        self.slot.bytes()
+        self.0.bytes()
     }
 
     /// Offset of the view in its slot.
     pub fn offset(&self) -> usize {
-        self.off as usize
+        self.0.offset()
     }
 
     /// Address of the first byte, for providers that register memory.
     pub fn address(&self) -> usize {
-        self.slot.ptr() as usize + self.off as usize
+        self.0.start.as_ptr() as usize
     }
 
     /// The mapping that contains the view, for providers that register memory.
     pub fn span(&self) -> &SpanRef {
-        &self.slot.span().mapping
+        &self.0.span().mapping
     }
 
     /// Extends this view by `next` if they are contiguous in the same slot; otherwise returns `next`.
     pub(crate) fn try_extend(&mut self, next: Self) -> Result<(), Self> {
-        if self.slot.is(&next.slot) && self.off + self.len == next.off {
-            self.len += next.len;
-            Ok(())
-        } else {
-            Err(next)
-        }
+        self.0.extend(next.0).map_err(Self)
     }
 }
 
 impl Deref for View {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         #[cfg(loom)]
-        self.slot.note_read();
-        // SAFETY: `off + len` is within the slot; while a view exists, the bytes are written only through
+        self.0.note_read();
+        // SAFETY: the range is inside the slot; while a view exists, the bytes are written only through
         // `try_mut`, which requires the only reference.
-        unsafe { std::slice::from_raw_parts(self.slot.ptr().add(self.off as usize), self.len as usize) }
+        unsafe { std::slice::from_raw_parts(self.0.start.as_ptr(), self.0.len as usize) }
     }
 }
 
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "View({} bytes)", self.len)
+        write!(f, "View({} bytes)", self.len())
     }
 }

@@ -32,7 +32,8 @@ pub(crate) const BLOCK_CLASS: usize = (BLOCK_BYTES.trailing_zeros() - MIN_CLASS_
 
 /// The smallest class with slots of at least `len` bytes.
 pub(crate) fn class_of(len: usize) -> Option<usize> {
-    let shift = len.max(1).checked_next_power_of_two()?.trailing_zeros().max(MIN_CLASS_SHIFT);
+    // The binary logarithm, rounded up.
+    let shift = usize::BITS - (len.max(1 << MIN_CLASS_SHIFT) - 1).leading_zeros();
     let class = (shift - MIN_CLASS_SHIFT) as usize;
     (class < CLASSES).then_some(class)
 }
@@ -126,9 +127,9 @@ impl Span {
         1 << (self.shift + u32::from(order))
     }
 
-    pub(crate) fn slot_ptr(&self, index: u16) -> *mut u8 {
+    pub(crate) fn slot_start(&self, index: u16) -> NonNull<u8> {
         debug_assert!(usize::from(index) < self.refs.len());
         // SAFETY: `index` is a valid slot position, so the result is inside the mapping.
-        unsafe { self.mapping.start().as_ptr().add(usize::from(index) << self.shift) }
+        unsafe { self.mapping.start().add(usize::from(index) << self.shift) }
     }
 }

@@ -1,21 +1,27 @@
-//! Synchronization primitives: those of `std`, or loom's models under `cfg(loom)`.
+//! Synchronization primitives: those of `std` and `parking_lot`, or loom's models under `cfg(loom)`.
 
 #[cfg(loom)]
-use loom::sync as primitives;
-#[cfg(not(loom))]
-use std::sync as primitives;
-
-pub(crate) use primitives::{
+pub(crate) use loom::sync::{
     Arc, MutexGuard,
     atomic::{AtomicU32, AtomicU64, Ordering, fence},
 };
+#[cfg(not(loom))]
+pub(crate) use {
+    parking_lot::{Mutex, MutexGuard},
+    std::sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    },
+};
 
-/// A mutex without poisoning: no code panics while the protected data is inconsistent.
-pub(crate) struct Mutex<T>(primitives::Mutex<T>);
+/// Loom's mutex without poisoning, as that of `parking_lot`: no code panics while the protected data is inconsistent.
+#[cfg(loom)]
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
+#[cfg(loom)]
 impl<T> Mutex<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self(primitives::Mutex::new(value))
+        Self(loom::sync::Mutex::new(value))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {

@@ -174,7 +174,7 @@ impl<'a> Decode<'a> for AuthSys {
 impl Encode for Credential {
     fn encode(&self, e: &mut Encoder) {
         match self {
-            Self::None => [AUTH_NONE, 0].into_iter().for_each(|word| e.put_u32(word)),
+            Self::None => e.put_words([AUTH_NONE, 0]),
             _ => e.put(&self.encoded()),
         }
     }
@@ -267,9 +267,7 @@ fn skip_verifier(d: &mut Decoder<'_>) -> Result<(), XdrError> {
 /// [`millrace_xdr::Message::set_xid`] or by sending four other bytes instead of the first four. `cred` is a
 /// [`Credential`] or an [`EncodedCredential`].
 pub fn call_header(e: &mut Encoder, prog: u32, vers: u32, proc: u32, cred: &impl Encode) {
-    for word in [0, MSG_CALL, RPC_VERSION, prog, vers, proc] {
-        e.put_u32(word);
-    }
+    e.put_words([0, MSG_CALL, RPC_VERSION, prog, vers, proc]);
     e.put(cred);
     e.put(&Credential::None);
 }
@@ -300,12 +298,10 @@ impl Encode for ReplyHeader {
     /// Encodes the header, with an AUTH_NONE verifier if the call was accepted.
     fn encode(&self, e: &mut Encoder) {
         let denied = matches!(self.status, ReplyStatus::Auth(_) | ReplyStatus::Mismatch(_));
-        e.put_u32(self.xid);
-        e.put_u32(MSG_REPLY);
         if denied {
-            e.put_u32(MSG_DENIED);
+            e.put_words([self.xid, MSG_REPLY, MSG_DENIED]);
         } else {
-            e.put_u32(MSG_ACCEPTED);
+            e.put_words([self.xid, MSG_REPLY, MSG_ACCEPTED]);
             e.put(&Credential::None);
         }
         let mut put = |words: &[u32]| words.iter().for_each(|w| e.put_u32(*w));

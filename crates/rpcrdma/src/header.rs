@@ -235,8 +235,7 @@ impl Header {
     pub fn decode(bytes: &[u8], max_segments: usize) -> Result<(Self, usize), HeaderError> {
         let short = |_: XdrError| HeaderError::Short(bytes.len());
         let mut d = Decoder::from_bytes(bytes);
-        let (xid, vers) = (d.u32().map_err(short)?, d.u32().map_err(short)?);
-        let (credits, proc) = (d.u32().map_err(short)?, d.u32().map_err(short)?);
+        let [xid, vers, credits, proc] = d.words().map_err(short)?;
         if bytes.len() < MIN_HEADER && proc != RDMA_DONE {
             return Err(HeaderError::Short(bytes.len()));
         }
@@ -285,18 +284,15 @@ impl Header {
             Body::Done => RDMA_DONE,
             Body::Error(_) => RDMA_ERROR,
         };
-        [self.xid, self.vers, self.credits, proc].into_iter().for_each(|v| w.u32(v));
+        w.words([self.xid, self.vers, self.credits, proc]);
         match &self.body {
             Body::Msg(l) | Body::NoMsg(l) => w.lists(l),
             Body::PaddedMsg(p, l) => {
-                w.u32(p.align);
-                w.u32(p.threshold);
+                w.words([p.align, p.threshold]);
                 w.lists(l);
             }
             Body::Done => {}
-            Body::Error(TransportError::Version { low, high }) => {
-                [ERR_VERS, *low, *high].into_iter().for_each(|v| w.u32(v));
-            }
+            Body::Error(TransportError::Version { low, high }) => w.words([ERR_VERS, *low, *high]),
             Body::Error(TransportError::Chunk) => w.u32(ERR_CHUNK),
         }
         w.at
@@ -333,7 +329,7 @@ impl Header {
             b[end..end + view.len()].copy_from_slice(view);
             end += view.len();
         }
-        b[at..].iter_mut().zip(xid).for_each(|(to, byte)| *to = byte);
+        b[at..at + copied.min(xid.len())].copy_from_slice(&xid[..copied.min(xid.len())]);
         let mut data = Views::from(b.freeze());
         if copied < message.len() {
             data.extend(message.slice(copied, message.len() - copied).iter().cloned());
@@ -425,12 +421,12 @@ impl<'d, 'a> ListReader<'d, 'a> {
     }
 
     fn segment(&mut self) -> Result<Segment, &'static str> {
-        let (handle, length) = (SteeringTag(self.u32()?), self.u32()?);
-        let offset = self.d.u64().map_err(|_| TRUNCATED)?;
+        let [handle, length, high, low] = self.d.words().map_err(|_| TRUNCATED)?;
+        let offset = u64::from(high) << 32 | u64::from(low);
         if offset.checked_add(u64::from(length)).is_none() {
             return Err("a segment that wraps around the address space");
         }
-        Ok(Segment { handle, length, offset })
+        Ok(Segment { handle: SteeringTag(handle), length, offset })
     }
 }
 
@@ -440,31 +436,28 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    fn raw(&mut self, bytes: &[u8]) {
-        self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);
-        self.at += bytes.len();
+    fn words<const N: usize>(&mut self, words: [u32; N]) {
+        let bytes = words.map(u32::to_be_bytes);
+        self.out[self.at..self.at + 4 * N].copy_from_slice(bytes.as_flattened());
+        self.at += 4 * N;
     }
 
     fn u32(&mut self, v: u32) {
-        self.raw(&v.to_be_bytes());
+        self.words([v]);
     }
 
     fn segment(&mut self, s: &Segment) {
-        self.u32(s.handle.0);
-        self.u32(s.length);
-        self.raw(&s.offset.to_be_bytes());
+        self.words([s.handle.0, s.length, (s.offset >> 32) as u32, s.offset as u32]);
     }
 
     fn chunk(&mut self, c: &Chunk) {
-        self.u32(1);
-        self.u32(c.len() as u32);
+        self.words([1, c.len() as u32]);
         c.iter().for_each(|s| self.segment(s));
     }
 
     fn lists(&mut self, l: &Lists) {
         for r in &l.reads {
-            self.u32(1);
-            self.u32(r.position);
+            self.words([1, r.position]);
             self.segment(&r.segment);
         }
         self.u32(0);

@@ -55,22 +55,21 @@ pub trait Decode<'a>: Sized {
 /// Decodes a [`Message`] whose head is one view.
 #[derive(Clone)]
 pub struct Decoder<'a> {
+    /// The bytes that are not decoded yet, of the current view.
     bytes: &'a [u8],
     view: Option<&'a View>,
     /// Further views of the head, for a payload that did not fit into one buffer.
     rest: &'a [View],
     payloads: &'a [Payload],
     padding: Option<ItemPadding>,
-    /// Offset of `bytes` in the head.
-    base: usize,
-    /// Offset in `bytes`.
-    at: usize,
+    /// Offset in the head of the end of `bytes`.
+    end: usize,
 }
 
 impl<'a> Decoder<'a> {
     /// Decodes plain bytes, without payloads.
     pub fn from_bytes(bytes: &'a [u8]) -> Self {
-        Self { bytes, view: None, rest: &[], payloads: &[], padding: None, base: 0, at: 0 }
+        Self { bytes, view: None, rest: &[], payloads: &[], padding: None, end: bytes.len() }
     }
 
     /// Decodes a received message. Transports deliver the head as one view. If a head did not fit into one
@@ -80,59 +79,72 @@ impl<'a> Decoder<'a> {
         let views = message.head.iter().as_slice();
         let (view, rest) = views.split_first().map_or((None, views), |(first, rest)| (Some(first), rest));
         let bytes = view.map_or(&[][..], |v| &v[..]);
-        Self { bytes, view, rest, payloads: &message.payloads, padding: message.padding, base: 0, at: 0 }
+        Self { bytes, view, rest, payloads: &message.payloads, padding: message.padding, end: bytes.len() }
     }
 
     /// Offset in the head.
+    #[inline]
     pub fn position(&self) -> usize {
-        self.base + self.at
+        self.end - self.bytes.len()
     }
 
     /// Bytes left in the head, or, if the head has several views, in the current view.
+    #[inline]
     pub fn remaining(&self) -> usize {
-        self.bytes.len() - self.at
+        self.bytes.len()
     }
 
     /// The bytes of the head that are not decoded yet, of all views.
     pub fn rest(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        std::iter::once(&self.bytes[self.at..]).chain(self.rest.iter().map(|view| &view[..]))
+        std::iter::once(self.bytes).chain(self.rest.iter().map(|view| &view[..]))
     }
 
     /// Reads `len` raw bytes, without padding.
     ///
     /// # Errors
     /// [`XdrError::Short`].
+    #[inline]
     pub fn raw(&mut self, len: usize) -> Result<&'a [u8], XdrError> {
-        let left = self.remaining();
-        if len > left {
-            return Err(XdrError::Short { at: self.position(), wanted: len, left });
-        }
-        let out = &self.bytes[self.at..self.at + len];
-        self.at += len;
+        let Some((out, rest)) = self.bytes.split_at_checked(len) else { return Err(self.short(len)) };
+        self.bytes = rest;
         Ok(out)
+    }
+
+    #[inline]
+    fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], XdrError> {
+        let Some((out, rest)) = self.bytes.split_first_chunk() else { return Err(self.short(N)) };
+        self.bytes = rest;
+        Ok(out)
+    }
+
+    #[cold]
+    fn short(&self, wanted: usize) -> XdrError {
+        XdrError::Short { at: self.position(), wanted, left: self.remaining() }
     }
 
     /// Reads an unsigned integer.
     ///
     /// # Errors
     /// [`XdrError::Short`].
+    #[inline]
     pub fn u32(&mut self) -> Result<u32, XdrError> {
-        let b = self.raw(4)?;
-        Ok(u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
+        self.array().map(|bytes| u32::from_be_bytes(*bytes))
     }
 
     /// Reads an unsigned hyper.
     ///
     /// # Errors
     /// [`XdrError::Short`].
+    #[inline]
     pub fn u64(&mut self) -> Result<u64, XdrError> {
-        Ok(u64::from(self.u32()?) << 32 | u64::from(self.u32()?))
+        self.array().map(|bytes| u64::from_be_bytes(*bytes))
     }
 
     /// Reads unsigned integers, faster than one by one.
     ///
     /// # Errors
     /// [`XdrError::Short`].
+    #[inline]
     pub fn words<const N: usize>(&mut self) -> Result<[u32; N], XdrError> {
         let bytes = self.raw(4 * N)?.as_chunks().0;
         let mut words = [0; N];
@@ -164,8 +176,7 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// [`XdrError::Short`].
     pub fn fixed<const N: usize>(&mut self) -> Result<[u8; N], XdrError> {
-        let mut out = [0; N];
-        out.copy_from_slice(self.raw(N)?);
+        let out = *self.array()?;
         self.raw(pad(N))?;
         Ok(out)
     }
@@ -198,9 +209,8 @@ impl<'a> Decoder<'a> {
             return Err(XdrError::Payload { at: self.position(), len: p.data.len() });
         }
         self.skip_padding(len)?;
-        let out = self.raw(len)?;
-        self.raw(pad(len))?;
-        Ok(out)
+        let padded = self.raw(len + pad(len))?;
+        Ok(&padded[..len])
     }
 
     /// Reads a value.
@@ -255,21 +265,21 @@ impl<'a> Decoder<'a> {
             return Ok(data);
         }
         self.skip_padding(len)?;
-        let start = self.at;
+        let at = self.position();
+        let start = self.view.map_or(0, |view| view.len() - self.remaining());
         if let Some(view) = self.view.filter(|_| len > self.remaining() && !self.rest.is_empty()) {
-            return self.payload_across_views(view, len);
+            return self.payload_across_views(view.slice(start, self.remaining()), len);
         }
-        self.raw(len)?;
-        self.raw(pad(len))?;
+        self.raw(len + pad(len))?;
         match self.view {
             Some(v) => Ok(v.slice(start, len).into()),
-            None => Err(XdrError::Payload { at: self.base + start, len }),
+            None => Err(XdrError::Payload { at, len }),
         }
     }
 
     /// Reads a payload that starts in the first view and continues in the following ones.
-    fn payload_across_views(&mut self, first: &View, len: usize) -> Result<Views, XdrError> {
-        let mut data = Views::from(first.slice(self.at, self.remaining()));
+    fn payload_across_views(&mut self, first: View, len: usize) -> Result<Views, XdrError> {
+        let mut data = Views::from(first);
         data.extend(self.rest.iter().cloned());
         if data.len() < len + pad(len) {
             return Err(XdrError::Short { at: self.position(), wanted: len + pad(len), left: data.len() });
@@ -285,10 +295,10 @@ impl<'a> Decoder<'a> {
             && let Some((next, rest)) = self.rest.split_first()
         {
             len -= self.remaining();
-            self.base += self.bytes.len();
-            (self.bytes, self.view, self.rest, self.at) = (&next[..], Some(next), rest, 0);
+            self.end += next.len();
+            (self.bytes, self.view, self.rest) = (&next[..], Some(next), rest);
         }
-        self.at += len.min(self.remaining());
+        self.bytes = &self.bytes[len.min(self.remaining())..];
     }
 }
 

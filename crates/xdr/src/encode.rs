@@ -67,13 +67,14 @@ impl Encoder {
     }
 
     /// Appends raw bytes. The caller must maintain 4-byte alignment.
+    #[inline]
     pub fn put_raw(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
         if !self.reserve(end) {
             return;
         }
-        if let Some(b) = self.head.as_mut() {
-            b[self.len..end].copy_from_slice(bytes);
+        if let Some(room) = self.head.as_mut().and_then(|b| b.get_mut(self.len..end)) {
+            room.copy_from_slice(bytes);
             self.len = end;
         }
     }
@@ -127,6 +128,7 @@ impl Encoder {
     }
 
     /// Appends unsigned integers, faster than one by one.
+    #[inline]
     pub fn put_words<const N: usize>(&mut self, words: [u32; N]) {
         let end = self.len + 4 * N;
         if !self.reserve(end) {
@@ -149,7 +151,10 @@ impl Encoder {
     /// Appends fixed-length opaque data with padding.
     pub fn put_fixed(&mut self, bytes: &[u8]) {
         self.put_raw(bytes);
-        self.put_raw(&[0; 3][..pad(bytes.len())]);
+        match pad(bytes.len()) {
+            0 => {}
+            padding => self.put_raw(&[0; 3][..padding]),
+        }
     }
 
     /// Appends variable-length opaque data or a string: length, bytes and padding.

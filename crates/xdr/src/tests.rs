@@ -138,7 +138,7 @@ fn truncated_input_is_rejected() {
     let d = |bytes: &'static [u8]| Decoder::from_bytes(bytes);
     assert_eq!(d(&[0, 0, 0]).u32(), Err(XdrError::Short { at: 0, wanted: 4, left: 3 }));
     assert_eq!(d(&[0, 0, 0, 2]).bool(), Err(XdrError::Invalid { at: 0, value: 2 }));
-    assert_eq!(d(&[0, 0, 0, 5, 1, 2, 3, 4, 5]).opaque(9), Err(XdrError::Short { at: 9, wanted: 3, left: 0 }));
+    assert_eq!(d(&[0, 0, 0, 5, 1, 2, 3, 4, 5]).opaque(9), Err(XdrError::Short { at: 4, wanted: 8, left: 5 }));
     assert_eq!(d(&[0, 0, 0, 5]).opaque(4), Err(XdrError::TooLong { at: 0, len: 5, max: 4 }));
     assert!(d(&[255, 255, 255, 255]).opaque(usize::MAX).is_err());
     // The count is checked against the minimum size of the elements.

@@ -48,7 +48,7 @@ pub(super) async fn call_v3<C: Call>(
         class: class(procedure),
     };
     let payload_len = payload.as_ref().map(|b| b.len());
-    let mut attempt = Attempt::new(pool, procedure.name());
+    let mut attempt = None;
     loop {
         let payload = match (payload.take(), payload_len) {
             (None, Some(len)) => Some(pool.arena.alloc(len)?),
@@ -59,8 +59,11 @@ pub(super) async fn call_v3<C: Call>(
         answered.stages.end(Stage::Delivery);
         pool.sampler.finish(answered.stages);
         let result = decoded.map_err(|e| pool.bad_reply(procedure.name(), e))?;
-        if matches!(result, Err(Status::Jukebox)) && attempt.pause(String::new()).await.is_ok() {
-            continue;
+        if matches!(result, Err(Status::Jukebox)) {
+            let attempt = attempt.get_or_insert_with(|| Attempt::new(pool, procedure.name()));
+            if attempt.pause(String::new()).await.is_ok() {
+                continue;
+            }
         }
         return Ok(Answer { result, resent: answered.resent });
     }

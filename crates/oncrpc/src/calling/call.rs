@@ -92,23 +92,21 @@ impl Call {
         });
     }
 
-    /// The XID that an unsent call requests, if any; `None` if the caller dropped the call.
-    pub(super) fn requested_xid(&self) -> Option<Option<u32>> {
-        match &self.shared.lock().state {
-            CallStage::Unsent(request) => Some(request.xid),
-            _ => None,
-        }
-    }
-
-    /// Takes the request of a call to be sent with this XID. `None` if the caller dropped the call.
-    pub(super) fn start(&self, xid: u32) -> Option<Request> {
+    /// Takes the request of a call to be sent, with the XID that `choose` returns for the one that the request asks for,
+    /// if it asks for one. `None` if the caller dropped the call.
+    pub(super) fn start(
+        &self,
+        choose: impl FnOnce(Option<u32>) -> Result<u32, RpcError>,
+    ) -> Option<Result<(u32, Request), RpcError>> {
         let mut shared = self.shared.lock();
-        if !matches!(shared.state, CallStage::Unsent(_)) {
-            return None;
-        }
+        let CallStage::Unsent(request) = &shared.state else { return None };
+        let xid = match choose(request.xid) {
+            Ok(xid) => xid,
+            Err(e) => return Some(Err(e)),
+        };
         shared.xid = Some(xid);
         match std::mem::replace(&mut shared.state, CallStage::Sent) {
-            CallStage::Unsent(request) => Some(request),
+            CallStage::Unsent(request) => Some(Ok((xid, request))),
             _ => None,
         }
     }

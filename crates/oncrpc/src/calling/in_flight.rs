@@ -158,14 +158,12 @@ impl<T> Calls<T> {
     /// The next call to be sent, and its request. It counts as in flight after [`Self::sent`].
     pub fn next_unsent(&mut self) -> Option<(Outgoing, Request)> {
         while let Some((call, deadline)) = self.unsent.pop_front() {
-            let Some(requested) = call.requested_xid() else { continue };
-            match self.choose_xid(requested) {
-                Ok(xid) => {
-                    if let Some(request) = call.start(xid) {
-                        return Some((Outgoing { xid, deadline, waiter: Waiter(call) }, request));
-                    }
+            match call.start(|requested| self.choose_xid(requested)) {
+                Some(Ok((xid, request))) => {
+                    return Some((Outgoing { xid, deadline, waiter: Waiter(call) }, request));
                 }
-                Err(e) => Waiter(call).complete(Err(e)),
+                Some(Err(e)) => Waiter(call).complete(Err(e)),
+                None => {}
             }
         }
         None
