@@ -19,6 +19,7 @@ use crate::{
     BenchError, Figure, cpu,
     embedded::EmbeddedServer,
     iozone::{Outcome, Test},
+    no_halt,
     random::Random,
 };
 
@@ -201,6 +202,7 @@ impl DiskSession {
             proto: if rdma { "iser" } else { "iscsi" }.into(),
             provider: rdma.then(|| "iwarp".into()),
             threads: 1,
+            no_halt: Some(no_halt::held()),
             record: run.record as u64,
             outstanding: run.outstanding,
             ..figure

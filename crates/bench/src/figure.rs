@@ -37,6 +37,8 @@ pub struct Figure {
     pub threads: usize,
     /// Number of simulated client hosts; `None` for real measurements.
     pub client_hosts: Option<usize>,
+    /// Whether processors were kept from halting ([`no_halt`](crate::no_halt)); `None` for simulations.
+    pub no_halt: Option<bool>,
     /// Size of one operation in bytes.
     pub record: u64,
     /// Number of operations in flight per thread.
@@ -53,6 +55,8 @@ pub struct Figure {
     pub client_cpu_s_per_gb: Option<f64>,
     /// Processor seconds of the server (raw: of the receiver) per 10^9 bytes.
     pub server_cpu_s_per_gb: Option<f64>,
+    /// Processor microseconds of the client (raw: of the requester) per operation.
+    pub client_cpu_us_per_op: Option<f64>,
     /// Processor microseconds of the server per operation.
     pub server_cpu_us_per_op: Option<f64>,
     /// Processor time of the client (simulated: of all client hosts) relative to the elapsed time; 100 is one
@@ -85,6 +89,7 @@ impl Figure {
         out.p99_us = mid(|f| f.p99_us);
         out.client_cpu_s_per_gb = mid(|f| f.client_cpu_s_per_gb);
         out.server_cpu_s_per_gb = mid(|f| f.server_cpu_s_per_gb);
+        out.client_cpu_us_per_op = mid(|f| f.client_cpu_us_per_op);
         out.server_cpu_us_per_op = mid(|f| f.server_cpu_us_per_op);
         out.client_cpu_percent = mid(|f| f.client_cpu_percent);
         out.server_cpu_percent = mid(|f| f.server_cpu_percent);
@@ -145,6 +150,7 @@ pub fn table(figures: &[Figure], ends: (&str, &str)) -> Table {
         ("p99 us", Align::Right),
         (&format!("{left} CPU s/GB"), Align::Right),
         (&format!("{right} CPU s/GB"), Align::Right),
+        (&format!("{left} CPU us/op"), Align::Right),
         (&format!("{right} CPU us/op"), Align::Right),
     ]);
     for f in figures {
@@ -157,6 +163,7 @@ pub fn table(figures: &[Figure], ends: (&str, &str)) -> Table {
             cell(f.p99_us),
             cell(f.client_cpu_s_per_gb),
             cell(f.server_cpu_s_per_gb),
+            cell(f.client_cpu_us_per_op),
             cell(f.server_cpu_us_per_op),
         ]);
     }
@@ -236,6 +243,7 @@ mod tests {
             "server_registration",
             "threads",
             "client_hosts",
+            "no_halt",
             "record",
             "mb_per_s",
             "ops_per_s",
@@ -243,6 +251,7 @@ mod tests {
             "p99_us",
             "client_cpu_s_per_gb",
             "server_cpu_s_per_gb",
+            "client_cpu_us_per_op",
             "server_cpu_us_per_op",
             "client_cpu_percent",
             "server_cpu_percent",

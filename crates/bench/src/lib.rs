@@ -15,6 +15,7 @@ mod error;
 pub mod figure;
 pub mod iozone;
 pub mod mounted;
+pub mod no_halt;
 pub mod random;
 pub mod raw;
 pub mod samples;
@@ -22,6 +23,7 @@ mod scrape;
 pub mod stats;
 pub mod table;
 pub mod units;
+pub mod wire_bytes;
 pub mod workload;
 
 pub use endpoint::At;

@@ -14,6 +14,11 @@ pub fn cpu_s_per_gb(cpu: Duration, bytes: u64) -> f64 {
     cpu.as_secs_f64() / (bytes as f64 / 1e9).max(1e-12)
 }
 
+/// Processor microseconds per operation.
+pub fn cpu_us_per_op(cpu: Duration, operations: u64) -> f64 {
+    cpu.as_secs_f64() * 1e6 / operations.max(1) as f64
+}
+
 /// Formats `value` with three significant digits below 1000, and without decimals above.
 pub fn short(value: f64) -> String {
     match value.abs() {

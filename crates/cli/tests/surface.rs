@@ -78,7 +78,7 @@ fn the_demo_copies_every_file_and_reports_the_transfers() {
     assert!(text.contains("All 2 files are identical"), "{text}");
 }
 
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 17] = [
     "workload",
     "test",
     "proto",
@@ -86,6 +86,7 @@ const KEYS: [&str; 15] = [
     "design",
     "registration",
     "threads",
+    "no_halt",
     "record",
     "mb_per_s",
     "ops_per_s",
@@ -93,6 +94,7 @@ const KEYS: [&str; 15] = [
     "p99_us",
     "client_cpu_s_per_gb",
     "server_cpu_s_per_gb",
+    "client_cpu_us_per_op",
     "server_cpu_us_per_op",
 ];
 
@@ -148,41 +150,65 @@ fn raw_measures_streams_and_round_trips() {
         "64K,1M",
         "--pings",
         "50",
+        "--requests",
+        "1000",
+        "--depth",
+        "1,16",
         "--runs",
         "1",
         "--json",
     ]);
-    assert_eq!(lines.len(), 6);
+    assert_eq!(lines.len(), 8);
+    assert_eq!(lines.iter().filter(|l| l["test"] == "exchange 128+4224 B x 16").count(), 1);
     assert_eq!(lines.iter().filter(|l| l["provider"] == "iwarp").count(), 2);
 }
 
+/// Arguments of a short comparison.
+const COMPARE: [&str; 10] =
+    ["bench", "compare", "--runs", "1", "--size", "8M", "--passes", "1", "--random-ops", "400"];
+
 #[test]
 fn compare_prints_ratios() {
-    let out = ok(&[
-        "bench",
-        "compare",
-        "--runs",
-        "1",
-        "--size",
-        "8M",
-        "--passes",
-        "1",
-        "--random-ops",
-        "400",
-        "--tcp",
-        "--disk",
-    ]);
+    let out = ok(&[&COMPARE[..], &["--tcp", "--disk", "--no-halt=false"]].concat());
     for row in [
         "raw TCP stream",
         "READ 1 MiB x 8",
         "WRITE 1 MiB x 8",
         "MTU frames",
+        "plain TCP exchange x 16, RDMA's bytes",
         "random READ 4 KiB x 16",
+        "plain TCP ping-pong, TCP's bytes",
+        "TCP: random READ 4 KiB x 1",
         "iSER: READ 512 KiB x 8",
         "iSER: random READ 4 KiB x 16",
         "iSCSI: WRITE 512 KiB x 8",
         "wanted",
+        "Idle processors halt",
     ] {
         assert!(out.contains(row), "{row}: {out}");
     }
+    // The bytes are those of the payload with all headers.
+    let bytes = out.split("A READ of 4 KiB has ").nth(1).unwrap().lines().next().unwrap();
+    let numbers: Vec<u64> = bytes.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    assert_eq!(numbers.len(), 4, "{bytes}");
+    for of in numbers.chunks(2) {
+        assert!((100..400).contains(&of[0]) && (4096 + 100..4096 + 300).contains(&of[1]), "{bytes}");
+    }
+}
+
+#[test]
+fn compare_reports_ratios_and_whether_processors_halt_as_json() {
+    let out = ok(&[&COMPARE[..], &["--json"]].concat());
+    let lines: Vec<serde_json::Value> = out.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    // Without permission processors halt, and all lines state so.
+    let no_halt = lines[0]["no_halt"].as_bool().unwrap();
+    assert!(lines.iter().all(|l| l["no_halt"].as_bool() == Some(no_halt)), "{out}");
+    let (ratios, figures): (Vec<_>, Vec<_>) = lines.iter().partition(|l| l["workload"] == "compare");
+    assert!(figures.len() > ratios.len());
+    let random = ratios.iter().find(|l| l["case"] == "random READ 4 KiB x 16").unwrap();
+    for key in ["ratio", "server_cpu_ratio", "client_cpu_ratio"] {
+        assert!(random[key].as_f64() > Some(0.0), "{random}");
+    }
+    let one = ratios.iter().find(|l| l["case"] == "random READ 4 KiB x 1").unwrap();
+    assert!(one["ratio"].as_f64() > Some(0.0) && one["server_cpu_ratio"].is_null(), "{one}");
 }

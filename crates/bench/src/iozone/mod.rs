@@ -23,8 +23,9 @@ use crate::{
     breakdown::Breakdown,
     cpu,
     embedded::EmbeddedServer,
+    no_halt,
     stats::Latencies,
-    units::{cpu_s_per_gb, mb_per_s},
+    units::{cpu_s_per_gb, cpu_us_per_op, mb_per_s},
 };
 pub use grid::{Grid, Seen, Servers, measure};
 use thread::{ClientLimits, Request, Worker};
@@ -238,6 +239,7 @@ impl Session {
             registration: rdma.then(|| url.registration.unwrap_or(options.registration).to_string()),
             server_registration: of_server.map(|r| r.to_string()),
             threads: self.config.threads,
+            no_halt: Some(no_halt::held()),
             record: run.record as u64,
             outstanding: run.outstanding,
             ..Figure::default()
@@ -281,7 +283,8 @@ impl Outcome {
             p99_us: Some(self.latencies.percentile_us(99.0)),
             client_cpu_s_per_gb: Some(cpu_s_per_gb(client, self.bytes)),
             server_cpu_s_per_gb: server.map(|cpu| cpu_s_per_gb(cpu, self.bytes)),
-            server_cpu_us_per_op: server.map(|cpu| cpu.as_secs_f64() * 1e6 / operations.max(1) as f64),
+            client_cpu_us_per_op: Some(cpu_us_per_op(client, operations)),
+            server_cpu_us_per_op: server.map(|cpu| cpu_us_per_op(cpu, operations)),
             client_cpu_percent: Some(percent(client)),
             server_cpu_percent: server.map(percent),
             ..line

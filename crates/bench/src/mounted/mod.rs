@@ -15,7 +15,7 @@ use std::{fmt, path::PathBuf};
 
 use millrace_client::Proto;
 
-use crate::{At, BenchError, Figure, embedded::EmbeddedServer};
+use crate::{At, BenchError, Figure, embedded::EmbeddedServer, no_halt};
 use library::Library;
 pub use report::Report;
 use subject::{Mounted, check_fuse, tmpfs};
@@ -205,6 +205,7 @@ impl Bench<'_> {
             proto: if over_network { self.config.proto.to_string() } else { "local".into() },
             record: case.record() as u64,
             threads: 1,
+            no_halt: Some(no_halt::held()),
             outstanding: if case == Case::RandomRead { JOBS } else { 1 },
             ..figure
         };

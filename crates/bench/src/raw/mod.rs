@@ -1,8 +1,9 @@
 //! The raw limit of this machine: plain sockets between two processes, without an upper protocol.
 //!
 //! The measuring process starts this program as its peer ([`serve_peer`]) and sends it requests over the
-//! socket: to receive a stream, or to answer pings.
+//! socket: to receive a stream, to answer pings, or to answer requests of which several are in flight.
 
+mod exchange;
 mod peer;
 mod pingpong;
 mod provider;
@@ -12,6 +13,7 @@ use std::net::TcpStream;
 
 use millrace_runtime::tokio_rt::prefer_loopback_congestion_control;
 
+pub use exchange::Exchange;
 pub use peer::serve_peer;
 pub use pingpong::PingPong;
 pub use stream::Stream;
@@ -61,22 +63,25 @@ fn socket_settings(s: &TcpStream) -> Result<(), BenchError> {
     s.set_nodelay(true).map_err(BenchError::io("set TCP_NODELAY"))
 }
 
-/// A request to the peer, 32 bytes on the socket: kind and three numbers.
+/// A request to the peer, 40 bytes on the socket: kind and four numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Request {
     /// Receive `total` bytes into records of a working set of `working_set` bytes, used in rotation.
     Stream { total: u64, working_set: u64 },
     /// Answer `count` messages of `ping` bytes with `pong` bytes each.
     PingPong { count: u64, ping: u64, pong: u64 },
+    /// Answer `count` requests, of which at most `depth` are in flight.
+    Exchange { count: u64, request: u64, reply: u64, depth: u64 },
 }
 
 impl Request {
-    const BYTES: usize = 32;
+    const BYTES: usize = 40;
 
     fn encode(self) -> [u8; Self::BYTES] {
         let words = match self {
-            Self::Stream { total, working_set } => [1, total, working_set, 0],
-            Self::PingPong { count, ping, pong } => [2, count, ping, pong],
+            Self::Stream { total, working_set } => [1, total, working_set, 0, 0],
+            Self::PingPong { count, ping, pong } => [2, count, ping, pong, 0],
+            Self::Exchange { count, request, reply, depth } => [3, count, request, reply, depth],
         };
         let mut out = [0; Self::BYTES];
         for (bytes, w) in out.chunks_exact_mut(8).zip(words) {
@@ -86,13 +91,14 @@ impl Request {
     }
 
     fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        let mut words = [0; 4];
+        let mut words = [0; 5];
         for (w, b) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             *w = u64::from_be_bytes(b.try_into().ok()?);
         }
         match words {
-            [1, total, working_set, _] => Some(Self::Stream { total, working_set }),
-            [2, count, ping, pong] => Some(Self::PingPong { count, ping, pong }),
+            [1, total, working_set, ..] => Some(Self::Stream { total, working_set }),
+            [2, count, ping, pong, _] => Some(Self::PingPong { count, ping, pong }),
+            [3, count, request, reply, depth] => Some(Self::Exchange { count, request, reply, depth }),
             _ => None,
         }
     }
@@ -107,9 +113,10 @@ mod tests {
         for o in [
             Request::Stream { total: 5, working_set: 6 },
             Request::PingPong { count: 1, ping: u64::MAX, pong: 3 },
+            Request::Exchange { count: 1, request: 2, reply: 3, depth: u64::MAX },
         ] {
             assert_eq!(Request::decode(&o.encode()), Some(o));
         }
-        assert_eq!(Request::decode(&[0; 32]), None);
+        assert_eq!(Request::decode(&[0; Request::BYTES]), None);
     }
 }

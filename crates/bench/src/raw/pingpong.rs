@@ -6,7 +6,11 @@ use std::{
 };
 
 use super::{RawPeer, Request};
-use crate::{BenchError, Figure, cpu, stats::Latencies};
+use crate::{
+    BenchError, Figure, cpu, no_halt,
+    stats::Latencies,
+    units::{cpu_s_per_gb, cpu_us_per_op},
+};
 
 /// Parameters of a ping-pong measurement.
 #[derive(Debug, Clone, Copy)]
@@ -70,14 +74,16 @@ impl PingPong {
             proto: proto.into(),
             provider: provider.map(Into::into),
             threads: 1,
+            no_halt: Some(no_halt::held()),
             record: self.pong,
             outstanding: 1,
             ops_per_s: Some(self.count as f64 / cost.took.as_secs_f64()),
             p50_us: Some(latencies.percentile_us(50.0)),
             p99_us: Some(latencies.percentile_us(99.0)),
-            client_cpu_s_per_gb: Some(crate::units::cpu_s_per_gb(cost.client, bytes)),
-            server_cpu_s_per_gb: Some(crate::units::cpu_s_per_gb(cost.server, bytes)),
-            server_cpu_us_per_op: Some(cost.server.as_secs_f64() * 1e6 / self.count as f64),
+            client_cpu_s_per_gb: Some(cpu_s_per_gb(cost.client, bytes)),
+            server_cpu_s_per_gb: Some(cpu_s_per_gb(cost.server, bytes)),
+            client_cpu_us_per_op: Some(cpu_us_per_op(cost.client, self.count)),
+            server_cpu_us_per_op: Some(cpu_us_per_op(cost.server, self.count)),
             ..Figure::default()
         }
     }

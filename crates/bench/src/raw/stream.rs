@@ -9,7 +9,7 @@ use millrace_buffer::{Arena, ArenaConfig, Buffer};
 
 use super::{RawPeer, Request};
 use crate::{
-    BenchError, Figure, cpu,
+    BenchError, Figure, cpu, no_halt,
     units::{cpu_s_per_gb, mb_per_s},
 };
 
@@ -82,6 +82,7 @@ impl Stream {
             test: "stream".into(),
             proto: "tcp".into(),
             threads: 1,
+            no_halt: Some(no_halt::held()),
             record: self.write as u64,
             outstanding: 1,
             mb_per_s: Some(mb_per_s(self.total, took)),

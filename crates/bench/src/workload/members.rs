@@ -15,7 +15,7 @@ use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use parking_lot::Mutex;
 
 use super::{CpuMeter, Directory, Workload, tally::Tally};
-use crate::{BenchError, Figure, VERSION};
+use crate::{BenchError, Figure, VERSION, no_halt};
 
 /// Memory for the data of a member in a local directory, in bytes.
 const LOCAL_MEMORY: usize = 512 << 20;
@@ -56,7 +56,9 @@ impl Target {
 
     /// The fields that are equal in all figures of `workload`.
     fn line(&self, workload: &impl Workload, provider: Option<&'static str>) -> Figure {
-        let mut f = line(workload, Figure { workload: workload.name().into(), ..Figure::default() });
+        let of =
+            Figure { workload: workload.name().into(), no_halt: Some(no_halt::held()), ..Figure::default() };
+        let mut f = line(workload, of);
         f.provider = provider.map(Into::into);
         match self {
             Self::Server { url, options } => {

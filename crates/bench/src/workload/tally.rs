@@ -7,7 +7,7 @@ use millrace_runtime::{Instant, RuntimeRef};
 use crate::{
     BenchError, Figure,
     stats::Latencies,
-    units::{cpu_s_per_gb, mb_per_s},
+    units::{cpu_s_per_gb, cpu_us_per_op, mb_per_s},
 };
 
 /// Measures the processor time of the hosts that a workload runs on.
@@ -173,7 +173,8 @@ fn processor_time(k: &Kind, line: &Figure) -> Figure {
     Figure {
         client_cpu_s_per_gb: per_gb(clients),
         server_cpu_s_per_gb: per_gb(server),
-        server_cpu_us_per_op: Some(server.as_secs_f64() * 1e6 / k.ops.max(1) as f64),
+        client_cpu_us_per_op: Some(cpu_us_per_op(clients, k.ops)),
+        server_cpu_us_per_op: Some(cpu_us_per_op(server, k.ops)),
         client_cpu_percent: percent(clients),
         server_cpu_percent: percent(server),
         ..line.clone()

@@ -15,16 +15,22 @@ Use a release build (cargo build --release) on an otherwise idle host.
 1 MB is 10^6 bytes and 1 GB 10^9; sizes on the command line are powers of 1024.
 
 JSON keys, the same for all benches, one object per line: workload, test, proto, provider, design,
-registration, server_registration, threads, client_hosts, record, outstanding, mb_per_s, ops_per_s, p50_us,
-p99_us, client_cpu_s_per_gb, server_cpu_s_per_gb, server_cpu_us_per_op, client_cpu_percent,
-server_cpu_percent, client_registrations, server_registrations, client_exposed_byte_s,
-server_exposed_byte_s. CPU % is of one core; exposed_byte_s is the number of bytes exposed to the peer
+registration, server_registration, threads, client_hosts, no_halt, record, outstanding, mb_per_s, ops_per_s,
+p50_us, p99_us, client_cpu_s_per_gb, server_cpu_s_per_gb, client_cpu_us_per_op, server_cpu_us_per_op,
+client_cpu_percent, server_cpu_percent, client_registrations, server_registrations, client_exposed_byte_s,
+server_exposed_byte_s. no_halt is false if processors may halt, also where --no-halt was not permitted. CPU % is of one core; exposed_byte_s is the number of bytes exposed to the peer
 multiplied by the time of their exposure. Values that do not apply or were not measured are null. design
 and client_hosts vary only in millrace-lab, which has the same keys. For raw, the client is the sender and
 the server is the receiver.")]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     pub(crate) command: BenchCommand,
+
+    /// Keep idle processors from halting while measuring, through /dev/cpu_dma_latency (root): waking one takes
+    /// tens of microseconds on virtual machines [default: true for compare, otherwise false]
+    #[arg(long, global = true, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub(crate) no_halt: Option<bool>,
 }
 
 /// The benches.
@@ -71,11 +77,14 @@ pub(crate) struct RawPeerArgs {
 Examples:
   millrace bench raw
   millrace bench raw --size 8G --runs 5 --json
+  millrace bench raw --no-halt --request 128 --reply 4224 --depth 1,16
   millrace bench raw --address 10.0.0.1 --provider verbs --pong 4096
 
 Stream: one process writes records to another over one connection within this host, with the socket
 settings of the iWARP provider; both working sets exceed the processor's cache. Ping-pong: one message in
-each direction, over plain TCP and as bare Sends of the provider.")]
+each direction, over plain TCP and as bare Sends of the provider. Exchange: requests and replies over plain
+TCP with several requests in flight, the bound of small operations; both ends wait with epoll, and send and
+receive in batches.")]
 pub(crate) struct RawArgs {
     /// Bytes to send in each stream
     #[arg(long, value_name = "SIZE", default_value = "4G")]
@@ -100,6 +109,23 @@ pub(crate) struct RawArgs {
     /// Bytes of each pong
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "128,4K")]
     pub(crate) pong: Vec<ByteSize>,
+
+    /// Requests of each exchange
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) requests: u64,
+
+    /// Bytes of a request
+    #[arg(long, value_name = "SIZE", default_value = "128")]
+    pub(crate) request: ByteSize,
+
+    /// Bytes of a reply
+    #[arg(long, value_name = "SIZE", default_value = "4224")]
+    pub(crate) reply: ByteSize,
+
+    /// Requests in flight of an exchange, 1 to 1024
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "16",
+          value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub(crate) depth: Vec<u64>,
 
     /// Local address on which the peer process listens; that of an RDMA device for --provider verbs
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]

@@ -55,7 +55,7 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Mount(args) => mount::run(&args),
         Command::Blk(args) => blk::run(args.command),
         Command::Devices(args) => devices::run(&args),
-        Command::Bench(args) => bench::run(args.command),
+        Command::Bench(args) => bench::run(args),
         Command::Man(args) => man::run(&args),
         Command::Completions(args) => completions::run(&args),
     }

@@ -1,6 +1,6 @@
 //! `millrace bench compare`.
 
-use millrace_bench::compare::Compare;
+use millrace_bench::{compare::Compare, no_halt};
 use millrace_cli_common::{
     failure::{CommandResult, Outcome},
     output,
@@ -26,15 +26,23 @@ pub(super) fn run(args: &CompareArgs) -> CommandResult {
         }
     })?;
     printed?;
-    if !args.json {
-        output::line(&format!(
-            "Loopback, one connection, memory export, iwarp provider, CRC off; medians of {} interleaved runs.\n\
-             ratio: MB/s divided by that of the raw stream, or latency divided by that of the bare ping-pong. CPU ratio: the\n\
-             server's CPU per GB divided by that of the raw sender (READ) or receiver (WRITE). iSER, and random reads of a\n\
-             disk: both divided by those of NFS over RDMA. Client and server of the raw stream are its sender and receiver.\n",
-            args.runs
-        ))?;
-        output::write(outcome.table().to_string().as_bytes())?;
+    if args.json {
+        outcome.json().iter().try_for_each(|line| output::line(line))?;
+        return Ok(Outcome::Done);
     }
+    output::line(&format!(
+        "Loopback, one connection, memory export, iwarp provider, CRC off; medians of {} interleaved runs.\n{}\n{}\n{EXPLANATION}",
+        args.runs,
+        no_halt::condition(),
+        outcome.small_read(),
+    ))?;
+    output::write(outcome.table().to_string().as_bytes())?;
     Ok(Outcome::Done)
 }
+
+const EXPLANATION: &str = "\
+ratio: MB/s divided by that of the raw stream; for READs of 4 KiB, ops/s divided by that of the exchange of the same
+bytes, and latency divided by that of the ping-pong. server CPU, client CPU: the CPU time of that end per GB divided by
+that of the raw sender or receiver, or per operation divided by that of the exchange's ends. iSER, and random reads of a
+disk: divided by those of NFS over RDMA. Client and server of the raw stream are its sender and receiver.
+";

@@ -10,16 +10,20 @@ mod raw;
 
 use std::net::IpAddr;
 
-use millrace_bench::At;
+use millrace_bench::{At, no_halt::NoHalt};
 use millrace_cli_common::failure::{CommandResult, Outcome};
 
-use crate::{args::BenchCommand, session};
+use crate::{
+    args::{BenchArgs, BenchCommand},
+    session,
+};
 
 /// Arguments with which this program runs as the peer of `bench raw`.
 const RAW_PEER: &[&str] = &["bench", "raw-peer"];
 
-pub(super) fn run(command: BenchCommand) -> CommandResult {
-    match command {
+pub(super) fn run(args: BenchArgs) -> CommandResult {
+    let _no_halt = no_halt(&args);
+    match args.command {
         BenchCommand::Raw(args) => raw::run(&args),
         BenchCommand::Iozone(args) => iozone::run(&args),
         BenchCommand::Compare(args) => compare::run(&args),
@@ -31,6 +35,18 @@ pub(super) fn run(command: BenchCommand) -> CommandResult {
             Ok(Outcome::Done)
         }
     }
+}
+
+/// Keeps processors from halting if the arguments request it, and reports on standard error if that is not permitted.
+fn no_halt(args: &BenchArgs) -> Option<NoHalt> {
+    let wanted = args.no_halt.unwrap_or(matches!(args.command, BenchCommand::Compare(_)));
+    let held = wanted.then(NoHalt::hold)?;
+    let report = |e| {
+        eprintln!(
+            "millrace: {e}; figures contain wake-ups of halted processors (run as root, or add --no-halt=false)"
+        );
+    };
+    held.map_err(report).ok()
 }
 
 /// The address on which the peer process listens, and its provider.

@@ -3,7 +3,8 @@
 use millrace_bench::{
     Figure,
     figure::table,
-    raw::{PingPong, RawPeer, Stream},
+    no_halt,
+    raw::{Exchange, PingPong, RawPeer, Stream},
     units::ByteSize,
 };
 use millrace_cli_common::{
@@ -42,6 +43,10 @@ fn once(args: &RawArgs, peer: &RawPeer) -> Result<Vec<Figure>, Failure> {
         out.push(ping_pong.run_tcp(peer)?);
         out.push(ping_pong.run_rdma(peer)?);
     }
+    for depth in &args.depth {
+        let (count, request, reply) = (args.requests, args.request.0, args.reply.0);
+        out.push(Exchange { count, request, reply, depth: *depth }.run(peer)?);
+    }
     Ok(out)
 }
 
@@ -55,12 +60,14 @@ fn print(args: &RawArgs, runs: &[Vec<Figure>]) -> Result<(), Failure> {
         })
         .collect();
     output::line(&format!(
-        "Plain sockets between two processes at {}, {} per stream out of {}, {} ping-pongs; medians of {} runs.\n",
+        "Plain sockets between two processes at {}, {} per stream out of {}, {} ping-pongs, {} exchanges; medians of {} runs.\n{}\n",
         args.address,
         args.size.human(),
         args.working_set.human(),
         args.pings,
-        args.runs
+        args.requests,
+        args.runs,
+        no_halt::condition()
     ))?;
     output::write(table(&medians, ("sender", "receiver")).to_string().as_bytes())
 }

@@ -1,0 +1,129 @@
+//! Comparison of NFS with the raw limit of the machine. The runs are interleaved, so that other load affects
+//! all of them.
+
+mod case;
+mod disk;
+mod report;
+
+use millrace_client::{Options, Proto, Url};
+
+use crate::{
+    At, BenchError, Figure,
+    embedded::EmbeddedServer,
+    iozone::{Iozone, Session},
+    raw::{RawPeer, Stream},
+    wire_bytes::WireBytes,
+};
+use case::{Case, Measured, PROTOS, SMALL};
+pub use report::Comparison;
+
+/// Payload of a frame that fits an Ethernet MTU of 1500.
+const MTU_FRAME: usize = 1424;
+
+/// Parameters of the comparison.
+#[derive(Debug, Clone)]
+pub struct Compare {
+    /// Number of runs.
+    pub runs: usize,
+    /// Size of the file, and of the working set of the raw streams, in bytes.
+    pub size: u64,
+    /// Number of passes over the file in one run.
+    pub passes: u64,
+    /// Number of random reads in one run.
+    pub random_ops: u64,
+    /// Whether to measure NFS over TCP too.
+    pub tcp: bool,
+    /// Whether to measure a disk over iSER and over iSCSI too.
+    pub disk: bool,
+}
+
+impl Compare {
+    /// Measures all cases. `raw_peer` are the arguments with which this program runs as the raw peer. `each`
+    /// is called with every figure.
+    ///
+    /// # Errors
+    /// A process cannot be started, or a measurement fails.
+    pub fn run(&self, raw_peer: &[&str], mut each: impl FnMut(&Figure)) -> Result<Comparison, BenchError> {
+        let peer = RawPeer::start(raw_peer, At::LOOPBACK)?;
+        let server = self.start()?;
+        let small_read = self.small_read(&server)?;
+        let disks = if self.disk { self.open_disks(&server)? } else { Vec::new() };
+        let sessions = self.sessions(&server)?;
+        let mut cases = self.cases(&small_read);
+        for s in &sessions {
+            s.prepare()?;
+        }
+        for _ in 0..self.runs.max(1) {
+            for case in &mut cases {
+                let figure = match &case.measured {
+                    Measured::RawStream => {
+                        let total = self.size * self.passes.max(1);
+                        Stream { write: 1 << 20, total, working_set: self.size }.run(&peer)?
+                    }
+                    Measured::RawPing(ping_pong) => ping_pong.run_tcp(&peer)?,
+                    Measured::IwarpPing(ping_pong) => ping_pong.run_rdma(&peer)?,
+                    Measured::Exchange(exchange) => exchange.run(&peer)?,
+                    Measured::Nfs { session, run } => {
+                        let session = sessions
+                            .get(*session)
+                            .ok_or_else(|| BenchError::Parameter("unknown session".into()))?;
+                        session.run(run, Some(&server))?
+                    }
+                    Measured::Disk { session, run } => {
+                        let unknown = || BenchError::Parameter("unknown session".into());
+                        disks.get(*session).ok_or_else(unknown)?.run(run, &server)?
+                    }
+                };
+                each(&figure);
+                case.runs.push(figure);
+            }
+        }
+        let small_read = small_read.into_iter().map(|(proto, bytes)| (proto.to_string(), bytes)).collect();
+        Ok(Comparison { cases, small_read })
+    }
+
+    /// Starts the server, with a disk if it is measured.
+    fn start(&self) -> Result<EmbeddedServer, BenchError> {
+        match self.disk {
+            true => EmbeddedServer::start_with_disk(self.size * 2, self.size, &At::LOOPBACK),
+            false => EmbeddedServer::start(self.size * 2, &At::LOOPBACK),
+        }
+    }
+
+    /// The bytes of a small READ, for each transport that is measured.
+    fn small_read(&self, server: &EmbeddedServer) -> Result<Vec<(Proto, WireBytes)>, BenchError> {
+        let protos = PROTOS.into_iter().filter(|proto| self.tcp || *proto == Proto::Rdma);
+        protos.map(|proto| Ok((proto, WireBytes::of_read(server, proto, SMALL)?))).collect()
+    }
+
+    fn cases(&self, small_read: &[(Proto, WireBytes)]) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for (proto, bytes) in small_read {
+            cases.extend(match proto {
+                Proto::Rdma => self.rdma_cases(*bytes),
+                Proto::Tcp => self.tcp_cases(*bytes),
+            });
+        }
+        if self.disk {
+            cases.extend(self.disk_cases());
+        }
+        cases
+    }
+
+    /// Opens one connection each for RDMA, RDMA with frames of the MTU, and TCP.
+    fn sessions(&self, server: &EmbeddedServer) -> Result<Vec<Session>, BenchError> {
+        let open = |proto, max_frame| {
+            let url: Url = server
+                .url(proto)
+                .parse()
+                .map_err(|e: millrace_client::Error| BenchError::Client(e.to_string()))?;
+            let options = Options::default().max_frame(max_frame).provider(At::LOOPBACK.provider);
+            Session::open(Iozone { url, options, threads: 1, size: self.size })
+        };
+        let mut out = vec![open(Proto::Rdma, None)?, open(Proto::Rdma, Some(MTU_FRAME))?];
+        if self.tcp {
+            out.push(open(Proto::Tcp, None)?);
+        }
+        Ok(out)
+    }
+}
