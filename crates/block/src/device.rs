@@ -8,7 +8,6 @@ use std::{
     },
 };
 
-use futures::channel::{mpsc, oneshot};
 use millrace_buffer::{Arena, ArenaConfig, Buffer, Views};
 use millrace_scsi::initiator::{
     BlockState, get_lba_status, synchronize_cache_16, unmap, unmap_list, write_same_16,
@@ -16,7 +15,7 @@ use millrace_scsi::initiator::{
 
 use crate::{
     Error, Options, Url,
-    engine::{Engine, Losses, Message, Pieces, Place, Work},
+    engine::{Engine, Losses, Outcome, Pieces, Place, Receiver, Request, Submissions, Work},
     extents::{Extent, extents},
     login::Dialer,
     unit::{Identity, Limits, UnitInfo},
@@ -50,7 +49,6 @@ const LBA_STATUS: u32 = 4088;
 /// operation fails with [`Error::TimedOut`] if no command of it is completed within [`Options::timeout`].
 #[derive(Clone)]
 pub struct BlockDevice {
-    messages: mpsc::UnboundedSender<Message>,
     shared: Arc<Shared>,
 }
 
@@ -61,6 +59,13 @@ struct Shared {
     capacity: Arc<AtomicU64>,
     losses: Arc<Losses>,
     arena: Arena,
+    submissions: Arc<Submissions>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.submissions.release();
+    }
 }
 
 impl BlockDevice {
@@ -83,13 +88,15 @@ impl BlockDevice {
         let connected = place.connect().await?;
         let unit = connected.unit.clone();
         let capacity = Arc::new(AtomicU64::new(unit.capacity));
-        let (messages, receiver) = mpsc::unbounded();
+        let submissions: Arc<Submissions> = Arc::default();
+        let receiver = Receiver(Arc::clone(&submissions));
         let losses = Arc::default();
         let shared = (Arc::clone(&capacity), Arc::clone(&losses));
         let engine = Engine::new(place, options, connected, receiver, shared);
         rt.spawn("block-device", Box::pin(engine));
         let arena = Arena::new(ArenaConfig { limit: options.memory, huge_pages: false });
-        Ok(Self { messages, shared: Arc::new(Shared { url: url_text, unit, capacity, losses, arena }) })
+        let shared = Shared { url: url_text, unit, capacity, losses, arena, submissions };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// The URL of the device, with its LUN and without a secret.
@@ -257,17 +264,12 @@ impl BlockDevice {
     /// Closes the device for all handles when the operations before are complete, and logs out. Completed writes are not
     /// flushed.
     pub async fn close(&self) {
-        let (closed, ended) = oneshot::channel();
-        if self.messages.unbounded_send(Message::Close(closed)).is_ok() {
-            // The sender is dropped, never used.
-            let _ended = ended.await;
-        }
+        // The request has no outcome but the end of the device.
+        let _closed = self.shared.submissions.submit(Request::Close).await;
     }
 
-    async fn submit(&self, work: Work) -> Result<Option<Buffer>, Error> {
-        let (reply, result) = oneshot::channel();
-        self.messages.unbounded_send(Message::Submit(work, reply)).map_err(|_| Error::Closed)?;
-        result.await.unwrap_or(Err(Error::Closed))
+    async fn submit(&self, work: Work) -> Outcome {
+        self.shared.submissions.submit(Request::Work(work)).await
     }
 
     /// `length` bytes of zeros.

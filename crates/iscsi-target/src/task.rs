@@ -9,10 +9,13 @@ use smallvec::SmallVec;
 /// Maximum bytes of one buffer.
 pub(crate) const CHUNK: usize = 1 << 20;
 
+/// Buffers, without an allocation for those of usual commands: immediate data, and up to 3 MiB.
+pub(crate) type Buffers = SmallVec<[Buffer; 4]>;
+
 /// Buffers for the first bytes of a write's data.
 #[derive(Default)]
 pub(crate) struct DataOut {
-    parts: Vec<Buffer>,
+    parts: Buffers,
     /// Length of all parts.
     length: usize,
 }
@@ -30,27 +33,26 @@ impl DataOut {
 
     /// Adds buffers of at most `chunk` bytes for `length` more bytes.
     pub(crate) fn extend(&mut self, arena: &Arena, length: usize, chunk: usize) -> Result<(), OutOfMemory> {
-        let mut parts = Vec::new();
+        let before = self.parts.len();
         let mut left = length;
         while left > 0 {
-            let buffer = arena.alloc(left.min(chunk))?;
+            let buffer = arena.alloc(left.min(chunk)).inspect_err(|_| self.parts.truncate(before))?;
             left -= buffer.len();
-            parts.push(buffer);
+            self.parts.push(buffer);
         }
-        self.parts.append(&mut parts);
         self.length += length;
         Ok(())
     }
 
     /// Takes the buffers from `offset` on, where a buffer begins. [`Self::append`] returns them.
-    pub(crate) fn split_off(&mut self, offset: usize) -> Vec<Buffer> {
+    pub(crate) fn split_off(&mut self, offset: usize) -> Buffers {
         let (mut at, mut kept) = (0, 0);
         while let Some(part) = self.parts.get(kept).filter(|_| at < offset) {
             at += part.len();
             kept += 1;
         }
         self.length = at;
-        self.parts.split_off(kept)
+        self.parts.drain(kept..).collect()
     }
 
     /// Adds buffers.

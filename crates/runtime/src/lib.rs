@@ -10,6 +10,7 @@ pub mod call_counts;
 mod gathering;
 mod local_port;
 mod maybe_ready;
+pub mod queue;
 mod range_locks;
 mod readiness;
 mod resolve;

@@ -7,10 +7,7 @@ use millrace_iscsi::session::{InitiatorEvent, Outcome};
 use millrace_runtime::{RuntimeExt, Sleep, Standstill};
 use millrace_scsi::Sense;
 
-use super::{
-    Engine, Link,
-    operations::{Part, Work},
-};
+use super::{Engine, Link, operations::Part, work::Work};
 use crate::{
     Error,
     connection::{CLOSE_LIMIT, Connection, Lost},

@@ -1,6 +1,6 @@
 //! The task that owns the connection of a device: commands, their outcomes, and reconnects.
 //!
-//! The handles of a `BlockDevice` send it a `Message` for each operation. `Engine` divides operations into
+//! The handles of a `BlockDevice` submit operations to it (`submission`). `Engine` divides operations into
 //! commands (`pieces`), repeats them in a new session after the connection was lost, and counts `Losses` of
 //! unstable data.
 
@@ -8,6 +8,8 @@ mod durability;
 mod live;
 mod operations;
 mod pieces;
+mod submission;
+mod work;
 
 use std::{
     future::Future,
@@ -20,10 +22,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{
-    FutureExt, StreamExt,
-    channel::{mpsc, oneshot},
-};
+use futures::FutureExt;
 use millrace_iscsi::session::InitiatorEvent;
 use millrace_runtime::{BoxFuture, RuntimeExt, Sleep, timeout};
 use millrace_scsi::Lun;
@@ -39,22 +38,16 @@ use durability::Durability;
 pub(crate) use durability::Losses;
 use live::Live;
 use operations::Operations;
-pub(crate) use operations::{Reply, Work};
 pub(crate) use pieces::Pieces;
+use submission::Reply;
+pub(crate) use submission::{Outcome, Receiver, Request, Submissions};
+pub(crate) use work::Work;
 
 /// Delays before attempts to reconnect after the first one, which is immediate: the shortest and the longest.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const MAX_DELAY: Duration = Duration::from_secs(5);
 /// Rounds of work before other tasks of the executor have a turn.
 const MAX_ROUNDS: usize = 16;
-
-/// A message from a handle of a device to the device's task.
-pub(crate) enum Message {
-    /// An operation.
-    Submit(Work, Reply),
-    /// Ends the device when the operations before are complete; the sender is dropped then.
-    Close(oneshot::Sender<()>),
-}
 
 /// The logical unit that a device accesses.
 #[derive(Clone)]
@@ -122,7 +115,7 @@ pub(crate) struct Engine {
     timeout: Duration,
     ping_interval: Duration,
     queue_depth: usize,
-    messages: mpsc::UnboundedReceiver<Message>,
+    submissions: Receiver,
     /// The capacity, for the handles.
     capacity: Arc<AtomicU64>,
     unit: UnitInfo,
@@ -138,7 +131,7 @@ pub(crate) struct Engine {
     /// Runs until commands are sent again that the target could not execute.
     pause: Option<Sleep>,
     closing: bool,
-    closed: Vec<oneshot::Sender<()>>,
+    closed: Vec<Reply>,
 }
 
 impl Engine {
@@ -146,7 +139,7 @@ impl Engine {
         place: Place,
         options: &Options,
         connected: Connected,
-        messages: mpsc::UnboundedReceiver<Message>,
+        submissions: Receiver,
         (capacity, losses): (Arc<AtomicU64>, Arc<Losses>),
     ) -> Self {
         Self {
@@ -154,7 +147,7 @@ impl Engine {
             timeout: options.timeout,
             ping_interval: options.ping_interval,
             queue_depth: options.queue_depth.max(1),
-            messages,
+            submissions,
             capacity,
             unit: connected.unit,
             operations: Operations::default(),
@@ -169,25 +162,27 @@ impl Engine {
         }
     }
 
-    /// Processes messages from the handles. Returns whether there were some.
-    fn take_messages(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Takes the requests of the handles. Returns whether there were some.
+    fn take_requests(&mut self) -> bool {
         let mut progress = false;
-        while !self.closing
-            && let Poll::Ready(message) = self.messages.poll_next_unpin(cx)
-        {
+        let released = self.submissions.is_released();
+        for (request, reply) in self.submissions.take() {
             progress = true;
-            match message {
-                Some(Message::Submit(work, reply)) => {
+            match request {
+                // The operation fails, as the reply is dropped.
+                Request::Work(_) if self.closing => {}
+                Request::Work(work) => {
                     let deadline = self.place.dialer.rt.now() + self.timeout;
                     self.operations.add(work, reply, deadline, self.durability.requested());
                 }
-                Some(Message::Close(closed)) => {
-                    self.closed.push(closed);
+                Request::Close => {
+                    self.closed.push(reply);
                     self.closing = true;
                 }
-                None => self.closing = true,
             }
         }
+        progress |= released && !self.closing;
+        self.closing |= released;
         progress
     }
 
@@ -338,8 +333,9 @@ impl Future for Engine {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.submissions.register(cx);
         for _ in 0..MAX_ROUNDS {
-            let mut progress = self.take_messages(cx);
+            let mut progress = self.take_requests();
             progress |= self.expire(cx);
             progress |= self.poll_link(cx);
             if self.is_finished() {

@@ -2,8 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use futures::channel::oneshot;
-use millrace_buffer::{Arena, Buffer, OutOfMemory, Views};
+use millrace_buffer::{Arena, OutOfMemory, Views};
 use millrace_iscsi::{
     pdu::TaskAttribute,
     session::{Command, Direction},
@@ -11,51 +10,13 @@ use millrace_iscsi::{
 use millrace_rdma::Memory;
 use millrace_runtime::Instant;
 use millrace_scsi::{
-    CDB_LEN, Lun,
+    Lun,
     initiator::{read_16, write_16},
 };
 use slab::Slab;
 
-use super::{durability::Flush, pieces::Pieces};
+use super::{durability::Flush, submission::Reply, work::Work};
 use crate::{Error, connection::TaskData};
-
-/// An operation of a handle.
-pub(crate) enum Work {
-    /// Fills the buffer with the data at this offset.
-    Read(u64, Pieces),
-    /// Fills the start of the buffer with the parameter data of one command: its name, its CDB and the buffer, which is
-    /// not longer than the longest transfer.
-    Query(&'static str, [u8; CDB_LEN], Pieces),
-    /// Writes the data at this offset.
-    Write(u64, Views),
-    /// Changes the device by one command with data: its name, its CDB and its data.
-    Change(&'static str, [u8; CDB_LEN], Views),
-    /// Makes completed writes durable.
-    Flush([u8; CDB_LEN]),
-}
-
-impl Work {
-    /// Length of the data in bytes.
-    pub(super) fn length(&self) -> usize {
-        match self {
-            Self::Read(_, pieces) | Self::Query(.., pieces) => pieces.length(),
-            Self::Write(_, data) | Self::Change(_, _, data) => data.len(),
-            Self::Flush(_) => 0,
-        }
-    }
-
-    pub(super) const fn name(&self) -> &'static str {
-        match self {
-            Self::Read(..) => "READ(16)",
-            Self::Write(..) => "WRITE(16)",
-            Self::Change(name, ..) | Self::Query(name, ..) => name,
-            Self::Flush(_) => "SYNCHRONIZE CACHE(16)",
-        }
-    }
-}
-
-/// The result of an operation: the buffer of a read.
-pub(crate) type Reply = oneshot::Sender<Result<Option<Buffer>, Error>>;
 
 /// An operation.
 pub(super) struct Operation {
@@ -251,8 +212,7 @@ impl Operations {
             (None, Work::Read(_, pieces) | Work::Query(.., pieces)) => Ok(pieces.into_buffer()),
             (None, _) => Ok(None),
         };
-        // The caller may be gone.
-        drop(operation.reply.send(result));
+        operation.reply.complete(result);
     }
 
     /// The earliest deadline.

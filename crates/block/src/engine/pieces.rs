@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 pub(crate) struct Pieces {
     length: usize,
     /// The pieces with their offsets, in order; adjacent pieces are joined.
-    free: SmallVec<[(usize, Buffer); 1]>,
+    free: SmallVec<[(usize, Buffer); 2]>,
 }
 
 impl Pieces {
@@ -45,11 +45,11 @@ impl Pieces {
         let (_, first) = &mut self.free[i];
         let mut piece = first.split_off(within);
         let rest = piece.split_off(length);
-        if !rest.is_empty() {
-            self.free.insert(i + 1, (offset + length, rest));
-        }
-        if within == 0 {
-            self.free.remove(i);
+        match (within, rest.is_empty()) {
+            (0, true) => drop(self.free.remove(i)),
+            (0, false) => self.free[i] = (offset + length, rest),
+            (_, true) => {}
+            (_, false) => self.free.insert(i + 1, (offset + length, rest)),
         }
         Some(piece)
     }

@@ -135,7 +135,7 @@ impl<'a> Connection<'a> {
         let moved = self.link.received + self.link.sent - before;
         self.core.turn.received(usize::try_from(moved).unwrap_or(usize::MAX));
         self.core.account.give(self.link.take_released());
-        for (id, sink) in std::mem::take(&mut self.link.reads) {
+        for (id, sink) in self.link.reads.drain(..) {
             if let Some((itt, data)) = self.reads.completed(id, sink) {
                 self.core.rdma_reads_ended(itt, data);
             }

@@ -6,13 +6,16 @@ use millrace_buffer::Buffer;
 use millrace_iscsi::iser::RemoteBuffer;
 use millrace_rdma::{ReadRequest, Segment, SteeringTag, WorkId};
 use millrace_rpcrdma::registration::{LocalRegistration, LocalRegistrations};
+use smallvec::SmallVec;
+
+use crate::task::Buffers;
 
 /// The data of a task.
 struct Fetch {
     /// Source of the next RDMA Read.
     source: RemoteBuffer,
     /// The sinks in order; `None` while they are in use.
-    sinks: Vec<Option<Buffer>>,
+    sinks: SmallVec<[Option<Buffer>; 4]>,
     /// Number of RDMA Reads that were posted.
     posted: usize,
     outstanding: usize,
@@ -26,6 +29,8 @@ pub(super) struct Reads {
     /// The task whose RDMA Reads are not all posted.
     current: Option<u32>,
     in_flight: usize,
+    /// Empty lists of the sinks of RDMA Reads, to be used again; as many as were in flight.
+    spare: Vec<Vec<Buffer>>,
 }
 
 impl Reads {
@@ -40,7 +45,7 @@ impl Reads {
     }
 
     /// Begins to read from `source` into `sinks`.
-    pub(super) fn begin(&mut self, itt: u32, source: RemoteBuffer, sinks: Vec<Buffer>) {
+    pub(super) fn begin(&mut self, itt: u32, source: RemoteBuffer, sinks: Buffers) {
         let sinks = sinks.into_iter().map(Some).collect();
         let registrations = LocalRegistrations::new();
         self.fetches.insert(itt, Fetch { source, sinks, posted: 0, outstanding: 0, registrations });
@@ -64,7 +69,9 @@ impl Reads {
         if fetch.posted == fetch.sinks.len() {
             self.current = None;
         }
-        Some(ReadRequest { id, from, sink: vec![sink] })
+        let mut sinks = self.spare.pop().unwrap_or_default();
+        sinks.push(sink);
+        Some(ReadRequest { id, from, sink: sinks })
     }
 
     /// Holds the registration of the RDMA Read with this id.
@@ -87,13 +94,15 @@ impl Reads {
     }
 
     /// Records the completion of an RDMA Read. Returns the task and its buffers, if all its RDMA Reads have ended.
-    pub(super) fn completed(&mut self, id: WorkId, sink: Vec<Buffer>) -> Option<(u32, Vec<Buffer>)> {
+    pub(super) fn completed(&mut self, id: WorkId, mut sink: Vec<Buffer>) -> Option<(u32, Buffers)> {
         let (itt, index) = ((id.0 >> 32) as u32, (id.0 & 0xffff_ffff) as usize);
         self.in_flight = self.in_flight.saturating_sub(1);
+        let buffer = sink.pop();
+        self.spare.push(sink);
         let fetch = self.fetches.get_mut(&itt)?;
         fetch.outstanding = fetch.outstanding.saturating_sub(1);
         if let Some(slot) = fetch.sinks.get_mut(index) {
-            *slot = sink.into_iter().next();
+            *slot = buffer;
         }
         if fetch.outstanding > 0 || fetch.posted < fetch.sinks.len() {
             return None;

@@ -6,12 +6,11 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use millrace_runtime::sync::Mutex;
-
-use super::{
-    queue::Linked,
-    sync::{Arc, AtomicPtr},
+use millrace_runtime::{
+    queue::{Arc, AtomicPtr, Linked},
+    sync::Mutex,
 };
+
 use crate::{Reply, Request, RpcError};
 
 /// Maximum number of calls that a thread retains for reuse, which avoids an allocation per call.

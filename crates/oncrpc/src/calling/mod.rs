@@ -1,6 +1,6 @@
 //! The client's end of a connection, for TCP and RDMA: submission, XIDs, deadlines, cancellation, close.
 //!
-//! One task owns a connection. Callers submit calls through a lock-free [`queue`]; the task sends them,
+//! One task owns a connection. Callers submit calls through a lock-free [`queue`](millrace_runtime::queue); the task sends them,
 //! matches replies by XID and completes each [`call`]. The transport-specific part (framing, chunks, credits)
 //! is a [`ConnectionDriver`], which keeps its calls in [`Calls`].
 
@@ -8,9 +8,7 @@ mod call;
 mod connection;
 mod in_flight;
 mod pending;
-mod queue;
 mod submissions;
-mod sync;
 mod transport;
 
 pub use call::Waiter;

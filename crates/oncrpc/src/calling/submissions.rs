@@ -9,11 +9,9 @@ use std::{
 };
 
 use futures::task::AtomicWaker;
+use millrace_runtime::queue::{Drain, Queue};
 
-use super::{
-    call::{Call, CallRef},
-    queue::{Drain, Queue},
-};
+use super::call::{Call, CallRef};
 use crate::RpcError;
 
 /// The state that the callers and the task of a connection share, except the calls.

@@ -1,6 +1,6 @@
 //! A task: the data that it sends and receives.
 
-use std::collections::VecDeque;
+use smallvec::SmallVec;
 
 use crate::{
     iser::{Advertised, RemoteBuffer},
@@ -57,7 +57,8 @@ pub(super) struct Task {
     /// End of the data that R2Ts have requested.
     requested: u32,
     r2t_sn: u32,
-    r2ts: VecDeque<Requested>,
+    /// In order. One without an allocation, the default of MaxOutstandingR2T.
+    r2ts: SmallVec<[Requested; 1]>,
     /// Bytes received, from offset 0 on.
     received: u32,
     data_sn: u32,
@@ -103,7 +104,7 @@ impl Task {
             sent: 0,
             requested: unsolicited,
             r2t_sn: 0,
-            r2ts: VecDeque::new(),
+            r2ts: SmallVec::new(),
             received: 0,
             data_sn: 0,
             rdma,
@@ -138,7 +139,7 @@ impl Task {
 
     /// The next solicited Data-Out PDU, of at most `max` bytes. R2Ts are fulfilled in order.
     pub(super) fn next_solicited(&mut self, max: u32) -> Option<Piece> {
-        let r = self.r2ts.front_mut()?;
+        let r = self.r2ts.first_mut()?;
         let (offset, data_sn) = (r.offset, r.data_sn);
         let length = max.min(r.end - offset);
         r.offset += length;
@@ -146,7 +147,7 @@ impl Task {
         let piece = Piece { lun: r.lun, ttt: r.ttt, data_sn, offset, length, last: r.offset == r.end };
         self.sent = r.offset;
         if piece.last {
-            self.r2ts.pop_front();
+            self.r2ts.remove(0);
         }
         Some(piece)
     }
@@ -178,7 +179,7 @@ impl Task {
             return Err(Violation::DataLength { itt, length: pdu.length, maximum });
         }
         let end = pdu.offset + pdu.length;
-        self.r2ts.push_back(Requested { lun: pdu.lun, ttt: pdu.ttt, offset: pdu.offset, end, data_sn: 0 });
+        self.r2ts.push(Requested { lun: pdu.lun, ttt: pdu.ttt, offset: pdu.offset, end, data_sn: 0 });
         self.r2t_sn = pdu.r2t_sn.wrapping_add(1);
         self.requested = end;
         Ok(())

@@ -1,6 +1,6 @@
 //! A task: the data that it receives and sends.
 
-use std::collections::VecDeque;
+use smallvec::SmallVec;
 
 use crate::{
     iser::{Advertised, RemoteBuffer},
@@ -73,7 +73,8 @@ pub(super) struct Task {
     received: u32,
     /// End of the data that was requested with R2Ts or RDMA Reads.
     requested: u32,
-    requests: VecDeque<Request>,
+    /// In order. One without an allocation, the default of MaxOutstandingR2T.
+    requests: SmallVec<[Request; 1]>,
     /// Number of R2Ts that the task has had.
     r2t_sn: u32,
     /// Bytes of Data-In PDUs sent.
@@ -119,7 +120,7 @@ impl Task {
             unsolicited_sn: 0,
             received: 0,
             requested: 0,
-            requests: VecDeque::new(),
+            requests: SmallVec::new(),
             r2t_sn: 0,
             sent: 0,
             data_in_sn: 0,
@@ -168,7 +169,7 @@ impl Task {
             (self.unsolicited_sn, if pdu.last { self.received + length } else { u32::MAX })
         } else {
             // R2Ts are fulfilled in order (DataSequenceInOrder=Yes).
-            match self.requests.front() {
+            match self.requests.first() {
                 Some(r) if r.ttt == pdu.ttt && r.sent => (r.data_sn, r.offset + r.length),
                 _ => return Err(Violation::TransferTag(pdu.ttt)),
             }
@@ -202,10 +203,12 @@ impl Task {
             self.unsolicited_sn = self.unsolicited_sn.wrapping_add(1);
             self.unsolicited_open = !last;
             self.requested = self.received;
-        } else if last {
-            self.requests.pop_front();
-        } else if let Some(request) = self.requests.front_mut() {
-            request.data_sn = request.data_sn.wrapping_add(1);
+        } else if let Some(request) = self.requests.first_mut() {
+            if last {
+                self.requests.remove(0);
+            } else {
+                request.data_sn = request.data_sn.wrapping_add(1);
+            }
         }
     }
 
@@ -299,7 +302,7 @@ impl Task {
         }
         let (offset, number) = (self.requested, self.r2t_sn);
         let length = (wanted - offset).min(parameters.max_burst);
-        self.requests.push_back(Request { ttt, number, offset, length, sent: false, data_sn: 0 });
+        self.requests.push(Request { ttt, number, offset, length, sent: false, data_sn: 0 });
         self.r2t_sn = number.wrapping_add(1);
         self.requested = offset + length;
         Progress::R2t { ttt }

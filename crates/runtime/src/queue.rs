@@ -4,16 +4,24 @@
 
 use std::ptr::{null_mut, without_provenance_mut};
 
-use super::sync::{Arc, AtomicPtr, Ordering};
+// Those of `std`, or loom's models under `cfg(millrace_loom)`.
+#[cfg(millrace_loom)]
+use loom::sync::atomic::Ordering;
+#[cfg(millrace_loom)]
+pub use loom::sync::{Arc, atomic::AtomicPtr};
+#[cfg(not(millrace_loom))]
+use std::sync::atomic::Ordering;
+#[cfg(not(millrace_loom))]
+pub use std::sync::{Arc, atomic::AtomicPtr};
 
 /// A value that can be in one [`Queue`] at a time.
-pub(super) trait Linked: Sized {
+pub trait Linked: Sized {
     /// The link to the previously pushed value; for the queue only.
     fn link(&self) -> &AtomicPtr<Self>;
 }
 
 /// The queue: a linked stack, which the consumer takes as a whole and reverses.
-pub(super) struct Queue<T: Linked> {
+pub struct Queue<T: Linked> {
     /// The most recently pushed value; null if the queue is empty, [`closed`] after [`Queue::close`].
     newest: AtomicPtr<T>,
 }
@@ -25,12 +33,13 @@ fn closed<T>() -> *mut T {
 }
 
 impl<T: Linked> Queue<T> {
-    pub(super) fn new() -> Self {
+    /// Creates an empty queue.
+    pub fn new() -> Self {
         Self { newest: AtomicPtr::new(null_mut()) }
     }
 
     /// Whether the queue is empty. Concurrent pushes may be missed.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         let newest = self.newest.load(Ordering::Relaxed);
         newest.is_null() || newest == closed()
     }
@@ -40,7 +49,7 @@ impl<T: Linked> Queue<T> {
     ///
     /// # Errors
     /// The value, if the queue is closed.
-    pub(super) fn push(&self, value: Arc<T>) -> Result<bool, Arc<T>> {
+    pub fn push(&self, value: Arc<T>) -> Result<bool, Arc<T>> {
         let value = Arc::into_raw(value).cast_mut();
         let mut newest = self.newest.load(Ordering::Relaxed);
         loop {
@@ -59,7 +68,7 @@ impl<T: Linked> Queue<T> {
     }
 
     /// Takes all values, oldest first. For the consumer only.
-    pub(super) fn take(&self) -> Drain<T> {
+    pub fn take(&self) -> Drain<T> {
         if self.is_empty() {
             return Drain { oldest: null_mut() };
         }
@@ -69,8 +78,14 @@ impl<T: Linked> Queue<T> {
     }
 
     /// Rejects later pushes and takes all values. For the consumer only.
-    pub(super) fn close(&self) -> Drain<T> {
+    pub fn close(&self) -> Drain<T> {
         Drain::reversed(self.newest.swap(closed(), Ordering::AcqRel))
+    }
+}
+
+impl<T: Linked> Default for Queue<T> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -81,7 +96,7 @@ impl<T: Linked> Drop for Queue<T> {
 }
 
 /// Values taken from a queue, oldest first.
-pub(super) struct Drain<T: Linked> {
+pub struct Drain<T: Linked> {
     oldest: *mut T,
 }
 
@@ -123,8 +138,12 @@ impl<T: Linked> Drop for Drain<T> {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(millrace_loom)]
+    use loom::thread;
+    #[cfg(not(millrace_loom))]
+    use std::thread;
+
     use super::*;
-    use crate::calling::sync::thread;
 
     struct Value {
         number: u32,
