@@ -123,7 +123,7 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Check a server's configuration file
     CheckConfig(CheckConfigArgs),
-    /// Make a running server apply the exports of its changed configuration file
+    /// Make a running server apply changed exports and targets of its configuration file
     Reload(ReloadArgs),
     /// List and revoke the opens and locks of a running server's NFSv4 clients
     State(StateArgs),
