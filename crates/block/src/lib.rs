@@ -5,11 +5,13 @@
 //! reports if a target that restarted may have lost completed writes. [`discover`] lists the targets of a portal,
 //! [`logical_units`] the disks of a target.
 //!
-//! ```no_run
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/target.rs"));
+//! # fn main() { run(|url| async move {
 //! use millrace_block::{BlockDevice, Options, Url};
 //!
-//! # async fn example() -> Result<(), millrace_block::Error> {
-//! let url: Url = "iscsi://127.0.0.1/iqn.2026-01.example.millrace:memory/0".parse()?;
+//! // The URL names the target and the LUN: "iscsi://server.example/iqn.2026-01.example.millrace:memory/0".
+//! let url: Url = url.parse()?;
 //! let disk = BlockDevice::connect(&url, &Options::default()).await?;
 //! println!("{}: {} bytes", disk.identity(), disk.capacity());
 //!
@@ -17,8 +19,7 @@
 //! disk.write_at_from(4096, first.freeze().into()).await?;
 //! disk.flush().await?;
 //! disk.close().await;
-//! # Ok(())
-//! # }
+//! # Ok(()) }) }
 //! ```
 //!
 //! A target is not trusted: lengths, tags, offsets, text and redirections are checked and bounded, and a violation of the

@@ -53,20 +53,21 @@ impl From<Infallible> for Error {
 
 /// Builder of a client, from [`Client::builder`]. It has a method for each field of [`Options`].
 ///
-/// ```no_run
-/// # async fn example() -> Result<(), millrace_client::Error> {
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+/// # fn main() { run(|url| async move {
 /// use std::time::Duration;
 /// use millrace_client::{Client, Identity};
 ///
-/// let client = Client::builder("nfs://server.example/export")
+/// // "nfs://server.example/export"
+/// let client = Client::builder(url)
 ///     .nconnect(4)
 ///     .timeout(Duration::from_secs(10))
 ///     .credential(Identity { uid: 1000, gid: 1000, ..Identity::default() })
 ///     .connect()
 ///     .await?;
 /// # drop(client);
-/// # Ok(())
-/// # }
+/// # Ok(()) }) }
 /// ```
 #[must_use = "call connect()"]
 #[derive(Debug)]

@@ -11,17 +11,22 @@
 //! - Failure of one file does not stop the others, unless every further file would fail for the same reason
 //!   ([`Error::is_fatal`]).
 //!
-//! ```no_run
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+//! # fn main() { run(|url| async move {
 //! use millrace_buffer::{Arena, ArenaConfig};
 //! use millrace_client::{Options as ClientOptions, nfs3::Client};
 //! use millrace_copy::{Event, Item, LocalTree, Options, RemoteTree, TreeCopy};
 //! use millrace_runtime::tokio_rt::TokioRuntime;
 //!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let url = "nfs://server/data".parse()?;
+//! // "nfs://server.example/export"
+//! let url = url.parse()?;
 //! let client = Client::connect(TokioRuntime::current(), &url, ClientOptions::default()).await?;
 //! let (local, remote) = (LocalTree::new(Arena::new(ArenaConfig::default())), RemoteTree::new(client.clone()));
-//! let photos = Item::local("photos".as_ref(), "photos")?;
+//! # let directory = tempfile::tempdir()?;
+//! # let photo = directory.path().join("photo");
+//! # std::fs::write(&photo, [1; 1000])?;
+//! let photo = Item::local(&photo, "photo")?;
 //!
 //! let report = TreeCopy::new(&local, &remote, Options { verify: true, ..Options::default() })
 //!     .on_event(|event| {
@@ -29,11 +34,11 @@
 //!             eprintln!("{path}: {error}");
 //!         }
 //!     })
-//!     .run(vec![photos], client.root())
+//!     .run(vec![photo], client.root())
 //!     .await;
 //! println!("{} files, {} verified", report.files, report.verified);
-//! # Ok(())
-//! # }
+//! # assert_eq!((report.files, report.verified), (1, 1));
+//! # Ok(()) }) }
 //! ```
 //!
 //! # Concurrency

@@ -6,11 +6,12 @@
 //! [`Event::Completed`] returns the memory, also if the command is aborted or the connection is lost. Writes whose
 //! data is immediate are never exposed.
 //!
-//! ```no_run
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/target.rs"));
 //! use std::future::poll_fn;
 //!
 //! use millrace_buffer::Arena;
-//! use millrace_iscsi::{login::InitiatorConfig, pdu::TaskAttribute, session::{Command, Direction}};
+//! use millrace_iscsi::{login::InitiatorConfig, pdu::TaskAttribute, session::{Command, Direction, Outcome}};
 //! use millrace_iser_initiator::{Error, Event, LoggedIn, log_in};
 //! use millrace_rdma::{Memory, QueuePair};
 //!
@@ -23,15 +24,28 @@
 //!     (cdb[0], cdb[8]) = (0x28, 1); // READ(10) of 1 block
 //!     let (direction, attribute) = (Direction::Read, TaskAttribute::SIMPLE);
 //!     let command = Command { lun: 0, attribute, cdb, direction, expected: 512 };
-//!     let buffer = Memory::Owned(arena.alloc(512)?);
-//!     let tag = session.submit(command, Some(buffer)).expect("a new session accepts commands");
+//!     let mut buffer = Memory::Owned(arena.alloc(512)?);
 //!     loop {
-//!         match poll_fn(|cx| session.poll_event(cx)).await? {
-//!             Event::Completed { itt, memory, .. } if itt == tag => return Ok(memory),
-//!             _ => {}
+//!         let tag = session.submit(command, Some(buffer)).expect("the session accepts commands");
+//!         let (outcome, memory) = loop {
+//!             match poll_fn(|cx| session.poll_event(cx)).await? {
+//!                 Event::Completed { itt, outcome, memory } if itt == tag => break (outcome, memory),
+//!                 _ => {}
+//!             }
+//!         };
+//!         match (outcome, memory) {
+//!             (Outcome::Completed { status: 0, .. }, memory) => return Ok(memory),
+//!             // The first command of a session ends with a unit attention condition (sense key 6).
+//!             (Outcome::Completed { sense, .. }, Some(memory)) if sense.get(2) == Some(&6) => buffer = memory,
+//!             (outcome, _) => panic!("the read failed: {outcome:?}"),
 //!         }
 //!     }
 //! }
+//! #
+//! # fn main() { run(|qp, arena, config| async move {
+//! #     let Memory::Owned(block) = read(qp, arena, config).await.unwrap().unwrap() else { panic!("shared memory") };
+//! #     assert_eq!(block[..], [0; 512]);
+//! # }) }
 //! ```
 //!
 //! The crate has no timers: the caller limits the time of the login, pings the target, and ends a connection on which

@@ -1,20 +1,25 @@
 //! NBD server on Unix sockets (the [NBD protocol](https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md)):
 //! gives QEMU, `nbdcopy` and fio access to a [`BlockDevice`](millrace_block::BlockDevice) without root.
 //!
-//! ```no_run
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/target.rs"));
+//! # fn main() { run(|url| async move {
 //! use millrace_block::{BlockDevice, Options, Url};
 //! use millrace_nbd::Server;
 //!
-//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! let url: Url = "iscsi://127.0.0.1/iqn.2026-01.example.millrace:memory/0".parse()?;
+//! // "iscsi://server.example/iqn.2026-01.example.millrace:memory/0"
+//! let url: Url = url.parse()?;
 //! let disk = BlockDevice::connect(&url, &Options::default()).await?;
-//! let server = Server::bind("/run/user/1000/disk.sock", disk.clone(), millrace_nbd::Options::default())?;
+//! # let directory = tempfile::tempdir()?;
+//! # let socket = directory.path().join("disk.sock");
+//! // The path of the socket: "/run/user/1000/disk.sock".
+//! let server = Server::bind(socket, disk.clone(), millrace_nbd::Options::default())?;
 //! println!("qemu-img info {}", server.uri());
-//! // Serves until the future completes, here forever.
-//! server.serve(std::future::pending()).await?;
+//! // Serves until the future completes.
+//! # let stop = async {};
+//! server.serve(stop).await?;
 //! disk.close().await;
-//! # Ok(())
-//! # }
+//! # Ok(()) }) }
 //! ```
 //!
 //! # Protocol

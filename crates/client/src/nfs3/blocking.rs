@@ -3,13 +3,16 @@
 //! A background thread drives the connections. The functions panic when they are called from `async` code, as
 //! [`tokio::runtime::Runtime::block_on`] does.
 //!
-//! ```no_run
-//! let url = "nfs://server.example/export".parse()?;
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+//! # fn main() { run_blocking(|url| {
+//! // "nfs://server.example/export"
+//! let url = url.parse()?;
 //! let client = millrace_client::nfs3::blocking::Client::connect(&url, millrace_client::Options::default())?;
 //! for entry in client.readdir(client.root())? {
 //!     println!("{}", entry.name_lossy());
 //! }
-//! # Ok::<(), millrace_client::Error>(())
+//! # Ok(()) }) }
 //! ```
 
 use std::sync::Arc;

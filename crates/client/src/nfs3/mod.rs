@@ -9,20 +9,23 @@
 //! walk a directory page by page. Transfers use memory of the client's arena ([`Client::read_into`],
 //! [`Client::write_from`]).
 //!
-//! ```no_run
-//! # async fn example() -> Result<(), millrace_client::Error> {
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+//! # fn main() { run(|url| async move {
 //! use millrace_client::{Options, TokioRuntime, Url, nfs3::Client};
 //!
-//! let url: Url = "nfs://server.example/export/dir?proto=rdma&nconnect=2".parse()?;
+//! // "nfs://server.example/export?proto=rdma&nconnect=2"
+//! let url: Url = url.parse()?;
 //! let client = Client::connect(TokioRuntime::current(), &url, Options::default()).await?;
-//! let file = client.open("dir/data.bin").await?;
+//! # millrace_client::Client::from(client.clone()).write("data.bin", [1; 1000]).await?;
+//! let file = client.open("data.bin").await?;
 //! let mut sum = 0_u64;
 //! file.read_stream(0, u64::MAX, 8, |_offset, data| {
 //!     sum += data.iter().flat_map(|v| v.iter()).map(|b| u64::from(*b)).sum::<u64>();
 //! })
 //! .await?;
-//! # Ok(())
-//! # }
+//! # assert_eq!(sum, 1000);
+//! # Ok(()) }) }
 //! ```
 
 pub mod blocking;
