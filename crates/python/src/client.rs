@@ -83,6 +83,25 @@ impl Client {
         })
     }
 
+    /// Attributes of many paths, following links: a list with the attributes, or the exception, for each.
+    fn stat_all(&self, py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Operation> {
+        let mount = self.export.mount(py)?;
+        Operation::finished_by(py, async move {
+            let client = mount.client().await?;
+            let found = ranges::stat_all(&client, paths).await;
+            Ok(Box::new(move |py: Python<'_>| {
+                let list = PyList::empty(py);
+                for result in found {
+                    match result {
+                        Ok(stat) => list.append(stat)?,
+                        Err(failure) => list.append(failure.exception(py).into_value(py))?,
+                    }
+                }
+                Ok(list.into_any().unbind())
+            }) as Finish)
+        })
+    }
+
     /// Names and attributes of the entries of a directory.
     fn scan(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
         self.operation(py, async move |client| {

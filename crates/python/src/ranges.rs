@@ -1,4 +1,6 @@
-//! Reads of ranges of files into Python objects, many at a time.
+//! Attributes and ranges of many files, with many calls in flight.
+
+use std::{os::unix::ffi::OsStrExt, path::PathBuf};
 
 use futures::{StreamExt, stream};
 use millrace_client::{Client, Error, nfs3::File};
@@ -6,10 +8,24 @@ use millrace_nfs::v3::FileHandle;
 
 use millrace_buffer::Views;
 
-use crate::memory::{Destination, NewBytes, put};
+use crate::{
+    errors::{Failure, at, text},
+    memory::{Destination, NewBytes, put},
+    metadata::{Stat, stat},
+};
 
-/// Maximum number of READs in flight for one operation.
+/// Maximum number of calls in flight for one operation.
 const DEPTH: usize = 16;
+
+/// Attributes of all paths, in their order.
+pub(crate) async fn stat_all(client: &Client, paths: Vec<PathBuf>) -> Vec<Result<Stat, Failure>> {
+    let calls = paths.into_iter().map(|path| async move {
+        let found = client.nfs3().resolve(path.as_os_str().as_bytes()).await;
+        let (handle, attributes) = found.map_err(at(&text(&path)))?;
+        Ok(stat(Some(handle), &attributes))
+    });
+    stream::iter(calls).buffered(DEPTH).collect().await
+}
 
 /// A range of a file, and the object for its data.
 pub(crate) struct Range {

@@ -17,6 +17,7 @@ class Server:
     """A server with a memory export /data, and a local directory /local, on free ports."""
 
     def __init__(self, directory, size="2GiB"):
+        os.chmod(directory, 0o777)  # The server maps uid 0 of clients to the anonymous user.
         command = [PROGRAM, "serve", "--export", f"/data=memory:{size}", "--export", f"/local=local:{directory}"]
         command += ["--listen-rdma", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0", "--grace", "0"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

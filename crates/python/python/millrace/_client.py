@@ -188,6 +188,10 @@ class Client:
         """The attributes of an object."""
         return Stat._make(self._native.stat(path, follow_symlinks).wait())
 
+    def stat_all(self, paths: Iterable[Path]) -> list[Stat | OSError]:
+        """The attributes of many objects, or the error, with many calls in flight."""
+        return [_stat_or_error(found) for found in self._native.stat_all(list(paths)).wait()]
+
     def lstat(self, path: Path) -> Stat:
         """As ``stat``, of a symbolic link itself."""
         return self.stat(path, follow_symlinks=False)
@@ -269,6 +273,10 @@ class Client:
     def get(self, path: Path, local: Path, progress: Callable[[int], object] | None = None) -> int:
         """Copies a file to the local file system, as ``put``."""
         return self._native.get(path, local).wait(progress)
+
+
+def _stat_or_error(found: Any) -> Stat | OSError:
+    return found if isinstance(found, BaseException) else Stat._make(found)  # type: ignore[return-value]
 
 
 def _lazy(url: str, settings: Settings) -> Client:

@@ -19,7 +19,7 @@ from ._file import _CHUNK
 from ._mode import Access, access
 from ._settings import Settings
 from ._stat import DirEntry, Stat
-from ._client import Path
+from ._client import Path, _stat_or_error
 
 __all__ = ["Client", "File", "exports"]
 
@@ -169,6 +169,10 @@ class Client:
     async def stat(self, path: Path, *, follow_symlinks: bool = True) -> Stat:
         """As ``millrace.Client.stat``."""
         return Stat._make(await _start(self._native.stat(path, follow_symlinks)))
+
+    async def stat_all(self, paths: Iterable[Path]) -> list[Stat | OSError]:
+        """As ``millrace.Client.stat_all``."""
+        return [_stat_or_error(found) for found in await _start(self._native.stat_all(list(paths)))]
 
     async def scandir(self, path: Path = "") -> list[DirEntry]:
         """As ``millrace.Client.scandir``."""

@@ -1,0 +1,232 @@
+"""The file system for fsspec with asyncio."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from typing import Any
+
+from fsspec.asyn import AsyncFileSystem
+from fsspec.callbacks import DEFAULT_CALLBACK
+
+from . import aio
+from ._exports import Exports, missing
+from ._fsspec_common import Paths, checked, directory, info_of, is_of_base, join, per_path, ranges_of
+from ._fsspec_sync import MillraceFileSystem
+
+
+class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
+    """The file system for asyncio: methods with a leading underscore are coroutines, and any number of them can be in
+    flight. The others run them in fsspec's thread; for programs without asyncio ``MillraceFileSystem`` is faster.
+
+    Arguments are those of ``MillraceFileSystem``.
+    """
+
+    def __init__(self, host: str = "", port: int | None = None, auto_mkdir: bool = True, **kwargs: Any) -> None:
+        own = {name: kwargs.pop(name) for name in list(kwargs) if not is_of_base(name)}
+        super().__init__(**kwargs)
+        self.host, self.port, self.auto_mkdir = host, port, auto_mkdir
+        self._exports: Exports[aio.Client] = Exports(host, port, own, aio.Client)
+        # The sync form opens files for reading and writing by fsspec.open, with its own connections.
+        self._sync = MillraceFileSystem(host, port, auto_mkdir, skip_instance_cache=True, **own)
+
+    async def _at(self, path: str) -> tuple[aio.Client, str]:
+        path = self._strip_protocol(path)
+        if self._exports.names is None:
+            try:
+                self._exports.names = await aio.exports(self._exports.url("/"))
+            except (ConnectionError, TimeoutError):
+                raise
+            except OSError:
+                self._exports.names = []
+        found = self._exports.of(path)
+        if found is None:
+            if self._exports.names:
+                raise missing(path)
+            client = self._exports.client(path)
+            self._exports.add(await client.export(), client)
+            found = self._exports.of(path)
+            if found is None:
+                raise missing(path)
+        return found
+
+    async def _with_parent(self, path: str, call: Any) -> Any:
+        try:
+            return await call()
+        except FileNotFoundError:
+            if not self.auto_mkdir:
+                raise
+        await self._makedirs(self._parent(path), exist_ok=True)
+        return await call()
+
+    async def _info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        path = self._strip_protocol(path)
+        try:
+            client, name = await self._at(path)
+        except FileNotFoundError:
+            if path == "/" or self._exports.below(path):
+                return directory(path)
+            raise
+        found = await client.stat(name, follow_symlinks=False)
+        if not found.is_symlink():
+            return info_of(path, found)
+        try:
+            return info_of(path, await client.stat(name), is_link=True)
+        except OSError:
+            return info_of(path, found)
+
+    async def _ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        path = self._strip_protocol(path)
+        try:
+            client, name = await self._at(path)
+        except FileNotFoundError:
+            below = self._exports.below(path)
+            if not below and path != "/":
+                raise
+            return [directory(one) for one in below] if detail else below
+        try:
+            entries = sorted(await client.scandir(name))
+        except NotADirectoryError:
+            return [await self._info(path)] if detail else [path]
+        if not detail:
+            return [join(path, entry.name) for entry in entries]
+        infos = [info_of(join(path, entry.name), entry.stat) for entry in entries]
+        return [await self._info(one["name"]) if one["islink"] else one for one in infos]
+
+    async def _mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        client, name = await self._at(path)
+        await (client.makedirs(name) if create_parents else client.mkdir(name))
+
+    async def _makedirs(self, path: str, exist_ok: bool = False) -> None:
+        client, name = await self._at(path)
+        await client.makedirs(name, exist_ok)
+
+    async def _rmdir(self, path: str) -> None:
+        client, name = await self._at(path)
+        await client.rmdir(name)
+
+    async def _rm_file(self, path: str, **kwargs: Any) -> None:
+        client, name = await self._at(path)
+        await client.unlink(name)
+
+    async def _rm(self, path: Any, recursive: bool = False, batch_size: int | None = None, **kwargs: Any) -> None:
+        for one in await self._expand_path(path, recursive=False):
+            client, name = await self._at(one)
+            if not (await client.stat(name, follow_symlinks=False)).is_dir():
+                await client.unlink(name)
+            elif recursive:
+                await client.rmtree(name)
+            else:
+                await client.rmdir(name)
+
+    async def _cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        if (await self._info(path1))["type"] == "directory":
+            return await self._makedirs(path2, exist_ok=True)
+        (client, name), (other, name2) = await self._at(path1), await self._at(path2)
+        if client is other:
+            await self._with_parent(path2, lambda: client.copy(name, name2))
+        else:
+            await self._pipe_file(path2, await self._cat_file(path1))
+        return None
+
+    async def _mv_file(self, path1: str, path2: str) -> None:
+        (client, name), (other, name2) = await self._at(path1), await self._at(path2)
+        if client is other:
+            return await self._with_parent(path2, lambda: client.rename(name, name2))
+        await self._cp_file(path1, path2)
+        return await self._rm_file(path1)
+
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        client, name = await self._at(path)
+        if start is None and end is None:
+            return await client.read_bytes(name)
+        return (await self._cat_ranges([path], [start], [end], on_error="raise"))[0]
+
+    async def _cat_ranges(
+        self,
+        paths: list[str],
+        starts: Any,
+        ends: Any,
+        max_gap: int | None = None,
+        batch_size: int | None = None,
+        on_error: str = "return",
+        **kwargs: Any,
+    ) -> list[Any]:
+        starts, ends = per_path(paths, starts), per_path(paths, ends)
+        out: list[Any] = [None] * len(paths)
+        groups: dict[int, tuple[aio.Client, list[tuple[int, str]]]] = {}
+        for n, path in enumerate(paths):
+            try:
+                client, name = await self._at(path)
+                groups.setdefault(id(client), (client, []))[1].append((n, name))
+            except OSError as error:
+                out[n] = error
+        for client, names in groups.values():
+            unique = list(dict.fromkeys(name for _, name in names))
+            stats = dict(zip(unique, await client.stat_all(unique)))
+            wanted, ranges = ranges_of(names, stats, starts, ends, out)
+            for n, data in zip(wanted, await client.read_ranges(ranges)):
+                out[n] = data
+        return checked(out, on_error)
+
+    async def _pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
+        client, name = await self._at(path)
+        if mode == "create":
+            async with await self._with_parent(path, lambda: client.open(name, "xb")) as file:
+                await file.write(value)
+        else:
+            await self._with_parent(path, lambda: client.write_bytes(name, value))
+
+    async def _put_file(
+        self, lpath: Any, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
+    ) -> None:
+        if mode == "create" and await self._exists(rpath):
+            raise FileExistsError(17, "the file exists", rpath)
+        if os.path.isdir(lpath):
+            return await self._makedirs(rpath, exist_ok=True)
+        client, name = await self._at(rpath)
+        callback.set_size(os.stat(lpath).st_size)
+        callback.absolute_update(await self._with_parent(rpath, lambda: client.put(lpath, name)))
+        return None
+
+    async def _get_file(self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, **kwargs: Any) -> None:
+        info = await self._info(rpath)
+        if info["type"] == "directory":
+            return os.makedirs(lpath, exist_ok=True)
+        os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
+        client, name = await self._at(rpath)
+        callback.set_size(info["size"])
+        callback.absolute_update(await client.get(name, lpath))
+        return None
+
+    async def _created(self, path: str) -> datetime:
+        return datetime.fromtimestamp((await self._info(path))["created"], timezone.utc)
+
+    async def _modified(self, path: str) -> datetime:
+        return datetime.fromtimestamp((await self._info(path))["mtime"], timezone.utc)
+
+    def created(self, path: str) -> datetime:
+        """As ``MillraceFileSystem.created``."""
+        return self._sync.created(path)
+
+    def modified(self, path: str) -> datetime:
+        """As ``MillraceFileSystem.modified``."""
+        return self._sync.modified(path)
+
+    def rmdir(self, path: str) -> None:
+        """As ``MillraceFileSystem.rmdir``."""
+        self._sync.rmdir(path)
+
+    def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any) -> None:
+        """As ``MillraceFileSystem.mv``."""
+        self._sync.mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
+
+    async def open_async(self, path: str, mode: str = "rb", **kwargs: Any) -> aio.File:
+        """Opens a file, which has coroutines."""
+        client, name = await self._at(path)
+        if mode[0] in "wax":
+            return await self._with_parent(path, lambda: client.open(name, mode))
+        return await client.open(name, mode)
+
+    def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        return self._sync._open(path, mode, **kwargs)

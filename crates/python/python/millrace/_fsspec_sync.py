@@ -1,0 +1,300 @@
+"""The file system for fsspec."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from typing import Any
+
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.spec import AbstractFileSystem
+from fsspec.utils import isfilelike
+
+from ._client import Client, exports
+from ._exports import Exports, missing
+from ._file import File
+from ._fsspec_common import Paths, checked, directory, info_of, is_of_base, join, per_path, ranges_of
+from ._fsspec_file import MillraceFile
+from ._stat import Stat
+
+
+class MillraceFileSystem(Paths, AbstractFileSystem):
+    """Files of an NFS server for fsspec.
+
+    It is fork-safe: each process has its own connections. Nothing is cached between calls.
+
+    :param host: name or address of the server.
+    :param port: port of the server; the default is 20049 for RDMA and 2049 for TCP.
+    :param auto_mkdir: create missing parent directories of files that are written.
+    :param kwargs: options of URLs, arguments of ``millrace.Client``, and those of ``AbstractFileSystem``.
+    """
+
+    def __init__(self, host: str = "", port: int | None = None, auto_mkdir: bool = True, **kwargs: Any) -> None:
+        own = {name: kwargs.pop(name) for name in list(kwargs) if not is_of_base(name)}
+        super().__init__(**kwargs)
+        self.host, self.port, self.auto_mkdir = host, port, auto_mkdir
+        self._exports: Exports[Client] = Exports(
+            host, port, own, lambda url, **settings: Client(url, connect=False, **settings)
+        )
+
+    def _at(self, path: str) -> tuple[Client, str]:
+        """The client for a path, and the path in its export."""
+        path = self._strip_protocol(path)
+        self._list_exports()
+        found = self._exports.of(path)
+        if found is None:
+            if self._exports.names:
+                raise missing(path)
+            client = self._exports.client(path)
+            self._exports.add(client.export, client)
+            found = self._exports.of(path)
+            if found is None:
+                raise missing(path)
+        return found
+
+    def _list_exports(self) -> None:
+        if self._exports.names is not None:
+            return
+        try:
+            self._exports.names = exports(self._exports.url("/"))
+        except (ConnectionError, TimeoutError):
+            raise
+        except OSError:
+            self._exports.names = []  # The server does not offer MOUNT, or has no list.
+
+    def _with_parent(self, path: str, call: Any) -> Any:
+        """Calls ``call``; if the parent directory is missing, creates it and calls again."""
+        try:
+            return call()
+        except FileNotFoundError:
+            if not self.auto_mkdir:
+                raise
+        client, name = self._at(self._parent(path))
+        client.makedirs(name, exist_ok=True)
+        return call()
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """Attributes of an object. Those of a symbolic link are its target's, if it exists, with ``islink``."""
+        path = self._strip_protocol(path)
+        try:
+            client, name = self._at(path)
+        except FileNotFoundError:
+            if path == "/" or self._exports.below(path):
+                return directory(path)
+            raise
+        found = client.lstat(name)
+        if not found.is_symlink():
+            return info_of(path, found)
+        try:
+            return info_of(path, client.stat(name), is_link=True)
+        except OSError:
+            return info_of(path, found)
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+        """The entries of a directory, sorted by name, or a file itself."""
+        path = self._strip_protocol(path)
+        try:
+            client, name = self._at(path)
+        except FileNotFoundError:
+            below = self._exports.below(path)
+            if not below and path != "/":
+                raise
+            return [directory(one) for one in below] if detail else below
+        try:
+            entries = sorted(client.scandir(name))
+        except NotADirectoryError:
+            return [self.info(path)] if detail else [path]
+        paths = [join(path, entry.name) for entry in entries]
+        if not detail:
+            return paths
+        infos = [info_of(one, entry.stat) for one, entry in zip(paths, entries)]
+        links = [n for n, entry in enumerate(entries) if entry.stat.is_symlink()]
+        targets = client.stat_all([join(name, entries[n].name) for n in links])
+        for n, target in zip(links, targets):
+            if isinstance(target, Stat):
+                infos[n] = info_of(paths[n], target, is_link=True)
+        return infos
+
+    def created(self, path: str) -> datetime:
+        """The time of the last change of data or attributes: NFS servers need not record the creation."""
+        return datetime.fromtimestamp(self.info(path)["created"], timezone.utc)
+
+    def modified(self, path: str) -> datetime:
+        """The time of the last change of the data."""
+        return datetime.fromtimestamp(self.info(path)["mtime"], timezone.utc)
+
+    def ukey(self, path: str) -> str:
+        """A text that changes with the content of a file."""
+        info = self.info(path)
+        return f"{info['ino']:x}-{info['size']:x}-{info['mtime']!r}-{info['created']!r}"
+
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        """Creates a directory, by default with its missing parents."""
+        client, name = self._at(path)
+        if create_parents:
+            client.makedirs(name)
+        else:
+            client.mkdir(name)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Creates a directory and its missing parents."""
+        client, name = self._at(path)
+        client.makedirs(name, exist_ok)
+
+    def rmdir(self, path: str) -> None:
+        """Removes an empty directory."""
+        client, name = self._at(path)
+        client.rmdir(name)
+
+    def rm_file(self, path: str) -> None:
+        """Removes a file or a symbolic link."""
+        client, name = self._at(path)
+        client.unlink(name)
+
+    _rm = rm_file
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Removes objects; directories with their contents, if ``recursive``."""
+        if maxdepth is not None:
+            return super().rm(path, recursive, maxdepth)
+        for one in self.expand_path(path, recursive=False):
+            client, name = self._at(one)
+            if client.lstat(name).is_dir():
+                client.rmtree(name) if recursive else client.rmdir(name)
+            else:
+                client.unlink(name)
+
+    def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any) -> None:
+        """Renames an object; between exports, copies and removes it."""
+        if isinstance(path1, str) and isinstance(path2, str) and maxdepth is None and not self._has_magic(path1):
+            source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+            if source == target:
+                return None
+            if path2.endswith("/") or self.isdir(target):
+                target = join(target, source.rpartition("/")[2])
+            (client, name), (other, name2) = self._at(source), self._at(target)
+            if client is other:
+                return self._with_parent(target, lambda: client.rename(name, name2))
+        return super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
+
+    @staticmethod
+    def _has_magic(path: str) -> bool:
+        return any(letter in path for letter in "*?[")
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        """Copies a file, or creates the directory for a copied one."""
+        (client, name), (other, name2) = self._at(path1), self._at(path2)
+        if self.isdir(path1):
+            return other.makedirs(name2, exist_ok=True)
+        if client is other:
+            self._with_parent(path2, lambda: client.copy(name, name2))
+            return None
+        with self.open(path1, "rb") as source, self.open(path2, "wb") as target:
+            while data := source.read(8 << 20):
+                target.write(data)
+        return None
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
+        """Reads a file, or a range of it."""
+        client, name = self._at(path)
+        if start is None and end is None:
+            return client.read_bytes(name)
+        return self.cat_ranges([path], [start], [end], on_error="raise")[0]
+
+    def cat_ranges(
+        self,
+        paths: list[str],
+        starts: Any,
+        ends: Any,
+        max_gap: int | None = None,
+        on_error: str = "return",
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Reads ranges of files with many calls in flight. ``max_gap`` has no effect: ranges are not combined."""
+        starts, ends = per_path(paths, starts), per_path(paths, ends)
+        out: list[Any] = [None] * len(paths)
+        groups: dict[int, tuple[Client, list[tuple[int, str]]]] = {}
+        for n, path in enumerate(paths):
+            try:
+                client, name = self._at(path)
+                groups.setdefault(id(client), (client, []))[1].append((n, name))
+            except OSError as error:
+                out[n] = error
+        for client, names in groups.values():
+            unique = list(dict.fromkeys(name for _, name in names))
+            stats = dict(zip(unique, client.stat_all(unique)))
+            wanted, ranges = ranges_of(names, stats, starts, ends, out)
+            for n, data in zip(wanted, client.read_ranges(ranges)):
+                out[n] = data
+        return checked(out, on_error)
+
+    def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
+        """Creates or replaces a file; with the mode ``create`` it must not exist."""
+        client, name = self._at(path)
+        if mode == "create":
+            with self._open_native(path, "xb") as file:
+                file.write(value)
+        else:
+            self._with_parent(path, lambda: client.write_bytes(name, value))
+
+    def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
+        """Creates an empty file; truncates an existing one, or sets its times."""
+        if truncate:
+            return self.pipe_file(path, b"")
+        now = datetime.now(timezone.utc).timestamp()
+        self._open_native(path, "ab").close()
+        client, name = self._at(path)
+        client.utime(name, (int(now * 1e9), int(now * 1e9)))
+        return None
+
+    def put_file(
+        self, lpath: Any, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
+    ) -> None:
+        """Copies a local file with the copy engine: it gets its name when all data is stable."""
+        if mode == "create" and self.exists(rpath):
+            raise FileExistsError(17, "the file exists", rpath)
+        client, name = self._at(rpath)
+        if os.path.isdir(lpath):
+            return client.makedirs(name, exist_ok=True)
+        callback.set_size(os.stat(lpath).st_size)
+        self._with_parent(rpath, lambda: client.put(lpath, name, callback.absolute_update))
+        return None
+
+    def get_file(
+        self, rpath: str, lpath: Any = None, callback: Any = DEFAULT_CALLBACK, outfile: Any = None, **kwargs: Any
+    ) -> None:
+        """Copies a file to the local file system with the copy engine."""
+        if outfile is not None or isfilelike(lpath):
+            return super().get_file(rpath, lpath, callback=callback, outfile=outfile, **kwargs)
+        info = self.info(rpath)
+        if info["type"] == "directory":
+            return os.makedirs(lpath, exist_ok=True)
+        os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
+        callback.set_size(info["size"])
+        client, name = self._at(rpath)
+        client.get(name, lpath, callback.absolute_update)
+        return None
+
+    def _open_native(self, path: str, mode: str) -> File:
+        client, name = self._at(path)
+        if mode[0] in "wax":
+            return self._with_parent(path, lambda: client.open(name, mode))
+        return client.open(name, mode)  # type: ignore[return-value]
+
+    def _open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: Any = None,
+        autocommit: bool = True,
+        cache_options: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        if "+" in mode:
+            return self._open_native(path, mode)
+        return MillraceFile(self, path, mode, block_size, autocommit, cache_options=cache_options, **kwargs)
+
+    def close(self) -> None:
+        """Closes all connections and files; the instance is not used afterwards."""
+        for client in self._exports.clients():
+            client.close()

@@ -1,0 +1,16 @@
+"""File systems for fsspec, registered for ``nfs://`` and ``nfs+rdma://`` (which adds ``proto=rdma``).
+
+>>> import fsspec
+>>> with fsspec.open("nfs://server/data/table.csv") as file:
+...     print(file.readline())
+
+Storage options are ``host``, ``port``, the options of URLs (``proto``, ``vers``, ``nconnect``, ``rsize``, ``wsize`` and
+others of ``millrace.Client``), the arguments of ``millrace.Client`` (``timeout``, ``retry``, ``uid`` and others), and
+``auto_mkdir``.
+"""
+
+from ._fsspec_async import AsyncMillraceFileSystem
+from ._fsspec_file import MillraceFile
+from ._fsspec_sync import MillraceFileSystem
+
+__all__ = ["AsyncMillraceFileSystem", "MillraceFile", "MillraceFileSystem"]
