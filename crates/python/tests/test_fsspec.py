@@ -118,7 +118,7 @@ def test_urls():
 def test_urls_open_files(client, server):
     data = pattern(MIB)
     client.write_bytes("file", data)
-    for protocol, proto in (("nfs", "tcp"), ("nfs", "rdma"), ("nfs+rdma", "rdma")):
+    for protocol, proto in (("nfs", "tcp"), ("nfs", "rdma"), ("nfs+rdma", "rdma"), ("nfs+tcp", "tcp")):
         options = f"?proto={proto}" if protocol == "nfs" else ""
         url = f"{protocol}://127.0.0.1:{server.ports[proto]}/data/file{options}"
         with fsspec.open(url) as file:

@@ -1,7 +1,7 @@
 """NFS over RDMA and TCP in user space.
 
 ``Client`` works by path in an export, and opens files (``File``). ``millrace.aio`` has the same for asyncio, and
-``millrace.fsspec`` file systems for fsspec, which are registered for ``nfs://`` and ``nfs+rdma://``.
+``millrace.fsspec`` file systems for fsspec, which are registered for ``nfs://``, ``nfs+rdma://`` and ``nfs+tcp://``.
 
 >>> import millrace
 >>> with millrace.Client("nfs://server/data?proto=tcp") as client:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 URL_OPTIONS = ("vers", "proto", "provider", "nconnect", "rsize", "wsize", "mountport", "registration")
 """Options of URLs that have a value; the others are ``resvport`` and ``noresvport``."""
 
-PROTOCOLS = ("nfs", "nfs+rdma")
+PROTOCOLS = ("nfs", "nfs+rdma", "nfs+tcp")
 
 _Client = TypeVar("_Client")
 
@@ -22,7 +22,8 @@ def split_url(url: str) -> tuple[dict[str, Any], str]:
     protocol, separator, rest = url.partition("://")
     if not separator or protocol not in PROTOCOLS:
         return {}, _path(url)
-    options: dict[str, Any] = {"proto": "rdma"} if protocol == "nfs+rdma" else {}
+    _, plus, proto = protocol.partition("+")
+    options: dict[str, Any] = {"proto": proto} if plus else {}
     path, question, query = rest.rpartition("?")
     found = _options(query) if question else None
     if found is None:

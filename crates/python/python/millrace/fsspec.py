@@ -1,8 +1,10 @@
-"""File systems for fsspec, registered for ``nfs://`` and ``nfs+rdma://`` (which adds ``proto=rdma``).
+"""File systems for fsspec, registered for ``nfs://``, and for ``nfs+rdma://`` and ``nfs+tcp://`` with that transport.
 
 >>> import fsspec
 >>> with fsspec.open("nfs://server/data/table.csv") as file:
 ...     print(file.readline())
+
+pandas takes ``nfs://`` for a URL of urllib: use ``nfs+rdma://`` or ``nfs+tcp://`` with it.
 
 Storage options are ``host``, ``port``, the options of URLs (``proto``, ``vers``, ``nconnect``, ``rsize``, ``wsize`` and
 others of ``millrace.Client``), the arguments of ``millrace.Client`` (``timeout``, ``retry``, ``uid`` and others), and

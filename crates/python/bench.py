@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Compares reads of the Python package with those of the Rust client, on loopback.
+
+    cargo build --release -p millrace -p millrace-python --example baseline --bin millrace
+    crates/python/build && pip install --force-reinstall --no-deps target/wheels/millrace-*.whl fsspec
+    python crates/python/bench.py [--proto tcp] [--size 1024] [--rounds 9]
+
+A round reads 64 ranges of 1 MiB with cat_ranges and a whole file with fsspec.open().read(), each in turn with the Rust
+client, which does not copy the data. It prints the medians, and the median of the ratios of the rounds.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+import fsspec
+
+import millrace
+from millrace.fsspec import MillraceFileSystem
+
+MIB = 1 << 20
+RANGES = 64
+
+
+def target():
+    command = ["cargo", "metadata", "--format-version", "1", "--no-deps", "--locked"]
+    return Path(json.loads(subprocess.check_output(command, cwd=Path(__file__).parent))["target_directory"])
+
+
+class Baseline:
+    """The Rust client."""
+
+    def __init__(self, program, url, path):
+        self.process = subprocess.Popen([program, url, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, command):
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        seconds, count = self.process.stdout.readline().split()
+        return float(seconds), int(count)
+
+
+def timed(call):
+    start = time.perf_counter()
+    count = call()
+    return time.perf_counter() - start, count
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--proto", choices=["tcp", "rdma"], default="tcp")
+    parser.add_argument("--size", type=int, default=1024, help="size of the file in MiB (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--program", help="the program millrace (default: the release build)")
+    arguments = parser.parse_args()
+    programs = target() / "release"
+    command = [arguments.program or programs / "millrace", "--log", "warn", "serve"]
+    command += ["--export", f"/data=memory:{arguments.size + 64}MiB"]
+    command += ["--listen-rdma", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0", "--grace", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        words = dict(word.split("=") for word in server.stdout.readline().split()[1:])
+        port = int(words[arguments.proto].rsplit(":", 1)[1])
+        measure(arguments, programs, f"nfs://127.0.0.1:{port}/data", port)
+    finally:
+        server.kill()
+
+
+def measure(arguments, programs, url, port):
+    size, proto = arguments.size * MIB, arguments.proto
+    with millrace.Client(f"{url}?proto={proto}") as client, client.open("file", "wb") as file:
+        for _ in range(arguments.size):
+            file.write(bytes(range(256)) * 4096)
+    rust = Baseline(programs / "examples" / "baseline", f"{url}?proto={proto}", "file")
+    fs = MillraceFileSystem("127.0.0.1", port, proto=proto)
+    starts = [size // RANGES * (RANGES - 1 - n) for n in range(RANGES)]
+    ends = [start + MIB for start in starts]
+
+    def whole():
+        with fsspec.open(f"{url}/file", proto=proto) as file:
+            return len(file.read())
+
+    python = {
+        "ranges": lambda: sum(map(len, fs.cat_ranges(["/data/file"] * RANGES, starts, ends, on_error="raise"))),
+        "whole": whole,
+    }
+    for name, call in python.items():
+        times = {"rust": [], "python": []}
+        for _ in range(arguments.rounds + 1):  # The first round is not counted.
+            for who, run in (("rust", lambda: rust.run(name)), ("python", lambda: timed(call))):
+                seconds, count = run()
+                assert count == (size if name == "whole" else RANGES * MIB), (who, count)
+                times[who].append(seconds)
+        ratios = [r / p for r, p in list(zip(times["rust"], times["python"]))[1:]]
+        rates = {who: count / statistics.median(seconds[1:]) / 1e9 for who, seconds in times.items()}
+        print(
+            f"{proto} {name}: Rust {rates['rust']:.2f} GB/s, Python {rates['python']:.2f} GB/s, "
+            f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Programs that open storage through fsspec: pyarrow, pandas, zarr, PyTorch."""
+
+import multiprocessing
+
+import pytest
+
+from millrace.fsspec import MillraceFileSystem
+
+
+@pytest.fixture
+def fs(client, server):
+    proto = "rdma" if "proto=rdma" in client.url else "tcp"
+    return MillraceFileSystem("127.0.0.1", server.ports[proto], proto=proto)
+
+
+def test_a_parquet_data_set_is_scanned(fs):
+    pyarrow = pytest.importorskip("pyarrow")
+    dataset = pytest.importorskip("pyarrow.dataset")
+    rows = 200_000
+    table = pyarrow.table({"n": range(rows), "group": [n % 4 for n in range(rows)], "text": [f"row {n}" for n in range(rows)]})
+    dataset.write_dataset(table, "/data/table", filesystem=fs, format="parquet", partitioning=["group"])
+    read = dataset.dataset("/data/table", filesystem=fs, format="parquet", partitioning=["group"])
+    assert read.count_rows() == rows
+    found = read.to_table(columns=["n", "text"], filter=(dataset.field("group") == 3) & (dataset.field("n") > rows - 10))
+    assert sorted(found.to_pylist(), key=lambda row: row["n"]) == [
+        {"n": n, "text": f"row {n}"} for n in range(rows - 9, rows) if n % 4 == 3
+    ]
+
+
+def test_pandas_reads_and_writes(fs, server):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = pandas.DataFrame({"city": ["Bern", "Oslo"] * 5000, "sales": range(10_000)})
+    # pandas takes nfs:// for a URL of urllib.
+    url = f"nfs+{fs.storage_options['proto']}://127.0.0.1:{fs.port}/data/frames"
+    frame.to_csv(f"{url}/table.csv", index=False)
+    frame.to_parquet(f"{url}/table.parquet")
+    pandas.testing.assert_frame_equal(pandas.read_csv(f"{url}/table.csv"), frame)
+    read = pandas.read_parquet(f"{url}/table.parquet")
+    assert read["sales"].tolist() == frame["sales"].tolist() and read["city"].tolist() == frame["city"].tolist()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_zarr_array(fs, kind):
+    zarr = pytest.importorskip("zarr", minversion="3")
+    numpy = pytest.importorskip("numpy")
+    from millrace.fsspec import AsyncMillraceFileSystem
+
+    if kind == "async":
+        fs = AsyncMillraceFileSystem("127.0.0.1", fs.port, asynchronous=True, proto=fs.storage_options["proto"])
+        store = zarr.storage.FsspecStore(fs, path="/data/array")
+    else:
+        url = f"nfs://127.0.0.1:{fs.port}/data/array"
+        store = zarr.storage.FsspecStore.from_url(url, storage_options={"proto": fs.storage_options["proto"]})
+    values = numpy.arange(1_000_000, dtype="int64").reshape(1000, 1000)
+    array = zarr.create_array(store=store, shape=values.shape, chunks=(100, 250), dtype=values.dtype)
+    array[:] = values
+    array[5, 7] = -1
+    values[5, 7] = -1
+    read = zarr.open_array(store=store, mode="r")
+    assert (read[:] == values).all() and (read[95:105, 240:260] == values[95:105, 240:260]).all()
+
+
+def _rank(rank, size, directory, url, options, save):
+    """A process of a distributed program: saves its part of a checkpoint, or loads and compares it."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+
+    dist.init_process_group("gloo", init_method=f"file://{directory}/{save}", rank=rank, world_size=4)
+    names = [f"layer{rank}.{n}" for n in range(4)]
+    wanted = {name: torch.arange(size // 16, dtype=torch.float32) + rank * 10 + n for n, name in enumerate(names)}
+    if save:
+        checkpoint.save(wanted, storage_writer=FsspecWriter(url, **options))
+    else:
+        state = {name: torch.zeros_like(tensor) for name, tensor in wanted.items()}
+        checkpoint.load(state, storage_reader=FsspecReader(url, **options))
+        assert all(torch.equal(state[name], wanted[name]) for name in names)
+    dist.destroy_process_group()
+
+
+@pytest.mark.long
+def test_a_distributed_checkpoint_of_2_gb(tmp_path):
+    pytest.importorskip("torch")
+    from conftest import Server
+
+    server = Server(tmp_path, size="4GiB")
+    try:
+        context = multiprocessing.get_context("spawn")
+        url, options = f"nfs://127.0.0.1:{server.ports['tcp']}/data/checkpoint", {"proto": "tcp"}
+        for save in (True, False):
+            # 4 processes with 4 tensors each of 4-byte numbers: 2 GB.
+            arguments = [(rank, 500_000_000, tmp_path, url, options, save) for rank in range(4)]
+            ranks = [context.Process(target=_rank, args=one) for one in arguments]
+            for rank in ranks:
+                rank.start()
+            for rank in ranks:
+                rank.join()
+            assert [rank.exitcode for rank in ranks] == [0] * 4
+        size = MillraceFileSystem("127.0.0.1", server.ports["tcp"], proto="tcp").du("/data/checkpoint")
+        assert size >= 2_000_000_000
+    finally:
+        server.stop()
