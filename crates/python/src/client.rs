@@ -124,7 +124,7 @@ impl Client {
         };
         let ranges = ranges.into_iter().map(range).collect::<PyResult<Vec<_>>>()?;
         Operation::finished_by(py, async move {
-            let done = ranges::read(&mount.client().await?, ranges).await;
+            let done = ranges::read(mount.connected().await?, ranges).await;
             Ok(Box::new(move |py: Python<'_>| {
                 let list = PyList::empty(py);
                 for (data, result) in done {
@@ -140,9 +140,11 @@ impl Client {
 
     /// Writes a whole file to stable storage.
     fn write(&self, py: Python<'_>, path: PathBuf, data: &Bound<'_, PyAny>) -> PyResult<Operation> {
-        let data = UserBuffer::readable(data)?;
-        self.operation(py, async move |client| {
-            client.write(&path, data.data()).await.map_err(at(&text(&path)))
+        let (data, mount) = (UserBuffer::readable(data)?, self.export.mount(py)?);
+        Operation::new(py, async move {
+            let connected = mount.connected().await?;
+            let _permit = connected.write().await;
+            connected.client.write(&path, data.data()).await.map_err(at(&text(&path)))
         })
     }
 

@@ -10,18 +10,49 @@ use std::{
 
 use millrace_client::{Client, Options, RetryPolicy, TokioRuntime, Url};
 use pyo3::prelude::*;
-use tokio::{runtime::Handle, sync::OnceCell};
+use tokio::{
+    runtime::Handle,
+    sync::{OnceCell, Semaphore, SemaphorePermit},
+};
 
 use crate::{
     errors::Failure,
     runtime::{self, OfProcess},
 };
 
+/// Maximum number of READ and WRITE calls in flight for whole files and ranges, over all operations of a client. Each
+/// has memory of the client's arena, which fails an allocation beyond its limit (1 GiB), where these calls wait.
+const CALLS: usize = 64;
+/// Number of WRITEs in flight for one file (`millrace_client::Client::write`).
+const WRITES: usize = 8;
+
+/// The connections of a process.
+pub(crate) struct Connected {
+    pub(crate) client: Client,
+    calls: Semaphore,
+}
+
+impl Connected {
+    fn new(client: Client) -> Self {
+        Self { client, calls: Semaphore::new(CALLS) }
+    }
+
+    /// Waits until a READ may be sent; dropping the result permits the next one.
+    pub(crate) async fn read(&self) -> Option<SemaphorePermit<'_>> {
+        self.calls.acquire().await.ok() // The semaphore is never closed.
+    }
+
+    /// Waits until the WRITEs of a whole file may be sent.
+    pub(crate) async fn write(&self) -> Option<SemaphorePermit<'_>> {
+        self.calls.acquire_many(WRITES as u32).await.ok()
+    }
+}
+
 /// The export of a URL, which each process mounts at its first use.
 pub(crate) struct Export {
     url: Url,
     options: Options,
-    mounted: Mutex<OfProcess<Arc<OnceCell<Client>>>>,
+    mounted: Mutex<OfProcess<Arc<OnceCell<Connected>>>>,
     closed: AtomicBool,
 }
 
@@ -90,7 +121,7 @@ impl Export {
         let cell = match mounted.get() {
             Some(cell) => Arc::clone(cell),
             None => {
-                let cell = Arc::<OnceCell<Client>>::default();
+                let cell = Arc::<OnceCell<Connected>>::default();
                 *mounted = OfProcess::new(Arc::clone(&cell));
                 cell
             }
@@ -103,8 +134,8 @@ impl Export {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = mounted.get().and_then(|cell| cell.get()) {
-            client.close();
+        if let Some(connected) = mounted.get().and_then(|cell| cell.get()) {
+            connected.client.close();
         }
     }
 
@@ -115,7 +146,7 @@ impl Export {
 
 /// The client of this process, connected or to be connected.
 pub(crate) struct Mount {
-    cell: Arc<OnceCell<Client>>,
+    cell: Arc<OnceCell<Connected>>,
     url: Url,
     options: Options,
     pub(crate) runtime: Handle,
@@ -124,10 +155,16 @@ pub(crate) struct Mount {
 impl Mount {
     /// The client. Connects it first if no operation has done so.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
+        Ok(self.connected().await?.client.clone())
+    }
+
+    /// As [`Self::client`], with the limit of calls.
+    pub(crate) async fn connected(&self) -> Result<&Connected, Failure> {
         let connect = || async {
             let builder = Client::builder(self.url.clone()).options(self.options.clone());
-            builder.runtime(TokioRuntime::from_handle(self.runtime.clone())).connect().await
+            let client = builder.runtime(TokioRuntime::from_handle(self.runtime.clone())).connect().await?;
+            Ok::<_, Failure>(Connected::new(client))
         };
-        Ok(self.cell.get_or_try_init(connect).await?.clone())
+        self.cell.get_or_try_init(connect).await
     }
 }

@@ -9,6 +9,7 @@ use millrace_nfs::v3::FileHandle;
 use millrace_buffer::Views;
 
 use crate::{
+    connection::Connected,
     errors::{Failure, at, text},
     memory::{Destination, NewBytes, put},
     metadata::{Stat, stat},
@@ -38,8 +39,8 @@ pub(crate) struct Range {
 pub(crate) type Done = (NewBytes, Result<usize, Error>);
 
 /// Reads all ranges, in READs of at most `rsize` bytes. The order of the results is that of the ranges.
-pub(crate) async fn read(client: &Client, ranges: Vec<Range>) -> Vec<Done> {
-    let nfs = client.nfs3();
+pub(crate) async fn read(connected: &Connected, ranges: Vec<Range>) -> Vec<Done> {
+    let nfs = connected.client.nfs3();
     let rsize = (nfs.rsize() as usize).max(1);
     let mut pieces = Vec::new();
     let mut done: Vec<Done> = Vec::with_capacity(ranges.len());
@@ -52,14 +53,15 @@ pub(crate) async fn read(client: &Client, ranges: Vec<Range>) -> Vec<Done> {
         done.push((range.data, Ok(len)));
     }
     let calls = pieces.into_iter().map(|(index, file, start, at, len)| async move {
+        let permit = connected.read().await;
         let data = match start.checked_add(at as u64) {
             Some(offset) => file.read_shared(offset, len).await,
             None => Ok(Views::new()),
         };
-        (index, at, len, data)
+        (index, at, len, data, permit)
     });
     let mut calls = stream::iter(calls).buffer_unordered(DEPTH);
-    while let Some((index, at, len, data)) = calls.next().await {
+    while let Some((index, at, len, data, _permit)) = calls.next().await {
         let Some((memory, result)) = done.get_mut(index) else { continue };
         match (data, &result) {
             (Ok(data), Ok(end)) => {

@@ -49,6 +49,20 @@ async def test_many_calls_in_flight(client, url):
         assert await asyncio.gather(*(aio.read_bytes(f"file{n}") for n in range(50))) == data
 
 
+async def test_calls_wait_for_memory(client, url):
+    size = 12 * MIB
+    client.write_bytes("file", pattern(size))
+
+    async def read(aio):
+        return len(await aio.read_bytes("file"))
+
+    async with millrace.aio.Client(url) as aio:
+        # Without a limit, the READs in flight would need more than the memory of the client's arena (1 GiB).
+        assert await asyncio.gather(*(read(aio) for _ in range(120))) == [size] * 120
+        data = bytes(9 * MIB)
+        await asyncio.gather(*(aio.write_bytes(f"file{n % 8}", data) for n in range(120)))
+
+
 async def test_a_cancelled_call_ends_and_others_continue(client, url):
     client.write_bytes("file", pattern(64 * MIB))
     async with millrace.aio.Client(url) as aio:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import weakref
-from typing import IO, Any, Callable, Iterable, Iterator, Literal, Union, overload
+from typing import Any, Callable, Iterable, Iterator, Literal, Union, overload
 
 from . import _native
 from ._file import File
@@ -125,7 +125,7 @@ class Client:
         encoding: str | None = None,
         errors: str | None = None,
         newline: str | None = None,
-    ) -> IO[Any]: ...
+    ) -> Any: ...
 
     def open(
         self,
