@@ -111,6 +111,21 @@ impl Background {
     }
 }
 
+impl Background {
+    /// Ends the server orderly, by SIGTERM.
+    ///
+    /// # Errors
+    /// When it ends with another status than 0.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        must("kill", &[&self.0.id().to_string()])?;
+        let ended = self.0.wait()?;
+        if !ended.success() {
+            bail!("the server ended with {ended}");
+        }
+        Ok(())
+    }
+}
+
 impl Drop for Background {
     fn drop(&mut self) {
         // An error means that the program has ended.

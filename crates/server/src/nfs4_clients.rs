@@ -88,6 +88,13 @@ impl Clients {
         }
     }
 
+    /// Removes the clients that have ended from the list, so that the next start does not wait for them. Performs I/O.
+    pub(crate) fn end(&self, rt: &RuntimeRef) {
+        if self.durable {
+            self.state.expire(now(rt));
+        }
+    }
+
     /// Ends the grace period and removes expired clients in time until `stopped` completes, if there is a list of clients.
     pub(crate) async fn maintain(self: Arc<Self>, rt: RuntimeRef, stopped: impl Future<Output = ()>) {
         if !self.durable {

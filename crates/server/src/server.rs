@@ -373,6 +373,7 @@ impl Running {
     /// As [`Self::stop`], for callers without an executor.
     pub fn stop_blocking(mut self, grace: Duration) -> Stats {
         self.end(grace);
+        self.shared.nfs4_clients.end(&self.rt);
         self.stats()
     }
 

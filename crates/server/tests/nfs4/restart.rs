@@ -265,6 +265,32 @@ fn clients_that_have_unmounted_delay_no_others() {
     });
 }
 
+/// A client that has ended just before the server stops is not on the list that the next start waits for.
+#[test]
+fn a_stopped_server_does_not_wait_for_clients_that_have_ended() {
+    run(async {
+        let mut scene = Scene::new(Proto::Tcp, 90);
+        let c = scene.connect().await;
+        let a = Session::new(&c, b"a").await;
+        let root = a.path(&c, "/x").await.unwrap();
+        let (stateid, file) = opened(&c, &a, &root, open(b"o", "f", 3, 0, true)).await.unwrap();
+        assert_eq!(
+            a.status(&c, [putfh(&file), op(Operation::Close, CloseArgs { seqid: 0, stateid })]).await,
+            Status::Ok
+        );
+        let destroy = op(Operation::DestroySession, DestroySessionArgs { session: a.ok.session });
+        assert_eq!(send(&c, 2, &[destroy]).await.status, Status::Ok);
+        let destroy = op(Operation::DestroyClientid, DestroyClientidArgs { client_id: a.client });
+        assert_eq!(send(&c, 2, &[destroy]).await.status, Status::Ok);
+        drop(c);
+        scene.server.take().unwrap().stop(Duration::from_secs(5)).await;
+        let c = scene.restart(|_| {}).await;
+        let b = Session::new(&c, b"b").await;
+        let root = b.path(&c, "/x").await.unwrap();
+        opened(&c, &b, &root, open(b"o", "g", 3, 0, true)).await.unwrap();
+    });
+}
+
 #[test]
 fn servers_do_not_share_a_state_directory_at_the_same_time() {
     let scene = Scene::new(Proto::Tcp, 90);
