@@ -1,6 +1,7 @@
 //! The cases, a file for each group.
 
 mod bad_input;
+mod container;
 mod guide;
 mod iscsi;
 mod kernel_client;
@@ -54,6 +55,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(bad_input::cases());
     cases.extend(verbs::cases());
     cases.extend(guide::cases());
+    cases.extend(container::cases());
     cases.extend(iscsi::cases());
     cases.extend(kills::cases());
     cases.extend(load::cases());
