@@ -7,6 +7,7 @@
 pub mod breakdown;
 pub mod child;
 pub mod compare;
+pub mod connections;
 pub mod cpu;
 pub mod disk;
 pub mod embedded;
@@ -18,6 +19,7 @@ pub mod mounted;
 pub mod no_halt;
 pub mod random;
 pub mod raw;
+mod resident;
 pub mod samples;
 mod scrape;
 pub mod stats;

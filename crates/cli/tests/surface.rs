@@ -169,7 +169,7 @@ const COMPARE: [&str; 10] =
 
 #[test]
 fn compare_prints_ratios() {
-    let out = ok(&[&COMPARE[..], &["--tcp", "--disk", "--no-halt=false"]].concat());
+    let out = ok(&[&COMPARE[..], &["--tcp", "--cold", "--disk", "--no-halt=false"]].concat());
     for row in [
         "raw TCP stream",
         "READ 1 MiB x 8",
@@ -179,6 +179,8 @@ fn compare_prints_ratios() {
         "random READ 4 KiB x 16",
         "plain TCP ping-pong, TCP's bytes",
         "TCP: random READ 4 KiB x 1",
+        "first WRITE 1 MiB x 8, fresh export",
+        "TCP: first READ 1 MiB x 8, fresh memory",
         "iSER: READ 512 KiB x 8",
         "iSER: random READ 4 KiB x 16",
         "iSCSI: WRITE 512 KiB x 8",
@@ -211,4 +213,22 @@ fn compare_reports_ratios_and_whether_processors_halt_as_json() {
     }
     let one = ratios.iter().find(|l| l["case"] == "random READ 4 KiB x 1").unwrap();
     assert!(one["ratio"].as_f64() > Some(0.0) && one["server_cpu_ratio"].is_null(), "{one}");
+}
+
+#[test]
+fn connections_measures_every_number_of_connections_on_both_transports() {
+    let arguments =
+        ["bench", "connections", "--connections", "1,20", "--depth", "2", "--reads", "400", "--json"];
+    let lines = figures(&arguments);
+    let of = |key: &str| lines.iter().map(|l| l[key].clone()).collect::<Vec<_>>();
+    assert_eq!(of("proto"), ["rdma", "rdma", "tcp", "tcp"]);
+    assert_eq!(of("connections"), [1, 20, 1, 20]);
+    for l in &lines {
+        assert!(l["ops_per_s"].as_f64() > Some(0.0) && l["server_cpu_us_per_op"].as_f64() > Some(0.0), "{l}");
+        for key in ["server_bytes_per_idle_connection", "client_bytes_per_idle_connection"] {
+            assert!(l[key].is_number(), "{key}: {l}");
+        }
+        // Each connection of the client has memory for its reads.
+        assert!(l["client_bytes_per_connection"].as_f64() > Some(4096.0), "{l}");
+    }
 }

@@ -26,8 +26,20 @@ pub(super) enum Measured {
     RawPing(PingPong),
     IwarpPing(PingPong),
     Exchange(Exchange),
-    Nfs { session: usize, run: Run },
-    Disk { session: usize, run: DiskRun },
+    Nfs {
+        session: usize,
+        run: Run,
+    },
+    /// The first write into a fresh export, by a client whose data is in memory already; or the first read of a client
+    /// after it, into fresh memory.
+    First {
+        proto: Proto,
+        run: Run,
+    },
+    Disk {
+        session: usize,
+        run: DiskRun,
+    },
 }
 
 /// What a case is compared with.
@@ -157,6 +169,22 @@ impl Compare {
                 "<= 1.15",
             ),
         ]
+    }
+}
+
+impl Compare {
+    /// The first touch of memory: of the server's by a write, of the client's by a read.
+    pub(super) fn cold_cases(&self, proto: Proto) -> [Case; 2] {
+        let names = match proto {
+            Proto::Rdma => ["first WRITE 1 MiB x 8, fresh export", "first READ 1 MiB x 8, fresh memory"],
+            Proto::Tcp => {
+                ["TCP: first WRITE 1 MiB x 8, fresh export", "TCP: first READ 1 MiB x 8, fresh memory"]
+            }
+        };
+        let run = |test| Run { test, record: 1 << 20, outstanding: 8, passes: 1, random_ops: 0 };
+        let raw = |server_is_sender| Reference::RawRate { server_is_sender };
+        let [write, read] = [Test::Write, Test::Read].map(|test| Measured::First { proto, run: run(test) });
+        [Case::new(names[0], write, raw(false), ""), Case::new(names[1], read, raw(true), "")]
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Compare {
     pub random_ops: u64,
     /// Whether to measure NFS over TCP too.
     pub tcp: bool,
+    /// Whether to measure the first touch of memory too.
+    pub cold: bool,
     /// Whether to measure a disk over iSER and over iSCSI too.
     pub disk: bool,
 }
@@ -54,6 +56,8 @@ impl Compare {
             s.prepare()?;
         }
         for _ in 0..self.runs.max(1) {
+            // The export of the last first write. A session ends before its server.
+            let mut fresh: Option<(Session, EmbeddedServer)> = None;
             for case in &mut cases {
                 let figure = match &case.measured {
                     Measured::RawStream => {
@@ -68,6 +72,14 @@ impl Compare {
                             .get(*session)
                             .ok_or_else(|| BenchError::Parameter("unknown session".into()))?;
                         session.run(run, Some(&server))?
+                    }
+                    Measured::First { proto, run } => {
+                        if run.test.writes() {
+                            fresh = Some(self.fresh(*proto)?);
+                        }
+                        let missing = || BenchError::Parameter("no fresh export".into());
+                        let (session, server) = fresh.as_ref().ok_or_else(missing)?;
+                        session.run(run, Some(server))?
                     }
                     Measured::Disk { session, run } => {
                         let unknown = || BenchError::Parameter("unknown session".into());
@@ -103,6 +115,9 @@ impl Compare {
                 Proto::Rdma => self.rdma_cases(*bytes),
                 Proto::Tcp => self.tcp_cases(*bytes),
             });
+            if self.cold {
+                cases.extend(self.cold_cases(*proto));
+            }
         }
         if self.disk {
             cases.extend(self.disk_cases());
@@ -112,18 +127,31 @@ impl Compare {
 
     /// Opens one connection each for RDMA, RDMA with frames of the MTU, and TCP.
     fn sessions(&self, server: &EmbeddedServer) -> Result<Vec<Session>, BenchError> {
-        let open = |proto, max_frame| {
-            let url: Url = server
-                .url(proto)
-                .parse()
-                .map_err(|e: millrace_client::Error| BenchError::Client(e.to_string()))?;
-            let options = Options::default().max_frame(max_frame).provider(At::LOOPBACK.provider);
-            Session::open(Iozone { url, options, threads: 1, size: self.size })
-        };
-        let mut out = vec![open(Proto::Rdma, None)?, open(Proto::Rdma, Some(MTU_FRAME))?];
+        let mut out =
+            vec![self.open(server, Proto::Rdma, None)?, self.open(server, Proto::Rdma, Some(MTU_FRAME))?];
         if self.tcp {
-            out.push(open(Proto::Tcp, None)?);
+            out.push(self.open(server, Proto::Tcp, None)?);
         }
         Ok(out)
+    }
+
+    fn open(
+        &self,
+        server: &EmbeddedServer,
+        proto: Proto,
+        max_frame: Option<usize>,
+    ) -> Result<Session, BenchError> {
+        let url: Url = server
+            .url(proto)
+            .parse()
+            .map_err(|e: millrace_client::Error| BenchError::Client(e.to_string()))?;
+        let options = Options::default().max_frame(max_frame).provider(At::LOOPBACK.provider);
+        Session::open(Iozone { url, options, threads: 1, size: self.size })
+    }
+
+    /// A server whose memory is untouched, with a connection.
+    fn fresh(&self, proto: Proto) -> Result<(Session, EmbeddedServer), BenchError> {
+        let server = EmbeddedServer::start(self.size, &At::LOOPBACK)?;
+        Ok((self.open(&server, proto, None)?, server))
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     units::{cpu_s_per_gb, cpu_us_per_op, mb_per_s},
 };
 pub use grid::{Grid, Seen, Servers, measure};
-use thread::{ClientLimits, Request, Worker};
+use thread::{ClientLimits, Request, Step, Worker};
 pub use thread::{Exposure, File, WORKING_SET};
 
 /// A test.
@@ -173,13 +173,14 @@ impl Session {
         if run.record as u64 > self.config.size {
             return Err(BenchError::Parameter("the record is larger than the file".into()));
         }
+        self.run_all(run, Step::Allocate)?;
         let counted = server.map(EmbeddedServer::counters).transpose()?;
         let proto = self.proto().to_string();
         let stages = || server.map(|s| s.stages(&proto)).transpose();
         let stages_before = stages()?;
         let server_before = server.and_then(EmbeddedServer::cpu);
         let (start, before) = (Instant::now(), cpu::own());
-        let all = self.run_all(run)?;
+        let all = self.run_all(run, Step::Measure)?;
         let took = start.elapsed();
         let client = cpu::own() - before;
         let server_cpu = server.and_then(EmbeddedServer::cpu).zip(server_before).map(|(after, b)| after - b);
@@ -204,11 +205,11 @@ impl Session {
         })
     }
 
-    /// Lets all threads run, and waits for them.
-    fn run_all(&self, run: &Run) -> Result<Outcome, BenchError> {
+    /// Lets all threads execute a step, and waits for them.
+    fn run_all(&self, run: &Run, step: Step) -> Result<Outcome, BenchError> {
         let (done, outcomes) = mpsc::channel();
         for w in &self.workers {
-            w.request(Request { run: *run, done: done.clone() })?;
+            w.request(Request { run: *run, step, done: done.clone() })?;
         }
         drop(done);
         let mut all = Outcome::default();

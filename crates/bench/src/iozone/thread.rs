@@ -28,7 +28,17 @@ const RANDOM_OPS: u64 = 100_000;
 /// A request to a thread.
 pub(super) struct Request {
     pub(super) run: Run,
+    pub(super) step: Step,
     pub(super) done: mpsc::Sender<Result<Outcome, BenchError>>,
+}
+
+/// What a thread does for a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Step {
+    /// Allocates the memory for the data, and fills that of writes.
+    Allocate,
+    /// Runs the test.
+    Measure,
 }
 
 /// Limits and provider of a thread's client.
@@ -75,7 +85,11 @@ impl Worker {
             };
             drop(say.send(Ok(ClientLimits::of(&file.client))));
             while let Ok(request) = inbox.recv() {
-                drop(request.done.send(rt.block_on(file.measure(&request.run))));
+                let outcome = match request.step {
+                    Step::Allocate => file.allocate(&request.run).map(|()| Outcome::default()),
+                    Step::Measure => rt.block_on(file.measure(&request.run)),
+                };
+                drop(request.done.send(outcome));
             }
             rt.block_on(file.remove());
         };
@@ -217,13 +231,13 @@ impl File {
             let cut = Sattr { size: Some(0), ..Sattr::default() };
             self.client.setattr(self.handle, cut, None).await.map_err(failed)?;
         }
-        if run.test.writes() {
-            self.make_pattern(run.record.min(1 << 20))?;
-            self.write(run).await
-        } else {
-            self.make_spare(run)?;
-            self.read(run).await
-        }
+        self.allocate(run)?;
+        if run.test.writes() { self.write(run).await } else { self.read(run).await }
+    }
+
+    /// Allocates the memory for the data of a run, unless it exists. The memory of reads is not touched.
+    fn allocate(&mut self, run: &Run) -> Result<(), BenchError> {
+        if run.test.writes() { self.make_pattern(run.record.min(1 << 20)) } else { self.make_spare(run) }
     }
 
     fn make_spare(&mut self, run: &Run) -> Result<(), BenchError> {

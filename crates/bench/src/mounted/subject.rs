@@ -10,6 +10,7 @@ use crate::{
     child::Peer,
     cpu,
     embedded::EmbeddedServer,
+    resident,
     units::{cpu_s_per_gb, mb_per_s},
 };
 
@@ -103,10 +104,7 @@ impl Mounted {
 
     /// Peak resident memory of the process so far, in bytes.
     pub(super) fn resident(&self) -> Option<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.process.as_ref()?.pid())).ok()?;
-        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kib * 1024)
+        resident::peak(self.process.as_ref()?.pid())
     }
 
     fn end(&mut self) {

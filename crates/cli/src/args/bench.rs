@@ -42,6 +42,8 @@ pub(crate) enum BenchCommand {
     Iozone(IozoneArgs),
     /// Run raw and iozone interleaved and print medians and ratios
     Compare(CompareArgs),
+    /// Read small records over many connections, and measure the memory of each connection
+    Connections(ConnectionsArgs),
     /// Compare a mounted export with the client library without FUSE and with FUSE without NFS
     Mount(MountBenchArgs),
     /// Measure the latency of single operations
@@ -208,6 +210,7 @@ pub(crate) struct LatencyArgs {
 Examples:
   millrace bench compare
   millrace bench compare --runs 9 --size 512M --json
+  millrace bench compare --cold                the first touch of memory too
   millrace bench compare --disk                a disk over iSER and iSCSI too
 
 One connection over loopback to a server with a memory export in another process, CRC off. Every run
@@ -234,9 +237,49 @@ pub(crate) struct CompareArgs {
     #[arg(long)]
     pub(crate) tcp: bool,
 
+    /// Also measure the first touch of memory: the first write into a fresh export, and the first read into fresh
+    /// memory of the client
+    #[arg(long)]
+    pub(crate) cold: bool,
+
     /// Also measure a disk over iSER and over iSCSI
     #[arg(long)]
     pub(crate) disk: bool,
+
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `millrace bench connections`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench connections --no-halt
+  millrace bench connections --proto tcp --connections 1,4,64,1000 --depth 1 --json
+
+Each measurement starts a server with a memory export in another process, with memory for all connections.
+One thread reads 4 KiB at random offsets of a file of 64 MiB on all connections. The memory of a connection is
+the growth of the resident memory of that process since before the connections, divided by their number:
+after they are established (idle), and after the reads (used). JSON has the keys connections, and
+server_ and client_bytes_per_idle_connection and _bytes_per_connection, besides those of all benches.")]
+pub(crate) struct ConnectionsArgs {
+    /// Transports
+    #[arg(long, value_name = "PROTO,...", value_delimiter = ',', default_value = "rdma,tcp", value_parser = proto())]
+    pub(crate) proto: Vec<Proto>,
+
+    /// Numbers of connections
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "4,1000",
+          value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) connections: Vec<u16>,
+
+    /// Reads in flight on each connection
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) depth: u16,
+
+    /// Reads of a measurement, on all connections together
+    #[arg(long, value_name = "N", default_value_t = 400_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) reads: u64,
 
     /// Print one JSON object per line
     #[arg(long)]

@@ -22,7 +22,8 @@ use millrace_client::Strategy;
 use millrace_rdma_providers::ProviderChoice;
 
 pub(crate) use bench::{
-    BenchArgs, BenchCommand, CompareArgs, IozoneArgs, LatencyArgs, MountBenchArgs, PassthroughArgs, RawArgs,
+    BenchArgs, BenchCommand, CompareArgs, ConnectionsArgs, IozoneArgs, LatencyArgs, MountBenchArgs,
+    PassthroughArgs, RawArgs,
 };
 pub(crate) use blk::{
     BlkArgs, BlkAttachArgs, BlkBenchArgs, BlkCommand, BlkCpArgs, BlkInfoArgs, BlkLsArgs, BlkOptions, BlkTest,

@@ -17,6 +17,7 @@ pub(super) fn run(args: &CompareArgs) -> CommandResult {
         passes: args.passes.into(),
         random_ops: args.random_ops,
         tcp: args.tcp,
+        cold: args.cold,
         disk: args.disk,
     };
     let mut printed = Ok(());

@@ -3,6 +3,7 @@
 //! `run` executes a subcommand, each of which has a file; the crate `bench` measures.
 
 mod compare;
+mod connections;
 mod iozone;
 mod latency;
 mod mount;
@@ -27,6 +28,7 @@ pub(super) fn run(args: BenchArgs) -> CommandResult {
         BenchCommand::Raw(args) => raw::run(&args),
         BenchCommand::Iozone(args) => iozone::run(&args),
         BenchCommand::Compare(args) => compare::run(&args),
+        BenchCommand::Connections(args) => connections::run(&args),
         BenchCommand::Latency(args) => latency::run(&args),
         BenchCommand::Mount(args) => mount::run(&args),
         BenchCommand::Passthrough(args) => mount::passthrough(&args),
