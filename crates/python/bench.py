@@ -55,6 +55,7 @@ def main():
     parser.add_argument("--size", type=int, default=1024, help="size of the file in MiB (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--program", help="the program millrace (default: the release build)")
+    parser.add_argument("--baseline", help="the program of examples/baseline.rs (default: the release build)")
     arguments = parser.parse_args()
     programs = target() / "release"
     command = [arguments.program or programs / "millrace", "--log", "warn", "serve"]
@@ -74,7 +75,7 @@ def measure(arguments, programs, url, port):
     with millrace.Client(f"{url}?proto={proto}") as client, client.open("file", "wb") as file:
         for _ in range(arguments.size):
             file.write(bytes(range(256)) * 4096)
-    rust = Baseline(programs / "examples" / "baseline", f"{url}?proto={proto}", "file")
+    rust = Baseline(arguments.baseline or programs / "examples" / "baseline", f"{url}?proto={proto}", "file")
     fs = MillraceFileSystem("127.0.0.1", port, proto=proto)
     starts = [size // RANGES * (RANGES - 1 - n) for n in range(RANGES)]
     ends = [start + MIB for start in starts]
