@@ -1,7 +1,8 @@
 //! The cases of a group and their results.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, panic::AssertUnwindSafe};
 
+use futures::FutureExt;
 use millrace_nfs::v4::{Operation, SequenceOk, Stateid, Status};
 
 use crate::{
@@ -44,6 +45,14 @@ pub(crate) fn not_a_file(kind: &str) -> Status {
     }
 }
 
+/// Executes cases. The error is the message of the panic that ended them.
+async fn executed(cases: impl Future<Output = ()>) -> Result<(), String> {
+    AssertUnwindSafe(cases).catch_unwind().await.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
+    })
+}
+
 /// A group of cases in progress.
 pub(crate) struct Group<'c, C> {
     name: &'static str,
@@ -83,6 +92,14 @@ impl<'c, C: Call> Group<'c, C> {
     /// Opens a file of the directory, which is created if it does not exist.
     pub(crate) async fn open(&self, name: &str, access: u32) -> (Stateid, Vec<u8>) {
         opened(self.c, &self.s, &self.dir, open(b"owner", name, access, 0, true)).await.unwrap()
+    }
+
+    /// Executes a part of the cases. If a result makes the next cases of the part impossible, they are missing, and the
+    /// reason is recorded.
+    pub(crate) async fn part(&mut self, name: &str, cases: impl AsyncFnOnce(&mut Self)) {
+        if let Err(reason) = executed(cases(self)).await {
+            self.record(&format!("all cases of {name}"), "executed", reason);
+        }
     }
 
     pub(crate) fn finish(self) -> Vec<Row> {
@@ -134,5 +151,23 @@ impl<'c, C: Call> Group<'c, C> {
     pub(crate) async fn check_alone(&mut self, case: &str, expected: Status, ops: &[Op]) {
         let got = send(self.c, 1, ops).await.status;
         self.record(case, expected, got);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_ends_the_cases_with_its_message() {
+        let ended = |cases: bool| {
+            millrace_runtime::tokio_rt::run_shard(executed(async move {
+                let status: Result<u32, &str> = if cases { Ok(1) } else { Err("NFS4ERR_IO") };
+                assert_eq!(status, Ok(1), "the status");
+            }))
+        };
+        assert_eq!(ended(true).unwrap(), Ok(()));
+        let reason = ended(false).unwrap().unwrap_err();
+        assert!(reason.contains("the status") && reason.contains("NFS4ERR_IO"), "{reason}");
     }
 }

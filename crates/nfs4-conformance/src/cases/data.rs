@@ -19,12 +19,12 @@ const UNKNOWN: [(&str, Stateid); 5] = [
 
 pub(super) async fn run(g: &mut Group<'_, impl Call>) {
     let file = g.populate().await;
-    objects(g).await;
-    ranges(g, &file).await;
-    stateids(g, &file).await;
-    modes(g, &file).await;
-    denials(g).await;
-    positions(g, &file).await;
+    g.part("objects", async |g| objects(g).await).await;
+    g.part("ranges", async |g| ranges(g, &file).await).await;
+    g.part("stateids", async |g| stateids(g, &file).await).await;
+    g.part("opens for reading or writing", async |g| modes(g, &file).await).await;
+    g.part("denials", async |g| denials(g).await).await;
+    g.part("positions", async |g| positions(g, &file).await).await;
 }
 
 async fn objects(g: &mut Group<'_, impl Call>) {

@@ -1,7 +1,6 @@
 //! The cases, by group (`GROUPS`), one file each.
 //!
-//! `run` executes the cases of one group on a connection to a server. The tests of the crate `server` call
-//! it.
+//! `run` executes the cases of one group on a connection to a server. The tests of the crate `server` and the lab call it.
 
 mod attributes;
 mod clients;
@@ -37,26 +36,28 @@ pub const GROUPS: [&str; 12] = [
     "xattrs",
 ];
 
-/// Executes the cases of a group in a new directory of `export`, a path such as `/x`, as the superuser.
+/// Executes the cases of a group in a new directory of `export`, a path such as `/x`, as the superuser. If a result makes
+/// other cases impossible, they are missing, and a row has the reason.
 ///
 /// # Panics
-/// If a result makes the next cases impossible.
+/// If there is no such group, or the server refuses its session or its directory.
 pub async fn run(c: &impl Call, export: &str, group: &'static str) -> Vec<Row> {
     let mut g = Group::start(c, export, group).await;
-    match group {
-        "protocol" => protocol::run(&mut g).await,
-        "clients" => clients::run(&mut g).await,
-        "sessions" => sessions::run(&mut g).await,
-        "slots" => slots::run(&mut g).await,
-        "names" => names::run(&mut g).await,
-        "objects" => objects::run(&mut g).await,
-        "attributes" => attributes::run(&mut g).await,
-        "opens" => opens::run(&mut g).await,
-        "data" => data::run(&mut g).await,
-        "locks" => locks::run(&mut g).await,
-        "ranges" => ranges::run(&mut g).await,
-        "xattrs" => xattrs::run(&mut g).await,
+    let cases = async |g: &mut Group<'_, _>| match group {
+        "protocol" => protocol::run(g).await,
+        "clients" => clients::run(g).await,
+        "sessions" => sessions::run(g).await,
+        "slots" => slots::run(g).await,
+        "names" => names::run(g).await,
+        "objects" => objects::run(g).await,
+        "attributes" => attributes::run(g).await,
+        "opens" => opens::run(g).await,
+        "data" => data::run(g).await,
+        "locks" => locks::run(g).await,
+        "ranges" => ranges::run(g).await,
+        "xattrs" => xattrs::run(g).await,
         other => panic!("there is no group {other}"),
-    }
+    };
+    g.part("the group", cases).await;
     g.finish()
 }

@@ -41,14 +41,6 @@ fn check_same_export(a: &File, b: &File) -> Result<(), Status> {
     if Arc::ptr_eq(&a.export, &b.export) { Ok(()) } else { Err(Status::XDev) }
 }
 
-/// The status of a SETATTR of the size of `file` that failed: NFSv4 has one for directories (RFC 8881 section 18.30).
-async fn size_error(file: &File, error: FsError) -> Status {
-    match data_error(file, error).await {
-        Status::IsDir => Status::IsDir,
-        _ => convert::status(error),
-    }
-}
-
 /// The status of a LINK of `file` that failed: NFSv4 has one for directories (RFC 8881 section 18.9).
 async fn link_error(file: &File, error: FsError) -> Status {
     let status = convert::status(error);
@@ -72,7 +64,7 @@ impl Compound<'_> {
         let done = file.fs().setattr(caller, &file.handle, &set, None).await;
         if let Err(error) = done {
             return Err(if set.size.is_some() {
-                size_error(&file, error).await
+                data_error(&file, error).await
             } else {
                 convert::status(error)
             });

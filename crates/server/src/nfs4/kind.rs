@@ -27,7 +27,7 @@ pub(super) async fn check_file(file: &File) -> Result<(), Status> {
 }
 
 /// The status of a failed operation on the data of `file`. File systems have no errors for the types of objects without
-/// data, but NFSv4 has (RFC 8881 sections 18.3, 18.22, 18.32).
+/// data, but NFSv4 has (RFC 8881 sections 15.1.2.9, 18.3, 18.22, 18.30, 18.32).
 pub(super) async fn data_error(file: &File, error: FsError) -> Status {
     let status = convert::status(error);
     match status {
