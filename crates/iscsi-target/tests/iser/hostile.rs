@@ -13,6 +13,10 @@ use millrace_iscsi::{
 use millrace_iscsi_target::ConnectionLimits;
 use millrace_rdma::{Access, ConnectParams, ReadRequest, Segment, SteeringTag, WorkId, WriteRequest};
 use millrace_runtime::RuntimeExt;
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
 
 use crate::common::{Bench, Client, Ended, message, pattern, run, rw10};
 
@@ -153,11 +157,9 @@ fn mutate(message: &mut Vec<u8>, random: &mut impl FnMut(usize) -> usize) {
 fn mutated_messages_leave_no_memory_in_use() {
     run(&ConnectionLimits::default(), async |bench| {
         for seed in 1..=60_u64 {
-            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let mut random = |below: usize| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (state >> 33) as usize % below.max(1)
-            };
+            println!("seed {seed}");
+            let mut generator = SplitMix64::seed_from_u64(seed);
+            let mut random = |below: usize| (generator.next_u64() % below.max(1) as u64) as usize;
             let (mut client, n) = session(&bench).await;
             let (region, buffer) = client.expose(&[7; 65536], Access::RemoteWrite);
             let (source, written) = client.expose(&[8; 65536], Access::RemoteRead);

@@ -7,6 +7,10 @@ use std::{
 };
 
 use millrace_vfs::{FileSystem, FsResult, NewNode, Stability};
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
 
 use super::{
     super::{data, node},
@@ -239,15 +243,12 @@ struct Scenario<'a> {
     files: Vec<Handle>,
     next_block: Vec<usize>,
     retained: HashMap<usize, Vec<Acknowledged>>,
-    random: u64,
+    random: SplitMix64,
 }
 
 impl Scenario<'_> {
     fn random(&mut self, below: usize) -> usize {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random % below as u64) as usize
+        (self.random.next_u64() % below as u64) as usize
     }
 
     fn step(&mut self) -> String {
@@ -332,7 +333,7 @@ fn random_failures_do_not_lose_committed_data() {
             let names: Vec<String> = (0..3).map(|n| format!("{seed}-{c}-{n}")).collect();
             let files: Vec<Handle> = names.iter().map(|n| create(&fs, &fs.root(), n)).collect();
             let next_block = vec![0; files.len()];
-            let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let random = SplitMix64::seed_from_u64(seed);
             let mut scenario =
                 Scenario { disk: &disk, fs, names, files, next_block, retained: HashMap::new(), random };
             println!("MILLRACE_SEED={seed} MILLRACE_STORIES=1, configuration {c}");

@@ -2,6 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
+
 use super::*;
 use crate::{
     iser::RemoteBuffer,
@@ -11,15 +16,11 @@ use crate::{
 const DISK: usize = 16 << 10;
 const ABORTED: u8 = 0x40;
 
-/// xorshift64*.
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
     fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
+        (self.0.next_u64() % n as u64) as usize
     }
 }
 
@@ -108,7 +109,7 @@ impl Pair {
             exp_stat_sn: numbers.stat_sn.wrapping_add(1),
         });
         Self {
-            random: Random(seed | 1),
+            random: Random(SplitMix64::seed_from_u64(seed)),
             i,
             t,
             to_target: VecDeque::new(),
