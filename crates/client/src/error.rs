@@ -85,6 +85,9 @@ pub enum Error {
     /// The version of NFS has no byte-range locks.
     #[error("NFSv3 has no byte-range locks in this client; mount with vers=4.2")]
     LocksUnsupported,
+    /// The version of NFS lacks the operation.
+    #[error("{0} requires NFSv4.2; mount with vers=4.2")]
+    RequiresV4_2(&'static str),
     /// The server has revoked locks of the file: it received no request of this client for the duration of a lease, or
     /// an administrator revoked them. Others may have changed the file since. Unlock to use the file again.
     #[error("the server revoked locks of the file; others may have changed it: unlock it, and read it again")]
@@ -186,7 +189,9 @@ impl Error {
             Self::Mount { status, .. } => mount_kind(*status),
             Self::Nfs { status, .. } => status_kind(*status),
             Self::Nfs4 { status, .. } => status4_kind(*status),
-            Self::UnsupportedVersion { .. } | Self::LocksUnsupported => K::Unsupported,
+            Self::UnsupportedVersion { .. } | Self::LocksUnsupported | Self::RequiresV4_2(_) => {
+                K::Unsupported
+            }
             Self::Rpc { error, .. } => rpc_kind(error),
             Self::Unreachable { .. } => K::TimedOut,
             Self::BadReply { .. } => K::InvalidData,

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use millrace_nfs::v3::Status;
+use millrace_nfs::{v3::Status, v4};
 use rustix::io::Errno;
 
 use crate::device::DEVICE;
@@ -115,6 +115,8 @@ impl fmt::Display for LostFile {
 pub(crate) fn errno(e: &millrace_client::Error) -> Errno {
     match e {
         millrace_client::Error::Nfs { status, .. } => of_status(*status),
+        millrace_client::Error::Nfs4 { status, .. } => of_status4(*status),
+        millrace_client::Error::RequiresV4_2(_) => Errno::OPNOTSUPP,
         millrace_client::Error::OutOfMemory(_) => Errno::NOMEM,
         millrace_client::Error::Unreachable { .. } => {
             tracing::warn!(
@@ -126,6 +128,20 @@ pub(crate) fn errno(e: &millrace_client::Error) -> Errno {
             tracing::warn!("{other}");
             Errno::IO
         }
+    }
+}
+
+/// Returns the errno for a status of an operation that NFSv3 does not have (RFC 8881 section 15.1).
+fn of_status4(status: v4::Status) -> Errno {
+    use v4::Status as S;
+    match status {
+        S::Denied | S::Locked | S::Delay | S::Grace => Errno::AGAIN,
+        S::Deadlock => Errno::DEADLK,
+        S::LockRange | S::BadRange | S::WrongType | S::Symlink => Errno::INVAL,
+        S::LockNotsupp | S::LocksHeld => Errno::NOLCK,
+        S::OpenMode => Errno::BADF,
+        S::OpIllegal | S::UnionNotsupp => Errno::OPNOTSUPP,
+        other => Status::try_from(other.number()).map_or(Errno::IO, of_status),
     }
 }
 

@@ -16,7 +16,7 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, Version, WriteFlags,
 };
-use millrace_client::nfs3::{Client, Object};
+use millrace_client::nfs3::{Client, Object, SeekTarget};
 use millrace_nfs::v3::{MknodWhat, Sattr, WccData};
 use rustix::{
     fs::{FileType as Kind, OFlags},
@@ -42,6 +42,10 @@ const NO_FLAGS: RenameFlags = RenameFlags::empty();
 
 /// First FUSE protocol version that can expire names (FUSE_EXPIRE_ONLY).
 const EXPIRE_ONLY_VERSION: Version = Version(7, 38);
+
+/// `whence` of lseek(2) for data and for holes.
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
 
 pub(crate) struct FuseHandler {
     fs: Arc<Fs>,
@@ -136,6 +140,11 @@ impl FuseHandler {
             Ok(attrs) => reply.attr(&attrs.ttl, &attr(ino, &attrs.attributes)),
             Err(e) => reply.error(number(e)),
         });
+    }
+
+    /// Whether the version of NFS has operations on space and holes.
+    fn has_space_operations(&self) -> bool {
+        self.fs.credentials.default_client().version() == millrace_client::Version::V4_2
     }
 
     fn dir_stream(&self, fh: FileHandle) -> Option<Arc<DirStream>> {
@@ -619,27 +628,45 @@ impl Filesystem for FuseHandler {
     // After ENOSYS the kernel no longer sends these: it fails them with EOPNOTSUPP or emulates them.
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
-        _fh: FileHandle,
-        _offset: u64,
-        _length: u64,
-        _mode: i32,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
         reply: ReplyEmpty,
     ) {
-        reply.error(fuser::Errno::ENOSYS);
+        if !self.has_space_operations() {
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        let (fs, range) = (Arc::clone(&self.fs), offset..offset.saturating_add(length));
+        let op = async move { fs.fallocate(&*fs.open_file(fh.0)?, range, mode).await };
+        self.run_detached(req.pid(), op, |done| reply_empty(done, reply));
     }
 
     fn lseek(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
-        _fh: FileHandle,
-        _offset: i64,
-        _whence: i32,
+        fh: FileHandle,
+        offset: i64,
+        whence: i32,
         reply: ReplyLseek,
     ) {
-        reply.error(fuser::Errno::ENOSYS);
+        let target = match whence {
+            SEEK_DATA => SeekTarget::Data,
+            SEEK_HOLE => SeekTarget::Hole,
+            _ => return reply.error(fuser::Errno::EINVAL),
+        };
+        let (true, Ok(offset)) = (self.has_space_operations(), u64::try_from(offset)) else {
+            return reply.error(fuser::Errno::ENOSYS);
+        };
+        let fs = Arc::clone(&self.fs);
+        let op = async move { fs.seek(&*fs.open_file(fh.0)?, offset, target).await };
+        self.run(req.pid(), op, |found| match found {
+            Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
+            Err(e) => reply.error(number(e)),
+        });
     }
 
     fn copy_file_range(

@@ -333,6 +333,13 @@ impl Inode {
         (s.size, s.kernel_attrs.size) = (size, size);
     }
 
+    /// Records that the file was extended to at least `end`.
+    pub(crate) fn note_extension(&self, end: u64) {
+        let mut s = self.state.lock();
+        s.size = s.size.max(end);
+        s.kernel_attrs.size = s.kernel_attrs.size.max(end);
+    }
+
     /// Whether the mode that the kernel has cached allows a user to read and write.
     pub(crate) fn mode_allows_access(&self, uid: u32, gid: u32) -> bool {
         let s = self.state.lock();

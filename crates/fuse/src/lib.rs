@@ -56,7 +56,7 @@
 //!   rename). The name is not listed through this mount, but its directory cannot be removed before.
 //! - Locks (flock, fcntl) are local to this host (`local_lock=all`), with each version of NFS. Other hosts do not
 //!   see them.
-//! - Extended attributes fail with EOPNOTSUPP; `lseek` reports no holes.
+//! - Extended attributes fail with EOPNOTSUPP. `fallocate` does so before NFSv4.2, and `lseek` then reports no holes.
 //! - Concurrent appends from several hosts may overwrite each other, as with every NFS client.
 //!
 //! # Unreachable server
@@ -100,6 +100,7 @@ mod serving;
 mod session;
 #[cfg(test)]
 mod simulated;
+mod sparse;
 mod timeouts;
 mod verify;
 mod write;

@@ -10,11 +10,13 @@ mod directory;
 mod file_system;
 mod names;
 mod root;
+mod sparse;
 mod status;
 mod walk;
 mod whole;
 
 pub(super) use root::{Root, Step};
+pub(super) use sparse::{ChangeSpace, Seek};
 pub(super) use status::v3_status;
 pub(super) use walk::{MAX_COMPONENTS, Walk, Walked};
 pub(super) use whole::{Whole, procedure_of};

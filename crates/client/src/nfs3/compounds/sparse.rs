@@ -1,0 +1,81 @@
+//! Space and holes of files, which NFSv3 has not: ALLOCATE, DEALLOCATE and SEEK (RFC 7862 sections 15.1, 15.4 and 15.11).
+
+use std::ops::Range;
+
+use millrace_nfs::{
+    v3::{FileHandle, WccData},
+    v4::{AllocateArgs, ContentType, DeallocateArgs, Operation, SeekArgs, SeekOk, Stateid},
+};
+
+use super::{
+    super::sparse::SpaceChange,
+    attributes::{FATTR, wcc},
+};
+use crate::nfs4::compound::{Compound, Failure, Operations, Results};
+
+/// DEALLOCATE and ALLOCATE of one range.
+pub(crate) struct ChangeSpace {
+    pub(crate) file: FileHandle,
+    pub(crate) stateid: Stateid,
+    pub(crate) range: Range<u64>,
+    pub(crate) change: SpaceChange,
+}
+
+impl ChangeSpace {
+    fn deallocates(&self) -> bool {
+        self.change != SpaceChange::Allocate
+    }
+
+    fn allocates(&self) -> bool {
+        self.change != SpaceChange::Deallocate
+    }
+}
+
+impl Compound for ChangeSpace {
+    type Ok = WccData;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        let (stateid, offset, length) = (self.stateid, self.range.start, self.range.end - self.range.start);
+        ops.putfh(self.file.as_bytes());
+        if self.deallocates() {
+            ops.put(Operation::Deallocate, &DeallocateArgs { stateid, offset, length });
+        }
+        if self.allocates() {
+            ops.put(Operation::Allocate, &AllocateArgs { stateid, offset, length });
+        }
+        ops.getattr(FATTR);
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<WccData, Failure> {
+        r.done(Operation::Putfh)?;
+        if self.deallocates() {
+            r.done(Operation::Deallocate)?;
+        }
+        if self.allocates() {
+            r.done(Operation::Allocate)?;
+        }
+        wcc(r)
+    }
+}
+
+/// SEEK.
+pub(crate) struct Seek {
+    pub(crate) file: FileHandle,
+    pub(crate) stateid: Stateid,
+    pub(crate) offset: u64,
+    pub(crate) what: ContentType,
+}
+
+impl Compound for Seek {
+    type Ok = SeekOk;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        let args = SeekArgs { stateid: self.stateid, offset: self.offset, what: self.what };
+        ops.putfh(self.file.as_bytes()).put(Operation::Seek, &args);
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<SeekOk, Failure> {
+        r.done(Operation::Putfh)?;
+        r.next(Operation::Seek)
+    }
+}

@@ -1,0 +1,124 @@
+//! Space and holes of files, with NFSv4.2.
+
+use std::ops::Range;
+
+use millrace_nfs::{
+    v3::{FileHandle, WccData},
+    v4::{ContentType, Stateid, Status, share_access},
+};
+use millrace_oncrpc::CallClass;
+
+use super::{
+    Client,
+    compounds::{ChangeSpace, Seek},
+};
+use crate::{
+    Error, Version,
+    nfs4::{self, compound::Compound},
+};
+
+/// Maximum size of the replies in bytes: attributes with long names of owners.
+const REPLY: usize = 2048;
+
+/// A change of the space of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SpaceChange {
+    /// Reserves space, and extends the file to the end of the range.
+    Allocate,
+    /// Releases the space: the range reads as zeros. The size stays.
+    Deallocate,
+    /// [`Self::Deallocate`], then [`Self::Allocate`]: zeros with reserved space.
+    Zero,
+}
+
+/// What [`Client::seek`] searches for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SeekTarget {
+    /// Data.
+    Data,
+    /// A hole; the end of the file is one.
+    Hole,
+}
+
+impl Client {
+    /// Changes the space of `range`. First commits the data that an open [`super::File`] of this client retains for the
+    /// file, because a later rewrite of data that a restarted server has lost would follow the change.
+    ///
+    /// # Errors
+    /// [`Error::RequiresV4_2`]; [`Error::InvalidInput`] for an empty range; [`Error::Nfs4`], with NOTSUPP if the file
+    /// system of the server cannot do it; the errors of [`super::File::commit`] and of a call.
+    pub async fn change_space(
+        &self,
+        file: FileHandle,
+        range: Range<u64>,
+        change: SpaceChange,
+    ) -> Result<WccData, Error> {
+        if range.is_empty() {
+            return Err(Error::InvalidInput("the range is empty".into()));
+        }
+        let (me, whole) = (self.clone(), range.clone());
+        let call = async move {
+            let make = |stateid| ChangeSpace { file, stateid, range: whole.clone(), change };
+            let name = if change == SpaceChange::Allocate { "ALLOCATE" } else { "DEALLOCATE" };
+            me.call_v4_2((name, true), (file, share_access::WRITE), make).await
+        };
+        let Some(open) = self.shared.open_files.get(file) else { return call.await };
+        open.commit().await?;
+        let replaced = if change == SpaceChange::Allocate { range.end..range.end } else { range.clone() };
+        open.replace(range, call, move |_| replaced).await
+    }
+
+    /// Searches for data or a hole from `offset`. Returns its first offset; `None` if there is none, or if `offset` is
+    /// not below the size. Does not include data that the server has lost and an open [`super::File`] retains: commit
+    /// it first.
+    ///
+    /// # Errors
+    /// [`Error::RequiresV4_2`]; [`Error::Nfs4`], with NOTSUPP if the server does not support it; the errors of a call.
+    pub async fn seek(
+        &self,
+        file: FileHandle,
+        offset: u64,
+        target: SeekTarget,
+    ) -> Result<Option<u64>, Error> {
+        let what = match target {
+            SeekTarget::Data => ContentType::Data,
+            SeekTarget::Hole => ContentType::Hole,
+        };
+        let make = |stateid| Seek { file, stateid, offset, what };
+        match self.call_v4_2(("SEEK", false), (file, share_access::READ), make).await {
+            Ok(ok) if ok.eof && target == SeekTarget::Data => Ok(None),
+            Ok(ok) if ok.offset < offset => {
+                Err(self.shared.pool.bad_reply("SEEK", "an offset before that of the call"))
+            }
+            Ok(ok) => Ok(Some(ok.offset)),
+            Err(Error::Nfs4 { status: Status::NxIo, .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Makes a call of NFSv4.2 with the stateid of `file` for `access`, and again if a recovery has replaced it.
+    async fn call_v4_2<C: Compound>(
+        &self,
+        (name, cache_this): (&'static str, bool),
+        (file, access): (FileHandle, u32),
+        make: impl Fn(Stateid) -> C,
+    ) -> Result<C::Ok, Error> {
+        let session = self.shared.session.as_ref().filter(|_| self.version() == Version::V4_2);
+        let session = session.ok_or(Error::RequiresV4_2(name))?;
+        let spec = nfs4::spec(name, REPLY, CallClass::Other);
+        let mut stateid = self.stateid(file, access)?;
+        loop {
+            let call = make(stateid);
+            let answer = session.call(self.credential(), spec, cache_this, &call, None).await?;
+            let (operation, status) = match answer.result {
+                Ok(ok) => return Ok(ok),
+                Err(failed) => failed,
+            };
+            let error = Error::Nfs4 { operation, status };
+            match self.next_stateid(&error, file, (stateid, access)).await? {
+                Some(next) => stateid = next,
+                None => return Err(error),
+            }
+        }
+    }
+}
