@@ -17,6 +17,12 @@ pub(crate) async fn is_killed(rt: &RuntimeRef, tid: u32) -> bool {
     check(rt, tid, shows_kill).await
 }
 
+/// Whether a signal that a thread does not block is waiting for it: the kernel delivers it when the request has ended.
+/// `false` if the thread does not exist.
+pub(crate) async fn has_signal(rt: &RuntimeRef, tid: u32) -> bool {
+    check(rt, tid, shows_signal).await
+}
+
 /// Whether a thread is a kernel thread, such as one of nfsd. `false` if it does not exist.
 pub(crate) async fn is_kernel_thread(rt: &RuntimeRef, tid: u32) -> bool {
     // Kernel threads have no memory. Neither have exiting processes, which open no files.
@@ -36,11 +42,26 @@ fn has(status: &str, key: &str) -> bool {
     status.lines().any(|line| line.starts_with(key))
 }
 
+/// The value of a line.
+fn value<'s>(status: &'s str, key: &str) -> Option<&'s str> {
+    status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
+}
+
+/// A mask of signals.
+fn mask(status: &str, key: &str) -> u64 {
+    value(status, key).and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0)
+}
+
+/// The kernel wakes the first thread of a process for a signal to the process, if it does not block the signal
+/// (`complete_signal`). Ignored signals are not queued.
+fn shows_signal(status: &str) -> bool {
+    let is_first = value(status, "Tgid:").is_some_and(|tgid| value(status, "Pid:") == Some(tgid));
+    let shared = if is_first { mask(status, "ShdPnd:") } else { 0 };
+    (mask(status, "SigPnd:") | shared) & !mask(status, "SigBlk:") != 0
+}
+
 fn shows_kill(status: &str) -> bool {
-    let pending = |key: &str| {
-        let line = status.lines().find_map(|l| l.strip_prefix(key));
-        line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok()).unwrap_or(0)
-    };
+    let pending = |key: &str| mask(status, key);
     // An exiting process releases its memory before it closes its files; kernel threads have none.
     let of_kernel =
         has(status, "Kthread:\t1") || status.lines().any(|l| matches!(l, "PPid:\t2" | "PPid:\t0"));
@@ -59,6 +80,18 @@ mod tests {
         for tid in [std::process::id(), u32::MAX] {
             assert!(!is_killed(&rt, tid).await && !is_kernel_thread(&rt, tid).await);
         }
+    }
+
+    #[test]
+    fn a_signal_interrupts_the_thread_that_gets_it() {
+        let status = |pid: u32, own: u64, shared: u64, blocked: u64| {
+            format!(
+                "Tgid:\t7\nPid:\t{pid}\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n"
+            )
+        };
+        assert!(shows_signal(&status(7, 0x2000, 0, 0)) && shows_signal(&status(8, 0x2000, 0, 0)));
+        assert!(shows_signal(&status(7, 0, 0x2000, 0x1000)) && !shows_signal(&status(8, 0, 0x2000, 0)));
+        assert!(!shows_signal(&status(7, 0x2000, 0x2000, 0x2000)) && !shows_signal(&status(7, 0, 0, 0)));
     }
 
     #[test]

@@ -13,8 +13,8 @@ use std::{
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, Version, WriteFlags,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, Version, WriteFlags,
 };
 use millrace_client::nfs3::{Client, Object, SeekTarget};
 use millrace_nfs::v3::{MknodWhat, Sattr, WccData};
@@ -30,7 +30,8 @@ use crate::{
     directory::{DirReader, handle_and_attributes},
     fs::{Entry, Fs},
     inode::{AttrReply, PendingLookups},
-    interrupt::cancel_if_killed,
+    interrupt::{cancel_if_interrupted, cancel_if_killed},
+    locks::{OwnedRange, lock_kind, tested},
     namespace::NewNode,
     open_file::OpenFile,
     session::{TREE, negotiate},
@@ -51,6 +52,8 @@ pub(crate) struct FuseHandler {
     fs: Arc<Fs>,
     /// Write-back caching by the kernel (`writeback`).
     writeback: bool,
+    /// The capabilities for the kinds of locks that are at the server.
+    locks: Vec<InitFlags>,
 }
 
 /// The caller of a request: its client and thread.
@@ -60,8 +63,8 @@ struct Caller {
 }
 
 impl FuseHandler {
-    pub(crate) fn new(fs: Arc<Fs>, writeback: bool) -> Self {
-        Self { fs, writeback }
+    pub(crate) fn new(fs: Arc<Fs>, writeback: bool, locks: Vec<InitFlags>) -> Self {
+        Self { fs, writeback, locks }
     }
 
     /// Returns the file system and the caller of a request.
@@ -207,6 +210,7 @@ impl Filesystem for FuseHandler {
         let mut more = TREE.to_vec();
         // LOOKUP of "." and ".." by inode number, for open_by_handle_at(2) and nfsd.
         more.push(InitFlags::FUSE_EXPORT_SUPPORT);
+        more.extend(&self.locks);
         if self.writeback {
             more.push(InitFlags::FUSE_WRITEBACK_CACHE);
         }
@@ -464,9 +468,14 @@ impl Filesystem for FuseHandler {
         }
     }
 
-    fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, req: &Request, _ino: INodeNo, fh: FileHandle, lock_owner: LockOwner, reply: ReplyEmpty) {
         let fs = Arc::clone(&self.fs);
-        let op = async move { fs.flush(&*fs.open_file(fh.0)?).await };
+        let op = async move {
+            let file = fs.open_file(fh.0)?;
+            let flushed = fs.flush(&file).await;
+            // A close releases all locks of the process.
+            flushed.and(fs.unlock_all(&file.inode, lock_owner.0).await)
+        };
         self.run_detached(req.pid(), op, |done| reply_empty(done, reply));
     }
 
@@ -482,16 +491,75 @@ impl Filesystem for FuseHandler {
         _ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        flock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         let fs = Arc::clone(&self.fs);
         let release = async move {
+            if let (Some(owner), Ok(file)) = (flock_owner, fs.open_file(fh.0)) {
+                let _ = fs.unlock_all(&file.inode, owner.0).await; // No caller waits for the result.
+            }
             fs.release(fh.0).await;
             reply.ok();
         };
         self.fs.rt.spawn("mount release", Box::pin(release));
+    }
+
+    fn getlk(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        _pid: u32,
+        reply: ReplyLock,
+    ) {
+        let Ok(Some(kind)) = lock_kind(typ) else { return reply.error(fuser::Errno::EINVAL) };
+        let (fs, range) = (Arc::clone(&self.fs), OwnedRange::new(lock_owner.0, start, end));
+        let tested_range = range.clone();
+        let op = async move { fs.test_lock(&*fs.open_file(fh.0)?, range, kind).await };
+        self.run(req.pid(), op, move |conflict| match conflict {
+            Ok(conflict) => {
+                let (start, end, typ) = tested(conflict, &tested_range);
+                reply.locked(start, end, typ, 0); // The protocol does not name the process.
+            }
+            Err(e) => reply.error(number(e)),
+        });
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        _pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (fs, tid, range) = (Arc::clone(&self.fs), req.pid(), OwnedRange::new(lock_owner.0, start, end));
+        match lock_kind(typ) {
+            Ok(None) => {
+                let op = async move { fs.unlock(&fs.open_file(fh.0)?.inode, range).await };
+                self.run_detached(tid, op, |done| reply_empty(done, reply));
+            }
+            Ok(Some(kind)) => {
+                let op = async move {
+                    let file = fs.open_file(fh.0)?;
+                    let lock = fs.lock(&file, range, kind, sleep);
+                    cancel_if_interrupted((&fs.rt, &fs.ticks), tid, lock).await.unwrap_or(Err(Errno::INTR))
+                };
+                self.run(tid, op, |done| reply_empty(done, reply));
+            }
+            Err(e) => reply.error(number(e)),
+        }
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

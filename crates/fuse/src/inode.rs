@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use millrace_client::nfs3::File;
 use millrace_nfs::v3::{Fattr, FileHandle, FileType, NfsTime, WccAttr, WccData};
 use millrace_runtime::Instant;
 use parking_lot::{Mutex, MutexGuard};
@@ -112,6 +113,8 @@ pub(crate) struct Inode {
     pub(crate) kind: FileType,
     pub(crate) state: Mutex<InodeState>,
     pub(crate) writes: WriteQueue,
+    /// Holds the locks of the file at the server, from the first one to the last close.
+    pub(crate) locks: Mutex<Option<File>>,
     /// The kernel may have cached pages: it has read or written through the page cache since the last full
     /// invalidation.
     may_have_pages: AtomicBool,
@@ -171,6 +174,7 @@ impl Inode {
             kind: attributes.file_type,
             state: Mutex::new(state),
             writes: WriteQueue::default(),
+            locks: Mutex::default(),
             may_have_pages: AtomicBool::new(false),
             page_invalidations: PageInvalidations::default(),
         }

@@ -6,7 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_client::{Options, Url, nfs3::Client};
+use fuser::InitFlags;
+use millrace_client::{Options, Url, Version, nfs3::Client};
 use millrace_nfs::v3::FileType;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use tokio::runtime::Runtime;
@@ -17,6 +18,7 @@ use crate::{
     handler::FuseHandler,
     invalidation::Invalidator,
     mountpoint::{self, SOURCE},
+    options::invalid_option,
     serving::Serving,
     session::{self, raise_kernel_read_ahead},
 };
@@ -50,7 +52,7 @@ impl Mount {
         let (fs, client) = runtime.block_on(connect(&url, options, client_options, &runtime))?;
         let fs = Arc::new(fs);
         let source = format!("{SOURCE}{}{}", client.server(), url.path);
-        let kernel = FuseHandler::new(Arc::clone(&fs), options.writeback);
+        let kernel = FuseHandler::new(Arc::clone(&fs), options.writeback, server_locks(&client, options));
         let (session, device) = session::start(kernel, &options.request(source), &path)
             .map_err(|source| MountError::Kernel { path: path.clone(), source })?;
         let device = fs.can_expire_names.load(Ordering::Relaxed).then_some(device);
@@ -156,6 +158,16 @@ fn executor(connections: usize) -> Result<Runtime, MountError> {
         .map_err(|e| MountError::Local(format!("cannot start the async runtime: {e}")))
 }
 
+/// The capabilities for locks at the server.
+fn server_locks(client: &Client, options: &MountOptions) -> Vec<InitFlags> {
+    let locks = [
+        (InitFlags::FUSE_POSIX_LOCKS, options.local_posix),
+        (InitFlags::FUSE_FLOCK_LOCKS, options.local_flock),
+    ];
+    let at_server = client.version() != Version::V3;
+    locks.into_iter().filter(|(_, local)| at_server && !local).map(|(flag, _)| flag).collect()
+}
+
 async fn connect(
     url: &Url,
     options: &MountOptions,
@@ -168,6 +180,9 @@ async fn connect(
     let client = connected
         .await
         .map_err(|_| MountError::Local(format!("{} did not reply within {limit:?}", url.host)))??;
+    if options.requires_locks && client.version() == Version::V3 {
+        return Err(invalid_option("lock", "NFSv3 has only local locks here: use vers=4.2, or nolock"));
+    }
     let root = client.resolve(client.path_in_export()).await?;
     if root.1.file_type != FileType::Directory {
         return Err(MountError::Local(format!("{url} is not a directory")));

@@ -302,6 +302,7 @@ impl Fs {
         };
         if last {
             self.finish_writes(inode).await;
+            drop(inode.locks.lock().take());
             self.remove_silly_name(&file.client, inode).await;
             self.inodes.remove_if_unused(inode.number);
         }

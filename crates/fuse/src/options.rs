@@ -53,6 +53,12 @@ pub struct MountOptions {
     pub default_permissions: bool,
     /// Writes are stable before they return (`sync`; implied by `noac`).
     pub sync: bool,
+    /// Locks of flock(2) are local to this mount, also with NFSv4 (`local_lock=flock` or `all`, `nolock`).
+    pub local_flock: bool,
+    /// Locks of fcntl(2) are local to this mount, also with NFSv4 (`local_lock=posix` or `all`, `nolock`).
+    pub local_posix: bool,
+    /// The mount fails if locks would be local because of NFSv3 (`lock`, `local_lock=none`).
+    pub requires_locks: bool,
     /// Write-back caching by the kernel (`writeback`): small writes are faster, but attributes and sizes
     /// changed by other clients become visible late.
     pub writeback: bool,
@@ -75,6 +81,9 @@ impl Default for MountOptions {
             allow_other: false,
             default_permissions: false,
             sync: false,
+            local_flock: false,
+            local_posix: false,
+            requires_locks: false,
             writeback: false,
         }
     }
@@ -82,7 +91,7 @@ impl Default for MountOptions {
 
 /// fstab options that are accepted and ignored: they concern other programs, or select the only supported
 /// behaviour.
-pub(crate) const IGNORED: [&str; 17] = [
+pub(crate) const IGNORED: [&str; 16] = [
     "defaults",
     "auto",
     "noauto",
@@ -97,7 +106,6 @@ pub(crate) const IGNORED: [&str; 17] = [
     "iversion",
     "noiversion",
     "nomand",
-    "nolock",
     "intr",
     "nointr",
 ];
@@ -107,7 +115,7 @@ const URL_OPTIONS: [&str; 7] =
 /// Valid options, for the error message about an unknown one.
 const KNOWN_OPTIONS: &str = "ro, rw, proto=, port=, provider=, nconnect=, rsize=, wsize=, mountport=, registration=, resvport, \
     noresvport, hard, soft, timeo=, retrans=, ac, noac, actimeo=, acregmin=, acregmax=, acdirmin=, acdirmax=, \
-    lookupcache=all|positive|none, sync, async, writeback, allow_other, default_permissions, nolock, local_lock=all, \
+    lookupcache=all|positive|none, sync, async, writeback, allow_other, default_permissions, lock, nolock, local_lock=all|flock|posix|none, \
     vers=3|4.1|4.2, nfsvers=3|4.1|4.2, suid, nosuid, dev, nodev, exec, noexec, noatime, relatime, strictatime, nodiratime, lazytime, \
     nosymfollow, dirsync, silent, remount";
 
@@ -160,10 +168,14 @@ impl MountOptions {
             ("writeback", None) => self.writeback = true,
             ("allow_other", None) => self.allow_other = true,
             ("default_permissions", None) => self.default_permissions = true,
-            ("local_lock", Some("all" | "flock" | "posix")) => {}
-            ("local_lock", Some(_)) | ("lock", None) => {
-                return Err("only local locks are supported: use local_lock=all or nolock".into());
+            ("nolock", None) | ("local_lock", Some("all")) => self.set_local_locks(true, true),
+            ("local_lock", Some("flock")) => self.set_local_locks(true, false),
+            ("local_lock", Some("posix")) => self.set_local_locks(false, true),
+            ("lock", None) | ("local_lock", Some("none")) => {
+                self.set_local_locks(false, false);
+                self.requires_locks = true;
             }
+            ("local_lock", Some(_)) => return Err("expected all, flock, posix or none".into()),
             ("vers" | "nfsvers", Some(v)) => {
                 let version: Version = if v == "3.0" { Version::V3 } else { v.parse()? };
                 self.url.push(format!("vers={version}"));
@@ -183,6 +195,10 @@ impl MountOptions {
 
     fn set_times(&mut self, s: u32) {
         (self.acregmin, self.acregmax, self.acdirmin, self.acdirmax) = (s, s, s, s);
+    }
+
+    fn set_local_locks(&mut self, flock: bool, posix: bool) {
+        (self.local_flock, self.local_posix, self.requires_locks) = (flock, posix, false);
     }
 
     /// Whether the kernel checks permissions by mode, so that no access rights are requested from the server.
@@ -302,7 +318,7 @@ mod tests {
             ("ro,rszie=5", "\"rszie=5\": unknown option; valid options are ro, rw"),
             ("timeo=0", "tenths"),
             ("vers=4.0", "use 3, 4.1 or 4.2"),
-            ("lock", "local_lock"),
+            ("local_lock=some", "all, flock, posix or none"),
             ("lookupcache=some", "positive"),
             ("acregmin=-1", "0 to 86400"),
             ("port=70000", "65535"),

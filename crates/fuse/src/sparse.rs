@@ -50,7 +50,7 @@ impl Fs {
 
     /// Searches for data or a hole from `offset`.
     ///
-    /// The server does not know the data of the kernel's dirty pages (`writeback`, or of mapped files). Where it sees a
+    /// The server does not have the data of the kernel's dirty pages (`writeback`, or of mapped files). Where it sees a
     /// hole, the kernel therefore first writes and drops its pages.
     ///
     /// # Errors

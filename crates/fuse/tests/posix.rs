@@ -13,7 +13,7 @@ use std::{
     path::Path,
 };
 
-use common::{CASES, Export, fuse_is_available, random_bytes};
+use common::{Export, cases_of_versions, fuse_is_available, random_bytes};
 use rustix::{
     fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW},
     io::Errno,
@@ -579,10 +579,10 @@ fn checks_pass_on_mounts() {
         return;
     }
     let mut failed = Vec::new();
-    for case in CASES {
+    for (case, version) in cases_of_versions() {
         let export = Export::start(case.local);
-        let mounted = export.mount(case.proto, "dev");
-        failed.extend(run(&mounted.at, &format!("{case:?}")));
+        let mounted = export.mount(case.proto, &format!("dev,{version}"));
+        failed.extend(run(&mounted.at, &format!("{case:?} {version}")));
         mounted.unmount();
     }
     assert_eq!(failed, Vec::<String>::new());
@@ -594,9 +594,14 @@ fn checks_pass_with_noac_and_writeback() {
         return;
     }
     let mut failed = Vec::new();
-    for options in
-        ["noac", "writeback", "rsize=4096,wsize=8192,nconnect=2", "default_permissions,lookupcache=none"]
-    {
+    for options in [
+        "noac",
+        "writeback",
+        "rsize=4096,wsize=8192,nconnect=2",
+        "default_permissions,lookupcache=none",
+        "vers=4.2,noac",
+        "vers=4.2,writeback",
+    ] {
         let export = Export::start(false);
         let mounted = export.mount("tcp", &format!("dev,{options}"));
         failed.extend(run(&mounted.at, options));

@@ -12,7 +12,7 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-use common::{CASES, Export, fuse_is_available};
+use common::{Export, cases_of_versions, fuse_is_available};
 use scenarios::Shell;
 
 /// Printed after each command.
@@ -79,10 +79,10 @@ fn two_mounts_behave_like_two_kernel_clients() {
         return;
     }
     let mut failures = Vec::new();
-    for case in CASES {
+    for (case, version) in cases_of_versions() {
         let export = Export::start(case.local);
-        eprintln!("{case:?}");
-        failures.extend(run_all(&export, [case.proto, "tcp"], "allow_other"));
+        eprintln!("{case:?} {version}");
+        failures.extend(run_all(&export, [case.proto, "tcp"], &format!("allow_other,{version}")));
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

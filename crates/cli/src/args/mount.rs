@@ -31,7 +31,8 @@ Options (-o), as in mount(8) and nfs(5):
   default_permissions    without it the server checks permissions when a file is opened
   sync                   writes return when the data is on stable storage
   writeback              the kernel coalesces small writes; changes by other clients become visible later
-  local_lock=all  nolock locks are local to this host (the only supported kind)
+  lock  nolock  local_lock=all|flock|posix|none   which locks are local to this mount (default: all with NFSv3,
+                         none with NFSv4)
   suid  dev  exec  noexec  noatime  relatime  strictatime  nodiratime  lazytime  nosymfollow  dirsync  silent
                          as in mount(8); the default is nosuid and nodev, except under mount(8)
   remount                change ro, rw and the options of the previous line on an existing mount

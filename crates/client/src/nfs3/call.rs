@@ -134,3 +134,14 @@ impl Call for v3::ReaddirplusArgs {
         Some(self.maxcount)
     }
 }
+
+/// A change of the space of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SpaceChange {
+    /// Reserves space, and extends the file to the end of the range.
+    Allocate,
+    /// Releases the space: the range reads as zeros. The size stays.
+    Deallocate,
+    /// [`Self::Deallocate`], then [`Self::Allocate`]: zeros with reserved space.
+    Zero,
+}

@@ -47,8 +47,9 @@ mod transfer;
 mod whole;
 mod writeback;
 
+pub use call::SpaceChange;
 pub use client::{Client, Object};
 pub use entries::{DirEntry, DirPage};
 pub use file::{File, Flow};
-pub use sparse::{SeekTarget, SpaceChange};
+pub use sparse::SeekTarget;
 pub use transfer::{ReadInto, Written};

@@ -10,6 +10,7 @@ use millrace_oncrpc::CallClass;
 
 use super::{
     Client,
+    call::SpaceChange,
     compounds::{ChangeSpace, Seek},
 };
 use crate::{
@@ -19,17 +20,6 @@ use crate::{
 
 /// Maximum size of the replies in bytes: attributes with long names of owners.
 const REPLY: usize = 2048;
-
-/// A change of the space of a range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SpaceChange {
-    /// Reserves space, and extends the file to the end of the range.
-    Allocate,
-    /// Releases the space: the range reads as zeros. The size stays.
-    Deallocate,
-    /// [`Self::Deallocate`], then [`Self::Allocate`]: zeros with reserved space.
-    Zero,
-}
 
 /// What [`Client::seek`] searches for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -106,7 +106,7 @@ impl Linux {
         let after = Arc::new(OnceLock::new());
         let rt: RuntimeRef = Arc::new(HookedRuntime::new(client.runtime().clone(), Arc::clone(&after)));
         let fs = Arc::new(Fs::new((rt.clone(), 1), client, options, root, 255));
-        let kernel = FuseHandler::new(Arc::clone(&fs), io == Io::WriteBack);
+        let kernel = FuseHandler::new(Arc::clone(&fs), io == Io::WriteBack, Vec::new());
         let (channel, device) = Channel::new(if io == Io::WriteBack { WRITEBACK_CACHE } else { 0 });
         let session = Session::from_fd(kernel, device, SessionACL::All, Config::default()).unwrap();
         channel.wait_for_barrier();

@@ -46,6 +46,13 @@ pub const CASES: [Case; 4] = [
     Case { local: true, proto: "tcp" },
 ];
 
+/// The cases with the options for the versions of NFS: each with NFSv3, and every kind of export and transport with
+/// NFSv4.2.
+pub fn cases_of_versions() -> Vec<(Case, &'static str)> {
+    let v4 = [CASES[0], CASES[3]].map(|case| (case, "vers=4.2"));
+    CASES.map(|case| (case, "vers=3")).into_iter().chain(v4).collect()
+}
+
 /// A server with one export, and its directory if it is a local one.
 pub struct Export {
     pub server: Running,

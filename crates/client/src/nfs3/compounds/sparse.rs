@@ -8,7 +8,7 @@ use millrace_nfs::{
 };
 
 use super::{
-    super::sparse::SpaceChange,
+    super::call::SpaceChange,
     attributes::{FATTR, wcc},
 };
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};

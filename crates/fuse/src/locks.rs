@@ -1,0 +1,139 @@
+//! fcntl(2) and flock(2) locks at the server, with NFSv4.
+//!
+//! A lock is a range of bytes that a lock owner of the kernel holds: a process for fcntl(2), an open file description
+//! for flock(2), which locks the whole file. As with the Linux NFS client, the two kinds exclude each other.
+//!
+//! A holder sees the data of earlier holders: a new lock drops the kernel's pages, whose attributes may not show a change
+//! within the resolution of the server's clock, and an unlock first writes all data.
+
+use std::{ops::Range, sync::Arc};
+
+use millrace_client::{Conflict, LockKind, nfs3::File};
+use rustix::io::Errno;
+
+use crate::{error::errno, fs::Fs, inode::Inode, open_file::OpenFile};
+
+/// The end of a lock up to the end of the file, however long it becomes.
+const TO_THE_END: u64 = i64::MAX as u64;
+/// Types of locks in requests (`F_RDLCK`, `F_WRLCK` and `F_UNLCK` of fcntl(2)).
+const SHARED: i32 = 0;
+const EXCLUSIVE: i32 = 1;
+const UNLOCKED: i32 = 2;
+
+/// A range of bytes and its owner.
+#[derive(Debug, Clone)]
+pub(crate) struct OwnedRange {
+    pub(crate) owner: u64,
+    range: Range<u64>,
+}
+
+impl OwnedRange {
+    /// The range from `start` to `last` of a request.
+    pub(crate) fn new(owner: u64, start: u64, last: u64) -> Self {
+        Self { owner, range: start..if last >= TO_THE_END { u64::MAX } else { last + 1 } }
+    }
+}
+
+/// The kind of lock of a request; `None` unlocks.
+pub(crate) fn lock_kind(number: i32) -> Result<Option<LockKind>, Errno> {
+    match number {
+        SHARED => Ok(Some(LockKind::Shared)),
+        EXCLUSIVE => Ok(Some(LockKind::Exclusive)),
+        UNLOCKED => Ok(None),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Start, last byte and type of the reply to a test for a lock.
+pub(crate) fn tested(conflict: Option<Conflict>, of: &OwnedRange) -> (u64, u64, i32) {
+    let (range, number) = match conflict {
+        None => (of.range.clone(), UNLOCKED),
+        Some(Conflict { range, kind: LockKind::Shared }) => (range, SHARED),
+        Some(Conflict { range, kind: LockKind::Exclusive }) => (range, EXCLUSIVE),
+    };
+    let last = if range.end == u64::MAX { TO_THE_END } else { range.end.saturating_sub(1) };
+    (range.start, last, number)
+}
+
+impl Fs {
+    /// Locks a range; `waits` until no lock of another owner conflicts. Dropping the future gives up the lock.
+    ///
+    /// # Errors
+    /// [`Errno::AGAIN`] for a conflict, without `waits`.
+    pub(crate) async fn lock(
+        self: &Arc<Self>,
+        file: &OpenFile,
+        OwnedRange { owner, range }: OwnedRange,
+        kind: LockKind,
+        waits: bool,
+    ) -> Result<(), Errno> {
+        file.note_use();
+        let inode = &file.inode;
+        self.commit(inode).await?; // Reads return uncommitted data.
+        let locks =
+            inode.locks.lock().get_or_insert_with(|| File::new(file.client.clone(), inode.handle)).clone();
+        if waits {
+            locks.lock(owner, range, kind).await.map_err(|e| errno(&e))?;
+        } else if locks.try_lock(owner, range, kind).await.map_err(|e| errno(&e))?.is_some() {
+            return Err(Errno::AGAIN);
+        }
+        inode.note_unknown_change(&self.clock);
+        self.apply_update(inode, inode.invalidate_pages());
+        if let Some(invalidator) = self.invalidator.get() {
+            invalidator.wait_until_dropped(inode).await;
+            invalidator.invalidate_attributes(inode.number);
+        }
+        Ok(())
+    }
+
+    /// Unlocks a range, after all data is written.
+    pub(crate) async fn unlock(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        locked: OwnedRange,
+    ) -> Result<(), Errno> {
+        let Some(locks) = inode.locks.lock().clone() else { return Ok(()) };
+        if let Some(invalidator) = self.invalidator.get() {
+            // Writes the data of mapped pages and, with `writeback`, of write(2).
+            invalidator.invalidate_range(inode, 0..TO_THE_END).await;
+        }
+        let _ = self.commit(inode).await; // The next fsync or close returns a failure.
+        locks.unlock(locked.owner, locked.range).await.map_err(|e| errno(&e))
+    }
+
+    /// Releases all locks of `owner`, which has closed the file.
+    pub(crate) async fn unlock_all(self: &Arc<Self>, inode: &Arc<Inode>, owner: u64) -> Result<(), Errno> {
+        self.unlock(inode, OwnedRange { owner, range: 0..u64::MAX }).await
+    }
+
+    /// Returns a lock of another owner that conflicts with a lock.
+    pub(crate) async fn test_lock(
+        &self,
+        file: &OpenFile,
+        OwnedRange { owner, range }: OwnedRange,
+        kind: LockKind,
+    ) -> Result<Option<Conflict>, Errno> {
+        let locks = File::new(file.client.clone(), file.inode.handle);
+        locks.test_lock(owner, range, kind).await.map_err(|e| errno(&e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_requests_and_replies_correspond() {
+        for (start, last) in [(0, 0), (5, 9), (0, TO_THE_END), (7, TO_THE_END), (3, TO_THE_END - 1)] {
+            let range = OwnedRange::new(1, start, last);
+            assert_eq!(range.range.end == u64::MAX, last == TO_THE_END);
+            for (kind, number) in [(LockKind::Shared, SHARED), (LockKind::Exclusive, EXCLUSIVE)] {
+                let conflict = Conflict { range: range.range.clone(), kind };
+                assert_eq!(tested(Some(conflict), &range), (start, last, number));
+                assert_eq!(lock_kind(number), Ok(Some(kind)));
+            }
+            assert_eq!(tested(None, &range), (start, last, UNLOCKED));
+        }
+        assert_eq!((lock_kind(UNLOCKED), lock_kind(3)), (Ok(None), Err(Errno::INVAL)));
+    }
+}

@@ -1,0 +1,244 @@
+//! Locks of two mounts of one export: at the server with NFSv4, local with NFSv3.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod common;
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{BufRead, BufReader, Write},
+    os::unix::fs::FileExt,
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
+    sync::mpsc,
+    thread,
+};
+
+use common::{CASES, Export, HANG, Mounted, fuse_is_available};
+use rustix::{
+    fs::{FlockOperation as Op, fcntl_lock, flock},
+    io::Errno,
+};
+
+fn open(mount: &Mounted) -> File {
+    let path = mount.at.join("file");
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+/// Locks without waiting; whether it succeeded.
+fn try_flock(file: &File, how: Op) -> bool {
+    match flock(file, how) {
+        Ok(()) => true,
+        Err(e) => {
+            assert_eq!(e, Errno::AGAIN);
+            false
+        }
+    }
+}
+
+fn has_python() -> bool {
+    let has = Command::new("python3").args(["-c", "import fcntl"]).status().is_ok_and(|s| s.success());
+    if !has {
+        eprintln!("SKIPPED, NOTHING WAS TESTED: python3 is not installed");
+    }
+    has
+}
+
+/// A Python program and its output.
+struct Python {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Python {
+    /// Starts a program with the file as its argument.
+    fn start(script: &str, mount: &Mounted) -> Self {
+        let mut python = Command::new("python3");
+        python.args(["-c", script]).arg(mount.at.join("file"));
+        let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
+    /// The next line of its output.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+}
+
+#[test]
+fn two_mounts_exclude_each_other() {
+    if !fuse_is_available() {
+        return;
+    }
+    for case in CASES {
+        let export = Export::start(case.local);
+        let (a, b) = (export.mount(case.proto, "vers=4.2"), export.mount("tcp", "vers=4.1"));
+        let (file_a, file_b) = (open(&a), open(&b));
+        flock(&file_a, Op::LockExclusive).unwrap();
+        assert!(!try_flock(&file_b, Op::NonBlockingLockExclusive));
+        assert!(!try_flock(&file_b, Op::NonBlockingLockShared));
+        assert!(!try_flock(&open(&a), Op::NonBlockingLockExclusive), "another description of one mount");
+        flock(&file_a, Op::LockShared).unwrap();
+        assert!(try_flock(&file_b, Op::NonBlockingLockShared));
+        assert!(!try_flock(&file_b, Op::NonBlockingLockExclusive));
+        flock(&file_a, Op::Unlock).unwrap();
+        assert!(try_flock(&file_b, Op::NonBlockingLockExclusive));
+        drop(file_b); // Releases the lock.
+        flock(&file_a, Op::LockExclusive).unwrap();
+        flock(&file_a, Op::Unlock).unwrap();
+        // Locks of the process.
+        fcntl_lock(&file_a, Op::LockExclusive).unwrap();
+        let file_b = open(&b);
+        assert_eq!(fcntl_lock(&file_b, Op::NonBlockingLockExclusive), Err(Errno::AGAIN));
+        drop(open(&a)); // As POSIX requires, this releases the locks of the process.
+        fcntl_lock(&file_b, Op::LockExclusive).unwrap();
+        drop((file_a, file_b));
+        a.unmount();
+        b.unmount();
+    }
+}
+
+#[test]
+fn a_waiting_lock_is_granted_after_the_release() {
+    if !fuse_is_available() {
+        return;
+    }
+    let export = Export::start(false);
+    let (a, b) = (export.mount("tcp", "vers=4.2"), export.mount("tcp", "vers=4.2"));
+    let (file_a, file_b) = (open(&a), open(&b));
+    flock(&file_a, Op::LockExclusive).unwrap();
+    let (locked, waits) = mpsc::channel();
+    let waiter = thread::spawn(move || {
+        flock(&file_b, Op::LockExclusive).unwrap();
+        locked.send(()).unwrap();
+        file_b
+    });
+    assert!(waits.recv_timeout(std::time::Duration::from_millis(200)).is_err(), "two exclusive locks");
+    drop(file_a);
+    waits.recv_timeout(HANG).unwrap();
+    drop(waiter.join().unwrap());
+    a.unmount();
+    b.unmount();
+}
+
+/// Ranges, the test for a lock, and the end of a waiting process by a signal.
+#[test]
+fn processes_lock_ranges_and_can_be_interrupted() {
+    if !fuse_is_available() || !has_python() {
+        return;
+    }
+    const HOLDER: &str = "
+import fcntl, sys
+f = open(sys.argv[1], 'r+b', buffering=0)
+fcntl.lockf(f, fcntl.LOCK_EX, 10, 100)
+print('locked', flush=True)
+sys.stdin.readline()
+";
+    const OTHER: &str = "
+import fcntl, os, signal, struct, sys
+f = open(sys.argv[1], 'r+b', buffering=0)
+fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 100, 0)
+fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 0, 110)
+try:
+    fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 109)
+    print('no conflict', flush=True)
+except BlockingIOError:
+    print('conflict', flush=True)
+asked = struct.pack('hhqqi4x', fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+kind, _, start, length, _ = struct.unpack('hhqqi4x', fcntl.fcntl(f, fcntl.F_GETLK, asked))
+print(kind == fcntl.F_WRLCK, start, length, flush=True)
+class Alarm(Exception): pass
+def ring(*_): raise Alarm()
+signal.signal(signal.SIGALRM, ring)
+signal.alarm(1)
+try:
+    fcntl.lockf(f, fcntl.LOCK_EX, 10, 100)
+    print('not interrupted', flush=True)
+except Alarm:
+    print('interrupted', flush=True)
+fcntl.lockf(f, fcntl.LOCK_EX, 10, 100)
+";
+    let export = Export::start(true);
+    let (a, b) = (export.mount("tcp", "vers=4.2"), export.mount("rdma", "vers=4.2"));
+    drop(open(&a));
+    let mut holder = Python::start(HOLDER, &a);
+    assert_eq!(holder.line(), "locked");
+    let mut other = Python::start(OTHER, &b);
+    assert_eq!(other.line(), "conflict");
+    assert_eq!(other.line(), "True 100 10");
+    assert_eq!(other.line(), "interrupted");
+    // It waits again; a fatal signal ends it.
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&other.child),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    assert!(!other.child.wait().unwrap().success());
+    writeln!(holder.child.stdin.as_mut().unwrap()).unwrap();
+    assert!(holder.child.wait().unwrap().success());
+    // No lock is left.
+    flock(open(&a), Op::NonBlockingLockExclusive).unwrap();
+    a.unmount();
+    b.unmount();
+}
+
+/// Adds one to the number in the file, under a lock.
+fn increment(file: &File) {
+    flock(file, Op::LockExclusive).unwrap();
+    let mut number = [0; 8];
+    file.read_exact_at(&mut number, 0).unwrap();
+    file.write_all_at(&(u64::from_ne_bytes(number) + 1).to_ne_bytes(), 0).unwrap();
+    flock(file, Op::Unlock).unwrap();
+}
+
+fn count(path: &Path) -> u64 {
+    let mut number = [0; 8];
+    File::open(path).unwrap().read_exact_at(&mut number, 0).unwrap();
+    u64::from_ne_bytes(number)
+}
+
+/// Without the data of the previous holder, an increment would be lost: size and times of the file may not show a change.
+#[test]
+fn a_holder_sees_the_data_of_earlier_holders() {
+    if !fuse_is_available() {
+        return;
+    }
+    const ROUNDS: u64 = 25;
+    for local in [false, true] {
+        for options in ["vers=4.2", "vers=4.2,writeback"] {
+            let export = Export::start(local);
+            let mounts = [export.mount("tcp", options), export.mount("rdma", options)];
+            open(&mounts[0]).write_all_at(&[0; 8], 0).unwrap();
+            let workers = [0, 1, 0, 1].map(|n| {
+                let file = open(&mounts[n]);
+                thread::spawn(move || (0..ROUNDS).for_each(|_| increment(&file)))
+            });
+            workers.into_iter().for_each(|w| w.join().unwrap());
+            for mount in &mounts {
+                assert_eq!(count(&mount.at.join("file")), 4 * ROUNDS, "local {local}, {options}");
+            }
+            mounts.into_iter().for_each(Mounted::unmount);
+        }
+    }
+}
+
+#[test]
+fn locks_are_local_with_nfsv3_and_on_request() {
+    if !fuse_is_available() {
+        return;
+    }
+    let export = Export::start(false);
+    for options in ["vers=3", "vers=4.2,nolock", "vers=4.2,local_lock=all"] {
+        let (a, b) = (export.mount("tcp", options), export.mount("tcp", options));
+        let (file_a, file_b) = (open(&a), open(&b));
+        flock(&file_a, Op::LockExclusive).unwrap();
+        flock(&file_b, Op::NonBlockingLockExclusive).unwrap();
+        assert!(!try_flock(&open(&a), Op::NonBlockingLockExclusive));
+        drop((file_a, file_b));
+        a.unmount();
+        b.unmount();
+    }
+}
