@@ -8,10 +8,12 @@ use millrace_client::{
     Error, Options, Proto, TokioRuntime, Version,
     nfs3::{Client, File, SeekTarget, SpaceChange},
 };
+use millrace_server::{Config, Server};
 
 mod common;
 
-const BLOCK: u64 = 64 << 10; // Of a memory export.
+/// A multiple of the blocks of file systems, in bytes.
+const BLOCK: u64 = 64 << 10;
 
 fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_multi_thread()
@@ -31,7 +33,15 @@ async fn read(file: &File, range: Range<u64>) -> Vec<u8> {
 
 #[test]
 fn changes_replace_unstable_data() {
-    let server = common::server();
+    let dir = tempfile::tempdir().unwrap();
+    let export = format!("/data=local:{},squash=none", dir.path().display());
+    let config = Config {
+        exports: vec![export.parse().unwrap()],
+        listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
+        listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
+        ..Config::default()
+    };
+    let server = Server::start(config).unwrap();
     run(async {
         for proto in [Proto::Tcp, Proto::Rdma] {
             let url = common::url(&server, proto, "data").parse().unwrap();
