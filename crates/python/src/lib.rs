@@ -1,6 +1,6 @@
 //! The native part of the Python package `millrace`.
 //!
-//! Each method of [`client::Client`] and [`file::File`] returns an [`operation::Operation`], which the Python classes
+//! Each method of `Client` and `File` returns an `Operation`, which the Python classes
 //! either wait for (`millrace.Client`) or await (`millrace.aio.Client`). The package's Python modules define its API.
 
 mod client;
