@@ -16,6 +16,7 @@ use crate::{
     metadata::stat,
     operation::{Finish, Operation},
     ranges::{self, Range},
+    runtime,
 };
 
 /// A client of one export. It connects at the first operation in each process.
@@ -55,8 +56,13 @@ impl Client {
         })
     }
 
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.export.close());
+    /// Ends the session at the server, which takes at most a second, and closes the connections of this process.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if let Some(client) = self.export.close() {
+            let runtime = runtime::handle(py)?;
+            py.detach(|| runtime.block_on(client.shutdown()));
+        }
+        Ok(())
     }
 
     #[getter]
@@ -254,7 +260,7 @@ impl Client {
 #[pyfunction]
 pub(crate) fn exports(py: Python<'_>, url: &str) -> PyResult<Operation> {
     let url: Url = url.parse().map_err(|e| Failure::from(e).exception(py))?;
-    let handle = crate::runtime::handle(py)?;
+    let handle = runtime::handle(py)?;
     Operation::new(py, async move {
         let runtime = millrace_client::TokioRuntime::from_handle(handle);
         let list = millrace_client::exports(runtime, &url, &millrace_client::Options::default()).await?;

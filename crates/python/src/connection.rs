@@ -130,13 +130,13 @@ impl Export {
         Ok(Mount { cell, url, options, runtime: runtime::handle(py)? })
     }
 
-    /// Closes the connections of this process; later operations fail.
-    pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Relaxed);
-        let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(connected) = mounted.get().and_then(|cell| cell.get()) {
-            connected.client.close();
+    /// Makes later operations fail. The first call returns the client of this process, which the caller shuts down.
+    pub(crate) fn close(&self) -> Option<Client> {
+        if self.closed.swap(true, Ordering::Relaxed) {
+            return None;
         }
+        let mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
+        mounted.get().and_then(|cell| cell.get()).map(|connected| connected.client.clone())
     }
 
     pub(crate) fn is_closed(&self) -> bool {

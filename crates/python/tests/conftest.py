@@ -13,13 +13,28 @@ ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = os.environ.get("MILLRACE_PROGRAM", ROOT / "target" / "debug" / "millrace")
 
 
+CONFIGURATION = """
+listen_rdma = ["127.0.0.1:0"]
+listen_tcp = ["127.0.0.1:0"]
+control = "{control}"
+[[export]]
+name = "/data"
+backend = "memory:{size}"
+[[export]]
+name = "/local"
+backend = "local:{directory}"
+"""
+
+
 class Server:
     """A server with a memory export /data, and a local directory /local, on free ports."""
 
     def __init__(self, directory, size="2GiB"):
         os.chmod(directory, 0o777)  # The server maps uid 0 of clients to the anonymous user.
-        command = [PROGRAM, "serve", "--export", f"/data=memory:{size}", "--export", f"/local=local:{directory}"]
-        command += ["--listen-rdma", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0", "--grace", "0"]
+        configuration = directory.with_name(directory.name + ".toml")
+        self.control = directory.with_name(directory.name + ".control")
+        configuration.write_text(CONFIGURATION.format(size=size, directory=directory, control=self.control))
+        command = [PROGRAM, "serve", "--config", configuration, "--grace", "0"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         ready = self.process.stdout.readline().split()
         assert ready[:1] == ["ready"], ready
@@ -28,6 +43,11 @@ class Server:
     def url(self, path="/data", proto="tcp", **options):
         query = "&".join(f"{name}={value}" for name, value in {"proto": proto, **options}.items())
         return f"nfs://127.0.0.1:{self.ports[proto]}{path}?{query}"
+
+    def clients(self):
+        """The NFSv4 clients that have not ended, one line each."""
+        command = [PROGRAM, "state", "--json", "--socket", self.control]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
 
     def stop(self):
         self.process.send_signal(signal.SIGKILL)

@@ -368,6 +368,17 @@ def test_open_files_are_closed_at_exit(url):
             client.unlink("exit")
 
 
+def test_a_client_ends_at_the_server_with_close_and_at_exit(server, url):
+    before = len(server.clients())
+    client = millrace.Client(url)
+    assert len(server.clients()) == before + 1
+    client.close()
+    client.close()
+    assert len(server.clients()) == before
+    script("import sys, millrace; client = millrace.Client(sys.argv[1])", url)
+    assert len(server.clients()) == before
+
+
 def test_exit_while_threads_and_tasks_work(url):
     text = """
         import asyncio, sys, threading, millrace, millrace.aio

@@ -8,7 +8,7 @@ import weakref
 from typing import Any, Callable, Iterable, Iterator, Literal, Union, overload
 
 from . import _native
-from ._file import File
+from ._file import File, _open_clients
 from ._mode import Access, access
 from ._settings import Settings
 from ._stat import DirEntry, Stat
@@ -62,6 +62,7 @@ class Client:
         self._settings = Settings(timeout, connect_timeout, retry, uid, gid, groups)
         self._native = _native.Client(url, self._settings)
         self._files: weakref.WeakSet[File] = weakref.WeakSet()
+        _open_clients.add(self)
         if connect:
             self._native.connect().wait()
 
@@ -78,7 +79,7 @@ class Client:
         return f"<millrace.Client {self.url}{' closed' if self.closed else ''}>"
 
     def close(self) -> None:
-        """Closes the files of this client, then its connections. Raises the first error of a file."""
+        """Closes the files of this client, then its session and connections. Raises the first error of a file."""
         errors: list[BaseException] = []
         for file in list(self._files):
             try:

@@ -20,6 +20,8 @@ _CHUNK = 8 << 20
 """A read of more bytes first asks for the size of the file, so that no more memory is allocated than needed."""
 
 _open_files: weakref.WeakSet[File] = weakref.WeakSet()
+# Clients whose sessions end with the interpreter.
+_open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 class File(io.RawIOBase):
@@ -182,14 +184,17 @@ def _reopen(client: Client, path: str, offset: int) -> File:
 
 
 @atexit.register
-def _close_files() -> None:
-    """Makes the data of open files stable before the interpreter ends."""
+def _close_all() -> None:
+    """Makes the data of open files stable, and ends the sessions, before the interpreter ends."""
     for file in list(_open_files):
         try:
             file.close()
         except Exception as error:
             print(f"millrace: {file.name} was not closed, and written data may be lost: {error}", file=sys.stderr)
+    for client in list(_open_clients):
+        client._native.close()
 
 
-# The files of the parent are not open for writing in a forked child, unless it uses them.
+# The files of the parent are not open for writing in a forked child, unless it uses them. The sessions are the parent's.
 os.register_at_fork(after_in_child=_open_files.clear)
+os.register_at_fork(after_in_child=_open_clients.clear)
