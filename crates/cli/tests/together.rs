@@ -94,14 +94,17 @@ fn a_copy_survives_a_restart_of_a_server_with_a_state_directory() {
     for i in 0..30 {
         fs::write(from.join(format!("{i}")), noise(2_000_000, i)).unwrap();
     }
-    let config = dir.path().join("millrace.toml");
-    let toml = format!(
-        "state_dir = \"{}\"\n[[export]]\nname = \"/x\"\nbackend = \"local:{}\"\nsquash = \"none\"\n",
-        state.display(),
-        served.display()
-    );
-    fs::write(&config, toml).unwrap();
     for proto in ["rdma", "tcp"] {
+        let config = dir.path().join(proto);
+        // Each has its own list of NFSv4 clients: the first server is killed with its client on the list.
+        let state = state.join(proto);
+        fs::create_dir(&state).unwrap();
+        let toml = format!(
+            "state_dir = \"{}\"\n[[export]]\nname = \"/x\"\nbackend = \"local:{}\"\nsquash = \"none\"\n",
+            state.display(),
+            served.display()
+        );
+        fs::write(&config, toml).unwrap();
         let to = served.join(proto);
         let mut server = Server::start(&["--config", text(&config)]);
         let (rdma, tcp) = (server.rdma.clone(), server.tcp.clone());

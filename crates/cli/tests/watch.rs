@@ -23,7 +23,7 @@ fn top_shows_the_activity_of_clients() {
     let message = std::thread::scope(|s| {
         s.spawn(|| {
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                ok(&["ls", &server.url("rdma", "/m")]);
+                ok(&["ls", &format!("{}&vers=3", server.url("rdma", "/m"))]);
             }
         });
         let message = ok(&["top", &address, "--once"]);

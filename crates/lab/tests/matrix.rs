@@ -70,6 +70,7 @@ fn same(line: &HashMap<String, String>, figure: &Value) {
         match value {
             Value::Null => assert_eq!(line[key], ""),
             Value::String(s) => assert_eq!(&line[key], s),
+            Value::Bool(b) => assert_eq!(line[key], b.to_string()),
             value => {
                 // The two parsers may differ in the last bit.
                 let (a, b) = (line[key].parse::<f64>().unwrap(), value.as_f64().unwrap());

@@ -76,6 +76,7 @@ fn skip(d: &mut Decoder<'_>, operation: Operation) {
         Op::Getattr => drop(d.get::<GetattrArgs>().unwrap()),
         Op::Lookup => drop(d.get::<LookupArgs<'_>>().unwrap()),
         Op::Access => drop(d.get::<AccessArgs>().unwrap()),
+        Op::Readdir => drop(d.get::<ReaddirArgs>().unwrap()),
         Op::Create => drop(d.get::<CreateArgs<'_, Attributes<'_>>>().unwrap()),
         Op::Putrootfh | Op::Getfh | Op::Savefh | Op::RestoreFh => {}
         other => panic!("the script has no {other}"),
@@ -376,6 +377,18 @@ fn a_connection_is_bound_to_the_session_if_the_server_demands_it() {
         server.lock().bound = false;
         c.mkdir(c.root(), "d", Sattr::default()).await.unwrap();
         assert_eq!(count(&server, Operation::BindConnToSession), 1);
+    });
+}
+
+/// PUTFH finds a directory that another client removes before GETATTR.
+#[test]
+fn a_directory_that_is_removed_while_it_is_read_is_stale() {
+    run(async {
+        let fault = Fault::Fail(Operation::Getattr, Status::Stale);
+        let (script, _) = script(on(Operation::Readdir, vec![fault]));
+        let c = mount(&script, quick()).await.unwrap();
+        let error = c.readdir(c.root()).await.unwrap_err();
+        assert!(matches!(error, Error::Nfs { status: millrace_nfs::v3::Status::Stale, .. }), "{error}");
     });
 }
 

@@ -7,7 +7,7 @@ use millrace_nfs::{
 
 use super::{
     super::entries::{DirEntry, DirPage},
-    attributes::{FATTR, after, fattr},
+    attributes::{FATTR, fattr, get},
 };
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
@@ -20,7 +20,7 @@ fn put(ops: &mut Operations<'_>, dir: FileHandle, args: &v4::ReaddirArgs) {
 
 fn page(r: &mut Results<'_>) -> Result<DirPage, Failure> {
     r.done(Operation::Putfh)?;
-    let dir = after(r)?;
+    let dir = Some(get(r)?);
     let ok: ReaddirOk<'_> = match r.next(Operation::Readdir) {
         // READDIR returns NOT_SAME for an outdated cookie verifier.
         Err(Failure::Status(operation, Status::NotSame)) => {

@@ -83,7 +83,8 @@ impl Session {
         Ok(())
     }
 
-    /// Makes a call of one operation outside of sessions.
+    /// Makes a call of one operation outside of sessions. The first call of a client is not retried: a server that closes the
+    /// connection probably has another transport at this port.
     async fn call_without_session<C: Compound>(
         &self,
         operation: Operation,
@@ -92,9 +93,13 @@ impl Session {
         let name = operation.name();
         let request = Request { minor_version: self.minor_version, sequence: None, compound };
         let spec = spec(name, STATE_REPLY, CallClass::Other);
-        let answered = self.pool.call(spec, &self.credential, &request, None).await?;
+        let is_first = operation == Operation::ExchangeId && self.target.load(Ordering::Relaxed) == 0;
+        let reply = match self.pool.any_transport().filter(|_| is_first) {
+            Some(transport) => self.pool.call_on(&transport, spec, &self.credential, &request).await?,
+            None => self.pool.call(spec, &self.credential, &request, None).await?.reply,
+        };
         let bad = |reason: String| self.pool.bad_reply(name, reason);
-        let mut results = Results::new(answered.reply.results()).map_err(|e| bad(e.to_string()))?;
+        let mut results = Results::new(reply.results()).map_err(|e| bad(e.to_string()))?;
         if let Some(status) = results.rejected() {
             return Ok(Err((operation, status)));
         }
