@@ -79,8 +79,11 @@ impl Model {
     }
 
     fn write(&mut self, at: u64, data: &[u8]) {
+        if data.is_empty() {
+            return; // Also beyond the end, where it extends nothing.
+        }
         let end = at as usize + data.len();
-        if !data.is_empty() && self.content.len() < end {
+        if self.content.len() < end {
             self.content.resize(end, 0);
         }
         self.content[at as usize..][..data.len()].copy_from_slice(data);
