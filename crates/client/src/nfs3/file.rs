@@ -237,9 +237,12 @@ impl File {
     /// As [`Client::read`].
     pub async fn read_shared(&self, offset: u64, len: usize) -> Result<Views, Error> {
         let mut data = Views::new();
-        while data.len() < len {
+        // A server can return data up to the largest offset.
+        while data.len() < len
+            && let Some(at) = offset.checked_add(data.len() as u64)
+        {
             let memory = self.client().buffer((len - data.len()).min(self.client().rsize() as usize))?;
-            let (more, eof) = self.read_views(self.client(), offset + data.len() as u64, memory).await?;
+            let (more, eof) = self.read_views(self.client(), at, memory).await?;
             data.extend(more.iter().cloned());
             if eof {
                 break;
