@@ -31,7 +31,7 @@ pub(crate) struct Slot {
 }
 
 // SAFETY: a `Slot` is a shared reference to a `Span`, which is `Sync`, kept alive by the count that the slot's
-// references hold together.
+// references hold together, and an address in its memory, which `Buffer` and `View` access by their own rules.
 unsafe impl Send for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Slot {}
