@@ -109,9 +109,7 @@ impl Background {
         }
         Ok(server)
     }
-}
 
-impl Background {
     /// Ends the server orderly, by SIGTERM.
     ///
     /// # Errors

@@ -3,10 +3,9 @@
 use std::{os::unix::ffi::OsStrExt, path::PathBuf};
 
 use futures::{StreamExt, stream};
+use millrace_buffer::Views;
 use millrace_client::{Client, Error, nfs3::File};
 use millrace_nfs::v3::FileHandle;
-
-use millrace_buffer::Views;
 
 use crate::{
     connection::Connected,
