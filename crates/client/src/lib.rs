@@ -29,6 +29,7 @@
 //! The crates whose types are in the public API are re-exported: [`buffer`], [`nfs`], [`oncrpc`], [`rdma`],
 //! [`rdma_providers`], [`rpcrdma`], [`runtime`]. A program needs no further dependency to name them.
 
+mod atomic_file;
 pub mod blocking;
 mod builder;
 mod client;
@@ -53,6 +54,7 @@ mod version;
 #[cfg(test)]
 mod tests;
 
+pub use atomic_file::{AtomicFile, is_temporary_name, temporary_name};
 pub use builder::ClientBuilder;
 pub use client::Client;
 pub use connect::{Connection, Connector};

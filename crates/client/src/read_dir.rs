@@ -22,6 +22,7 @@ use crate::{Error, Metadata, nfs3};
 pub struct DirEntry {
     path: PathBuf,
     metadata: Metadata,
+    handle: Option<FileHandle>,
 }
 
 impl DirEntry {
@@ -43,6 +44,11 @@ impl DirEntry {
     /// The attributes at the time when the directory was read. Symbolic links are not followed.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
+    }
+
+    /// The file handle; `None` if the server did not send it.
+    pub fn handle(&self) -> Option<FileHandle> {
+        self.handle
     }
 }
 
@@ -122,14 +128,14 @@ impl Pages {
     /// Fetches the attributes if the server did not send them; `None` if the object has been removed.
     async fn entry(&self, entry: nfs3::DirEntry) -> Result<Option<DirEntry>, Error> {
         let path = self.path.join(OsString::from_vec(entry.name.clone()));
-        let attributes = match entry.attributes {
-            Some(attributes) => attributes,
+        let (attributes, handle) = match entry.attributes {
+            Some(attributes) => (attributes, entry.handle),
             None => match self.client.lookup(self.dir, &entry.name).await {
-                Ok(object) => object.attributes,
+                Ok(object) => (object.attributes, Some(object.handle)),
                 Err(e) if e.is_not_found() => return Ok(None),
                 Err(e) => return Err(e.at(path.as_os_str().as_bytes())),
             },
         };
-        Ok(Some(DirEntry { path, metadata: attributes.into() }))
+        Ok(Some(DirEntry { path, metadata: attributes.into(), handle }))
     }
 }

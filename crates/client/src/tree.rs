@@ -129,31 +129,38 @@ impl Client {
             ));
         }
         target.set_len(0).await?;
-        let (from_file, to_file) = (source.nfs3(), target.nfs3());
-        let piece = u64::from(self.nfs3().rsize());
-        let copied = |at| async move {
-            let (_, data, eof) = from_file.read_piece(self.nfs3(), at, piece as usize).await?;
-            let len = data.len() as u64;
-            if len > 0 {
-                to_file.write_from(at, data).await?;
-            }
-            Ok::<_, Error>((len, eof))
-        };
-        let known = stream::iter((0..attributes.size.div_ceil(piece)).map(|n| copied(n * piece)));
-        let mut total: u64 =
-            known.buffer_unordered(DEPTH).try_fold(0, |sum, (len, _)| async move { Ok(sum + len) }).await?;
-        // The file may have grown.
-        while total >= attributes.size {
-            let (len, eof) = copied(total).await?;
-            total += len;
-            if eof {
-                break;
-            }
-        }
-        to_file.commit().await?;
+        let total = copy_data(source.nfs3(), target.nfs3(), attributes.size).await?;
+        target.nfs3().commit().await?;
         target.set_permissions(attributes.mode).await?;
         Ok(total)
     }
+}
+
+/// Copies the data of a file with `size` bytes to another one, without a copy in memory and UNSTABLE. Returns the number of
+/// bytes, which is larger if the file has grown.
+pub(crate) async fn copy_data(from: &nfs3::File, to: &nfs3::File, size: u64) -> Result<u64, Error> {
+    let client = from.client();
+    let piece = u64::from(client.rsize());
+    let copied = |at| async move {
+        let (_, data, eof) = from.read_piece(client, at, piece as usize).await?;
+        let len = data.len() as u64;
+        if len > 0 {
+            to.write_from(at, data).await?;
+        }
+        Ok::<_, Error>((len, eof))
+    };
+    let known = stream::iter((0..size.div_ceil(piece)).map(|n| copied(n * piece)));
+    let mut total: u64 =
+        known.buffer_unordered(DEPTH).try_fold(0, |sum, (len, _)| async move { Ok(sum + len) }).await?;
+    // The file may have grown.
+    while total >= size {
+        let (len, eof) = copied(total).await?;
+        total += len;
+        if eof {
+            break;
+        }
+    }
+    Ok(total)
 }
 
 /// Removes the entries of `dir` that are not directories, and returns its directories.

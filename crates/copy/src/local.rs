@@ -13,14 +13,12 @@ use std::{
 };
 
 use millrace_buffer::{Arena, Views};
+use millrace_client::temporary_name;
 use rustix::fs::{AtFlags, CWD, Gid, Timespec, Timestamps, Uid};
 
 use crate::{
     Error, Preserve,
-    tree::{
-        Entry, FileKind, Item, Metadata, Source, Target, Timestamp, WriteOutcome, is_valid_name, random,
-        temporary_name,
-    },
+    tree::{Entry, FileKind, Item, Metadata, Source, Target, Timestamp, WriteOutcome, is_valid_name, random},
 };
 
 /// Maximum size of one read or write in bytes.

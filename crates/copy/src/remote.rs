@@ -1,15 +1,12 @@
 //! NFS exports as sources and targets.
 
 use millrace_buffer::Views;
-use millrace_client::{Version, nfs3::Client};
+use millrace_client::{Version, nfs3::Client, temporary_name};
 use millrace_nfs::v3::{CreateHow, Fattr, FileHandle, FileType, NfsTime, Sattr, SetTime, StableHow, Status};
 
 use crate::{
     Error, Preserve,
-    tree::{
-        Entry, FileKind, Metadata, Source, Target, Timestamp, WriteOutcome, is_valid_name, random,
-        temporary_name,
-    },
+    tree::{Entry, FileKind, Metadata, Source, Target, Timestamp, WriteOutcome, is_valid_name, random},
 };
 
 /// Maximum number of rewrites of a record because the server restarted during its write.

@@ -254,19 +254,7 @@ pub fn is_valid_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.iter().any(|b| matches!(b, b'/' | 0))
 }
 
-/// Returns a temporary name for the file `name`: hidden, at most 255 bytes.
-pub(crate) fn temporary_name(name: &[u8], random: u64) -> Vec<u8> {
-    const NAME_MAX: usize = 255;
-    let suffix = format!(".millrace-{random:016x}");
-    let kept = name.len().min(NAME_MAX - 1 - suffix.len());
-    let mut out = Vec::with_capacity(1 + kept + suffix.len());
-    out.push(b'.');
-    out.extend_from_slice(&name[..kept]);
-    out.extend_from_slice(suffix.as_bytes());
-    out
-}
-
-/// Returns a random number for [`temporary_name`].
+/// Returns a random number for [`millrace_client::temporary_name`].
 pub(crate) fn random() -> u64 {
     use std::{
         hash::{BuildHasher, Hasher},
@@ -295,11 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_temporary_name_has_at_most_255_bytes() {
-        assert_eq!(temporary_name(b"a.txt", 10), b".a.txt.millrace-000000000000000a");
-        let long = temporary_name(&[b'x'; 255], u64::MAX);
-        assert_eq!(long.len(), 255);
-        assert!(is_valid_name(&long));
+    fn random_numbers_of_temporary_names_differ() {
         assert_ne!(random(), random());
     }
 }
