@@ -258,5 +258,9 @@ mod tests {
 
 /// The programs in the guide.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/library.md")]
-mod guide {}
+mod guide {
+    #[doc = include_str!("../../../docs/guide/library.md")]
+    mod library {}
+    #[doc = include_str!("../../../docs/guide/rust-adapters.md")]
+    mod rust_adapters {}
+}

@@ -1,0 +1,263 @@
+//! An [`object_store::ObjectStore`] on a directory of an NFS export, over RDMA or TCP, for programs that use
+//! DataFusion, Delta Lake, Parquet and others. The server can be any NFS server (NFSv3, 4.1 or 4.2).
+//!
+//! ```
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+//! # fn main() { run(|url| async move {
+//! use millrace_object_store::NfsStore;
+//! use object_store::{ObjectStoreExt, PutMode, path::Path};
+//!
+//! // "nfs://server.example/export/directory"
+//! let store = NfsStore::connect(&url).await?;
+//! let location = Path::from("tables/sales/part-0.parquet");
+//! store.put(&location, "data".into()).await?;
+//! let read = store.get_range(&location, 1..3).await?;
+//! assert_eq!(&read[..], b"at");
+//!
+//! use object_store::ObjectStore;
+//! let again = store.put_opts(&location, "new".into(), PutMode::Create.into()).await;
+//! assert!(matches!(again, Err(object_store::Error::AlreadyExists { .. })));
+//! store.close().await;
+//! # Ok(()) }) }
+//! ```
+//!
+//! # Objects and files
+//! The object at a [location](object_store::path::Path) is the regular file of that path below the directory, with the
+//! same name, so that other programs can use the files. A name has at most 255 bytes. There cannot be an object `a`
+//! and an object `a/b`. Directories are created as needed and remain when their last object is removed; an empty
+//! directory is then still one of the common prefixes of a list. Symbolic links to files are objects; links to
+//! directories are followed to an object, and omitted from lists.
+//!
+//! # Atomic changes
+//! A put writes a temporary file in the same directory, makes it stable (COMMIT), and gives it its name, so that a
+//! reader gets the old object or the new one, and never a part. When a put returns, the object is on stable storage.
+//!
+//! | operation | method |
+//! |---|---|
+//! | put, the end of a multipart upload, copy | RENAME of the temporary file |
+//! | [`PutMode::Create`], [`CopyMode::Create`](object_store::CopyMode::Create) | LINK of the temporary file: exactly one of several clients creates the name |
+//! | rename | RENAME |
+//! | [`RenameTargetMode::Create`] | LINK, then REMOVE of the old name: the object has both names for a moment |
+//! | [`PutMode::Update`] | [`Error::NotImplemented`]: NFS has no operation that replaces a name only if it still has a given file |
+//!
+//! Temporary files have names like `.NAME.millrace-0123456789abcdef`, and are never listed. They remain if a program
+//! ends during a put. To remove those older than a day on the server:
+//! `find DIRECTORY -name '.*.millrace-*' -mtime +1 -delete`.
+//!
+//! # Reading
+//! All ranges of one call of [`get_ranges`](ObjectStore::get_ranges) are of one version of the object, and READs of several
+//! ranges are in flight at the same time. The server removes the file of a replaced object: a stream of a large object
+//! that is replaced meanwhile returns an error, and never data of the new object.
+//!
+//! ETags are hashes of the file handle, the modification time and the size; each put changes the ETag.
+//! The modification times are those of the server.
+//!
+//! # Memory
+//! A put copies the data once, into registered memory. Data that is read is passed on as [`Bytes`] in the memory into
+//! which the server wrote it, without a copy, until callers hold a quarter of the client's arena
+//! ([`Options::arena_limit`](millrace_client::Options::arena_limit), 1 GiB by default); further data is copied. READs
+//! and WRITEs in flight use at most another quarter each: operations beyond that wait.
+//! [`GetResult::bytes`] of an object larger than one READ (1 MiB by default) joins the pieces, which is one copy.
+//!
+//! # Not supported
+//! Attributes and tags of objects, versions.
+
+mod error;
+mod list;
+mod location;
+mod memory;
+mod meta;
+mod names;
+mod read;
+mod write;
+
+use std::{ops::Range, path::PathBuf, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{StreamExt, stream::BoxStream};
+pub use millrace_client::Client;
+use millrace_client::Url;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, RenameTargetMode, Result,
+    path::Path,
+};
+
+use crate::{memory::Memory, names::Object, read::Reader, write::Upload};
+
+/// Maximum number of REMOVE calls of one [`ObjectStore::delete_stream`] in flight.
+const REMOVALS: usize = 16;
+
+/// A directory of an NFS export as an object store. The crate's documentation describes the semantics. Clones share the
+/// connections.
+#[derive(Debug, Clone)]
+pub struct NfsStore {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: Client,
+    /// The path of the directory in the export.
+    root: PathBuf,
+    memory: Memory,
+    reader: Reader,
+}
+
+impl NfsStore {
+    /// Connects to the server of `url`, such as `nfs://server/export/directory?proto=rdma&nconnect=2`. The store is the
+    /// directory of the URL, which must exist.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the export or the directory does not exist, [`Error::PermissionDenied`], and
+    /// [`Error::Generic`] with the error of [`Client::connect`] as its source.
+    pub async fn connect<U>(url: U) -> Result<Self>
+    where
+        U: TryInto<Url>,
+        millrace_client::Error: From<U::Error>,
+    {
+        let root = Path::ROOT;
+        let client = Client::connect(url).await.map_err(|e| error::at(&root, e))?;
+        let store = Self::new(client);
+        let found = store.shared.client.metadata(&store.shared.root).await;
+        let found = found.map_err(|e| error::of_existing(&root, e))?;
+        if !found.is_dir() {
+            let source = format!("{store} is not a directory").into();
+            return Err(Error::NotFound { path: store.to_string(), source });
+        }
+        Ok(store)
+    }
+
+    /// Returns a store of the directory at [`Client::path_in_export`] of a client with options of the caller. The directory
+    /// is created by the first put if it does not exist.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// use millrace_object_store::{Client, NfsStore};
+    ///
+    /// let client = Client::builder(&url).nconnect(2).arena_limit(4 << 30).connect().await?;
+    /// let store = NfsStore::new(client);
+    /// # Ok(()) }) }
+    /// ```
+    pub fn new(client: Client) -> Self {
+        let root = PathBuf::from(client.path_in_export());
+        let memory = Memory::new(&client);
+        let reader = Reader::new(client.clone(), memory.clone());
+        Self { shared: Arc::new(Shared { client, root, memory, reader }) }
+    }
+
+    /// The client.
+    pub fn client(&self) -> &Client {
+        &self.shared.client
+    }
+
+    /// Closes the connections of all clones, and waits for the end of the session of NFSv4, as [`Client::shutdown`].
+    pub async fn close(&self) {
+        self.client().shutdown().await;
+    }
+
+    fn file(&self, location: &Path) -> Result<PathBuf> {
+        location::file(&self.shared.root, location)
+    }
+
+    fn unimplemented(&self, operation: &str) -> Error {
+        Error::NotImplemented { operation: operation.into(), implementer: self.to_string() }
+    }
+
+    async fn delete_one(self, location: Path) -> Result<Path> {
+        let object = Object { path: &self.file(&location)?, location: &location };
+        names::remove(self.client(), object).await?;
+        Ok(location)
+    }
+}
+
+impl std::fmt::Display for NfsStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Shared { client, root, .. } = &*self.shared;
+        let export = client.export().trim_end_matches('/');
+        write!(f, "NfsStore(nfs://{}{export}/{})", client.server(), root.display())
+    }
+}
+
+#[async_trait]
+impl ObjectStore for NfsStore {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        if matches!(options.mode, PutMode::Update(_)) {
+            return Err(self.unimplemented("`put_opts` with mode `PutMode::Update`"));
+        }
+        if !options.attributes.is_empty() {
+            return Err(self.unimplemented("`put_opts` with `attributes`"));
+        }
+        let at = (self.client(), &self.shared.memory);
+        write::put(at, self.file(location)?, location, payload, options.mode).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        if !options.attributes.is_empty() {
+            return Err(self.unimplemented("`put_multipart_opts` with `attributes`"));
+        }
+        let upload =
+            Upload::start((self.client(), &self.shared.memory), self.file(location)?, location.clone())
+                .await?;
+        Ok(Box::new(upload))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.shared.reader.get(&self.file(location)?, location, &options).await
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.shared.reader.get_ranges(&self.file(location)?, location, ranges).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        let this = self.clone();
+        let removals = locations.map(move |location| {
+            let this = this.clone();
+            async move { this.delete_one(location?).await }
+        });
+        removals.buffered(REMOVALS).boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        list::all(self.client(), &self.shared.root, prefix, None)
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        list::all(self.client(), &self.shared.root, prefix, Some(offset))
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        list::one_level(self.client(), &self.shared.root, prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        let source = Object { path: &self.file(from)?, location: from };
+        let target = Object { path: &self.file(to)?, location: to };
+        names::copy((self.client(), &self.shared.memory), source, target, options.mode).await
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        let source = Object { path: &self.file(from)?, location: from };
+        let target = Object { path: &self.file(to)?, location: to };
+        match options.target_mode {
+            RenameTargetMode::Overwrite => names::rename(self.client(), source, target).await,
+            RenameTargetMode::Create => names::rename_new(self.client(), source, target).await,
+        }
+    }
+}
+
+/// The program of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

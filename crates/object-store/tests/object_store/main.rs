@@ -1,0 +1,92 @@
+//! The store on a server in this process, over TCP and RDMA, with NFSv3 and 4.2.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Tests, not input from a peer.
+
+mod concurrent;
+mod semantics;
+
+use std::{sync::Arc, time::Duration};
+
+use millrace_object_store::{Client, NfsStore};
+use millrace_server::{Config, Running, Server};
+use object_store::integration;
+
+/// A server with a memory export.
+fn server() -> Running {
+    let config = Config {
+        exports: vec!["/data=memory:256MiB".parse().unwrap()],
+        listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
+        listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
+        shards: Some(1),
+        ..Config::default()
+    };
+    Server::start(config).unwrap()
+}
+
+/// Runs `test` over each transport with each version of NFS, with a function from a directory to its URL.
+fn on_all<F: Future<Output = ()>>(test: impl Fn(Box<dyn Fn(&str) -> String>) -> F) {
+    for (proto, version) in ["tcp", "rdma"].into_iter().flat_map(|proto| [(proto, "3"), (proto, "4.2")]) {
+        let server = server();
+        let address = if proto == "tcp" { server.tcp_addr() } else { server.rdma_addr() }.unwrap();
+        let url =
+            move |directory: &str| format!("nfs://{address}/data/{directory}?proto={proto}&vers={version}");
+        let tokio =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        tokio.block_on(test(Box::new(url)));
+        drop(tokio);
+        server.stop_blocking(Duration::from_secs(1));
+    }
+}
+
+/// A store of an empty directory.
+async fn store(url: &dyn Fn(&str) -> String, directory: &str) -> NfsStore {
+    NfsStore::new(Client::connect(url(directory)).await.unwrap())
+}
+
+/// The names of all files of a store, including temporary ones.
+async fn files(store: &NfsStore) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut todo = vec![store.client().path_in_export().to_owned()];
+    while let Some(directory) = todo.pop() {
+        let mut entries = store.client().read_dir(&directory).await.unwrap();
+        while let Some(entry) = entries.next_entry().await.unwrap() {
+            let path = entry.path().to_str().unwrap().to_owned();
+            if entry.metadata().is_dir() { todo.push(path) } else { names.push(path) }
+        }
+    }
+    names.sort();
+    names
+}
+
+/// The tests of object_store for implementations, except those of attributes and of traits that `NfsStore` does not
+/// implement (`MultipartStore`, `PaginatedListStore`).
+#[test]
+fn integration_tests_of_object_store() {
+    on_all(|url| async move {
+        let url = &*url;
+        integration::put_get_delete_list(&store(url, "put_get_delete_list").await).await;
+        integration::put_get_attributes(&store(url, "put_get_attributes").await).await;
+        integration::get_opts(&store(url, "get_opts").await).await;
+        integration::put_opts(&store(url, "put_opts").await, false).await;
+        integration::stream_get(&store(url, "stream_get").await).await;
+        integration::list_uses_directories_correctly(&store(url, "directories").await).await;
+        integration::list_with_delimiter(&store(url, "list_with_delimiter").await).await;
+        integration::list_with_offset_exclusivity(&store(url, "list_with_offset").await).await;
+        let missing = integration::get_nonexistent_object(&store(url, "missing").await, None).await;
+        assert!(matches!(missing, Err(object_store::Error::NotFound { .. })), "{missing:?}");
+        integration::rename_and_copy(&store(url, "rename_and_copy").await).await;
+        integration::copy_if_not_exists(&store(url, "copy_if_not_exists").await).await;
+        integration::copy_rename_nonexistent_object(&store(url, "copy_nonexistent").await).await;
+        integration::multipart_race_condition(&store(url, "multipart_race").await, true).await;
+        integration::multipart_out_of_order(&store(url, "multipart_out_of_order").await).await;
+
+        // Nothing is left of all these uploads.
+        let everything = files(&store(url, "").await).await;
+        assert!(everything.iter().all(|name| !name.contains(".millrace-")), "{everything:?}");
+    });
+}
+
+/// An `Arc` of the store, as callers share it.
+fn shared(store: &NfsStore) -> Arc<dyn object_store::ObjectStore> {
+    Arc::new(store.clone())
+}
