@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Tests that the checks of a release find what is wrong."""
+
+import io
+import platform
+import tarfile
+import tempfile
+import unittest
+from pathlib import Path
+
+import artifacts
+import check
+import versions
+
+HERE = artifacts.Target(platform.machine(), "amd64", "release", host=True)
+
+
+class Release(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.path = Path(scratch.name)
+
+    def wrong(self, message, function, *arguments):
+        with self.assertRaises(check.Wrong) as caught:
+            function(*arguments)
+        self.assertIn(message, str(caught.exception))
+
+    def test_sections_of_a_changelog(self):
+        text = "# Log\n\n## [Unreleased]\n\n## [1.0.0] - 2026-01-02\n\n### Added\n\n- one\n\n## [0.1.0] - 2025-01-02\n- two\n"
+        self.assertEqual(versions.notes(text, "Unreleased"), "")
+        self.assertEqual(versions.notes(text, "1.0.0"), "### Added\n\n- one")
+        self.assertEqual(versions.notes(text, "0.1.0"), "- two")
+        self.assertIsNone(versions.notes(text, "0.2.0"))
+
+    def test_another_version_is_found_in_every_place(self):
+        found = "\n".join(versions.problems("99.0.0"))
+        for place in ("Cargo.toml", "Chart.yaml", "fuse-pod.yaml", "CHANGELOG.md"):
+            self.assertIn(place, found)
+
+    def test_a_tarball_without_its_files_is_refused(self):
+        file = self.path / "millrace-1.0.0-x86_64-linux.tar.xz"
+        with tarfile.open(file, "w:xz") as archive:
+            archive.addfile(tarfile.TarInfo(f"millrace-1.0.0-{HERE.machine}-linux/usr/bin/millrace"), io.BytesIO())
+        self.wrong("usr/sbin/mount.millrace", check.tarball, file, "1.0.0", HERE)
+
+    def test_a_program_for_another_machine_or_a_newer_c_library_is_refused(self):
+        shell = Path("/bin/sh").resolve()
+        check.elf(shell, HERE)
+        other = "aarch64" if HERE.machine == "x86_64" else "x86_64"
+        self.wrong(f"is not for {other}", check.elf, shell, artifacts.Target(other, "", "release", host=True))
+        newest = artifacts.GLIBC
+        self.addCleanup(setattr, artifacts, "GLIBC", newest)
+        artifacts.GLIBC = "2.2"
+        self.wrong("needs the C library", check.elf, shell, artifacts.Target(HERE.machine, "", "release", host=False))
+
+    def test_a_checksum_that_is_wrong_or_of_no_file_is_refused(self):
+        (self.path / "a").write_text("content")
+        (self.path / "SHA256SUMS").write_text("00  a\n")
+        self.wrong("another checksum", check.sums, self.path / "SHA256SUMS")
+        (self.path / "SHA256SUMS").write_text("00  b\n")
+        self.wrong("has a, b", check.sums, self.path / "SHA256SUMS")
+
+
+if __name__ == "__main__":
+    unittest.main()
