@@ -38,6 +38,18 @@ class Release(unittest.TestCase):
         for place in ("Cargo.toml", "Chart.yaml", "fuse-pod.yaml", "CHANGELOG.md"):
             self.assertIn(place, found)
 
+    def test_the_template_unit_has_the_settings_of_the_service(self):
+        service, template = ((artifacts.ROOT / f"contrib/millrace{at}.service").read_text() for at in ("", "@"))
+        settings = [line for line in template.splitlines() if not line.startswith("#")]
+        expected = [line for line in service.splitlines() if not line.startswith("#")]
+        own = {
+            "Description=Millrace, NFS over RDMA and TCP": "Description=Millrace, NFS over RDMA and TCP, %i",
+            "RuntimeDirectory=millrace": "RuntimeDirectory=millrace-%i",
+            "StateDirectory=millrace": "StateDirectory=millrace-%i",
+        }
+        expected = [own.get(line, line.replace("/etc/millrace.toml", "/etc/millrace/%i.toml")) for line in expected]
+        self.assertEqual(settings, expected)
+
     def test_a_tarball_without_its_files_is_refused(self):
         file = self.path / "millrace-1.0.0-x86_64-linux.tar.xz"
         with tarfile.open(file, "w:xz") as archive:

@@ -1,5 +1,6 @@
 //! The program `millrace`: command line parsing, commands, and their output.
 
+mod activation;
 mod args;
 mod background;
 mod commands;

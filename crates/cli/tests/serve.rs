@@ -7,7 +7,10 @@ mod common;
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
+    net::TcpListener,
+    os::fd::OwnedFd,
     process::{Command, Stdio},
+    thread,
     time::Duration,
 };
 
@@ -48,6 +51,46 @@ fn standard_output_has_only_the_ready_line_with_the_ports() {
     out.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "");
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// Starts a server on two sockets of this process, as a service manager does (sd_listen_fds(3)): the shell moves them to
+/// the descriptors 3 and 4.
+fn activated(tcp: &TcpListener, rdma: &TcpListener, names: &str) -> std::process::Child {
+    let socket = |listener: &TcpListener| Stdio::from(OwnedFd::from(listener.try_clone().unwrap()));
+    let script = "exec 3<&0 4<&2 0</dev/null 2>/dev/null; export LISTEN_PID=$$ LISTEN_FDS=2; exec \"$@\"";
+    Command::new("sh")
+        .args(["-c", script, "sh", env!("CARGO_BIN_EXE_millrace"), "serve", "--export", "/m=memory:16MiB"])
+        .env("LISTEN_FDNAMES", names)
+        .stdin(socket(tcp))
+        .stderr(socket(rdma))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn a_server_serves_the_sockets_of_the_service_manager_and_they_outlive_it() {
+    let [tcp, rdma] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [at_tcp, at_rdma] = [&tcp, &rdma].map(|socket| socket.local_addr().unwrap());
+    // The second server gets a connection that was made when there was none.
+    for _ in 0..2 {
+        let early = thread::spawn(move || ok(&["ls", &format!("nfs://{at_tcp}/m?proto=tcp")]));
+        let mut child = activated(&tcp, &rdma, "tcp:rdma");
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        assert_eq!(ready, format!("ready rdma={at_rdma} tcp={at_tcp}\n"));
+        early.join().unwrap();
+        ok(&["ls", &format!("nfs://{at_rdma}/m?proto=rdma")]);
+        kill(child.id(), "TERM");
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_server_refuses_a_socket_without_a_known_name() {
+    let [tcp, rdma] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let mut child = activated(&tcp, &rdma, "tcp:millrace-rdma.socket");
+    assert!(!child.wait().unwrap().success());
 }
 
 #[test]
@@ -266,7 +309,7 @@ fn survives_a_restart(proto: &str, to_server: bool) {
     let target = if to_server { served.join("copy") } else { dir.path().join("copy") };
     let done = || fs::read_dir(&target).map_or(0, Iterator::count);
     while done() < 5 {
-        std::thread::sleep(Duration::from_millis(1));
+        thread::sleep(Duration::from_millis(1));
     }
     server.child.kill().unwrap();
     server.child.wait().unwrap();

@@ -1,6 +1,10 @@
 //! A running daemon.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::Arc,
+    time::Duration,
+};
 
 use millrace_server::{Reloaded, Running, Server, Stats};
 
@@ -21,12 +25,25 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError`]; no task is left running.
     pub fn start(config: Config) -> Result<Self, DaemonError> {
-        let server = Server::start(config.server.clone())?;
+        Self::start_on(config, Vec::new())
+    }
+
+    /// As [`Self::start`], on listening sockets that the caller has opened, as with [`Server::start_on`]. The metrics
+    /// endpoint uses the one with its address.
+    ///
+    /// # Errors
+    /// [`DaemonError`]; no task is left running.
+    pub fn start_on(config: Config, mut sockets: Vec<TcpListener>) -> Result<Self, DaemonError> {
+        let of_metrics =
+            sockets.iter().position(|s| s.local_addr().ok() == config.metrics && config.metrics.is_some());
+        let metrics_socket = of_metrics.map(|index| sockets.swap_remove(index));
+        let server = Server::start_on(config.server.clone(), sockets)?;
         let mut daemon = Self { server, metrics: None, config };
         let server = &daemon.server;
         if let Some(addr) = daemon.config.metrics {
             let failed = |source| DaemonError::Listen { addr, source };
-            let listener = endpoint::bind(addr).map_err(failed)?;
+            let given = metrics_socket.map(|socket| socket.set_nonblocking(true).map(|()| socket));
+            let listener = given.unwrap_or_else(|| endpoint::bind(addr)).map_err(failed)?;
             daemon.metrics = Some(listener.local_addr().map_err(failed)?);
             server.spawn("metrics", endpoint::serve(listener, server.stats_reader(), server.stopping()));
         }

@@ -31,7 +31,7 @@ mod tests;
 mod tx;
 mod wire;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 
 use millrace_buffer::Arena;
 use millrace_rdma::{ConnectParams, ConnectionError, Listener, Provider, QueuePair, stag::StagTables};
@@ -67,6 +67,15 @@ impl Iwarp {
     /// provider.
     pub fn insecure_with_whole_spans() -> Self {
         Self { tags: StagTables::insecure_whole_spans() }
+    }
+
+    /// Listens for connections on `listener`, a listening socket that does not block, for example one that a service
+    /// manager has opened.
+    ///
+    /// # Errors
+    /// When the socket has no address.
+    pub fn listen_on(&self, rt: RuntimeRef, listener: TcpListener) -> std::io::Result<Box<dyn Listener>> {
+        Ok(Box::new(listen::IwarpListener::new(rt, listener, self.tags.clone())?))
     }
 }
 

@@ -85,7 +85,11 @@ impl IwarpListener {
         socket.bind(&addr.into())?;
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;
-        let listener: TcpListener = socket.into();
+        Self::new(rt, socket.into(), tags)
+    }
+
+    /// Listens on a socket that listens already and does not block.
+    pub(super) fn new(rt: RuntimeRef, listener: TcpListener, tags: StagTables) -> io::Result<Self> {
         let addr = listener.local_addr()?;
         Ok(Self { rt, addr, state: ListenSocket::Idle(listener), tags, rejects: Arc::default() })
     }

@@ -7,10 +7,17 @@ mod adapters;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
+use std::{
+    fmt, io,
+    net::{IpAddr, TcpListener},
+    str::FromStr,
+    sync::Arc,
+};
 
 use millrace_buffer::Arena;
-use millrace_rdma::{ConnectParams, ConnectionError, Provider, QueuePair, provider::local_address_to};
+use millrace_rdma::{
+    ConnectParams, ConnectionError, Listener, Provider, QueuePair, provider::local_address_to,
+};
 use millrace_runtime::{ByteStream, RuntimeRef};
 
 /// The RDMA provider that a user requests. [`Display`](fmt::Display) and [`FromStr`] use the names `auto`,
@@ -179,6 +186,20 @@ pub async fn accept_iwarp(
     {
         drop((rt, arena, stream, params));
         Err(ConnectionError::Incompatible(NotUsable::NotBuilt(IWARP).to_string()))
+    }
+}
+
+/// Listens with the provider `iwarp` on `listener`, a listening socket that does not block.
+///
+/// # Errors
+/// When the socket has no address; [`Unsupported`](io::ErrorKind::Unsupported) in a build without the provider.
+pub fn listen_iwarp(rt: RuntimeRef, listener: TcpListener) -> io::Result<Box<dyn Listener>> {
+    #[cfg(feature = "iwarp")]
+    return millrace_rdma_iwarp::Iwarp::new().listen_on(rt, listener);
+    #[cfg(not(feature = "iwarp"))]
+    {
+        drop((rt, listener));
+        Err(io::Error::new(io::ErrorKind::Unsupported, NotUsable::NotBuilt(IWARP).to_string()))
     }
 }
 

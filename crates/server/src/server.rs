@@ -1,7 +1,8 @@
 //! Start and stop of a server.
 
 use std::{
-    net::SocketAddr,
+    io,
+    net::{SocketAddr, TcpListener},
     sync::{Arc, mpsc},
     thread::JoinHandle,
     time::Duration,
@@ -10,7 +11,7 @@ use std::{
 use futures::channel::oneshot;
 use millrace_buffer::{Arena, TRIM_INTERVAL};
 use millrace_rdma::{Listener, Provider};
-use millrace_rdma_providers::{Chosen, IWARP};
+use millrace_rdma_providers::{Chosen, IWARP, listen_iwarp};
 use millrace_runtime::{RuntimeExt, RuntimeRef, sync::Mutex, tokio_rt::TokioRuntime};
 use millrace_vfs::FileSystemRef;
 use tokio::sync::watch;
@@ -36,7 +37,17 @@ impl Server {
     /// # Errors
     /// [`ServerError`]; no task is left running.
     pub fn start(config: Config) -> Result<Running, ServerError> {
-        Self::launch(config, None, Box::new(backend::open))
+        Self::launch(config, None, Vec::new(), Box::new(backend::open))
+    }
+
+    /// As [`Self::start`], on listening sockets that the caller has opened (socket activation): one of `sockets` whose
+    /// local address is an address of the configuration is used instead of a new socket. Sockets whose address is not
+    /// in the configuration are closed.
+    ///
+    /// # Errors
+    /// [`ServerError`]; no task is left running. A socket for RDMA or iSER can be used by the provider `iwarp` only.
+    pub fn start_on(config: Config, sockets: Vec<TcpListener>) -> Result<Running, ServerError> {
+        Self::launch(config, None, sockets, Box::new(backend::open))
     }
 
     /// As [`Self::start`], with an RDMA provider of the caller instead of the configured one.
@@ -44,7 +55,7 @@ impl Server {
     /// # Errors
     /// [`ServerError`]; no task is left running.
     pub fn start_over(config: Config, provider: Arc<dyn Provider>) -> Result<Running, ServerError> {
-        Self::launch(config, Some(provider), Box::new(backend::open))
+        Self::launch(config, Some(provider), Vec::new(), Box::new(backend::open))
     }
 
     /// As [`Self::start`], with file systems of the caller: `open` opens each export of the configuration,
@@ -57,12 +68,13 @@ impl Server {
         config: Config,
         open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String> + Send + 'static,
     ) -> Result<Running, ServerError> {
-        Self::launch(config, None, Box::new(open))
+        Self::launch(config, None, Vec::new(), Box::new(open))
     }
 
     fn launch(
         config: Config,
         provider: Option<Arc<dyn Provider>>,
+        sockets: Vec<TcpListener>,
         mut open: Opener,
     ) -> Result<Running, ServerError> {
         config.check()?;
@@ -76,7 +88,7 @@ impl Server {
             .map_err(ServerError::Thread)?;
         let (stop, stopped) = watch::channel(None);
         let rt = TokioRuntime::from_handle(control.handle().clone());
-        let startup = Startup { config, provider, stopped, rt };
+        let mut startup = Startup { config, provider, sockets, stopped, rt };
         let guard = control.enter();
         let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let shards = startup.config.shards.unwrap_or(available);
@@ -124,6 +136,8 @@ struct Startup {
     config: Config,
     /// Overrides the configured provider.
     provider: Option<Arc<dyn Provider>>,
+    /// Listening sockets of the caller.
+    sockets: Vec<TcpListener>,
     stopped: watch::Receiver<StopSignal>,
     rt: RuntimeRef,
 }
@@ -150,28 +164,42 @@ impl Startup {
         }
     }
 
+    /// The caller's listening socket with the address `addr`, if there is one.
+    fn given(&mut self, addr: SocketAddr) -> Option<io::Result<TcpListener>> {
+        let index = self.sockets.iter().position(|s| s.local_addr().is_ok_and(|local| local == addr))?;
+        let socket = self.sockets.swap_remove(index);
+        Some(socket.set_nonblocking(true).map(|()| socket))
+    }
+
+    /// A listening TCP socket for `what`.
+    fn listen_tcp(&mut self, addr: SocketAddr, what: &'static str) -> Result<TcpListener, ServerError> {
+        let socket = self.given(addr).unwrap_or_else(|| bind(addr));
+        socket.map_err(|source| ServerError::Listen { addr, what, source })
+    }
+
     /// Opens all listeners.
-    fn open(&self, running: &mut Running, acceptor: &Arc<Acceptor>) -> Result<(), ServerError> {
+    fn open(&mut self, running: &mut Running, acceptor: &Arc<Acceptor>) -> Result<(), ServerError> {
         let failed = |addr, what| move |source| ServerError::Listen { addr, what, source };
-        for addr in &self.config.listen_tcp {
-            let listener = bind(*addr).map_err(failed(*addr, "TCP"))?;
-            running.tcp.push(listener.local_addr().map_err(failed(*addr, "TCP"))?);
-            let accept = accept_tcp(listener, Protocol::Nfs, Arc::clone(acceptor), self.stopped.clone());
+        let stopped = self.stopped.clone();
+        for addr in self.config.listen_tcp.clone() {
+            let listener = self.listen_tcp(addr, "TCP")?;
+            running.tcp.push(listener.local_addr().map_err(failed(addr, "TCP"))?);
+            let accept = accept_tcp(listener, Protocol::Nfs, Arc::clone(acceptor), stopped.clone());
             running.spawn("accept TCP", accept);
         }
         let accept_rdma =
-            |listener, protocol| accept_rdma(listener, protocol, Arc::clone(acceptor), self.stopped.clone());
-        for addr in &self.config.listen_rdma {
-            let listener = self.listen(*addr, "RDMA")?;
+            |listener, protocol| accept_rdma(listener, protocol, Arc::clone(acceptor), stopped.clone());
+        for addr in self.config.listen_rdma.clone() {
+            let listener = self.listen(addr, "RDMA")?;
             running.rdma.push(listener.local_addr());
             running.spawn("accept RDMA", accept_rdma(listener, Protocol::Nfs));
         }
         let both = self.is_shared()?;
         if let Some(addr) = self.config.listen_iscsi {
-            let listener = bind(addr).map_err(failed(addr, "iSCSI"))?;
+            let listener = self.listen_tcp(addr, "iSCSI")?;
             running.iscsi = Some(listener.local_addr().map_err(failed(addr, "iSCSI"))?);
             let protocol = if both { Protocol::IscsiOrIser } else { Protocol::Iscsi };
-            let accept = accept_tcp(listener, protocol, Arc::clone(acceptor), self.stopped.clone());
+            let accept = accept_tcp(listener, protocol, Arc::clone(acceptor), stopped.clone());
             running.spawn("accept iSCSI", accept);
         }
         match self.config.listen_iser {
@@ -187,9 +215,21 @@ impl Startup {
     }
 
     /// Listens on `addr` with its RDMA provider.
-    fn listen(&self, addr: SocketAddr, what: &'static str) -> Result<Box<dyn Listener>, ServerError> {
+    fn listen(&mut self, addr: SocketAddr, what: &'static str) -> Result<Box<dyn Listener>, ServerError> {
         let Chosen { provider, why } = self.provider_of(addr)?;
-        let listener = provider.listen(Arc::clone(&self.rt), addr);
+        let rt = Arc::clone(&self.rt);
+        let listener = match self.given(addr) {
+            None => provider.listen(rt, addr),
+            Some(socket) if provider.name() == IWARP => socket.and_then(|socket| listen_iwarp(rt, socket)),
+            Some(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                format!(
+                    "the provider {} cannot listen on a socket that another program has opened: pass no socket for this \
+                 address, or select the provider {IWARP}",
+                    provider.name()
+                ),
+            )),
+        };
         let listener = listener.map_err(|source| ServerError::Listen { addr, what, source })?;
         tracing::info!(address = %listener.local_addr(), provider = provider.name(), why, "{what}");
         Ok(listener)

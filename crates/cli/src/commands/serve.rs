@@ -21,6 +21,7 @@ use tokio::{
 };
 
 use crate::{
+    activation::Activation,
     args::ServeArgs,
     control::{self, Control, Request},
     session, state,
@@ -31,7 +32,8 @@ const TCP: &str = "127.0.0.1:2049";
 const ISCSI: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), millrace_iscsi::name::PORT);
 
 pub(super) fn run(args: &ServeArgs) -> CommandResult {
-    let config = config(args)?;
+    let mut activation = Activation::take()?;
+    let config = config(args, &activation)?;
     raise_file_limit();
     // An executor for signals only: the server starts its own threads.
     let rt = millrace_cli_common::executor::small()?;
@@ -40,16 +42,17 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
         let _guard = rt.enter();
         config.control.as_deref().map(Control::bind).transpose()?
     };
-    let mut daemon = Daemon::start(config).map_err(|e| Failure::new(with_hint(&e)))?;
+    let mut daemon =
+        Daemon::start_on(config, activation.take_sockets()).map_err(|e| Failure::new(with_hint(&e)))?;
     output::line(&ready(&daemon))?;
     notify_service_manager(NotifyState::Ready);
     rt.block_on(async {
         let name = loop {
             match next(&mut signals, control.as_ref()).await {
                 Event::End(name) => break name,
-                Event::HangUp => drop(reload(&mut daemon, args)),
+                Event::HangUp => drop(reload(&mut daemon, args, &activation)),
                 Event::Request(stream, Request::Reload) => {
-                    control::reply(stream, &reload(&mut daemon, args)).await;
+                    control::reply(stream, &reload(&mut daemon, args, &activation)).await;
                 }
                 Event::Request(stream, Request::State(request)) => {
                     let state = daemon.server().nfs4_state();
@@ -121,8 +124,8 @@ async fn next(signals: &mut Signals, control: Option<&Control>) -> Event {
 }
 
 /// Reloads the configuration. Logs and returns the result.
-fn reload(daemon: &mut Daemon, args: &ServeArgs) -> Result<String, String> {
-    let new = config(args).map_err(|e| e.to_string());
+fn reload(daemon: &mut Daemon, args: &ServeArgs, activation: &Activation) -> Result<String, String> {
+    let new = config(args, activation).map_err(|e| e.to_string());
     let done = new.and_then(|c| daemon.reload(&c).map_err(|e| with_hint(&e)));
     match &done {
         Ok(done) => tracing::info!("reload: {done}"),
@@ -154,8 +157,9 @@ fn with_hint(e: &DaemonError) -> String {
     format!("{e}{hint}")
 }
 
-/// The configuration: the file, if there is one, overridden and extended by the command line.
-fn config(args: &ServeArgs) -> Result<Config, Failure> {
+/// The configuration: the file, if there is one, with the addresses of passed sockets, overridden and extended by the
+/// command line.
+fn config(args: &ServeArgs, activation: &Activation) -> Result<Config, Failure> {
     let global = session::global();
     let mut config = match &args.config {
         Some(file) => Config::from_file(file).map_err(|e| Failure::new(with_hint(&e)))?,
@@ -164,6 +168,7 @@ fn config(args: &ServeArgs) -> Result<Config, Failure> {
     for warning in &config.deprecated {
         tracing::warn!("{warning}");
     }
+    activation.apply(&mut config);
     let server = &mut config.server;
     for text in &args.exports {
         server.exports.push(text.parse().map_err(|e| Failure::usage(format!("--export: {e}")))?);
