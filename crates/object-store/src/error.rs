@@ -19,27 +19,27 @@ pub(crate) fn at(location: &Path, e: millrace_client::Error) -> Error {
     }
 }
 
-/// As [`at`], of an operation on an existing object: an object cannot be below another object.
+/// As [`at`], of an operation on an existing object: a directory is none, and no object is below another object.
 pub(crate) fn of_existing(location: &Path, e: millrace_client::Error) -> Error {
     match e.kind() {
-        K::NotADirectory => Error::NotFound { path: location.to_string(), source: Box::new(e) },
+        K::NotADirectory | K::IsADirectory => {
+            Error::NotFound { path: location.to_string(), source: Box::new(e) }
+        }
         _ => at(location, e),
     }
 }
 
-/// Whether the file of an open handle has been removed or replaced.
-pub(crate) fn is_stale(e: &millrace_client::Error) -> bool {
-    e.kind() == K::StaleNetworkFileHandle
+/// As [`of_existing`], of a read.
+pub(crate) fn of_read(location: &Path, e: millrace_client::Error) -> Error {
+    if millrace_objects::is_replaced(&e) {
+        return generic(format!(
+            "{location} was replaced, removed or truncated while it was read ({e}): read it again"
+        ));
+    }
+    of_existing(location, e)
 }
 
-/// The error if there is something else than an object at `location`.
-pub(crate) fn not_an_object(location: &Path, what: millrace_client::FileType) -> Error {
-    let source = format!("not a regular file but a {what:?}").to_lowercase().into();
-    Error::NotFound { path: location.to_string(), source }
-}
-
-/// The error if an object is replaced, removed or truncated while it is read.
-pub(crate) fn changed(location: &Path) -> Error {
-    let source = format!("{location} was replaced, removed or truncated while it was read: read it again");
+/// An error of no other kind.
+pub(crate) fn generic(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::Generic { store: STORE, source: source.into() }
 }

@@ -35,7 +35,7 @@
 //! | operation | method |
 //! |---|---|
 //! | put, the end of a multipart upload, copy | RENAME of the temporary file |
-//! | [`PutMode::Create`], [`CopyMode::Create`](object_store::CopyMode::Create) | LINK of the temporary file: exactly one of several clients creates the name |
+//! | [`PutMode::Create`], [`CopyMode::Create`] | LINK of the temporary file: exactly one of several clients creates the name |
 //! | rename | RENAME |
 //! | [`RenameTargetMode::Create`] | LINK, then REMOVE of the old name: the object has both names for a moment |
 //! | [`PutMode::Update`] | [`Error::NotImplemented`]: NFS has no operation that replaces a name only if it still has a given file |
@@ -65,9 +65,7 @@
 mod error;
 mod list;
 mod location;
-mod memory;
 mod meta;
-mod names;
 mod read;
 mod write;
 
@@ -78,13 +76,14 @@ use bytes::Bytes;
 use futures::{StreamExt, stream::BoxStream};
 pub use millrace_client::Client;
 use millrace_client::Url;
+use millrace_objects::{Mode, Objects};
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, RenameTargetMode, Result,
-    path::Path,
+    CopyMode, CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions,
+    RenameTargetMode, Result, path::Path,
 };
 
-use crate::{memory::Memory, names::Object, read::Reader, write::Upload};
+use crate::write::Upload;
 
 /// Maximum number of REMOVE calls of one [`ObjectStore::delete_stream`] in flight.
 const REMOVALS: usize = 16;
@@ -98,11 +97,9 @@ pub struct NfsStore {
 
 #[derive(Debug)]
 struct Shared {
-    client: Client,
+    objects: Objects,
     /// The path of the directory in the export.
     root: PathBuf,
-    memory: Memory,
-    reader: Reader,
 }
 
 impl NfsStore {
@@ -120,7 +117,7 @@ impl NfsStore {
         let root = Path::ROOT;
         let client = Client::connect(url).await.map_err(|e| error::at(&root, e))?;
         let store = Self::new(client);
-        let found = store.shared.client.metadata(&store.shared.root).await;
+        let found = store.client().metadata(&store.shared.root).await;
         let found = found.map_err(|e| error::of_existing(&root, e))?;
         if !found.is_dir() {
             let source = format!("{store} is not a directory").into();
@@ -143,19 +140,21 @@ impl NfsStore {
     /// ```
     pub fn new(client: Client) -> Self {
         let root = PathBuf::from(client.path_in_export());
-        let memory = Memory::new(&client);
-        let reader = Reader::new(client.clone(), memory.clone());
-        Self { shared: Arc::new(Shared { client, root, memory, reader }) }
+        Self { shared: Arc::new(Shared { objects: Objects::new(client), root }) }
     }
 
     /// The client.
     pub fn client(&self) -> &Client {
-        &self.shared.client
+        self.objects().client()
     }
 
     /// Closes the connections of all clones, and waits for the end of the session of NFSv4, as [`Client::shutdown`].
     pub async fn close(&self) {
         self.client().shutdown().await;
+    }
+
+    fn objects(&self) -> &Objects {
+        &self.shared.objects
     }
 
     fn file(&self, location: &Path) -> Result<PathBuf> {
@@ -167,15 +166,15 @@ impl NfsStore {
     }
 
     async fn delete_one(self, location: Path) -> Result<Path> {
-        let object = Object { path: &self.file(&location)?, location: &location };
-        names::remove(self.client(), object).await?;
+        let removed = self.objects().remove(&self.file(&location)?).await;
+        removed.map_err(|e| error::of_existing(&location, e))?;
         Ok(location)
     }
 }
 
 impl std::fmt::Display for NfsStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Shared { client, root, .. } = &*self.shared;
+        let (client, root) = (self.client(), &self.shared.root);
         let export = client.export().trim_end_matches('/');
         write!(f, "NfsStore(nfs://{}{export}/{})", client.server(), root.display())
     }
@@ -184,14 +183,15 @@ impl std::fmt::Display for NfsStore {
 #[async_trait]
 impl ObjectStore for NfsStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
-        if matches!(options.mode, PutMode::Update(_)) {
-            return Err(self.unimplemented("`put_opts` with mode `PutMode::Update`"));
-        }
+        let mode = match options.mode {
+            PutMode::Overwrite => Mode::Replace,
+            PutMode::Create => Mode::Create,
+            PutMode::Update(_) => return Err(self.unimplemented("`put_opts` with mode `PutMode::Update`")),
+        };
         if !options.attributes.is_empty() {
             return Err(self.unimplemented("`put_opts` with `attributes`"));
         }
-        let at = (self.client(), &self.shared.memory);
-        write::put(at, self.file(location)?, location, payload, options.mode).await
+        write::put(self.objects(), self.file(location)?, location, payload, mode).await
     }
 
     async fn put_multipart_opts(
@@ -202,18 +202,16 @@ impl ObjectStore for NfsStore {
         if !options.attributes.is_empty() {
             return Err(self.unimplemented("`put_multipart_opts` with `attributes`"));
         }
-        let upload =
-            Upload::start((self.client(), &self.shared.memory), self.file(location)?, location.clone())
-                .await?;
+        let upload = Upload::start(self.objects(), self.file(location)?, location.clone()).await?;
         Ok(Box::new(upload))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.shared.reader.get(&self.file(location)?, location, &options).await
+        read::get(self.objects(), &self.file(location)?, location, &options).await
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.shared.reader.get_ranges(&self.file(location)?, location, ranges).await
+        read::get_ranges(self.objects(), &self.file(location)?, location, ranges).await
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
@@ -226,7 +224,7 @@ impl ObjectStore for NfsStore {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        list::all(self.client(), &self.shared.root, prefix, None)
+        list::all(self.objects(), &self.shared.root, prefix, None)
     }
 
     fn list_with_offset(
@@ -234,27 +232,35 @@ impl ObjectStore for NfsStore {
         prefix: Option<&Path>,
         offset: &Path,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        list::all(self.client(), &self.shared.root, prefix, Some(offset))
+        list::all(self.objects(), &self.shared.root, prefix, Some(offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        list::one_level(self.client(), &self.shared.root, prefix).await
+        list::one_level(self.objects(), &self.shared.root, prefix).await
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        let source = Object { path: &self.file(from)?, location: from };
-        let target = Object { path: &self.file(to)?, location: to };
-        names::copy((self.client(), &self.shared.memory), source, target, options.mode).await
+        let mode = match options.mode {
+            CopyMode::Overwrite => Mode::Replace,
+            CopyMode::Create => Mode::Create,
+        };
+        let copied = self.objects().copy(&self.file(from)?, &self.file(to)?, mode).await;
+        copied.map(drop).map_err(|e| of_either(from, to, e))
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        let source = Object { path: &self.file(from)?, location: from };
-        let target = Object { path: &self.file(to)?, location: to };
-        match options.target_mode {
-            RenameTargetMode::Overwrite => names::rename(self.client(), source, target).await,
-            RenameTargetMode::Create => names::rename_new(self.client(), source, target).await,
-        }
+        let mode = match options.target_mode {
+            RenameTargetMode::Overwrite => Mode::Replace,
+            RenameTargetMode::Create => Mode::Create,
+        };
+        let renamed = self.objects().rename(&self.file(from)?, &self.file(to)?, mode).await;
+        renamed.map_err(|e| of_either(from, to, e))
     }
+}
+
+/// The error of a copy or rename: a missing object is the source, and an existing one the target.
+fn of_either(from: &Path, to: &Path, e: millrace_client::Error) -> Error {
+    if e.kind() == std::io::ErrorKind::AlreadyExists { error::at(to, e) } else { error::of_read(from, e) }
 }
 
 /// The program of the README.

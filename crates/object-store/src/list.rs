@@ -9,12 +9,12 @@ use futures::{
     StreamExt,
     stream::{self, BoxStream},
 };
-use millrace_client::{Client, DirEntry, FileType, ReadDir};
+use millrace_objects::{Directory, Objects};
 use object_store::{Extensions, ListResult, ObjectMeta, Result, path::Path};
 
 use crate::{error, location, meta};
 
-/// An entry of a directory that is visible in the store.
+/// An entry of a directory.
 enum Entry {
     Object(ObjectMeta),
     Directory(Path),
@@ -22,13 +22,13 @@ enum Entry {
 
 /// A directory that is being read.
 struct Level {
-    entries: ReadDir,
+    entries: Directory,
     prefix: Path,
 }
 
 /// The walk of a tree, depth first. Its memory is one page of entries for each level.
 struct Walk {
-    client: Client,
+    objects: Objects,
     root: PathBuf,
     /// Objects up to this location are omitted.
     offset: Option<Path>,
@@ -37,13 +37,13 @@ struct Walk {
 
 /// All objects below `prefix` after `offset`.
 pub(crate) fn all(
-    client: &Client,
+    objects: &Objects,
     root: &FilePath,
     prefix: Option<&Path>,
     offset: Option<&Path>,
 ) -> BoxStream<'static, Result<ObjectMeta>> {
     let walk =
-        Walk { client: client.clone(), root: root.to_owned(), offset: offset.cloned(), levels: Vec::new() };
+        Walk { objects: objects.clone(), root: root.to_owned(), offset: offset.cloned(), levels: Vec::new() };
     let prefix = prefix.cloned().unwrap_or_default();
     stream::once(walk.started(prefix))
         .flat_map(|walk| match walk {
@@ -54,19 +54,27 @@ pub(crate) fn all(
 }
 
 /// The objects and directories in the directory of `prefix`, in the order of their names.
-pub(crate) async fn one_level(client: &Client, root: &FilePath, prefix: Option<&Path>) -> Result<ListResult> {
-    let (mut objects, mut prefixes) = (Vec::new(), BTreeSet::new());
+pub(crate) async fn one_level(
+    objects: &Objects,
+    root: &FilePath,
+    prefix: Option<&Path>,
+) -> Result<ListResult> {
+    let (mut listed, mut prefixes) = (Vec::new(), BTreeSet::new());
     let prefix = prefix.cloned().unwrap_or_default();
-    if let Some(mut level) = Level::open(client, root, prefix).await? {
-        while let Some(entry) = level.next(client).await? {
+    if let Some(mut level) = Level::open(objects, root, prefix).await? {
+        while let Some(entry) = level.next().await? {
             match entry {
-                Entry::Object(meta) => objects.push(meta),
+                Entry::Object(meta) => listed.push(meta),
                 Entry::Directory(location) => drop(prefixes.insert(location)),
             }
         }
     }
-    objects.sort_unstable_by(|a: &ObjectMeta, b| a.location.cmp(&b.location));
-    Ok(ListResult { common_prefixes: prefixes.into_iter().collect(), objects, extensions: Extensions::new() })
+    listed.sort_unstable_by(|a: &ObjectMeta, b| a.location.cmp(&b.location));
+    Ok(ListResult {
+        common_prefixes: prefixes.into_iter().collect(),
+        objects: listed,
+        extensions: Extensions::new(),
+    })
 }
 
 impl Walk {
@@ -76,13 +84,13 @@ impl Walk {
     }
 
     async fn enter(&mut self, prefix: Path) -> Result<()> {
-        self.levels.extend(Level::open(&self.client, &self.root, prefix).await?);
+        self.levels.extend(Level::open(&self.objects, &self.root, prefix).await?);
         Ok(())
     }
 
     async fn next(mut self) -> Result<Option<(ObjectMeta, Self)>> {
         while let Some(level) = self.levels.last_mut() {
-            match level.next(&self.client).await? {
+            match level.next().await? {
                 None => drop(self.levels.pop()),
                 Some(Entry::Directory(prefix)) if self.is_before_offset(&prefix) => {}
                 Some(Entry::Directory(prefix)) => self.enter(prefix).await?,
@@ -104,55 +112,19 @@ impl Walk {
 
 impl Level {
     /// Opens a directory; `None` if there is no directory, such as if another client has just removed it.
-    async fn open(client: &Client, root: &FilePath, prefix: Path) -> Result<Option<Self>> {
-        let directory = location::directory(root, Some(&prefix));
-        match client.read_dir(directory).await {
-            Ok(entries) => Ok(Some(Self { entries, prefix })),
-            Err(e) if is_gone(&e) => Ok(None),
-            Err(e) => Err(error::at(&prefix, e)),
-        }
+    async fn open(objects: &Objects, root: &FilePath, prefix: Path) -> Result<Option<Self>> {
+        let directory = objects.read_dir(&location::directory(root, Some(&prefix))).await;
+        Ok(directory.map_err(|e| error::at(&prefix, e))?.map(|entries| Self { entries, prefix }))
     }
 
-    async fn next(&mut self, client: &Client) -> Result<Option<Entry>> {
-        loop {
-            let entry = match self.entries.next_entry().await {
-                Ok(Some(entry)) => entry,
-                Ok(None) => return Ok(None),
-                Err(e) if is_gone(&e) => return Ok(None),
-                Err(e) => return Err(error::at(&self.prefix, e)),
-            };
-            if let Some(visible) = visible(client, &self.prefix, &entry).await? {
-                return Ok(Some(visible));
-            }
-        }
+    async fn next(&mut self) -> Result<Option<Entry>> {
+        let next = self.entries.next().await.map_err(|e| error::at(&self.prefix, e))?;
+        let Some(entry) = next else { return Ok(None) };
+        let location = location::of_entry(&self.prefix, entry.name())?;
+        Ok(Some(if entry.is_directory() {
+            Entry::Directory(location)
+        } else {
+            Entry::Object(meta::of(location, entry.version().as_ref(), entry.attributes()))
+        }))
     }
-}
-
-/// The entry as the store shows it: regular files, symbolic links to them, and directories.
-async fn visible(client: &Client, prefix: &Path, entry: &DirEntry) -> Result<Option<Entry>> {
-    let kind = entry.file_type();
-    if !matches!(kind, FileType::Regular | FileType::Directory | FileType::Symlink) {
-        return Ok(None);
-    }
-    let Some(location) = location::of_entry(prefix, entry.file_name())? else { return Ok(None) };
-    let (handle, attributes) = match kind {
-        FileType::Directory => return Ok(Some(Entry::Directory(location))),
-        FileType::Regular => (entry.handle(), *entry.metadata().attributes()),
-        _ => {
-            use std::os::unix::ffi::OsStrExt;
-            match client.nfs3().resolve(entry.path().as_os_str().as_bytes()).await {
-                // Links to directories are not followed, because they may form a cycle.
-                Ok((handle, target)) if target.file_type == FileType::Regular => (Some(handle), target),
-                Err(e) if e.is_unreachable() => return Err(error::at(&location, e)),
-                _ => return Ok(None),
-            }
-        }
-    };
-    Ok(Some(Entry::Object(meta::of(location, handle, &attributes))))
-}
-
-/// Whether there is no directory.
-fn is_gone(e: &millrace_client::Error) -> bool {
-    use std::io::ErrorKind as K;
-    matches!(e.kind(), K::NotFound | K::NotADirectory | K::StaleNetworkFileHandle)
 }

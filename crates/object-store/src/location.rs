@@ -7,9 +7,9 @@ use std::{
 };
 
 use millrace_client::is_temporary_name;
-use object_store::{Error, Result, path, path::Path};
+use object_store::{Result, path, path::Path};
 
-use crate::error::STORE;
+use crate::error;
 
 /// The path of the directory with the prefix `prefix` below `root`. Segments of a [`Path`] are not empty, `.` or `..`,
 /// and become file names unchanged.
@@ -31,14 +31,11 @@ pub(crate) fn file(root: &FilePath, location: &Path) -> Result<PathBuf> {
         }
         _ => return Ok(root.join(location.as_ref())),
     };
-    Err(Error::Generic { store: STORE, source: reason.into() })
+    Err(error::generic(reason))
 }
 
-/// The location of the entry `name` of the directory with the prefix `prefix`; `None` for a temporary file.
-pub(crate) fn of_entry(prefix: &Path, name: &OsStr) -> Result<Option<Path>> {
-    if is_temporary_name(name.as_bytes()) {
-        return Ok(None);
-    }
+/// The location of the entry `name` of the directory with the prefix `prefix`.
+pub(crate) fn of_entry(prefix: &Path, name: &OsStr) -> Result<Path> {
     let full = if prefix.is_root() {
         name.as_bytes().to_vec()
     } else {
@@ -48,7 +45,7 @@ pub(crate) fn of_entry(prefix: &Path, name: &OsStr) -> Result<Option<Path>> {
         path: String::from_utf8_lossy(&full).into_owned(),
         source,
     })?;
-    Ok(Some(Path::parse(text)?))
+    Ok(Path::parse(text)?)
 }
 
 #[cfg(test)]
@@ -66,7 +63,7 @@ mod tests {
             assert_eq!(path.to_str().unwrap(), format!("dir/{text}"));
             let (prefix, name) = text.rsplit_once('/').unwrap_or(("", text));
             let prefix = Path::parse(prefix).unwrap();
-            assert_eq!(of_entry(&prefix, OsStr::new(name)).unwrap(), Some(location));
+            assert_eq!(of_entry(&prefix, OsStr::new(name)).unwrap(), location);
         }
     }
 
@@ -76,7 +73,6 @@ mod tests {
         for text in ["", reserved, &format!("a/{reserved}")] {
             assert!(file(FilePath::new(""), &Path::parse(text).unwrap()).is_err(), "{text}");
         }
-        assert_eq!(of_entry(&Path::ROOT, OsStr::new(reserved)).unwrap(), None);
         assert!(of_entry(&Path::ROOT, OsStr::from_bytes(b"\xff")).is_err());
         assert!(of_entry(&Path::ROOT, OsStr::new("new\nline")).is_err());
     }
@@ -90,7 +86,7 @@ mod tests {
             let below = path.strip_prefix("root").unwrap();
             prop_assert!(below.components().all(|c| matches!(c, std::path::Component::Normal(_))));
             let prefix = Path::parse(below.parent().unwrap().to_str().unwrap()).unwrap();
-            prop_assert_eq!(of_entry(&prefix, below.file_name().unwrap()).unwrap(), Some(location));
+            prop_assert_eq!(of_entry(&prefix, below.file_name().unwrap()).unwrap(), location);
         }
     }
 }
