@@ -72,6 +72,8 @@ pub struct Figure {
     pub client_exposed_byte_s: Option<f64>,
     /// Bytes of the server that clients could access, integrated over time, in byte-seconds.
     pub server_exposed_byte_s: Option<f64>,
+    /// Time that emulated accelerators computed relative to the elapsed time, in percent.
+    pub accelerator_percent: Option<f64>,
     /// Latency breakdown.
     #[serde(skip)]
     pub breakdown: Option<Breakdown>,
@@ -97,6 +99,7 @@ impl Figure {
         out.server_registrations = mid(|f| f.server_registrations);
         out.client_exposed_byte_s = mid(|f| f.client_exposed_byte_s);
         out.server_exposed_byte_s = mid(|f| f.server_exposed_byte_s);
+        out.accelerator_percent = mid(|f| f.accelerator_percent);
         out.breakdown = Breakdown::of_all(runs.iter().filter_map(|f| f.breakdown.as_ref()));
         Some(out)
     }
@@ -259,6 +262,7 @@ mod tests {
             "server_registrations",
             "client_exposed_byte_s",
             "server_exposed_byte_s",
+            "accelerator_percent",
         ]
         .iter()
         .map(|k| f.json().find(&format!("\"{k}\":")).unwrap_or_else(|| panic!("no {k}")))

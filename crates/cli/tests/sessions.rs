@@ -68,6 +68,11 @@ fn commands_end_their_sessions() {
         done(&["doctor", &url("/m/c")]);
         let size = ["--operations", "4"];
         done(&[&["bench", "latency", &format!("{}&vers=4.2", url("/m"))], &size[..]].concat());
+        let bench = |args: &[&str]| done(&[&["bench"], args].concat());
+        let at = format!("{}&vers=4.2", url("/m"));
+        bench(&["checkpoint", &at, "--scale", "0.00001", "--processes", "2", "--checkpoints", "2"]);
+        bench(&["loader", &at, "--training", "cosmoflow", "--scale", "0.001", "--batches", "2"]);
+        bench(&["metadata", &at, "--items", "3", "--branch", "2", "--depth", "2", "--members", "2"]);
         let grid = ["--size", "64KiB", "--record", "64KiB", "--threads", "1"];
         done(&[&["bench", "iozone", &format!("{}&vers=4.2", url("/m"))], &grid[..]].concat());
         for args in [

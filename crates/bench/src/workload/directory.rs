@@ -20,7 +20,7 @@ use rustix::fs::Access;
 use crate::BenchError;
 
 /// Number of calls in flight for a read or write of several calls.
-const DEPTH: usize = 8;
+pub(super) const DEPTH: usize = 8;
 /// Maximum size of a piece in bytes: of data to write, and of one call on a local file.
 const PIECE: usize = 1 << 20;
 

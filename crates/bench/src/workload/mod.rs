@@ -1,20 +1,26 @@
 //! Workloads in a directory of a server, over any transport and provider, or of a local file system.
 //!
 //! Every operation is timed, so a report has a line for each kind of operation with its rate, throughput, and
-//! the median and 99th percentile of its latency. This crate contains the workload [`Latency`]; other crates
-//! implement the trait [`Workload`].
+//! the median and 99th percentile of its latency. This crate contains the workloads [`Latency`],
+//! [`Checkpoint`], [`Loader`] and [`Metadata`]; other crates implement the trait [`Workload`].
 
+mod checkpoint;
 mod directory;
 mod latency;
+mod loader;
 mod members;
+mod metadata;
 mod report;
 mod tally;
 
 use std::future::Future;
 
+pub use checkpoint::{Checkpoint, Model};
 pub use directory::{Data, Directory};
 pub use latency::Latency;
+pub use loader::{Loader, Training};
 pub use members::{Part, Target, run, run_concurrently};
+pub use metadata::Metadata;
 pub use report::table;
 pub use tally::{Began, CpuMeter, HostCpu, Tally};
 

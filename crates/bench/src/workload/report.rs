@@ -8,7 +8,8 @@ use crate::{
 
 /// A table with a line for each kind of operation.
 pub fn table(figures: &[Figure]) -> Table {
-    let mut t = Table::new(&[
+    let accelerators = figures.iter().any(|f| f.accelerator_percent.is_some());
+    let mut columns = vec![
         ("operation", Align::Left),
         ("mean size", Align::Right),
         ("ops/s", Align::Right),
@@ -17,10 +18,14 @@ pub fn table(figures: &[Figure]) -> Table {
         ("p99 us", Align::Right),
         ("client CPU %", Align::Right),
         ("server CPU %", Align::Right),
-    ]);
+    ];
+    if accelerators {
+        columns.push(("accelerators busy %", Align::Right));
+    }
+    let mut t = Table::new(&columns);
     let cell = |v: Option<f64>| v.map_or_else(|| "-".into(), short);
     for f in figures {
-        t.row([
+        let cells = [
             f.test.clone(),
             if f.record == 0 { "-".into() } else { ByteSize(f.record).human().to_string() },
             f.ops_per_s
@@ -30,7 +35,8 @@ pub fn table(figures: &[Figure]) -> Table {
             cell(f.p99_us),
             cell(f.client_cpu_percent),
             cell(f.server_cpu_percent),
-        ]);
+        ];
+        t.row(cells.into_iter().chain(accelerators.then(|| cell(f.accelerator_percent))));
     }
     t
 }

@@ -43,6 +43,8 @@ struct Kind {
     latencies: Latencies,
     /// Processor time of the hosts during the operations.
     cpu: Option<HostCpu>,
+    /// Time that emulated accelerators computed, and the time in which they did so.
+    accelerators: (Duration, Duration),
 }
 
 /// Start time of operations that are timed as a whole.
@@ -75,6 +77,11 @@ impl Tally {
         Self::new(RuntimeRef::clone(&self.clock))
     }
 
+    /// The clock.
+    pub fn clock(&self) -> &RuntimeRef {
+        &self.clock
+    }
+
     /// The current time.
     pub fn now(&self) -> Instant {
         self.clock.now()
@@ -98,7 +105,9 @@ impl Tally {
     fn kind(&mut self, test: &'static str) -> &mut Kind {
         let at = self.kinds.iter().position(|k| k.test == test).unwrap_or_else(|| {
             let latencies = Latencies::new();
-            self.kinds.push(Kind { test, ops: 0, bytes: 0, took: Duration::ZERO, latencies, cpu: None });
+            let accelerators = Default::default();
+            let took = Duration::ZERO;
+            self.kinds.push(Kind { test, ops: 0, bytes: 0, took, latencies, cpu: None, accelerators });
             self.kinds.len() - 1
         });
         &mut self.kinds[at]
@@ -135,6 +144,13 @@ impl Tally {
         self.kind(test).latencies.record(took);
     }
 
+    /// Records that an emulated accelerator has computed for `busy` within `elapsed`.
+    pub fn computed(&mut self, test: &'static str, busy: Duration, elapsed: Duration) {
+        let (all_busy, all_elapsed) = &mut self.kind(test).accelerators;
+        *all_busy += busy;
+        *all_elapsed += elapsed;
+    }
+
     /// Adds the operations of another member during the same time.
     pub(super) fn merge(&mut self, other: &Self) {
         for k in &other.kinds {
@@ -146,6 +162,8 @@ impl Tally {
                 (mine.took, mine.cpu) = (k.took, k.cpu);
             }
             mine.latencies.merge(&k.latencies);
+            mine.accelerators.0 += k.accelerators.0;
+            mine.accelerators.1 += k.accelerators.1;
         }
     }
 
@@ -159,6 +177,8 @@ impl Tally {
             ops_per_s: Some(k.ops as f64 / k.took.as_secs_f64().max(1e-9)),
             p50_us: percentile(k, 50.0),
             p99_us: percentile(k, 99.0),
+            accelerator_percent: (!k.accelerators.1.is_zero())
+                .then(|| k.accelerators.0.as_secs_f64() * 100.0 / k.accelerators.1.as_secs_f64()),
             ..processor_time(k, line)
         };
         self.kinds.iter().map(figure).collect()

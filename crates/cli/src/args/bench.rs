@@ -7,6 +7,8 @@ use millrace_bench::units::ByteSize;
 use millrace_cli_common::args::proto;
 use millrace_client::Proto;
 
+use super::workloads::{CheckpointArgs, LatencyArgs, LoaderArgs, MetadataArgs};
+
 /// Arguments of `millrace bench`.
 #[derive(Debug, Args)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
@@ -18,7 +20,8 @@ JSON keys, the same for all benches, one object per line: workload, test, proto,
 registration, server_registration, threads, client_hosts, no_halt, record, outstanding, mb_per_s, ops_per_s,
 p50_us, p99_us, client_cpu_s_per_gb, server_cpu_s_per_gb, client_cpu_us_per_op, server_cpu_us_per_op,
 client_cpu_percent, server_cpu_percent, client_registrations, server_registrations, client_exposed_byte_s,
-server_exposed_byte_s. no_halt is false if processors may halt, also where --no-halt was not permitted. CPU % is of one core; exposed_byte_s is the number of bytes exposed to the peer
+server_exposed_byte_s, accelerator_percent. no_halt is false if processors may halt, also where --no-halt
+was not permitted. CPU % is of one core; exposed_byte_s is the number of bytes exposed to the peer
 multiplied by the time of their exposure. Values that do not apply or were not measured are null. design
 and client_hosts vary only in millrace-lab, which has the same keys. For raw, the client is the sender and
 the server is the receiver.")]
@@ -48,6 +51,12 @@ pub(crate) enum BenchCommand {
     Mount(MountBenchArgs),
     /// Measure the latency of single operations
     Latency(LatencyArgs),
+    /// Save and load the checkpoint of a language model, in the shapes of MLPerf Storage
+    Checkpoint(CheckpointArgs),
+    /// Load training samples for emulated accelerators, in the shapes of MLPerf Storage
+    Loader(LoaderArgs),
+    /// Measure the rates of operations on names, in the phases of mdtest
+    Metadata(MetadataArgs),
     /// The peer process of `bench raw`
     #[command(hide = true)]
     RawPeer(RawPeerArgs),
@@ -161,47 +170,6 @@ remote server that column is '-'.")]
 pub(crate) struct IozoneArgs {
     #[command(flatten)]
     pub(crate) bench: millrace_cli_common::iozone::IozoneOptions,
-}
-
-/// Arguments of `millrace bench latency`.
-#[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("place").required(true).args(["url", "self_server", "dir"]))]
-#[command(after_help = "\
-Examples:
-  millrace bench latency --self
-  millrace bench latency 'nfs://server/scratch?proto=tcp' --operations 10000 --json")]
-pub(crate) struct LatencyArgs {
-    /// A directory on a server; the bench creates a directory in it and removes it afterwards
-    #[arg(value_name = "URL")]
-    pub(crate) url: Option<String>,
-
-    /// Run on a memory export of a server that this command starts
-    #[arg(long = "self")]
-    pub(crate) self_server: bool,
-
-    /// Run in a local directory, for comparison
-    #[arg(long, value_name = "DIR")]
-    pub(crate) dir: Option<PathBuf>,
-
-    /// Local address on which the server of --self listens; that of an RDMA device for --provider verbs
-    #[arg(long, value_name = "IP", default_value = "127.0.0.1", requires = "self_server")]
-    pub(crate) address: IpAddr,
-
-    /// The transport to the server of --self
-    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = proto(), requires = "self_server")]
-    pub(crate) proto: Proto,
-
-    /// Number of runs; the table shows medians
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) runs: u16,
-
-    /// Print one JSON object per line
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    /// Number of operations of each kind
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) operations: u32,
 }
 
 /// Arguments of `millrace bench compare`.

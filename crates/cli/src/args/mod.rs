@@ -13,6 +13,7 @@ mod mount;
 mod serve;
 mod state;
 mod watch;
+mod workloads;
 
 use clap::{
     Args, Parser, Subcommand,
@@ -22,8 +23,8 @@ use millrace_client::Strategy;
 use millrace_rdma_providers::ProviderChoice;
 
 pub(crate) use bench::{
-    BenchArgs, BenchCommand, CompareArgs, ConnectionsArgs, IozoneArgs, LatencyArgs, MountBenchArgs,
-    PassthroughArgs, RawArgs,
+    BenchArgs, BenchCommand, CompareArgs, ConnectionsArgs, IozoneArgs, MountBenchArgs, PassthroughArgs,
+    RawArgs,
 };
 pub(crate) use blk::{
     BlkArgs, BlkAttachArgs, BlkBenchArgs, BlkCommand, BlkCpArgs, BlkInfoArgs, BlkLsArgs, BlkOptions, BlkTest,
@@ -37,6 +38,7 @@ pub(crate) use mount::{MountArgs, expand_mount_helper};
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, ReloadArgs, ServeArgs};
 pub(crate) use state::{RevokeArgs, StateArgs, StateCommand};
 pub(crate) use watch::{DoctorArgs, TopArgs};
+pub(crate) use workloads::{CheckpointArgs, LatencyArgs, LoaderArgs, MetadataArgs, PlaceArgs};
 
 const ABOUT: &str = "NFS over RDMA in user space: serve, copy and mount files, measure performance. No RDMA hardware is needed.";
 

@@ -47,9 +47,10 @@ JSON keys of all benchmarks, one object per line: workload, test, proto, provide
 server_registration, threads, client_hosts, no_halt, record, outstanding, mb_per_s, ops_per_s, p50_us,
 p99_us, client_cpu_s_per_gb, server_cpu_s_per_gb, client_cpu_us_per_op, server_cpu_us_per_op,
 client_cpu_percent, server_cpu_percent, client_registrations, server_registrations, client_exposed_byte_s,
-server_exposed_byte_s. client_hosts is the number of simulated client hosts, and the client's CPU is that
-of all of them; CPU % is relative to one core; exposed_byte_s is the memory that the other end could
-access, integrated over time, in byte-seconds. Values that are missing or not applicable are null.
+server_exposed_byte_s, accelerator_percent. client_hosts is the number of simulated client hosts, and the
+client's CPU is that of all of them; CPU % is relative to one core; exposed_byte_s is the memory that the
+other end could access, integrated over time, in byte-seconds. Values that are missing or not applicable
+are null.
 
 Exit codes: 0 success, 1 failure, 2 wrong command line, 130 interrupted.";
 

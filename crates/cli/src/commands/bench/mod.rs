@@ -5,9 +5,9 @@
 mod compare;
 mod connections;
 mod iozone;
-mod latency;
 mod mount;
 mod raw;
+mod workloads;
 
 use std::net::IpAddr;
 
@@ -29,7 +29,10 @@ pub(super) fn run(args: BenchArgs) -> CommandResult {
         BenchCommand::Iozone(args) => iozone::run(&args),
         BenchCommand::Compare(args) => compare::run(&args),
         BenchCommand::Connections(args) => connections::run(&args),
-        BenchCommand::Latency(args) => latency::run(&args),
+        BenchCommand::Latency(args) => workloads::latency(&args),
+        BenchCommand::Checkpoint(args) => workloads::checkpoint(&args),
+        BenchCommand::Loader(args) => workloads::loader(&args),
+        BenchCommand::Metadata(args) => workloads::metadata(&args),
         BenchCommand::Mount(args) => mount::run(&args),
         BenchCommand::Passthrough(args) => mount::passthrough(&args),
         BenchCommand::RawPeer(args) => {
