@@ -5,7 +5,7 @@ use std::fmt;
 use millrace_buffer::{BLOCK_BYTES, SPAN_BYTES};
 use millrace_nfs::v3::Procedure;
 use millrace_oncrpc::{CallClass, Stage};
-use millrace_server::{LatencyStats, Stats, UsageStats};
+use millrace_server::{LatencyStats, ProcedureStats, Stats, UsageStats};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text},
@@ -31,10 +31,12 @@ type Labels<'a> = [(&'a str, &'a str); 1];
 impl Collector for Scrape {
     fn encode(&self, mut e: DescriptorEncoder<'_>) -> fmt::Result {
         let s = &self.0;
-        let calls = Procedure::ALL.iter().map(|p| ([("procedure", p.name())], s.calls_of(*p)));
-        counters(&mut e, "nfs_calls", "NFS calls", calls)?;
-        let operations = s.nfs4_operations.iter().map(|(o, n)| ([("operation", o.name())], *n));
-        counters(&mut e, "nfs4_operations", "Executed operations of NFSv4", operations)?;
+        let calls = procedures(s).map(|(labels, of)| (labels, of.calls));
+        let help = "Executed procedures of NFSv3 and operations of NFSv4";
+        counters(&mut e, "nfs_calls", help, calls)?;
+        let failures = procedures(s).map(|(labels, of)| (labels, of.failures));
+        let help = "Procedures of NFSv3 and operations of NFSv4 with a failing status";
+        counters(&mut e, "nfs_failures", help, failures)?;
         let callbacks = [([("operation", "CB_NOTIFY_LOCK")], s.nfs4_locks_notified)];
         counters(&mut e, "nfs4_callbacks", "Callbacks of NFSv4 that clients answered", callbacks)?;
         gauge(&mut e, "nfs4_delegations", "Delegations that NFSv4 clients hold", s.nfs4_delegations)?;
@@ -50,7 +52,6 @@ impl Collector for Scrape {
         counters(&mut e, "mount_calls", "MOUNT calls", [([("version", "3")], s.mount_calls)])?;
         let bytes = [([("direction", "read")], s.bytes_read), ([("direction", "written")], s.bytes_written)];
         counters(&mut e, "data_bytes", "Bytes moved by READ and WRITE", bytes)?;
-        counter(&mut e, "nfs_failures", "NFS calls answered with a failing status", s.failures)?;
         counter(&mut e, "refused_calls", "Calls that an export's policy denied", s.refused)?;
         counter(&mut e, "replayed_calls", "Retransmitted calls that were not executed again", s.replayed)?;
         counter(&mut e, "copied_bytes", "Payload bytes copied by this process", s.bytes_copied)?;
@@ -65,6 +66,13 @@ impl Collector for Scrape {
         gauge(&mut e, "replies_kept_bytes", "Memory in use by these replies", s.replies_kept_bytes)?;
         self.memory(&mut e)
     }
+}
+
+/// The procedures of NFSv3 and the operations of NFSv4 with their labels.
+fn procedures(stats: &Stats) -> impl Iterator<Item = ([(&'static str, &'static str); 2], &ProcedureStats)> {
+    let labels = |version, name| [("version", version), ("procedure", name)];
+    let nfs3 = stats.nfs3_procedures.iter().map(move |(p, of)| (labels("3", p.name()), of));
+    nfs3.chain(stats.nfs4_operations.iter().map(move |(o, of)| (labels("4", o.name()), of)))
 }
 
 /// Maximum number of clients with separate counters, which limits the number of time series.
@@ -104,9 +112,13 @@ fn owner_label(owner: &[u8]) -> String {
 
 impl Scrape {
     fn latencies(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let timed = Procedure::ALL.iter().zip(&self.0.latency).filter(|(p, _)| **p != Procedure::Null);
-        let values = timed.map(|(p, latency)| ([("procedure", p.name())], latency));
-        histograms(e, "nfs_call_seconds", "Time of NFS calls at the server, without the network", values)
+        // A histogram has many time series: those of the many operations of NFSv4 that no client uses are omitted.
+        let timed = procedures(&self.0).filter(|([(_, version), (_, name)], of)| {
+            of.latency.count() > 0 || (*version == "3" && *name != Procedure::Null.name())
+        });
+        let values = timed.map(|(labels, of)| (labels, &of.latency));
+        let help = "Time of procedures of NFSv3 and operations of NFSv4 at the server, without the network";
+        histograms(e, "nfs_call_seconds", help, values)
     }
 
     /// Usage by exports and by the busiest clients. The sum of the other clients decreases when one of them
@@ -318,11 +330,11 @@ fn usages(
     Ok(())
 }
 
-fn histograms<'a>(
+fn histograms<'a, const LABELS: usize>(
     e: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    values: impl IntoIterator<Item = (Labels<'a>, &'a LatencyStats)>,
+    values: impl IntoIterator<Item = ([(&'a str, &'a str); LABELS], &'a LatencyStats)>,
 ) -> fmt::Result {
     let mut metric = e.encode_descriptor(name, help, None, MetricType::Histogram)?;
     for (labels, latency) in values {
@@ -367,6 +379,7 @@ fn gauge(e: &mut DescriptorEncoder<'_>, name: &str, help: &str, v: u64) -> fmt::
 mod tests {
     use std::{net::IpAddr, time::Duration};
 
+    use millrace_nfs::v4::Operation;
     use millrace_oncrpc::stages::StageSums;
 
     use super::*;
@@ -433,12 +446,22 @@ mod tests {
         let mut stats = Stats::default();
         stats.bytes_read = 77;
         (stats.registration.kept_bytes, stats.registration.reclaimed) = (4096, 3);
-        stats.calls[Procedure::Read.number() as usize] = 5;
+        let mut of = ProcedureStats::default();
+        (of.calls, of.failures, of.latency.buckets[3]) = (5, 2, 4);
+        stats.nfs3_procedures.push((Procedure::Read, of));
+        of.latency.buckets[3] = 3;
+        stats.nfs4_operations.extend([(Operation::Open, of), (Operation::Lock, ProcedureStats::default())]);
         let times = [(Stage::FileSystem, Duration::from_micros(3)), (Stage::Reply, Duration::from_secs(2))];
         *stats.rdma_stages.of_mut(CallClass::Write) = StageSums::new(2, times);
         let text = render(&stats);
         for line in [
-            "millrace_nfs_calls_total{procedure=\"READ\"} 5",
+            "millrace_nfs_calls_total{version=\"3\",procedure=\"READ\"} 5",
+            "millrace_nfs_failures_total{version=\"3\",procedure=\"READ\"} 2",
+            "millrace_nfs_call_seconds_count{version=\"3\",procedure=\"READ\"} 4",
+            "millrace_nfs_calls_total{version=\"4\",procedure=\"OPEN\"} 5",
+            "millrace_nfs_failures_total{version=\"4\",procedure=\"OPEN\"} 2",
+            "millrace_nfs_call_seconds_count{version=\"4\",procedure=\"OPEN\"} 3",
+            "millrace_nfs_calls_total{version=\"4\",procedure=\"LOCK\"} 0",
             "millrace_data_bytes_total{direction=\"read\"} 77",
             "millrace_rdma_regions_exposed 0",
             "millrace_rdma_registered_kept_bytes 4096",
@@ -450,5 +473,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }
+        let lock = "millrace_nfs_call_seconds_count{version=\"4\",procedure=\"LOCK\"}";
+        assert!(!text.contains(lock), "no client uses LOCK");
     }
 }

@@ -43,7 +43,7 @@ fn metrics_are_served_over_http() {
         let text = get(addr, "/metrics");
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
         for line in [
-            "millrace_nfs_calls_total{procedure=\"WRITE\"} 1",
+            "millrace_nfs_calls_total{version=\"3\",procedure=\"WRITE\"} 1",
             "millrace_data_bytes_total{direction=\"written\"} 100000",
             "millrace_connections{transport=\"rdma\"} 1",
             "millrace_rdma_regions_exposed 0",
@@ -74,8 +74,9 @@ fn exports_and_clients_are_counted_separately() {
         let text = get(daemon.metrics_addr().unwrap(), "/metrics");
         let client = rdma_at().0;
         for line in [
-            "millrace_nfs_call_seconds_count{procedure=\"WRITE\"} 2".to_owned(),
-            "millrace_nfs_call_seconds_bucket{le=\"+Inf\",procedure=\"WRITE\"} 2".to_owned(),
+            "millrace_nfs_call_seconds_count{version=\"3\",procedure=\"WRITE\"} 2".to_owned(),
+            "millrace_nfs_call_seconds_bucket{le=\"+Inf\",version=\"3\",procedure=\"WRITE\"} 2".to_owned(),
+            "millrace_nfs_failures_total{version=\"3\",procedure=\"LOOKUP\"} 2".to_owned(),
             "millrace_export_call_seconds_count{export=\"/x\"} 8".to_owned(),
             "millrace_export_call_seconds_count{export=\"/y\"} 0".to_owned(),
             "millrace_export_bytes_total{export=\"/x\",direction=\"written\"} 2000".to_owned(),

@@ -29,6 +29,7 @@ mod nfs3;
 mod nfs4;
 mod nfs4_clients;
 mod nfs4_settings;
+mod procedures;
 mod reload;
 mod research;
 mod server;
@@ -53,6 +54,7 @@ pub use metrics::{ConnectionStats, RdmaStats, Stats};
 pub use network::Network;
 pub use nfs4::administration::{FileState, Nfs4State, StateError, StateFilter};
 pub use nfs4_settings::Nfs4Settings;
+pub use procedures::ProcedureStats;
 pub use reload::Reloaded;
 pub use research::Research;
 #[cfg(feature = "research")]

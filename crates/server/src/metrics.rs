@@ -18,22 +18,14 @@ use millrace_oncrpc::{
 use millrace_rpcrdma::{ResponderStatsSnapshot, registration::RegistrationStats};
 
 use crate::{
+    procedures::{ProcedureCounters, ProcedureStats},
     targets::IscsiStats,
-    usage::{CallDuration, Clients, Latency, LatencyStats, UsageStats, add, value},
+    usage::{Clients, UsageStats, add, value},
 };
 
 const PROCEDURES: usize = Procedure::ALL.len();
 /// Above the number of every operation.
 const OPERATIONS: usize = Operation::Removexattr.number() as usize + 1;
-
-/// Counts operations by number.
-struct OperationCounters([AtomicU64; OPERATIONS]);
-
-impl Default for OperationCounters {
-    fn default() -> Self {
-        Self(std::array::from_fn(|_| AtomicU64::default()))
-    }
-}
 
 /// `co_ownerid`: the name of an NFSv4 client.
 type ClientOwner = Arc<[u8]>;
@@ -42,14 +34,14 @@ type ClientOwner = Arc<[u8]>;
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct ShardCounters {
-    calls: [AtomicU64; PROCEDURES],
-    latency: [Latency; PROCEDURES],
-    operations: OperationCounters,
+    /// Procedures of NFSv3.
+    pub(crate) procedures: ProcedureCounters<PROCEDURES>,
+    /// Operations of NFSv4.
+    pub(crate) operations: ProcedureCounters<OPERATIONS>,
     locks_notified: AtomicU64,
     clients: Clients<ClientAddr>,
     nfs4_clients: Clients<ClientOwner>,
     mount_calls: AtomicU64,
-    failures: AtomicU64,
     refused: AtomicU64,
     replayed: AtomicU64,
     bytes_read: AtomicU64,
@@ -65,29 +57,9 @@ struct TransportCounters {
 }
 
 impl ShardCounters {
-    pub(crate) fn call(&self, procedure: Procedure) {
-        if let Some(c) = self.calls.get(procedure.number() as usize) {
-            add(c, 1);
-        }
-    }
-
-    /// Counts an operation of an NFSv4 COMPOUND.
-    pub(crate) fn operation(&self, operation: Operation) {
-        if let Some(c) = self.operations.0.get(operation.number() as usize) {
-            add(c, 1);
-        }
-    }
-
     /// Counts an answered CB_NOTIFY_LOCK.
     pub(crate) fn lock_notified(&self) {
         add(&self.locks_notified, 1);
-    }
-
-    /// Counts the duration of an NFS call.
-    pub(crate) fn record_latency(&self, procedure: Procedure, duration: CallDuration) {
-        if let Some(l) = self.latency.get(procedure.number() as usize) {
-            l.record(duration);
-        }
     }
 
     pub(crate) fn clients(&self) -> &Clients<ClientAddr> {
@@ -100,11 +72,6 @@ impl ShardCounters {
 
     pub(crate) fn mount_call(&self) {
         add(&self.mount_calls, 1);
-    }
-
-    /// Counts a procedure with a failing status.
-    pub(crate) fn failure(&self) {
-        add(&self.failures, 1);
     }
 
     /// Counts a caller that an export's policy denied.
@@ -150,12 +117,10 @@ impl ShardCounters {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// NFSv3 calls by procedure, in order of the procedure numbers.
-    pub calls: [u64; PROCEDURES],
-    /// Latency by procedure in the same order, except NULL.
-    pub latency: [LatencyStats; PROCEDURES],
-    /// Executed operations of NFSv4, in order of their numbers.
-    pub nfs4_operations: Vec<(Operation, u64)>,
+    /// Procedures of NFSv3, in order of their numbers.
+    pub nfs3_procedures: Vec<(Procedure, ProcedureStats)>,
+    /// Operations of NFSv4, in order of their numbers.
+    pub nfs4_operations: Vec<(Operation, ProcedureStats)>,
     /// Callbacks CB_NOTIFY_LOCK of NFSv4 that clients have answered.
     pub nfs4_locks_notified: u64,
     /// Delegations that NFSv4 clients hold.
@@ -179,8 +144,6 @@ pub struct Stats {
     pub credits: u64,
     /// MOUNT calls.
     pub mount_calls: u64,
-    /// NFS calls with a failing status, including LOOKUP of a missing name.
-    pub failures: u64,
     /// Calls that an export's policy denied.
     pub refused: u64,
     /// Retransmitted calls that were not executed again.
@@ -267,12 +230,17 @@ impl ConnectionStats {
 impl Stats {
     /// Total number of NFSv3 calls.
     pub fn total_calls(&self) -> u64 {
-        self.calls.iter().sum()
+        self.nfs3_procedures.iter().map(|(_, stats)| stats.calls).sum()
     }
 
-    /// Calls of one procedure.
+    /// Calls of one procedure of NFSv3.
     pub fn calls_of(&self, procedure: Procedure) -> u64 {
-        self.calls.get(procedure.number() as usize).copied().unwrap_or(0)
+        self.nfs3_procedures.iter().filter(|(p, _)| *p == procedure).map(|(_, stats)| stats.calls).sum()
+    }
+
+    /// Executions of one operation of NFSv4.
+    pub fn operations_of(&self, operation: Operation) -> u64 {
+        self.nfs4_operations.iter().filter(|(o, _)| *o == operation).map(|(_, stats)| stats.calls).sum()
     }
 
     /// The sum over all shards.
@@ -280,16 +248,9 @@ impl Stats {
         let mut out = Self::default();
         let (mut clients, mut nfs4_clients) = (HashMap::new(), HashMap::new());
         for s in shards {
-            for (sum, c) in out.calls.iter_mut().zip(&s.calls) {
-                *sum += value(c);
-            }
-            for (sum, l) in out.latency.iter_mut().zip(&s.latency) {
-                l.add_to(sum);
-            }
             s.clients.add_to(&mut clients, &mut out.other_clients);
             s.nfs4_clients.add_to(&mut nfs4_clients, &mut out.other_nfs4_clients);
             out.mount_calls += value(&s.mount_calls);
-            out.failures += value(&s.failures);
             out.refused += value(&s.refused);
             out.replayed += value(&s.replayed);
             out.nfs4_locks_notified += value(&s.locks_notified);
@@ -304,11 +265,10 @@ impl Stats {
                 sum.failed += value(&t.failed);
             }
         }
-        let executed = |operation: Operation| {
-            let counters = shards.iter().filter_map(|s| s.operations.0.get(operation.number() as usize));
-            (operation, counters.map(value).sum())
-        };
-        out.nfs4_operations = Operation::ALL.iter().map(|operation| executed(*operation)).collect();
+        let procedure = |p: Procedure| (p, ProcedureStats::sum(shards, |s| &s.procedures, p.number()));
+        let operation = |o: Operation| (o, ProcedureStats::sum(shards, |s| &s.operations, o.number()));
+        out.nfs3_procedures = Procedure::ALL.iter().copied().map(procedure).collect();
+        out.nfs4_operations = Operation::ALL.iter().copied().map(operation).collect();
         out.clients = clients.into_iter().collect();
         out.clients.sort_by_cached_key(|(addr, u)| (Reverse(u.latency.count()), *addr));
         out.nfs4_clients = nfs4_clients.into_iter().collect();

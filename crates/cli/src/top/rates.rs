@@ -53,9 +53,11 @@ fn usage_by_label(samples: &[Sample], group: &str) -> BTreeMap<String, Usage> {
         else {
             continue;
         };
-        let of = out.entry(label.to_owned()).or_default();
+        let of = out.entry(row_name(s, label)).or_default();
         match (name, s.label("direction"), s.label("le").and_then(|le| le.parse().ok())) {
-            ("call_seconds_count", ..) => of.calls = s.value,
+            // Not all procedures are timed.
+            ("calls_total", ..) => of.calls = s.value,
+            ("call_seconds_count", ..) if group != "procedure" => of.calls = s.value,
             ("call_seconds_bucket", _, Some(le)) => of.buckets.push((le, s.value)),
             ("bytes_total", Some("read"), _) => of.read = s.value,
             ("bytes_total", ..) => of.written = s.value,
@@ -64,6 +66,14 @@ fn usage_by_label(samples: &[Sample], group: &str) -> BTreeMap<String, Usage> {
     }
     out.values_mut().for_each(|u| u.buckets.sort_by(|a, b| a.0.total_cmp(&b.0)));
     out
+}
+
+/// The name of the row of `sample`: the label of its group, after the version of the protocol if it has one.
+fn row_name(sample: &Sample, label: &str) -> String {
+    match sample.label("version") {
+        Some(version) => format!("NFSv{version} {label}"),
+        None => label.to_owned(),
+    }
 }
 
 /// Activity of one client, export or procedure between two samples.
@@ -266,8 +276,11 @@ mod tests {
              millrace_export_call_seconds_count{{export=\"/b\"}} 0\n\
              millrace_export_bytes_total{{export=\"/a\",direction=\"read\"}} {}\n\
              millrace_export_bytes_total{{export=\"/b\",direction=\"written\"}} {}\n\
-             millrace_nfs_call_seconds_count{{procedure=\"READ\"}} {}\n\
-             millrace_nfs_call_seconds_count{{procedure=\"LINK\"}} 5\n\
+             millrace_nfs_calls_total{{version=\"3\",procedure=\"READ\"}} {}\n\
+             millrace_nfs_calls_total{{version=\"4\",procedure=\"READ\"}} {}\n\
+             millrace_nfs_calls_total{{version=\"4\",procedure=\"LINK\"}} 5\n\
+             millrace_nfs_call_seconds_bucket{{le=\"0.000002\",version=\"4\",procedure=\"READ\"}} {}\n\
+             millrace_nfs_call_seconds_bucket{{le=\"+Inf\",version=\"4\",procedure=\"READ\"}} {}\n\
              millrace_connections{{transport=\"tcp\"}} 2\nmillrace_connections{{transport=\"rdma\"}} 3\n",
             100 * scale,
             50 * scale,
@@ -276,6 +289,9 @@ mod tests {
             4_000_000 * scale,
             1_000_000 * scale,
             100 * scale,
+            40 * scale,
+            30 * scale,
+            40 * scale,
         );
         Counters::new(parse(&text), at)
     }
@@ -294,8 +310,8 @@ mod tests {
         assert_eq!(a.p99, Some(2.0), "beyond the last bound, that bound");
         assert_eq!((exports[1].ops, exports[1].written, exports[1].p50), (0.0, Some(1.0), None));
         assert_eq!(
-            procedures.iter().map(|r| (r.name.as_str(), r.ops)).collect::<Vec<_>>(),
-            [("READ", 100.0)]
+            procedures.iter().map(|r| (r.name.as_str(), r.ops, r.p50.is_some())).collect::<Vec<_>>(),
+            [("NFSv3 READ", 100.0, false), ("NFSv4 READ", 40.0, true)]
         );
         let by_name = Rates::between(&before, &now, Order::Name);
         assert_eq!(by_name.groups[1][0].name, "/a");

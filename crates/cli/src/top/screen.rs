@@ -93,7 +93,7 @@ mod tests {
                 vec![row("10.0.0.1", 1234.0, Some(5.0)), row("other", 1.0, Some(0.0))],
                 vec![row("/data", 1235.0, Some(5.0))],
                 vec![],
-                vec![row("READ", 1000.4, None)],
+                vec![row("NFSv4 READ", 1000.4, None)],
             ],
         };
         let mut terminal = Terminal::new(TestBackend::new(74, 18)).unwrap();
@@ -123,7 +123,7 @@ mod tests {
             end.clone(),
             bar,
             head("procedure"),
-            line(["READ", "1000", "-", "-", "1.5", "-"]),
+            line(["NFSv4 READ", "1000", "-", "-", "1.5", "-"]),
         ];
         eprintln!("{}", shown.join("\n"));
         for want in &expected {

@@ -138,11 +138,10 @@ async fn execute(
 /// Number of executed non-idempotent calls.
 fn changes(cluster: &Cluster) -> u64 {
     let stats = cluster.stats();
-    let changing = |operation| matches!(operation, Operation::Create | Operation::Rename);
-    let operations = stats.nfs4_operations.iter().filter(|(operation, _)| changing(*operation));
     stats.calls_of(Procedure::Mkdir)
         + stats.calls_of(Procedure::Rename)
-        + operations.map(|(_, count)| count).sum::<u64>()
+        + stats.operations_of(Operation::Create)
+        + stats.operations_of(Operation::Rename)
 }
 
 fn faults(proto: Proto) -> Faults {

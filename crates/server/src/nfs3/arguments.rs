@@ -6,7 +6,7 @@ use std::sync::Arc;
 use millrace_nfs::v3::{
     AccessArgs, AccessFail, CommitArgs, CommitFail, CreateArgs, CreateFail, FsinfoArgs, FsinfoFail,
     FsstatArgs, FsstatFail, GetattrArgs, GetattrFail, LinkArgs, LinkFail, LookupArgs, LookupFail, MkdirArgs,
-    MkdirFail, MknodArgs, MknodFail, PathconfArgs, PathconfFail, ReadArgs, ReadFail, ReaddirArgs,
+    MkdirFail, MknodArgs, MknodFail, PathconfArgs, PathconfFail, Procedure, ReadArgs, ReadFail, ReaddirArgs,
     ReaddirFail, ReaddirplusArgs, ReaddirplusFail, ReadlinkArgs, ReadlinkFail, RemoveArgs, RemoveFail,
     RenameArgs, RenameFail, RmdirArgs, RmdirFail, SetattrArgs, SetattrFail, SymlinkArgs, SymlinkFail,
     WriteArgs, WriteFail,
@@ -26,6 +26,8 @@ pub(super) trait Arguments<'a>: Decode<'a> {
     type Failure: Encode + Default;
     /// The files that the arguments refer to.
     type Object: Object;
+    /// The procedure.
+    const PROCEDURE: Procedure;
 
     /// Resolves the file handles.
     fn resolve(&self, resolver: &Resolver<'_>) -> Result<Self::Object, Rejection>;
@@ -62,10 +64,11 @@ impl Object for (Target, Target) {
 }
 
 macro_rules! one_object {
-    ($($args:ty: $($field:ident).+, $failure:ty;)*) => {$(
+    ($($args:ty: $($field:ident).+, $failure:ty, $procedure:ident;)*) => {$(
         impl<'a> Arguments<'a> for $args {
             type Failure = $failure;
             type Object = Target;
+            const PROCEDURE: Procedure = Procedure::$procedure;
 
             fn resolve(&self, resolver: &Resolver<'_>) -> Result<Target, Rejection> {
                 resolver.target(&self.$($field).+)
@@ -75,32 +78,33 @@ macro_rules! one_object {
 }
 
 one_object! {
-    GetattrArgs: object, GetattrFail;
-    SetattrArgs: object, SetattrFail;
-    LookupArgs<'a>: what.dir, LookupFail;
-    AccessArgs: object, AccessFail;
-    ReadlinkArgs: symlink, ReadlinkFail;
-    ReadArgs: file, ReadFail;
-    WriteArgs: file, WriteFail;
-    CreateArgs<'a>: where_.dir, CreateFail;
-    MkdirArgs<'a>: where_.dir, MkdirFail;
-    SymlinkArgs<'a>: where_.dir, SymlinkFail;
-    MknodArgs<'a>: where_.dir, MknodFail;
-    RemoveArgs<'a>: object.dir, RemoveFail;
-    RmdirArgs<'a>: object.dir, RmdirFail;
-    ReaddirArgs: dir, ReaddirFail;
-    ReaddirplusArgs: dir, ReaddirplusFail;
-    FsstatArgs: root, FsstatFail;
-    FsinfoArgs: root, FsinfoFail;
-    PathconfArgs: object, PathconfFail;
-    CommitArgs: file, CommitFail;
+    GetattrArgs: object, GetattrFail, Getattr;
+    SetattrArgs: object, SetattrFail, Setattr;
+    LookupArgs<'a>: what.dir, LookupFail, Lookup;
+    AccessArgs: object, AccessFail, Access;
+    ReadlinkArgs: symlink, ReadlinkFail, Readlink;
+    ReadArgs: file, ReadFail, Read;
+    WriteArgs: file, WriteFail, Write;
+    CreateArgs<'a>: where_.dir, CreateFail, Create;
+    MkdirArgs<'a>: where_.dir, MkdirFail, Mkdir;
+    SymlinkArgs<'a>: where_.dir, SymlinkFail, Symlink;
+    MknodArgs<'a>: where_.dir, MknodFail, Mknod;
+    RemoveArgs<'a>: object.dir, RemoveFail, Remove;
+    RmdirArgs<'a>: object.dir, RmdirFail, Rmdir;
+    ReaddirArgs: dir, ReaddirFail, Readdir;
+    ReaddirplusArgs: dir, ReaddirplusFail, Readdirplus;
+    FsstatArgs: root, FsstatFail, Fsstat;
+    FsinfoArgs: root, FsinfoFail, Fsinfo;
+    PathconfArgs: object, PathconfFail, Pathconf;
+    CommitArgs: file, CommitFail, Commit;
 }
 
 macro_rules! two_objects {
-    ($($args:ty: $($first:ident).+, $($second:ident).+, $failure:ty;)*) => {$(
+    ($($args:ty: $($first:ident).+, $($second:ident).+, $failure:ty, $procedure:ident;)*) => {$(
         impl<'a> Arguments<'a> for $args {
             type Failure = $failure;
             type Object = (Target, Target);
+            const PROCEDURE: Procedure = Procedure::$procedure;
 
             fn resolve(&self, resolver: &Resolver<'_>) -> Result<(Target, Target), Rejection> {
                 resolver.targets(&self.$($first).+, &self.$($second).+)
@@ -110,6 +114,6 @@ macro_rules! two_objects {
 }
 
 two_objects! {
-    RenameArgs<'a>: from.dir, to.dir, RenameFail;
-    LinkArgs<'a>: file, link.dir, LinkFail;
+    RenameArgs<'a>: from.dir, to.dir, RenameFail, Rename;
+    LinkArgs<'a>: file, link.dir, LinkFail, Link;
 }

@@ -1,6 +1,6 @@
 //! GETATTR, SETATTR, ACCESS.
 
-use millrace_nfs::v3::{AccessArgs, AccessOk, GetattrArgs, GetattrOk, SetattrArgs};
+use millrace_nfs::v3::{AccessArgs, AccessOk, GetattrArgs, GetattrOk, Procedure, SetattrArgs};
 use millrace_vfs::{Access, FsError};
 use millrace_xdr::Encoder;
 
@@ -13,14 +13,14 @@ const ALL: u32 = millrace_nfs::v3::access::ALL;
 pub(super) async fn getattr(env: &Env, t: &Target, _: GetattrArgs, reply: Encoder) -> Executed {
     match env.attributes(t).await {
         Ok(a) => done(reply, &GetattrOk { attributes: convert::fattr(&a) }),
-        Err(e) => env.failed(reply, convert::status(e), &()),
+        Err(e) => env.failed(Procedure::Getattr, reply, convert::status(e), &()),
     }
 }
 
 pub(super) async fn setattr(env: &Env, t: &Target, args: SetattrArgs, reply: Encoder) -> Executed {
     match set(env, t, &args).await {
         Ok(wcc) => done(reply, &convert::wcc(&wcc)),
-        Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
+        Err(e) => env.failed(Procedure::Setattr, reply, convert::status(e), &t.wcc().await),
     }
 }
 
@@ -39,6 +39,6 @@ pub(super) async fn access(env: &Env, t: &Target, args: AccessArgs, reply: Encod
             let attributes = Some(convert::fattr(&a));
             done(reply, &AccessOk { attributes, access: granted.0 & wanted })
         }
-        Err(e) => env.failed(reply, convert::status(e), &t.attr().await),
+        Err(e) => env.failed(Procedure::Access, reply, convert::status(e), &t.attr().await),
     }
 }

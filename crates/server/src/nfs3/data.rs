@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use millrace_nfs::v3::{
-    CommitArgs, CommitOk, ReadArgs, ReadOk, ReadlinkArgs, Status, Verifier, WriteArgs, WriteOk,
+    CommitArgs, CommitOk, Procedure, ReadArgs, ReadOk, ReadlinkArgs, Status, Verifier, WriteArgs, WriteOk,
 };
 use millrace_nfs4_state::Changing;
 use millrace_oncrpc::{CallClass, CallContext, MaybeReady, Results, Stage};
@@ -81,7 +81,7 @@ fn read_done(env: &Env, t: &Target, mut reply: Encoder, r: Read) -> Encoder {
 async fn finish_read(env: &Env, t: &Target, r: FsResult<Read>, reply: Encoder) -> Executed {
     match r {
         Ok(r) => Ok(read_done(env, t, reply, r)),
-        Err(e) => env.failed(reply, convert::status(e), &t.attr().await),
+        Err(e) => env.failed(Procedure::Read, reply, convert::status(e), &t.attr().await),
     }
 }
 
@@ -134,7 +134,7 @@ pub(super) fn write(
                 stages.end(Stage::FileSystem);
                 let outcome = match written {
                     Ok(w) => write_done(&env, &t, reply, &w, verifier),
-                    Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
+                    Err(e) => env.failed(Procedure::Write, reply, convert::status(e), &t.wcc().await),
                 };
                 ProcedureOutcome::new(entry.finish(outcome), t)
             })
@@ -172,7 +172,7 @@ pub(super) async fn commit(env: &Env, t: &Target, args: CommitArgs, reply: Encod
     match committed {
         // Read after the commit: an earlier loss has changed the verifier.
         Ok(wcc) => done(reply, &CommitOk { file: convert::wcc(&wcc), verifier: t.fs().write_verifier() }),
-        Err(e) => env.failed(reply, convert::status(e), &t.wcc().await),
+        Err(e) => env.failed(Procedure::Commit, reply, convert::status(e), &t.wcc().await),
     }
 }
 
@@ -185,7 +185,7 @@ pub(super) async fn readlink(env: &Env, t: &Target, _: ReadlinkArgs, mut reply: 
             reply.put_payload(text);
             Ok(reply)
         }
-        Err(e) => env.failed(reply, convert::status(e), &t.attr().await),
+        Err(e) => env.failed(Procedure::Readlink, reply, convert::status(e), &t.attr().await),
     }
 }
 

@@ -1,8 +1,8 @@
 //! READDIR, READDIRPLUS.
 
 use millrace_nfs::v3::{
-    EntryPlus, PostOpAttr, ReaddirArgs, ReaddirEncoder, ReaddirplusArgs, ReaddirplusEncoder, Status,
-    entry_bytes, plus_entry_bytes,
+    EntryPlus, PostOpAttr, Procedure, ReaddirArgs, ReaddirEncoder, ReaddirplusArgs, ReaddirplusEncoder,
+    Status, entry_bytes, plus_entry_bytes,
 };
 use millrace_vfs::{DirPage, ReadDirLimits};
 use millrace_xdr::Encoder;
@@ -26,9 +26,9 @@ pub(super) async fn readdir(env: &Env, dir: &Target, args: ReaddirArgs, mut repl
             let mut list = ReaddirEncoder::begin(&mut reply, &attr, page.verifier, count);
             let _ = page.entries.iter().all(|e| list.push(e.fileid, &e.name, e.cookie));
             let done = list.finish(page.eof);
-            finish(env, reply, header, done.is_ok(), &attr)
+            finish(env, Procedure::Readdir, reply, header, done.is_ok(), &attr)
         }
-        Err(e) => env.failed(reply, convert::status(e), &dir.attr().await),
+        Err(e) => env.failed(Procedure::Readdir, reply, convert::status(e), &dir.attr().await),
     }
 }
 
@@ -43,20 +43,27 @@ pub(super) async fn readdirplus(
         Ok(page) => {
             let attr = Some(convert::fattr(&page.attr));
             let done = put_plus(dir, &page, &args, &attr, &mut reply);
-            finish(env, reply, header, done.is_ok(), &attr)
+            finish(env, Procedure::Readdirplus, reply, header, done.is_ok(), &attr)
         }
-        Err(e) => env.failed(reply, convert::status(e), &dir.attr().await),
+        Err(e) => env.failed(Procedure::Readdirplus, reply, convert::status(e), &dir.attr().await),
     }
 }
 
 /// Ends a listing with at least one entry (`fits`). If there is no memory for the page, the client is to
 /// retry.
-fn finish(env: &Env, mut reply: Encoder, header: usize, fits: bool, attr: &PostOpAttr) -> Executed {
+fn finish(
+    env: &Env,
+    procedure: Procedure,
+    mut reply: Encoder,
+    header: usize,
+    fits: bool,
+    attr: &PostOpAttr,
+) -> Executed {
     if reply.has_failed() {
         reply.truncate(header);
-        return env.failed(reply, Status::Jukebox, attr);
+        return env.failed(procedure, reply, Status::Jukebox, attr);
     }
-    if fits { Ok(reply) } else { env.failed(reply, Status::TooSmall, attr) }
+    if fits { Ok(reply) } else { env.failed(procedure, reply, Status::TooSmall, attr) }
 }
 
 /// Limits for the file system: the number of entries that fit, because attributes and handles of further

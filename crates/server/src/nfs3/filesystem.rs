@@ -1,7 +1,8 @@
 //! FSSTAT, FSINFO, PATHCONF.
 
 use millrace_nfs::v3::{
-    FsinfoArgs, FsinfoOk, FsstatArgs, FsstatOk, NfsTime, PathconfArgs, PathconfOk, PostOpAttr, properties,
+    FsinfoArgs, FsinfoOk, FsstatArgs, FsstatOk, NfsTime, PathconfArgs, PathconfOk, PostOpAttr, Procedure,
+    properties,
 };
 use millrace_vfs::FsInfo;
 use millrace_xdr::Encoder;
@@ -17,7 +18,7 @@ const NANOS_PER_SECOND: u32 = 1_000_000_000;
 pub(super) async fn fsstat(env: &Env, t: &Target, _: FsstatArgs, reply: Encoder) -> Executed {
     let attributes = match t.fs().getattr(&t.file).await {
         Ok(a) => Some(convert::fattr(&a)),
-        Err(e) => return env.failed(reply, convert::status(e), &PostOpAttr::None),
+        Err(e) => return env.failed(Procedure::Fsstat, reply, convert::status(e), &PostOpAttr::None),
     };
     match t.fs().stat().await {
         Ok(s) => done(
@@ -33,14 +34,14 @@ pub(super) async fn fsstat(env: &Env, t: &Target, _: FsstatArgs, reply: Encoder)
                 invariant_seconds: 0,
             },
         ),
-        Err(e) => env.failed(reply, convert::status(e), &attributes),
+        Err(e) => env.failed(Procedure::Fsstat, reply, convert::status(e), &attributes),
     }
 }
 
 pub(super) async fn fsinfo(env: &Env, t: &Target, _: FsinfoArgs, reply: Encoder) -> Executed {
     let attributes = match t.fs().getattr(&t.file).await {
         Ok(a) => Some(convert::fattr(&a)),
-        Err(e) => return env.failed(reply, convert::status(e), &PostOpAttr::None),
+        Err(e) => return env.failed(Procedure::Fsinfo, reply, convert::status(e), &PostOpAttr::None),
     };
     let info = t.export.info();
     let delta = info.time_delta_nanos;
@@ -77,7 +78,7 @@ fn properties_of(info: &FsInfo) -> u32 {
 pub(super) async fn pathconf(env: &Env, t: &Target, _: PathconfArgs, reply: Encoder) -> Executed {
     let attributes = match t.fs().getattr(&t.file).await {
         Ok(a) => Some(convert::fattr(&a)),
-        Err(e) => return env.failed(reply, convert::status(e), &PostOpAttr::None),
+        Err(e) => return env.failed(Procedure::Pathconf, reply, convert::status(e), &PostOpAttr::None),
     };
     let info = t.export.info();
     done(

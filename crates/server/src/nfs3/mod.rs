@@ -163,13 +163,13 @@ impl Env {
     fn account(&self, procedure: Procedure, started: Instant, result: ProcedureOutcome) -> Outcome {
         let ProcedureOutcome { outcome, export, counted } = result;
         if counted {
-            self.counters.call(procedure);
+            self.counters.procedures.executed(procedure.number());
         }
         if !counted || procedure == Procedure::Null {
             return outcome;
         }
         let took = self.rt.now().duration_since(started).into();
-        self.counters.record_latency(procedure, took);
+        self.counters.procedures.took(procedure.number(), took);
         self.client.call(took);
         if let Some(usage) = export.as_ref().and_then(|e| e.usage().get(self.shard)) {
             usage.call(took);
@@ -196,8 +196,14 @@ impl Env {
     }
 
     /// Encodes the result of a failed procedure.
-    fn failed(&self, mut reply: Encoder, status: impl Into<Status>, result: &impl Encode) -> Executed {
-        self.counters.failure();
+    fn failed(
+        &self,
+        procedure: Procedure,
+        mut reply: Encoder,
+        status: impl Into<Status>,
+        result: &impl Encode,
+    ) -> Executed {
+        self.counters.procedures.failed(procedure.number());
         reply.put(&status.into());
         reply.put(result);
         Ok(reply)
@@ -206,7 +212,9 @@ impl Env {
     /// The answer to a call whose procedure is rejected.
     fn refuse<'a, A: Arguments<'a>>(&self, _: &A, rejection: Rejection, reply: Encoder) -> ProcedureOutcome {
         let outcome = match rejection.reason {
-            RejectionReason::Status(status) => self.failed(reply, status, &A::Failure::default()),
+            RejectionReason::Status(status) => {
+                self.failed(A::PROCEDURE, reply, status, &A::Failure::default())
+            }
             RejectionReason::Fault(fault) => Err(fault),
         };
         ProcedureOutcome { outcome: outcome.map(Results::from), export: rejection.export, counted: true }

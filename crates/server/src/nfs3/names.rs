@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use millrace_nfs::v3::{
     CreateArgs, CreateOk, LinkArgs, LinkFail, LinkOk, LookupArgs, LookupOk, MkdirArgs, MknodArgs, MknodWhat,
-    RemoveArgs, RenameArgs, RenameFail, RenameOk, RmdirArgs, Sattr, SymlinkArgs,
+    Procedure, RemoveArgs, RenameArgs, RenameFail, RenameOk, RmdirArgs, Sattr, SymlinkArgs,
 };
 use millrace_vfs::{Created, FsError, NewNode, Wcc};
 use millrace_xdr::Encoder;
@@ -18,7 +18,7 @@ pub(super) async fn lookup(env: &Env, dir: &Target, args: LookupArgs<'_>, reply:
         Ok((object, attr)) => {
             done(reply, &LookupOk { object, attributes: Some(convert::fattr(&attr)), dir: dir_attr })
         }
-        Err(e) => env.failed(reply, convert::status(e), &dir_attr),
+        Err(e) => env.failed(Procedure::Lookup, reply, convert::status(e), &dir_attr),
     }
 }
 
@@ -28,11 +28,11 @@ pub(super) async fn create(env: &Env, dir: &Target, args: CreateArgs<'_>, reply:
         let how = convert::create_how(&args.how)?;
         env.create(dir, args.where_.name, how).await
     };
-    env.created(dir, created.await, reply).await
+    env.created(Procedure::Create, dir, created.await, reply).await
 }
 
 pub(super) async fn mkdir(env: &Env, dir: &Target, args: MkdirArgs<'_>, reply: Encoder) -> Executed {
-    env.make(dir, args.where_.name, Ok(NewNode::Directory), &args.attributes, reply).await
+    env.make(Procedure::Mkdir, dir, args.where_.name, Ok(NewNode::Directory), &args.attributes, reply).await
 }
 
 pub(super) async fn symlink(env: &Env, dir: &Target, args: SymlinkArgs<'_>, reply: Encoder) -> Executed {
@@ -43,7 +43,7 @@ pub(super) async fn symlink(env: &Env, dir: &Target, args: SymlinkArgs<'_>, repl
     } else {
         Ok(NewNode::Symlink(target))
     };
-    env.make(dir, args.where_.name, node, &args.attributes, reply).await
+    env.make(Procedure::Symlink, dir, args.where_.name, node, &args.attributes, reply).await
 }
 
 pub(super) async fn mknod(env: &Env, dir: &Target, args: MknodArgs<'_>, reply: Encoder) -> Executed {
@@ -54,12 +54,13 @@ pub(super) async fn mknod(env: &Env, dir: &Target, args: MknodArgs<'_>, reply: E
         MknodWhat::Fifo(a) => (Ok(NewNode::Fifo), a),
         MknodWhat::Other(_) => (Err(FsError::BadType), Sattr::default()),
     };
-    env.make(dir, args.where_.name, node, &attributes, reply).await
+    env.make(Procedure::Mknod, dir, args.where_.name, node, &attributes, reply).await
 }
 
 impl Env {
     async fn make(
         &self,
+        procedure: Procedure,
         dir: &Target,
         name: &[u8],
         node: Result<NewNode, FsError>,
@@ -73,10 +74,16 @@ impl Env {
             dir.fs().create_node(&dir.caller, &dir.file, name, &node, &set).await
         };
         let created = created.await;
-        self.created(dir, created, reply).await
+        self.created(procedure, dir, created, reply).await
     }
 
-    async fn created(&self, dir: &Target, created: Result<Created, FsError>, reply: Encoder) -> Executed {
+    async fn created(
+        &self,
+        procedure: Procedure,
+        dir: &Target,
+        created: Result<Created, FsError>,
+        reply: Encoder,
+    ) -> Executed {
         match created {
             Ok(c) => {
                 let attributes = Some(convert::fattr(&c.attr));
@@ -89,15 +96,21 @@ impl Env {
                     },
                 )
             }
-            Err(e) => self.failed(reply, convert::status(e), &dir.wcc().await),
+            Err(e) => self.failed(procedure, reply, convert::status(e), &dir.wcc().await),
         }
     }
 
     /// Encodes the result of REMOVE or RMDIR.
-    async fn removed(&self, dir: &Target, removed: Result<Wcc, FsError>, reply: Encoder) -> Executed {
+    async fn removed(
+        &self,
+        procedure: Procedure,
+        dir: &Target,
+        removed: Result<Wcc, FsError>,
+        reply: Encoder,
+    ) -> Executed {
         match removed {
             Ok(wcc) => done(reply, &convert::wcc(&wcc)),
-            Err(e) => self.failed(reply, convert::status(e), &dir.wcc().await),
+            Err(e) => self.failed(procedure, reply, convert::status(e), &dir.wcc().await),
         }
     }
 }
@@ -108,7 +121,7 @@ pub(super) async fn remove(env: &Env, dir: &Target, args: RemoveArgs<'_>, reply:
         let _changing = env.change_child(dir, args.object.name).await?;
         dir.fs().remove(&dir.caller, &dir.file, args.object.name).await
     };
-    env.removed(dir, removed.await, reply).await
+    env.removed(Procedure::Remove, dir, removed.await, reply).await
 }
 
 pub(super) async fn rmdir(env: &Env, dir: &Target, args: RmdirArgs<'_>, reply: Encoder) -> Executed {
@@ -116,7 +129,7 @@ pub(super) async fn rmdir(env: &Env, dir: &Target, args: RmdirArgs<'_>, reply: E
         Ok(()) => dir.fs().rmdir(&dir.caller, &dir.file, args.object.name).await,
         Err(e) => Err(e),
     };
-    env.removed(dir, removed, reply).await
+    env.removed(Procedure::Rmdir, dir, removed, reply).await
 }
 
 /// Checks that two objects are in one writable export.
@@ -143,7 +156,7 @@ pub(super) async fn rename(
         Ok((f, t)) => done(reply, &RenameOk { from: convert::wcc(&f), to: convert::wcc(&t) }),
         Err(e) => {
             let after = RenameFail { from: from.wcc().await, to: to.wcc().await };
-            env.failed(reply, convert::status(e), &after)
+            env.failed(Procedure::Rename, reply, convert::status(e), &after)
         }
     }
 }
@@ -165,7 +178,7 @@ pub(super) async fn link(
         }
         Err(e) => {
             let after = LinkFail { file: file.attr().await, dir: dir.wcc().await };
-            env.failed(reply, convert::status(e), &after)
+            env.failed(Procedure::Link, reply, convert::status(e), &after)
         }
     }
 }

@@ -12,6 +12,7 @@ use super::{
     object::{Caller, Object},
     paths::Paths,
     reply_size,
+    timer::Timer,
 };
 use crate::{export::Exports, nfs4_clients::Session, usage::Usage};
 
@@ -50,6 +51,7 @@ pub(super) struct Compound<'c> {
     /// Bytes of payloads in the reply.
     pub(super) payload: usize,
     pub(super) stages: Stages,
+    pub(super) timer: Timer,
     /// Whether the operation that is executed is the last one.
     pub(super) is_last: bool,
     /// The lock with which LOCK or LOCKT conflicts.
@@ -57,7 +59,7 @@ pub(super) struct Compound<'c> {
 }
 
 impl<'c> Compound<'c> {
-    pub(super) fn new(scope: Scope<'c>, reply: Encoder, bulk: usize, stages: Stages) -> Self {
+    pub(super) fn new(scope: Scope<'c>, reply: Encoder, bulk: usize, stages: Stages, timer: Timer) -> Self {
         Self {
             scope,
             session: None,
@@ -70,6 +72,7 @@ impl<'c> Compound<'c> {
             bulk,
             payload: 0,
             stages,
+            timer,
             is_last: false,
             denied: None,
         }
@@ -148,7 +151,6 @@ pub(super) async fn execute(
         let before = (compound.reply.len(), compound.payload);
         // An operation that changes something fails before it does so.
         let room = if reply_size::is_idempotent(operation) { 0 } else { reply_size::CHANGE };
-        compound.scope.env.counters.operation(operation);
         let mut result = limits.check(compound, room);
         if result.is_ok() {
             result = compound.run(operation, args).await;
@@ -159,10 +161,10 @@ pub(super) async fn execute(
         if result.is_ok() && compound.reply.has_failed() {
             result = Err(Status::Delay); // There is no memory for the reply.
         }
+        compound.scope.env.executed(operation, result, &mut compound.timer);
         if let Err(status) = result {
             compound.payload = before.1;
             results.fail(&mut compound.reply, status);
-            compound.scope.env.failed(operation, status);
             if operation == Operation::Setattr {
                 compound.reply.put(&Bitmap::EMPTY);
             }

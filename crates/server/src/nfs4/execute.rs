@@ -12,7 +12,6 @@ use std::{
 use millrace_nfs::v4::{CompoundArgs, CompoundEncoder, Operation, SequenceArgs, Status};
 use millrace_nfs4_state::Sequence;
 use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Results, Stage};
-use millrace_runtime::Instant;
 use millrace_xdr::{Encoder, View};
 use siphasher::sip::SipHasher13;
 
@@ -22,6 +21,7 @@ use super::{
     compound::{Compound, Frame, MINOR_VERSIONS, ReplyLimits, Scope, execute, next_operation},
     object::Caller,
     reply_size::ReplySize,
+    timer::Timer,
 };
 use crate::nfs4_clients::Execution;
 
@@ -128,21 +128,21 @@ async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
         results.finish(&mut reply);
         return Ok(reply.into());
     };
-    let started = env.rt.now();
-    env.counters.operation(first);
+    let timer = Timer::start(&env.rt);
     let scope = Scope { env, exports: env.exports.load_full(), caller, minor_version: frame.minor_version };
-    let mut compound = Compound::new(scope, reply, bulk, stages);
+    let mut compound = Compound::new(scope, reply, bulk, stages, timer);
     if first != Operation::Sequence {
         let result = compound.without_session(first, frame.operations, &mut args);
+        env.executed(first, result, &mut compound.timer);
         if let Err(status) = result {
             results.fail(&mut compound.reply, status);
         }
         results.finish(&mut compound.reply);
         env.sender.send_waiting();
-        env.account(None, None, started);
+        env.account(None, None, compound.timer.total(&env.rt));
         return Ok(compound.reply.into());
     }
-    let request = Request { digest, bytes: request_bytes, header, started };
+    let request = Request { digest, bytes: request_bytes, header };
     in_session(compound, frame, &request, &mut args, results).await
 }
 
@@ -153,7 +153,6 @@ struct Request {
     bytes: usize,
     /// Size of the RPC header of the reply in bytes.
     header: usize,
-    started: Instant,
 }
 
 /// Executes a COMPOUND whose first operation is SEQUENCE.
@@ -170,6 +169,8 @@ async fn in_session(
             .map(|sequenced| (sequence, sequenced)),
         Err(_) => Err(Status::BadXdr),
     };
+    let result = sequenced.as_ref().map(|_| ()).map_err(|status| *status);
+    compound.scope.env.executed(Operation::Sequence, result, &mut compound.timer);
     let (sequence, execution) = match sequenced {
         Ok((sequence, Sequence::Execute(execution, ok))) => {
             compound.put_sequence(&ok);
@@ -208,7 +209,8 @@ async fn in_session(
     compound.scope.env.sender.send_waiting();
     let export = compound.current.as_ref().and_then(|object| object.file(Status::Inval).ok());
     let client = compound.usage.as_deref();
-    compound.scope.env.account(export.map(|file| &*file.export), client, request.started);
+    let took = compound.timer.total(&compound.scope.env.rt);
+    compound.scope.env.account(export.map(|file| &*file.export), client, took);
     finish(execution, compound.reply, request.header, sequence.cache_this)
 }
 

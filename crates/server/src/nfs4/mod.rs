@@ -26,16 +26,17 @@ mod session;
 mod settable;
 mod sparse;
 mod stateids;
+mod timer;
 mod xattr;
 
-use std::{ops::RangeInclusive, sync::Arc};
+use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use millrace_nfs::v4::{Operation, PROGRAM, Status, VERSION};
 use millrace_oncrpc::{CallContext, Callbacks, Fault, MaybeReady, Outcome, Program, serving::ClientAddr};
-use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
+use millrace_runtime::{RuntimeRef, sync::Mutex};
 use millrace_xdr::Encoder;
 
-use self::{attributes::Parameters, reply_size::ReplySize};
+use self::{attributes::Parameters, reply_size::ReplySize, timer::Timer};
 use crate::{
     callbacks::CallbackSender,
     export::{Export, ExportTable},
@@ -123,9 +124,9 @@ impl Env {
         }
     }
 
-    /// Counts an answered COMPOUND and its duration, for its client and for the export of its last file handle.
-    fn account(&self, export: Option<&Export>, client: Option<&Usage>, started: Instant) {
-        let took = self.rt.now().duration_since(started).into();
+    /// Counts an answered COMPOUND that took `duration`, for its client and for the export of its last file handle.
+    fn account(&self, export: Option<&Export>, client: Option<&Usage>, duration: Duration) {
+        let took = duration.into();
         self.client.call(took);
         client.into_iter().for_each(|client| client.call(took));
         if let Some(usage) = export.and_then(|e| e.usage().get(self.shard)) {
@@ -133,10 +134,17 @@ impl Env {
         }
     }
 
-    /// Counts a failed operation.
-    fn failed(&self, operation: Operation, status: Status) {
-        self.counters.failure();
-        tracing::trace!(%operation, ?status, "operation failed");
+    /// Counts an executed operation, and its time if it is measured.
+    fn executed(&self, operation: Operation, result: Result<(), Status>, timer: &mut Timer) {
+        let counters = &self.counters.operations;
+        counters.executed(operation.number());
+        if let Some(took) = timer.executed(operation, &self.rt) {
+            counters.took(operation.number(), took.into());
+        }
+        if let Err(status) = result {
+            counters.failed(operation.number());
+            tracing::trace!(%operation, ?status, "operation failed");
+        }
     }
 }
 

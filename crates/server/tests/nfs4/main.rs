@@ -9,6 +9,7 @@ mod caller;
 mod common;
 mod conformance;
 mod copy;
+mod counters;
 mod delegations;
 mod fairness;
 mod files;

@@ -130,7 +130,10 @@ fn fsync(lab: &mut Lab, proto: &str) -> Result<()> {
     guest.must(&mount_command(proto, "/mnt/x", ""))?;
     guest
         .must("head -c 3000000 /dev/urandom > /tmp/data && dd if=/tmp/data of=/mnt/x/f bs=64k conv=fsync")?;
-    ensure!(server.metrics()?.get("nfs_calls_total{procedure=\"COMMIT\"}")? > 0, "fsync sent no COMMIT");
+    ensure!(
+        server.metrics()?.get("nfs_calls_total{version=\"3\",procedure=\"COMMIT\"}")? > 0,
+        "fsync sent no COMMIT"
+    );
     server.stop("KILL")?;
     let want = guest.must("sha256sum < /tmp/data")?;
     let have = crate::program::must("sha256sum", &[&lab.dir.join("export/f").display().to_string()])?.stdout;

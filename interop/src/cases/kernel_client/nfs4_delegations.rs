@@ -75,7 +75,7 @@ fn recalled(server: &Server) -> Result<u64> {
 
 /// A guest with a write delegation opens the file without the server.
 fn caching(guest: &mut Guest, server: &Server) -> Result<()> {
-    let opens = || server.metrics()?.get("nfs4_operations_total{operation=\"OPEN\"}");
+    let opens = || server.metrics()?.get("nfs_calls_total{version=\"4\",procedure=\"OPEN\"}");
     guest.must("echo > /mnt/x/shared")?;
     let before = opens()?;
     guest.must(USE)?;

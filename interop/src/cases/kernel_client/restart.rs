@@ -65,8 +65,10 @@ fn run(lab: &mut Lab, proto: &str, signal: &str) -> Result<()> {
 fn in_the_middle(server: &Server) -> Result<()> {
     loop {
         let now = server.metrics()?;
-        let (files, bytes) =
-            ("nfs_calls_total{procedure=\"CREATE\"}", "data_bytes_total{direction=\"written\"}");
+        let (files, bytes) = (
+            "nfs_calls_total{version=\"3\",procedure=\"CREATE\"}",
+            "data_bytes_total{direction=\"written\"}",
+        );
         if now.get(files)? >= 10 && now.get(bytes)? >= 1 << 20 {
             return Ok(());
         }
