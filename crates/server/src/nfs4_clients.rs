@@ -1,18 +1,21 @@
 //! The state of NFSv4 clients, shared by all shards, and the identity of the server.
 
+mod ends;
+
 use std::{io, path::Path, pin::pin, sync::Arc, time::Duration};
 
 use futures::{
     channel::oneshot,
     future::{Either, select},
 };
-use millrace_nfs::v4::Status;
+use millrace_nfs::v4::{ClientId, Status};
 use millrace_nfs4_state::{Client, Identity, Limits, State};
 use millrace_oncrpc::Credential;
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 use millrace_xdr::View;
 use smallvec::SmallVec;
 
+use self::ends::Ends;
 use crate::{Config, client_list::StoredList, siphash::siphash};
 
 /// A session whose slots keep the results of COMPOUNDs, without RPC header.
@@ -37,6 +40,7 @@ pub(crate) struct Clients {
     pub(crate) scope: String,
     /// Whether there is a list of clients in a file, so that they can reclaim state after a restart.
     durable: bool,
+    ends: Ends,
 }
 
 impl Clients {
@@ -53,10 +57,16 @@ impl Clients {
         rt.fill_random(&mut identity.secret);
         let limits = limits(config);
         let Some(directory) = &config.state_dir else {
-            return Ok(Arc::new(Self { state: State::new(limits, identity), owner, scope, durable: false }));
+            return Ok(Arc::new(Self {
+                state: State::new(limits, identity),
+                owner,
+                scope,
+                durable: false,
+                ends: Ends::default(),
+            }));
         };
         let state = recovered(rt, directory, limits, identity)?;
-        Ok(Arc::new(Self { state, owner, scope, durable: true }))
+        Ok(Arc::new(Self { state, owner, scope, durable: true, ends: Ends::default() }))
     }
 
     /// Duration of a lease in seconds.
@@ -79,6 +89,22 @@ impl Clients {
         let (clients, client) = (Arc::clone(self), Arc::clone(client));
         let completed = blocking(rt, move || clients.state.reclaim_complete(&client)).await;
         completed.unwrap_or(Err(Status::Delay))
+    }
+
+    /// DESTROY_CLIENTID, which may wait for the disk: a server that starts after the reply does not wait for the client.
+    ///
+    /// # Errors
+    /// Those of [`State::destroy_client`].
+    pub(crate) async fn destroy_client(
+        self: &Arc<Self>,
+        rt: &RuntimeRef,
+        id: ClientId,
+    ) -> Result<(), Status> {
+        self.state.destroy_client(id)?;
+        if self.durable {
+            self.ends.written(self, rt).await;
+        }
+        Ok(())
     }
 
     /// Removes expired clients to make room for a new one, unless [`maintain`](Self::maintain) does that.

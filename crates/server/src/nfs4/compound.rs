@@ -273,7 +273,7 @@ impl Compound<'_> {
             Operation::ReclaimComplete => self.reclaim_complete(args!()).await,
             Operation::ExchangeId => self.exchange_id(&args!()),
             Operation::CreateSession => self.create_session(&args!()),
-            Operation::DestroyClientid => self.destroy_client(args!()),
+            Operation::DestroyClientid => self.destroy_client(args!()).await,
             Operation::Sequence => Err(Status::SequencePos),
             Operation::BindConnToSession => Err(Status::NotOnlyOp),
             _ => Err(Status::NotSupp),

@@ -132,7 +132,7 @@ async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
     let scope = Scope { env, exports: env.exports.load_full(), caller, minor_version: frame.minor_version };
     let mut compound = Compound::new(scope, reply, bulk, stages, timer);
     if first != Operation::Sequence {
-        let result = compound.without_session(first, frame.operations, &mut args);
+        let result = compound.without_session(first, frame.operations, &mut args).await;
         env.executed(first, result, &mut compound.timer);
         if let Err(status) = result {
             results.fail(&mut compound.reply, status);

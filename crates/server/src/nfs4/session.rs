@@ -67,7 +67,7 @@ fn channel_attrs(attributes: &ChannelAttributes) -> ChannelAttrs {
 
 impl Compound<'_> {
     /// Executes an operation that needs no session, as the only operation of a COMPOUND of `operations`.
-    pub(super) fn without_session(
+    pub(super) async fn without_session(
         &mut self,
         operation: Operation,
         operations: u32,
@@ -96,7 +96,7 @@ impl Compound<'_> {
             Op::CreateSession => self.create_session(&args!()),
             Op::DestroySession => self.destroy_session(args!()),
             Op::BindConnToSession => self.bind_connection(args!()),
-            Op::DestroyClientid => self.destroy_client(args!()),
+            Op::DestroyClientid => self.destroy_client(args!()).await,
             _ => Err(Status::OpNotInSession),
         }
     }
@@ -182,8 +182,9 @@ impl Compound<'_> {
         self.scope.env.clients.state.destroy_session(args.session)
     }
 
-    pub(super) fn destroy_client(&mut self, args: DestroyClientidArgs) -> Result<(), Status> {
-        self.scope.env.clients.state.destroy_client(args.client_id)
+    pub(super) async fn destroy_client(&self, args: DestroyClientidArgs) -> Result<(), Status> {
+        let env = self.scope.env;
+        env.clients.destroy_client(&env.rt, args.client_id).await
     }
 
     fn bind_connection(&mut self, args: BindConnToSessionArgs) -> Result<(), Status> {
