@@ -259,6 +259,8 @@ mod tests {
 /// The programs in the guide.
 #[cfg(doctest)]
 mod guide {
+    #[doc = include_str!("../../../docs/guide/first-program.md")]
+    mod first_program {}
     #[doc = include_str!("../../../docs/guide/library.md")]
     mod library {}
     #[doc = include_str!("../../../docs/guide/rust-adapters.md")]
