@@ -26,6 +26,9 @@ struct Level {
     prefix: Path,
 }
 
+/// Maximum number of levels of a tree: a path of 4,096 bytes has no more.
+const MAX_LEVELS: usize = 2048;
+
 /// The walk of a tree, depth first. Its memory is one page of entries for each level.
 struct Walk {
     objects: Objects,
@@ -84,6 +87,9 @@ impl Walk {
     }
 
     async fn enter(&mut self, prefix: Path) -> Result<()> {
+        if self.levels.len() >= MAX_LEVELS {
+            return Err(error::generic(format!("{prefix} is below more than {MAX_LEVELS} directories")));
+        }
         self.levels.extend(Level::open(&self.objects, &self.root, prefix).await?);
         Ok(())
     }

@@ -32,6 +32,10 @@
 //! Temporary files have names like `.NAME.millrace-0123456789abcdef`, and are never listed. They remain if a program
 //! ends during a write.
 //!
+//! # Closing
+//! An operator has no end. To end the session of NFSv4 at the server, keep a clone of the client of [`Nfs::new`], and call
+//! [`Client::shutdown`] at last; otherwise the server keeps the session until its lease ends.
+//!
 //! # Behaviour tests
 //! OpenDAL does not publish its behaviour tests as a crate. `tests/behaviour` of this crate has tests of the same cases
 //! for the capabilities above.

@@ -11,6 +11,9 @@ use opendal_core::{
 
 use crate::{error, metadata};
 
+/// Maximum length of the path of an entry in bytes. OpenDAL panics above 65,535.
+const MAX_PATH: usize = 32 << 10;
+
 /// Lists a directory: first the directory itself, then its entries.
 #[derive(Debug)]
 pub struct Lister {
@@ -57,6 +60,10 @@ impl oio::List for Lister {
             let reason = format!("the name {:?} in {} is not UTF-8", entry.name(), self.path);
             Error::new(ErrorKind::Unexpected, reason)
         })?;
+        if self.path.len() + name.len() > MAX_PATH {
+            let reason = format!("a path below {} is longer than {MAX_PATH} bytes", self.directory.display());
+            return Err(Error::new(ErrorKind::Unexpected, reason));
+        }
         let slash = if entry.is_directory() { "/" } else { "" };
         let path = format!("{}{name}{slash}", self.path.trim_start_matches('/'));
         let metadata = match entry.version() {
