@@ -11,7 +11,8 @@ use std::{
 
 use millrace_buffer::{Arena, Buffer};
 use millrace_oncrpc::{
-    CallClass, EncodedCredential, Reply, ReplySpec, Request, RpcError, Sampler, Stage, Stages, Transport,
+    CallClass, CallbackHandler, EncodedCredential, Reply, ReplySpec, Request, RpcError, Sampler, Stage,
+    Stages, Transport,
 };
 use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, sync::Mutex};
 use millrace_xdr::{Encode, Encoder};
@@ -88,6 +89,8 @@ pub(crate) struct Pool {
     setups: [futures::lock::Mutex<()>; SETUPS],
     next: AtomicUsize,
     closed: AtomicBool,
+    /// Answers the calls of the server.
+    callbacks: Mutex<Option<Arc<dyn CallbackHandler>>>,
     /// Whether connecting has failed since the last success. Limits the log to one warning.
     unreachable: AtomicBool,
 }
@@ -114,6 +117,7 @@ impl Pool {
             setups: std::array::from_fn(|_| futures::lock::Mutex::new(())),
             next: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            callbacks: Mutex::default(),
             unreachable: AtomicBool::new(false),
         }
     }
@@ -135,6 +139,13 @@ impl Pool {
     /// Returns an established connection, if there is one.
     pub(crate) fn any_transport(&self) -> Option<Arc<dyn Transport>> {
         self.slots.iter().find_map(Slot::live)
+    }
+
+    /// Has `handler` answer the calls of the server on all connections. Returns whether they convey such calls.
+    pub(crate) fn handle_callbacks(&self, handler: Arc<dyn CallbackHandler>) -> bool {
+        let mut callbacks = self.callbacks.lock();
+        let handler = callbacks.insert(handler);
+        self.slots.iter().filter_map(Slot::live).all(|transport| transport.handle_callbacks(handler))
     }
 
     /// Maximum payload of one call that all established connections support, in bytes.
@@ -166,6 +177,9 @@ impl Pool {
         let old = slot.current.lock().replace(connection);
         if let Some(old) = old {
             old.transport.close();
+        }
+        if let Some(handler) = &*self.callbacks.lock() {
+            transport.handle_callbacks(handler);
         }
         if slot.used.swap(true, Ordering::AcqRel) {
             add(&self.counts.reconnects, 1);

@@ -17,7 +17,8 @@ pub mod tcp;
 
 pub use callbacks::{CallbackQueue, Callbacks};
 pub use calling::{
-    Calls, Connection, ConnectionDriver, InFlight, Outgoing, PendingCall, Submissions, Transport, Waiter,
+    CallbackHandler, Calls, Connection, ConnectionDriver, InFlight, Outgoing, PendingCall, Submissions,
+    Transport, Waiter,
 };
 pub use dispatch::Dispatcher;
 pub use message::{

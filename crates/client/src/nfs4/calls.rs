@@ -4,10 +4,13 @@ use millrace_nfs::v4::{
     Attribute, Attributes, BindConnToSessionArgs, BindConnToSessionOk, Bitmap, ChannelAttrs, ClientId,
     ClientOwner, CreateSessionArgs, CreateSessionOk, DestroyClientidArgs, DestroySessionArgs, ExchangeIdArgs,
     ExchangeIdOk, List, Opaque, Operation, ReclaimCompleteArgs, RequestedDirection, SessionId, StateProtect,
-    Status, Verifier, exchange_id_flags,
+    Status, Verifier, create_session_flags, exchange_id_flags,
 };
 
-use super::compound::{Compound, Failure, Operations, Results};
+use super::{
+    back_channel,
+    compound::{Compound, Failure, Operations, Results},
+};
 
 /// EXCHANGE_ID.
 pub(super) struct ExchangeId<'o> {
@@ -44,20 +47,22 @@ impl Compound for ExchangeId<'_> {
     }
 }
 
-/// CREATE_SESSION, without a back channel.
+/// CREATE_SESSION.
 pub(super) struct CreateSession {
     pub(super) client_id: ClientId,
     pub(super) sequence: u32,
     pub(super) fore: ChannelAttrs,
+    /// Whether the server may use the connection for callbacks.
+    pub(super) back_channel: bool,
 }
 
-/// The back channel that is requested and not used: the smallest that servers accept.
+/// The back channel: the smallest that servers accept.
 const BACK: ChannelAttrs = ChannelAttrs {
     header_pad_size: 0,
     max_request_size: 4096,
     max_response_size: 4096,
     max_response_size_cached: 0,
-    max_operations: 2,
+    max_operations: back_channel::MAX_OPERATIONS,
     max_requests: 1,
     rdma_ird: None,
 };
@@ -69,10 +74,10 @@ impl Compound for CreateSession {
         let args = CreateSessionArgs {
             client_id: self.client_id,
             sequence: self.sequence,
-            flags: 0,
+            flags: if self.back_channel { create_session_flags::CONN_BACK_CHAN } else { 0 },
             fore: self.fore,
             back: BACK,
-            callback_program: 0x4000_0000,
+            callback_program: back_channel::PROGRAM,
             callback_security: List(vec![millrace_nfs::v4::CallbackSecurity::None]),
         };
         ops.put(Operation::CreateSession, &args);
@@ -91,15 +96,21 @@ impl Compound for CreateSession {
     }
 }
 
-/// BIND_CONN_TO_SESSION for the fore channel.
-pub(super) struct Bind(pub(super) SessionId);
+/// BIND_CONN_TO_SESSION for the fore channel, and for the back channel if possible and requested.
+pub(super) struct Bind {
+    pub(super) session: SessionId,
+    pub(super) back_channel: bool,
+}
 
 impl Compound for Bind {
     type Ok = ();
 
     fn operations(&self, ops: &mut Operations<'_>) {
-        let args =
-            BindConnToSessionArgs { session: self.0, direction: RequestedDirection::Fore, use_rdma: false };
+        let direction = match self.back_channel {
+            true => RequestedDirection::ForeOrBoth,
+            false => RequestedDirection::Fore,
+        };
+        let args = BindConnToSessionArgs { session: self.session, direction, use_rdma: false };
         ops.put(Operation::BindConnToSession, &args);
     }
 

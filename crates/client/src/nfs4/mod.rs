@@ -1,6 +1,7 @@
 //! NFS version 4, minor versions 1 and 2: the session with a server and COMPOUND calls in it. The protocol layer
 //! ([`crate::nfs3`]) expresses its procedures as COMPOUNDs.
 
+mod back_channel;
 mod calls;
 pub(crate) mod compound;
 mod lock_calls;

@@ -9,6 +9,7 @@
 mod idle;
 mod mixed;
 mod transports;
+mod waiting_locks;
 
 use std::{cell::Cell, time::Duration};
 

@@ -1,7 +1,19 @@
 //! The transport-independent interface of a client's connection.
 
+use std::sync::Arc;
+
+use millrace_xdr::Message;
+
 use super::PendingCall;
 use crate::{Request, RpcError};
+
+/// Answers the calls of a server to a client, which NFSv4.1 makes on the client's connections (RFC 8881 section
+/// 2.10.3.1).
+pub trait CallbackHandler: Send + Sync + 'static {
+    /// The reply to `call`; both begin with the XID. `None` drops the call. The connection's task waits for this, so that it
+    /// must return at once.
+    fn answer(&self, call: &Message) -> Option<Message>;
+}
 
 /// One connection to a server. Calls are independent of each other, up to the transport's limit of calls in
 /// flight; further calls are queued.
@@ -11,6 +23,13 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Maximum bytes of payload of one call.
     fn max_payload(&self) -> usize;
+
+    /// Has `handler` answer the calls of the server from now on. Returns whether the transport conveys such calls; otherwise
+    /// it drops them.
+    fn handle_callbacks(&self, handler: &Arc<dyn CallbackHandler>) -> bool {
+        let _ = handler;
+        false
+    }
 
     /// The reason why the connection is unusable, if it is.
     fn failure(&self) -> Option<RpcError>;

@@ -7,13 +7,13 @@ use std::{
     time::Duration,
 };
 
-use millrace_runtime::{ByteStream, RuntimeRef};
+use millrace_runtime::{ByteStream, RuntimeRef, sync::Mutex};
 use millrace_xdr::{Arena, Message};
 
 use super::{channel::Channel, record::RecordReader};
 use crate::{
-    Calls, Connection, ConnectionDriver, MSG_REPLY, Outgoing, PendingCall, Request, RpcError, Stage, Stages,
-    Submissions, Transport, parse_reply,
+    CallbackHandler, Calls, Connection, ConnectionDriver, MSG_CALL, MSG_REPLY, Outgoing, PendingCall,
+    Request, RpcError, Stage, Stages, Submissions, Transport, parse_reply,
 };
 
 /// Limits of a client's connection.
@@ -48,10 +48,17 @@ impl Default for TcpClientConfig {
 /// cancelled.
 const MAX_QUEUED: usize = 4 << 20;
 
+/// Bytes that wait for the socket, from which on calls of the server get no reply: it does not receive them.
+const MAX_REPLIES_QUEUED: usize = 64 << 10;
+
+/// The handler of the server's calls, if there is one.
+type Handler = Arc<Mutex<Option<Arc<dyn CallbackHandler>>>>;
+
 /// One TCP connection to a server. Dropping it closes the connection.
 pub struct TcpTransport {
     connection: Connection<Driver>,
     max_payload: usize,
+    handler: Handler,
 }
 
 impl TcpTransport {
@@ -76,10 +83,12 @@ impl TcpTransport {
         let submissions = Submissions::new(peer);
         let calls = Calls::new(Arc::clone(&submissions), Arc::clone(rt), config.max_open, config.timeout);
         let max_payload = config.max_payload;
-        let driver = Driver { calls, channel, config };
+        let handler = Handler::default();
+        let driver = Driver { calls, channel, config, handler: Arc::clone(&handler) };
         Ok(Arc::new(Self {
             connection: Connection::start(rt, "rpc-tcp-client", submissions, driver),
             max_payload,
+            handler,
         }))
     }
 }
@@ -91,6 +100,11 @@ impl Transport for TcpTransport {
 
     fn max_payload(&self) -> usize {
         self.max_payload
+    }
+
+    fn handle_callbacks(&self, handler: &Arc<dyn CallbackHandler>) -> bool {
+        *self.handler.lock() = Some(Arc::clone(handler));
+        true
     }
 
     fn failure(&self) -> Option<RpcError> {
@@ -107,6 +121,7 @@ struct Driver {
     calls: Calls<Stages>,
     channel: Channel,
     config: TcpClientConfig,
+    handler: Handler,
 }
 
 impl ConnectionDriver for Driver {
@@ -171,7 +186,7 @@ impl Driver {
         self.remove_cancelled();
         loop {
             while let Poll::Ready(Some(message)) = self.channel.poll_record(cx)? {
-                self.reply(message)?;
+                self.received(message)?;
             }
             self.calls.take_submissions();
             self.send()?;
@@ -203,7 +218,7 @@ impl Driver {
         self.calls.unsent() > 0 && self.may_send()
     }
 
-    fn reply(&mut self, message: Message) -> io::Result<()> {
+    fn received(&mut self, message: Message) -> io::Result<()> {
         let word = |at: usize| {
             let head = message.head.iter().next()?;
             head.get(at..at + 4)?.first_chunk().map(|b| u32::from_be_bytes(*b))
@@ -211,6 +226,9 @@ impl Driver {
         let (Some(xid), Some(kind)) = (word(0), word(4)) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a record that is not an RPC message"));
         };
+        if kind == MSG_CALL {
+            return self.called(&message);
+        }
         let call = if kind == MSG_REPLY { self.calls.remove(xid) } else { None };
         let peer = self.calls.submissions().peer();
         let Some(call) = call else {
@@ -223,6 +241,19 @@ impl Driver {
         stages.end(Stage::Decode);
         call.complete(result);
         Ok(())
+    }
+
+    /// Answers a call of the server.
+    fn called(&mut self, call: &Message) -> io::Result<()> {
+        let handler = self.handler.lock().clone();
+        let Some(handler) = handler.filter(|_| self.channel.writer.queued() < MAX_REPLIES_QUEUED) else {
+            tracing::debug!(peer = self.calls.submissions().peer(), "dropped a call of the server");
+            return Ok(());
+        };
+        match handler.answer(call) {
+            Some(reply) => self.channel.writer.push(&reply, None).map_err(io::Error::other),
+            None => Ok(()),
+        }
     }
 
     /// Queues the calls that may be sent now.

@@ -6,13 +6,15 @@
 //! the server grants again. An operation that used the old ones then repeats.
 //!
 //! `table.rs` has the recorded state, `operations.rs` locks and unlocks, `reclaim.rs` claims the locks from a restarted
-//! server, `revocation.rs` handles those that the server has revoked, and `release.rs` those of a file that is dropped.
+//! server, `revocation.rs` handles those that the server has revoked, and `release.rs` those of a file that is dropped, and
+//! `waiting.rs` has the owners that wait for locks.
 
 mod operations;
 mod reclaim;
 mod release;
 mod revocation;
 mod table;
+mod waiting;
 
 use std::sync::{Arc, Weak, atomic::Ordering};
 
@@ -24,8 +26,8 @@ use millrace_runtime::{
 };
 
 pub(super) use self::reclaim::Reclaimed;
-use self::table::FileState;
 pub(crate) use self::table::LockedFiles;
+use self::{table::FileState, waiting::Waiting};
 use super::{
     compound::Compound,
     session::{Session, spec},
@@ -46,6 +48,7 @@ pub(crate) struct FileLocks {
     /// Held during an operation.
     turn: futures::lock::Mutex<()>,
     state: Mutex<FileState>,
+    waiting: Waiting,
 }
 
 impl FileLocks {
@@ -62,6 +65,7 @@ impl FileLocks {
             open_owner: session.pool.rt.random_u64().to_be_bytes(),
             turn: Default::default(),
             state: Mutex::default(),
+            waiting: Waiting::default(),
         });
         files.insert(file.to_vec(), Arc::downgrade(&new));
         new

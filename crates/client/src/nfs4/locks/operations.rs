@@ -10,7 +10,7 @@ use std::{
 };
 
 use millrace_nfs::v4::{Operation, Stateid, Status, share_access};
-use millrace_runtime::{RuntimeExt, Uncancelled};
+use millrace_runtime::{RuntimeExt, Uncancelled, timeout};
 
 use super::FileLocks;
 use crate::{
@@ -24,8 +24,11 @@ use crate::{
 /// Maximum number of attempts of an operation whose stateids a recovery replaces meanwhile.
 const ATTEMPTS: u32 = 8;
 
-/// First and maximum interval between the attempts of a lock that waits.
+/// First and maximum interval between the attempts of a lock that waits, without a notification of the server.
 const WAIT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+/// Interval between the attempts of a lock that waits, with a notification of the server: many of them cost at most these
+/// attempts.
+const NOTIFIED_WAIT: Duration = Duration::from_millis(1);
 
 /// A request for a lock.
 struct LockRequest {
@@ -45,12 +48,18 @@ impl FileLocks {
         range: Range<u64>,
         kind: LockKind,
     ) -> Result<(), Error> {
+        let rt = &self.session.pool.rt;
         let mut pause = WAIT.0;
-        while self.attempt(LockRequest { owner, range: range.clone(), kind, waits: true }).await?.is_some() {
-            self.session.pool.rt.sleep(pause).await;
+        loop {
+            let mut waits = self.waiting.begin(owner);
+            if self.attempt(LockRequest { owner, range: range.clone(), kind, waits: true }).await?.is_none() {
+                return Ok(());
+            }
+            self.session.bind_back_channel().await?;
+            rt.sleep(NOTIFIED_WAIT).await;
+            timeout(&**rt, pause, &mut waits.notified).await;
             pause = (pause * 2).min(WAIT.1);
         }
-        Ok(())
     }
 
     /// As [`Self::lock`], without waiting. Returns the conflicting lock.

@@ -29,7 +29,8 @@ impl Session {
                 Some(client) => client,
                 None => self.exchange_id(record).await?,
             };
-            let create = CreateSession { client_id, sequence, fore: self.fore };
+            let back_channel = self.has_callbacks.load(Ordering::Relaxed);
+            let create = CreateSession { client_id, sequence, fore: self.fore, back_channel };
             match self.call_without_session(Operation::CreateSession, &create).await? {
                 Ok(ok) => {
                     record.client = Some((client_id, sequence.wrapping_add(1)));
@@ -78,6 +79,7 @@ impl Session {
         *self.granted.lock() = granted;
         let slots = ok.fore.max_requests.min(self.fore.max_requests);
         self.target.store(slots, Ordering::Relaxed);
+        self.back_channel.begin(ok.session);
         self.slots.begin(ok.session, slots);
         tracing::debug!(server = self.pool.server(), slots, ?granted, "new NFSv4 session");
         Ok(())

@@ -148,8 +148,8 @@ impl Session {
         if !self.renewed.load(Ordering::Relaxed) {
             self.renewed.store(true, Ordering::Relaxed);
         }
-        if ok.status_flags & REVOKED != 0 {
-            self.reports_revoked.store(true, Ordering::Release);
+        if ok.status_flags != 0 {
+            self.note_flags(ok.status_flags);
         }
         let target = ok.target_highest_slot.saturating_add(1);
         if target != self.target.load(Ordering::Relaxed) {
@@ -158,10 +158,21 @@ impl Session {
         }
     }
 
+    fn note_flags(&self, flags: u32) {
+        if flags & REVOKED != 0 {
+            self.reports_revoked.store(true, Ordering::Release);
+        }
+        self.back_channel.note_flags(flags);
+    }
+
     /// Binds the connection of a reply to the session, for servers that do not bind it implicitly.
     async fn bind(&self, answered: &Answered) -> Result<(), Error> {
         let Some(session) = self.slots.session() else { return Ok(()) };
-        let request = Request { minor_version: self.minor_version, sequence: None, compound: &Bind(session) };
+        let request = Request {
+            minor_version: self.minor_version,
+            sequence: None,
+            compound: &Bind { session, back_channel: false },
+        };
         let spec = spec("BIND_CONN_TO_SESSION", STATE_REPLY, CallClass::Other);
         // A failure shows in the next reply to the call.
         self.pool.call_on(&answered.transport, spec, &self.credential, &request).await.map(drop)

@@ -1,8 +1,10 @@
 //! The client ID and the session with a server (RFC 8881 sections 2.10 and 8.3 to 8.4): they are created at the start
 //! (`establish.rs`) and again after the server has lost them (`recovery.rs`). `call.rs` makes calls, which
-//! `exchange.rs` sends in slots; `lease.rs` renews the lease between calls; `end.rs` destroys both.
+//! `exchange.rs` sends in slots; `lease.rs` renews the lease between calls; `callbacks.rs` accepts the calls of the server;
+//! `end.rs` destroys both.
 
 mod call;
+mod callbacks;
 mod end;
 mod establish;
 mod exchange;
@@ -20,6 +22,7 @@ use millrace_runtime::{RuntimeExt, sync::Mutex};
 
 pub(crate) use self::establish::is_unsupported;
 use super::{
+    back_channel::BackChannel,
     locks::LockedFiles,
     slots::{MAX_SLOTS, Slots},
 };
@@ -94,6 +97,9 @@ pub(crate) struct Session {
     renewed: AtomicBool,
     /// Number of slots that the server requests the client to use (`sr_target_highest_slotid` plus 1).
     target: AtomicU32,
+    back_channel: BackChannel,
+    /// Whether the connections convey callbacks.
+    has_callbacks: AtomicBool,
     /// The files with locks.
     pub(crate) locked: LockedFiles,
     /// Whether the search for revoked state is in progress.
@@ -139,10 +145,13 @@ impl Session {
             lease: AtomicU32::new(0),
             renewed: AtomicBool::new(false),
             target: AtomicU32::new(0),
+            back_channel: BackChannel::default(),
+            has_callbacks: AtomicBool::new(false),
             locked: LockedFiles::default(),
             checks_revoked: AtomicBool::new(false),
             reports_revoked: AtomicBool::new(false),
         });
+        session.accept_callbacks();
         if let Err(e) = session.recover(0).await {
             session.destroy().await;
             return Err(e);

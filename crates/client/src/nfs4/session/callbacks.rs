@@ -1,0 +1,42 @@
+//! Callbacks of the server for a session.
+
+use std::sync::{Arc, Weak, atomic::Ordering};
+
+use millrace_nfs::v4::Operation;
+use millrace_oncrpc::{CallClass, CallbackHandler, Message};
+
+use super::{STATE_REPLY, Session, spec};
+use crate::{
+    Error,
+    nfs4::{calls::Bind, compound::Request},
+};
+
+/// Answers the callbacks for a session.
+struct SessionCallbacks(Weak<Session>);
+
+impl CallbackHandler for SessionCallbacks {
+    fn answer(&self, call: &Message) -> Option<Message> {
+        let session = self.0.upgrade()?;
+        let notify = |file: &[u8], owner: &[u8]| session.locked.notify(file, owner);
+        session.back_channel.answer(call, &session.pool.arena, session.minor_version, notify)
+    }
+}
+
+impl Session {
+    /// Accepts callbacks on the connections, if they convey them.
+    pub(super) fn accept_callbacks(self: &Arc<Self>) {
+        let accepted = self.pool.handle_callbacks(Arc::new(SessionCallbacks(Arc::downgrade(self))));
+        self.has_callbacks.store(accepted, Ordering::Relaxed);
+    }
+
+    /// Binds a connection for callbacks if the server has lost the last one. If the server refuses, the client does without
+    /// callbacks.
+    pub(in crate::nfs4) async fn bind_back_channel(&self) -> Result<(), Error> {
+        let needed = self.has_callbacks.load(Ordering::Relaxed) && self.back_channel.take_down();
+        let Some(session) = self.slots.session().filter(|_| needed) else { return Ok(()) };
+        let compound = &Bind { session, back_channel: true };
+        let request = Request { minor_version: self.minor_version, sequence: None, compound };
+        let spec = spec(Operation::BindConnToSession.name(), STATE_REPLY, CallClass::Other);
+        self.pool.call(spec, &self.credential, &request, None).await.map(drop)
+    }
+}

@@ -1,0 +1,151 @@
+//! Locks that wait for another client.
+
+use std::{
+    cell::{Cell, RefCell},
+    time::Duration,
+};
+
+use futures::future::join3;
+use millrace_client::{Design, LockKind, Proto, Strategy, Version, nfs3::File};
+use millrace_crashtest::cluster::{Cluster, mount, options};
+use millrace_nfs::v4::Operation;
+use millrace_rdma_sim::Profile;
+use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
+
+const DESIGN: Design = Design::ReadWrite;
+/// The time for which a lock is held, in which the other client has reached the longest interval of its attempts.
+const HELD: Duration = Duration::from_millis(10_500);
+
+/// One owner locks, another one waits, and the first one unlocks. Returns the time between the unlock and the lock.
+async fn passed_on(rt: &RuntimeRef, from: &File, to: &File) -> Duration {
+    from.lock(1, 0..10, LockKind::Exclusive).await.unwrap();
+    let unlocked = async {
+        rt.sleep(HELD).await;
+        from.unlock(1, 0..10).await.unwrap();
+        rt.now()
+    };
+    let locked = async {
+        rt.sleep(Duration::from_millis(1)).await;
+        to.lock(2, 5..20, LockKind::Exclusive).await.unwrap();
+        rt.now()
+    };
+    let (unlocked, locked) = futures::join!(unlocked, locked);
+    to.unlock(2, 5..20).await.unwrap();
+    locked.duration_since(unlocked)
+}
+
+fn with_two_clients(proto: Proto, idle_timeout: u64, test: impl AsyncFn(&RuntimeRef, &Cluster, [File; 2])) {
+    let time = VirtualTime::new(7);
+    let profile = Profile::named("gige-2003").expect("unknown profile");
+    let mut cluster = Cluster::new(&time, profile, DESIGN);
+    cluster.config.limits.idle_timeout = idle_timeout;
+    cluster.start(&time);
+    let rt = time.runtime();
+    let done = time.block_on(async {
+        let options = || options(Strategy::Cache, DESIGN).vers(Some(Version::V4_2));
+        let a = mount(&cluster.world, &rt, 0, proto, options()).await.expect("cannot mount");
+        let b = mount(&cluster.world, &rt, 1, proto, options()).await.expect("cannot mount");
+        let one = a.create_file("f", 0o600).await.unwrap();
+        let two = File::new(b.clone(), one.handle());
+        test(&rt, &cluster, [one, two]).await;
+    });
+    done.expect("the run made no progress");
+}
+
+#[test]
+fn a_notification_of_the_server_ends_the_wait_for_a_lock() {
+    with_two_clients(Proto::Tcp, 3600, async |rt, cluster, [one, two]| {
+        for n in 1..=3 {
+            let attempts = cluster.stats().operations_of(Operation::Lock);
+            let took = passed_on(rt, &one, &two).await;
+            let attempts = cluster.stats().operations_of(Operation::Lock) - attempts;
+            assert!(took < Duration::from_millis(5), "{took:?}");
+            assert_eq!(cluster.stats().nfs4_locks_notified, n);
+            // Two locks, and the attempts after 10, 20, ..., 640 ms and each second.
+            assert!(attempts < 24, "{attempts}");
+        }
+    });
+}
+
+/// The server closes the idle connection, which was the one for callbacks.
+#[test]
+fn callbacks_use_the_next_connection_after_the_loss_of_one() {
+    with_two_clients(Proto::Tcp, 5, async |rt, cluster, [one, two]| {
+        let opened = cluster.stats().tcp.opened;
+        rt.sleep(Duration::from_secs(300)).await;
+        let took = passed_on(rt, &one, &two).await;
+        assert!(cluster.stats().tcp.opened >= opened + 2, "the clients have other connections");
+        assert!(took < Duration::from_millis(5), "{took:?}");
+        assert_eq!(cluster.stats().nfs4_locks_notified, 1);
+    });
+}
+
+/// Without callbacks, which are not implemented over RDMA in the client, the attempts find the lock.
+#[test]
+fn a_lock_is_found_without_notifications() {
+    with_two_clients(Proto::Rdma, 3600, async |rt, cluster, [one, two]| {
+        let took = passed_on(rt, &one, &two).await;
+        assert!(took <= Duration::from_millis(1010), "{took:?}");
+        assert_eq!(cluster.stats().nfs4_locks_notified, 0);
+    });
+}
+
+/// Number of crashes of the server.
+const CRASHES: u32 = 12;
+/// Number of locks of each client, which take longer than the crashes.
+const LOCKS: u32 = 40;
+
+/// Two clients increment a number under a lock. `holder` is the client that has the lock.
+async fn count(rt: &RuntimeRef, file: &File, owner: u64, holder: &Cell<Option<u64>>) {
+    for _ in 0..LOCKS {
+        file.lock(owner, 0..8, LockKind::Exclusive).await.unwrap();
+        assert_eq!(holder.replace(Some(owner)), None, "both clients have the lock");
+        let mut number = [0; 8];
+        file.read(0, &mut number).await.unwrap();
+        rt.sleep(Duration::from_micros(rt.random_u64() % 2_000_000)).await;
+        file.write(0, &(u64::from_be_bytes(number) + 1).to_be_bytes()).await.unwrap();
+        assert_eq!(holder.replace(None), Some(owner));
+        file.unlock(owner, 0..8).await.unwrap();
+    }
+}
+
+/// The clients claim their locks again after each crash, and no other client gets them before.
+#[test]
+fn a_lock_has_one_holder_through_crashes_of_the_server() {
+    for (seed, proto) in [(1, Proto::Tcp), (2, Proto::Rdma), (3, Proto::Tcp), (4, Proto::Rdma)] {
+        let dir = tempfile::tempdir().unwrap();
+        let time = VirtualTime::new(seed);
+        let profile = Profile::named("gige-2003").expect("unknown profile");
+        let mut cluster = Cluster::new(&time, profile, DESIGN);
+        cluster.config.state_dir = Some(dir.path().into());
+        cluster.config.nfs4.lease = 20;
+        cluster.start(&time);
+        let rt = time.runtime();
+        let done = time.block_on(async {
+            let options = || options(Strategy::Cache, DESIGN).vers(Some(Version::V4_2));
+            let a = mount(&cluster.world, &rt, 0, proto, options()).await.expect("cannot mount");
+            let b = mount(&cluster.world, &rt, 1, proto, options()).await.expect("cannot mount");
+            let one = a.create_file("f", 0o600).await.unwrap();
+            let two = File::new(b.clone(), one.handle());
+            one.write(0, &[0; 8]).await.unwrap();
+            let (holder, cluster) = (Cell::new(None), RefCell::new(&mut cluster));
+            let crashes = async {
+                for _ in 0..CRASHES {
+                    rt.sleep(Duration::from_micros(rt.random_u64() % 4_000_000)).await;
+                    cluster.borrow_mut().crash();
+                    rt.sleep(Duration::from_micros(rt.random_u64() % 1_000_000)).await;
+                    cluster.borrow_mut().start(&time);
+                }
+                rt.now()
+            };
+            let counts = (count(&rt, &one, 1, &holder), count(&rt, &two, 2, &holder));
+            let ends = async { (counts.0.await, rt.now()) };
+            let (((), ended), (), crashed) = join3(ends, counts.1, crashes).await;
+            assert!(crashed < ended, "the last crash was after the end of a client");
+            let mut number = [0; 8];
+            one.read(0, &mut number).await.unwrap();
+            assert_eq!(u64::from_be_bytes(number), u64::from(2 * LOCKS), "{proto}, seed {seed}");
+        });
+        done.expect("the run made no progress");
+    }
+}
