@@ -175,7 +175,9 @@ def sbom(version, directory):
         name = f"millrace-{version}.cdx"
         arguments = ["--manifest-path", f"{scratch}/crates/cli/Cargo.toml", "--format", "json", "--spec-version", "1.5"]
         run(tools.cargo_cyclonedx(), "cyclonedx", "--quiet", *arguments, "--override-filename", name, cwd=scratch)
-        shutil.copy(f"{scratch}/crates/cli/{name}.json", directory)
+        made = Path(f"{scratch}/crates/cli/{name}.json").read_text()
+        # Package URLs and references of the crates of this repository contain the path of the copy.
+        (directory / f"{name}.json").write_text(made.replace(f"file://{scratch}", "file:///millrace"))
 
 
 def release_notes(version, unreleased, directory):

@@ -127,6 +127,8 @@ def sbom(file, version):
     listed = {(component["name"], component["version"]) for component in bom["components"]}
     missing = [" ".join(crate) for crate in artifacts.dependencies() if crate not in listed]
     require(not missing, f"{file.name} lacks {', '.join(missing)}")
+    paths = set(re.findall(r"file://(/[^/\"]+)", file.read_text())) - {"/millrace"}
+    require(not paths, f"{file.name} contains paths of this host: {', '.join(paths)}")
 
 
 def sums(file):
