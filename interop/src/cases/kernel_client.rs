@@ -1,6 +1,7 @@
 //! A Linux kernel mounts `millrace serve`, over RDMA by siw and over TCP.
 
 mod behaviour;
+mod fuse_locks;
 pub(super) mod mount;
 mod nfs4;
 mod nfs4_delegations;
@@ -25,6 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases.extend(tar::cases());
     cases.extend(together::cases());
     cases.extend(two_mounts::cases());
+    cases.extend(fuse_locks::cases());
     cases.extend(nfs4::cases());
     cases.extend(nfs4_delegations::cases());
     cases.extend(nfs4_opens::cases());
