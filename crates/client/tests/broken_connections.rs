@@ -6,7 +6,7 @@ use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -15,20 +15,22 @@ use std::{
 use millrace_client::{Options, Proto, RetryPolicy, Url, nfs3::blocking::Client};
 use millrace_nfs::v3::{CreateHow, Sattr, StableHow};
 use millrace_server::{Config, Server};
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
 
 /// Number of bytes before the next break, from a seed, so that a failure is reproducible.
 struct Breaks {
-    seed: AtomicU64,
+    random: Mutex<SplitMix64>,
     on: AtomicBool,
     broken: AtomicU64,
 }
 
 impl Breaks {
     fn next(&self) -> u64 {
-        let x = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         // Connection setup takes some hundred bytes, so breaks occur during setup and later.
-        300 + (x ^ x >> 27) % 60_000
+        300 + self.random.lock().unwrap().next_u64() % 60_000
     }
 }
 
@@ -121,7 +123,11 @@ fn broken_connections_neither_lose_nor_repeat_operations() {
         };
         let server = Server::start(config).unwrap();
         let addr = if proto == Proto::Rdma { server.rdma_addr() } else { server.tcp_addr() };
-        let breaks = Arc::new(Breaks { seed: seed.into(), on: false.into(), broken: 0.into() });
+        let breaks = Arc::new(Breaks {
+            random: Mutex::new(SplitMix64::seed_from_u64(seed)),
+            on: false.into(),
+            broken: 0.into(),
+        });
         let port = proxy(addr.unwrap(), Arc::clone(&breaks)).port();
         let url = Url { port: Some(port), proto: Some(proto), ..Url::new("127.0.0.1", "/data") };
         let options = Options::default()

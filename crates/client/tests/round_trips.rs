@@ -3,6 +3,10 @@
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
 
 use millrace_client::{Client, Error, Proto, Version};
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
 
 mod common;
 
@@ -52,11 +56,8 @@ fn a_small_file_is_looked_up_and_read_in_one_call() {
 }
 
 /// A pseudo-random number below `n`.
-fn next(state: &mut u64, n: usize) -> usize {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    (*state % n as u64) as usize
+fn next(random: &mut SplitMix64, n: usize) -> usize {
+    (random.next_u64() % n as u64) as usize
 }
 
 /// Random paths with links, `..`, files as directories and missing names have the same outcome with each version.
@@ -87,11 +88,11 @@ fn both_versions_resolve_paths_alike() {
         for (path, target) in links {
             v3.symlink(target, path).await.unwrap();
         }
-        let mut state = seed;
+        let mut random = SplitMix64::seed_from_u64(seed);
         let mut found = 0;
         for _ in 0..600 {
-            let names: Vec<_> = (0..1 + next(&mut state, 7))
-                .map(|_| ["d", "e", "f", "l", "m", "..", ".", "x"][next(&mut state, 8)])
+            let names: Vec<_> = (0..1 + next(&mut random, 7))
+                .map(|_| ["d", "e", "f", "l", "m", "..", ".", "x"][next(&mut random, 8)])
                 .collect();
             let path = names.join("/");
             let outcome = |r: Result<_, Error>| r.map_err(|e| e.kind());

@@ -16,6 +16,10 @@ use std::{
 };
 
 pub use program::*;
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
 
 const NAME: &str = "millrace";
 const PROGRAM: &str = env!("CARGO_BIN_EXE_millrace");
@@ -97,15 +101,9 @@ pub fn text(path: &Path) -> &str {
 
 /// Pseudo-random bytes.
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u8
-        })
-        .collect()
+    let mut bytes = vec![0; len];
+    SplitMix64::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
 }
 
 /// Sorted paths below `dir`; directories end with `/`, symbolic links with `@`.

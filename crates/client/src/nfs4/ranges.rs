@@ -70,6 +70,11 @@ impl Ranges {
 
 #[cfg(test)]
 mod tests {
+    use rand_xoshiro::{
+        SplitMix64,
+        rand_core::{Rng, SeedableRng},
+    };
+
     use super::*;
 
     const BYTES: usize = 24;
@@ -85,13 +90,8 @@ mod tests {
     /// Random changes, compared with a table of bytes.
     #[test]
     fn ranges_match_a_table_of_bytes() {
-        let mut random = 0x1234_5678_9abc_def1_u64;
-        let mut next = |n: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % n
-        };
+        let mut random = SplitMix64::seed_from_u64(1);
+        let mut next = |n: u64| random.next_u64() % n;
         let (mut ranges, mut model) = (Ranges::default(), [None; BYTES]);
         for _ in 0..20_000 {
             let start = next(BYTES as u64);

@@ -225,6 +225,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use futures::FutureExt;
+    use rand_xoshiro::{
+        SplitMix64,
+        rand_core::{Rng, SeedableRng},
+    };
 
     use super::*;
 
@@ -310,13 +314,8 @@ mod tests {
     #[test]
     fn a_server_executes_each_request_once() {
         for seed in 0..200_u64 {
-            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-            let mut next = |n: u64| {
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
-                random % n
-            };
+            let mut random = SplitMix64::seed_from_u64(seed);
+            let mut next = |n: u64| random.next_u64() % n;
             let slots = slots(3);
             // The last executed number and request of each slot of the server.
             let mut server: BTreeMap<u32, (u32, u64)> = BTreeMap::new();

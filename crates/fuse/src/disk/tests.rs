@@ -5,6 +5,7 @@ use std::{os::unix::fs::MetadataExt, sync::Arc};
 
 use futures::future::join_all;
 use millrace_block::{BlockDevice, Error, Options};
+use millrace_crashtest::Random;
 use millrace_server::{Config, LunSettings, Running, Server, TargetSettings, target_name};
 
 use super::file::DiskFile;
@@ -29,18 +30,6 @@ async fn connect(server: &Running) -> DiskFile {
     DiskFile::new(BlockDevice::connect(&url.parse().unwrap(), &Options::default()).await.unwrap())
 }
 
-/// Pseudo-random numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % limit
-    }
-}
-
 async fn write(file: &DiskFile, offset: usize, data: &[u8]) -> usize {
     let pending = file.prepare(offset as u64, data).unwrap().unwrap();
     file.write(pending).await.unwrap()
@@ -55,17 +44,18 @@ async fn ranges_of_any_bytes_behave_as_those_of_memory() {
     for block in [512, 4096] {
         let server = serve("memory:16MiB", block, 0);
         let file = connect(&server).await;
-        let (mut model, mut random) = (vec![0; SIZE], Random(u64::from(block)));
+        let (mut model, mut random) = (vec![0; SIZE], Random::new(u64::from(block)));
+        let mut below = |n: usize| random.below(n as u64) as usize;
         for step in 0..400 {
-            let offset = random.below(SIZE);
+            let offset = below(SIZE);
             // Also ranges within a block, of whole blocks, and beyond the end.
-            let offset = if random.below(4) == 0 { offset & !(block as usize - 1) } else { offset };
-            let most = [100, 700, 20_000][random.below(3)];
-            let length = 1 + random.below(most);
+            let offset = if below(4) == 0 { offset & !(block as usize - 1) } else { offset };
+            let most = [100, 700, 20_000][below(3)];
+            let length = 1 + below(most);
             let end = SIZE.min(offset + length);
-            match random.below(3) {
+            match below(3) {
                 0 => {
-                    let data: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
+                    let data: Vec<u8> = (0..length).map(|_| below(256) as u8).collect();
                     assert_eq!(write(&file, offset, &data).await, end - offset);
                     model[offset..end].copy_from_slice(&data[..end - offset]);
                 }

@@ -17,6 +17,10 @@ use std::{
 use millrace_client::{Options, Url};
 use millrace_fuse::{Mount, MountOptions};
 use millrace_server::{Config, Running, Server};
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
 
 /// Upper limit for waiting; only a hang takes longer.
 pub const HANG: Duration = Duration::from_secs(60);
@@ -139,13 +143,7 @@ pub fn is_mounted(path: &Path) -> bool {
 
 /// Pseudo-random bytes, so that misplaced data is detected.
 pub fn random_bytes(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u8
-        })
-        .collect()
+    let mut bytes = vec![0; len];
+    SplitMix64::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
 }

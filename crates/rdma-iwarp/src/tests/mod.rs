@@ -9,18 +9,22 @@ mod tcp;
 mod transfer;
 
 use std::{
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, Mutex},
     task::{Context, Poll, Waker},
 };
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer, Views};
 use millrace_rdma::{Completion, ConnectParams, ConnectionError, QueuePair, SendRequest, WorkId};
 use millrace_runtime::{BoxFuture, Instant, Runtime, RuntimeRef, Sleep, memory_stream};
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
 
 use super::{accept_over, connect_over};
 
 /// A runtime without time: sleeps never end. Random numbers have a fixed seed.
-pub(super) struct Timeless(std::sync::atomic::AtomicU64);
+pub(super) struct Timeless(Mutex<SplitMix64>);
 
 impl Runtime for Timeless {
     fn now(&self) -> Instant {
@@ -44,17 +48,13 @@ impl Runtime for Timeless {
     }
 
     fn fill_random(&self, bytes: &mut [u8]) {
-        for b in bytes {
-            let n = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, std::sync::atomic::Ordering::Relaxed);
-            let n = (n ^ (n >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            *b = ((n ^ (n >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB) >> 56) as u8;
-        }
+        self.0.lock().unwrap().fill_bytes(bytes);
     }
 }
 
 /// A runtime without time.
 pub(super) fn runtime() -> RuntimeRef {
-    Arc::new(Timeless(std::sync::atomic::AtomicU64::new(1)))
+    Arc::new(Timeless(Mutex::new(SplitMix64::seed_from_u64(1))))
 }
 
 /// One arena for all tests, because each arena maps whole spans.
