@@ -4,7 +4,7 @@ use std::task::{Context, Poll, ready};
 
 use millrace_iscsi::session::TargetSession;
 use millrace_oncrpc::serving::RateMonitor;
-use millrace_runtime::{RuntimeExt, RuntimeRef, Sleep, Standstill};
+use millrace_runtime::{RuntimeExt, RuntimeRef, Sleep, StallTimer};
 
 use crate::{config::ConnectionLimits, end::End};
 
@@ -33,7 +33,7 @@ pub(crate) struct Traffic {
 pub(crate) struct Timers {
     send: RateMonitor,
     receive: RateMonitor,
-    quiet: Standstill,
+    quiet: StallTimer,
     leaving: Option<Leaving>,
 }
 
@@ -83,7 +83,7 @@ impl Timers {
         traffic: &Traffic,
     ) -> Poll<Option<End>> {
         ready!(self.quiet.poll(cx, rt, limits.ping_interval, traffic.received));
-        self.quiet = Standstill::default();
+        self.quiet = StallTimer::default();
         if session.ping_outstanding() {
             return Poll::Ready(Some(End::Stalled));
         }

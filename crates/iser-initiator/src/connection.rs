@@ -15,7 +15,7 @@ use millrace_iscsi::{
         Payload, Placement, RequestError, Unfinished,
     },
 };
-use millrace_rdma::{Access, DomainRef, ExposedRegion, Means, Memory, MemoryRegion};
+use millrace_rdma::{Access, DomainRef, ExposedRegion, Memory, MemoryRegion, RegistrationKind};
 
 use crate::{
     Error, SubmitError, SubmitReason,
@@ -175,7 +175,7 @@ impl InitiatorConnection {
         };
         let region = |memory| MemoryRegion::new(Arc::clone(&self.domain), memory);
         let region = region(memory)
-            .expose_by(Means::Window, access)
+            .expose_by(RegistrationKind::Window, access)
             .or_else(|e| region(e.memory).expose(access))
             .map_err(|e| SubmitError { memory: Some(e.memory), reason: SubmitReason::Expose(e.reason) })?;
         if region.segments().len() == 1 {

@@ -8,7 +8,7 @@ use std::{
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use millrace_block::{Buffer, Error, View};
-use millrace_runtime::{BoxFuture, ByteStream, Standstill};
+use millrace_runtime::{BoxFuture, ByteStream, StallTimer};
 
 use crate::{
     command::{Command, MAX_PAYLOAD},
@@ -48,8 +48,8 @@ pub(crate) struct Connection {
     /// Losses of completed writes that were reported to the client.
     losses: u64,
     /// Detects that the client does not continue a request, and that it does not receive replies.
-    unreceived: Standstill,
-    unsent: Standstill,
+    unreceived: StallTimer,
+    unsent: StallTimer,
 }
 
 /// The part of a request that is received next.
@@ -107,8 +107,8 @@ impl Connection {
             bytes: 0,
             bulk: false,
             losses,
-            unreceived: Standstill::default(),
-            unsent: Standstill::default(),
+            unreceived: StallTimer::default(),
+            unsent: StallTimer::default(),
         }
     }
 

@@ -61,7 +61,7 @@ impl Iwarp {
     }
 
     /// **Insecure, for demonstrations and tests of attacks.** With the STag of
-    /// [`millrace_rdma::Means::Global`], a peer can write not only to exposed memory but anywhere in the
+    /// [`millrace_rdma::RegistrationKind::Global`], a peer can write not only to exposed memory but anywhere in the
     /// arena spans that contain it, including memory of other owners. On an adapter such an STag permits
     /// access to the whole arena at any time. No command line, configuration file or URL selects this
     /// provider.

@@ -75,11 +75,11 @@ impl fmt::Debug for Chosen {
 /// Why no provider can serve an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum NotUsable {
+pub enum ProviderError {
     /// The verbs provider cannot be used on this machine.
     #[cfg(feature = "verbs")]
     #[error("the verbs provider cannot be used here: {0}; or choose the provider iwarp, which needs nothing")]
-    Here(#[from] millrace_rdma_verbs::Unusable),
+    Here(#[from] millrace_rdma_verbs::VerbsError),
     /// The address belongs to no RDMA device.
     #[error(
         "{0} belongs to no RDMA device, so the verbs provider cannot use it (millrace devices shows which addresses \
@@ -102,7 +102,7 @@ impl ProviderChoice {
     ///
     /// # Errors
     /// When `verbs` was requested and cannot be used with that address, or the provider was not compiled in.
-    pub fn to_listen(self, local: IpAddr) -> Result<Chosen, NotUsable> {
+    pub fn to_listen(self, local: IpAddr) -> Result<Chosen, ProviderError> {
         match self {
             Self::Verbs if local.is_unspecified() => {
                 adapters::device_names()?;
@@ -117,7 +117,7 @@ impl ProviderChoice {
     ///
     /// # Errors
     /// When `verbs` was requested and cannot be used or has no route, or the provider was not compiled in.
-    pub fn to_connect(self, peer: IpAddr) -> Result<Chosen, NotUsable> {
+    pub fn to_connect(self, peer: IpAddr) -> Result<Chosen, ProviderError> {
         match (self, local_address_to(peer)) {
             (Self::Iwarp, _) => Ok(requested(iwarp()?)),
             (_, Ok(local)) => self.for_local_address(local),
@@ -125,15 +125,15 @@ impl ProviderChoice {
             (Self::Auto, Err(e)) => {
                 Ok(Chosen { provider: iwarp()?, why: format!("no route to {peer}: {e}") })
             }
-            (Self::Verbs, Err(e)) => Err(NotUsable::NoRoute(peer, e.to_string())),
+            (Self::Verbs, Err(e)) => Err(ProviderError::NoRoute(peer, e.to_string())),
         }
     }
 
-    fn for_local_address(self, local: IpAddr) -> Result<Chosen, NotUsable> {
+    fn for_local_address(self, local: IpAddr) -> Result<Chosen, ProviderError> {
         match self {
             Self::Iwarp => Ok(requested(iwarp()?)),
             Self::Verbs => {
-                adapters::device_of(local)?.ok_or(NotUsable::NoDevice(local))?;
+                adapters::device_of(local)?.ok_or(ProviderError::NoDevice(local))?;
                 Ok(requested(adapters::provider()?))
             }
             Self::Auto => automatic(local),
@@ -142,7 +142,7 @@ impl ProviderChoice {
 }
 
 /// The selection of [`ProviderChoice::Auto`] for the local address `local`.
-fn automatic(local: IpAddr) -> Result<Chosen, NotUsable> {
+fn automatic(local: IpAddr) -> Result<Chosen, ProviderError> {
     if local.is_unspecified() {
         let why = match adapters::device_names() {
             Ok(names) => format!(
@@ -185,7 +185,7 @@ pub async fn accept_iwarp(
     #[cfg(not(feature = "iwarp"))]
     {
         drop((rt, arena, stream, params));
-        Err(ConnectionError::Incompatible(NotUsable::NotBuilt(IWARP).to_string()))
+        Err(ConnectionError::Incompatible(ProviderError::NotBuilt(IWARP).to_string()))
     }
 }
 
@@ -199,18 +199,18 @@ pub fn listen_iwarp(rt: RuntimeRef, listener: TcpListener) -> io::Result<Box<dyn
     #[cfg(not(feature = "iwarp"))]
     {
         drop((rt, listener));
-        Err(io::Error::new(io::ErrorKind::Unsupported, NotUsable::NotBuilt(IWARP).to_string()))
+        Err(io::Error::new(io::ErrorKind::Unsupported, ProviderError::NotBuilt(IWARP).to_string()))
     }
 }
 
 #[cfg(feature = "iwarp")]
-fn iwarp() -> Result<Arc<dyn Provider>, NotUsable> {
+fn iwarp() -> Result<Arc<dyn Provider>, ProviderError> {
     Ok(Arc::new(millrace_rdma_iwarp::Iwarp::new()))
 }
 
 #[cfg(not(feature = "iwarp"))]
-fn iwarp() -> Result<Arc<dyn Provider>, NotUsable> {
-    Err(NotUsable::NotBuilt("iwarp"))
+fn iwarp() -> Result<Arc<dyn Provider>, ProviderError> {
+    Err(ProviderError::NotBuilt("iwarp"))
 }
 
 fn requested(provider: Arc<dyn Provider>) -> Chosen {

@@ -40,6 +40,6 @@ fn an_unspecified_address_selects_iwarp_unless_verbs_is_requested() {
     assert_eq!(ProviderChoice::Auto.to_listen(any).unwrap().provider.name(), "iwarp");
     match ProviderChoice::Verbs.to_listen(any) {
         Ok(chosen) => assert_eq!(chosen.provider.name(), "verbs"),
-        Err(e) => assert!(!matches!(e, NotUsable::NoDevice(_)), "{e}"),
+        Err(e) => assert!(!matches!(e, ProviderError::NoDevice(_)), "{e}"),
     }
 }

@@ -6,7 +6,9 @@ use std::sync::{
 };
 
 use millrace_buffer::{SPAN_BYTES, SpanRef, Views};
-use millrace_rdma::{Access, Domain, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory};
+use millrace_rdma::{
+    Access, Domain, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Memory, RegistrationKind,
+};
 
 use super::{
     access::RemoteAccess,
@@ -43,9 +45,9 @@ impl SimDomain {
     }
 
     /// Creates a key for local use, which encodes the cost of its deregistration.
-    fn local_key(&self, by: Means, bytes: usize) -> LocalKey {
+    fn local_key(&self, by: RegistrationKind, bytes: usize) -> LocalKey {
         let number = self.next_local.fetch_add(1, Ordering::Relaxed) << 33;
-        let window = if by == Means::Window { WINDOW } else { 0 };
+        let window = if by == RegistrationKind::Window { WINDOW } else { 0 };
         LocalKey(number | window | bytes as u64 & LOCAL_BYTES)
     }
 
@@ -57,16 +59,16 @@ impl SimDomain {
 }
 
 impl Domain for SimDomain {
-    fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
+    fn expose(&self, by: RegistrationKind, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
         if !is_one_piece(&memory) {
             return Err(ExposeError { memory, reason: "the region is empty, or in several pieces" });
         }
         let bytes = memory.len();
         let mut exposure = self.access.table.expose(by, memory, access)?;
         match by {
-            Means::Registration => self.charge(Charge::Register(bytes)),
-            Means::Window => self.charge(Charge::Bind(bytes)),
-            Means::Global => {}
+            RegistrationKind::Region => self.charge(Charge::Register(bytes)),
+            RegistrationKind::Window => self.charge(Charge::Bind(bytes)),
+            RegistrationKind::Global => {}
         }
         exposure.segments = self.access.segments(exposure.segments);
         Ok(exposure)
@@ -77,9 +79,9 @@ impl Domain for SimDomain {
         let invalid = !self.access.table.is_valid(id);
         let memory = self.access.table.revoke(id)?;
         match by {
-            Some(Means::Registration) => self.charge(Charge::Deregister(memory.len())),
+            Some(RegistrationKind::Region) => self.charge(Charge::Deregister(memory.len())),
             // Revoking a window that the peer has invalidated has no cost.
-            Some(Means::Window) if !invalid => self.charge(Charge::Unbind(1)),
+            Some(RegistrationKind::Window) if !invalid => self.charge(Charge::Unbind(1)),
             _ => {}
         }
         Some(memory)
@@ -111,17 +113,17 @@ impl Domain for SimDomain {
         self.access.table.enable_global()
     }
 
-    fn registers_local(&self, by: Means) -> bool {
-        by != Means::Global
+    fn registers_local(&self, by: RegistrationKind) -> bool {
+        by != RegistrationKind::Global
     }
 
     /// Has the cost of a registration or of a window.
-    fn register_local(&self, by: Means, pieces: &[&[u8]], _for: LocalUse) -> Option<LocalKey> {
+    fn register_local(&self, by: RegistrationKind, pieces: &[&[u8]], _for: LocalUse) -> Option<LocalKey> {
         let bytes = pieces.iter().map(|p| p.len()).sum::<usize>();
         match by {
-            Means::Registration => self.charge(Charge::Register(bytes)),
-            Means::Window => self.charge(Charge::Bind(bytes)),
-            Means::Global => return None,
+            RegistrationKind::Region => self.charge(Charge::Register(bytes)),
+            RegistrationKind::Window => self.charge(Charge::Bind(bytes)),
+            RegistrationKind::Global => return None,
         }
         Some(self.local_key(by, bytes))
     }
@@ -129,7 +131,7 @@ impl Domain for SimDomain {
     fn keep_local(&self, span: &SpanRef) -> Option<LocalKey> {
         let bytes = span.len();
         self.charge(Charge::Register(bytes));
-        Some(self.local_key(Means::Registration, bytes))
+        Some(self.local_key(RegistrationKind::Region, bytes))
     }
 
     fn deregister_local(&self, key: LocalKey) {

@@ -18,7 +18,7 @@ const MAX_GIDS: usize = 2000;
 
 /// Why the provider is unavailable on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
+pub enum VerbsError {
     /// rdma-core is missing or too old.
     #[error(transparent)]
     Library(#[from] LoadError),
@@ -167,16 +167,16 @@ pub struct Gid {
 /// Lists the RDMA devices of this machine; the list is never empty.
 ///
 /// # Errors
-/// [`Unusable`]: what is missing, and how to install it.
-pub fn devices() -> Result<Vec<Device>, Unusable> {
+/// [`VerbsError`]: what is missing, and how to install it.
+pub fn devices() -> Result<Vec<Device>, VerbsError> {
     let libraries = ffi::libraries()?;
     let list = DeviceList::new(libraries).map_err(|e| match e.raw_os_error() {
-        Some(libc::ENOSYS) => no_interface().unwrap_or(Unusable::NoDevices),
-        _ => Unusable::List(e.to_string()),
+        Some(libc::ENOSYS) => no_interface().unwrap_or(VerbsError::NoDevices),
+        _ => VerbsError::List(e.to_string()),
     })?;
     let devices: Vec<Device> = list.iter().map(|d| describe(&d)).collect();
     match devices.is_empty() {
-        true => Err(no_interface().unwrap_or(Unusable::NoDevices)),
+        true => Err(no_interface().unwrap_or(VerbsError::NoDevices)),
         false => Ok(devices),
     }
 }
@@ -186,28 +186,28 @@ pub fn devices() -> Result<Vec<Device>, Unusable> {
 ///
 /// # Errors
 /// Those of [`devices`].
-pub fn device_of(local: IpAddr) -> Result<Option<String>, Unusable> {
+pub fn device_of(local: IpAddr) -> Result<Option<String>, VerbsError> {
     let libraries = usable()?;
     let id = CmId::new(libraries).map_err(|e| match e.raw_os_error() {
-        Some(libc::ENODEV) => Unusable::NoDevices,
-        _ => Unusable::List(e.to_string()),
+        Some(libc::ENODEV) => VerbsError::NoDevices,
+        _ => VerbsError::List(e.to_string()),
     })?;
     // Binding fails for addresses of other machines and of interfaces without a device.
     Ok(id.bind(SocketAddr::new(local, 0)).ok().and_then(|()| id.device_name()))
 }
 
 /// The libraries, if the kernel provides the required interfaces.
-pub(super) fn usable() -> Result<&'static Libraries, Unusable> {
+pub(super) fn usable() -> Result<&'static Libraries, VerbsError> {
     let libraries = ffi::libraries()?;
     no_interface().map_or(Ok(libraries), Err)
 }
 
 /// The error for the first device node that is missing, of those that rdma-core opens.
-fn no_interface() -> Option<Unusable> {
+fn no_interface() -> Option<VerbsError> {
     ["/dev/infiniband", "/dev/infiniband/rdma_cm"]
         .into_iter()
         .find(|path| !Path::new(path).exists())
-        .map(Unusable::NoKernelInterface)
+        .map(VerbsError::NoKernelInterface)
 }
 
 fn describe(device: &ListedDevice<'_>) -> Device {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use millrace_buffer::SpanRef;
-use millrace_rdma::{Access, ExposeError, Means, Memory};
+use millrace_rdma::{Access, ExposeError, Memory, RegistrationKind};
 
 use super::{
     adapter::{Protection, Registration, Window},
@@ -124,7 +124,7 @@ impl Exposures {
     pub(super) fn expose(
         &mut self,
         protection: &Protection,
-        by: Means,
+        by: RegistrationKind,
         memory: Memory,
         access: Access,
     ) -> Result<(u32, u64, Option<Binding>), ExposeError> {
@@ -132,15 +132,15 @@ impl Exposures {
             return Err(ExposeError { memory, reason: "the region is empty, or in several pieces" });
         };
         let result = match by {
-            Means::Registration if !self.windows => register(protection, &piece, access),
-            Means::Registration => {
+            RegistrationKind::Region if !self.windows => register(protection, &piece, access),
+            RegistrationKind::Region => {
                 protection.window().and_then(|w| bind(w, false, protection, &piece, access))
             }
-            Means::Window => match self.idle.pop_front() {
+            RegistrationKind::Window => match self.idle.pop_front() {
                 Some(w) => bind(w, true, protection, &piece, access),
                 None => return Err(ExposeError { memory, reason: "no free window in the reserve" }),
             },
-            Means::Global => {
+            RegistrationKind::Global => {
                 return Err(ExposeError {
                     memory,
                     reason: "the adapter does not support a tag for the whole arena",

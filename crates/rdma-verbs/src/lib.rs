@@ -61,7 +61,7 @@ use millrace_runtime::{BoxFuture, RuntimeRef};
 #[doc(hidden)]
 pub use self::adapter::trust_rxe_windows;
 pub use self::{
-    devices::{Details, Device, Features, Gid, Limits, Port, Transport, Unusable, device_of, devices},
+    devices::{Details, Device, Features, Gid, Limits, Port, Transport, VerbsError, device_of, devices},
     ffi::LoadError,
 };
 
@@ -75,9 +75,9 @@ impl Verbs {
     /// Creates the provider, if its requirements are met.
     ///
     /// # Errors
-    /// [`Unusable`]: what is missing, and how to install it. (The absence of devices is reported when one is
+    /// [`VerbsError`]: what is missing, and how to install it. (The absence of devices is reported when one is
     /// needed, because devices can be added at any time.)
-    pub fn new() -> Result<Self, Unusable> {
+    pub fn new() -> Result<Self, VerbsError> {
         Ok(Self { libraries: devices::usable()? })
     }
 }

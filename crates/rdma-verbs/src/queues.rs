@@ -13,7 +13,7 @@ use std::{
 use millrace_buffer::{SpanRef, Views};
 use millrace_rdma::{
     Access, Completion, ConnectionError, Counters, Domain, ExposeError, Exposure, ExposureId, LocalKey,
-    LocalUse, Means, Memory, Segment, Segments, SteeringTag,
+    LocalUse, Memory, RegistrationKind, Segment, Segments, SteeringTag,
 };
 use parking_lot::Mutex;
 
@@ -242,7 +242,7 @@ fn record_failure(wc: &ibv_wc, fault: &mut Option<ConnectionError>, flushed: &mu
 }
 
 impl Domain for Shared {
-    fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
+    fn expose(&self, by: RegistrationKind, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
         if matches!((&memory, access), (Memory::Shared(_), Access::RemoteWrite)) {
             return Err(ExposeError { memory, reason: "shared memory is read-only" });
         }
@@ -304,11 +304,11 @@ impl Domain for Shared {
         })
     }
 
-    fn registers_local(&self, by: Means) -> bool {
-        by == Means::Registration
+    fn registers_local(&self, by: RegistrationKind) -> bool {
+        by == RegistrationKind::Region
     }
 
-    fn register_local(&self, by: Means, pieces: &[&[u8]], used: LocalUse) -> Option<LocalKey> {
+    fn register_local(&self, by: RegistrationKind, pieces: &[&[u8]], used: LocalUse) -> Option<LocalKey> {
         if !self.registers_local(by) {
             return None;
         }

@@ -10,15 +10,15 @@ use crate::{Access, Memory, Segment};
 /// Segments of one exposed region, in the order of its bytes. Most kinds of exposure have one segment.
 pub type Segments = SmallVec<[Segment; 1]>;
 
-/// Page size for [`Means::Global`]: no segment crosses a multiple of this many bytes.
+/// Page size for [`RegistrationKind::Global`]: no segment crosses a multiple of this many bytes.
 pub const GLOBAL_PAGE: usize = 4096;
 
-/// Kind of exposure: how the peer's access to memory is set up.
+/// How memory is registered, for the access of the peer or for local use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Means {
-    /// A registration of exactly these bytes: steering tag and translation entries are allocated now and
+pub enum RegistrationKind {
+    /// A memory region of exactly these bytes: steering tag and translation entries are allocated now and
     /// freed at revocation. Every provider supports it; on adapters it is the most expensive kind.
-    Registration,
+    Region,
     /// A window that [`Domain::reserve_windows`] allocated, bound to exactly these bytes and invalidated at
     /// revocation (memory window type 2, fast registration). The tag keeps its index and gets a new key at
     /// each binding.
@@ -70,13 +70,13 @@ pub struct ExposeError {
 /// The protection domain of one connection: the table of its steering tags.
 pub trait Domain: Send + Sync + 'static {
     /// Grants the peer the right `access` to `memory`, and to no other memory of this process except as
-    /// described for [`Means::Global`].
+    /// described for [`RegistrationKind::Global`].
     ///
     /// # Errors
     /// The domain lacks this kind of exposure or its resources are exhausted; `memory` is too large or has
     /// more pieces than [`crate::Capabilities::max_region_pieces`]; the domain is closed; or `access` is
     /// [`Access::RemoteWrite`] and the memory is shared.
-    fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError>;
+    fn expose(&self, by: RegistrationKind, memory: Memory, access: Access) -> Result<Exposure, ExposeError>;
 
     /// Ends the peer's access and returns the memory. The peer cannot access the memory after this function
     /// returns. An adapter that must invalidate a window blocks the caller for microseconds, or, if the peer
@@ -110,7 +110,7 @@ pub trait Domain: Send + Sync + 'static {
         0
     }
 
-    /// Creates the tag for [`Means::Global`]. Returns `false` if the provider does not support it.
+    /// Creates the tag for [`RegistrationKind::Global`]. Returns `false` if the provider does not support it.
     fn enable_global(&self) -> bool {
         false
     }
@@ -119,7 +119,7 @@ pub trait Domain: Send + Sync + 'static {
     /// need no registration, and for windows on adapters whose windows grant remote access only. If memory
     /// needs a registration and the caller used neither [`Self::register_local`] nor [`Self::keep_local`],
     /// the provider registers its span at the first use, permanently.
-    fn registers_local(&self, _by: Means) -> bool {
+    fn registers_local(&self, _by: RegistrationKind) -> bool {
         false
     }
 
@@ -127,7 +127,7 @@ pub trait Domain: Send + Sync + 'static {
     /// move, and no other work may use it, until [`Self::deregister_local`]. `None` if the adapter has no
     /// resources or [`Self::registers_local`] is `false`. (iWARP adapters register sinks with each RDMA Read
     /// anyway, because a sink has a steering tag.)
-    fn register_local(&self, _by: Means, _pieces: &[&[u8]], _for: LocalUse) -> Option<LocalKey> {
+    fn register_local(&self, _by: RegistrationKind, _pieces: &[&[u8]], _for: LocalUse) -> Option<LocalKey> {
         None
     }
 

@@ -19,7 +19,8 @@ mod queue_pair;
 pub mod stag;
 
 pub use domain::{
-    Domain, DomainRef, ExposeError, Exposure, ExposureId, GLOBAL_PAGE, LocalKey, LocalUse, Means, Segments,
+    Domain, DomainRef, ExposeError, Exposure, ExposureId, GLOBAL_PAGE, LocalKey, LocalUse, RegistrationKind,
+    Segments,
 };
 pub use memory::{Access, ExposedRegion, Memory, MemoryRegion, Segment, SteeringTag};
 pub use meter::{ExposureBatch, ExposureMeter, ExposureStats};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use millrace_buffer::{Buffer, Views};
 
-use crate::{DomainRef, ExposeError, Exposure, Means};
+use crate::{DomainRef, ExposeError, Exposure, RegistrationKind};
 
 /// A steering tag (STag, rkey, handle): 24 bits of index, which are unpredictable, and 8 bits of key, which
 /// change at each registration (RFC 5040 section 1.3, RFC 5042 section 5).
@@ -104,19 +104,19 @@ impl MemoryRegion {
         self.memory
     }
 
-    /// Grants the peer the right `access` to the whole region by [`Means::Registration`].
+    /// Grants the peer the right `access` to the whole region by [`RegistrationKind::Region`].
     ///
     /// # Errors
     /// Those of [`crate::Domain::expose`].
     pub fn expose(self, access: Access) -> Result<ExposedRegion, ExposeError> {
-        self.expose_by(Means::Registration, access)
+        self.expose_by(RegistrationKind::Region, access)
     }
 
     /// Grants the peer the right `access` to the whole region by the given kind of exposure.
     ///
     /// # Errors
     /// Those of [`crate::Domain::expose`].
-    pub fn expose_by(self, by: Means, access: Access) -> Result<ExposedRegion, ExposeError> {
+    pub fn expose_by(self, by: RegistrationKind, access: Access) -> Result<ExposedRegion, ExposeError> {
         let exposure = self.domain.expose(by, self.memory, access)?;
         Ok(ExposedRegion { exposure, domain: Some(self.domain) })
     }

@@ -9,7 +9,8 @@ use millrace_buffer::{SpanRef, Views};
 use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
 
 use crate::{
-    Access, Domain, DomainRef, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory,
+    Access, Domain, DomainRef, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Memory,
+    RegistrationKind,
 };
 
 /// Sums the exposed regions and bytes of all domains that it [meters](Self::meter), and integrates the bytes
@@ -183,7 +184,7 @@ impl Drop for Metered {
 }
 
 impl Domain for Metered {
-    fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
+    fn expose(&self, by: RegistrationKind, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
         let exposure = self.domain.expose(by, memory, access)?;
         self.measure();
         Ok(exposure)
@@ -225,11 +226,11 @@ impl Domain for Metered {
         enabled
     }
 
-    fn registers_local(&self, by: Means) -> bool {
+    fn registers_local(&self, by: RegistrationKind) -> bool {
         self.domain.registers_local(by)
     }
 
-    fn register_local(&self, by: Means, pieces: &[&[u8]], used: LocalUse) -> Option<LocalKey> {
+    fn register_local(&self, by: RegistrationKind, pieces: &[&[u8]], used: LocalUse) -> Option<LocalKey> {
         self.domain.register_local(by, pieces, used)
     }
 
@@ -289,7 +290,7 @@ mod tests {
     struct Table(Mutex<Vec<Option<Memory>>>);
 
     impl Domain for Table {
-        fn expose(&self, _: Means, memory: Memory, _: Access) -> Result<Exposure, ExposeError> {
+        fn expose(&self, _: RegistrationKind, memory: Memory, _: Access) -> Result<Exposure, ExposeError> {
             let mut t = self.0.lock();
             t.push(Some(memory));
             Ok(Exposure { id: ExposureId(t.len() as u64 - 1), segments: Segments::default() })

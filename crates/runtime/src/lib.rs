@@ -7,7 +7,7 @@
 
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
-mod gathering;
+mod coalescing;
 mod local_port;
 mod maybe_ready;
 pub mod queue;
@@ -15,7 +15,7 @@ mod range_locks;
 mod readiness;
 mod resolve;
 mod send_queue;
-mod standstill;
+mod stall_timer;
 mod stream;
 pub mod sync;
 pub mod tokio_rt;
@@ -24,14 +24,14 @@ pub mod virtual_time;
 
 use std::{future::Future, io, os::fd::OwnedFd, pin::Pin, sync::Arc, time::Duration};
 
-pub use gathering::poll_gathering;
+pub use coalescing::poll_coalescing;
 pub use local_port::{LocalPort, reserved_ports};
 pub use maybe_ready::{BoxFuture, MaybeReady};
 pub use range_locks::{RangeLock, RangeLocks};
 pub use readiness::Readiness;
 pub use resolve::resolve;
 pub use send_queue::SendQueue;
-pub use standstill::Standstill;
+pub use stall_timer::StallTimer;
 pub use stream::{ByteStream, MemoryStream, StreamListener, StreamProvider, memory_stream};
 pub use uncancelled::Uncancelled;
 

@@ -45,7 +45,7 @@ pub enum ServerError {
         /// The address.
         addr: SocketAddr,
         /// Cause.
-        source: millrace_rdma_providers::NotUsable,
+        source: millrace_rdma_providers::ProviderError,
     },
     /// The secret in the state directory cannot be read or created.
     #[error("cannot use the state directory {}: {source}", path.display())]

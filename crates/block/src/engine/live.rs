@@ -4,7 +4,7 @@ use std::task::Context;
 
 use futures::FutureExt;
 use millrace_iscsi::session::{InitiatorEvent, Outcome};
-use millrace_runtime::{RuntimeExt, Sleep, Standstill};
+use millrace_runtime::{RuntimeExt, Sleep, StallTimer};
 use millrace_scsi::Sense;
 
 use super::{Engine, Link, operations::Part, work::Work};
@@ -20,7 +20,7 @@ use crate::{
 pub(super) struct Live {
     pub(super) connection: Connection,
     /// Detects the target's silence.
-    quiet: Standstill,
+    quiet: StallTimer,
     /// Whether a NOP-Out has no answer yet.
     pinging: bool,
     /// No command is submitted: the session ends when those in flight are complete.
@@ -33,7 +33,7 @@ pub(super) struct Live {
 
 impl Live {
     pub(super) fn new(connection: Connection) -> Self {
-        let quiet = Standstill::default();
+        let quiet = StallTimer::default();
         Self { connection, quiet, pinging: false, draining: false, leaving: false, closing: None }
     }
 }
@@ -59,7 +59,7 @@ impl Engine {
         progress |= live.connection.send(cx, &mut self.operations)?;
         let (rt, received) = (&self.place.dialer.rt, live.connection.received());
         if live.quiet.poll(cx, rt, self.ping_interval, received).is_ready() {
-            live.quiet = Standstill::default();
+            live.quiet = StallTimer::default();
             if live.pinging || live.leaving {
                 return Err(Lost::Silent);
             }

@@ -9,7 +9,7 @@ use millrace_cli_common::{
     output,
 };
 use millrace_rdma_providers::ProviderChoice;
-use millrace_rdma_verbs::{self as verbs, Details, Device, Features, Limits, Port, Transport, Unusable};
+use millrace_rdma_verbs::{self as verbs, Details, Device, Features, Limits, Port, Transport, VerbsError};
 use serde_json::{Value, json};
 
 use crate::args::DevicesArgs;
@@ -52,7 +52,7 @@ fn addresses() -> Result<Vec<Address>, Failure> {
 }
 
 /// Number of usable devices, or the reason if there are none.
-fn usable(devices: &Result<Vec<Device>, Unusable>) -> Result<usize, String> {
+fn usable(devices: &Result<Vec<Device>, VerbsError>) -> Result<usize, String> {
     let devices = devices.as_ref().map_err(ToString::to_string)?;
     let failed = |d: &Device| d.details.as_ref().err().map(|e| format!("{}: {e}", d.name));
     match devices.iter().filter(|d| d.details.is_ok()).count() {
@@ -61,7 +61,7 @@ fn usable(devices: &Result<Vec<Device>, Unusable>) -> Result<usize, String> {
     }
 }
 
-fn to_text(devices: &Result<Vec<Device>, Unusable>, addresses: &[Address]) -> String {
+fn to_text(devices: &Result<Vec<Device>, VerbsError>, addresses: &[Address]) -> String {
     let verbs = match usable(devices) {
         Ok(1) => ("yes", "1 device".to_owned()),
         Ok(n) => ("yes", format!("{n} devices")),
@@ -196,7 +196,7 @@ fn describe(device: &Device, d: &Details) -> Table {
     t
 }
 
-fn to_json(devices: &Result<Vec<Device>, Unusable>, addresses: &[Address]) -> Value {
+fn to_json(devices: &Result<Vec<Device>, VerbsError>, addresses: &[Address]) -> Value {
     let verbs = usable(devices);
     json!({
         "providers": [

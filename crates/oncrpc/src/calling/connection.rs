@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use millrace_runtime::{RuntimeRef, poll_gathering, sync::Mutex};
+use millrace_runtime::{RuntimeRef, poll_coalescing, sync::Mutex};
 
 use super::{pending::PendingCall, submissions::Submissions};
 use crate::{Request, RpcError};
@@ -105,7 +105,7 @@ impl<D: ConnectionDriver> Task<D> {
     async fn run(self) {
         let Shared { submissions, driver } = &*self.0;
         let may_send = || !submissions.is_empty() && driver.lock().may_send();
-        poll_gathering(may_send, |cx| driver.lock().poll(cx)).await;
+        poll_coalescing(may_send, |cx| driver.lock().poll(cx)).await;
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
-use millrace_runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep, Standstill};
+use millrace_runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep, StallTimer};
 use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 
 use super::{Account, Turn, slot_bytes};
@@ -162,7 +162,7 @@ pub struct ServerConnection<T> {
     skipped_turns: usize,
     /// Delays the next turn.
     delay: Option<Sleep>,
-    idle: Standstill,
+    idle: StallTimer,
     /// Runs while the arena lacks memory.
     retry: Option<Sleep>,
 }
@@ -190,7 +190,7 @@ impl<T: Unpin> ServerConnection<T> {
             calls: 0,
             skipped_turns: 0,
             delay: None,
-            idle: Standstill::default(),
+            idle: StallTimer::default(),
             retry: None,
         }
     }

@@ -1,6 +1,6 @@
 //! Transfers between two queue pairs: all operations of upper layers.
 
-use millrace_rdma::{Access, GLOBAL_PAGE, Means, Memory, MemoryRegion, ReadRequest, WriteRequest};
+use millrace_rdma::{Access, GLOBAL_PAGE, Memory, MemoryRegion, ReadRequest, RegistrationKind, WriteRequest};
 
 use super::*;
 
@@ -97,7 +97,7 @@ fn adjacent_page_writes_need_few_reads_of_the_stream() {
         let mut syscalls = Vec::new();
         for round in 0..8 {
             let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&vec![0; data.len()])));
-            let exposed = region.expose_by(Means::Global, Access::RemoteWrite).unwrap();
+            let exposed = region.expose_by(RegistrationKind::Global, Access::RemoteWrite).unwrap();
             a.post_receive(buffer(&[0; 100])).unwrap();
             // Every other round leaves the last page unwritten, so the last prediction is wrong.
             let pages = PAGES - round % 2;
@@ -263,7 +263,7 @@ fn a_late_write_succeeds_through_a_released_window_and_fails_after_invalidation(
         send_first_message(&mut a, &mut b);
         assert_eq!(a.domain().reserve_windows(1, size), 1);
         let region = MemoryRegion::new(a.domain(), Memory::Owned(buffer(&vec![1; size])));
-        let exposed = region.expose_by(Means::Window, Access::RemoteWrite).unwrap();
+        let exposed = region.expose_by(RegistrationKind::Window, Access::RemoteWrite).unwrap();
         let to = exposed.segment();
         let memory = exposed.release().unwrap().into_memory();
         let mut late = |a: &mut Qp, fill: u8| {

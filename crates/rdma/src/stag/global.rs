@@ -1,4 +1,4 @@
-//! The tag of the whole arena ([`crate::Means::Global`]): tagged offsets are addresses.
+//! The tag of the whole arena ([`crate::RegistrationKind::Global`]): tagged offsets are addresses.
 //!
 //! With such a tag, an adapter gives the peer access to all memory of the arena. This table gives access only
 //! to exposed memory, because other memory must not change while code of this process uses it. (To

@@ -31,7 +31,7 @@ pub use self::{
     table::StagTable,
 };
 use self::{exposed::Exposed, tags::Tags, tally::Tally};
-use crate::{Access, Domain, ExposeError, Exposure, ExposureId, Means, Memory};
+use crate::{Access, Domain, ExposeError, Exposure, ExposureId, Memory, RegistrationKind};
 
 /// Assignment of STag tables to the connections of a provider. The default is one table per connection, with
 /// random STag indexes (RFC 5042).
@@ -54,7 +54,7 @@ impl StagTables {
     }
 
     /// **Insecure, for demonstrations and tests of attacks.** One table per connection, in which the STag of
-    /// [`Means::Global`] lets the peer write to the whole buffer spans that contain memory exposed for
+    /// [`RegistrationKind::Global`] lets the peer write to the whole buffer spans that contain memory exposed for
     /// writing.
     pub fn insecure_whole_spans() -> Self {
         Self(Assignment::WholeSpans)
@@ -109,7 +109,7 @@ impl StagDomain {
 }
 
 impl Domain for StagDomain {
-    fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
+    fn expose(&self, by: RegistrationKind, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
         if access == Access::RemoteWrite && matches!(memory, Memory::Shared(_)) {
             return Err(ExposeError { memory, reason: "shared memory cannot be written by a peer" });
         }

@@ -21,7 +21,7 @@ use super::{
     tags::{Tags, index_of, next_key},
     tally::Tally,
 };
-use crate::{Access, Exposure, ExposureId, Means, Memory, Segment, SteeringTag};
+use crate::{Access, Exposure, ExposureId, Memory, RegistrationKind, Segment, SteeringTag};
 
 /// Maximum number of tags of one connection: far more than credits require, and few enough that random
 /// indexes stay sparse.
@@ -162,14 +162,14 @@ impl StagTable {
     pub(super) fn expose(
         &mut self,
         rt: &RuntimeRef,
-        by: Means,
+        by: RegistrationKind,
         exposed: Exposed,
     ) -> Result<Exposure, (Memory, &'static str)> {
         let len = exposed.memory.len();
         let exposure = match by {
-            Means::Registration => self.register(rt, exposed),
-            Means::Window => self.bind(exposed),
-            Means::Global => match self.global.tag {
+            RegistrationKind::Region => self.register(rt, exposed),
+            RegistrationKind::Window => self.bind(exposed),
+            RegistrationKind::Global => match self.global.tag {
                 Some(tag) => {
                     let (key, segments) = self.global.insert(tag, exposed);
                     Ok(Exposure { id: ExposureId(GLOBAL_IDS + key as u64), segments })
@@ -265,11 +265,12 @@ impl StagTable {
     }
 
     /// The kind of the exposure `id`; `None` if it does not exist.
-    pub fn means(&self, id: ExposureId) -> Option<Means> {
+    pub fn means(&self, id: ExposureId) -> Option<RegistrationKind> {
         if id.0 >= GLOBAL_IDS {
-            return Some(Means::Global);
+            return Some(RegistrationKind::Global);
         }
-        self.entry(id.0 as u32).map(|e| if e.window { Means::Window } else { Means::Registration })
+        self.entry(id.0 as u32)
+            .map(|e| if e.window { RegistrationKind::Window } else { RegistrationKind::Region })
     }
 
     /// Invalidates released windows and returns their number.

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::{GLOBAL_PAGE, Segment};
 
-const ALL: [Means; 3] = [Means::Registration, Means::Window, Means::Global];
+const ALL: [RegistrationKind; 3] =
+    [RegistrationKind::Region, RegistrationKind::Window, RegistrationKind::Global];
 const WINDOWS: usize = 4;
 const LARGEST: usize = 64 << 10;
 
@@ -38,7 +39,7 @@ fn domain() -> StagDomain {
 }
 
 /// Exposes memory in one segment.
-fn expose(d: &StagDomain, by: Means, memory: Memory, access: Access) -> (ExposureId, Segment) {
+fn expose(d: &StagDomain, by: RegistrationKind, memory: Memory, access: Access) -> (ExposureId, Segment) {
     let e = d.expose(by, memory, access).unwrap();
     assert_eq!(e.segments.len(), 1, "{by:?}");
     (e.id, e.segments[0])
@@ -82,7 +83,7 @@ fn revocation_returns_the_memory_once_and_ends_all_access() {
 
 #[test]
 fn invalidation_keeps_the_memory_for_its_owner() {
-    for by in [Means::Registration, Means::Window] {
+    for by in [RegistrationKind::Region, RegistrationKind::Window] {
         let d = domain();
         let (id, s) = expose(&d, by, owned(100), Access::RemoteWrite);
         let sink = d.reserve_sink().unwrap();
@@ -99,7 +100,7 @@ fn invalidation_keeps_the_memory_for_its_owner() {
 #[test]
 fn the_peer_cannot_invalidate_the_global_tag() {
     let d = domain();
-    let (id, s) = expose(&d, Means::Global, owned(100), Access::RemoteWrite);
+    let (id, s) = expose(&d, RegistrationKind::Global, owned(100), Access::RemoteWrite);
     assert_eq!(d.lock().invalidate(s.handle.0), Err(InvalidateError::Protected));
     assert!(d.is_valid(id));
 }
@@ -119,7 +120,7 @@ fn the_peer_has_no_access_to_sinks() {
 #[test]
 fn keys_are_incremented_and_indexes_are_random() {
     let d = domain();
-    let tag = || expose(&d, Means::Registration, owned(1), Access::RemoteRead).1.handle.0;
+    let tag = || expose(&d, RegistrationKind::Region, owned(1), Access::RemoteRead).1.handle.0;
     let tags: Vec<u32> = (0..64).map(|_| tag()).collect();
     assert!(tags.windows(2).all(|w| w[1] as u8 == (w[0] as u8).wrapping_add(1)));
     assert!(tags.iter().all(|t| t >> 8 != 0));
@@ -130,7 +131,7 @@ fn keys_are_incremented_and_indexes_are_random() {
 #[test]
 fn windows_are_reused_with_a_new_key() {
     let d = domain();
-    let bind = |len| d.expose(Means::Window, owned(len), Access::RemoteWrite);
+    let bind = |len| d.expose(RegistrationKind::Window, owned(len), Access::RemoteWrite);
     assert!(bind(LARGEST + 1).is_err());
     let all: Vec<_> = (0..WINDOWS).map(|_| bind(10).unwrap()).collect();
     let e = bind(10).unwrap_err();
@@ -146,7 +147,7 @@ fn windows_are_reused_with_a_new_key() {
 #[test]
 fn a_failed_exposure_returns_the_memory() {
     let d = StagTables::default().domain(runtime());
-    for by in [Means::Window, Means::Global] {
+    for by in [RegistrationKind::Window, RegistrationKind::Global] {
         let e = d.expose(by, owned(10), Access::RemoteRead).unwrap_err();
         assert_eq!(e.memory.len(), 10);
     }
@@ -160,7 +161,7 @@ fn segments_of_the_global_tag_are_addresses_and_end_at_page_boundaries() {
     // Begins 100 bytes before a page boundary, and ends in another buffer.
     let cut = views.slice(GLOBAL_PAGE - 100, 5000 - GLOBAL_PAGE + 200);
     let address = cut.iter().next().unwrap().address() as u64;
-    let e = d.expose(Means::Global, Memory::Shared(cut), Access::RemoteRead).unwrap();
+    let e = d.expose(RegistrationKind::Global, Memory::Shared(cut), Access::RemoteRead).unwrap();
     let lengths: Vec<u32> = e.segments.iter().map(|s| s.length).collect();
     assert_eq!(lengths, [100, 904, 100]);
     assert_eq!((e.segments[0].offset, e.segments[1].offset), (address, address + 100));
@@ -206,7 +207,7 @@ proptest! {
         steps in prop::collection::vec((0..3_usize, 1..3000_usize, any::<prop::sample::Index>(), 0..3_u8), 1..60)
     ) {
         let d = domain();
-        let mut live: Vec<(Exposure, Means, usize, bool)> = Vec::new();
+        let mut live: Vec<(Exposure, RegistrationKind, usize, bool)> = Vec::new();
         let mut gone: Vec<Segment> = Vec::new();
         for (by, len, which, what) in steps {
             match what {
@@ -221,10 +222,10 @@ proptest! {
                     *valid &= d.lock().invalidate(e.segments[0].handle.0).is_err();
                 }
                 _ => {
-                    let bound = live.iter().filter(|(_, by, ..)| *by == Means::Window).count();
+                    let bound = live.iter().filter(|(_, by, ..)| *by == RegistrationKind::Window).count();
                     match d.expose(ALL[by], owned(len), Access::RemoteWrite) {
                         Ok(e) => live.push((e, ALL[by], len, true)),
-                        Err(_) => prop_assert!(ALL[by] == Means::Window && bound == WINDOWS),
+                        Err(_) => prop_assert!(ALL[by] == RegistrationKind::Window && bound == WINDOWS),
                     }
                 }
             }
@@ -246,7 +247,7 @@ proptest! {
 #[test]
 fn a_released_window_admits_late_writes_until_it_is_invalidated() {
     let d = domain();
-    let (id, s) = expose(&d, Means::Window, owned(100), Access::RemoteWrite);
+    let (id, s) = expose(&d, RegistrationKind::Window, owned(100), Access::RemoteWrite);
     let Memory::Owned(mut b) = d.release(id).unwrap() else { panic!("not owned") };
     b.fill(1);
     assert!(!d.is_valid(id) && d.revoke(id).is_none() && d.release(id).is_none());
@@ -269,9 +270,9 @@ fn a_released_window_admits_late_writes_until_it_is_invalidated() {
 #[test]
 fn release_revokes_all_but_windows_with_remote_write() {
     let d = domain();
-    let read = expose(&d, Means::Window, owned(10), Access::RemoteRead);
-    let registered = expose(&d, Means::Registration, owned(10), Access::RemoteWrite);
-    let global = expose(&d, Means::Global, owned(10), Access::RemoteWrite);
+    let read = expose(&d, RegistrationKind::Window, owned(10), Access::RemoteRead);
+    let registered = expose(&d, RegistrationKind::Region, owned(10), Access::RemoteWrite);
+    let global = expose(&d, RegistrationKind::Global, owned(10), Access::RemoteWrite);
     for (id, s) in [read, registered, global] {
         assert!(d.release(id).is_some());
         assert!(d.lock().check_write(s.handle.0, s.offset, 1).is_err());
@@ -283,11 +284,11 @@ fn release_revokes_all_but_windows_with_remote_write() {
 fn released_windows_are_invalidated_when_none_is_free() {
     let d = domain();
     for _ in 0..3 * WINDOWS {
-        let (id, _) = expose(&d, Means::Window, owned(10), Access::RemoteWrite);
+        let (id, _) = expose(&d, RegistrationKind::Window, owned(10), Access::RemoteWrite);
         drop(d.release(id));
         assert!(d.exposed().0 <= WINDOWS);
     }
-    let (id, s) = expose(&d, Means::Window, owned(10), Access::RemoteWrite);
+    let (id, s) = expose(&d, RegistrationKind::Window, owned(10), Access::RemoteWrite);
     drop(d.release(id));
     let before = d.exposed().0;
     assert_eq!(d.lock().invalidate(s.handle.0), Ok(()));

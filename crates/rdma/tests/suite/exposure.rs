@@ -1,6 +1,8 @@
 //! Exposure of memory to the peer, and revocation.
 
-use millrace_rdma::{Access, ExposedRegion, Means, Memory, MemoryRegion, ReadRequest, Segment, WriteRequest};
+use millrace_rdma::{
+    Access, ExposedRegion, Memory, MemoryRegion, ReadRequest, RegistrationKind, Segment, WriteRequest,
+};
 
 use super::*;
 
@@ -9,9 +11,9 @@ fn expose(qp: &Qp, memory: Memory, access: Access) -> ExposedRegion {
 }
 
 /// All kinds of exposure that the device supports.
-fn means(qp: &Qp) -> Vec<Means> {
-    let windows = (qp.domain().reserve_windows(3, 1 << 20) > 0).then_some(Means::Window);
-    [Means::Registration].into_iter().chain(windows).collect()
+fn means(qp: &Qp) -> Vec<RegistrationKind> {
+    let windows = (qp.domain().reserve_windows(3, 1 << 20) > 0).then_some(RegistrationKind::Window);
+    [RegistrationKind::Region].into_iter().chain(windows).collect()
 }
 
 /// A connection on which the first message was delivered.
@@ -183,7 +185,7 @@ fn contiguous_shared_memory_can_be_exposed_for_reading() {
             (Memory::Shared(whole.into()), Access::RemoteWrite),
             (Memory::Owned(buffer(&[])), Access::RemoteRead),
         ] {
-            assert!(a.domain().expose(Means::Registration, memory, access).is_err());
+            assert!(a.domain().expose(RegistrationKind::Region, memory, access).is_err());
         }
         deliver(&mut a, &mut b, b"still up").await;
     });

@@ -1,6 +1,6 @@
 //! Sends, RDMA Writes and RDMA Reads.
 
-use millrace_rdma::{Access, LocalUse, Means, Memory, MemoryRegion, ReadRequest, WriteRequest};
+use millrace_rdma::{Access, LocalUse, Memory, MemoryRegion, ReadRequest, RegistrationKind, WriteRequest};
 
 use super::*;
 
@@ -179,7 +179,7 @@ fn writes_and_reads_work_with_every_local_registration() {
         let (mut a, mut b) = lab.pair(&ConnectParams { ird: 4, ord: 4, ..Default::default() }).await;
         deliver(&mut a, &mut b, b"first").await;
         let domain = b.domain();
-        assert_ne!(domain.registers_local(Means::Registration), lab.is_software());
+        assert_ne!(domain.registers_local(RegistrationKind::Region), lab.is_software());
         if lab.is_software() {
             return eprintln!("skipped: the provider needs no registration for local use");
         }
@@ -196,9 +196,9 @@ fn writes_and_reads_work_with_every_local_registration() {
                     let pieces: Vec<&[u8]> = source.iter().map(|v| &**v).collect();
                     let sinks: Vec<&[u8]> = sink.iter().map(|b| &**b).collect();
                     for _ in 0..2 {
-                        keys.push(domain.register_local(Means::Registration, &pieces, LocalUse::Source));
+                        keys.push(domain.register_local(RegistrationKind::Region, &pieces, LocalUse::Source));
                     }
-                    keys.push(domain.register_local(Means::Registration, &sinks, LocalUse::Sink));
+                    keys.push(domain.register_local(RegistrationKind::Region, &sinks, LocalUse::Sink));
                 }
                 1 | 2 => keys.extend(spans.iter().map(|s| domain.keep_local(s))),
                 _ => {}

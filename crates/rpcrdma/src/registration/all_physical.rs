@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use millrace_rdma::{Access, DomainRef, ExposeError, Means, Memory, MemoryRegion};
+use millrace_rdma::{Access, DomainRef, ExposeError, Memory, MemoryRegion, RegistrationKind};
 
 use super::{Counts, RegisteredMemory, Registrar};
 
@@ -14,7 +14,8 @@ pub(super) struct AllPhysical {
 
 impl Registrar for AllPhysical {
     fn map(&self, memory: Memory, access: Access) -> Result<RegisteredMemory, ExposeError> {
-        let region = MemoryRegion::new(Arc::clone(&self.domain), memory).expose_by(Means::Global, access)?;
+        let region = MemoryRegion::new(Arc::clone(&self.domain), memory)
+            .expose_by(RegistrationKind::Global, access)?;
         self.counts.hit();
         Ok(RegisteredMemory::Direct(region, None))
     }

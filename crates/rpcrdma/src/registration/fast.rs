@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use millrace_rdma::{Access, DomainRef, ExposeError, Means, Memory, MemoryRegion};
+use millrace_rdma::{Access, DomainRef, ExposeError, Memory, MemoryRegion, RegistrationKind};
 
 use super::{Counts, Invalidation, RegisteredMemory, Registrar, Settings, dynamic::Dynamic};
 
@@ -40,7 +40,8 @@ impl Fast {
 
 impl Registrar for Fast {
     fn map(&self, memory: Memory, access: Access) -> Result<RegisteredMemory, ExposeError> {
-        match MemoryRegion::new(Arc::clone(self.domain()), memory).expose_by(Means::Window, access) {
+        match MemoryRegion::new(Arc::clone(self.domain()), memory).expose_by(RegistrationKind::Window, access)
+        {
             Ok(region) => {
                 self.fallback.counts.hit();
                 Ok(RegisteredMemory::Direct(region, None))

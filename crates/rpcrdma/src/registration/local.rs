@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use millrace_buffer::{Buffer, SpanRef, Views};
-use millrace_rdma::{DomainRef, LocalKey, LocalUse, Means};
+use millrace_rdma::{DomainRef, LocalKey, LocalUse, RegistrationKind};
 use smallvec::SmallVec;
 
 use super::{
@@ -66,7 +66,7 @@ struct Piece<'a> {
 /// Mode of registration.
 pub(super) enum LocalMode {
     /// Each operation registers its memory, by these means.
-    PerOperation(Means),
+    PerOperation(RegistrationKind),
     /// Spans are registered and cached, up to the limit of the cache.
     CachedSpans(SpanCache),
     /// The provider needs no registration, or registers spans permanently itself.
@@ -108,22 +108,22 @@ impl Local {
             LocalMode::PerOperation(by) => *by,
             LocalMode::CachedSpans(kept) => match kept.acquire(pieces.clone().map(|p| p.span)) {
                 Some(spans) => return Some(LocalRegistration(Kind::Cached(spans))),
-                None => Means::Registration,
+                None => RegistrationKind::Region,
             },
         };
         let memory: SmallVec<[&[u8]; 16]> = pieces.clone().map(|p| p.bytes).collect();
         let spans = spans_of(pieces);
-        if by == Means::Window
+        if by == RegistrationKind::Window
             && let Some(key) = self.domain.register_local(by, &memory, used)
         {
             self.counts.hit();
             return Some(self.registration(key, None, spans));
         }
-        let Some(key) = self.domain.register_local(Means::Registration, &memory, used) else {
+        let Some(key) = self.domain.register_local(RegistrationKind::Region, &memory, used) else {
             self.counts.hit();
             return None;
         };
-        if !matches!(self.mode, LocalMode::PerOperation(Means::Registration)) {
+        if !matches!(self.mode, LocalMode::PerOperation(RegistrationKind::Region)) {
             self.counts.fell_back();
         }
         let bytes = memory.iter().map(|p| p.len()).sum();

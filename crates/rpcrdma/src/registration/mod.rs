@@ -45,7 +45,9 @@ use std::{
 };
 
 use millrace_buffer::Arena;
-use millrace_rdma::{Access, ConnectionError, DomainRef, ExposeError, ExposedRegion, Means, Memory, Segment};
+use millrace_rdma::{
+    Access, ConnectionError, DomainRef, ExposeError, ExposedRegion, Memory, RegistrationKind, Segment,
+};
 use millrace_runtime::RuntimeRef;
 
 pub use self::local::{Local, LocalRegistration, LocalRegistrations};
@@ -83,8 +85,8 @@ impl Registration {
     pub fn local(&self, domain: DomainRef, rt: &RuntimeRef) -> Local {
         let counts = Arc::clone(&self.counts);
         let kind = match self.settings.strategy {
-            Strategy::Dynamic | Strategy::Cache => Some(Means::Registration),
-            Strategy::Fast => Some(Means::Window),
+            Strategy::Dynamic | Strategy::Cache => Some(RegistrationKind::Region),
+            Strategy::Fast => Some(RegistrationKind::Window),
             Strategy::AllPhysical => None,
         };
         let mode =

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use millrace_buffer::{ArenaConfig, Buffer, Views};
-use millrace_rdma::{Domain, Exposure, ExposureId, LocalKey, LocalUse, Means, SteeringTag};
+use millrace_rdma::{Domain, Exposure, ExposureId, LocalKey, LocalUse, RegistrationKind, SteeringTag};
 use millrace_runtime::sync::Mutex;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use proptest::{prelude::*, strategy::Strategy as Generate};
@@ -18,7 +18,7 @@ const BATCH: usize = 2;
 #[derive(Default)]
 struct Exposed {
     next: u64,
-    live: HashMap<u64, (Memory, Means, bool)>,
+    live: HashMap<u64, (Memory, RegistrationKind, bool)>,
     /// Address ranges of released windows.
     released: Vec<(usize, usize)>,
 }
@@ -48,10 +48,11 @@ impl Model {
 }
 
 impl Domain for Model {
-    fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
+    fn expose(&self, by: RegistrationKind, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
         let mut r = self.0.lock();
-        let bound = r.live.values().filter(|(_, by, _)| *by == Means::Window).count() + r.released.len();
-        if by == Means::Window && (bound >= WINDOWS || memory.len() > LARGEST) {
+        let bound =
+            r.live.values().filter(|(_, by, _)| *by == RegistrationKind::Window).count() + r.released.len();
+        if by == RegistrationKind::Window && (bound >= WINDOWS || memory.len() > LARGEST) {
             return Err(ExposeError { memory, reason: "no window" });
         }
         r.next += 1;
@@ -68,7 +69,7 @@ impl Domain for Model {
     fn release(&self, id: ExposureId) -> Option<Memory> {
         let mut r = self.0.lock();
         let (memory, by, written) = r.live.remove(&id.0)?;
-        if by == Means::Window && written {
+        if by == RegistrationKind::Window && written {
             r.released.push(range(&memory));
         }
         Some(memory)
@@ -96,7 +97,7 @@ impl Domain for Model {
         true
     }
 
-    fn register_local(&self, _by: Means, _pieces: &[&[u8]], _for: LocalUse) -> Option<LocalKey> {
+    fn register_local(&self, _by: RegistrationKind, _pieces: &[&[u8]], _for: LocalUse) -> Option<LocalKey> {
         Some(LocalKey(0))
     }
 
@@ -279,7 +280,7 @@ fn memory_stays_mapped_while_it_is_registered_for_an_operation() {
     let arena = Arena::new(ArenaConfig { limit: SPANS * millrace_buffer::SPAN_BYTES, huge_pages: false });
     let fill = || (0..SPANS).map(|_| arena.alloc(millrace_buffer::SPAN_BYTES).unwrap()).collect::<Vec<_>>();
     let all = fill();
-    let by = LocalMode::PerOperation(Means::Registration);
+    let by = LocalMode::PerOperation(RegistrationKind::Region);
     let mut local = Local::new(Arc::new(Model::default()), Arc::default(), by);
     let held: Vec<_> = all.chunks(1).map(|sink| local.sink(sink).unwrap()).collect();
     drop(all);

@@ -56,7 +56,7 @@ pub(super) struct CallParams {
     /// Maximum number of pieces of one region, at least 1.
     pub(super) region_pieces: usize,
     /// Maximum bytes of a segment. Segments end at multiples of this size, as those of
-    /// [`millrace_rdma::Means::Global`] end at page boundaries. `usize::MAX`: a region has one segment.
+    /// [`millrace_rdma::RegistrationKind::Global`] end at page boundaries. `usize::MAX`: a region has one segment.
     pub(super) segment: usize,
 }
 

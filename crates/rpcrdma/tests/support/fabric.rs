@@ -10,8 +10,8 @@ use std::{
 use millrace_buffer::{Buffer, SpanRef, Views};
 use millrace_rdma::{
     Access, Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, Domain,
-    DomainRef, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Means, Memory, PostError, QueuePair,
-    ReadRequest, Segment, SendRequest, SteeringTag, WriteRequest,
+    DomainRef, ExposeError, Exposure, ExposureId, LocalKey, LocalUse, Memory, PostError, QueuePair,
+    ReadRequest, RegistrationKind, Segment, SendRequest, SteeringTag, WriteRequest,
 };
 use millrace_runtime::sync::Mutex;
 use smallvec::smallvec;
@@ -64,8 +64,8 @@ impl FabricDomain {
 }
 
 impl Domain for FabricDomain {
-    fn expose(&self, by: Means, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
-        if by != Means::Registration {
+    fn expose(&self, by: RegistrationKind, memory: Memory, access: Access) -> Result<Exposure, ExposeError> {
+        if by != RegistrationKind::Region {
             return Err(ExposeError { memory, reason: "the fabric has registrations only" });
         }
         if matches!((&memory, access), (Memory::Shared(_), Access::RemoteWrite)) {
@@ -91,11 +91,11 @@ impl Domain for FabricDomain {
         self.table.lock().entries.get(&(id.0 as u32)).is_some_and(|e| e.valid)
     }
 
-    fn registers_local(&self, by: Means) -> bool {
-        by != Means::Global
+    fn registers_local(&self, by: RegistrationKind) -> bool {
+        by != RegistrationKind::Global
     }
 
-    fn register_local(&self, _by: Means, pieces: &[&[u8]], _for: LocalUse) -> Option<LocalKey> {
+    fn register_local(&self, _by: RegistrationKind, pieces: &[&[u8]], _for: LocalUse) -> Option<LocalKey> {
         Some(LocalKey(self.table.lock().register(pieces.iter().map(|p| p.len()).sum())))
     }
 

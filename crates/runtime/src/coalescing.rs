@@ -10,7 +10,7 @@ use std::{
 ///
 /// Tokio's multi-threaded executor runs a woken task before tasks that wait in the queue. Without yielding, a
 /// connection's task would send each call separately even if several callers have one.
-pub async fn poll_gathering<T>(
+pub async fn poll_coalescing<T>(
     has_work: impl Fn() -> bool,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> T {
@@ -46,7 +46,7 @@ mod tests {
         let left: Arc<Mutex<Submitted>> = Arc::default();
         let (say, said) = mpsc::channel();
         let (connection, have) = (Arc::clone(&left), Arc::clone(&left));
-        executor.spawn(poll_gathering(
+        executor.spawn(poll_coalescing(
             move || !have.lock().unwrap().0.is_empty(),
             move |cx| {
                 let mut left = connection.lock().unwrap();

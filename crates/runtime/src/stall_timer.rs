@@ -12,9 +12,9 @@ use crate::{RuntimeExt, RuntimeRef, Sleep};
 /// is compared when the timer expires; thereby a timer is created at most once per time limit instead of at
 /// each change. A stall is detected after one to two times the limit.
 #[derive(Default)]
-pub struct Standstill(Option<(Sleep, u64)>);
+pub struct StallTimer(Option<(Sleep, u64)>);
 
-impl Standstill {
+impl StallTimer {
     /// Ready when `count` has not changed for `limit` while this was polled. If it was not polled for some
     /// time (because no progress was expected) and `count` differs, detection starts again.
     pub fn poll(&mut self, cx: &mut Context<'_>, rt: &RuntimeRef, limit: Duration, count: u64) -> Poll<()> {
