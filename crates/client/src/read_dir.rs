@@ -56,7 +56,8 @@ impl DirEntry {
 /// requests further entries on demand.
 ///
 /// Entries that are added or removed concurrently may be included or not. If the server cannot continue after
-/// such a change (NFS3ERR_BAD_COOKIE), the stream returns an error. The stream ends after an error.
+/// such a change (NFS3ERR_BAD_COOKIE), the stream returns an error. A name that is empty or contains `/` or NUL is
+/// an error too, because a path with it leads elsewhere. The stream ends after an error.
 pub struct ReadDir(BoxStream<'static, Result<DirEntry, Error>>);
 
 impl ReadDir {
@@ -127,6 +128,10 @@ impl Pages {
 
     /// Fetches the attributes if the server did not send them; `None` if the object has been removed.
     async fn entry(&self, entry: nfs3::DirEntry) -> Result<Option<DirEntry>, Error> {
+        if entry.name.is_empty() || entry.name.iter().any(|b| matches!(b, b'/' | 0)) {
+            let what = "a name that is empty or contains '/' or NUL";
+            return Err(self.client.shared.pool.bad_reply("READDIR", what));
+        }
         let path = self.path.join(OsString::from_vec(entry.name.clone()));
         let (attributes, handle) = match entry.attributes {
             Some(attributes) => (attributes, entry.handle),

@@ -1,11 +1,6 @@
 //! Reading directories of objects.
 
-use std::{
-    ffi::OsStr,
-    io::ErrorKind,
-    os::unix::ffi::OsStrExt,
-    path::{Path, PathBuf},
-};
+use std::{ffi::OsStr, io::ErrorKind, os::unix::ffi::OsStrExt, path::Path};
 
 use millrace_client::{
     DirEntry, Error, FileType, ReadDir, is_temporary_name,
@@ -49,7 +44,6 @@ impl Entry {
 #[derive(Debug)]
 pub struct Directory {
     objects: Objects,
-    path: PathBuf,
     entries: ReadDir,
 }
 
@@ -60,7 +54,7 @@ impl Objects {
     /// As [`millrace_client::Client::read_dir`].
     pub async fn read_dir(&self, path: &Path) -> Result<Option<Directory>, Error> {
         match self.client().read_dir(path).await {
-            Ok(entries) => Ok(Some(Directory { objects: self.clone(), path: path.to_owned(), entries })),
+            Ok(entries) => Ok(Some(Directory { objects: self.clone(), entries })),
             Err(e) if is_gone(&e) => Ok(None),
             Err(e) => Err(e),
         }
@@ -72,7 +66,7 @@ impl Directory {
     /// omitted.
     ///
     /// # Errors
-    /// Kind [`ErrorKind::InvalidData`] for a name that is no file name; the errors of [`ReadDir::next_entry`].
+    /// The errors of [`ReadDir::next_entry`].
     pub async fn next(&mut self) -> Result<Option<Entry>, Error> {
         loop {
             let entry = match self.entries.next_entry().await {
@@ -81,7 +75,6 @@ impl Directory {
                 Err(e) if is_gone(&e) => return Ok(None),
                 Err(e) => return Err(e),
             };
-            check_name(&self.path, entry.path())?;
             if let Some(visible) = visible(&self.objects, entry).await? {
                 return Ok(Some(visible));
             }
@@ -113,34 +106,4 @@ async fn visible(objects: &Objects, entry: DirEntry) -> Result<Option<Entry>, Er
 /// Whether there is no directory.
 fn is_gone(e: &Error) -> bool {
     matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::StaleNetworkFileHandle)
-}
-
-/// Checks that `entry` is the path of an entry of `directory`: a server may send a name such as `a/b`.
-fn check_name(directory: &Path, entry: &Path) -> Result<(), Error> {
-    let is_entry = entry.parent() == Some(directory) && entry.file_name().is_some();
-    if is_entry && !entry.as_os_str().as_bytes().contains(&0) {
-        return Ok(());
-    }
-    Err(Error::Path {
-        path: directory.to_string_lossy().into_owned(),
-        reason: format!("the server sent an entry with an invalid name ({})", entry.display()),
-        kind: ErrorKind::InvalidData,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_that_leave_the_directory_are_invalid() {
-        for directory in ["", "a", "a/b"].map(Path::new) {
-            for name in ["x", " ", "...", "x\\y", "\n"] {
-                assert!(check_name(directory, &directory.join(name)).is_ok(), "{directory:?} {name:?}");
-            }
-            for name in ["", ".", "..", "/", "/x", "x/y", "../x", "x/..", "x\0y"] {
-                assert!(check_name(directory, &directory.join(name)).is_err(), "{directory:?} {name:?}");
-            }
-        }
-    }
 }

@@ -6,7 +6,7 @@ use millrace_nfs::v3::{
 };
 
 use super::script::{Act, Script, args, fail, handle, ok, run};
-use crate::Error;
+use crate::{Error, read_dir::ReadDir};
 
 fn bad_reply<T: std::fmt::Debug>(result: Result<T, Error>, expected: &str) {
     let e = result.unwrap_err();
@@ -182,6 +182,35 @@ fn restarts_of_a_changed_directory_are_limited() {
         let script = Script::new(|_, _| fail(Status::BadCookie));
         let e = script.client().await.readdir(handle(2)).await.unwrap_err();
         assert_eq!(e.status(), Some(Status::BadCookie));
+    });
+}
+
+#[test]
+fn names_that_lead_out_of_the_directory_are_rejected() {
+    run(async {
+        for (name, is_valid) in [
+            (&b"x"[..], true),
+            (b"...", true),
+            (b"x\\y", true),
+            (b"", false),
+            (b"/", false),
+            (b"/x", false),
+            (b"x/y", false),
+            (b"../x", false),
+            (b"x\0y", false),
+        ] {
+            let script = Script::new(move |p, _| match p {
+                Procedure::Readdir => listing(vec![(1, b"."), (2, b".."), (3, name)], true),
+                Procedure::Lookup => fail(Status::NoEnt),
+                _ => fail(Status::NotSupp),
+            });
+            let mut entries = ReadDir::new(script.client().await, handle(2), "d".into());
+            let next = entries.next_entry().await;
+            match is_valid {
+                true => assert!(next.unwrap().is_none() && script.xids(Procedure::Lookup).len() == 1),
+                false => assert!(next.unwrap_err().to_string().contains("contains '/' or NUL")),
+            }
+        }
     });
 }
 
