@@ -1,16 +1,32 @@
 //! The data of a command.
 
-use millrace_buffer::{Arena, Buffer, OutOfMemory, Views};
+use millrace_buffer::{Arena, BLOCK_BYTES, Buffer, OutOfMemory, Views};
 use millrace_iscsi::session::{Command, Direction};
 use millrace_oncrpc::serving::slot_bytes;
 use millrace_scsi::{TaskAttribute, Transfer};
 use smallvec::SmallVec;
 
-/// Maximum bytes of one buffer.
-pub(crate) const CHUNK: usize = 1 << 20;
+/// Maximum bytes of one buffer with iSER: each buffer takes one RDMA Read.
+pub(crate) const RDMA_CHUNK: usize = 1 << 20;
+/// Maximum bytes of one buffer over TCP: a file in memory takes such a buffer as one of its blocks, without a copy.
+pub(crate) const TCP_CHUNK: usize = BLOCK_BYTES;
+/// Maximum number of empty lists that a connection keeps.
+const MAX_SPARE_LISTS: usize = 16;
 
-/// Buffers, without an allocation for those of usual commands: immediate data, and up to 3 MiB.
+/// Buffers, in place for small commands and with iSER for immediate data and up to 3 MiB.
 pub(crate) type Buffers = SmallVec<[Buffer; 4]>;
+
+/// Empty lists with storage, so that long lists are not allocated again.
+#[derive(Default)]
+pub(crate) struct SpareLists(Vec<Buffers>);
+
+impl SpareLists {
+    fn put(&mut self, list: Buffers) {
+        if list.spilled() && self.0.len() < MAX_SPARE_LISTS {
+            self.0.push(list);
+        }
+    }
+}
 
 /// Buffers for the first bytes of a write's data.
 #[derive(Default)]
@@ -32,8 +48,20 @@ impl DataOut {
     }
 
     /// Adds buffers of at most `chunk` bytes for `length` more bytes.
-    pub(crate) fn extend(&mut self, arena: &Arena, length: usize, chunk: usize) -> Result<(), OutOfMemory> {
+    pub(crate) fn extend(
+        &mut self,
+        arena: &Arena,
+        length: usize,
+        chunk: usize,
+        spare: &mut SpareLists,
+    ) -> Result<(), OutOfMemory> {
         let before = self.parts.len();
+        if before + length.div_ceil(chunk) > self.parts.capacity()
+            && let Some(mut list) = spare.0.pop()
+        {
+            list.append(&mut self.parts);
+            self.parts = list;
+        }
         let mut left = length;
         while left > 0 {
             let buffer = arena.alloc(left.min(chunk)).inspect_err(|_| self.parts.truncate(before))?;
@@ -64,7 +92,7 @@ impl DataOut {
     }
 
     /// The memory of `length` bytes at `offset`, as far as it exists.
-    pub(crate) fn slices(&mut self, offset: usize, length: usize) -> SmallVec<[&mut [u8]; 4]> {
+    pub(crate) fn slices(&mut self, offset: usize, length: usize) -> SmallVec<[&mut [u8]; 6]> {
         let mut out = SmallVec::new();
         let (mut skip, mut left) = (offset, length);
         for part in &mut self.parts {
@@ -83,8 +111,9 @@ impl DataOut {
     }
 
     /// The first `length` bytes, all of which are received.
-    pub(crate) fn freeze(self, length: usize) -> Views {
-        let mut views: Views = self.parts.into_iter().map(Buffer::freeze).collect();
+    pub(crate) fn freeze(mut self, length: usize, spare: &mut SpareLists) -> Views {
+        let mut views: Views = self.parts.drain(..).map(Buffer::freeze).collect();
+        spare.put(self.parts);
         views.truncate(length);
         views
     }

@@ -72,7 +72,7 @@ impl FullFeature<'_> {
             return false;
         }
         if let Some(task) = self.tasks.get_mut(&itt) {
-            if let Err(e) = task.data_out.extend(&self.service.arena, length, self.chunk) {
+            if let Err(e) = task.data_out.extend(&self.service.arena, length, self.chunk, &mut self.spare) {
                 self.wait_for_memory(cx, &e);
                 return false;
             }

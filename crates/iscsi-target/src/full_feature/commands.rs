@@ -93,7 +93,7 @@ impl FullFeature<'_> {
                 if charge > 0 && self.account.poll_take(cx, charge).is_pending() {
                     break;
                 }
-                if let Err(e) = task.data_out.extend(&self.service.arena, rest, self.chunk) {
+                if let Err(e) = task.data_out.extend(&self.service.arena, rest, self.chunk, &mut self.spare) {
                     self.account.give(charge);
                     self.wait_for_memory(cx, &e);
                     break;
@@ -142,7 +142,7 @@ impl FullFeature<'_> {
         let (Some(task), Some(device)) = (self.tasks.get_mut(&itt), &self.device) else { return };
         let Some(scsi) = task.scsi.take() else { return };
         let writes = task.command.direction == Direction::Write;
-        let data_out = std::mem::take(&mut task.data_out).freeze(task.wanted() as usize);
+        let data_out = std::mem::take(&mut task.data_out).freeze(task.wanted() as usize, &mut self.spare);
         add(&self.service.stats.written_bytes, data_out.len() as u64);
         let request = Request {
             task: scsi,

@@ -28,7 +28,7 @@ use crate::{
     login::{LoggedIn, PORTAL_GROUP},
     service::Service,
     table::{Order, Session},
-    task::{State, Task},
+    task::{SpareLists, State, Task},
     timers::{Timers, Traffic},
 };
 use commands::MEMORY_RETRY;
@@ -104,6 +104,7 @@ pub(crate) struct FullFeature<'a> {
     /// Maximum of immediate and unsolicited data of a command.
     first_burst: u32,
     chunk: usize,
+    spare: SpareLists,
     /// Runs while the arena lacks memory.
     retry: Option<Sleep>,
     timers: Timers,
@@ -156,6 +157,7 @@ impl<'a> FullFeature<'a> {
             running: FuturesUnordered::new(),
             first_burst: established.parameters.first_burst,
             chunk: transport.chunk,
+            spare: SpareLists::default(),
             retry: None,
             timers: Timers::default(),
             stopped: false,

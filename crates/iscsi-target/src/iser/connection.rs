@@ -27,7 +27,7 @@ use crate::{
     login::LoggedIn,
     service::Service,
     stats::add,
-    task::{CHUNK, State},
+    task::{RDMA_CHUNK, State},
     timers::Traffic,
 };
 
@@ -61,7 +61,7 @@ impl<'a> Connection<'a> {
         let (info, caps) = (link.qp.info(), link.qp.capabilities());
         let remote_invalidate =
             caps.send_with_invalidate && PrivateData::decode(&info.private_data).remote_invalidate;
-        let chunk = CHUNK.min(caps.max_transfer);
+        let chunk = RDMA_CHUNK.min(caps.max_transfer);
         let local = Some(info.local);
         let transport = Transport { local, max_tasks: link.window, chunk, remote_invalidate };
         // A discovery session does not negotiate the receives of the initiator.
