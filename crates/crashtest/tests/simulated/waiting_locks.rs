@@ -34,6 +34,16 @@ async fn passed_on(rt: &RuntimeRef, from: &File, to: &File) -> Duration {
     locked.duration_since(unlocked)
 }
 
+/// A new file, as two clients have it.
+async fn file_of_two_clients(rt: &RuntimeRef, cluster: &Cluster, proto: Proto) -> [File; 2] {
+    let options = || options(Strategy::Cache, DESIGN).vers(Some(Version::V4_2));
+    let a = mount(&cluster.world, rt, 0, proto, options()).await.expect("cannot mount");
+    let b = mount(&cluster.world, rt, 1, proto, options()).await.expect("cannot mount");
+    let one = a.create_file("f", 0o600).await.unwrap();
+    let two = File::new(b, one.handle());
+    [one, two]
+}
+
 fn with_two_clients(proto: Proto, idle_timeout: u64, test: impl AsyncFn(&RuntimeRef, &Cluster, [File; 2])) {
     let time = VirtualTime::new(7);
     let profile = Profile::named("gige-2003").expect("unknown profile");
@@ -42,12 +52,8 @@ fn with_two_clients(proto: Proto, idle_timeout: u64, test: impl AsyncFn(&Runtime
     cluster.start(&time);
     let rt = time.runtime();
     let done = time.block_on(async {
-        let options = || options(Strategy::Cache, DESIGN).vers(Some(Version::V4_2));
-        let a = mount(&cluster.world, &rt, 0, proto, options()).await.expect("cannot mount");
-        let b = mount(&cluster.world, &rt, 1, proto, options()).await.expect("cannot mount");
-        let one = a.create_file("f", 0o600).await.unwrap();
-        let two = File::new(b.clone(), one.handle());
-        test(&rt, &cluster, [one, two]).await;
+        let files = file_of_two_clients(&rt, &cluster, proto).await;
+        test(&rt, &cluster, files).await;
     });
     done.expect("the run made no progress");
 }
@@ -122,11 +128,7 @@ fn a_lock_has_one_holder_through_crashes_of_the_server() {
         cluster.start(&time);
         let rt = time.runtime();
         let done = time.block_on(async {
-            let options = || options(Strategy::Cache, DESIGN).vers(Some(Version::V4_2));
-            let a = mount(&cluster.world, &rt, 0, proto, options()).await.expect("cannot mount");
-            let b = mount(&cluster.world, &rt, 1, proto, options()).await.expect("cannot mount");
-            let one = a.create_file("f", 0o600).await.unwrap();
-            let two = File::new(b.clone(), one.handle());
+            let [one, two] = file_of_two_clients(&rt, &cluster, proto).await;
             one.write(0, &[0; 8]).await.unwrap();
             let (holder, cluster) = (Cell::new(None), RefCell::new(&mut cluster));
             let crashes = async {
