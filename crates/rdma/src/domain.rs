@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::{Access, Memory, Segment};
 
-/// Segments of one exposed region, in the order of its bytes. Most kinds of exposure have one segment.
+/// Segments of one exposed region, in the order of its bytes. Most kinds of registration have one segment.
 pub type Segments = SmallVec<[Segment; 1]>;
 
 /// Page size for [`RegistrationKind::Global`]: no segment crosses a multiple of this many bytes.
@@ -73,7 +73,7 @@ pub trait Domain: Send + Sync + 'static {
     /// described for [`RegistrationKind::Global`].
     ///
     /// # Errors
-    /// The domain lacks this kind of exposure or its resources are exhausted; `memory` is too large or has
+    /// The domain lacks this kind of registration or its resources are exhausted; `memory` is too large or has
     /// more pieces than [`crate::Capabilities::max_region_pieces`]; the domain is closed; or `access` is
     /// [`Access::RemoteWrite`] and the memory is shared.
     fn expose(&self, by: RegistrationKind, memory: Memory, access: Access) -> Result<Exposure, ExposeError>;

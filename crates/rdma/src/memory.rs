@@ -112,7 +112,7 @@ impl MemoryRegion {
         self.expose_by(RegistrationKind::Region, access)
     }
 
-    /// Grants the peer the right `access` to the whole region by the given kind of exposure.
+    /// Grants the peer the right `access` to the whole region by the given kind of registration.
     ///
     /// # Errors
     /// Those of [`crate::Domain::expose`].

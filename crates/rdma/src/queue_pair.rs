@@ -81,7 +81,7 @@ pub struct Capabilities {
     pub max_transfer: usize,
     /// Maximum number of pieces (views) of shared memory in one region; 1 if a region must be contiguous.
     pub max_region_pieces: usize,
-    /// Maximum size of a segment of exposed memory in bytes, for every kind of exposure; segments end at
+    /// Maximum size of a segment of exposed memory in bytes, for every kind of registration; segments end at
     /// multiples of it. `usize::MAX`, the value of [`Self::new`], if only [`crate::RegistrationKind::Global`] splits
     /// regions, as on RDMA devices and in software.
     pub max_segment: usize,

@@ -1,4 +1,4 @@
-//! Tests of the STag table with every kind of exposure.
+//! Tests of the STag table with every kind of registration.
 
 use std::sync::LazyLock;
 
@@ -30,7 +30,7 @@ fn owned(len: usize) -> Memory {
     Memory::Owned(arena().alloc(len).unwrap())
 }
 
-/// A domain that supports every kind of exposure.
+/// A domain that supports every kind of registration.
 fn domain() -> StagDomain {
     let d = StagTables::default().domain(runtime());
     assert_eq!(d.reserve_windows(WINDOWS, LARGEST), WINDOWS);

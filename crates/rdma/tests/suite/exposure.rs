@@ -10,7 +10,7 @@ fn expose(qp: &Qp, memory: Memory, access: Access) -> ExposedRegion {
     MemoryRegion::new(qp.domain(), memory).expose(access).expect("cannot expose")
 }
 
-/// All kinds of exposure that the device supports.
+/// All kinds of registration that the device supports.
 fn means(qp: &Qp) -> Vec<RegistrationKind> {
     let windows = (qp.domain().reserve_windows(3, 1 << 20) > 0).then_some(RegistrationKind::Window);
     [RegistrationKind::Region].into_iter().chain(windows).collect()

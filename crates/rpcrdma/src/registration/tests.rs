@@ -23,7 +23,7 @@ struct Exposed {
     released: Vec<(usize, usize)>,
 }
 
-/// A domain with all kinds of exposure, which owns exposed memory and records released windows.
+/// A domain with all kinds of registration, which owns exposed memory and records released windows.
 #[derive(Default)]
 struct Model(Mutex<Exposed>);
 
