@@ -86,7 +86,7 @@ pub use nfs3::ReadInto;
 pub use nfs4::{Conflict, LockKind};
 pub use open_options::OpenOptions;
 pub use options::{Identity, Options, Proto, RetryPolicy};
-pub use read_dir::{DirEntry, ReadDir};
+pub use read_dir::{DirEntry, ReadDir, is_valid_name};
 pub use stats::{ConnectionStats, Stats};
 pub use url::Url;
 pub use version::Version;

@@ -128,7 +128,7 @@ impl Pages {
 
     /// Fetches the attributes if the server did not send them; `None` if the object has been removed.
     async fn entry(&self, entry: nfs3::DirEntry) -> Result<Option<DirEntry>, Error> {
-        if entry.name.is_empty() || entry.name.iter().any(|b| matches!(b, b'/' | 0)) {
+        if !is_valid_name(&entry.name) {
             let what = "a name that is empty or contains '/' or NUL";
             return Err(self.client.shared.pool.bad_reply("READDIR", what));
         }
@@ -142,5 +142,26 @@ impl Pages {
             },
         };
         Ok(Some(DirEntry { path, metadata: attributes.into(), handle }))
+    }
+}
+
+/// Whether `name` can name a directory entry: it is not empty, `.` or `..`, and contains neither `/` nor NUL.
+/// Names that a server sends must be checked before they are joined to a local path.
+pub fn is_valid_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.iter().any(|b| matches!(b, b'/' | 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_leave_the_directory_are_invalid() {
+        for bad in [&b""[..], b".", b"..", b"a/b", b"/", b"../x", b"a\0"] {
+            assert!(!is_valid_name(bad), "{bad:?}");
+        }
+        for good in [&b"a"[..], b"...", b".hidden", b"with space", b"\xff\xfe"] {
+            assert!(is_valid_name(good), "{good:?}");
+        }
     }
 }

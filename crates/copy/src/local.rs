@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, CWD, Gid, Timespec, Timestamps, Uid};
 
 use crate::{
     Error, Preserve,
-    tree::{Entry, FileKind, Item, Metadata, Source, Target, Timestamp, WriteOutcome, is_valid_name, random},
+    tree::{Entry, FileKind, Item, Metadata, Source, Target, Timestamp, WriteOutcome, random},
 };
 
 /// Maximum size of one read or write in bytes.
@@ -129,7 +129,7 @@ fn apply(path: &Path, meta: &Metadata, preserve: Preserve) -> io::Result<()> {
 }
 
 fn in_dir(dir: &Path, name: &[u8]) -> Result<PathBuf, Error> {
-    if !is_valid_name(name) {
+    if !crate::is_valid_name(name) {
         return Err(Error::InvalidName(String::from_utf8_lossy(name).into_owned()));
     }
     Ok(dir.join(OsStr::from_bytes(name)))

@@ -6,7 +6,7 @@ use millrace_nfs::v3::{CreateHow, Fattr, FileHandle, FileType, NfsTime, Sattr, S
 
 use crate::{
     Error, Preserve,
-    tree::{Entry, FileKind, Metadata, Source, Target, Timestamp, WriteOutcome, is_valid_name, random},
+    tree::{Entry, FileKind, Metadata, Source, Target, Timestamp, WriteOutcome, random},
 };
 
 /// Maximum number of rewrites of a record because the server restarted during its write.
@@ -126,7 +126,7 @@ impl Source for RemoteTree {
             if e.is_dot() {
                 continue;
             }
-            if !is_valid_name(&e.name) {
+            if !crate::is_valid_name(&e.name) {
                 return Err(Error::InvalidName(e.name_lossy().into()));
             }
             out.extend(self.entry(*dir, e).await?);
