@@ -1,5 +1,7 @@
 //! `millrace` on the host uses the Linux kernel's NFS server, over RDMA by siw and over TCP.
 
+mod conformance;
+
 use std::{fs, path::Path, thread, time::Duration};
 
 use anyhow::{Result, anyhow, ensure};
@@ -82,6 +84,7 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(Case::new(format!("knfsd/{}/restart", variant.proto), move |lab| restart(lab, variant)));
         cases.push(Case::new(format!("knfsd/{}/files", variant.proto), move |lab| files(lab, variant)));
     }
+    cases.extend(conformance::cases());
     cases
 }
 

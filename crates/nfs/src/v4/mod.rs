@@ -24,6 +24,7 @@ mod session;
 mod sparse;
 mod status;
 mod types;
+mod valid_errors;
 mod values;
 mod xattr;
 

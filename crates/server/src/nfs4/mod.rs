@@ -142,6 +142,7 @@ impl Env {
             counters.took(operation.number(), took.into());
         }
         if let Err(status) = result {
+            debug_assert!(operation.permits(status), "{operation} cannot return {status:?}");
             counters.failed(operation.number());
             tracing::trace!(%operation, ?status, "operation failed");
         }

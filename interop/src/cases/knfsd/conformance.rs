@@ -1,0 +1,123 @@
+//! The conformance cases of NFSv4 on the Linux kernel's server and on Millrace.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use millrace_nfs4_conformance::{Connection, GROUPS, Row, run};
+use millrace_runtime::tokio_rt::run_shard;
+
+use super::Case;
+use crate::{
+    guest::GuestOptions,
+    lab::Lab,
+    network::HOST,
+    server::{ServerOptions, TCP_PORT},
+};
+
+/// Starts the kernel's server with a root of NFSv4. The daemon that tracks clients has no records, so that there is no grace
+/// period.
+const START: &str = "
+set -e
+mkdir -p /mnt/export
+mount -t nfsd nfsd /proc/fs/nfsd
+mount -t rpc_pipefs rpc_pipefs /run/rpc_pipefs
+touch /var/lib/nfs/etab /var/lib/nfs/rmtab
+rpcbind -w || rpcbind
+exportfs -i -o rw,async,no_root_squash,insecure,no_subtree_check,fsid=0 '*:/mnt/export'
+mkdir -p /run/nfsdcld
+echo 0 > /proc/sys/fs/leases-enable
+nfsdcld --pipefsdir /run/rpc_pipefs --storagedir /run/nfsdcld
+rpc.nfsd --no-nfs-version 3 --nfs-version 4 --tcp --port 2049 8
+rpc.mountd";
+
+/// Answers of the kernel's server that differ from those of Millrace: a part of the case, and the answer.
+/// `docs/dev/nfs4-conformance.md` has the reasons.
+const DIFFERENCES: [(&str, &str); 42] = [
+    ("protocol: RENEW of minor version 0", "StaleClientid"),
+    ("protocol: RESTOREFH without saved file handle", "RestoreFh"),
+    ("values than its mask", "NotSame"),
+    ("RECLAIM_COMPLETE with a boolean of 7", "Ok"),
+    ("sessions: the principal confirms its client", "Err(ClidInuse)"),
+    ("sessions: another principal adds a session", "Err(ClidInuse)"),
+    ("BIND_CONN_TO_SESSION Back", "Err(Inval)"),
+    ("BIND_CONN_TO_SESSION BackOrBoth", "Ok(7)"),
+    ("BIND_CONN_TO_SESSION in no direction", "Inval"),
+    ("BIND_CONN_TO_SESSION after SEQUENCE", "Inval"),
+    ("PUTFH of no bytes", "NoFileHandle"),
+    ("GETATTR of a removed file", "Ok"),
+    ("a name with a slash", "BadName"),
+    ("a name with a zero byte", "Access"),
+    ("LOOKUPP of an export", "NoEnt"),
+    ("CREATE in a link", "Symlink"),
+    ("REMOVE in a link", "Symlink"),
+    ("a directory that is a link", "Symlink"),
+    ("LINK in a link", "Symlink"),
+    ("READLINK of a dir", "Inval"),
+    ("the unsupported attribute 84", "BadStateid"),
+    ("the unsupported attribute 85", "BadStateid"),
+    ("the unsupported attribute 200", "BadXdr"),
+    ("a mode with the bits of a type", "Ok"),
+    ("attributes: VERIFY of a", "NotSame"),
+    ("attributes: NVERIFY of a", "Ok"),
+    ("VERIFY of the undefined attribute 200", "NotSame"),
+    ("VERIFY of the undefined attribute 200", "Ok"),
+    ("OPEN without access", "BadXdr"),
+    ("OPEN with access 4", "BadXdr"),
+    ("OPEN with deny", "BadXdr"),
+    ("OPEN_DOWNGRADE without access", "BadXdr"),
+    ("OPEN_DOWNGRADE to access 4", "BadXdr"),
+    ("OPEN_DOWNGRADE to deny 4", "BadXdr"),
+    ("a READ at the end of a COMPOUND", "(false, true)"),
+    ("the current stateid: OPEN, LOCK, WRITE and LOCKU", "BadStateid"),
+    ("IO_ADVISE", "NotSupp"),
+    ("beyond the end", "Ok"),
+    ("ranges: COPY to an open for reading", "OpenMode"),
+    ("LISTXATTRS with maxcount 1", "Inval"),
+    ("of an empty name", "BadXdr"),
+    ("SETXATTR with an undefined option", "Inval"),
+];
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![Case::new("knfsd/tcp/nfs4-conformance", conformance)]
+}
+
+/// Executes all cases on a server.
+fn execute(server: &str, export: &str) -> Result<Vec<Row>> {
+    let server: SocketAddr = server.parse().context("the address of a server")?;
+    let mut rows = Vec::new();
+    for group in GROUPS {
+        rows.extend(run_shard(async {
+            let connection = Connection::connect(server).await.map_err(|e| anyhow!("{server}: {e}"))?;
+            Ok::<_, anyhow::Error>(run(&connection, export, group).await)
+        })??);
+    }
+    Ok(rows)
+}
+
+/// Both servers execute the cases, and answer the same, except for [`DIFFERENCES`].
+fn conformance(lab: &mut Lab) -> Result<()> {
+    lab.expect_log("NFSD: ");
+    lab.expect_log("nfsd: nfsv4 idmapping failing");
+    let mut guest = lab.guest(&GuestOptions { memory: 1024, ..GuestOptions::default() })?;
+    guest.must(START)?;
+    let mut millrace = lab.server(&ServerOptions::default().memory("/x", "256MiB"))?;
+    let kernel = execute(&format!("{}:{TCP_PORT}", guest.address()), "/")?;
+    let ours = execute(&format!("{HOST}:{TCP_PORT}"), "/x")?;
+    ensure!(!ours.is_empty() && kernel.len() == ours.len(), "{} and {} cases", kernel.len(), ours.len());
+    let (mut unexpected, mut differences) = (Vec::new(), 0);
+    for (theirs, row) in kernel.iter().zip(&ours) {
+        ensure!(theirs.case == row.case, "{} is not {}", theirs.case, row.case);
+        println!("{}: kernel {}, Millrace {}", row.case, theirs.got, row.got);
+        let known = |(part, answer): &(&str, &str)| row.case.contains(part) && theirs.got == *answer;
+        let differs = theirs.got != theirs.expected;
+        differences += usize::from(differs);
+        if row.got != row.expected || (differs && !DIFFERENCES.iter().any(known)) {
+            unexpected.push(format!("{}: kernel {}, Millrace {}", row.case, theirs.got, row.got));
+        }
+    }
+    println!("{differences} of {} answers differ", ours.len());
+    ensure!(unexpected.is_empty(), "unexpected answers: {unexpected:#?}");
+    // The cases leave files open, which occupy memory until their leases expire.
+    millrace.stop("TERM")?;
+    lab.finish(vec![guest], &[&millrace])
+}
