@@ -266,7 +266,14 @@ impl Account {
         let reserved = receives.min(own - own / 4);
         let calls = used.saturating_sub(receives);
         let beyond = receives - reserved + calls.saturating_sub(own - reserved);
-        beyond.next_multiple_of(self.budget.quantum).min(self.budget.shared)
+        beyond.next_multiple_of(self.budget.quantum)
+    }
+
+    /// [`Self::quota`] for a call that is to be charged. Without other calls, all shared memory suffices, since the call
+    /// would wait indefinitely for more; with others, it waits for their end.
+    fn quota_of_call(&self, used: usize, receives: usize) -> usize {
+        let quota = self.quota(used, receives);
+        if self.used > self.receives { quota } else { quota.min(self.budget.shared) }
     }
 
     /// The part of [`Self::quota`] for `receives` bytes of receives.
@@ -287,7 +294,7 @@ impl Account {
 
     /// Charges `used` bytes in total, `receives` of them for receives, if the difference is available now.
     fn grow(&mut self, used: usize, receives: usize) -> bool {
-        let quota = self.quota(used, receives);
+        let quota = self.quota_of_call(used, receives);
         if quota > self.held {
             let (held, more) = (self.held_for_calls(), quota - self.held);
             if !self.budget.ledger.lock().take(self.entry.client, held, more) {
@@ -303,7 +310,7 @@ impl Account {
     /// a time: the most recent one.
     pub fn poll_take(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<()> {
         let used = self.used + bytes;
-        let quota = self.quota(used, self.receives);
+        let quota = self.quota_of_call(used, self.receives);
         while quota > self.held {
             self.held += ready!(self.poll_shared(cx, quota - self.held));
         }
@@ -532,6 +539,22 @@ mod tests {
         a.give(64 * KIB);
         waits.await;
         assert_eq!((budget.stats().waiting, budget.stats().waits), (0, 1));
+    }
+
+    /// A connection that was charged more than the shared memory unconditionally.
+    #[tokio::test]
+    async fn a_connection_that_uses_all_memory_waits_for_its_own_calls() {
+        let budget = Budget::new(config(256 * KIB, 0), TokioRuntime::current());
+        let mut account = budget.open(client(1)).unwrap();
+        for used in [256 * KIB, 320 * KIB] {
+            account.take_unconditionally(used);
+            assert!(!account.take(KIB), "{used}: {:?}", budget.stats());
+            assert!(futures::poll!(poll_fn(|cx| account.poll_take(cx, KIB))).is_pending());
+            account.give(used - KIB);
+            poll_fn(|cx| account.poll_take(cx, KIB)).await;
+            account.give(2 * KIB);
+            assert_eq!(budget.stats().in_use, 0);
+        }
     }
 
     #[test]
