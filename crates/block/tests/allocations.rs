@@ -8,8 +8,9 @@ use millrace_counting_allocator::{allocations, allocations_of_all_threads};
 use millrace_runtime::tokio_rt::run_shard;
 use millrace_server::{Config, Server, TargetSettings, target_name};
 
-/// Lengths of operations, of which the last one is divided into several commands, and the number that is counted of each.
-const OPERATIONS: [(usize, u64); 3] = [(4096, 2000), (512 << 10, 1000), (4 << 20, 200)];
+/// Offsets and lengths of operations, of which the last one is divided into several commands, which begin and end within
+/// blocks of the file; and the number that is counted of each.
+const OPERATIONS: [(u64, usize, u64); 3] = [(0, 4096, 2000), (0, 512 << 10, 1000), (4096, 4 << 20, 200)];
 
 /// Allocations of the initiator and of the target.
 fn now() -> [u64; 2] {
@@ -49,15 +50,15 @@ fn reads_and_writes_do_not_allocate_in_the_steady_state() {
         for (scheme, address) in addresses {
             let url: Url = format!("{scheme}://{address}/{name}/0").parse().unwrap();
             let disk = BlockDevice::connect(&url, &Options::default()).await.unwrap();
-            for (length, times) in OPERATIONS {
+            for (offset, length, times) in OPERATIONS {
                 let mut buffer = Some(disk.buffer(length).unwrap());
                 let read = count(times, async || {
-                    let filled = disk.read_at_into(0, buffer.take().unwrap()).await.unwrap();
+                    let filled = disk.read_at_into(offset, buffer.take().unwrap()).await.unwrap();
                     buffer = Some(filled);
                 });
                 let read = read.await;
                 let data = buffer.unwrap().freeze();
-                let write = async || disk.write_at_from(0, data.clone().into()).await.unwrap();
+                let write = async || disk.write_at_from(offset, data.clone().into()).await.unwrap();
                 let written = count(times, write).await;
                 for (kind, [initiator, target]) in [("READ", read), ("WRITE", written)] {
                     println!(

@@ -7,10 +7,12 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use futures::future::try_join_all;
 use millrace_block::{BlockDevice, DigestPolicy, Options, Url};
 use millrace_buffer::{Arena, ArenaConfig};
-use millrace_iscsi_target::{ConnectionLimits, TableLimits, TargetConfig, TargetTable, tcp::TcpTarget};
+use millrace_iscsi_target::{
+    ConnectionLimits, MAX_COMMAND_MEMORY, TableLimits, TargetConfig, TargetTable, tcp::TcpTarget,
+};
 use millrace_oncrpc::serving::{Budget, BudgetConfig};
 use millrace_runtime::tokio_rt::{TcpByteStream, TokioRuntime};
-use millrace_scsi::{BlockSize, Disk, DiskConfig, Lun, MAX_TRANSFER_BYTES, Target};
+use millrace_scsi::{BlockSize, Disk, DiskConfig, Lun, Target};
 use millrace_vfs::{
     CreateHow, FileSystemRef, Identity, SetAttr,
     memory::{MemoryConfig, MemoryFs},
@@ -46,7 +48,7 @@ async fn serve() -> SocketAddr {
     table.replace(vec![TargetConfig { name, device, initiators, chap: None, addresses }]).unwrap();
     let (limits, stats) = (ConnectionLimits::default(), Arc::default());
     let server = TcpTarget { table, rt: Arc::clone(&rt), arena, limits, stats };
-    let largest = MAX_TRANSFER_BYTES as usize;
+    let largest = MAX_COMMAND_MEMORY;
     let config = BudgetConfig { memory: 64 << 20, own: 64 << 10, largest, connections: 64, per_client: 64 };
     let budget = Budget::new(config, rt);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -12,13 +12,15 @@ use std::{env, net::SocketAddr, sync::Arc};
 
 use anyhow::{Context, Result, bail};
 use millrace_buffer::{Arena, ArenaConfig};
-use millrace_iscsi_target::{ConnectionLimits, TableLimits, TargetConfig, TargetTable, tcp::TcpTarget};
+use millrace_iscsi_target::{
+    ConnectionLimits, MAX_COMMAND_MEMORY, TableLimits, TargetConfig, TargetTable, tcp::TcpTarget,
+};
 use millrace_oncrpc::serving::{Budget, BudgetConfig};
 use millrace_runtime::{
     RuntimeRef,
     tokio_rt::{TcpByteStream, TokioRuntime},
 };
-use millrace_scsi::{BlockSize, Disk, DiskConfig, Lun, MAX_TRANSFER_BYTES, Target};
+use millrace_scsi::{BlockSize, Disk, DiskConfig, Lun, Target};
 use millrace_vfs::{
     CreateHow, FileSystemRef, Identity, SetAttr,
     memory::{MemoryConfig, MemoryFs},
@@ -79,7 +81,7 @@ async fn main() -> Result<()> {
     let (address, size, block_size) = arguments()?;
     let rt = TokioRuntime::current();
     let target = target(&rt, device(&rt, size, block_size).await?)?;
-    let largest = MAX_TRANSFER_BYTES as usize;
+    let largest = MAX_COMMAND_MEMORY;
     let limits =
         BudgetConfig { memory: COMMANDS, own: 64 << 10, largest, connections: 1024, per_client: 1024 };
     let budget = Budget::new(limits, Arc::clone(&rt));

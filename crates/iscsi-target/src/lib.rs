@@ -2,7 +2,8 @@
 //!
 //! [`tcp::TcpTarget::serve`] serves a connection on an asynchronous byte stream, [`iser::IserTarget::serve`] one on a
 //! queue pair (RFC 7145), each in one task. Data of writes is received in its final buffers and passed to the file
-//! system without a copy, except for immediate data of iSER; data of reads is sent from the file system's memory.
+//! system without a copy, except for immediate data of iSER; the buffers end at multiples of 64 KiB of the medium, so
+//! that a file in memory takes whole ones as its blocks. Data of reads is sent from the file system's memory.
 
 mod config;
 mod end;
@@ -20,3 +21,4 @@ mod timers;
 pub use config::{ConnectionLimits, TableLimits, TargetConfig};
 pub use stats::TargetStats;
 pub use table::{DuplicateTarget, TargetTable};
+pub use task::MAX_COMMAND_MEMORY;

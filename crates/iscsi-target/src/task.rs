@@ -3,17 +3,18 @@
 use millrace_buffer::{Arena, BLOCK_BYTES, Buffer, OutOfMemory, Views};
 use millrace_iscsi::session::{Command, Direction};
 use millrace_oncrpc::serving::slot_bytes;
-use millrace_scsi::{TaskAttribute, Transfer};
+use millrace_scsi::{MAX_TRANSFER_BYTES, TaskAttribute, Transfer};
 use smallvec::SmallVec;
 
-/// Maximum bytes of one buffer with iSER: each buffer takes one RDMA Read.
-pub(crate) const RDMA_CHUNK: usize = 1 << 20;
-/// Maximum bytes of one buffer over TCP: a file in memory takes such a buffer as one of its blocks, without a copy.
-pub(crate) const TCP_CHUNK: usize = BLOCK_BYTES;
+/// Maximum bytes of one buffer: a file in memory takes such a buffer as one of its blocks, without a copy.
+pub(crate) const CHUNK: usize = BLOCK_BYTES;
+/// Maximum arena memory that the data of one command uses, in bytes: buffers that are shorter than a block of a file in
+/// memory use up to twice their length, and a write has at most three of them.
+pub const MAX_COMMAND_MEMORY: usize = MAX_TRANSFER_BYTES as usize + 2 * BLOCK_BYTES;
 /// Maximum number of empty lists that a connection keeps.
 const MAX_SPARE_LISTS: usize = 16;
 
-/// Buffers, in place for small commands and with iSER for immediate data and up to 3 MiB.
+/// Buffers, in place for small commands.
 pub(crate) type Buffers = SmallVec<[Buffer; 4]>;
 
 /// Empty lists with storage, so that long lists are not allocated again.
@@ -28,59 +29,97 @@ impl SpareLists {
     }
 }
 
+/// The lengths of buffers.
+#[derive(Clone)]
+pub(crate) struct BufferLengths {
+    next: usize,
+    /// Maximum length.
+    chunk: usize,
+    /// Bytes for which there are no buffers yet.
+    left: usize,
+}
+
+impl BufferLengths {
+    /// Buffers of `chunk` bytes, and one of less, for `length` bytes.
+    pub(crate) fn new(length: usize, chunk: usize) -> Self {
+        Self { next: chunk, chunk, left: length }
+    }
+
+    /// Bytes of arena memory that the buffers use.
+    pub(crate) fn memory(self) -> usize {
+        self.map(slot_bytes).sum()
+    }
+}
+
+impl Iterator for BufferLengths {
+    type Item = usize;
+
+    fn next(&mut self) -> Option<usize> {
+        let length = std::mem::replace(&mut self.next, self.chunk).min(self.left);
+        self.left -= length;
+        (length > 0).then_some(length)
+    }
+}
+
 /// Buffers for the first bytes of a write's data.
 #[derive(Default)]
 pub(crate) struct DataOut {
+    /// Offset of the data on the medium.
+    offset: u64,
     parts: Buffers,
     /// Length of all parts.
     length: usize,
 }
 
 impl DataOut {
-    /// Bytes of arena memory that buffers of at most `chunk` bytes use for `length` bytes.
-    pub(crate) fn memory(length: usize, chunk: usize) -> usize {
-        length / chunk * slot_bytes(chunk)
-            + Some(length % chunk).filter(|rest| *rest > 0).map_or(0, slot_bytes)
+    /// No data yet, of a write at `offset` on the medium.
+    pub(crate) fn new(offset: u64) -> Self {
+        Self { offset, ..Self::default() }
+    }
+
+    /// The buffers for the next `length` bytes: they end where the offset on the medium is a multiple of `chunk`, so that
+    /// all but the first and the last are whole blocks.
+    pub(crate) fn aligned(&self, length: usize, chunk: usize) -> BufferLengths {
+        let at = self.offset + self.length as u64;
+        BufferLengths { next: chunk - (at % chunk as u64) as usize, chunk, left: length }
     }
 
     pub(crate) fn length(&self) -> usize {
         self.length
     }
 
-    /// Adds buffers of at most `chunk` bytes for `length` more bytes.
+    /// Adds buffers of these lengths.
     pub(crate) fn extend(
         &mut self,
         arena: &Arena,
-        length: usize,
-        chunk: usize,
+        lengths: BufferLengths,
         spare: &mut SpareLists,
     ) -> Result<(), OutOfMemory> {
         let before = self.parts.len();
-        if before + length.div_ceil(chunk) > self.parts.capacity()
+        if before + lengths.clone().count() > self.parts.capacity()
             && let Some(mut list) = spare.0.pop()
         {
             list.append(&mut self.parts);
             self.parts = list;
         }
-        let mut left = length;
-        while left > 0 {
-            let buffer = arena.alloc(left.min(chunk)).inspect_err(|_| self.parts.truncate(before))?;
-            left -= buffer.len();
+        let more = lengths.left;
+        for length in lengths {
+            let buffer = arena.alloc(length).inspect_err(|_| self.parts.truncate(before))?;
             self.parts.push(buffer);
         }
-        self.length += length;
+        self.length += more;
         Ok(())
     }
 
     /// Takes the buffers from `offset` on, where a buffer begins. [`Self::append`] returns them.
-    pub(crate) fn split_off(&mut self, offset: usize) -> Buffers {
+    pub(crate) fn split_off(&mut self, offset: usize) -> impl Iterator<Item = Buffer> {
         let (mut at, mut kept) = (0, 0);
         while let Some(part) = self.parts.get(kept).filter(|_| at < offset) {
             at += part.len();
             kept += 1;
         }
         self.length = at;
-        self.parts.drain(kept..).collect()
+        self.parts.drain(kept..)
     }
 
     /// Adds buffers.

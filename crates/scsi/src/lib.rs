@@ -28,12 +28,11 @@ mod target;
 
 pub use cdb::CDB_LEN;
 pub use config::TargetConfig;
-pub use disk::{BlockSize, Disk, DiskConfig, MAX_TRANSFER_BYTES, OpenError};
+pub use disk::{BlockSize, Disk, DiskConfig, MAX_TRANSFER_BYTES, OpenError, Transfer};
 pub use lun::{InvalidLun, Lun};
 pub use nexus::Nexus;
 pub use reservation::InitiatorPort;
 pub use sense::{AdditionalSense, FieldPointer, Sense, SenseKey, Status};
 pub use target::{
     Aborted, AddError, MAX_LUNS, Management, NoSuchLun, Request, Response, Target, Task, TaskAttribute,
-    Transfer,
 };

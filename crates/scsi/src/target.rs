@@ -11,7 +11,7 @@ use crate::{
     bytes::put,
     cdb::{CDB_LEN, Cdb, Operation},
     config::TargetConfig,
-    disk::{Disk, Job, absent, parameter_data},
+    disk::{Disk, Job, Transfer, absent, parameter_data},
     failure::{Failure, Outcome, Step},
     lun::Lun,
     nexus::{Nexus, TaskGuard},
@@ -33,16 +33,6 @@ pub enum TaskAttribute {
     HeadOfQueue,
     /// ACA, which is refused because there is no ACA condition.
     Aca,
-}
-
-/// Numbers of bytes that a command transfers. Both are 0 for a command that fails because of its CDB. At most one is
-/// not 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Transfer {
-    /// Data-out: exactly this number, at most 2^23, unless the initiator has fewer.
-    pub data_out: u32,
-    /// Data-in: at most this number.
-    pub data_in: u32,
 }
 
 /// A command that has arrived. Tasks are created in order of arrival, before the data is fetched.
@@ -201,12 +191,11 @@ impl Target {
     pub fn transfer(&self, lun: [u8; 8], cdb: &[u8; CDB_LEN]) -> Transfer {
         let Ok(cdb) = Cdb::decode(cdb) else { return Transfer::default() };
         if let Some(unit) = self.unit(lun) {
-            let (data_out, data_in) = unit.transfer(&cdb).unwrap_or_default();
-            return Transfer { data_out, data_in };
+            return unit.transfer(&cdb).unwrap_or_default();
         }
         match cdb.operation() {
             Operation::Inquiry | Operation::RequestSense | Operation::ReportLuns => {
-                Transfer { data_out: 0, data_in: cdb.length() }
+                Transfer { data_in: cdb.length(), ..Transfer::default() }
             }
             _ => Transfer::default(),
         }

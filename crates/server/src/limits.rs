@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use millrace_buffer::{Arena, ArenaConfig, ByteSize, SPAN_BYTES};
+use millrace_iscsi_target::MAX_COMMAND_MEMORY;
 use millrace_oncrpc::{SMALL_REPLY, serving::BudgetConfig};
 use millrace_scsi::MAX_TRANSFER_BYTES;
 
@@ -171,7 +172,7 @@ impl Limits {
     /// Maximum memory of one call, or of one SCSI command if there is `iscsi`, in bytes.
     fn largest(&self, iscsi: bool) -> u64 {
         let call = self.max_transfer().saturating_add((CALL_SLACK + OWN_UNIT) as u64);
-        if iscsi { call.max(MAX_TRANSFER_BYTES.into()) } else { call }
+        if iscsi { call.max(MAX_COMMAND_MEMORY as u64) } else { call }
     }
 
     /// Bytes reserved for each connection if the memory suffices: the initial receives and some small calls.
@@ -386,7 +387,7 @@ mod tests {
             let refused = limits(least - 1).check(iscsi).unwrap_err().reason;
             assert!(refused.contains(&ByteSize(least).to_string()), "{refused}");
             let config = limits(least).budget(None, iscsi);
-            assert!(!iscsi || config.largest >= MAX_TRANSFER_BYTES as usize);
+            assert!(!iscsi || config.largest >= MAX_COMMAND_MEMORY);
             let budget = Budget::new(config, time.runtime());
             let receive = slot_bytes(inline as usize);
             let mut accounts: Vec<_> = (0..config.connections as u32)

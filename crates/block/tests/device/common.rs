@@ -12,7 +12,8 @@ use millrace_block::{BlockDevice, Error, Options, Transport, Url};
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi::chap::Mutual;
 use millrace_iscsi_target::{
-    ConnectionLimits, TableLimits, TargetConfig, TargetStats, TargetTable, iser::IserTarget, tcp::TcpTarget,
+    ConnectionLimits, MAX_COMMAND_MEMORY, TableLimits, TargetConfig, TargetStats, TargetTable,
+    iser::IserTarget, tcp::TcpTarget,
 };
 use millrace_oncrpc::serving::{Account, Budget, BudgetConfig};
 use millrace_rdma::{ConnectParams, ConnectionError, Listener, Provider, QueuePair};
@@ -69,6 +70,8 @@ struct Process {
 pub(crate) struct Lab {
     transport: Transport,
     pub(crate) rt: RuntimeRef,
+    /// Memory of the target, and of its file system, which can take received memory.
+    arena: Arena,
     fs: FileSystemRef,
     limits: Mutex<ConnectionLimits>,
     chap: Mutex<Option<Mutual>>,
@@ -82,10 +85,6 @@ pub(crate) struct Lab {
 /// Creates groups of tasks.
 type VirtualTimeHandle = Box<dyn Fn() -> TaskGroup + Send + Sync>;
 
-fn arena(limit: usize) -> Arena {
-    Arena::new(ArenaConfig { limit, huge_pages: false })
-}
-
 /// Runs `test` in virtual time, over TCP and with iSER, with a disk of `size` bytes in memory.
 pub(crate) fn everywhere(seed: u64, disk: (u64, BlockSize), test: impl AsyncFn(Arc<Lab>)) {
     for transport in [Transport::Tcp, Transport::Iser] {
@@ -97,7 +96,7 @@ pub(crate) fn everywhere(seed: u64, disk: (u64, BlockSize), test: impl AsyncFn(A
 pub(crate) fn run<F: Future<Output = ()>>(
     seed: u64,
     disk: (u64, BlockSize),
-    fs: impl FnOnce(&RuntimeRef) -> FileSystemRef,
+    fs: impl FnOnce(&RuntimeRef, &Arena) -> FileSystemRef,
     test: impl FnOnce(Arc<Lab>) -> F,
 ) {
     run_over(Transport::Tcp, seed, disk, fs, test);
@@ -107,12 +106,13 @@ fn run_over<F: Future<Output = ()>>(
     transport: Transport,
     seed: u64,
     (size, block_size): (u64, BlockSize),
-    fs: impl FnOnce(&RuntimeRef) -> FileSystemRef,
+    fs: impl FnOnce(&RuntimeRef, &Arena) -> FileSystemRef,
     test: impl FnOnce(Arc<Lab>) -> F,
 ) {
     let time = Arc::new(VirtualTime::new(seed));
     let rt = time.runtime();
-    let fs = fs(&rt);
+    let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
+    let fs = fs(&rt, &arena);
     let groups = Arc::downgrade(&time);
     let group = move || groups.upgrade().unwrap().group();
     let network = Network {
@@ -127,6 +127,7 @@ fn run_over<F: Future<Output = ()>>(
     let lab = Arc::new(Lab {
         transport,
         rt,
+        arena,
         fs,
         limits: Mutex::default(),
         chap: Mutex::new(None),
@@ -147,8 +148,8 @@ fn run_over<F: Future<Output = ()>>(
 }
 
 /// A file system in memory that loses nothing.
-pub(crate) fn memory(rt: &RuntimeRef) -> FileSystemRef {
-    MemoryFs::new(MemoryConfig::new(arena(256 << 20), Arc::clone(rt)))
+pub(crate) fn memory(rt: &RuntimeRef, arena: &Arena) -> FileSystemRef {
+    MemoryFs::new(MemoryConfig::new(arena.clone(), Arc::clone(rt)))
 }
 
 impl Lab {
@@ -163,7 +164,8 @@ impl Lab {
             record_name: b"disk.reservations".to_vec(),
         };
         let disk = Disk::open(self.fs.clone(), disk, Identity::root(), config).await.unwrap();
-        let device = Target::new(millrace_scsi::TargetConfig { name: TARGET.into(), arena: arena(64 << 20) });
+        let device =
+            Target::new(millrace_scsi::TargetConfig { name: TARGET.into(), arena: self.arena.clone() });
         device.add(Lun::default(), disk).unwrap();
         let table = TargetTable::new(TableLimits::default());
         let chap = self.chap.lock().clone();
@@ -178,14 +180,14 @@ impl Lab {
         let tasks = (self.time)();
         let (rt, stats) = (tasks.runtime(), Arc::new(TargetStats::default()));
         let limits = self.limits.lock().clone();
-        let server = TcpTarget { table, rt: Arc::clone(&rt), arena: arena(64 << 20), limits, stats };
+        let server = TcpTarget { table, rt: Arc::clone(&rt), arena: self.arena.clone(), limits, stats };
         let TcpTarget { table, rt: own, arena: memory, limits, stats } = server.clone();
         let registration = Arc::new(Registration::new(Settings::new(Strategy::Dynamic)));
         let iser = IserTarget { table, rt: own, arena: memory, limits, stats, registration };
         let config = BudgetConfig {
             memory: 64 << 20,
             own: 64 << 10,
-            largest: 8 << 20,
+            largest: MAX_COMMAND_MEMORY,
             connections: 64,
             per_client: 64,
         };

@@ -9,6 +9,7 @@ use std::{
 };
 
 use millrace_block::{BlockDevice, Error, Options};
+use millrace_buffer::Arena;
 use millrace_crashtest::{Disk, DiskConfig, Random};
 use millrace_iscsi::pdu::Residual;
 use millrace_runtime::{RuntimeRef, virtual_time::VirtualTime};
@@ -181,7 +182,7 @@ fn nothing_before_a_successful_flush_is_lost() {
     for seed in 0..40 {
         let backing = Arc::new(OnceLock::new());
         let cell = Arc::clone(&backing);
-        let fs = move |rt: &RuntimeRef| {
+        let fs = move |rt: &RuntimeRef, _: &Arena| {
             let config = DiskConfig { latency: Duration::from_micros(200), wcc_before: true, seed };
             let disk = cell.get_or_init(|| Disk::new(Arc::clone(rt), config));
             Arc::clone(disk) as FileSystemRef

@@ -5,7 +5,8 @@ use std::{cell::RefCell, future::pending, net::SocketAddr, sync::Arc};
 use millrace_block::{Arena, Lun, Options, Transport, Url};
 use millrace_buffer::ArenaConfig;
 use millrace_iscsi_target::{
-    ConnectionLimits, TableLimits, TargetConfig, TargetStats, TargetTable, iser::IserTarget, tcp::TcpTarget,
+    ConnectionLimits, MAX_COMMAND_MEMORY, TableLimits, TargetConfig, TargetStats, TargetTable,
+    iser::IserTarget, tcp::TcpTarget,
 };
 use millrace_oncrpc::serving::{Budget, BudgetConfig};
 use millrace_rdma::{ConnectParams, Listener};
@@ -15,7 +16,7 @@ use millrace_runtime::{
     RuntimeRef, StreamListener,
     virtual_time::{TaskGroup, VirtualTime},
 };
-use millrace_scsi::{BlockSize, Disk, DiskConfig, InitiatorPort, MAX_TRANSFER_BYTES, Management, Target};
+use millrace_scsi::{BlockSize, Disk, DiskConfig, InitiatorPort, Management, Target};
 use millrace_vfs::{CreateHow, FileSystemRef, Identity, SetAttr};
 
 const NAME: &str = "iqn.2026-01.example:target";
@@ -101,7 +102,7 @@ impl Cluster {
         };
         let registration = Arc::new(Registration::new(Settings::new(Strategy::Dynamic)));
         let iser = IserTarget { table, rt: Arc::clone(&rt), arena, limits, stats, registration };
-        let largest = MAX_TRANSFER_BYTES as usize;
+        let largest = MAX_COMMAND_MEMORY;
         let config =
             BudgetConfig { memory: 64 << 20, own: 64 << 10, largest, connections: 64, per_client: 64 };
         let budget = Budget::new(config, Arc::clone(&rt));

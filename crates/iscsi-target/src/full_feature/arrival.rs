@@ -10,7 +10,7 @@ use millrace_iscsi::{
 };
 
 use super::{FullFeature, commands::attribute};
-use crate::task::{DataOut, State, Task};
+use crate::task::{BufferLengths, DataOut, State, Task};
 
 /// A PDU whose header was processed.
 pub(crate) struct Begun {
@@ -49,7 +49,7 @@ impl FullFeature<'_> {
             attribute: attribute(command.attribute),
             transfer,
             state: State::Arriving,
-            data_out: DataOut::default(),
+            data_out: DataOut::new(transfer.offset),
             data_in: Views::new(),
             reading: false,
             charge: 0,
@@ -72,11 +72,13 @@ impl FullFeature<'_> {
             return false;
         }
         if let Some(task) = self.tasks.get_mut(&itt) {
-            if let Err(e) = task.data_out.extend(&self.service.arena, length, self.chunk, &mut self.spare) {
+            // Not aligned, so that commands within the limit of unsolicited data use no more memory than that.
+            let lengths = BufferLengths::new(length, self.chunk);
+            let charge = lengths.clone().memory();
+            if let Err(e) = task.data_out.extend(&self.service.arena, lengths, &mut self.spare) {
                 self.wait_for_memory(cx, &e);
                 return false;
             }
-            let charge = DataOut::memory(length, self.chunk);
             task.charge += charge;
             self.account.take_unconditionally(charge);
         }

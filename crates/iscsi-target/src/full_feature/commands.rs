@@ -14,7 +14,7 @@ use millrace_scsi::{Aborted, MAX_TRANSFER_BYTES, Management, Request, Response, 
 use super::{Device, FullFeature, RdmaRead, Running};
 use crate::{
     stats::{add, count},
-    task::{DataOut, State},
+    task::State,
 };
 
 /// Interval between attempts to allocate memory that the arena lacks although the budget permits it.
@@ -86,14 +86,15 @@ impl FullFeature<'_> {
                 let rest = wanted.saturating_sub(task.data_out.length());
                 let writes = task.command.direction == Direction::Write;
                 let read = task.transfer.data_in.min(MAX_TRANSFER_BYTES) as usize;
-                let charge = if writes { DataOut::memory(rest, self.chunk) } else { read };
+                let lengths = task.data_out.aligned(rest, self.chunk);
+                let charge = if writes { lengths.clone().memory() } else { read };
                 if writes && rest > 0 && !self.rdma_reads.is_empty() {
                     break;
                 }
                 if charge > 0 && self.account.poll_take(cx, charge).is_pending() {
                     break;
                 }
-                if let Err(e) = task.data_out.extend(&self.service.arena, rest, self.chunk, &mut self.spare) {
+                if let Err(e) = task.data_out.extend(&self.service.arena, lengths, &mut self.spare) {
                     self.account.give(charge);
                     self.wait_for_memory(cx, &e);
                     break;

@@ -27,9 +27,12 @@ use crate::{
     login::LoggedIn,
     service::Service,
     stats::add,
-    task::{RDMA_CHUNK, State},
+    task::{CHUNK, State},
     timers::Traffic,
 };
+
+/// Maximum bytes of an RDMA operation.
+const MAX_LENGTH: usize = 1 << 20;
 
 /// A message whose header was processed, and whose data has no place yet.
 struct Arriving {
@@ -48,8 +51,8 @@ pub(super) struct Connection<'a> {
     arriving: Option<Arriving>,
     /// A PDU for which the arena has no memory.
     deferred: Option<TargetPdu>,
-    /// Maximum bytes of an RDMA operation.
-    chunk: usize,
+    /// Maximum bytes of an RDMA Write.
+    max_length: usize,
     /// The reason for the end of the session, which closes after its last PDUs.
     violation: Option<End>,
     /// Why the connection ends, and the time limit for the peer to close its end.
@@ -61,7 +64,7 @@ impl<'a> Connection<'a> {
         let (info, caps) = (link.qp.info(), link.qp.capabilities());
         let remote_invalidate =
             caps.send_with_invalidate && PrivateData::decode(&info.private_data).remote_invalidate;
-        let chunk = RDMA_CHUNK.min(caps.max_transfer);
+        let (chunk, max_length) = (CHUNK.min(caps.max_transfer), MAX_LENGTH.min(caps.max_transfer));
         let local = Some(info.local);
         let transport = Transport { local, max_tasks: link.window, chunk, remote_invalidate };
         // A discovery session does not negotiate the receives of the initiator.
@@ -71,11 +74,11 @@ impl<'a> Connection<'a> {
         let core = FullFeature::new(service, logged_in, account, &transport);
         Self {
             link,
-            reads: Reads::default(),
+            reads: Reads::new(max_length),
             core,
             arriving: None,
             deferred: None,
-            chunk,
+            max_length,
             violation: None,
             closing: None,
         }
@@ -280,7 +283,7 @@ impl<'a> Connection<'a> {
         add(&self.core.service.stats.read_bytes, length.into());
         let data = self.core.data_in(itt, offset, length);
         let to = Segment { handle: SteeringTag(sink.stag), length, offset: sink.base };
-        self.link.post_writes(&data, to, self.chunk)
+        self.link.post_writes(&data, to, self.max_length)
     }
 
     /// Posts a PDU. Returns whether there was memory for it.

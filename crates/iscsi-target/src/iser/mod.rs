@@ -81,7 +81,7 @@ impl IserTarget {
     /// Serves a connection that was accepted with [`Self::connect_params`], until the initiator logs out or closes it,
     /// violates the protocol or is too slow, the account is evicted, or `stop` completes (then the initiator is asked
     /// to log out). Memory is charged to `account`, whose budget allows
-    /// [`MAX_TRANSFER_BYTES`](millrace_scsi::MAX_TRANSFER_BYTES) at once. Commands in progress at the end are always
+    /// [`MAX_COMMAND_MEMORY`](crate::MAX_COMMAND_MEMORY) at once. Commands in progress at the end are always
     /// completed.
     pub async fn serve(
         self,

@@ -17,7 +17,7 @@ use crate::{
     full_feature::{FullFeature, Transport},
     login::LoggedIn,
     service::Service,
-    task::TCP_CHUNK,
+    task::CHUNK,
     timers::Traffic,
 };
 use receive::Receiving;
@@ -41,7 +41,7 @@ impl<'a> Connection<'a> {
         let transport = Transport {
             local: link.stream.local_addr().ok(),
             max_tasks: service.limits.max_tasks,
-            chunk: TCP_CHUNK,
+            chunk: CHUNK,
             remote_invalidate: false,
         };
         let core = FullFeature::new(service, logged_in, account, &transport);

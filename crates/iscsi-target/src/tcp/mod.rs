@@ -52,7 +52,7 @@ impl Link {
 impl TcpTarget {
     /// Serves one connection until the initiator logs out or closes it, violates the protocol or is too slow, the
     /// account is evicted, or `stop` completes (then the initiator is requested to log out). Memory is charged to
-    /// `account`, whose budget allows [`MAX_TRANSFER_BYTES`](millrace_scsi::MAX_TRANSFER_BYTES) at once. Commands in
+    /// `account`, whose budget allows [`MAX_COMMAND_MEMORY`](crate::MAX_COMMAND_MEMORY) at once. Commands in
     /// progress at the end are always completed. The account is released before the stream is closed, which takes up to
     /// a second if the initiator does not close its end.
     pub async fn serve(

@@ -5,7 +5,7 @@ use std::{
     future::poll_fn,
     net::{IpAddr, SocketAddr},
     ops::Deref,
-    sync::Arc,
+    sync::{Arc, RwLock},
     task::Poll,
     time::Duration,
 };
@@ -39,6 +39,9 @@ pub(crate) use crate::support::*;
 const RECEIVES: usize = 160;
 /// Maximum data segment that the initiator receives, as of Linux's initiator in the login phase.
 const MAX_DATA: u32 = 8192;
+
+/// Held while a test runs: copied bytes are counted for the whole process.
+static COUNTED: RwLock<()> = RwLock::new(());
 
 /// A provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +92,21 @@ pub(crate) fn run(limits: &ConnectionLimits, test: impl AsyncFn(Bench)) {
 
 /// Runs `test` with a disk on the file system that `wrap` returns.
 pub(crate) fn run_on(
+    limits: &ConnectionLimits,
+    wrap: impl Fn(FileSystemRef) -> FileSystemRef,
+    test: impl AsyncFn(Bench),
+) {
+    let _shared = COUNTED.read();
+    on_fabrics(limits, wrap, test);
+}
+
+/// Runs `test` while no other test runs, so that the bytes that the process copies are its own.
+pub(crate) fn run_alone(limits: &ConnectionLimits, test: impl AsyncFn(Bench)) {
+    let _exclusive = COUNTED.write();
+    on_fabrics(limits, |fs| fs, test);
+}
+
+fn on_fabrics(
     limits: &ConnectionLimits,
     wrap: impl Fn(FileSystemRef) -> FileSystemRef,
     test: impl AsyncFn(Bench),

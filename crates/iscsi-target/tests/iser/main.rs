@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod blocks;
 mod common;
 #[path = "../support/gate.rs"]
 mod gate;

@@ -26,7 +26,7 @@ fn data_is_written_immediately_and_by_rdma_reads() {
             assert!(parameters.iser.is_some() && parameters.initial_r2t);
             assert_eq!(parameters.max_send_data, 8192);
             client.clear_attention().await;
-            for (blocks, reads) in [(1, 0), (16, 0), (17, 1), (129, 1), (2065, 2), (8192, 4)] {
+            for (blocks, reads) in [(1, 0), (16, 0), (17, 1), (129, 1), (2065, 2), (8192, 5)] {
                 let data = pattern(blocks * 512, n + blocks);
                 let before = client.qp.counters();
                 client.write(3, &data).await;

@@ -13,7 +13,9 @@ use std::{
 use futures::channel::oneshot;
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi::name::IscsiName;
-use millrace_iscsi_target::{ConnectionLimits, TableLimits, TargetConfig, TargetStats, TargetTable};
+use millrace_iscsi_target::{
+    ConnectionLimits, MAX_COMMAND_MEMORY, TableLimits, TargetConfig, TargetStats, TargetTable,
+};
 use millrace_oncrpc::serving::{Account, Budget, BudgetConfig};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 use millrace_scsi::{BlockSize, Disk, DiskConfig, Lun, Target};
@@ -51,15 +53,16 @@ impl Fixture {
         wrap: impl FnOnce(FileSystemRef) -> FileSystemRef,
     ) -> Self {
         let rt = time.runtime();
-        let disk_arena = Arena::new(ArenaConfig { limit: 256 << 20, huge_pages: false });
-        let fs: FileSystemRef = wrap(MemoryFs::new(MemoryConfig::new(disk_arena, Arc::clone(&rt))));
+        // One for target and file system, as in a server, so that the file can take received memory.
+        let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
+        let fs: FileSystemRef = wrap(MemoryFs::new(MemoryConfig::new(arena.clone(), Arc::clone(&rt))));
         let device = device(&fs).await;
         let table = TargetTable::new(TableLimits::default());
         table.replace(vec![target(&device)]).unwrap();
         let config = BudgetConfig {
             memory: 16 << 20,
             own: 64 << 10,
-            largest: 8 << 20,
+            largest: MAX_COMMAND_MEMORY,
             connections: 64,
             per_client: 64,
         };
@@ -69,7 +72,7 @@ impl Fixture {
         Self {
             rt,
             table,
-            arena: Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false }),
+            arena,
             limits,
             stats: Arc::default(),
             budget,
@@ -110,6 +113,12 @@ impl Fixture {
         self.serving.load(Ordering::Relaxed)
     }
 
+    /// Bytes of the arena that are in use for other things than the content of the file system.
+    pub(crate) fn transient(&self) -> usize {
+        let stats = self.arena.stats();
+        stats.in_use - stats.stored
+    }
+
     /// Waits for the end of all connections, and checks that they have no memory.
     pub(crate) async fn expect_idle(&self) {
         for _ in 0..1000 {
@@ -121,7 +130,7 @@ impl Fixture {
         assert_eq!(self.serving(), 0, "connections end");
         assert_eq!(self.budget.stats().in_use, 0);
         assert_eq!(self.budget.stats().connections, 0);
-        assert_eq!(self.arena.stats().in_use, 0);
+        assert_eq!(self.transient(), 0);
         assert_eq!(self.table.sessions(), 0);
         assert_eq!(self.stats.open.load(Ordering::Relaxed), 0);
     }

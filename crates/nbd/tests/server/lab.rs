@@ -10,14 +10,16 @@ use std::{
 use futures::{FutureExt, channel::oneshot};
 use millrace_block::{BlockDevice, Options, Url};
 use millrace_buffer::{Arena, ArenaConfig};
-use millrace_iscsi_target::{ConnectionLimits, TableLimits, TargetConfig, TargetTable, tcp::TcpTarget};
+use millrace_iscsi_target::{
+    ConnectionLimits, MAX_COMMAND_MEMORY, TableLimits, TargetConfig, TargetTable, tcp::TcpTarget,
+};
 use millrace_nbd::{Error, Server};
 use millrace_oncrpc::serving::{Budget, BudgetConfig};
 use millrace_runtime::{
     RuntimeRef,
     tokio_rt::{TcpByteStream, TokioRuntime},
 };
-use millrace_scsi::{BlockSize, Disk, DiskConfig, Lun, MAX_TRANSFER_BYTES, Target};
+use millrace_scsi::{BlockSize, Disk, DiskConfig, Lun, Target};
 use millrace_vfs::{
     CreateHow, FileSystemRef, Identity, SetAttr,
     memory::{MemoryConfig, MemoryFs},
@@ -104,7 +106,7 @@ pub(crate) async fn target(
 
 /// The memory budget of a target.
 pub(crate) fn budget(rt: &RuntimeRef) -> Budget {
-    let largest = MAX_TRANSFER_BYTES as usize;
+    let largest = MAX_COMMAND_MEMORY;
     let config = BudgetConfig { memory: 256 << 20, own: 64 << 10, largest, connections: 64, per_client: 64 };
     Budget::new(config, Arc::clone(rt))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use millrace_buffer::Arena;
 use millrace_vfs::Views;
 
-use super::Disk;
+use super::{Disk, blocks::Extent};
 use crate::{
     cdb::{Cdb, Operation},
     config::TargetConfig,
@@ -14,6 +14,17 @@ use crate::{
     reservation::{Access, NexusId},
     sense::{AdditionalSense, Sense, SenseKey, Status},
 };
+
+/// What a command transfers; nothing if it fails because of its CDB. At most one of both numbers of bytes is not 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Transfer {
+    /// Data-out: exactly this number, at most 2^23, unless the initiator has fewer.
+    pub data_out: u32,
+    /// Data-in: at most this number.
+    pub data_in: u32,
+    /// Offset on the medium, in bytes, at which the command stores its data-out; 0 unless it stores it unchanged.
+    pub offset: u64,
+}
 
 /// A command at a disk.
 pub(crate) struct Job {
@@ -39,17 +50,21 @@ pub(crate) fn parameter_data(arena: &Arena, mut data: Vec<u8>, allocation: u32) 
 }
 
 impl Disk {
-    /// Numbers of bytes that a command transfers: data-out, and data-in at most.
-    pub(crate) fn transfer(&self, cdb: &Cdb) -> Outcome<(u32, u32)> {
+    /// What a command transfers.
+    pub(crate) fn transfer(&self, cdb: &Cdb) -> Outcome<Transfer> {
         if !self.supports(cdb.operation()) {
             return Err(Sense::illegal(AdditionalSense::INVALID_OPCODE).into());
         }
         let block = self.block_bytes();
         // At most MAX_TRANSFER_BYTES.
         let data = || self.transfer_extent(cdb).map(|extent| extent.bytes as u32);
-        Ok(match cdb.operation() {
+        let (data_out, data_in) = match cdb.operation() {
             Operation::Read => (0, data()?),
-            Operation::Write | Operation::WriteAndVerify | Operation::OrWrite => (data()?, 0),
+            Operation::Write | Operation::WriteAndVerify => {
+                let Extent { offset, bytes } = self.transfer_extent(cdb)?;
+                return Ok(Transfer { data_out: bytes as u32, data_in: 0, offset });
+            }
+            Operation::OrWrite => (data()?, 0),
             Operation::CompareAndWrite => (2 * data()?, 0),
             Operation::Verify => match cdb.byte_check() {
                 1 => (data()?, 0),
@@ -68,7 +83,8 @@ impl Disk {
             | Operation::SynchronizeCache => (0, 0),
             Operation::ReadCapacity10 => (0, 8),
             _ => (0, cdb.length()),
-        })
+        };
+        Ok(Transfer { data_out, data_in, offset: 0 })
     }
 }
 

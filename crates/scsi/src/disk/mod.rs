@@ -24,6 +24,7 @@ use std::{
     },
 };
 
+pub use command::Transfer;
 pub(crate) use command::{Job, parameter_data};
 pub(crate) use inquiry::absent;
 use millrace_vfs::{FileKind, FileSystemRef, FsError, Handle, Identity};
