@@ -6,10 +6,10 @@ mod common;
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read},
-    net::TcpListener,
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
     os::fd::OwnedFd,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::Duration,
 };
@@ -55,30 +55,43 @@ fn standard_output_has_only_the_ready_line_with_the_ports() {
 
 /// Starts a server on two sockets of this process, as a service manager does (sd_listen_fds(3)): the shell moves them to
 /// the descriptors 3 and 4.
-fn activated(tcp: &TcpListener, rdma: &TcpListener, names: &str) -> std::process::Child {
+fn activated(first: &TcpListener, second: &TcpListener, names: &str, args: &[&str]) -> Child {
     let socket = |listener: &TcpListener| Stdio::from(OwnedFd::from(listener.try_clone().unwrap()));
     let script = "exec 3<&0 4<&2 0</dev/null 2>/dev/null; export LISTEN_PID=$$ LISTEN_FDS=2; exec \"$@\"";
     Command::new("sh")
         .args(["-c", script, "sh", env!("CARGO_BIN_EXE_millrace"), "serve", "--export", "/m=memory:16MiB"])
+        .args(args)
         .env("LISTEN_FDNAMES", names)
-        .stdin(socket(tcp))
-        .stderr(socket(rdma))
+        .stdin(socket(first))
+        .stderr(socket(second))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap()
 }
 
+/// Two sockets with their addresses.
+fn sockets() -> [(TcpListener, SocketAddr); 2] {
+    [(); 2].map(|()| {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        (socket, address)
+    })
+}
+
+fn ready_line(child: &mut Child) -> String {
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    ready
+}
+
 #[test]
 fn a_server_serves_the_sockets_of_the_service_manager_and_they_outlive_it() {
-    let [tcp, rdma] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    let [at_tcp, at_rdma] = [&tcp, &rdma].map(|socket| socket.local_addr().unwrap());
+    let [(tcp, at_tcp), (rdma, at_rdma)] = sockets();
     // The second server gets a connection that was made when there was none.
     for _ in 0..2 {
         let early = thread::spawn(move || ok(&["ls", &format!("nfs://{at_tcp}/m?proto=tcp")]));
-        let mut child = activated(&tcp, &rdma, "tcp:rdma");
-        let mut ready = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-        assert_eq!(ready, format!("ready rdma={at_rdma} tcp={at_tcp}\n"));
+        let mut child = activated(&tcp, &rdma, "tcp:rdma", &[]);
+        assert_eq!(ready_line(&mut child), format!("ready rdma={at_rdma} tcp={at_tcp}\n"));
         early.join().unwrap();
         ok(&["ls", &format!("nfs://{at_rdma}/m?proto=rdma")]);
         kill(child.id(), "TERM");
@@ -87,9 +100,28 @@ fn a_server_serves_the_sockets_of_the_service_manager_and_they_outlive_it() {
 }
 
 #[test]
+fn a_server_serves_iscsi_and_metrics_on_sockets_of_the_service_manager() {
+    let [(iscsi, at_iscsi), (metrics, at_metrics)] = sockets();
+    let any =
+        ["--listen-rdma", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0", "--lun", "disk=/m/disk0,size=1MiB"];
+    for _ in 0..2 {
+        let early = thread::spawn(move || ok(&["blk", "ls", &format!("iscsi://{at_iscsi}")]));
+        let mut child = activated(&iscsi, &metrics, "iscsi:metrics", &any);
+        let ready = ready_line(&mut child);
+        let has = |word: String| ready.split_whitespace().any(|w| w == word);
+        assert!(has(format!("iscsi={at_iscsi}")) && has(format!("metrics={at_metrics}")), "{ready}");
+        let disks = early.join().unwrap();
+        assert!(disks.contains("1 MiB"), "{disks}");
+        assert!(http(&at_metrics.to_string(), "/metrics").contains("millrace_"));
+        kill(child.id(), "TERM");
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+#[test]
 fn a_server_refuses_a_socket_without_a_known_name() {
-    let [tcp, rdma] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    let mut child = activated(&tcp, &rdma, "tcp:millrace-rdma.socket");
+    let [(tcp, _), (rdma, _)] = sockets();
+    let mut child = activated(&tcp, &rdma, "tcp:millrace-rdma.socket", &[]);
     assert!(!child.wait().unwrap().success());
 }
 
@@ -187,7 +219,7 @@ fn luns_are_served_and_their_urls_printed() {
     let name = "iqn.2026-01.example.millrace:disks";
     let expected = [("iscsi", 0), ("iser", 0), ("iscsi", 1), ("iser", 1)];
     assert_eq!(urls, expected.map(|(scheme, lun)| format!("{scheme}://{addr}/{name}/{lun}\n")));
-    std::net::TcpStream::connect(addr).unwrap();
+    TcpStream::connect(addr).unwrap();
     let list = ok(&["ls", "-l", &server.url("tcp", "/m")]);
     assert!(list.contains("1048576") && list.contains("2097152"), "{list}");
 }
@@ -224,11 +256,17 @@ fn metrics_are_served_on_request() {
     let server = Server::start(&["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"]);
     let addr = server.ready.split("metrics=").nth(1).unwrap().trim().to_owned();
     ok(&["ls", &server.url("rdma", "/m")]);
-    let mut s = std::net::TcpStream::connect(addr).unwrap();
-    std::io::Write::write_all(&mut s, b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    assert!(http(&addr, "/metrics").contains("millrace_"));
+}
+
+/// The response of the server at `address`.
+fn http(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
     let mut text = String::new();
-    s.read_to_string(&mut text).unwrap();
-    assert!(text.starts_with("HTTP/1.") && text.contains("millrace_"), "{text}");
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1."), "{text}");
+    text
 }
 
 #[test]
