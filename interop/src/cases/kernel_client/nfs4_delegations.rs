@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 use super::{
     super::Case,
@@ -86,10 +86,22 @@ fn caching(guest: &mut Guest, server: &Server) -> Result<()> {
     Ok(())
 }
 
+/// A guest writes `text` to a new file of this name, for which it gets a delegation. The server does not delegate files whose
+/// handles have the same hash as that of one that was recalled within 30 seconds: then the guest tries another file.
+fn hold(guest: &mut Guest, server: &Server, name: &str, text: &str) -> Result<()> {
+    for _ in 0..10 {
+        guest.must(&format!("rm -f /mnt/x/{name} && echo > /mnt/x/{name}"))?;
+        let before = held(server)?;
+        guest.must(&format!("cd /mnt/x && exec 9<> {name} && echo {text} >&9 && cat {name} > /dev/null"))?;
+        if held(server)? > before {
+            return Ok(());
+        }
+    }
+    bail!("a guest gets no delegation for any of ten files")
+}
+
 /// Each guest reads the data that the other has written.
 fn conflicts([a, b]: &mut [Guest; 2], server: &Server) -> Result<()> {
-    let write =
-        |text: &str| format!("cd /mnt/x && exec 9<> shared && echo {text} >&9 && cat shared > /dev/null");
     let uses = [
         ("stat -c %s /mnt/x/shared", "6", 0),
         ("cat /mnt/x/shared", "held1", 1),
@@ -100,8 +112,7 @@ fn conflicts([a, b]: &mut [Guest; 2], server: &Server) -> Result<()> {
     for (n, (command, expected, recalls)) in uses.into_iter().enumerate() {
         // A file that was recalled is not delegated for 30 seconds, so each use has a new file.
         b.must("rm -f /mnt/x/shared")?;
-        a.must("echo > /mnt/x/shared")?;
-        a.must(&write(&format!("held{n}")))?;
+        hold(a, server, "shared", &format!("held{n}"))?;
         let before = recalled(server)?;
         let got = b.must(&format!("timeout {} sh -c '{command}'", LIMIT.as_secs()))?;
         ensure!(
@@ -149,7 +160,7 @@ fn load(guests: &mut [Guest; 2], server: &Server) -> Result<()> {
 
 /// A guest reclaims its delegation after a restart of the server, with the data that it has not written.
 fn restart([a, b]: &mut [Guest; 2], server: &mut Server) -> Result<()> {
-    a.must("echo > /mnt/x/kept && cd /mnt/x && exec 9<> kept && echo unsaved >&9 && cat kept > /dev/null")?;
+    hold(a, server, "kept", "unsaved")?;
     let holder = a.spawn("cd /mnt/x && exec 9<> kept && until [ -e free ]; do sleep 0.05; done")?;
     ensure!(held(server)? >= 1, "the guest holds no delegation");
     server.stop("KILL")?;
