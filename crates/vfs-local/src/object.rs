@@ -164,10 +164,8 @@ impl Export {
         if set.uid.is_some() || set.gid.is_some() {
             self.set_owner(caller, node, set)?;
         }
-        if let Some(mode) = set.mode {
-            if node.kind() == FileKind::Symlink {
-                return Err(FsError::NotSupp);
-            }
+        // That of a symbolic link has no meaning, and Linux cannot change it; its NFS server ignores it too.
+        if let Some(mode) = set.mode.filter(|_| node.kind() != FileKind::Symlink) {
             let mode = self.creds.settable_mode(caller, set.gid.unwrap_or(st.stx_gid), mode);
             self.set_mode(caller, node, mode)?;
         }

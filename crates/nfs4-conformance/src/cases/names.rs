@@ -100,6 +100,24 @@ async fn security(g: &mut Group<'_, impl Call>) {
     .await;
 }
 
+/// The names of the directory, in order, with a READDIR for each page.
+async fn paged(g: &Group<'_, impl Call>, mut args: ReaddirArgs) -> Vec<String> {
+    let mut names = Vec::new();
+    loop {
+        let results = g.send([op(Operation::Readdir, args)]).await;
+        let page: ReaddirOk<'_> = results.take(Operation::Readdir);
+        for entry in &page.entries {
+            args.cookie = entry.cookie;
+            names.push(String::from_utf8_lossy(&entry.name).into_owned());
+        }
+        args.verifier = page.verifier;
+        if page.eof || page.entries.is_empty() {
+            names.sort();
+            return names;
+        }
+    }
+}
+
 async fn pages(g: &mut Group<'_, impl Call>) {
     let args = ReaddirArgs {
         cookie: 0,
@@ -125,6 +143,11 @@ async fn pages(g: &mut Group<'_, impl Call>) {
         ),
     ] {
         g.check_data(&format!("READDIR {case}"), expected, [readdir(args)]).await;
+    }
+    for maxcount in [200, 1000, 8192] {
+        let names = paged(g, ReaddirArgs { dircount: 0, maxcount, ..args }).await;
+        let expected = ["block", "character", "dir", "fifo", "file", "link", "socket"];
+        g.record(&format!("READDIR in pages of {maxcount} bytes"), expected, names);
     }
     g.check("READDIR of a file", Status::NotDir, [lookup("file"), readdir(args)]).await;
     let ops = [sequence(g.s.sequence(false)), readdir(args)];

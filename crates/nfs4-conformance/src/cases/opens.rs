@@ -161,6 +161,11 @@ async fn claims(g: &mut Group<'_, impl Call>) {
     g.check("CLAIM_DELEGATE_PREV", Status::NotSupp, [previous]).await;
     let previous = claim(None, Claim::DelegPrevFh);
     g.check("CLAIM_DELEG_PREV_FH", Status::NotSupp, [lookup("file"), previous]).await;
+    let wanted = open(b"owner", "file", 1 | share_access::WANT_NO_DELEG, 0, false);
+    let results = g.send([wanted]).await;
+    let ok: OpenOk<'_> = results.take(Operation::Open);
+    let none = Delegation::NoneExt(NoDelegation::NotWanted);
+    g.record("OPEN that wants no delegation", none, ok.delegation);
     let alone = g.s.status(g.c, [claim(None, Claim::Fh)]).await;
     g.record("CLAIM_FH without file handle", Status::NoFileHandle, alone);
 }

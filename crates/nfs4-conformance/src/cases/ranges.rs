@@ -137,6 +137,10 @@ async fn copies(g: &mut Group<'_, impl Call>, file: &[u8]) {
     ] {
         g.check(&format!("COPY {case}"), expected, with(on)).await;
     }
+    let results = g.send(with(copy(from, to, 0, 0))).await;
+    results.skip(&[Operation::Putfh, Operation::Savefh, Operation::Putfh]);
+    let ok: CopyOk = results.take(Operation::Copy);
+    g.record("the number of bytes of a COPY of all", 1000, ok.count);
     g.check("COPY without saved file handle", Status::NoFileHandle, [putfh(&target), copy(from, to, 0, 0)])
         .await;
     let itself = |on: Op| [putfh(file), savefh(), on];

@@ -127,6 +127,12 @@ async fn channels(g: &mut Group<'_, impl Call>) {
             g.record(case, Err::<(), _>(Status::TooSmall), got);
         }
     }
+    // A server limits the slots of a client.
+    let many =
+        CreateSessionArgs { fore: ChannelAttrs { max_requests: 500, ..SMALL }, ..arguments(client, n) };
+    let granted = created(c, many).await.map(|ok| ok.fore.max_requests < 500);
+    g.record("fewer slots than 500 requested ones", Ok::<_, Status>(true), granted);
+    let n = n + 1;
     let small = ChannelAttrs { max_request_size: 400, max_response_size: 400, ..SMALL };
     let ok = created(c, CreateSessionArgs { fore: small, ..arguments(client, n) }).await;
     let granted = ok.map(|ok| (ok.fore.max_request_size, ok.fore.max_response_size));

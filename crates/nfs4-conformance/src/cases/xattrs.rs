@@ -3,7 +3,7 @@
 use millrace_nfs::v4::*;
 
 use crate::{
-    compound::{Call, Op, lookup, op, putfh},
+    compound::{Call, Op, lookup, op, putfh, putrootfh},
     group::Group,
 };
 
@@ -45,6 +45,27 @@ pub(super) async fn run(g: &mut Group<'_, impl Call>) {
     ] {
         g.check_data(case, expected, [putfh(&file), on]).await;
     }
+    let names = async |g: &Group<'_, _>| {
+        let results = g.send([putfh(&file), list(0, 8192)]).await;
+        let ok: ListxattrsOk<'_> = results.skip(&[Operation::Putfh]).take(Operation::Listxattrs);
+        let mut names: Vec<_> = ok.names.0.iter().map(|n| String::from_utf8_lossy(n).into_owned()).collect();
+        names.sort();
+        (names, ok.eof)
+    };
+    let got = names(g).await;
+    g.record("LISTXATTRS lists the names", (vec!["user.b".to_owned()], true), got);
+    g.check_data("REMOVEXATTR of the last one", Status::Ok, [putfh(&file), remove("user.b")]).await;
+    let got = names(g).await;
+    g.record("LISTXATTRS without attributes", (Vec::<String>::new(), true), got);
+    let root = op(
+        Operation::Getattr,
+        GetattrArgs { requested: Bitmap::of(&[Attribute::SupportedAttrs, Attribute::XattrSupport]) },
+    );
+    let results = g.s.send(g.c, [putrootfh(), root]).await;
+    let fattr: Fattr<'_> = results.skip(&[Operation::Putrootfh]).take(Operation::Getattr);
+    let values = fattr.decode_values().unwrap();
+    let supported = values.supported_attrs.unwrap().contains(Attribute::XattrSupport);
+    g.record("xattr_support of the root", (true, true), (supported, values.xattr_support.is_some()));
     let long: &'static str = Box::leak("n".repeat(300).into_boxed_str());
     let undefined: Op = Box::new(|e| {
         e.put(&Operation::Setxattr);

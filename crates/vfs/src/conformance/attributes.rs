@@ -149,6 +149,12 @@ pub(crate) fn every_change_updates_ctime(f: &Fixture) {
     assert_eq!(f.attr(&file).mtime, now.mtime);
 }
 
+/// As by the NFS server of Linux. The mode has no meaning, and need not change.
+pub(crate) fn the_mode_of_a_symlink_is_accepted(f: &Fixture) {
+    let link = f.symlink(&f.dir, "link", b"target").unwrap().handle;
+    f.set(&root(), &link, mode(0o700)).unwrap();
+}
+
 pub(crate) fn mode_bits_control_read_and_write(f: &Fixture) {
     // Owner 7, group 7: access of other users.
     let cases = [

@@ -101,6 +101,7 @@ cases! {
         setattr_with_mismatched_guard_changes_nothing [],
         wcc_data_is_contiguous [],
         every_change_updates_ctime [],
+        the_mode_of_a_symlink_is_accepted [Symlinks],
         mode_bits_control_read_and_write [Permissions],
         directory_changes_need_search_and_write_permission [Permissions],
         chown_follows_posix [Permissions],
