@@ -27,6 +27,8 @@ pub(super) struct BackChannel {
     slot: Mutex<Option<(SessionId, u32)>>,
     /// Whether the server has no connection for callbacks any more.
     is_down: AtomicBool,
+    /// Whether the server cannot use the back channel of this session any more.
+    has_fault: AtomicBool,
 }
 
 impl BackChannel {
@@ -34,6 +36,7 @@ impl BackChannel {
     pub(super) fn begin(&self, session: SessionId) {
         *self.slot.lock() = Some((session, 0));
         self.is_down.store(false, Ordering::Relaxed);
+        self.has_fault.store(false, Ordering::Relaxed);
     }
 
     /// Handles the flags of SEQUENCE.
@@ -41,6 +44,15 @@ impl BackChannel {
         if flags & DOWN != 0 {
             self.is_down.store(true, Ordering::Relaxed);
         }
+        if flags & sequence_flags::BACKCHANNEL_FAULT != 0 {
+            self.has_fault.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the server has reported that it cannot use the back channel, so that a new session must replace this one
+    /// (RFC 8881 section 18.46.3). Returns `true` once for each report.
+    pub(super) fn take_fault(&self) -> bool {
+        self.has_fault.load(Ordering::Relaxed) && self.has_fault.swap(false, Ordering::Relaxed)
     }
 
     /// Whether the server has reported the loss of its connection for callbacks, and a connection is to be bound again.
@@ -351,6 +363,9 @@ mod tests {
             channel.note_flags(flag);
             assert!(channel.take_down() && !channel.take_down());
         }
+        assert!(!channel.take_fault());
+        channel.note_flags(sequence_flags::BACKCHANNEL_FAULT);
+        assert!(channel.take_fault() && !channel.take_fault() && !channel.take_down());
     }
 
     proptest! {

@@ -8,7 +8,7 @@ use millrace_nfs::{
     v4::*,
 };
 use millrace_oncrpc::CallContext;
-use millrace_runtime::sync::Mutex;
+use millrace_runtime::{RuntimeExt, sync::Mutex};
 use millrace_xdr::{Decoder, Encoder};
 
 use super::script::{Act, Script, quick, run};
@@ -389,6 +389,23 @@ fn a_directory_that_is_removed_while_it_is_read_is_stale() {
         let c = mount(&script, quick()).await.unwrap();
         let error = c.readdir(c.root()).await.unwrap_err();
         assert!(matches!(error, Error::Nfs { status: millrace_nfs::v3::Status::Stale, .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_session_whose_back_channel_cannot_be_used_is_replaced() {
+    run(async {
+        let fault = Fault::Other(|ok| ok.status_flags |= sequence_flags::BACKCHANNEL_FAULT);
+        let (script, server) = script(on(Operation::Lookup, vec![fault]));
+        let c = mount(&script, quick()).await.unwrap();
+        c.lookup(c.root(), "x").await.unwrap();
+        // A task replaces it.
+        while count(&server, Operation::CreateSession) < 2 {
+            c.runtime().sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(count(&server, Operation::DestroySession), 1);
+        c.lookup(c.root(), "x").await.unwrap();
+        assert_eq!(count(&server, Operation::CreateSession), 2);
     });
 }
 

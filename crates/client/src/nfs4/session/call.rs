@@ -53,7 +53,7 @@ impl Session {
                 false => Outcome::Lost { executed: false },
             };
             drop(held);
-            self.check_if_reported();
+            self.check_if_reported(generation);
             match outcome {
                 Outcome::Done(result) => return Ok(Answer { result, resent }),
                 Outcome::Later { failed, changed } => {
@@ -78,8 +78,18 @@ impl Session {
         }
     }
 
-    /// Looks for revoked state if the server has reported some.
-    fn check_if_reported(self: &Arc<Self>) {
+    /// Looks for revoked state if the server has reported some, and replaces the session with the number `generation` if
+    /// the server has reported that it cannot use its back channel.
+    fn check_if_reported(self: &Arc<Self>, generation: u64) {
+        if self.back_channel.take_fault() {
+            let this = Arc::clone(self);
+            let replace = async move {
+                if let Err(e) = this.recover(generation).await {
+                    tracing::debug!(server = this.pool.server(), "cannot replace the session: {e}");
+                }
+            };
+            self.pool.rt.spawn("replace session", Box::pin(replace));
+        }
         if self.reports_revoked.load(Ordering::Relaxed) {
             self.reports_revoked.store(false, Ordering::Relaxed);
             if !self.checks_revoked.swap(true, Ordering::AcqRel) {
