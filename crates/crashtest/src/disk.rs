@@ -129,6 +129,7 @@ impl Inode {
             atime: self.times[0],
             mtime: self.times[1],
             ctime: self.times[2],
+            change: self.times[2].change(),
         }
     }
 

@@ -2,15 +2,10 @@
 
 use millrace_nfs::v4::{ClientId, Status};
 use millrace_nfs4_state::Changing;
-use millrace_vfs::{Attr, Handle, Identity};
+use millrace_vfs::{Attr, Handle, Identity, SetAttr, SetTime, Time};
 
 use crate::{
-    callbacks::CallbackSender,
-    change::{change, time},
-    config::Delegations,
-    export::Export,
-    file_key::file_key,
-    nfs4_clients::now,
+    callbacks::CallbackSender, config::Delegations, export::Export, file_key::file_key, nfs4_clients::now,
 };
 
 /// A file that a request uses without an open.
@@ -106,11 +101,22 @@ impl CallbackSender {
             return Ok(attr);
         };
         let unsaved = held.change != granted;
-        let reported = state.reported_change(holder, &key, change(attr.ctime), unsaved);
-        let time = time(reported);
+        if used.export.info().change_counter {
+            return Ok(if unsaved { counted(used.export, handle, held.size, attr).await } else { attr });
+        }
+        let change = state.reported_change(holder, &key, attr.change, unsaved);
+        let ctime = Time::of_change(change);
         Ok(match unsaved {
-            true => Attr { size: held.size, mtime: time, ctime: time, ..attr },
-            false => Attr { ctime: time, ..attr },
+            true => Attr { size: held.size, mtime: ctime, ctime, change, ..attr },
+            false => Attr { ctime, change, ..attr },
         })
     }
+}
+
+/// The attributes of a file with unsaved data, of which there are `size` bytes. The file system counts the report as a
+/// change, so that the counter never decreases, however few writes save the data.
+async fn counted(export: &Export, handle: &Handle, size: u64, attr: Attr) -> Attr {
+    let now = SetAttr { mtime: SetTime::Now, ..SetAttr::default() };
+    let changed = export.fs().setattr(&Identity::root(), handle, &now, None).await;
+    Attr { size, ..changed.ok().and_then(|wcc| wcc.after).unwrap_or(attr) }
 }

@@ -9,7 +9,6 @@ mod backend;
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
 mod callbacks;
-mod change;
 mod client_list;
 mod config;
 mod delegations;

@@ -94,6 +94,7 @@ pub(super) fn attr(st: &Statx, fsid: u64) -> FsResult<Attr> {
         atime: time(st.stx_atime),
         mtime: time(st.stx_mtime),
         ctime: time(st.stx_ctime),
+        change: time(st.stx_ctime).change(),
     })
 }
 

@@ -316,7 +316,7 @@ impl Export {
             sparse_files: true,
             xattrs: attr::has_xattrs(tree.mount()),
             clone_block: if may_clone(statfs.f_type as u64) { statvfs.f_bsize as u32 } else { 0 },
-            monotonic_ctime: false,
+            change_counter: false,
         };
         Ok(Self {
             tree,

@@ -80,6 +80,21 @@ pub struct Time {
     pub nanos: u32,
 }
 
+impl Time {
+    const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+    /// The number that represents this time as [`Attr::change`]: the nanoseconds since the epoch.
+    pub const fn change(self) -> u64 {
+        self.seconds.cast_unsigned().wrapping_mul(Self::NANOS_PER_SECOND).wrapping_add(self.nanos as u64)
+    }
+
+    /// The time that [`change`](Self::change) represents as a number.
+    pub const fn of_change(change: u64) -> Self {
+        let nanos = (change % Self::NANOS_PER_SECOND) as u32;
+        Self { seconds: (change / Self::NANOS_PER_SECOND).cast_signed(), nanos }
+    }
+}
+
 /// Type of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FileKind {
@@ -128,6 +143,9 @@ pub struct Attr {
     pub mtime: Time,
     /// Time of last change of content or attributes.
     pub ctime: Time,
+    /// A number that differs after each change of content or attributes (`change` of NFSv4, RFC 8881 section 5.8.1.4):
+    /// a counter ([`FsInfo::change_counter`]), or [`Time::change`] of ctime.
+    pub change: u64,
 }
 
 impl Attr {
@@ -136,7 +154,8 @@ impl Attr {
         let time = Time { seconds: 0, nanos: 0 };
         let (nlink, uid, gid, size, used, rdev) = (1, 0, 0, 0, 0, (0, 0));
         let (fsid, fileid, atime, mtime, ctime) = (0, 0, time, time, time);
-        Self { kind, mode, nlink, uid, gid, size, used, rdev, fsid, fileid, atime, mtime, ctime }
+        let change = ctime.change();
+        Self { kind, mode, nlink, uid, gid, size, used, rdev, fsid, fileid, atime, mtime, ctime, change }
     }
 }
 
@@ -149,11 +168,13 @@ pub struct WccAttr {
     pub mtime: Time,
     /// Time of last change of content or attributes.
     pub ctime: Time,
+    /// [`Attr::change`].
+    pub change: u64,
 }
 
 impl From<&Attr> for WccAttr {
     fn from(a: &Attr) -> Self {
-        Self { size: a.size, mtime: a.mtime, ctime: a.ctime }
+        Self { size: a.size, mtime: a.mtime, ctime: a.ctime, change: a.change }
     }
 }
 
@@ -412,10 +433,10 @@ pub struct FsInfo {
     pub xattrs: bool,
     /// Alignment of [`clone_range`](crate::FileSystem::clone_range) in bytes; 0 if it is not supported.
     pub clone_block: u32,
-    /// Whether each change of an object increases its ctime, also if the clock stands still or goes back: then ctime is a change counter
-    /// (`NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR`, RFC 7862 section 12.2.3). Otherwise two changes within the clock's
-    /// granularity may have the same ctime.
-    pub monotonic_ctime: bool,
+    /// Whether each operation that changes an object increases [`Attr::change`] of it by one
+    /// (`NFS4_CHANGE_TYPE_IS_VERSION_COUNTER`, RFC 7862 section 12.2.3), and its ctime, also if the clock stands still or
+    /// goes back. Otherwise two changes within the clock's granularity may have the same ctime and the same change.
+    pub change_counter: bool,
 }
 
 /// Maximum length of the value of an extended attribute in bytes (`XATTR_SIZE_MAX` of Linux).
@@ -461,7 +482,19 @@ impl Default for FsInfo {
             sparse_files: false,
             xattrs: false,
             clone_block: 0,
-            monotonic_ctime: false,
+            change_counter: false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_a_time() {
+        let ctime = Time { seconds: 1_700_000_000, nanos: 999_999_999 };
+        assert_eq!(Time::of_change(ctime.change()), ctime);
+        assert_eq!(Time::of_change(ctime.change() + 1), Time { seconds: 1_700_000_001, nanos: 0 });
     }
 }

@@ -48,7 +48,16 @@ impl TarFs {
         let (node, header) = (&mut self.0[at], entry.header());
         let time = Time { seconds: header.mtime()? as i64, nanos: 0 };
         let (mode, uid, gid) = (header.mode()? & 0o7777, header.uid()? as u32, header.gid()? as u32);
-        node.attr = Attr { mode, uid, gid, atime: time, mtime: time, ctime: time, ..node.attr };
+        node.attr = Attr {
+            mode,
+            uid,
+            gid,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            change: time.change(),
+            ..node.attr
+        };
         if let Some((kind, size, body)) = content {
             (node.attr, node.body) = (Attr { kind, size, used: size, ..node.attr }, body);
         }

@@ -92,7 +92,7 @@ impl Parameters {
         let delta = info.time_delta_nanos;
         Attributes {
             file_type: Some(convert::file_type(a.kind)),
-            change: Some(convert::change(a.ctime)),
+            change: Some(a.change),
             size: Some(a.size),
             link_support: Some(info.hard_links),
             symlink_support: Some(info.symlinks),
@@ -118,8 +118,8 @@ impl Parameters {
             xattr_support: Some(info.xattrs),
             clone_blksize: Some(info.clone_block),
             mounted_on_fileid: Some(a.fileid),
-            change_attr_type: Some(match info.monotonic_ctime {
-                true => ChangeAttrType::Monotonic,
+            change_attr_type: Some(match info.change_counter {
+                true => ChangeAttrType::VersionCounter,
                 false => ChangeAttrType::TimeMetadata,
             }),
             ..self.values()

@@ -3,8 +3,6 @@
 use millrace_nfs::v4::{ChangeInfo, FileType, NfsTime, SpecData, StableHow, Status};
 use millrace_vfs::{FileKind, FsError, Stability, Time, Wcc};
 
-pub(super) use crate::change::change;
-
 /// Converts an error to its status.
 pub(super) fn status(e: FsError) -> Status {
     match e {
@@ -61,8 +59,8 @@ pub(super) fn device(rdev: (u32, u32)) -> SpecData {
 
 /// The change of a directory.
 pub(super) fn change_info(wcc: &Wcc) -> ChangeInfo {
-    let before = wcc.before.map(|b| change(b.ctime));
-    let after = wcc.after.map(|a| change(a.ctime));
+    let before = wcc.before.map(|b| b.change);
+    let after = wcc.after.map(|a| a.change);
     ChangeInfo {
         atomic: before.is_some() && after.is_some(),
         before: before.unwrap_or_default(),

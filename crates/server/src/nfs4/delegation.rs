@@ -6,7 +6,7 @@ use millrace_nfs::v4::{
 };
 use millrace_nfs4_state::{Changing, DelegationKind, DelegationRequest, NotDelegated};
 
-use super::{compound::Compound, convert, object::File, stateids::key};
+use super::{compound::Compound, object::File, stateids::key};
 use crate::{config::Delegations, delegations::Used, nfs4_clients::now};
 
 /// The delegation that an OPEN requests.
@@ -83,7 +83,7 @@ impl Compound<'_> {
             file: &key(file),
             kind: wanted.kind,
             reclaim: wanted.reclaim,
-            change: convert::change(attr.ctime),
+            change: attr.change,
         };
         let stateid = match env.clients.state.delegate(client, &request, now(&env.rt)) {
             Ok(stateid) => stateid,

@@ -143,8 +143,7 @@ impl Compound<'_> {
         let (object, attr) = self.scope.paths().child(dir, name).await?;
         let file = object.file(Status::IsDir)?.clone();
         attr.as_ref().map_or(Ok(()), check_regular)?;
-        let change = dir.fs().getattr(&dir.handle).await.map_err(convert::status)?;
-        let change = convert::change(change.ctime);
+        let change = dir.fs().getattr(&dir.handle).await.map_err(convert::status)?.change;
         Ok(existing(file, ChangeInfo { atomic: false, before: change, after: change }))
     }
 

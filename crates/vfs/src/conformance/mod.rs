@@ -151,9 +151,9 @@ cases! {
         copies_do_not_share_later_writes [],
         invalid_copies_are_rejected [],
         copies_require_permissions [Permissions];
-    change [Changes MonotonicCtime]:
-        every_change_of_a_file_increases_its_ctime [],
-        every_change_of_a_directory_increases_its_ctime [];
+    change [Changes ChangeCounter]:
+        every_change_of_a_file_is_counted [],
+        every_change_of_a_directory_is_counted [];
     clone [Changes Clones]:
         clones_match_a_model [],
         clones_do_not_share_later_writes [],

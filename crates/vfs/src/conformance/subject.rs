@@ -33,8 +33,8 @@ pub enum Capability {
     Xattrs,
     /// Files that share storage ([`FsInfo::clone_block`](crate::FsInfo::clone_block)).
     Clones,
-    /// Each change increases ctime ([`FsInfo::monotonic_ctime`](crate::FsInfo::monotonic_ctime)).
-    MonotonicCtime,
+    /// Each change is counted ([`FsInfo::change_counter`](crate::FsInfo::change_counter)).
+    ChangeCounter,
 }
 
 impl fmt::Display for Capability {
@@ -48,7 +48,7 @@ impl fmt::Display for Capability {
             Self::Permissions => "permissions",
             Self::FineTimes => "fine-grained times",
             Self::SparseFiles => "sparse files",
-            Self::MonotonicCtime => "monotonic ctime",
+            Self::ChangeCounter => "change counters",
             Self::Clones => "clones",
             Self::Xattrs => "extended attributes",
             Self::Holds => "held files",
@@ -84,7 +84,7 @@ impl Subject {
             (info.sparse_files, Capability::SparseFiles),
             (info.xattrs, Capability::Xattrs),
             (info.clone_block > 0, Capability::Clones),
-            (info.monotonic_ctime, Capability::MonotonicCtime),
+            (info.change_counter, Capability::ChangeCounter),
         ];
         let missing = declared.into_iter().filter(|(supported, _)| !supported).map(|(_, c)| c).collect();
         Self { fs, missing, stress_calls: 1000, resource: Box::new(()) }

@@ -66,7 +66,7 @@ impl MemoryFs {
         caller: &Identity,
         set: &SetAttr,
     ) -> FsResult<Option<Truncated>> {
-        let now = self.now();
+        let (now, before) = (self.now(), st.change);
         let truncated = set.size.map(|size| self.resize(st, caller, size, now)).transpose()?;
         if set.uid.is_some() || set.gid.is_some() {
             st.uid = set.uid.unwrap_or(st.uid);
@@ -79,7 +79,9 @@ impl MemoryFs {
         if let Some(mode) = set.mode {
             st.mode = permission::settable_mode(mode, st.gid, caller);
         }
-        st.set_ctime(now);
+        if st.change == before {
+            st.set_ctime(now);
+        }
         set_times(st, set, now);
         Ok(truncated)
     }

@@ -62,6 +62,9 @@ pub(super) struct InodeState {
     pub(super) atime: Time,
     pub(super) mtime: Time,
     pub(super) ctime: Time,
+    /// The number of changes, added to the time of the creation: it is larger than that of an earlier object with the same
+    /// handle.
+    pub(super) change: u64,
     pub(super) body: Body,
     /// Extended attributes, if there are any.
     pub(super) xattrs: Option<Box<Xattrs>>,
@@ -121,6 +124,7 @@ impl Inode {
             atime: st.atime,
             mtime: st.mtime,
             ctime: st.ctime,
+            change: st.change,
         }
     }
 }
@@ -131,9 +135,11 @@ impl InodeState {
         self.nlink == 0 && self.holds == 0
     }
 
-    /// Updates ctime, by at least a nanosecond even if the clock has not advanced.
+    /// Counts a change, and updates ctime, by at least a nanosecond even if the clock has not advanced. Called once for each
+    /// operation that changes the object.
     pub(super) fn set_ctime(&mut self, now: Time) {
         self.ctime = now.max(next_time(self.ctime));
+        self.change = self.change.wrapping_add(1);
     }
 
     /// Updates mtime and ctime.
@@ -194,8 +200,8 @@ mod tests {
     }
 
     #[test]
-    fn inode_takes_at_most_232_bytes() {
-        assert!(size_of::<Inode>() <= 232, "{} bytes", size_of::<Inode>());
+    fn inode_takes_at_most_240_bytes() {
+        assert!(size_of::<Inode>() <= 240, "{} bytes", size_of::<Inode>());
     }
 
     #[test]

@@ -141,6 +141,7 @@ impl MemoryFs {
                 atime: now,
                 mtime: now,
                 ctime: now,
+                change: now.change(),
                 body: Body::Directory(Box::new(Directory::new(id))),
                 xattrs: None,
             };
@@ -232,7 +233,7 @@ impl FileSystem for MemoryFs {
             sparse_files: true,
             xattrs: true,
             clone_block: BLOCK_BYTES as u32,
-            monotonic_ctime: true,
+            change_counter: true,
         }
     }
 

@@ -248,6 +248,7 @@ impl MemoryFs {
             atime: now,
             mtime: now,
             ctime: now,
+            change: now.change(),
             body,
             xattrs: None,
         };
