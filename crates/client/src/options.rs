@@ -192,6 +192,11 @@ pub struct Options {
     /// Maximum amount of unstable data in bytes that one [`crate::nfs3::File`] retains; above it, the file
     /// commits.
     pub unstable_limit: usize,
+    /// Changes return the attributes of the changed object before them with NFSv4 too ([`WccData::before`]
+    /// (millrace_nfs::v3::WccData)), if the server's change attribute can prove that nothing else has changed it. Each
+    /// change then has one more operation. NFSv3 servers return them without request. A cache of files and names needs
+    /// them.
+    pub attributes_before: bool,
     /// Samples one call in this number for the latency breakdown ([`millrace_oncrpc::stages`]); 0 disables
     /// it.
     pub sample_stages: u32,
@@ -225,6 +230,7 @@ impl Default for Options {
             provider: ProviderChoice::default(),
             arena_limit: 1 << 30,
             unstable_limit: 128 << 20,
+            attributes_before: false,
             sample_stages: millrace_oncrpc::stages::DEFAULT_SAMPLE,
             measure_exposure: false,
         }
@@ -278,6 +284,8 @@ macro_rules! with_setters {
             arena_limit: usize,
             /// Sets [`Options::unstable_limit`], in bytes for each file.
             unstable_limit: usize,
+            /// Sets [`Options::attributes_before`].
+            attributes_before: bool,
             /// Sets [`Options::sample_stages`].
             sample_stages: u32,
             /// Sets [`Options::measure_exposure`].

@@ -13,6 +13,9 @@ use common::{VERSIONS, rdma_at};
 
 mod common;
 
+#[path = "server/attributes_before.rs"]
+mod attributes_before;
+
 fn config() -> Config {
     let (at, provider) = rdma_at();
     Config {

@@ -228,11 +228,8 @@ impl MountOptions {
         }
         let max_elapsed = if self.soft { self.timeo * (self.retrans + 1) } else { FOREVER };
         let retry = RetryPolicy { max_elapsed, ..RetryPolicy::default() };
-        let mut options = options.timeout(self.timeo).retry(retry);
-        // WRITE of NFSv4 returns no attributes before the call, so that the kernel would read a file again after it
-        // was written.
-        options.vers.get_or_insert(Version::V3);
-        Ok((url, options))
+        // Without the attributes before a change, the kernel would read a file again after it was written.
+        Ok((url, options.timeout(self.timeo).retry(retry).attributes_before(true)))
     }
 }
 
@@ -305,7 +302,7 @@ mod tests {
         let (url, options) = o.apply(&url, Options::default()).unwrap();
         assert_eq!((url.rsize, url.nconnect, url.port()), (Some(128 << 10), Some(3), 2050));
         assert_eq!(options.retry.max_elapsed, Duration::from_secs(3));
-        assert_eq!(options.vers, Some(Version::V3));
+        assert_eq!((options.vers, options.attributes_before), (None, true));
         let (url, _) = read("nfsvers=4.2").unwrap().apply(&url, Options::default()).unwrap();
         assert_eq!(url.vers, Some(Version::V4_2));
         let message = read("nconnect=1000").unwrap().apply(&url, Options::default()).unwrap_err().to_string();

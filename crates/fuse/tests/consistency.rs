@@ -451,7 +451,7 @@ fn sync_write_is_stable_when_it_returns_despite_memory_pressure() {
     options.read("sync", false).unwrap();
     // Enough for the connection, and for a few of the writes below.
     let client = millrace_client::Options::default().arena_limit(8 << 20);
-    let url = format!("nfs://{addr}/data?proto=tcp&nconnect=1").parse().unwrap();
+    let url = format!("nfs://{addr}/data?proto=tcp&nconnect=1&vers=3").parse().unwrap();
     let mount = millrace_fuse::Mount::new(&url, dir.path(), &options, client).unwrap();
     let at = mount.path().to_owned();
     let files: Vec<_> = (0..12).map(|i| fs::File::create(at.join(format!("file{i}"))).unwrap()).collect();

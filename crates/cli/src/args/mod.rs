@@ -51,7 +51,7 @@ Start here:
 
 URLs:
   nfs://HOST[:PORT]/EXPORT/PATH[?OPTION=VALUE&...]
-  vers=3|4.1|4.2    the version of NFS (default: the latest of the server; 3 for bench and mount)
+  vers=3|4.1|4.2    the version of NFS (default: the latest of the server; 3 for bench)
   proto=rdma|tcp    the transport (default rdma; port 20049 for rdma, 2049 for tcp)
   provider=NAME     the RDMA provider, as --provider
   nconnect=N        number of parallel connections (default 1)

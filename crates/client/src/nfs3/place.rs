@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use millrace_nfs::{
     v3::{self, FileType, access},
-    v4::{Operation, Status},
+    v4::{ChangeAttrType, Operation, Status},
 };
 use millrace_oncrpc::{CallClass, EncodedCredential};
 
-use super::compounds::{Root, Step};
+use super::compounds::{ChangeType, Root, Step};
 use crate::{
     Error,
     mount::{Mounted, normalize},
@@ -75,6 +75,16 @@ pub(super) async fn find_export(
     let (export_names, rest) = names.split_at(depth);
     let export_name = format!("/{}", export_names.join("/"));
     Ok(Found { mounted: Mounted { export: export_name, root: export.handle, rest: rest.join("/") }, known })
+}
+
+/// Whether the change attribute of objects may prove that nothing else has changed them: not if it is derived from a clock.
+pub(super) async fn has_proof_of_changes(
+    session: &Arc<Session>,
+    credential: &EncodedCredential,
+    object: v3::FileHandle,
+) -> Result<bool, Error> {
+    let change_type = call(session, credential, "GETATTR", &ChangeType { object }).await?;
+    Ok(!matches!(change_type, Ok(Some(ChangeAttrType::TimeMetadata | ChangeAttrType::Undefined)) | Err(_)))
 }
 
 /// Whether the caller can create objects in `dir`: not in the directories above exports.

@@ -41,6 +41,8 @@ impl From<XdrError> for Failure {
 pub(crate) struct Operations<'e> {
     e: &'e mut Encoder,
     count: u32,
+    /// Whether to request the attributes of objects before they are changed ([`crate::Options::attributes_before`]).
+    pub(crate) before: bool,
 }
 
 impl Operations<'_> {
@@ -85,6 +87,8 @@ pub(crate) fn step(name: &[u8]) -> Option<Operation> {
 pub(crate) struct Request<'c, C> {
     pub(crate) minor_version: u32,
     pub(crate) sequence: Option<SequenceArgs>,
+    /// [`Operations::before`].
+    pub(crate) before: bool,
     pub(crate) compound: &'c C,
 }
 
@@ -94,7 +98,7 @@ impl<C: Compound> Encode for Request<'_, C> {
         e.put_u32(self.minor_version);
         let count_at = e.len();
         e.put_u32(0);
-        let mut ops = Operations { e, count: 0 };
+        let mut ops = Operations { e, count: 0, before: self.before };
         if let Some(sequence) = &self.sequence {
             ops.put(Operation::Sequence, sequence);
         }
@@ -130,13 +134,15 @@ pub(crate) struct Results<'a> {
     pub(crate) changed: bool,
     /// Whether an operation failed whose failure does not matter.
     failed: bool,
+    /// [`Operations::before`].
+    pub(crate) before: bool,
 }
 
 impl<'a> Results<'a> {
-    /// Decodes the part before the results.
-    pub(crate) fn new(mut d: Decoder<'a>) -> Result<Self, XdrError> {
+    /// Decodes the part before the results of a [`Request`] with this `before`.
+    pub(crate) fn new(mut d: Decoder<'a>, before: bool) -> Result<Self, XdrError> {
         let frame: CompoundRes<'_> = d.get()?;
-        Ok(Self { d, left: frame.results, status: frame.status, changed: false, failed: false })
+        Ok(Self { d, left: frame.results, status: frame.status, changed: false, failed: false, before })
     }
 
     /// The status of the COMPOUND, if it failed without the result of an operation.

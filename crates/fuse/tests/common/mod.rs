@@ -87,10 +87,10 @@ impl Export {
         format!("nfs://{}/data?proto={proto}&provider=iwarp", addr.unwrap()).parse().unwrap()
     }
 
-    /// Mounts through a proxy that applies `rule` to calls.
+    /// Mounts through a proxy that applies `rule` to its calls, with NFSv3 unless the options have `vers`.
     pub fn mount_through_proxy(&self, options: &str, rule: impl proxy::Rule) -> Mounted {
         let addr = proxy::start(self.server.tcp_addr().unwrap(), rule);
-        Mounted::new(&format!("nfs://{addr}/data?proto=tcp").parse().unwrap(), options)
+        Mounted::new(&format!("nfs://{addr}/data?proto=tcp&vers=3").parse().unwrap(), options)
     }
 
     pub fn mount(&self, proto: &str, options: &str) -> Mounted {

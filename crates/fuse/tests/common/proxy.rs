@@ -7,9 +7,12 @@ use std::{
     thread,
 };
 
-use millrace_nfs::v3::{Procedure, Status};
+use millrace_nfs::{
+    v3::{Procedure, Status},
+    v4::{self, Operation},
+};
 
-/// An NFS call, or its reply.
+/// An NFS call, or its reply: procedures of NFSv3, and READ of NFSv4.
 pub struct ObservedCall<'r> {
     pub procedure: Procedure,
     /// User ID in the call's credentials.
@@ -115,7 +118,22 @@ fn parse_call(call: &[u8], is_reply: bool) -> Option<ObservedCall<'_>> {
     if word_at(call, 3) != millrace_nfs::v3::PROGRAM {
         return None;
     }
-    let procedure = Procedure::try_from(word_at(call, 5)).ok()?;
+    let procedure = match word_at(call, 4) {
+        v4::VERSION => read_of_v4(call)?,
+        _ => Procedure::try_from(word_at(call, 5)).ok()?,
+    };
     let name_words = word_at(call, 9).div_ceil(4) as usize;
     Some(ObservedCall { procedure, uid: word_at(call, 10 + name_words), is_reply, call })
+}
+
+/// READ, if the call is a COMPOUND of SEQUENCE, PUTFH and READ. Other COMPOUNDs are not observed.
+fn read_of_v4(call: &[u8]) -> Option<Procedure> {
+    let opaque = |at: usize| at + 1 + word_at(call, at).div_ceil(4) as usize;
+    let tag = opaque(opaque(7) + 1); // After the credentials and the verifier.
+    let first = opaque(tag) + 2; // After the minor version and the number of operations.
+    let second = first + 1 + 8;
+    let third = opaque(second + 1);
+    let operations = [first, second, third].map(|at| Operation::try_from(word_at(call, at)).ok());
+    let read = [Operation::Sequence, Operation::Putfh, Operation::Read].map(Some);
+    (operations == read).then_some(Procedure::Read)
 }

@@ -1,11 +1,10 @@
 //! Attributes in both versions.
 
 use millrace_nfs::{
-    v3::{self, Fattr, FileHandle, FileType, NfsTime, Sattr, SetTime, WccData},
+    v3::{self, Fattr, FileHandle, FileType, NfsTime, Sattr, SetTime},
     v4::{self, Attribute, Attributes, Bitmap, Operation, Owner, Status},
 };
 
-use super::super::call::Setattr;
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
 /// The attributes of a [`Fattr`].
@@ -29,7 +28,7 @@ pub(super) const FATTR: Bitmap = Bitmap::of(&[
 const UNMAPPED: u32 = 65534;
 
 /// Converts a time. NFSv3 has no times before 1970 and after 2106: the nearest one replaces them.
-fn time(t: v4::NfsTime) -> NfsTime {
+pub(super) fn time(t: v4::NfsTime) -> NfsTime {
     match u32::try_from(t.seconds) {
         Ok(seconds) => NfsTime { seconds, nanoseconds: t.nanoseconds },
         Err(_) if t.seconds < 0 => NfsTime::default(),
@@ -114,7 +113,7 @@ pub(super) fn settable(set: &Sattr) -> Attributes<'static> {
     }
 }
 
-fn time4(t: NfsTime) -> v4::NfsTime {
+pub(super) fn time4(t: NfsTime) -> v4::NfsTime {
     v4::NfsTime { seconds: t.seconds.into(), nanoseconds: t.nanoseconds }
 }
 
@@ -128,11 +127,6 @@ pub(super) fn after(r: &mut Results<'_>) -> Result<Option<Fattr>, Failure> {
     r.optional::<Attributes<'_>>(Operation::Getattr)?.map(|a| fattr(&a)).transpose()
 }
 
-/// As [`after`], as `wcc_data`.
-pub(super) fn wcc(r: &mut Results<'_>) -> Result<WccData, Failure> {
-    Ok(WccData { before: None, after: after(r)? })
-}
-
 impl Compound for v3::GetattrArgs {
     type Ok = v3::GetattrOk;
 
@@ -143,30 +137,6 @@ impl Compound for v3::GetattrArgs {
     fn results(&self, r: &mut Results<'_>) -> Result<v3::GetattrOk, Failure> {
         r.done(Operation::Putfh)?;
         Ok(v3::GetattrOk { attributes: get(r)? })
-    }
-}
-
-impl Compound for Setattr {
-    type Ok = WccData;
-
-    fn operations(&self, ops: &mut Operations<'_>) {
-        ops.putfh(self.args.object.as_bytes());
-        if let Some(ctime) = self.args.guard {
-            let same = Attributes { time_metadata: Some(time4(ctime)), ..Attributes::default() };
-            ops.put(Operation::Verify, &same);
-        }
-        let attributes = settable(&self.args.attributes);
-        ops.put(Operation::Setattr, &v4::SetattrArgs { stateid: self.stateid, attributes });
-        ops.getattr(FATTR);
-    }
-
-    fn results(&self, r: &mut Results<'_>) -> Result<WccData, Failure> {
-        r.done(Operation::Putfh)?;
-        if self.args.guard.is_some() {
-            r.done(Operation::Verify)?;
-        }
-        r.next::<v4::SetattrRes>(Operation::Setattr)?;
-        wcc(r)
     }
 }
 

@@ -7,7 +7,7 @@ use millrace_nfs::{
 
 use super::{
     super::call::{Read, Write},
-    attributes::{FATTR, wcc},
+    before::{Before, before, put_after, put_before},
 };
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
@@ -53,14 +53,16 @@ impl Compound for Write {
             stable: stable(self.args.stable),
             data: self.args.data.clone(),
         };
-        ops.putfh(self.args.file.as_bytes()).put(Operation::Write, &args).getattr(FATTR);
+        put_before(ops.putfh(self.args.file.as_bytes()));
+        put_after(ops.put(Operation::Write, &args));
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<v3::WriteOk, Failure> {
         r.done(Operation::Putfh)?;
+        let before = before(r)?;
         let ok: v4::WriteOk = r.next(Operation::Write)?;
         let (count, committed, verifier) = (ok.count, stable3(ok.committed), ok.verifier);
-        Ok(v3::WriteOk { file: wcc(r)?, count, committed, verifier })
+        Ok(v3::WriteOk { file: Before::object(before, r)?, count, committed, verifier })
     }
 }
 
@@ -69,13 +71,15 @@ impl Compound for v3::CommitArgs {
 
     fn operations(&self, ops: &mut Operations<'_>) {
         let args = v4::CommitArgs { offset: self.offset, count: self.count };
-        ops.putfh(self.file.as_bytes()).put(Operation::Commit, &args).getattr(FATTR);
+        put_before(ops.putfh(self.file.as_bytes()));
+        put_after(ops.put(Operation::Commit, &args));
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<v3::CommitOk, Failure> {
         r.done(Operation::Putfh)?;
+        let before = before(r)?;
         let ok: v4::CommitOk = r.next(Operation::Commit)?;
-        Ok(v3::CommitOk { file: wcc(r)?, verifier: ok.verifier })
+        Ok(v3::CommitOk { file: Before::object(before, r)?, verifier: ok.verifier })
     }
 }
 

@@ -1,20 +1,22 @@
 //! The procedures of NFSv3 as COMPOUNDs of NFSv4.
 //!
 //! READ and WRITE have the stateid of the open of a locked file, so that the server rejects them after it has revoked the
-//! locks, and otherwise the anonymous stateid, because the protocol layer has file handles and no opens. The results
-//! have the attributes after a change, and none before it, because NFSv4 has no `wcc_data`.
+//! locks, and otherwise the anonymous stateid, because the protocol layer has file handles and no opens.
 
 mod attributes;
+mod before;
 mod data;
 mod directory;
 mod file_system;
 mod names;
 mod root;
+mod setattr;
 mod sparse;
 mod status;
 mod walk;
 mod whole;
 
+pub(super) use before::ChangeType;
 pub(super) use root::{Root, Step};
 pub(super) use sparse::{ChangeSpace, Seek};
 pub(super) use status::v3_status;

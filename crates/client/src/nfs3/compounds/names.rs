@@ -11,7 +11,8 @@ use millrace_nfs::{
 
 use super::{
     super::call::Create,
-    attributes::{FATTR, after, get, handle, settable, verified, wcc},
+    attributes::{FATTR, after, get, handle, settable, verified},
+    before::{Before, before, put_after, put_before},
 };
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
@@ -35,16 +36,16 @@ impl Compound for v3::LookupArgs<'_> {
 /// directory.
 fn put_created(ops: &mut Operations<'_>) {
     ops.put(Operation::Getfh, &()).getattr(FATTR);
-    ops.put(Operation::RestoreFh, &()).getattr(FATTR);
+    put_after(ops.put(Operation::RestoreFh, &()));
 }
 
-/// The results of [`put_created`]. The object exists even if they are missing.
-fn created(r: &mut Results<'_>) -> Result<v3::CreateOk, Failure> {
+/// The results of [`put_created`], and those of the operations before. The object exists even if they are missing.
+fn created(r: &mut Results<'_>, before: Option<Before>, info: ChangeInfo) -> Result<v3::CreateOk, Failure> {
     let object = r.optional::<GetfhOk<'_>>(Operation::Getfh)?;
     let object = object.map(|ok| handle(&ok.handle)).transpose()?;
     let attributes = after(r)?;
     r.optional::<()>(Operation::RestoreFh)?;
-    Ok(v3::CreateOk { object, attributes, dir: wcc(r)? })
+    Ok(v3::CreateOk { object, attributes, dir: Before::directory(before, info, r)? })
 }
 
 impl Create<'_> {
@@ -71,7 +72,8 @@ impl Compound for Create<'_> {
     fn operations(&self, ops: &mut Operations<'_>) {
         let (how, access) = self.how();
         let owner = self.owner.to_be_bytes();
-        ops.putfh(self.args.where_.dir.as_bytes()).put(Operation::Savefh, &());
+        put_before(ops.putfh(self.args.where_.dir.as_bytes()));
+        ops.put(Operation::Savefh, &());
         ops.put(
             Operation::Open,
             &OpenArgs {
@@ -89,16 +91,18 @@ impl Compound for Create<'_> {
 
     fn results(&self, r: &mut Results<'_>) -> Result<v3::CreateOk, Failure> {
         r.done(Operation::Putfh)?;
+        let before = before(r)?;
         r.done(Operation::Savefh)?;
-        r.next::<OpenOk<'_>>(Operation::Open)?;
+        let info = r.next::<OpenOk<'_>>(Operation::Open)?.dir;
         r.optional::<StateidOk>(Operation::Close)?;
-        created(r)
+        created(r, before, info)
     }
 }
 
 /// Appends CREATE of `what` with `name` in `dir`.
 fn put_create(ops: &mut Operations<'_>, at: &v3::DirOpArgs<'_>, what: CreateType, set: &Sattr) {
-    ops.putfh(at.dir.as_bytes()).put(Operation::Savefh, &());
+    put_before(ops.putfh(at.dir.as_bytes()));
+    ops.put(Operation::Savefh, &());
     let args = CreateArgs { what, name: Opaque(at.name), attributes: settable(set) };
     ops.put(Operation::Create, &args);
     put_created(ops);
@@ -107,9 +111,10 @@ fn put_create(ops: &mut Operations<'_>, at: &v3::DirOpArgs<'_>, what: CreateType
 /// The results of [`put_create`].
 fn create_result(r: &mut Results<'_>) -> Result<v3::CreateOk, Failure> {
     r.done(Operation::Putfh)?;
+    let before = before(r)?;
     r.done(Operation::Savefh)?;
-    r.next::<CreateOk>(Operation::Create)?;
-    created(r)
+    let info = r.next::<CreateOk>(Operation::Create)?.dir;
+    created(r, before, info)
 }
 
 impl Compound for v3::MkdirArgs<'_> {
@@ -171,22 +176,24 @@ fn file_type4(t: v3::FileType) -> FileType {
 /// Appends REMOVE of a name, after a check whether it is a directory: REMOVE of NFSv4 removes both. `check` is VERIFY or
 /// NVERIFY of the type of a directory.
 fn put_remove(ops: &mut Operations<'_>, object: &v3::DirOpArgs<'_>, check: Operation) {
-    ops.putfh(object.dir.as_bytes()).put(Operation::Savefh, &());
+    put_before(ops.putfh(object.dir.as_bytes()));
+    ops.put(Operation::Savefh, &());
     ops.put(Operation::Lookup, &v4::LookupArgs { name: Opaque(object.name) });
     let directory = Attributes { file_type: Some(FileType::Directory), ..Attributes::default() };
     ops.put(check, &directory).put(Operation::RestoreFh, &());
-    ops.put(Operation::Remove, &RemoveArgs { name: Opaque(object.name) }).getattr(FATTR);
+    put_after(ops.put(Operation::Remove, &RemoveArgs { name: Opaque(object.name) }));
 }
 
 /// The results of [`put_remove`]; `otherwise` is the status if the check fails.
 fn removed(r: &mut Results<'_>, check: Operation, otherwise: Status) -> Result<WccData, Failure> {
     r.done(Operation::Putfh)?;
+    let before = before(r)?;
     r.done(Operation::Savefh)?;
     r.done(Operation::Lookup)?;
     verified(r.done(check), otherwise)?;
     r.done(Operation::RestoreFh)?;
-    r.next::<ChangeInfo>(Operation::Remove)?;
-    wcc(r)
+    let info = r.next::<ChangeInfo>(Operation::Remove)?;
+    Before::directory(before, info, r)
 }
 
 impl Compound for v3::RemoveArgs<'_> {
@@ -217,20 +224,23 @@ impl Compound for v3::RenameArgs<'_> {
     type Ok = v3::RenameOk;
 
     fn operations(&self, ops: &mut Operations<'_>) {
-        ops.putfh(self.from.dir.as_bytes()).put(Operation::Savefh, &()).putfh(self.to.dir.as_bytes());
+        put_before(ops.putfh(self.from.dir.as_bytes()));
+        put_before(ops.put(Operation::Savefh, &()).putfh(self.to.dir.as_bytes()));
         let args = v4::RenameArgs { from: Opaque(self.from.name), to: Opaque(self.to.name) };
-        ops.put(Operation::Rename, &args).getattr(FATTR);
-        ops.put(Operation::RestoreFh, &()).getattr(FATTR);
+        put_after(ops.put(Operation::Rename, &args));
+        put_after(ops.put(Operation::RestoreFh, &()));
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<v3::RenameOk, Failure> {
         r.done(Operation::Putfh)?;
+        let from = before(r)?;
         r.done(Operation::Savefh)?;
         r.done(Operation::Putfh)?;
-        r.next::<v4::RenameOk>(Operation::Rename)?;
-        let to = wcc(r)?;
+        let to = before(r)?;
+        let info = r.next::<v4::RenameOk>(Operation::Rename)?;
+        let to = Before::directory(to, info.to, r)?;
         r.optional::<()>(Operation::RestoreFh)?;
-        Ok(v3::RenameOk { from: wcc(r)?, to })
+        Ok(v3::RenameOk { from: Before::directory(from, info.from, r)?, to })
     }
 }
 
@@ -239,7 +249,8 @@ impl Compound for v3::LinkArgs<'_> {
 
     fn operations(&self, ops: &mut Operations<'_>) {
         ops.putfh(self.file.as_bytes()).put(Operation::Savefh, &()).putfh(self.link.dir.as_bytes());
-        ops.put(Operation::Link, &v4::LinkArgs { name: Opaque(self.link.name) }).getattr(FATTR);
+        put_before(ops);
+        put_after(ops.put(Operation::Link, &v4::LinkArgs { name: Opaque(self.link.name) }));
         ops.put(Operation::RestoreFh, &()).getattr(FATTR);
     }
 
@@ -247,8 +258,9 @@ impl Compound for v3::LinkArgs<'_> {
         r.done(Operation::Putfh)?;
         r.done(Operation::Savefh)?;
         r.done(Operation::Putfh)?;
-        r.next::<ChangeInfo>(Operation::Link)?;
-        let dir = wcc(r)?;
+        let before = before(r)?;
+        let info = r.next::<ChangeInfo>(Operation::Link)?;
+        let dir = Before::directory(before, info, r)?;
         r.optional::<()>(Operation::RestoreFh)?;
         Ok(v3::LinkOk { file: after(r)?, dir })
     }

@@ -35,7 +35,7 @@ impl Session {
         let needed = self.has_callbacks.load(Ordering::Relaxed) && self.back_channel.take_down();
         let Some(session) = self.slots.session().filter(|_| needed) else { return Ok(()) };
         let compound = &Bind { session, back_channel: true };
-        let request = Request { minor_version: self.minor_version, sequence: None, compound };
+        let request = Request { minor_version: self.minor_version, sequence: None, before: false, compound };
         let spec = spec(Operation::BindConnToSession.name(), STATE_REPLY, CallClass::Other);
         self.pool.call(spec, &self.credential, &request, None).await.map(drop)
     }

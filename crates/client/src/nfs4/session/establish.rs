@@ -93,7 +93,7 @@ impl Session {
         compound: &C,
     ) -> Result<Result<C::Ok, (Operation, Status)>, Error> {
         let name = operation.name();
-        let request = Request { minor_version: self.minor_version, sequence: None, compound };
+        let request = Request { minor_version: self.minor_version, sequence: None, before: false, compound };
         let spec = spec(name, STATE_REPLY, CallClass::Other);
         let is_first = operation == Operation::ExchangeId && self.target.load(Ordering::Relaxed) == 0;
         let reply = match self.pool.any_transport().filter(|_| is_first) {
@@ -101,7 +101,7 @@ impl Session {
             None => self.pool.call(spec, &self.credential, &request, None).await?.reply,
         };
         let bad = |reason: String| self.pool.bad_reply(name, reason);
-        let mut results = Results::new(reply.results()).map_err(|e| bad(e.to_string()))?;
+        let mut results = Results::new(reply.results(), false).map_err(|e| bad(e.to_string()))?;
         if let Some(status) = results.rejected() {
             return Ok(Err((operation, status)));
         }

@@ -66,7 +66,8 @@ impl Session {
         loop {
             let payload = self.take_payload(&mut payload, payload_len)?;
             let sequence = Some(held.send(cache_this));
-            let request = Request { minor_version: self.minor_version, sequence, compound };
+            let before = self.before.load(Ordering::Relaxed);
+            let request = Request { minor_version: self.minor_version, sequence, before, compound };
             let answered = self.pool.call(spec, credential, &request, payload).await?;
             resent |= answered.resent;
             let outcome = self.outcome(held, compound, &answered, resent);
@@ -114,7 +115,7 @@ impl Session {
         answered: &Answered,
         resent: bool,
     ) -> Result<Outcome<C::Ok>, Failure> {
-        let mut results = Results::new(answered.reply.results())?;
+        let mut results = Results::new(answered.reply.results(), self.before.load(Ordering::Relaxed))?;
         if let Some(status) = results.rejected() {
             return Err(Failure::Status(Operation::Sequence, status));
         }
@@ -171,6 +172,7 @@ impl Session {
         let request = Request {
             minor_version: self.minor_version,
             sequence: None,
+            before: false,
             compound: &Bind { session, back_channel: false },
         };
         let spec = spec("BIND_CONN_TO_SESSION", STATE_REPLY, CallClass::Other);

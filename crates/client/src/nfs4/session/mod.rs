@@ -80,6 +80,8 @@ pub(crate) struct Granted {
 pub(crate) struct Session {
     pub(crate) pool: Arc<Pool>,
     minor_version: u32,
+    /// Whether calls request the attributes of objects before they are changed. It is set before the first change.
+    pub(crate) before: AtomicBool,
     /// `co_ownerid`.
     owner: String,
     verifier: Verifier,
@@ -127,6 +129,7 @@ impl Session {
         let session = Arc::new(Self {
             pool,
             minor_version,
+            before: AtomicBool::new(false),
             owner: format!("millrace {machine} {} {:016x}", std::process::id(), rt.random_u64()),
             verifier: rt.random_u64().to_be_bytes(),
             credential,
