@@ -20,8 +20,8 @@ use crate::{
     sandbox,
 };
 
-/// Time limit of a case on the quickest machine.
-const CASE_LIMIT: Duration = Duration::from_secs(900);
+/// Time limit of a case on the quickest machine, with `--quick` and without.
+const CASE_LIMITS: [Duration; 2] = [Duration::from_secs(900), Duration::from_secs(3000)];
 /// Name of the file with the reason of a failure.
 const REASON: &str = "reason";
 /// Exit status of a case that cannot run here, as in `automake`.
@@ -197,7 +197,7 @@ fn run_in_sandbox(name: &str, dir: &Path, options: &MatrixArgs) -> Result<Verdic
         .stderr(output)
         .spawn()
         .context("cannot create a sandbox (needs root)")?;
-    let limit = CASE_LIMIT * Machine::selected(options.qemu).time_factor();
+    let limit = CASE_LIMITS[usize::from(!options.quick)] * Machine::selected(options.qemu).time_factor();
     let deadline = Instant::now() + limit;
     let status = loop {
         match process.try_wait()? {

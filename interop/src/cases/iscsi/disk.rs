@@ -14,7 +14,7 @@ use crate::lab::Lab;
 /// Result of fio in the guest.
 const RESULT: &str = "/tmp/fio.json";
 /// Time limit of the verified random operations.
-const LIMIT: Duration = Duration::from_secs(1800);
+const LIMIT: Duration = Duration::from_secs(2700);
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

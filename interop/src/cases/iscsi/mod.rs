@@ -1,4 +1,5 @@
-//! The Linux kernel's iSCSI initiator uses Millrace's target, and Millrace's initiator the kernel's target.
+//! The Linux kernel's iSCSI initiator, and other programs, use Millrace's target, and Millrace's initiator the targets of
+//! others.
 
 mod attach;
 mod conformance;
@@ -7,6 +8,7 @@ mod faults;
 mod initiator;
 mod kills;
 mod lio;
+mod programs;
 mod reservations;
 
 use super::Case;
@@ -20,6 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
         reservations::cases(),
         lio::cases(),
         attach::cases(),
+        programs::cases(),
     ]
     .into_iter()
     .flatten()
