@@ -171,7 +171,7 @@ async fn violate(bench: &Bench, case: &str, answer: Answer) {
     };
     futures::future::join(target, initiator).await;
     drop((raw, domain));
-    assert_eq!((bench.arena.stats().in_use, bench.fixture.arena.stats().in_use), (0, 0), "{case}");
+    assert_eq!((bench.arena.stats().in_use, bench.transient()), (0, 0), "{case}");
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn violations_end_a_login() {
             let (logged_in, ()) = futures::future::join(login, target).await;
             assert!(logged_in.is_err(), "{case}");
             drop(raw);
-            assert_eq!((bench.arena.stats().in_use, bench.fixture.arena.stats().in_use), (0, 0), "{case}");
+            assert_eq!((bench.arena.stats().in_use, bench.transient()), (0, 0), "{case}");
         }
     });
 }
