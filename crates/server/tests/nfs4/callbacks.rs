@@ -231,6 +231,10 @@ fn hostile_replies_end_only_their_callback() {
         let notice = scene.notice().await;
         scene.wire.answer_sequence(&notice, Status::BadSession);
         scene.until_flags(FAULT).await;
+        // A new session has no fault.
+        let new = Session::new(&scene.waiter, b"waiter").await;
+        let results = send(&scene.waiter, 2, &[sequence(new.sequence(false))]).await;
+        assert_eq!(results.take::<SequenceOk>(Operation::Sequence).status_flags, 0);
     });
 }
 
