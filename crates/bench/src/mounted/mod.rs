@@ -15,7 +15,7 @@ use std::{fmt, path::PathBuf};
 
 use millrace_client::Proto;
 
-use crate::{At, BenchError, Figure, embedded::EmbeddedServer, no_halt};
+use crate::{At, BenchError, Figure, VERSION, embedded::EmbeddedServer, no_halt};
 use library::Library;
 pub use report::Report;
 use subject::{Mounted, check_fuse, tmpfs};
@@ -162,7 +162,7 @@ impl MountBench {
         // The export has room for the large files of the library and of the mount.
         let server =
             EmbeddedServer::start(self.size.saturating_mul(2).saturating_add(SMALL_FILES), &self.at)?;
-        let url = server.url(self.proto);
+        let url = format!("{}&vers={VERSION}", server.url(self.proto));
         let library = Library::open(&url, self)?;
         library.fill(self)?;
         calls::fill(backing.path(), self)?;
