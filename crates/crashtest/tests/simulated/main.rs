@@ -8,6 +8,7 @@
 
 mod idle;
 mod mixed;
+mod replacements;
 mod transports;
 mod waiting_locks;
 
@@ -24,6 +25,7 @@ use millrace_runtime::virtual_time::VirtualTime;
 
 const COMMAND: &str = "cargo test -p millrace-crashtest --test simulated replay";
 const MIXED: Kind = Kind { name: "mixed", run: mixed::run, command: COMMAND };
+const REPLACEMENTS: Kind = Kind { name: "replacements", run: replacements::run, command: COMMAND };
 const UNSTABLE: Kind = Kind { name: "unstable", run: run_unstable, command: COMMAND };
 
 fn run_unstable(
@@ -52,12 +54,19 @@ fn committed_data_persists_after_losses() {
 }
 
 #[test]
+fn a_replaced_file_is_complete_and_no_acknowledged_version_is_lost() {
+    let (seeds, [reconnects, crashes, _]) = REPLACEMENTS.run_seeds();
+    assert!(reconnects > seeds && crashes > seeds, "too few reconnections or crashes");
+}
+
+#[test]
 fn replay() {
-    seeds::replay(&[MIXED, UNSTABLE]);
+    seeds::replay(&[MIXED, REPLACEMENTS, UNSTABLE]);
 }
 
 #[test]
 fn runs_with_the_same_seed_are_identical() {
     MIXED.assert_repeatable();
+    REPLACEMENTS.assert_repeatable();
     UNSTABLE.assert_repeatable();
 }
