@@ -1,4 +1,4 @@
-//! The store on a server in this process, over TCP and RDMA, with NFSv3 and 4.2.
+//! The store on a server in this process, over TCP and RDMA, with NFSv3 and 4.2, in memory and in a local directory.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Tests, not input from a peer.
 
@@ -8,13 +8,24 @@ mod semantics;
 use std::{sync::Arc, time::Duration};
 
 use millrace_object_store::{Client, NfsStore};
-use millrace_server::{Config, Running, Server};
+use millrace_server::{Config, ExportConfig, Running, Server, Squash};
 use object_store::integration;
 
-/// A server with a memory export.
-fn server() -> Running {
+/// Each transport with each version of NFS on a memory export, and each transport on a local directory.
+const PLACES: [(&str, &str, bool); 6] = [
+    ("tcp", "3", false),
+    ("tcp", "4.2", false),
+    ("rdma", "3", false),
+    ("rdma", "4.2", false),
+    ("tcp", "4.2", true),
+    ("rdma", "3", true),
+];
+
+/// A server with one export.
+fn server(backend: &str) -> Running {
+    let export = ExportConfig { squash: Squash::None, ..format!("/data={backend}").parse().unwrap() };
     let config = Config {
-        exports: vec!["/data=memory:256MiB".parse().unwrap()],
+        exports: vec![export],
         listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
         listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
         shards: Some(1),
@@ -23,10 +34,15 @@ fn server() -> Running {
     Server::start(config).unwrap()
 }
 
-/// Runs `test` over each transport with each version of NFS, with a function from a directory to its URL.
+/// Runs `test` in all places, with a function from a directory to its URL.
 fn on_all<F: Future<Output = ()>>(test: impl Fn(Box<dyn Fn(&str) -> String>) -> F) {
-    for (proto, version) in ["tcp", "rdma"].into_iter().flat_map(|proto| [(proto, "3"), (proto, "4.2")]) {
-        let server = server();
+    for (proto, version, local) in PLACES {
+        let directory = tempfile::tempdir().unwrap();
+        let server = server(&if local {
+            format!("local:{}", directory.path().display())
+        } else {
+            "memory:256MiB".into()
+        });
         let address = if proto == "tcp" { server.tcp_addr() } else { server.rdma_addr() }.unwrap();
         let url =
             move |directory: &str| format!("nfs://{address}/data/{directory}?proto={proto}&vers={version}");

@@ -1,5 +1,6 @@
-//! The cases of OpenDAL's behaviour tests for the capabilities of the service, over TCP and RDMA, with NFSv3 and 4.2.
-//! OpenDAL's tests (`core/tests/behavior` of its repository) are in no published crate, so these are written anew.
+//! The cases of OpenDAL's behaviour tests for the capabilities of the service, over TCP and RDMA, with NFSv3 and 4.2, in
+//! memory and in a local directory. OpenDAL's tests (`core/tests/behavior` of its repository) are in no published crate,
+//! so these are written anew.
 //!
 //! | module | cases |
 //! |---|---|
@@ -16,14 +17,28 @@ mod names;
 use std::time::Duration;
 
 use millrace_opendal::Operator;
-use millrace_server::{Config, Server};
+use millrace_server::{Config, ExportConfig, Server, Squash};
 use opendal_core::{Error, ErrorKind};
 
-/// Runs `test` over each transport with each version of NFS, on an empty directory of a new server.
+/// Each transport with each version of NFS on a memory export, and each transport on a local directory.
+const PLACES: [(&str, &str, bool); 6] = [
+    ("tcp", "3", false),
+    ("tcp", "4.2", false),
+    ("rdma", "3", false),
+    ("rdma", "4.2", false),
+    ("tcp", "4.2", true),
+    ("rdma", "3", true),
+];
+
+/// Runs `test` in all places, on an empty directory of a new server.
 fn on_all<F: Future<Output = ()>>(test: impl Fn(Operator) -> F) {
-    for (proto, version) in ["tcp", "rdma"].into_iter().flat_map(|proto| [(proto, "3"), (proto, "4.2")]) {
+    for (proto, version, local) in PLACES {
+        let directory = tempfile::tempdir().unwrap();
+        let backend =
+            if local { format!("local:{}", directory.path().display()) } else { "memory:256MiB".into() };
+        let export = ExportConfig { squash: Squash::None, ..format!("/data={backend}").parse().unwrap() };
         let config = Config {
-            exports: vec!["/data=memory:256MiB".parse().unwrap()],
+            exports: vec![export],
             listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
             listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
             shards: Some(1),
