@@ -6,7 +6,9 @@
     python crates/python/bench.py [--proto tcp] [--size 1024] [--rounds 9]
 
 A round reads 64 ranges of 1 MiB with cat_ranges and a whole file with fsspec.open().read(), each in turn with the Rust
-client, which does not copy the data. It prints the medians, and the median of the ratios of the rounds.
+client, which does not copy the data. It prints the medians, and the median of the ratios of the rounds. With
+MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_ of 1073741824 the process keeps the memory of freed objects
+(docs/guide/python.md).
 """
 
 import argparse

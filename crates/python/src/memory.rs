@@ -22,7 +22,7 @@ pub(crate) trait Destination: Send + 'static {
 }
 
 /// Copies `data` to `memory` from offset `at`; what does not fit is dropped.
-pub(crate) fn put(memory: &mut [MaybeUninit<u8>], mut at: usize, data: &Views) {
+fn put(memory: &mut [MaybeUninit<u8>], mut at: usize, data: &Views) {
     for view in data.iter() {
         let Some(rest) = memory.get_mut(at..) else { return };
         let len = view.len().min(rest.len());
@@ -32,18 +32,18 @@ pub(crate) fn put(memory: &mut [MaybeUninit<u8>], mut at: usize, data: &Views) {
     }
 }
 
-/// Objects of at least this size get huge pages: faults of small pages take longer than the reads that fill them.
-const HUGE: usize = 1 << 20;
+/// Objects of at least this size get huge pages, because each has an aligned one. The allocator has written its header
+/// for the next object into every huge page that smaller objects would share, and a small page excludes a huge one.
+const HUGE: usize = 4 << 20;
 
-/// Asks the kernel for huge pages (`transparent_hugepage/enabled` is `madvise` by default) in all pages of the memory, so
-/// that adjacent objects share them.
-fn advise_huge(start: *mut u8, len: usize) {
+/// Gives advice on all pages of the memory, whose content does not change. Without support in the kernel nothing happens.
+fn advise(start: *mut u8, len: usize, advice: c_int) {
     const PAGE: usize = 4096;
     let before = start.addr() % PAGE;
     let first = start.wrapping_sub(before).cast();
-    // SAFETY: these pages are mapped, because they contain bytes of the object; the advice changes no content. Without huge
-    // pages the call fails, and nothing changes.
-    unsafe { libc::madvise(first, (before + len).next_multiple_of(PAGE), libc::MADV_HUGEPAGE) };
+    // SAFETY: these pages are mapped, because they contain bytes of the object, and writable, as all memory of malloc.
+    // The advice that callers give changes no content.
+    unsafe { libc::madvise(first, (before + len).next_multiple_of(PAGE), advice) };
 }
 
 /// A bytes object that no Python code has seen yet, with memory that is not initialised: to set a gigabyte to zero takes
@@ -71,7 +71,8 @@ impl NewBytes {
         // SAFETY: it is a bytes object, whose memory neither moves nor ends before it.
         let start = unsafe { ffi::PyBytes_AsString(object.as_ptr()) };
         if len >= HUGE {
-            advise_huge(start.cast(), len);
+            // The kernel makes huge pages on request only (`transparent_hugepage/enabled` is `madvise` by default).
+            advise(start.cast(), len, libc::MADV_HUGEPAGE);
         }
         Ok(Self { object: object.unbind(), start: start.cast(), len })
     }
@@ -91,6 +92,21 @@ impl NewBytes {
         // SAFETY: the caller has written these bytes.
         let written = unsafe { slice::from_raw_parts(memory.as_ptr().cast::<u8>(), memory.len()) };
         PyBytes::new(py, written).unbind()
+    }
+}
+
+impl NewBytes {
+    /// Copies `data` into the object from offset `at`; what does not fit is dropped. All pages of a large part are made
+    /// by one system call, which takes two thirds of the time of a fault for each.
+    pub(crate) fn put(&mut self, at: usize, data: &Views) {
+        const PAGES: usize = 16;
+        if let Some(part) = self.memory().get_mut(at..) {
+            let len = data.len().min(part.len());
+            if len >= PAGES * 4096 {
+                advise(part.as_mut_ptr().cast(), len, libc::MADV_POPULATE_WRITE);
+            }
+        }
+        put(self.memory(), at, data);
     }
 }
 

@@ -10,7 +10,7 @@ use millrace_nfs::v3::FileHandle;
 use crate::{
     connection::Connected,
     errors::{Failure, at, text},
-    memory::{Destination, NewBytes, put},
+    memory::NewBytes,
     metadata::{Stat, stat},
 };
 
@@ -65,7 +65,7 @@ pub(crate) async fn read(connected: &Connected, ranges: Vec<Range>) -> Vec<Done>
         match (data, &result) {
             (Ok(data), Ok(end)) => {
                 let end = if data.len() < len { (*end).min(at + data.len()) } else { *end };
-                put(memory.memory(), at, &data);
+                memory.put(at, &data);
                 *result = Ok(end);
             }
             (Err(e), Ok(_)) => *result = Err(e),
