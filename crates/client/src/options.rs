@@ -192,10 +192,10 @@ pub struct Options {
     /// Maximum amount of unstable data in bytes that one [`crate::nfs3::File`] retains; above it, the file
     /// commits.
     pub unstable_limit: usize,
-    /// Changes return the attributes of the changed object before them with NFSv4 too ([`WccData::before`]
-    /// (millrace_nfs::v3::WccData)), if the server's change attribute can prove that nothing else has changed it. Each
-    /// change then has one more operation. NFSv3 servers return them without request. A cache of files and names needs
-    /// them.
+    /// Changes return the attributes of the changed object before them with NFSv4 too
+    /// ([`WccData::before`](millrace_nfs::v3::WccData::before)), if the server's change attribute can prove that nothing
+    /// else has changed it. Each change then has one more operation. NFSv3 servers return them without request. A cache of
+    /// files and names needs them.
     pub attributes_before: bool,
     /// Samples one call in this number for the latency breakdown ([`millrace_oncrpc::stages`]); 0 disables
     /// it.
