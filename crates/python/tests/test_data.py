@@ -72,7 +72,8 @@ def _rank(rank, size, directory, url, save):
     names = [f"layer{rank}.{n}" for n in range(4)]
     wanted = {name: torch.arange(size // 16, dtype=torch.float32) + rank * 10 + n for n, name in enumerate(names)}
     if save:
-        checkpoint.save(wanted, storage_writer=FsspecWriter(url))
+        # The file is stable when it is closed, and torch 2.6 cannot sync a file without a descriptor.
+        checkpoint.save(wanted, storage_writer=FsspecWriter(url, sync_files=False))
     else:
         state = {name: torch.zeros_like(tensor) for name, tensor in wanted.items()}
         checkpoint.load(state, storage_reader=FsspecReader(url))
