@@ -1,6 +1,6 @@
 //! The arena: mapped memory, divided into slots, with limits.
 
-#![allow(unsafe_code)] // One block: creating a buffer from a slot.
+#![allow(unsafe_code)] // The slots' references to the arena, and creating a buffer from a slot.
 
 use std::time::Duration;
 
@@ -93,9 +93,13 @@ impl ArenaState {
         self.peak = self.peak.max(self.allocated());
     }
 
-    /// Frees all cached slots.
-    fn drain(&mut self, caches: &mut LockedCaches<'_>) {
-        caches.drain(|class, slot| self.classes.free(class, slot.span_index, slot.index));
+    /// Frees all cached slots of `arena`, which this is the state of.
+    fn drain(&mut self, arena: &Arc<Inner>, caches: &mut LockedCaches<'_>) {
+        caches.drain(|class, slot| {
+            self.classes.free(class, slot.span_index, slot.index);
+            // SAFETY: the cached slot held a strong reference. It is not the last one, because the caller has another.
+            unsafe { Arc::decrement_strong_count(Arc::as_ptr(arena)) };
+        });
     }
 
     /// Removes the spans that are to be unmapped.
@@ -104,7 +108,7 @@ impl ArenaState {
     }
 }
 
-/// Shared by all handles of an arena and all slots in use. Dropping the last reference frees all memory.
+/// Shared by all handles of an arena, and all slots in use or in caches. Dropping the last reference frees all memory.
 pub(crate) struct Inner {
     state: Mutex<ArenaState>,
     caches: SlotCaches,
@@ -136,7 +140,20 @@ pub(crate) struct Inner {
 /// Empty spans keep their pages for reuse until [`Self::trim`].
 #[derive(Clone)]
 pub struct Arena {
-    inner: Arc<Inner>,
+    handle: Arc<Handle>,
+}
+
+/// Shared by all handles of an arena.
+struct Handle(Arc<Inner>);
+
+impl Drop for Handle {
+    /// Frees the slots in the caches, which keep the arena alive.
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        let mut caches = self.0.caches.lock_all();
+        caches.close();
+        state.drain(&self.0, &mut caches);
+    }
 }
 
 impl Arena {
@@ -156,11 +173,12 @@ impl Arena {
             blocks: BlockSpans::new(spans.div_ceil(RESERVE_FRACTION) as u64),
             peak: 0,
         };
-        Self { inner: Arc::new(Inner { state: Mutex::new(state), caches: SlotCaches::new(), config }) }
+        let inner = Inner { state: Mutex::new(state), caches: SlotCaches::new(), config };
+        Self { handle: Arc::new(Handle(Arc::new(inner))) }
     }
 
-    pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
-        Self { inner }
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.handle.0
     }
 
     /// Allocates a transient buffer of `len` bytes (capacity: the next power of two, at least 512). Its
@@ -170,37 +188,44 @@ impl Arena {
     /// # Errors
     /// The limit is reached, the system has no memory, or `len` exceeds [`SPAN_BYTES`].
     pub fn alloc(&self, len: usize) -> Result<Buffer, OutOfMemory> {
-        let error = OutOfMemory { wanted: len, limit: self.inner.config.limit };
+        let error = OutOfMemory { wanted: len, limit: self.inner().config.limit };
         let class = class_of(len).ok_or(error)?;
         let allocated = self.take(class).ok_or(error)?;
-        Ok(Inner::make_buffer(&self.inner, allocated, len))
+        // SAFETY: the slot was free, and was allocated for `len` bytes; `take` counted its reference to the arena.
+        Ok(Buffer::new(unsafe { Slot::first(allocated, len) }))
     }
 
-    /// Allocates a slot: from the thread's cache if possible.
+    /// Allocates a slot with a strong reference to the arena: from the thread's cache if possible.
     fn take(&self, class: usize) -> Option<AllocatedSlot> {
-        let cached = self.inner.caches.own(class).and_then(|mut cache| cache.pop(class));
-        cached.or_else(|| self.take_from_spans(class))
+        let cached = self.inner().caches.own(class).and_then(|mut cache| cache.pop(class));
+        cached.or_else(|| {
+            let allocated = self.take_from_spans(class)?;
+            Inner::reference(self.inner());
+            Some(allocated)
+        })
     }
 
     /// Allocates a slot from the spans, and some more for the thread's cache. If there is none, allocates it from
     /// the memory of all cached slots.
     fn take_from_spans(&self, class: usize) -> Option<AllocatedSlot> {
-        let caches = &self.inner.caches;
-        let mut state = self.inner.lock();
+        let inner = self.inner();
+        let caches = &inner.caches;
+        let mut state = inner.lock();
         let mut allocated = self.take_locked(&mut state, class);
         if allocated.is_none() {
             let mut caches = caches.lock_all();
-            state.drain(&mut caches);
+            state.drain(inner, &mut caches);
             allocated = self.take_locked(&mut state, class);
         } else if let Some(mut cache) = caches.own(class) {
-            cache.refill(class, || state.classes.take_from_used(class));
+            let take = || state.classes.take_from_used(class).inspect(|_| Inner::reference(inner));
+            cache.refill(class, take);
         }
         state.update_peak();
         allocated
     }
 
     fn take_locked(&self, state: &mut ArenaState, class: usize) -> Option<AllocatedSlot> {
-        let (inner, arena) = (&self.inner, Arc::as_ptr(&self.inner));
+        let (inner, arena) = (self.inner(), Arc::as_ptr(self.inner()));
         let adoptable_slot =
             (class == BLOCK_CLASS).then(|| state.blocks.take_transient(arena, || inner.map())).flatten();
         adoptable_slot.or_else(|| state.classes.take(class, arena, || inner.map()))
@@ -218,15 +243,16 @@ impl Arena {
 
     /// Creates a quota of `limit` bytes of stored memory, in addition to transient memory and other quotas.
     pub fn quota(&self, limit: u64) -> Quota {
-        Quota::new(Arc::clone(&self.inner), limit)
+        Quota::new(self.clone(), limit)
     }
 
     /// Frees the slots that threads cache, and unmaps spans that have been empty since the last call. If it is
     /// called every [`TRIM_INTERVAL`], memory of an ended load is returned, and an ongoing load keeps its
     /// memory. A span stays mapped while a [`SpanRef`] to it exists.
     pub fn trim(&self) {
-        let mut state = self.inner.lock();
-        state.drain(&mut self.inner.caches.lock_all());
+        let inner = self.inner();
+        let mut state = inner.lock();
+        state.drain(inner, &mut inner.caches.lock_all());
         let removed = state.trim();
         drop(state);
         drop(removed); // Unmapping is slow, so it is done without the lock.
@@ -234,13 +260,13 @@ impl Arena {
 
     /// Current memory use.
     pub fn stats(&self) -> ArenaStats {
-        let st = self.inner.lock();
+        let st = self.inner().lock();
         ArenaStats {
             mapped: (st.classes.mapped() + st.blocks.mapped()) * SPAN_BYTES,
-            in_use: st.allocated() - self.inner.caches.lock_all().bytes(),
+            in_use: st.allocated() - self.inner().caches.lock_all().bytes(),
             stored: st.blocks.stored(),
             peak: st.peak,
-            limit: self.inner.config.limit,
+            limit: self.inner().config.limit,
             reserve: st.blocks.reserve(),
             quotas: st.blocks.quotas(),
         }
@@ -249,12 +275,12 @@ impl Arena {
     /// Size of the cached slots in bytes.
     #[cfg(test)]
     pub(crate) fn cached_bytes(&self) -> usize {
-        self.inner.caches.lock_all().bytes()
+        self.inner().caches.lock_all().bytes()
     }
 
     /// Number of mapped spans: for each size class in ascending order, then of block spans.
     pub fn spans(&self) -> Vec<SpanCount> {
-        let st = self.inner.lock();
+        let st = self.inner().lock();
         let classes = st.classes.spans_by_class().into_iter().enumerate();
         let classes = classes.map(|(c, spans)| SpanCount { slot_bytes: Some(class_bytes(c)), spans });
         classes.chain([SpanCount { slot_bytes: None, spans: st.blocks.mapped() }]).collect()
@@ -262,10 +288,17 @@ impl Arena {
 }
 
 impl Inner {
+    /// Counts the strong reference that a slot holds.
+    fn reference(arena: &Arc<Self>) {
+        // SAFETY: the pointer is that of a strong reference, which exists during the call.
+        unsafe { Arc::increment_strong_count(Arc::as_ptr(arena)) };
+    }
+
     /// Creates a buffer from a slot just allocated from `arena`.
     pub(crate) fn make_buffer(arena: &Arc<Self>, allocated: AllocatedSlot, len: usize) -> Buffer {
-        // SAFETY: the slot belongs to this arena, was free, and was allocated for `len` bytes.
-        Buffer::new(unsafe { Slot::first(Arc::clone(arena), allocated, len) })
+        Self::reference(arena);
+        // SAFETY: the slot was free, and was allocated for `len` bytes; its reference to the arena has been counted.
+        Buffer::new(unsafe { Slot::first(allocated, len) })
     }
 
     pub(crate) fn map(&self) -> Option<SpanRef> {
@@ -279,25 +312,37 @@ impl Inner {
         self.state.lock()
     }
 
-    /// Frees a slot after its last reference is dropped: to the thread's cache if possible.
-    pub(crate) fn release(&self, layout: Layout, slot: AllocatedSlot) {
+    /// Frees a slot after its last reference is dropped: to the thread's cache if possible, which takes over the slot's
+    /// strong reference to `arena`.
+    ///
+    /// # Safety
+    /// `arena` is that of the slot, which holds a strong reference to it.
+    pub(crate) unsafe fn release(arena: *const Self, layout: Layout, slot: AllocatedSlot) {
+        // SAFETY: the slot's strong reference keeps the arena alive until the slot is cached or the reference dropped.
+        let inner = unsafe { &*arena };
+        if let Layout::Class(class) = layout
+            && inner.caches.own(class).is_some_and(|mut cache| cache.push(class, slot))
+        {
+            return;
+        }
+        // SAFETY: the slot's strong reference, which no cache has.
+        let arena = unsafe { Arc::from_raw(arena) };
         match layout {
-            Layout::Blocks => self.lock().blocks.free(slot.span_index, slot.index, slot.order),
-            Layout::Class(class) => {
-                let cached = self.caches.own(class).is_some_and(|mut cache| cache.push(class, slot));
-                if !cached {
-                    self.release_to_span(class, slot);
-                }
-            }
+            Layout::Blocks => arena.lock().blocks.free(slot.span_index, slot.index, slot.order),
+            Layout::Class(class) => Self::release_to_span(&arena, class, slot),
         }
     }
 
     /// Frees a slot to its span, with half of the thread's cached ones of its class.
-    fn release_to_span(&self, class: usize, slot: AllocatedSlot) {
-        let mut state = self.lock();
+    fn release_to_span(arena: &Arc<Self>, class: usize, slot: AllocatedSlot) {
+        let mut state = arena.lock();
         let mut free = |slot: AllocatedSlot| state.classes.free(class, slot.span_index, slot.index);
-        if let Some(mut cache) = self.caches.own(class) {
-            cache.drain_half(class, &mut free);
+        if let Some(mut cache) = arena.caches.own(class) {
+            cache.drain_half(class, |slot| {
+                free(slot);
+                // SAFETY: the cached slot held a strong reference. It is not the last one, because the caller has another.
+                unsafe { Arc::decrement_strong_count(Arc::as_ptr(arena)) };
+            });
         }
         free(slot);
     }

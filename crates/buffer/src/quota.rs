@@ -77,15 +77,15 @@ impl Account {
 /// [`Self::exchange`] are charged until the last buffer or view of it is dropped, including those of readers.
 /// Memory outside of the arena can be charged too ([`Self::charge`]), so that one limit covers both.
 pub struct Quota {
-    inner: Arc<Inner>,
+    arena: Arena,
     account: Arc<Account>,
 }
 
 impl Quota {
-    pub(crate) fn new(inner: Arc<Inner>, limit: u64) -> Self {
+    pub(crate) fn new(arena: Arena, limit: u64) -> Self {
         let account = Account { limit, used: AtomicU64::new(0), slots: AtomicU64::new(0) };
-        inner.lock().blocks.add_quota(account.limit_pages());
-        Self { inner, account: Arc::new(account) }
+        arena.inner().lock().blocks.add_quota(account.limit_pages());
+        Self { arena, account: Arc::new(account) }
     }
 
     /// Allocates a buffer of `len` bytes and charges its capacity (a power of two pages, at most
@@ -101,16 +101,16 @@ impl Quota {
         let order = order_of(len).ok_or(error)?;
         let bytes = (PAGE_BYTES << order) as u64;
         self.charge(bytes)?;
-        let arena = Arc::as_ptr(&self.inner);
-        let mut state = self.inner.lock();
-        let allocated = state.blocks.take_stored(order, &self.account, arena, || self.inner.map());
+        let inner = self.arena.inner();
+        let mut state = inner.lock();
+        let allocated = state.blocks.take_stored(order, &self.account, Arc::as_ptr(inner), || inner.map());
         state.update_peak();
         drop(state);
         let Some(allocated) = allocated else {
             self.refund(bytes);
             return Err(error);
         };
-        Ok(Inner::make_buffer(&self.inner, allocated, len))
+        Ok(Inner::make_buffer(inner, allocated, len))
     }
 
     /// Whether [`Self::exchange`] can adopt the memory of `view`: it is in a block span of the same arena,
@@ -121,7 +121,7 @@ impl Quota {
 
     /// Identifies the slot of `view` if it is in a block span of the same arena.
     fn slot_id(&self, view: &View) -> Option<SlotId> {
-        view.slot().id_in(Arc::as_ptr(&self.inner))
+        view.slot().id_in(Arc::as_ptr(self.arena.inner()))
     }
 
     /// Adopts the memory of `new` without a copy, and in exchange releases that of `old`, atomically. `new`
@@ -135,7 +135,7 @@ impl Quota {
         let new = new.iter().filter_map(|v| self.slot_id(v));
         let old = old.iter().filter_map(|v| self.slot_id(v));
         let bytes = |at: SlotId| (PAGE_BYTES << at.order) as u64;
-        let mut state = self.inner.lock();
+        let mut state = self.arena.inner().lock();
         let blocks = &mut state.blocks;
         let (mut more, mut less) = (0, 0);
         for at in new.clone() {
@@ -191,13 +191,13 @@ impl Quota {
 
     /// The arena of the quota.
     pub fn arena(&self) -> Arena {
-        Arena::from_inner(Arc::clone(&self.inner))
+        self.arena.clone()
     }
 }
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        self.inner.lock().blocks.close(&self.account);
+        self.arena.inner().lock().blocks.close(&self.account);
     }
 }
 

@@ -13,11 +13,11 @@ use crate::{
     block_spans::SlotId,
     mapping::SpanRef,
     span::{AllocatedSlot, Layout, Span},
-    sync::{Arc, AtomicU32, Ordering, fence},
+    sync::{AtomicU32, Ordering, fence},
 };
 
-/// A counted reference to a slot, and a range of its bytes. All references to a slot together hold one strong
-/// reference to the arena, which keeps the span alive.
+/// A counted reference to a slot, and a range of its bytes. A slot in use holds one strong reference to the arena, which
+/// keeps the span alive.
 ///
 /// It has the address of the range, because computing that from the span takes three dependent loads.
 pub(crate) struct Slot {
@@ -40,23 +40,20 @@ impl Slot {
     /// Creates the first reference to a slot that was just allocated, with its first `len` bytes.
     ///
     /// # Safety
-    /// The slot belongs to `arena`, has at least `len` bytes, and there is no other reference to it.
-    pub(crate) unsafe fn first(arena: Arc<Inner>, allocated: AllocatedSlot, len: usize) -> Self {
-        let arena = Arc::into_raw(arena); // `Drop` of the last slot reference releases it.
+    /// The slot holds a strong reference to its arena, has at least `len` bytes, and there is no other reference to it.
+    pub(crate) unsafe fn first(allocated: AllocatedSlot, len: usize) -> Self {
         let AllocatedSlot { span, index, order, .. } = allocated;
         // SAFETY: the arena keeps the span while the slot is in use.
         let start = unsafe { span.as_ref() }.slot_start(index);
         let slot = Self { span, start, len: len as u32, index, order };
-        debug_assert_eq!(slot.span().arena, arena);
         debug_assert!(len <= slot.bytes());
         slot.refs().store(1, Ordering::Relaxed);
         slot
     }
 
     fn span(&self) -> &Span {
-        // SAFETY: an arena keeps a span while one of its slots is in use, and this is a reference to such a
-        // slot; the arena is kept alive by the strong reference taken in `first` and dropped with the slot's
-        // last reference.
+        // SAFETY: an arena keeps a span while one of its slots is in use, and this is a reference to such a slot, which
+        // keeps the arena alive.
         unsafe { self.span.as_ref() }
     }
 
@@ -93,6 +90,14 @@ impl Slot {
         part.start = unsafe { part.start.add(at) };
         part.len = len as u32;
         part
+    }
+
+    /// Removes the first `n` bytes of the range, which has at least as many.
+    fn advance(&mut self, n: usize) {
+        debug_assert!(n <= self.len as usize);
+        // SAFETY: `n` is at most the length of the range, which is inside the slot.
+        self.start = unsafe { self.start.add(n) };
+        self.len -= n as u32;
     }
 
     /// Extends the range by that of `next` if it follows in the same slot; otherwise returns `next`.
@@ -145,12 +150,10 @@ impl Drop for Slot {
             fence(Ordering::Acquire);
         }
         let Span { arena, layout, index, .. } = *self.span();
-        // SAFETY: `first` turned one strong reference of the arena into this pointer, and only the slot's
-        // last reference reaches this line.
-        let arena = unsafe { Arc::from_raw(arena) };
-        // The span may be reused from here on; its fields have been copied.
         let (span, slot, order) = (self.span, self.index, self.order);
-        arena.release(layout, AllocatedSlot { span, span_index: index, index: slot, order });
+        let slot = AllocatedSlot { span, span_index: index, index: slot, order };
+        // SAFETY: the slot holds a strong reference to the arena, and this is the last reference to the slot.
+        unsafe { Inner::release(arena, layout, slot) };
     }
 }
 
@@ -182,6 +185,15 @@ impl Buffer {
             assert!(len <= self.capacity(), "length {len} exceeds capacity {}", self.capacity());
         }
         self.0.len = len as u32;
+    }
+
+    /// Removes the first `n` bytes. [`View::prepend`] can make them available again.
+    ///
+    /// # Panics
+    /// If `n` exceeds the length: a bug of the caller.
+    pub fn advance(&mut self, n: usize) {
+        assert!(n <= self.len(), "advance by {n} of {} bytes", self.len());
+        self.0.advance(n);
     }
 
     /// Divides the buffer: it keeps its first `at` bytes, and the buffer that is returned has the others. The memory is
@@ -260,6 +272,26 @@ impl View {
     pub fn slice(&self, start: usize, len: usize) -> Self {
         assert!(start.checked_add(len).is_some_and(|end| end <= self.len()), "slice outside the view");
         Self(self.0.part(start, len))
+    }
+
+    /// The view without its first `n` bytes, or an empty one if it is shorter.
+    #[must_use]
+    pub fn skip(mut self, n: usize) -> Self {
+        self.0.advance(n.min(self.len()));
+        self
+    }
+
+    /// Extends the view by the `n` bytes before it, and returns all its bytes for writing. `None`, without a change, if
+    /// the slot has fewer bytes before it, or there is another view of its memory. The added bytes have arbitrary
+    /// content.
+    pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
+        if self.offset() < n || !self.is_unique() {
+            return None;
+        }
+        // SAFETY: the slot has at least `n` bytes before the range.
+        self.0.start = unsafe { self.0.start.sub(n) };
+        self.0.len += n as u32;
+        self.try_mut()
     }
 
     /// Shortens the view to its first `len` bytes, if it is longer.

@@ -5,20 +5,24 @@
 //! full cache returns half of its slots. So two threads of which one allocates what the other frees take the
 //! arena's lock once for many slots.
 //!
-//! A cached slot is in use for the spans, and free memory for [`ArenaStats::in_use`](crate::ArenaStats).
+//! A cached slot is in use for the spans, and free memory for [`ArenaStats::in_use`](crate::ArenaStats). As a slot in
+//! use, it holds a strong reference to the arena, so that the allocations from a cache and the frees to it do not change
+//! the number of references. The last handle of the arena frees the slots and closes the caches.
 //!
 //! # Locks
 //!
 //! A thread locks its own cache, for some instructions. Others lock it when memory is short or trimmed, and for
-//! statistics. An allocation fails only while it has the locks of the arena and of all caches, and after it has
-//! returned all cached slots to the spans, so limits are those of an arena without caches. The arena's lock comes
-//! before the locks of the caches.
+//! statistics; they have the arena's lock. While they have that of its cache, a thread uses the spans instead, so it
+//! waits for the arena's lock only. An allocation fails only while it has the locks of the arena and of all caches,
+//! and after it has returned all cached slots to the spans, so limits are those of an arena without caches.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(not(loom))]
+use std::time::Duration;
 
 use crate::{
     span::{AllocatedSlot, BLOCK_CLASS, class_bytes},
-    sync::{Mutex, MutexGuard},
+    sync::{TryMutex, TryMutexGuard},
 };
 
 /// Classes below this one are cached. Slots of one block are not, because their users allocate slots of block spans
@@ -28,6 +32,12 @@ pub(crate) const CACHED_CLASSES: usize = BLOCK_CLASS;
 const MAX_CLASS_BYTES: usize = 256 << 10;
 /// Maximum number of cached slots of a class.
 const MAX_SLOTS: usize = 64;
+/// Attempts to lock a cache before its thread counts as suspended.
+#[cfg(not(loom))]
+const SPINS: usize = 100;
+/// Time between later attempts.
+#[cfg(not(loom))]
+const SUSPENDED: Duration = Duration::from_micros(50);
 /// Number of caches. Threads beyond this number have none.
 const CACHES: usize = if cfg!(loom) { 4 } else { u64::BITS as usize };
 
@@ -47,18 +57,22 @@ struct ClassSlots {
 
 /// The free slots of one thread.
 #[derive(Default)]
-pub(crate) struct SlotCache([ClassSlots; CACHED_CLASSES]);
+pub(crate) struct SlotCache {
+    classes: [ClassSlots; CACHED_CLASSES],
+    /// Whether the arena has no handles any more. Then no slot is added.
+    closed: bool,
+}
 
 impl SlotCache {
     /// Takes the most recently freed slot of `class`.
     pub(crate) fn pop(&mut self, class: usize) -> Option<AllocatedSlot> {
-        self.0[class].free.pop()
+        self.classes[class].free.pop()
     }
 
     /// Keeps a freed slot of `class` if there is space. Returns whether it was kept.
     pub(crate) fn push(&mut self, class: usize, slot: AllocatedSlot) -> bool {
-        let free = &mut self.0[class].free;
-        let kept = free.len() < capacity(class);
+        let free = &mut self.classes[class].free;
+        let kept = free.len() < capacity(class) && !self.closed;
         if kept {
             free.push(slot);
         }
@@ -67,7 +81,7 @@ impl SlotCache {
 
     /// Adds slots from `take` after an allocation of `class` found none.
     pub(crate) fn refill(&mut self, class: usize, take: impl FnMut() -> Option<AllocatedSlot>) {
-        let ClassSlots { free, batch } = &mut self.0[class];
+        let ClassSlots { free, batch } = &mut self.classes[class];
         let room = batch.saturating_sub(free.len());
         free.extend(std::iter::from_fn(take).take(room));
         *batch = (2 * *batch).clamp(1, capacity(class) / 2);
@@ -75,56 +89,84 @@ impl SlotCache {
 
     /// Passes the half of the slots of `class` that has not been used for longest to `free`.
     pub(crate) fn drain_half(&mut self, class: usize, free: impl FnMut(AllocatedSlot)) {
-        let slots = &mut self.0[class].free;
+        let slots = &mut self.classes[class].free;
         slots.drain(..slots.len() / 2).for_each(free);
     }
 
     fn drain(&mut self, mut free: impl FnMut(usize, AllocatedSlot)) {
-        for (class, slots) in self.0.iter_mut().enumerate() {
+        for (class, slots) in self.classes.iter_mut().enumerate() {
             slots.free.drain(..).for_each(|slot| free(class, slot));
             slots.batch = 0;
         }
     }
 
     fn bytes(&self) -> usize {
-        self.0.iter().enumerate().map(|(class, slots)| slots.free.len() * class_bytes(class)).sum()
+        self.classes.iter().enumerate().map(|(class, slots)| slots.free.len() * class_bytes(class)).sum()
     }
 }
 
 /// A cache in separate cache lines.
 #[repr(align(128))]
-struct Aligned(Mutex<SlotCache>);
+struct Aligned(TryMutex<SlotCache>);
 
 /// The caches of an arena.
 pub(crate) struct SlotCaches(Box<[Aligned]>);
 
 impl SlotCaches {
     pub(crate) fn new() -> Self {
-        Self((0..CACHES).map(|_| Aligned(Mutex::new(SlotCache::default()))).collect())
+        Self((0..CACHES).map(|_| Aligned(TryMutex::new(SlotCache::default()))).collect())
     }
 
-    /// The locked cache of this thread, if it has one and `class` is cached.
-    pub(crate) fn own(&self, class: usize) -> Option<MutexGuard<'_, SlotCache>> {
+    /// The locked cache of this thread, if it has one, `class` is cached, and no other thread has locked it.
+    pub(crate) fn own(&self, class: usize) -> Option<TryMutexGuard<'_, SlotCache>> {
         if class >= CACHED_CLASSES {
             return None;
         }
         let index = NUMBER.try_with(|number| number.0).ok()?;
-        self.0.get(index).map(|cache| cache.0.lock())
+        self.0.get(index)?.0.try_lock()
     }
 
-    /// Locks all caches. The caller has no lock of a cache.
+    /// Locks all caches. The caller has the arena's lock, and no lock of a cache.
     pub(crate) fn lock_all(&self) -> LockedCaches<'_> {
-        LockedCaches(self.0.iter().map(|cache| cache.0.lock()).collect())
+        LockedCaches(self.0.iter().map(|cache| lock(&cache.0)).collect())
     }
 }
 
+/// Locks a cache, which its thread releases after some instructions.
+#[cfg(not(loom))]
+fn lock(cache: &TryMutex<SlotCache>) -> TryMutexGuard<'_, SlotCache> {
+    for _ in 0..SPINS {
+        if let Some(cache) = cache.try_lock() {
+            return cache;
+        }
+        std::hint::spin_loop();
+    }
+    loop {
+        // The thread is suspended. It may have a lower priority than this one, so a yield would not suffice.
+        std::thread::sleep(SUSPENDED);
+        if let Some(cache) = cache.try_lock() {
+            return cache;
+        }
+    }
+}
+
+#[cfg(loom)]
+fn lock(cache: &TryMutex<SlotCache>) -> TryMutexGuard<'_, SlotCache> {
+    cache.lock()
+}
+
 /// All caches of an arena at one moment: none gets or loses a slot.
-pub(crate) struct LockedCaches<'a>(Vec<MutexGuard<'a, SlotCache>>);
+pub(crate) struct LockedCaches<'a>(Vec<TryMutexGuard<'a, SlotCache>>);
 
 impl LockedCaches<'_> {
     /// Passes all slots to `free`, with their class.
     pub(crate) fn drain(&mut self, mut free: impl FnMut(usize, AllocatedSlot)) {
         self.0.iter_mut().for_each(|cache| cache.drain(&mut free));
+    }
+
+    /// Has the caches refuse slots from now on.
+    pub(crate) fn close(&mut self) {
+        self.0.iter_mut().for_each(|cache| cache.closed = true);
     }
 
     /// Size of the slots in bytes.

@@ -69,7 +69,8 @@ impl Layout {
     }
 }
 
-/// A slot without references to its bytes: just allocated, just freed, or cached.
+/// A slot without references to its bytes: just allocated, just freed, or cached. One that is cached or in use holds a
+/// strong reference to its arena.
 #[derive(Clone, Copy)]
 pub(crate) struct AllocatedSlot {
     pub(crate) span: NonNull<Span>,

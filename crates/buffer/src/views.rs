@@ -140,6 +140,25 @@ impl Views {
         }
     }
 
+    /// As [`View::prepend`], if the data is one view.
+    pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
+        match &mut self.0 {
+            List::One(view) => view.prepend(n),
+            List::Many(_) => None,
+        }
+    }
+
+    /// The only view.
+    ///
+    /// # Errors
+    /// Returns the data if it has no view or several.
+    pub fn into_view(self) -> Result<View, Self> {
+        match self.0 {
+            List::One(view) => Ok(view),
+            List::Many(_) => Err(self),
+        }
+    }
+
     /// Returns the range `start..start + len` of the data by reference.
     ///
     /// # Panics

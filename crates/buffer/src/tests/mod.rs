@@ -50,6 +50,42 @@ fn memory_is_freed_with_the_last_reference() {
 }
 
 #[test]
+fn cached_slots_do_not_keep_an_arena_without_handles() {
+    let before = live::COUNT.get();
+    let a = arena(1);
+    let [first, view] = [(); 2].map(|()| a.alloc(512).unwrap().freeze());
+    drop(first);
+    let other = a.clone();
+    std::thread::spawn(move || drop(other.alloc(512))).join().unwrap();
+    assert_eq!((a.stats().in_use, live::COUNT.get()), (512, before + 1));
+    drop(a);
+    assert_eq!((view.len(), live::COUNT.get()), (512, before + 1), "a view remains");
+    drop(view);
+    assert_eq!(live::COUNT.get(), before);
+}
+
+#[test]
+fn bytes_before_a_view_are_writable_for_its_only_owner() {
+    let a = arena(1);
+    let mut b = a.alloc(100).unwrap();
+    b.copy_from_slice(&[7; 100]);
+    b.advance(40);
+    assert_eq!((b.len(), b.capacity()), (60, 472));
+    let mut v = b.freeze();
+    assert!(v.prepend(41).is_none(), "the slot has only 40 bytes before it");
+    let other = v.clone();
+    assert!(v.prepend(8).is_none(), "another view has the same bytes");
+    drop(other);
+    v.prepend(8).unwrap()[..8].fill(1);
+    assert_eq!((&v[..8], &v[8..], v.offset()), (&[1; 8][..], &[7; 60][..], 32));
+    let mut whole = Views::from(v);
+    assert_eq!(whole.prepend(32).map(|bytes| bytes.len()), Some(100));
+    whole.push(a.alloc(1).unwrap().freeze());
+    assert!(whole.prepend(0).is_none(), "several views are not contiguous");
+    assert_eq!(Views::from(whole.into_view().unwrap_err()).len(), 101);
+}
+
+#[test]
 fn limit_is_enforced() {
     let a = arena(2);
     let big = fill(&a, SPAN_BYTES);
