@@ -20,7 +20,7 @@ use super::{
     fault::Fault,
     nudge::Nudge,
     reads::{Reads, SentRead},
-    rx::{Rx, RxContext},
+    rx::{LazyTable, Rx, RxContext},
     setup::Negotiated,
     tx::{Flushed, Tx},
     wire::rdmap::ReadRequestBody,
@@ -159,10 +159,11 @@ impl IwarpQp {
 
     fn receive(&mut self, cx: &mut Context<'_>, out: &mut Vec<Completion>) -> Poll<Result<(), Fault>> {
         let Self { rx, stream, domain, receives, reads, tx, counters, .. } = self;
-        rx.receive(cx, &mut **stream, &mut RxContext { domain, receives, reads, tx, out, counters })
+        let table = LazyTable::new(domain);
+        rx.receive(cx, &mut **stream, &mut RxContext { table, receives, reads, tx, out, counters })
     }
 
-    /// RxContext the connection because of `fault`.
+    /// Ends the connection because of `fault`.
     fn fail(&mut self, fault: Fault) {
         tracing::debug!(peer = %self.info.peer, error = %fault.error, "connection ends");
         match fault.terminate {
@@ -175,7 +176,7 @@ impl IwarpQp {
         }
     }
 
-    /// RxContext the connection and releases all its memory.
+    /// Ends the connection and releases all its memory.
     fn down(&mut self, error: ConnectionError) {
         self.stream.shutdown();
         self.domain.close();

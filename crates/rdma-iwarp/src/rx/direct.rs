@@ -211,14 +211,14 @@ impl Rx {
         open: OpenFpdu,
     ) -> Poll<Result<usize, Fault>> {
         let write = open.header.opcode == Opcode::Write;
-        if write && context.domain.lock().is_released(open.header.tag) {
+        if write && context.table.lock().is_released(open.header.tag) {
             return self.read_stash(cx, stream, context); // The memory of the released tag has another owner.
         }
         let Self { direct, stash, crc, window, .. } = self;
         let mut reading = Reading { cx, stream, direct, stash, crc, window: *window, open };
         let outcome = if write {
             let offset = open.header.offset.wrapping_add(open.placed as u64);
-            let mut table = context.domain.lock();
+            let table = context.table.lock();
             let (memory, fresh) = match table.place(open.header.tag, offset, open.missing()) {
                 Ok(found) => found,
                 Err(d) => return Poll::Ready(Err(Fault::write_target(d, &open.header, open.len))),

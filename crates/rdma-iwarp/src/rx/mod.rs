@@ -19,8 +19,11 @@ use std::{
 };
 
 use millrace_buffer::Buffer;
-use millrace_rdma::{Completion, ConnectionError, Counters, stag::StagDomain};
-use millrace_runtime::ByteStream;
+use millrace_rdma::{
+    Completion, ConnectionError, Counters,
+    stag::{StagDomain, StagTable},
+};
+use millrace_runtime::{ByteStream, sync::MutexGuard};
 
 use self::{direct::Direct, stash::Stash, tagged::OpenFpdu, untagged::OpenSend};
 use super::{
@@ -46,7 +49,7 @@ const LARGE_PAYLOAD: usize = 16 << 10;
 /// The parts of the queue pair that the receiver uses.
 pub(crate) struct RxContext<'a> {
     /// The STag table.
-    pub(crate) domain: &'a StagDomain,
+    pub(crate) table: LazyTable<'a>,
     /// Posted receives, in order.
     pub(crate) receives: &'a mut VecDeque<Buffer>,
     /// RDMA Reads of this end.
@@ -57,6 +60,23 @@ pub(crate) struct RxContext<'a> {
     pub(crate) out: &'a mut Vec<Completion>,
     /// Counters of the queue pair.
     pub(crate) counters: &'a mut Counters,
+}
+
+/// The STag table of a domain. It is locked at its first use, and until this value is dropped, so that the messages of
+/// one read lock it once.
+pub(crate) struct LazyTable<'a> {
+    domain: &'a StagDomain,
+    locked: Option<MutexGuard<'a, StagTable>>,
+}
+
+impl<'a> LazyTable<'a> {
+    pub(crate) fn new(domain: &'a StagDomain) -> Self {
+        Self { domain, locked: None }
+    }
+
+    fn lock(&mut self) -> &mut StagTable {
+        self.locked.get_or_insert_with(|| self.domain.lock())
+    }
 }
 
 /// The receiver of a queue pair.

@@ -56,7 +56,7 @@ impl Rx {
     }
 
     /// Checks that the segment continues the open message, if any, and may be placed.
-    fn check_tagged(&self, context: &RxContext<'_>, header: Tagged, len: usize) -> Result<(), Fault> {
+    fn check_tagged(&self, context: &mut RxContext<'_>, header: Tagged, len: usize) -> Result<(), Fault> {
         if let Some(expected) = self.message {
             if header.opcode != expected.opcode || header.tag != expected.tag {
                 return Err(Fault::tagged(ErrorCode::OPCODE, &header, len));
@@ -71,7 +71,7 @@ impl Rx {
                 Ok(())
             } else {
                 context
-                    .domain
+                    .table
                     .lock()
                     .check_write(header.tag, header.offset, len)
                     .map_err(|d| Fault::write_target(d, &header, len))
@@ -139,7 +139,7 @@ impl Rx {
             && let Some((tag, completion)) = context.reads.finish_first()
         {
             self.direct.response_ended();
-            context.domain.release_sink(tag);
+            context.table.lock().release_sink(tag);
             context.out.push(completion);
         }
     }
@@ -149,7 +149,7 @@ impl Rx {
 fn place(context: &mut RxContext<'_>, open: &OpenFpdu, bytes: &[u8]) -> Result<(), Fault> {
     if open.header.opcode == Opcode::Write {
         let offset = open.header.offset.wrapping_add(open.placed as u64);
-        let mut table = context.domain.lock();
+        let table = context.table.lock();
         // Repeat the lookup: the owner may have revoked the region since the header arrived.
         let placed = match table.place(open.header.tag, offset, bytes.len()) {
             Ok((memory, _)) => {

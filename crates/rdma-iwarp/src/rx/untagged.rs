@@ -92,7 +92,7 @@ impl Rx {
         }
         // RFC 5040 section 5.4.2: the tag is not checked if no bytes are read.
         if request.size > 0 {
-            let table = context.domain.lock();
+            let table = context.table.lock();
             table
                 .source(request.source_tag, request.source_offset, request.size as usize)
                 .map_err(|denied| Fault::read_source(denied, &header, body.to_vec()))?;
@@ -148,7 +148,7 @@ fn deliver(context: &mut RxContext<'_>, header: &Untagged, len: usize) -> Result
     if header.opcode.invalidates() {
         // The peer may invalidate any tag that it was given, whether or not the upper layers negotiated
         // remote invalidation, as Linux servers do.
-        context.domain.lock().invalidate(header.invalidate).map_err(|e| {
+        context.table.lock().invalidate(header.invalidate).map_err(|e| {
             let code = match e {
                 InvalidateError::Unknown => ErrorCode::INVALIDATE,
                 InvalidateError::Protected => ErrorCode::INVALIDATE_PROTECTED,

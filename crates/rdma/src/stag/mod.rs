@@ -15,16 +15,16 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    ops::DerefMut,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use millrace_buffer::Views;
-use millrace_runtime::{RuntimeRef, sync::Mutex};
+use millrace_runtime::{
+    RuntimeRef,
+    sync::{Mutex, MutexGuard},
+};
 
 pub use self::{
     access::{AccessError, InvalidateError, Source},
@@ -85,7 +85,7 @@ pub struct StagDomain {
 
 impl StagDomain {
     /// Locks the table. A provider holds the lock for at most one system call.
-    pub fn lock(&self) -> impl DerefMut<Target = StagTable> + '_ {
+    pub fn lock(&self) -> MutexGuard<'_, StagTable> {
         self.table.lock()
     }
 
@@ -93,11 +93,6 @@ impl StagDomain {
     /// full.
     pub fn reserve_sink(&self) -> Option<u32> {
         self.lock().reserve_sink(&self.rt)
-    }
-
-    /// Frees an STag that [`Self::reserve_sink`] returned.
-    pub fn release_sink(&self, stag: u32) {
-        self.lock().release_sink(stag);
     }
 
     /// Refuses further exposures because the connection has ended. Exposed memory stays in the table until it

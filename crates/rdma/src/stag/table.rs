@@ -134,7 +134,8 @@ impl StagTable {
         self.insert(rt, false, Use::Sink)
     }
 
-    pub(super) fn release_sink(&mut self, tag: u32) {
+    /// Frees a tag that [`StagDomain::reserve_sink`](super::StagDomain::reserve_sink) returned.
+    pub fn release_sink(&mut self, tag: u32) {
         if matches!(self.entry(tag), Some(Entry { used: Use::Sink, .. })) {
             self.entries.remove(&index_of(tag));
         }

@@ -113,7 +113,7 @@ fn the_peer_has_no_access_to_sinks() {
     assert_eq!(d.lock().check_write(sink, 0, 1), Err(AccessError::Stag));
     assert!(d.lock().source(sink, 0, 1).is_err());
     assert!(d.revoke(ExposureId(sink.into())).is_none());
-    d.release_sink(sink);
+    d.lock().release_sink(sink);
     assert_eq!(d.lock().invalidate(sink), Err(InvalidateError::Unknown));
 }
 
