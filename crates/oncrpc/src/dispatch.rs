@@ -6,8 +6,8 @@ use millrace_runtime::MaybeReady;
 use millrace_xdr::{Arena, Encode, Encoder, Message};
 
 use crate::{
-    AcceptError, AuthStat, CallContext, CallHeader, Credential, Fault, Outcome, Program, ReplyHeader,
-    ReplyStatus, Results, SMALL_REPLY, Service, callbacks::Callbacks,
+    AcceptError, AuthStat, CallContext, Credential, Fault, Outcome, Program, ReplyHeader, ReplyStatus,
+    Results, SMALL_REPLY, Service, callbacks::Callbacks,
 };
 
 /// AUTH_SHORT (RFC 5531 section 8.2): a token that a server issues; this server issues none.
@@ -35,8 +35,9 @@ impl Dispatcher {
         Self { callbacks: Some(callbacks), ..self }
     }
 
-    fn find(&self, header: &CallHeader) -> Result<&Arc<dyn Program>, ReplyStatus> {
-        if let Credential::Other(flavor) = header.cred
+    fn find(&self, call: &CallContext) -> Result<&Arc<dyn Program>, ReplyStatus> {
+        let header = call.header;
+        if let Credential::Other(flavor) = call.sender.credential
             && header.proc != 0
         {
             // A client sends its full credential after RejectedCred.
@@ -66,12 +67,12 @@ impl Service for Dispatcher {
     }
 
     fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
-        self.find(&call.header).map_or(Some(SMALL_REPLY), |program| program.reply_bytes(call))
+        self.find(call).map_or(Some(SMALL_REPLY), |program| program.reply_bytes(call))
     }
 
     fn call(&self, call: CallContext, mut reply: Encoder) -> MaybeReady<'static, Option<Message>> {
         let xid = call.header.xid;
-        let program = match self.find(&call.header) {
+        let program = match self.find(&call) {
             Ok(program) => program,
             Err(status) => return MaybeReady::Ready(bare_reply(xid, status, reply)),
         };

@@ -10,6 +10,7 @@ mod message;
 mod received;
 mod request;
 pub mod rpcbind;
+mod sender;
 mod service;
 pub mod serving;
 pub mod stages;
@@ -30,6 +31,7 @@ pub use millrace_runtime::MaybeReady;
 pub use millrace_xdr::{Message, Payload};
 pub use received::ReceivedCall;
 pub use request::{Reply, ReplySpec, Request, RpcError, parse_reply};
+pub use sender::{LastSender, Sender};
 pub use service::{
     CallContext, Fault, Outcome, Peer, Program, REPLY_HEAD, Results, SMALL_REPLY, Service, TransportKind,
 };

@@ -64,8 +64,8 @@ impl Credential {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedCredential(Box<[u8]>);
 
-/// A decoded call header.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A decoded call header without its credential.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallHeader {
     /// Transaction id.
     pub xid: u32,
@@ -75,8 +75,6 @@ pub struct CallHeader {
     pub vers: u32,
     /// Procedure.
     pub proc: u32,
-    /// Credential of the caller.
-    pub cred: Credential,
 }
 
 /// `auth_stat` (RFC 5531 section 9).
@@ -188,9 +186,14 @@ impl Encode for EncodedCredential {
 
 impl<'a> Decode<'a> for Credential {
     fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        let flavor = d.u32()?;
-        let at = d.position();
-        let body = d.opaque(MAX_AUTH_BODY)?;
+        let (flavor, at, body) = auth_body(d)?;
+        Self::from_body(flavor, body, at)
+    }
+}
+
+impl Credential {
+    /// Decodes the credential with this flavor and body. `at` is the position of the body, for errors.
+    pub(crate) fn from_body(flavor: u32, body: &[u8], at: usize) -> Result<Self, XdrError> {
         match flavor {
             AUTH_NONE => Ok(Self::None),
             AUTH_SYS => {
@@ -228,14 +231,23 @@ pub enum CallHeaderError {
 }
 
 impl CallHeader {
-    /// Decodes the header of a call, from its transaction id to its verifier. Afterwards `d` is at the
-    /// arguments.
+    /// Decodes the header of a call, from its transaction id to its verifier, and its credential. Afterwards `d`
+    /// is at the arguments.
     ///
     /// Unknown credential flavors are accepted, because the NULL procedure is executed with any flavor.
     ///
     /// # Errors
     /// [`CallHeaderError`], in the order of checks of RFC 5531.
-    pub fn decode(d: &mut Decoder<'_>) -> Result<Self, CallHeaderError> {
+    pub fn decode(d: &mut Decoder<'_>) -> Result<(Self, Credential), CallHeaderError> {
+        Self::decode_with(d, |flavor, body, at| Credential::from_body(flavor, body, at))
+    }
+
+    /// As [`Self::decode`]. `credential` decodes the credential from its flavor, its body and the position of
+    /// the body.
+    pub(crate) fn decode_with<C>(
+        d: &mut Decoder<'_>,
+        credential: impl FnOnce(u32, &[u8], usize) -> Result<C, XdrError>,
+    ) -> Result<(Self, C), CallHeaderError> {
         #[cfg(feature = "call-counts")]
         crate::call_counts::HEADERS_DECODED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let short = |_| CallHeaderError::NotACall;
@@ -252,15 +264,22 @@ impl CallHeader {
         }
         let (prog, vers, proc) = (d.u32().map_err(short)?, d.u32().map_err(short)?, d.u32().map_err(short)?);
         let auth = |stat| CallHeaderError::Auth { xid, stat };
-        let cred = d.get().map_err(|_| auth(AuthStat::BadCred))?;
+        let cred = auth_body(d).and_then(|(flavor, at, body)| credential(flavor, body, at));
+        let cred = cred.map_err(|_| auth(AuthStat::BadCred))?;
         skip_verifier(d).map_err(|_| auth(AuthStat::BadVerf))?;
-        Ok(Self { xid, prog, vers, proc, cred })
+        Ok((Self { xid, prog, vers, proc }, cred))
     }
 }
 
+/// Flavor, position and body of a credential or verifier.
+fn auth_body<'a>(d: &mut Decoder<'a>) -> Result<(u32, usize, &'a [u8]), XdrError> {
+    let flavor = d.u32()?;
+    let at = d.position();
+    Ok((flavor, at, d.opaque(MAX_AUTH_BODY)?))
+}
+
 fn skip_verifier(d: &mut Decoder<'_>) -> Result<(), XdrError> {
-    d.u32()?;
-    d.opaque(MAX_AUTH_BODY).map(drop)
+    auth_body(d).map(drop)
 }
 
 /// Appends the header of a call with transaction id 0, which the transport replaces, by

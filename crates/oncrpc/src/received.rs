@@ -4,8 +4,8 @@ use millrace_runtime::MaybeReady;
 use millrace_xdr::{Encoder, Message};
 
 use crate::{
-    AcceptError, CallContext, CallHeaderError, Peer, RPC_VERSION, ReplyStatus, RpcMismatch, SMALL_REPLY,
-    Service, Stages, dispatch::bare_reply,
+    AcceptError, CallContext, CallHeaderError, LastSender, RPC_VERSION, ReplyStatus, RpcMismatch,
+    SMALL_REPLY, Service, Stages, dispatch::bare_reply,
 };
 
 /// A received message with a decoded RPC header. A server decodes call headers here only.
@@ -15,14 +15,14 @@ pub struct ReceivedCall {
 }
 
 impl ReceivedCall {
-    /// Decodes the RPC header of `message` from `peer`, and queries `service` for the maximum size of the
-    /// reply.
-    pub fn parse(message: Message, peer: &Peer, service: &dyn Service) -> Self {
-        let parsed = CallContext::parse(message, peer);
+    /// Decodes the RPC header of `message`, and queries `service` for the maximum size of the reply. `last` is the
+    /// sender of the connection's last call, and becomes that of this one.
+    pub fn parse(message: Message, last: &mut LastSender, service: &dyn Service) -> Self {
+        let parsed = CallContext::parse(message, last);
         let reply_bytes = match &parsed {
             Ok(call) => service.reply_bytes(call),
             Err(error) => {
-                tracing::debug!(peer = %peer.addr, ?error, "received a message without a valid call header");
+                tracing::debug!(peer = %last.peer().addr, ?error, "received a message without a valid call header");
                 Some(SMALL_REPLY)
             }
         };

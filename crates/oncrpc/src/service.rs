@@ -1,11 +1,11 @@
 //! The server's side: the interfaces of services and programs.
 
-use std::{net::SocketAddr, ops::RangeInclusive};
+use std::{net::SocketAddr, ops::RangeInclusive, sync::Arc};
 
 use millrace_runtime::MaybeReady;
 use millrace_xdr::{Decode, Decoder, Encoder, Message};
 
-use crate::{AuthStat, CallHeader, CallHeaderError, Stages, callbacks::Callbacks};
+use crate::{AuthStat, CallHeader, CallHeaderError, LastSender, Sender, Stages, callbacks::Callbacks};
 
 /// Bytes that suffice for the header and the results of nearly all procedures, without payload.
 pub const REPLY_HEAD: usize = 256;
@@ -34,13 +34,13 @@ pub struct Peer {
     pub connection: u64,
 }
 
-/// A call during its execution: the decoded RPC header and the peer. It is created once, when the call
+/// A call during its execution: the decoded RPC header and the sender. It is created once, when the call
 /// arrives, and passed to all functions that process the call.
 pub struct CallContext {
-    /// The RPC header, with the caller's credential.
+    /// The RPC header.
     pub header: CallHeader,
-    /// The sender and the transport.
-    pub peer: Peer,
+    /// The sender.
+    pub sender: Arc<Sender>,
     /// Records the stages of the call.
     pub stages: Stages,
     message: Message,
@@ -48,15 +48,17 @@ pub struct CallContext {
 }
 
 impl CallContext {
-    /// Decodes the RPC header of `message` from `peer`. No stages are recorded.
+    /// Decodes the RPC header of `message`. `last` is the sender of the connection's last call, and becomes that
+    /// of this one. No stages are recorded.
     ///
     /// # Errors
     /// [`CallHeaderError`] if the message is not a call, or its header is invalid.
-    pub fn parse(message: Message, peer: &Peer) -> Result<Self, CallHeaderError> {
+    pub fn parse(message: Message, last: &mut LastSender) -> Result<Self, CallHeaderError> {
         let mut d = Decoder::new(&message);
-        let header = CallHeader::decode(&mut d)?;
+        let (header, sender) =
+            CallHeader::decode_with(&mut d, |flavor, body, at| last.of_call(flavor, body, at))?;
         let args_at = d.position();
-        Ok(Self { header, peer: *peer, stages: Stages::NONE, message, args_at })
+        Ok(Self { header, sender, stages: Stages::NONE, message, args_at })
     }
 
     /// The whole received message, including the RPC header.
@@ -85,7 +87,7 @@ impl CallContext {
     pub fn arguments<'a, T: Decode<'a>>(&'a self) -> Result<T, Fault> {
         self.args().get().map_err(|e| {
             let CallHeader { prog, proc, .. } = self.header;
-            tracing::debug!(peer = %self.peer.addr, prog, proc, "malformed arguments: {e}");
+            tracing::debug!(peer = %self.sender.peer.addr, prog, proc, "malformed arguments: {e}");
             Fault::GarbageArgs
         })
     }

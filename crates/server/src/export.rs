@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use arc_swap::{ArcSwap, Guard};
-use millrace_oncrpc::{Credential, Peer, TransportKind};
+use millrace_oncrpc::{Credential, Peer, Sender, TransportKind};
 use millrace_vfs::{FileSystemRef, FsInfo, Handle, Identity};
 use smallvec::SmallVec;
 
@@ -115,11 +115,11 @@ impl Export {
     }
 
     /// Checks that the caller may use this export, and returns the caller's identity.
-    pub(crate) fn admit(&self, peer: &Peer, cred: &Credential) -> Result<Identity, AccessDenial> {
-        self.admit_peer(peer)?;
+    pub(crate) fn admit(&self, sender: &Sender) -> Result<Identity, AccessDenial> {
+        self.admit_peer(&sender.peer)?;
         let p = &self.policy;
         let anonymous = || Identity { uid: p.anon_uid, gid: p.anon_gid, gids: SmallVec::new() };
-        let sys = match cred {
+        let sys = match &sender.credential {
             Credential::Sys(sys) => sys,
             Credential::None if p.allow_auth_none => return Ok(anonymous()),
             _ => return Err(AccessDenial::Credential),
@@ -266,6 +266,10 @@ mod tests {
         Peer { addr, local: addr, transport: TransportKind::Tcp, connection: 1 }
     }
 
+    fn sender(credential: Credential) -> Sender {
+        Sender { peer: peer("10.0.0.1:9"), credential }
+    }
+
     #[test]
     fn the_longest_matching_export_name_is_selected() {
         let t = table(&["/a=memory:1M", "/a/b=memory:1M", "/c=memory:1M"]);
@@ -303,7 +307,7 @@ mod tests {
     fn root_is_squashed_by_default() {
         let t = table(&["/a=memory:1M"]);
         let sys = AuthSys { uid: 0, gid: 0, gids: [0, 5, 0].into_iter().collect(), ..AuthSys::default() };
-        let who = t.iter().next().unwrap().admit(&peer("10.0.0.1:9"), &Credential::Sys(sys)).unwrap();
+        let who = t.iter().next().unwrap().admit(&sender(Credential::Sys(sys))).unwrap();
         assert_eq!((who.uid, who.gid, &who.gids[..]), (65534, 65534, &[65534, 5, 65534][..]));
     }
 
@@ -311,7 +315,7 @@ mod tests {
     fn unsupported_credentials_are_rejected() {
         let t = table(&["/a=memory:1M"]);
         let e = t.iter().next().unwrap();
-        assert_eq!(e.admit(&peer("10.0.0.1:9"), &Credential::Other(6)), Err(AccessDenial::Credential));
-        assert_eq!(e.admit(&peer("10.0.0.1:9"), &Credential::None).unwrap().uid, 65534);
+        assert_eq!(e.admit(&sender(Credential::Other(6))), Err(AccessDenial::Credential));
+        assert_eq!(e.admit(&sender(Credential::None)).unwrap().uid, 65534);
     }
 }

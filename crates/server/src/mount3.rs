@@ -99,13 +99,13 @@ fn client(peer: &Peer) -> IpAddr {
 impl Env {
     /// Executes all procedures except MNT.
     fn answer(&self, procedure: Procedure, call: &CallContext, mut reply: Encoder) -> Outcome {
-        let client = client(&call.peer);
+        let client = client(&call.sender.peer);
         match procedure {
             Procedure::Null | Procedure::Mnt => {}
             Procedure::Dump => self.put_mounts(&mut reply),
             Procedure::Umnt => {
                 let path: Dirpath<'_> = call.arguments()?;
-                tracing::info!(peer = %call.peer.addr, path = %path.0.escape_ascii(), "unmounted");
+                tracing::info!(peer = %call.sender.peer.addr, path = %path.0.escape_ascii(), "unmounted");
                 self.mounts.remove(client, Some(path.0));
             }
             Procedure::Umntall => self.mounts.remove(client, None),
@@ -144,7 +144,7 @@ impl Env {
     async fn resolve(&self, call: &CallContext, path: &[u8]) -> Result<FileHandle, MountError> {
         let exports = self.exports.load_full();
         let (export, below) = exports.find(path).ok_or(MountError::NoExport)?;
-        let caller = export.admit(&call.peer, &call.header.cred).map_err(MountError::Refused)?;
+        let caller = export.admit(&call.sender).map_err(MountError::Refused)?;
         let dir = walk(export, &caller, below).await?;
         FileHandle::new(&export.seal(&dir)).ok_or(MountError::Fs(FsError::ServerFault))
     }
@@ -256,12 +256,12 @@ async fn mnt(env: Arc<Env>, call: CallContext, mut reply: Encoder) -> Outcome {
     let shown = path.0.escape_ascii();
     match env.resolve(&call, path.0).await {
         Ok(handle) => {
-            tracing::info!(peer = %call.peer.addr, path = %shown, "mounted");
-            env.mounts.add(client(&call.peer), path.0);
+            tracing::info!(peer = %call.sender.peer.addr, path = %shown, "mounted");
+            env.mounts.add(client(&call.sender.peer), path.0);
             encode_mnt(&Ok(MntOk { handle, flavors: smallvec![AUTH_SYS] }), &mut reply);
         }
         Err(error) => {
-            tracing::warn!(peer = %call.peer.addr, path = %shown, "mount refused: {error}");
+            tracing::warn!(peer = %call.sender.peer.addr, path = %shown, "mount refused: {error}");
             if let MountError::Refused(refusal) = &error {
                 env.counters.refused();
                 if *refusal == AccessDenial::Credential {

@@ -17,9 +17,9 @@ pub(super) mod call {
     pub(in crate::targets) fn run(input: &[u8]) {
         let mut decoder = Decoder::from_bytes(input);
         match bounded(input.len(), || CallHeader::decode(&mut decoder)) {
-            Ok(header) => {
+            Ok((header, credential)) => {
                 let mut again =
-                    message(|e| call_header(e, header.prog, header.vers, header.proc, &header.cred));
+                    message(|e| call_header(e, header.prog, header.vers, header.proc, &credential));
                 assert!(again.set_xid(header.xid));
                 let again = flat(&again);
                 assert!(
@@ -27,12 +27,13 @@ pub(super) mod call {
                     "an encoded header is longer than the received one"
                 );
                 let mut decoder = Decoder::from_bytes(&again);
-                assert_eq!(CallHeader::decode(&mut decoder).expect("an encoded header is decoded"), header);
+                let decoded = CallHeader::decode(&mut decoder).expect("an encoded header is decoded");
+                assert_eq!(decoded, (header, credential.clone()));
                 assert_eq!(decoder.remaining(), 0);
                 let less = &again[..again.len() - 1];
                 CallHeader::decode(&mut Decoder::from_bytes(less))
                     .expect_err("a truncated header is refused");
-                if let Credential::Sys(sys) = &header.cred {
+                if let Credential::Sys(sys) = &credential {
                     assert!(sys.machine.len() <= 255 && sys.gids.len() <= 16);
                 }
             }

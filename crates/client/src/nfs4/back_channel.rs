@@ -71,7 +71,7 @@ impl BackChannel {
         notify: impl Fn(&[u8], &[u8]),
     ) -> Option<Message> {
         let mut d = Decoder::new(call);
-        let header = CallHeader::decode(&mut d).ok()?;
+        let (header, _) = CallHeader::decode(&mut d).ok()?;
         let mut e = Encoder::new(arena, REPLY);
         let mut accepted = |status| e.put(&ReplyHeader { xid: header.xid, status });
         let args = match (header.prog, header.vers, header.proc) {

@@ -14,8 +14,8 @@ use millrace_nfs::{
     v3::{self, Fattr, FileHandle, FileType, FsinfoOk, NfsTime, Procedure, Status},
 };
 use millrace_oncrpc::{
-    AcceptError, CallContext, Message, Peer, PendingCall, Reply, ReplyHeader, ReplyStatus, Request, RpcError,
-    Transport, TransportKind,
+    AcceptError, CallContext, LastSender, Message, Peer, PendingCall, Reply, ReplyHeader, ReplyStatus,
+    Request, RpcError, Transport, TransportKind,
 };
 use millrace_runtime::{BoxFuture, sync::Mutex, tokio_rt::TokioRuntime};
 use millrace_xdr::{Encode, Encoder};
@@ -263,7 +263,7 @@ impl ScriptTransport {
     fn execute(&self, message: Message, xid: u32) -> Result<Reply, RpcError> {
         let addr = "127.0.0.1:1".parse().unwrap();
         let peer = Peer { addr, local: addr, transport: TransportKind::Tcp, connection: 0 };
-        let mut call = CallContext::parse(message, &peer).unwrap();
+        let mut call = CallContext::parse(message, &mut LastSender::new(peer)).unwrap();
         call.header.xid = xid;
         match self.script.act(&call, self.mount_only) {
             Act::Answer(results) => {

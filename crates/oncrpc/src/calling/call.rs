@@ -3,6 +3,7 @@
 use std::{
     cell::RefCell,
     ptr::null_mut,
+    sync::atomic::{AtomicBool, Ordering},
     task::{Context, Poll, Waker},
 };
 
@@ -40,6 +41,8 @@ struct CallState {
 /// A call. Only its caller and the connection's task contend for the lock.
 pub(super) struct Call {
     link: AtomicPtr<Self>,
+    /// Whether the call was sent. Then its caller submits it again to cancel it.
+    sent: AtomicBool,
     shared: Mutex<CallState>,
 }
 
@@ -67,6 +70,7 @@ impl Call {
         if let Ok(Some(mut spare)) = SPARES.try_with(|s| s.borrow_mut().pop())
             && let Some(call) = CallRef::get_mut(&mut spare)
         {
+            *call.sent.get_mut() = false;
             let shared = call.shared.get_mut();
             shared.state = state;
             shared.xid = None;
@@ -74,7 +78,11 @@ impl Call {
             return spare;
         }
         let shared = CallState { state, xid: None, waker: None };
-        CallRef::new(Self { link: AtomicPtr::new(null_mut()), shared: Mutex::new(shared) })
+        CallRef::new(Self {
+            link: AtomicPtr::new(null_mut()),
+            sent: AtomicBool::new(false),
+            shared: Mutex::new(shared),
+        })
     }
 
     /// Retains the memory of a call without other references.
@@ -104,10 +112,16 @@ impl Call {
             Err(e) => return Some(Err(e)),
         };
         shared.xid = Some(xid);
+        self.sent.store(true, Ordering::Relaxed);
         match std::mem::replace(&mut shared.state, CallStage::Sent) {
             CallStage::Unsent(request) => Some(Ok((xid, request))),
             _ => None,
         }
+    }
+
+    /// Whether the call was sent. Only the connection's task calls this and [`Self::start`].
+    pub(super) fn was_sent(&self) -> bool {
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// Whether the caller dropped the call, and its XID if it was sent.

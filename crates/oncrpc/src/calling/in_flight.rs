@@ -128,8 +128,8 @@ impl<T> Calls<T> {
         }
         let deadline = self.rt.now() + self.timeout;
         for call in submitted {
-            if let Some(sent_with) = call.cancelled() {
-                self.cancelled.extend(sent_with);
+            if call.was_sent() {
+                self.cancelled.extend(call.cancelled().flatten());
             } else if self.is_below_limit() {
                 self.unsent.push_back((call, deadline));
             } else {

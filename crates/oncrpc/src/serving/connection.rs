@@ -16,7 +16,7 @@ use millrace_runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep, Sta
 use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 
 use super::{Account, Turn, slot_bytes};
-use crate::{Peer, REPLY_HEAD, ReceivedCall, SMALL_REPLY, Sampler, Service, Stages};
+use crate::{LastSender, Peer, REPLY_HEAD, ReceivedCall, SMALL_REPLY, Sampler, Service, Stages};
 
 /// Maximum size in bytes of a call whose memory is counted in addition to that of its reply. The memory of
 /// larger calls is free when the reply is built.
@@ -154,6 +154,7 @@ pub struct ServerConnection<T> {
     /// Work since the last yield to other tasks.
     pub turn: Turn,
     service: Arc<dyn Service>,
+    last_sender: LastSender,
     in_progress: FuturesUnordered<InProgress<T>>,
     /// Bytes charged to the account for calls in progress.
     charged: usize,
@@ -185,6 +186,7 @@ impl<T: Unpin> ServerConnection<T> {
             account,
             turn: Turn::default(),
             service,
+            last_sender: LastSender::new(peer),
             in_progress: FuturesUnordered::new(),
             charged: 0,
             calls: 0,
@@ -233,8 +235,8 @@ impl<T: Unpin> ServerConnection<T> {
     }
 
     /// Decodes the RPC header of a received message.
-    pub fn receive(&self, message: Message) -> ReceivedCall {
-        ReceivedCall::parse(message, &self.peer, &*self.service)
+    pub fn receive(&mut self, message: Message) -> ReceivedCall {
+        ReceivedCall::parse(message, &mut self.last_sender, &*self.service)
     }
 
     /// Reserves memory for the reply to `call`, for which `used` bytes are charged already.

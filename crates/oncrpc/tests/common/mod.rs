@@ -67,7 +67,7 @@ impl Program for Doubler {
             4 => MaybeReady::Ready(Err(Fault::Drop)),
             5 => MaybeReady::Ready(Err(Fault::SystemErr)),
             6 => {
-                let machine = match &call.header.cred {
+                let machine = match &call.sender.credential {
                     Credential::Sys(sys) => sys.machine.to_vec(),
                     _ => Vec::new(),
                 };

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use millrace_buffer::Arena;
 use millrace_nfs::v3::Status;
 use millrace_oncrpc::{
-    CallContext, Dispatcher, Fault, MaybeReady, Message, Outcome, Peer, Program, ReceivedCall, Results,
-    Stages,
+    CallContext, Dispatcher, Fault, LastSender, MaybeReady, Message, Outcome, Peer, Program, ReceivedCall,
+    Results, Stages,
 };
 use millrace_xdr::Encoder;
 
@@ -91,7 +91,7 @@ impl TestServer {
         message: Message,
         arena: &Arena,
     ) -> MaybeReady<'static, Option<Message>> {
-        let received = ReceivedCall::parse(message, peer, &self.dispatcher);
+        let received = ReceivedCall::parse(message, &mut LastSender::new(*peer), &self.dispatcher);
         received.execute(&self.dispatcher, &Stages::NONE, Encoder::new(arena, 64))
     }
 }

@@ -89,7 +89,7 @@ impl DuplicateRequestCache {
     /// Looks up `call`, whose caller was admitted. `reply` contains the RPC header of a successful reply.
     pub(crate) fn look_up_or_start(self: &Arc<Self>, call: &CallContext, reply: Encoder) -> Disposition {
         let key = Key::of(call, self.secret);
-        match self.look_up(&key, &call.peer) {
+        match self.look_up(&key, &call.sender.peer) {
             LookupResult::Execute => {
                 let header = reply.len();
                 let cache = Arc::clone(self);

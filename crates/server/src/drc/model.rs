@@ -64,7 +64,7 @@ impl Procedures for Files {
             return MaybeReady::Ready(Refusal::Nfs(Status::Access).answer(reply));
         }
         reply.put(&Status::Ok);
-        let id = (call.peer.addr.ip(), call.header.xid);
+        let id = (call.sender.peer.addr.ip(), call.header.xid);
         let mut executed = self.0.lock();
         *executed.times.entry(id).or_default() += 1;
         if treatment(call) == 0 {

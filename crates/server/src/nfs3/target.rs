@@ -69,9 +69,9 @@ impl Resolver<'_> {
 
     fn admit(&self, export: &Export) -> Result<Identity, RejectionReason> {
         let call = self.call;
-        export.admit(&call.peer, &call.header.cred).map_err(|denial| {
+        export.admit(&call.sender).map_err(|denial| {
             self.counters.refused();
-            let (peer, export) = (call.peer.addr, export.name());
+            let (peer, export) = (call.sender.peer.addr, export.name());
             // The first call of a mount, so that each rejected mount logs one line.
             if call.header.proc == Procedure::Fsinfo.number() {
                 tracing::warn!(%peer, export, "mount refused: {denial}");

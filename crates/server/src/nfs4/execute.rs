@@ -109,7 +109,7 @@ async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
     let digest = digest(&call);
     let request_bytes = call.message().stream_len();
     let bulk = ReplySize::of(&call, env.rtmax).bulk;
-    let caller = Caller { peer: call.peer, credential: call.header.cred.clone(), counters: &env.counters };
+    let caller = Caller { sender: Arc::clone(&call.sender), counters: &env.counters };
     let stages = call.stages.clone();
     let header = reply.len();
     let mut args = Arguments::new(call);

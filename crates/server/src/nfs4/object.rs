@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use millrace_nfs::v4::Status;
-use millrace_oncrpc::{Credential, Peer};
+use millrace_oncrpc::Sender;
 use millrace_vfs::{FileSystemRef, Handle, Identity};
 
 use crate::{
@@ -14,8 +14,7 @@ use crate::{
 
 /// The sender of a call.
 pub(super) struct Caller<'c> {
-    pub(super) peer: Peer,
-    pub(super) credential: Credential,
+    pub(super) sender: Arc<Sender>,
     pub(super) counters: &'c ShardCounters,
 }
 
@@ -23,9 +22,9 @@ impl Caller<'_> {
     /// The caller's identity in `export`. Callers are rejected when they use an object, not when they name it,
     /// because SECINFO must work without permission (RFC 8881 section 2.6.3.1).
     fn admit(&self, export: &Export) -> Result<Identity, Status> {
-        export.admit(&self.peer, &self.credential).map_err(|denial| {
+        export.admit(&self.sender).map_err(|denial| {
             self.counters.refused();
-            tracing::debug!(peer = %self.peer.addr, export = export.name(), "call refused: {denial}");
+            tracing::debug!(peer = %self.sender.peer.addr, export = export.name(), "call refused: {denial}");
             match denial {
                 AccessDenial::Credential => Status::WrongSec,
                 AccessDenial::Network | AccessDenial::Port => Status::Access,
@@ -35,7 +34,7 @@ impl Caller<'_> {
 
     /// Whether `export` is visible to the peer.
     pub(super) fn sees(&self, export: &Export) -> bool {
-        export.admit_peer(&self.peer).is_ok()
+        export.admit_peer(&self.sender.peer).is_ok()
     }
 }
 

@@ -12,7 +12,7 @@ const MAX_CONTENTS: usize = 8;
 impl Compound<'_> {
     /// Over RDMA clients use READ: the data of READ_PLUS is not placed directly (RFC 8267 section 4.4).
     pub(super) async fn read_plus(&mut self, args: ReadPlusArgs) -> Result<(), Status> {
-        if self.scope.caller.peer.transport != TransportKind::Tcp {
+        if self.scope.caller.sender.peer.transport != TransportKind::Tcp {
             return Err(Status::NotSupp);
         }
         let count = self.take_bulk(args.count.min(self.scope.env.rtmax))?;

@@ -121,8 +121,8 @@ impl Compound<'_> {
             owner: &args.owner.id,
             verifier: args.owner.verifier,
             update: args.flags & exchange_id_flags::UPD_CONFIRMED_REC_A != 0,
-            principal: &principal(&scope.caller.credential),
-            address: scope.caller.peer.addr.ip().to_canonical(),
+            principal: &principal(&scope.caller.sender.credential),
+            address: scope.caller.sender.peer.addr.ip().to_canonical(),
         };
         // Expired clients make room for new ones.
         clients.expire(&scope.env.rt);
@@ -152,10 +152,10 @@ impl Compound<'_> {
             back_channel: args.flags & create_session_flags::CONN_BACK_CHAN != 0 && target.is_some(),
             fore: channel(&args.fore),
             back: channel(&args.back),
-            principal: &principal(&scope.caller.credential),
+            principal: &principal(&scope.caller.sender.credential),
         };
         let created = scope.env.clients.state.create_session(&request, now(&scope.env.rt))?;
-        tracing::info!(peer = %scope.caller.peer.addr, "NFSv4 session created");
+        tracing::info!(peer = %scope.caller.sender.peer.addr, "NFSv4 session created");
         if let Some(session) = scope.env.clients.state.session(created.session)
             && let (Some(back), Some(target)) = (session.back(), target)
         {

@@ -260,8 +260,10 @@ fn the_client_is_called_as_it_asks() {
         assert_eq!((created.header.prog, created.minor_version), (0x4000_0000, 1));
         scene.wire.answer(&created, Status::Ok);
         assert_eq!(s.status(c, [control(security)]).await, Status::Ok);
-        let Called { header, minor_version: 2, .. } = scene.notice().await else { panic!("minor version") };
-        let Credential::Sys(sys) = header.cred else { panic!("{header:?}") };
+        let Called { header, credential, minor_version: 2, .. } = scene.notice().await else {
+            panic!("minor version")
+        };
+        let Credential::Sys(sys) = credential else { panic!("{credential:?}") };
         assert_eq!((header.prog, sys.uid, sys.gid, &sys.gids[..]), (5, 7, 8, &[9][..]));
     });
 }

@@ -18,7 +18,9 @@ use futures::{
     channel::{mpsc, oneshot},
 };
 use millrace_nfs::v4::*;
-use millrace_oncrpc::{CallHeader, Reply, ReplyHeader, ReplyStatus, Request, RpcError, parse_reply};
+use millrace_oncrpc::{
+    CallHeader, Credential, Reply, ReplyHeader, ReplyStatus, Request, RpcError, parse_reply,
+};
 use millrace_rdma::{Completion, ConnectParams, ConnectionError, QueuePair, SendRequest};
 use millrace_rdma_sim::{Profile, World};
 use millrace_rpcrdma::{Body, Header, Lists, RequesterConfig};
@@ -210,6 +212,7 @@ impl Link for Queue {
 pub(crate) struct Called {
     pub(crate) xid: u32,
     pub(crate) header: CallHeader,
+    pub(crate) credential: Credential,
     pub(crate) minor_version: u32,
     pub(crate) sequence: CbSequenceArgs,
     pub(crate) operation: CallbackOperation,
@@ -219,7 +222,7 @@ pub(crate) struct Called {
 impl Called {
     fn decode(call: &[u8]) -> Self {
         let mut d = Decoder::from_bytes(call);
-        let header = CallHeader::decode(&mut d).unwrap();
+        let (header, credential) = CallHeader::decode(&mut d).unwrap();
         assert_eq!((header.vers, header.proc), (CALLBACK_VERSION, CB_COMPOUND));
         let frame: CallbackArgs<'_> = d.get().unwrap();
         assert_eq!((frame.callback_ident, frame.operations), (0, 2));
@@ -228,7 +231,7 @@ impl Called {
         assert_eq!(first, CallbackOperation::Sequence);
         let (sequence, operation) = (d.get().unwrap(), d.get().unwrap());
         let args = d.rest().collect::<Vec<_>>().concat();
-        Self { xid: header.xid, header, minor_version, sequence, operation, args }
+        Self { xid: header.xid, header, credential, minor_version, sequence, operation, args }
     }
 
     /// The arguments of the operation.
