@@ -324,9 +324,8 @@ impl Pool {
         credential: &EncodedCredential,
         args: &A,
     ) -> Result<millrace_oncrpc::Message, Error> {
-        // Sufficient for an AUTH_SYS header with all groups and a call with a name; longer calls grow the
-        // buffer.
-        let mut e = Encoder::new(&self.arena, 512);
+        // Sufficient for an AUTH_SYS header with all groups and most calls; longer calls grow the buffer.
+        let mut e = Encoder::new(&self.arena, 384);
         millrace_oncrpc::call_header(&mut e, spec.program, spec.version, spec.procedure, credential);
         e.put(args);
         Ok(e.finish()?)

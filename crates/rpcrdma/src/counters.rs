@@ -1,4 +1,7 @@
-//! Counters of requesters and responders, which several connections may share.
+//! Counters of requesters and responders, which several connections of a thread may share.
+//!
+//! One thread at a time changes a counter, so a load and a store suffice: an atomic addition costs some twenty cycles,
+//! and each call changes about ten counters.
 
 use std::sync::{
     Arc,
@@ -41,7 +44,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Counters of requesters. Several connections may share one value.
+    /// Counters of requesters. Several connections may share one value if one thread at a time runs them.
     RequesterStats, RequesterStatsSnapshot:
     /// Calls sent.
     calls,
@@ -84,7 +87,7 @@ counters! {
 }
 
 counters! {
-    /// Counters of responders. All connections of a server may share one value.
+    /// Counters of responders. Several connections may share one value if one thread at a time runs them.
     ResponderStats, ResponderStatsSnapshot:
     /// Calls received with a valid header.
     calls,
@@ -126,11 +129,11 @@ counters! {
 }
 
 pub(crate) fn add(counter: &AtomicU64, n: usize) {
-    counter.fetch_add(n as u64, Ordering::Relaxed);
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n as u64), Ordering::Relaxed);
 }
 
 pub(crate) fn sub(counter: &AtomicU64, n: usize) {
-    counter.fetch_sub(n as u64, Ordering::Relaxed);
+    counter.store(counter.load(Ordering::Relaxed).wrapping_sub(n as u64), Ordering::Relaxed);
 }
 
 pub(crate) fn set(counter: &AtomicU64, n: usize) {

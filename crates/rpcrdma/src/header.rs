@@ -167,8 +167,8 @@ pub enum Body {
 impl Body {
     /// Splits the body into the lists, the inline part of the message, and its padding. `message` is the
     /// received Send, with a header of `at` bytes. Bytes after an RDMA_NOMSG header are ignored.
-    pub(crate) fn into_parts(self, at: usize, message: &View) -> (Lists, Option<View>, Option<ItemPadding>) {
-        let inline = || Some(message.slice(at, message.len() - at));
+    pub(crate) fn into_parts(self, at: usize, message: View) -> (Lists, Option<View>, Option<ItemPadding>) {
+        let inline = || Some(message.skip(at));
         match self {
             Self::Msg(lists) => (lists, inline(), None),
             Self::NoMsg(lists) => (lists, None, None),
@@ -308,21 +308,31 @@ impl Header {
         Ok(b.freeze().into())
     }
 
-    /// Builds a Send of the header and an RPC message, whose XID is replaced by that of the header. A short
-    /// message that consists of a head only is copied after the header; other messages are referenced.
+    /// Builds a Send of the header and an RPC message, whose XID is replaced by that of the header. The header is
+    /// written before a message that has space for it and no other reference, which is taken then. Otherwise a
+    /// short message that consists of a head only is copied after the header, and other messages are referenced.
     ///
     /// # Errors
     /// The arena has no memory.
     pub(crate) fn with_message(
         &self,
-        message: &Views,
+        message: &mut Views,
         only_head: bool,
         arena: &Arena,
     ) -> Result<Views, OutOfMemory> {
+        let length = self.encoded_len();
+        if only_head
+            && message.len() >= 4
+            && let Some(bytes) = message.prepend(length)
+        {
+            self.encode(bytes);
+            bytes[length..length + 4].copy_from_slice(&self.xid.to_be_bytes());
+            return Ok(std::mem::take(message));
+        }
         let whole = only_head && message.len() <= COPIED_HEAD;
         let xid = self.xid.to_be_bytes();
         let copied = if whole { message.len() } else { xid.len().min(message.len()) };
-        let mut b = arena.alloc(self.encoded_len() + copied)?;
+        let mut b = arena.alloc(length + copied)?;
         let at = self.encode(&mut b);
         let mut end = at;
         for view in message.iter().take_while(|_| whole) {
@@ -518,5 +528,43 @@ impl fmt::Display for Header {
             write_chunk(f, c)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_buffer::ArenaConfig;
+    use millrace_xdr::Encoder;
+    use smallvec::smallvec;
+
+    use super::*;
+
+    /// A Send is the same whether its header is written before the message, or the message is shared, too large
+    /// for the headroom of its encoder, or without enough headroom for the header.
+    #[test]
+    fn a_send_has_the_same_bytes_in_the_memory_of_the_message_or_elsewhere() {
+        let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
+        for segments in [0, 1, 5, 20] {
+            let segment = Segment { handle: SteeringTag(7), length: 4096, offset: 1 << 40 };
+            let writes = smallvec![std::iter::repeat_n(segment, segments).collect()];
+            let header = Header::new(0x0102_0304, 9, Body::Msg(Lists { writes, ..Lists::default() }));
+            for length in [4, 8, 100, 380, 384, 388, 512, 516, 2000] {
+                let mut e = Encoder::new(&arena, 256);
+                let bytes: Vec<_> = (0..length).map(|i| i as u8).collect();
+                e.put_raw(&bytes);
+                let mut message = e.finish().unwrap().head;
+                let shared = message.clone();
+                let apart = header.with_message(&mut message, true, &arena).unwrap();
+                drop(shared);
+                assert_eq!(message.len(), length, "shared memory is not taken");
+                let taken = header.with_message(&mut message, true, &arena).unwrap();
+                let mut expected = vec![0; header.encoded_len()];
+                header.encode(&mut expected);
+                expected.extend([1, 2, 3, 4].iter().chain(&bytes[4..]));
+                assert!(apart.to_vec() == expected && taken.to_vec() == expected, "{segments} {length}");
+                let in_place = expected.len() - length <= 128 && length <= 384;
+                assert_eq!(message.is_empty(), in_place, "{segments} {length}");
+            }
+        }
     }
 }

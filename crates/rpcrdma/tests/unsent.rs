@@ -24,11 +24,13 @@ fn small_arena() -> Arena {
     Arena::new(ArenaConfig { limit: 16 << 20, huge_pages: false })
 }
 
-/// Answers after a second, and first allocates all memory of the arena.
+/// Answers after a second, and first allocates all memory of the arena. Keeps its reply, as a duplicate request cache
+/// does, so that the header of the transport needs memory of its own.
 struct Exhausting {
     rt: RuntimeRef,
     arena: Arena,
     taken: Arc<Mutex<Vec<Buffer>>>,
+    kept: Mutex<Vec<Message>>,
 }
 
 impl Service for Exhausting {
@@ -39,6 +41,7 @@ impl Service for Exhausting {
     fn call(&self, call: CallContext, mut e: Encoder) -> MaybeReady<'static, Option<Message>> {
         e.put(&ReplyHeader { xid: call.header.xid, status: ReplyStatus::Success });
         let reply = e.finish().ok();
+        self.kept.lock().unwrap().extend(reply.clone());
         let (rt, arena, taken) = (Arc::clone(&self.rt), self.arena.clone(), Arc::clone(&self.taken));
         MaybeReady::wait(async move {
             rt.sleep(Duration::from_secs(1)).await;
@@ -72,7 +75,12 @@ fn a_reply_without_memory_is_sent_once_memory_is_available() {
                 millrace_rdma_iwarp::accept_over(Arc::clone(&rt), support::arena(), Box::new(theirs), accept);
             let (ours, theirs) = futures::future::try_join(connect, accept).await.unwrap();
             let (arena, taken) = (small_arena(), Arc::<Mutex<Vec<Buffer>>>::default());
-            let service = Exhausting { rt: Arc::clone(&rt), arena: arena.clone(), taken: Arc::clone(&taken) };
+            let service = Exhausting {
+                rt: Arc::clone(&rt),
+                arena: arena.clone(),
+                taken: Arc::clone(&taken),
+                kept: Mutex::default(),
+            };
             let peer = peer(&*theirs);
             let stats = Arc::default();
             let responder = Responder::new(

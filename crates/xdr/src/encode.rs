@@ -4,6 +4,12 @@ use smallvec::SmallVec;
 
 use crate::{Arena, Buffer, Message, OutOfMemory, Payload, Views, pad};
 
+/// Bytes before the head of a short message, in which a transport can write its header
+/// ([`millrace_buffer::Views::prepend`]). A header of RPC-over-RDMA with four segments has at most this size.
+const HEADROOM: usize = 128;
+/// Bytes of the smallest slot of an arena: up to this size, the headroom costs no memory.
+const SMALLEST_SLOT: usize = 512;
+
 /// Types that can be encoded as XDR.
 pub trait Encode {
     /// Appends the encoding of the value.
@@ -27,8 +33,10 @@ impl Encoder {
     pub fn new(arena: &Arena, hint: usize) -> Self {
         let mut e =
             Self { arena: arena.clone(), head: None, len: 0, payloads: SmallVec::new(), failed: None };
-        match arena.alloc(hint.max(64)) {
+        let headroom = if hint + HEADROOM <= SMALLEST_SLOT { HEADROOM } else { 0 };
+        match arena.alloc(hint.max(64) + headroom) {
             Ok(mut b) => {
+                b.advance(headroom);
                 b.set_len(b.capacity());
                 e.head = Some(b);
             }

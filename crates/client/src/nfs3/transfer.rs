@@ -153,13 +153,11 @@ impl Client {
             b.set_len(data.len());
             Ok(b)
         };
-        let mut views = data.iter();
-        let (Some(view), None) = (views.next(), views.next()) else { return copy(&data) };
-        if view.capacity() < wanted {
-            return copy(&data);
-        }
-        let view = view.clone();
-        drop(data);
+        let view = match data.into_view() {
+            Ok(view) if view.capacity() < wanted => return copy(&view.into()),
+            Ok(view) => view,
+            Err(data) => return copy(&data),
+        };
         match view.try_into_buffer() {
             Ok(b) => Ok(b),
             Err(view) => copy(&view.into()),

@@ -28,7 +28,7 @@ use millrace_xdr::ItemPadding;
 use smallvec::SmallVec;
 
 use crate::{
-    call_memory::CallMemory,
+    call_memory::{CallMemory, SpareMemory},
     counters::{RequesterStats, ResponderStats},
     header::{Body, Header, Lists},
     private_data::{Design, PrivateData, Thresholds, states_read_read},
@@ -109,6 +109,7 @@ pub(crate) struct ReplyChunks {
 pub(crate) struct RequesterContext {
     pub(crate) arena: Arena,
     pub(crate) registrar: Box<dyn Registrar>,
+    pub(crate) spare: SpareMemory,
     /// Credits to request with the next message.
     pub(crate) credits: u32,
     pub(crate) stats: Arc<RequesterStats>,
@@ -123,7 +124,7 @@ pub(crate) struct ReceivedReply {
     /// The padding of the message.
     pub(crate) padding: Option<ItemPadding>,
     /// Memory of the call.
-    pub(crate) memory: CallMemory,
+    pub(crate) memory: Box<CallMemory>,
 }
 
 /// The result of processing a received reply.

@@ -38,10 +38,9 @@ const MAX_ITERATIONS: usize = 32;
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// State of a call in flight.
-#[allow(clippy::large_enum_variant)] // A box would be an allocation for each call.
 pub(super) enum CallState {
     /// The responder can access this memory.
-    Exposed(CallMemory),
+    Exposed(Box<CallMemory>),
     /// The reply was received; its results are being read.
     Reading,
     /// The call timed out, and its memory is revoked. A late reply may invalidate these tags.
@@ -258,7 +257,7 @@ impl Driver {
     fn process_reply(
         &mut self,
         call: InFlight<CallState>,
-        memory: CallMemory,
+        memory: Box<CallMemory>,
         header: Header,
         (buffer, at): (Buffer, usize),
         invalidated: Option<SteeringTag>,
@@ -319,7 +318,7 @@ impl Driver {
         header: Header,
         buffer: Buffer,
         at: usize,
-        memory: CallMemory,
+        memory: Box<CallMemory>,
     ) -> Result<Option<Result<Reply, RpcError>>, ConnectionError> {
         let (xid, stages) = (header.xid, memory.stages.clone());
         if let Body::Error(e) = &header.body {
@@ -327,9 +326,7 @@ impl Driver {
             add(&self.marshaller.context.stats.transport_errors, 1);
             return Ok(Some(Err(RpcError::Unsupported(e.to_string()))));
         }
-        let message = buffer.freeze();
-        let (lists, inline, padding) = header.body.into_parts(at, &message);
-        drop(message);
+        let (lists, inline, padding) = header.body.into_parts(at, buffer.freeze());
         let arrived = ReceivedReply { xid, lists, inline, padding, memory };
         match self.design.take(arrived, &self.marshaller.context, &mut *self.qp)? {
             ReplyOutcome::Message(message) => Ok(Some(self.accept(xid, message, &stages))),

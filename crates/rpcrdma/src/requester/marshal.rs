@@ -152,7 +152,7 @@ fn layout_or_error(params: &CallParams, message: &Message, spec: &ReplySpec) -> 
 /// A call to be sent.
 pub(super) struct Outgoing {
     pub(super) data: Views,
-    pub(super) exposed: CallMemory,
+    pub(super) exposed: Box<CallMemory>,
 }
 
 /// Encodes the calls of one connection.
@@ -174,7 +174,7 @@ impl Marshaller {
         let Request { mut message, reply: spec, stages, .. } = request;
         message.payloads.retain(|p| !p.data.is_empty()); // An empty argument needs no Read chunk.
         let layout = layout_or_error(&self.params, &message, &spec)?;
-        let mut exposed = CallMemory { stages, ..CallMemory::default() };
+        let mut exposed = self.context.spare.take(stages);
         let mut lists = Lists::default();
         self.expose_results(spec, layout, &mut lists, &mut exposed)?;
 
@@ -184,14 +184,14 @@ impl Marshaller {
         }
         let data = match layout.form {
             CallForm::Inline if message.payloads.is_empty() => {
-                self.send_inline(xid, Body::Msg(lists), &message.head, true)?
+                self.send_inline(xid, Body::Msg(lists), message.head, true)?
             }
             CallForm::Inline => {
-                self.send_inline(xid, Body::Msg(lists), &message.gather(&self.zeros), false)?
+                self.send_inline(xid, Body::Msg(lists), message.gather(&self.zeros), false)?
             }
             CallForm::Reduced => {
                 self.expose_payloads(&message, layout, &mut lists, &mut exposed)?;
-                self.send_inline(xid, Body::Msg(lists), &message.head, true)?
+                self.send_inline(xid, Body::Msg(lists), message.head, true)?
             }
             CallForm::Long => {
                 self.expose_head(xid, &message.head, &mut lists, &mut exposed)?;
@@ -211,18 +211,24 @@ impl Marshaller {
         match crate::design::padded(message, &padding.of_items(origin), &self.zeros) {
             Some(stream) if origin + stream.len() <= self.params.thresholds.send => {
                 add(&self.context.stats.padded_calls, 1);
-                self.send_inline(xid, body, &stream, false).map(Some)
+                self.send_inline(xid, body, stream, false).map(Some)
             }
             _ => Ok(None),
         }
     }
 
     /// The Send of an inline call with the message `stream`.
-    fn send_inline(&self, xid: u32, body: Body, stream: &Views, only_head: bool) -> Result<Views, RpcError> {
+    fn send_inline(
+        &self,
+        xid: u32,
+        body: Body,
+        mut stream: Views,
+        only_head: bool,
+    ) -> Result<Views, RpcError> {
         let header = Header::new(xid, self.context.credits, body);
         tracing::trace!("call {header}");
         add(&self.context.stats.inline_bytes_out, stream.len());
-        header.with_message(stream, only_head, &self.context.arena).map_err(local)
+        header.with_message(&mut stream, only_head, &self.context.arena).map_err(local)
     }
 
     /// The Send of a call that its chunks convey.

@@ -25,6 +25,7 @@ use self::{
     marshal::{CallParams, Marshaller},
 };
 use crate::{
+    call_memory::SpareMemory,
     counters::{RequesterStats, RequesterStatsSnapshot},
     design::RequesterContext,
     private_data::{PrivateData, Thresholds},
@@ -98,7 +99,13 @@ impl Requester {
         let params = CallParams { design: config.design, thresholds, region_pieces, segment };
         let registrar = config.registration.attach(Arc::clone(&domain), arena.clone(), Arc::clone(&rt))?;
         let marshaller = Marshaller {
-            context: RequesterContext { arena, registrar, credits: 1, stats: Arc::clone(&stats) },
+            context: RequesterContext {
+                arena,
+                registrar,
+                spare: SpareMemory::default(),
+                credits: 1,
+                stats: Arc::clone(&stats),
+            },
             params,
             #[cfg(feature = "research")]
             padding: config.padding,

@@ -22,7 +22,7 @@ use futures::FutureExt;
 use millrace_buffer::{Arena, Buffer, OutOfMemory, View, Views};
 use millrace_oncrpc::{
     Message, Peer, ReceivedCall, Service, Stage, Stages,
-    serving::{Account, Answer, CloseReason, RateMonitor, ServerConnection, slot_bytes},
+    serving::{Account, Answer, CloseReason, RateMonitor, Reservation, ServerConnection, slot_bytes},
 };
 use millrace_rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest};
 use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, Sleep};
@@ -519,9 +519,7 @@ impl Responder {
         self.requested = header.credits;
         add(&self.stats.calls, 1);
         self.active.begin();
-        let message = buffer.freeze();
-        let (lists, inline, padding) = header.body.into_parts(at, &message);
-        drop(message);
+        let (lists, inline, padding) = header.body.into_parts(at, buffer.freeze());
         let stages = self.sample(header.xid, turn);
         self.queue(cx, ReplyTo { xid: header.xid, lists, stages, charge: 0 }, inline, padding)
     }
@@ -563,12 +561,14 @@ impl Responder {
         match inline {
             Some(inline) if reads.is_empty() => {
                 let call = self.core.receive(Message { padding, ..Message::from_view(inline) });
-                let later = if self.waiting.is_empty() && !self.core.turn.is_over() {
-                    self.begin_complete(cx, to, call)? // The queue would move the call several times.
-                } else {
-                    Some(Waiting::Complete { to, call })
-                };
-                self.waiting.extend(later);
+                // The queue would move the call several times.
+                if self.waiting.is_empty()
+                    && !self.core.turn.is_over()
+                    && let Poll::Ready(reservation) = self.core.poll_reserve(cx, to.charge, &call)
+                {
+                    return self.execute(to, call, reservation);
+                }
+                self.waiting.push_back(Waiting::Complete { to, call });
             }
             inline => {
                 to.charge = self.memory_of(&to.lists, &reads, &layout);
@@ -593,55 +593,43 @@ impl Responder {
     fn begin_calls(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
         let mut progress = false;
         while !self.core.turn.is_over()
-            && let Some(next) = self.waiting.pop_front()
+            && let Some(next) = self.waiting.front()
         {
-            match self.begin(cx, next)? {
-                None => progress = true,
-                Some(later) => {
-                    self.waiting.push_front(later);
-                    break;
+            let reservation = match next {
+                Waiting::Chunks { to, .. } => self.core.account.poll_take(cx, to.charge).map(|()| None),
+                Waiting::ReadsComplete(_) => self.core.poll_memory(cx).map(|()| None),
+                Waiting::Complete { to, call } => self.core.poll_reserve(cx, to.charge, call).map(Some),
+            };
+            let Poll::Ready(reservation) = reservation else { break };
+            match (self.waiting.pop_front(), reservation) {
+                (Some(Waiting::Chunks { to, inline, layout, reads }), _) => {
+                    let reading = ReadingCall { to, sinks: LocalRegistrations::new() };
+                    self.pulls.open(reading, inline, layout, reads);
                 }
+                (Some(Waiting::ReadsComplete(at)), _) => self.reads_completed(at)?,
+                (Some(Waiting::Complete { to, call }), Some(reservation)) => {
+                    self.execute(to, call, reservation)?;
+                }
+                (Some(Waiting::Complete { .. }) | None, _) => break, // The queue has not changed.
             }
+            progress = true;
         }
         Ok(progress)
     }
 
-    /// Starts a call, or returns it if the account has no memory.
-    fn begin(&mut self, cx: &mut Context<'_>, next: Waiting) -> Result<Option<Waiting>, ConnectionError> {
-        match next {
-            Waiting::Chunks { to, inline, layout, reads } => {
-                if self.core.account.poll_take(cx, to.charge).is_pending() {
-                    return Ok(Some(Waiting::Chunks { to, inline, layout, reads }));
-                }
-                self.pulls.open(ReadingCall { to, sinks: LocalRegistrations::new() }, inline, layout, reads);
-            }
-            Waiting::ReadsComplete(at) => {
-                if self.core.poll_memory(cx).is_pending() {
-                    return Ok(Some(Waiting::ReadsComplete(at)));
-                }
-                self.reads_completed(at)?;
-            }
-            Waiting::Complete { to, call } => return self.begin_complete(cx, to, call),
-        }
-        Ok(None)
-    }
-
-    /// Executes a complete call, or returns it if the account has no memory.
-    fn begin_complete(
+    /// Executes a complete call with reserved memory.
+    fn execute(
         &mut self,
-        cx: &mut Context<'_>,
         mut to: ReplyTo,
         call: ReceivedCall,
-    ) -> Result<Option<Waiting>, ConnectionError> {
-        let Poll::Ready(reservation) = self.core.poll_reserve(cx, to.charge, &call) else {
-            return Ok(Some(Waiting::Complete { to, call }));
-        };
+        reservation: Reservation,
+    ) -> Result<(), ConnectionError> {
         to.charge = reservation.charge();
         let stages = to.stages.clone();
-        if let Some(answer) = self.core.call(call, &stages, to, reservation) {
-            self.answer(answer)?;
+        match self.core.call(call, &stages, to, reservation) {
+            Some(answer) => self.answer(answer),
+            None => Ok(()),
         }
-        Ok(None)
     }
 
     /// Delays the operation until the arena has memory, which it lacks although the account has not reached
@@ -759,8 +747,9 @@ impl Responder {
         Ok(self.deferred.len() < waiting)
     }
 
-    fn post_reply(&mut self, reply: DeferredReply) -> Result<(), ConnectionError> {
-        let Plan { header, inline, only_head, .. } = &reply.plan;
+    fn post_reply(&mut self, mut reply: DeferredReply) -> Result<(), ConnectionError> {
+        let Plan { header, inline, only_head, .. } = &mut reply.plan;
+        let inline_bytes = inline.len();
         let data = match header.with_message(inline, *only_head, &self.core.arena) {
             Ok(data) => data,
             Err(e) => {
@@ -784,7 +773,7 @@ impl Responder {
             }
             stages.end(Stage::WritePost);
         }
-        add(&self.stats.inline_bytes_out, plan.inline.len());
+        add(&self.stats.inline_bytes_out, inline_bytes);
         add(&self.stats.remote_invalidations, usize::from(invalidate.is_some()));
         let ends = per_operation || (stages.is_sampled() && !plan.awaits_done);
         self.post_send(data, invalidate, charge, ends)?;

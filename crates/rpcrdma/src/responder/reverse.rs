@@ -131,7 +131,7 @@ impl Responder {
         tracing::trace!(peer = %self.core.peer.addr, "callback {header}");
         let arena = &self.core.arena;
         let receive = arena.alloc(self.config.inline_size)?;
-        let data = header.with_message(&call.gather(&self.zeros), call.payloads.is_empty(), arena)?;
+        let data = header.with_message(&mut call.gather(&self.zeros), call.payloads.is_empty(), arena)?;
         Ok((receive, data))
     }
 

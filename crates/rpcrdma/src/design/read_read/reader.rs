@@ -162,7 +162,7 @@ impl RequesterDesign for Reader {
     ) -> Result<ReplyOutcome, ConnectionError> {
         let ReceivedReply { xid, mut lists, inline, padding, memory } = reply;
         let (head, stages) = (memory.max_head, memory.stages.clone());
-        let payload = memory.unmap(&*with.registrar, 0, 0).unexposed;
+        let payload = memory.unmap(&*with.registrar, &with.spare, 0, 0).unexposed;
         if lists.is_empty() {
             add(&with.stats.inline_bytes_in, inline.as_ref().map_or(0, |v| v.len()));
             let message = inline.map(|v| Message { padding, ..Message::from_view(v) });

@@ -40,7 +40,7 @@ fn process_reply(reply: ReceivedReply, with: &RequesterContext) -> Result<Messag
     let ReceivedReply { lists, inline, memory, .. } = reply;
     let placed = returned::check(&lists, inline.is_none(), memory.write_chunk(), memory.reply_chunk());
     let (payload, long) = placed.as_ref().map_or((0, 0), |p| (p.payload, p.long.unwrap_or(0)));
-    let recovered = memory.unmap(&*with.registrar, payload, long);
+    let recovered = memory.unmap(&*with.registrar, &with.spare, payload, long);
     let placed = placed?;
     let stats = &with.stats;
     add(&stats.long_replies, usize::from(placed.long.is_some()));
