@@ -31,13 +31,13 @@ const SERVER: &Permitted = &[
 /// Those of the client: of the call, of its connection, and of the connection's slot in the pool.
 const CLIENT: &Permitted = &[
     ("core::option::Option<millrace_client::connect::Connection>", [100, 100]),
-    ("millrace_oncrpc::calling::call::CallState", [600, 800]),
+    ("millrace_oncrpc::calling::call::CallState", [400, 500]),
     ("millrace_oncrpc::calling::connection::DriverSlot<millrace_oncrpc::tcp::client::Driver>", [200, 100]),
     (
         "millrace_oncrpc::calling::connection::DriverSlot<millrace_rpcrdma::requester::driver::Driver>",
         [200, 100],
     ),
-    ("millrace_rdma::stag::table::StagTable", [500, 600]),
+    ("millrace_rdma::stag::table::StagTable", [300, 300]),
     SAMPLES,
 ];
 /// One call in 64 is sampled, and locks the spare samples twice.
