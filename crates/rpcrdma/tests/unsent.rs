@@ -25,7 +25,7 @@ fn small_arena() -> Arena {
 }
 
 /// Answers after a second, and first allocates all memory of the arena. Keeps its reply, as a duplicate request cache
-/// does, so that the header of the transport needs memory of its own.
+/// does, so that the header of the transport needs separate memory.
 struct Exhausting {
     rt: RuntimeRef,
     arena: Arena,
