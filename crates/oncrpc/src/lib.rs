@@ -31,8 +31,6 @@ pub use millrace_runtime::MaybeReady;
 pub use millrace_xdr::{Message, Payload};
 pub use received::ReceivedCall;
 pub use request::{Reply, ReplySpec, Request, RpcError, parse_reply};
-pub use sender::{LastSender, Sender};
-pub use service::{
-    CallContext, Fault, Outcome, Peer, Program, REPLY_HEAD, Results, SMALL_REPLY, Service, TransportKind,
-};
+pub use sender::{LastSender, Peer, Sender, TransportKind};
+pub use service::{CallContext, Fault, Outcome, Program, REPLY_HEAD, Results, SMALL_REPLY, Service};
 pub use stages::{CallClass, Sampler, Stage, Stages};

@@ -239,7 +239,7 @@ impl CallHeader {
     /// # Errors
     /// [`CallHeaderError`], in the order of checks of RFC 5531.
     pub fn decode(d: &mut Decoder<'_>) -> Result<(Self, Credential), CallHeaderError> {
-        Self::decode_with(d, |flavor, body, at| Credential::from_body(flavor, body, at))
+        Self::decode_with(d, Credential::from_body)
     }
 
     /// As [`Self::decode`]. `credential` decodes the credential from its flavor, its body and the position of

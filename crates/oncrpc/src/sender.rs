@@ -1,10 +1,32 @@
-//! The sender of a call.
+//! The sender of a call: the peer of the connection, and its credential.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use millrace_xdr::XdrError;
 
-use crate::{Credential, MAX_AUTH_BODY, Peer};
+use crate::{Credential, MAX_AUTH_BODY};
+
+/// The transport of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TransportKind {
+    /// TCP with record marking.
+    Tcp,
+    /// RPC-over-RDMA.
+    Rdma,
+}
+
+/// The peer of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Peer {
+    /// Address of the peer.
+    pub addr: SocketAddr,
+    /// Local address.
+    pub local: SocketAddr,
+    /// Transport.
+    pub transport: TransportKind,
+    /// Number of the connection, unique in this process.
+    pub connection: u64,
+}
 
 /// The sender of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +82,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::TransportKind;
 
     /// Credentials that differ in flavor, body, or nothing, valid or not.
     fn credentials() -> impl Strategy<Value = Vec<(u32, Vec<u8>)>> {

@@ -1,6 +1,6 @@
 //! The server's side: the interfaces of services and programs.
 
-use std::{net::SocketAddr, ops::RangeInclusive, sync::Arc};
+use std::{ops::RangeInclusive, sync::Arc};
 
 use millrace_runtime::MaybeReady;
 use millrace_xdr::{Decode, Decoder, Encoder, Message};
@@ -11,28 +11,6 @@ use crate::{AuthStat, CallHeader, CallHeaderError, LastSender, Sender, Stages, c
 pub const REPLY_HEAD: usize = 256;
 /// Bytes of memory for a reply without bulk data.
 pub const SMALL_REPLY: usize = 512;
-
-/// The transport of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TransportKind {
-    /// TCP with record marking.
-    Tcp,
-    /// RPC-over-RDMA.
-    Rdma,
-}
-
-/// The peer of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Peer {
-    /// Address of the peer.
-    pub addr: SocketAddr,
-    /// Local address.
-    pub local: SocketAddr,
-    /// Transport.
-    pub transport: TransportKind,
-    /// Number of the connection, unique in this process.
-    pub connection: u64,
-}
 
 /// A call during its execution: the decoded RPC header and the sender. It is created once, when the call
 /// arrives, and passed to all functions that process the call.

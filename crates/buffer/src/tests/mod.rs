@@ -82,7 +82,7 @@ fn bytes_before_a_view_are_writable_for_its_only_owner() {
     assert_eq!(whole.prepend(32).map(|bytes| bytes.len()), Some(100));
     whole.push(a.alloc(1).unwrap().freeze());
     assert!(whole.prepend(0).is_none(), "several views are not contiguous");
-    assert_eq!(Views::from(whole.into_view().unwrap_err()).len(), 101);
+    assert_eq!(whole.into_view().unwrap_err().len(), 101);
 }
 
 #[test]
