@@ -112,7 +112,8 @@ impl InitiatorConnection {
                 cmd_sn: established.cmd_sn,
                 max_cmd_sn: established.max_cmd_sn,
                 exp_stat_sn: established.stat_sn,
-            }),
+            })
+            .with_whole_unsolicited_data(),
             immediate: match parameters.immediate_data {
                 true => parameters.first_burst.min(parameters.max_send_data),
                 false => 0,

@@ -205,6 +205,8 @@ pub struct InitiatorSession {
     receiving: Receiving,
     next_itt: u32,
     state: State,
+    /// Whether data is unsolicited only if it is all data of a command.
+    whole_unsolicited: bool,
 }
 
 impl InitiatorSession {
@@ -220,8 +222,16 @@ impl InitiatorSession {
             receiving: Receiving::Nothing,
             next_itt: 0,
             state: State::FullFeature,
+            whole_unsolicited: false,
             config,
         }
+    }
+
+    /// Sends data before the target asks for it only if it is all data of a command. With iSER, an RDMA Read takes as long
+    /// for all data as for a part, and both ends copy immediate data.
+    #[must_use]
+    pub fn with_whole_unsolicited_data(self) -> Self {
+        Self { whole_unsolicited: true, ..self }
     }
 
     /// The next event.
@@ -246,7 +256,7 @@ impl InitiatorSession {
             return Err(RequestError::Closing);
         }
         let itt = self.free_itt();
-        let task = Task::new(itt, command, buffer, &self.config.parameters)?;
+        let task = Task::new(itt, command, buffer, &self.config.parameters, self.whole_unsolicited)?;
         self.tasks.insert(itt, task);
         self.waiting.push_back(itt);
         Ok(itt)

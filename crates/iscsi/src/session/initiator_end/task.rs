@@ -72,6 +72,7 @@ impl Task {
         command: Command,
         buffer: Option<RemoteBuffer>,
         parameters: &Parameters,
+        whole_unsolicited: bool,
     ) -> Result<Self, RequestError> {
         let expected = if command.direction == Direction::None { 0 } else { command.expected };
         let command = Command { expected, ..command };
@@ -82,6 +83,8 @@ impl Task {
         // the target limits them.
         let limited = matches!(parameters.iser, Some(IserParameters { max_unexpected_pdus: 1.., .. }));
         let unsolicited = if parameters.initial_r2t || limited { immediate } else { first };
+        let none = whole_unsolicited && unsolicited < expected;
+        let (immediate, unsolicited) = if none { (0, 0) } else { (immediate, unsolicited) };
         let rdma = parameters.iser.is_some();
         let mut advertised = Advertised::default();
         if rdma && expected > unsolicited {

@@ -393,3 +393,26 @@ fn initiator_with(direction: Direction, expected: u32) -> InitiatorSession {
     i.submit(command(direction, expected), None).unwrap();
     i
 }
+
+#[test]
+fn data_is_unsolicited_only_if_it_is_all_of_a_command() {
+    let buffer = RemoteBuffer { stag: 7, base: 0x1000 };
+    for (transport, limits) in [
+        (ISER, UNSOLICITED),
+        (ISER, Parameters { initial_r2t: true, ..UNSOLICITED }),
+        (Transport::Tcp, UNSOLICITED),
+    ] {
+        let mut i = initiator(limits, transport).with_whole_unsolicited_data();
+        for expected in [1024, 1025] {
+            i.submit(command(Direction::Write, expected), Some(buffer)).unwrap();
+            let pdu = i.poll_transmit().unwrap();
+            let whole = expected == 1024;
+            let length = if whole { 1024 } else { 0 };
+            assert_eq!(Lengths::of(&pdu.encode()).data, length, "{transport:?}");
+            let advertised = (transport == ISER && !whole).then_some(buffer);
+            assert_eq!(pdu.advertised, Advertised { write: advertised, read: None });
+            assert_eq!(pdu.encode()[1] & 0x80, 0x80, "no Data-Out PDU follows");
+        }
+        assert!(i.poll_transmit().is_none());
+    }
+}

@@ -37,7 +37,7 @@ const UNSOLICITED: Parameters = Parameters { initial_r2t: false, immediate_data:
 const ISER: Transport = Transport::Iser { remote_invalidate: false, max_unexpected: 0 };
 
 /// How a pair of sessions transfers data.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Transport {
     Tcp,
     Iser { remote_invalidate: bool, max_unexpected: u32 },
