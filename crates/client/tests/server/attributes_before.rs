@@ -17,7 +17,8 @@ async fn client(server: &Running, proto: Proto) -> Client {
     Client::connect(TokioRuntime::current(), &url(server, proto, "/data"), options).await.unwrap()
 }
 
-/// Makes a change of the file and one of the directory, alternately, and returns their results.
+/// Makes a change of the file and one of the directory, alternately, and returns their results. COMMIT changes nothing,
+/// so its attributes before and after are the same, or not proven.
 async fn change(c: Client, file: FileHandle, name: &'static str) -> [Vec<WccData>; 2] {
     let (root, mut of_file, mut of_root) = (c.root(), Vec::new(), Vec::new());
     for n in 0..CHANGES {
@@ -25,6 +26,10 @@ async fn change(c: Client, file: FileHandle, name: &'static str) -> [Vec<WccData
             0 => c.setattr(file, Sattr { mode: Some(n & 0o777), ..Sattr::default() }, None).await.unwrap(),
             _ => c.write(file, u64::from(n), b"data", StableHow::FileSync).await.unwrap().wcc,
         });
+        let committed = c.commit(file, 0, 0).await.unwrap().file;
+        if let (Some(before), Some(after)) = (committed.before, committed.after) {
+            assert_eq!((before.size, before.ctime), (after.size, after.ctime), "COMMIT");
+        }
         of_root.push(match n % 2 {
             0 => c.mkdir(root, name, Sattr::default()).await.unwrap().dir,
             _ => c.rmdir(root, name).await.unwrap(),

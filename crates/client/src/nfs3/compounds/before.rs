@@ -3,7 +3,8 @@
 //! NFSv4 has no such results. A GETATTR before the change, in the same COMPOUND, is not atomic with it: another client may
 //! change the object between the two. The change attribute shows whether it has: the server returns that of a directory
 //! before and after the change of a name (`change_info4`), and that of other objects may be a counter of changes
-//! (`NFS4_CHANGE_TYPE_IS_VERSION_COUNTER`, RFC 7862 section 12.2.3), which has increased by one.
+//! (`NFS4_CHANGE_TYPE_IS_VERSION_COUNTER`, RFC 7862 section 12.2.3), which has increased by one if the operation is a
+//! change, and not at all if it is none, such as COMMIT.
 
 use millrace_nfs::{
     v3::{FileHandle, WccAttr, WccData},
@@ -61,9 +62,16 @@ pub(super) fn before(r: &mut Results<'_>) -> Result<Option<Before>, Failure> {
 }
 
 impl Before {
-    /// The results of [`put_after`] of an object whose data or attributes have changed, or that is unchanged.
-    pub(super) fn object(before: Option<Self>, r: &mut Results<'_>) -> Result<WccData, Failure> {
-        Self::wcc(before, r, |before, now| before.is_counter && now.wrapping_sub(before.change) <= 1)
+    /// The results of [`put_after`] of an object whose data or attributes the operation between has changed (`changed`),
+    /// or not.
+    pub(super) fn object(
+        before: Option<Self>,
+        changed: bool,
+        r: &mut Results<'_>,
+    ) -> Result<WccData, Failure> {
+        let is_proof =
+            |before: &Self, now: u64| before.is_counter && now.wrapping_sub(before.change) == changed.into();
+        Self::wcc(before, r, is_proof)
     }
 
     /// The results of [`put_after`] of a directory in which a name has changed. `info` is the result of the change.
@@ -156,24 +164,31 @@ mod tests {
     #[test]
     fn a_counter_proves_that_nothing_else_has_changed_an_object() {
         use ChangeAttrType::{Monotonic, TimeMetadata, Undefined, VersionCounter, VersionCounterWithoutPnfs};
+        // Whether there is a proof for an operation that is no change, and for one that is.
+        let proofs = |from: u64, to: u64, kind| {
+            [false, true].map(|changed| {
+                let around = [attributes(from, kind), attributes(to, kind)];
+                has_before(around, |before, r| Before::object(before, changed, r))
+            })
+        };
         for (kind, from, to, expected) in [
-            (Some(VersionCounter), 7, 8, true),
-            (Some(VersionCounterWithoutPnfs), 7, 8, true),
-            (Some(VersionCounter), u64::MAX, 0, true),
-            (Some(VersionCounter), 7, 7, true),
-            (Some(VersionCounter), 7, 9, false),
-            (Some(VersionCounter), 7, 6, false),
-            (Some(Monotonic), 7, 8, false),
-            (Some(TimeMetadata), 7, 8, false),
-            (Some(TimeMetadata), 7, 7, false),
-            (Some(Undefined), 7, 8, false),
-            (None, 7, 8, false),
+            (Some(VersionCounter), 7, 8, [false, true]),
+            (Some(VersionCounterWithoutPnfs), 7, 8, [false, true]),
+            (Some(VersionCounter), u64::MAX, 0, [false, true]),
+            (Some(VersionCounter), 7, 7, [true, false]),
+            (Some(VersionCounter), 7, 9, [false; 2]),
+            (Some(VersionCounter), 7, 6, [false; 2]),
+            (Some(Monotonic), 7, 8, [false; 2]),
+            (Some(TimeMetadata), 7, 8, [false; 2]),
+            (Some(TimeMetadata), 7, 7, [false; 2]),
+            (Some(Undefined), 7, 8, [false; 2]),
+            (None, 7, 8, [false; 2]),
         ] {
-            let around = [attributes(from, kind), attributes(to, kind)];
-            assert_eq!(has_before(around, Before::object), expected, "{kind:?} {from} {to}");
+            assert_eq!(proofs(from, to, kind), expected, "{kind:?} {from} {to}");
         }
         let unknown = Attributes { change: None, ..attributes(7, Some(VersionCounter)) };
-        assert!(!has_before([unknown, attributes(8, Some(VersionCounter))], Before::object));
+        let around = [unknown, attributes(8, Some(VersionCounter))];
+        assert!(!has_before(around, |before, r| Before::object(before, true, r)));
     }
 
     #[test]

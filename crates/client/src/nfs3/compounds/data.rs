@@ -62,7 +62,7 @@ impl Compound for Write {
         let before = before(r)?;
         let ok: v4::WriteOk = r.next(Operation::Write)?;
         let (count, committed, verifier) = (ok.count, stable3(ok.committed), ok.verifier);
-        Ok(v3::WriteOk { file: Before::object(before, r)?, count, committed, verifier })
+        Ok(v3::WriteOk { file: Before::object(before, count > 0, r)?, count, committed, verifier })
     }
 }
 
@@ -79,7 +79,7 @@ impl Compound for v3::CommitArgs {
         r.done(Operation::Putfh)?;
         let before = before(r)?;
         let ok: v4::CommitOk = r.next(Operation::Commit)?;
-        Ok(v3::CommitOk { file: Before::object(before, r)?, verifier: ok.verifier })
+        Ok(v3::CommitOk { file: Before::object(before, false, r)?, verifier: ok.verifier })
     }
 }
 

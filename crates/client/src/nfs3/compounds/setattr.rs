@@ -1,7 +1,7 @@
 //! SETATTR.
 
 use millrace_nfs::{
-    v3::WccData,
+    v3::{Sattr, WccData},
     v4::{self, Attributes, Operation},
 };
 
@@ -34,6 +34,6 @@ impl Compound for Setattr {
         }
         let before = before(r)?;
         r.next::<v4::SetattrRes>(Operation::Setattr)?;
-        Before::object(before, r)
+        Before::object(before, self.args.attributes != Sattr::default(), r)
     }
 }

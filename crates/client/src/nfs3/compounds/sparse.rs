@@ -9,7 +9,7 @@ use millrace_nfs::{
 
 use super::{
     super::call::SpaceChange,
-    before::{Before, before, put_after, put_before},
+    attributes::{FATTR, after},
 };
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
@@ -36,26 +36,26 @@ impl Compound for ChangeSpace {
 
     fn operations(&self, ops: &mut Operations<'_>) {
         let (stateid, offset, length) = (self.stateid, self.range.start, self.range.end - self.range.start);
-        put_before(ops.putfh(self.file.as_bytes()));
+        ops.putfh(self.file.as_bytes());
         if self.deallocates() {
             ops.put(Operation::Deallocate, &DeallocateArgs { stateid, offset, length });
         }
         if self.allocates() {
             ops.put(Operation::Allocate, &AllocateArgs { stateid, offset, length });
         }
-        put_after(ops);
+        ops.getattr(FATTR);
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<WccData, Failure> {
         r.done(Operation::Putfh)?;
-        let before = before(r)?;
         if self.deallocates() {
             r.done(Operation::Deallocate)?;
         }
         if self.allocates() {
             r.done(Operation::Allocate)?;
         }
-        Before::object(before, r)
+        // No attributes before: ALLOCATE and DEALLOCATE may change nothing, so a counter could not exclude another change.
+        Ok(WccData { before: None, after: after(r)? })
     }
 }
 
