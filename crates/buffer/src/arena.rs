@@ -95,11 +95,14 @@ impl ArenaState {
 
     /// Frees all cached slots of `arena`, which this is the state of.
     fn drain(&mut self, arena: &Arc<Inner>, caches: &mut LockedCaches<'_>) {
-        caches.drain(|class, slot| {
-            self.classes.free(class, slot.span_index, slot.index);
-            // SAFETY: the cached slot held a strong reference. It is not the last one, because the caller has another.
-            unsafe { Arc::decrement_strong_count(Arc::as_ptr(arena)) };
-        });
+        caches.drain(|class, slot| self.free_cached(arena, class, slot));
+    }
+
+    /// Frees a slot of a cache of `arena` to its span, with its strong reference to the arena.
+    fn free_cached(&mut self, arena: &Arc<Inner>, class: usize, slot: AllocatedSlot) {
+        self.classes.free(class, slot.span_index, slot.index);
+        // SAFETY: a cached slot holds a strong reference. It is not the last one, because the caller has another.
+        unsafe { Arc::decrement_strong_count(Arc::as_ptr(arena)) };
     }
 
     /// Removes the spans that are to be unmapped.
@@ -336,14 +339,9 @@ impl Inner {
     /// Frees a slot to its span, with half of the thread's cached ones of its class.
     fn release_to_span(arena: &Arc<Self>, class: usize, slot: AllocatedSlot) {
         let mut state = arena.lock();
-        let mut free = |slot: AllocatedSlot| state.classes.free(class, slot.span_index, slot.index);
         if let Some(mut cache) = arena.caches.own(class) {
-            cache.drain_half(class, |slot| {
-                free(slot);
-                // SAFETY: the cached slot held a strong reference. It is not the last one, because the caller has another.
-                unsafe { Arc::decrement_strong_count(Arc::as_ptr(arena)) };
-            });
+            cache.drain_half(class, |slot| state.free_cached(arena, class, slot));
         }
-        free(slot);
+        state.classes.free(class, slot.span_index, slot.index);
     }
 }
