@@ -5,6 +5,8 @@ use std::{io, time::Duration};
 use millrace_iscsi::login::{LoginError, Status};
 use millrace_scsi::{AdditionalSense, Sense, SenseKey};
 
+use crate::remedy::CHECK_PORT;
+
 /// Error of an operation on a block device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -47,7 +49,7 @@ pub enum Error {
         capacity: u64,
     },
     /// The name of the portal has no address, or no address accepts a connection.
-    #[error("cannot connect to {portal}: {reason}; check that the target runs and listens on that port")]
+    #[error("cannot connect to {portal}: {reason}; {CHECK_PORT}")]
     Connect {
         /// Host and port.
         portal: String,
@@ -56,14 +58,24 @@ pub enum Error {
         /// The error of the last address, if any.
         source: Option<io::Error>,
     },
-    /// The login failed.
-    #[error("cannot log in at {portal}: {error}{}", login_hint(error))]
+    /// The target refused the login, or a setting of this side, or violated the protocol.
+    #[error("cannot log in at {portal}: {error}; {remedy}")]
     Login {
         /// Host and port.
         portal: String,
         /// Reason.
         #[source]
         error: LoginError,
+        /// What to do.
+        remedy: String,
+    },
+    /// The connection was lost during the login: the peer may be no target of that transport.
+    #[error("the connection to {portal} ended during the login: {reason}; {CHECK_PORT}")]
+    LoginLost {
+        /// Host and port.
+        portal: String,
+        /// Reason.
+        reason: String,
     },
     /// The connection was lost, or the target violated the protocol.
     #[error("the connection to {portal} ended: {reason}; check the target and the network")]
@@ -188,7 +200,7 @@ impl Error {
             }
             Self::Connect { source, .. } => source.as_ref().map_or(K::TimedOut, io::Error::kind),
             Self::Login { error, .. } => login_kind(error),
-            Self::Lost { .. } => K::ConnectionAborted,
+            Self::Lost { .. } | Self::LoginLost { .. } => K::ConnectionAborted,
             Self::Unit { .. } => K::NotFound,
             Self::TimedOut { .. } => K::TimedOut,
             Self::Command { failure, .. } => failure_kind(failure),
@@ -237,16 +249,5 @@ fn failure_kind(failure: &Failure) -> io::ErrorKind {
             _ => K::Other,
         },
         Failure::Other(_) => K::Other,
-    }
-}
-
-const fn login_hint(error: &LoginError) -> &'static str {
-    match error {
-        LoginError::Status(Status::NOT_FOUND) => "; list the targets with `millrace blk ls`",
-        LoginError::Status(Status::AUTHENTICATION) | LoginError::Authentication(_) => {
-            "; check the CHAP names and secrets of both sides"
-        }
-        LoginError::Status(Status::FORBIDDEN) => "; permit the initiator's name at the target",
-        _ => "",
     }
 }

@@ -35,6 +35,7 @@ mod extents;
 mod login;
 mod options;
 mod outcome;
+mod remedy;
 mod unit;
 mod url;
 

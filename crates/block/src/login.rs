@@ -22,6 +22,7 @@ use millrace_runtime::{BoxFuture, ByteStream, LocalPort, RuntimeRef, resolve, to
 use crate::{
     Error, Options, Transport, Url,
     connection::{Connection, IserConnection, TcpConnection},
+    remedy::Wanted,
 };
 
 /// The connection identifier: sessions have one connection.
@@ -161,14 +162,14 @@ impl Dialer {
         let mut link = Link { stream, input, output: Output::default() };
         let (mut login, mut pdu) = InitiatorLogin::new(config);
         loop {
-            let lost = |reason: String| Error::Lost { portal: portal.clone(), reason };
+            let lost = |reason: String| Error::LoginLost { portal: portal.clone(), reason };
             link.output.push(&pdu.bhs, Segment::Bytes(pdu.data), 0);
             let flushed = std::future::poll_fn(|cx| link.output.poll_flush(cx, &mut *link.stream)).await;
             flushed.map_err(|e| lost(e.to_string()))?;
             let received = link.input.receive(&mut *link.stream).await;
             let (bhs, data) = received.map_err(|e| lost(e.to_string()))?;
             let step = login.receive(&bhs, &data);
-            match step.map_err(|error| Error::Login { portal: portal.clone(), error })? {
+            match step.map_err(|error| self.refused(portal.clone(), error))? {
                 InitiatorStep::Send(next) => pdu = next,
                 InitiatorStep::Established(established) => {
                     return Ok(Step::Established(establish(link, *established)));
@@ -204,9 +205,15 @@ impl Dialer {
                 Ok(Step::Established(Connection::Iser(Box::new(connection))))
             }
             Ok(LoggedIn::Redirect { address, .. }) => Ok(Step::Redirect(address)),
-            Err(millrace_iser_initiator::Error::Login(error)) => Err(Error::Login { portal, error }),
-            Err(e) => Err(Error::Lost { portal, reason: e.to_string() }),
+            Err(millrace_iser_initiator::Error::Login(error)) => Err(self.refused(portal, error)),
+            Err(e) => Err(Error::LoginLost { portal, reason: e.to_string() }),
         }
+    }
+
+    fn refused(&self, portal: String, error: LoginError) -> Error {
+        let Options { initiator, digests, .. } = &self.options;
+        let remedy = Wanted { initiator, chap: self.chap.as_ref(), digests: *digests }.remedy(&error);
+        Error::Login { portal, error, remedy }
     }
 
     /// Connects to the first address of the portal that accepts it.

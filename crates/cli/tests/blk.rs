@@ -80,7 +80,7 @@ fn disks_are_listed_described_and_copied() {
 
 #[test]
 fn each_error_is_one_sentence_that_says_what_to_do() {
-    let (_server, address) = serve();
+    let (server, address) = serve();
     let portal = format!("iscsi://{address}");
     let disk = |name: &str, lun: u32| format!("{portal}/{name}/{lun}");
     let unknown = fails(1, &["blk", "info", &disk("iqn.2026-01.example.millrace:none", 0)]);
@@ -96,7 +96,16 @@ fn each_error_is_one_sentence_that_says_what_to_do() {
     assert!(no_target.contains("names no target"), "{no_target}");
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let unreachable = fails(1, &["blk", "ls", &format!("iscsi://{free}")]);
-    assert!(unreachable.contains("check that the target runs"), "{unreachable}");
+    let (nfs_tcp, nfs_rdma) = (&server.tcp, &server.rdma);
+    let wrong_protocol = |url: String| fails(1, &["blk", "info", &format!("{url}/{NAME}/0")]);
+    for error in [
+        unreachable,
+        wrong_protocol(format!("iscsi://{nfs_tcp}")),
+        wrong_protocol(format!("iser://{nfs_rdma}")),
+        wrong_protocol(format!("iser://{nfs_tcp}")),
+    ] {
+        assert!(error.contains("check that the target runs, and that the port is that of the"), "{error}");
+    }
 }
 
 #[test]
@@ -115,9 +124,10 @@ fn chap_secrets_are_checked() {
         ["blk", "info", "--chap-user", "host", "--chap-secret-file", text(file), &disk].map(str::to_owned)
     };
     assert!(ok(&with(&secret)).contains("1 MiB"));
-    for refused in [fails(1, &with(&wrong)), fails(1, &["blk", "info", &disk])] {
-        assert!(refused.contains("check the CHAP names and secrets"), "{refused}");
-    }
+    let refused = fails(1, &with(&wrong));
+    assert!(refused.contains("check the CHAP name and secret of this initiator"), "{refused}");
+    let required = fails(1, &["blk", "info", &disk]);
+    assert!(required.contains("the target requires CHAP") && required.contains("--chap-user"), "{required}");
     let no_secret = fails(2, &["blk", "info", "--chap-user", "host", &disk]);
     assert!(no_secret.contains("--chap-secret-file"), "{no_secret}");
 }

@@ -140,7 +140,8 @@ impl Mutual {
         &self.initiator
     }
 
-    pub(crate) const fn target(&self) -> Option<&Credentials> {
+    /// Credentials of the target; without them, only the initiator authenticates.
+    pub const fn target(&self) -> Option<&Credentials> {
         self.target.as_ref()
     }
 }

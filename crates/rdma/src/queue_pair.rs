@@ -262,7 +262,7 @@ pub enum ConnectionError {
     #[error("{0}")]
     Io(String),
     /// Connection setup exceeded its time limit.
-    #[error("connection setup timed out after {0:?}")]
+    #[error("connection setup timed out after {0:.0?}")]
     TimedOut(Duration),
     /// The peer rejected the connection, with this private data.
     #[error("the peer refused the connection")]

@@ -13,7 +13,7 @@ use std::{
 use millrace_iscsi::{
     login::{Admission, Authority, Identity, Progress, Refusal, Status, TargetConfig, TargetLogin},
     name::TargetAddress,
-    negotiation::Settings,
+    negotiation::{DigestPolicy, Settings},
     pdu::{
         DataIn, DataInStatus, LogoutResponse, LogoutResult, NopIn, Numbers, PduReader, R2t, RESERVED_TAG,
         Request, Residual, Response, ScsiCommand, ScsiResponse, TextResponse,
@@ -62,6 +62,7 @@ pub(crate) struct Fake {
     script: Arc<Script>,
     text: Vec<u8>,
     redirect: bool,
+    digests: DigestPolicy,
     pub(crate) connections: AtomicU64,
 }
 
@@ -72,12 +73,26 @@ impl Fake {
         script: impl Fn(&ScsiCommand) -> Vec<Answer> + Send + Sync + 'static,
     ) -> Self {
         let connections = AtomicU64::new(0);
-        Self { rt: Arc::clone(rt), script: Arc::new(script), text: Vec::new(), redirect: false, connections }
+        let (redirect, digests) = (false, DigestPolicy::Accept);
+        Self {
+            rt: Arc::clone(rt),
+            script: Arc::new(script),
+            text: Vec::new(),
+            redirect,
+            digests,
+            connections,
+        }
     }
 
     /// Answers text requests with `text`.
     pub(crate) fn with_text(mut self, text: &[u8]) -> Self {
         self.text = text.to_vec();
+        self
+    }
+
+    /// Has no digests.
+    pub(crate) fn refusing_digests(mut self) -> Self {
+        self.digests = DigestPolicy::Refuse;
         self
     }
 
@@ -99,9 +114,15 @@ impl StreamProvider for Fake {
             numbers: Numbers::default(),
         };
         let (script, text, redirect) = (Arc::clone(&self.script), self.text.clone(), self.redirect);
+        let settings = Settings {
+            initial_r2t: false,
+            header_digest: self.digests,
+            data_digest: self.digests,
+            ..Settings::default()
+        };
         self.rt.spawn(
             "fake",
-            Box::pin(async move { peer.serve(&*script, &text, redirect).await.unwrap_or(()) }),
+            Box::pin(async move { peer.serve(&*script, &text, redirect, settings).await.unwrap_or(()) }),
         );
         Box::pin(async move { Ok(Box::new(ours) as Box<dyn ByteStream>) })
     }
@@ -139,8 +160,7 @@ struct Peer {
 
 impl Peer {
     /// Serves to the end; `None` when the initiator has left.
-    async fn serve(mut self, script: &Script, text: &[u8], redirect: bool) -> Option<()> {
-        let settings = Settings { initial_r2t: false, ..Settings::default() };
+    async fn serve(mut self, script: &Script, text: &[u8], redirect: bool, settings: Settings) -> Option<()> {
         let config = TargetConfig { settings, portal_group: 1, window: 32, stat_sn: 1, random: [1; 33] };
         let mut login = TargetLogin::new(config);
         let mut gate = Gate { redirect };

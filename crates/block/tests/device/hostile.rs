@@ -116,6 +116,17 @@ fn redirections_and_text_are_bounded() {
     }
 }
 
+#[test]
+fn a_refusal_of_digests_has_its_remedy() {
+    let time = VirtualTime::new(1);
+    let rt = time.runtime();
+    let fake = Arc::new(Fake::new(&rt, |_| Vec::new()).refusing_digests());
+    let mut options = options(&rt, &fake);
+    options.digests = DigestPolicy::Require;
+    let error = time.block_on(BlockDevice::connect(&url(), &options)).unwrap().err().unwrap().to_string();
+    assert!(error.contains("HeaderDigest; permit CRC32C digests at the target"), "{error}");
+}
+
 /// Each seed changes other bytes of the stream from the target.
 #[test]
 fn damaged_streams_are_detected_by_digests() {

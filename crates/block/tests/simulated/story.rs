@@ -209,7 +209,7 @@ impl Session<'_> {
         loop {
             match BlockDevice::connect(&url(self.plan.transport), &self.plan.options).await {
                 Ok(device) => return Ok(device),
-                Err(Error::Connect { .. } | Error::Lost { .. }) => {
+                Err(Error::Connect { .. } | Error::Lost { .. } | Error::LoginLost { .. }) => {
                     self.rt.sleep(Duration::from_secs(1)).await;
                 }
                 Err(e) => return Err(format!("cannot open the device: {e}")),

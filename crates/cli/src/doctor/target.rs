@@ -51,18 +51,19 @@ fn transport(url: &Url) -> &'static str {
 }
 
 fn protocol_error(url: &Url, e: &Error) -> Finding {
-    let remedy = match (e, url.transport) {
-        (Error::Login { .. }, _) => {
-            "correct the name and the secret of CHAP, as `incoming_user` of the target states"
-        }
-        (_, Transport::Tcp) => {
-            "the port may belong to another service: use the port of iSCSI (3260), or try iser://"
-        }
-        (_, Transport::Iser) => {
-            "the portal may have no iSER: start the server with `--listen-iser`, or try iscsi://"
-        }
+    let (reason, remedy) = match (e, url.transport) {
+        (Error::Login { error, remedy, .. }, _) => (error.to_string(), remedy.as_str()),
+        (Error::Connect { reason, .. } | Error::LoginLost { reason, .. }, Transport::Tcp) => (
+            reason.clone(),
+            "the port may belong to another service: use the port of iSCSI (3260), or try iser://",
+        ),
+        (Error::Connect { reason, .. } | Error::LoginLost { reason, .. }, Transport::Iser) => (
+            reason.clone(),
+            "the portal may have no iSER: start the server with `--listen-iser`, or try iscsi://",
+        ),
+        _ => (e.to_string(), "check the log of the target"),
     };
-    Finding::broken("protocol", format!("discovery over {} fails: {e}", transport(url)), remedy)
+    Finding::broken("protocol", format!("discovery over {} fails: {reason}", transport(url)), remedy)
 }
 
 fn targets(names: &[IscsiName]) -> Result<Finding, Finding> {
@@ -78,12 +79,18 @@ fn targets(names: &[IscsiName]) -> Result<Finding, Finding> {
 }
 
 fn login_error(name: &IscsiName, listed: &[IscsiName], e: &Error) -> Finding {
-    let remedy = if listed.contains(name) {
-        "check the name and the secret of CHAP, and the log of the target"
-    } else {
-        "use one of the listed targets, or add a [[target]] and run `millrace reload` there"
-    };
-    Finding::broken("login", e.to_string(), remedy)
+    let found = format!("{name} refuses the login");
+    match e {
+        Error::Login { error, remedy, .. } if listed.contains(name) => {
+            Finding::broken("login", format!("{found}: {error}"), remedy)
+        }
+        Error::Login { error, .. } => Finding::broken(
+            "login",
+            format!("{found}: {error}"),
+            "use one of the listed targets, or add a [[target]] and run `millrace reload` there",
+        ),
+        e => Finding::broken("login", e.to_string(), "check the log of the target"),
+    }
 }
 
 fn disk(lun: Lun, units: &[(Lun, Result<UnitInfo, String>)]) -> Result<Finding, Finding> {

@@ -94,7 +94,7 @@ statuses! {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoginError {
     /// The target refuses the login.
-    #[error("the login failed: {0}")]
+    #[error("the target answers: {0}")]
     Status(Status),
     /// A header is invalid.
     #[error("login: {0}")]

@@ -260,7 +260,10 @@ impl Negotiation {
             (_, NOT_UNDERSTOOD | IRRELEVANT) => self.values[key.id as usize] = key.default,
             (Function::First, value) => {
                 if !self.settings.supported(key).contains(&value) {
-                    return Err(NegotiationError::Answer(key.name));
+                    return Err(match DigestPolicy::Accept.supported().contains(&value) {
+                        true => NegotiationError::Unacceptable(key.name),
+                        false => NegotiationError::Answer(key.name),
+                    });
                 }
                 self.values[key.id as usize] = u32::from(value == "CRC32C");
             }

@@ -16,7 +16,7 @@ pub enum DigestPolicy {
 
 impl DigestPolicy {
     /// The supported values, the preferred one first.
-    const fn supported(self) -> &'static [&'static str] {
+    pub(super) const fn supported(self) -> &'static [&'static str] {
         match self {
             Self::Refuse => &["None"],
             Self::Accept => &["None", "CRC32C"],

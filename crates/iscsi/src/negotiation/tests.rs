@@ -171,6 +171,13 @@ fn an_initiator_checks_the_answers() {
         open(&mut side);
         assert_eq!(receive(&mut side, answer), Err(error), "{answer}");
     }
+    // A known digest that the settings exclude is no violation.
+    for (policy, answer) in [(DigestPolicy::Require, "None"), (DigestPolicy::Refuse, "CRC32C")] {
+        let mut side = initiator(Settings { data_digest: policy, ..Settings::default() });
+        open(&mut side);
+        let result = receive(&mut side, &format!("DataDigest={answer}"));
+        assert_eq!(result, Err(NegotiationError::Unacceptable("DataDigest")), "{answer}");
+    }
     // The defaults respect the settings, or the login fails.
     let mut side = initiator(Settings { header_digest: DigestPolicy::Require, ..Settings::default() });
     open(&mut side);

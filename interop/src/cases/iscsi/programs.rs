@@ -59,6 +59,8 @@ copy() {
 }
 $millrace blk ls iscsi://127.0.0.1 | grep -q $target
 copy
+! $millrace blk info --digests $url 2>refusal
+grep -q 'HeaderDigest.*permit CRC32C digests at the target' refusal
 for digest in HeaderDigest DataDigest; do admin update --mode target --tid 1 --name $digest --value CRC32C; done
 copy --digests
 for name in initiator target; do
@@ -67,7 +69,8 @@ for name in initiator target; do
 done
 admin bind --mode account --tid 1 --user initiator
 admin bind --mode account --tid 1 --user target --outgoing
-if $millrace blk info $url; then exit 1; fi
+! $millrace blk info $url 2>refusal
+grep -q 'requires CHAP.*--chap-user' refusal
 copy --chap-user initiator --chap-secret-file secret-of-initiator --target-user target \
   --target-secret-file secret-of-target";
 

@@ -34,8 +34,12 @@ refused() { ! \"$@\" 2>/dev/null; }
 ";
 
 pub(super) fn cases() -> Vec<Case> {
-    let setup = Setup::of(Transport::Tcp, Backend::Memory);
-    vec![Case::new(setup.case("reservations"), move |lab| run(lab, setup))]
+    [Transport::Tcp, Transport::Iser]
+        .map(|transport| {
+            let setup = Setup::of(transport, Backend::Memory);
+            Case::new(setup.case("reservations"), move |lab| run(lab, setup))
+        })
+        .into()
 }
 
 fn run(lab: &mut Lab, setup: Setup) -> Result<()> {
