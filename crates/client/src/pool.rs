@@ -141,11 +141,11 @@ impl Pool {
         self.slots.iter().find_map(Slot::live)
     }
 
-    /// Has `handler` answer the calls of the server on all connections. Returns whether they convey such calls.
-    pub(crate) fn handle_callbacks(&self, handler: Arc<dyn CallbackHandler>) -> bool {
+    /// Has `handler` answer the calls of the server on all connections.
+    pub(crate) fn handle_callbacks(&self, handler: Arc<dyn CallbackHandler>) {
         let mut callbacks = self.callbacks.lock();
         let handler = callbacks.insert(handler);
-        self.slots.iter().filter_map(Slot::live).all(|transport| transport.handle_callbacks(handler))
+        self.slots.iter().filter_map(Slot::live).for_each(|transport| transport.handle_callbacks(handler));
     }
 
     /// Maximum payload of one call that all established connections support, in bytes.

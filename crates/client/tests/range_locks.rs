@@ -5,7 +5,8 @@
 use std::{path::Path, time::Duration};
 
 use millrace_client::{Client, Error, LockKind, OpenOptions, Proto, Version};
-use millrace_server::{Config, Nfs4Settings, Running, Server};
+use millrace_nfs::v4::Operation;
+use millrace_server::{Config, Nfs4Settings, Running, Server, Stats};
 use tokio::io::AsyncWriteExt;
 
 mod common;
@@ -90,6 +91,34 @@ fn a_lock_waits_for_its_turn_and_shows_what_was_written() {
                 task.await.unwrap();
             }
             assert_eq!(clients[1].read_to_string("counter").await.unwrap(), "20");
+        }
+    });
+}
+
+/// Waits until the server's statistics satisfy `reached`.
+async fn until(server: &Running, reached: impl Fn(&Stats) -> bool) {
+    while !reached(&server.stats()) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[test]
+fn the_server_notifies_a_client_that_waits() {
+    let server = common::server();
+    run(async {
+        for (n, proto) in (1..).zip([Proto::Tcp, Proto::Rdma]) {
+            let (a, b) =
+                (client(&server, proto, Version::V4_2).await, client(&server, proto, Version::V4_1).await);
+            let (one, two) = (open(&a, "f").await, open(&b, "f").await);
+            one.lock(0..10, EXCLUSIVE).await.unwrap();
+            let attempts = |stats: &Stats| stats.operations_of(Operation::Lock);
+            let before = attempts(&server.stats());
+            let waiting = tokio::spawn(async move { two.lock(5..20, EXCLUSIVE).await.map(|()| two) });
+            until(&server, |stats| attempts(stats) > before).await;
+            one.unlock(0..10).await.unwrap();
+            drop(waiting.await.unwrap().unwrap());
+            // The client has answered the callback.
+            until(&server, |stats| stats.nfs4_locks_notified == n).await;
         }
     });
 }

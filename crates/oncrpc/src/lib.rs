@@ -18,8 +18,8 @@ pub mod tcp;
 
 pub use callbacks::{CallbackQueue, Callbacks};
 pub use calling::{
-    CallbackHandler, Calls, Connection, ConnectionDriver, InFlight, Outgoing, PendingCall, Submissions,
-    Transport, Waiter,
+    CallbackHandler, CallbackHandlerRef, Calls, Connection, ConnectionDriver, InFlight, Outgoing,
+    PendingCall, Submissions, Transport, Waiter,
 };
 pub use dispatch::Dispatcher;
 pub use message::{

@@ -1,6 +1,9 @@
-//! Calls in the reverse direction (RFC 8167): the server calls the client on the queue pair of the client's calls.
+//! Calls in the reverse direction (RFC 8167): the server calls the client on the queue pair of the client's calls. Here the
+//! responder is tested; `requester` tests the other end.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "reverse/requester.rs"]
+mod requester;
 mod support;
 
 use std::{collections::BTreeSet, net::Ipv4Addr, sync::atomic::Ordering, time::Duration};

@@ -47,13 +47,11 @@ impl Compound for ExchangeId<'_> {
     }
 }
 
-/// CREATE_SESSION.
+/// CREATE_SESSION with the connection for calls and for callbacks.
 pub(super) struct CreateSession {
     pub(super) client_id: ClientId,
     pub(super) sequence: u32,
     pub(super) fore: ChannelAttrs,
-    /// Whether the server may use the connection for callbacks.
-    pub(super) back_channel: bool,
 }
 
 /// The back channel: the smallest that servers accept.
@@ -74,7 +72,7 @@ impl Compound for CreateSession {
         let args = CreateSessionArgs {
             client_id: self.client_id,
             sequence: self.sequence,
-            flags: if self.back_channel { create_session_flags::CONN_BACK_CHAN } else { 0 },
+            flags: create_session_flags::CONN_BACK_CHAN,
             fore: self.fore,
             back: BACK,
             callback_program: back_channel::PROGRAM,

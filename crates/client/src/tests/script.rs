@@ -14,8 +14,8 @@ use millrace_nfs::{
     v3::{self, Fattr, FileHandle, FileType, FsinfoOk, NfsTime, Procedure, Status},
 };
 use millrace_oncrpc::{
-    AcceptError, CallContext, LastSender, Message, Peer, PendingCall, Reply, ReplyHeader, ReplyStatus,
-    Request, RpcError, Transport, TransportKind,
+    AcceptError, CallContext, CallbackHandler, LastSender, Message, Peer, PendingCall, Reply, ReplyHeader,
+    ReplyStatus, Request, RpcError, Transport, TransportKind,
 };
 use millrace_runtime::{BoxFuture, sync::Mutex, tokio_rt::TokioRuntime};
 use millrace_xdr::{Encode, Encoder};
@@ -293,6 +293,9 @@ impl Transport for ScriptTransport {
     fn max_payload(&self) -> usize {
         v3::MAX_DATA
     }
+
+    /// The script makes no calls to the client.
+    fn handle_callbacks(&self, _: &Arc<dyn CallbackHandler>) {}
 
     fn failure(&self) -> Option<RpcError> {
         self.failure.lock().clone()

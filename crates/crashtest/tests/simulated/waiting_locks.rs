@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use futures::future::join3;
+use futures::future::{join, join_all, join3};
 use millrace_client::{Design, LockKind, Proto, Strategy, Version, nfs3::File};
 use millrace_crashtest::cluster::{Cluster, mount, options};
 use millrace_nfs::v4::Operation;
@@ -60,39 +60,56 @@ fn with_two_clients(proto: Proto, idle_timeout: u64, test: impl AsyncFn(&Runtime
 
 #[test]
 fn a_notification_of_the_server_ends_the_wait_for_a_lock() {
-    with_two_clients(Proto::Tcp, 3600, async |rt, cluster, [one, two]| {
-        for n in 1..=3 {
-            let attempts = cluster.stats().operations_of(Operation::Lock);
-            let took = passed_on(rt, &one, &two).await;
-            let attempts = cluster.stats().operations_of(Operation::Lock) - attempts;
-            assert!(took < Duration::from_millis(5), "{took:?}");
-            assert_eq!(cluster.stats().nfs4_locks_notified, n);
-            // Two locks, and the attempts after 10, 20, ..., 640 ms and each second.
-            assert!(attempts < 24, "{attempts}");
-        }
-    });
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        with_two_clients(proto, 3600, async |rt, cluster, [one, two]| {
+            for n in 1..=3 {
+                let attempts = cluster.stats().operations_of(Operation::Lock);
+                let took = passed_on(rt, &one, &two).await;
+                let attempts = cluster.stats().operations_of(Operation::Lock) - attempts;
+                assert!(took < Duration::from_millis(5), "{proto}: {took:?}");
+                assert_eq!(cluster.stats().nfs4_locks_notified, n);
+                // Two locks, and the attempts after 10, 20, ..., 640 ms and each second.
+                assert!(attempts < 24, "{proto}: {attempts}");
+            }
+        });
+    }
 }
 
 /// The server closes the idle connection, which was the one for callbacks.
 #[test]
 fn callbacks_use_the_next_connection_after_the_loss_of_one() {
-    with_two_clients(Proto::Tcp, 5, async |rt, cluster, [one, two]| {
-        let opened = cluster.stats().tcp.opened;
-        rt.sleep(Duration::from_secs(300)).await;
-        let took = passed_on(rt, &one, &two).await;
-        assert!(cluster.stats().tcp.opened >= opened + 2, "the clients have other connections");
-        assert!(took < Duration::from_millis(5), "{took:?}");
-        assert_eq!(cluster.stats().nfs4_locks_notified, 1);
-    });
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        with_two_clients(proto, 5, async |rt, cluster, [one, two]| {
+            let opened = || cluster.stats().tcp.opened + cluster.stats().rdma.opened;
+            let before = opened();
+            rt.sleep(Duration::from_secs(300)).await;
+            let took = passed_on(rt, &one, &two).await;
+            assert!(opened() >= before + 2, "{proto}: the clients have other connections");
+            assert!(took < Duration::from_millis(5), "{proto}: {took:?}");
+            assert_eq!(cluster.stats().nfs4_locks_notified, 1);
+        });
+    }
 }
 
-/// Without callbacks, which are not implemented over RDMA in the client, the attempts find the lock.
+/// Owners of a client that the server notifies.
+const NOTIFIED: u64 = 256;
+
+/// The server notifies a limited number of the waiting owners of a client. The attempts of the others find their lock.
 #[test]
 fn a_lock_is_found_without_notifications() {
     with_two_clients(Proto::Rdma, 3600, async |rt, cluster, [one, two]| {
-        let took = passed_on(rt, &one, &two).await;
-        assert!(took <= Duration::from_millis(1010), "{took:?}");
-        assert_eq!(cluster.stats().nfs4_locks_notified, 0);
+        one.lock(3, 100..101, LockKind::Exclusive).await.unwrap();
+        let others = join_all((0..NOTIFIED).map(|n| two.lock(100 + n, 100..101, LockKind::Shared)));
+        let last = async {
+            rt.sleep(Duration::from_secs(1)).await;
+            let took = passed_on(rt, &one, &two).await;
+            assert!(took <= Duration::from_millis(1010), "{took:?}");
+            assert_eq!(cluster.stats().nfs4_locks_notified, 0);
+            one.unlock(3, 100..101).await.unwrap();
+        };
+        let (others, ()) = join(others, last).await;
+        others.into_iter().for_each(|lock| lock.unwrap());
+        assert!(cluster.stats().nfs4_locks_notified > 0);
     });
 }
 

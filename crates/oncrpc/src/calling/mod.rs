@@ -16,4 +16,4 @@ pub use connection::{Connection, ConnectionDriver};
 pub use in_flight::{Calls, InFlight, Outgoing};
 pub use pending::PendingCall;
 pub use submissions::Submissions;
-pub use transport::{CallbackHandler, Transport};
+pub use transport::{CallbackHandler, CallbackHandlerRef, Transport};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use millrace_runtime::sync::Mutex;
 use millrace_xdr::Message;
 
 use super::PendingCall;
@@ -15,6 +16,9 @@ pub trait CallbackHandler: Send + Sync + 'static {
     fn answer(&self, call: &Message) -> Option<Message>;
 }
 
+/// The handler of the calls that a connection receives, if there is one.
+pub type CallbackHandlerRef = Arc<Mutex<Option<Arc<dyn CallbackHandler>>>>;
+
 /// One connection to a server. Calls are independent of each other, up to the transport's limit of calls in
 /// flight; further calls are queued.
 pub trait Transport: Send + Sync + 'static {
@@ -24,12 +28,8 @@ pub trait Transport: Send + Sync + 'static {
     /// Maximum bytes of payload of one call.
     fn max_payload(&self) -> usize;
 
-    /// Has `handler` answer the calls of the server from now on. Returns whether the transport conveys such calls; otherwise
-    /// it drops them.
-    fn handle_callbacks(&self, handler: &Arc<dyn CallbackHandler>) -> bool {
-        let _ = handler;
-        false
-    }
+    /// Has `handler` answer the calls of the server from now on. Without a handler the transport drops them.
+    fn handle_callbacks(&self, handler: &Arc<dyn CallbackHandler>);
 
     /// The reason why the connection is unusable, if it is.
     fn failure(&self) -> Option<RpcError>;

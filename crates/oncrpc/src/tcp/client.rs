@@ -7,13 +7,13 @@ use std::{
     time::Duration,
 };
 
-use millrace_runtime::{ByteStream, RuntimeRef, sync::Mutex};
+use millrace_runtime::{ByteStream, RuntimeRef};
 use millrace_xdr::{Arena, Message};
 
 use super::{channel::Channel, record::RecordReader};
 use crate::{
-    CallbackHandler, Calls, Connection, ConnectionDriver, MSG_CALL, MSG_REPLY, Outgoing, PendingCall,
-    Request, RpcError, Stage, Stages, Submissions, Transport, parse_reply,
+    CallbackHandler, CallbackHandlerRef, Calls, Connection, ConnectionDriver, MSG_CALL, MSG_REPLY, Outgoing,
+    PendingCall, Request, RpcError, Stage, Stages, Submissions, Transport, parse_reply,
 };
 
 /// Limits of a client's connection.
@@ -51,14 +51,11 @@ const MAX_QUEUED: usize = 4 << 20;
 /// Bytes that wait for the socket, from which on calls of the server get no reply: it does not receive them.
 const MAX_REPLIES_QUEUED: usize = 64 << 10;
 
-/// The handler of the server's calls, if there is one.
-type Handler = Arc<Mutex<Option<Arc<dyn CallbackHandler>>>>;
-
 /// One TCP connection to a server. Dropping it closes the connection.
 pub struct TcpTransport {
     connection: Connection<Driver>,
     max_payload: usize,
-    handler: Handler,
+    handler: CallbackHandlerRef,
 }
 
 impl TcpTransport {
@@ -83,7 +80,7 @@ impl TcpTransport {
         let submissions = Submissions::new(peer);
         let calls = Calls::new(Arc::clone(&submissions), Arc::clone(rt), config.max_open, config.timeout);
         let max_payload = config.max_payload;
-        let handler = Handler::default();
+        let handler = CallbackHandlerRef::default();
         let driver = Driver { calls, channel, config, handler: Arc::clone(&handler) };
         Ok(Arc::new(Self {
             connection: Connection::start(rt, "rpc-tcp-client", submissions, driver),
@@ -102,9 +99,8 @@ impl Transport for TcpTransport {
         self.max_payload
     }
 
-    fn handle_callbacks(&self, handler: &Arc<dyn CallbackHandler>) -> bool {
+    fn handle_callbacks(&self, handler: &Arc<dyn CallbackHandler>) {
         *self.handler.lock() = Some(Arc::clone(handler));
-        true
     }
 
     fn failure(&self) -> Option<RpcError> {
@@ -121,7 +117,7 @@ struct Driver {
     calls: Calls<Stages>,
     channel: Channel,
     config: TcpClientConfig,
-    handler: Handler,
+    handler: CallbackHandlerRef,
 }
 
 impl ConnectionDriver for Driver {

@@ -9,8 +9,8 @@ use std::{
 use futures::FutureExt;
 use millrace_buffer::Buffer;
 use millrace_oncrpc::{
-    Calls, ConnectionDriver, InFlight, Message, Outgoing, Reply, Request, RpcError, Stage, Stages,
-    parse_reply,
+    CallbackHandlerRef, Calls, ConnectionDriver, InFlight, Message, Outgoing, Reply, Request, RpcError,
+    Stage, Stages, parse_reply,
 };
 use millrace_rdma::{
     Completion, ConnectionError, Counters, PostError, QueuePair, SendRequest, SteeringTag, WorkId,
@@ -18,7 +18,12 @@ use millrace_rdma::{
 use millrace_runtime::{RuntimeExt, RuntimeRef, Sleep};
 use smallvec::SmallVec;
 
-use super::{demand::CreditDemand, marshal::Marshaller};
+use super::{
+    RequesterConfig,
+    demand::CreditDemand,
+    marshal::Marshaller,
+    reverse::{self, ReverseReplies},
+};
 use crate::{
     call_memory::CallMemory,
     counters::{add, set},
@@ -30,8 +35,8 @@ use crate::{
 /// Maximum number of segments of a reply header. A call has at most two chunks for results, with as many
 /// segments as fit in a Send.
 const MAX_SEGMENTS: usize = MAX_INLINE / 16;
-/// Receives in addition to the calls in flight, for other messages.
-const RECEIVE_SLACK: usize = 2;
+/// Receives in addition to the calls in flight: for calls in the reverse direction, and for other messages.
+const RECEIVE_SLACK: usize = reverse::CREDITS + 2;
 /// Polls of the queue pair before the driver yields to other tasks.
 const MAX_ITERATIONS: usize = 32;
 /// Time limit for the peer to close its end of a connection that this end closed.
@@ -54,6 +59,7 @@ pub(super) struct Driver {
     marshaller: Marshaller,
     demand: CreditDemand,
     design: Box<dyn RequesterDesign>,
+    reverse: ReverseReplies,
     /// Maximum number of calls in flight: 1 until the first reply (RFC 8166 section 3.3.1).
     credits: usize,
     completions: Vec<Completion>,
@@ -110,20 +116,21 @@ impl Driver {
         qp: Box<dyn QueuePair>,
         design: Box<dyn RequesterDesign>,
         marshaller: Marshaller,
-        demand: CreditDemand,
-        inline_size: usize,
+        config: &RequesterConfig,
+        handler: CallbackHandlerRef,
         rt: RuntimeRef,
     ) -> Self {
         Self {
             calls,
             qp,
             marshaller,
-            demand,
+            demand: CreditDemand::new(config.credits),
             design,
+            reverse: ReverseReplies::new(handler),
             credits: 1,
             completions: Vec::new(),
             posted: 0,
-            inline_size,
+            inline_size: config.inline_size,
             closing: None,
             rt,
         }
@@ -157,7 +164,7 @@ impl Driver {
             match completion {
                 Completion::Received { buffer, invalidated } => self.process_message(buffer, invalidated)?,
                 Completion::Read { id, sink } => self.process_read(id, sink)?,
-                Completion::Sent(_) => {}
+                Completion::Sent(_) => self.reverse.sent(),
             }
         }
         self.completions = completions;
@@ -215,8 +222,8 @@ impl Driver {
         ignore_closed(self.qp.post_receive(buffer))
     }
 
-    /// Processes a message: a reply, or a message of an unknown form, which is dropped (RFC 8166 section
-    /// 4.5).
+    /// Processes a message: a reply, a call in the reverse direction, or a message of an unknown form, which is dropped
+    /// (RFC 8166 section 4.5).
     fn process_message(
         &mut self,
         buffer: Buffer,
@@ -230,6 +237,9 @@ impl Driver {
                 return self.drop_message(buffer, invalidated);
             }
         };
+        if invalidated.is_none() && reverse::is_call(&header, buffer.get(at..).unwrap_or_default()) {
+            return self.process_call(&header, at, buffer);
+        }
         tracing::trace!("reply {header}");
         let call = self.calls.remove(header.xid);
         match call {
@@ -250,6 +260,26 @@ impl Driver {
                 self.process_late_reply(&header, tags, buffer, invalidated)
             }
             None => self.drop_message(buffer, invalidated),
+        }
+    }
+
+    /// Answers a call of the server, whose message is in `buffer` from `at`. A receive replaces that of the call before the
+    /// reply permits another call. A call that gets no reply is dropped: the server repeats it, or uses another connection.
+    #[cold]
+    fn process_call(&mut self, header: &Header, at: usize, buffer: Buffer) -> Result<(), ConnectionError> {
+        let Ok(next) = self.marshaller.context.arena.alloc(self.inline_size) else {
+            return self.drop_message(buffer, None);
+        };
+        let message = buffer.freeze();
+        let message = message.slice(at, message.len() - at);
+        let reply = self.reverse.reply(header, message, &self.marshaller);
+        self.recycle(next)?;
+        match reply {
+            Some(reply) => ignore_closed(self.qp.post_send(reply)),
+            None => {
+                add(&self.marshaller.context.stats.dropped, 1);
+                Ok(())
+            }
         }
     }
 

@@ -10,17 +10,20 @@ mod config;
 mod demand;
 mod driver;
 mod marshal;
+mod reverse;
 
 use std::{net::SocketAddr, sync::Arc};
 
 use millrace_buffer::Arena;
-use millrace_oncrpc::{Calls, Connection, PendingCall, Request, RpcError, Submissions, Transport};
+use millrace_oncrpc::{
+    CallbackHandler, CallbackHandlerRef, Calls, Connection, PendingCall, Request, RpcError, Submissions,
+    Transport,
+};
 use millrace_rdma::{ConnectionError, Counters, DomainRef, GLOBAL_PAGE, Provider, QueuePair};
 use millrace_runtime::RuntimeRef;
 
 pub use self::config::RequesterConfig;
 use self::{
-    demand::CreditDemand,
     driver::Driver,
     marshal::{CallParams, Marshaller},
 };
@@ -38,6 +41,7 @@ const MAX_CALLS: usize = 1 << 16;
 /// One RPC-over-RDMA connection to a server. Dropping it closes the connection.
 pub struct Requester {
     connection: Connection<Driver>,
+    handler: CallbackHandlerRef,
     peer: SocketAddr,
     stats: Arc<RequesterStats>,
     domain: DomainRef,
@@ -113,10 +117,12 @@ impl Requester {
         };
         let submissions = Submissions::new(peer);
         let calls = Calls::new(Arc::clone(&submissions), Arc::clone(&rt), MAX_CALLS, config.call_timeout);
-        let demand = CreditDemand::new(config.credits);
-        let driver = Driver::new(calls, qp, design, marshaller, demand, config.inline_size, Arc::clone(&rt));
+        let handler = CallbackHandlerRef::default();
+        let driver =
+            Driver::new(calls, qp, design, marshaller, &config, Arc::clone(&handler), Arc::clone(&rt));
         Ok(Arc::new(Self {
             connection: Connection::start(&rt, "rpcrdma requester", submissions, driver),
+            handler,
             peer,
             stats,
             domain,
@@ -158,6 +164,10 @@ impl Transport for Requester {
 
     fn max_payload(&self) -> usize {
         self.max_transfer
+    }
+
+    fn handle_callbacks(&self, handler: &Arc<dyn CallbackHandler>) {
+        *self.handler.lock() = Some(Arc::clone(handler));
     }
 
     fn failure(&self) -> Option<RpcError> {

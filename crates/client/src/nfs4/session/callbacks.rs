@@ -1,6 +1,6 @@
 //! Callbacks of the server for a session.
 
-use std::sync::{Arc, Weak, atomic::Ordering};
+use std::sync::{Arc, Weak};
 
 use millrace_nfs::v4::Operation;
 use millrace_oncrpc::{CallClass, CallbackHandler, Message};
@@ -23,16 +23,15 @@ impl CallbackHandler for SessionCallbacks {
 }
 
 impl Session {
-    /// Accepts callbacks on the connections, if they convey them.
+    /// Accepts callbacks on the connections.
     pub(super) fn accept_callbacks(self: &Arc<Self>) {
-        let accepted = self.pool.handle_callbacks(Arc::new(SessionCallbacks(Arc::downgrade(self))));
-        self.has_callbacks.store(accepted, Ordering::Relaxed);
+        self.pool.handle_callbacks(Arc::new(SessionCallbacks(Arc::downgrade(self))));
     }
 
     /// Binds a connection for callbacks if the server has lost the last one. If the server refuses, the client does without
     /// callbacks.
     pub(in crate::nfs4) async fn bind_back_channel(&self) -> Result<(), Error> {
-        let needed = self.has_callbacks.load(Ordering::Relaxed) && self.back_channel.take_down();
+        let needed = self.back_channel.take_down();
         let Some(session) = self.slots.session().filter(|_| needed) else { return Ok(()) };
         let compound = &Bind { session, back_channel: true };
         let request = Request { minor_version: self.minor_version, sequence: None, before: false, compound };

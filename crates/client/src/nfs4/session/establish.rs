@@ -29,8 +29,7 @@ impl Session {
                 Some(client) => client,
                 None => self.exchange_id(record).await?,
             };
-            let back_channel = self.has_callbacks.load(Ordering::Relaxed);
-            let create = CreateSession { client_id, sequence, fore: self.fore, back_channel };
+            let create = CreateSession { client_id, sequence, fore: self.fore };
             match self.call_without_session(Operation::CreateSession, &create).await? {
                 Ok(ok) => {
                     record.client = Some((client_id, sequence.wrapping_add(1)));

@@ -100,8 +100,6 @@ pub(crate) struct Session {
     /// Number of slots that the server requests the client to use (`sr_target_highest_slotid` plus 1).
     target: AtomicU32,
     back_channel: BackChannel,
-    /// Whether the connections convey callbacks.
-    has_callbacks: AtomicBool,
     /// The files with locks.
     pub(crate) locked: LockedFiles,
     /// Whether the search for revoked state is in progress.
@@ -149,7 +147,6 @@ impl Session {
             renewed: AtomicBool::new(false),
             target: AtomicU32::new(0),
             back_channel: BackChannel::default(),
-            has_callbacks: AtomicBool::new(false),
             locked: LockedFiles::default(),
             checks_revoked: AtomicBool::new(false),
             reports_revoked: AtomicBool::new(false),
