@@ -123,11 +123,11 @@ impl AtomicFile {
         &self.file
     }
 
-    /// Copies the content of another file of the client, with `size` bytes, into this file, UNSTABLE. Returns the number of
-    /// bytes, which is larger if the file has grown.
+    /// Copies the content of another file of the client, with `size` bytes, into this file: within the server if it can,
+    /// otherwise through this client and UNSTABLE. Returns the number of bytes, which is larger if the file has grown.
     ///
     /// # Errors
-    /// The errors of [`nfs3::File::read_into`] and [`nfs3::File::write_from`].
+    /// The errors of [`nfs3::File::copy_range`], [`nfs3::File::read_into`] and [`nfs3::File::write_from`].
     pub async fn copy_from(&self, source: &nfs3::File, size: u64) -> Result<u64, Error> {
         copy_data(source, &self.file, size).await
     }

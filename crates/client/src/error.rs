@@ -244,7 +244,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// The kind of a status that only NFSv4 has (RFC 8881 section 15).
+/// The kind of a status of NFSv4 (RFC 8881 section 15).
 fn status4_kind(status: v4::Status) -> io::ErrorKind {
     use io::ErrorKind as K;
     use v4::Status as S;
@@ -255,7 +255,8 @@ fn status4_kind(status: v4::Status) -> io::ErrorKind {
         S::MinorVersMismatch | S::LockNotsupp | S::OpIllegal => K::Unsupported,
         S::ClidInuse | S::WrongCred => K::PermissionDenied,
         S::Grace | S::Delay => K::TimedOut,
-        _ => K::Other,
+        // Most other statuses have the same number in NFSv3.
+        status => v3::Status::try_from(status.number()).map_or(K::Other, status_kind),
     }
 }
 

@@ -101,8 +101,8 @@ impl Client {
     }
 
     /// Copies the content and the permission bits of a file to another one, which is created or replaced.
-    /// Returns the number of bytes. The data passes through this client without a copy in memory. On return,
-    /// it is on stable storage.
+    /// Returns the number of bytes. The server copies the data if it can ([`nfs3::File::copy_range`]); otherwise the data
+    /// passes through this client, without a copy in memory. On return, it is on stable storage.
     ///
     /// ```
     /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -115,7 +115,7 @@ impl Client {
     ///
     /// # Errors
     /// Kind [`ErrorKind::InvalidInput`] if both paths name the same file; the errors of
-    /// [`OpenOptions::open`], [`nfs3::File::read_into`] and [`nfs3::File::write_from`].
+    /// [`OpenOptions::open`], [`nfs3::File::copy_range`], [`nfs3::File::read_into`] and [`nfs3::File::write_from`].
     pub async fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64, Error> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let source = self.open(from).await?;
@@ -136,10 +136,14 @@ impl Client {
     }
 }
 
-/// Copies the data of a file with `size` bytes to another one, without a copy in memory and UNSTABLE. Returns the number of
-/// bytes, which is larger if the file has grown.
+/// Copies the data of a file with `size` bytes to another one, within the server if it can, and otherwise through this
+/// client, without a copy in memory and UNSTABLE. Returns the number of bytes, which is larger if the file has grown.
 pub(crate) async fn copy_data(from: &nfs3::File, to: &nfs3::File, size: u64) -> Result<u64, Error> {
     let client = from.client();
+    let done = match to.copy_range(to.client(), (from, 0), 0, size).await {
+        Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::CrossesDevices) => 0,
+        copied => copied?,
+    };
     let piece = u64::from(client.rsize());
     let copied = |at| async move {
         let (_, data, eof) = from.read_piece(client, at, piece as usize).await?;
@@ -149,9 +153,9 @@ pub(crate) async fn copy_data(from: &nfs3::File, to: &nfs3::File, size: u64) -> 
         }
         Ok::<_, Error>((len, eof))
     };
-    let known = stream::iter((0..size.div_ceil(piece)).map(|n| copied(n * piece)));
+    let known = stream::iter((0..(size - done).div_ceil(piece)).map(|n| copied(done + n * piece)));
     let mut total: u64 =
-        known.buffer_unordered(DEPTH).try_fold(0, |sum, (len, _)| async move { Ok(sum + len) }).await?;
+        known.buffer_unordered(DEPTH).try_fold(done, |sum, (len, _)| async move { Ok(sum + len) }).await?;
     // The file may have grown.
     while total >= size {
         let (len, eof) = copied(total).await?;

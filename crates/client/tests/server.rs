@@ -15,6 +15,8 @@ mod common;
 
 #[path = "server/attributes_before.rs"]
 mod attributes_before;
+#[path = "server/copies.rs"]
+mod copies;
 
 fn config() -> Config {
     let (at, provider) = rdma_at();

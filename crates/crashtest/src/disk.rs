@@ -10,9 +10,9 @@ use std::{
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 use millrace_vfs::{
-    Access, Attr, CreateHow, Created, DirEntry, DirPage, FileKind, FileSystem, FsError, FsInfo, FsResult,
-    FsStat, Handle, Identity, Op, Read, ReadDirLimits, SetAttr, SetTime, Stability, Time, Views, Wcc,
-    WccAttr, Written,
+    Access, Attr, Copied, CreateHow, Created, DirEntry, DirPage, FileKind, FileSystem, FsError, FsInfo,
+    FsResult, FsStat, Handle, Identity, Op, Read, ReadDirLimits, SetAttr, SetTime, Stability, Time, Views,
+    Wcc, WccAttr, Written,
 };
 use parking_lot::Mutex;
 
@@ -174,7 +174,7 @@ impl State {
     }
 }
 
-/// A flat directory of files in memory. UNSTABLE data is kept in the order of the writes until a COMMIT of
+/// A flat directory of files in memory. UNSTABLE data, and that of copies, is kept in the order of the writes until a COMMIT of
 /// its file; a [`loss`](Self::lose) keeps a random part of the writes of each sector. All other changes are
 /// stable when their call has taken effect. Calls are atomic, and take time before and after their effect.
 pub struct Disk {
@@ -363,6 +363,31 @@ impl FileSystem for Disk {
             Ok(count)
         });
         written.map(move |r| r.map(|(count, wcc)| Written { count, committed: stable, wcc }))
+    }
+
+    /// Copies the range or a random beginning of it, UNSTABLE.
+    fn copy(
+        &self,
+        _: &Identity,
+        source: &Handle,
+        from: u64,
+        destination: &Handle,
+        to: u64,
+        length: u64,
+    ) -> Op<Copied> {
+        let (source, destination) = (*source, *destination);
+        self.call(move |_, st, now| {
+            let is_short = length > 1 && st.random.below(4) == 0;
+            let length = if is_short { 1 + st.random.below(length) } else { length };
+            let content = st.get(&source)?.1.content();
+            let start = (from as usize).min(content.len());
+            let end = start.saturating_add(length as usize).min(content.len());
+            let (data, count) = (content[start..end].to_vec(), (end - start) as u64);
+            let (_, inode) = st.get(&destination)?;
+            inode.unstable.push(Unstable { offset: to, data });
+            inode.times[1..].fill(now);
+            Ok(Copied { count, committed: Stability::Unstable })
+        })
     }
 
     fn commit(&self, _: &Identity, file: &Handle, _: u64, _: u32) -> Op<Wcc> {

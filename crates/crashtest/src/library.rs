@@ -1,9 +1,15 @@
 //! The client library as a subject of the workload.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use millrace_client::{
-    Error,
+    Error, Version,
     nfs3::{Client, File},
 };
 use millrace_nfs::v3::Sattr;
@@ -14,6 +20,10 @@ use crate::{Disk, Subject};
 
 /// One write in N is cancelled, most of them while the call is in flight.
 const CANCELS: u64 = 16;
+/// One write in N is a copy within the server, from a file that has the data.
+const COPIES: u64 = 8;
+/// Size in bytes of that file, whose ranges are used in turn: a cancelled copy still reads an earlier one.
+const SOURCE: u64 = 8 << 20;
 
 /// The client library: each writer has its own open files of one client.
 pub struct Library {
@@ -23,11 +33,15 @@ pub struct Library {
     /// Maximum delay of a cancellation.
     cancel: Duration,
     disk: Option<Arc<Disk>>,
+    /// The source of copies, with NFSv4.2.
+    source: Option<File>,
+    /// Where the next copy stores its data in the source.
+    next: AtomicU64,
 }
 
 impl Library {
     /// Creates the empty files `names` in the root of the client's export, and opens each once for each
-    /// writer. Some writes are cancelled, at most `cancel` after their start.
+    /// writer. With NFSv4.2 some writes are copies within the server. Some writes are cancelled, at most `cancel` after their start.
     ///
     /// # Errors
     /// Those of the calls.
@@ -43,7 +57,27 @@ impl Library {
                 open.push(Mutex::new(client.create_file(name, 0o600).await?));
             }
         }
-        Ok(Self { client, names, open, cancel, disk: None })
+        let source = match client.version() {
+            Version::V4_2 => Some(client.create_file(format!("{}-source", names.concat()), 0o600).await?),
+            _ => None,
+        };
+        Ok(Self { client, names, open, cancel, disk: None, source, next: AtomicU64::new(0) })
+    }
+
+    /// Writes `data`, or copies it within the server.
+    async fn write_or_copy(&self, file: &File, offset: u64, data: &[u8]) -> Result<(), Error> {
+        let source =
+            self.source.as_ref().filter(|_| self.client.runtime().random_u64().is_multiple_of(COPIES));
+        let Some(source) = source else { return file.write(offset, data).await };
+        let len = data.len() as u64;
+        let from = self.next.fetch_add(len, Ordering::Relaxed) % SOURCE;
+        source.write(from, data).await?;
+        match file.copy_range(&self.client, (source, from), offset, len).await {
+            Ok(copied) if copied == len => Ok(()),
+            Ok(copied) => Err(Error::InvalidInput(format!("{copied} of {len} bytes were copied"))),
+            Err(e) if e.kind() == std::io::ErrorKind::Unsupported => file.write(offset, data).await,
+            Err(e) => Err(e),
+        }
     }
 
     /// Sets the disk of the server, so that stable data can be checked.
@@ -77,7 +111,7 @@ impl Subject for Library {
         Box::pin(async move {
             let file = self.file(writer, file);
             let rt = self.client.runtime();
-            let write = file.write(offset, &data);
+            let write = self.write_or_copy(&file, offset, &data);
             let ended = if rt.random_u64().is_multiple_of(CANCELS) {
                 let limit = self.cancel.mul_f64(f64::from(rt.random_u64() as u32) / f64::from(u32::MAX));
                 millrace_runtime::timeout(&**rt, limit, write).await

@@ -10,7 +10,7 @@ use crate::{Mode, Objects, Version, is_replaced, publish};
 const MAX_ATTEMPTS: usize = 100;
 
 impl Objects {
-    /// Copies the object at `from` through this client. Returns the version at `to`.
+    /// Copies the object at `from`, within the server if it can. Returns the version at `to`.
     ///
     /// # Errors
     /// As [`Self::find`] for `from`, [`AtomicFile::create`] and [`publish`] for `to`.

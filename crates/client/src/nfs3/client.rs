@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) readdir_size: u32,
     /// Whether the server supports READDIRPLUS; true until it returns an error.
     pub(crate) plus: AtomicBool,
+    /// Whether the server supports COPY; true until it returns an error.
+    pub(crate) copies: AtomicBool,
     registration: Arc<Registration>,
     pub(crate) open_files: OpenFiles,
 }
@@ -227,6 +229,7 @@ impl Client {
                 wsize,
                 readdir_size,
                 plus: AtomicBool::new(true),
+                copies: AtomicBool::new(true),
                 registration,
                 open_files: OpenFiles::default(),
             }),

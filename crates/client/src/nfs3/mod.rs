@@ -33,6 +33,7 @@ mod call;
 mod calling;
 mod client;
 mod compounds;
+mod copies;
 mod directory;
 mod entries;
 mod file;

@@ -72,6 +72,17 @@ fn range(offset: u64, len: usize) -> Result<Range<u64>, Error> {
     end.map(|end| offset..end).ok_or_else(|| Error::InvalidInput("the range exceeds 2^64 bytes".into()))
 }
 
+impl Client {
+    /// Waits before data is written again that the server has lost `times` times.
+    pub(super) async fn pause_after_loss(&self, attempt: &mut Attempt<'_>, times: u32) -> Result<(), Error> {
+        let server = self.server().to_owned();
+        attempt.pause("the server lost data again".into()).await.map_err(|e| match e {
+            Error::Unreachable { .. } => Error::Unstable { server, times },
+            other => other,
+        })
+    }
+}
+
 impl Writeback {
     /// Returns the state of the file with this handle.
     pub(crate) fn open(client: Client, handle: FileHandle) -> Arc<Self> {
@@ -187,20 +198,11 @@ impl Writeback {
             }
             losses += 1;
             if losses > 1 {
-                self.pause(&mut attempt, losses).await?;
+                self.client.pause_after_loss(&mut attempt, losses).await?;
             }
             wcc = self.rewrite(lost, wcc).await?;
         }
         Ok(wcc.unwrap_or_default())
-    }
-
-    /// Waits before a repeated rewrite.
-    async fn pause(&self, attempt: &mut Attempt<'_>, times: u32) -> Result<(), Error> {
-        let server = self.client.server().to_owned();
-        attempt.pause("the server lost data again".into()).await.map_err(|e| match e {
-            Error::Unreachable { .. } => Error::Unstable { server, times },
-            other => other,
-        })
     }
 
     /// Rewrites lost pieces. Continues with the others after an error of one.

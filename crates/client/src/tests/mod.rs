@@ -1,6 +1,7 @@
 //! Tests of the client against a scripted server (`script`): a closure that answers calls, and connections
 //! that the test drops.
 
+mod copies;
 mod faults;
 mod invalid_replies;
 mod mounting;

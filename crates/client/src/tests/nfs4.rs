@@ -42,8 +42,12 @@ pub(super) struct Server {
     slots: HashMap<u32, (u32, Vec<u8>)>,
     /// The operations executed, without repetitions.
     executed: Vec<Operation>,
-    requests: u32,
+    pub(super) requests: u32,
     bound: bool,
+    /// The size of all objects.
+    pub(super) size: u64,
+    /// The result of COPY.
+    pub(super) copy: CopyOk,
     arena: Arena,
 }
 
@@ -78,6 +82,7 @@ fn skip(d: &mut Decoder<'_>, operation: Operation) {
         Op::Access => drop(d.get::<AccessArgs>().unwrap()),
         Op::Readdir => drop(d.get::<ReaddirArgs>().unwrap()),
         Op::Create => drop(d.get::<CreateArgs<'_, Attributes<'_>>>().unwrap()),
+        Op::Copy => drop(d.get::<CopyArgs<'_>>().unwrap()),
         Op::Putrootfh | Op::Getfh | Op::Savefh | Op::RestoreFh => {}
         other => panic!("the script has no {other}"),
     }
@@ -117,12 +122,13 @@ fn put_ok(e: &mut Encoder, operation: Operation, server: &Server) {
         Op::Getfh => e.put(&GetfhOk { handle: Opaque(&[1]) }),
         Op::Getattr => e.put(&Attributes {
             file_type: Some(millrace_nfs::v4::FileType::Directory),
-            size: Some(0),
+            size: Some(server.size),
             fsid: Some(Fsid { major: 1, minor: 0 }),
             fileid: Some(1),
             lease_time: Some(90),
             ..Attributes::default()
         }),
+        Op::Copy => e.put(&server.copy),
         Op::Create => e.put(&CreateOk { dir: ChangeInfo::default(), set: Bitmap::EMPTY }),
         _ => {}
     }
@@ -253,13 +259,21 @@ pub(super) fn script(
         executed: Vec::new(),
         requests: 0,
         bound: true,
+        size: 0,
+        copy: CopyOk {
+            callback_id: None,
+            count: 0,
+            committed: StableHow::FileSync,
+            verifier: Verifier::default(),
+            requirements: CopyRequirements { consecutive: true, synchronous: true },
+        },
         arena: Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false }),
     }));
     let (shared, mut hook): (_, Hook) = (Arc::clone(&server), Box::new(hook));
     (Script::new(move |_, call| shared.lock().answer(call, &mut hook)), server)
 }
 
-async fn mount(script: &Arc<Script>, retry: RetryPolicy) -> Result<Client, Error> {
+pub(super) async fn mount(script: &Arc<Script>, retry: RetryPolicy) -> Result<Client, Error> {
     script.mount_with("/", Options { retry, ..Options::default() }.vers(Some(Version::V4_2))).await
 }
 

@@ -5,6 +5,7 @@
 
 mod attributes;
 mod before;
+mod copy;
 mod data;
 mod directory;
 mod file_system;
@@ -17,6 +18,7 @@ mod walk;
 mod whole;
 
 pub(super) use before::ChangeType;
+pub(super) use copy::Copy;
 pub(super) use root::{Root, Step};
 pub(super) use sparse::{ChangeSpace, Seek};
 pub(super) use status::v3_status;

@@ -3,7 +3,10 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use millrace_nfs::v4::{Operation, Stateid, Status};
+use millrace_nfs::{
+    v3::FileHandle,
+    v4::{Operation, Stateid, Status},
+};
 
 use super::FileLocks;
 use crate::{
@@ -94,6 +97,35 @@ impl Session {
             return Err(Error::LocksLost);
         }
         Ok(Some(next))
+    }
+
+    /// As [`Self::next_stateid`] for COPY, whose status does not show which of the stateids `rejected` is not valid.
+    ///
+    /// # Errors
+    /// [`Error::LocksLost`]; the errors of a call.
+    pub(crate) async fn next_stateids(
+        &self,
+        status: Status,
+        files: [(FileHandle, u32); 2],
+        rejected: [Stateid; 2],
+    ) -> Result<Option<[Stateid; 2]>, Error> {
+        if !is_invalid(status) || rejected == [Stateid::ANONYMOUS; 2] {
+            return Ok(None);
+        }
+        self.recovered().await;
+        let next = || -> Result<_, Error> {
+            let [source, destination] = files;
+            let of = |(file, access): (FileHandle, u32)| self.locked.stateid(file.as_bytes(), access);
+            Ok([of(source)?, of(destination)?])
+        };
+        if next()? == rejected {
+            for (file, _) in files {
+                if let Some(locks) = self.locked.get(file.as_bytes()) {
+                    locks.check_revoked().await?;
+                }
+            }
+        }
+        Ok(Some(next()?).filter(|next| *next != rejected))
     }
 
     /// Looks for revoked state in the background, after the server has reported some.
