@@ -145,8 +145,8 @@ impl FuseHandler {
         });
     }
 
-    /// Whether the version of NFS has operations on space and holes.
-    fn has_space_operations(&self) -> bool {
+    /// Whether the version of NFS has operations on space and holes, and copies.
+    fn has_v4_2_operations(&self) -> bool {
         self.fs.credentials.default_client().version() == millrace_client::Version::V4_2
     }
 
@@ -693,7 +693,7 @@ impl Filesystem for FuseHandler {
         reply.error(fuser::Errno::ENOTTY);
     }
 
-    // After ENOSYS the kernel no longer sends these: it fails them with EOPNOTSUPP or emulates them.
+    // After ENOSYS the kernel no longer sends these three: it fails them with EOPNOTSUPP or emulates them.
     fn fallocate(
         &self,
         req: &Request,
@@ -704,7 +704,7 @@ impl Filesystem for FuseHandler {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        if !self.has_space_operations() {
+        if !self.has_v4_2_operations() {
             return reply.error(fuser::Errno::ENOSYS);
         }
         let (fs, range) = (Arc::clone(&self.fs), offset..offset.saturating_add(length));
@@ -726,7 +726,7 @@ impl Filesystem for FuseHandler {
             SEEK_HOLE => SeekTarget::Hole,
             _ => return reply.error(fuser::Errno::EINVAL),
         };
-        let (true, Ok(offset)) = (self.has_space_operations(), u64::try_from(offset)) else {
+        let (true, Ok(offset)) = (self.has_v4_2_operations(), u64::try_from(offset)) else {
             return reply.error(fuser::Errno::ENOSYS);
         };
         let fs = Arc::clone(&self.fs);
@@ -739,18 +739,29 @@ impl Filesystem for FuseHandler {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino_in: INodeNo,
-        _fh_in: FileHandle,
-        _offset_in: u64,
+        fh_in: FileHandle,
+        offset_in: u64,
         _ino_out: INodeNo,
-        _fh_out: FileHandle,
-        _offset_out: u64,
-        _len: u64,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        reply.error(fuser::Errno::ENOSYS);
+        if !self.has_v4_2_operations() {
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        let fs = Arc::clone(&self.fs);
+        let op = async move {
+            let (source, destination) = (fs.open_file(fh_in.0)?, fs.open_file(fh_out.0)?);
+            fs.copy_file_range((&*source, offset_in), (&*destination, offset_out), len).await
+        };
+        self.run_detached(req.pid(), op, |copied| match copied {
+            Ok(copied) => reply.written(copied),
+            Err(e) => reply.error(number(e)),
+        });
     }
 
     // The kernel converts ENOSYS to EOPNOTSUPP and sends no further requests.

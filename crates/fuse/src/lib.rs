@@ -68,6 +68,7 @@ mod access;
 mod caller;
 mod clock;
 mod convert;
+mod copy;
 mod credentials;
 mod dentries;
 mod device;

@@ -1,4 +1,5 @@
-//! fallocate(2) and lseek(2) for data and holes: on NFSv4.2 compared with a model, on NFSv3 refused or emulated.
+//! fallocate(2), lseek(2) for data and holes, and copy_file_range(2): on NFSv4.2 compared with a model, on NFSv3 refused or
+//! emulated.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -11,9 +12,11 @@ use std::{
     process::Command,
 };
 
+use millrace_nfs::v4::Operation;
+
 use common::{Export, fuse_is_available, random_bytes};
 use rustix::{
-    fs::{FallocateFlags as Mode, SeekFrom, fallocate, seek},
+    fs::{FallocateFlags as Mode, SeekFrom, copy_file_range, fallocate, seek},
     io::Errno,
 };
 
@@ -24,6 +27,11 @@ const SEED: u64 = 0x5eed_0015;
 
 fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+/// Copies within a file. Returns the number of bytes.
+fn copy(file: &File, mut from: u64, mut to: u64, len: u64) -> Result<u64, Errno> {
+    copy_file_range(file, Some(&mut from), file, Some(&mut to), len as usize).map(|count| count as u64)
 }
 
 /// The data segments according to lseek(2).
@@ -65,7 +73,7 @@ fn random_operations(local: bool, options: &str) {
     let mut model: Vec<u8> = Vec::new();
     for step in 0..150_u64 {
         let start = next(MAX);
-        let (end, what) = (start + 1 + next((MAX - start).min(90_000)), next(7));
+        let (end, what) = (start + 1 + next((MAX - start).min(90_000)), next(9));
         let range = start as usize..end as usize;
         let text = format!("seed {SEED:#x}, local {local}, {options:?}, step {step}: {what} of {range:?}");
         let within = range.start.min(model.len())..range.end.min(model.len());
@@ -92,6 +100,22 @@ fn random_operations(local: bool, options: &str) {
             5 => {
                 file.set_len(start).unwrap();
                 model.resize(range.start, 0);
+            }
+            6 | 7 => {
+                let from = next(MAX);
+                let copied = copy(&file, from, start, end - start);
+                let len = (end - start).min((model.len() as u64).saturating_sub(from));
+                if from < start + len && start < from + len {
+                    assert_eq!(copied, Err(Errno::INVAL), "{text}: overlapping {from}");
+                } else {
+                    assert_eq!(copied, Ok(len), "{text}: from {from}");
+                    let end = range.start + len as usize;
+                    let data = model.get(from as usize..(from + len) as usize).unwrap_or_default().to_vec();
+                    if len > 0 {
+                        model.resize(model.len().max(end), 0);
+                        model[range.start..end].copy_from_slice(&data);
+                    }
+                }
             }
             _ => check_segments(&file, &model, &text),
         }
@@ -159,6 +183,34 @@ fn unsupported_modes_are_refused() {
     assert_eq!(fallocate(&read_only, Mode::empty(), 0, 4096), Err(Errno::BADF));
     drop((file, read_only));
     mount.unmount();
+}
+
+/// The server copies, or with NFSv3 the kernel.
+#[test]
+fn a_copy_does_not_pass_through_the_mount() {
+    if !fuse_is_available() {
+        return;
+    }
+    for (version, by_server) in [("4.2", true), ("4.1", false), ("3", false)] {
+        let export = Export::start(true);
+        let mount = export.mount("rdma", &format!("vers={version}"));
+        let data = random_bytes(3 << 20, SEED);
+        let (from, to) = (mount.at.join("from"), mount.at.join("to"));
+        fs::write(&from, &data).unwrap();
+        let (source, target) = (File::open(&from).unwrap(), File::create(&to).unwrap());
+        let mut copied = 0;
+        while copied < data.len() {
+            copied += copy_file_range(&source, None, &target, None, data.len() - copied).unwrap();
+        }
+        target.sync_all().unwrap();
+        let operations = export.server.stats().nfs4_operations;
+        let copies: u64 =
+            operations.iter().filter(|(o, _)| *o == Operation::Copy).map(|(_, s)| s.calls).sum();
+        assert_eq!(copies > 0, by_server, "vers={version}");
+        assert!(fs::read(&to).unwrap() == data, "vers={version}");
+        drop((source, target));
+        mount.unmount();
+    }
 }
 
 #[test]
