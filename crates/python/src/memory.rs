@@ -41,8 +41,8 @@ fn advise(start: *mut u8, len: usize, advice: c_int) {
     const PAGE: usize = 4096;
     let before = start.addr() % PAGE;
     let first = start.wrapping_sub(before).cast();
-    // SAFETY: these pages are mapped, because they contain bytes of the object, and writable, as all memory of malloc.
-    // The advice that callers give changes no content.
+    // SAFETY: the advice that callers give changes no content, also where the pages belong to other objects. An address
+    // that is not mapped is an error.
     unsafe { libc::madvise(first, (before + len).next_multiple_of(PAGE), advice) };
 }
 
@@ -92,6 +92,30 @@ impl NewBytes {
         // SAFETY: the caller has written these bytes.
         let written = unsafe { slice::from_raw_parts(memory.as_ptr().cast::<u8>(), memory.len()) };
         PyBytes::new(py, written).unbind()
+    }
+}
+
+/// Makes huge pages for objects that share them, before they are filled: objects of 1 MiB, which the allocator places side
+/// by side, take a quarter of the time of `MADV_POPULATE_WRITE`. Larger ones get them when they are filled, and the rest
+/// of the memory has small pages.
+pub(crate) fn make_huge_pages<'o>(objects: impl Iterator<Item = &'o NewBytes>) {
+    /// Size of a huge page (x86-64, and arm64 with small pages of 4 KiB); with another one the kernel refuses.
+    const PAGE: usize = 2 << 20;
+    /// Maximum size of the memory between neighbours: the headers of the allocator and of the objects.
+    const GAP: usize = 4096;
+    let small = objects.filter(|object| object.len < HUGE);
+    let mut parts: Vec<_> = small.map(|object| (object.start.addr(), object.start, object.len)).collect();
+    parts.sort_unstable();
+    let neighbours = |a: &(usize, _, usize), b: &(usize, _, usize)| b.0 - a.0 <= a.2 + GAP;
+    for group in parts.chunk_by(neighbours) {
+        let (Some((from, start, _)), Some((last, _, len))) = (group.first(), group.last()) else { continue };
+        let first = from.next_multiple_of(PAGE);
+        let end = (last + len) / PAGE * PAGE;
+        if end > first {
+            let start = start.wrapping_add(first - from);
+            advise(start, end - first, libc::MADV_HUGEPAGE);
+            advise(start, end - first, libc::MADV_COLLAPSE);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use millrace_nfs::v3::FileHandle;
 use crate::{
     connection::Connected,
     errors::{Failure, at, text},
-    memory::NewBytes,
+    memory::{NewBytes, make_huge_pages},
     metadata::{Stat, stat},
 };
 
@@ -41,6 +41,7 @@ pub(crate) type Done = (NewBytes, Result<usize, Error>);
 pub(crate) async fn read(connected: &Connected, ranges: Vec<Range>) -> Vec<Done> {
     let nfs = connected.client.nfs3();
     let rsize = (nfs.rsize() as usize).max(1);
+    make_huge_pages(ranges.iter().map(|range| &range.data));
     let mut pieces = Vec::new();
     let mut done: Vec<Done> = Vec::with_capacity(ranges.len());
     for (index, range) in ranges.into_iter().enumerate() {
