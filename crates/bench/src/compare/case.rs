@@ -19,8 +19,12 @@ pub(super) struct Case {
     /// Goal of the ratios, as text.
     pub(super) wanted: &'static str,
     pub(super) runs: Vec<Figure>,
+    /// The run of the reference directly before each run. The speed of a shared host changes within seconds, so only
+    /// runs beside each other compare.
+    pub(super) beside: Vec<Figure>,
 }
 
+#[derive(Clone, Copy)]
 pub(super) enum Measured {
     RawStream,
     RawPing(PingPong),
@@ -45,17 +49,27 @@ pub(super) enum Measured {
 /// What a case is compared with.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Reference {
+    /// The case is the reference of others, and runs with them.
     Nothing,
     /// Throughput and processor time per byte of the raw stream.
-    RawRate {
-        server_is_sender: bool,
-    },
+    RawRate { server_is_sender: bool },
     /// Throughput and processor time per byte of the named case.
     Rate(&'static str),
     /// Operations per second and processor time per operation of the named case.
     Operations(&'static str),
     /// Median latency of the named case.
     Latency(&'static str),
+}
+
+impl Reference {
+    /// The name of the case.
+    pub(super) fn case(self) -> Option<&'static str> {
+        match self {
+            Self::Nothing => None,
+            Self::RawRate { .. } => Some(STREAM),
+            Self::Rate(name) | Self::Operations(name) | Self::Latency(name) => Some(name),
+        }
+    }
 }
 
 pub(super) const STREAM: &str = "raw TCP stream";
@@ -79,7 +93,7 @@ impl Case {
         reference: Reference,
         wanted: &'static str,
     ) -> Self {
-        Self { name, measured, reference, wanted, runs: Vec::new() }
+        Self { name, measured, reference, wanted, runs: Vec::new(), beside: Vec::new() }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Comparison of NFS with the raw limit of the machine. The runs are interleaved, so that other load affects
-//! all of them.
+//! Comparison of NFS with the raw limit of the machine. Each run of a case follows a run of its reference, so that
+//! other load affects both.
 
 mod case;
 mod disk;
@@ -9,6 +9,7 @@ use millrace_client::{Options, Proto, Url};
 
 use crate::{
     At, BenchError, Figure,
+    disk::DiskSession,
     embedded::EmbeddedServer,
     iozone::{Iozone, Session},
     raw::{RawPeer, Stream},
@@ -51,44 +52,28 @@ impl Compare {
         let small_read = self.small_read(&server)?;
         let disks = if self.disk { self.open_disks(&server)? } else { Vec::new() };
         let sessions = self.sessions(&server)?;
-        let mut cases = self.cases(&small_read);
         for s in &sessions {
             s.prepare()?;
         }
+        let mut ends = Ends { compare: self, peer, sessions, disks, fresh: None, server };
+        let mut cases = self.cases(&small_read);
         for _ in 0..self.runs.max(1) {
-            // The export of the last first write. A session ends before its server.
-            let mut fresh: Option<(Session, EmbeddedServer)> = None;
-            for case in &mut cases {
-                let figure = match &case.measured {
-                    Measured::RawStream => {
-                        let total = self.size * self.passes.max(1);
-                        Stream { write: 1 << 20, total, working_set: self.size }.run(&peer)?
+            for at in 0..cases.len() {
+                let Some(reference) = cases.get(at).and_then(|case| case.reference.case()) else { continue };
+                let named = |case: &Case| case.name == reference;
+                let missing = || BenchError::Parameter(format!("no case is called {reference}"));
+                let reference = cases.iter().position(named).ok_or_else(missing)?;
+                for (run, beside) in [(reference, true), (at, false)] {
+                    let Some(case) = cases.get_mut(run) else { continue };
+                    let figure = ends.measure(case.measured)?;
+                    each(&figure);
+                    case.runs.push(figure.clone());
+                    if beside && let Some(case) = cases.get_mut(at) {
+                        case.beside.push(figure);
                     }
-                    Measured::RawPing(ping_pong) => ping_pong.run_tcp(&peer)?,
-                    Measured::IwarpPing(ping_pong) => ping_pong.run_rdma(&peer)?,
-                    Measured::Exchange(exchange) => exchange.run(&peer)?,
-                    Measured::Nfs { session, run } => {
-                        let session = sessions
-                            .get(*session)
-                            .ok_or_else(|| BenchError::Parameter("unknown session".into()))?;
-                        session.run(run, Some(&server))?
-                    }
-                    Measured::First { proto, run } => {
-                        if run.test.writes() {
-                            fresh = Some(self.fresh(*proto)?);
-                        }
-                        let missing = || BenchError::Parameter("no fresh export".into());
-                        let (session, server) = fresh.as_ref().ok_or_else(missing)?;
-                        session.run(run, Some(server))?
-                    }
-                    Measured::Disk { session, run } => {
-                        let unknown = || BenchError::Parameter("unknown session".into());
-                        disks.get(*session).ok_or_else(unknown)?.run(run, &server)?
-                    }
-                };
-                each(&figure);
-                case.runs.push(figure);
+                }
             }
+            ends.fresh = None;
         }
         let small_read = small_read.into_iter().map(|(proto, bytes)| (proto.to_string(), bytes)).collect();
         Ok(Comparison { cases, small_read })
@@ -153,5 +138,46 @@ impl Compare {
     fn fresh(&self, proto: Proto) -> Result<(Session, EmbeddedServer), BenchError> {
         let server = EmbeddedServer::start(self.size, &At::LOOPBACK)?;
         Ok((self.open(&server, proto, None)?, server))
+    }
+}
+
+/// What the cases measure. A session ends before its server.
+struct Ends<'a> {
+    compare: &'a Compare,
+    peer: RawPeer,
+    sessions: Vec<Session>,
+    disks: Vec<DiskSession>,
+    /// The export of the last first write.
+    fresh: Option<(Session, EmbeddedServer)>,
+    server: EmbeddedServer,
+}
+
+impl Ends<'_> {
+    /// Runs a case once.
+    fn measure(&mut self, measured: Measured) -> Result<Figure, BenchError> {
+        let unknown = || BenchError::Parameter("unknown session".into());
+        match measured {
+            Measured::RawStream => {
+                let (size, passes) = (self.compare.size, self.compare.passes.max(1));
+                Stream { write: 1 << 20, total: size * passes, working_set: size }.run(&self.peer)
+            }
+            Measured::RawPing(ping_pong) => ping_pong.run_tcp(&self.peer),
+            Measured::IwarpPing(ping_pong) => ping_pong.run_rdma(&self.peer),
+            Measured::Exchange(exchange) => exchange.run(&self.peer),
+            Measured::Nfs { session, run } => {
+                self.sessions.get(session).ok_or_else(unknown)?.run(&run, Some(&self.server))
+            }
+            Measured::First { proto, run } => {
+                if run.test.writes() {
+                    self.fresh = Some(self.compare.fresh(proto)?);
+                }
+                let missing = || BenchError::Parameter("no fresh export".into());
+                let (session, server) = self.fresh.as_ref().ok_or_else(missing)?;
+                session.run(&run, Some(server))
+            }
+            Measured::Disk { session, run } => {
+                self.disks.get(session).ok_or_else(unknown)?.run(&run, &self.server)
+            }
+        }
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn run(args: &CompareArgs) -> CommandResult {
         return Ok(Outcome::Done);
     }
     output::line(&format!(
-        "Loopback, one connection, memory export, iwarp provider, CRC off; medians of {} interleaved runs.\n{}\n{}\n{EXPLANATION}",
+        "Loopback, one connection, memory export, iwarp provider, CRC off; medians of {} runs, each after a run of its reference.\n{}\n{}\n{EXPLANATION}",
         args.runs,
         no_halt::condition(),
         outcome.small_read(),
@@ -45,5 +45,6 @@ const EXPLANATION: &str = "\
 ratio: MB/s divided by that of the raw stream; for READs of 4 KiB, ops/s divided by that of the exchange of the same
 bytes, and latency divided by that of the ping-pong. server CPU, client CPU: the CPU time of that end per GB divided by
 that of the raw sender or receiver, or per operation divided by that of the exchange's ends. iSER, and random reads of a
-disk: divided by those of NFS over RDMA. Client and server of the raw stream are its sender and receiver.
+disk: divided by those of NFS over RDMA. Client and server of the raw stream are its sender and receiver. Ratios are
+medians of the ratios of runs beside each other, because the speed of a shared host changes within seconds.
 ";
