@@ -5,11 +5,13 @@
 mod common;
 
 use std::{
-    io::{IoSlice, IoSliceMut},
+    io::{self, IoSlice, IoSliceMut},
+    net::SocketAddr,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -63,6 +65,16 @@ impl Bench {
         stop: impl Future<Output = ()> + Send + 'static,
     ) -> MemoryStream {
         let (ours, theirs) = memory_stream(capacity, segment);
+        self.serve_stream(Box::new(theirs), config, stop);
+        ours
+    }
+
+    fn serve_stream(
+        &self,
+        stream: Box<dyn ByteStream>,
+        config: TcpServerConfig,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) {
         let program =
             Doubler { rt: Some(Arc::clone(&self.rt)), done: Arc::clone(&self.done), ..Doubler::default() };
         let server = TcpServer {
@@ -73,8 +85,7 @@ impl Bench {
             stats: Arc::clone(&self.stats),
         };
         let account = self.budget.open(peer().addr.ip().into()).unwrap();
-        self.rt.spawn("server", Box::pin(server.serve(Box::new(theirs), peer(), account, stop)));
-        ours
+        self.rt.spawn("server", Box::pin(server.serve(stream, peer(), account, stop)));
     }
 
     fn client(&self, stream: MemoryStream, config: TcpClientConfig) -> Arc<dyn Transport> {
@@ -581,4 +592,52 @@ async fn calls_of_ready_tasks_are_sent_together() {
         }
     });
     assert_eq!(server.await.unwrap().len(), CALLS * record);
+}
+
+/// A stream that records the size of each write.
+struct Recorded {
+    inner: MemoryStream,
+    writes: Arc<Mutex<Vec<usize>>>,
+}
+
+impl ByteStream for Recorded {
+    fn poll_read(&mut self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
+        self.inner.poll_read(cx, bufs)
+    }
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        let written = ready!(self.inner.poll_write(cx, bufs))?;
+        self.writes.lock().unwrap().push(written);
+        Poll::Ready(Ok(written))
+    }
+    fn abort(&mut self) {
+        self.inner.abort();
+    }
+    fn shutdown(&mut self) {
+        self.inner.shutdown();
+    }
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.peer_addr()
+    }
+}
+
+#[test]
+fn replies_to_calls_received_together_are_sent_in_two_parts() {
+    const REPLY: usize = 28;
+    run(async |b| {
+        let (mut ours, inner) = memory_stream(10_000, 10_000);
+        let writes = Arc::new(Mutex::new(Vec::new()));
+        let stream = Recorded { inner, writes: Arc::clone(&writes) };
+        b.serve_stream(Box::new(stream), TcpServerConfig::default(), std::future::pending());
+        for (calls, parts) in [(4, vec![4]), (16, vec![8, 8]), (40, vec![8, 32]), (40, vec![20, 20])] {
+            let batch: Vec<u8> =
+                (0..calls).flat_map(|xid| record(&[xid, 0, 2, 100_003, 3, 0, 0, 0, 0, 0])).collect();
+            write_all(&mut ours, &batch).await;
+            read_exact(&mut ours, REPLY * calls as usize).await;
+            let sent = std::mem::take(&mut *writes.lock().unwrap());
+            assert_eq!(sent, parts.iter().map(|n| n * REPLY).collect::<Vec<_>>());
+        }
+    });
 }

@@ -15,7 +15,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use millrace_runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep, StallTimer};
 use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 
-use super::{Account, Turn, slot_bytes};
+use super::{Account, Batch, Turn, slot_bytes};
 use crate::{LastSender, Peer, REPLY_HEAD, ReceivedCall, SMALL_REPLY, Sampler, Service, Stages};
 
 /// Maximum size in bytes of a call whose memory is counted in addition to that of its reply. The memory of
@@ -153,6 +153,8 @@ pub struct ServerConnection<T> {
     pub account: Account,
     /// Work since the last yield to other tasks.
     pub turn: Turn,
+    /// The calls that were received together.
+    pub batch: Batch,
     service: Arc<dyn Service>,
     last_sender: LastSender,
     in_progress: FuturesUnordered<InProgress<T>>,
@@ -185,6 +187,7 @@ impl<T: Unpin> ServerConnection<T> {
             config,
             account,
             turn: Turn::default(),
+            batch: Batch::default(),
             service,
             last_sender: LastSender::new(peer),
             in_progress: FuturesUnordered::new(),

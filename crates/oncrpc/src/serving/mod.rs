@@ -4,6 +4,7 @@
 //! - [`ServerConnection`]: calls in progress, and closing of the connection.
 //! - [`RateMonitor`]: detection of peers that transfer data too slowly.
 //! - [`Turn`]: fair sharing of a shard among its connections.
+//! - [`Batch`]: replies that are sent while further calls are executed.
 
 mod account;
 mod client;
@@ -17,7 +18,7 @@ pub use client::ClientAddr;
 pub(crate) use connection::MEMORY_RETRY;
 pub use connection::{Answer, CloseReason, CloseStats, ConnectionConfig, Reservation, ServerConnection};
 pub use progress::{MIN_RATE, RateMonitor};
-pub use turn::Turn;
+pub use turn::{Batch, Turn};
 
 /// Size in bytes of the arena's slot for `len` bytes.
 pub fn slot_bytes(len: usize) -> usize {

@@ -24,6 +24,33 @@ const DELAY_FACTOR: u32 = 2;
 /// Maximum delay.
 const MAX_DELAY: Duration = Duration::from_millis(50);
 
+/// Minimum number of calls whose replies are sent before the rest of a batch.
+const PART: usize = 8;
+
+/// Calls that a connection receives together. The replies are sent in two parts: the client processes the first part
+/// while the server executes the calls of the second one.
+#[derive(Debug, Default)]
+pub struct Batch {
+    calls: usize,
+    /// Calls of the previous batch, the estimate for this one.
+    previous: usize,
+}
+
+impl Batch {
+    /// Counts an executed call. Returns whether the replies so far are to be sent before the next call.
+    pub fn call(&mut self) -> bool {
+        self.calls += 1;
+        self.calls == PART.max(self.previous / 2)
+    }
+
+    /// Ends the batch: no further call has been received.
+    pub fn end(&mut self) {
+        if self.calls > 0 {
+            *self = Self { calls: 0, previous: self.calls };
+        }
+    }
+}
+
 /// Work of a connection since it last yielded to the other tasks of its shard.
 #[derive(Debug, Default)]
 pub struct Turn {
@@ -97,6 +124,19 @@ mod tests {
         let mut head = Encoder::new(&arena, 4 * words);
         (0..words).for_each(|_| head.put_u32(0));
         head.finish().unwrap()
+    }
+
+    #[test]
+    fn half_of_the_replies_of_a_batch_are_sent_before_the_rest() {
+        let mut batch = Batch::default();
+        // An end without calls does not change the estimate.
+        for (calls, first_part) in [(7, None), (16, Some(8)), (64, Some(8)), (64, Some(32)), (20, None)] {
+            let sent: Vec<_> = (1..=calls).filter(|_| batch.call()).collect();
+            assert!(sent.len() <= 1);
+            assert_eq!(sent.first().copied(), first_part);
+            batch.end();
+            batch.end();
+        }
     }
 
     #[test]

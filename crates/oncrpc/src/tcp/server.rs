@@ -218,6 +218,7 @@ impl Connection {
         ready!(self.core.begin_turn(cx));
         loop {
             self.take_calls(cx);
+            self.core.batch.end();
             // Calls that are buffered but not taken: no further bytes will wake the task for them.
             let deferred = !self.may_take();
             let used = self.core.account.used();
@@ -286,6 +287,9 @@ impl Connection {
                 return;
             };
             self.call(deferred_call.call, reservation);
+            if self.core.batch.call() {
+                self.flush(cx);
+            }
         }
     }
 

@@ -347,6 +347,7 @@ impl Responder {
                 progress = true;
                 self.received_at = self.now_if_due(completions.len());
                 let handled = completions.drain(..).try_for_each(|c| self.complete(cx, c));
+                self.core.batch.end();
                 set(&self.stats.regions_exposed, self.qp.domain().exposed().0);
                 handled?;
             }
@@ -430,7 +431,13 @@ impl Responder {
 
     fn complete(&mut self, cx: &mut Context<'_>, completion: Completion) -> Result<(), ConnectionError> {
         match completion {
-            Completion::Received { buffer, .. } => self.process_message(cx, buffer),
+            Completion::Received { buffer, .. } => {
+                self.process_message(cx, buffer)?;
+                if self.core.batch.call() {
+                    self.qp.flush(cx);
+                }
+                Ok(())
+            }
             Completion::Read { id, sink } => self.process_read(id, sink),
             Completion::Sent(id) => {
                 self.outgoing.sends_completed = id.0;
