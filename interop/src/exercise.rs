@@ -5,7 +5,7 @@ mod disk;
 
 use std::{
     os::unix::fs::FileTypeExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -33,6 +33,9 @@ pub(crate) struct ExerciseArgs {
     /// Seconds of the workload
     #[arg(long, default_value_t = 10)]
     seconds: u64,
+    /// End the workload when this file exists, instead of after a time
+    #[arg(long, conflicts_with = "seconds")]
+    until: Option<PathBuf>,
     /// Seed of the random operations
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -44,24 +47,42 @@ pub(crate) struct ExerciseArgs {
     truncate_alone: bool,
 }
 
+/// When the workload ends.
+enum End {
+    At(Instant),
+    Exists(PathBuf),
+}
+
+impl End {
+    fn is_reached(&self) -> bool {
+        match self {
+            Self::At(time) => Instant::now() >= *time,
+            Self::Exists(file) => file.exists(),
+        }
+    }
+}
+
 /// Runs the workload and prints its counts.
 ///
 /// # Errors
 /// When a call fails, or a read returns data that was never written there.
 pub(crate) fn run(args: &ExerciseArgs) -> Result<()> {
+    let end = match &args.until {
+        Some(file) => End::Exists(file.clone()),
+        None => End::At(Instant::now() + Duration::from_secs(args.seconds)),
+    };
     let device = Path::new(&args.place).metadata().is_ok_and(|m| m.file_type().is_block_device());
     if device || ["iscsi://", "iser://"].iter().any(|scheme| args.place.starts_with(scheme)) {
-        return disk::run(&args.place, args.seed, args.seconds);
+        return disk::run(&args.place, args.seed, end);
     }
     let names: Vec<String> = (0..FILES).map(|n| format!("{}-{n}", args.prefix)).collect();
     let workload = Workload::new(FILES, FILE_BYTES, LONGEST_WRITE, args.seed);
-    let end = Instant::now() + Duration::from_secs(args.seconds);
     let result = match args.place.parse::<Url>() {
-        Ok(url) => library(&workload, &url, names, end),
+        Ok(url) => library(&workload, &url, names, &end),
         Err(_) => directory(
             &workload,
             &Posix::new(Path::new(&args.place), &names, WRITERS, args.truncate_alone)?,
-            end,
+            &end,
         ),
     };
     result.with_context(|| format!("seed {}, after {:?}", args.seed, workload.counts()))?;
@@ -70,10 +91,10 @@ pub(crate) fn run(args: &ExerciseArgs) -> Result<()> {
 }
 
 /// Runs each writer in a thread.
-fn directory(workload: &Workload, subject: &Posix, end: Instant) -> Result<()> {
+fn directory(workload: &Workload, subject: &Posix, end: &End) -> Result<()> {
     let ended: Vec<Result<(), String>> = thread::scope(|s| {
         let write = |writer| {
-            move || futures_executor::block_on(workload.run_writer(subject, writer, |_| Instant::now() < end))
+            move || futures_executor::block_on(workload.run_writer(subject, writer, |_| !end.is_reached()))
         };
         let threads: Vec<_> = (0..WRITERS).map(|writer| s.spawn(write(writer))).collect();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|_| Err("a writer panicked".into()))).collect()
@@ -82,7 +103,7 @@ fn directory(workload: &Workload, subject: &Posix, end: Instant) -> Result<()> {
 }
 
 /// Runs each writer in a task.
-fn library(workload: &Workload, url: &Url, names: Vec<String>, end: Instant) -> Result<()> {
+fn library(workload: &Workload, url: &Url, names: Vec<String>, end: &End) -> Result<()> {
     let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     rt.block_on(async {
         let retry = RetryPolicy { max_elapsed: TIMEOUT, ..RetryPolicy::default() };
@@ -90,7 +111,7 @@ fn library(workload: &Workload, url: &Url, names: Vec<String>, end: Instant) -> 
         let client = Client::connect(TokioRuntime::current(), url, options).await?;
         let subject = Arc::new(Library::new(client, names, WRITERS, CANCEL).await?);
         let writers =
-            (0..WRITERS).map(|writer| workload.run_writer(&*subject, writer, |_| Instant::now() < end));
+            (0..WRITERS).map(|writer| workload.run_writer(&*subject, writer, |_| !end.is_reached()));
         let ended = futures::future::join_all(writers).await;
         finish(workload, &*subject, ended).await
     })

@@ -4,12 +4,14 @@
 mod locks;
 
 use std::{
+    fs,
+    path::PathBuf,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::{
     Case,
@@ -33,6 +35,29 @@ pub(super) enum Running {
     Host(Child),
 }
 
+impl Running {
+    fn is_running(&mut self) -> Result<bool> {
+        Ok(match self {
+            Self::Guest(job) => job.is_running(),
+            Self::Host(child) => child.try_wait()?.is_none(),
+        })
+    }
+
+    /// Waits for the end of the client, and returns its report.
+    fn report(self) -> Result<String> {
+        match self {
+            Self::Guest(job) => Ok(job.wait(FINISH)?.ok()?.stdout),
+            Self::Host(child) => {
+                let out = child.wait_with_output()?;
+                if !out.status.success() {
+                    bail!("the client: {}", String::from_utf8_lossy(&out.stderr).trim());
+                }
+                Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+            }
+        }
+    }
+}
+
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for proto in ["rdma", "tcp"] {
@@ -48,9 +73,9 @@ fn kills(lab: &Lab) -> u32 {
     if lab.quick { 4 } else { 200 }
 }
 
-/// Seconds for which the client writes to a server that lives for `life`.
-pub(super) fn seconds(lab: &Lab, life: Duration) -> u64 {
-    u64::from(kills(lab)) * life.as_secs()
+/// The file whose existence ends the client's workload.
+pub(super) fn end(lab: &Lab) -> PathBuf {
+    lab.dir.join("end")
 }
 
 fn url(proto: &str) -> String {
@@ -60,44 +85,41 @@ fn url(proto: &str) -> String {
 
 pub(super) fn exercise(lab: &Lab, place: &str) -> Result<Running> {
     let child = Command::new(std::env::current_exe()?)
-        .args(["exercise", place, "--seconds", &seconds(lab, LIFE).to_string()])
+        .args(["exercise", place, "--until", &end(lab).display().to_string()])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
     Ok(Running::Host(child))
 }
 
-/// Kills the server `life` after each start while the client runs, and waits for the client's end.
-pub(super) fn kill_until_the_end(
+/// Kills the server many times while the client runs, each time `life` after its start, and when it is `in_use`. Then ends
+/// the client.
+pub(super) fn kill_repeatedly(
     lab: &Lab,
     server: &mut Server,
-    client: Running,
+    mut client: Running,
     life: Duration,
+    in_use: impl Fn(&Server) -> Result<()>,
 ) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(seconds(lab, life));
-    while Instant::now() < end {
+    let (mut kills, begun) = (0, Instant::now());
+    while kills < self::kills(lab) && client.is_running()? {
         thread::sleep(life);
+        in_use(server)?;
         server.stop("KILL")?;
         server.start_again()?;
+        kills += 1;
     }
-    let report = match client {
-        Running::Guest(job) => job.wait(FINISH)?.ok()?.stdout,
-        Running::Host(child) => {
-            let out = child.wait_with_output()?;
-            if !out.status.success() {
-                bail!("the client: {}", String::from_utf8_lossy(&out.stderr).trim());
-            }
-            String::from_utf8_lossy(&out.stdout).into_owned()
-        }
-    };
-    println!("{} kills; {}", kills(lab), report.trim());
+    ensure!(client.is_running()?, "the client ended after {kills} kills: {}", client.report()?);
+    fs::write(end(lab), "")?;
+    let report = client.report()?;
+    println!("{kills} kills in {} s; {}", begun.elapsed().as_secs(), report.trim());
     Ok(())
 }
 
 fn library(lab: &mut Lab, proto: &str) -> Result<()> {
     let mut server = lab.server(&Backend::Local.options(lab)?)?;
     let client = exercise(lab, &url(proto))?;
-    kill_until_the_end(lab, &mut server, client, LIFE)?;
+    kill_repeatedly(lab, &mut server, client, LIFE, |_| Ok(()))?;
     lab.finish(vec![], &[&server])
 }
 
@@ -107,7 +129,7 @@ fn mount(lab: &mut Lab, proto: &str) -> Result<()> {
     let mounted = lab::millrace(&["mount", &url(proto), &at.display().to_string(), "--daemon"])?;
     mounted.ok()?;
     let client = exercise(lab, &at.display().to_string())?;
-    kill_until_the_end(lab, &mut server, client, LIFE)?;
+    kill_repeatedly(lab, &mut server, client, LIFE, |_| Ok(()))?;
     crate::program::must("umount", &[&at.display().to_string()]).context("unmount")?;
     lab.finish(vec![], &[&server])
 }
@@ -119,8 +141,8 @@ fn kernel_client(lab: &mut Lab, proto: &str) -> Result<()> {
     let mut guest = boot(lab, &GuestOptions::default())?;
     guest.must(&mount_command(proto, "/mnt/x", ",hard"))?;
     let interop = guest.interop()?;
-    let job = guest
-        .spawn(&format!("{interop} exercise /mnt/x --truncate-alone --seconds {}", seconds(lab, LIFE)))?;
-    kill_until_the_end(lab, &mut server, Running::Guest(job), LIFE)?;
+    let end = guest.host_file(&end(lab));
+    let job = guest.spawn(&format!("{interop} exercise /mnt/x --truncate-alone --until {end}"))?;
+    kill_repeatedly(lab, &mut server, Running::Guest(job), LIFE, |_| Ok(()))?;
     lab.finish(vec![guest], &[&server])
 }

@@ -8,14 +8,13 @@ use std::{
     path::Path,
     sync::atomic::{AtomicU64, Ordering},
     thread,
-    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow};
 use millrace_block::{BlockDevice, Error, Options, Url};
 use millrace_crashtest::{Model, Random};
 
-use super::TIMEOUT;
+use super::{End, TIMEOUT};
 
 /// The part of the disk that is used, in bytes.
 const SIZE: u64 = 4 << 20;
@@ -112,7 +111,7 @@ impl Disk for Kernel {
 struct Workload {
     model: Model,
     seed: u64,
-    end: Instant,
+    end: End,
     writes: AtomicU64,
     reads: AtomicU64,
     flushes: AtomicU64,
@@ -121,7 +120,7 @@ struct Workload {
 impl Workload {
     async fn run_writer(&self, disk: &impl Disk, writer: u64) -> Result<()> {
         let mut random = Random::new(self.seed ^ (writer + 1).rotate_left(32));
-        while Instant::now() < self.end {
+        while !self.end.is_reached() {
             let start = random.below(SIZE / BLOCK) * BLOCK;
             let range = start..(start + (1 + random.below(LONGEST / BLOCK)) * BLOCK).min(SIZE);
             match random.below(16) {
@@ -176,8 +175,7 @@ impl Workload {
 ///
 /// # Errors
 /// When an operation fails, or a read returns other data than the last that was written there.
-pub(super) fn run(place: &str, seed: u64, seconds: u64) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(seconds);
+pub(super) fn run(place: &str, seed: u64, end: End) -> Result<()> {
     let (model, count) = (Model::new(1, SIZE), AtomicU64::default);
     let workload = Workload { model, seed, end, writes: count(), reads: count(), flushes: count() };
     let losses = match place.parse::<Url>() {

@@ -21,6 +21,8 @@ use crate::{
 
 /// Time limit of an interrupted copy.
 const LIMIT: Duration = Duration::from_secs(180);
+/// Bytes of a part of the tree.
+const PART: u64 = 4 << 20;
 /// Time for which the guest is disconnected: longer than the initiator's pings tolerate.
 const DOWN: Duration = Duration::from_secs(5);
 
@@ -42,7 +44,7 @@ fn restart(lab: &mut Lab, setup: Setup, signal: &str) -> Result<()> {
     let mut guest = boot(lab, setup)?;
     let (want, copy) = start(lab, &mut guest, setup)?;
     for _ in 0..3 {
-        written(&server)?;
+        written(&server, PART)?;
         server.stop(signal)?;
         server.start_again()?;
     }
@@ -55,7 +57,7 @@ fn disconnected(lab: &mut Lab, setup: Setup) -> Result<()> {
     let server = lab.server(&setup.options(lab)?)?;
     let mut guest = boot(lab, setup)?;
     let (want, copy) = start(lab, &mut guest, setup)?;
-    written(&server)?;
+    written(&server, PART)?;
     network::disconnect(1)?;
     thread::sleep(DOWN);
     network::connect(1)?;
@@ -84,10 +86,10 @@ fn start(lab: &mut Lab, guest: &mut Guest, setup: Setup) -> Result<(Manifest, Jo
     Ok((want, copy))
 }
 
-/// Waits until the initiator has written a part of the tree since the start of the server.
-fn written(server: &Server) -> Result<()> {
+/// Waits until the initiator has written this number of bytes since the start of the server.
+pub(super) fn written(server: &Server, least: u64) -> Result<()> {
     let deadline = Instant::now() + LIMIT;
-    while server.metrics()?.get("iscsi_data_bytes_total{direction=\"written\"}")? < 4 << 20 {
+    while server.metrics()?.get("iscsi_data_bytes_total{direction=\"written\"}")? < least {
         ensure!(Instant::now() < deadline, "the initiator writes nothing");
         thread::sleep(Duration::from_millis(5));
     }

@@ -8,16 +8,17 @@ use anyhow::Result;
 use super::{
     super::{
         Case,
-        kills::{LIFE, Running, exercise, kill_until_the_end, seconds},
+        kills::{self, LIFE, Running, exercise, kill_repeatedly},
     },
+    faults::written,
     initiator::{Backend, Setup, Transport, boot, log_in, log_out},
 };
 use crate::lab::Lab;
 
-/// Time from one start of the server to its end with the kernel's initiator, which connects two seconds after the loss of
-/// a connection (DefaultTime2Wait). If the server ends at that moment, between the kernel's binding of the connection and
-/// the first login request, iscsid does not stop the connection, and the kernel refuses to bind another one for the session
-/// (ENOTCONN) until the session fails.
+/// Minimum time from one start of the server to its end with the kernel's initiator, which connects two seconds after the
+/// loss of a connection (DefaultTime2Wait). The server ends only after the initiator has written again: if it ends between
+/// the kernel's binding of the connection and the first login request, iscsid does not stop the connection, and the kernel
+/// refuses to bind another one for the session (ENOTCONN) until the session fails.
 const LIFE_FOR_KERNEL: Duration = Duration::from_secs(3);
 
 pub(super) fn cases() -> Vec<Case> {
@@ -34,7 +35,7 @@ pub(super) fn cases() -> Vec<Case> {
 fn library(lab: &mut Lab, setup: Setup) -> Result<()> {
     let mut server = lab.server(&setup.options(lab)?)?;
     let client = exercise(lab, &setup.url())?;
-    kill_until_the_end(lab, &mut server, client, LIFE)?;
+    kill_repeatedly(lab, &mut server, client, LIFE, |server| written(server, 1))?;
     lab.finish(Vec::new(), &[&server])
 }
 
@@ -49,9 +50,9 @@ fn kernel(lab: &mut Lab, setup: Setup) -> Result<()> {
     let mut guest = boot(lab, setup)?;
     let disk = log_in(&mut guest, setup)?;
     let interop = guest.interop()?;
-    let time = seconds(lab, LIFE_FOR_KERNEL);
-    let client = guest.spawn(&format!("{interop} exercise {disk} --seconds {time}"))?;
-    kill_until_the_end(lab, &mut server, Running::Guest(client), LIFE_FOR_KERNEL)?;
+    let end = guest.host_file(&kills::end(lab));
+    let client = Running::Guest(guest.spawn(&format!("{interop} exercise {disk} --until {end}"))?);
+    kill_repeatedly(lab, &mut server, client, LIFE_FOR_KERNEL, |server| written(server, 1))?;
     log_out(&mut guest)?;
     lab.finish(vec![guest], &[&server])
 }
