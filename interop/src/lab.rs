@@ -1,7 +1,9 @@
 //! The environment of a case: a network, guests, servers and a directory, with the checks after every case.
 
 use std::{
-    fmt, fs,
+    fmt,
+    fs::{self, File},
+    io::Write,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -17,6 +19,8 @@ use crate::{
     server::{Server, ServerOptions},
 };
 
+/// Name of the file with the report of a case.
+pub(crate) const REPORT: &str = "report";
 /// Time limit of a `millrace` command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 /// Time in which servers must release the resources of clients that disconnected.
@@ -91,6 +95,15 @@ impl Lab {
     /// Declares a text of a kernel message that this case provokes in a guest.
     pub(crate) fn expect_log(&mut self, text: &str) {
         self.expected_log.push(text.to_owned());
+    }
+
+    /// Adds a line to the case's report, which the runner prints if the case succeeds.
+    ///
+    /// # Errors
+    /// When the report cannot be written.
+    pub(crate) fn report(&self, line: &str) -> Result<()> {
+        let mut file = File::options().create(true).append(true).open(self.dir.join(REPORT))?;
+        Ok(writeln!(file, "{line}")?)
     }
 
     /// Ends the case: unmounts in the guests, checks their kernel logs, and checks the resources and fault

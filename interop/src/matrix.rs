@@ -15,7 +15,7 @@ use clap::Args;
 
 use crate::{
     cases::{self, Case},
-    lab::{Lab, Skipped},
+    lab::{Lab, REPORT, Skipped},
     machine::Machine,
     sandbox,
 };
@@ -38,7 +38,7 @@ pub(crate) struct MatrixArgs {
     /// Run the main cases with the kernel of Debian under QEMU, with smaller trees: slow
     #[arg(long)]
     qemu: bool,
-    /// Use smaller trees
+    /// Use smaller trees and shorter runs, and omit long cases
     #[arg(long)]
     quick: bool,
     /// Keep the files of cases that succeed too
@@ -111,9 +111,10 @@ impl Sum for Tally {
 pub(crate) fn run(args: &MatrixArgs) -> Result<ExitCode> {
     let wanted =
         |c: &Case| args.filters.is_empty() || args.filters.iter().any(|f| c.name.contains(f.as_str()));
-    let cases: Vec<Case> = cases::of(Machine::selected(args.qemu)).into_iter().filter(wanted).collect();
+    let mut cases: Vec<Case> = cases::of(Machine::selected(args.qemu)).into_iter().filter(wanted).collect();
+    cases.retain(|c| !(args.quick && c.long));
     if cases.is_empty() {
-        bail!("no case has such a name; --list prints the names");
+        bail!("no case has such a name (some need a run without --quick); --list prints the names");
     }
     if args.list {
         cases.iter().for_each(|c| println!("{}", c.name));
@@ -172,7 +173,11 @@ fn run_and_report(name: &str, dir: &Path, args: &MatrixArgs) -> Result<Verdict> 
     let verdict = run_in_sandbox(name, dir, args)?;
     let seconds = started.elapsed().as_secs_f64();
     match &verdict {
-        Verdict::Success | Verdict::Flaky => println!("{name:<50} ok       {seconds:5.1} s"),
+        Verdict::Success | Verdict::Flaky => {
+            println!("{name:<50} ok       {seconds:5.1} s");
+            let report = fs::read_to_string(dir.join(REPORT)).unwrap_or_default();
+            report.lines().for_each(|line| println!("    {line}"));
+        }
         Verdict::Skip(why) => println!("{name:<50} SKIPPED  {seconds:5.1} s\n    {why}"),
         Verdict::Failure(why) => {
             println!("{name:<50} FAILED   {seconds:5.1} s\n    {why}\n    files: {}", dir.display());

@@ -112,8 +112,7 @@ pub(super) fn kill_repeatedly(
     ensure!(client.is_running()?, "the client ended after {kills} kills: {}", client.report()?);
     fs::write(end(lab), "")?;
     let report = client.report()?;
-    println!("{kills} kills in {} s; {}", begun.elapsed().as_secs(), report.trim());
-    Ok(())
+    lab.report(&format!("{kills} kills in {} s; {}", begun.elapsed().as_secs(), report.trim()))
 }
 
 fn library(lab: &mut Lab, proto: &str) -> Result<()> {

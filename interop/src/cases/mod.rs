@@ -39,11 +39,17 @@ pub(crate) struct Case {
     pub(crate) name: String,
     /// The function.
     pub(crate) run: CaseFn,
+    /// Whether it is omitted with `--quick`.
+    pub(crate) long: bool,
 }
 
 impl Case {
     fn new(name: impl Into<String>, run: impl Fn(&mut Lab) -> Result<()> + Send + 'static) -> Self {
-        Self { name: name.into(), run: Box::new(run) }
+        Self { name: name.into(), run: Box::new(run), long: false }
+    }
+
+    fn long(name: impl Into<String>, run: impl Fn(&mut Lab) -> Result<()> + Send + 'static) -> Self {
+        Self { long: true, ..Self::new(name, run) }
     }
 }
 

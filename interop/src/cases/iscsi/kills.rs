@@ -49,6 +49,8 @@ fn kernel(lab: &mut Lab, setup: Setup) -> Result<()> {
     let mut server = lab.server(&setup.options(lab)?)?;
     let mut guest = boot(lab, setup)?;
     let disk = log_in(&mut guest, setup)?;
+    // The driver of disks fails a command whose connection was lost 5 times, unless there is no limit.
+    guest.must("for f in /sys/class/scsi_disk/*/max_retries; do echo -1 > $f; done")?;
     let interop = guest.interop()?;
     let end = guest.host_file(&kills::end(lab));
     let client = Running::Guest(guest.spawn(&format!("{interop} exercise {disk} --until {end}"))?);

@@ -19,7 +19,7 @@ const TARGET: &str = "iqn.2026-01.example.lab:lio";
 const START: &str = "
 set -e
 t=/sys/kernel/config/target
-mkdir -p $t /run/target && echo /run/target > $t/dbroot
+mkdir -p $t /run/target/pr && echo /run/target > $t/dbroot
 truncate -s 64M /dev/shm/disk
 mkdir -p $t/core/fileio_0/disk
 echo fd_dev_name=/dev/shm/disk,fd_dev_size=67108864,fd_buffered_io=1 > $t/core/fileio_0/disk/control

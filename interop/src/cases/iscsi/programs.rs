@@ -36,8 +36,8 @@ trap - EXIT
 kill -INT $!
 wait $!";
 
-/// Starts tgt, copies an image to its disk and back, without and with digests, and then with CHAP in both directions.
-const TGT: &str = "
+/// Starts tgt with a disk of 64 MiB, a plain file, at `$url`.
+pub(super) const START_TGT: &str = "
 mount -t tmpfs interop /run && mkdir /run/tgtd
 tgtd --foreground --iscsi portal=127.0.0.1:3260 >tgtd-log 2>&1 &
 trap 'kill $!' EXIT
@@ -49,6 +49,10 @@ admin new --mode target --tid 1 -T $target
 admin new --mode logicalunit --tid 1 --lun 1 -b $PWD/disk
 admin bind --mode target --tid 1 -I ALL
 url=iscsi://127.0.0.1:3260/$target/1
+";
+
+/// Copies an image to the disk of tgt and back, without and with digests, and then with CHAP in both directions.
+const TGT: &str = "
 copy() {
   head -c 64M /dev/urandom >image
   rm -f back
@@ -79,7 +83,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new(setup.case("qemu"), move |lab| qemu(lab, setup)),
         Case::new("tgt/copy", |lab| {
-            on_host(lab, "", TGT)?;
+            on_host(lab, "", &format!("{START_TGT}{TGT}"), LIMIT)?;
             lab.finish(Vec::new(), &[])
         }),
     ]
@@ -87,13 +91,13 @@ pub(super) fn cases() -> Vec<Case> {
 
 fn qemu(lab: &mut Lab, setup: Setup) -> Result<()> {
     let server = lab.server(&setup.options(lab)?)?;
-    on_host(lab, &setup.url(), QEMU)?;
+    on_host(lab, &setup.url(), QEMU, LIMIT)?;
     lab.finish(Vec::new(), &[&server])
 }
 
 /// Runs a script (bash) in the directory of the case.
-fn on_host(lab: &Lab, url: &str, script: &str) -> Result<()> {
+pub(super) fn on_host(lab: &Lab, url: &str, script: &str, limit: Duration) -> Result<()> {
     let (dir, millrace) = (lab.dir.display(), lab::millrace_program()?);
     let script = format!("set -eu\ncd {dir}\nurl={url}\nmillrace={}\n{script}", millrace.display());
-    program::run("bash", &["-c", &script], LIMIT)?.ok().map(drop)
+    program::run("bash", &["-c", &script], limit)?.ok().map(drop)
 }

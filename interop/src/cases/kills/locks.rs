@@ -83,7 +83,7 @@ fn run(lab: &mut Lab, proto: &'static str) -> Result<()> {
     let rounds = if lab.quick { 4 } else { 750 };
     let report = kill(&mut server, &mut guests[1], &mut holder, rounds)?;
     let sums = release(&mut guests, holder, counters)?;
-    println!("{report}; {sums}");
+    lab.report(&format!("{report}; {sums}"))?;
     for guest in &mut guests {
         guest.must("umount /mnt/x")?;
     }
