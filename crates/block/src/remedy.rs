@@ -46,7 +46,10 @@ impl Wanted<'_> {
 
     const fn authentication(self) -> &'static str {
         match self.chap {
-            None => "the target requires CHAP: give a name and a secret (--chap-user, --chap-secret-file)",
+            None => {
+                "the target requires CHAP: give a name and a secret (--chap-user and --chap-secret-file, or \
+                 USER%SECRET@ before the host)"
+            }
             Some(mutual) if mutual.target().is_none() => {
                 "check the CHAP name and secret of this initiator at both sides"
             }
@@ -110,7 +113,7 @@ mod tests {
         let with = |chap| sentence(refused.clone(), Some(chap), DigestPolicy::Accept);
         let digests = |error| sentence(key(error), None, DigestPolicy::Require);
         for (text, remedy) in [
-            (plain(refused.clone()), "the target requires CHAP: give a name and a secret (--chap-user"),
+            (plain(refused.clone()), "the target requires CHAP: give a name and a secret (--chap-user and"),
             (with(&one), "check the CHAP name and secret of this initiator"),
             (with(&both), "without its name (--target-user)"),
             (plain(LoginError::Status(Status::NOT_FOUND)), "list the targets"),
