@@ -1,7 +1,7 @@
 //! Programs of other projects on the host: those of QEMU use a disk of Millrace's target, and the same disk through the
-//! NBD socket of `millrace blk attach`. `millrace blk` uses a disk of tgt.
+//! NBD socket of `millrace blk attach`, as does fio with the recipe in `contrib/fio`. `millrace blk` uses a disk of tgt.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use anyhow::Result;
 
@@ -32,6 +32,8 @@ $millrace blk attach --nbd socket $url >attach-log 2>&1 &
 trap 'kill $!' EXIT
 until [ -S socket ]; do sleep 0.1; done
 check nbd+unix:///?socket=$PWD/socket
+URI=nbd+unix:///?socket=$PWD/socket fio --output-format=json nbd.fio >fio-results
+[ $(grep -c '\"error\" : 0' fio-results) = 4 ]
 trap - EXIT
 kill -INT $!
 wait $!";
@@ -89,7 +91,12 @@ pub(super) fn cases() -> Vec<Case> {
     ]
 }
 
+/// The recipe for fio on the NBD socket.
+const RECIPE: &str = include_str!("../../../../contrib/fio/nbd.fio");
+
 fn qemu(lab: &mut Lab, setup: Setup) -> Result<()> {
+    let recipe = RECIPE.replace("size=256m", "size=128m").replace("runtime=5", "runtime=1");
+    fs::write(lab.dir.join("nbd.fio"), recipe)?;
     let server = lab.server(&setup.options(lab)?)?;
     on_host(lab, &setup.url(), QEMU, LIMIT)?;
     lab.finish(Vec::new(), &[&server])
