@@ -68,6 +68,8 @@ fn violations_end_the_connection() {
         (vec![Answer::Raw(vec![0x25, 0x80, 0, 0, 0, 0xff, 0xff, 0xff])], read),
         (vec![Answer::Raw(vec![0x3e, 0x80, 0, 0, 0, 0, 0, 0])], read),
         (vec![Answer::Raw(vec![0x21, 0x80, 0, 0, 0, 0, 0, 0])], read),
+        // A login PDU after the login.
+        (vec![Answer::Raw(vec![0x23, 0x87, 0, 0, 0, 0, 0, 0])], read),
     ] {
         let (error, connections) = one(answers, writes);
         let error = error.expect("no success");

@@ -505,9 +505,15 @@ fn hostile_targets_are_refused() {
     {
         assert!(receive(&|p| p.bhs[at] = value).is_err(), "byte {at} {value:#04x}");
     }
-    for text in
-        ["AuthMethod=CHAP\0", "MaxBurstLength=512\0", "TargetPortalGroupTag=65536\0", "A=\x1b\0", "A=1"]
-    {
+    for text in [
+        "AuthMethod=CHAP\0",
+        "AuthMethod\0",
+        "MaxBurstLength=512\0",
+        "TargetPortalGroupTag=65536\0",
+        "TargetPortalGroupTag=1\0TargetPortalGroupTag=1\0",
+        "A=\x1b\0",
+        "A=1",
+    ] {
         assert!(receive(&|p| p.data = text.as_bytes().to_vec()).is_err(), "{text:?}");
     }
     // A target that never continues.

@@ -4,14 +4,16 @@ use std::{collections::VecDeque, future::poll_fn, task::Poll};
 
 use millrace_buffer::{Arena, Buffer};
 use millrace_iscsi::{
-    iser::{Advertised, Header, Hello, Message, PREFIX_BYTES, max_message, prefix},
+    iser::{Advertised, Header, Hello, Message, PREFIX_BYTES, RemoteBuffer, max_message, prefix},
     login::{Admission, Authority, Identity, Progress, Refusal, Status, TargetConfig, TargetLogin},
     negotiation::{IserSettings, Settings},
     pdu::{Bhs, NopIn, Numbers, RESERVED_TAG, Residual, Response, ScsiResponse},
     session::Direction,
 };
 use millrace_iser_initiator::{Error, LoggedIn, log_in};
-use millrace_rdma::{Completion, Memory, QueuePair, SendRequest, SteeringTag};
+use millrace_rdma::{
+    Completion, Memory, QueuePair, ReadRequest, Segment, SendRequest, SteeringTag, WorkId, WriteRequest,
+};
 
 use crate::bench::{Bench, bytes, command, login_config, pattern, run, rw10};
 
@@ -106,7 +108,7 @@ fn good(itt: u32, stat_sn: u32) -> ScsiResponse {
 /// The messages of a target after a read of 4096 bytes with tag 0 and STag `stag`. The next status number is `sn`.
 type Answer = fn(sn: u32, stag: u32) -> (Vec<u8>, Option<u32>);
 
-const VIOLATIONS: [(&str, Answer); 10] = [
+const VIOLATIONS: [(&str, Answer); 11] = [
     ("a part of the BHS", |sn, _| {
         (message(&Response::Scsi(good(0, sn)).encode(0), &[])[..PREFIX_BYTES - 1].to_vec(), None)
     }),
@@ -124,6 +126,11 @@ const VIOLATIONS: [(&str, Answer); 10] = [
     ("a message longer than the receives", |sn, _| {
         (message(&Response::Scsi(good(0, sn)).encode(4096), &[0; 4096]), None)
     }),
+    ("a login PDU after the login", |sn, _| {
+        let mut bhs = Response::Scsi(good(0, sn)).encode(0);
+        (bhs[0], bhs[1]) = (0x23, 0x87);
+        (message(&bhs, &[]), None)
+    }),
     ("a response for an unknown task", |sn, _| (message(&Response::Scsi(good(77, sn)).encode(0), &[]), None)),
     ("a status number that is not the next one", |sn, _| {
         (message(&Response::Scsi(good(0, sn + 1)).encode(0), &[]), None)
@@ -135,7 +142,8 @@ const VIOLATIONS: [(&str, Answer); 10] = [
     }),
 ];
 
-async fn violate(bench: &Bench, case: &str, answer: Answer) {
+/// Runs `violation` on a target after a read of 4096 bytes to the buffer. The next status number is the second argument.
+async fn violate(bench: &Bench, case: &str, violation: impl FnOnce(&mut Raw, u32, RemoteBuffer)) {
     let (ours, theirs) = bench.queue_pairs().await;
     let domain = ours.domain();
     let mut raw = Raw::new(theirs, bench.fixture.arena.clone());
@@ -143,10 +151,9 @@ async fn violate(bench: &Bench, case: &str, answer: Answer) {
         raw.log_in().await;
         let request = raw.receive().await.unwrap();
         let Ok(Message::Pdu(pdu)) = Message::decode(&request) else { panic!("{request:?}") };
-        let stag = pdu.advertised.read.unwrap().stag;
+        let buffer = pdu.advertised.read.unwrap();
         let exp_stat_sn = u32::from_be_bytes(pdu.bhs[28..32].try_into().unwrap());
-        let (bytes, invalidate) = answer(exp_stat_sn, stag);
-        raw.send(&bytes, invalidate);
+        violation(&mut raw, exp_stat_sn, buffer);
         drop(request);
         while raw.receive().await.is_some() {}
     };
@@ -178,8 +185,37 @@ async fn violate(bench: &Bench, case: &str, answer: Answer) {
 fn violations_end_the_connection_and_the_exposure() {
     run(async |bench| {
         for (case, answer) in VIOLATIONS {
-            violate(&bench, case, answer).await;
+            let send = |raw: &mut Raw, sn, buffer: RemoteBuffer| {
+                let (bytes, invalidate) = answer(sn, buffer.stag);
+                raw.send(&bytes, invalidate);
+            };
+            violate(&bench, case, send).await;
         }
+    });
+}
+
+/// A success follows each RDMA Write, as after a correct one.
+#[test]
+fn rdma_operations_outside_of_the_buffer_end_the_connection_and_the_exposure() {
+    run(async |bench| {
+        for (case, stag, offset) in
+            [("a tag of nobody", 1, 0), ("beyond the end", 0, 1), ("before the start", 0, u64::MAX)]
+        {
+            let write = |raw: &mut Raw, sn, buffer: RemoteBuffer| {
+                let (handle, offset) = (buffer.stag.wrapping_add(stag), buffer.base.wrapping_add(offset));
+                let to = Segment { handle: SteeringTag(handle), length: 4096, offset };
+                let data = raw.arena.copy_from(&[0xee; 4096]).unwrap().into();
+                raw.qp.post_write(WriteRequest { data, to }).unwrap();
+                raw.send(&message(&Response::Scsi(good(0, sn)).encode(0), &[]), None);
+            };
+            violate(&bench, case, write).await;
+        }
+        let read = |raw: &mut Raw, _, buffer: RemoteBuffer| {
+            let from = Segment { handle: SteeringTag(buffer.stag), length: 4096, offset: buffer.base };
+            let sink = vec![raw.arena.alloc(4096).unwrap()];
+            raw.qp.post_read(ReadRequest { id: WorkId(1), from, sink }).unwrap();
+        };
+        violate(&bench, "a read of the buffer of a read", read).await;
     });
 }
 
