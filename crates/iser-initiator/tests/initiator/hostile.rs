@@ -199,7 +199,7 @@ fn violations_end_the_connection_and_the_exposure() {
 fn rdma_operations_outside_of_the_buffer_end_the_connection_and_the_exposure() {
     run(async |bench| {
         for (case, stag, offset) in
-            [("a tag of nobody", 1, 0), ("beyond the end", 0, 1), ("before the start", 0, u64::MAX)]
+            [("a tag that is not exposed", 1, 0), ("beyond the end", 0, 1), ("before the start", 0, u64::MAX)]
         {
             let write = |raw: &mut Raw, sn, buffer: RemoteBuffer| {
                 let (handle, offset) = (buffer.stag.wrapping_add(stag), buffer.base.wrapping_add(offset));
