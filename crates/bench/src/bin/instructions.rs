@@ -3,17 +3,18 @@
 //!
 //! `.ci/instructions` runs it under callgrind with two numbers of calls, and divides the difference of each
 //! thread's instructions by the difference of the calls. `read-16` keeps 16 READs in flight on one connection. The
-//! version is NFSv3, or NFSv4.2 with the suffix `-4.2`.
+//! `files` creates, writes, looks up, reads and removes a small file with the options of a mount. The version is NFSv3,
+//! or NFSv4.2 with the suffix `-4.2`.
 //!
 //! ```text
-//! instructions read|read-16|write|read-4.2|read-16-4.2|write-4.2 CALLS
+//! instructions read|read-16|write|files|read-4.2|read-16-4.2|write-4.2|files-4.2 CALLS
 //! ```
 
 use std::{error::Error, time::Duration};
 
 use futures::future::try_join_all;
 use millrace_client::{Options, Proto, Url, Version, nfs3::Client};
-use millrace_nfs::v3::{FileHandle, StableHow};
+use millrace_nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, Limits, Server};
 
@@ -57,8 +58,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn run(url: &Url, operation: &str, calls: u32) -> Result<(), Box<dyn Error>> {
-    let client =
-        Client::connect(TokioRuntime::current(), url, Options::default().vers(Some(Version::V3))).await?;
+    let client = Client::connect(
+        TokioRuntime::current(),
+        url,
+        Options::default().attributes_before(operation == "files"),
+    )
+    .await?;
     let file = client.create_file("f", 0o600).await?.handle();
     let data = client.buffer(BYTES)?.freeze();
     let mut buffer = client.buffer(BYTES)?;
@@ -72,9 +77,26 @@ async fn run(url: &Url, operation: &str, calls: u32) -> Result<(), Box<dyn Error
             "write" => {
                 client.write_from(file, 0, data.clone().into(), StableHow::Unstable).await?;
             }
-            _ => return Err("the operation is read, read-16 or write, with or without -4.2".into()),
+            "files" => small_file(&client).await?,
+            _ => {
+                return Err("the operation is read, read-16, write or files, with or without -4.2".into());
+            }
         }
     }
+    Ok(())
+}
+
+/// The life of a small file, as a mount requests it.
+async fn small_file(client: &Client) -> Result<(), Box<dyn Error>> {
+    const NAME: &str = "small";
+    let root = client.root();
+    let how = CreateHow::Guarded(Sattr { mode: Some(0o644), ..Sattr::default() });
+    let created = client.create(root, NAME, how).await?.handle;
+    let data = client.buffer(1000)?.freeze();
+    client.write_from(created, 0, data.into(), StableHow::FileSync).await?;
+    let found = client.lookup(root, NAME).await?.handle;
+    client.read_into(found, 0, client.buffer(1000)?).await?;
+    client.remove(root, NAME).await?;
     Ok(())
 }
 
