@@ -1,4 +1,4 @@
-//! The errors that each operation can return (RFC 8881 section 15.2).
+//! The errors that each operation can return (RFC 8881 section 15.2, RFC 7862 section 11.2).
 
 use super::{
     Operation,
@@ -14,21 +14,11 @@ const OBJECT: &[Status] = &[FhExpired, Moved, NoFileHandle, ServerFault, Stale];
 const NAME: &[Status] = &[Access, BadChar, BadName, BadXdr, Delay, Inval, NameTooLong, NotDir];
 /// Errors of operations with a stateid.
 const STATEID: &[Status] = &[AdminRevoked, BadStateid, BadXdr, Delay, Expired, OldStateid];
-/// Errors of operations on the data of a file, besides those of stateids.
-const DATA: &[Status] = &[
-    Access,
-    DelegRevoked,
-    Grace,
-    Inval,
-    Io,
-    IsDir,
-    Locked,
-    OpenMode,
-    PnfsIoHole,
-    PnfsNoLayout,
-    Symlink,
-    WrongType,
-];
+/// Errors of operations on a file with a stateid, besides those of stateids.
+const FILE: &[Status] =
+    &[Access, DelegRevoked, Grace, Inval, Io, IsDir, Locked, OpenMode, Symlink, WrongType];
+/// Errors of operations on data that a layout may describe.
+const LAYOUT: &[Status] = &[PnfsIoHole, PnfsNoLayout];
 /// Errors of operations that take space.
 const SPACE: &[Status] = &[DQuot, NoSpc, RoFs];
 /// Errors of operations that compare attributes.
@@ -40,11 +30,13 @@ const XATTR: &[Status] = &[Access, BadXdr, Delay, Grace, Inval, Io, NotSupp, Per
 impl Operation {
     /// Whether a server may return the status for this operation.
     ///
-    /// The source is RFC 8881 section 15.2. Its table omits errors that other sections require or that the Linux
-    /// kernel's server returns, and that are permitted too: PERM of EXCHANGE_ID (18.35.4), NOTSUPP of OPEN with a claim
-    /// that is not supported, ISDIR of RENAME, ISDIR and SYMLINK of SETATTR of a size. The operations of minor version 2
-    /// on data have those of READ and WRITE, and NOTSUPP, because they are optional (RFC 7862 section 11.3 omits a few of
-    /// these).
+    /// The sources are RFC 8881 section 15.2, and RFC 7862 section 11.2 for the operations of minor version 2. Errors that
+    /// these tables omit, but other sections require or the Linux kernel's server returns, are permitted too: PERM of
+    /// EXCHANGE_ID (RFC 8881 section 18.35.4), NOTSUPP of OPEN with a claim that is not supported, ISDIR of RENAME, ISDIR and
+    /// SYMLINK of SETATTR of a size; NOTSUPP of COPY and COPY_NOTIFY, which are optional (RFC 7862 section 13), and XDEV of
+    /// COPY, as of CLONE; NOFILEHANDLE of OFFLOAD_CANCEL and OFFLOAD_STATUS (RFC 7862 sections 15.8.3 and 15.9.3 have a
+    /// current file handle). RFC 8276 describes the errors of operations on extended attributes in sections 8.3 and 8.4: they
+    /// are those of GETATTR and SETATTR with NOXATTR and XATTR2BIG.
     pub fn permits(self, status: Status) -> bool {
         status == Ok || ALL.contains(&status) || self.errors().iter().any(|list| list.contains(&status))
     }
@@ -124,11 +116,24 @@ impl Operation {
                 &[OBJECT, &[BadXdr, BadCookie, Delay, Inval, Io, NotSupp, NotSame, UnknownLayouttype]]
             }
             Self::Getfh => &[&[FhExpired, Moved, NoFileHandle, Stale]],
-            Self::Layoutcommit
-            | Self::Layoutget
-            | Self::Layoutreturn
-            | Self::Layouterror
-            | Self::Layoutstats => &[&[BadXdr, Delay, Inval, NoFileHandle, NotSupp, ServerFault]],
+            Self::Layouterror | Self::Layoutstats => &[
+                OBJECT,
+                STATEID,
+                &[
+                    DelegRevoked,
+                    Grace,
+                    Inval,
+                    IsDir,
+                    NoGrace,
+                    NotSupp,
+                    UnknownLayouttype,
+                    WrongCred,
+                    WrongType,
+                ],
+            ],
+            Self::Layoutcommit | Self::Layoutget | Self::Layoutreturn => {
+                &[&[BadXdr, Delay, Inval, NoFileHandle, NotSupp, ServerFault]]
+            }
             Self::Link => &[
                 OBJECT,
                 NAME,
@@ -202,8 +207,8 @@ impl Operation {
             }
             Self::Putfh => &[&[BadHandle, BadXdr, Delay, Moved, ServerFault, Stale, WrongSec]],
             Self::Putpubfh | Self::Putrootfh => &[&[Delay, ServerFault, WrongSec]],
-            Self::Read => &[OBJECT, STATEID, DATA],
-            Self::Write => &[OBJECT, STATEID, DATA, SPACE, &[FBig]],
+            Self::Read => &[OBJECT, STATEID, FILE, LAYOUT],
+            Self::Write => &[OBJECT, STATEID, FILE, LAYOUT, SPACE, &[FBig]],
             Self::Readdir => {
                 &[OBJECT, &[Access, BadXdr, BadCookie, Delay, Inval, Io, NotDir, NotSame, TooSmall]]
             }
@@ -237,25 +242,9 @@ impl Operation {
             Self::Setattr => &[
                 OBJECT,
                 STATEID,
+                FILE,
                 SPACE,
-                &[
-                    Access,
-                    AttrNotSupp,
-                    BadChar,
-                    BadOwner,
-                    DelegRevoked,
-                    FBig,
-                    Grace,
-                    Inval,
-                    Io,
-                    IsDir,
-                    Locked,
-                    OpenMode,
-                    Perm,
-                    Symlink,
-                    UnknownLayouttype,
-                    WrongType,
-                ],
+                &[AttrNotSupp, BadChar, BadOwner, FBig, Perm, UnknownLayouttype],
             ],
             Self::TestStateid => &[&[BadXdr, Delay, ServerFault]],
             Self::WantDelegation => &[
@@ -268,22 +257,25 @@ impl Operation {
             | Self::Setclientid
             | Self::SetclientidConfirm
             | Self::ReleaseLockowner => &[&[NotSupp]],
-            Self::Allocate | Self::Deallocate | Self::WriteSame => {
-                &[OBJECT, STATEID, DATA, SPACE, &[FBig, NotSupp, UnionNotsupp]]
-            }
-            Self::Copy | Self::Clone => &[
+            Self::Allocate => &[OBJECT, STATEID, FILE, SPACE, &[FBig, NotSupp]],
+            Self::Deallocate => &[OBJECT, STATEID, FILE, &[FBig, NotSupp, RoFs]],
+            Self::WriteSame => &[OBJECT, STATEID, FILE, LAYOUT, SPACE, &[FBig, NotSupp]],
+            Self::Copy => &[
                 OBJECT,
                 STATEID,
-                DATA,
+                FILE,
+                LAYOUT,
                 SPACE,
-                &[FBig, NotSupp, OffloadDenied, OffloadNoReqs, PartnerNotsupp, PartnerNoAuth, XDev],
+                &[FBig, NotSupp, OffloadDenied, PartnerNotsupp, PartnerNoAuth, XDev],
             ],
-            Self::CopyNotify => &[OBJECT, STATEID, DATA, &[NotSupp]],
-            Self::IoAdvise => &[OBJECT, STATEID, DATA, &[FBig, NotSupp]],
+            Self::Clone => &[OBJECT, STATEID, FILE, LAYOUT, SPACE, &[FBig, NotSupp, XDev]],
+            Self::CopyNotify => &[OBJECT, STATEID, FILE, LAYOUT, &[NotSupp]],
+            Self::IoAdvise => &[OBJECT, STATEID, FILE, &[FBig, NotSupp]],
             Self::OffloadCancel | Self::OffloadStatus => {
-                &[OBJECT, STATEID, &[CompleteAlready, Grace, NotSupp]]
+                &[STATEID, &[CompleteAlready, Grace, NoFileHandle, NotSupp, ServerFault]]
             }
-            Self::ReadPlus | Self::Seek => &[OBJECT, STATEID, DATA, &[NotSupp, NxIo, UnionNotsupp]],
+            Self::ReadPlus => &[OBJECT, STATEID, FILE, LAYOUT, &[NotSupp]],
+            Self::Seek => &[OBJECT, STATEID, FILE, LAYOUT, &[NotSupp, NxIo, UnionNotsupp]],
             Self::Getxattr => &[OBJECT, XATTR, &[NameTooLong, NoXattr, TooSmall, Xattr2Big]],
             Self::Setxattr => &[OBJECT, XATTR, SPACE, &[BadChar, Exist, NameTooLong, NoXattr, Xattr2Big]],
             Self::Listxattrs => &[OBJECT, XATTR, &[BadCookie, NameTooLong, TooSmall]],
@@ -310,9 +302,68 @@ mod tests {
             (Operation::Write, NoSpc, true),
             (Operation::Seek, NxIo, true),
             (Operation::Read, NxIo, false),
+            (Operation::ReadPlus, NxIo, false),
+            (Operation::ReadPlus, PnfsNoLayout, true),
+            (Operation::Allocate, NoSpc, true),
+            (Operation::Allocate, PnfsIoHole, false),
+            (Operation::Deallocate, RoFs, true),
+            (Operation::Deallocate, NoSpc, false),
+            (Operation::Setattr, PnfsNoLayout, false),
+            (Operation::Clone, XDev, true),
+            (Operation::Clone, OffloadDenied, false),
+            (Operation::Copy, OffloadNoReqs, false),
+            (Operation::OffloadStatus, Stale, false),
             (Operation::Setclientid, NotSupp, true),
         ] {
             assert_eq!(operation.permits(status), permitted, "{operation} {status:?}");
+        }
+    }
+
+    /// The row of COPY in the table of RFC 7862 section 11.2.
+    #[test]
+    fn copy_has_the_errors_of_its_row() {
+        let row = [
+            Access,
+            AdminRevoked,
+            BadXdr,
+            BadStateid,
+            DeadSession,
+            Delay,
+            DelegRevoked,
+            DQuot,
+            Expired,
+            FBig,
+            FhExpired,
+            Grace,
+            Inval,
+            Io,
+            IsDir,
+            Locked,
+            Moved,
+            NoFileHandle,
+            NoSpc,
+            OffloadDenied,
+            OldStateid,
+            OpenMode,
+            OpNotInSession,
+            PartnerNoAuth,
+            PartnerNotsupp,
+            PnfsIoHole,
+            PnfsNoLayout,
+            RepTooBig,
+            RepTooBigToCache,
+            ReqTooBig,
+            RetryUncachedRep,
+            RoFs,
+            ServerFault,
+            Stale,
+            Symlink,
+            TooManyOps,
+            WrongType,
+        ];
+        for status in (0..20_000).filter_map(|number| Status::try_from(number).ok()) {
+            let expected = status == Ok || row.contains(&status) || [NotSupp, XDev].contains(&status);
+            assert_eq!(Operation::Copy.permits(status), expected, "{status:?}");
         }
     }
 
