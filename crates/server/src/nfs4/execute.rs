@@ -3,7 +3,6 @@
 use std::{
     cell::Cell,
     future::Future,
-    hash::Hasher,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker, ready},
@@ -13,7 +12,6 @@ use millrace_nfs::v4::{CompoundArgs, CompoundEncoder, Operation, SequenceArgs, S
 use millrace_nfs4_state::Sequence;
 use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Results, Stage};
 use millrace_xdr::{Encoder, View};
-use siphasher::sip::SipHasher13;
 
 use super::{
     Env,
@@ -97,12 +95,23 @@ pub(super) fn compound(env: &Arc<Env>, call: CallContext, reply: Encoder) -> May
 /// A digest of the request, by which a slot recognizes that a retry is another request.
 fn digest(call: &CallContext) -> u64 {
     let args = call.args();
-    let mut hasher = SipHasher13::new();
-    hasher.write_usize(call.message().stream_len() - args.position());
-    if let Some(first) = args.rest().next() {
-        hasher.write(&first[..first.len().min(DIGESTED)]);
+    let length = call.message().stream_len() - args.position();
+    let first = args.rest().next().unwrap_or_default();
+    mix(length as u64, &first[..first.len().min(DIGESTED)])
+}
+
+/// Mixes `bytes` into `digest`, word by word. A digest needs no secret: a client that finds two requests with one digest
+/// can only give itself the reply to the other one. Each step is a bijection of the word, so that requests of one length
+/// that differ in one word have different digests.
+fn mix(mut digest: u64, bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    for word in words.iter().chain([&last]) {
+        // The golden ratio as an odd fraction of 2^64.
+        digest = (digest.rotate_left(23) ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
-    hasher.finish()
+    digest
 }
 
 async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
@@ -226,4 +235,27 @@ fn finish(execution: Execution, reply: Encoder, header: usize, cached: bool) -> 
     };
     execution.finish(if cached { body() } else { None });
     Ok(Results::Finished(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn requests_that_differ_have_different_digests() {
+        let mut seen = HashSet::new();
+        for length in 0..=DIGESTED {
+            let request = vec![0xa5; length];
+            assert!(seen.insert(mix(length as u64, &request)), "{length} bytes");
+            for at in 0..length {
+                for bit in [0, 7] {
+                    let mut other = request.clone();
+                    other[at] ^= 1 << bit;
+                    assert!(seen.insert(mix(length as u64, &other)), "bit {bit} of byte {at} of {length}");
+                }
+            }
+        }
+    }
 }
