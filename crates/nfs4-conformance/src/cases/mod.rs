@@ -11,6 +11,7 @@ mod objects;
 mod opens;
 mod protocol;
 mod ranges;
+mod read_plus;
 mod sessions;
 mod slots;
 mod xattrs;
@@ -21,7 +22,7 @@ use crate::{
 };
 
 /// The names of the groups.
-pub const GROUPS: [&str; 12] = [
+pub const GROUPS: [&str; 13] = [
     "protocol",
     "clients",
     "sessions",
@@ -33,6 +34,7 @@ pub const GROUPS: [&str; 12] = [
     "data",
     "locks",
     "ranges",
+    "read_plus",
     "xattrs",
 ];
 
@@ -55,6 +57,7 @@ pub async fn run(c: &impl Call, export: &str, group: &'static str) -> Vec<Row> {
         "data" => data::run(g).await,
         "locks" => locks::run(g).await,
         "ranges" => ranges::run(g).await,
+        "read_plus" => read_plus::run(g).await,
         "xattrs" => xattrs::run(g).await,
         other => panic!("there is no group {other}"),
     };

@@ -1,4 +1,4 @@
-//! Operations of minor version 2 on ranges: ALLOCATE, DEALLOCATE, SEEK, READ_PLUS, IO_ADVISE, COPY, CLONE and
+//! Operations of minor version 2 on ranges: ALLOCATE, DEALLOCATE, SEEK, IO_ADVISE, COPY, CLONE and
 //! OFFLOAD_STATUS.
 
 use millrace_nfs::v4::*;

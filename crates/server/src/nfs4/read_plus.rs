@@ -4,7 +4,7 @@ use millrace_nfs::v4::{Content, ReadPlusArgs, ReadPlusOk, Status};
 use millrace_oncrpc::{CallClass, Stage, TransportKind};
 use millrace_vfs::{FsError, FsResult, Identity, SeekTarget};
 
-use super::{compound::Compound, convert, data::OFFSET_LIMIT, object::File};
+use super::{compound::Compound, data::OFFSET_LIMIT, kind::data_error, object::File};
 
 /// Maximum parts of a result. Their memory is reserved as that of one READ.
 const MAX_CONTENTS: usize = 8;
@@ -26,7 +26,10 @@ impl Compound<'_> {
         self.stages.end(Stage::Decode);
         let read = contents(&file, caller, args.offset, count).await;
         self.stages.end(Stage::FileSystem);
-        let ok = read.map_err(convert::status)?;
+        let ok = match read {
+            Ok(ok) => ok,
+            Err(error) => return Err(data_error(&file, error).await),
+        };
         let bytes =
             ok.contents.iter().map(|part| if let Content::Data { data, .. } = part { data.len() } else { 0 });
         let bytes = bytes.sum::<usize>();

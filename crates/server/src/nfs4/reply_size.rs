@@ -1,8 +1,9 @@
 //! The memory that the reply to a COMPOUND may need, from its arguments.
 
 use millrace_nfs::v4::{
-    AccessArgs, CompoundArgs, GetattrArgs, GetxattrArgs, ListxattrsArgs, LookupArgs, Operation, PutfhArgs,
-    ReadArgs, ReadPlusArgs, ReaddirArgs, SecinfoArgs, SecinfoNoNameArgs, SequenceArgs,
+    AccessArgs, CloseArgs, CompoundArgs, Fattr, GetattrArgs, GetxattrArgs, ListxattrsArgs, LookupArgs,
+    OpenArgs, Operation, PutfhArgs, ReadArgs, ReadPlusArgs, ReaddirArgs, SecinfoArgs, SecinfoNoNameArgs,
+    SequenceArgs,
 };
 use millrace_oncrpc::{CallContext, SMALL_REPLY, serving::slot_bytes};
 use millrace_xdr::{Decoder, XdrError};
@@ -104,6 +105,11 @@ impl ReplySize {
                 d.get::<GetattrArgs>()?;
                 self.head += ATTRIBUTES;
             }
+            Operation::Open => {
+                d.get::<OpenArgs<'_, Fattr<'_>>>()?;
+                self.head += CHANGE + ATTRIBUTES;
+            }
+            Operation::Close => drop(d.get::<CloseArgs>()?),
             Operation::Read => self.add_bulk(d.get::<ReadArgs>()?.count.min(rtmax), rtmax),
             Operation::ReadPlus => {
                 self.head += CHANGE;
