@@ -109,11 +109,14 @@ fn library(workload: &Workload, url: &Url, names: Vec<String>, end: &End) -> Res
         let retry = RetryPolicy { max_elapsed: TIMEOUT, ..RetryPolicy::default() };
         let options = Options::default().retry(retry);
         let client = Client::connect(TokioRuntime::current(), url, options).await?;
-        let subject = Arc::new(Library::new(client, names, WRITERS, CANCEL).await?);
+        let subject = Arc::new(Library::new(client.clone(), names, WRITERS, CANCEL).await?);
         let writers =
             (0..WRITERS).map(|writer| workload.run_writer(&*subject, writer, |_| !end.is_reached()));
         let ended = futures::future::join_all(writers).await;
-        finish(workload, &*subject, ended).await
+        let result = finish(workload, &*subject, ended).await;
+        // Without it, the end of the process resets the connection, which the server counts as a fault.
+        client.shutdown().await;
+        result
     })
 }
 
