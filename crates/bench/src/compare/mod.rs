@@ -60,17 +60,12 @@ impl Compare {
         for _ in 0..self.runs.max(1) {
             for at in 0..cases.len() {
                 let Some(reference) = cases.get(at).and_then(|case| case.reference.case()) else { continue };
-                let named = |case: &Case| case.name == reference;
                 let missing = || BenchError::Parameter(format!("no case is called {reference}"));
-                let reference = cases.iter().position(named).ok_or_else(missing)?;
-                for (run, beside) in [(reference, true), (at, false)] {
-                    let Some(case) = cases.get_mut(run) else { continue };
-                    let figure = ends.measure(case.measured)?;
-                    each(&figure);
-                    case.runs.push(figure.clone());
-                    if beside && let Some(case) = cases.get_mut(at) {
-                        case.beside.push(figure);
-                    }
+                let of = cases.iter_mut().find(|case| case.name == reference).ok_or_else(missing)?;
+                let of = ends.run(of, &mut each)?;
+                if let Some(case) = cases.get_mut(at) {
+                    ends.run(case, &mut each)?;
+                    case.beside.push(of);
                 }
             }
             ends.fresh = None;
@@ -153,7 +148,14 @@ struct Ends<'a> {
 }
 
 impl Ends<'_> {
-    /// Runs a case once.
+    /// Runs a case once, and adds the figure to its runs.
+    fn run(&mut self, case: &mut Case, each: &mut impl FnMut(&Figure)) -> Result<Figure, BenchError> {
+        let figure = self.measure(case.measured)?;
+        each(&figure);
+        case.runs.push(figure.clone());
+        Ok(figure)
+    }
+
     fn measure(&mut self, measured: Measured) -> Result<Figure, BenchError> {
         let unknown = || BenchError::Parameter("unknown session".into());
         match measured {

@@ -37,7 +37,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Counts an executed call. Returns whether the replies so far are to be sent before the next call.
+    /// Counts a processed call. Returns whether the replies so far are to be sent before the next call.
     pub fn call(&mut self) -> bool {
         self.calls += 1;
         self.calls == PART.max(self.previous / 2)
