@@ -1,5 +1,5 @@
 //! Comparison of NFS with the raw limit of the machine. Each run of a case follows a run of its reference, so that
-//! other load affects both.
+//! other load affects both. Client and server run on separate cores ([`placement`](crate::placement)).
 
 mod case;
 mod disk;
@@ -12,6 +12,7 @@ use crate::{
     disk::DiskSession,
     embedded::EmbeddedServer,
     iozone::{Iozone, Session},
+    placement::Placement,
     raw::{RawPeer, Stream},
     wire_bytes::WireBytes,
 };
@@ -41,21 +42,23 @@ pub struct Compare {
 }
 
 impl Compare {
-    /// Measures all cases. `raw_peer` are the arguments with which this program runs as the raw peer. `each`
+    /// Measures all cases, with client and server on separate cores if this thread may use two. `raw_peer` are the arguments with which this program runs as the raw peer. `each`
     /// is called with every figure.
     ///
     /// # Errors
     /// A process cannot be started, or a measurement fails.
     pub fn run(&self, raw_peer: &[&str], mut each: impl FnMut(&Figure)) -> Result<Comparison, BenchError> {
-        let peer = RawPeer::start(raw_peer, At::LOOPBACK)?;
-        let server = self.start()?;
+        let placement = Placement::separate();
+        let peer = placement.at_server(|| RawPeer::start(raw_peer, At::LOOPBACK))?;
+        let server = placement.at_server(|| self.start())?;
         let small_read = self.small_read(&server)?;
         let disks = if self.disk { self.open_disks(&server)? } else { Vec::new() };
         let sessions = self.sessions(&server)?;
         for s in &sessions {
             s.prepare()?;
         }
-        let mut ends = Ends { compare: self, peer, sessions, disks, fresh: None, server };
+        let mut ends =
+            Ends { compare: self, placement: &placement, peer, sessions, disks, fresh: None, server };
         let mut cases = self.cases(&small_read);
         for _ in 0..self.runs.max(1) {
             for at in 0..cases.len() {
@@ -71,7 +74,8 @@ impl Compare {
             ends.fresh = None;
         }
         let small_read = small_read.into_iter().map(|(proto, bytes)| (proto.to_string(), bytes)).collect();
-        Ok(Comparison { cases, small_read })
+        drop(ends);
+        Ok(Comparison { cases, small_read, processors: placement.processors().clone() })
     }
 
     /// Starts the server, with a disk if it is measured.
@@ -130,8 +134,8 @@ impl Compare {
     }
 
     /// A server whose memory is untouched, with a connection.
-    fn fresh(&self, proto: Proto) -> Result<(Session, EmbeddedServer), BenchError> {
-        let server = EmbeddedServer::start(self.size, &At::LOOPBACK)?;
+    fn fresh(&self, placement: &Placement, proto: Proto) -> Result<(Session, EmbeddedServer), BenchError> {
+        let server = placement.at_server(|| EmbeddedServer::start(self.size, &At::LOOPBACK))?;
         Ok((self.open(&server, proto, None)?, server))
     }
 }
@@ -139,6 +143,7 @@ impl Compare {
 /// What the cases measure. A session ends before its server.
 struct Ends<'a> {
     compare: &'a Compare,
+    placement: &'a Placement,
     peer: RawPeer,
     sessions: Vec<Session>,
     disks: Vec<DiskSession>,
@@ -171,7 +176,7 @@ impl Ends<'_> {
             }
             Measured::First { proto, run } => {
                 if run.test.writes() {
-                    self.fresh = Some(self.compare.fresh(proto)?);
+                    self.fresh = Some(self.compare.fresh(self.placement, proto)?);
                 }
                 let missing = || BenchError::Parameter("no fresh export".into());
                 let (session, server) = self.fresh.as_ref().ok_or_else(missing)?;

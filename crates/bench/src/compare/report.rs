@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::case::{Case, Reference};
 use crate::{
     Figure,
+    placement::Processors,
     stats::median,
     table::{Align, Table},
     units::{grouped, short},
@@ -16,6 +17,7 @@ pub struct Comparison {
     pub(super) cases: Vec<Case>,
     /// Bytes of a READ of 4 KiB with its transport.
     pub(super) small_read: Vec<(String, WireBytes)>,
+    pub(super) processors: Processors,
 }
 
 /// A case relative to what it is compared with. `None`: not compared.
@@ -35,6 +37,8 @@ struct Line<'a> {
     workload: &'static str,
     case: &'a str,
     no_halt: Option<bool>,
+    #[serde(flatten)]
+    processors: &'a Processors,
     #[serde(flatten)]
     ratios: Ratios,
     wanted: &'a str,
@@ -92,6 +96,11 @@ impl Comparison {
         format!("A READ of 4 KiB has {}.", self.small_read.iter().map(of).collect::<Vec<_>>().join(", "))
     }
 
+    /// The placement of client and server as a sentence.
+    pub fn placement(&self) -> String {
+        self.processors.condition()
+    }
+
     /// A JSON object with the medians of the ratios for each case that is compared.
     pub fn json(&self) -> Vec<String> {
         let compared = self.cases.iter().filter(|c| c.reference != Reference::Nothing);
@@ -102,6 +111,7 @@ impl Comparison {
                 workload: "compare",
                 case: case.name,
                 no_halt: f.no_halt,
+                processors: &self.processors,
                 ratios,
                 wanted: case.wanted,
             };
@@ -176,12 +186,16 @@ mod tests {
         }
     }
 
+    fn comparison(cases: Vec<Case>) -> Comparison {
+        Comparison { cases, small_read: Vec::new(), processors: Processors::any("one core") }
+    }
+
     /// Rate or latency, processor time of the server, and of the client.
     type Values = (Option<f64>, Option<f64>, Option<f64>);
 
     fn ratios(cases: Vec<Case>) -> Vec<Values> {
         let value = |line: String| serde_json::from_str::<serde_json::Value>(&line).unwrap();
-        let lines = Comparison { cases, small_read: Vec::new() }.json().into_iter().map(value);
+        let lines = comparison(cases).json().into_iter().map(value);
         lines
             .map(|l| (l["ratio"].as_f64(), l["server_cpu_ratio"].as_f64(), l["client_cpu_ratio"].as_f64()))
             .collect()
@@ -210,6 +224,14 @@ mod tests {
             (Some(1.5), None, None),
         ];
         assert_eq!(ratios(cases), expected);
+    }
+
+    #[test]
+    fn a_line_has_the_processors_of_both_ends() {
+        let line =
+            comparison(vec![case(Reference::Rate(READ), [(bulk(1.0, 1.0, 1.0), bulk(1.0, 1.0, 1.0))])]);
+        let line = line.json().remove(0);
+        assert!(line.contains(r#""client_processor":null,"server_processor":null,"#), "{line}");
     }
 
     #[test]

@@ -181,9 +181,10 @@ Examples:
   millrace bench compare --cold                the first touch of memory too
   millrace bench compare --disk                a disk over iSER and iSCSI too
 
-One connection over loopback to a server with a memory export in another process, CRC off. Every run
-measures the raw limit and each case once; the runs are interleaved, so that other load on the host affects
-all cases. The table shows medians.")]
+One connection over loopback to a server with a memory export in another process, CRC off. The raw limit
+runs before each run of a case, so that other load on the host affects both. The table shows medians.
+Client and server, and the ends of the raw limit, are pinned to separate cores if this process may use two;
+the header and the JSON keys client_processor and server_processor state where they ran (null: not pinned).")]
 pub(crate) struct CompareArgs {
     /// Number of runs
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]

@@ -32,9 +32,10 @@ pub(super) fn run(args: &CompareArgs) -> CommandResult {
         return Ok(Outcome::Done);
     }
     output::line(&format!(
-        "Loopback, one connection, memory export, iwarp provider, CRC off; medians of {} runs, each after a run of its reference.\n{}\n{}\n{EXPLANATION}",
+        "Loopback, one connection, memory export, iwarp provider, CRC off; medians of {} runs, each after a run of its reference.\n{}\n{}\n{}\n{EXPLANATION}",
         args.runs,
         no_halt::condition(),
+        outcome.placement(),
         outcome.small_read(),
     ))?;
     output::write(outcome.table().to_string().as_bytes())?;
