@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, channel::mpsc as asynchronous, future::try_join_all};
+use futures::{StreamExt, TryStreamExt, channel::mpsc as asynchronous, stream::FuturesUnordered};
 use millrace_block::{BlockDevice, Buffer, Error, Options, Transport, Url, View};
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
@@ -112,7 +112,9 @@ impl Prepared<'_> {
     /// An operation fails.
     pub async fn run(self) -> Result<(Outcome, Duration), BenchError> {
         let start = self.rt.now();
-        try_join_all((0..self.run.outstanding).map(|_| self.worker())).await.map_err(failed)?;
+        // `try_join_all` would poll all workers at each wake-up.
+        let workers: FuturesUnordered<_> = (0..self.run.outstanding).map(|_| self.worker()).collect();
+        workers.try_collect::<()>().await.map_err(failed)?;
         if self.run.flush && self.run.test.writes() {
             self.disk.flush().await.map_err(failed)?;
         }

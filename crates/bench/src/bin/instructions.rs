@@ -12,7 +12,7 @@
 
 use std::{error::Error, time::Duration};
 
-use futures::future::try_join_all;
+use futures::{TryStreamExt, stream::FuturesUnordered};
 use millrace_client::{Options, Proto, Url, Version, nfs3::Client};
 use millrace_nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
 use millrace_runtime::tokio_rt::TokioRuntime;
@@ -102,13 +102,13 @@ async fn small_file(client: &Client) -> Result<(), Box<dyn Error>> {
 
 /// Reads with [`IN_FLIGHT`] sequences of `calls` READs each.
 async fn read_concurrently(client: &Client, file: FileHandle, calls: u32) -> Result<(), Box<dyn Error>> {
-    let sequences = (0..IN_FLIGHT).map(|_| async {
+    let sequence = |_| async {
         let mut buffer = client.buffer(BYTES)?;
         for _ in 0..calls {
             buffer = client.read_into(file, 0, buffer).await?.buffer;
         }
         Ok::<(), millrace_client::Error>(())
-    });
-    try_join_all(sequences).await?;
-    Ok(())
+    };
+    // `try_join_all` would poll all sequences at each wake-up.
+    Ok((0..IN_FLIGHT).map(sequence).collect::<FuturesUnordered<_>>().try_collect().await?)
 }

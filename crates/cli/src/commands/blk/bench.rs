@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::future::try_join_all;
+use futures::{TryStreamExt, stream::FuturesUnordered};
 use millrace_bench::{
     stats::Latencies,
     table::{Align, Table},
@@ -95,7 +95,9 @@ async fn measure(disk: &BlockDevice, args: &BlkBenchArgs) -> Result<(Duration, L
         random: RefCell::new(Xoshiro256PlusPlus::seed_from_u64(1)),
         latencies: RefCell::default(),
     };
-    try_join_all((0..args.depth).map(|_| run.worker())).await.map_err(|e| failed(&e))?;
+    // `try_join_all` would poll all workers at each wake-up.
+    let workers: FuturesUnordered<_> = (0..args.depth).map(|_| run.worker()).collect();
+    workers.try_collect::<()>().await.map_err(|e| failed(&e))?;
     if args.test.writes() {
         disk.flush().await.map_err(|e| failed(&e))?;
     }
