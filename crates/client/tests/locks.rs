@@ -21,12 +21,10 @@ const ROUNDS: u64 = 500;
 type Permitted = [(&'static str, [u64; 2])];
 
 /// Those of the server that all shards share. There is no lock of the arena, of the export table, of the duplicate
-/// request cache and of the statistics.
+/// request cache, of the memory of calls and of the statistics.
 const SERVER: &Permitted = &[
     ("millrace_vfs::memory::inode::InodeState", [100, 100]), // Of the file, shared.
     ("millrace_vfs::memory::table::Shard", [100, 100]),      // Of a part of the table of inodes, shared.
-    // Twice for each batch that exceeds the memory reserved for the connection: of 8 calls at least.
-    ("millrace_oncrpc::serving::ledger::Ledger", [0, 25]),
     SAMPLES,
 ];
 /// Those of the client: of the call, of its connection, and of the connection's slot in the pool.

@@ -158,7 +158,7 @@ impl Scrape {
         let b = &self.0.budget;
         gauge(e, "budget_limit_bytes", "Memory for calls and replies that clients share", b.shared as u64)?;
         gauge(e, "budget_in_use_bytes", "Shared memory in use by clients", b.in_use as u64)?;
-        gauge(e, "budget_peak_bytes", "Maximum of the shared memory in use", b.peak as u64)?;
+        gauge(e, "budget_peak_bytes", "Maximum of the shared memory in use or kept", b.peak as u64)?;
         gauge(e, "budget_waiting_connections", "Connections that wait for shared memory", b.waiting as u64)?;
         counter(e, "budget_waits", "Waits of connections for shared memory", b.waits)
     }

@@ -13,6 +13,7 @@ use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
 
 use super::{
     ClientAddr,
+    kept::Kept,
     ledger::{ConnectionLimits, Entry, Ledger},
 };
 
@@ -55,7 +56,7 @@ pub struct BudgetStats {
     pub shared: usize,
     /// Bytes of shared memory in use.
     pub in_use: usize,
-    /// Maximum of [`Self::in_use`] so far.
+    /// Maximum of [`Self::in_use`], with the memory that connections kept for their next calls, so far.
     pub peak: usize,
     /// Number of connections that wait for memory.
     pub waiting: usize,
@@ -76,7 +77,8 @@ pub struct BudgetStats {
 /// idle longest.
 ///
 /// Clones refer to the same budget. A lock is taken only when a connection's use of shared memory crosses a
-/// multiple of 64 KiB.
+/// multiple of 64 KiB, and not below 256 KiB: a connection keeps that memory for its next calls, until a request for
+/// memory fails.
 #[derive(Clone)]
 pub struct Budget(Arc<Inner>);
 
@@ -162,7 +164,7 @@ impl Budget {
         Ok(Account { budget, client, entry, state, connections, used: 0, receives: 0, held: 0, waiter: None })
     }
 
-    /// Present usage.
+    /// Present usage, without the memory that connections keep.
     pub fn stats(&self) -> BudgetStats {
         let ledger = self.0.ledger.lock();
         let (waiting, waits) = ledger.waiting();
@@ -187,6 +189,8 @@ impl Budget {
 pub(super) struct ConnectionState {
     /// Time of the last call, by the budget's clock.
     last_call: AtomicU64,
+    /// Shared memory that the connection keeps for its next calls.
+    pub(super) kept: Kept,
     evicted: AtomicBool,
     task: AtomicWaker,
 }
@@ -195,6 +199,7 @@ impl ConnectionState {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             last_call: AtomicU64::new(now.as_nanos()),
+            kept: Kept::default(),
             evicted: AtomicBool::new(false),
             task: AtomicWaker::new(),
         }
@@ -228,7 +233,7 @@ pub struct Account {
     used: usize,
     /// Bytes in use for receives.
     receives: usize,
-    /// Bytes of shared memory that are allocated to the connection.
+    /// Bytes of shared memory that are allocated to the connection, without the kept ones.
     held: usize,
     /// Key of the waiting request.
     waiter: Option<usize>,
@@ -286,6 +291,14 @@ impl Account {
         self.held.saturating_sub(self.quota_of_receives(self.receives))
     }
 
+    /// Bytes of shared memory that are missing for `quota`, after the kept ones are used.
+    fn missing(&mut self, quota: usize) -> usize {
+        if quota > self.held {
+            self.held += self.state.kept.take();
+        }
+        quota.saturating_sub(self.held)
+    }
+
     /// Charges `bytes` if they are available to this connection now. Returns whether they were.
     #[must_use]
     pub fn take(&mut self, bytes: usize) -> bool {
@@ -294,13 +307,13 @@ impl Account {
 
     /// Charges `used` bytes in total, `receives` of them for receives, if the difference is available now.
     fn grow(&mut self, used: usize, receives: usize) -> bool {
-        let quota = self.quota_of_call(used, receives);
-        if quota > self.held {
-            let (held, more) = (self.held_for_calls(), quota - self.held);
+        let more = self.missing(self.quota_of_call(used, receives));
+        if more > 0 {
+            let held = self.held_for_calls();
             if !self.budget.ledger.lock().take(self.entry.client, held, more) {
                 return false;
             }
-            self.held = quota;
+            self.held += more;
         }
         (self.used, self.receives) = (used, receives);
         true
@@ -311,8 +324,12 @@ impl Account {
     pub fn poll_take(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<()> {
         let used = self.used + bytes;
         let quota = self.quota_of_call(used, self.receives);
-        while quota > self.held {
-            self.held += ready!(self.poll_shared(cx, quota - self.held));
+        loop {
+            let more = self.missing(quota);
+            if more == 0 {
+                break;
+            }
+            self.held += ready!(self.poll_shared(cx, more));
         }
         self.cancel();
         self.used = used;
@@ -359,10 +376,10 @@ impl Account {
 
     fn grow_unconditionally(&mut self, used: usize, receives: usize) {
         (self.used, self.receives) = (used, receives);
-        let quota = self.quota(used, receives);
-        if quota > self.held {
-            self.budget.ledger.lock().take_unconditionally(self.entry.client, quota - self.held);
-            self.held = quota;
+        let more = self.missing(self.quota(used, receives));
+        if more > 0 {
+            self.budget.ledger.lock().take_unconditionally(self.entry.client, more);
+            self.held += more;
         }
     }
 
@@ -417,15 +434,26 @@ impl Account {
         if after > before { self.take_unconditionally(after - before) } else { self.give(before - after) }
     }
 
-    /// Returns unneeded shared memory. A busy connection keeps one unit for its next call.
+    /// Releases unneeded shared memory. A busy connection keeps one unit for its next call.
     fn trim(&mut self) {
         let quota = self.quota(self.used, self.receives);
-        let keep = if quota > 0 { quota + self.budget.quantum } else { 0 };
-        if self.held > keep {
-            let surplus = self.held - quota;
-            self.held = quota;
-            let client = self.entry.client;
-            self.budget.change(|ledger, woken| ledger.give(client, surplus, woken));
+        let unit = if quota > 0 { self.budget.quantum } else { 0 };
+        if self.held > quota + unit {
+            self.release(self.held - quota);
+        }
+    }
+
+    /// Releases `surplus` bytes: the connection keeps them if it may.
+    fn release(&mut self, surplus: usize) {
+        self.held -= surplus;
+        self.give_shared(surplus - self.state.kept.keep(surplus));
+    }
+
+    /// Returns shared memory to the ledger.
+    fn give_shared(&self, bytes: usize) {
+        let client = self.entry.client;
+        if bytes > 0 {
+            self.budget.change(|ledger, woken| ledger.give(client, bytes, woken));
         }
     }
 
@@ -458,7 +486,8 @@ impl Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        let (client, entry, held, waiter) = (self.client, self.entry, self.held, self.waiter);
+        let held = self.held + self.state.kept.take();
+        let (client, entry, waiter) = (self.client, self.entry, self.waiter);
         let (state, receives) = (&self.state, self.quota_of_receives(self.receives));
         self.budget.change(|ledger, woken| {
             ledger.remove_receives(entry.client, receives);
@@ -477,7 +506,7 @@ mod tests {
 
     use millrace_runtime::tokio_rt::TokioRuntime;
 
-    use super::*;
+    use super::{super::kept, *};
 
     const KIB: usize = 1 << 10;
 
@@ -526,6 +555,30 @@ mod tests {
         victim.give(4 * KIB);
         drop((victim, greedy));
         assert_eq!((budget.stats().in_use, budget.0.ledger.lock().receives()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_connection_keeps_memory_until_it_is_scarce() {
+        let budget = Budget::new(config(1 << 20, 0), TokioRuntime::current());
+        let (mut a, mut b) = (budget.open(client(1)).unwrap(), budget.open(client(2)).unwrap());
+        let keeps = |budget: &Budget| {
+            let ledger = budget.0.ledger.lock();
+            ledger.client_held(client(1)) - ledger.client_in_use(client(1))
+        };
+        let mut use_some = || {
+            assert!(a.take(320 * KIB));
+            a.give(320 * KIB);
+            (budget.stats().in_use, keeps(&budget))
+        };
+        assert_eq!(use_some(), (0, kept::MAXIMUM));
+        assert_eq!(use_some(), (0, kept::MAXIMUM));
+        // All memory for one call of another client.
+        poll_fn(|cx| b.poll_take(cx, 1 << 20)).await;
+        assert_eq!((budget.stats().waits, budget.stats().in_use, keeps(&budget)), (0, 1 << 20, 0));
+        b.give(768 * KIB);
+        assert_eq!(use_some(), (256 * KIB, 0), "memory is scarce until calls use an eighth of it");
+        b.give(256 * KIB);
+        assert_eq!(use_some(), (0, kept::MAXIMUM), "the release ended the scarcity");
     }
 
     #[tokio::test]

@@ -54,6 +54,11 @@ struct Client {
 }
 
 impl Client {
+    /// Bytes that its connections keep for their next calls.
+    fn kept(&self) -> usize {
+        self.states.iter().map(|(_, s)| s.kept.bytes()).sum()
+    }
+
     /// Bytes in use for calls.
     fn calls(&self) -> usize {
         self.in_use.saturating_sub(self.receives)
@@ -96,6 +101,8 @@ pub(super) struct Ledger {
     starved: Option<usize>,
     /// No waiting request can be granted with less free memory than this.
     least_free: usize,
+    /// Whether connections keep no memory for their next calls, since a request failed.
+    scarce: bool,
 }
 
 impl Ledger {
@@ -115,11 +122,14 @@ impl Ledger {
             round_robin: VecDeque::new(),
             starved: None,
             least_free: 0,
+            scarce: false,
         }
     }
 
+    /// Bytes in use, without those that connections keep.
     pub(super) fn in_use(&self) -> usize {
-        self.in_use
+        let kept: usize = self.clients.iter().map(|(_, c)| c.kept()).sum();
+        self.in_use.saturating_sub(kept)
     }
 
     pub(super) fn peak(&self) -> usize {
@@ -132,7 +142,10 @@ impl Ledger {
     }
 
     pub(super) fn client_in_use(&self, addr: ClientAddr) -> usize {
-        self.by_addr.get(&addr).and_then(|id| self.clients.get(*id)).map_or(0, |c| c.in_use)
+        self.by_addr
+            .get(&addr)
+            .and_then(|id| self.clients.get(*id))
+            .map_or(0, |c| c.in_use.saturating_sub(c.kept()))
     }
 
     pub(super) fn connections(&self) -> usize {
@@ -160,6 +173,9 @@ impl Ledger {
         client.connections.fetch_add(1, Ordering::Relaxed);
         self.connections += 1;
         self.least_free = 0;
+        if self.scarce {
+            state.kept.prohibit();
+        }
         Ok((Entry { client: id, state: client.states.insert(state) }, evicted))
     }
 
@@ -196,6 +212,9 @@ impl Ledger {
         let client = self.clients.get_mut(client)?;
         let (key, _) = client.states.iter().min_by_key(|(_, l)| l.last_use())?;
         let state = client.states.try_remove(key)?;
+        let kept = state.kept.prohibit();
+        client.in_use = client.in_use.saturating_sub(kept);
+        self.in_use = self.in_use.saturating_sub(kept);
         client.connections.fetch_sub(1, Ordering::Relaxed);
         self.connections -= 1;
         Some(state)
@@ -256,11 +275,37 @@ impl Ledger {
     /// of its client waits.
     pub(super) fn take(&mut self, client: usize, held: usize, bytes: usize) -> bool {
         let first = self.clients.get(client).is_some_and(|c| c.waiting.is_empty());
-        let allowed = self.starved.is_none() && first && self.permits(client, held, bytes);
+        let mut allowed = self.starved.is_none() && first && self.permits(client, held, bytes);
+        if !allowed && self.reclaim() {
+            allowed = first && self.permits(client, held, bytes);
+        }
         if allowed {
             self.count_in(client, bytes);
         }
         allowed
+    }
+
+    /// Takes back what connections keep for their next calls, once until memory is no longer scarce. Returns whether it
+    /// did.
+    fn reclaim(&mut self) -> bool {
+        if std::mem::replace(&mut self.scarce, true) {
+            return false;
+        }
+        for (_, client) in &mut self.clients {
+            let kept: usize = client.states.iter().map(|(_, s)| s.kept.prohibit()).sum();
+            client.in_use = client.in_use.saturating_sub(kept);
+            self.in_use = self.in_use.saturating_sub(kept);
+        }
+        true
+    }
+
+    /// Permits that connections keep memory if no request waits and calls use at most an eighth of it. So a client
+    /// cannot cause visits of all connections with each call.
+    fn end_scarcity(&mut self) {
+        if self.scarce && self.waiting == 0 && self.in_use.saturating_sub(self.receives) <= self.memory / 8 {
+            self.scarce = false;
+            self.clients.iter().flat_map(|(_, c)| &c.states).for_each(|(_, s)| s.kept.permit());
+        }
     }
 
     /// Allocates `bytes` beyond all thresholds.
@@ -316,6 +361,7 @@ impl Ledger {
             }
         }
         self.serve(woken);
+        self.end_scarcity();
     }
 
     /// Queues a request of a connection for `bytes`.
@@ -416,6 +462,12 @@ impl Ledger {
             waiter.granted = true;
             woken.push(waiter.waker.clone());
         }
+    }
+
+    /// Bytes that the connections of a client use or keep.
+    #[cfg(test)]
+    pub(super) fn client_held(&self, addr: ClientAddr) -> usize {
+        self.by_addr.get(&addr).and_then(|id| self.clients.get(*id)).map_or(0, |c| c.in_use)
     }
 
     #[cfg(test)]

@@ -9,6 +9,7 @@
 mod account;
 mod client;
 mod connection;
+mod kept;
 mod ledger;
 mod progress;
 mod turn;
