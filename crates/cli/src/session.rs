@@ -145,6 +145,13 @@ impl Session {
         self.client.resolve_parent(&self.path).await.map_err(Some)
     }
 
+    /// Whether the client of either can be used for the files of both: the export is one, and the URLs have the same options.
+    pub(crate) fn is_same_mount(&self, other: &Self) -> bool {
+        let mount = |session: &Self| parse(&session.text).map(|url| Url { path: String::new(), ..url });
+        self.shares_export_with(other)
+            && matches!((mount(self), mount(other)), (Ok(one), Ok(another)) if one == another)
+    }
+
     /// The error of an operation that the root of an export does not support.
     pub(crate) fn is_root(&self) -> Failure {
         Failure::new(format!(

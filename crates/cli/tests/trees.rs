@@ -67,7 +67,8 @@ fn an_unusual_tree_is_unchanged_after_copies_through_two_servers() {
     unusual_tree(&from);
     fs::create_dir(&served).unwrap();
     let one = Server::start(&["--export", "/m=memory:64MiB"]);
-    let two = Server::start(&["--export", &format!("/l=local:{},squash=none", served.display())]);
+    let local = format!("/l=local:{},squash=none", served.display());
+    let two = Server::start(&["--export", &local, "--metrics", "127.0.0.1:0"]);
     for proto in ["rdma", "tcp"] {
         let other = if proto == "rdma" { "tcp" } else { "rdma" };
         let (there, copy) = (one.url(proto, "/m/tree"), two.url(other, &format!("/l/{proto}")));
@@ -75,6 +76,8 @@ fn an_unusual_tree_is_unchanged_after_copies_through_two_servers() {
         ok(&[&cp[..], &[text(&from), &there]].concat());
         ok(&[&cp[..], &[&format!("{there}&nconnect=2"), &copy]].concat());
         assert_same_tree(&from, &served.join(proto));
+        ok(&["cp", "-r", "--hard-links", "--quiet", &copy, &two.url(other, &format!("/l/{proto}-again"))]);
+        assert_same_tree(&from, &served.join(format!("{proto}-again")));
         let back = dir.path().join(format!("back-{proto}"));
         let message = ok(&[&cp[..], &[&copy, text(&back)]].concat());
         let report: serde_json::Value = serde_json::from_str(&message).unwrap();
@@ -88,6 +91,9 @@ fn an_unusual_tree_is_unchanged_after_copies_through_two_servers() {
         assert_eq!(ino("size 1"), ino("dir with space/another name"));
         ok(&["rm", "-r", &there]);
     }
+    // The two files above the size of a WRITE are copied by the server, once for each transport.
+    let metrics = two.metrics();
+    assert!(metrics.contains("millrace_nfs_calls_total{version=\"4\",procedure=\"COPY\"} 4\n"), "{metrics}");
 }
 
 #[test]

@@ -21,6 +21,8 @@ use crate::{
 const MAX_REWRITES: usize = 16;
 /// Size in bytes above which data is hashed on a blocking thread.
 const MAX_INLINE_HASH: usize = 64 << 10;
+/// Maximum number of bytes that a server copies at once: the interval of the events.
+const WITHIN: u64 = 64 << 20;
 
 /// Limits and state that all files share.
 pub(crate) struct Flow {
@@ -106,6 +108,30 @@ pub(crate) async fn checksum<S: Source>(
 pub(crate) struct Copied {
     pub(crate) bytes: u64,
     pub(crate) checksum: Option<[u8; 32]>,
+}
+
+/// Copies the `size` bytes of `from` to `to` within the server, and makes them stable there. `None` if the server cannot do
+/// so; [`transfer`] can.
+pub(crate) async fn copy_within<S: Source, T: Target>(
+    (source, from): (&S, &S::Reader),
+    (target, to): (&T, &T::Writer),
+    size: u64,
+    flow: &Flow,
+) -> Result<Option<Copied>, Error> {
+    let Some(from) = source.exported(from).filter(|_| size > 0) else { return Ok(None) };
+    let mut done = 0;
+    while done < size {
+        let _permit = flow.permit().await?;
+        let end = size.min(done + WITHIN);
+        let Some(bytes) = target.copy(&from, to, done..end).await? else { return Ok(None) };
+        if bytes < end - done {
+            return Err(Error::Shrunk);
+        }
+        flow.control.check()?;
+        flow.control.report(Event::Written { bytes: bytes as usize });
+        done = end;
+    }
+    Ok(Some(Copied { bytes: size, checksum: None }))
 }
 
 /// Copies the `size` bytes of `from` to `to` and makes them stable there.

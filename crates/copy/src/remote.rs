@@ -1,7 +1,13 @@
 //! NFS exports as sources and targets.
 
+use std::{io::ErrorKind, ops::Range};
+
 use millrace_buffer::Views;
-use millrace_client::{Version, nfs3::Client, temporary_name};
+use millrace_client::{
+    Version,
+    nfs3::{Client, File},
+    temporary_name,
+};
 use millrace_nfs::v3::{CreateHow, Fattr, FileHandle, FileType, NfsTime, Sattr, SetTime, StableHow, Status};
 
 use crate::{
@@ -156,6 +162,10 @@ impl Source for RemoteTree {
         Ok(out)
     }
 
+    fn exported(&self, file: &FileHandle) -> Option<File> {
+        Some(File::new(self.client.clone(), *file))
+    }
+
     fn preferred_record(&self) -> usize {
         self.client.rsize().min(self.client.wsize()) as usize
     }
@@ -235,6 +245,15 @@ impl Target for RemoteTree {
             }
         }
         Ok(stamp.unwrap_or(WriteOutcome { stable: true, verifier: [0; 8] }))
+    }
+
+    async fn copy(&self, from: &File, to: &RemoteWriter, range: Range<u64>) -> Result<Option<u64>, Error> {
+        let (at, len) = (range.start, range.end.saturating_sub(range.start));
+        let to = File::new(self.client.clone(), to.file);
+        match to.copy_range(&self.client, (from, at), at, len).await {
+            Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::CrossesDevices) => Ok(None),
+            copied => Ok(Some(copied?)),
+        }
     }
 
     async fn commit(&self, file: &RemoteWriter) -> Result<[u8; 8], Error> {

@@ -1,8 +1,9 @@
 //! Sources and targets of copies.
 
-use std::future::Future;
+use std::{future::Future, ops::Range};
 
 use millrace_buffer::Views;
+use millrace_client::nfs3;
 
 use crate::{Error, Preserve};
 
@@ -122,6 +123,11 @@ pub trait Source: Clone + Send + Sync + 'static {
         len: usize,
     ) -> impl Future<Output = Result<Views, Error>> + Send;
 
+    /// The file as one of an NFS export, for [`Target::copy`]; `None` if it is not.
+    fn exported(&self, _file: &Self::Reader) -> Option<nfs3::File> {
+        None
+    }
+
     /// The largest size in bytes of one read or write.
     fn preferred_record(&self) -> usize;
 }
@@ -185,6 +191,20 @@ pub trait Target: Source {
         data: Views,
         stable: bool,
     ) -> impl Future<Output = Result<WriteOutcome, Error>> + Send;
+
+    /// Copies a range of `from` to the same offsets of `to` within the server. Returns the number of bytes, fewer only at the
+    /// end of `from`; they are stable. `None` if the target cannot do so: then read and write.
+    ///
+    /// # Errors
+    /// The range cannot be copied.
+    fn copy(
+        &self,
+        _from: &nfs3::File,
+        _to: &Self::Writer,
+        _range: Range<u64>,
+    ) -> impl Future<Output = Result<Option<u64>, Error>> + Send {
+        std::future::ready(Ok(None))
+    }
 
     /// Makes all writes stable. Returns the verifier, which differs from that of lost records.
     ///

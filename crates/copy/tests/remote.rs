@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use millrace_client::{Client, Proto, TokioRuntime, Url, Version, nfs3};
-use millrace_copy::{Item, LocalTree, Options, RemoteTree, Report, TreeCopy};
+use millrace_copy::{Error, Item, LocalTree, Options, RemoteTree, Report, TreeCopy};
 use millrace_server::{Config, Running, Server};
 
 const FILES: u64 = 40;
@@ -111,5 +111,63 @@ fn a_full_server_has_no_incomplete_files() {
             let (file, attributes) = client.resolve(format!("copy/{name}")).await.unwrap();
             assert_eq!(attributes.size, 12_000, "{name}: {file}");
         }
+    });
+}
+
+/// The directory `copy` of an export as an object to copy to `name`.
+async fn item(client: &nfs3::Client, path: &str, name: &str) -> Item<millrace_nfs::v3::FileHandle> {
+    let (node, attributes) = client.resolve(path).await.unwrap();
+    Item { path: path.into(), name: name.into(), node, meta: (&attributes).into() }
+}
+
+#[test]
+fn files_of_one_mount_are_copied_by_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let contents = tree(dir.path());
+    let (dir, contents) = (&dir, &contents);
+    let all: u64 = contents.values().map(|content| content.len() as u64).sum();
+    on_all(|url| async move {
+        let url = url("data");
+        let connect = || nfs3::Client::connect(TokioRuntime::current(), &url, Default::default());
+        let (client, other) = (connect().await.unwrap(), connect().await.unwrap());
+        assert!(copy(dir.path(), &client).await.failed.is_empty());
+        // Small files are read and written in two calls.
+        let by_server = if client.version() == Version::V4_2 { 50_000 } else { 0 };
+        for (source, verify, passed) in
+            [(&client, false, all - by_server), (&client, true, 2 * all), (&other, false, all)]
+        {
+            let read = || client.stats().bytes_read + other.stats().bytes_read;
+            let before = read();
+            let (from, to) = (RemoteTree::new(source.clone()), RemoteTree::new(client.clone()));
+            let options = Options { verify, ..Options::default() };
+            let items = vec![item(source, "copy", "again").await];
+            let report = TreeCopy::new(&from, &to, options).run(items, client.root()).await;
+            assert!(report.failed.is_empty() && report.bytes == all, "{report:?}");
+            assert_eq!(read() - before, passed, "verify: {verify}");
+            let paths = Client::from(client.clone());
+            for (name, content) in contents {
+                let [one, again] = ["copy", "again"].map(|dir| format!("{dir}/{name}"));
+                assert_eq!(&paths.read(&again).await.unwrap(), content, "{name}");
+                let times = [paths.metadata(&one).await.unwrap(), paths.metadata(&again).await.unwrap()];
+                assert_eq!(times[0].modified(), times[1].modified(), "{name}");
+            }
+            paths.remove_dir_all("again").await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_file_that_was_truncated_is_not_copied() {
+    on_all(|url| async move {
+        let url = url("data");
+        let client = nfs3::Client::connect(TokioRuntime::current(), &url, Default::default()).await.unwrap();
+        Client::from(client.clone()).write("file", vec![7; 50_000]).await.unwrap();
+        let mut item = item(&client, "file", "copy").await;
+        item.meta.size += 1;
+        let at = RemoteTree::new(client.clone());
+        let report = TreeCopy::new(&at, &at, Options::default()).run(vec![item], client.root()).await;
+        assert!(matches!(&report.failed[..], [file] if matches!(file.error, Error::Shrunk)), "{report:?}");
+        let names = client.readdir(client.root()).await.unwrap();
+        assert_eq!(names.iter().filter(|e| !e.is_dot()).count(), 1, "{names:?}");
     });
 }

@@ -129,12 +129,28 @@ fn round_trip(lab: &mut Lab, variant: Variant) -> Result<()> {
     let want = Manifest::of(&source)?;
     copy("put", &source.display().to_string(), &url(&guest, variant, "/mnt/export"))?;
     want.expect_same(&manifest(&mut guest, "/mnt/export/tree")?, "the tree of the kernel's server")?;
+    if variant.options.contains("vers=4.2") {
+        copy_within(&mut guest, variant, &want)?;
+    }
     copy("get", &url(&guest, variant, "/mnt/export/tree"), &back.display().to_string())?;
     want.expect_same(&Manifest::of(&back.join("tree"))?, "the tree that was copied back")?;
     let crowd = fs::read_dir(source.join("crowd"))?.count();
     let listed = lab::millrace(&["ls", &url(&guest, variant, "/mnt/export/tree/crowd")])?.ok()?.stdout;
     ensure!(listed.lines().count() == crowd, "{} of {crowd} names are listed", listed.lines().count());
     lab.finish(vec![guest], &[])
+}
+
+/// Copies the tree within the kernel's server, which copies the large files itself (COPY).
+fn copy_within(guest: &mut Guest, variant: Variant, want: &Manifest) -> Result<()> {
+    let at = |path: &str| url(guest, variant, path);
+    let args = ["cp", "--recursive", "--hard-links", "--owner", "--quiet"];
+    let paths = [at("/mnt/export/tree"), at("/mnt/export/again")];
+    lab::millrace(&[&args[..], &paths.each_ref().map(String::as_str)].concat())?.ok()?;
+    want.expect_same(&manifest(guest, "/mnt/export/again")?, "the copy within the kernel's server")?;
+    // `proc4ops`, the number of operations, and a counter for each; COPY is operation 60.
+    let copies = guest.must("awk '$1 == \"proc4ops\" { print $(60 + 3) }' /proc/net/rpc/nfsd")?;
+    ensure!(copies.trim().parse::<u32>()? > 0, "the server has not executed COPY");
+    guest.must("rm -r /mnt/export/again").map(drop)
 }
 
 /// The kernel's server is stopped and restarted during a copy.

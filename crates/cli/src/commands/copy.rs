@@ -204,7 +204,9 @@ async fn one<T: Target>(
     if is_url(source) {
         let from_server = async |session: &Session| {
             refuse_loop(session, target_session)?;
-            let tree = RemoteTree::new(session.client.clone());
+            // With one client for both files, the server can copy.
+            let same = target_session.filter(|to| to.is_same_mount(session));
+            let tree = RemoteTree::new(same.unwrap_or(session).client.clone());
             let item = remote_item(session, args.recursive).await?;
             unique(&item.name)?;
             Ok(run(&tree, item, target, destination, args).await)

@@ -9,7 +9,8 @@ mod program;
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -65,6 +66,16 @@ impl Server {
     pub fn url(&self, proto: &str, path: &str) -> String {
         let addr = if proto == "tcp" { &self.tcp } else { &self.rdma };
         format!("nfs://{addr}{path}?proto={proto}")
+    }
+
+    /// The metrics of a server with an address for them.
+    pub fn metrics(&self) -> String {
+        let addr = self.ready.split("metrics=").nth(1).unwrap().trim();
+        let mut stream = TcpStream::connect(addr).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
     }
 
     /// The next line on standard output.
