@@ -44,6 +44,18 @@ pub enum Error {
         /// The error of the last address that was tried; `None` after a timeout.
         source: Option<Box<dyn StdError + Send + Sync>>,
     },
+    /// The server accepted a connection, but did not answer the first call on it.
+    #[error(
+        "{server} accepts connections, but has not answered {procedure} within {after:?}; check that the port is that of NFS, and of the transport (proto=rdma or proto=tcp)"
+    )]
+    NoAnswer {
+        /// Address and port.
+        server: String,
+        /// The procedure.
+        procedure: &'static str,
+        /// The time limit.
+        after: Duration,
+    },
     /// The server has no export that contains the path.
     #[error("{server} has no export that contains {path:?}; it exports: {}", list(exports))]
     UnknownExport {
@@ -193,7 +205,7 @@ impl Error {
                 K::Unsupported
             }
             Self::Rpc { error, .. } => rpc_kind(error),
-            Self::Unreachable { .. } => K::TimedOut,
+            Self::Unreachable { .. } | Self::NoAnswer { .. } => K::TimedOut,
             Self::BadReply { .. } => K::InvalidData,
             Self::Path { kind, .. } => *kind,
             Self::Source(e) | Self::Sink(e) => e.kind(),
@@ -215,7 +227,7 @@ impl Error {
     pub fn is_unreachable(&self) -> bool {
         let is_lost = |e: &RpcError| matches!(e, RpcError::Disconnected { .. } | RpcError::TimedOut { .. });
         match self {
-            Self::Connect { .. } | Self::Unreachable { .. } => true,
+            Self::Connect { .. } | Self::NoAnswer { .. } | Self::Unreachable { .. } => true,
             Self::Rpc { error, .. } => is_lost(error),
             _ => false,
         }

@@ -58,11 +58,11 @@ pub(crate) async fn mount(
     let caller = Caller::new(connector, arena, credential, transport);
     let path = normalize(path);
     // If the server does not disclose its exports, try all prefixes of the path.
-    let list = caller.exports().await;
-    if let Err(e @ (Error::Connect { .. } | Error::Resolve { .. } | Error::Unreachable { .. })) = list {
-        return Err(e);
-    }
-    let names: Vec<String> = list.unwrap_or_default().into_iter().map(|(name, _)| name).collect();
+    let names: Vec<String> = match caller.exports().await {
+        Ok(list) => list.into_iter().map(|(name, _)| name).collect(),
+        Err(e) if e.is_unreachable() || matches!(e, Error::Resolve { .. }) => return Err(e),
+        Err(_) => Vec::new(),
+    };
     let known = names.iter().filter_map(|name| Some((name, rest_below(&path, name)?)));
     if let Some((export, rest)) = known.max_by_key(|(name, _)| name.len()) {
         let handle = caller.mnt(export).await?;

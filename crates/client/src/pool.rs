@@ -18,7 +18,7 @@ use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, sync::Mutex};
 use millrace_xdr::{Encode, Encoder};
 
 use crate::{
-    Connection, Connector, Error, RetryPolicy, Stats,
+    Connection, Connector, Error, Options, RetryPolicy, Stats,
     stats::{Counts, add},
 };
 
@@ -84,6 +84,8 @@ pub(crate) struct Pool {
     connector: Arc<dyn Connector>,
     server: String,
     retry: RetryPolicy,
+    /// Time limit of the first call on a connection.
+    first_answer: Duration,
     slots: Box<[Slot]>,
     /// Locks held during the setup of a connection; slots share them.
     setups: [futures::lock::Mutex<()>; SETUPS],
@@ -100,20 +102,26 @@ impl Pool {
         rt: RuntimeRef,
         arena: Arena,
         connector: Arc<dyn Connector>,
-        retry: RetryPolicy,
-        connections: usize,
-        sample: u32,
+        options: &Options,
     ) -> Self {
         let counts = Counts::default();
         Self {
-            sampler: Sampler::new(Arc::clone(&rt), "client", sample, Arc::clone(&counts.stages)),
+            sampler: Sampler::new(
+                Arc::clone(&rt),
+                "client",
+                options.sample_stages,
+                Arc::clone(&counts.stages),
+            ),
             rt,
             arena,
             counts,
             server: connector.server(),
             connector,
-            retry,
-            slots: (0..connections.clamp(1, crate::url::MAX_CONNECTIONS)).map(|_| Slot::default()).collect(),
+            retry: options.retry,
+            first_answer: options.connect_timeout,
+            slots: (0..options.nconnect.clamp(1, crate::url::MAX_CONNECTIONS))
+                .map(|_| Slot::default())
+                .collect(),
             setups: std::array::from_fn(|_| futures::lock::Mutex::new(())),
             next: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
@@ -288,6 +296,24 @@ impl Pool {
                 add(&self.counts.retransmits, 1);
             }
         }
+    }
+
+    /// As [`Self::call_on`], for the first call on a connection. The time limit is that of the setup of a connection, because
+    /// another service may listen on the port.
+    ///
+    /// # Errors
+    /// [`Error::NoAnswer`]; those of [`Self::call_on`].
+    pub(crate) async fn first_call<A: Encode>(
+        &self,
+        transport: &Arc<dyn Transport>,
+        spec: CallSpec,
+        credential: &EncodedCredential,
+        args: &A,
+    ) -> Result<Reply, Error> {
+        let call = self.call_on(transport, spec, credential, args);
+        let answered = millrace_runtime::timeout(&*self.rt, self.first_answer, call).await;
+        let (server, procedure, after) = (self.server.clone(), spec.name, self.first_answer);
+        answered.unwrap_or(Err(Error::NoAnswer { server, procedure, after }))
     }
 
     /// Makes a call on one connection, without retransmission.

@@ -182,14 +182,7 @@ impl Client {
         registration: Arc<Registration>,
     ) -> Result<Self, Error> {
         let credential = Arc::new(options.credential.credential().encoded());
-        let pool = Pool::new(
-            rt,
-            arena,
-            Arc::clone(&connector),
-            options.retry,
-            options.nconnect,
-            options.sample_stages,
-        );
+        let pool = Pool::new(rt, arena, Arc::clone(&connector), &options);
         let unfinished = CloseOnDrop(Some(Arc::new(pool)));
         let Some(pool) = &unfinished.0 else { return Err(Error::Closed) };
         pool.connect_all().await?;

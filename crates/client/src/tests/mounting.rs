@@ -1,11 +1,13 @@
 //! Lookup of the export and of the MOUNT program.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use millrace_nfs::{mount, v3::Status};
+use millrace_oncrpc::RpcError;
+use millrace_runtime::tokio_rt::TokioRuntime;
 
 use super::script::{Script, fail, quick, run};
-use crate::Error;
+use crate::{Error, Options, nfs3::Client};
 
 #[test]
 fn mount_uses_another_connection_if_the_nfs_connection_does_not_offer_it() {
@@ -45,5 +47,27 @@ fn the_error_for_an_unknown_export_lists_the_exports() {
         *script.mountable.lock() = vec![];
         let e = script.mount("/e/y", quick()).await.unwrap_err();
         assert!(matches!(e, Error::Mount { status: mount::Status::NoEnt, .. }), "{e}");
+    });
+}
+
+#[test]
+fn a_port_without_an_nfs_server_is_an_error_that_says_so() {
+    run(async {
+        // The kernel accepts connections, and nothing answers.
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = async |vers: &str| {
+            let url = format!("nfs://{}/e?proto=tcp{vers}", silent.local_addr().unwrap()).parse().unwrap();
+            let moment = Duration::from_millis(50);
+            let options = Options::default().connect_timeout(moment).timeout(moment * 2);
+            Client::connect(TokioRuntime::current(), &url, options).await.unwrap_err()
+        };
+        let e = connect("").await;
+        assert!(matches!(e, Error::NoAnswer { .. }) && e.is_unreachable(), "{e}");
+        assert_eq!(e.kind(), std::io::ErrorKind::TimedOut);
+        assert!(e.to_string().contains("check that the port is that of NFS"), "{e}");
+        // MNT is not tried after EXPORT, because both would wait for the whole time.
+        let e = connect("&vers=3").await;
+        let expected = matches!(e, Error::Rpc { procedure: "EXPORT", error: RpcError::TimedOut { .. }, .. });
+        assert!(expected && e.is_unreachable(), "{e}");
     });
 }

@@ -96,7 +96,7 @@ impl Session {
         let spec = spec(name, STATE_REPLY, CallClass::Other);
         let is_first = operation == Operation::ExchangeId && self.target.load(Ordering::Relaxed) == 0;
         let reply = match self.pool.any_transport().filter(|_| is_first) {
-            Some(transport) => self.pool.call_on(&transport, spec, &self.credential, &request).await?,
+            Some(transport) => self.pool.first_call(&transport, spec, &self.credential, &request).await?,
             None => self.pool.call(spec, &self.credential, &request, None).await?.reply,
         };
         let bad = |reason: String| self.pool.bad_reply(name, reason);
