@@ -12,6 +12,7 @@ mod doctor;
 mod file_error;
 mod logging;
 mod progress;
+mod reachable;
 mod scratch;
 mod session;
 mod state;

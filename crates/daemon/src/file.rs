@@ -2,7 +2,7 @@
 
 use std::{path::Path, str::FromStr};
 
-use millrace_server::{Backend, InvalidSetting};
+use millrace_server::InvalidSetting;
 
 use crate::{Config, DaemonError, diagnostics, keys};
 
@@ -26,59 +26,40 @@ impl Config {
         Self::read(path.as_ref(), |_| Ok(()))
     }
 
-    /// As [`Self::from_file`], and checks that the directories exist. Opens no address.
+    /// As [`Self::from_file`], and checks that directories and the files of LUNs exist. Opens no address.
     ///
     /// # Errors
     /// As [`Self::from_file`].
     pub fn check_file(path: impl AsRef<Path>) -> Result<Self, DaemonError> {
-        Self::read(path.as_ref(), Self::check_directories)
+        Self::read(path.as_ref(), |config| config.server.check_files())
     }
 
     /// Reads the file at `path` and checks its settings, then calls `check`.
-    fn read(path: &Path, check: impl FnOnce(&Self) -> Result<(), InvalidValue>) -> Result<Self, DaemonError> {
+    fn read(
+        path: &Path,
+        check: impl FnOnce(&Self) -> Result<(), InvalidSetting>,
+    ) -> Result<Self, DaemonError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| DaemonError::ReadConfig { path: path.to_owned(), source })?;
         let named = |what: String| DaemonError::Config(format!("{}: {what}", path.display()));
         let config: Self = text.parse().map_err(|e: DaemonError| named(e.to_string()))?;
-        let checked =
-            config.server.check_settings().map_err(InvalidValue::from).and_then(|()| check(&config));
-        checked.map_err(|InvalidValue { key, reason }| named(diagnostics::located(&text, &key, &reason)))?;
+        let checked = config.server.check_settings().and_then(|()| check(&config));
+        checked.map_err(|invalid| named(diagnostics::located(&text, &key(&invalid), &invalid.reason)))?;
         Ok(config)
     }
-
-    fn check_directories(&self) -> Result<(), InvalidValue> {
-        let exports = self.server.exports.iter().enumerate().filter_map(|(i, e)| match &e.backend {
-            Backend::Local { path } => Some((format!("export.{i}.backend"), path)),
-            Backend::Memory { .. } => None,
-        });
-        let state = self.server.state_dir.iter().map(|dir| ("state_dir".to_owned(), dir));
-        let Some((key, path)) = exports.chain(state).find(|(_, path)| !path.is_dir()) else { return Ok(()) };
-        let reason = format!("there is no directory {}; make it, or correct the path", path.display());
-        Err(InvalidValue { key, reason })
-    }
 }
 
-/// An invalid value in a file, with its key.
-struct InvalidValue {
-    /// The key: `limits.rtmax`, or `export.1.name` for the name of the second export.
-    key: String,
-    /// A sentence with the reason and the required change.
-    reason: String,
-}
-
-impl From<InvalidSetting> for InvalidValue {
-    fn from(invalid: InvalidSetting) -> Self {
-        // The fields `exports`, `targets` and `luns` of the configuration are `[[export]]`, `[[target]]` and
-        // `[[target.lun]]` in a file.
-        let key = |field| match field {
-            "exports" => "export",
-            "targets" => "target",
-            "luns" => "lun",
-            other => other,
-        };
-        let key = invalid.field.split('.').map(key).collect::<Vec<_>>().join(".");
-        Self { key, reason: invalid.reason }
-    }
+/// The key of an invalid setting in a file: `limits.rtmax`, or `export.1.name` for the name of the second export.
+fn key(invalid: &InvalidSetting) -> String {
+    // The fields `exports`, `targets` and `luns` of the configuration are `[[export]]`, `[[target]]` and `[[target.lun]]`
+    // in a file.
+    let key = |field| match field {
+        "exports" => "export",
+        "targets" => "target",
+        "luns" => "lun",
+        other => other,
+    };
+    invalid.field.split('.').map(key).collect::<Vec<_>>().join(".")
 }
 
 #[cfg(test)]
@@ -88,7 +69,7 @@ mod tests {
     use millrace_rdma_providers::ProviderChoice;
     use millrace_rpcrdma::registration::Strategy;
     use millrace_server::{
-        ByteSize, Delegations, ExportConfig, Identities, Nfs4Settings, Squash, TargetSettings,
+        Backend, ByteSize, Delegations, ExportConfig, Identities, Nfs4Settings, Squash, TargetSettings,
     };
 
     use super::*;
@@ -122,6 +103,10 @@ mod tests {
             (export("a", "memory:1MiB"), "line 2, column 1: export name `a`"),
             (export("/a", "local:DIR/none"), "line 3, column 1: there is no directory"),
             (format!("state_dir = \"DIR/none\"\n{a}"), "line 1, column 1: there is no directory"),
+            (
+                export("/a", "local:DIR") + "[[target]]\nname = \"t\"\nlun = [{path = \"/a/none\"}]\n",
+                "line 6, column 9: the LUN /a/none of target iqn.2026-01.example.millrace:t: there is no file",
+            ),
             (
                 "\ndesign = \"read-read\"\n".to_owned(),
                 "line 2, column 10: design read-read is a research option",

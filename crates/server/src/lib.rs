@@ -9,6 +9,7 @@ mod backend;
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
 mod callbacks;
+mod check_files;
 mod client_list;
 mod config;
 mod delegations;

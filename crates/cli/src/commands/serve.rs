@@ -24,6 +24,7 @@ use crate::{
     activation::Activation,
     args::ServeArgs,
     control::{self, Control, Request},
+    reachable::reachable,
     session, state,
 };
 
@@ -260,7 +261,8 @@ fn ready(daemon: &Daemon) -> String {
             line.push_str(&format!(" {name}={addr}"));
         }
     }
-    let schemes = [("iscsi", server.iscsi_addr()), ("iser", server.iser_addr())];
+    let schemes = [("iscsi", server.iscsi_addr()), ("iser", server.iser_addr())]
+        .map(|(scheme, addr)| (scheme, addr.map(reachable)));
     for target in server.targets() {
         for (lun, _) in target.numbered() {
             for (scheme, addr) in schemes {
