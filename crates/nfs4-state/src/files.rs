@@ -4,7 +4,10 @@ use std::{
     any::Any,
     collections::{BTreeMap, HashMap},
     hash::{BuildHasher, RandomState},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use millrace_nfs::v4::ClientId;
@@ -56,6 +59,11 @@ fn any(counts: [usize; 2], bits: u8) -> bool {
 impl File {
     fn is_empty(&self) -> bool {
         self.opens.is_empty() && self.locks.is_empty() && self.delegations.is_empty()
+    }
+
+    /// Whether an open denies access to others.
+    fn denies(&self) -> bool {
+        self.deny != [0; 2]
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -119,13 +127,15 @@ impl File {
 #[derive(Debug)]
 pub(crate) struct Files {
     hash: RandomState,
+    /// Number of files with an open that denies access to others.
+    denying: AtomicUsize,
     shards: Box<[Mutex<HashMap<Name, File>>]>,
 }
 
 impl Files {
     pub(crate) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { hash: RandomState::new(), shards }
+        Self { hash: RandomState::new(), denying: AtomicUsize::new(0), shards }
     }
 
     fn shard(&self, key: &[u8]) -> &Mutex<HashMap<Name, File>> {
@@ -137,7 +147,7 @@ impl Files {
         let mut shard = self.shard(key).lock();
         // Taken out and put back, because a map lends no key together with its value.
         let (key, mut file) = shard.remove_entry(key).unwrap_or_else(|| (key.into(), File::default()));
-        let result = change(&mut file, &key);
+        let result = self.counted(&mut file, |file| change(file, &key));
         let ended = file.hold.take_if(|_| file.opens.is_empty());
         if !file.is_empty() {
             shard.insert(key, file);
@@ -151,8 +161,25 @@ impl Files {
     /// Visits all files.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(&mut File, &Name)) {
         for shard in &self.shards {
-            shard.lock().iter_mut().for_each(|(key, file)| visit(file, key));
+            shard.lock().iter_mut().for_each(|(key, file)| self.counted(file, |file| visit(file, key)));
         }
+    }
+
+    /// Changes a file whose lock the caller holds, and counts whether it denies access.
+    fn counted<T>(&self, file: &mut File, change: impl FnOnce(&mut File) -> T) -> T {
+        let denied = file.denies();
+        let result = change(file);
+        match (denied, file.denies()) {
+            (false, true) => self.denying.fetch_add(1, Ordering::SeqCst),
+            (true, false) => self.denying.fetch_sub(1, Ordering::SeqCst),
+            _ => return result,
+        };
+        result
+    }
+
+    /// Whether an open of any file denies access to others.
+    pub(crate) fn deny_access(&self) -> bool {
+        self.denying.load(Ordering::SeqCst) != 0
     }
 
     /// Reads the state of a file; `None` if it has no state.

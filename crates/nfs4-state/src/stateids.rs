@@ -1,6 +1,9 @@
 //! Checks of stateids: READ, WRITE, SETATTR, TEST_STATEID, FREE_STATEID (RFC 8881, 8.2, 18.38, 18.48).
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use millrace_nfs::v4::{Stateid, Status};
 
@@ -22,6 +25,19 @@ enum Permission {
 }
 
 impl<R: Clone> State<R> {
+    /// Whether [`Self::check_access`] permits the access to each file: `id` is special, no open denies access, no client can
+    /// have a conflicting delegation, and the grace period is over. This is the common case of special stateids, and needs
+    /// neither the key of a file nor the time.
+    pub fn permits_access_to_all(&self, id: &Stateid, write: bool) -> bool {
+        let delegating = &self.delegating;
+        let delegated =
+            if write { delegating.is_enabled() } else { delegating.writers.load(Ordering::SeqCst) != 0 };
+        matches!(*id, Stateid::ANONYMOUS | Stateid::READ_BYPASS)
+            && !delegated
+            && !self.files.deny_access()
+            && !self.in_grace()
+    }
+
     /// Checks the stateid of a READ, or of a WRITE or a SETATTR of the size (`write`), for the file with key `file`. The
     /// caller has replaced the current stateid.
     ///

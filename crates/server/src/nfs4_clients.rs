@@ -11,7 +11,7 @@ use futures::{
 use millrace_nfs::v4::{ClientId, Status};
 use millrace_nfs4_state::{Client, Identity, Limits, State};
 use millrace_oncrpc::Credential;
-use millrace_runtime::{RuntimeExt, RuntimeRef};
+use millrace_runtime::{Instant, RuntimeExt, RuntimeRef};
 use millrace_xdr::View;
 use smallvec::SmallVec;
 
@@ -196,7 +196,12 @@ pub(crate) async fn blocking<T: Send + 'static>(
 
 /// The time of leases.
 pub(crate) fn now(rt: &RuntimeRef) -> Duration {
-    Duration::from_nanos(rt.now().as_nanos())
+    lease_time(rt.now())
+}
+
+/// `instant` as a time of leases.
+pub(crate) fn lease_time(instant: Instant) -> Duration {
+    Duration::from_nanos(instant.as_nanos())
 }
 
 /// The identity of a caller for the state of clients: the flavor and the user of its credential.

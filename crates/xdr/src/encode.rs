@@ -259,6 +259,9 @@ impl<T: Encode> Encode for Option<T> {
 /// Fixed-length opaque data.
 impl<const N: usize> Encode for [u8; N] {
     fn encode(&self, e: &mut Encoder) {
-        e.put_fixed(self);
+        match N % 4 {
+            0 => e.put_word(*self),
+            _ => e.put_fixed(self),
+        }
     }
 }

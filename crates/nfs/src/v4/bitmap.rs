@@ -91,7 +91,13 @@ impl Bitmap {
 
     /// The numbers of the elements in ascending order.
     pub fn iter(self) -> impl Iterator<Item = u32> {
-        (0..WORDS as u32 * 32).filter(move |&n| self.words[n as usize / 32] & 1 << (n % 32) != 0)
+        let [a, b, c] = self.words.map(u128::from);
+        let mut left = a | b << 32 | c << 64;
+        std::iter::from_fn(move || {
+            let lowest = (left != 0).then(|| left.trailing_zeros())?;
+            left &= left - 1;
+            Some(lowest)
+        })
     }
 
     /// Decodes a bitmap; `true` if it also has an element above those that a [`Bitmap`] can contain.
@@ -137,9 +143,12 @@ impl fmt::Debug for Bitmap {
 /// Omits trailing zero words.
 impl Encode for Bitmap {
     fn encode(&self, e: &mut Encoder) {
-        let count = self.words.iter().rposition(|&w| w != 0).map_or(0, |last| last + 1);
-        e.put_u32(count as u32);
-        self.words[..count].iter().for_each(|&w| e.put_u32(w));
+        match self.words {
+            [0, 0, 0] => e.put_u32(0),
+            [a, 0, 0] => e.put_words([1, a]),
+            [a, b, 0] => e.put_words([2, a, b]),
+            [a, b, c] => e.put_words([3, a, b, c]),
+        }
     }
 }
 

@@ -90,8 +90,7 @@ impl CompoundEncoder {
     pub fn operation(&mut self, e: &mut Encoder, operation: impl Into<u32>) {
         (self.last, self.number, self.failed) = (e.len(), operation.into(), e.has_failed());
         self.results += 1;
-        e.put_u32(self.number);
-        e.put(&Status::Ok);
+        e.put_words([self.number, Status::Ok.number()]);
     }
 
     /// The result of an operation that does not exist in the minor version.

@@ -91,8 +91,8 @@ pub struct NfsTime {
 
 impl Encode for NfsTime {
     fn encode(&self, e: &mut Encoder) {
-        e.put_u64(self.seconds.cast_unsigned());
-        e.put_u32(self.nanoseconds);
+        let seconds = self.seconds.cast_unsigned();
+        e.put_words([(seconds >> 32) as u32, seconds as u32, self.nanoseconds]);
     }
 }
 

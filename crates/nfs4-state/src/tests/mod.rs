@@ -120,5 +120,10 @@ fn check_access(
     write: bool,
     now: Duration,
 ) -> Result<(), Status> {
-    state.check_access(client, id, file, write, now).map(drop)
+    let result = state.check_access(client, id, file, write, now).map(drop);
+    assert!(
+        result.is_ok() || !state.permits_access_to_all(id, write),
+        "{result:?}, but permitted to all files"
+    );
+    result
 }

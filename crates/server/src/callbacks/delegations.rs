@@ -39,8 +39,12 @@ impl<'a> Decode<'a> for HeldAttributes {
 impl CallbackSender {
     /// Sends CB_RECALL for the delegations with which requests conflict.
     pub(super) fn recall_delegations(&self) {
+        let recalls = self.clients.state.take_recalls();
+        if recalls.is_empty() {
+            return;
+        }
         let mut clients: BTreeMap<ClientId, Vec<Recall>> = BTreeMap::new();
-        for recall in self.clients.state.take_recalls() {
+        for recall in recalls {
             clients.entry(recall.client).or_default().push(recall);
         }
         for (client, recalls) in clients {

@@ -2,7 +2,7 @@
 
 use millrace_nfs::v4::{
     AccessArgs, AccessOk, Attribute, Attributes, Bitmap, ChangeAttrType, Fattr, FileType, Fsid, GetattrArgs,
-    NfsTime, Owner, Status, access,
+    NfsTime, Opaque, Owner, Status, access,
 };
 use millrace_vfs::{Access, Attr, FsStat};
 
@@ -12,6 +12,7 @@ use super::{
     object::{File, Object},
     paths::MAX_NAME,
 };
+use crate::handle::HandleBytes;
 
 /// Rights that a read-only export never grants.
 const WRITE_RIGHTS: u32 = access::MODIFY | access::EXTEND | access::DELETE;
@@ -87,7 +88,7 @@ impl Parameters {
     }
 
     /// The attributes of an object of an export, without its handle and the space of the file system.
-    pub(super) fn of_file(&self, file: &File, a: &Attr) -> Attributes<'static> {
+    fn of_file(&self, file: &File, a: &Attr) -> Attributes<'static> {
         let info = file.export.info();
         let delta = info.time_delta_nanos;
         Attributes {
@@ -215,10 +216,10 @@ impl Compound<'_> {
         }
         let object = self.current()?;
         let known = self.held_attributes(object, args.requested).await?;
-        let values = self.scope.attributes(object, known, args.requested).await?;
-        let handle = object.seal(&self.scope.exports);
-        Attributes { filehandle: Some(millrace_nfs::v4::Opaque(&handle)), ..values }
-            .encode_requested(&mut self.reply, args.requested);
+        let handle = self.requested_handle(object, args.requested);
+        let mut values = self.scope.attributes(object, known, args.requested).await?;
+        values.filehandle = handle.as_ref().map(|handle| Opaque(handle));
+        values.encode_requested(&mut self.reply, args.requested);
         Ok(())
     }
 
@@ -237,10 +238,15 @@ impl Compound<'_> {
     async fn is_same(&self, attributes: &Fattr<'_>) -> Result<bool, Status> {
         let object = self.current()?;
         let known = self.held_attributes(object, attributes.set).await?;
-        let values = self.scope.attributes(object, known, attributes.set).await?;
-        let handle = object.seal(&self.scope.exports);
-        let current = Attributes { filehandle: Some(millrace_nfs::v4::Opaque(&handle)), ..values };
+        let handle = self.requested_handle(object, attributes.set);
+        let mut current = self.scope.attributes(object, known, attributes.set).await?;
+        current.filehandle = handle.as_ref().map(|handle| Opaque(handle));
         attributes.is_same(&current, SUPPORTED)
+    }
+
+    /// The NFS handle of `object` if it is requested: its authentication code takes as long as several attributes.
+    fn requested_handle(&self, object: &Object, requested: Bitmap) -> Option<HandleBytes> {
+        requested.contains(Attribute::Filehandle).then(|| object.seal(&self.scope.exports))
     }
 
     pub(super) async fn verify(&self, attributes: &Fattr<'_>) -> Result<(), Status> {

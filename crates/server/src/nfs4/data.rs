@@ -12,9 +12,9 @@ pub(super) const OFFSET_LIMIT: u64 = 1 << 63;
 impl Compound<'_> {
     pub(super) async fn read(&mut self, args: ReadArgs) -> Result<(), Status> {
         let count = self.take_bulk(args.count.min(self.scope.env.rtmax))?;
-        let file = self.current()?.file(Status::IsDir)?.clone();
+        let file = self.current()?.file(Status::IsDir)?;
         let caller = file.caller()?;
-        let _access = self.check_access(&file, &args.stateid, false)?;
+        let _access = self.check_access(file, &args.stateid, false)?;
         if args.offset >= OFFSET_LIMIT {
             return Err(Status::Inval);
         }
@@ -25,7 +25,7 @@ impl Compound<'_> {
         self.stages.end(Stage::FileSystem);
         let read = match read {
             Ok(read) => read,
-            Err(error) => return Err(data_error(&file, error).await),
+            Err(error) => return Err(data_error(file, error).await),
         };
         self.scope.env.read(&file.export, self.usage.as_deref(), read.data.len() as u64);
         let bytes = read.data.len();
@@ -35,9 +35,9 @@ impl Compound<'_> {
 
     pub(super) async fn write(&mut self, args: WriteArgs) -> Result<(), Status> {
         let WriteArgs { stateid, offset, stable, mut data } = args;
-        let file = self.current()?.file(Status::IsDir)?.clone();
+        let file = self.current()?.file(Status::IsDir)?;
         let caller = file.writer()?;
-        let _access = self.check_access(&file, &stateid, true)?;
+        let _access = self.check_access(file, &stateid, true)?;
         data.truncate(self.scope.env.wtmax as usize); // Longer data becomes a short write.
         let end = offset.checked_add(data.len() as u64);
         if end.is_none_or(|end| end > file.export.info().max_file_size) {
@@ -52,7 +52,7 @@ impl Compound<'_> {
         self.stages.end(Stage::FileSystem);
         let written = match written {
             Ok(written) => written,
-            Err(error) => return Err(data_error(&file, error).await),
+            Err(error) => return Err(data_error(file, error).await),
         };
         self.scope.env.written(&file.export, self.usage.as_deref(), written.count.into());
         let committed = convert::stable_how(written.committed);

@@ -152,7 +152,10 @@ async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
         return Ok(compound.reply.into());
     }
     let request = Request { digest, bytes: request_bytes, header };
-    in_session(compound, frame, &request, &mut args, results).await
+    match in_session(&mut compound, frame, &request, &mut args, results).await {
+        Some((execution, cached)) => finish(execution, compound.reply, header, cached),
+        None => Ok(compound.reply.into()),
+    }
 }
 
 /// Properties of the request.
@@ -164,14 +167,15 @@ struct Request {
     header: usize,
 }
 
-/// Executes a COMPOUND whose first operation is SEQUENCE.
+/// Executes a COMPOUND whose first operation is SEQUENCE. Returns the execution that [`finish`] ends, and whether the slot
+/// keeps the results; `None` if the reply is complete.
 async fn in_session(
-    mut compound: Compound<'_>,
+    compound: &mut Compound<'_>,
     frame: Frame,
     request: &Request,
     args: &mut Arguments,
     mut results: CompoundEncoder,
-) -> Outcome {
+) -> Option<(Execution, bool)> {
     let sequenced = match args.get::<SequenceArgs>() {
         Ok(sequence) => compound
             .sequence(&sequence, frame.operations, request.bytes, request.digest)
@@ -189,7 +193,7 @@ async fn in_session(
             compound.scope.env.counters.replayed();
             compound.reply.truncate(request.header);
             compound.reply.put_raw(&body);
-            return Ok(compound.reply.into());
+            return None;
         }
         Ok((_, Sequence::Uncached(ok))) => {
             compound.scope.env.counters.replayed();
@@ -200,12 +204,12 @@ async fn in_session(
                 results.fail(&mut compound.reply, Status::RetryUncachedRep);
             }
             results.finish(&mut compound.reply);
-            return Ok(compound.reply.into());
+            return None;
         }
         Err(status) => {
             results.fail(&mut compound.reply, status);
             results.finish(&mut compound.reply);
-            return Ok(compound.reply.into());
+            return None;
         }
     };
     let fore = execution.session().fore();
@@ -213,14 +217,14 @@ async fn in_session(
         size: fore.response_bytes as usize,
         cached: sequence.cache_this.then_some(fore.cached_bytes as usize),
     };
-    execute(&mut compound, &frame, args, &mut results, limits).await;
+    execute(compound, &frame, args, &mut results, limits).await;
     results.finish(&mut compound.reply);
     compound.scope.env.sender.send_waiting();
     let export = compound.current.as_ref().and_then(|object| object.file(Status::Inval).ok());
     let client = compound.usage.as_deref();
     let took = compound.timer.total(&compound.scope.env.rt);
     compound.scope.env.account(export.map(|file| &*file.export), client, took);
-    finish(execution, compound.reply, request.header, sequence.cache_this)
+    Some((execution, sequence.cache_this))
 }
 
 /// Ends the request: the slot keeps the results if the client requested it (`sa_cachethis`).

@@ -3,7 +3,6 @@
 use millrace_nfs::v4::{
     AccessArgs, CloseArgs, CompoundArgs, Fattr, GetattrArgs, GetxattrArgs, ListxattrsArgs, LookupArgs,
     OpenArgs, Operation, PutfhArgs, ReadArgs, ReadPlusArgs, ReaddirArgs, SecinfoArgs, SecinfoNoNameArgs,
-    SequenceArgs,
 };
 use millrace_oncrpc::{CallContext, SMALL_REPLY, serving::slot_bytes};
 use millrace_xdr::{Decoder, XdrError};
@@ -26,6 +25,8 @@ pub(super) const CHANGE: usize = 256;
 const ATTRIBUTES: usize = 512;
 /// Bytes of the result of GETFH.
 const HANDLE: usize = 80;
+/// Bytes of the arguments of SEQUENCE.
+const SEQUENCE: usize = 32;
 
 /// Bytes that a reply needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +95,7 @@ impl ReplySize {
         let operation = Operation::try_from(number).map_err(|n| d.invalid(n))?;
         self.head += RESULT;
         match operation {
-            Operation::Sequence => drop(d.get::<SequenceArgs>()?),
+            Operation::Sequence => drop(d.raw(SEQUENCE)?),
             Operation::Putfh => drop(d.get::<PutfhArgs<'_>>()?),
             Operation::Getfh => self.head += HANDLE,
             Operation::Lookup => drop(d.get::<LookupArgs<'_>>()?),

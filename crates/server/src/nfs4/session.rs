@@ -16,7 +16,7 @@ use millrace_xdr::View;
 use super::{Env, arguments::Arguments, compound::Compound};
 use crate::{
     callbacks::credential,
-    nfs4_clients::{Session, now, principal},
+    nfs4_clients::{Session, lease_time, now, principal},
     usage::Usage,
 };
 
@@ -258,7 +258,7 @@ impl Compound<'_> {
         }
         let request =
             SequenceRequest { sequence: args.sequence, slot: args.slot, highest_slot: args.highest_slot };
-        let sequenced = session.sequence(&request, digest, now(&self.scope.env.rt));
+        let sequenced = session.sequence(&request, digest, lease_time(self.timer.started()));
         self.session = Some(session);
         sequenced
     }

@@ -23,6 +23,11 @@ impl Timer {
         Self { started: now, measured: now, is_last: false }
     }
 
+    /// The time of the start.
+    pub(super) fn started(&self) -> Instant {
+        self.started
+    }
+
     /// The time since the last measured operation, after `operation`; `None` if it is not measured.
     pub(super) fn executed(&mut self, operation: Operation, rt: &RuntimeRef) -> Option<Duration> {
         self.is_last = is_measured(operation);
