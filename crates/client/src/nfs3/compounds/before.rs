@@ -4,14 +4,14 @@
 //! change the object between the two. The change attribute shows whether it has: the server returns that of a directory
 //! before and after the change of a name (`change_info4`), and that of other objects may be a counter of changes
 //! (`NFS4_CHANGE_TYPE_IS_VERSION_COUNTER`, RFC 7862 section 12.2.3), which has increased by one if the operation is a
-//! change, and not at all if it is none, such as COMMIT.
+//! change, and not at all if it is none.
 
 use millrace_nfs::{
     v3::{FileHandle, WccAttr, WccData},
     v4::{Attribute, Attributes, Bitmap, ChangeAttrType, ChangeInfo, Operation},
 };
 
-use super::attributes::{FATTR, fattr, time};
+use super::attributes::{FATTR, after, fattr, time};
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
 /// The attributes of [`Before`].
@@ -59,6 +59,13 @@ pub(super) fn before(r: &mut Results<'_>) -> Result<Option<Before>, Failure> {
         Some(Before { attributes, change: a.change?, is_counter })
     };
     Ok(known())
+}
+
+/// The results of [`put_after`] of an object that the operation leaves unchanged, such as COMMIT: its attributes are those
+/// before and after it. A change by another client between its last known attributes and these differs from both.
+pub(super) fn unchanged(r: &mut Results<'_>) -> Result<WccData, Failure> {
+    let after = after(r)?;
+    Ok(WccData { before: after.as_ref().filter(|_| r.before).map(WccAttr::from), after })
 }
 
 impl Before {

@@ -7,7 +7,7 @@ use millrace_nfs::{
 
 use super::{
     super::call::{Read, Write},
-    before::{Before, before, put_after, put_before},
+    before::{Before, before, put_after, put_before, unchanged},
 };
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
@@ -71,15 +71,13 @@ impl Compound for v3::CommitArgs {
 
     fn operations(&self, ops: &mut Operations<'_>) {
         let args = v4::CommitArgs { offset: self.offset, count: self.count };
-        put_before(ops.putfh(self.file.as_bytes()));
-        put_after(ops.put(Operation::Commit, &args));
+        put_after(ops.putfh(self.file.as_bytes()).put(Operation::Commit, &args));
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<v3::CommitOk, Failure> {
         r.done(Operation::Putfh)?;
-        let before = before(r)?;
         let ok: v4::CommitOk = r.next(Operation::Commit)?;
-        Ok(v3::CommitOk { file: Before::object(before, false, r)?, verifier: ok.verifier })
+        Ok(v3::CommitOk { file: unchanged(r)?, verifier: ok.verifier })
     }
 }
 
