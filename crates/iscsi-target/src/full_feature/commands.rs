@@ -8,6 +8,7 @@ use millrace_iscsi::{
     pdu::{self, RejectReason, TaskFunction, TaskResult},
     session::{Command, Completion, Direction, TargetEvent},
 };
+use millrace_oncrpc::serving::Batch;
 use millrace_runtime::MaybeReady;
 use millrace_scsi::{Aborted, MAX_TRANSFER_BYTES, Management, Request, Response, Status, TaskAttribute};
 
@@ -113,8 +114,9 @@ impl FullFeature<'_> {
         progress
     }
 
-    /// Executes commands whose data is there. An ORDERED command waits for all earlier ones, and all later ones wait
-    /// for it. Returns whether there is progress.
+    /// Executes commands whose data is there. `divided` is set after the first part of a batch: the rest waits for the next
+    /// call, so that the responses so far are sent first. An ORDERED command waits for all earlier ones, and all later ones
+    /// wait for it. Returns whether there is progress.
     pub(super) fn execute_ready(&mut self) -> bool {
         let (mut i, mut ordered, mut progress) = (0, false, false);
         while let Some(&itt) = self.order.get(i) {
@@ -131,11 +133,19 @@ impl FullFeature<'_> {
                 self.order.remove(i);
                 self.execute(itt);
                 progress = true;
+                self.divided = self.batch.as_mut().is_some_and(Batch::call);
+                if self.divided {
+                    return true;
+                }
                 continue;
             }
             ordered |= task.attribute == TaskAttribute::Ordered;
             i += 1;
         }
+        if let Some(batch) = &mut self.batch {
+            batch.end();
+        }
+        self.divided = false;
         progress
     }
 

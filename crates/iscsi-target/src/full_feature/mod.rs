@@ -19,7 +19,7 @@ use millrace_iscsi::{
     name::{IscsiName, PORT, TargetAddress},
     session::{TargetConfig, TargetSession},
 };
-use millrace_oncrpc::serving::{Account, Turn};
+use millrace_oncrpc::serving::{Account, Batch, Turn};
 use millrace_runtime::{BoxFuture, RuntimeExt, Sleep};
 use millrace_scsi::{Aborted, InitiatorPort, Nexus, Response, Target};
 
@@ -71,6 +71,9 @@ pub(crate) struct Transport {
     pub(crate) chunk: usize,
     /// With iSER, the initiator accepts, and the target posts, Send with Invalidate.
     pub(crate) remote_invalidate: bool,
+    /// Whether the responses to commands that are ready together are sent in two parts. Over iSER, 16 READs of 4 KiB are
+    /// 1.2 times as fast with it on two cores, and a tenth slower on one.
+    pub(crate) divides_batches: bool,
 }
 
 /// Data of a write that RDMA Reads transfer.
@@ -89,6 +92,10 @@ pub(crate) struct FullFeature<'a> {
     pub(crate) session: TargetSession,
     pub(crate) account: Account,
     pub(crate) turn: Turn,
+    /// The commands that are ready together, if their responses are sent in two parts.
+    batch: Option<Batch>,
+    /// Whether ready commands wait until the responses of the first part of the batch are sent.
+    pub(crate) divided: bool,
     pub(crate) tasks: HashMap<u32, Task>,
     /// RDMA Reads that are not started, in order.
     pub(crate) rdma_reads: VecDeque<RdmaRead>,
@@ -147,6 +154,8 @@ impl<'a> FullFeature<'a> {
             session,
             account,
             turn: Turn::default(),
+            batch: transport.divides_batches.then(Batch::default),
+            divided: false,
             tasks: HashMap::new(),
             rdma_reads: VecDeque::new(),
             registered,

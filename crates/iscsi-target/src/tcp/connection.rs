@@ -43,6 +43,7 @@ impl<'a> Connection<'a> {
             max_tasks: service.limits.max_tasks,
             chunk: CHUNK,
             remote_invalidate: false,
+            divides_batches: true,
         };
         let core = FullFeature::new(service, logged_in, account, &transport);
         Self { core, link, receiving: Receiving::default(), closing: None }
@@ -71,10 +72,15 @@ impl<'a> Connection<'a> {
                 }
                 Err(end) => return Poll::Ready(end),
             };
-            progress |= self.core.run_commands(cx);
-            match self.send(cx) {
-                Ok(sent) => progress |= sent,
-                Err(end) => return Poll::Ready(end),
+            loop {
+                progress |= self.core.run_commands(cx);
+                match self.send(cx) {
+                    Ok(sent) => progress |= sent,
+                    Err(end) => return Poll::Ready(end),
+                }
+                if !self.core.divided {
+                    break;
+                }
             }
             if self.closing.is_some() && self.link.output.queued() == 0 {
                 return Poll::Ready(self.closing.take().unwrap_or(End::Closed));

@@ -5,6 +5,7 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     net::SocketAddr,
     ops::Deref,
+    sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
 };
 
@@ -77,9 +78,10 @@ impl Bench {
     /// Connects by a stream that buffers `capacity` bytes, and returns `segment` bytes at once.
     pub(crate) fn connect_with(&self, capacity: usize, segment: usize) -> Client {
         let (ours, theirs) = memory_stream(capacity, segment);
-        let theirs = Box::new(Socket(theirs));
+        let client = Client::new(ours);
+        let theirs = Box::new(Socket { stream: theirs, writes: Arc::clone(&client.received) });
         self.spawn(self.server.clone().serve(theirs, self.account(), self.stopped()));
-        Client::new(ours)
+        client
     }
 
     /// Another connection works.
@@ -95,40 +97,48 @@ impl Bench {
 }
 
 /// A stream that is reset when it is closed with unread input, as sockets are: the peer loses what it has not received.
-struct Socket(MemoryStream);
+struct Socket {
+    stream: MemoryStream,
+    /// Bytes of each write.
+    writes: Arc<Mutex<Vec<usize>>>,
+}
 
 impl ByteStream for Socket {
     fn poll_read(&mut self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
-        self.0.poll_read(cx, bufs)
+        self.stream.poll_read(cx, bufs)
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        self.0.poll_write(cx, bufs)
+        let written = self.stream.poll_write(cx, bufs);
+        if let Poll::Ready(Ok(n)) = &written {
+            self.writes.lock().unwrap().push(*n);
+        }
+        written
     }
 
     fn shutdown(&mut self) {
-        self.0.shutdown();
+        self.stream.shutdown();
     }
 
     fn abort(&mut self) {
-        self.0.abort();
+        self.stream.abort();
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
+        self.stream.local_addr()
     }
 
     fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.0.peer_addr()
+        self.stream.peer_addr()
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
         let mut cx = Context::from_waker(Waker::noop());
-        let unread = self.0.poll_read(&mut cx, &mut [IoSliceMut::new(&mut [0])]);
+        let unread = self.stream.poll_read(&mut cx, &mut [IoSliceMut::new(&mut [0])]);
         if matches!(unread, Poll::Ready(Ok(1))) {
-            self.0.abort();
+            self.stream.abort();
         }
     }
 }
@@ -144,6 +154,8 @@ pub(crate) struct Client {
     /// Data of commands by tag.
     pub(crate) data: std::collections::HashMap<u32, Vec<u8>>,
     pub(crate) events: Vec<InitiatorEvent>,
+    /// Bytes of each write of the target.
+    pub(crate) received: Arc<Mutex<Vec<usize>>>,
     digests: (bool, bool),
 }
 
@@ -163,6 +175,7 @@ impl Client {
             established: None,
             data: Default::default(),
             events: Vec::new(),
+            received: Arc::default(),
             digests: (false, false),
         }
     }

@@ -64,6 +64,27 @@ fn commands_are_executed_concurrently_within_the_limits_of_memory() {
 }
 
 #[test]
+fn responses_to_commands_received_together_are_sent_in_two_parts() {
+    run(ConnectionLimits::default(), async |bench| {
+        let mut client = bench.connect();
+        client.log_in(1).await.unwrap();
+        client.clear_attention().await;
+        const RESPONSE: usize = 48 + 512; // A Data-In PDU with the status.
+        for (commands, parts) in [(4, vec![4]), (16, vec![8, 8]), (40, vec![8, 32]), (40, vec![20, 20])] {
+            client.received.lock().unwrap().clear();
+            let read = |n| client.submit(&rw10(0x28, n, 1), Direction::Read, vec![0; 512]);
+            for itt in (0..commands).map(read).collect::<Vec<_>>() {
+                client.outcome(itt).await.unwrap();
+            }
+            let sent = std::mem::take(&mut *client.received.lock().unwrap());
+            assert_eq!(sent, parts.iter().map(|n| n * RESPONSE).collect::<Vec<_>>());
+        }
+        client.log_out().await;
+        bench.expect_idle().await;
+    });
+}
+
+#[test]
 fn discovery_lists_the_permitted_targets_and_their_addresses() {
     run(ConnectionLimits::default(), async |bench| {
         let mut other = target(&bench.device);
