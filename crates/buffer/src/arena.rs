@@ -27,7 +27,8 @@ const RESERVE_FRACTION: usize = 8;
 pub struct ArenaConfig {
     /// Maximum memory mapped for transient buffers, in bytes (rounded up to a multiple of [`SPAN_BYTES`]).
     pub limit: usize,
-    /// Ask the kernel for transparent huge pages.
+    /// Use transparent huge pages, except for the first buffers of less than [`BLOCK_BYTES`](crate::BLOCK_BYTES), so that
+    /// an arena with a few small buffers takes little memory.
     pub huge_pages: bool,
 }
 
@@ -230,8 +231,8 @@ impl Arena {
     fn take_locked(&self, state: &mut ArenaState, class: usize) -> Option<AllocatedSlot> {
         let (inner, arena) = (self.inner(), Arc::as_ptr(self.inner()));
         let adoptable_slot =
-            (class == BLOCK_CLASS).then(|| state.blocks.take_transient(arena, || inner.map())).flatten();
-        adoptable_slot.or_else(|| state.classes.take(class, arena, || inner.map()))
+            (class == BLOCK_CLASS).then(|| state.blocks.take_transient(arena, || inner.map(true))).flatten();
+        adoptable_slot.or_else(|| state.classes.take(class, arena, |huge| inner.map(huge)))
     }
 
     /// Allocates a transient buffer, fills it from `bytes` (a counted copy) and returns a view.
@@ -304,8 +305,9 @@ impl Inner {
         Buffer::new(unsafe { Slot::first(allocated, len) })
     }
 
-    pub(crate) fn map(&self) -> Option<SpanRef> {
-        SpanRef::map(self.config.huge_pages)
+    /// Maps a span; `huge` requests huge pages if the configuration permits them.
+    pub(crate) fn map(&self, huge: bool) -> Option<SpanRef> {
+        SpanRef::map(huge && self.config.huge_pages)
     }
 
     /// Locks the spans. Neither an allocation from the thread's cache does that, nor a free to it.

@@ -5,7 +5,7 @@ use slab::Slab;
 use crate::{
     arena::Inner,
     mapping::SpanRef,
-    span::{AllocatedSlot, CLASSES, Layout, Span, class_bytes},
+    span::{AllocatedSlot, BLOCK_CLASS, CLASSES, Layout, Span, class_bytes},
     sync::{Arc, Ordering},
 };
 
@@ -126,12 +126,12 @@ impl ClassSpans {
         self.classes.map(|c| c.spans as usize)
     }
 
-    /// Allocates a slot of `class`; `map` maps another span if the limit allows.
+    /// Allocates a slot of `class`; `map` maps another span, with huge pages or without, if the limit allows.
     pub(crate) fn take(
         &mut self,
         class: usize,
         arena: *const Inner,
-        map: impl FnOnce() -> Option<SpanRef>,
+        map: impl FnOnce(bool) -> Option<SpanRef>,
     ) -> Option<AllocatedSlot> {
         if self.classes[class].head == NONE {
             self.refill(class, arena, map)?;
@@ -173,14 +173,16 @@ impl ClassSpans {
         &mut self,
         class: usize,
         arena: *const Inner,
-        map: impl FnOnce() -> Option<SpanRef>,
+        map: impl FnOnce(bool) -> Option<SpanRef>,
     ) -> Option<()> {
         let from = self.first_source(class);
         if let Some(index) = self.take_empty_span(from, SPARE_SPANS) {
             self.assign_class(index, class, arena);
             return Some(());
         }
-        let mapping = if from == 0 && self.spans.len() < self.max_spans { map() } else { None };
+        // The first touch of a huge page takes 2 MiB, much more than the buffers of an idle connection.
+        let huge = class >= BLOCK_CLASS || self.classes[class].spans > 0;
+        let mapping = if from == 0 && self.spans.len() < self.max_spans { map(huge) } else { None };
         match mapping {
             Some(mapping) => self.add(mapping, class, arena),
             None => {

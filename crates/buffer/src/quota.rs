@@ -103,7 +103,8 @@ impl Quota {
         self.charge(bytes)?;
         let inner = self.arena.inner();
         let mut state = inner.lock();
-        let allocated = state.blocks.take_stored(order, &self.account, Arc::as_ptr(inner), || inner.map());
+        let allocated =
+            state.blocks.take_stored(order, &self.account, Arc::as_ptr(inner), || inner.map(true));
         state.update_peak();
         drop(state);
         let Some(allocated) = allocated else {

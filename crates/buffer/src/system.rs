@@ -19,7 +19,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps memory; `None` on failure. `huge` requests transparent huge pages.
+    /// Maps memory; `None` on failure. `huge` requests transparent huge pages, which are excluded otherwise.
     pub(crate) fn map(huge: bool) -> Option<Self> {
         let start = os::map(huge)?;
         #[cfg(test)]
@@ -67,9 +67,12 @@ mod os {
                 libc::munmap(p, before);
             }
             libc::munmap(aligned.byte_add(SPAN_BYTES), len - SPAN_BYTES - before);
-            if huge {
-                libc::madvise(aligned, SPAN_BYTES, libc::MADV_HUGEPAGE);
-            }
+            // It fails on a kernel without huge pages.
+            libc::madvise(
+                aligned,
+                SPAN_BYTES,
+                if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE },
+            );
             NonNull::new(aligned.cast())
         }
     }

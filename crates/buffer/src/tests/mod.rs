@@ -1,7 +1,8 @@
 //! Properties of the arena: allocation and release in random order, limits, and exact statistics. Submodules
-//! test quotas, the caches of threads, and the return of memory to the system.
+//! test quotas, the caches of threads, the pages in memory, and the return of memory to the system.
 
 mod quota;
+mod resident;
 mod slot_cache;
 mod trim;
 
