@@ -5,8 +5,14 @@
 
 use std::fs;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::{
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+    unistd::Pid,
+};
 use serde::Serialize;
+
+/// The calling thread, for system calls on affinity.
+const THIS_THREAD: Pid = Pid::from_raw(0);
 
 /// Where the ends of a measurement run. The keys are those of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -53,16 +59,16 @@ impl Placement {
     /// Pins the calling thread if it may use two cores. Otherwise nothing changes.
     pub(crate) fn separate() -> Self {
         let not_pinned = |reason: String| Self { processors: Processors::any(reason), sets: None };
-        let own = match sched_getaffinity(None) {
+        let own = match sched_getaffinity(THIS_THREAD) {
             Ok(own) => own,
             Err(e) => return not_pinned(format!("sched_getaffinity failed: {e}")),
         };
-        let permitted = (0..CpuSet::MAX_CPU).filter(|cpu| own.is_set(*cpu));
+        let permitted = (0..CpuSet::count()).filter(|cpu| own.is_set(*cpu) == Ok(true));
         let Some((client, server)) = two_cores(permitted, core) else {
             return not_pinned("this process may use one core only".into());
         };
         let sets = [own, only(client), only(server)];
-        if let Err(e) = sched_setaffinity(None, &sets[1]) {
+        if let Err(e) = sched_setaffinity(THIS_THREAD, &sets[1]) {
             return not_pinned(format!("sched_setaffinity failed: {e}"));
         }
         let processors = Processors { client: Some(client), server: Some(server), reason: String::new() };
@@ -94,12 +100,13 @@ impl Drop for Placement {
 
 fn set(processors: &CpuSet) {
     // It fails only if an administrator has taken these processors from the process meanwhile.
-    sched_setaffinity(None, processors).ok();
+    sched_setaffinity(THIS_THREAD, processors).ok();
 }
 
+/// The set of `cpu`, which another set contains.
 fn only(cpu: usize) -> CpuSet {
     let mut set = CpuSet::new();
-    set.set(cpu);
+    set.set(cpu).ok(); // Fails for numbers that no set can contain.
     set
 }
 
@@ -161,8 +168,8 @@ mod tests {
 
     #[test]
     fn a_process_with_one_processor_is_not_pinned() {
-        let own = sched_getaffinity(None).unwrap();
-        let first = (0..CpuSet::MAX_CPU).find(|cpu| own.is_set(*cpu)).unwrap();
+        let own = sched_getaffinity(THIS_THREAD).unwrap();
+        let first = (0..CpuSet::count()).find(|cpu| own.is_set(*cpu) == Ok(true)).unwrap();
         set(&only(first));
         let placement = Placement::separate();
         assert_eq!(placement.processors(), &Processors::any("this process may use one core only"));
