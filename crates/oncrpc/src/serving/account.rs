@@ -311,6 +311,7 @@ impl Account {
         if more > 0 {
             let held = self.held_for_calls();
             if !self.budget.ledger.lock().take(self.entry.client, held, more) {
+                self.trim(); // The kept memory that it took.
                 return false;
             }
             self.held += more;
@@ -324,11 +325,7 @@ impl Account {
     pub fn poll_take(&mut self, cx: &mut Context<'_>, bytes: usize) -> Poll<()> {
         let used = self.used + bytes;
         let quota = self.quota_of_call(used, self.receives);
-        loop {
-            let more = self.missing(quota);
-            if more == 0 {
-                break;
-            }
+        while let more @ 1.. = self.missing(quota) {
             self.held += ready!(self.poll_shared(cx, more));
         }
         self.cancel();
@@ -504,6 +501,7 @@ impl Drop for Account {
 mod tests {
     use std::{future::poll_fn, net::IpAddr};
 
+    use futures::FutureExt;
     use millrace_runtime::tokio_rt::TokioRuntime;
 
     use super::{super::kept, *};
@@ -579,6 +577,19 @@ mod tests {
         assert_eq!(use_some(), (256 * KIB, 0), "memory is scarce until calls use an eighth of it");
         b.give(256 * KIB);
         assert_eq!(use_some(), (0, kept::MAXIMUM), "the release ended the scarcity");
+    }
+
+    /// A connection that is idle after a failed request for more than it kept holds nothing.
+    #[tokio::test]
+    async fn a_request_that_fails_releases_kept_memory() {
+        let budget = Budget::new(config(1 << 20, 0), TokioRuntime::current());
+        let (mut a, mut b) = (budget.open(client(1)).unwrap(), budget.open(client(2)).unwrap());
+        assert!(a.take(320 * KIB));
+        a.give(320 * KIB);
+        b.take_unconditionally(768 * KIB);
+        assert!(!a.take(512 * KIB), "{:?}", budget.stats());
+        b.give(768 * KIB);
+        poll_fn(|cx| b.poll_take(cx, 1 << 20)).now_or_never().expect("all memory is free");
     }
 
     #[tokio::test]

@@ -142,10 +142,11 @@ impl Ledger {
     }
 
     pub(super) fn client_in_use(&self, addr: ClientAddr) -> usize {
-        self.by_addr
-            .get(&addr)
-            .and_then(|id| self.clients.get(*id))
-            .map_or(0, |c| c.in_use.saturating_sub(c.kept()))
+        self.client_at(addr).map_or(0, |c| c.in_use.saturating_sub(c.kept()))
+    }
+
+    fn client_at(&self, addr: ClientAddr) -> Option<&Client> {
+        self.clients.get(*self.by_addr.get(&addr)?)
     }
 
     pub(super) fn connections(&self) -> usize {
@@ -159,7 +160,7 @@ impl Ledger {
         state: Arc<ConnectionState>,
         now: Instant,
     ) -> Result<(Entry, Option<Arc<ConnectionState>>), AdmissionError> {
-        let own = self.by_addr.get(&addr).and_then(|id| self.clients.get(*id)).map_or(0, |c| c.states.len());
+        let own = self.client_at(addr).map_or(0, |c| c.states.len());
         let evicted = if own >= self.limits.per_client {
             Some(self.evict_idle(self.by_addr.get(&addr).copied(), now).ok_or(AdmissionError::Client)?)
         } else if self.connections >= self.limits.all {
@@ -467,7 +468,7 @@ impl Ledger {
     /// Bytes that the connections of a client use or keep.
     #[cfg(test)]
     pub(super) fn client_held(&self, addr: ClientAddr) -> usize {
-        self.by_addr.get(&addr).and_then(|id| self.clients.get(*id)).map_or(0, |c| c.in_use)
+        self.client_at(addr).map_or(0, |c| c.in_use)
     }
 
     #[cfg(test)]
@@ -477,7 +478,7 @@ impl Ledger {
 
     #[cfg(test)]
     pub(super) fn states(&self, addr: ClientAddr) -> usize {
-        self.by_addr.get(&addr).and_then(|id| self.clients.get(*id)).map_or(0, |c| c.states.len())
+        self.client_at(addr).map_or(0, |c| c.states.len())
     }
 }
 
