@@ -11,7 +11,7 @@ use crate::{
 
 impl Config {
     /// Checks that the directories of exports, the state directory and the files of LUNs exist, as a start of the server
-    /// does. Creates nothing. What this process may not look up counts as existing.
+    /// does. Creates nothing. The file of a LUN that this process may not look up counts as existing.
     ///
     /// # Errors
     /// The first missing or unsuitable object.
@@ -59,14 +59,7 @@ fn check_lun(lun: &LunSettings, exports: &[ExportConfig]) -> Result<(), String> 
     if !found.is_file() {
         return Err(format!("{} is not a regular file; correct the path", file.display()));
     }
-    let block = u64::from(lun.block_size.bytes());
-    match found.len() {
-        size if size > 0 && size.is_multiple_of(block) => Ok(()),
-        size => Err(format!(
-            "the size of {} is {size} bytes; extend the file to a multiple of {block}, the length of a block",
-            file.display()
-        )),
-    }
+    lun.check_file_size(found.len())
 }
 
 /// The reason for a LUN without a size in an export in memory.

@@ -101,6 +101,17 @@ impl LunSettings {
         Ok(())
     }
 
+    /// Checks the size of the LUN's file in bytes; the error is the reason, with the required change.
+    pub(crate) fn check_file_size(&self, size: u64) -> Result<(), String> {
+        let block = self.block_size.bytes();
+        if size > 0 && size.is_multiple_of(block.into()) {
+            return Ok(());
+        }
+        Err(format!(
+            "its size is {size} bytes; extend the file to a multiple of {block}, the length of a block"
+        ))
+    }
+
     /// Checks the settings; the error is the field and the reason.
     pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
         let parts = self.path.strip_prefix('/').map(|rest| rest.split('/'));

@@ -54,13 +54,7 @@ pub(super) async fn locate(lun: &LunSettings, exports: &Exports) -> Result<Locat
     if attr.kind != FileKind::Regular {
         return Err("it is not a regular file; correct the path".into());
     }
-    let block = u64::from(lun.block_size.bytes());
-    if attr.size == 0 || !attr.size.is_multiple_of(block) {
-        let size = attr.size;
-        return Err(format!(
-            "its size is {size} bytes; extend the file to a multiple of {block}, the length of a block"
-        ));
-    }
+    lun.check_file_size(attr.size)?;
     Ok(Located { fs, directory, name: name.to_vec(), file, read_only })
 }
 
