@@ -17,7 +17,7 @@ pub mod figure;
 pub mod iozone;
 pub mod mounted;
 pub mod no_halt;
-pub mod placement;
+mod placement;
 pub mod random;
 pub mod raw;
 mod resident;

@@ -16,7 +16,7 @@ const THIS_THREAD: Pid = Pid::from_raw(0);
 
 /// Where the ends of a measurement run. The keys are those of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Processors {
+pub(crate) struct Processors {
     /// Number of the processor of the client; `None` if the scheduler selects it.
     #[serde(rename = "client_processor")]
     client: Option<usize>,
@@ -35,7 +35,7 @@ impl Processors {
     }
 
     /// The placement as a sentence for the header of a table.
-    pub fn condition(&self) -> String {
+    pub(crate) fn condition(&self) -> String {
         match (self.client, self.server) {
             (Some(client), Some(server)) => {
                 format!("The client runs on processor {client}, the server on processor {server}.")

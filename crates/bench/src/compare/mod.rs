@@ -1,5 +1,5 @@
 //! Comparison of NFS with the raw limit of the machine. Each run of a case follows a run of its reference, so that
-//! other load affects both. Client and server run on separate cores ([`placement`](crate::placement)).
+//! other load affects both. Client and server run on separate cores.
 
 mod case;
 mod disk;
@@ -42,8 +42,8 @@ pub struct Compare {
 }
 
 impl Compare {
-    /// Measures all cases, with client and server on separate cores if this thread may use two. `raw_peer` are the arguments with which this program runs as the raw peer. `each`
-    /// is called with every figure.
+    /// Measures all cases, with client and server on separate cores if this thread may use two. `raw_peer` are the
+    /// arguments with which this program runs as the raw peer. `each` is called with every figure.
     ///
     /// # Errors
     /// A process cannot be started, or a measurement fails.
