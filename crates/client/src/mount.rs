@@ -193,7 +193,7 @@ impl<'c> Caller<'c> {
         let (program, version) = (mount::PROGRAM, mount::VERSION);
         millrace_oncrpc::call_header(&mut e, program, version, procedure.number(), &self.credential);
         e.put(args);
-        let request = Request::new(e.finish()?, ReplySpec { max_head, payload: None });
+        let request = Request::new(e.finish()?, ReplySpec { max_head, ..ReplySpec::default() });
         Ok(transport.submit(request).await)
     }
 }

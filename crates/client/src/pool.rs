@@ -31,6 +31,8 @@ pub(crate) struct CallSpec {
     pub(crate) name: &'static str,
     /// Maximum size of the reply in bytes, without payload.
     pub(crate) max_head: usize,
+    /// As in [`ReplySpec`].
+    pub(crate) payload_offset: usize,
     /// Whether a retransmission keeps the XID, so that the server's duplicate request cache recognises it.
     pub(crate) keep_xid: bool,
     pub(crate) class: CallClass,
@@ -266,7 +268,7 @@ impl Pool {
             stages.end(Stage::Encode);
             let request = Request {
                 message,
-                reply: ReplySpec { max_head: spec.max_head, payload },
+                reply: ReplySpec { max_head: spec.max_head, payload, payload_offset: spec.payload_offset },
                 xid: kept_xid,
                 stages: stages.clone(),
             };
@@ -336,7 +338,7 @@ impl Pool {
         args: &A,
     ) -> Result<Request, Error> {
         let message = self.encode(spec, credential, args)?;
-        Ok(Request::new(message, ReplySpec { max_head: spec.max_head, payload: None }))
+        Ok(Request::new(message, ReplySpec { max_head: spec.max_head, ..ReplySpec::default() }))
     }
 
     /// Whether the client was closed.

@@ -1,22 +1,27 @@
-//! Copies in user space. This test has its own process, because the counter of copied bytes is process-wide.
+//! Copies in user space. These tests have their own process, and run one after another, because the counter of copied
+//! bytes is process-wide.
 
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Mutex, time::Duration};
 
 use millrace_client::{Design, Options, Proto, Url, Version, nfs3::blocking::Client};
 use millrace_nfs::v3::StableHow;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_server::{Config, ExposedBuffers, Research, Server};
 
-use common::rdma_at;
+use common::{VERSIONS, rdma_at, url};
 
 mod common;
 
 const LEN: usize = 1 << 20;
 
+/// Locked by each test.
+static COUNTER: Mutex<()> = Mutex::new(());
+
 #[test]
 fn neither_end_copies_the_data_of_large_reads_and_writes_over_rdma() {
+    let _counter = COUNTER.lock();
     // The server starts all RDMA Reads and Writes.
     measure(Design::ReadWrite, (8, 8));
     // The server starts only the RDMA Reads. With an adapter it copies results whose pages need more segments than a
@@ -24,6 +29,42 @@ fn neither_end_copies_the_data_of_large_reads_and_writes_over_rdma() {
     if rdma_at().1 == ProviderChoice::Iwarp {
         measure(Design::ReadRead, (0, 8));
     }
+}
+
+/// Over TCP the client receives the data of a large READ in the caller's memory, except bytes that it receives with the
+/// preceding reply.
+#[test]
+fn large_reads_over_tcp_are_received_in_the_memory_of_the_caller() {
+    const READS: u64 = 8;
+    let _counter = COUNTER.lock();
+    let config = Config {
+        exports: vec!["/data=memory:64MiB".parse().unwrap()],
+        listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
+        ..Config::default()
+    };
+    let server = Server::start(config).unwrap();
+    for version in VERSIONS {
+        let url: Url = url(&server, Proto::Tcp, "data").parse().unwrap();
+        let client = Client::connect(&url, Options::default().vers(Some(version))).unwrap();
+        let file = client.create_file("f", 0o600).unwrap().handle();
+        let data: Vec<u8> = (0..LEN).map(|i| (i >> 3) as u8).collect();
+        for n in 0..READS {
+            client.write(file, n * LEN as u64, &data, StableHow::FileSync).unwrap();
+        }
+        let mut buffer = client.arena().alloc(LEN).unwrap();
+        let before = millrace_buffer::copied::total();
+        for n in 0..READS {
+            let address = buffer.address();
+            let r = client.read_into(file, n * LEN as u64, buffer).unwrap();
+            assert_eq!(r.buffer.address(), address, "NFSv{version}");
+            assert!(r.count == LEN && r.buffer[..] == data[..]);
+            buffer = r.buffer;
+        }
+        // The client copies what it has read before it knew the length of the reply, at most 16 KiB, and the headers.
+        let copied = millrace_buffer::copied::total() - before;
+        assert!(copied <= READS * (17 << 10), "{copied} bytes copied");
+    }
+    server.stop_blocking(Duration::from_secs(1));
 }
 
 fn measure(design: Design, (peer_writes, peer_reads): (u64, u64)) {

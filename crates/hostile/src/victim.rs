@@ -84,7 +84,7 @@ pub async fn call(
         e.put_u32(word);
     }
     let message = e.finish().map_err(io::Error::other)?;
-    let spec = ReplySpec { max_head: 64, payload: Some(buffer) };
+    let spec = ReplySpec { max_head: 64, payload: Some(buffer), ..ReplySpec::default() };
     let result = requester.submit(Request::new(message, spec)).await;
     let mut outcome = Outcome { result, changed: 0, exposed: 0 };
     for _ in 0..if violation == Violation::WritesLate { LATE_STEPS } else { 0 } {

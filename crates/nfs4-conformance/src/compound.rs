@@ -195,7 +195,7 @@ pub async fn send(c: &impl Call, minor_version: u32, ops: &[Op]) -> Results {
 
 /// Sends a COMPOUND. Fails if the call has no results.
 pub async fn try_send(c: &impl Call, compound: &Compound<'_>) -> Result<Results, RpcError> {
-    let reply = ReplySpec { max_head: REPLY, payload: None };
+    let reply = ReplySpec { max_head: REPLY, ..ReplySpec::default() };
     c.call(Request::new(message(c, compound), reply)).await.map(Results::new)
 }
 
@@ -203,7 +203,7 @@ pub async fn try_send(c: &impl Call, compound: &Compound<'_>) -> Result<Results,
 pub async fn send_for_data(c: &impl Call, ops: &[Op]) -> Results {
     let message = message(c, &Compound { tag: b"", minor_version: 2, ops });
     let payload = Some(c.arena().alloc(2 << 20).unwrap());
-    let reply = ReplySpec { max_head: 4096, payload };
+    let reply = ReplySpec { max_head: 4096, payload, ..ReplySpec::default() };
     Results::new(c.call(Request::new(message, reply)).await.unwrap())
 }
 

@@ -58,6 +58,10 @@ pub struct ReplySpec {
     /// Memory for the reply's payload (READ data, READLINK text), whose length is the maximum size of the
     /// payload. The transport places the payload there directly if it can.
     pub payload: Option<Buffer>,
+    /// Bytes of a successful reply before the payload, header included, if they are known; otherwise 0. A transport
+    /// without placement by the peer (TCP) then receives the payload directly to its memory. Another reply is received
+    /// correctly, and its payload elsewhere.
+    pub payload_offset: usize,
 }
 
 /// A call to be sent.

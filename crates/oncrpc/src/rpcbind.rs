@@ -181,7 +181,7 @@ impl Rpcbind {
         call_header(&mut e, PROGRAM, vers, proc, &Credential::None);
         e.put(args);
         let message = e.finish().map_err(|e| RpcError::Local(e.to_string()))?;
-        let reply = ReplySpec { max_head: MAX_RECORD, payload: None };
+        let reply = ReplySpec { max_head: MAX_RECORD, ..ReplySpec::default() };
         let reply = self.transport.submit(Request::new(message, reply)).await?;
         results(&mut reply.results())
             .map_err(|e| RpcError::BadReply { peer: "rpcbind".into(), what: e.to_string() })

@@ -44,7 +44,7 @@ fn calls_over_tcp_allocate_nothing_in_steady_state() {
                 let mut e = Encoder::new(&arena, 128);
                 call_header(&mut e, 100_003, 3, 7, &Credential::None);
                 e.put_payload(data.clone().into());
-                let reply = ReplySpec { max_head: 128, payload: None };
+                let reply = ReplySpec { max_head: 128, ..ReplySpec::default() };
                 t.submit(Request::new(e.finish().unwrap(), reply))
             };
             let round = async || {

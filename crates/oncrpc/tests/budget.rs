@@ -110,7 +110,7 @@ impl Honest {
         let mut e = Encoder::new(&self.arena, 128);
         call_header(&mut e, 100_003, 3, proc, &Credential::None);
         args(&mut e);
-        let reply = ReplySpec { max_head: 128 + room, payload: None };
+        let reply = ReplySpec { max_head: 128 + room, ..ReplySpec::default() };
         self.transport.submit(Request::new(e.finish().unwrap(), reply))
     }
 

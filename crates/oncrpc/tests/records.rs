@@ -7,20 +7,36 @@ mod common;
 use common::{arena, words};
 use millrace_oncrpc::{
     Message,
-    tcp::record::{Next, RecordError, RecordReader, RecordWriter},
+    tcp::record::{Next, RecordError, RecordReader, RecordWriter, START_BYTES},
 };
-use millrace_xdr::{Arena, Encoder, Views};
+use millrace_xdr::{Arena, Buffer, Encoder, Views};
 use proptest::prelude::*;
 
 /// Passes `bytes` to a reader in pieces of the given sizes (the last one repeats) and collects the records.
-fn read(reader: &mut RecordReader, mut bytes: &[u8], pieces: &[usize]) -> Result<Vec<Vec<u8>>, RecordError> {
+fn read(reader: &mut RecordReader, bytes: &[u8], pieces: &[usize]) -> Result<Vec<Vec<u8>>, RecordError> {
+    let records = receive(reader, bytes, pieces, |_, len| panic!("nothing of {len} bytes is to be placed"))?;
+    Ok(records.iter().map(|m| m.head.to_vec()).collect())
+}
+
+/// As [`read`], where `place` provides the memory for parts of large records, from their first bytes and lengths.
+fn receive(
+    reader: &mut RecordReader,
+    mut bytes: &[u8],
+    pieces: &[usize],
+    mut place: impl FnMut(&[u8], usize) -> Option<(usize, Buffer)>,
+) -> Result<Vec<Message>, RecordError> {
     let mut out = Vec::new();
     let mut piece = pieces.iter().chain(std::iter::repeat(pieces.last().unwrap()));
     loop {
         match reader.next_record()? {
-            Next::Record(m) => out.push(m.head.to_vec()),
+            Next::Record(m) => out.push(m),
             Next::NoMemory => panic!("no memory"),
             Next::NeedAdmission(bytes) => reader.admit(bytes),
+            Next::Large(len) => {
+                if let Some((offset, buffer)) = place(reader.start(), len) {
+                    reader.place(offset, buffer);
+                }
+            }
             Next::NeedBytes if bytes.is_empty() => return Ok(out),
             Next::NeedBytes => {
                 let mut want = (*piece.next().unwrap()).clamp(1, bytes.len());
@@ -98,6 +114,7 @@ fn read_greedily(mut r: RecordReader, mut stream: &[u8]) -> (Vec<Message>, usize
             Next::Record(m) => records.push(m),
             Next::NoMemory => panic!("no memory"),
             Next::NeedAdmission(bytes) => r.admit(bytes),
+            Next::Large(len) => r.place(128, buffer(len - 128)),
             Next::NeedBytes if stream.is_empty() => return (records, reads, early),
             Next::NeedBytes => {
                 let before = stream.len();
@@ -130,6 +147,58 @@ fn large_records_use_one_buffer_and_copy_only_stashed_bytes() {
     }
 }
 
+fn buffer(len: usize) -> Buffer {
+    let mut buffer = arena().alloc(len).unwrap();
+    buffer.set_len(len);
+    buffer
+}
+
+#[test]
+fn a_part_of_a_large_record_is_received_in_the_memory_of_the_caller() {
+    let body: Vec<u8> = (0..1_000_000u32).map(|i| i as u8).collect();
+    let record = [words(&[0x8000_0000 + body.len() as u32]), body.clone()].concat();
+    let r = RecordReader::placing(&arena(), 4 << 20);
+    let (records, reads, early) = read_greedily(r, &record.repeat(3));
+    assert!(early <= 16384 + 512 + 512, "{early} bytes were read elsewhere and copied");
+    assert_eq!(reads, 4, "no read for the start of a record that follows another one");
+    for message in records {
+        assert_eq!(message.head.iter().map(|v| v.len()).collect::<Vec<_>>(), [128, body.len() - 128]);
+        assert_eq!(message.head.to_vec(), body);
+    }
+}
+
+#[test]
+fn memory_outside_of_the_record_is_ignored() {
+    let body = vec![7; 20_000];
+    let record = [words(&[0x8000_0000 + 20_000]), body.clone()].concat();
+    for (offset, len) in [(1, 20_000), (20_000, 1), (usize::MAX, 20_000)] {
+        let mut r = RecordReader::placing(&arena(), 4 << 20);
+        let received = receive(&mut r, &record, &[usize::MAX], |_, _| Some((offset, buffer(len)))).unwrap();
+        assert_eq!(received.len(), 1);
+        assert_eq!(received[0].head.to_vec(), body);
+    }
+}
+
+#[test]
+fn placing_waits_for_the_memory_of_the_other_parts() {
+    let a = Arena::new(millrace_buffer::ArenaConfig { limit: 1, huge_pages: false });
+    let mut held = Vec::new();
+    while let Ok(b) = a.alloc(512) {
+        held.push(b);
+    }
+    let mut r = RecordReader::placing(&a, 1 << 20);
+    feed(&mut r, &[words(&[0x8000_0000 + 20_000]), vec![1; 300]].concat());
+    assert!(matches!(r.next_record(), Ok(Next::Large(20_000))));
+    r.place(100, buffer(19_500));
+    assert!(matches!(r.next_record(), Ok(Next::NoMemory)));
+    assert!(matches!(r.next_record(), Ok(Next::NoMemory)));
+    held.clear();
+    feed(&mut r, &vec![1; 19_700]);
+    let Ok(Next::Record(m)) = r.next_record() else { panic!("no record") };
+    assert_eq!(m.head.iter().map(|v| v.len()).collect::<Vec<_>>(), [100, 19_500, 400]);
+    assert_eq!(m.head.to_vec(), vec![1; 20_000]);
+}
+
 #[test]
 fn one_read_returns_many_small_records() {
     let record = [words(&[0x8000_1064]), vec![7; 0x1064]].concat();
@@ -157,7 +226,7 @@ fn a_record_longer_than_a_buffer_uses_several() {
         match reader.next_record().unwrap() {
             Next::Record(m) => break m,
             Next::NoMemory => panic!("no memory"),
-            Next::NeedAdmission(_) => panic!("this reader needs no admission"),
+            Next::NeedAdmission(_) | Next::Large(_) => panic!("this reader asks for nothing"),
             Next::NeedBytes => {
                 let mut got = 0;
                 for room in &mut reader.space() {
@@ -319,6 +388,29 @@ proptest! {
         let got = read(&mut r, &stream, &pieces).unwrap();
         prop_assert_eq!(got, expected);
         prop_assert!(r.at_record_start());
+        prop_assert_eq!(arena.stats().in_use, 0);
+    }
+
+    #[test]
+    fn placed_records_are_decoded_from_any_pieces(
+        records in prop::collection::vec(prop::collection::vec(0usize..60_000, 1..3), 1..6),
+        pieces in prop::collection::vec(1usize..90_000, 1..20),
+        places in prop::collection::vec((0usize..400, 0usize..30_000, any::<bool>()), 6),
+    ) {
+        let (stream, expected) = stream_of(&records);
+        let arena = arena();
+        let mut r = RecordReader::placing(&arena, 300_000);
+        let mut places = places.into_iter();
+        let place = |start: &[u8], len: usize| {
+            assert!(start.len() >= START_BYTES && start.len() <= len && expected.iter().any(|r| r.starts_with(start)));
+            let (offset, rest, placed) = places.next().unwrap();
+            let part = len.saturating_sub(offset + rest).max(1);
+            placed.then(|| (offset, { let mut b = arena.alloc(part).unwrap(); b.set_len(part); b }))
+        };
+        let got = receive(&mut r, &stream, &pieces, place).unwrap();
+        prop_assert!(got.iter().map(|m| m.head.to_vec()).eq(expected.iter().cloned()));
+        prop_assert!(r.at_record_start());
+        drop(got);
         prop_assert_eq!(arena.stats().in_use, 0);
     }
 

@@ -52,7 +52,8 @@ async fn call(scene: &Scene, send: usize, receive: usize) {
     e.put_payload(data.slice(0, send));
     let payload = (receive > 0).then(|| arena.alloc(receive).unwrap());
     let stages = sampler.next_call(None);
-    let request = Request::new(e.finish().unwrap(), ReplySpec { max_head: 64, payload });
+    let request =
+        Request::new(e.finish().unwrap(), ReplySpec { max_head: 64, payload, ..ReplySpec::default() });
     let reply = to.submit(Request { stages: stages.clone(), ..request }).await.unwrap();
     sampler.finish(stages);
     let mut d = reply.results();

@@ -30,7 +30,7 @@ pub(super) fn run(input: &[u8]) {
     let split = u64::from(input.u8());
     let stream = input.rest();
     let expected = reference(stream, max);
-    for make in [RecordReader::new, RecordReader::growing] {
+    for make in [RecordReader::new, RecordReader::placing, RecordReader::growing] {
         let whole = read(stream, max, make, None);
         assert_eq!(whole, expected);
         assert_eq!(read(stream, max, make, Some(Random::new(split))), expected, "split by seed {split}");
@@ -68,6 +68,13 @@ fn read(mut stream: &[u8], max: usize, make: Make, mut split: Option<Random>) ->
             Ok(Next::Record(record)) => {
                 assert!(record.head.len() <= max, "a record exceeds the limit");
                 records.push(record.head.to_vec());
+            }
+            Ok(Next::Large(len)) => {
+                // A position and length that depend on the input.
+                let offset = usize::from(reader.start()[0]);
+                let mut part = arena().alloc(len - offset).expect("memory");
+                part.set_len(len - offset - usize::from(reader.start()[1]));
+                reader.place(offset, part);
             }
             Ok(Next::NeedBytes) => {
                 if stream.is_empty() {

@@ -30,6 +30,18 @@ fn decode<C: Call>(d: &mut Decoder<'_>) -> Result<Result<C::Ok, Status>, XdrErro
     }
 }
 
+/// Bytes of a reply before the results: XID, type and state of the reply, verifier AUTH_NONE, and state of acceptance
+/// (RFC 5531 section 9).
+const REPLY_HEADER: usize = 24;
+
+/// Bytes of a successful reply to READ before the data: the header, the status, the attributes of the file, `count`,
+/// `eof`, and the length of the data (RFC 1813 section 3.3.6).
+const READ3_DATA: usize = REPLY_HEADER + 4 + 4 + 84 + 4 + 4 + 4;
+
+/// As [`READ3_DATA`], in a COMPOUND: the header, status, empty tag and number of the results, SEQUENCE (8 + 36), PUTFH (8),
+/// and READ (8, `eof`, and the length of the data; RFC 8881 sections 16.2.3, 18.46.2, 18.22.2).
+const READ4_DATA: usize = REPLY_HEADER + 12 + 44 + 8 + 16;
+
 /// Makes a call of NFSv3. Retries after a delay while the server returns JUKEBOX.
 pub(super) async fn call_v3<C: Call>(
     pool: &Pool,
@@ -44,6 +56,7 @@ pub(super) async fn call_v3<C: Call>(
         procedure: procedure.number(),
         name: procedure.name(),
         max_head: args.entries().map_or(procedure.max_reply_head(), v3::readdir_reply_head),
+        payload_offset: if procedure == Procedure::Read { READ3_DATA } else { 0 },
         keep_xid: is_unrepeatable(procedure),
         class: class(procedure),
     };
@@ -99,7 +112,8 @@ pub(super) async fn call_v4<C: Call>(
         _ => args.entries().unwrap_or_default() as usize,
     };
     let max_head = COMPOUND_REPLY + variable;
-    let spec = nfs4::spec(procedure.name(), max_head, class(procedure));
+    let payload_offset = if procedure == Procedure::Read { READ4_DATA } else { 0 };
+    let spec = CallSpec { payload_offset, ..nfs4::spec(procedure.name(), max_head, class(procedure)) };
     let answer = session.call(credential, spec, is_unrepeatable(procedure), args, payload).await?;
     let result = match answer.result {
         Ok(ok) => Ok(ok),

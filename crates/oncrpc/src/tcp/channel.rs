@@ -6,7 +6,7 @@ use std::{
 };
 
 use millrace_runtime::{ByteStream, RuntimeExt, RuntimeRef, Sleep};
-use millrace_xdr::{Arena, Message};
+use millrace_xdr::{Arena, Buffer, Message};
 
 use super::record::{Next, RecordReader, RecordWriter};
 use crate::serving::{Account, MEMORY_RETRY};
@@ -49,25 +49,31 @@ impl Channel {
     }
 
     /// Returns the next received record. `Ok(None)`: more bytes must be read ([`Self::poll_fill`]). Pending:
-    /// there is no memory for the next record; the task is woken to try again.
-    pub(super) fn poll_record(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Message>>> {
-        self.poll_next(cx, None)
+    /// there is no memory for the next record; the task is woken to try again. For a large record, `place` returns the
+    /// memory for a part of it and the part's position, from the first bytes of the record and its length.
+    pub(super) fn poll_reply(
+        &mut self,
+        cx: &mut Context<'_>,
+        place: impl FnMut(&[u8], usize) -> Option<(usize, Buffer)>,
+    ) -> Poll<io::Result<Option<Message>>> {
+        self.poll_next(cx, None, place)
     }
 
-    /// As [`Self::poll_record`], with the record's memory charged to `account` before it is read. The charge
+    /// As [`Self::poll_reply`], with the record's memory charged to `account` before it is read. The charge
     /// passes to the caller with the record ([`Self::take_admitted`]).
     pub(super) fn poll_call(
         &mut self,
         cx: &mut Context<'_>,
         account: &mut Account,
     ) -> Poll<io::Result<Option<Message>>> {
-        self.poll_next(cx, Some(account))
+        self.poll_next(cx, Some(account), |_, _| None)
     }
 
     fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
         mut account: Option<&mut Account>,
+        mut place: impl FnMut(&[u8], usize) -> Option<(usize, Buffer)>,
     ) -> Poll<io::Result<Option<Message>>> {
         self.waits_for_memory = true;
         loop {
@@ -77,6 +83,11 @@ impl Channel {
                         ready!(account.poll_take(cx, bytes));
                     }
                     self.reader.admit(bytes);
+                }
+                Ok(Next::Large(len)) => {
+                    if let Some((offset, buffer)) = place(self.reader.start(), len) {
+                        self.reader.place(offset, buffer);
+                    }
                 }
                 Ok(Next::NoMemory) => {
                     let rt = &self.rt;
@@ -108,7 +119,7 @@ impl Channel {
         self.reader.take_admitted()
     }
 
-    /// Reads once. `Ok(false)`: the stream has ended. To be called when [`Self::poll_record`] needs more
+    /// Reads once. `Ok(false)`: the stream has ended. To be called when [`Self::poll_reply`] needs more
     /// bytes.
     ///
     /// # Errors

@@ -8,9 +8,12 @@ use std::{
 };
 
 use millrace_runtime::{ByteStream, RuntimeRef};
-use millrace_xdr::{Arena, Message};
+use millrace_xdr::{Arena, Buffer, Message};
 
-use super::{channel::Channel, record::RecordReader};
+use super::{
+    channel::Channel,
+    record::{RecordReader, START_BYTES, STASH_BYTES},
+};
 use crate::{
     CallbackHandler, CallbackHandlerRef, Calls, Connection, ConnectionDriver, MSG_CALL, MSG_REPLY, Outgoing,
     PendingCall, Request, RpcError, Stage, Stages, Submissions, Transport, parse_reply,
@@ -75,7 +78,7 @@ impl TcpTransport {
             .peer_addr()
             .map_err(|e| RpcError::Disconnected { peer: "the server".into(), reason: e.to_string() })?;
         let channel =
-            Channel::new(stream, Arc::clone(rt), arena, RecordReader::new(arena, config.max_record))
+            Channel::new(stream, Arc::clone(rt), arena, RecordReader::placing(arena, config.max_record))
                 .map_err(|e| RpcError::Local(e.to_string()))?;
         let submissions = Submissions::new(peer);
         let calls = Calls::new(Arc::clone(&submissions), Arc::clone(rt), config.max_open, config.timeout);
@@ -112,9 +115,16 @@ impl Transport for TcpTransport {
     }
 }
 
-/// State of the connection, owned by its task. The state of a call in flight is its stages.
+/// A call in flight.
+struct Sent {
+    stages: Stages,
+    /// The memory for the payload of the reply, and its usual position in the reply.
+    payload: Option<(usize, Buffer)>,
+}
+
+/// State of the connection, owned by its task.
 struct Driver {
-    calls: Calls<Stages>,
+    calls: Calls<Sent>,
     channel: Channel,
     config: TcpClientConfig,
     handler: CallbackHandlerRef,
@@ -181,7 +191,7 @@ impl Driver {
     fn run(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         self.remove_cancelled();
         loop {
-            while let Poll::Ready(Some(message)) = self.channel.poll_record(cx)? {
+            while let Poll::Ready(Some(message)) = self.poll_message(cx)? {
                 self.received(message)?;
             }
             self.calls.take_submissions();
@@ -202,6 +212,11 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Message>>> {
+        let calls = &mut self.calls;
+        self.channel.poll_reply(cx, |start, len| placement(calls, start, len))
     }
 
     fn remove_cancelled(&mut self) {
@@ -231,7 +246,7 @@ impl Driver {
             tracing::debug!(peer, xid, "dropped a message without an open call");
             return Ok(());
         };
-        let stages = call.state.clone();
+        let stages = call.state.stages.clone();
         stages.end(Stage::Wait);
         let result = parse_reply(message, &peer);
         stages.end(Stage::Decode);
@@ -263,7 +278,7 @@ impl Driver {
     }
 
     fn send_call(&mut self, call: Outgoing, request: Request) -> io::Result<()> {
-        let Request { message, stages, .. } = request;
+        let Request { message, stages, reply, .. } = request;
         let (len, max) = (message.stream_len(), self.config.max_record);
         if len > max {
             call.reject(RpcError::Unsupported(format!("a call of {len} bytes, where {max} is the limit")));
@@ -272,7 +287,26 @@ impl Driver {
         stages.end(Stage::Queue);
         let pushed = self.channel.writer.push(&message, Some(call.xid));
         stages.end(Stage::Send);
-        self.calls.sent(call, stages);
+        // Small payloads are not placed, and their memory is not kept.
+        let placed = |b: &Buffer| b.len() > STASH_BYTES && (4..=START_BYTES).contains(&reply.payload_offset);
+        let payload = reply.payload.filter(placed).map(|buffer| (reply.payload_offset, buffer));
+        self.calls.sent(call, Sent { stages, payload });
         pushed.map_err(io::Error::other)
     }
+}
+
+/// The memory of the caller for the payload of a reply of `len` bytes, and its position in the reply, which starts with
+/// `start`. `None` if the reply is not the usual one of the call.
+fn placement(calls: &mut Calls<Sent>, start: &[u8], len: usize) -> Option<(usize, Buffer)> {
+    let word = |at: usize| start.get(at..at + 4)?.first_chunk().map(|b| u32::from_be_bytes(*b));
+    if word(4)? != MSG_REPLY {
+        return None;
+    }
+    let payload = &mut calls.get_mut(word(0)?)?.state.payload;
+    let (offset, buffer) = payload.as_ref()?;
+    let bytes = word(offset - 4)? as usize;
+    let fits = bytes <= buffer.len() && offset.checked_add(bytes)? <= len;
+    let (offset, mut buffer) = payload.take_if(|_| fits)?;
+    buffer.set_len(bytes);
+    Some((offset, buffer))
 }

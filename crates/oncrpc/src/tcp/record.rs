@@ -17,13 +17,16 @@ use crate::serving::slot_bytes;
 const LAST: u32 = 1 << 31;
 /// Bytes read beyond the end of a small or nearly complete record: one read returns about a hundred small
 /// calls or four replies of 4 KiB. Copying them costs less than further reads.
-const STASH_BYTES: usize = 16384;
+pub(super) const STASH_BYTES: usize = 16384;
 /// Bytes read beyond the end of a record of which more than [`STASH_BYTES`] are missing. Usually another
 /// large record follows, and all but these bytes of it can be read directly to their destination. For a
 /// record after a small one, at most [`STASH_BYTES`] are copied.
 const PAST_BULK: usize = 512;
 /// Bytes of each buffer of a growing record. The largest head of a call is shorter.
 const PIECE: usize = 64 << 10;
+/// Bytes of a record that [`Next::Large`] provides: more than a reply to READ has before its data, and less than
+/// [`PAST_BULK`], so that in a sequence of large records they are received with the preceding one.
+pub const START_BYTES: usize = 256;
 /// Slices of one vectored read without an allocation: a record with 1 MiB of data in pieces of 64 KiB has 17,
 /// and the stash is one more.
 const READ_SLICES: usize = 20;
@@ -53,6 +56,10 @@ pub enum Next {
     Record(Message),
     /// More bytes must be read.
     NeedBytes,
+    /// The record that starts has this many bytes, and the first [`START_BYTES`] of them are received
+    /// ([`RecordReader::start`]). The caller may provide memory for a part of it ([`RecordReader::place`]). Only from a
+    /// reader of [`RecordReader::placing`].
+    Large(usize),
     /// A record needs this many more bytes of memory. No bytes may be read before [`RecordReader::admit`].
     NeedAdmission(usize),
     /// The arena has no memory for the record. No bytes may be read; try again later.
@@ -70,7 +77,7 @@ enum State {
 /// [`Self::advance`], and repeat. Bytes are read directly into the record's buffers, except those that were
 /// read with the preceding record. A record occupies one buffer (several if it is longer than
 /// [`SPAN_BYTES`]), or, in a reader from [`Self::growing`], buffers of 64 KiB: initially one, and the others
-/// when that one is full.
+/// when that one is full. In a reader from [`Self::placing`] the caller can provide the buffer for a part of a large one.
 pub struct RecordReader {
     arena: Arena,
     max_record: usize,
@@ -78,11 +85,17 @@ pub struct RecordReader {
     piece: usize,
     /// Bytes of memory that the record may use.
     admitted: usize,
+    /// Whether the caller may provide memory for large records.
+    asks: bool,
+    /// Whether it is to be asked for the current one.
+    unasked: bool,
+    /// The memory that it has provided, and its position in the record.
+    placed: Option<(usize, Buffer)>,
     stash: Box<[u8]>,
     stash_start: usize,
     stash_end: usize,
     state: State,
-    parts: SmallVec<[Buffer; 2]>,
+    parts: SmallVec<[Buffer; 3]>,
     filled: usize,
     empty_fragments: u32,
 }
@@ -100,12 +113,20 @@ impl RecordReader {
         Self::with(arena, max_record, PIECE, 0)
     }
 
+    /// As [`Self::new`], and returns [`Next::Large`] for each record of one fragment that is longer than the stash.
+    pub fn placing(arena: &Arena, max_record: usize) -> Self {
+        Self { asks: true, ..Self::new(arena, max_record) }
+    }
+
     fn with(arena: &Arena, max_record: usize, piece: usize, admitted: usize) -> Self {
         Self {
             arena: arena.clone(),
             max_record,
             piece,
             admitted,
+            asks: false,
+            unasked: false,
+            placed: None,
             stash: vec![0; STASH_BYTES].into(),
             stash_start: 0,
             stash_end: 0,
@@ -130,6 +151,13 @@ impl RecordReader {
                     let word = u32::from_be_bytes(*word);
                     self.stash_start += 4;
                     self.begin_fragment((word & !LAST) as usize, word & LAST != 0)?;
+                }
+                State::Body { left, .. } if self.unasked => {
+                    if self.start().len() < START_BYTES {
+                        return Ok(Next::NeedBytes);
+                    }
+                    self.unasked = false;
+                    return Ok(Next::Large(left));
                 }
                 State::Body { left, last } => {
                     if let Some(more) = self.missing_admission(left, last) {
@@ -171,8 +199,23 @@ impl RecordReader {
         } else {
             self.empty_fragments = 0;
         }
+        self.unasked = self.asks && last && self.filled == 0 && len > STASH_BYTES;
         self.state = State::Body { left: len, last };
         Ok(())
+    }
+
+    /// After [`Next::Large`]: the received bytes of the record, at least [`START_BYTES`].
+    pub fn start(&self) -> &[u8] {
+        &self.stash[self.stash_start..self.stash_end]
+    }
+
+    /// After [`Next::Large`]: has the record's bytes from `offset` on received in `buffer`, as many as its length. In the
+    /// returned message they are a view of it. Ignored if the record has fewer bytes.
+    pub fn place(&mut self, offset: usize, buffer: Buffer) {
+        let State::Body { left, .. } = self.state else { return };
+        if offset.checked_add(buffer.len()).is_some_and(|end| end <= left) {
+            self.placed = Some((offset, buffer));
+        }
     }
 
     /// Memory that must still be admitted for the record. Before the last fragment the length is unknown, and
@@ -201,6 +244,9 @@ impl RecordReader {
     /// Reserves buffers for `total` bytes, or for the first buffer until it is full. Further fragments may
     /// move to a larger buffer; a record in one fragment never moves.
     fn reserve(&mut self, total: usize) -> bool {
+        if let Some((offset, buffer)) = self.placed.take() {
+            return self.reserve_around(offset, buffer, total);
+        }
         let total = if self.filled < self.piece { total.min(self.piece) } else { total };
         let mut have: usize = self.parts.iter().map(|p| p.len()).sum();
         while have < total {
@@ -226,6 +272,22 @@ impl RecordReader {
             have += buffer.len();
             self.parts.push(buffer);
         }
+        true
+    }
+
+    /// Reserves buffers for the parts of a record of `total` bytes before and after `placed`, which is at `offset`.
+    fn reserve_around(&mut self, offset: usize, placed: Buffer, total: usize) -> bool {
+        let rest = total - offset - placed.len();
+        let full = |len: usize| {
+            let mut buffer = self.arena.alloc(len).ok()?;
+            buffer.set_len(len);
+            Some(buffer)
+        };
+        let (Some(before), Some(after)) = (full(offset), full(rest)) else {
+            self.placed = Some((offset, placed));
+            return false;
+        };
+        self.parts.extend([before, placed, after].into_iter().filter(|part| !part.is_empty()));
         true
     }
 
@@ -278,6 +340,11 @@ impl RecordReader {
         }
         let left = match self.state {
             State::Header => 0,
+            // Few bytes, as between large records: the others are read to their destination.
+            State::Body { .. } if self.unasked => {
+                let stash = &mut self.stash[self.stash_end..PAST_BULK];
+                return [IoSliceMut::new(stash)].into_iter().collect();
+            }
             State::Body { left, .. } => left,
         };
         let mut out: SmallVec<[IoSliceMut<'_>; READ_SLICES]> =
@@ -293,7 +360,9 @@ impl RecordReader {
     /// Records that `n` bytes were read into [`Self::space`].
     pub fn advance(&mut self, n: usize) {
         let mut rest = n;
-        if let State::Body { left, .. } = &mut self.state {
+        if let State::Body { left, .. } = &mut self.state
+            && !self.unasked
+        {
             let taken = rest.min(*left);
             *left -= taken;
             self.filled += taken;
@@ -305,6 +374,7 @@ impl RecordReader {
     /// Drops the current record and its memory. The stream must be closed.
     pub fn clear(&mut self) {
         self.parts.clear();
+        self.placed = None;
         self.filled = 0;
     }
 

@@ -375,7 +375,7 @@ mod tests {
             e.put_payload(a.copy_from(&vec![0; payload]).unwrap().into());
         }
         let payload = (result > 0).then(|| a.alloc(result).unwrap());
-        layout(&ANY, &e.finish().unwrap(), &ReplySpec { max_head, payload }).unwrap()
+        layout(&ANY, &e.finish().unwrap(), &ReplySpec { max_head, payload, ..ReplySpec::default() }).unwrap()
     }
 
     /// The form of a call whose payload has `pieces` pieces, and whether they are copied.
@@ -385,7 +385,8 @@ mod tests {
         e.put_raw(&vec![0; head]);
         // Not adjacent in memory: each view is shorter than its slot.
         e.put_payload((0..pieces).map(|_| a.copy_from(&[0; 2000]).unwrap()).collect());
-        let layout = layout(params, &e.finish().unwrap(), &ReplySpec { max_head: 100, payload: None })?;
+        let layout =
+            layout(params, &e.finish().unwrap(), &ReplySpec { max_head: 100, ..ReplySpec::default() })?;
         Some((layout.form, layout.copied))
     }
 

@@ -155,7 +155,7 @@ pub fn message(arena: &Arena, xid: u32, ask: Ask) -> Message {
 pub fn request(arena: &Arena, ask: Ask) -> Request {
     let max_head = 24 + 4 + 4 + ask.reply_head.next_multiple_of(4) + 4;
     let payload = (ask.receive > 0).then(|| arena.alloc(ask.receive).unwrap());
-    Request::new(message(arena, 0, ask), ReplySpec { max_head, payload })
+    Request::new(message(arena, 0, ask), ReplySpec { max_head, payload, ..ReplySpec::default() })
 }
 
 /// Checks all bytes of a reply.

@@ -193,7 +193,7 @@ impl Caller {
     }
 
     pub async fn send(&self, message: Message, room: usize, xid: Option<u32>) -> Result<Reply, RpcError> {
-        let reply = ReplySpec { max_head: REPLY_ROOM + room, payload: None };
+        let reply = ReplySpec { max_head: REPLY_ROOM + room, ..ReplySpec::default() };
         self.transport.call(Request { xid, ..Request::new(message, reply) }).await
     }
 
@@ -201,7 +201,7 @@ impl Caller {
         let message = self.message(v3::PROGRAM, v3::VERSION, proc.number(), args);
         let has_data = matches!(proc, Procedure::Read | Procedure::Readlink);
         let payload = has_data.then(|| self.arena.alloc(2 << 20).unwrap());
-        let reply = ReplySpec { max_head: REPLY_ROOM + room, payload };
+        let reply = ReplySpec { max_head: REPLY_ROOM + room, payload, ..ReplySpec::default() };
         self.transport.call(Request::new(message, reply)).await
     }
 

@@ -219,7 +219,7 @@ async fn call(world: World, rt: RuntimeRef, design: Design) {
         }
         let payload = (n % 2 == 0).then(guard);
         guards.push(guard());
-        let spec = ReplySpec { max_head: 64, payload };
+        let spec = ReplySpec { max_head: 64, payload, ..ReplySpec::default() };
         let request = Request::new(e.finish().expect("arena memory"), spec);
         if let Ok(reply) = requester.submit(request).await {
             let mut results = reply.results();

@@ -53,6 +53,7 @@ pub(crate) fn spec(name: &'static str, max_head: usize, class: CallClass) -> Cal
         procedure: 1,
         name,
         max_head,
+        payload_offset: 0,
         keep_xid: false,
         class,
     }
