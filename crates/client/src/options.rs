@@ -187,10 +187,11 @@ pub struct Options {
     pub retry: RetryPolicy,
     /// The RDMA provider.
     pub provider: ProviderChoice,
-    /// Maximum memory for buffers and messages, in bytes.
+    /// Maximum memory for buffers and messages, in bytes. A call that needs more waits up to ten seconds for memory of
+    /// others, then it fails with [`crate::Error::OutOfMemory`].
     pub arena_limit: usize,
     /// Maximum amount of unstable data in bytes that one [`crate::nfs3::File`] retains; above it, the file
-    /// commits.
+    /// commits. Files also commit while all together retain more than half of [`Self::arena_limit`].
     pub unstable_limit: usize,
     /// Changes return the attributes of the changed object before them with NFSv4 too
     /// ([`WccData::before`](millrace_nfs::v3::WccData::before)), if the server's change attribute can prove that nothing

@@ -22,6 +22,11 @@ use crate::{
     stats::{Counts, add},
 };
 
+/// Time after which an allocation fails if the memory is exhausted all the time.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval of attempts to allocate memory.
+const MEMORY_INTERVAL: Duration = Duration::from_millis(2);
+
 /// The properties of a procedure's calls.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallSpec {
@@ -257,7 +262,7 @@ impl Pool {
         loop {
             let transport = self.transport(&mut attempt).await?;
             let payload = match (payload.take(), payload_len) {
-                (None, Some(len)) => Some(self.arena.alloc(len)?),
+                (None, Some(len)) => Some(self.wait_for_buffer(len).await?),
                 (given, _) => given,
             };
             // Retransmissions are not sampled, because the loss of the connection dominates their time.
@@ -296,6 +301,21 @@ impl Pool {
                 resent = true;
                 first_xid = first_xid.or(xid);
                 add(&self.counts.retransmits, 1);
+            }
+        }
+    }
+
+    /// Allocates a buffer of `len` bytes. Waits if other calls use the memory, because they return it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] after [`MEMORY_TIMEOUT`], or at once if the arena's limit is smaller.
+    pub(crate) async fn wait_for_buffer(&self, len: usize) -> Result<Buffer, Error> {
+        let deadline = self.rt.now() + MEMORY_TIMEOUT;
+        loop {
+            match self.arena.alloc(len) {
+                Err(e) if len > e.limit || self.rt.now() >= deadline => return Err(e.into()),
+                Err(_) => self.rt.sleep(MEMORY_INTERVAL).await,
+                Ok(buffer) => return Ok(buffer),
             }
         }
     }

@@ -152,7 +152,7 @@ impl Source for RemoteTree {
     async fn read(&self, file: &FileHandle, offset: u64, len: usize) -> Result<Views, Error> {
         let mut out = Views::new();
         while out.len() < len {
-            let memory = self.client.buffer(len - out.len())?;
+            let memory = self.client.wait_for_buffer(len - out.len()).await?;
             let read = self.client.read_into(*file, offset + out.len() as u64, memory).await?;
             out.push(read.buffer.freeze());
             if read.eof {

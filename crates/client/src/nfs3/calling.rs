@@ -64,7 +64,7 @@ pub(super) async fn call_v3<C: Call>(
     let mut attempt = None;
     loop {
         let payload = match (payload.take(), payload_len) {
-            (None, Some(len)) => Some(pool.arena.alloc(len)?),
+            (None, Some(len)) => Some(pool.wait_for_buffer(len).await?),
             (given, _) => given,
         };
         let answered = pool.call(spec, credential, args, payload).await?;

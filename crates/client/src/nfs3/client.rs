@@ -306,6 +306,14 @@ impl Client {
         Ok(self.arena().alloc(len)?)
     }
 
+    /// As [`Self::buffer`], and waits up to ten seconds for memory that other calls use.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub async fn wait_for_buffer(&self, len: usize) -> Result<Buffer, Error> {
+        self.shared.pool.wait_for_buffer(len).await
+    }
+
     /// Counters of the registration strategy.
     pub fn registration_stats(&self) -> RegistrationStats {
         self.shared.registration.stats()

@@ -179,7 +179,8 @@ impl File {
         let mut done = 0;
         while done < out.len() {
             let Some(at) = offset.checked_add(done as u64) else { break };
-            let buffer = self.client().buffer((out.len() - done).min(self.client().rsize() as usize))?;
+            let wanted = (out.len() - done).min(self.client().rsize() as usize);
+            let buffer = self.client().wait_for_buffer(wanted).await?;
             let (data, eof) = self.read_views(self.client(), at, buffer).await?;
             data.copy_to(&mut out[done..]);
             done += data.len();
@@ -241,7 +242,8 @@ impl File {
         while data.len() < len
             && let Some(at) = offset.checked_add(data.len() as u64)
         {
-            let memory = self.client().buffer((len - data.len()).min(self.client().rsize() as usize))?;
+            let wanted = (len - data.len()).min(self.client().rsize() as usize);
+            let memory = self.client().wait_for_buffer(wanted).await?;
             let (more, eof) = self.read_views(self.client(), at, memory).await?;
             data.extend(more.iter().cloned());
             if eof {
@@ -261,7 +263,7 @@ impl File {
     ) -> Result<(u64, Views, bool), Error> {
         let mut data = Views::new();
         loop {
-            let memory = caller.buffer(len - data.len())?;
+            let memory = caller.wait_for_buffer(len - data.len()).await?;
             let (more, eof) = self.read_views(caller, at + data.len() as u64, memory).await?;
             if data.is_empty() {
                 data = more;
@@ -300,7 +302,7 @@ impl File {
     pub async fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
         let mut at = offset;
         for piece in data.chunks(self.client().wsize() as usize) {
-            let mut b = self.client().buffer(piece.len())?;
+            let mut b = self.client().wait_for_buffer(piece.len()).await?;
             millrace_buffer::copy(&mut b, piece);
             self.write_from(at, b.freeze().into()).await?;
             at = at.saturating_add(piece.len() as u64);

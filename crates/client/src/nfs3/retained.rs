@@ -1,6 +1,13 @@
 //! UNSTABLE data that the server has acknowledged and may still lose.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use millrace_buffer::Views;
 use millrace_nfs::v3::Verifier;
@@ -50,19 +57,32 @@ pub(crate) struct ToCommit {
 
 /// The uncommitted UNSTABLE data of a file (RFC 1813 section 4.8): the newest acknowledged data of each byte,
 /// so that a rewrite never replaces newer data.
-#[derive(Default)]
 pub(crate) struct Retained {
     /// Pieces by offset, without overlap.
     pieces: BTreeMap<u64, Piece>,
     bytes: usize,
     memory: usize,
+    /// The memory of the retained data of all files of the client.
+    total: Arc<AtomicUsize>,
     /// Sequence number of the next acknowledgement.
     next: u64,
     /// Number of acknowledged changes of the file's data.
     changes: u64,
 }
 
+impl Drop for Retained {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.memory, Ordering::Relaxed);
+    }
+}
+
 impl Retained {
+    /// Retains nothing yet, and will add the memory of the data to `total`.
+    pub(crate) fn counted_in(total: &Arc<AtomicUsize>) -> Self {
+        let total = Arc::clone(total);
+        Self { pieces: BTreeMap::new(), bytes: 0, memory: 0, total, next: 0, changes: 0 }
+    }
+
     /// Bytes of data.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
@@ -91,6 +111,7 @@ impl Retained {
     fn insert(&mut self, piece: Piece) {
         self.bytes += piece.data.len();
         self.memory += piece.memory;
+        self.total.fetch_add(piece.memory, Ordering::Relaxed);
         self.pieces.insert(piece.offset, piece);
     }
 
@@ -98,6 +119,7 @@ impl Retained {
         let piece = self.pieces.remove(&offset)?;
         self.bytes -= piece.data.len();
         self.memory -= piece.memory;
+        self.total.fetch_sub(piece.memory, Ordering::Relaxed);
         Some(piece)
     }
 

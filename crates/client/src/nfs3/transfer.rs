@@ -129,7 +129,7 @@ impl Client {
             && let Some(stateid) = self.next_stateid(e, file, (args.stateid, share_access::READ)).await?
         {
             args.stateid = stateid;
-            answer = self.call(&args, Some(self.buffer(wanted)?)).await;
+            answer = self.call(&args, Some(self.wait_for_buffer(wanted).await?)).await;
         }
         let answer = answer?;
         let ok = answer.result.map_err(|s| nfs_error(Procedure::Read, file, s))?;
@@ -173,7 +173,7 @@ impl Client {
         let mut done = 0;
         while done < out.len() {
             let Some(at) = offset.checked_add(done as u64) else { break };
-            let buffer = self.buffer((out.len() - done).min(self.rsize() as usize))?;
+            let buffer = self.wait_for_buffer((out.len() - done).min(self.rsize() as usize)).await?;
             let ok = self.read_views(file, at, buffer).await?;
             ok.data.copy_to(&mut out[done..]);
             done += ok.data.len();

@@ -62,8 +62,8 @@ impl Client {
         }
         let len = self.rsize().min(READ_AT_OPEN);
         let walk = Walk { dir: self.root(), names: &names, read: Some(len) };
-        let walked =
-            self.walk_names(&walk, Some(self.buffer(len as usize)?)).await.map_err(|e| e.at(path))?;
+        let memory = self.wait_for_buffer(len as usize).await?;
+        let walked = self.walk_names(&walk, Some(memory)).await.map_err(|e| e.at(path))?;
         let Some(Walked { found, data: Some(data) }) = walked else {
             return Ok((self.open(path).await?, None));
         };

@@ -1,10 +1,14 @@
 //! Writes to a file: their order, and retention of the data until it is on stable storage of the server.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     future::Future,
     ops::Range,
-    sync::{Arc, OnceLock, Weak},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use futures::{StreamExt, stream};
@@ -18,19 +22,34 @@ use super::{
 };
 use crate::{Error, nfs4::FileLocks, pool::Attempt, stats::add};
 
+/// The data that all files retain is limited to the client's memory divided by this number.
+const RETAINED_FRACTION: usize = 2;
+
 /// Maximum number of WRITEs in flight while lost data is rewritten.
 const REWRITES: usize = 8;
 
 /// The files that are open through [`super::File`], by handle.
 #[derive(Default)]
-pub(crate) struct OpenFiles(Mutex<HashMap<FileHandle, Weak<Writeback>>>);
+pub(crate) struct OpenFiles {
+    files: Mutex<HashMap<FileHandle, Weak<Writeback>>>,
+    /// The memory of the retained data of all files.
+    retained: Arc<AtomicUsize>,
+}
 
 impl OpenFiles {
     /// Returns the state of a file, if it is open.
     pub(crate) fn get(&self, handle: FileHandle) -> Option<Arc<Writeback>> {
-        let files = self.0.lock();
+        let files = self.files.lock();
         // Avoid the hash for programs that transfer data by handle and have no open files.
         if files.is_empty() { None } else { files.get(&handle)?.upgrade() }
+    }
+
+    /// The files, those that retain the most data first.
+    fn by_retained_data(&self) -> Vec<Arc<Writeback>> {
+        // The last reference to a file locks `files` when it is dropped, so all are kept until after the statement.
+        let mut files: Vec<_> = self.files.lock().values().filter_map(Weak::upgrade).collect();
+        files.sort_by_cached_key(|file| Reverse(file.retained().memory()));
+        files
     }
 }
 
@@ -54,7 +73,7 @@ impl Drop for Writeback {
         if bytes > 0 {
             tracing::warn!(bytes, file = %self.handle, "a file was dropped with uncommitted data");
         }
-        let mut files = self.client.shared.open_files.0.lock();
+        let mut files = self.client.shared.open_files.files.lock();
         if files.get(&self.handle).is_some_and(|f| f.strong_count() == 0) {
             files.remove(&self.handle);
         }
@@ -73,6 +92,22 @@ fn range(offset: u64, len: usize) -> Result<Range<u64>, Error> {
 }
 
 impl Client {
+    /// Commits files while all together retain more than half of the client's memory.
+    async fn limit_retained_data(&self) {
+        let (open, limit) = (&self.shared.open_files, self.options().arena_limit / RETAINED_FRACTION);
+        let exceeds = || open.retained.load(Ordering::Relaxed) > limit;
+        if !exceeds() {
+            return;
+        }
+        for file in open.by_retained_data() {
+            if !exceeds() {
+                return;
+            }
+            // A file whose commit fails keeps its data, and its own next commit returns the error.
+            let _ = file.commit().await;
+        }
+    }
+
     /// Waits before data is written again that the server has lost `times` times.
     pub(super) async fn pause_after_loss(&self, attempt: &mut Attempt<'_>, times: u32) -> Result<(), Error> {
         let server = self.server().to_owned();
@@ -87,14 +122,14 @@ impl Writeback {
     /// Returns the state of the file with this handle.
     pub(crate) fn open(client: Client, handle: FileHandle) -> Arc<Self> {
         let shared = Arc::clone(&client.shared);
-        let mut files = shared.open_files.0.lock();
+        let mut files = shared.open_files.files.lock();
         if let Some(open) = files.get(&handle).and_then(Weak::upgrade) {
             return open;
         }
         let new = Arc::new(Self {
             client,
             handle,
-            retained: Mutex::default(),
+            retained: Mutex::new(Retained::counted_in(&shared.open_files.retained)),
             ranges: RangeLocks::default(),
             committing: Default::default(),
             locks: OnceLock::new(),
@@ -149,6 +184,7 @@ impl Writeback {
             if self.retained().memory() > limit {
                 self.commit().await?;
             }
+            self.client.limit_retained_data().await;
         }
         Ok(wcc.unwrap_or_default())
     }

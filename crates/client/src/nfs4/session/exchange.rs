@@ -64,7 +64,7 @@ impl Session {
         let mut attempt = Attempt::new(&self.pool, spec.name);
         let mut resent = false;
         loop {
-            let payload = self.take_payload(&mut payload, payload_len)?;
+            let payload = self.take_payload(&mut payload, payload_len).await?;
             let sequence = Some(held.send(cache_this));
             let before = self.before.load(Ordering::Relaxed);
             let request = Request { minor_version: self.minor_version, sequence, before, compound };
@@ -93,13 +93,13 @@ impl Session {
     }
 
     /// The buffer for the data of the next reply: the given one for the first transmission, then new ones of `len` bytes.
-    pub(super) fn take_payload(
+    pub(super) async fn take_payload(
         &self,
         given: &mut Option<Buffer>,
         len: Option<usize>,
     ) -> Result<Option<Buffer>, Error> {
         match (given.take(), len) {
-            (None, Some(len)) => Ok(Some(self.pool.arena.alloc(len)?)),
+            (None, Some(len)) => Ok(Some(self.pool.wait_for_buffer(len).await?)),
             (given, _) => Ok(given),
         }
     }
