@@ -1,9 +1,9 @@
 //! COMPOUNDs of raw operations, and sessions.
 
-use std::cell::Cell;
+use std::{cell::Cell, sync::Arc};
 
 use millrace_nfs::v4::*;
-use millrace_oncrpc::{Credential, Reply, ReplySpec, Request, RpcError, call_header};
+use millrace_oncrpc::{CallbackHandler, Credential, Reply, ReplySpec, Request, RpcError, call_header};
 use millrace_runtime::BoxFuture;
 use millrace_xdr::{Arena, Decode, Decoder, Encode, Encoder, Message};
 
@@ -21,6 +21,9 @@ pub trait Call: Sized {
 
     /// Makes a call.
     fn call(&self, request: Request) -> BoxFuture<'_, Result<Reply, RpcError>>;
+
+    /// Has `handler` answer the callbacks on the connection from now on.
+    fn handle_callbacks(&self, handler: &Arc<dyn CallbackHandler>);
 }
 
 /// Room for a reply in bytes, without data that the transport places.

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use millrace_buffer::ArenaConfig;
 use millrace_oncrpc::{
-    AuthSys, Credential, Reply, Request, RpcError, Transport,
+    AuthSys, CallbackHandler, Credential, Reply, Request, RpcError, Transport,
     tcp::{TcpClientConfig, TcpTransport},
 };
 use millrace_runtime::{
@@ -58,5 +58,9 @@ impl Call for Connection {
 
     fn call(&self, request: Request) -> BoxFuture<'_, Result<Reply, RpcError>> {
         Box::pin(self.transport.submit(request))
+    }
+
+    fn handle_callbacks(&self, handler: &Arc<dyn CallbackHandler>) {
+        self.transport.handle_callbacks(handler);
     }
 }

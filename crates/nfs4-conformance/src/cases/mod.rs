@@ -5,6 +5,7 @@
 mod attributes;
 mod clients;
 mod data;
+mod delegations;
 mod locks;
 mod names;
 mod objects;
@@ -22,7 +23,7 @@ use crate::{
 };
 
 /// The names of the groups.
-pub const GROUPS: [&str; 13] = [
+pub const GROUPS: [&str; 14] = [
     "protocol",
     "clients",
     "sessions",
@@ -36,6 +37,7 @@ pub const GROUPS: [&str; 13] = [
     "ranges",
     "read_plus",
     "xattrs",
+    "delegations",
 ];
 
 /// Executes the cases of a group in a new directory of `export`, a path such as `/x`, as the superuser. If a result makes
@@ -59,6 +61,7 @@ pub async fn run(c: &impl Call, export: &str, group: &'static str) -> Vec<Row> {
         "ranges" => ranges::run(g).await,
         "read_plus" => read_plus::run(g).await,
         "xattrs" => xattrs::run(g).await,
+        "delegations" => delegations::run(g).await,
         other => panic!("there is no group {other}"),
     };
     g.part("the group", cases).await;

@@ -20,7 +20,7 @@ use millrace_nfs::{
     },
 };
 use millrace_oncrpc::{
-    AuthSys, Credential, Reply, ReplySpec, Request, RpcError, Transport,
+    AuthSys, CallbackHandler, Credential, Reply, ReplySpec, Request, RpcError, Transport,
     tcp::{TcpClientConfig, TcpTransport},
 };
 use millrace_rdma_providers::ProviderChoice;
@@ -128,6 +128,9 @@ pub fn everywhere(test: impl AsyncFn(&Caller, FileHandle)) {
 pub trait Calls: Send + Sync {
     fn call(&self, request: Request) -> BoxFuture<'_, Result<Reply, RpcError>>;
 
+    /// Has `handler` answer the calls of the server from now on.
+    fn handle_callbacks(&self, handler: &Arc<dyn CallbackHandler>);
+
     /// The reason why the connection is unusable, if it is.
     fn failure(&self) -> Option<RpcError>;
 
@@ -137,6 +140,10 @@ pub trait Calls: Send + Sync {
 impl<T: Transport> Calls for T {
     fn call(&self, request: Request) -> BoxFuture<'_, Result<Reply, RpcError>> {
         Box::pin(self.submit(request))
+    }
+
+    fn handle_callbacks(&self, handler: &Arc<dyn CallbackHandler>) {
+        Transport::handle_callbacks(self, handler);
     }
 
     fn failure(&self) -> Option<RpcError> {

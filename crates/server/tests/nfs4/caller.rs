@@ -1,7 +1,9 @@
 //! COMPOUNDs on the connections of these tests.
 
+use std::sync::Arc;
+
 use millrace_nfs4_conformance::compound::Call;
-use millrace_oncrpc::{Credential, Reply, Request, RpcError};
+use millrace_oncrpc::{CallbackHandler, Credential, Reply, Request, RpcError};
 use millrace_runtime::BoxFuture;
 use millrace_xdr::Arena;
 
@@ -22,5 +24,9 @@ impl Call for Caller {
 
     fn call(&self, request: Request) -> BoxFuture<'_, Result<Reply, RpcError>> {
         self.transport.call(request)
+    }
+
+    fn handle_callbacks(&self, handler: &Arc<dyn CallbackHandler>) {
+        self.transport.handle_callbacks(handler);
     }
 }

@@ -7,13 +7,17 @@ use crate::common::{Caller, Proto, config, run};
 
 /// Executes a group over both transports on both backends.
 fn check(group: &'static str) {
+    check_with(group, "");
+}
+
+/// The same with further options of the export.
+fn check_with(group: &'static str, options: &str) {
     let dir = tempfile::tempdir().unwrap();
     for (n, proto) in [Proto::Tcp, Proto::Rdma].into_iter().enumerate() {
         let path = dir.path().join(n.to_string());
         std::fs::create_dir(&path).unwrap();
-        for export in
-            ["/x=memory:64MiB,squash=none".to_owned(), format!("/x=local:{},squash=none", path.display())]
-        {
+        for export in ["memory:64MiB".to_owned(), format!("local:{}", path.display())] {
+            let export = format!("/x={export},squash=none{options}");
             run(async {
                 let server = Server::start(config(&[&export])).unwrap();
                 let c = Caller::connect(&server, proto).await;
@@ -25,6 +29,12 @@ fn check(group: &'static str) {
             });
         }
     }
+}
+
+#[test]
+fn delegations_conform_to_the_setting() {
+    check_with("delegations", ",delegations=read");
+    check_with("delegations", ",delegations=write");
 }
 
 macro_rules! groups {
@@ -51,5 +61,6 @@ groups! {
     locks_conform: "locks",
     ranges_conform: "ranges",
     read_plus_conforms: "read_plus",
-    xattrs_conform: "xattrs"
+    xattrs_conform: "xattrs",
+    delegations_conform: "delegations"
 }
