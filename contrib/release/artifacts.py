@@ -160,8 +160,9 @@ def wheel(target, directory):
     for old in made.glob(f"*{target.machine}.whl"):
         old.unlink()
     run("crates/python/build", *arguments, env={} if target.host else tools.zig())
+    # Not copied, because crates/python/test installs what is in `made`.
     for file in made.glob(f"*{target.machine}.whl"):
-        shutil.copy(file, directory)
+        shutil.move(file, directory)
 
 
 def sbom(version, directory):
