@@ -48,9 +48,7 @@ class Target:
             run("cargo", "build", *arguments)
             return
         run("rustup", "target", "add", self.triple)
-        # strip(1) of the host does not know the programs of other machines; the linker does.
-        strip = {f"CARGO_PROFILE_{self.profile.upper()}_STRIP": "symbols"}
-        run("cargo", "zigbuild", "--target", f"{self.triple}.{GLIBC}", *arguments, env={**tools.zig(), **strip})
+        run("cargo", "zigbuild", "--target", f"{self.triple}.{GLIBC}", *arguments, env=tools.zig())
 
 
 def targets(host, profile):
@@ -159,7 +157,8 @@ def wheel(target, directory):
     made = Path(metadata()["target_directory"]) / "wheels"
     for old in made.glob(f"*{target.machine}.whl"):
         old.unlink()
-    run("crates/python/build", *arguments, env={} if target.host else tools.zig())
+    zig = {} if target.host else tools.zig()
+    run("crates/python/build", *arguments, env={"PROFILE": target.profile, **zig})
     # Not copied, because crates/python/test installs what is in `made`.
     for file in made.glob(f"*{target.machine}.whl"):
         shutil.move(file, directory)
