@@ -1,4 +1,4 @@
-//! READs and WRITEs of 4 KiB over RDMA in one process: the client on the main thread, the server on a second
+//! READs and WRITEs of 4 KiB, and WRITEs of 1 MiB, over RDMA in one process: the client on the main thread, the server on a second
 //! thread.
 //!
 //! `.ci/instructions` runs it under callgrind with two numbers of calls, and divides the difference of each
@@ -7,7 +7,7 @@
 //! or NFSv4.2 with the suffix `-4.2`.
 //!
 //! ```text
-//! instructions read|read-16|write|files|read-4.2|read-16-4.2|write-4.2|files-4.2 CALLS
+//! instructions read|read-16|write|write-1m|files|read-4.2|read-16-4.2|write-4.2|write-1m-4.2|files-4.2 CALLS
 //! ```
 
 use std::{error::Error, time::Duration};
@@ -65,7 +65,7 @@ async fn run(url: &Url, operation: &str, calls: u32) -> Result<(), Box<dyn Error
     )
     .await?;
     let file = client.create_file("f", 0o600).await?.handle();
-    let data = client.buffer(BYTES)?.freeze();
+    let data = client.buffer(if operation == "write-1m" { 1 << 20 } else { BYTES })?.freeze();
     let mut buffer = client.buffer(BYTES)?;
     client.write_from(file, 0, data.clone().into(), StableHow::Unstable).await?;
     if operation == "read-16" {
@@ -74,12 +74,14 @@ async fn run(url: &Url, operation: &str, calls: u32) -> Result<(), Box<dyn Error
     for _ in 0..calls {
         match operation {
             "read" => buffer = client.read_into(file, 0, buffer).await?.buffer,
-            "write" => {
+            "write" | "write-1m" => {
                 client.write_from(file, 0, data.clone().into(), StableHow::Unstable).await?;
             }
             "files" => small_file(&client).await?,
             _ => {
-                return Err("the operation is read, read-16, write or files, with or without -4.2".into());
+                return Err(
+                    "the operation is read, read-16, write, write-1m or files, with or without -4.2".into()
+                );
             }
         }
     }
