@@ -83,7 +83,7 @@ pub use millrace_rpcrdma::{
 pub use millrace_runtime::{self as runtime, RuntimeRef, StreamProvider, tokio_rt::TokioRuntime};
 pub use mount::exports;
 pub use nfs3::ReadInto;
-pub use nfs4::{Conflict, LockKind};
+pub use nfs4::{Conflict, Delegation, LockKind, Recalled};
 pub use open_options::OpenOptions;
 pub use options::{Identity, Options, Proto, RetryPolicy};
 pub use read_dir::{DirEntry, ReadDir, is_valid_name};

@@ -330,12 +330,12 @@ impl Client {
         self.shared.close();
     }
 
-    /// As [`Self::close`], and waits until the server has ended the session and the client ID of NFSv4 (RFC 8881
-    /// sections 18.37 and 18.50), for at most one second. A program that exits without it leaves them at the server until
-    /// the lease ends.
+    /// As [`Self::close`], and waits until the client has returned its delegations, and until the server has ended the
+    /// session and the client ID of NFSv4 (RFC 8881 sections 18.37 and 18.50), for at most one second each. A program that
+    /// exits without it leaves them at the server until the lease ends.
     pub async fn shutdown(&self) {
         match &self.shared.session {
-            Some(session) => session.end().await,
+            Some(session) => session.shutdown().await,
             None => self.shared.close(),
         }
     }

@@ -34,6 +34,7 @@ mod calling;
 mod client;
 mod compounds;
 mod copies;
+mod delegations;
 mod directory;
 mod entries;
 mod file;
@@ -50,6 +51,7 @@ mod writeback;
 
 pub use call::SpaceChange;
 pub use client::{Client, Object};
+pub use delegations::Delegated;
 pub use entries::{DirEntry, DirPage};
 pub use file::{File, Flow};
 pub use sparse::SeekTarget;

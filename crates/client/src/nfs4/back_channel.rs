@@ -1,11 +1,12 @@
 //! The back channel: calls of the server on the connections of the client (RFC 8881 sections 2.10.3.1 and 20). The client has
-//! no delegations and no layouts, so that only CB_NOTIFY_LOCK has an effect.
+//! no layouts and no write delegations.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use millrace_nfs::v4::{
     CALLBACK_VERSION, CB_COMPOUND, CB_NULL, CallbackArgs, CallbackOperation, CbNotifyLockArgs,
-    CbRecallAnyArgs, CbSequenceArgs, CbSequenceOk, CompoundEncoder, SessionId, Status, sequence_flags,
+    CbRecallAnyArgs, CbRecallArgs, CbSequenceArgs, CbSequenceOk, CompoundEncoder, SessionId, Status,
+    sequence_flags,
 };
 use millrace_oncrpc::{AcceptError, CallHeader, ReplyHeader, ReplyStatus};
 use millrace_runtime::sync::Mutex;
@@ -19,6 +20,21 @@ pub(super) const MAX_OPERATIONS: u32 = 2;
 const REPLY: usize = 256;
 /// The flags of SEQUENCE that no connection for callbacks is bound.
 const DOWN: u32 = sequence_flags::CB_PATH_DOWN | sequence_flags::CB_PATH_DOWN_SESSION;
+
+/// What the callbacks concern.
+pub(super) trait Callbacks {
+    /// CB_NOTIFY_LOCK, with a file handle and a lock owner.
+    fn notify_lock(&self, file: &[u8], owner: &[u8]);
+
+    /// CB_RECALL.
+    ///
+    /// # Errors
+    /// BAD_STATEID if the client has no such delegation.
+    fn recall(&self, args: &CbRecallArgs<'_>) -> Result<(), Status>;
+
+    /// CB_RECALL_ANY.
+    fn recall_any(&self, args: &CbRecallAnyArgs);
+}
 
 /// The back channel of the current session. It has one slot.
 #[derive(Default)]
@@ -61,14 +77,13 @@ impl BackChannel {
         self.is_down.swap(false, Ordering::Relaxed)
     }
 
-    /// The reply to the RPC call `call`, if it gets one. `notify` receives the file handle and the lock owner of a
-    /// CB_NOTIFY_LOCK.
+    /// The reply to the RPC call `call`, if it gets one. The operations are executed on `on`.
     pub(super) fn answer(
         &self,
         call: &Message,
         arena: &Arena,
         minor_version: u32,
-        notify: impl Fn(&[u8], &[u8]),
+        on: &impl Callbacks,
     ) -> Option<Message> {
         let mut d = Decoder::new(call);
         let (header, _) = CallHeader::decode(&mut d).ok()?;
@@ -88,7 +103,7 @@ impl BackChannel {
             Ok(None) => accepted(ReplyStatus::Success),
             Ok(Some(args)) => {
                 accepted(ReplyStatus::Success);
-                self.compound(&args, &mut d, &mut e, minor_version, notify);
+                self.compound(&args, &mut d, &mut e, minor_version, on);
             }
         }
         e.finish().ok()
@@ -101,7 +116,7 @@ impl BackChannel {
         d: &mut Decoder<'_>,
         e: &mut Encoder,
         minor_version: u32,
-        notify: impl Fn(&[u8], &[u8]),
+        on: &impl Callbacks,
     ) {
         let mut results = CompoundEncoder::begin(e, &args.tag);
         if args.minor_version != minor_version {
@@ -117,7 +132,7 @@ impl BackChannel {
                 (0, CallbackOperation::Sequence) => self.sequence(args.operations, d, e),
                 (0, _) => Err(Status::OpNotInSession),
                 (_, CallbackOperation::Sequence) => Err(Status::SequencePos),
-                _ => execute(operation, d, &notify),
+                _ => execute(operation, d, on),
             };
             if let Err(status) = result {
                 results.fail(e, status);
@@ -157,21 +172,21 @@ impl BackChannel {
 }
 
 /// Executes an operation after CB_SEQUENCE. None has data in its result.
-fn execute(
-    operation: CallbackOperation,
-    d: &mut Decoder<'_>,
-    notify: impl Fn(&[u8], &[u8]),
-) -> Result<(), Status> {
+fn execute(operation: CallbackOperation, d: &mut Decoder<'_>, on: &impl Callbacks) -> Result<(), Status> {
     match operation {
         CallbackOperation::NotifyLock => {
             let args: CbNotifyLockArgs<'_> = d.get().map_err(|_| Status::BadXdr)?;
-            notify(&args.handle, &args.owner.owner);
+            on.notify_lock(&args.handle, &args.owner.owner);
             Ok(())
         }
-        CallbackOperation::RecallAny => d.get::<CbRecallAnyArgs>().map(drop).map_err(|_| Status::BadXdr),
+        CallbackOperation::RecallAny => {
+            on.recall_any(&d.get().map_err(|_| Status::BadXdr)?);
+            Ok(())
+        }
         // SEQUENCE returns the number of slots to use as well.
         CallbackOperation::RecallSlot => d.u32().map(drop).map_err(|_| Status::BadXdr),
-        CallbackOperation::Recall => Err(Status::BadStateid),
+        CallbackOperation::Recall => on.recall(&d.get().map_err(|_| Status::BadXdr)?),
+        // The client has no write delegations.
         CallbackOperation::Getattr => Err(Status::BadHandle),
         _ => Err(Status::NotSupp),
     }
@@ -182,7 +197,7 @@ mod tests {
     use std::cell::RefCell;
 
     use millrace_buffer::ArenaConfig;
-    use millrace_nfs::v4::{CbRecallArgs, ClientId, List, Opaque, StateOwner, Stateid};
+    use millrace_nfs::v4::{ClientId, List, Opaque, StateOwner, Stateid};
     use millrace_oncrpc::call_header;
     use millrace_xdr::Encode;
     use proptest::prelude::*;
@@ -195,6 +210,24 @@ mod tests {
         arena: Arena,
         channel: BackChannel,
         notified: RefCell<Vec<(Vec<u8>, Vec<u8>)>>,
+        /// Recalled stateids, and the numbers of CB_RECALL_ANY.
+        recalled: RefCell<Vec<(Stateid, Vec<u8>)>>,
+        keep: RefCell<Vec<u32>>,
+    }
+
+    impl Callbacks for Scene {
+        fn notify_lock(&self, file: &[u8], owner: &[u8]) {
+            self.notified.borrow_mut().push((file.into(), owner.into()));
+        }
+
+        fn recall(&self, args: &CbRecallArgs<'_>) -> Result<(), Status> {
+            self.recalled.borrow_mut().push((args.stateid, args.handle.to_vec()));
+            if args.stateid == Stateid::ANONYMOUS { Err(Status::BadStateid) } else { Ok(()) }
+        }
+
+        fn recall_any(&self, args: &CbRecallAnyArgs) {
+            self.keep.borrow_mut().push(args.keep);
+        }
     }
 
     /// The arguments of CB_SEQUENCE.
@@ -220,6 +253,8 @@ mod tests {
                 arena: Arena::new(ArenaConfig::default()),
                 channel: BackChannel::default(),
                 notified: RefCell::default(),
+                recalled: RefCell::default(),
+                keep: RefCell::default(),
             };
             scene.channel.begin(SESSION);
             scene
@@ -241,9 +276,7 @@ mod tests {
         }
 
         fn answer(&self, call: &Message) -> Option<Vec<u8>> {
-            let notify =
-                |file: &[u8], owner: &[u8]| self.notified.borrow_mut().push((file.into(), owner.into()));
-            let reply = self.channel.answer(call, &self.arena, 2, notify)?;
+            let reply = self.channel.answer(call, &self.arena, 2, self)?;
             assert!(reply.stream_len() <= 1024, "{}", reply.stream_len());
             Some(reply.head.to_vec())
         }
@@ -328,13 +361,18 @@ mod tests {
     }
 
     #[test]
-    fn other_operations_have_the_status_of_a_client_without_delegations() {
+    fn other_operations_have_the_status_of_a_client_without_write_delegations() {
         let scene = Scene::new();
-        let recall = CbRecallArgs { stateid: Stateid::ANONYMOUS, truncate: false, handle: Opaque(b"file") };
-        assert_eq!(scene.compound(sequence(1), 4, recall), (Status::BadStateid, 2));
+        let recall = |stateid| CbRecallArgs { stateid, truncate: false, handle: Opaque(b"file") };
+        assert_eq!(scene.compound(sequence(1), 4, recall(Stateid::ANONYMOUS)), (Status::BadStateid, 2));
+        assert_eq!(scene.compound(sequence(1), 4, recall(Stateid::CURRENT)), (Status::Ok, 2));
+        assert_eq!(scene.compound(sequence(1), 4, ()), (Status::BadXdr, 2));
+        let recalled = [Stateid::ANONYMOUS, Stateid::CURRENT].map(|stateid| (stateid, b"file".to_vec()));
+        assert_eq!(*scene.recalled.borrow(), recalled);
         assert_eq!(scene.compound(sequence(2), 3, ()), (Status::BadHandle, 2));
-        let any = CbRecallAnyArgs { keep: 0, types: Default::default() };
+        let any = CbRecallAnyArgs { keep: 7, types: Default::default() };
         assert_eq!(scene.compound(sequence(3), 8, any), (Status::Ok, 2));
+        assert_eq!(*scene.keep.borrow(), [7]);
         assert_eq!(scene.compound(sequence(4), 10, 0_u32), (Status::Ok, 2));
         assert_eq!(scene.compound(sequence(5), 5, ()), (Status::NotSupp, 2));
         assert_eq!(scene.compound(sequence(6), 11, sequence(7)), (Status::SequencePos, 2));

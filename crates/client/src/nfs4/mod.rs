@@ -4,12 +4,15 @@
 mod back_channel;
 mod calls;
 pub(crate) mod compound;
+mod delegations;
+mod held_delegation;
 mod lock_calls;
 mod locks;
 mod ranges;
 mod session;
 mod slots;
 
+pub use held_delegation::{Delegation, Recalled};
 pub use lock_calls::Conflict;
 pub(crate) use locks::FileLocks;
 pub use ranges::LockKind;

@@ -6,13 +6,14 @@
 //! A failed seed is printed, with the command that repeats it and writes its trace.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod delegations;
 mod idle;
 mod mixed;
 mod replacements;
 mod transports;
 mod waiting_locks;
 
-use std::{cell::Cell, time::Duration};
+use std::{cell::Cell, sync::atomic::Ordering, time::Duration};
 
 use millrace_client::nfs3::Client;
 use millrace_crashtest::{
@@ -26,6 +27,7 @@ use millrace_runtime::virtual_time::VirtualTime;
 const COMMAND: &str = "cargo test -p millrace-crashtest --test simulated replay";
 const MIXED: Kind = Kind { name: "mixed", run: mixed::run, command: COMMAND };
 const REPLACEMENTS: Kind = Kind { name: "replacements", run: replacements::run, command: COMMAND };
+const DELEGATIONS: Kind = Kind { name: "delegations", run: delegations::run, command: COMMAND };
 const UNSTABLE: Kind = Kind { name: "unstable", run: run_unstable, command: COMMAND };
 
 fn run_unstable(
@@ -60,13 +62,22 @@ fn a_replaced_file_is_complete_and_no_acknowledged_version_is_lost() {
 }
 
 #[test]
+fn delegated_files_are_current() {
+    let (seeds, [reconnects, ..]) = DELEGATIONS.run_seeds();
+    let [cached, recalls] = [0, 1].map(|n| delegations::USES[n].load(Ordering::Relaxed));
+    println!("{cached} reads from caches, {recalls} recalls");
+    assert!(reconnects > seeds && cached > 10 * seeds && recalls > seeds);
+}
+
+#[test]
 fn replay() {
-    seeds::replay(&[MIXED, REPLACEMENTS, UNSTABLE]);
+    seeds::replay(&[MIXED, REPLACEMENTS, DELEGATIONS, UNSTABLE]);
 }
 
 #[test]
 fn runs_with_the_same_seed_are_identical() {
     MIXED.assert_repeatable();
     REPLACEMENTS.assert_repeatable();
+    DELEGATIONS.assert_repeatable();
     UNSTABLE.assert_repeatable();
 }

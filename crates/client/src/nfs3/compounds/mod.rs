@@ -7,6 +7,7 @@ mod attributes;
 mod before;
 mod copy;
 mod data;
+mod delegate;
 mod directory;
 mod file_system;
 mod names;
@@ -19,6 +20,7 @@ mod whole;
 
 pub(super) use before::ChangeType;
 pub(super) use copy::Copy;
+pub(super) use delegate::{Delegate, Delegates};
 pub(super) use root::{Root, Step};
 pub(super) use sparse::{ChangeSpace, Seek};
 pub(super) use status::v3_status;

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Weak};
 
-use millrace_nfs::v4::Operation;
+use millrace_nfs::v4::{CbRecallAnyArgs, CbRecallArgs, Operation, Status};
 use millrace_oncrpc::{CallClass, CallbackHandler, Message};
 
 use super::{STATE_REPLY, Session, spec};
 use crate::{
     Error,
-    nfs4::{calls::Bind, compound::Request},
+    nfs4::{back_channel::Callbacks, calls::Bind, compound::Request},
 };
 
 /// Answers the callbacks for a session.
@@ -17,8 +17,21 @@ struct SessionCallbacks(Weak<Session>);
 impl CallbackHandler for SessionCallbacks {
     fn answer(&self, call: &Message) -> Option<Message> {
         let session = self.0.upgrade()?;
-        let notify = |file: &[u8], owner: &[u8]| session.locked.notify(file, owner);
-        session.back_channel.answer(call, &session.pool.arena, session.minor_version, notify)
+        session.back_channel.answer(call, &session.pool.arena, session.minor_version, &*session)
+    }
+}
+
+impl Callbacks for Session {
+    fn notify_lock(&self, file: &[u8], owner: &[u8]) {
+        self.locked.notify(file, owner);
+    }
+
+    fn recall(&self, args: &CbRecallArgs<'_>) -> Result<(), Status> {
+        self.delegations.recall(args)
+    }
+
+    fn recall_any(&self, args: &CbRecallAnyArgs) {
+        self.delegations.recall_any(args);
     }
 }
 
@@ -30,7 +43,7 @@ impl Session {
 
     /// Binds a connection for callbacks if the server has lost the last one. If the server refuses, the client does without
     /// callbacks.
-    pub(in crate::nfs4) async fn bind_back_channel(&self) -> Result<(), Error> {
+    pub(crate) async fn bind_back_channel(&self) -> Result<(), Error> {
         let needed = self.back_channel.take_down();
         let Some(session) = self.slots.session().filter(|_| needed) else { return Ok(()) };
         let compound = &Bind { session, back_channel: true };

@@ -39,6 +39,12 @@ impl Session {
         }
     }
 
+    /// Returns the delegations, within [`END_TIMEOUT`], and then as [`Self::end`].
+    pub(crate) async fn shutdown(self: &Arc<Self>) {
+        let _ = millrace_runtime::timeout(&*self.pool.rt, END_TIMEOUT, self.return_delegations()).await;
+        self.end().await;
+    }
+
     /// As [`Self::end`], without waiting for the server.
     pub(crate) fn end_in_background(&self) {
         let end = self.end();

@@ -56,6 +56,9 @@ impl Session {
                 Ok(ok) => {
                     // The server has no state for an unconfirmed client ID: the client must reclaim it.
                     record.reclaimed &= ok.confirmed;
+                    if !ok.confirmed {
+                        self.delegations.lose_all();
+                    }
                     let client = (ok.client_id, ok.sequence);
                     record.client = Some(client);
                     return Ok(client);

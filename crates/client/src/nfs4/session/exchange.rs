@@ -68,9 +68,13 @@ impl Session {
             let sequence = Some(held.send(cache_this));
             let before = self.before.load(Ordering::Relaxed);
             let request = Request { minor_version: self.minor_version, sequence, before, compound };
+            let sent = self.delegations.are_used().then(|| self.pool.rt.now());
             let answered = self.pool.call(spec, credential, &request, payload).await?;
             resent |= answered.resent;
             let outcome = self.outcome(held, compound, &answered, resent);
+            if let (Some(sent), Ok(Outcome::Done(_) | Outcome::Later { .. })) = (sent, &outcome) {
+                self.delegations.confirm(sent);
+            }
             answered.stages.end(Stage::Delivery);
             let status = match outcome {
                 Ok(outcome) => {
@@ -164,6 +168,7 @@ impl Session {
             self.reports_revoked.store(true, Ordering::Release);
         }
         self.back_channel.note_flags(flags);
+        self.delegations.note_flags(flags);
     }
 
     /// Binds the connection of a reply to the session, for servers that do not bind it implicitly.

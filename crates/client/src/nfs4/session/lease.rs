@@ -13,7 +13,7 @@ use crate::nfs4::compound::Nothing;
 
 impl Session {
     /// Duration of a lease.
-    pub(super) fn lease(&self) -> Duration {
+    pub(in crate::nfs4) fn lease(&self) -> Duration {
         Duration::from_secs(self.lease.load(Ordering::Relaxed).clamp(1, 3600).into())
     }
 }

@@ -23,6 +23,7 @@ use millrace_runtime::{RuntimeExt, sync::Mutex};
 pub(crate) use self::establish::is_unsupported;
 use super::{
     back_channel::BackChannel,
+    delegations::Delegations,
     locks::LockedFiles,
     slots::{MAX_SLOTS, Slots},
 };
@@ -87,7 +88,7 @@ pub(crate) struct Session {
     owner: String,
     verifier: Verifier,
     /// Credentials of the operations on client ID and session.
-    credential: EncodedCredential,
+    pub(super) credential: EncodedCredential,
     /// Requested limits of sessions.
     fore: ChannelAttrs,
     slots: Arc<Slots>,
@@ -101,6 +102,7 @@ pub(crate) struct Session {
     /// Number of slots that the server requests the client to use (`sr_target_highest_slotid` plus 1).
     target: AtomicU32,
     back_channel: BackChannel,
+    pub(crate) delegations: Delegations,
     /// The files with locks.
     pub(crate) locked: LockedFiles,
     /// Whether the search for revoked state is in progress.
@@ -148,6 +150,7 @@ impl Session {
             renewed: AtomicBool::new(false),
             target: AtomicU32::new(0),
             back_channel: BackChannel::default(),
+            delegations: Delegations::default(),
             locked: LockedFiles::default(),
             checks_revoked: AtomicBool::new(false),
             reports_revoked: AtomicBool::new(false),
