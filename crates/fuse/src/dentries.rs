@@ -209,6 +209,14 @@ impl Dentries {
         }
     }
 
+    /// The inode number that a name refers to.
+    pub(crate) fn number(&self, name: Name<'_>) -> Option<u64> {
+        match self.directories.get(&name.0)?.names.get(name.1)? {
+            Target::Inode { number, .. } => Some(*number),
+            Target::Negative { .. } => None,
+        }
+    }
+
     /// Returns the stamp of a name that refers to the inode `inode`, or `None` if it refers to another one. The
     /// stamp is `None` if the kernel has expired the name.
     fn reply(&self, (dir, text): &OwnedName, inode: u64) -> Option<Option<CacheStamp>> {

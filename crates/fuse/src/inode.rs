@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::nfs3::File;
+use millrace_client::{Delegation, nfs3::File};
 use millrace_nfs::v3::{Fattr, FileHandle, FileType, NfsTime, WccAttr, WccData};
 use millrace_runtime::Instant;
 use parking_lot::{Mutex, MutexGuard};
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use crate::{
     access::GrantedAccess,
     clock::{Epoch, LogicalClock},
+    delegated::DelegationState,
     dentries::{CacheStamp, CachedName, Dentries, Directory, ROOT, shrink},
     forgotten::{ForgottenChanges, ForgottenInodes, generation},
     pages::PageState,
@@ -95,6 +96,7 @@ pub(crate) struct InodeState {
     pub(crate) last_lookup: Option<LastLookup>,
     /// Access rights of the last caller that opened it.
     pub(crate) granted: Option<GrantedAccess>,
+    pub(crate) delegation: DelegationState,
     /// Epoch of the last OPEN request.
     pub(crate) last_open: Epoch,
     /// Open file descriptions: all, those open for reading, and those that read through the page cache.
@@ -161,6 +163,7 @@ impl Inode {
             names_invalidated: 0,
             last_lookup: None,
             granted: None,
+            delegation: DelegationState::default(),
             last_open: 0,
             open_count: 0,
             readers: 0,
@@ -377,7 +380,54 @@ impl Inode {
 
     /// Whether the attributes of a regular file have expired, so that its pages must be revalidated.
     pub(crate) fn needs_revalidation(&self, timeouts: &CacheTimeouts) -> bool {
-        self.kind == FileType::Regular && self.state.lock().attrs.is_expired(timeouts)
+        if self.kind != FileType::Regular {
+            return false;
+        }
+        let mut s = self.state.lock();
+        !s.renew(timeouts) && s.attrs.is_expired(timeouts)
+    }
+
+    /// Takes a delegation, whose request at `issued` has returned these attributes, unless they may predate a local change
+    /// or other attributes.
+    pub(crate) fn delegate(
+        &self,
+        (timeouts, clock): (&CacheTimeouts, &LogicalClock),
+        issued: Epoch,
+        attributes: Fattr,
+        delegation: Delegation,
+    ) -> CacheUpdate {
+        let (mut s, update) = self.apply_attributes(timeouts, issued, attributes);
+        let refused = if update.is_current && s.attrs_epoch == issued {
+            // The server may have executed requests of before now without the delegation.
+            s.attrs_epoch = clock.tick();
+            s.delegation.hold(delegation)
+        } else {
+            Some(delegation)
+        };
+        drop((s, refused));
+        update
+    }
+
+    /// Ends the use of the delegation, which the caller returns.
+    pub(crate) fn end_delegation(&self) -> Option<Delegation> {
+        let mut s = self.state.lock();
+        let delegation = s.delegation.take()?;
+        s.attrs.expire();
+        Some(delegation)
+    }
+
+    /// Returns the attributes under a delegation, if they and the names are known. `renamed`: as in [`Self::cached_reply`].
+    pub(crate) fn delegated_attributes(&self, timeouts: &CacheTimeouts, renamed: Epoch) -> Option<Fattr> {
+        if !self.writes.is_clean() {
+            return None;
+        }
+        let mut s = self.state.lock();
+        let is_known = s.delegation.includes_names()
+            && s.attrs.renew(timeouts)
+            && s.changes_in_progress == 0
+            && s.attrs_epoch >= renamed
+            && s.pages.urgent_drops_done();
+        is_known.then_some(s.attrs.attributes)
     }
 
     /// Returns the cached attributes if they are valid. `renamed`: epoch of the last change to the link count
@@ -387,6 +437,7 @@ impl Inode {
             return None;
         }
         let mut s = self.state.lock();
+        s.renew(timeouts);
         if s.changes_in_progress > 0
             || s.attrs_epoch < renamed
             || s.attrs.remaining(timeouts).is_none()
@@ -474,6 +525,11 @@ impl InodeState {
             attributes.size = self.size.max(unwritten.unwrap_or(0));
         }
         self.attrs.update_stale(attributes, timeouts);
+    }
+
+    /// Under a delegation, the attributes are as new as those of a reply. Returns whether they are.
+    fn renew(&mut self, timeouts: &CacheTimeouts) -> bool {
+        self.delegation.is_valid() && self.attrs.renew(timeouts)
     }
 
     fn attr_reply(&mut self, timeouts: &CacheTimeouts) -> AttrReply {
@@ -642,6 +698,12 @@ impl InodeTable {
         let t = self.0.lock();
         let number = t.by_handle.get(handle)?;
         t.by_number.get(number).map(|k| Arc::clone(&k.inode))
+    }
+
+    /// Returns the inode that `name` refers to, if the kernel has looked it up.
+    pub(crate) fn find_by_name(&self, name: (u64, &[u8])) -> Option<Arc<Inode>> {
+        let t = self.0.lock();
+        t.by_number.get(&t.dentries.number(name)?).map(|k| Arc::clone(&k.inode))
     }
 
     /// Records a negative entry. `false`: the kernel must not cache it.

@@ -32,6 +32,9 @@
 //! fail with ESTALE unless the server returns it. A close writes and commits all data, and reports write errors that
 //! this descriptor has not reported yet.
 //!
+//! While a file is delegated to the client (`delegations.rs`), an open needs no request, and its attributes and pages do not
+//! expire.
+//!
 //! # The kernel's page cache
 //! An open keeps the kernel's cached pages of a file only if size, mtime and ctime equal those for which the
 //! pages are valid: those under which they were read, or those that local changes led to (`pages.rs`). The
@@ -70,6 +73,8 @@ mod clock;
 mod convert;
 mod copy;
 mod credentials;
+mod delegated;
+mod delegations;
 mod dentries;
 mod device;
 mod dir_stream;

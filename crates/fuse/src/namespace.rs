@@ -172,6 +172,7 @@ impl Fs {
         name: &[u8],
     ) -> Result<(), Errno> {
         let dir = self.inode(dir)?;
+        self.return_delegation_of((dir.number, name)).await;
         let open = self.open_with_single_link(client, &dir, name).await;
         let done = {
             let _change = dir.begin_change(&self.clock);
@@ -211,6 +212,7 @@ impl Fs {
         (to, new): (u64, &[u8]),
     ) -> Result<(), Errno> {
         let (from, to) = (self.inode(from)?, self.inode(to)?);
+        self.return_delegation_of((to.number, new)).await;
         let replaced = self.open_with_single_link(client, &to, new).await;
         let done = {
             let other = (from.number != to.number).then(|| to.begin_change(&self.clock));

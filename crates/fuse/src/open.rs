@@ -56,7 +56,7 @@ impl Fs {
         let inode = self.inode(number)?;
         let flags = OFlags::from_bits_retain(flags);
         let (all, any) = required_access(flags);
-        inode.state.lock().last_open = self.clock.tick();
+        let last_open = std::mem::replace(&mut inode.state.lock().last_open, self.clock.tick());
         let opening = self.check_open(&client, &inode, FILE_ACCESS, tid).await?;
         let granted = opening.granted;
         let lacks = granted & all != all || (any != 0 && granted & any == 0);
@@ -89,6 +89,9 @@ impl Fs {
             && let Some(invalidator) = self.invalidator.get()
         {
             invalidator.invalidate_attributes(number);
+        }
+        if last_open != 0 && flags & OFlags::RWMODE == OFlags::RDONLY {
+            self.request_delegation(&client, &inode);
         }
         Ok(self.insert_open_file(client, inode, update, flags))
     }

@@ -92,6 +92,19 @@ impl CachedAttrs {
         self.valid = false;
     }
 
+    /// Makes the timeout begin again, unless a change is known. Returns whether it does.
+    pub(crate) fn renew(&mut self, timeouts: &CacheTimeouts) -> bool {
+        if self.valid {
+            self.fetched = timeouts.now();
+        }
+        self.valid
+    }
+
+    /// Makes the attributes expire at once.
+    pub(crate) fn expire(&mut self) {
+        (self.timeout, self.valid) = (Duration::ZERO, false);
+    }
+
     /// Whether the timeout has passed since the attributes were fetched.
     pub(crate) fn is_expired(&self, timeouts: &CacheTimeouts) -> bool {
         timeouts.now().duration_since(self.fetched) >= self.timeout

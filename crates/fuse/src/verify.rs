@@ -14,7 +14,10 @@
 //! A name that was looked up in the same system call is not looked up again. The request does not show this;
 //! it is inferred from the thread, the time, and the file's ctime, which a rename changes.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use millrace_client::nfs3::Client;
 use millrace_nfs::v3::{Fattr, NfsTime};
@@ -107,6 +110,9 @@ impl Fs {
         if is_retry {
             return Ok(opening(self.fetch_access(client, inode, wanted).await?));
         }
+        if let Some(known) = self.delegated_open(client, inode, wanted) {
+            return Ok(opening(known));
+        }
         if let Some(last_lookup) = last_lookup.filter(is_same) {
             let access = self.fetch_access(client, inode, wanted).await?;
             if access.0.ctime != last_lookup.ctime
@@ -163,6 +169,11 @@ impl Fs {
         Ok(())
     }
 
+    /// Whether the cached names of `inode` still refer to it, as far as the server says.
+    pub(crate) async fn has_its_names(self: &Arc<Self>, client: &Client, inode: &Arc<Inode>) -> bool {
+        !self.lookup_names(client, inode).await.moved
+    }
+
     /// Looks up the cached names of an inode. A failed LOOKUP proves nothing: the caller may lack search
     /// permission.
     async fn lookup_names(self: &Arc<Self>, client: &Client, inode: &Arc<Inode>) -> NameCheck {
@@ -200,6 +211,15 @@ impl Fs {
         let rights = GrantedAccess { caller: client.clone(), wanted, granted, ctime: attributes.ctime };
         inode.state.lock().granted = Some(rights);
         Ok((attributes, granted))
+    }
+
+    /// Returns the attributes and the rights in `wanted` under a delegation, with which the names of the file are unchanged
+    /// as well, if the rights are cached.
+    fn delegated_open(&self, client: &Client, inode: &Inode, wanted: u32) -> Option<(Fattr, u32)> {
+        let renamed = self.last_relink.load(Ordering::Acquire);
+        let attributes = inode.delegated_attributes(&self.timeouts, renamed)?;
+        let (granted, ctime) = self.cached_access(client, inode, wanted)?;
+        ctime.is_none_or(|ctime| ctime == attributes.ctime).then_some((attributes, granted))
     }
 
     /// Returns rights that are cached, and the ctime of the file for which they are valid.

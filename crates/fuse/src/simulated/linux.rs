@@ -36,7 +36,7 @@ pub(super) const HAS_LOCK_OWNER: u32 = 2;
 /// `FUSE_WRITEBACK_CACHE`.
 const WRITEBACK_CACHE: u32 = 1 << 16;
 /// `FOPEN_KEEP_CACHE`.
-const KEEP_CACHE: u32 = 2;
+pub(super) const KEEP_CACHE: u32 = 2;
 /// `FUSE_NOTIFY_INVAL_INODE`.
 const INVAL_INODE: i32 = 2;
 /// Size of `fuse_entry_out`, and of it with the `fuse_dirent` that follows, before the name.
