@@ -66,7 +66,7 @@ impl Service for Dispatcher {
         self.callbacks.as_ref()
     }
 
-    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
+    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
         self.find(call).map_or(Some(SMALL_REPLY), |program| program.reply_bytes(call))
     }
 

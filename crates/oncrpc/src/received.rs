@@ -18,8 +18,8 @@ impl ReceivedCall {
     /// Decodes the RPC header of `message`, and queries `service` for the maximum size of the reply. `last` is the
     /// sender of the connection's last call, and becomes that of this one.
     pub fn parse(message: Message, last: &mut LastSender, service: &dyn Service) -> Self {
-        let parsed = CallContext::parse(message, last);
-        let reply_bytes = match &parsed {
+        let mut parsed = CallContext::parse(message, last);
+        let reply_bytes = match &mut parsed {
             Ok(call) => service.reply_bytes(call),
             Err(error) => {
                 tracing::debug!(peer = %last.peer().addr, ?error, "received a message without a valid call header");

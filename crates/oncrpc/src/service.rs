@@ -21,6 +21,8 @@ pub struct CallContext {
     pub sender: Arc<Sender>,
     /// Records the stages of the call.
     pub stages: Stages,
+    /// Bytes of bulk data in the reply for which memory is reserved, if [`Program::reply_bytes`] has set it; 0 before.
+    pub reply_bulk: usize,
     message: Message,
     args_at: usize,
 }
@@ -36,7 +38,7 @@ impl CallContext {
         let (header, sender) =
             CallHeader::decode_with(&mut d, |flavor, body, at| last.of_call(flavor, body, at))?;
         let args_at = d.position();
-        Ok(Self { header, sender, stages: Stages::NONE, message, args_at })
+        Ok(Self { header, sender, stages: Stages::NONE, reply_bulk: 0, message, args_at })
     }
 
     /// The whole received message, including the RPC header.
@@ -114,7 +116,7 @@ pub trait Program: Send + Sync + 'static {
     /// Maximum size in bytes of the reply to `call`. Memory for it is reserved before the call is executed.
     /// `None`: the arguments are invalid, and the call is not executed. (Long calls that wait for the memory
     /// of long replies could deadlock.) The default is the size of a small reply.
-    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
+    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
         let _ = call;
         Some(SMALL_REPLY)
     }
@@ -129,7 +131,7 @@ pub trait Service: Send + Sync + 'static {
     /// Maximum size in bytes of the reply to `call`. Memory for it is reserved before the call is executed.
     /// `None`: the arguments are invalid, and the call is not executed. The default is the size of a small
     /// reply.
-    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
+    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
         let _ = call;
         Some(SMALL_REPLY)
     }

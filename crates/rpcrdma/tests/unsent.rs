@@ -34,7 +34,7 @@ struct Exhausting {
 }
 
 impl Service for Exhausting {
-    fn reply_bytes(&self, _: &CallContext) -> Option<usize> {
+    fn reply_bytes(&self, _: &mut CallContext) -> Option<usize> {
         Some(SMALL_REPLY)
     }
 

@@ -205,6 +205,9 @@ impl<'a> Decoder<'a> {
     /// position.
     pub fn opaque(&mut self, max: usize) -> Result<&'a [u8], XdrError> {
         let len = self.count(max, 1)?;
+        if len == 0 && self.payloads.is_empty() && self.padding.is_none() {
+            return Ok(&[]); // The tag of nearly all COMPOUNDs.
+        }
         if let Some(p) = self.payload_here() {
             return Err(XdrError::Payload { at: self.position(), len: p.data.len() });
         }

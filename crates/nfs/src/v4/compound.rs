@@ -78,11 +78,16 @@ impl CompoundEncoder {
     /// Encodes the part before the results.
     pub fn begin(e: &mut Encoder, tag: &[u8]) -> Self {
         let status_at = e.len();
-        e.put(&Status::Ok);
-        e.put_opaque(tag);
-        let count_at = e.len();
-        e.put_u32(0);
+        match tag {
+            [] => e.put_words([Status::Ok.number(), 0, 0]),
+            tag => {
+                e.put(&Status::Ok);
+                e.put_opaque(tag);
+                e.put_u32(0);
+            }
+        }
         let last = e.len();
+        let count_at = last.saturating_sub(4);
         Self { status_at, count_at, results: 0, last, number: 0, failed: e.has_failed(), status: Status::Ok }
     }
 

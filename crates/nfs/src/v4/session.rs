@@ -305,37 +305,71 @@ xdr_struct! {
     }
 }
 
-xdr_struct! {
-    /// Arguments of SEQUENCE.
-    pub struct SequenceArgs {
-        /// Session ID.
-        pub session: SessionId,
-        /// Sequence number of the request in its slot.
-        pub sequence: u32,
-        /// Slot.
-        pub slot: u32,
-        /// Highest slot that the client uses.
-        pub highest_slot: u32,
-        /// Whether the server must cache the reply.
-        pub cache_this: bool,
+/// Arguments of SEQUENCE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SequenceArgs {
+    /// Session ID.
+    pub session: SessionId,
+    /// Sequence number of the request in its slot.
+    pub sequence: u32,
+    /// Slot.
+    pub slot: u32,
+    /// Highest slot that the client uses.
+    pub highest_slot: u32,
+    /// Whether the server must cache the reply.
+    pub cache_this: bool,
+}
+
+// Each COMPOUND has SEQUENCE: the words of its arguments and of its result are converted at once.
+impl Encode for SequenceArgs {
+    fn encode(&self, e: &mut Encoder) {
+        let Self { session, sequence, slot, highest_slot, cache_this } = *self;
+        let [s0, s1, s2, s3] = session.words();
+        e.put_words([s0, s1, s2, s3, sequence, slot, highest_slot, cache_this.into()]);
     }
 }
 
-xdr_struct! {
-    /// Result of SEQUENCE.
-    pub struct SequenceOk {
-        /// Session ID.
-        pub session: SessionId,
-        /// Sequence number of the request.
-        pub sequence: u32,
-        /// Slot.
-        pub slot: u32,
-        /// Highest slot that the server accepts.
-        pub highest_slot: u32,
-        /// Highest slot that the client should use.
-        pub target_highest_slot: u32,
-        /// Bits of [`sequence_flags`].
-        pub status_flags: u32,
+impl<'a> Decode<'a> for SequenceArgs {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let [s0, s1, s2, s3, sequence, slot, highest_slot, cache_this] = d.words()?;
+        let session = SessionId::from_words([s0, s1, s2, s3]);
+        match cache_this {
+            0 | 1 => Ok(Self { session, sequence, slot, highest_slot, cache_this: cache_this == 1 }),
+            other => Err(d.invalid(other)),
+        }
+    }
+}
+
+/// Result of SEQUENCE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SequenceOk {
+    /// Session ID.
+    pub session: SessionId,
+    /// Sequence number of the request.
+    pub sequence: u32,
+    /// Slot.
+    pub slot: u32,
+    /// Highest slot that the server accepts.
+    pub highest_slot: u32,
+    /// Highest slot that the client should use.
+    pub target_highest_slot: u32,
+    /// Bits of [`sequence_flags`].
+    pub status_flags: u32,
+}
+
+impl Encode for SequenceOk {
+    fn encode(&self, e: &mut Encoder) {
+        let Self { session, sequence, slot, highest_slot, target_highest_slot, status_flags } = *self;
+        let [s0, s1, s2, s3] = session.words();
+        e.put_words([s0, s1, s2, s3, sequence, slot, highest_slot, target_highest_slot, status_flags]);
+    }
+}
+
+impl<'a> Decode<'a> for SequenceOk {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        let [s0, s1, s2, s3, sequence, slot, highest_slot, target_highest_slot, status_flags] = d.words()?;
+        let session = SessionId::from_words([s0, s1, s2, s3]);
+        Ok(Self { session, sequence, slot, highest_slot, target_highest_slot, status_flags })
     }
 }
 

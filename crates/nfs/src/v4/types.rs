@@ -17,6 +17,19 @@ xdr_struct! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub [u8; 16]);
 
+impl SessionId {
+    /// The ID as XDR words.
+    pub(super) fn words(self) -> [u32; 4] {
+        let id = u128::from_be_bytes(self.0);
+        [(id >> 96) as u32, (id >> 64) as u32, (id >> 32) as u32, id as u32]
+    }
+
+    /// The ID of these XDR words.
+    pub(super) fn from_words(words: [u32; 4]) -> Self {
+        Self(words.iter().fold(0, |id: u128, word| id << 32 | u128::from(*word)).to_be_bytes())
+    }
+}
+
 impl Encode for SessionId {
     fn encode(&self, e: &mut Encoder) {
         e.put(&self.0);

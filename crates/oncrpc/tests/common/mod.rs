@@ -47,7 +47,7 @@ impl Program for Doubler {
     fn versions(&self) -> std::ops::RangeInclusive<u32> {
         3..=4
     }
-    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
+    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
         if !matches!(call.header.proc, 9 | 10) {
             return Some(SMALL_REPLY);
         }

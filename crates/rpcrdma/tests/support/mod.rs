@@ -100,7 +100,7 @@ impl Service for Echo {
         self.callbacks.as_ref()
     }
 
-    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
+    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
         let ask = decode(call).map_or(Ask::default(), |(ask, _)| ask);
         Some(SMALL_REPLY + ask.receive + ask.reply_head)
     }

@@ -106,7 +106,7 @@ impl Program for Nfs3 {
         VERSION..=VERSION
     }
 
-    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
+    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
         let bulk = self.env.bulk(call);
         if bulk == 0 {
             return Some(SMALL_REPLY);

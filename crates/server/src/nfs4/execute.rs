@@ -18,7 +18,6 @@ use super::{
     arguments::Arguments,
     compound::{Compound, Frame, MINOR_VERSIONS, ReplyLimits, Scope, execute, next_operation},
     object::Caller,
-    reply_size::ReplySize,
     timer::Timer,
 };
 use crate::nfs4_clients::Execution;
@@ -117,7 +116,7 @@ fn mix(mut digest: u64, bytes: &[u8]) -> u64 {
 async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
     let digest = digest(&call);
     let request_bytes = call.message().stream_len();
-    let bulk = ReplySize::of(&call, env.rtmax).bulk;
+    let bulk = call.reply_bulk;
     let caller = Caller { sender: Arc::clone(&call.sender), counters: &env.counters };
     let stages = call.stages.clone();
     let header = reply.len();

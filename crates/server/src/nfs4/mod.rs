@@ -169,8 +169,10 @@ impl Program for Nfs4 {
         VERSION..=VERSION
     }
 
-    fn reply_bytes(&self, call: &CallContext) -> Option<usize> {
-        Some(ReplySize::of(call, self.env.rtmax).memory())
+    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
+        let size = ReplySize::of(call, self.env.rtmax);
+        call.reply_bulk = size.bulk;
+        Some(size.memory())
     }
 
     fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {

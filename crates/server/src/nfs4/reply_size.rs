@@ -2,7 +2,7 @@
 
 use millrace_nfs::v4::{
     AccessArgs, CloseArgs, CompoundArgs, Fattr, GetattrArgs, GetxattrArgs, ListxattrsArgs, LookupArgs,
-    OpenArgs, Operation, PutfhArgs, ReadArgs, ReadPlusArgs, ReaddirArgs, SecinfoArgs, SecinfoNoNameArgs,
+    OpenArgs, Operation, PutfhArgs, ReadPlusArgs, ReaddirArgs, SecinfoArgs, SecinfoNoNameArgs,
 };
 use millrace_oncrpc::{CallContext, SMALL_REPLY, serving::slot_bytes};
 use millrace_xdr::{Decoder, XdrError};
@@ -27,6 +27,8 @@ const ATTRIBUTES: usize = 512;
 const HANDLE: usize = 80;
 /// Bytes of the arguments of SEQUENCE.
 const SEQUENCE: usize = 32;
+/// Bytes of the arguments of READ in front of the number of bytes: stateid and offset.
+const READ: usize = 24;
 
 /// Bytes that a reply needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +113,10 @@ impl ReplySize {
                 self.head += CHANGE + ATTRIBUTES;
             }
             Operation::Close => drop(d.get::<CloseArgs>()?),
-            Operation::Read => self.add_bulk(d.get::<ReadArgs>()?.count.min(rtmax), rtmax),
+            Operation::Read => {
+                d.raw(READ)?;
+                self.add_bulk(d.u32()?.min(rtmax), rtmax);
+            }
             Operation::ReadPlus => {
                 self.head += CHANGE;
                 self.add_bulk(d.get::<ReadPlusArgs>()?.count.min(rtmax), rtmax);
