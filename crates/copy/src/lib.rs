@@ -43,8 +43,8 @@
 //!
 //! # Concurrency
 //!
-//! One task walks the source and creates directories. Each file is copied by its own task, at most
-//! [`Options::parallel`] at a time, and each keeps several records in flight, at most
+//! One task walks the source. Each directory is created, and each file is copied, by its own task, at most
+//! [`Options::parallel`] directories and as many files at a time. A file keeps several records in flight, at most
 //! [`Options::outstanding`] over all files. Data is read into arena memory and written from it without a
 //! copy.
 //!

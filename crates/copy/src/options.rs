@@ -12,7 +12,7 @@ pub struct Options {
     pub hard_links: bool,
     /// The attributes to set on copies besides mode and times.
     pub preserve: Preserve,
-    /// Maximum number of files in flight; 0 counts as 1.
+    /// Maximum number of files in flight, and of directories that are created; 0 counts as 1.
     pub parallel: usize,
     /// Maximum number of records in flight, over all files; 0 counts as 1.
     pub outstanding: usize,

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::future::BoxFuture;
+use futures::{StreamExt, future::BoxFuture, stream};
 use tokio::{
     sync::Semaphore,
     task::{JoinSet, coop},
@@ -18,7 +18,7 @@ use crate::{
     data::Flow,
     file::{self, Done, FileOptions},
     report::{FailedFile, Report},
-    tree::{FileKind, Item, Metadata, Source, Target},
+    tree::{Entry, FileKind, Item, Metadata, Source, Target},
 };
 
 /// A copy of objects of a [`Source`] into a directory of a [`Target`].
@@ -88,12 +88,21 @@ const STOP: Duration = Duration::from_secs(10);
 
 type Outcome<N> = (String, Option<(u64, u64)>, Result<Done<N>, Error>);
 
+/// An object to copy, and the directory of the target for it.
+type Task<S, T> = (Item<<S as Source>::Node>, <T as Source>::Node);
+
+/// A directory of the source, its entries, and its copy.
+type Listed<S, T> =
+    (Item<<S as Source>::Node>, Result<(Vec<Entry<<S as Source>::Node>>, <T as Source>::Node), Error>);
+
 struct Walk<'a, S: Source, T: Target> {
     source: &'a S,
     target: &'a T,
     options: &'a Options,
     flow: Arc<Flow>,
     files: JoinSet<Outcome<T::Node>>,
+    /// Directories that are listed and created.
+    directories: JoinSet<Listed<S, T>>,
     report: Report,
     /// Directories whose attributes are set at the end, when all their entries exist.
     made: Vec<(String, T::Node, Metadata)>,
@@ -118,6 +127,7 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             options,
             flow: Arc::new(flow),
             files: JoinSet::new(),
+            directories: JoinSet::new(),
             report: Report::default(),
             made: Vec::new(),
             first: HashMap::new(),
@@ -126,23 +136,29 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
     }
 
     async fn run(&mut self, items: Vec<Item<S::Node>>, into: T::Node) {
-        let mut todo: Vec<(Item<S::Node>, T::Node)> =
-            items.into_iter().rev().map(|i| (i, into.clone())).collect();
-        while let Some((item, dir)) = todo.pop() {
-            if self.flow.control.is_stopped() {
-                break;
-            }
-            let path = item.path.clone();
-            let found = match item.meta.kind {
-                FileKind::Directory => self.directory(item, dir).await,
-                _ => self.leaf(item, dir).await.map(|()| Vec::new()),
+        let mut todo: Vec<Task<S, T>> = items.into_iter().rev().map(|i| (i, into.clone())).collect();
+        while !self.flow.control.is_stopped() {
+            let Some((item, dir)) = todo.pop() else {
+                match self.next_directory().await {
+                    Some(found) => todo.extend(found),
+                    None => break,
+                }
+                continue;
             };
-            match found {
-                Ok(found) => todo.extend(found.into_iter().rev()),
-                Err(e) => self.failed(path, e),
+            if item.meta.kind == FileKind::Directory {
+                while self.directories.len() >= self.options.parallel.max(1) {
+                    todo.extend(self.next_directory().await.into_iter().flatten());
+                }
+                self.start_directory(item, dir);
+            } else {
+                let path = item.path.clone();
+                if let Err(e) = self.leaf(item, dir).await {
+                    self.failed(path, e);
+                }
             }
             coop::consume_budget().await;
         }
+        while self.next_directory().await.is_some() {}
         while let Some(outcome) = self.files.join_next().await {
             self.ended(outcome);
         }
@@ -150,27 +166,44 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         self.directory_attributes().await;
     }
 
-    /// Creates a directory and returns the objects to copy into it.
-    async fn directory(
-        &mut self,
-        item: Item<S::Node>,
-        dir: T::Node,
-    ) -> Result<Vec<(Item<S::Node>, T::Node)>, Error> {
+    /// Starts the task that lists and creates a directory.
+    fn start_directory(&mut self, item: Item<S::Node>, dir: T::Node) {
         if !self.options.recursive {
-            return Err(Error::IsDirectory);
+            return self.failed(item.path, Error::IsDirectory);
         }
-        let entries = self.source.list(&item.node).await?;
-        let made = self.target.make_dir(&dir, &item.name).await?;
+        let (source, target) = (self.source.clone(), self.target.clone());
+        self.directories.spawn(async move {
+            let created = async {
+                let entries = source.list(&item.node).await?;
+                Ok((entries, target.make_dir(&dir, &item.name).await?))
+            };
+            let created = created.await;
+            (item, created)
+        });
+    }
+
+    /// Waits for the next directory to be created. Returns the objects to copy into it, the first one last; `None` if no
+    /// directory is in progress.
+    async fn next_directory(&mut self) -> Option<Vec<Task<S, T>>> {
+        let Ok((item, created)) = self.directories.join_next().await? else {
+            self.failed("a directory".into(), Error::Task);
+            return Some(Vec::new());
+        };
+        let (entries, made) = match created {
+            Ok(created) => created,
+            Err(e) => {
+                self.failed(item.path, e);
+                return Some(Vec::new());
+            }
+        };
         self.report.directories += 1;
-        let found = entries
-            .into_iter()
-            .map(|e| {
-                let path = format!("{}/{}", item.path, String::from_utf8_lossy(&e.name));
-                (Item { path, name: e.name, node: e.node, meta: e.meta }, made.clone())
-            })
-            .collect();
+        let found = entries.into_iter().rev().map(|e| {
+            let path = format!("{}/{}", item.path, String::from_utf8_lossy(&e.name));
+            (Item { path, name: e.name, node: e.node, meta: e.meta }, made.clone())
+        });
+        let found = found.collect();
         self.made.push((item.path, made, item.meta));
-        Ok(found)
+        Some(found)
     }
 
     /// Copies an object other than a directory, or starts the task that copies it.
@@ -254,11 +287,24 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         }
     }
 
-    /// Deepest first, so that a read-only directory does not prevent changes of its subdirectories.
+    /// Deepest first, so that a read-only directory does not prevent changes of its subdirectories; those of one depth
+    /// concurrently.
     async fn directory_attributes(&mut self) {
-        for (path, node, meta) in std::mem::take(&mut self.made).into_iter().rev() {
-            if let Err(e) = self.target.set_meta(&node, &meta, self.options.preserve).await {
-                self.failed(path, e);
+        let mut made = std::mem::take(&mut self.made);
+        let depth = |path: &str| path.bytes().filter(|b| *b == b'/').count();
+        made.sort_by_key(|(path, ..)| std::cmp::Reverse(depth(path)));
+        for level in made.chunk_by(|(a, ..), (b, ..)| depth(a) == depth(b)) {
+            let (target, preserve) = (self.target, self.options.preserve);
+            let set = |(path, node, meta): &'_ (String, T::Node, Metadata)| {
+                let (path, node, meta) = (path.clone(), node.clone(), *meta);
+                async move { (path, target.set_meta(&node, &meta, preserve).await) }
+            };
+            let level: Vec<_> = level.iter().map(set).collect();
+            let mut all = stream::iter(level).buffer_unordered(self.options.parallel.max(1));
+            while let Some((path, done)) = all.next().await {
+                if let Err(e) = done {
+                    self.failed(path, e);
+                }
             }
         }
     }
