@@ -35,9 +35,9 @@ type BoxedLayer<S> = Box<dyn Layer<S> + Send + Sync>;
 /// for others.
 pub(crate) fn start(filter: Option<&str>, format: LogFormat, command: &Command) -> Result<(), Failure> {
     let default = match command {
-        Command::Serve(_) => "info",
-        // fuser logs a warning at each unmount by umount(8).
-        Command::Mount(_) | Command::Blk(BlkArgs { command: BlkCommand::Attach(_) }) => "info,fuser=error",
+        Command::Serve(_) | Command::Mount(_) | Command::Blk(BlkArgs { command: BlkCommand::Attach(_) }) => {
+            "info"
+        }
         _ => "error",
     };
     let filter = EnvFilter::try_new(filter.filter(|f| !f.trim().is_empty()).unwrap_or(default))

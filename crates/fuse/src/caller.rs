@@ -17,12 +17,6 @@ pub(crate) async fn is_killed(rt: &RuntimeRef, tid: u32) -> bool {
     check(rt, tid, shows_kill).await
 }
 
-/// Whether a signal that a thread does not block is waiting for it: the kernel delivers it when the request has ended.
-/// `false` if the thread does not exist.
-pub(crate) async fn has_signal(rt: &RuntimeRef, tid: u32) -> bool {
-    check(rt, tid, shows_signal).await
-}
-
 /// Whether a thread is a kernel thread, such as one of nfsd. `false` if it does not exist.
 pub(crate) async fn is_kernel_thread(rt: &RuntimeRef, tid: u32) -> bool {
     // Kernel threads have no memory. Neither have exiting processes, which open no files.
@@ -52,14 +46,6 @@ fn mask(status: &str, key: &str) -> u64 {
     value(status, key).and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0)
 }
 
-/// The kernel wakes the first thread of a process for a signal to the process, if it does not block the signal
-/// (`complete_signal`). Ignored signals are not queued.
-fn shows_signal(status: &str) -> bool {
-    let is_first = value(status, "Tgid:").is_some_and(|tgid| value(status, "Pid:") == Some(tgid));
-    let shared = if is_first { mask(status, "ShdPnd:") } else { 0 };
-    (mask(status, "SigPnd:") | shared) & !mask(status, "SigBlk:") != 0
-}
-
 fn shows_kill(status: &str) -> bool {
     let pending = |key: &str| mask(status, key);
     // An exiting process releases its memory before it closes its files; kernel threads have none.
@@ -80,18 +66,6 @@ mod tests {
         for tid in [std::process::id(), u32::MAX] {
             assert!(!is_killed(&rt, tid).await && !is_kernel_thread(&rt, tid).await);
         }
-    }
-
-    #[test]
-    fn a_signal_interrupts_the_thread_that_gets_it() {
-        let status = |pid: u32, own: u64, shared: u64, blocked: u64| {
-            format!(
-                "Tgid:\t7\nPid:\t{pid}\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n"
-            )
-        };
-        assert!(shows_signal(&status(7, 0x2000, 0, 0)) && shows_signal(&status(8, 0x2000, 0, 0)));
-        assert!(shows_signal(&status(7, 0, 0x2000, 0x1000)) && !shows_signal(&status(8, 0, 0x2000, 0)));
-        assert!(!shows_signal(&status(7, 0x2000, 0x2000, 0x2000)) && !shows_signal(&status(7, 0, 0, 0)));
     }
 
     #[test]

@@ -1,67 +1,58 @@
-//! Conversion of attributes, times, device numbers and errors between NFS and FUSE.
+//! Conversion of attributes, times and device numbers between NFS and FUSE.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-use fuser::{FileAttr, INodeNo, TimeOrNow};
+use millrace_fuse_protocol::{Attributes, SetTime as NewTime, Time};
 use millrace_nfs::v3::{Fattr, FileType, NfsTime, SetTime, SpecData};
-use rustix::io::Errno;
+use rustix::fs::FileType as Kind;
 
 /// Block size reported by statfs, in bytes.
 pub(crate) const BLOCK: u32 = 4096;
 
-/// Converts an errno.
-pub(crate) fn number(e: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(e.raw_os_error())
-}
-
-fn time(t: NfsTime) -> SystemTime {
-    UNIX_EPOCH + Duration::new(t.seconds.into(), t.nanoseconds.min(999_999_999))
+fn time(t: NfsTime) -> Time {
+    Time { seconds: t.seconds.into(), nanoseconds: t.nanoseconds.min(999_999_999) }
 }
 
 /// NFSv3 times range from 1970 to 2106; others are clamped, as in Linux.
-pub(crate) fn set_time(t: Option<TimeOrNow>) -> SetTime {
+pub(crate) fn set_time(t: Option<NewTime>) -> SetTime {
     match t {
         None => SetTime::DontChange,
-        Some(TimeOrNow::Now) => SetTime::ServerTime,
-        Some(TimeOrNow::SpecificTime(t)) => {
-            let d = t.duration_since(UNIX_EPOCH).unwrap_or_default();
-            let seconds = u32::try_from(d.as_secs()).unwrap_or(u32::MAX);
-            SetTime::ClientTime(NfsTime { seconds, nanoseconds: d.subsec_nanos() })
+        Some(NewTime::Now) => SetTime::ServerTime,
+        Some(NewTime::At(Time { seconds: ..0, .. })) => SetTime::ClientTime(NfsTime::default()),
+        Some(NewTime::At(Time { seconds, nanoseconds })) => {
+            let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
+            SetTime::ClientTime(NfsTime { seconds, nanoseconds })
         }
     }
 }
 
-/// Converts a file type.
-pub(crate) fn kind(t: FileType) -> fuser::FileType {
-    match t {
-        FileType::Regular => fuser::FileType::RegularFile,
-        FileType::Directory => fuser::FileType::Directory,
-        FileType::Block => fuser::FileType::BlockDevice,
-        FileType::Character => fuser::FileType::CharDevice,
-        FileType::Symlink => fuser::FileType::Symlink,
-        FileType::Socket => fuser::FileType::Socket,
-        FileType::Fifo => fuser::FileType::NamedPipe,
-    }
+/// The type of a file in a mode.
+pub(crate) fn mode(t: FileType) -> u32 {
+    let kind = match t {
+        FileType::Regular => Kind::RegularFile,
+        FileType::Directory => Kind::Directory,
+        FileType::Block => Kind::BlockDevice,
+        FileType::Character => Kind::CharacterDevice,
+        FileType::Symlink => Kind::Symlink,
+        FileType::Socket => Kind::Socket,
+        FileType::Fifo => Kind::Fifo,
+    };
+    kind.as_raw_mode()
 }
 
-/// Converts the attributes of the inode `ino`.
-pub(crate) fn attr(ino: u64, a: &Fattr) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(ino),
+/// Converts the attributes of the inode `inode`.
+pub(crate) fn attributes(inode: u64, a: &Fattr) -> Attributes {
+    Attributes {
+        inode,
         size: a.size,
         blocks: a.used.div_ceil(512),
         atime: time(a.atime),
         mtime: time(a.mtime),
         ctime: time(a.ctime),
-        crtime: UNIX_EPOCH,
-        kind: kind(a.file_type),
-        perm: (a.mode & 0o7777) as u16,
-        nlink: a.nlink,
+        mode: mode(a.file_type) | (a.mode & 0o7777),
+        links: a.nlink,
         uid: a.uid,
         gid: a.gid,
-        rdev: device(a.rdev),
-        blksize: BLOCK,
-        flags: 0,
+        device: device(a.rdev),
+        block_size: BLOCK,
     }
 }
 
@@ -74,24 +65,4 @@ fn device(d: SpecData) -> u32 {
 /// Decodes a device number of the kernel.
 pub(crate) fn spec(dev: u32) -> SpecData {
     SpecData { major: (dev >> 8) & 0xfff, minor: (dev & 0xff) | ((dev >> 12) & 0xfff00) }
-}
-
-/// Attributes for a negative entry.
-pub(crate) fn absent() -> FileAttr {
-    let nothing = Fattr {
-        file_type: FileType::Regular,
-        mode: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        size: 0,
-        used: 0,
-        rdev: SpecData::default(),
-        fsid: 0,
-        fileid: 0,
-        atime: NfsTime::default(),
-        mtime: NfsTime::default(),
-        ctime: NfsTime::default(),
-    };
-    attr(0, &nothing)
 }

@@ -1,7 +1,4 @@
-//! Opens the FUSE device and attaches it to a directory with mount(2).
-//!
-//! `fuser` can mount too, but it loses the file system subtype, supports few mount flags, and logs a warning
-//! when umount(8) ends the mount.
+//! Opens the FUSE device and attaches it to a directory with mount(2), or with fusermount3.
 
 use std::{
     ffi::CString,

@@ -77,8 +77,6 @@ pub(crate) struct Fs {
     pub(crate) stale_retries: StaleRetries,
     /// Notified every half second by [`Self::run_timer`].
     pub(crate) ticks: Notify,
-    /// The kernel can expire names (FUSE 7.38, Linux 6.2). Otherwise names stay cached until their timeout.
-    pub(crate) can_expire_names: AtomicBool,
     name_max: u32,
 }
 
@@ -116,7 +114,6 @@ impl Fs {
             invalidator: OnceLock::new(),
             stale_retries: StaleRetries::default(),
             ticks: Notify::new(),
-            can_expire_names: AtomicBool::new(false),
             name_max,
         }
     }

@@ -1,62 +1,40 @@
 //! Cancels requests of killed processes, and waiting locks of interrupted ones.
 //!
-//! A process that waits for a FUSE reply cannot be killed until the reply arrives. The kernel sends
-//! FUSE_INTERRUPT, but fuser 0.18 answers it with ENOSYS without forwarding it. A request that takes long
-//! therefore polls the state of its caller (`caller.rs`).
+//! A process that waits for a FUSE reply cannot be killed until the reply arrives. The kernel sends FUSE_INTERRUPT when
+//! a signal arrives, whether it is fatal or not, and no more than once for a request. A request whose caller has got a
+//! signal that is not fatal therefore polls the state of the caller (`caller.rs`).
 
 use std::future::Future;
 
 use millrace_runtime::RuntimeRef;
 use tokio::sync::Notify;
 
-use crate::caller::{has_signal, is_killed};
+use crate::{caller::is_killed, channel::Interruption};
 
 /// Ticks of `Fs::ticks` (two a second) between checks of the caller.
 const TICKS_PER_CHECK: u32 = 2;
 
-/// What ends the request of a thread.
+/// What ends a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(crate) enum End {
+    /// A signal that kills the caller.
     Kill,
-    /// Any signal that the thread does not block.
+    /// Any signal that the caller does not block.
     Signal,
 }
 
-/// Returns the result of `op`, or `None` (and drops `op`) if the waiting thread `tid` is killed. Thread 0 is
-/// the kernel.
-pub(crate) async fn cancel_if_killed<T>(
-    system: (&RuntimeRef, &Notify),
-    tid: u32,
-    op: impl Future<Output = T>,
-) -> Option<T> {
-    cancel(system, (tid, End::Kill), op).await
-}
-
-/// As [`cancel_if_killed`], also if a signal waits for the thread.
-pub(crate) async fn cancel_if_interrupted<T>(
-    system: (&RuntimeRef, &Notify),
-    tid: u32,
-    op: impl Future<Output = T>,
-) -> Option<T> {
-    cancel(system, (tid, End::Signal), op).await
-}
-
-async fn cancel<T>(
+/// Returns the result of `op`, or `None` (and drops `op`) if `end` happens to the waiting thread.
+pub(crate) async fn cancel_at<T>(
+    end: End,
     (rt, ticks): (&RuntimeRef, &Notify),
-    (tid, end): (u32, End),
+    (tid, interruption): (u32, Interruption),
     op: impl Future<Output = T>,
 ) -> Option<T> {
-    if tid == 0 {
-        return Some(op.await);
-    }
     let ends = async {
-        loop {
-            // A shared timer: most requests complete before a separate one would fire.
+        interruption.await;
+        while end == End::Kill && !is_killed(rt, tid).await {
             for _ in 0..TICKS_PER_CHECK {
-                ticks.notified().await;
-            }
-            if is_killed(rt, tid).await || (end == End::Signal && has_signal(rt, tid).await) {
-                return;
+                ticks.notified().await; // A timer that requests share.
             }
         }
     };
@@ -69,35 +47,55 @@ async fn cancel<T>(
 
 #[cfg(test)]
 mod tests {
-    use std::{process::Command, time::Duration};
+    use std::{future::pending, process::Command, sync::Arc, time::Duration};
 
+    use futures::FutureExt;
     use millrace_runtime::tokio_rt::TokioRuntime;
 
     use super::*;
+    use crate::channel::Interrupts;
 
     #[tokio::test]
     async fn returns_the_result_of_the_operation() {
         let (rt, ticks) = (TokioRuntime::current(), Notify::new());
-        assert_eq!(cancel_if_killed((&rt, &ticks), std::process::id(), async { 7 }).await, Some(7));
-        assert_eq!(cancel_if_killed((&rt, &ticks), 0, async { 8 }).await, Some(8));
+        let interrupts = Arc::new(Interrupts::default());
+        interrupts.interrupt(2);
+        let caller = (std::process::id(), interrupts.interruption(2));
+        assert_eq!(cancel_at(End::Signal, (&rt, &ticks), caller, async { 7 }).await, Some(7));
     }
 
     #[tokio::test]
-    async fn cancels_when_the_caller_exits() {
-        // Not reaped: like a dying process, a zombie has no memory.
-        let mut ended = Command::new("true").spawn().unwrap();
+    async fn a_signal_ends_only_what_it_may() {
         let (rt, ticks) = (TokioRuntime::current(), Notify::new());
-        let completion = cancel_if_killed((&rt, &ticks), ended.id(), std::future::pending::<()>());
-        let notifies = async {
-            loop {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                ticks.notify_waiters();
-            }
-        };
-        tokio::select! {
-            out = completion => assert_eq!(out, None),
-            () = notifies => {}
+        for (end, ends) in [(End::Signal, true), (End::Kill, false)] {
+            let interrupts = Arc::new(Interrupts::default());
+            let caller = (std::process::id(), interrupts.interruption(2));
+            let mut waiting = Box::pin(cancel_at(end, (&rt, &ticks), caller, pending::<()>()));
+            assert!((&mut waiting).now_or_never().is_none());
+            interrupts.interrupt(2);
+            assert_eq!((&mut waiting).now_or_never(), ends.then_some(None));
         }
-        ended.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn cancels_when_the_caller_exits_after_a_signal() {
+        let mut caller = Command::new("sleep").arg("60").spawn().unwrap();
+        let (rt, ticks) = (TokioRuntime::current(), Arc::new(Notify::new()));
+        let interrupts = Arc::new(Interrupts::default());
+        let waiter = (caller.id(), interrupts.interruption(2));
+        let (rt_of_task, ticks_of_task) = (rt.clone(), Arc::clone(&ticks));
+        let waiting = tokio::spawn(async move {
+            cancel_at(End::Kill, (&rt_of_task, &ticks_of_task), waiter, pending::<()>()).await
+        });
+        interrupts.interrupt(2);
+        tokio::task::yield_now().await;
+        // Not reaped: like a dying process, a zombie has no memory.
+        caller.kill().unwrap();
+        while !waiting.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            ticks.notify_waiters();
+        }
+        assert_eq!(waiting.await.unwrap(), None);
+        caller.wait().unwrap();
     }
 }

@@ -1,13 +1,13 @@
 //! Invalidation notifications to the kernel for attributes, pages and names.
 
-use std::{collections::VecDeque, fs::File, io::Write, ops::Range, sync::Arc};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
-use fuser::{INodeNo, Notifier};
+use millrace_fuse_protocol::Notification;
 use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::inode::Inode;
+use crate::{channel::Notifier, inode::Inode};
 
 /// Pages to be dropped by the kernel.
 enum StalePages {
@@ -24,17 +24,21 @@ impl StalePages {
         match self {
             Self::All(inode) => {
                 let epoch = inode.take_queued_invalidation();
-                inode.invalidate_pages_with(|| drop(kernel.inval_inode(INodeNo(inode.number), 0, 0)));
+                inode.invalidate_pages_with(|| invalidate(kernel, inode.number, (0, 0)));
                 inode.state.lock().pages.mark_dropped(epoch);
             }
             Self::Range(inode, range, done) => {
                 let at = |offset: u64| i64::try_from(offset).unwrap_or(i64::MAX);
                 let (start, len) = (at(range.start), at(range.end - range.start));
-                inode.invalidate_pages_with(|| drop(kernel.inval_inode(INodeNo(inode.number), start, len)));
+                inode.invalidate_pages_with(|| invalidate(kernel, inode.number, (start, len)));
                 drop(done);
             }
         }
     }
+}
+
+fn invalidate(kernel: &Notifier, node: u64, (offset, length): (i64, i64)) {
+    kernel.send(&Notification::InvalidateNode { node, offset, length });
 }
 
 /// Names in a directory to be expired by the kernel; the sender is dropped when that is done.
@@ -42,21 +46,6 @@ struct StaleNames {
     dir: u64,
     names: Vec<Arc<[u8]>>,
     _done: oneshot::Sender<()>,
-}
-
-/// Encodes a FUSE_NOTIFY_INVAL_ENTRY that expires a name without detaching mounts below it: `fuse_out_header`
-/// and `fuse_notify_inval_entry_out` of linux/fuse.h, then the name and a NUL byte.
-fn expire_entry_message(dir: u64, name: &[u8]) -> Vec<u8> {
-    const NOTIFY_INVAL_ENTRY: u32 = 3;
-    const EXPIRE_ONLY: u32 = 1;
-    let len = (16 + 16 + name.len() + 1) as u32;
-    let mut message = Vec::with_capacity(len as usize);
-    message.extend([len, NOTIFY_INVAL_ENTRY].map(u32::to_ne_bytes).as_flattened());
-    message.extend([0, dir].map(u64::to_ne_bytes).as_flattened());
-    message.extend([name.len() as u32, EXPIRE_ONLY].map(u32::to_ne_bytes).as_flattened());
-    message.extend(name);
-    message.push(0);
-    message
 }
 
 /// A queue of notifications, sent in order by a blocking task that runs while the queue is not empty.
@@ -116,14 +105,13 @@ pub(crate) struct Invalidator {
 }
 
 impl Invalidator {
-    /// Creates an invalidator whose tasks run on `rt`. `device`: the FUSE device, for expiry messages, which
-    /// `fuser` cannot send; `None` if the kernel does not support them.
-    pub(crate) fn new(rt: RuntimeRef, notifier: Notifier, device: Option<File>) -> Self {
-        let stale_names = device.map(|device| {
+    /// Creates an invalidator whose tasks run on `rt`.
+    pub(crate) fn new(rt: RuntimeRef, notifier: Notifier) -> Self {
+        let kernel = notifier.clone();
+        let stale_names = notifier.can_expire_names().then(|| {
             SendQueue::new(rt.clone(), move |old: StaleNames| {
                 for name in &old.names {
-                    // Fails only if the kernel has dropped the dentry or the mount has ended.
-                    let _ = (&device).write(&expire_entry_message(old.dir, name));
+                    kernel.send(&Notification::ExpireName { directory: old.dir, name });
                 }
             })
         });
@@ -136,7 +124,7 @@ impl Invalidator {
         Self { stale_names, notifier, stale_pages, pages_dropped }
     }
 
-    /// Whether the kernel can expire names. Otherwise names stay cached until their timeout.
+    /// Whether the kernel can expire names (FUSE 7.38, Linux 6.2). Otherwise names stay cached until their timeout.
     pub(crate) fn can_expire_names(&self) -> bool {
         self.stale_names.is_some()
     }
@@ -152,7 +140,7 @@ impl Invalidator {
 
     /// Invalidates the attributes of a file. Does not block, since no page is dropped.
     pub(crate) fn invalidate_attributes(&self, number: u64) {
-        drop(self.notifier.inval_inode(INodeNo(number), -1, 0));
+        invalidate(&self.notifier, number, (-1, 0));
     }
 
     /// Queues the invalidation of all pages of a file. Call it if [`crate::pages::PageState::queue_drop`]
@@ -177,23 +165,6 @@ impl Invalidator {
                 return;
             }
             dropped.await;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn expire_entry_message_has_the_kernel_layout() {
-        let expected = [
-            0x24, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // length, code, 0
-            0x42, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, // directory, length of the name, flags
-            b'a', b'b', b'c', 0,
-        ];
-        if cfg!(target_endian = "little") {
-            assert_eq!(expire_entry_message(0x42, b"abc"), expected);
         }
     }
 }

@@ -5,11 +5,11 @@
 //! `umount(8)` ends the mount. [`MountOptions`] parses the options of mount(8) and nfs(5).
 //!
 //! # Request path
-//! `handler.rs` implements the FUSE operations. Each `fuser` thread reads requests from its own clone of
-//! `/dev/fuse` and passes them as futures to the executor that owns the connections (`dispatch.rs`), which
+//! `handler/` implements the FUSE operations. Each thread of a session (`channel/`) reads requests from its own clone
+//! of `/dev/fuse` and passes them as futures to the executor that owns the connections (`dispatch.rs`), which
 //! sends the replies. Requests that need no server, such as GETATTR from the cache or a WRITE that is
 //! coalesced, are answered by the thread that read them. READ data is received into an arena buffer, which
-//! the kernel copies into its page cache: one copy. WRITE data is copied once, from fuser's buffer into the
+//! the kernel copies into its page cache: one copy. WRITE data is copied once, from the request's buffer into the
 //! arena.
 //!
 //! # Caching
@@ -64,11 +64,12 @@
 //!
 //! # Unreachable server
 //! `hard` (the default) retries forever, `soft` fails with EIO after `timeo` and `retrans`. In both cases a
-//! killed process is released within about a second: fuser does not forward FUSE_INTERRUPT, so waiting
-//! requests poll the state of their caller (`interrupt.rs`).
+//! process that is killed, also by Ctrl-C, ends at once (FUSE_INTERRUPT, `interrupt.rs`). If it has got another signal
+//! during the same request before, SIGKILL ends it within about a second: the kernel reports only the first signal.
 
 mod access;
 mod caller;
+mod channel;
 mod clock;
 mod convert;
 mod copy;

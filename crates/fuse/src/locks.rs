@@ -9,6 +9,7 @@
 use std::{ops::Range, sync::Arc};
 
 use millrace_client::{Conflict, LockKind, nfs3::File};
+use millrace_fuse_protocol::Lock;
 use rustix::io::Errno;
 
 use crate::{error::errno, fs::Fs, inode::Inode, open_file::OpenFile};
@@ -16,9 +17,9 @@ use crate::{error::errno, fs::Fs, inode::Inode, open_file::OpenFile};
 /// The end of a lock up to the end of the file, however long it becomes.
 const TO_THE_END: u64 = i64::MAX as u64;
 /// Types of locks in requests (`F_RDLCK`, `F_WRLCK` and `F_UNLCK` of fcntl(2)).
-const SHARED: i32 = 0;
-const EXCLUSIVE: i32 = 1;
-const UNLOCKED: i32 = 2;
+const SHARED: u32 = 0;
+const EXCLUSIVE: u32 = 1;
+const UNLOCKED: u32 = 2;
 
 /// A range of bytes and its owner.
 #[derive(Debug, Clone)]
@@ -35,7 +36,7 @@ impl OwnedRange {
 }
 
 /// The kind of lock of a request; `None` unlocks.
-pub(crate) fn lock_kind(number: i32) -> Result<Option<LockKind>, Errno> {
+pub(crate) fn lock_kind(number: u32) -> Result<Option<LockKind>, Errno> {
     match number {
         SHARED => Ok(Some(LockKind::Shared)),
         EXCLUSIVE => Ok(Some(LockKind::Exclusive)),
@@ -44,15 +45,15 @@ pub(crate) fn lock_kind(number: i32) -> Result<Option<LockKind>, Errno> {
     }
 }
 
-/// Start, last byte and type of the reply to a test for a lock.
-pub(crate) fn tested(conflict: Option<Conflict>, of: &OwnedRange) -> (u64, u64, i32) {
-    let (range, number) = match conflict {
+/// The reply to a test for a lock.
+pub(crate) fn tested(conflict: Option<Conflict>, of: &OwnedRange) -> Lock {
+    let (range, kind) = match conflict {
         None => (of.range.clone(), UNLOCKED),
         Some(Conflict { range, kind: LockKind::Shared }) => (range, SHARED),
         Some(Conflict { range, kind: LockKind::Exclusive }) => (range, EXCLUSIVE),
     };
     let last = if range.end == u64::MAX { TO_THE_END } else { range.end.saturating_sub(1) };
-    (range.start, last, number)
+    Lock { start: range.start, last, kind }
 }
 
 impl Fs {
@@ -129,10 +130,10 @@ mod tests {
             assert_eq!(range.range.end == u64::MAX, last == TO_THE_END);
             for (kind, number) in [(LockKind::Shared, SHARED), (LockKind::Exclusive, EXCLUSIVE)] {
                 let conflict = Conflict { range: range.range.clone(), kind };
-                assert_eq!(tested(Some(conflict), &range), (start, last, number));
+                assert_eq!(tested(Some(conflict), &range), Lock { start, last, kind: number });
                 assert_eq!(lock_kind(number), Ok(Some(kind)));
             }
-            assert_eq!(tested(None, &range), (start, last, UNLOCKED));
+            assert_eq!(tested(None, &range), Lock { start, last, kind: UNLOCKED });
         }
         assert_eq!((lock_kind(UNLOCKED), lock_kind(3)), (Ok(None), Err(Errno::INVAL)));
     }

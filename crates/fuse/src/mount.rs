@@ -6,8 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fuser::InitFlags;
 use millrace_client::{Options, Url, Version, nfs3::Client};
+use millrace_fuse_protocol::InitFlags;
 use millrace_nfs::v3::FileType;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use tokio::runtime::Runtime;
@@ -53,10 +53,9 @@ impl Mount {
         let fs = Arc::new(fs);
         let source = format!("{SOURCE}{}{}", client.server(), url.path);
         let kernel = FuseHandler::new(Arc::clone(&fs), options.writeback, server_locks(&client, options));
-        let (session, device) = session::start(kernel, &options.request(source), &path)
+        let session = session::start(kernel, &options.request(source), &path)
             .map_err(|source| MountError::Kernel { path: path.clone(), source })?;
-        let device = fs.can_expire_names.load(Ordering::Relaxed).then_some(device);
-        let _ = fs.invalidator.set(Invalidator::new(fs.rt.clone(), session.notifier(), device));
+        let _ = fs.invalidator.set(Invalidator::new(fs.rt.clone(), session.notifier()));
         let serving = Serving::start(session, path)?;
         let kernel_reads_ahead = raise_kernel_read_ahead(serving.path()); // The mount must be serving by now.
         fs.read_ahead_enabled
@@ -159,13 +158,12 @@ fn executor(connections: usize) -> Result<Runtime, MountError> {
 }
 
 /// The capabilities for locks at the server.
-fn server_locks(client: &Client, options: &MountOptions) -> Vec<InitFlags> {
-    let locks = [
-        (InitFlags::FUSE_POSIX_LOCKS, options.local_posix),
-        (InitFlags::FUSE_FLOCK_LOCKS, options.local_flock),
-    ];
+fn server_locks(client: &Client, options: &MountOptions) -> InitFlags {
     let at_server = client.version() != Version::V3;
-    locks.into_iter().filter(|(_, local)| at_server && !local).map(|(flag, _)| flag).collect()
+    let mut locks = InitFlags::empty();
+    locks.set(InitFlags::POSIX_LOCKS, at_server && !options.local_posix);
+    locks.set(InitFlags::FLOCK_LOCKS, at_server && !options.local_flock);
+    locks
 }
 
 async fn connect(

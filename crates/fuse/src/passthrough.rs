@@ -14,20 +14,22 @@ use std::{
     ffi::OsStr,
     fs::File,
     io,
-    os::{fd::OwnedFd, unix::ffi::OsStrExt, unix::fs::FileExt},
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStrExt, fs::FileExt},
+    },
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
-use fuser::{
-    BsdFileFlags, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
+use millrace_fuse_protocol::{
+    Attributes, DirectoryEntries, DirectoryEntry, Entry, InitFlags, OpenFlags, Opened, Operation, ROOT,
+    ReadDirectory, ReadRequest, Reply, SetAttributes, Statistics, Time, WriteRequest,
 };
 use parking_lot::{Mutex, RwLock};
 use rustix::{
-    fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, fsync, ftruncate, openat, statat},
+    fs::{AtFlags, Dir, Mode, OFlags, Stat, fstat, fsync, ftruncate, openat, statat},
     io::{Errno, pread},
     mount::MountFlags,
 };
@@ -35,10 +37,10 @@ use slab::Slab;
 
 use crate::{
     MountError, MountOptions,
-    convert::number,
+    channel::{Call, Handler},
     device::MountRequest,
     mountpoint::check,
-    session::{TREE, negotiate, raise_kernel_read_ahead, start},
+    session::{TREE, raise_kernel_read_ahead, start},
 };
 
 /// Source shown in mount tables.
@@ -60,11 +62,12 @@ pub fn serve(of: &Path, at: &Path, ready: impl FnOnce()) -> Result<(), MountErro
         default_permissions: false,
     };
     let passthrough = Passthrough::new(root).map_err(|e| broken(e.into()))?;
-    let session =
-        start(passthrough, &request, &path).and_then(|(session, _)| session.spawn()).map_err(broken)?;
+    let session = start(passthrough, &request, &path).map_err(broken)?;
+    let serving = std::thread::Builder::new().name("millrace-mount".into()).spawn(move || session.run());
+    let serving = serving.map_err(broken)?;
     raise_kernel_read_ahead(&path);
     ready();
-    session.join().map_err(broken)
+    serving.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))).map_err(broken)
 }
 
 struct Passthrough {
@@ -86,7 +89,7 @@ impl Passthrough {
     fn new(root: OwnedFd) -> Result<Self, Errno> {
         let o = MountOptions::default();
         Ok(Self {
-            paths: RwLock::new(HashMap::from([(INodeNo::ROOT.0, PathBuf::from("."))])),
+            paths: RwLock::new(HashMap::from([(ROOT, PathBuf::from("."))])),
             root,
             files: Mutex::default(),
             directories: Mutex::default(),
@@ -94,65 +97,115 @@ impl Passthrough {
         })
     }
 
-    fn path(&self, number: INodeNo) -> Result<PathBuf, Errno> {
-        self.paths.read().get(&number.0).cloned().ok_or(Errno::STALE)
+    fn path(&self, node: u64) -> Result<PathBuf, Errno> {
+        self.paths.read().get(&node).cloned().ok_or(Errno::STALE)
     }
 
-    fn attributes(&self, number: INodeNo) -> Result<FileAttr, Errno> {
-        let stat = statat(&self.root, self.path(number)?, AtFlags::SYMLINK_NOFOLLOW)?;
-        Ok(FileAttr { ino: number, ..attr(&stat) })
+    fn attributes(&self, node: u64) -> Result<Attributes, Errno> {
+        let stat = statat(&self.root, self.path(node)?, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(Attributes { inode: node, ..attributes(&stat) })
     }
 
     /// Looks up a name and records its path.
-    fn entry(&self, dir: &Path, name: &OsStr) -> Result<FileAttr, Errno> {
-        let path = dir.join(name);
-        let attributes = attr(&statat(&self.root, &path, AtFlags::SYMLINK_NOFOLLOW)?);
-        self.paths.write().insert(attributes.ino.0, path);
-        Ok(attributes)
+    fn entry(&self, dir: &Path, name: &[u8]) -> Result<Entry, Errno> {
+        let path = dir.join(OsStr::from_bytes(name));
+        let attributes = attributes(&statat(&self.root, &path, AtFlags::SYMLINK_NOFOLLOW)?);
+        self.paths.write().insert(attributes.inode, path);
+        let (attributes_ttl, name_ttl) = self.timeouts;
+        Ok(Entry { node: attributes.inode, generation: 0, name_ttl, attributes_ttl, attributes })
     }
 
-    fn open(&self, path: &Path, flags: OFlags, mode: u32) -> Result<FileHandle, Errno> {
-        let flags = flags.difference(OFlags::APPEND | OFlags::DIRECT | OFlags::EXCL | OFlags::NOCTTY)
-            | OFlags::CLOEXEC;
+    fn open(&self, path: &Path, flags: u32, mode: u32) -> Result<Opened, Errno> {
+        let unused = OFlags::APPEND | OFlags::DIRECT | OFlags::EXCL | OFlags::NOCTTY;
+        let flags = OFlags::from_bits_retain(flags).difference(unused) | OFlags::CLOEXEC;
         let fd = openat(&self.root, path, flags, Mode::from_raw_mode(mode & 0o7777))?;
-        Ok(FileHandle(self.files.lock().insert(Arc::new(File::from(fd))) as u64))
+        let handle = self.files.lock().insert(Arc::new(File::from(fd))) as u64;
+        Ok(Opened { handle, flags: OpenFlags::empty() })
     }
 
-    fn create(
-        &self,
-        dir: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        flags: i32,
-    ) -> Result<(FileAttr, FileHandle), Errno> {
+    fn create(&self, dir: u64, name: &[u8], mode: u32, flags: u32) -> Result<(Entry, Opened), Errno> {
         let dir = self.path(dir)?;
-        let handle =
-            self.open(&dir.join(name), OFlags::from_bits_retain(flags as u32) | OFlags::CREATE, mode)?;
-        Ok((self.entry(&dir, name)?, handle))
+        let path = dir.join(OsStr::from_bytes(name));
+        let opened = self.open(&path, flags | OFlags::CREATE.bits(), mode)?;
+        Ok((self.entry(&dir, name)?, opened))
     }
 
-    fn file(&self, handle: FileHandle) -> Result<Arc<File>, Errno> {
-        self.files.lock().get(handle.0 as usize).cloned().ok_or(Errno::BADF)
+    /// Supports only the size.
+    fn set_attributes(&self, node: u64, set: &SetAttributes) -> Result<Attributes, Errno> {
+        if let Some(size) = set.size {
+            let file = openat(&self.root, self.path(node)?, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+            ftruncate(&file, size)?;
+        }
+        self.attributes(node)
     }
 
-    /// Passes the entries from `offset` on to `each`, until it returns `true` (the reply is full) or an
-    /// error.
+    fn file(&self, handle: u64) -> Result<Arc<File>, Errno> {
+        self.files.lock().get(handle as usize).cloned().ok_or(Errno::BADF)
+    }
+
+    fn read(&self, call: Call, read: &ReadRequest) {
+        let size = read.size as usize;
+        MEMORY.with_borrow_mut(|memory| {
+            if memory.len() < size {
+                memory.resize(size, 0);
+            }
+            let memory = &mut memory[..size];
+            match self.file(read.handle).and_then(|file| fill(&file, read.offset, memory)) {
+                Ok(done) => call.reply(&Reply::Data(&memory[..done])),
+                Err(e) => call.error(e),
+            }
+        });
+    }
+
+    fn write(&self, write: &WriteRequest<'_>) -> Result<u32, Errno> {
+        let written = self.file(write.handle)?.write_all_at(write.data, write.offset);
+        written.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        Ok(write.data.len() as u32)
+    }
+
+    fn open_directory(&self, node: u64) -> Result<Opened, Errno> {
+        let fd = openat(&self.root, self.path(node)?, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let handle = self.directories.lock().insert(Arc::new(Mutex::new(Dir::new(fd)?))) as u64;
+        Ok(Opened { handle, flags: OpenFlags::empty() })
+    }
+
+    /// Passes the entries from an offset to `push`, until it returns `false` (the reply is full) or an error.
     fn list(
         &self,
-        handle: FileHandle,
-        offset: u64,
-        mut each: impl FnMut(&rustix::fs::DirEntry, u64) -> Result<bool, Errno>,
-    ) -> Result<(), Errno> {
-        let dir = self.directories.lock().get(handle.0 as usize).cloned().ok_or(Errno::BADF)?;
+        list: &ReadDirectory,
+        mut push: impl FnMut(&mut DirectoryEntries, &DirectoryEntry<'_>) -> Result<bool, Errno>,
+    ) -> Result<DirectoryEntries, Errno> {
+        let dir = self.directories.lock().get(list.handle as usize).cloned().ok_or(Errno::BADF)?;
         let mut dir = dir.lock();
-        dir.seek(offset as i64)?;
+        let mut entries = DirectoryEntries::new(list.size);
+        dir.seek(list.offset.cast_signed())?;
         while let Some(entry) = dir.read() {
             let entry = entry?;
-            if each(&entry, entry.offset() as u64)? {
+            let found = DirectoryEntry {
+                inode: entry.ino(),
+                offset: entry.offset().cast_unsigned(),
+                mode: entry.file_type().as_raw_mode(),
+                name: entry.file_name().to_bytes(),
+            };
+            if !push(&mut entries, &found)? {
                 break;
             }
         }
-        Ok(())
+        Ok(entries)
+    }
+
+    fn list_plus(&self, node: u64, list: &ReadDirectory) -> Result<DirectoryEntries, Errno> {
+        let dir = self.path(node)?;
+        self.list(list, |entries, found| {
+            let entry = match found.name {
+                b"." | b".." => {
+                    let attributes = Attributes { inode: found.inode, ..attributes(&fstat(&self.root)?) };
+                    Entry { node: found.inode, attributes, ..Entry::default() }
+                }
+                name => self.entry(&dir, name)?,
+            };
+            Ok(entries.push_plus(&entry, found))
+        })
     }
 }
 
@@ -168,254 +221,76 @@ fn fill(file: &File, offset: u64, memory: &mut [u8]) -> Result<usize, Errno> {
     Ok(done)
 }
 
-fn of_io(e: &io::Error) -> fuser::Errno {
-    fuser::Errno::from_i32(e.raw_os_error().unwrap_or_else(|| Errno::IO.raw_os_error()))
-}
-
-fn kind(of: FileType) -> fuser::FileType {
-    match of {
-        FileType::Directory => fuser::FileType::Directory,
-        FileType::Symlink => fuser::FileType::Symlink,
-        _ => fuser::FileType::RegularFile,
-    }
-}
-
-fn time(seconds: i64, nanoseconds: u64) -> SystemTime {
-    UNIX_EPOCH + Duration::new(seconds.try_into().unwrap_or(0), nanoseconds as u32)
-}
-
-fn attr(s: &Stat) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(s.st_ino),
+fn attributes(s: &Stat) -> Attributes {
+    let time = |seconds, nanoseconds: u64| Time { seconds, nanoseconds: nanoseconds as u32 };
+    Attributes {
+        inode: s.st_ino,
         size: s.st_size as u64,
         blocks: s.st_blocks as u64,
         atime: time(s.st_atime, s.st_atime_nsec),
         mtime: time(s.st_mtime, s.st_mtime_nsec),
         ctime: time(s.st_ctime, s.st_ctime_nsec),
-        crtime: UNIX_EPOCH,
-        kind: kind(FileType::from_raw_mode(s.st_mode)),
-        perm: (s.st_mode & 0o7777) as u16,
-        nlink: s.st_nlink as u32,
+        mode: s.st_mode,
+        links: s.st_nlink as u32,
         uid: s.st_uid,
         gid: s.st_gid,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
+        device: 0,
+        block_size: 4096,
     }
 }
 
-#[allow(clippy::too_many_arguments)] // The signature is the trait's.
-impl Filesystem for Passthrough {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        negotiate(config, &[&TREE[..], &[InitFlags::FUSE_AUTO_INVAL_DATA]].concat());
-        Ok(())
+/// Sends a result as the reply that `success` makes of it.
+fn answer<T>(call: Call, result: Result<T, Errno>, success: impl FnOnce(&T) -> Reply<'_>) {
+    match result {
+        Ok(value) => call.reply(&success(&value)),
+        Err(e) => call.error(e),
+    }
+}
+
+impl Handler for Passthrough {
+    fn capabilities(&self, _offered: InitFlags) -> InitFlags {
+        TREE | InitFlags::AUTO_INVAL_DATA
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.path(parent).and_then(|dir| self.entry(&dir, name)) {
-            Ok(a) => reply.entry_with_ttls(&self.timeouts.0, &self.timeouts.1, &a, Generation(0)),
-            Err(e) => reply.error(number(e)),
-        }
-    }
-
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.attributes(ino) {
-            Ok(a) => reply.attr(&self.timeouts.0, &a),
-            Err(e) => reply.error(number(e)),
-        }
-    }
-
-    /// Supports only the size.
-    fn setattr(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        _mode: Option<u32>,
-        _uid: Option<u32>,
-        _gid: Option<u32>,
-        size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let cut = |size: u64| {
-            let file = openat(&self.root, self.path(ino)?, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-            ftruncate(&file, size)
-        };
-        match size.map_or(Ok(()), cut).and_then(|()| self.attributes(ino)) {
-            Ok(a) => reply.attr(&self.timeouts.0, &a),
-            Err(e) => reply.error(number(e)),
-        }
-    }
-
-    fn create(
-        &self,
-        _req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        match self.create(parent, name, mode, flags) {
-            Ok((a, fh)) => reply.created(&self.timeouts.0, &a, Generation(0), fh, FopenFlags::empty()),
-            Err(e) => reply.error(number(e)),
-        }
-    }
-
-    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let flags = OFlags::from_bits_retain(flags.0 as u32);
-        match self.path(ino).and_then(|path| self.open(&path, flags, 0)) {
-            Ok(fh) => reply.opened(fh, FopenFlags::empty()),
-            Err(e) => reply.error(number(e)),
-        }
-    }
-
-    fn read(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        let size = size as usize;
-        MEMORY.with_borrow_mut(|memory| {
-            if memory.len() < size {
-                memory.resize(size, 0);
+    fn handle(&self, call: Call, operation: Operation<'_>) {
+        use Operation as O;
+        let (node, ttl) = (call.node(), self.timeouts.0);
+        match operation {
+            O::Lookup { name } => {
+                let found = self.path(node).and_then(|dir| self.entry(&dir, name));
+                answer(call, found, |entry| Reply::Entry(*entry));
             }
-            let memory = &mut memory[..size];
-            match self.file(fh).and_then(|file| fill(&file, offset, memory)) {
-                Ok(done) => reply.data(&memory[..done]),
-                Err(e) => reply.error(number(e)),
+            O::GetAttributes => answer(call, self.attributes(node), |a| Reply::Attributes(*a, ttl)),
+            O::SetAttributes(set) => {
+                answer(call, self.set_attributes(node, &set), |a| Reply::Attributes(*a, ttl));
             }
-        });
-    }
-
-    fn write(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let file = match self.file(fh) {
-            Ok(file) => file,
-            Err(e) => return reply.error(number(e)),
-        };
-        match file.write_all_at(data, offset) {
-            Ok(()) => reply.written(data.len() as u32),
-            Err(e) => reply.error(of_io(&e)),
+            O::Create { name, mode, flags } => {
+                answer(call, self.create(node, name, mode, flags), |(e, o)| Reply::Created(*e, *o));
+            }
+            O::Open { flags } => {
+                let opened = self.path(node).and_then(|path| self.open(&path, flags, 0));
+                answer(call, opened, |opened| Reply::Opened(*opened));
+            }
+            O::Read(read) => self.read(call, &read),
+            O::Write(write) => answer(call, self.write(&write), |written| Reply::Written(*written)),
+            O::Flush { .. } => call.finish(Ok(())),
+            O::Fsync { handle } => call.finish(self.file(handle).and_then(|file| fsync(&file))),
+            O::Release { handle, .. } => {
+                self.files.lock().try_remove(handle as usize);
+                call.finish(Ok(()));
+            }
+            O::OpenDirectory => answer(call, self.open_directory(node), |opened| Reply::Opened(*opened)),
+            O::ReadDirectory(list) => {
+                let entries = self.list(&list, |entries, found| Ok(entries.push(found)));
+                answer(call, entries, DirectoryEntries::reply);
+            }
+            O::ReadDirectoryPlus(list) => answer(call, self.list_plus(node, &list), DirectoryEntries::reply),
+            O::ReleaseDirectory { handle } => {
+                self.directories.lock().try_remove(handle as usize);
+                call.finish(Ok(()));
+            }
+            O::Statistics => call.reply(&Reply::Statistics(Statistics::default())),
+            _ => call.error(Errno::NOSYS),
         }
-    }
-
-    fn flush(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _lock_owner: LockOwner,
-        reply: ReplyEmpty,
-    ) {
-        reply.ok();
-    }
-
-    fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        match self.file(fh).and_then(|file| fsync(&file)) {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(number(e)),
-        }
-    }
-
-    fn release(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.files.lock().try_remove(fh.0 as usize);
-        reply.ok();
-    }
-
-    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let opened = self.path(ino).and_then(|path| {
-            let fd = openat(&self.root, path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-            Ok(self.directories.lock().insert(Arc::new(Mutex::new(Dir::new(fd)?))))
-        });
-        match opened {
-            Ok(fh) => reply.opened(FileHandle(fh as u64), FopenFlags::empty()),
-            Err(e) => reply.error(number(e)),
-        }
-    }
-
-    fn readdir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let listed = self.list(fh, offset, |e, next| {
-            let name = OsStr::from_bytes(e.file_name().to_bytes());
-            Ok(reply.add(INodeNo(e.ino()), next, kind(e.file_type()), name))
-        });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(number(e)),
-        }
-    }
-
-    fn readdirplus(
-        &self,
-        _req: &Request,
-        ino: INodeNo,
-        fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let listed = self.path(ino).and_then(|dir| {
-            self.list(fh, offset, |e, next| {
-                let name = OsStr::from_bytes(e.file_name().to_bytes());
-                if name == "." || name == ".." {
-                    let a = FileAttr { ino: INodeNo(e.ino()), ..attr(&fstat(&self.root)?) };
-                    return Ok(reply.add(a.ino, next, name, &Duration::ZERO, &a, Generation(0)));
-                }
-                let a = self.entry(&dir, name)?;
-                Ok(reply.add(a.ino, next, name, &self.timeouts.0, &a, Generation(0)))
-            })
-        });
-        match listed {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(number(e)),
-        }
-    }
-
-    fn releasedir(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        _flags: OpenFlags,
-        reply: ReplyEmpty,
-    ) {
-        self.directories.lock().try_remove(fh.0 as usize);
-        reply.ok();
-    }
-
-    fn getxattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, _size: u32, reply: fuser::ReplyXattr) {
-        reply.error(fuser::Errno::ENOSYS);
     }
 }

@@ -7,10 +7,13 @@ use std::{
     time::Duration,
 };
 
-use fuser::{Filesystem, Session};
 use tokio::sync::{oneshot, watch};
 
-use crate::{MountError, mountpoint};
+use crate::{
+    MountError,
+    channel::{Handler, Session},
+    mountpoint,
+};
 
 /// Time limit for the kernel to complete an unmount.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -29,10 +32,7 @@ impl Serving {
     ///
     /// # Errors
     /// The operating system refuses the thread; the mount is detached then.
-    pub(crate) fn start<F: Filesystem + 'static>(
-        session: Session<F>,
-        path: PathBuf,
-    ) -> Result<Self, MountError> {
+    pub(crate) fn start<H: Handler>(session: Session<H>, path: PathBuf) -> Result<Self, MountError> {
         let (ended_tx, ended) = watch::channel(false);
         let serve = move || {
             if let Err(e) = session.run() {

@@ -1,67 +1,41 @@
 //! FUSE session settings shared by all file systems, so that their benchmarks are comparable.
 
-use std::{
-    fs::{self, File},
-    io,
-    path::Path,
+use std::{fs, io, path::Path};
+
+use millrace_fuse_protocol::InitFlags;
+
+use crate::{
+    channel::{Handler, Session, SessionOptions},
+    device::MountRequest,
+    mountpoint::detach,
 };
-
-use fuser::{Config, Filesystem, InitFlags, KernelConfig, Session, SessionACL};
-
-use crate::{device::MountRequest, mountpoint::detach};
 
 /// Maximum READ or WRITE size requested; the kernel may use less (`/proc/sys/fs/fuse/max_pages_limit`).
 const MAX_TRANSFER: u32 = 1 << 20;
-/// Maximum number of background requests (read-ahead, write-back) of the kernel.
-const BACKGROUND: u16 = 64;
 /// Kernel read-ahead in KiB, if the mount may set it.
 const READ_AHEAD_KIB: u32 = 4096;
 /// Maximum number of threads that read requests.
 const MAX_THREADS: usize = 4;
 
 /// Capabilities of file systems with directories.
-pub(crate) const TREE: [InitFlags; 4] = [
-    InitFlags::FUSE_DO_READDIRPLUS,
-    InitFlags::FUSE_READDIRPLUS_AUTO,
-    InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_CACHE_SYMLINKS,
-];
+pub(crate) const TREE: InitFlags = InitFlags::DO_READDIRPLUS
+    .union(InitFlags::READDIRPLUS_AUTO)
+    .union(InitFlags::PARALLEL_DIROPS)
+    .union(InitFlags::CACHE_SYMLINKS);
 
-/// Enables the common FUSE capabilities, and `more`.
-pub(crate) fn negotiate(config: &mut KernelConfig, more: &[InitFlags]) {
-    let wanted = [InitFlags::FUSE_ASYNC_READ, InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_MAX_PAGES];
-    for flag in wanted.iter().chain(more) {
-        if config.add_capabilities(*flag).is_err() {
-            tracing::info!("the kernel does not support {flag:?}");
-        }
-    }
-    // The kernel reports its own limits in the error.
-    let _ = config.set_max_write(MAX_TRANSFER);
-    if let Err(most) = config.set_max_readahead(8 * MAX_TRANSFER) {
-        let _ = config.set_max_readahead(most);
-    }
-    let _ = config.set_max_background(BACKGROUND);
+/// The settings of a session with a number of threads, for the requests of `owner` or of all users.
+pub(crate) fn options(threads: usize, owner: Option<u32>) -> SessionOptions {
+    SessionOptions { max_write: MAX_TRANSFER, max_readahead: 8 * MAX_TRANSFER, threads, owner }
 }
 
-/// Mounts a file system on `at`; several threads read requests, each from its own clone of `/dev/fuse`. The
-/// returned device is for notifications.
+/// Mounts a file system on `at`; several threads read requests.
 ///
 /// # Errors
 /// Those of [`MountRequest::mount`] and of FUSE_INIT; nothing is mounted then.
-pub(crate) fn start<F: Filesystem>(
-    filesystem: F,
-    request: &MountRequest,
-    at: &Path,
-) -> io::Result<(Session<F>, File)> {
-    let mut config = Config::default();
-    config.n_threads = Some(session_threads());
-    config.clone_fd = true;
-    let acl = if request.allow_other { SessionACL::All } else { SessionACL::Owner };
+pub(crate) fn start<H: Handler>(handler: H, request: &MountRequest, at: &Path) -> io::Result<Session<H>> {
+    let owner = (!request.allow_other).then(|| rustix::process::geteuid().as_raw());
     let device = request.mount(at)?;
-    let session = device.try_clone().and_then(|copy| {
-        let session = Session::from_fd(filesystem, device, acl, config)?;
-        Ok((session, File::from(copy)))
-    });
+    let session = Session::start(handler, device, options(session_threads(), owner));
     session.inspect_err(|_| drop(detach(at)))
 }
 

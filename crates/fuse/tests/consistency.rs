@@ -6,9 +6,9 @@ mod common;
 
 use std::{
     fs::{self, OpenOptions},
-    io::Write,
+    io::{Read, Write},
     net::SocketAddr,
-    os::unix::fs::MetadataExt,
+    os::unix::{fs::MetadataExt, process::ExitStatusExt},
     path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
@@ -17,6 +17,7 @@ use std::{
 use common::{Export, HANG, Mounted, fuse_is_available, proxy::Action, random_bytes};
 use millrace_nfs::v3::{Procedure, Status};
 use millrace_server::{Config, Server};
+use rustix::process::Signal;
 
 #[test]
 fn open_returns_data_of_the_last_close() {
@@ -185,9 +186,19 @@ fn hard_mount_waits_and_callers_can_be_killed() {
     let mounted = Mounted::new(&format!("nfs://{tcp}/data?proto=tcp").parse().unwrap(), "timeo=20");
     let data = random_bytes(200_000, 3);
     fs::write(mounted.at.join("file"), &data).unwrap();
+    // A shell for which the first signal is not fatal; the kernel reports only that one.
+    let mut signalled = Command::new("sh")
+        .args(["-c", "trap : USR1; echo ready; read -r line; : < \"$0\""])
+        .arg(mounted.at.join("not looked up 3"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    signalled.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
     let mut written = fs::File::create(mounted.at.join("written")).unwrap();
     written.write_all(&data).unwrap();
     drop(server);
+    signalled.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
 
     let cat = |name: &str| {
         let mut c = Command::new("stat");
@@ -197,8 +208,15 @@ fn hard_mount_waits_and_callers_can_be_killed() {
     let closing = std::thread::spawn(move || written.sync_all());
     std::thread::sleep(Duration::from_millis(300));
     assert!(killed.try_wait().unwrap().is_none() && patient.try_wait().unwrap().is_none());
-    killed.kill().unwrap();
-    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&wait_for_exit(&mut killed)), Some(9));
+    let signal = |child: &std::process::Child, signal| {
+        rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).unwrap();
+    };
+    signal(&signalled, Signal::USR1);
+    signal(&killed, Signal::TERM);
+    assert_eq!(wait_for_exit(&mut killed).signal(), Some(Signal::TERM.as_raw()));
+    assert!(signalled.try_wait().unwrap().is_none());
+    signal(&signalled, Signal::KILL);
+    assert_eq!(wait_for_exit(&mut signalled).signal(), Some(Signal::KILL.as_raw()));
 
     let _server = start(dir.path(), tcp);
     assert!(wait_for_exit(&mut patient).code().is_some());

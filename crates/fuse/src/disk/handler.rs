@@ -1,23 +1,16 @@
 //! The FUSE operations of a directory with one file.
 
-use std::{
-    ffi::OsStr,
-    future::Future,
-    io,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{future::Future, io, sync::Arc, time::Duration};
 
-use fuser::{
-    BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyWrite, Request, TimeOrNow, WriteFlags,
-};
 use millrace_block::{BlockDevice, Error};
+use millrace_fuse_protocol::{
+    Attributes, DirectoryEntries, DirectoryEntry, Entry, FileRange, InitFlags, OpenFlags, Opened, Operation,
+    ROOT, ReadDirectory, ReadRequest, Reply, SetAttributes, Statistics, Time, WriteRequest,
+};
 use millrace_runtime::{RuntimeRef, Uncancelled};
 use parking_lot::Mutex;
 use rustix::{
-    fs::{FallocateFlags, OFlags},
+    fs::{FallocateFlags, FileType, OFlags},
     io::Errno,
     process::{getgid, getuid},
 };
@@ -29,26 +22,36 @@ use tokio::{
 
 use super::{
     NAME,
-    file::{DiskFile, Opened},
+    file::{DiskFile, Opened as Opening},
 };
 use crate::{
-    convert::{BLOCK, number},
+    channel::{Call, Handler},
+    convert::BLOCK,
     dispatch::Dispatcher,
-    interrupt::cancel_if_killed,
-    session::negotiate,
+    interrupt::{End, cancel_at},
 };
 
-/// Inode number of the file.
-const FILE: INodeNo = INodeNo(2);
+/// Node ID and inode number of the file.
+const FILE: u64 = 2;
 /// Time that the kernel may cache the size: a reconnect may find a larger device.
 const TTL: Duration = Duration::from_secs(1);
 /// Memory for the data of requests, in KiB: half of the device's default (`Options::memory`), because the data of a
 /// request that is not a power of two occupies up to twice its length.
 const MEMORY_KIB: usize = 128 << 10;
 /// How the file is opened: see the documentation of the module.
-const OPENED: FopenFlags = FopenFlags::FOPEN_DIRECT_IO
-    .union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES)
-    .union(FopenFlags::FOPEN_NOFLUSH);
+const OPENED: OpenFlags =
+    OpenFlags::DIRECT_IO.union(OpenFlags::PARALLEL_DIRECT_WRITES).union(OpenFlags::NOFLUSH);
+
+/// The size of the file system is unknown, as that of procfs.
+const STATISTICS: Statistics = Statistics {
+    block_size: 512,
+    blocks: 0,
+    free_blocks: 0,
+    available_blocks: 0,
+    files: 0,
+    free_files: 0,
+    name_max: 255,
+};
 
 /// The state that requests share.
 pub(super) struct Disk {
@@ -59,53 +62,54 @@ pub(super) struct Disk {
     dispatcher: Dispatcher,
     /// KiB that requests may still use.
     memory: Arc<Semaphore>,
-    open: Mutex<Slab<Arc<Opened>>>,
+    open: Mutex<Slab<Arc<Opening>>>,
     /// All times of the directory and the file.
-    time: SystemTime,
+    time: Time,
     read_only: bool,
 }
 
 impl Disk {
     pub(super) fn new(device: BlockDevice, (rt, workers): (RuntimeRef, usize), read_only: bool) -> Self {
+        let now = rt.wall_clock();
+        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let time = Time { seconds, nanoseconds: now.subsec_nanos() };
         Self {
             file: DiskFile::new(device),
             ticks: Notify::new(),
             dispatcher: Dispatcher::new(&rt, workers),
             memory: Arc::new(Semaphore::new(MEMORY_KIB)),
             open: Mutex::default(),
-            time: UNIX_EPOCH + rt.wall_clock(),
+            time,
             rt,
             read_only,
         }
     }
 
-    fn attributes(&self, ino: INodeNo) -> Option<FileAttr> {
-        let (kind, size, mode, links) = match ino {
-            INodeNo::ROOT => (FileType::Directory, 0, 0o500, 2),
+    fn attributes(&self, node: u64) -> Result<Attributes, Errno> {
+        let (kind, size, permissions, links) = match node {
+            ROOT => (FileType::Directory, 0, 0o500, 2),
             FILE => (FileType::RegularFile, self.file.device().capacity(), 0o600, 1),
-            _ => return None,
+            _ => return Err(Errno::NOENT),
         };
-        Some(FileAttr {
-            ino,
+        let permissions = if self.read_only { permissions & 0o555 } else { permissions };
+        Ok(Attributes {
+            inode: node,
             size,
             blocks: size / 512,
             atime: self.time,
             mtime: self.time,
             ctime: self.time,
-            crtime: UNIX_EPOCH,
-            kind,
-            perm: if self.read_only { mode & 0o555 } else { mode },
-            nlink: links,
+            mode: kind.as_raw_mode() | permissions,
+            links,
             uid: getuid().as_raw(),
             gid: getgid().as_raw(),
-            rdev: 0,
-            blksize: BLOCK,
-            flags: 0,
+            device: 0,
+            block_size: BLOCK,
         })
     }
 
-    fn opened(&self, fh: FileHandle) -> Result<Arc<Opened>, Errno> {
-        self.open.lock().get(fh.0 as usize).cloned().ok_or(Errno::BADF)
+    fn opened(&self, handle: u64) -> Result<Arc<Opening>, Errno> {
+        self.open.lock().get(handle as usize).cloned().ok_or(Errno::BADF)
     }
 
     /// Waits until there is memory for the data of a request, which has at most the size of the largest transfer.
@@ -143,140 +147,95 @@ impl DiskHandler {
         Self { disk, executor }
     }
 
-    /// Runs `op` on the executor, then `done` with its result, or with EINTR if the caller is killed; `op` is completed
-    /// also then, because writes hold locks until the device has executed them.
+    /// Runs `op` on the executor, then `done` with its result. If it fails, or the caller is killed, the call fails; `op`
+    /// is completed also then, because writes hold locks until the device has executed them.
     fn run<T: Send + 'static>(
         &self,
-        req: &Request,
+        call: Call,
         op: impl Future<Output = Result<T, Errno>> + Send + 'static,
-        done: impl FnOnce(Result<T, Errno>) + Send + 'static,
+        done: impl FnOnce(Call, T) + Send + 'static,
     ) {
-        let (disk, tid) = (Arc::clone(&self.disk), req.pid());
+        let disk = Arc::clone(&self.disk);
         let op = Uncancelled::new(&disk.rt, "disk request", op);
         let whole = async move {
-            done(cancel_if_killed((&disk.rt, &disk.ticks), tid, op).await.unwrap_or(Err(Errno::INTR)))
+            let caller = (call.tid(), call.interruption());
+            match cancel_at(End::Kill, (&disk.rt, &disk.ticks), caller, op).await.unwrap_or(Err(Errno::INTR))
+            {
+                Ok(result) => done(call, result),
+                Err(e) => call.error(e),
+            }
         };
         self.disk.dispatcher.run(Box::pin(whole));
     }
 
-    fn run_empty(
-        &self,
-        req: &Request,
-        op: impl Future<Output = Result<(), Error>> + Send + 'static,
-        reply: ReplyEmpty,
-    ) {
-        self.run(req, async { op.await.map_err(|e| errno(&e)) }, |done| match done {
-            Ok(()) => reply.ok(),
-            Err(e) => reply.error(number(e)),
-        });
-    }
-}
-
-#[allow(clippy::too_many_arguments)] // The signature is the trait's.
-impl Filesystem for DiskHandler {
-    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        negotiate(config, &[InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP]);
-        Ok(())
+    fn run_empty(&self, call: Call, op: impl Future<Output = Result<(), Error>> + Send + 'static) {
+        self.run(call, async { op.await.map_err(|e| errno(&e)) }, |call, ()| call.finish(Ok(())));
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = (parent == INodeNo::ROOT && name == NAME).then(|| self.disk.attributes(FILE)).flatten();
-        match found {
-            Some(attributes) => reply.entry(&TTL, &attributes, Generation(0)),
-            None => reply.error(fuser::Errno::ENOENT),
+    fn lookup(&self, call: Call, name: &[u8]) {
+        let is_file = call.node() == ROOT && name == NAME.as_bytes();
+        match is_file.then(|| self.disk.attributes(FILE)) {
+            Some(Ok(attributes)) => call.reply(&Reply::Entry(Entry {
+                node: FILE,
+                generation: 0,
+                name_ttl: TTL,
+                attributes_ttl: TTL,
+                attributes,
+            })),
+            _ => call.error(Errno::NOENT),
         }
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.disk.attributes(ino) {
-            Some(attributes) => reply.attr(&TTL, &attributes),
-            None => reply.error(fuser::Errno::ENOENT),
+    fn get_attributes(&self, call: Call) {
+        match self.disk.attributes(call.node()) {
+            Ok(attributes) => call.reply(&Reply::Attributes(attributes, TTL)),
+            Err(e) => call.error(e),
         }
     }
 
     /// Times are accepted and ignored.
-    fn setattr(
-        &self,
-        req: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        fh: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let resizes = size.is_some_and(|size| size != self.disk.file.device().capacity());
-        if resizes || mode.is_some() || uid.is_some() || gid.is_some() {
-            return reply.error(fuser::Errno::EPERM);
+    fn set_attributes(&self, call: Call, set: &SetAttributes) {
+        let resizes = set.size.is_some_and(|size| size != self.disk.file.device().capacity());
+        if resizes || set.mode.is_some() || set.uid.is_some() || set.gid.is_some() {
+            return call.error(Errno::PERM);
         }
-        self.getattr(req, ino, fh, reply);
+        self.get_attributes(call);
     }
 
-    fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        if ino != FILE {
-            return reply.error(fuser::Errno::EISDIR);
+    fn open(&self, call: Call) {
+        if call.node() != FILE {
+            return call.error(Errno::ISDIR);
         }
-        let opened = Arc::new(self.disk.file.open());
-        reply.opened(FileHandle(self.disk.open.lock().insert(opened) as u64), OPENED);
+        let handle = self.disk.open.lock().insert(Arc::new(self.disk.file.open())) as u64;
+        call.reply(&Reply::Opened(Opened { handle, flags: OPENED }));
     }
 
-    fn read(
-        &self,
-        req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
+    fn read(&self, call: Call, ReadRequest { offset, size, .. }: ReadRequest) {
         let disk = Arc::clone(&self.disk);
         let op = async move {
             let memory = disk.reserve(size as usize).await?;
             let data = disk.file.read(offset, size).await.map_err(|e| errno(&e))?;
             Ok((data, memory))
         };
-        self.run(req, op, |read| match read {
-            Ok((data, _memory)) => reply.data(&data),
-            Err(e) => reply.error(number(e)),
-        });
+        self.run(call, op, |call, (data, _memory)| call.reply(&Reply::Data(&data)));
     }
 
-    fn write(
-        &self,
-        req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
+    fn write(&self, call: Call, write: &WriteRequest<'_>) {
+        let (offset, data) = (write.offset, write.data);
         // The thread waits, because `data` is in its own buffer. The requests that hold the memory do not need it.
         let prepared = self.executor.block_on(self.disk.reserve(data.len())).and_then(|memory| {
             let write = self.disk.file.prepare(offset, data).map_err(|e| errno(&e))?;
             Ok((write.ok_or(Errno::NOSPC)?, memory))
         });
-        let (write, memory) = match prepared {
+        let (pending, memory) = match prepared {
             Ok(prepared) => prepared,
-            Err(e) => return reply.error(number(e)),
+            Err(e) => return call.error(e),
         };
-        let is_sync = OFlags::from_bits_retain(flags.0 as u32).contains(OFlags::DSYNC);
+        let is_sync = OFlags::from_bits_retain(write.flags).contains(OFlags::DSYNC);
         let disk = Arc::clone(&self.disk);
         let op = async move {
             let written = async {
-                let length = disk.file.write(write).await?;
+                let length = disk.file.write(pending).await?;
                 if is_sync {
                     disk.file.device().flush().await?;
                 }
@@ -286,78 +245,79 @@ impl Filesystem for DiskHandler {
             drop(memory);
             written
         };
-        self.run(req, op, |written| match written {
-            Ok(length) => reply.written(length),
-            Err(e) => reply.error(number(e)),
-        });
+        self.run(call, op, |call, length| call.reply(&Reply::Written(length)));
     }
 
-    fn fsync(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, call: Call, handle: u64) {
         let disk = Arc::clone(&self.disk);
-        match disk.opened(fh) {
-            Ok(opened) => self.run_empty(req, async move { disk.file.sync(&opened).await }, reply),
-            Err(e) => reply.error(number(e)),
+        match disk.opened(handle) {
+            Ok(opened) => self.run_empty(call, async move { disk.file.sync(&opened).await }),
+            Err(e) => call.error(e),
         }
     }
 
-    fn release(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        fh: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.disk.open.lock().try_remove(fh.0 as usize);
-        reply.ok();
+    fn release(&self, call: Call, handle: u64) {
+        self.disk.open.lock().try_remove(handle as usize);
+        call.finish(Ok(()));
     }
 
     /// The modes of a block device (`blkdev_fallocate` of Linux).
-    fn fallocate(
-        &self,
-        req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        let mode = FallocateFlags::from_bits_retain(mode as u32);
+    fn fallocate(&self, call: Call, range: &FileRange, mode: u32) {
+        let mode = FallocateFlags::from_bits_retain(mode);
         let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
         let kind = mode.difference(FallocateFlags::KEEP_SIZE);
         let punches = kind == FallocateFlags::PUNCH_HOLE && keeps_size;
         if !punches && kind != FallocateFlags::ZERO_RANGE {
-            return reply.error(fuser::Errno::EOPNOTSUPP);
+            return call.error(Errno::OPNOTSUPP);
         }
-        let end = offset.saturating_add(length);
-        if end > self.disk.file.device().capacity() && !keeps_size {
-            return reply.error(fuser::Errno::ENOSPC);
+        let bytes = range.bytes();
+        if bytes.end > self.disk.file.device().capacity() && !keeps_size {
+            return call.error(Errno::NOSPC);
         }
         let disk = Arc::clone(&self.disk);
-        self.run_empty(req, async move { disk.file.zero(offset..end, punches).await }, reply);
+        self.run_empty(call, async move { disk.file.zero(bytes, punches).await });
+    }
+}
+
+fn read_directory(call: Call, list: &ReadDirectory) {
+    let files = [
+        (ROOT, FileType::Directory, "."),
+        (ROOT, FileType::Directory, ".."),
+        (FILE, FileType::RegularFile, NAME),
+    ];
+    let mut entries = DirectoryEntries::new(list.size);
+    for ((inode, kind, name), offset) in files.into_iter().zip(1..).skip(list.offset as usize) {
+        let entry = DirectoryEntry { inode, offset, mode: kind.as_raw_mode(), name: name.as_bytes() };
+        if !entries.push(&entry) {
+            break;
+        }
+    }
+    call.reply(&entries.reply());
+}
+
+impl Handler for DiskHandler {
+    fn capabilities(&self, _offered: InitFlags) -> InitFlags {
+        InitFlags::DIRECT_IO_ALLOW_MMAP
     }
 
-    fn readdir(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectory,
-    ) {
-        let entries = [
-            (INodeNo::ROOT, FileType::Directory, "."),
-            (INodeNo::ROOT, FileType::Directory, ".."),
-            (FILE, FileType::RegularFile, NAME),
-        ];
-        for ((ino, kind, name), next) in entries.into_iter().zip(1..).skip(offset as usize) {
-            if reply.add(ino, next, kind, name) {
-                break;
-            }
+    fn handle(&self, call: Call, operation: Operation<'_>) {
+        use Operation as O;
+        match operation {
+            O::Lookup { name } => self.lookup(call, name),
+            O::GetAttributes => self.get_attributes(call),
+            O::SetAttributes(set) => self.set_attributes(call, &set),
+            O::Open { .. } => self.open(call),
+            O::Read(read) => self.read(call, read),
+            O::Write(write) => self.write(call, &write),
+            O::Fsync { handle } => self.fsync(call, handle),
+            O::Release { handle, .. } => self.release(call, handle),
+            O::Fallocate { range, mode } => self.fallocate(call, &range, mode),
+            O::OpenDirectory => call.reply(&Reply::Opened(Opened::default())),
+            O::ReadDirectory(list) => read_directory(call, &list),
+            O::ReleaseDirectory { .. } => call.finish(Ok(())),
+            O::Statistics => call.reply(&Reply::Statistics(STATISTICS)),
+            O::Symlink { .. } | O::Link { .. } => call.error(Errno::PERM),
+            _ => call.error(Errno::NOSYS),
         }
-        reply.ok();
     }
 }

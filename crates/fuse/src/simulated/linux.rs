@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use fuser::{Config, Session, SessionACL};
 use futures::{FutureExt, future::join_all};
 use millrace_client::nfs3::Client;
 use millrace_crashtest::Random;
+use millrace_fuse_protocol::InitFlags;
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 use parking_lot::Mutex;
 use rustix::{fs::OFlags, io::Errno};
@@ -22,7 +22,10 @@ use super::{
     page_cache::{Node, PAGE},
     wire::{Body, Channel, Op, Reply, u32_at, u64_at},
 };
-use crate::{MountOptions, dentries::ROOT, fs::Fs, handler::FuseHandler, invalidation::Invalidator};
+use crate::{
+    MountOptions, channel::Session, dentries::ROOT, fs::Fs, handler::FuseHandler, invalidation::Invalidator,
+    session,
+};
 
 /// SETATTR flags (`FATTR_SIZE`, `FATTR_FH`, `FATTR_MTIME`, `FATTR_MTIME_NOW`).
 pub(super) const SET_SIZE: u32 = 1 << 3;
@@ -106,11 +109,11 @@ impl Linux {
         let after = Arc::new(OnceLock::new());
         let rt: RuntimeRef = Arc::new(HookedRuntime::new(client.runtime().clone(), Arc::clone(&after)));
         let fs = Arc::new(Fs::new((rt.clone(), 1), client, options, root, 255));
-        let kernel = FuseHandler::new(Arc::clone(&fs), io == Io::WriteBack, Vec::new());
+        let kernel = FuseHandler::new(Arc::clone(&fs), io == Io::WriteBack, InitFlags::empty());
         let (channel, device) = Channel::new(if io == Io::WriteBack { WRITEBACK_CACHE } else { 0 });
-        let session = Session::from_fd(kernel, device, SessionACL::All, Config::default()).unwrap();
+        let session = Session::start(kernel, device, session::options(1, None)).unwrap();
         channel.wait_for_barrier();
-        let _ = fs.invalidator.set(Invalidator::new(rt.clone(), session.notifier(), None));
+        let _ = fs.invalidator.set(Invalidator::new(rt.clone(), session.notifier()));
         fs.start_tasks();
         let max_transfer = PAGE << random.below(3);
         let linux = Arc::new(Self {

@@ -118,7 +118,7 @@ impl Channel {
             notifications: Mutex::default(),
             message: Mutex::new(vec![0; MAX_MESSAGE]),
         };
-        // FUSE 7.36 cannot expire names, so all notifications come from fuser.
+        // The model has no names that expire (FUSE 7.38).
         let init = Body::default().u32(7).u32(36).u32(128 << 10).u32(capabilities).bytes(&[0; 48]);
         channel.send(Op::Init, (BARRIER, 0, 0), init);
         (channel, session)

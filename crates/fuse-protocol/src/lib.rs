@@ -1,0 +1,34 @@
+//! The protocol between the Linux kernel and a FUSE file system, versions 7.31 to 7.46 (`include/uapi/linux/fuse.h`),
+//! without I/O.
+//!
+//! Each read of `/dev/fuse` returns one request: [`Header::decode`] reads its header, [`Operation::decode`] the rest.
+//! Operations borrow names and data from the message, so that decoding allocates nothing. A [`Reply`] or a
+//! [`Notification`] becomes a [`Message`]: a small buffer and borrowed data, for one writev(2).
+//!
+//! All numbers have the byte order of the host. Operations that millrace answers only with an error are
+//! [`Operation::Other`].
+
+mod directory;
+mod error;
+mod fields;
+mod init;
+mod message;
+mod notification;
+mod operation;
+mod reply;
+mod request;
+
+pub use directory::{DirectoryEntries, DirectoryEntry};
+pub use error::DecodeError;
+pub use init::{InitFlags, InitReply, InitRequest, MINOR_VERSIONS};
+pub use message::Message;
+pub use notification::Notification;
+pub use operation::{
+    CopyFileRange, FileRange, Forgets, LockRequest, Operation, ReadDirectory, ReadRequest, SetAttributes,
+    SetTime, WriteRequest,
+};
+pub use reply::{Attributes, Entry, Lock, OpenFlags, Opened, Reply, Statistics, Time};
+pub use request::Header;
+
+/// Node ID of the root directory (`FUSE_ROOT_ID`).
+pub const ROOT: u64 = 1;

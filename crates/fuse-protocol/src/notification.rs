@@ -1,0 +1,52 @@
+//! Notifications, which the file system sends without a request.
+
+use crate::{Message, message::Head};
+
+/// A notification to the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notification<'a> {
+    /// The attributes of a node, and pages of a file, are no longer valid (`FUSE_NOTIFY_INVAL_INODE`).
+    InvalidateNode {
+        /// Node ID.
+        node: u64,
+        /// First byte of the pages; negative for none.
+        offset: i64,
+        /// Number of bytes; 0 up to the end.
+        length: i64,
+    },
+    /// A name must be looked up before its next use, without detaching mounts below it (`FUSE_NOTIFY_INVAL_ENTRY` with
+    /// `FUSE_EXPIRE_ONLY`, 7.38).
+    ExpireName {
+        /// Node ID of the directory.
+        directory: u64,
+        /// The name.
+        name: &'a [u8],
+    },
+}
+
+impl Notification<'_> {
+    /// First minor version with [`Self::ExpireName`].
+    pub const EXPIRE_NAME_VERSION: u32 = 38;
+}
+
+impl<'a> Notification<'a> {
+    /// Encodes the notification.
+    pub fn encode(&self) -> Message<'a> {
+        const INVAL_INODE: i32 = 2;
+        const INVAL_ENTRY: i32 = 3;
+        const EXPIRE_ONLY: u32 = 1;
+        const NO_REQUEST: u64 = 0;
+        let mut head = Head::new();
+        match *self {
+            Self::InvalidateNode { node, offset, length } => {
+                head.u64(node).u64(offset as u64).u64(length as u64);
+                head.message(NO_REQUEST, INVAL_INODE, &[], &[])
+            }
+            Self::ExpireName { directory, name } => {
+                head.u64(directory).u32(name.len() as u32).u32(EXPIRE_ONLY);
+                head.message(NO_REQUEST, INVAL_ENTRY, name, b"\0")
+            }
+        }
+    }
+}

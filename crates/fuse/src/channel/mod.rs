@@ -1,0 +1,19 @@
+//! The channel to the kernel: reads requests from `/dev/fuse`, passes them to a [`Handler`], writes replies and
+//! notifications.
+//!
+//! Each thread of a session reads from its own clone of the device (FUSE_DEV_IOC_CLONE), and decodes a request in the
+//! buffer into which it was read. A reply is one writev(2) on the clone that the request was read from, of data that is
+//! not copied before.
+
+mod call;
+mod clone;
+mod interrupts;
+mod session;
+
+#[cfg(test)]
+pub(crate) use self::interrupts::Interrupts;
+pub(crate) use self::{
+    call::{Call, Handler},
+    interrupts::Interruption,
+    session::{Notifier, Session, SessionOptions},
+};

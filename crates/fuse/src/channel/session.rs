@@ -1,0 +1,240 @@
+//! A session with the kernel: negotiation, the threads that read requests, the end.
+
+use std::{io, os::fd::OwnedFd, sync::Arc, thread};
+
+use millrace_fuse_protocol::{
+    DecodeError, Header, InitFlags, InitReply, InitRequest, MINOR_VERSIONS, Notification, Operation, Reply,
+};
+use rustix::io::{Errno, read};
+
+use super::{
+    call::{Call, Channel, Handler},
+    interrupts::Interrupts,
+};
+
+/// Maximum number of background requests (read-ahead, write-back) of the kernel.
+const BACKGROUND: u16 = 64;
+/// Space for the parts of a request other than the data of a write; the kernel requires 80 bytes.
+const REQUEST: usize = 4096;
+/// Smallest buffer that the kernel accepts (`FUSE_MIN_READ_BUFFER`).
+const MIN_BUFFER: usize = 8192;
+/// Capabilities of all file systems, if the kernel has them.
+const COMMON: InitFlags = InitFlags::ASYNC_READ
+    .union(InitFlags::BIG_WRITES)
+    .union(InitFlags::ASYNC_DIO)
+    .union(InitFlags::MAX_PAGES)
+    .union(InitFlags::INIT_EXT);
+
+/// Settings of a session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SessionOptions {
+    /// Largest write, in bytes.
+    pub(crate) max_write: u32,
+    /// Largest read-ahead, in bytes.
+    pub(crate) max_readahead: u32,
+    /// Number of threads that read requests.
+    pub(crate) threads: usize,
+    /// The user whose requests are permitted; `None` permits all users.
+    pub(crate) owner: Option<u32>,
+}
+
+/// A session that the kernel has begun.
+pub(crate) struct Session<H> {
+    handler: Arc<H>,
+    channel: Arc<Channel>,
+    /// Clones of the channel for the other threads.
+    clones: Vec<Arc<Channel>>,
+    options: SessionOptions,
+    /// Minor version of the protocol.
+    minor: u32,
+}
+
+/// Sends notifications to the kernel.
+#[derive(Clone)]
+pub(crate) struct Notifier {
+    channel: Arc<Channel>,
+    minor: u32,
+}
+
+impl Notifier {
+    /// Whether the kernel has [`Notification::ExpireName`].
+    pub(crate) fn can_expire_names(&self) -> bool {
+        self.minor >= Notification::EXPIRE_NAME_VERSION
+    }
+
+    /// Sends a notification. It fails only if the kernel has no such node or name, or the mount has ended: then nothing
+    /// is cached.
+    pub(crate) fn send(&self, notification: &Notification<'_>) {
+        let _ = self.channel.send(&notification.encode());
+    }
+}
+
+impl<H: Handler> Session<H> {
+    /// Negotiates a session on `device`, which is mounted already.
+    ///
+    /// # Errors
+    /// Those of the device; [`io::ErrorKind::Unsupported`] for a kernel with another version of the protocol.
+    pub(crate) fn start(handler: H, device: OwnedFd, options: SessionOptions) -> io::Result<Self> {
+        let channel = Arc::new(Channel { device, interrupts: Arc::new(Interrupts::default()) });
+        let mut buffer = vec![0; MIN_BUFFER];
+        let length = receive(&channel, &mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
+        let (header, body) = Header::decode(&buffer[..length]).map_err(invalid)?;
+        let Operation::Init(kernel) = Operation::decode(&header, body).map_err(invalid)? else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the first request is not FUSE_INIT"));
+        };
+        let call = Call::new(header, Arc::clone(&channel));
+        if !kernel.is_supported() {
+            call.error(Errno::PROTO);
+            let InitRequest { major, minor, .. } = kernel;
+            let message =
+                format!("the kernel has version {major}.{minor} of FUSE; version 7.31 (Linux 5.4) is needed");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, message));
+        }
+        let minor = kernel.minor.min(*MINOR_VERSIONS.end());
+        call.reply(&Reply::Init(negotiate(&kernel, minor, handler.capabilities(kernel.flags), &options)));
+        let clones = (1..options.threads).map(|_| channel.clone_device()).collect::<io::Result<_>>()?;
+        Ok(Self { handler: Arc::new(handler), channel, clones, options, minor })
+    }
+
+    /// A sender of notifications.
+    pub(crate) fn notifier(&self) -> Notifier {
+        Notifier { channel: Arc::clone(&self.channel), minor: self.minor }
+    }
+
+    /// Serves requests until the file system is unmounted, on the calling thread and others.
+    ///
+    /// # Errors
+    /// Those of the device and of starting threads.
+    pub(crate) fn run(self) -> io::Result<()> {
+        let mut readers = Vec::new();
+        for (channel, i) in self.clones.iter().zip(1..) {
+            let reader = self.reader(channel);
+            let name = format!("millrace-fuse{i}");
+            readers.push(thread::Builder::new().name(name).spawn(move || reader.run())?);
+        }
+        let first = self.reader(&self.channel).run();
+        readers.into_iter().fold(first, |result, reader| {
+            let other = reader.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
+            result.and(other)
+        })
+    }
+
+    fn reader(&self, channel: &Arc<Channel>) -> Reader<H> {
+        let Self { handler, options, .. } = self;
+        Reader { handler: Arc::clone(handler), channel: Arc::clone(channel), options: *options }
+    }
+}
+
+fn invalid(e: DecodeError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, e)
+}
+
+/// The parameters of a session.
+fn negotiate(kernel: &InitRequest, minor: u32, wanted: InitFlags, options: &SessionOptions) -> InitReply {
+    let flags = COMMON.union(wanted);
+    let missing = flags.difference(kernel.flags);
+    if !missing.is_empty() {
+        tracing::info!("the kernel does not support {missing:?}");
+    }
+    let max_readahead = options.max_readahead.min(kernel.max_readahead);
+    let pages = options.max_write.max(max_readahead).div_ceil(rustix::param::page_size() as u32);
+    InitReply {
+        minor,
+        max_readahead,
+        flags: flags.intersection(kernel.flags),
+        max_background: BACKGROUND,
+        congestion_threshold: BACKGROUND / 4 * 3,
+        max_write: options.max_write,
+        max_pages: u16::try_from(pages).unwrap_or(u16::MAX),
+    }
+}
+
+/// Reads one request. `None`: the mount has ended.
+fn receive(channel: &Channel, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match read(&channel.device, &mut *buffer) {
+            Ok(length) => return Ok(Some(length)),
+            // The request was aborted before it was read.
+            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+            Err(Errno::NODEV) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// What follows a request.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Request,
+    End,
+}
+
+/// A thread that reads requests.
+struct Reader<H> {
+    handler: Arc<H>,
+    channel: Arc<Channel>,
+    options: SessionOptions,
+}
+
+impl<H: Handler> Reader<H> {
+    fn run(&self) -> io::Result<()> {
+        let mut buffer = vec![0; (self.options.max_write as usize + REQUEST).max(MIN_BUFFER)];
+        while let Some(length) = receive(&self.channel, &mut buffer)? {
+            if self.handle(&buffer[..length])? == Next::End {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&self, message: &[u8]) -> io::Result<Next> {
+        let (header, body) = Header::decode(message).map_err(invalid)?;
+        let call = Call::new(header, Arc::clone(&self.channel));
+        let operation = match Operation::decode(&header, body) {
+            Ok(operation) => operation,
+            Err(e) => {
+                tracing::warn!(opcode = header.opcode, "cannot decode a request: {e}");
+                call.error(Errno::IO);
+                return Ok(Next::Request);
+            }
+        };
+        match operation {
+            Operation::Forget { lookups } => {
+                call.dismiss();
+                self.handler.forget(header.node, lookups);
+            }
+            Operation::BatchForget(forgets) => {
+                call.dismiss();
+                forgets.for_each(|(node, lookups)| self.handler.forget(node, lookups));
+            }
+            Operation::Interrupt { unique } => {
+                call.dismiss();
+                self.channel.interrupts.interrupt(unique);
+            }
+            Operation::Destroy => {
+                call.reply(&Reply::Empty);
+                return Ok(Next::End);
+            }
+            operation if !self.permits(header.uid, &operation) => call.error(Errno::ACCESS),
+            operation => self.handler.handle(call, operation),
+        }
+        Ok(Next::Request)
+    }
+
+    /// Whether the user may send the request. The kernel checks this too, but some of its requests have no user.
+    fn permits(&self, uid: u32, operation: &Operation<'_>) -> bool {
+        use Operation as O;
+        self.options.owner.is_none_or(|owner| owner == uid)
+            || matches!(
+                operation,
+                O::Read(_)
+                    | O::Write(_)
+                    | O::Fsync { .. }
+                    | O::Release { .. }
+                    | O::ReadDirectory(_)
+                    | O::ReadDirectoryPlus(_)
+                    | O::FsyncDirectory
+                    | O::ReleaseDirectory { .. }
+            )
+    }
+}

@@ -1,0 +1,77 @@
+//! Operations on attributes, access rights and statistics.
+
+use std::future::Future;
+
+use millrace_fuse_protocol::{Reply, SetAttributes, Statistics};
+use millrace_nfs::v3::Sattr;
+use rustix::io::Errno;
+
+use super::{FuseHandler, done};
+use crate::{
+    channel::Call,
+    convert::{BLOCK, attributes, set_time},
+    inode::AttrReply,
+};
+
+impl FuseHandler {
+    pub(super) fn get_attributes(&self, call: Call) {
+        let node = call.node();
+        if let Some(cached) = self.fs.cached_attributes(node, call.ids()) {
+            return reply_attributes(call, cached);
+        }
+        let (fs, client) = self.context(&call);
+        self.run_attributes(call, async move { fs.getattr(&client, node).await });
+    }
+
+    pub(super) fn set_attributes(&self, call: Call, set: SetAttributes) {
+        let SetAttributes { mode, uid, gid, size, atime, mtime, handle } = set;
+        let (fs, mut client) = self.context(&call);
+        // ftruncate(2) acts with the credentials of the open.
+        if size.is_some()
+            && let Some(file) = handle.and_then(|handle| fs.open_file(handle).ok())
+        {
+            client = file.client.clone();
+        }
+        // With `writeback` the kernel sends its own mtime with a size, which only the owner may set. The
+        // server sets the mtime itself.
+        let mtime = mtime.filter(|_| size.is_none());
+        let mode = mode.map(|m| m & 0o7777);
+        let set = Sattr { mode, uid, gid, size, atime: set_time(atime), mtime: set_time(mtime) };
+        let node = call.node();
+        self.run_attributes(call, async move { fs.setattr(&client, node, set).await });
+    }
+
+    fn run_attributes(
+        &self,
+        call: Call,
+        op: impl Future<Output = Result<AttrReply, Errno>> + Send + 'static,
+    ) {
+        self.run_lookup(call, op, reply_attributes);
+    }
+
+    pub(super) fn access(&self, call: Call, mask: u32) {
+        let ((fs, client), node) = (self.context(&call), call.node());
+        self.run(call, async move { fs.access(&client, node, mask).await }, done);
+    }
+
+    pub(super) fn statistics(&self, call: Call) {
+        let (fs, client) = self.context(&call);
+        self.run(call, async move { fs.statfs(&client).await }, |call, (s, name_max)| {
+            let blocks = |bytes: u64| bytes / u64::from(BLOCK);
+            call.reply(&Reply::Statistics(Statistics {
+                block_size: BLOCK,
+                blocks: blocks(s.total_bytes),
+                free_blocks: blocks(s.free_bytes),
+                available_blocks: blocks(s.available_bytes),
+                files: s.total_files,
+                free_files: s.free_files,
+                name_max,
+            }));
+        });
+    }
+}
+
+fn reply_attributes(call: Call, found: AttrReply) {
+    let attributes = attributes(call.node(), &found.attributes);
+    call.reply(&Reply::Attributes(attributes, found.ttl));
+}

@@ -1,0 +1,122 @@
+//! Operations on open files.
+
+use std::sync::Arc;
+
+use millrace_fuse_protocol::{Entry, OpenFlags, Opened, ReadRequest, Reply, WriteRequest};
+use rustix::{fs::OFlags, io::Errno};
+
+use super::{FuseHandler, done, names::entry};
+use crate::{channel::Call, open_file::OpenFile, write::WritePosition};
+
+/// Whether a request bypasses the page cache. Only then does the kernel pass a lock owner (`fuse_direct_io`).
+/// A write with O_DIRECT whose pages the kernel could not drop goes through the page cache, and holds the
+/// page locks until the reply.
+fn is_direct(flags: u32, lock_owner: Option<u64>) -> bool {
+    has(flags, OFlags::DIRECT) && lock_owner.is_some()
+}
+
+fn has(flags: u32, flag: OFlags) -> bool {
+    OFlags::from_bits_retain(flags).contains(flag)
+}
+
+fn opened(handle: u64, keep: bool) -> Opened {
+    Opened { handle, flags: if keep { OpenFlags::KEEP_CACHE } else { OpenFlags::empty() } }
+}
+
+impl FuseHandler {
+    pub(super) fn open(&self, call: Call, flags: u32) {
+        let ((fs, client), node, tid) = (self.context(&call), call.node(), call.tid());
+        let op = async move { fs.open(client, node, flags, tid).await };
+        self.run_lookup(call, op, |call, (handle, keep)| call.reply(&Reply::Opened(opened(handle, keep))));
+    }
+
+    pub(super) fn create(&self, call: Call, name: &[u8], (mode, flags): (u32, u32)) {
+        let ((fs, client), parent, name) = (self.context(&call), call.node(), name.to_vec());
+        let op = async move { fs.create(client, parent, &name, mode & 0o7777, flags).await };
+        self.run(call, op, |call, (created, handle, keep)| {
+            // The kernel caches the name as long as the attributes.
+            let created = Entry { name_ttl: created.attrs.ttl, ..entry(&created) };
+            call.reply(&Reply::Created(created, opened(handle, keep)));
+        });
+    }
+
+    pub(super) fn read(&self, call: Call, read: ReadRequest) {
+        let ReadRequest { handle, offset, size, flags, lock_owner } = read;
+        let fs = Arc::clone(&self.fs);
+        let file = match fs.open_file(handle) {
+            Ok(file) => file,
+            Err(e) => return call.error(e),
+        };
+        let direct = is_direct(flags, lock_owner);
+        let op = async move { fs.read(&file, offset, size as usize, direct).await };
+        self.run(call, op, |call, data| call.reply(&Reply::Data(&data)));
+    }
+
+    pub(super) fn write(&self, call: Call, write: WriteRequest<'_>) {
+        let WriteRequest { handle, offset, data, flags, lock_owner, is_from_cache } = write;
+        let fs = &self.fs;
+        let file = match fs.open_file(handle) {
+            Ok(file) => file,
+            Err(e) => return call.error(e),
+        };
+        let direct = is_direct(flags, lock_owner);
+        // The parts of a direct write arrive in any order, and written-back pages at any offset.
+        let appends = has(flags, OFlags::APPEND) && !direct && !is_from_cache;
+        let position = if appends { WritePosition::Append(offset) } else { WritePosition::Offset(offset) };
+        if appends && file.inode.needs_revalidation(&fs.timeouts) {
+            return self.write_later(call, file, (position, data.to_vec()), direct);
+        }
+        let written = Reply::Written(data.len() as u32);
+        match fs.accept_write(&file, (position, data), direct) {
+            Ok(None) => call.reply(&written),
+            Ok(Some(completion)) => {
+                let (fs, length) = (Arc::clone(fs), data.len() as u32);
+                let op = async move { fs.complete_write(&file, completion).await };
+                self.run(call, op, move |call, ()| call.reply(&Reply::Written(length)));
+            }
+            Err(Errno::NOMEM) => self.write_later(call, file, (position, data.to_vec()), direct),
+            Err(e) => call.error(e),
+        }
+    }
+
+    /// Completes a write asynchronously, with data already copied out of the request.
+    fn write_later(
+        &self,
+        call: Call,
+        file: Arc<OpenFile>,
+        (position, data): (WritePosition, Vec<u8>),
+        direct: bool,
+    ) {
+        let (fs, length) = (Arc::clone(&self.fs), data.len() as u32);
+        let op = async move { fs.write_deferred(&file, position, &data, direct).await };
+        self.run(call, op, move |call, ()| call.reply(&Reply::Written(length)));
+    }
+
+    pub(super) fn flush(&self, call: Call, handle: u64, lock_owner: u64) {
+        let fs = Arc::clone(&self.fs);
+        let op = async move {
+            let file = fs.open_file(handle)?;
+            let flushed = fs.flush(&file).await;
+            // A close releases all locks of the process.
+            flushed.and(fs.unlock_all(&file.inode, lock_owner).await)
+        };
+        self.run_detached(call, op, done);
+    }
+
+    pub(super) fn fsync(&self, call: Call, handle: u64) {
+        let fs = Arc::clone(&self.fs);
+        self.run_detached(call, async move { fs.fsync(&*fs.open_file(handle)?).await }, done);
+    }
+
+    pub(super) fn release(&self, call: Call, handle: u64, flock_owner: Option<u64>) {
+        let fs = Arc::clone(&self.fs);
+        let release = async move {
+            if let (Some(owner), Ok(file)) = (flock_owner, fs.open_file(handle)) {
+                let _ = fs.unlock_all(&file.inode, owner).await; // No caller waits for the result.
+            }
+            fs.release(handle).await;
+            call.finish(Ok(()));
+        };
+        self.fs.rt.spawn("mount release", Box::pin(release));
+    }
+}
