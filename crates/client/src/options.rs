@@ -193,10 +193,11 @@ pub struct Options {
     /// Maximum amount of unstable data in bytes that one [`crate::nfs3::File`] retains; above it, the file
     /// commits. Files also commit while all together retain more than half of [`Self::arena_limit`].
     pub unstable_limit: usize,
-    /// Changes return the attributes of the changed object before them with NFSv4 too
-    /// ([`WccData::before`](millrace_nfs::v3::WccData::before)), if the server's change attribute can prove that nothing
-    /// else has changed it. Each change then has one more operation. NFSv3 servers return them without request. A cache of
-    /// files and names needs them.
+    /// With NFSv4, changes return the change attribute of the changed object before and after them
+    /// ([`WccData::change`](millrace_nfs::v3::WccData::change)), if it proves that nothing else has changed the object, and
+    /// attributes have it ([`Fattr::change`](millrace_nfs::v3::Fattr::change)). Changes of names, and of data if the change
+    /// attribute counts them, then return no attributes. NFSv3 servers return the attributes before a change without
+    /// request. A cache of files and names needs one of both.
     pub attributes_before: bool,
     /// Samples one call in this number for the latency breakdown ([`millrace_oncrpc::stages`]); 0 disables
     /// it.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use millrace_client::{Delegation, nfs3::File};
-use millrace_nfs::v3::{Fattr, FileHandle, FileType, NfsTime, WccAttr, WccData};
+use millrace_nfs::v3::{Fattr, FileHandle, FileType, NfsTime, WccData};
 use millrace_runtime::Instant;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ use crate::{
     delegated::DelegationState,
     dentries::{CacheStamp, CachedName, Dentries, Directory, ROOT, shrink},
     forgotten::{ForgottenChanges, ForgottenInodes, generation},
-    pages::PageState,
+    pages::{PageState, Version},
     retries::LastLookup,
     timeouts::{CacheTimeouts, CachedAttrs},
     write_queue::WriteQueue,
@@ -294,7 +294,7 @@ impl Inode {
         mut attributes: Fattr,
     ) -> (MutexGuard<'_, InodeState>, CacheUpdate) {
         let (unwritten, retained) = self.writes.ends();
-        let server_has = WccAttr::from(&attributes);
+        let server_has = Version::from(&attributes);
         let mut s = self.state.lock();
         let overtaken = s.changes_in_progress > 0 || s.last_change > issued || unwritten.is_some();
         let mut update = CacheUpdate { is_current: !overtaken, ..CacheUpdate::default() };
@@ -487,10 +487,7 @@ impl Inode {
         let mut s = self.state.lock();
         // With several changes in progress, the last one detects a missing attribute change.
         let is_last = s.changes_in_progress <= 1;
-        if is_last
-            && let Some(after) = &wcc.after
-            && s.pages.has_gap(WccAttr::from(after))
-        {
+        if is_last && s.pages.has_gap(Version::after(wcc)) {
             return s.invalidate_cache(self.kind, clock.tick(), CacheUpdate::default());
         }
         CacheUpdate::default()
@@ -864,6 +861,7 @@ mod tests {
             atime: NfsTime::default(),
             mtime: NfsTime::default(),
             ctime: NfsTime::default(),
+            change: None,
         }
     }
 

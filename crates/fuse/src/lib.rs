@@ -36,10 +36,12 @@
 //! expire.
 //!
 //! # The kernel's page cache
-//! An open keeps the kernel's cached pages of a file only if size, mtime and ctime equal those for which the
-//! pages are valid: those under which they were read, or those that local changes led to (`pages.rs`). The
-//! latter are known if the server returns pre-operation attributes (`wcc_data` of NFSv3), or has a change attribute that
-//! proves them (NFSv4, `millrace_client::Options::attributes_before`); otherwise the next open drops the pages. Stale pages of a file that is open for reading are dropped at once, by a separate task
+//! An open keeps the kernel's cached pages of a file only if the version on the server equals that for which the
+//! pages are valid: that under which they were read, or that to which local changes led (`pages.rs`). The version is size,
+//! mtime and ctime with NFSv3, and the change attribute of NFSv4 if it counts the changes. The version after a local change
+//! is known if the server returns pre-operation attributes (`wcc_data` of NFSv3), or the change attribute proves that
+//! nothing else has changed the file (NFSv4, `millrace_client::Options::attributes_before`); otherwise the next open drops
+//! the pages. Stale pages of a file that is open for reading are dropped at once, by a separate task
 //! (`invalidation.rs`), because dropping a page may wait for a reply of the mount. The kernel reads its cached pages
 //! without a request, so the mount polls the attributes of such files when they expire (`revalidate.rs`). With
 //! `acregmin=0` (and so with `noac`) the kernel revalidates at each read and drops pages when the mtime has changed

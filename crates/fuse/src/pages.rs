@@ -1,34 +1,65 @@
 //! Validity of the kernel's cached pages of a file and, by the same rules, of its cached names of a
 //! directory.
 //!
-//! The pages are valid as long as the file on the server has the attributes (size, mtime, ctime) under which
-//! they were read. Local writes change the attributes too, but the kernel's pages already contain their data,
-//! so each local change advances the attributes from those before to those after it (`wcc_data`, RFC 1813
+//! The pages are valid as long as the file on the server has the version under which they were read: the change
+//! attribute of NFSv4, or size, mtime and ctime. Local writes change the version too, but the kernel's pages already
+//! contain their data, so each local change advances the version from that before to that after it (`wcc_data`, RFC 1813
 //! section 2.6). Replies arrive in any order: a change is queued here until the preceding one is known.
 //!
 //! Pages are kept only if they are proven valid. A remote change leaves a gap in the chain of local changes;
-//! from there on the attributes do not advance, and differ from those in the next reply of the server. The
-//! same holds for a local change whose reply lacks the pre-operation attributes. (NFSv3 cannot show a change
+//! from there on the version does not advance, and differs from that in the next reply of the server. The
+//! same holds for a local change whose reply lacks the version before it. (NFSv3 cannot show a change
 //! that leaves size and times as they are, within the resolution of the server's clock.)
 
-use millrace_nfs::v3::{WccAttr, WccData};
+use millrace_nfs::v3::{Fattr, WccAttr, WccData};
 
 /// Maximum number of queued changes, more than a server reorders. Further ones are dropped, so the pages are
 /// no longer proven valid.
 const MAX_PENDING: usize = 256;
 
+/// The version of an object on the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// The change attribute.
+    Change(u64),
+    /// The attributes that change with the object.
+    Attributes(WccAttr),
+}
+
+impl From<&Fattr> for Version {
+    fn from(attributes: &Fattr) -> Self {
+        attributes.change.map_or_else(|| Self::Attributes(attributes.into()), Self::Change)
+    }
+}
+
+impl Version {
+    /// The versions before and after a change, if the reply has both.
+    fn around(wcc: &WccData) -> Option<(Self, Self)> {
+        match wcc.change {
+            Some(change) => Some((Self::Change(change.before), Self::Change(change.after))),
+            None => Some((Self::Attributes(wcc.before?), Self::after(wcc)?)),
+        }
+    }
+
+    /// The version after a change, if the reply has it.
+    pub(crate) fn after(wcc: &WccData) -> Option<Self> {
+        let change = wcc.change.map(|change| Self::Change(change.after));
+        change.or_else(|| wcc.after.as_ref().map(Self::from))
+    }
+}
+
 /// Validity of the kernel's pages of one file.
 #[derive(Debug, Default)]
 pub(crate) struct PageState {
-    /// Server attributes for which the pages are valid, except pages that older invalidations concern.
-    valid_for: Option<WccAttr>,
+    /// The version for which the pages are valid, except pages that older invalidations concern.
+    valid_for: Option<Version>,
     /// Number of invalidations. The first comparison counts as one.
     invalidations: u64,
     /// Number of invalidations that the kernel has completed.
     dropped: u64,
-    /// Local changes (attributes before and after) whose predecessor is not known yet.
-    waiting: Vec<(WccAttr, WccAttr)>,
-    /// A local change had no pre- or post-operation attributes.
+    /// Local changes (versions before and after) whose predecessor is not known yet.
+    waiting: Vec<(Version, Version)>,
+    /// The reply to a local change lacked the version before or after it.
     has_unproven_change: bool,
     /// Number of invalidations that the kernel must complete at once.
     urgent: u64,
@@ -39,11 +70,11 @@ pub(crate) struct PageState {
 impl PageState {
     /// Records a local change.
     pub(crate) fn note_change(&mut self, wcc: &WccData) {
-        let (Some(from), Some(to)) = (wcc.before, wcc.after.as_ref().map(WccAttr::from)) else {
+        let Some((from, to)) = Version::around(wcc) else {
             self.has_unproven_change = true;
             return;
         };
-        // A change that leaves the attributes as they are has no place in the chain.
+        // A change that leaves the version unchanged has no place in the chain.
         if from == to || self.valid_for.is_none() {
             return;
         }
@@ -59,11 +90,20 @@ impl PageState {
         }
     }
 
-    /// Called when the last local change has completed, with its post-operation attributes. Returns whether a
+    /// Called when the last local change has completed, with the version after it, if it is known. Returns whether a
     /// remote change may have happened between local ones. In that case the pages become valid for `now` once
     /// the kernel has completed the invalidation.
-    pub(crate) fn has_gap(&mut self, now: WccAttr) -> bool {
-        (self.has_unproven_change || !self.waiting.is_empty()) && self.compare(now)
+    pub(crate) fn has_gap(&mut self, now: Option<Version>) -> bool {
+        if !self.has_unproven_change && self.waiting.is_empty() {
+            return false;
+        }
+        match now {
+            Some(now) => self.compare(now),
+            None => {
+                self.invalidate();
+                true
+            }
+        }
     }
 
     /// Marks the pages as stale: the server does not have their content.
@@ -74,9 +114,9 @@ impl PageState {
         self.invalidations += 1;
     }
 
-    /// Compares with the server's attributes while no local change is in progress. Returns whether the pages
+    /// Compares with the server's version while no local change is in progress. Returns whether the pages
     /// are stale; they become valid for `now` once the kernel has completed the invalidation.
-    pub(crate) fn compare(&mut self, now: WccAttr) -> bool {
+    pub(crate) fn compare(&mut self, now: Version) -> bool {
         self.waiting = Vec::new();
         self.has_unproven_change = false;
         if self.valid_for == Some(now) {
@@ -87,7 +127,7 @@ impl PageState {
         true
     }
 
-    /// Whether the pages are valid for the attributes compared last, advanced by local changes.
+    /// Whether the pages are valid for the version compared last, advanced by local changes.
     pub(crate) fn are_valid(&self) -> bool {
         self.dropped >= self.invalidations
     }
@@ -122,7 +162,7 @@ impl PageState {
 
 #[cfg(test)]
 mod tests {
-    use millrace_nfs::v3::{Fattr, FileType, NfsTime, SpecData};
+    use millrace_nfs::v3::{ChangeNumbers, FileType, NfsTime, SpecData};
 
     use super::*;
 
@@ -143,15 +183,16 @@ mod tests {
             atime: time,
             mtime: time,
             ctime: time,
+            change: None,
         }
     }
 
-    fn attr(n: u32) -> WccAttr {
-        WccAttr::from(&at(n))
+    fn attr(n: u32) -> Version {
+        Version::from(&at(n))
     }
 
     fn change(from: u32, to: u32) -> WccData {
-        WccData { before: Some(attr(from)), after: Some(at(to)) }
+        WccData { before: Some(WccAttr::from(&at(from))), after: Some(at(to)), change: None }
     }
 
     /// Pages valid for the initial attributes.
@@ -218,18 +259,58 @@ mod tests {
         for order in permutations(ours.len()) {
             let mut pages = valid_pages();
             order.iter().for_each(|i| pages.note_change(&ours[*i]));
-            assert!(!pages.has_gap(attr(3)), "{order:?}");
+            assert!(!pages.has_gap(Some(attr(3))), "{order:?}");
             // The argument is irrelevant: the reply processed last need not be that of the last change.
-            assert!(!pages.has_gap(attr(1)), "{order:?}");
+            assert!(!pages.has_gap(Some(attr(1))) && !pages.has_gap(None), "{order:?}");
         }
         for wcc in [change(1, 2), WccData { before: None, ..change(0, 1) }] {
             let mut pages = valid_pages();
             pages.note_change(&wcc);
-            let now = wcc.after.map(|a| WccAttr::from(&a)).unwrap();
+            let now = Version::after(&wcc);
             assert!(pages.has_gap(now) && !pages.are_valid());
             pages.mark_dropped(pages.invalidations());
-            assert!(!pages.has_gap(now) && !pages.compare(now) && pages.are_valid(), "detected once");
+            assert!(
+                !pages.has_gap(now) && !pages.compare(now.unwrap()) && pages.are_valid(),
+                "detected once"
+            );
         }
+    }
+
+    /// A counted change of NFSv4.
+    fn counted(before: u64, after: u64) -> WccData {
+        WccData { change: Some(ChangeNumbers { before, after }), ..WccData::default() }
+    }
+
+    #[test]
+    fn change_attributes_show_the_changes_of_others() {
+        let pages_at = |n| {
+            let mut pages = PageState::default();
+            pages.compare(Version::Change(n));
+            pages.mark_dropped(pages.invalidations());
+            pages
+        };
+        for order in permutations(3) {
+            let mut pages = pages_at(5);
+            order.iter().for_each(|i| pages.note_change(&counted(5 + *i as u64, 6 + *i as u64)));
+            assert!(!pages.has_gap(Some(Version::Change(8))), "{order:?}");
+            let now = Fattr { change: Some(8), ..at(1) };
+            assert!(!pages.compare(Version::from(&now)) && pages.are_valid(), "{order:?}");
+            // The same attributes after a change by another client.
+            let now = Fattr { change: Some(9), ..at(1) };
+            assert!(pages.compare(Version::from(&now)) && !pages.are_valid(), "{order:?}");
+        }
+        // Another client has changed 6 to 7.
+        let mut pages = pages_at(5);
+        [counted(5, 6), counted(7, 8)].iter().for_each(|wcc| pages.note_change(wcc));
+        assert!(pages.has_gap(Some(Version::Change(8))) && !pages.are_valid());
+        // COMMIT after that change is none of this client.
+        let mut pages = pages_at(5);
+        [counted(5, 6), counted(7, 7)].iter().for_each(|wcc| pages.note_change(wcc));
+        assert!(pages.compare(Version::Change(7)) && !pages.are_valid());
+        // A change of which nothing is known.
+        let mut pages = pages_at(5);
+        pages.note_change(&WccData::default());
+        assert!(pages.has_gap(None) && !pages.are_valid());
     }
 
     #[test]

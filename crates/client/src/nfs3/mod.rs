@@ -2,7 +2,8 @@
 //! transfers with many calls in flight, and UNSTABLE data retained until COMMIT.
 //!
 //! With NFSv4.1 or 4.2 ([`crate::Version`]) each procedure is a COMPOUND in a session; arguments, results and the
-//! statuses of errors are those of NFSv3. Results then have no attributes before a change.
+//! statuses of errors are those of NFSv3. Results then have no attributes before a change, and the
+//! change attribute instead if it was requested ([`crate::Options::attributes_before`]).
 //!
 //! [`crate::Client`] and [`crate::File`] are built on it; [`crate::Client::nfs3`] gives access to it. Use it
 //! for transfers without a copy by file handle, for attributes before and after a call (`wcc_data`), or to

@@ -1,6 +1,6 @@
 //! The mount of an export: the version of NFS, the session of NFSv4, and the root of the export.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use millrace_nfs::{
     v3::{self, FsinfoOk, Procedure, Status},
@@ -121,8 +121,9 @@ impl Mounting<'_> {
         let fsinfo = call_v4(session, self.credential, &args, None).await?.result;
         let fsinfo = fsinfo.map_err(|status| self.refused(&mounted.export, status))?;
         if self.options.attributes_before {
-            let before = place::has_proof_of_changes(session, self.credential, mounted.root).await?;
-            session.before.store(before, Ordering::Relaxed);
+            let proof = place::change_proof(session, self.credential, mounted.root).await?;
+            // A session is mounted once.
+            session.proof.get_or_init(|| proof);
         }
         Ok((mounted, fsinfo, known))
     }

@@ -82,7 +82,7 @@ impl Client {
             Err(Status::NotSync) if answer.resent => {
                 let now = self.getattr(object).await?;
                 if is_set(&now, &attributes) {
-                    return Ok(WccData { before: None, after: Some(now) });
+                    return Ok(WccData { before: None, after: Some(now), change: None });
                 }
                 Err(nfs_error(Procedure::Setattr, object, Status::NotSync))
             }
@@ -103,7 +103,11 @@ impl Client {
             Some(a) => a,
             None => self.getattr(ok.object).await?,
         };
-        Ok(Object { handle: ok.object, attributes, dir: WccData { before: None, after: ok.dir } })
+        Ok(Object {
+            handle: ok.object,
+            attributes,
+            dir: WccData { before: None, after: ok.dir, change: None },
+        })
     }
 
     /// ACCESS: returns the rights in `wanted` (bits of [`millrace_nfs::v3::access`]) that the caller has.

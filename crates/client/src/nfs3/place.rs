@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use millrace_nfs::{
     v3::{self, FileType, access},
-    v4::{ChangeAttrType, Operation, Status},
+    v4::{Operation, Status},
 };
 use millrace_oncrpc::{CallClass, EncodedCredential};
 
-use super::compounds::{ChangeType, Root, Step};
+use super::compounds::{GetChangeProof, Root, Step};
 use crate::{
     Error,
     mount::{Mounted, normalize},
-    nfs4::{self, Session, compound::Compound},
+    nfs4::{self, ChangeProof, Session, compound::Compound},
 };
 
 /// Maximum size of the replies to these calls in bytes.
@@ -77,14 +77,14 @@ pub(super) async fn find_export(
     Ok(Found { mounted: Mounted { export: export_name, root: export.handle, rest: rest.join("/") }, known })
 }
 
-/// Whether the change attribute of objects may prove that nothing else has changed them: not if it is derived from a clock.
-pub(super) async fn has_proof_of_changes(
+/// What the change attribute of objects proves.
+pub(super) async fn change_proof(
     session: &Arc<Session>,
     credential: &EncodedCredential,
     object: v3::FileHandle,
-) -> Result<bool, Error> {
-    let change_type = call(session, credential, "GETATTR", &ChangeType { object }).await?;
-    Ok(!matches!(change_type, Ok(Some(ChangeAttrType::TimeMetadata | ChangeAttrType::Undefined)) | Err(_)))
+) -> Result<ChangeProof, Error> {
+    let proof = call(session, credential, "GETATTR", &GetChangeProof { object }).await?;
+    Ok(proof.unwrap_or_default())
 }
 
 /// Whether the caller can create objects in `dir`: not in the directories above exports.

@@ -44,7 +44,7 @@ impl Written {
         count: 0,
         committed: StableHow::FileSync,
         verifier: [0; 8],
-        wcc: WccData { before: None, after: None },
+        wcc: WccData { before: None, after: None, change: None },
     };
 }
 

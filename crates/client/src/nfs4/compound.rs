@@ -6,6 +6,8 @@ use millrace_nfs::v4::{
 };
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
+use super::ChangeProof;
+
 /// A COMPOUND without its SEQUENCE: the operations of one call of the protocol layer, and how to decode their
 /// results.
 pub(crate) trait Compound {
@@ -41,8 +43,8 @@ impl From<XdrError> for Failure {
 pub(crate) struct Operations<'e> {
     e: &'e mut Encoder,
     count: u32,
-    /// Whether to request the attributes of objects before they are changed ([`crate::Options::attributes_before`]).
-    pub(crate) before: bool,
+    /// What the change attribute proves, and whether the caller needs it ([`crate::Options::attributes_before`]).
+    pub(crate) proof: ChangeProof,
 }
 
 impl Operations<'_> {
@@ -87,8 +89,8 @@ pub(crate) fn step(name: &[u8]) -> Option<Operation> {
 pub(crate) struct Request<'c, C> {
     pub(crate) minor_version: u32,
     pub(crate) sequence: Option<SequenceArgs>,
-    /// [`Operations::before`].
-    pub(crate) before: bool,
+    /// [`Operations::proof`].
+    pub(crate) proof: ChangeProof,
     pub(crate) compound: &'c C,
 }
 
@@ -98,7 +100,7 @@ impl<C: Compound> Encode for Request<'_, C> {
         e.put_u32(self.minor_version);
         let count_at = e.len();
         e.put_u32(0);
-        let mut ops = Operations { e, count: 0, before: self.before };
+        let mut ops = Operations { e, count: 0, proof: self.proof };
         if let Some(sequence) = &self.sequence {
             ops.put(Operation::Sequence, sequence);
         }
@@ -134,15 +136,15 @@ pub(crate) struct Results<'a> {
     pub(crate) changed: bool,
     /// Whether an operation failed whose failure does not matter.
     failed: bool,
-    /// [`Operations::before`].
-    pub(crate) before: bool,
+    /// [`Operations::proof`].
+    pub(crate) proof: ChangeProof,
 }
 
 impl<'a> Results<'a> {
-    /// Decodes the part before the results of a [`Request`] with this `before`.
-    pub(crate) fn new(mut d: Decoder<'a>, before: bool) -> Result<Self, XdrError> {
+    /// Decodes the part before the results of a [`Request`] with this `proof`.
+    pub(crate) fn new(mut d: Decoder<'a>, proof: ChangeProof) -> Result<Self, XdrError> {
         let frame: CompoundRes<'_> = d.get()?;
-        Ok(Self { d, left: frame.results, status: frame.status, changed: false, failed: false, before })
+        Ok(Self { d, left: frame.results, status: frame.status, changed: false, failed: false, proof })
     }
 
     /// The status of the COMPOUND, if it failed without the result of an operation.

@@ -3,6 +3,7 @@
 
 mod back_channel;
 mod calls;
+mod change_proof;
 pub(crate) mod compound;
 mod delegations;
 mod held_delegation;
@@ -12,6 +13,7 @@ mod ranges;
 mod session;
 mod slots;
 
+pub(crate) use change_proof::ChangeProof;
 pub use held_delegation::{Delegation, Recalled};
 pub use lock_calls::Conflict;
 pub(crate) use locks::FileLocks;

@@ -96,6 +96,7 @@ pub(super) fn attributes(file_type: FileType, fileid: u64) -> Fattr {
         atime: t,
         mtime: t,
         ctime: t,
+        change: None,
     }
 }
 

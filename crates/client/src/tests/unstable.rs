@@ -283,7 +283,7 @@ fn at(n: u32) -> Fattr {
 
 /// `wcc_data` of a change of the file from version `before` to the next.
 fn change(before: u32) -> WccData {
-    WccData { before: Some(WccAttr::from(&at(before))), after: Some(at(before + 1)) }
+    WccData { before: Some(WccAttr::from(&at(before))), after: Some(at(before + 1)), change: None }
 }
 
 /// A server that writes at most 4000 bytes per call. `steps` has the number of changes of the file before
@@ -324,6 +324,7 @@ fn wcc_data_is_returned_unless_another_client_changed_the_file() {
             let of = |from: usize, to: usize, unchanged: bool| WccData {
                 before: change(steps[from]).before.filter(|_| unchanged),
                 after: change(steps[to]).after,
+                change: None,
             };
             let wcc = file.write_from_as(&client, 0, view.into()).await.unwrap();
             assert_eq!(wcc, of(0, 1, written), "{steps:?}");

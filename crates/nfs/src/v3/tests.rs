@@ -83,6 +83,7 @@ const ATTR: Fattr = Fattr {
     atime: NfsTime { seconds: 1, nanoseconds: 2 },
     mtime: NfsTime { seconds: 3, nanoseconds: 4 },
     ctime: NfsTime { seconds: 5, nanoseconds: 6 },
+    change: None,
 };
 
 #[test]
@@ -242,7 +243,7 @@ fn reply_sizes_cover_the_largest_reply_of_each_procedure() {
 
 fn full_attr_sizes() -> (CreateOk, LookupOk) {
     let h = FileHandle::new(&[9; 64]).unwrap();
-    let wcc = WccData { before: Some((&ATTR).into()), after: Some(ATTR) };
+    let wcc = WccData { before: Some((&ATTR).into()), after: Some(ATTR), change: None };
     (
         CreateOk { object: Some(h), attributes: Some(ATTR), dir: wcc },
         LookupOk { object: h, attributes: Some(ATTR), dir: Some(ATTR) },
@@ -352,13 +353,16 @@ prop_compose! {
         (atime, mtime, ctime) in (time(), time(), time()),
     ) -> Fattr {
         let rdev = SpecData { major, minor };
-        Fattr { file_type, mode, nlink, uid, gid, size, used, rdev, fsid, fileid, atime, mtime, ctime }
+        Fattr { file_type, mode, nlink, uid, gid, size, used, rdev, fsid, fileid, atime, mtime, ctime, change: None }
     }
 }
 
 fn wcc() -> impl Strategy<Value = WccData> {
-    (prop::option::of(fattr()), prop::option::of(fattr()))
-        .prop_map(|(b, after)| WccData { before: b.as_ref().map(WccAttr::from), after })
+    (prop::option::of(fattr()), prop::option::of(fattr())).prop_map(|(b, after)| WccData {
+        before: b.as_ref().map(WccAttr::from),
+        after,
+        change: None,
+    })
 }
 
 fn set_time() -> impl Strategy<Value = SetTime> {

@@ -100,6 +100,8 @@ pub struct Fattr {
     pub mtime: NfsTime,
     /// Time of last change of data or attributes.
     pub ctime: NfsTime,
+    /// The change attribute of NFSv4 ([`ChangeNumbers`]). NFSv3 has none: it is neither encoded nor decoded.
+    pub change: Option<u64>,
 }
 
 /// The words of an unsigned hyper.
@@ -110,8 +112,8 @@ fn split(hyper: u64) -> [u32; 2] {
 // Nearly all replies have attributes, and a page of READDIRPLUS has hundreds: their words are converted at once.
 impl Encode for Fattr {
     fn encode(&self, e: &mut Encoder) {
-        let Self { file_type, mode, nlink, uid, gid, size, used, rdev, fsid, fileid, atime, mtime, ctime } =
-            *self;
+        let Self { file_type, mode, nlink, uid, gid, size, used, rdev, fsid, fileid, .. } = *self;
+        let Self { atime, mtime, ctime, .. } = *self;
         let [[s1, s0], [u1, u0], [f1, f0], [i1, i0]] = [size, used, fsid, fileid].map(split);
         let [[a1, a0], [m1, m0], [c1, c0]] = [atime, mtime, ctime].map(|t| [t.seconds, t.nanoseconds]);
         let file_type = file_type.number();
@@ -142,6 +144,7 @@ impl<'a> Decode<'a> for Fattr {
             atime: time(15),
             mtime: time(17),
             ctime: time(19),
+            change: None,
         })
     }
 }
@@ -173,24 +176,54 @@ impl From<&Fattr> for WccAttr {
     }
 }
 
-xdr_struct! {
-    /// `wcc_data`: weak cache consistency data.
-    #[derive(Default)]
-    pub struct WccData {
-        /// Attributes before the operation.
-        pub before: Option<WccAttr>,
-        /// Attributes after the operation.
-        pub after: PostOpAttr,
+/// The change attribute of an object before and after an operation of NFSv4, which alone has changed the object, or left it
+/// unchanged. All changes of an object have different numbers (RFC 8881 section 5.8.1.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChangeNumbers {
+    /// Before the operation.
+    pub before: u64,
+    /// After the operation.
+    pub after: u64,
+}
+
+/// `wcc_data`: weak cache consistency data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WccData {
+    /// Attributes before the operation.
+    pub before: Option<WccAttr>,
+    /// Attributes after the operation.
+    pub after: PostOpAttr,
+    /// The change with NFSv4, in place of `before`. NFSv3 has none: it is neither encoded nor decoded.
+    pub change: Option<ChangeNumbers>,
+}
+
+impl Encode for WccData {
+    fn encode(&self, e: &mut Encoder) {
+        e.put(&self.before);
+        e.put(&self.after);
+    }
+}
+
+impl<'a> Decode<'a> for WccData {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(Self { before: d.get()?, after: d.get()?, change: None })
     }
 }
 
 impl WccData {
-    /// Combines this operation with the `next` one. The result has no `before` attributes if the object may
+    /// Combines this operation with the `next` one. The result has no `before` attributes, or no `change`, if the object may
     /// have been changed by others between the two.
     #[must_use]
     pub fn then(self, next: Self) -> Self {
         let left = self.after.as_ref().map(WccAttr::from);
-        Self { before: self.before.filter(|_| left.is_some() && left == next.before), after: next.after }
+        let joined = |(a, b): (ChangeNumbers, ChangeNumbers)| {
+            (a.after == b.before).then_some(ChangeNumbers { before: a.before, after: b.after })
+        };
+        Self {
+            before: self.before.filter(|_| left.is_some() && left == next.before),
+            after: next.after,
+            change: self.change.zip(next.change).and_then(joined),
+        }
     }
 }
 

@@ -103,7 +103,7 @@ impl Target {
 
     /// The present attributes as weak cache consistency data, without earlier attributes.
     pub(super) async fn wcc(&self) -> WccData {
-        WccData { before: None, after: self.attr().await }
+        WccData { after: self.attr().await, ..WccData::default() }
     }
 
     /// The NFS handle of an object of the same export.

@@ -5,10 +5,13 @@ use millrace_nfs::{
     v4::{self, Attribute, Attributes, Bitmap, Operation, Owner, Status},
 };
 
-use crate::nfs4::compound::{Compound, Failure, Operations, Results};
+use crate::nfs4::{
+    ChangeProof,
+    compound::{Compound, Failure, Operations, Results},
+};
 
-/// The attributes of a [`Fattr`].
-pub(super) const FATTR: Bitmap = Bitmap::of(&[
+/// The attributes of a [`Fattr`], without the change attribute.
+const FATTR: Bitmap = Bitmap::of(&[
     Attribute::FileType,
     Attribute::Size,
     Attribute::Fsid,
@@ -23,6 +26,31 @@ pub(super) const FATTR: Bitmap = Bitmap::of(&[
     Attribute::TimeMetadata,
     Attribute::TimeModify,
 ]);
+
+/// The attributes to request for a [`Fattr`], with the change attribute if it proves something.
+pub(super) const fn requested(proof: ChangeProof) -> Bitmap {
+    match proof {
+        ChangeProof::Nothing => FATTR,
+        _ => FATTR.with(Attribute::Change).with(Attribute::ChangeAttrType),
+    }
+}
+
+impl Operations<'_> {
+    /// Appends GETATTR of the attributes of a [`Fattr`].
+    pub(super) fn attributes(&mut self) -> &mut Self {
+        self.getattr(requested(self.proof))
+    }
+}
+
+/// The change attribute, if it was requested and proves which changes are the only ones of an object of this type.
+pub(super) fn change_number(a: &Attributes<'_>, file_type: FileType) -> Option<u64> {
+    let proves = match ChangeProof::of(a.change_attr_type) {
+        ChangeProof::OfObjects => true,
+        ChangeProof::OfNames => file_type == FileType::Directory,
+        ChangeProof::Nothing => false,
+    };
+    a.change.filter(|_| proves)
+}
 
 /// The ID for an owner that is not a number.
 const UNMAPPED: u32 = 65534;
@@ -65,9 +93,9 @@ pub(super) fn fattr(a: &Attributes<'_>) -> Result<Fattr, Failure> {
         return Err(missing());
     };
     let mtime = time(a.time_modify.unwrap_or_default());
-    let rdev = a.rawdev.unwrap_or_default();
+    let (rdev, file_type) = (a.rawdev.unwrap_or_default(), file_type(kind));
     Ok(Fattr {
-        file_type: file_type(kind),
+        file_type,
         // The permission bits have the same values in both versions (RFC 8881 section 6.2.4).
         mode: a.mode.unwrap_or(0o777) & 0o7777,
         nlink: a.numlinks.unwrap_or(1),
@@ -82,6 +110,7 @@ pub(super) fn fattr(a: &Attributes<'_>) -> Result<Fattr, Failure> {
         atime: a.time_access.map_or(mtime, time),
         mtime,
         ctime: a.time_metadata.map_or(mtime, time),
+        change: change_number(a, file_type),
     })
 }
 
@@ -131,7 +160,7 @@ impl Compound for v3::GetattrArgs {
     type Ok = v3::GetattrOk;
 
     fn operations(&self, ops: &mut Operations<'_>) {
-        ops.putfh(self.object.as_bytes()).getattr(FATTR);
+        ops.putfh(self.object.as_bytes()).attributes();
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<v3::GetattrOk, Failure> {
@@ -146,7 +175,7 @@ impl Compound for v3::AccessArgs {
     fn operations(&self, ops: &mut Operations<'_>) {
         // The rights have the same values in both versions.
         ops.putfh(self.object.as_bytes()).put(Operation::Access, &v4::AccessArgs { access: self.access });
-        ops.getattr(FATTR);
+        ops.attributes();
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<v3::AccessOk, Failure> {

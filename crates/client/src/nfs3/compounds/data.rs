@@ -7,7 +7,7 @@ use millrace_nfs::{
 
 use super::{
     super::call::{Read, Write},
-    before::{Before, before, put_after, put_before, unchanged},
+    changes::{before, changed, put_after, put_before, unchanged},
 };
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
@@ -62,7 +62,7 @@ impl Compound for Write {
         let before = before(r)?;
         let ok: v4::WriteOk = r.next(Operation::Write)?;
         let (count, committed, verifier) = (ok.count, stable3(ok.committed), ok.verifier);
-        Ok(v3::WriteOk { file: Before::object(before, count > 0, r)?, count, committed, verifier })
+        Ok(v3::WriteOk { file: changed(before, count > 0, r)?, count, committed, verifier })
     }
 }
 

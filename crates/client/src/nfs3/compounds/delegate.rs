@@ -8,7 +8,7 @@ use millrace_nfs::{
     },
 };
 
-use super::attributes::{FATTR, after};
+use super::attributes::after;
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
 /// The owner of the opens. Each is closed in the COMPOUND that opens.
@@ -42,7 +42,7 @@ impl Compound for Delegate<'_> {
                 claim: Claim::Fh,
             },
         );
-        ops.put(Operation::Close, &CloseArgs { seqid: 0, stateid: Stateid::CURRENT }).getattr(FATTR);
+        ops.put(Operation::Close, &CloseArgs { seqid: 0, stateid: Stateid::CURRENT }).attributes();
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<Delegates, Failure> {

@@ -7,15 +7,15 @@ use millrace_nfs::{
 
 use super::{
     super::entries::{DirEntry, DirPage},
-    attributes::{FATTR, fattr, get},
+    attributes::{fattr, get, requested},
 };
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
-/// The attributes of the entries. The server reports in `rdattr_error` why it has no others for an entry.
-const ENTRY: Bitmap = FATTR.with(Attribute::Filehandle).with(Attribute::RdattrError);
+/// The attributes of the entries beside those of objects. The server reports in `rdattr_error` why it has no others for an entry.
+const ENTRY: Bitmap = Bitmap::of(&[Attribute::Filehandle, Attribute::RdattrError]);
 
 fn put(ops: &mut Operations<'_>, dir: FileHandle, args: &v4::ReaddirArgs) {
-    ops.putfh(dir.as_bytes()).getattr(FATTR).put(Operation::Readdir, args);
+    ops.putfh(dir.as_bytes()).attributes().put(Operation::Readdir, args);
 }
 
 fn page(r: &mut Results<'_>) -> Result<DirPage, Failure> {
@@ -50,7 +50,8 @@ impl Compound for v3::ReaddirplusArgs {
     fn operations(&self, ops: &mut Operations<'_>) {
         let (cookie, verifier) = (self.cookie, self.verifier);
         let (dircount, maxcount) = (self.dircount, self.maxcount);
-        put(ops, self.dir, &v4::ReaddirArgs { cookie, verifier, dircount, maxcount, requested: ENTRY });
+        let requested = requested(ops.proof).union(ENTRY);
+        put(ops, self.dir, &v4::ReaddirArgs { cookie, verifier, dircount, maxcount, requested });
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<DirPage, Failure> {

@@ -5,11 +5,12 @@ use millrace_nfs::{
     v4::{Attribute, Attributes, Bitmap, Operation},
 };
 
-use super::attributes::{FATTR, fattr};
+use super::attributes::{fattr, requested};
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
 fn put(ops: &mut Operations<'_>, object: FileHandle, attributes: &[Attribute]) {
-    ops.putfh(object.as_bytes()).getattr(FATTR.union(Bitmap::of(attributes)));
+    let requested = requested(ops.proof).union(Bitmap::of(attributes));
+    ops.putfh(object.as_bytes()).getattr(requested);
 }
 
 fn get<'a>(r: &mut Results<'a>) -> Result<Attributes<'a>, Failure> {

@@ -4,7 +4,7 @@
 //! locks, and otherwise the anonymous stateid, because the protocol layer has file handles and no opens.
 
 mod attributes;
-mod before;
+mod changes;
 mod copy;
 mod data;
 mod delegate;
@@ -18,7 +18,7 @@ mod status;
 mod walk;
 mod whole;
 
-pub(super) use before::ChangeType;
+pub(super) use changes::GetChangeProof;
 pub(super) use copy::Copy;
 pub(super) use delegate::{Delegate, Delegates};
 pub(super) use root::{Root, Step};

@@ -1,7 +1,7 @@
 //! LOOKUP, and the procedures that change names.
 
 use millrace_nfs::{
-    v3::{self, CreateHow, MknodWhat, Sattr, WccData},
+    v3::{self, CreateHow, FileHandle, MknodWhat, Sattr, WccData},
     v4::{
         self, Attributes, ChangeInfo, Claim, ClientId, CloseArgs, CreateArgs, CreateOk, CreateType, FileType,
         GetfhOk, Opaque, OpenArgs, OpenOk, Operation, RemoveArgs, SpecData, StateOwner, Stateid, StateidOk,
@@ -11,8 +11,8 @@ use millrace_nfs::{
 
 use super::{
     super::call::Create,
-    attributes::{FATTR, after, get, handle, settable, verified},
-    before::{Before, before, put_after, put_before},
+    attributes::{after, get, handle, settable, verified},
+    changes::{directory, has_directory, put_directory},
 };
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
@@ -21,7 +21,7 @@ impl Compound for v3::LookupArgs<'_> {
 
     fn operations(&self, ops: &mut Operations<'_>) {
         ops.putfh(self.what.dir.as_bytes()).lookup(self.what.name);
-        ops.put(Operation::Getfh, &()).getattr(FATTR);
+        ops.put(Operation::Getfh, &()).attributes();
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<v3::LookupOk, Failure> {
@@ -32,20 +32,38 @@ impl Compound for v3::LookupArgs<'_> {
     }
 }
 
-/// The end of an operation that has created the current object: its handle and attributes, and those of the saved
-/// directory.
-fn put_created(ops: &mut Operations<'_>) {
-    ops.put(Operation::Getfh, &()).getattr(FATTR);
-    put_after(ops.put(Operation::RestoreFh, &()));
+/// The beginning of an operation that creates an object in `dir`.
+fn put_creating(ops: &mut Operations<'_>, dir: FileHandle) {
+    ops.putfh(dir.as_bytes());
+    if has_directory(ops.proof) {
+        ops.put(Operation::Savefh, &());
+    }
 }
 
-/// The results of [`put_created`], and those of the operations before. The object exists even if they are missing.
-fn created(r: &mut Results<'_>, before: Option<Before>, info: ChangeInfo) -> Result<v3::CreateOk, Failure> {
+/// The results of [`put_creating`].
+fn creating(r: &mut Results<'_>) -> Result<(), Failure> {
+    r.done(Operation::Putfh)?;
+    if has_directory(r.proof) { r.done(Operation::Savefh) } else { Ok(()) }
+}
+
+/// The end of an operation that has created the current object: its handle and attributes, and those of the directory, if
+/// [`directory`] needs them.
+fn put_created(ops: &mut Operations<'_>) {
+    ops.put(Operation::Getfh, &()).attributes();
+    if has_directory(ops.proof) {
+        ops.put(Operation::RestoreFh, &()).attributes();
+    }
+}
+
+/// The results of [`put_created`]. `info` is the change of the directory. The object exists even if results are missing.
+fn created(r: &mut Results<'_>, info: ChangeInfo) -> Result<v3::CreateOk, Failure> {
     let object = r.optional::<GetfhOk<'_>>(Operation::Getfh)?;
     let object = object.map(|ok| handle(&ok.handle)).transpose()?;
     let attributes = after(r)?;
-    r.optional::<()>(Operation::RestoreFh)?;
-    Ok(v3::CreateOk { object, attributes, dir: Before::directory(before, info, r)? })
+    if has_directory(r.proof) {
+        r.optional::<()>(Operation::RestoreFh)?;
+    }
+    Ok(v3::CreateOk { object, attributes, dir: directory(info, r)? })
 }
 
 impl Create<'_> {
@@ -72,8 +90,7 @@ impl Compound for Create<'_> {
     fn operations(&self, ops: &mut Operations<'_>) {
         let (how, access) = self.how();
         let owner = self.owner.to_be_bytes();
-        put_before(ops.putfh(self.args.where_.dir.as_bytes()));
-        ops.put(Operation::Savefh, &());
+        put_creating(ops, self.args.where_.dir);
         ops.put(
             Operation::Open,
             &OpenArgs {
@@ -90,19 +107,16 @@ impl Compound for Create<'_> {
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<v3::CreateOk, Failure> {
-        r.done(Operation::Putfh)?;
-        let before = before(r)?;
-        r.done(Operation::Savefh)?;
+        creating(r)?;
         let info = r.next::<OpenOk<'_>>(Operation::Open)?.dir;
         r.optional::<StateidOk>(Operation::Close)?;
-        created(r, before, info)
+        created(r, info)
     }
 }
 
 /// Appends CREATE of `what` with `name` in `dir`.
 fn put_create(ops: &mut Operations<'_>, at: &v3::DirOpArgs<'_>, what: CreateType, set: &Sattr) {
-    put_before(ops.putfh(at.dir.as_bytes()));
-    ops.put(Operation::Savefh, &());
+    put_creating(ops, at.dir);
     let args = CreateArgs { what, name: Opaque(at.name), attributes: settable(set) };
     ops.put(Operation::Create, &args);
     put_created(ops);
@@ -110,11 +124,9 @@ fn put_create(ops: &mut Operations<'_>, at: &v3::DirOpArgs<'_>, what: CreateType
 
 /// The results of [`put_create`].
 fn create_result(r: &mut Results<'_>) -> Result<v3::CreateOk, Failure> {
-    r.done(Operation::Putfh)?;
-    let before = before(r)?;
-    r.done(Operation::Savefh)?;
+    creating(r)?;
     let info = r.next::<CreateOk>(Operation::Create)?.dir;
-    created(r, before, info)
+    created(r, info)
 }
 
 impl Compound for v3::MkdirArgs<'_> {
@@ -176,24 +188,23 @@ fn file_type4(t: v3::FileType) -> FileType {
 /// Appends REMOVE of a name, after a check whether it is a directory: REMOVE of NFSv4 removes both. `check` is VERIFY or
 /// NVERIFY of the type of a directory.
 fn put_remove(ops: &mut Operations<'_>, object: &v3::DirOpArgs<'_>, check: Operation) {
-    put_before(ops.putfh(object.dir.as_bytes()));
-    ops.put(Operation::Savefh, &());
+    ops.putfh(object.dir.as_bytes()).put(Operation::Savefh, &());
     ops.put(Operation::Lookup, &v4::LookupArgs { name: Opaque(object.name) });
     let directory = Attributes { file_type: Some(FileType::Directory), ..Attributes::default() };
     ops.put(check, &directory).put(Operation::RestoreFh, &());
-    put_after(ops.put(Operation::Remove, &RemoveArgs { name: Opaque(object.name) }));
+    ops.put(Operation::Remove, &RemoveArgs { name: Opaque(object.name) });
+    put_directory(ops);
 }
 
 /// The results of [`put_remove`]; `otherwise` is the status if the check fails.
 fn removed(r: &mut Results<'_>, check: Operation, otherwise: Status) -> Result<WccData, Failure> {
     r.done(Operation::Putfh)?;
-    let before = before(r)?;
     r.done(Operation::Savefh)?;
     r.done(Operation::Lookup)?;
     verified(r.done(check), otherwise)?;
     r.done(Operation::RestoreFh)?;
     let info = r.next::<ChangeInfo>(Operation::Remove)?;
-    Before::directory(before, info, r)
+    directory(info, r)
 }
 
 impl Compound for v3::RemoveArgs<'_> {
@@ -224,23 +235,24 @@ impl Compound for v3::RenameArgs<'_> {
     type Ok = v3::RenameOk;
 
     fn operations(&self, ops: &mut Operations<'_>) {
-        put_before(ops.putfh(self.from.dir.as_bytes()));
-        put_before(ops.put(Operation::Savefh, &()).putfh(self.to.dir.as_bytes()));
+        ops.putfh(self.from.dir.as_bytes()).put(Operation::Savefh, &()).putfh(self.to.dir.as_bytes());
         let args = v4::RenameArgs { from: Opaque(self.from.name), to: Opaque(self.to.name) };
-        put_after(ops.put(Operation::Rename, &args));
-        put_after(ops.put(Operation::RestoreFh, &()));
+        ops.put(Operation::Rename, &args);
+        if has_directory(ops.proof) {
+            ops.attributes().put(Operation::RestoreFh, &()).attributes();
+        }
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<v3::RenameOk, Failure> {
         r.done(Operation::Putfh)?;
-        let from = before(r)?;
         r.done(Operation::Savefh)?;
         r.done(Operation::Putfh)?;
-        let to = before(r)?;
         let info = r.next::<v4::RenameOk>(Operation::Rename)?;
-        let to = Before::directory(to, info.to, r)?;
-        r.optional::<()>(Operation::RestoreFh)?;
-        Ok(v3::RenameOk { from: Before::directory(from, info.from, r)?, to })
+        let to = directory(info.to, r)?;
+        if has_directory(r.proof) {
+            r.optional::<()>(Operation::RestoreFh)?;
+        }
+        Ok(v3::RenameOk { from: directory(info.from, r)?, to })
     }
 }
 
@@ -249,18 +261,17 @@ impl Compound for v3::LinkArgs<'_> {
 
     fn operations(&self, ops: &mut Operations<'_>) {
         ops.putfh(self.file.as_bytes()).put(Operation::Savefh, &()).putfh(self.link.dir.as_bytes());
-        put_before(ops);
-        put_after(ops.put(Operation::Link, &v4::LinkArgs { name: Opaque(self.link.name) }));
-        ops.put(Operation::RestoreFh, &()).getattr(FATTR);
+        ops.put(Operation::Link, &v4::LinkArgs { name: Opaque(self.link.name) });
+        put_directory(ops);
+        ops.put(Operation::RestoreFh, &()).attributes();
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<v3::LinkOk, Failure> {
         r.done(Operation::Putfh)?;
         r.done(Operation::Savefh)?;
         r.done(Operation::Putfh)?;
-        let before = before(r)?;
         let info = r.next::<ChangeInfo>(Operation::Link)?;
-        let dir = Before::directory(before, info, r)?;
+        let dir = directory(info, r)?;
         r.optional::<()>(Operation::RestoreFh)?;
         Ok(v3::LinkOk { file: after(r)?, dir })
     }

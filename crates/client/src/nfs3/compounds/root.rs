@@ -2,10 +2,10 @@
 
 use millrace_nfs::{
     v3::{FileHandle, FileType},
-    v4::{Attribute, Attributes, Bitmap, Fsid, GetfhOk, Operation},
+    v4::{Attributes, Fsid, GetfhOk, Operation},
 };
 
-use super::attributes::{FATTR, fattr, handle};
+use super::attributes::{fattr, handle};
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
 /// An object on the path to an export.
@@ -17,7 +17,7 @@ pub(crate) struct Place {
 }
 
 fn put(ops: &mut Operations<'_>) {
-    ops.put(Operation::Getfh, &()).getattr(FATTR.union(Bitmap::of(&[Attribute::Fsid])));
+    ops.put(Operation::Getfh, &()).attributes();
 }
 
 fn place(r: &mut Results<'_>) -> Result<Place, Failure> {

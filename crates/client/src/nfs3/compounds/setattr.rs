@@ -8,7 +8,7 @@ use millrace_nfs::{
 use super::{
     super::call::Setattr,
     attributes::{settable, time4},
-    before::{Before, before, put_after, put_before},
+    changes::{attributes_changed, before, put_before},
 };
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
@@ -24,7 +24,7 @@ impl Compound for Setattr {
         put_before(ops);
         let attributes = settable(&self.args.attributes);
         ops.put(Operation::Setattr, &v4::SetattrArgs { stateid: self.stateid, attributes });
-        put_after(ops);
+        ops.attributes();
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<WccData, Failure> {
@@ -34,6 +34,6 @@ impl Compound for Setattr {
         }
         let before = before(r)?;
         r.next::<v4::SetattrRes>(Operation::Setattr)?;
-        Before::object(before, self.args.attributes != Sattr::default(), r)
+        attributes_changed(before, self.args.attributes != Sattr::default(), r)
     }
 }

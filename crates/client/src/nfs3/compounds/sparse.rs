@@ -7,10 +7,7 @@ use millrace_nfs::{
     v4::{AllocateArgs, ContentType, DeallocateArgs, Operation, SeekArgs, SeekOk, Stateid},
 };
 
-use super::{
-    super::call::SpaceChange,
-    attributes::{FATTR, after},
-};
+use super::{super::call::SpaceChange, attributes::after};
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
 /// DEALLOCATE and ALLOCATE of one range.
@@ -43,7 +40,7 @@ impl Compound for ChangeSpace {
         if self.allocates() {
             ops.put(Operation::Allocate, &AllocateArgs { stateid, offset, length });
         }
-        ops.getattr(FATTR);
+        ops.attributes();
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<WccData, Failure> {
@@ -55,7 +52,7 @@ impl Compound for ChangeSpace {
             r.done(Operation::Allocate)?;
         }
         // No attributes before: ALLOCATE and DEALLOCATE may change nothing, so a counter could not exclude another change.
-        Ok(WccData { before: None, after: after(r)? })
+        Ok(WccData { after: after(r)?, ..WccData::default() })
     }
 }
 

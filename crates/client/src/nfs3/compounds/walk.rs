@@ -5,7 +5,7 @@ use millrace_nfs::{
     v4::{self, GetfhOk, Operation, Stateid},
 };
 
-use super::attributes::{FATTR, get, handle};
+use super::attributes::{get, handle};
 use crate::nfs4::compound::{Compound, Failure, Operations, Results};
 
 /// Maximum number of components of one COMPOUND: LOOKUP, GETFH and GETATTR for each, beside SEQUENCE, PUTFH and READ.
@@ -42,7 +42,7 @@ impl Compound for Walk<'_> {
     fn operations(&self, ops: &mut Operations<'_>) {
         ops.putfh(self.dir.as_bytes());
         for name in self.names {
-            ops.lookup(name).put(Operation::Getfh, &()).getattr(FATTR);
+            ops.lookup(name).put(Operation::Getfh, &()).attributes();
         }
         if let Some(count) = self.read {
             let args = v4::ReadArgs { stateid: Stateid::ANONYMOUS, offset: 0, count };

@@ -11,6 +11,7 @@ use super::{STATE_REPLY, Session, spec};
 use crate::{
     Connection,
     nfs4::{
+        ChangeProof,
         calls::{DestroyClientid, DestroySession},
         compound::Request,
     },
@@ -64,10 +65,18 @@ impl Session {
     /// DESTROY_SESSION and DESTROY_CLIENTID, as far as they can be encoded.
     fn last_requests(&self, session: SessionId, client_id: ClientId) -> Vec<millrace_oncrpc::Request> {
         let minor_version = self.minor_version;
-        let destroy =
-            Request { minor_version, sequence: None, before: false, compound: &DestroySession(session) };
-        let forget =
-            Request { minor_version, sequence: None, before: false, compound: &DestroyClientid(client_id) };
+        let destroy = Request {
+            minor_version,
+            sequence: None,
+            proof: ChangeProof::Nothing,
+            compound: &DestroySession(session),
+        };
+        let forget = Request {
+            minor_version,
+            sequence: None,
+            proof: ChangeProof::Nothing,
+            compound: &DestroyClientid(client_id),
+        };
         let requests = [
             self.state_request("DESTROY_SESSION", &destroy),
             self.state_request("DESTROY_CLIENTID", &forget),

@@ -9,6 +9,7 @@ use super::{ClientRecord, Granted, OVERHEAD, STATE_REPLY, Session, spec};
 use crate::{
     Error,
     nfs4::{
+        ChangeProof,
         calls::{CreateSession, DestroySession, ExchangeId},
         compound::{Compound, Failure, Request, Results},
     },
@@ -95,7 +96,12 @@ impl Session {
         compound: &C,
     ) -> Result<Result<C::Ok, (Operation, Status)>, Error> {
         let name = operation.name();
-        let request = Request { minor_version: self.minor_version, sequence: None, before: false, compound };
+        let request = Request {
+            minor_version: self.minor_version,
+            sequence: None,
+            proof: ChangeProof::Nothing,
+            compound,
+        };
         let spec = spec(name, STATE_REPLY, CallClass::Other);
         let is_first = operation == Operation::ExchangeId && self.target.load(Ordering::Relaxed) == 0;
         let reply = match self.pool.any_transport().filter(|_| is_first) {
@@ -103,7 +109,8 @@ impl Session {
             None => self.pool.call(spec, &self.credential, &request, None).await?.reply,
         };
         let bad = |reason: String| self.pool.bad_reply(name, reason);
-        let mut results = Results::new(reply.results(), false).map_err(|e| bad(e.to_string()))?;
+        let mut results =
+            Results::new(reply.results(), ChangeProof::Nothing).map_err(|e| bad(e.to_string()))?;
         if let Some(status) = results.rejected() {
             return Ok(Err((operation, status)));
         }

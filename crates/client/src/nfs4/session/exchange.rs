@@ -10,6 +10,7 @@ use super::{STATE_REPLY, Session, spec};
 use crate::{
     Error,
     nfs4::{
+        ChangeProof,
         calls::Bind,
         compound::{Compound, Failure, Nothing, Request, Results},
         slots::Held,
@@ -66,8 +67,8 @@ impl Session {
         loop {
             let payload = self.take_payload(&mut payload, payload_len).await?;
             let sequence = Some(held.send(cache_this));
-            let before = self.before.load(Ordering::Relaxed);
-            let request = Request { minor_version: self.minor_version, sequence, before, compound };
+            let (minor_version, proof) = (self.minor_version, self.proof());
+            let request = Request { minor_version, sequence, proof, compound };
             let sent = self.delegations.are_used().then(|| self.pool.rt.now());
             let answered = self.pool.call(spec, credential, &request, payload).await?;
             resent |= answered.resent;
@@ -119,7 +120,7 @@ impl Session {
         answered: &Answered,
         resent: bool,
     ) -> Result<Outcome<C::Ok>, Failure> {
-        let mut results = Results::new(answered.reply.results(), self.before.load(Ordering::Relaxed))?;
+        let mut results = Results::new(answered.reply.results(), self.proof())?;
         if let Some(status) = results.rejected() {
             return Err(Failure::Status(Operation::Sequence, status));
         }
@@ -177,7 +178,7 @@ impl Session {
         let request = Request {
             minor_version: self.minor_version,
             sequence: None,
-            before: false,
+            proof: ChangeProof::Nothing,
             compound: &Bind { session, back_channel: false },
         };
         let spec = spec("BIND_CONN_TO_SESSION", STATE_REPLY, CallClass::Other);

@@ -12,7 +12,7 @@ mod lease;
 mod recovery;
 
 use std::sync::{
-    Arc,
+    Arc, OnceLock,
     atomic::{AtomicBool, AtomicU32},
 };
 
@@ -22,6 +22,7 @@ use millrace_runtime::{RuntimeExt, sync::Mutex};
 
 pub(crate) use self::establish::is_unsupported;
 use super::{
+    ChangeProof,
     back_channel::BackChannel,
     delegations::Delegations,
     locks::LockedFiles,
@@ -82,8 +83,8 @@ pub(crate) struct Granted {
 pub(crate) struct Session {
     pub(crate) pool: Arc<Pool>,
     minor_version: u32,
-    /// Whether calls request the attributes of objects before they are changed. It is set before the first change.
-    pub(crate) before: AtomicBool,
+    /// What calls request as proof of changes. It is set before the first change.
+    pub(crate) proof: OnceLock<ChangeProof>,
     /// `co_ownerid`.
     owner: String,
     verifier: Verifier,
@@ -112,6 +113,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// What calls request as proof of changes.
+    pub(super) fn proof(&self) -> ChangeProof {
+        self.proof.get().copied().unwrap_or_default()
+    }
+
     /// Creates a client ID and a session over `pool`. `machine` is the host's name. `slots` is the requested number of
     /// calls in flight, `payload` the maximum size of the data of a call in bytes.
     ///
@@ -130,7 +136,7 @@ impl Session {
         let session = Arc::new(Self {
             pool,
             minor_version,
-            before: AtomicBool::new(false),
+            proof: OnceLock::new(),
             owner: format!("millrace {machine} {} {:016x}", std::process::id(), rt.random_u64()),
             verifier: rt.random_u64().to_be_bytes(),
             credential,
