@@ -25,7 +25,7 @@ const PAST_BULK: usize = 512;
 /// Bytes of each buffer of a growing record. The largest head of a call is shorter.
 const PIECE: usize = 64 << 10;
 /// Bytes of a record that [`Next::Large`] provides: more than a reply to READ has before its data, and less than
-/// [`PAST_BULK`], so that in a sequence of large records they are received with the preceding one.
+/// `PAST_BULK`, so that in a sequence of large records they are received with the preceding one.
 pub const START_BYTES: usize = 256;
 /// Slices of one vectored read without an allocation: a record with 1 MiB of data in pieces of 64 KiB has 17,
 /// and the stash is one more.
