@@ -15,7 +15,8 @@ use crate::{
 };
 
 /// Starts the kernel's server with a root of NFSv4. The daemon that tracks clients has no records, so that there is no grace
-/// period.
+/// period. In the first second after boot, the kernel takes each client for an expired one: the time of its last renewal is 0
+/// seconds, by which `fs/nfsd/nfs4state.c` marks expired clients.
 const START: &str = "
 set -e
 mkdir -p /mnt/export
@@ -27,6 +28,7 @@ exportfs -i -o rw,async,no_root_squash,insecure,no_subtree_check,fsid=0 '*:/mnt/
 mkdir -p /run/nfsdcld
 echo 0 > /proc/sys/fs/leases-enable
 nfsdcld --pipefsdir /run/rpc_pipefs --storagedir /run/nfsdcld
+while read -r up _ </proc/uptime && [ \"${up%%.*}\" = 0 ]; do sleep 0.1; done
 rpc.nfsd --no-nfs-version 3 --nfs-version 4 --tcp --port 2049 8
 rpc.mountd";
 
