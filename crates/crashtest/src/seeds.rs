@@ -11,7 +11,7 @@ use millrace_rdma_sim::{Seed, World};
 use millrace_runtime::virtual_time::VirtualTime;
 
 /// Seeds of a test unless `MILLRACE_SIM_SEEDS` gives their number or a range, such as `1000..2000`.
-const SEEDS: Range<u64> = 0..200;
+const SEEDS: Range<u64> = 0..100;
 
 /// Parses the value of `MILLRACE_SIM_SEEDS`: the number of seeds from 0, or a range without its end.
 fn parse_seeds(text: &str) -> Option<Range<u64>> {
