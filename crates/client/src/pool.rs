@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_buffer::{Arena, Buffer};
+use millrace_buffer::{Arena, Buffer, SPAN_BYTES};
 use millrace_oncrpc::{
     CallClass, CallbackHandler, EncodedCredential, Reply, ReplySpec, Request, RpcError, Sampler, Stage,
     Stages, Transport,
@@ -261,10 +261,7 @@ impl Pool {
         let (mut first_xid, mut resent) = (None, false);
         loop {
             let transport = self.transport(&mut attempt).await?;
-            let payload = match (payload.take(), payload_len) {
-                (None, Some(len)) => Some(self.wait_for_buffer(len).await?),
-                (given, _) => given,
-            };
+            let payload = self.take_payload(&mut payload, payload_len).await?;
             // Retransmissions are not sampled, because the loss of the connection dominates their time.
             let stages = if resent { Stages::NONE } else { self.sampler.next_call(None) };
             let kept_xid = first_xid.filter(|_| spec.keep_xid);
@@ -305,15 +302,30 @@ impl Pool {
         }
     }
 
+    /// The buffer for the payload of the next reply: the given one for the first transmission, then new ones of `len` bytes.
+    ///
+    /// # Errors
+    /// Those of [`Self::wait_for_buffer`].
+    pub(crate) async fn take_payload(
+        &self,
+        given: &mut Option<Buffer>,
+        len: Option<usize>,
+    ) -> Result<Option<Buffer>, Error> {
+        match (given.take(), len) {
+            (None, Some(len)) => Ok(Some(self.wait_for_buffer(len).await?)),
+            (given, _) => Ok(given),
+        }
+    }
+
     /// Allocates a buffer of `len` bytes. Waits if other calls use the memory, because they return it.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] after [`MEMORY_TIMEOUT`], or at once if the arena's limit is smaller.
+    /// [`Error::OutOfMemory`] after [`MEMORY_TIMEOUT`], or at once if the arena has no buffers of this length.
     pub(crate) async fn wait_for_buffer(&self, len: usize) -> Result<Buffer, Error> {
         let deadline = self.rt.now() + MEMORY_TIMEOUT;
         loop {
             match self.arena.alloc(len) {
-                Err(e) if len > e.limit || self.rt.now() >= deadline => return Err(e.into()),
+                Err(e) if len > e.limit.min(SPAN_BYTES) || self.rt.now() >= deadline => return Err(e.into()),
                 Err(_) => self.rt.sleep(MEMORY_INTERVAL).await,
                 Ok(buffer) => return Ok(buffer),
             }

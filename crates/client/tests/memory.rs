@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
 
-use std::sync::LazyLock;
+use std::{sync::LazyLock, time::Duration};
 
-use common::on_all;
-use futures::future::{join_all, try_join_all};
+use common::{on_all, server, url};
+use futures::{
+    FutureExt,
+    future::{join_all, try_join_all},
+};
 use millrace_client::{
-    Options, Url,
+    Error, Options, Proto, Url,
     nfs3::{Client, File},
 };
 use millrace_runtime::tokio_rt::TokioRuntime;
@@ -52,4 +55,19 @@ fn concurrent_transfers_share_little_memory() {
         });
         join_all(reads).await;
     });
+}
+
+#[test]
+fn a_buffer_of_impossible_length_is_an_error_at_once() {
+    let server = server();
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio.block_on(async {
+        let client = connect(&url(&server, Proto::Tcp, "data")).await;
+        for (length, what) in [(64 * MIB, "more than the arena"), (8 * MIB, "more than a buffer")] {
+            let result = client.wait_for_buffer(length).now_or_never();
+            assert!(matches!(result, Some(Err(Error::OutOfMemory(_)))), "{what}: {result:?}");
+        }
+    });
+    drop(tokio);
+    server.stop_blocking(Duration::from_secs(1));
 }

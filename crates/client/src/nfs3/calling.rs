@@ -63,10 +63,7 @@ pub(super) async fn call_v3<C: Call>(
     let payload_len = payload.as_ref().map(|b| b.len());
     let mut attempt = None;
     loop {
-        let payload = match (payload.take(), payload_len) {
-            (None, Some(len)) => Some(pool.wait_for_buffer(len).await?),
-            (given, _) => given,
-        };
+        let payload = pool.take_payload(&mut payload, payload_len).await?;
         let answered = pool.call(spec, credential, args, payload).await?;
         let decoded = decode::<C>(&mut answered.reply.results());
         answered.stages.end(Stage::Delivery);

@@ -94,6 +94,13 @@ pub(crate) struct Request<'c, C> {
     pub(crate) compound: &'c C,
 }
 
+impl<'c, C> Request<'c, C> {
+    /// A COMPOUND that belongs to no session: an operation on client IDs, sessions or connections.
+    pub(crate) fn without_session(minor_version: u32, compound: &'c C) -> Self {
+        Self { minor_version, sequence: None, proof: ChangeProof::Nothing, compound }
+    }
+}
+
 impl<C: Compound> Encode for Request<'_, C> {
     fn encode(&self, e: &mut Encoder) {
         e.put_opaque(b""); // tag

@@ -30,13 +30,14 @@ const XATTR: &[Status] = &[Access, BadXdr, Delay, Grace, Inval, Io, NotSupp, Per
 impl Operation {
     /// Whether a server may return the status for this operation.
     ///
-    /// The sources are RFC 8881 section 15.2, and RFC 7862 section 11.2 for the operations of minor version 2. Errors that
-    /// these tables omit, but other sections require or the Linux kernel's server returns, are permitted too: PERM of
-    /// EXCHANGE_ID (RFC 8881 section 18.35.4), NOTSUPP of OPEN with a claim that is not supported, OPENMODE of OPEN for
-    /// writing under a read delegation, ISDIR of RENAME, ISDIR and SYMLINK of SETATTR of a size; NOTSUPP of COPY and COPY_NOTIFY, which are optional (RFC 7862 section 13), and XDEV of
-    /// COPY, as of CLONE; NOFILEHANDLE of OFFLOAD_CANCEL and OFFLOAD_STATUS (RFC 7862 sections 15.8.3 and 15.9.3 have a
-    /// current file handle). RFC 8276 describes the errors of operations on extended attributes in sections 8.3 and 8.4: they
-    /// are those of GETATTR and SETATTR with NOXATTR and XATTR2BIG.
+    /// The sources are RFC 8881 section 15.2, and RFC 7862 section 11.2 for the operations of minor version 2. Errors
+    /// that these tables omit, but other sections require or the Linux kernel's server returns, are permitted too: PERM
+    /// of EXCHANGE_ID (RFC 8881 section 18.35.4), NOTSUPP of OPEN with a claim that is not supported, OPENMODE of OPEN
+    /// for writing under a read delegation, ISDIR of RENAME, ISDIR and SYMLINK of SETATTR of a size; NOTSUPP of COPY and
+    /// COPY_NOTIFY, which are optional (RFC 7862 section 13), and XDEV of COPY, as of CLONE; NOFILEHANDLE of
+    /// OFFLOAD_CANCEL and OFFLOAD_STATUS (RFC 7862 sections 15.8.3 and 15.9.3 have a current file handle). RFC 8276
+    /// describes the errors of operations on extended attributes in sections 8.3 and 8.4: they are those of GETATTR and
+    /// SETATTR with NOXATTR and XATTR2BIG.
     pub fn permits(self, status: Status) -> bool {
         status == Ok || ALL.contains(&status) || self.errors().iter().any(|list| list.contains(&status))
     }

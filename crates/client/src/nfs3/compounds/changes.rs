@@ -53,23 +53,25 @@ fn alone(before: Option<u64>, after: Option<u64>, is_change: bool) -> Option<Cha
 
 /// The results of [`put_after`] of an object whose data the operation before has changed (`is_change`), or not.
 pub(super) fn changed(before: Option<u64>, is_change: bool, r: &mut Results<'_>) -> Result<WccData, Failure> {
-    match r.proof {
-        ChangeProof::OfObjects => {
-            let now = r.optional::<Attributes<'_>>(Operation::Getattr)?.and_then(|a| a.change);
-            Ok(WccData { change: alone(before, now, is_change), ..WccData::default() })
-        }
-        _ => Ok(WccData { after: after(r)?, ..WccData::default() }),
-    }
+    data(r, |now| alone(before, now, is_change))
 }
 
 /// The results of [`put_after`] of an object that the operation leaves unchanged, such as COMMIT: its change attribute is
 /// that before and after it. A change by another client between the last known change attribute and this one differs from
 /// both.
 pub(super) fn unchanged(r: &mut Results<'_>) -> Result<WccData, Failure> {
+    data(r, |now| alone(now, now, false))
+}
+
+/// The results of [`put_after`]. `change` returns the change that the change attribute after it proves.
+fn data(
+    r: &mut Results<'_>,
+    change: impl FnOnce(Option<u64>) -> Option<ChangeNumbers>,
+) -> Result<WccData, Failure> {
     match r.proof {
         ChangeProof::OfObjects => {
             let now = r.optional::<Attributes<'_>>(Operation::Getattr)?.and_then(|a| a.change);
-            Ok(WccData { change: alone(now, now, false), ..WccData::default() })
+            Ok(WccData { change: change(now), ..WccData::default() })
         }
         _ => Ok(WccData { after: after(r)?, ..WccData::default() }),
     }

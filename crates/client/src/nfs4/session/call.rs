@@ -45,7 +45,7 @@ impl Session {
         let mut attempt = Attempt::new(&self.pool, spec.name);
         let (mut resent, mut losses) = (false, 0_u32);
         loop {
-            let payload = self.take_payload(&mut payload, payload_len).await?;
+            let payload = self.pool.take_payload(&mut payload, payload_len).await?;
             let mut held = self.slots.take().await.ok_or(Error::Closed)?;
             let generation = held.generation();
             let outcome = match self.settle(&mut held).await? {

@@ -8,7 +8,7 @@ use millrace_oncrpc::{CallClass, CallbackHandler, Message};
 use super::{STATE_REPLY, Session, spec};
 use crate::{
     Error,
-    nfs4::{ChangeProof, back_channel::Callbacks, calls::Bind, compound::Request},
+    nfs4::{back_channel::Callbacks, calls::Bind, compound::Request},
 };
 
 /// Answers the callbacks for a session.
@@ -47,12 +47,7 @@ impl Session {
         let needed = self.back_channel.take_down();
         let Some(session) = self.slots.session().filter(|_| needed) else { return Ok(()) };
         let compound = &Bind { session, back_channel: true };
-        let request = Request {
-            minor_version: self.minor_version,
-            sequence: None,
-            proof: ChangeProof::Nothing,
-            compound,
-        };
+        let request = Request::without_session(self.minor_version, compound);
         let spec = spec(Operation::BindConnToSession.name(), STATE_REPLY, CallClass::Other);
         self.pool.call(spec, &self.credential, &request, None).await.map(drop)
     }

@@ -11,7 +11,6 @@ use super::{STATE_REPLY, Session, spec};
 use crate::{
     Connection,
     nfs4::{
-        ChangeProof,
         calls::{DestroyClientid, DestroySession},
         compound::Request,
     },
@@ -65,18 +64,9 @@ impl Session {
     /// DESTROY_SESSION and DESTROY_CLIENTID, as far as they can be encoded.
     fn last_requests(&self, session: SessionId, client_id: ClientId) -> Vec<millrace_oncrpc::Request> {
         let minor_version = self.minor_version;
-        let destroy = Request {
-            minor_version,
-            sequence: None,
-            proof: ChangeProof::Nothing,
-            compound: &DestroySession(session),
-        };
-        let forget = Request {
-            minor_version,
-            sequence: None,
-            proof: ChangeProof::Nothing,
-            compound: &DestroyClientid(client_id),
-        };
+        let (destroy, forget) = (&DestroySession(session), &DestroyClientid(client_id));
+        let destroy = Request::without_session(minor_version, destroy);
+        let forget = Request::without_session(minor_version, forget);
         let requests = [
             self.state_request("DESTROY_SESSION", &destroy),
             self.state_request("DESTROY_CLIENTID", &forget),

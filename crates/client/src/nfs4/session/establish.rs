@@ -96,12 +96,7 @@ impl Session {
         compound: &C,
     ) -> Result<Result<C::Ok, (Operation, Status)>, Error> {
         let name = operation.name();
-        let request = Request {
-            minor_version: self.minor_version,
-            sequence: None,
-            proof: ChangeProof::Nothing,
-            compound,
-        };
+        let request = Request::without_session(self.minor_version, compound);
         let spec = spec(name, STATE_REPLY, CallClass::Other);
         let is_first = operation == Operation::ExchangeId && self.target.load(Ordering::Relaxed) == 0;
         let reply = match self.pool.any_transport().filter(|_| is_first) {

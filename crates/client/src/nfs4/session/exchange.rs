@@ -10,7 +10,6 @@ use super::{STATE_REPLY, Session, spec};
 use crate::{
     Error,
     nfs4::{
-        ChangeProof,
         calls::Bind,
         compound::{Compound, Failure, Nothing, Request, Results},
         slots::Held,
@@ -65,7 +64,7 @@ impl Session {
         let mut attempt = Attempt::new(&self.pool, spec.name);
         let mut resent = false;
         loop {
-            let payload = self.take_payload(&mut payload, payload_len).await?;
+            let payload = self.pool.take_payload(&mut payload, payload_len).await?;
             let sequence = Some(held.send(cache_this));
             let (minor_version, proof) = (self.minor_version, self.proof());
             let request = Request { minor_version, sequence, proof, compound };
@@ -94,18 +93,6 @@ impl Session {
                 }
                 status => return Err(Error::Nfs4 { operation: Operation::Sequence, status }),
             }
-        }
-    }
-
-    /// The buffer for the data of the next reply: the given one for the first transmission, then new ones of `len` bytes.
-    pub(super) async fn take_payload(
-        &self,
-        given: &mut Option<Buffer>,
-        len: Option<usize>,
-    ) -> Result<Option<Buffer>, Error> {
-        match (given.take(), len) {
-            (None, Some(len)) => Ok(Some(self.pool.wait_for_buffer(len).await?)),
-            (given, _) => Ok(given),
         }
     }
 
@@ -175,12 +162,8 @@ impl Session {
     /// Binds the connection of a reply to the session, for servers that do not bind it implicitly.
     async fn bind(&self, answered: &Answered) -> Result<(), Error> {
         let Some(session) = self.slots.session() else { return Ok(()) };
-        let request = Request {
-            minor_version: self.minor_version,
-            sequence: None,
-            proof: ChangeProof::Nothing,
-            compound: &Bind { session, back_channel: false },
-        };
+        let compound = &Bind { session, back_channel: false };
+        let request = Request::without_session(self.minor_version, compound);
         let spec = spec("BIND_CONN_TO_SESSION", STATE_REPLY, CallClass::Other);
         // A failure shows in the next reply to the call.
         self.pool.call_on(&answered.transport, spec, &self.credential, &request).await.map(drop)
