@@ -48,8 +48,13 @@ pub(crate) struct ServerOptions {
 
 impl ServerOptions {
     /// Adds the memory export `name` (`/scratch`) of at most `size` (`256MiB`).
-    pub(crate) fn memory(mut self, name: &str, size: &str) -> Self {
-        self.exports.push((name.to_owned(), format!("backend = \"memory:{size}\"")));
+    pub(crate) fn memory(self, name: &str, size: &str) -> Self {
+        self.memory_with(name, size, "")
+    }
+
+    /// As [`memory`](Self::memory). `policy` contains further keys of the export, one per line.
+    pub(crate) fn memory_with(mut self, name: &str, size: &str, policy: &str) -> Self {
+        self.exports.push((name.to_owned(), format!("backend = \"memory:{size}\"\n{policy}")));
         self
     }
 

@@ -109,14 +109,24 @@ async fn create_file(g: &Group<'_, impl Call>, name: &str) -> Vec<u8> {
     file
 }
 
-/// Opens a file. Returns the stateid and the delegation.
+/// Opens a file of the group's directory. Returns the stateid and the delegation.
 async fn open_file(
     g: &Group<'_, impl Call>,
     s: &Session,
     name: &str,
     access: u32,
 ) -> Result<(Stateid, Granted), Status> {
-    let results = s.send(g.c, [putfh(&g.dir), open(b"owner", name, access, 0, false)]).await;
+    open_as(g.c, s, &g.dir, (name, access)).await
+}
+
+/// Opens a file of a directory with a credential. Returns the stateid and the delegation.
+async fn open_as(
+    c: &impl Call,
+    s: &Session,
+    dir: &[u8],
+    (name, access): (&str, u32),
+) -> Result<(Stateid, Granted), Status> {
+    let results = s.send(c, [putfh(dir), open(b"owner", name, access, 0, false)]).await;
     if results.status != Status::Ok {
         return Err(results.status);
     }

@@ -5,6 +5,7 @@ use millrace_nfs::v4::{
     SpaceLimit, Stateid, Status, WriteDelegation, share_access,
 };
 use millrace_nfs4_state::{Changing, DelegationKind, DelegationRequest, NotDelegated};
+use millrace_vfs::{Access, Attr};
 
 use super::{compound::Compound, object::File, stateids::key};
 use crate::{config::Delegations, delegations::Used, nfs4_clients::now};
@@ -36,10 +37,10 @@ fn wanted(args: &OpenArgs<'_, Fattr<'_>>, permitted: Delegations) -> Result<Want
         share_access::WANT_CANCEL => return Err(NoDelegation::Cancelled),
         _ => return Err(NoDelegation::NotWanted),
     };
+    let writes = args.share_access & share_access::WRITE != 0;
     let kind = match args.share_access & share_access::BOTH {
         share_access::READ if read && permitted >= Delegations::Read => DelegationKind::Read,
-        // The client reads with a write delegation, too.
-        share_access::BOTH if write && permitted == Delegations::Write => DelegationKind::Write,
+        _ if writes && write && permitted == Delegations::Write => DelegationKind::Write,
         _ => return Err(unavailable),
     };
     Ok(Wanted { kind, reclaim: false, recall: false })
@@ -77,8 +78,9 @@ impl Compound<'_> {
             Err(why) => return Ok(none(why)),
         };
         let (env, client) = (self.scope.env, self.client()?);
-        let attr = file.fs().getattr(&file.handle).await;
-        let Ok(attr) = attr else { return Ok(none(NoDelegation::Resource { will_signal: false })) };
+        let Some(attr) = self.delegable(args, file, wanted).await? else {
+            return Ok(none(NoDelegation::Resource { will_signal: false }));
+        };
         let request = DelegationRequest {
             file: &key(file),
             kind: wanted.kind,
@@ -98,6 +100,22 @@ impl Compound<'_> {
                 Delegation::Write(WriteDelegation { stateid, recall, limit, permissions })
             }
         })
+    }
+
+    /// The attributes of a file that may be delegated. With a write delegation the client reads, too: an open for writing
+    /// gets one if its caller may read.
+    async fn delegable(
+        &self,
+        args: &OpenArgs<'_, Fattr<'_>>,
+        file: &File,
+        wanted: Wanted,
+    ) -> Result<Option<Attr>, Status> {
+        let reads = args.share_access & share_access::READ != 0;
+        if reads || wanted.reclaim {
+            return Ok(file.fs().getattr(&file.handle).await.ok());
+        }
+        let access = file.fs().access(file.caller()?, &file.handle, Access(Access::READ)).await;
+        Ok(access.ok().filter(|(rights, _)| rights.0 & Access::READ != 0).map(|(_, attr)| attr))
     }
 
     /// Checks the delegation under which a file is opened.

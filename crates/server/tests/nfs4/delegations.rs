@@ -194,7 +194,7 @@ fn the_setting_and_the_client_decide_what_is_delegated() {
             "delegations=none",
             Granted::Refused(NoDelegation::Resource { will_signal: false }),
         ),
-        (2, "delegations=write", Granted::None),
+        (2, "delegations=read", Granted::None),
         (3 | share_access::WANT_NO_DELEG, "delegations=write", Granted::Refused(NoDelegation::NotWanted)),
         (3 | share_access::WANT_CANCEL, "delegations=write", Granted::Refused(NoDelegation::Cancelled)),
     ];

@@ -34,7 +34,7 @@ rpc.mountd";
 
 /// Answers of the kernel's server that differ from those of Millrace: a part of the case, and the answer.
 /// `docs/dev/nfs4-conformance.md` has the reasons.
-const DIFFERENCES: [(&str, &str); 43] = [
+const DIFFERENCES: [(&str, &str); 48] = [
     ("protocol: RENEW of minor version 0", "StaleClientid"),
     ("protocol: RESTOREFH without saved file handle", "RestoreFh"),
     ("values than its mask", "NotSame"),
@@ -78,18 +78,22 @@ const DIFFERENCES: [(&str, &str); 43] = [
     ("LISTXATTRS with maxcount 1", "Inval"),
     ("of an empty name", "BadXdr"),
     ("SETXATTR with an undefined option", "Inval"),
+    ("delegations: OPEN for writing with WANT_READ_DELEG", "\"write\""),
+    ("delegations: OPEN for both with WANT_READ_DELEG", "\"write\""),
+    ("delegations: OPEN for reading with WANT_WRITE_DELEG", "\"read\""),
+    ("with WANT_CANCEL", "\"not wanted\""),
+    ("delegations: OPEN of a file that another client has open for writing", "\"resource\""),
 ];
 
 pub(super) fn cases() -> Vec<Case> {
     vec![Case::new("knfsd/tcp/nfs4-conformance", conformance)]
 }
 
-/// Executes all cases on a server, except those of delegations.
-fn execute(server: &str, export: &str) -> Result<Vec<Row>> {
+/// Executes groups of cases on a server.
+fn execute(server: &str, export: &str, groups: &[&'static str]) -> Result<Vec<Row>> {
     let server: SocketAddr = server.parse().context("the address of a server")?;
     let mut rows = Vec::new();
-    // Without leases the kernel grants no delegations.
-    for group in GROUPS.into_iter().filter(|group| *group != "delegations") {
+    for group in groups {
         rows.extend(run_shard(async {
             let connection = Connection::connect(server).await.map_err(|e| anyhow!("{server}: {e}"))?;
             Ok::<_, anyhow::Error>(run(&connection, export, group).await)
@@ -104,9 +108,16 @@ fn conformance(lab: &mut Lab) -> Result<()> {
     lab.expect_log("nfsd: nfsv4 idmapping failing");
     let mut guest = lab.guest(&GuestOptions { memory: 1024, ..GuestOptions::default() })?;
     guest.must(START)?;
-    let mut millrace = lab.server(&ServerOptions::default().memory("/x", "256MiB"))?;
-    let kernel = execute(&format!("{}:{TCP_PORT}", guest.address()), "/")?;
-    let ours = execute(&format!("{HOST}:{TCP_PORT}"), "/x")?;
+    let options = ServerOptions::default().memory("/x", "256MiB");
+    let options = options.memory_with("/delegated", "256MiB", "delegations = \"write\"");
+    let mut millrace = lab.server(&options)?;
+    let (theirs, ours) = (format!("{}:{TCP_PORT}", guest.address()), format!("{HOST}:{TCP_PORT}"));
+    let (last, first): (Vec<_>, Vec<_>) = GROUPS.into_iter().partition(|group| *group == "delegations");
+    // Without leases the kernel grants no delegations, which would change the answers of the other groups.
+    let mut kernel = execute(&theirs, "/", &first)?;
+    guest.must("echo 1 > /proc/sys/fs/leases-enable")?;
+    kernel.extend(execute(&theirs, "/", &last)?);
+    let ours = [execute(&ours, "/x", &first)?, execute(&ours, "/delegated", &last)?].concat();
     ensure!(!ours.is_empty() && kernel.len() == ours.len(), "{} and {} cases", kernel.len(), ours.len());
     let (mut unexpected, mut differences) = (Vec::new(), 0);
     for (theirs, row) in kernel.iter().zip(&ours) {

@@ -1,12 +1,13 @@
 //! Which delegations OPEN grants, by the setting of the export and by what the client wants (RFC 8881 section 18.16.3).
 
 use millrace_nfs::v4::*;
+use millrace_oncrpc::{AuthSys, Credential};
 
-use super::{Clients, Granted, Setting, create_file, delegreturn, open_file};
+use super::{Clients, Granted, Setting, create_file, delegreturn, open_as, open_file};
 use crate::{
     compound::{Call, putfh},
     group::Group,
-    operations::close,
+    operations::{close, setattr},
 };
 
 /// What a client wants, and whether it accepts a read delegation and a write delegation.
@@ -25,7 +26,7 @@ fn expected(setting: Setting, access: u32, want: u32, read: bool, write: bool) -
         share_access::WANT_NO_DELEG => "not wanted",
         share_access::WANT_CANCEL => "cancelled",
         _ if access == 1 && read && setting >= Setting::Read => "read",
-        _ if access == 3 && write && setting == Setting::Write => "write",
+        _ if access != 1 && write && setting == Setting::Write => "write",
         share_access::WANT_NO_PREFERENCE => "none",
         _ => "resource",
     }
@@ -47,6 +48,9 @@ pub(super) async fn run(g: &mut Group<'_, impl Call>, clients: &Clients) -> Sett
     }
     if setting >= Setting::Read {
         g.part("grants", async |g| shared(g, clients).await).await;
+    }
+    if setting == Setting::Write {
+        g.part("grants for writing", async |g| unreadable(g, clients).await).await;
     }
     setting
 }
@@ -96,4 +100,18 @@ async fn shared(g: &mut Group<'_, impl Call>, clients: &Clients) {
     g.record("OPEN of a file that another client has open for writing", "contention", reader.1.kind());
     end(g, clients, &file, reader).await;
     assert_eq!(clients.other.status(g.c, [putfh(&file), close(writer)]).await, Status::Ok);
+}
+
+/// OPEN for writing by a user that may read the file, and by one that may not.
+async fn unreadable(g: &mut Group<'_, impl Call>, clients: &Clients) {
+    let user = g.c.with(Credential::Sys(AuthSys { uid: 1111, gid: 37, ..AuthSys::default() }));
+    for (case, mode, expected) in [("may read", 0o606, "write"), ("may not read", 0o602, "none")] {
+        let file = create_file(g, case).await;
+        let mode = Attributes { mode: Some(mode), ..Attributes::default() };
+        let set = clients.status(g, &file, setattr(Stateid::ANONYMOUS, mode)).await;
+        assert_eq!(set, Status::Ok);
+        let opened = open_as(&user, &clients.holder, &g.dir, (case, 2)).await.unwrap();
+        g.record(&format!("OPEN for writing by a user that {case} the file"), expected, opened.1.kind());
+        end(g, clients, &file, opened).await;
+    }
 }
