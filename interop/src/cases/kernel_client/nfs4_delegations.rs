@@ -90,7 +90,7 @@ fn caching(guest: &mut Guest, server: &Server) -> Result<()> {
 /// handles have the same hash as that of one that was recalled within 30 seconds: then the guest tries another file.
 fn hold(guest: &mut Guest, server: &Server, name: &str, text: &str) -> Result<()> {
     for _ in 0..10 {
-        guest.must(&format!("rm -f /mnt/x/{name} && echo > /mnt/x/{name}"))?;
+        guest.must(&format!("rm -f /mnt/x/{name}"))?;
         let before = held(server)?;
         guest.must(&format!("cd /mnt/x && exec 9<> {name} && echo {text} >&9 && cat {name} > /dev/null"))?;
         if held(server)? > before {
