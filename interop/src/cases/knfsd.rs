@@ -1,6 +1,7 @@
 //! `millrace` on the host uses the Linux kernel's NFS server, over RDMA by siw and over TCP.
 
 mod conformance;
+mod delegations;
 
 use std::{fs, path::Path, thread, time::Duration};
 
@@ -38,6 +39,22 @@ rpcbind -w",
     )
 }
 
+/// Starts the kernel's server with NFSv4 only, whose root is the export. The daemon that tracks clients has no records, so
+/// that there is no grace period. In the first second after boot, the kernel takes each client for an expired one: the time
+/// of its last renewal is 0 seconds, by which `fs/nfsd/nfs4state.c` marks expired clients.
+const START_V4: &str = "
+set -e
+mkdir -p /mnt/export
+mount -t nfsd nfsd /proc/fs/nfsd
+mount -t rpc_pipefs rpc_pipefs /run/rpc_pipefs
+touch /var/lib/nfs/etab /var/lib/nfs/rmtab
+rpcbind -w || rpcbind
+exportfs -i -o rw,async,no_root_squash,insecure,no_subtree_check,fsid=0 '*:/mnt/export'
+mkdir -p /run/nfsdcld
+nfsdcld --pipefsdir /run/rpc_pipefs --storagedir /run/nfsdcld
+while read -r up _ </proc/uptime && [ \"${up%%.*}\" = 0 ]; do sleep 0.1; done
+rpc.nfsd --no-nfs-version 3 --nfs-version 4 --tcp --rdma=20049 --port 2049 8
+rpc.mountd";
 const START_AGAIN: &str = "rpc.nfsd --no-nfs-version 4 --tcp --rdma=20049 --port 2049 8";
 
 /// One variant of a transfer.
@@ -85,6 +102,7 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(Case::new(format!("knfsd/{}/files", variant.proto), move |lab| files(lab, variant)));
     }
     cases.extend(conformance::cases());
+    cases.extend(delegations::cases());
     cases
 }
 

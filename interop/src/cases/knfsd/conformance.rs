@@ -6,31 +6,13 @@ use anyhow::{Context, Result, anyhow, ensure};
 use millrace_nfs4_conformance::{Connection, GROUPS, Row, run};
 use millrace_runtime::tokio_rt::run_shard;
 
-use super::Case;
+use super::{Case, START_V4};
 use crate::{
     guest::GuestOptions,
     lab::Lab,
     network::HOST,
     server::{ServerOptions, TCP_PORT},
 };
-
-/// Starts the kernel's server with a root of NFSv4. The daemon that tracks clients has no records, so that there is no grace
-/// period. In the first second after boot, the kernel takes each client for an expired one: the time of its last renewal is 0
-/// seconds, by which `fs/nfsd/nfs4state.c` marks expired clients.
-const START: &str = "
-set -e
-mkdir -p /mnt/export
-mount -t nfsd nfsd /proc/fs/nfsd
-mount -t rpc_pipefs rpc_pipefs /run/rpc_pipefs
-touch /var/lib/nfs/etab /var/lib/nfs/rmtab
-rpcbind -w || rpcbind
-exportfs -i -o rw,async,no_root_squash,insecure,no_subtree_check,fsid=0 '*:/mnt/export'
-mkdir -p /run/nfsdcld
-echo 0 > /proc/sys/fs/leases-enable
-nfsdcld --pipefsdir /run/rpc_pipefs --storagedir /run/nfsdcld
-while read -r up _ </proc/uptime && [ \"${up%%.*}\" = 0 ]; do sleep 0.1; done
-rpc.nfsd --no-nfs-version 3 --nfs-version 4 --tcp --port 2049 8
-rpc.mountd";
 
 /// Answers of the kernel's server that differ from those of Millrace: a part of the case, and the answer.
 /// `docs/dev/nfs4-conformance.md` has the reasons.
@@ -107,13 +89,14 @@ fn conformance(lab: &mut Lab) -> Result<()> {
     lab.expect_log("NFSD: ");
     lab.expect_log("nfsd: nfsv4 idmapping failing");
     let mut guest = lab.guest(&GuestOptions { memory: 1024, ..GuestOptions::default() })?;
-    guest.must(START)?;
+    guest.must(START_V4)?;
+    // Without leases the kernel grants no delegations, which would change the answers of the other groups.
+    guest.must("echo 0 > /proc/sys/fs/leases-enable")?;
     let options = ServerOptions::default().memory("/x", "256MiB");
     let options = options.memory_with("/delegated", "256MiB", "delegations = \"write\"");
     let mut millrace = lab.server(&options)?;
     let (theirs, ours) = (format!("{}:{TCP_PORT}", guest.address()), format!("{HOST}:{TCP_PORT}"));
     let (last, first): (Vec<_>, Vec<_>) = GROUPS.into_iter().partition(|group| *group == "delegations");
-    // Without leases the kernel grants no delegations, which would change the answers of the other groups.
     let mut kernel = execute(&theirs, "/", &first)?;
     guest.must("echo 1 > /proc/sys/fs/leases-enable")?;
     kernel.extend(execute(&theirs, "/", &last)?);
