@@ -111,11 +111,16 @@ impl Readiness for WatchedFd {
         cx: &mut Context<'_>,
         operation: &mut dyn FnMut() -> io::Result<()>,
     ) -> Poll<io::Result<()>> {
-        loop {
-            let mut guard = ready!(self.0.poll_read_ready(cx))?;
-            if let Ok(result) = guard.try_io(|_| operation()) {
+        while let Poll::Ready(guard) = self.0.poll_read_ready(cx) {
+            if let Ok(result) = guard?.try_io(|_| operation()) {
                 return Poll::Ready(result);
             }
+        }
+        // An error without data (EPOLLERR alone) is reported to writers only. It is never cleared.
+        drop(ready!(self.0.poll_write_ready(cx))?);
+        match operation() {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+            result => Poll::Ready(result),
         }
     }
 }

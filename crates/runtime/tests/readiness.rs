@@ -74,6 +74,22 @@ fn events_of_another_thread_are_not_lost() {
 }
 
 #[test]
+fn an_error_without_data_is_reported() {
+    run_shard(async {
+        // epoll reports the closed read end of a pipe as EPOLLERR alone if only reading is watched.
+        let (reader, writer) = io::pipe().unwrap();
+        let mut watched = TokioRuntime::current().watch(OwnedFd::from(writer)).unwrap();
+        assert!(watched.poll_io(&mut Context::from_waker(Waker::noop()), &mut || Ok(())).is_pending());
+        let closing = std::thread::spawn(|| drop(reader));
+        let failed = poll_fn(|cx| watched.poll_io(cx, &mut || Err(io::ErrorKind::BrokenPipe.into())));
+        let failed = timeout(&*TokioRuntime::current(), LIMIT, failed).await.expect("a wake-up was lost");
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        closing.join().unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_descriptor_can_be_polled_by_another_thread() {
     run_shard(async {
         let (mut watched, mut ours, mut peer) = watched();
