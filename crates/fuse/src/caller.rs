@@ -5,6 +5,7 @@
 
 use std::fs;
 
+use millrace_client::Identity;
 use millrace_runtime::RuntimeRef;
 use tokio::sync::oneshot;
 
@@ -23,13 +24,24 @@ pub(crate) async fn is_kernel_thread(rt: &RuntimeRef, tid: u32) -> bool {
     check(rt, tid, |status| !has(status, "VmSize:")).await
 }
 
+/// The supplementary groups of a thread; empty if it does not exist.
+pub(crate) async fn groups(rt: &RuntimeRef, tid: u32) -> Vec<u32> {
+    run(rt, move || Identity::groups_of(&tid.to_string())).await
+}
+
 /// Applies `is_so` to the status of a thread. `false` if the thread does not exist.
 async fn check(rt: &RuntimeRef, tid: u32, is_so: fn(&str) -> bool) -> bool {
+    run(rt, move || fs::read_to_string(format!("/proc/{tid}/status")).is_ok_and(|status| is_so(&status)))
+        .await
+}
+
+/// The result of `read`, which may block; a default if the executor shuts down.
+async fn run<T: Default + Send + 'static>(rt: &RuntimeRef, read: impl FnOnce() -> T + Send + 'static) -> T {
     let (tx, rx) = oneshot::channel();
     rt.spawn_blocking(Box::new(move || {
-        let _ = tx.send(fs::read_to_string(format!("/proc/{tid}/status")).is_ok_and(|status| is_so(&status)));
+        let _ = tx.send(read());
     }));
-    rx.await.unwrap_or(false)
+    rx.await.unwrap_or_default()
 }
 
 fn has(status: &str, key: &str) -> bool {

@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 
 use millrace_client::{Identity, nfs3::Client};
+use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
+
+use crate::caller::groups;
 
 /// Identities that are cached.
 const MAX_IDENTITIES: usize = 1024;
@@ -27,15 +30,16 @@ impl CredentialCache {
         &self.client
     }
 
-    /// Returns the client for a FUSE request. The kernel passes user, group and thread; the supplementary
+    /// Returns the client for a FUSE request. The kernel passes user and group (`ids`) and the thread; the supplementary
     /// groups are read from the thread, since it may have dropped some.
-    pub(crate) fn get(&self, uid: u32, gid: u32, tid: u32) -> Client {
+    pub(crate) async fn get(&self, rt: &RuntimeRef, ids: (u32, u32), tid: u32) -> Client {
         // Root's groups are not read: a server that trusts root does not check them.
+        let is_own_root = ids.0 == 0 && (self.own.uid, self.own.gid) == ids;
+        if is_own_root { self.client.clone() } else { self.of_groups(ids, groups(rt, tid).await) }
+    }
+
+    fn of_groups(&self, (uid, gid): (u32, u32), gids: Vec<u32>) -> Client {
         let own = (self.own.uid, self.own.gid);
-        if uid == 0 && own == (uid, gid) {
-            return self.client.clone();
-        }
-        let gids = Identity::groups_of(&tid.to_string());
         if own == (uid, gid) && self.own.gids == gids {
             return self.client.clone();
         }
@@ -73,17 +77,20 @@ mod tests {
         let server = Server::start(config).unwrap();
         let url = format!("nfs://{}/data?proto=tcp", server.tcp_addr().unwrap()).parse().unwrap();
         let rt = TokioRuntime::from_handle(tokio::runtime::Handle::current());
-        let client = Client::connect(rt, &url, Options::default()).await.unwrap();
+        let client = Client::connect(rt.clone(), &url, Options::default()).await.unwrap();
         let tid = std::process::id();
         let mut gids = Identity::groups_of(&tid.to_string());
         let own = Identity { uid: 4711, gid: 4712, gids: gids.clone(), machine: "machine".into() };
         let callers = CredentialCache::new(client.clone(), own.clone());
-        assert!(callers.get(4711, 4712, tid).is_same_caller(&client), "same groups as the mounting process");
+        assert!(
+            callers.get(&rt, (4711, 4712), tid).await.is_same_caller(&client),
+            "same groups as the mounting process"
+        );
         gids.push(4713);
         let callers = CredentialCache::new(client.clone(), Identity { gids, ..own });
-        let caller = callers.get(4711, 4712, tid);
+        let caller = callers.get(&rt, (4711, 4712), tid).await;
         assert!(!caller.is_same_caller(&client), "lacks a group of the mounting process");
-        assert!(callers.get(4711, 4712, tid).is_same_caller(&caller));
-        assert!(!callers.get(4711, 4713, tid).is_same_caller(&caller));
+        assert!(callers.get(&rt, (4711, 4712), tid).await.is_same_caller(&caller));
+        assert!(!callers.get(&rt, (4711, 4713), tid).await.is_same_caller(&caller));
     }
 }

@@ -20,25 +20,27 @@ impl FuseHandler {
             return reply_attributes(call, cached);
         }
         let (fs, client) = self.context(&call);
-        self.run_attributes(call, async move { fs.getattr(&client, node).await });
+        self.run_attributes(call, async move { fs.getattr(&client.await, node).await });
     }
 
     pub(super) fn set_attributes(&self, call: Call, set: SetAttributes) {
         let SetAttributes { mode, uid, gid, size, atime, mtime, handle } = set;
-        let (fs, mut client) = self.context(&call);
+        let (fs, client) = self.context(&call);
         // ftruncate(2) acts with the credentials of the open.
-        if size.is_some()
-            && let Some(file) = handle.and_then(|handle| fs.open_file(handle).ok())
-        {
-            client = file.client.clone();
-        }
+        let opened = size.and(handle).and_then(|handle| fs.open_file(handle).ok());
         // With `writeback` the kernel sends its own mtime with a size, which only the owner may set. The
         // server sets the mtime itself.
         let mtime = mtime.filter(|_| size.is_none());
         let mode = mode.map(|m| m & 0o7777);
         let set = Sattr { mode, uid, gid, size, atime: set_time(atime), mtime: set_time(mtime) };
         let node = call.node();
-        self.run_attributes(call, async move { fs.setattr(&client, node, set).await });
+        self.run_attributes(call, async move {
+            let client = match opened {
+                Some(file) => file.client.clone(),
+                None => client.await,
+            };
+            fs.setattr(&client, node, set).await
+        });
     }
 
     fn run_attributes(
@@ -51,12 +53,12 @@ impl FuseHandler {
 
     pub(super) fn access(&self, call: Call, mask: u32) {
         let ((fs, client), node) = (self.context(&call), call.node());
-        self.run(call, async move { fs.access(&client, node, mask).await }, done);
+        self.run(call, async move { fs.access(&client.await, node, mask).await }, done);
     }
 
     pub(super) fn statistics(&self, call: Call) {
         let (fs, client) = self.context(&call);
-        self.run(call, async move { fs.statfs(&client).await }, |call, (s, name_max)| {
+        self.run(call, async move { fs.statfs(&client.await).await }, |call, (s, name_max)| {
             let blocks = |bytes: u64| bytes / u64::from(BLOCK);
             call.reply(&Reply::Statistics(Statistics {
                 block_size: BLOCK,

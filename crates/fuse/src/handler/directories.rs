@@ -26,7 +26,7 @@ impl FuseHandler {
 
     pub(super) fn open_directory(&self, call: Call) {
         let ((fs, client), node) = (self.context(&call), call.node());
-        self.run(call, async move { fs.opendir(client, node).await }, |call, handle| {
+        self.run(call, async move { fs.opendir(client.await, node).await }, |call, handle| {
             call.reply(&Reply::Opened(Opened { handle, flags: OpenFlags::empty() }));
         });
     }

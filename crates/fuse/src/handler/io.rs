@@ -26,13 +26,13 @@ fn opened(handle: u64, keep: bool) -> Opened {
 impl FuseHandler {
     pub(super) fn open(&self, call: Call, flags: u32) {
         let ((fs, client), node, tid) = (self.context(&call), call.node(), call.tid());
-        let op = async move { fs.open(client, node, flags, tid).await };
+        let op = async move { fs.open(client.await, node, flags, tid).await };
         self.run_lookup(call, op, |call, (handle, keep)| call.reply(&Reply::Opened(opened(handle, keep))));
     }
 
     pub(super) fn create(&self, call: Call, name: &[u8], (mode, flags): (u32, u32)) {
         let ((fs, client), parent, name) = (self.context(&call), call.node(), name.to_vec());
-        let op = async move { fs.create(client, parent, &name, mode & 0o7777, flags).await };
+        let op = async move { fs.create(client.await, parent, &name, mode & 0o7777, flags).await };
         self.run(call, op, |call, (created, handle, keep)| {
             // The kernel caches the name as long as the attributes.
             let created = Entry { name_ttl: created.attrs.ttl, ..entry(&created) };

@@ -34,10 +34,11 @@ impl FuseHandler {
         Self { fs, writeback, locks }
     }
 
-    /// Returns the file system, and the client with the credentials of a caller.
-    fn context(&self, call: &Call) -> (Arc<Fs>, Client) {
-        let (uid, gid) = call.ids();
-        (Arc::clone(&self.fs), self.fs.credentials.get(uid, gid, call.tid()))
+    /// Returns the file system, and a future of the client with the credentials of a caller.
+    fn context(&self, call: &Call) -> (Arc<Fs>, impl Future<Output = Client> + Send + 'static) {
+        let (fs, ids, tid) = (Arc::clone(&self.fs), call.ids(), call.tid());
+        let client = async move { fs.credentials.get(&fs.rt, ids, tid).await };
+        (Arc::clone(&self.fs), client)
     }
 
     /// Runs `op` on the executor, then `done` with its result. If it fails, or the caller is killed, the call fails.

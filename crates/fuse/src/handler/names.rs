@@ -23,9 +23,9 @@ impl FuseHandler {
         let name = name.to_vec();
         let op = async move {
             match &name[..] {
-                b"." => fs.lookup_by_number(&client, parent).await.map(Ok),
-                b".." => fs.lookup_parent(&client, parent).await.map(Ok),
-                _ => fs.lookup(&client, parent, &name, tid).await,
+                b"." => fs.lookup_by_number(&client.await, parent).await.map(Ok),
+                b".." => fs.lookup_parent(&client.await, parent).await.map(Ok),
+                _ => fs.lookup(&client.await, parent, &name, tid).await,
             }
         };
         self.run_lookup(call, op, |call, found| match found {
@@ -40,7 +40,7 @@ impl FuseHandler {
 
     pub(super) fn read_link(&self, call: Call) {
         let ((fs, client), node) = (self.context(&call), call.node());
-        let op = async move { fs.readlink(&client, node).await };
+        let op = async move { fs.readlink(&client.await, node).await };
         self.run_lookup(call, op, |call, text| call.reply(&Reply::Data(&text)));
     }
 
@@ -67,13 +67,13 @@ impl FuseHandler {
 
     fn make(&self, call: Call, name: &[u8], make: NewNode) {
         let ((fs, client), parent, name) = (self.context(&call), call.node(), name.to_vec());
-        self.run_entry(call, async move { fs.create_node(&client, parent, &name, make).await });
+        self.run_entry(call, async move { fs.create_node(&client.await, parent, &name, make).await });
     }
 
     pub(super) fn link(&self, call: Call, node: u64, name: &[u8]) {
         let ((fs, client), parent, tid) = (self.context(&call), call.node(), call.tid());
         let name = name.to_vec();
-        self.run_entry(call, async move { fs.link(&client, node, (parent, &name), tid).await });
+        self.run_entry(call, async move { fs.link(&client.await, node, (parent, &name), tid).await });
     }
 
     fn run_entry(&self, call: Call, op: impl Future<Output = Result<Entry, Errno>> + Send + 'static) {
@@ -82,12 +82,12 @@ impl FuseHandler {
 
     pub(super) fn unlink(&self, call: Call, name: &[u8]) {
         let ((fs, client), parent, name) = (self.context(&call), call.node(), name.to_vec());
-        self.run_detached(call, async move { fs.unlink(&client, parent, &name).await }, done);
+        self.run_detached(call, async move { fs.unlink(&client.await, parent, &name).await }, done);
     }
 
     pub(super) fn remove_directory(&self, call: Call, name: &[u8]) {
         let ((fs, client), parent, name) = (self.context(&call), call.node(), name.to_vec());
-        self.run(call, async move { fs.rmdir(&client, parent, &name).await }, done);
+        self.run(call, async move { fs.rmdir(&client.await, parent, &name).await }, done);
     }
 
     /// NFS has no equivalent of `RENAME_NOREPLACE` and the other flags.
@@ -97,7 +97,7 @@ impl FuseHandler {
         }
         let ((fs, client), parent) = (self.context(&call), call.node());
         let (name, new) = (name.to_vec(), new.to_vec());
-        let op = async move { fs.rename(&client, (parent, &name), (new_parent, &new)).await };
+        let op = async move { fs.rename(&client.await, (parent, &name), (new_parent, &new)).await };
         self.run_detached(call, op, done);
     }
 }
