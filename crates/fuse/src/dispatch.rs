@@ -1,7 +1,7 @@
 //! Dispatches FUSE requests to the executor that owns the connections.
 //!
-//! A worker is one task that runs many requests. The FUSE threads queue requests and wake the worker only
-//! when it sleeps. The worker polls all queued requests before the connection's task runs, so that their
+//! A worker is one task that runs many requests. The FUSE threads, or the task that reads requests, queue them and wake
+//! the worker only when it sleeps. The worker polls all queued requests before the connection's task runs, so that their
 //! calls are sent in one batch. With a task per request they would be sent one by one, because a
 //! multi-threaded executor runs the task that was woken last (the connection's) before the tasks in its
 //! queue.

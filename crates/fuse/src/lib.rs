@@ -5,10 +5,12 @@
 //! `umount(8)` ends the mount. [`MountOptions`] parses the options of mount(8) and nfs(5).
 //!
 //! # Request path
-//! `handler/` implements the FUSE operations. Each thread of a session (`channel/`) reads requests from its own clone
-//! of `/dev/fuse` and passes them as futures to the executor that owns the connections (`dispatch.rs`), which
-//! sends the replies. Requests that need no server, such as GETATTR from the cache or a WRITE that is
-//! coalesced, are answered by the thread that read them. READ data is received into an arena buffer, which
+//! `handler/` implements the FUSE operations. With one connection (`nconnect=1`, the default), a task of the executor that
+//! owns it reads the requests (`channel/`), so that one thread reads a request, sends the call and writes the reply. It
+//! must not block: what may block, such as reading `/proc` and dropping pages, runs in other threads. With more
+//! connections, threads read requests, each from its own clone of `/dev/fuse`. Requests become futures of the executor
+//! (`dispatch.rs`), which sends the replies. Requests that need no server, such as GETATTR from the cache or a WRITE that
+//! is coalesced, are answered where they are read. READ data is received into an arena buffer, which
 //! the kernel copies into its page cache: one copy. WRITE data is copied once, from the request's buffer into the
 //! arena.
 //!
@@ -66,7 +68,8 @@
 //!
 //! # Unreachable server
 //! `hard` (the default) retries forever, `soft` fails with EIO after `timeo` and `retrans`. In both cases a
-//! process that is killed, also by Ctrl-C, ends at once (FUSE_INTERRUPT, `interrupt.rs`). If it has got another signal
+//! process that is killed, also by Ctrl-C, ends at once (FUSE_INTERRUPT, `interrupt.rs`), except while it reads or writes
+//! with O_DIRECT, which Linux does not interrupt (FUSE_ASYNC_DIO). If it has got another signal
 //! during the same request before, SIGKILL ends it within about a second: the kernel reports only the first signal.
 
 mod access;

@@ -53,10 +53,17 @@ impl Mount {
         let fs = Arc::new(fs);
         let source = format!("{SOURCE}{}{}", client.server(), url.path);
         let kernel = FuseHandler::new(Arc::clone(&fs), options.writeback, server_locks(&client, options));
-        let session = session::start(kernel, &options.request(source), &path)
+        // With one connection, the thread that serves it also reads the requests. Otherwise each would be handed over.
+        let on_executor = runtime.metrics().num_workers() == 1;
+        let threads = if on_executor { 1 } else { session::threads() };
+        let session = session::start(kernel, &options.request(source), &path, threads)
             .map_err(|source| MountError::Kernel { path: path.clone(), source })?;
         let _ = fs.invalidator.set(Invalidator::new(fs.rt.clone(), session.notifier()));
-        let serving = Serving::start(session, path)?;
+        let serving = if on_executor {
+            Serving::start_on(&fs.rt, session, path)
+        } else {
+            Serving::start(session, path)
+        }?;
         let kernel_reads_ahead = raise_kernel_read_ahead(serving.path()); // The mount must be serving by now.
         fs.read_ahead_enabled
             .store(fs.timeouts.caches_file_attrs() && !kernel_reads_ahead, Ordering::Relaxed);

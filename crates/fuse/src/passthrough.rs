@@ -1,8 +1,8 @@
 //! A user-space file system that passes each operation to a local directory; measures the cost of FUSE
 //! itself.
 //!
-//! For benchmarks only. It uses the same library, threads and options as a mount of an export, with the
-//! default timeouts. Each operation is one or two system calls on the directory (openat, fstatat, pread,
+//! For benchmarks only. It uses the same channel and options as a mount of an export, with the default timeouts. Because
+//! its operations block, threads read the requests, one for each processor. Each operation is one or two system calls on the directory (openat, fstatat, pread,
 //! pwrite, getdents), made by the thread that read the request. It is unrelated to the kernel's FUSE
 //! passthrough (`FUSE_PASSTHROUGH`), in which data does not enter user space, and unsuitable for general use:
 //! names can be looked up, listed and created, but not changed or removed, and all operations use the
@@ -40,7 +40,7 @@ use crate::{
     channel::{Call, Handler},
     device::MountRequest,
     mountpoint::check,
-    session::{TREE, raise_kernel_read_ahead, start},
+    session::{TREE, raise_kernel_read_ahead, start, threads},
 };
 
 /// Source shown in mount tables.
@@ -62,7 +62,7 @@ pub fn serve(of: &Path, at: &Path, ready: impl FnOnce()) -> Result<(), MountErro
         default_permissions: false,
     };
     let passthrough = Passthrough::new(root).map_err(|e| broken(e.into()))?;
-    let session = start(passthrough, &request, &path).map_err(broken)?;
+    let session = start(passthrough, &request, &path, threads()).map_err(broken)?;
     let serving = std::thread::Builder::new().name("millrace-mount".into()).spawn(move || session.run());
     let serving = serving.map_err(broken)?;
     raise_kernel_read_ahead(&path);

@@ -1,12 +1,14 @@
-//! A mount whose session is served by its own thread, and its end.
+//! A mount whose session is served by its own threads or on an executor, and its end.
 
 use std::{
+    io,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     thread::JoinHandle,
     time::Duration,
 };
 
+use millrace_runtime::RuntimeRef;
 use tokio::sync::{oneshot, watch};
 
 use crate::{
@@ -21,6 +23,7 @@ const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A mounted file system. Dropping it detaches the mount.
 pub(crate) struct Serving {
     path: PathBuf,
+    /// `None` on an executor.
     thread: Option<JoinHandle<()>>,
     ended: watch::Receiver<bool>,
     /// The mount may no longer be unmounted by its path: there may be another one.
@@ -34,16 +37,28 @@ impl Serving {
     /// The operating system refuses the thread; the mount is detached then.
     pub(crate) fn start<H: Handler>(session: Session<H>, path: PathBuf) -> Result<Self, MountError> {
         let (ended_tx, ended) = watch::channel(false);
-        let serve = move || {
-            if let Err(e) = session.run() {
-                tracing::warn!("the kernel ended the mount: {e}");
-            }
-            // The receiver may be gone.
-            let _ = ended_tx.send(true);
-        };
+        let serve = move || note_end(session.run(), &ended_tx);
         let mut serving = Self { path, thread: None, ended, detached: AtomicBool::new(false) };
         let thread = std::thread::Builder::new().name("millrace-mount".into()).spawn(serve);
         serving.thread = Some(thread.map_err(|e| MountError::Local(format!("cannot start a thread: {e}")))?);
+        Ok(serving)
+    }
+
+    /// Like [`Self::start`], on the executor of `rt`: the session's handler must not block.
+    ///
+    /// # Errors
+    /// The runtime cannot watch the device; the mount is detached then.
+    pub(crate) fn start_on<H: Handler>(
+        rt: &RuntimeRef,
+        session: Session<H>,
+        path: PathBuf,
+    ) -> Result<Self, MountError> {
+        let (ended_tx, ended) = watch::channel(false);
+        let serving = Self { path, thread: None, ended, detached: AtomicBool::new(false) };
+        let served = session.run_on(rt);
+        let served = served.map_err(|e| MountError::Local(format!("cannot wait for requests: {e}")))?;
+        let serve = async move { note_end(served.await, &ended_tx) };
+        rt.spawn("mount session", Box::pin(serve));
         Ok(serving)
     }
 
@@ -92,6 +107,13 @@ impl Serving {
     pub(crate) async fn wait(&self) {
         let _ = tokio::time::timeout(UNMOUNT_TIMEOUT, self.ended()).await;
     }
+}
+
+fn note_end(served: io::Result<()>, ended: &watch::Sender<bool>) {
+    if let Err(e) = served {
+        tracing::warn!("the kernel ended the mount: {e}");
+    }
+    let _ = ended.send(true); // The receiver may be gone.
 }
 
 impl Drop for Serving {

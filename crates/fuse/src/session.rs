@@ -28,20 +28,26 @@ pub(crate) fn options(threads: usize, owner: Option<u32>) -> SessionOptions {
     SessionOptions { max_write: MAX_TRANSFER, max_readahead: 8 * MAX_TRANSFER, threads, owner }
 }
 
-/// Mounts a file system on `at`; several threads read requests.
+/// Mounts a file system on `at`, whose requests `threads` threads will read.
 ///
 /// # Errors
 /// Those of [`MountRequest::mount`] and of FUSE_INIT; nothing is mounted then.
-pub(crate) fn start<H: Handler>(handler: H, request: &MountRequest, at: &Path) -> io::Result<Session<H>> {
+pub(crate) fn start<H: Handler>(
+    handler: H,
+    request: &MountRequest,
+    at: &Path,
+    threads: usize,
+) -> io::Result<Session<H>> {
     let owner = (!request.allow_other).then(|| rustix::process::geteuid().as_raw());
     let device = request.mount(at)?;
-    let session = Session::start(handler, device, options(session_threads(), owner));
+    let session = Session::start(handler, device, options(threads, owner));
     session.inspect_err(|_| drop(detach(at)))
 }
 
-/// The kernel wakes the thread that has waited longest. With more threads than processors, each request wakes
-/// another thread, although one that is running would read the next request by itself.
-fn session_threads() -> usize {
+/// The number of threads for a session whose handler blocks, or whose executor has several threads. The kernel wakes the
+/// thread that has waited longest. With more threads than processors, each request wakes another thread, although one
+/// that is running would read the next request by itself.
+pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }
 

@@ -19,7 +19,8 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// The capabilities to enable in addition to those of all file systems. `offered`: those of the kernel.
     fn capabilities(&self, offered: InitFlags) -> InitFlags;
 
-    /// Handles a request, now or later. The thread that has read it waits: it must not block for long.
+    /// Handles a request, now or later. The thread that has read it waits: it must not block for long, and not at all in
+    /// [`super::Session::run_on`].
     fn handle(&self, call: Call, operation: Operation<'_>);
 
     /// Lowers the lookup count of a node.

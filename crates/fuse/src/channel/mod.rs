@@ -1,14 +1,17 @@
 //! The channel to the kernel: reads requests from `/dev/fuse`, passes them to a [`Handler`], writes replies and
 //! notifications.
 //!
-//! Each thread of a session reads from its own clone of the device (FUSE_DEV_IOC_CLONE), and decodes a request in the
-//! buffer into which it was read. A reply is one writev(2) on the clone that the request was read from, of data that is
+//! A task of an executor reads requests without blocking, if the handler does not block. Otherwise threads read them, each
+//! from its own clone of the device (FUSE_DEV_IOC_CLONE). A request is decoded in the buffer into which it was read. A
+//! reply is one writev(2) on the clone that the request was read from, of data that is
 //! not copied before.
 
 mod call;
 mod clone;
 mod interrupts;
 mod session;
+#[cfg(test)]
+mod tests;
 
 #[cfg(test)]
 pub(crate) use self::interrupts::Interrupts;

@@ -1,10 +1,18 @@
-//! A session with the kernel: negotiation, the threads that read requests, the end.
+//! A session with the kernel: negotiation, the threads or the task that read requests, the end.
 
-use std::{io, os::fd::OwnedFd, sync::Arc, thread};
+use std::{
+    future::{Future, poll_fn},
+    io,
+    os::fd::OwnedFd,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    thread,
+};
 
 use millrace_fuse_protocol::{
     DecodeError, Header, InitFlags, InitReply, InitRequest, MINOR_VERSIONS, Notification, Operation, Reply,
 };
+use millrace_runtime::{Readiness, RuntimeRef};
 use rustix::io::{Errno, read};
 
 use super::{
@@ -18,6 +26,9 @@ const BACKGROUND: u16 = 64;
 const REQUEST: usize = 4096;
 /// Smallest buffer that the kernel accepts (`FUSE_MIN_READ_BUFFER`).
 const MIN_BUFFER: usize = 8192;
+/// Requests and bytes that the task reads before other tasks of the executor run.
+const BATCH: usize = 16;
+const BATCH_BYTES: usize = 256 << 10;
 /// Capabilities of all file systems, if the kernel has them.
 const COMMON: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::BIG_WRITES)
@@ -119,6 +130,21 @@ impl<H: Handler> Session<H> {
         })
     }
 
+    /// Serves requests until the file system is unmounted, in a future that reads them without blocking. The handler runs
+    /// in it and must not block.
+    ///
+    /// # Errors
+    /// The runtime cannot watch the device. The future returns the errors of the device.
+    pub(crate) fn run_on(
+        self,
+        rt: &RuntimeRef,
+    ) -> io::Result<impl Future<Output = io::Result<()>> + Send + use<H>> {
+        let mut device = rt.watch(self.channel.device.try_clone()?)?;
+        let reader = self.reader(&self.channel);
+        let mut buffer = reader.buffer();
+        Ok(poll_fn(move |cx| reader.poll(cx, &mut *device, &mut buffer)))
+    }
+
     fn reader(&self, channel: &Arc<Channel>) -> Reader<H> {
         let Self { handler, options, .. } = self;
         Reader { handler: Arc::clone(handler), channel: Arc::clone(channel), options: *options }
@@ -149,13 +175,14 @@ fn negotiate(kernel: &InitRequest, minor: u32, wanted: InitFlags, options: &Sess
     }
 }
 
-/// Reads one request. `None`: the mount has ended.
+/// Reads one request. `None`: the mount has ended. A device that does not block returns [`io::ErrorKind::WouldBlock`] if
+/// there is none.
 fn receive(channel: &Channel, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         match read(&channel.device, &mut *buffer) {
             Ok(length) => return Ok(Some(length)),
             // The request was aborted before it was read.
-            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+            Err(Errno::NOENT | Errno::INTR) => {}
             Err(Errno::NODEV) => return Ok(None),
             Err(e) => return Err(e.into()),
         }
@@ -169,7 +196,7 @@ enum Next {
     End,
 }
 
-/// A thread that reads requests.
+/// A thread or task that reads requests.
 struct Reader<H> {
     handler: Arc<H>,
     channel: Arc<Channel>,
@@ -177,8 +204,37 @@ struct Reader<H> {
 }
 
 impl<H: Handler> Reader<H> {
+    fn buffer(&self) -> Vec<u8> {
+        vec![0; (self.options.max_write as usize + REQUEST).max(MIN_BUFFER)]
+    }
+
+    /// Reads requests without blocking, until there is none. It yields to other tasks after a limited number.
+    fn poll(
+        &self,
+        cx: &mut Context<'_>,
+        device: &mut dyn Readiness,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<()>> {
+        let (mut requests, mut bytes) = (0, 0);
+        while requests < BATCH && bytes < BATCH_BYTES {
+            let mut received = None;
+            ready!(device.poll_io(cx, &mut || {
+                received = receive(&self.channel, buffer)?;
+                Ok(())
+            }))?;
+            let Some(length) = received else { return Poll::Ready(Ok(())) };
+            if self.handle(&buffer[..length])? == Next::End {
+                return Poll::Ready(Ok(()));
+            }
+            requests += 1;
+            bytes += length;
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
     fn run(&self) -> io::Result<()> {
-        let mut buffer = vec![0; (self.options.max_write as usize + REQUEST).max(MIN_BUFFER)];
+        let mut buffer = self.buffer();
         while let Some(length) = receive(&self.channel, &mut buffer)? {
             if self.handle(&buffer[..length])? == Next::End {
                 break;

@@ -12,7 +12,7 @@ mod hooked_runtime;
 mod linux;
 mod opening;
 mod page_cache;
-mod wire;
+pub(crate) mod wire;
 mod write_back;
 
 use std::{cell::Cell, sync::Arc};

@@ -132,6 +132,12 @@ impl Channel {
         send(&self.socket, &message, SendFlags::NOSIGNAL).expect("the session reads requests");
     }
 
+    /// Sends a request whose reply is ignored.
+    pub(crate) fn post(&self, op: Op, node: u64, body: Body) {
+        let unique = self.last.fetch_add(2, Ordering::Relaxed) + 2;
+        self.send(op, (unique, node, 0), body);
+    }
+
     /// Sends a request of the thread `pid`, and waits in real time until the session has started or completed
     /// it, so that the session's thread never runs concurrently with the tasks in virtual time.
     pub(crate) fn request(&self, op: Op, node: u64, pid: u32, body: Body) -> oneshot::Receiver<Reply> {
