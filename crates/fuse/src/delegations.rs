@@ -2,6 +2,9 @@
 //! file's attributes and the pages that the kernel keeps do not expire, and an open needs no request: no other client has
 //! changed the file or its names. Names and access rights are cached as without a delegation.
 //!
+//! This concerns names that were looked up under the delegation. A reply to an earlier request may contain a name that another
+//! client has changed before the grant, so after such a reply the next open looks up all names of the file.
+//!
 //! When the server recalls it, the attributes expire here and in the kernel before the delegation is returned. From then on
 //! close-to-open consistency applies: the next open revalidates, and files that are open for reading are polled.
 
@@ -33,9 +36,7 @@ impl Fs {
             let update =
                 inode.delegate((&this.timeouts, &this.clock), issued, granted.attributes, granted.delegation);
             this.apply_update(&inode, update);
-            if this.has_its_names(&client, &inode).await {
-                inode.state.lock().delegation.include_names();
-            }
+            this.lookup_names(&client, &inode).await;
             // Neither the mount nor the kernel's use of the file depends on this task.
             let inode = Arc::downgrade(&{ inode });
             drop((this, client));

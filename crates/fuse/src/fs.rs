@@ -257,7 +257,10 @@ impl Fs {
     ) -> Result<(Arc<Inode>, FoundFile), Errno> {
         let insert =
             |file: &FoundFile| Ok(self.inodes.get_or_insert((dir.number, name), file, &self.timeouts));
-        self.insert_current(client, file, insert).await
+        let issued = file.issued;
+        let (inode, file) = self.insert_current(client, file, insert).await?;
+        inode.state.lock().delegation.add_name(issued);
+        Ok((inode, file))
     }
 
     /// Builds the entry that a reply returns for `name` in `dir`, from the reply to a call issued at `issued`.

@@ -400,7 +400,8 @@ impl Inode {
         let refused = if update.is_current && s.attrs_epoch == issued {
             // The server may have executed requests of before now without the delegation.
             s.attrs_epoch = clock.tick();
-            s.delegation.hold(delegation)
+            let granted = s.attrs_epoch;
+            s.delegation.hold(delegation, granted)
         } else {
             Some(delegation)
         };

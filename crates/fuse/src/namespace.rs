@@ -248,6 +248,9 @@ impl Fs {
             }
             self.note_entries_changed(to, &wcc.to);
             self.inodes.rename((from.number, name), (to.number, new));
+            if let Some(inode) = self.inodes.find_by_name((to.number, new)) {
+                inode.state.lock().delegation.forget_names();
+            }
         }
         if let Some((inode, silly)) = silly_link {
             let still_there = renamed.is_err()

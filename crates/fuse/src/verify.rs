@@ -50,7 +50,7 @@ pub(crate) struct OpenCheck {
 }
 
 /// Result of looking up the names of a file.
-struct NameCheck {
+pub(crate) struct NameCheck {
     /// A name refers to another file, or no longer exists.
     moved: bool,
     /// Attributes of the file from one of the lookups.
@@ -169,15 +169,12 @@ impl Fs {
         Ok(())
     }
 
-    /// Whether the cached names of `inode` still refer to it, as far as the server says.
-    pub(crate) async fn has_its_names(self: &Arc<Self>, client: &Client, inode: &Arc<Inode>) -> bool {
-        !self.lookup_names(client, inode).await.moved
-    }
-
     /// Looks up the cached names of an inode. A failed LOOKUP proves nothing: the caller may lack search
-    /// permission.
-    async fn lookup_names(self: &Arc<Self>, client: &Client, inode: &Arc<Inode>) -> NameCheck {
+    /// permission. If all names still refer to the inode, opens need not look them up while it is delegated.
+    pub(crate) async fn lookup_names(self: &Arc<Self>, client: &Client, inode: &Arc<Inode>) -> NameCheck {
+        let version = inode.state.lock().delegation.names_version();
         let mut names = self.inodes.cached_names(inode.number);
+        let mut are_confirmed = names.len() <= MAX_NAMES;
         names.truncate(MAX_NAMES);
         let issued = self.clock.tick();
         let lookups = names.iter().map(|(dir, (_, text, _))| client.lookup(dir.handle, text));
@@ -193,10 +190,16 @@ impl Fs {
                     }
                 }
                 Err(e) if e.is_not_found() => {}
-                Err(_) => continue,
+                Err(_) => {
+                    are_confirmed = false;
+                    continue;
+                }
             }
             found.moved = true;
             drop(self.expire_names(dir.number, vec![name]));
+        }
+        if are_confirmed && !found.moved {
+            inode.state.lock().delegation.include_names(version);
         }
         found
     }

@@ -1,5 +1,7 @@
 //! A mount with read delegations, and another client that changes the file.
 
+mod names;
+
 use std::{sync::Arc, time::Duration};
 
 use millrace_client::{
