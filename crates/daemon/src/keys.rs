@@ -1,7 +1,7 @@
 //! The keys of the configuration file: a mirror of [`millrace_server::Config`] for serde. A missing field is
 //! a compilation error.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::registration::Strategy;
@@ -38,6 +38,7 @@ pub(crate) struct File {
     exposure: de::IgnoredAny,
     shards: Option<usize>,
     float_shards: bool,
+    busy_poll: u64,
     metrics: Option<SocketAddr>,
     control: Option<PathBuf>,
     crc: bool,
@@ -67,6 +68,7 @@ impl From<File> for Config {
                 research: Research::default(),
                 shards: file.shards,
                 float_shards: file.float_shards,
+                busy_poll: Duration::from_micros(file.busy_poll),
                 crc: file.crc,
                 state_dir: file.state_dir,
                 registration: file.registration,

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)] // Registers descriptors whose owner keeps them open.
 
+mod busy_poll;
 mod unix;
 
 use std::{
@@ -27,6 +28,7 @@ use tokio::{
 use crate::{
     BoxFuture, ByteStream, Instant, LocalPort, Readiness, Runtime, RuntimeRef, Sleep, reserved_ports,
 };
+pub use busy_poll::busy_poll;
 pub use unix::UnixByteStream;
 
 /// A handle to a Tokio runtime, current-thread or multi-thread.
@@ -292,6 +294,7 @@ impl ByteStream for TcpByteStream {
             let mut guard = ready!(self.fd.poll_read_ready(cx))?;
             let result = guard.get_inner().read_vectored(bufs);
             if let Some(result) = finish_io(&mut guard, want, result) {
+                busy_poll::count_input();
                 return Poll::Ready(result);
             }
         }

@@ -1,6 +1,6 @@
 //! Validation of a configuration: the checks that open neither addresses nor files.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use millrace_scsi::MAX_LUNS;
 
@@ -11,6 +11,9 @@ use crate::{
     export::strip_export,
     target_settings::{LunSettings, NO_EXPORT, TargetSettings},
 };
+
+/// Longer than any wake-up: to poll for longer gains nothing.
+const MAX_BUSY_POLL: Duration = Duration::from_millis(1);
 
 impl Config {
     /// Checks everything that can be checked without opening files or addresses.
@@ -39,13 +42,16 @@ impl Config {
         Ok(())
     }
 
-    /// Checks the settings that are independent of the addresses: exports, targets, limits and number of shards.
+    /// Checks the settings that are independent of the addresses: exports, targets, limits, number of shards and busy polling.
     ///
     /// # Errors
     /// The first invalid setting.
     pub fn check_settings(&self) -> Result<(), InvalidSetting> {
         if self.shards == Some(0) {
             return Err(InvalidSetting::new("shards", "shards is 0; give at least 1"));
+        }
+        if self.busy_poll > MAX_BUSY_POLL {
+            return Err(InvalidSetting::new("busy_poll", "busy_poll is more than 1000 microseconds"));
         }
         for (i, e) in self.exports.iter().enumerate() {
             e.check().map_err(|reason| InvalidSetting::new(format!("exports.{i}.name"), reason))?;
@@ -189,6 +195,7 @@ mod tests {
         rejected(with(|c| c.limits.stall_timeout = 0), "stall_timeout");
         rejected(with(|c| c.limits.idle_timeout = 86_401), "idle_timeout");
         rejected(with(|c| c.shards = Some(0)), "shards");
+        rejected(with(|c| c.busy_poll = MAX_BUSY_POLL + Duration::from_micros(1)), "busy_poll");
         rejected(with(|c| (c.listen_rdma.clear(), c.listen_tcp.clear()).0), "listen");
     }
 

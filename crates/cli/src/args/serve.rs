@@ -67,6 +67,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N")]
     pub(crate) shards: Option<usize>,
 
+    /// Poll for the next call for this time before a thread sleeps, 0 to 1000
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub(crate) busy_poll: Option<u64>,
+
     /// Maximum memory for network data
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<ByteSize>,

@@ -183,6 +183,7 @@ fn config(args: &ServeArgs, activation: &Activation) -> Result<Config, Failure> 
     server.provider = global.provider.unwrap_or(server.provider);
     listen_iscsi(server, args);
     server.shards = args.shards.or(server.shards);
+    server.busy_poll = args.busy_poll.map_or(server.busy_poll, Duration::from_micros);
     server.registration = global.registration.or(server.registration);
     if let Some(memory) = args.memory {
         server.limits.memory = memory;

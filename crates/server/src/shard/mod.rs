@@ -33,7 +33,7 @@ use millrace_rdma::{ConnectParams, ConnectionError, Incoming};
 use millrace_rpcrdma::{Responder, ResponderConfig, ResponderStats};
 use millrace_runtime::{
     BoxFuture, ByteStream, RuntimeRef,
-    tokio_rt::{TcpByteStream, TokioRuntime, run_shard},
+    tokio_rt::{TcpByteStream, TokioRuntime, busy_poll, run_shard},
 };
 use tokio::{sync::watch, task::JoinSet};
 
@@ -160,12 +160,16 @@ impl Shard {
         let (handle, new_connections) = ShardHandle::new(index);
         let (shared, stopped) = (Arc::clone(shared), stopped.clone());
         let own = handle.clone();
+        let busy_poll_limit = shared.config.busy_poll;
         let thread =
             std::thread::Builder::new().name(format!("millrace-shard-{index}")).spawn(move || {
                 if core.is_some_and(|c| !core_affinity::set_for_current(c)) {
                     tracing::debug!(index, "cannot pin this shard to a core");
                 }
                 let ended = run_shard(async move {
+                    if !busy_poll_limit.is_zero() {
+                        tokio::spawn(busy_poll(busy_poll_limit));
+                    }
                     let worker = ShardWorker::new(&shared, TokioRuntime::current(), &own, stopped);
                     drop(own); // The channel closes when the other handles are dropped.
                     worker.run(new_connections).await;

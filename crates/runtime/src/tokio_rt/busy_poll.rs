@@ -1,0 +1,175 @@
+//! Busy polling: an executor's thread polls for input for a while before it sleeps.
+//!
+//! To wake a sleeping thread takes from a few to a hundred microseconds, depending on the idle states of the processor. A
+//! thread that expects input soon calls `epoll_wait` without a timeout again and again instead.
+
+use std::{
+    cell::RefCell,
+    future::poll_fn,
+    task::{Poll, Waker},
+    time::{Duration, Instant},
+};
+
+/// Inputs for which the thread sleeps after it has polled in vain: at first, and at most.
+const FIRST_PAUSE: u32 = 16;
+const LONGEST_PAUSE: u32 = 1024;
+
+/// The inputs of a thread, as its [`busy_poll`] sees them.
+#[derive(Default)]
+struct Inputs {
+    /// Inputs since the last look.
+    received: u32,
+    /// Woken after `pause` inputs.
+    waker: Option<Waker>,
+    pause: u32,
+}
+
+thread_local! {
+    static INPUTS: RefCell<Inputs> = RefCell::default();
+}
+
+/// Counts an input of this thread.
+pub(super) fn count_input() {
+    INPUTS.with_borrow_mut(|inputs| {
+        inputs.received = inputs.received.saturating_add(1);
+        if inputs.received >= inputs.pause
+            && let Some(waker) = inputs.waker.take()
+        {
+            waker.wake();
+        }
+    });
+}
+
+/// Takes the number of inputs since the last look.
+fn take_inputs() -> u32 {
+    INPUTS.with_borrow_mut(|inputs| std::mem::take(&mut inputs.received))
+}
+
+/// Waits for `pause` inputs.
+async fn sleep_for(pause: u32) {
+    INPUTS.with_borrow_mut(|inputs| (inputs.received, inputs.pause) = (0, pause));
+    poll_fn(|cx| {
+        INPUTS.with_borrow_mut(|inputs| {
+            if inputs.received >= inputs.pause {
+                return Poll::Ready(());
+            }
+            inputs.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+    })
+    .await;
+}
+
+/// Keeps the executor's thread awake for `limit` after each read of a TCP connection or of an RDMA device. It never ends: spawn
+/// it as a separate task, on an executor with one thread.
+///
+/// It adapts to the load: after it has polled in vain for `limit`, the thread sleeps for the next 16 reads, and twice as
+/// often each time up to 1,024, until a read follows another within `limit` again. The price is processor time, because
+/// a thread that waits for input uses its processor. Other tasks run as before; only the executor's own sleep is
+/// replaced.
+pub async fn busy_poll(limit: Duration) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        sleep_for(pause).await;
+        take_inputs();
+        let mut last = Instant::now();
+        loop {
+            // When only tasks that have yielded are left to run, Tokio polls its driver, without waiting, and then runs them.
+            tokio::task::yield_now().await;
+            let now = Instant::now();
+            if take_inputs() > 0 {
+                last = now;
+                pause = FIRST_PAUSE / 2;
+            } else if now.duration_since(last) >= limit {
+                break;
+            }
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::TcpListener,
+        sync::{
+            Arc,
+            atomic::{AtomicU32, Ordering::Relaxed},
+        },
+    };
+
+    use super::*;
+    use crate::{
+        ByteStream,
+        tokio_rt::{TcpByteStream, connect_tcp},
+    };
+
+    /// Reads `number` bytes, each of which another thread sends for a byte of the caller. Returns how often the
+    /// executor's thread slept meanwhile.
+    fn sleeps(number: u32, limit: Option<Duration>) -> u32 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let peer = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut byte = [0];
+            while stream.read(&mut byte).unwrap() > 0 {
+                stream.write_all(&byte).unwrap();
+            }
+        });
+        let parked = Arc::<AtomicU32>::default();
+        let counter = Arc::clone(&parked);
+        let rt = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .on_thread_park(move || _ = counter.fetch_add(1, Relaxed))
+            .build()
+            .unwrap();
+        let slept = rt.block_on(async {
+            if let Some(limit) = limit {
+                tokio::spawn(busy_poll(limit));
+            }
+            let stream = connect_tcp(addr, crate::LocalPort::Any).await.unwrap();
+            let mut stream = TcpByteStream::new(stream).unwrap();
+            for _ in 0..FIRST_PAUSE {
+                exchange(&mut stream).await;
+            }
+            let before = parked.load(Relaxed);
+            for _ in 0..number {
+                exchange(&mut stream).await;
+            }
+            parked.load(Relaxed) - before
+        });
+        drop(rt);
+        peer.join().unwrap();
+        slept
+    }
+
+    async fn exchange(stream: &mut TcpByteStream) {
+        let mut byte = [0];
+        poll_fn(|cx| stream.poll_write(cx, &[std::io::IoSlice::new(&[1])])).await.unwrap();
+        poll_fn(|cx| stream.poll_read(cx, &mut [std::io::IoSliceMut::new(&mut byte)])).await.unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_expects_input_does_not_sleep() {
+        assert!(sleeps(200, None) > 0);
+        assert_eq!(sleeps(200, Some(Duration::from_secs(3600))), 0);
+    }
+
+    #[test]
+    fn polling_in_vain_ends_for_more_inputs_each_time() {
+        let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        rt.block_on(async {
+            tokio::spawn(busy_poll(Duration::ZERO));
+            for expected in [16, 32, 64, 128, 256, 512, 1024, 1024, 1024] {
+                tokio::task::yield_now().await;
+                assert_eq!(INPUTS.with_borrow(|inputs| inputs.pause), expected);
+                for _ in 0..expected {
+                    assert!(INPUTS.with_borrow(|inputs| inputs.waker.is_some()));
+                    count_input();
+                }
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+}
