@@ -115,6 +115,7 @@ impl Readiness for WatchedFd {
     ) -> Poll<io::Result<()>> {
         while let Poll::Ready(guard) = self.0.poll_read_ready(cx) {
             if let Ok(result) = guard?.try_io(|_| operation()) {
+                busy_poll::count_input();
                 return Poll::Ready(result);
             }
         }
