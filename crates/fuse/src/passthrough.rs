@@ -1,12 +1,12 @@
 //! A user-space file system that passes each operation to a local directory; measures the cost of FUSE
 //! itself.
 //!
-//! For benchmarks only. It uses the same channel and options as a mount of an export, with the default timeouts. Because
-//! its operations block, threads read the requests, one for each processor. Each operation is one or two system calls on the directory (openat, fstatat, pread,
-//! pwrite, getdents), made by the thread that read the request. It is unrelated to the kernel's FUSE
-//! passthrough (`FUSE_PASSTHROUGH`), in which data does not enter user space, and unsuitable for general use:
-//! names can be looked up, listed and created, but not changed or removed, and all operations use the
-//! credentials of the process.
+//! For benchmarks only. It uses the same channel and options as a mount of an export, with the default timeouts.
+//! Because its operations block, threads read the requests, one for each processor. Each operation is one or two
+//! system calls on the directory (openat, fstatat, pread, pwrite, getdents), made by the thread that read the
+//! request. It is unrelated to the kernel's FUSE passthrough (`FUSE_PASSTHROUGH`), in which data does not enter
+//! user space, and unsuitable for general use: names can be looked up, listed and created, but not changed or
+//! removed, and all operations use the credentials of the process.
 
 use std::{
     cell::RefCell,

@@ -37,9 +37,9 @@ pub struct Config {
     pub shards: Option<usize>,
     /// Do not pin shards to cores. By default, each of several shards is pinned to a core.
     pub float_shards: bool,
-    /// How long a shard polls for the next call before it sleeps, up to 1 ms ([`millrace_runtime::tokio_rt::busy_poll`]); zero,
-    /// the default, disables it. It shortens latency by the time of a wake-up, and costs processor time while clients
-    /// wait for each reply before the next call.
+    /// How long a shard polls for the next call before it sleeps, up to 1 ms
+    /// ([`millrace_runtime::tokio_rt::busy_poll`]); zero, the default, disables it. It shortens latency by the time of a
+    /// wake-up, and costs processor time while clients wait for each reply before the next call.
     pub busy_poll: Duration,
     /// Require RDMA clients to send and check a CRC32C for every frame (iWARP). By default it is used for
     /// clients that request it: TCP and most links have checksums, and it costs throughput.

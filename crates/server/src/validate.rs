@@ -42,7 +42,8 @@ impl Config {
         Ok(())
     }
 
-    /// Checks the settings that are independent of the addresses: exports, targets, limits, number of shards and busy polling.
+    /// Checks the settings that are independent of the addresses: exports, targets, limits, number of shards and busy
+    /// polling.
     ///
     /// # Errors
     /// The first invalid setting.
@@ -51,7 +52,10 @@ impl Config {
             return Err(InvalidSetting::new("shards", "shards is 0; give at least 1"));
         }
         if self.busy_poll > MAX_BUSY_POLL {
-            return Err(InvalidSetting::new("busy_poll", "busy_poll is more than 1000 microseconds"));
+            return Err(InvalidSetting::new(
+                "busy_poll",
+                "busy_poll is more than 1000 microseconds; give 0 to 1000",
+            ));
         }
         for (i, e) in self.exports.iter().enumerate() {
             e.check().map_err(|reason| InvalidSetting::new(format!("exports.{i}.name"), reason))?;

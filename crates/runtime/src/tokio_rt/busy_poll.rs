@@ -45,8 +45,8 @@ fn take_inputs() -> u32 {
     INPUTS.with_borrow_mut(|inputs| std::mem::take(&mut inputs.received))
 }
 
-/// Waits for `pause` inputs.
-async fn sleep_for(pause: u32) {
+/// Waits for `pause` inputs, during which the thread may sleep.
+async fn wait_for_inputs(pause: u32) {
     INPUTS.with_borrow_mut(|inputs| (inputs.received, inputs.pause) = (0, pause));
     poll_fn(|cx| {
         INPUTS.with_borrow_mut(|inputs| {
@@ -60,31 +60,36 @@ async fn sleep_for(pause: u32) {
     .await;
 }
 
-/// Keeps the executor's thread awake for `limit` after each read of a TCP connection or of an RDMA device. It never ends: spawn
-/// it as a separate task, on an executor with one thread.
+/// Keeps the executor's thread awake for `limit` after each read of a TCP connection or event of a watched descriptor
+/// ([`Readiness`](crate::Readiness)). It never ends: spawn it as a separate task, on an executor with one thread.
 ///
-/// It adapts to the load: after it has polled in vain for `limit`, the thread sleeps for the next 16 reads, and twice as
-/// often each time up to 1,024, until a read follows another within `limit` again. The price is processor time, because
-/// a thread that waits for input uses its processor. Other tasks run as before; only the executor's own sleep is
-/// replaced.
+/// It adapts to the load: at the start, and when no input has come for `limit`, the thread sleeps for the next 16 inputs,
+/// and for twice as many each time, up to 1,024, until an input comes within `limit` again. The price is processor time,
+/// because a thread that waits for input uses its processor. Other tasks run as before; only the executor's own sleep
+/// is replaced.
 pub async fn busy_poll(limit: Duration) {
     let mut pause = FIRST_PAUSE;
     loop {
-        sleep_for(pause).await;
-        take_inputs();
-        let mut last = Instant::now();
-        loop {
-            // When only tasks that have yielded are left to run, Tokio polls its driver, without waiting, and then runs them.
-            tokio::task::yield_now().await;
-            let now = Instant::now();
-            if take_inputs() > 0 {
-                last = now;
-                pause = FIRST_PAUSE / 2;
-            } else if now.duration_since(last) >= limit {
-                break;
-            }
+        wait_for_inputs(pause).await;
+        let found_input = poll_for_inputs(limit).await;
+        pause = if found_input { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
+    }
+}
+
+/// Keeps the thread awake until no input has come for `limit`. Returns whether any has come.
+async fn poll_for_inputs(limit: Duration) -> bool {
+    take_inputs();
+    let (mut last, mut found) = (Instant::now(), false);
+    loop {
+        // When only tasks that have yielded are left to run, Tokio polls its driver, without waiting, and then runs
+        // them.
+        tokio::task::yield_now().await;
+        let now = Instant::now();
+        if take_inputs() > 0 {
+            (last, found) = (now, true);
+        } else if now.duration_since(last) >= limit {
+            return found;
         }
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

@@ -167,10 +167,11 @@ impl Shard {
                     tracing::debug!(index, "cannot pin this shard to a core");
                 }
                 let ended = run_shard(async move {
+                    let rt = TokioRuntime::current();
                     if !busy_poll_limit.is_zero() {
-                        tokio::spawn(busy_poll(busy_poll_limit));
+                        rt.spawn("busy poll", Box::pin(busy_poll(busy_poll_limit)));
                     }
-                    let worker = ShardWorker::new(&shared, TokioRuntime::current(), &own, stopped);
+                    let worker = ShardWorker::new(&shared, rt, &own, stopped);
                     drop(own); // The channel closes when the other handles are dropped.
                     worker.run(new_connections).await;
                 });

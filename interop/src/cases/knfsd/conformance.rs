@@ -6,7 +6,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use millrace_nfs4_conformance::{Connection, GROUPS, Row, run};
 use millrace_runtime::tokio_rt::run_shard;
 
-use super::{Case, START_V4};
+use super::{Case, START_V4_ONLY};
 use crate::{
     guest::GuestOptions,
     lab::Lab,
@@ -89,7 +89,7 @@ fn conformance(lab: &mut Lab) -> Result<()> {
     lab.expect_log("NFSD: ");
     lab.expect_log("nfsd: nfsv4 idmapping failing");
     let mut guest = lab.guest(&GuestOptions { memory: 1024, ..GuestOptions::default() })?;
-    guest.must(START_V4)?;
+    guest.must(START_V4_ONLY)?;
     // Without leases the kernel grants no delegations, which would change the answers of the other groups.
     guest.must("echo 0 > /proc/sys/fs/leases-enable")?;
     let options = ServerOptions::default().memory("/x", "256MiB");

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 
-use super::{Case, START_V4, Variant, url};
+use super::{Case, START_V4_ONLY, Variant, url};
 use crate::{
     guest::{Guest, GuestOptions},
     lab::{self, Lab},
@@ -34,7 +34,7 @@ fn run(lab: &mut Lab, variant: Variant) -> Result<()> {
     lab.expect_log("NFSD: ");
     let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu: variant.mtu })?;
     guest.add_siw()?;
-    guest.must(START_V4)?;
+    guest.must(START_V4_ONLY)?;
     let mounted = lab.directory("mounted")?;
     let at = mounted.display().to_string();
     lab::millrace(&["mount", &url(&guest, variant, "/mnt/export"), &at, "--daemon"])?.ok()?;
