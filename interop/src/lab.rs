@@ -152,12 +152,12 @@ fn some(lines: &[&str]) -> String {
     lines.iter().take(5).copied().collect::<Vec<_>>().join(" | ")
 }
 
-/// The `millrace` program in the directory of this program.
+/// The `millrace` program of the release build.
 ///
 /// # Errors
 /// When it does not exist.
 pub(crate) fn millrace_program() -> Result<PathBuf> {
-    existing(std::env::current_exe()?.with_file_name("millrace"))
+    built("release/millrace")
 }
 
 /// The example `name` of the debug build, whose libraries the tests share.
@@ -165,10 +165,15 @@ pub(crate) fn millrace_program() -> Result<PathBuf> {
 /// # Errors
 /// When it was not built.
 pub(crate) fn example(name: &str) -> Result<PathBuf> {
-    existing(std::env::current_exe()?.with_file_name(format!("../debug/examples/{name}")))
+    built(&format!("debug/examples/{name}"))
 }
 
-fn existing(path: PathBuf) -> Result<PathBuf> {
+/// The file `path` of Cargo's target directory.
+fn built(path: &str) -> Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let target =
+        program.parent().and_then(Path::parent).context("the directory of this program has no parent")?;
+    let path = target.join(path);
     if !path.exists() {
         bail!("{} is missing; use interop/run, which builds it", path.display());
     }
