@@ -46,6 +46,8 @@ bitflags::bitflags! {
         const INIT_EXT = 1 << 30;
         /// Files opened for direct I/O can be mapped (`FUSE_DIRECT_IO_ALLOW_MMAP`, 7.39).
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
+        /// Requests are sent over io_uring (`FUSE_OVER_IO_URING`, 7.42).
+        const OVER_IO_URING = 1 << 41;
 
         const _ = !0;
     }

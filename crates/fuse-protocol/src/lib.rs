@@ -5,6 +5,8 @@
 //! Operations borrow names and data from the message, so that decoding allocates nothing. A [`Reply`] or a
 //! [`Notification`] becomes a [`Message`]: a small buffer and borrowed data, for one writev(2).
 //!
+//! Over io_uring, requests and replies are in the memory of a [`RingEntry`]; its messages are the same.
+//!
 //! All numbers have the byte order of the host. Operations that millrace answers only with an error are
 //! [`Operation::Other`].
 
@@ -17,6 +19,7 @@ mod notification;
 mod operation;
 mod reply;
 mod request;
+mod ring;
 
 pub use directory::{DirectoryEntries, DirectoryEntry};
 pub use error::DecodeError;
@@ -29,6 +32,7 @@ pub use operation::{
 };
 pub use reply::{Attributes, Entry, Lock, OpenFlags, Opened, Reply, Statistics, Time};
 pub use request::Header;
+pub use ring::{RingCommand, RingEntry, RingRequest};
 
 /// Node ID of the root directory (`FUSE_ROOT_ID`).
 pub const ROOT: u64 = 1;

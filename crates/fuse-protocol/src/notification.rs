@@ -23,6 +23,14 @@ pub enum Notification<'a> {
         /// The name.
         name: &'a [u8],
     },
+    /// The kernel sends a request, [`crate::Operation::Other`], with 0 bytes of its cache of a file
+    /// (`FUSE_NOTIFY_RETRIEVE`).
+    Retrieve {
+        /// Number of the request: not 0, and none of the kernel's.
+        unique: u64,
+        /// Node ID of the file.
+        node: u64,
+    },
 }
 
 impl Notification<'_> {
@@ -35,6 +43,7 @@ impl<'a> Notification<'a> {
     pub fn encode(&self) -> Message<'a> {
         const INVAL_INODE: i32 = 2;
         const INVAL_ENTRY: i32 = 3;
+        const RETRIEVE: i32 = 5;
         const EXPIRE_ONLY: u32 = 1;
         const NO_REQUEST: u64 = 0;
         let mut head = Head::new();
@@ -42,6 +51,10 @@ impl<'a> Notification<'a> {
             Self::InvalidateNode { node, offset, length } => {
                 head.u64(node).u64(offset as u64).u64(length as u64);
                 head.message(NO_REQUEST, INVAL_INODE, &[], &[])
+            }
+            Self::Retrieve { unique, node } => {
+                head.u64(unique).u64(node).zeros::<16>(); // From offset 0, 0 bytes.
+                head.message(NO_REQUEST, RETRIEVE, &[], &[])
             }
             Self::ExpireName { directory, name } => {
                 head.u64(directory).u32(name.len() as u32).u32(EXPIRE_ONLY);
