@@ -9,7 +9,8 @@
 //! owns it reads the requests (`channel/`), so that one thread reads a request, sends the call and writes the reply. It
 //! must not block: what may block, such as reading `/proc` and dropping pages, runs in other threads. With more
 //! connections, threads read requests, each from its own clone of `/dev/fuse`. Requests become futures of the executor
-//! (`dispatch.rs`), which sends the replies. Requests that need no server, such as GETATTR from the cache or a WRITE that
+//! (`dispatch.rs`), which sends the replies. With `io_uring` and one connection, the task receives requests over io_uring,
+//! and `/dev/fuse` carries what the kernel sends only there (`channel/ring/`). Requests that need no server, such as GETATTR from the cache or a WRITE that
 //! is coalesced, are answered where they are read. READ data is received into an arena buffer, which
 //! the kernel copies into its page cache: one copy. WRITE data is copied once, from the request's buffer into the
 //! arena.

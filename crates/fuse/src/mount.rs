@@ -2,7 +2,10 @@
 
 use std::{
     path::Path,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -34,6 +37,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Mount {
     fs: Arc<Fs>,
     serving: Serving,
+    io_uring_is_used: Arc<AtomicBool>,
     runtime: Option<Runtime>,
 }
 
@@ -56,9 +60,16 @@ impl Mount {
         // With one connection, the thread that serves it also reads the requests. Otherwise each would be handed over.
         let on_executor = runtime.metrics().num_workers() == 1;
         let threads = if on_executor { 1 } else { session::threads() };
-        let session = session::start(kernel, &options.request(source), &path, threads)
+        let io_uring = options.io_uring && on_executor;
+        if options.io_uring && !on_executor {
+            tracing::warn!(
+                "mount option \"io_uring\" has no effect with nconnect={connections}: use nconnect=1"
+            );
+        }
+        let session = session::start(kernel, &options.request(source), &path, threads, io_uring)
             .map_err(|source| MountError::Kernel { path: path.clone(), source })?;
         let _ = fs.invalidator.set(Invalidator::new(fs.rt.clone(), session.notifier()));
+        let io_uring_is_used = session.io_uring_is_used();
         let serving = if on_executor {
             Serving::start_on(&fs.rt, session, path)
         } else {
@@ -68,13 +79,19 @@ impl Mount {
         fs.read_ahead_enabled
             .store(fs.timeouts.caches_file_attrs() && !kernel_reads_ahead, Ordering::Relaxed);
         fs.start_tasks();
-        tracing::info!(server = client.server(), path = %serving.path().display(), "mounted");
-        Ok(Self { fs, serving, runtime: Some(runtime) })
+        let channel = if io_uring_is_used.load(Ordering::Relaxed) { "io_uring" } else { "/dev/fuse" };
+        tracing::info!(server = client.server(), path = %serving.path().display(), channel, "mounted");
+        Ok(Self { fs, serving, io_uring_is_used, runtime: Some(runtime) })
     }
 
     /// The mount point.
     pub fn path(&self) -> &Path {
         self.serving.path()
+    }
+
+    /// Whether requests arrive over io_uring ([`MountOptions::io_uring`]); otherwise they are read from `/dev/fuse`.
+    pub fn uses_io_uring(&self) -> bool {
+        self.io_uring_is_used.load(Ordering::Relaxed)
     }
 
     /// Completes when the mount has ended, by this process or by umount(8).

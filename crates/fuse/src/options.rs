@@ -62,6 +62,9 @@ pub struct MountOptions {
     /// Write-back caching by the kernel (`writeback`): small writes are faster, but attributes and sizes
     /// changed by other clients become visible late.
     pub writeback: bool,
+    /// The kernel sends requests over io_uring instead of `/dev/fuse` (`io_uring`), if it offers that and the mount has one
+    /// connection.
+    pub io_uring: bool,
 }
 
 impl Default for MountOptions {
@@ -85,6 +88,7 @@ impl Default for MountOptions {
             local_posix: false,
             requires_locks: false,
             writeback: false,
+            io_uring: false,
         }
     }
 }
@@ -115,7 +119,7 @@ const URL_OPTIONS: [&str; 7] =
 /// Valid options, for the error message about an unknown one.
 const KNOWN_OPTIONS: &str = "ro, rw, proto=, port=, provider=, nconnect=, rsize=, wsize=, mountport=, registration=, resvport, \
     noresvport, hard, soft, timeo=, retrans=, ac, noac, actimeo=, acregmin=, acregmax=, acdirmin=, acdirmax=, \
-    lookupcache=all|positive|none, sync, async, writeback, allow_other, default_permissions, lock, nolock, local_lock=all|flock|posix|none, \
+    lookupcache=all|positive|none, sync, async, writeback, io_uring, allow_other, default_permissions, lock, nolock, local_lock=all|flock|posix|none, \
     vers=3|4.1|4.2, nfsvers=3|4.1|4.2, suid, nosuid, dev, nodev, exec, noexec, noatime, relatime, strictatime, nodiratime, lazytime, \
     nosymfollow, dirsync, silent, remount";
 
@@ -166,6 +170,7 @@ impl MountOptions {
             ("lookupcache", Some(v)) => self.lookupcache = lookupcache(v)?,
             ("sync", None) => self.sync = true,
             ("writeback", None) => self.writeback = true,
+            ("io_uring", None) => self.io_uring = true,
             ("allow_other", None) => self.allow_other = true,
             ("default_permissions", None) => self.default_permissions = true,
             ("nolock", None) | ("local_lock", Some("all")) => self.set_local_locks(true, true),

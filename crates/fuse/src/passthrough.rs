@@ -62,7 +62,7 @@ pub fn serve(of: &Path, at: &Path, ready: impl FnOnce()) -> Result<(), MountErro
         default_permissions: false,
     };
     let passthrough = Passthrough::new(root).map_err(|e| broken(e.into()))?;
-    let session = start(passthrough, &request, &path, threads()).map_err(broken)?;
+    let session = start(passthrough, &request, &path, threads(), false).map_err(broken)?;
     let serving = std::thread::Builder::new().name("millrace-mount".into()).spawn(move || session.run());
     let serving = serving.map_err(broken)?;
     raise_kernel_read_ahead(&path);

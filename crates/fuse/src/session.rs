@@ -25,10 +25,16 @@ pub(crate) const TREE: InitFlags = InitFlags::DO_READDIRPLUS
 
 /// The settings of a session with a number of threads, for the requests of `owner` or of all users.
 pub(crate) fn options(threads: usize, owner: Option<u32>) -> SessionOptions {
-    SessionOptions { max_write: MAX_TRANSFER, max_readahead: 8 * MAX_TRANSFER, threads, owner }
+    SessionOptions {
+        max_write: MAX_TRANSFER,
+        max_readahead: 8 * MAX_TRANSFER,
+        threads,
+        owner,
+        io_uring: false,
+    }
 }
 
-/// Mounts a file system on `at`, whose requests `threads` threads will read.
+/// Mounts a file system on `at`, whose requests `threads` threads will read, or arrive over io_uring.
 ///
 /// # Errors
 /// Those of [`MountRequest::mount`] and of FUSE_INIT; nothing is mounted then.
@@ -37,10 +43,12 @@ pub(crate) fn start<H: Handler>(
     request: &MountRequest,
     at: &Path,
     threads: usize,
+    io_uring: bool,
 ) -> io::Result<Session<H>> {
     let owner = (!request.allow_other).then(|| rustix::process::geteuid().as_raw());
     let device = request.mount(at)?;
-    let session = Session::start(handler, device, options(threads, owner));
+    let options = SessionOptions { io_uring, ..options(threads, owner) };
+    let session = Session::start(handler, device, options);
     session.inspect_err(|_| drop(detach(at)))
 }
 

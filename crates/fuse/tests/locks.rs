@@ -14,7 +14,7 @@ use std::{
     thread,
 };
 
-use common::{CASES, Export, HANG, Mounted, fuse_is_available};
+use common::{CASES, Export, HANG, Mounted, fuse_is_available, io_uring_is_available};
 use rustix::{
     fs::{FlockOperation as Op, fcntl_lock, flock},
     io::Errno,
@@ -153,7 +153,7 @@ print(kind == fcntl.F_WRLCK, start, length, flush=True)
 class Alarm(Exception): pass
 def ring(*_): raise Alarm()
 signal.signal(signal.SIGALRM, ring)
-signal.alarm(1)
+signal.setitimer(signal.ITIMER_REAL, 0.3)
 try:
     fcntl.lockf(f, fcntl.LOCK_EX, 10, 100)
     print('not interrupted', flush=True)
@@ -161,28 +161,31 @@ except Alarm:
     print('interrupted', flush=True)
 fcntl.lockf(f, fcntl.LOCK_EX, 10, 100)
 ";
-    let export = Export::start(true);
-    let (a, b) = (export.mount("tcp", "vers=4.2"), export.mount("rdma", "vers=4.2"));
-    drop(open(&a));
-    let mut holder = Python::start(HOLDER, &a);
-    assert_eq!(holder.line(), "locked");
-    let mut other = Python::start(OTHER, &b);
-    assert_eq!(other.line(), "conflict");
-    assert_eq!(other.line(), "True 100 10");
-    assert_eq!(other.line(), "interrupted");
-    // It waits again; a fatal signal ends it.
-    rustix::process::kill_process(
-        rustix::process::Pid::from_child(&other.child),
-        rustix::process::Signal::TERM,
-    )
-    .unwrap();
-    assert!(!other.child.wait().unwrap().success());
-    writeln!(holder.child.stdin.as_mut().unwrap()).unwrap();
-    assert!(holder.child.wait().unwrap().success());
-    // No lock is left.
-    flock(open(&a), Op::NonBlockingLockExclusive).unwrap();
-    a.unmount();
-    b.unmount();
+    let over_io_uring = io_uring_is_available().then_some("vers=4.2,io_uring");
+    for options in ["vers=4.2"].into_iter().chain(over_io_uring) {
+        let export = Export::start(true);
+        let (a, b) = (export.mount("tcp", options), export.mount("rdma", options));
+        drop(open(&a));
+        let mut holder = Python::start(HOLDER, &a);
+        assert_eq!(holder.line(), "locked");
+        let mut other = Python::start(OTHER, &b);
+        assert_eq!(other.line(), "conflict");
+        assert_eq!(other.line(), "True 100 10");
+        assert_eq!(other.line(), "interrupted");
+        // It waits again; a fatal signal ends it.
+        rustix::process::kill_process(
+            rustix::process::Pid::from_child(&other.child),
+            rustix::process::Signal::TERM,
+        )
+        .unwrap();
+        assert!(!other.child.wait().unwrap().success());
+        writeln!(holder.child.stdin.as_mut().unwrap()).unwrap();
+        assert!(holder.child.wait().unwrap().success());
+        // No lock is left.
+        flock(open(&a), Op::NonBlockingLockExclusive).unwrap();
+        a.unmount();
+        b.unmount();
+    }
 }
 
 /// Adds one to the number in the file, under a lock.

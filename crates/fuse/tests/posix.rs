@@ -13,7 +13,7 @@ use std::{
     path::Path,
 };
 
-use common::{Export, cases_of_versions, fuse_is_available, random_bytes};
+use common::{Export, cases_of_versions, fuse_is_available, io_uring_is_available, random_bytes};
 use rustix::{
     fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW},
     io::Errno,
@@ -589,19 +589,23 @@ fn checks_pass_on_mounts() {
 }
 
 #[test]
-fn checks_pass_with_noac_and_writeback() {
+fn checks_pass_with_other_options() {
     if !fuse_is_available() {
         return;
     }
     let mut failed = Vec::new();
-    for options in [
+    let mut all = vec![
         "noac",
         "writeback",
         "rsize=4096,wsize=8192,nconnect=2",
         "default_permissions,lookupcache=none",
         "vers=4.2,noac",
         "vers=4.2,writeback",
-    ] {
+    ];
+    if io_uring_is_available() {
+        all.push("io_uring");
+    }
+    for options in all {
         let export = Export::start(false);
         let mounted = export.mount("tcp", &format!("dev,{options}"));
         failed.extend(run(&mounted.at, options));

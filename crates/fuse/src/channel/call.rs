@@ -12,6 +12,7 @@ use rustix::io::{Errno, writev};
 use super::{
     clone::clone,
     interrupts::{Interruption, Interrupts},
+    ring::Slot,
 };
 
 /// The operations of a file system.
@@ -50,12 +51,14 @@ impl Channel {
 pub(crate) struct Call {
     pub(super) header: Header,
     pub(super) channel: Arc<Channel>,
+    /// The entry of the ring that the reply goes to; `None` for a request of the device.
+    slot: Option<Arc<Slot>>,
     is_answered: bool,
 }
 
 impl Call {
-    pub(super) fn new(header: Header, channel: Arc<Channel>) -> Self {
-        Self { header, channel, is_answered: false }
+    pub(super) fn new(header: Header, channel: Arc<Channel>, slot: Option<Arc<Slot>>) -> Self {
+        Self { header, channel, slot, is_answered: false }
     }
 
     /// The node that the request applies to.
@@ -103,7 +106,11 @@ impl Call {
 
     fn send(&mut self, reply: &Reply<'_>) {
         self.is_answered = true;
-        match self.channel.send(&reply.encode(self.header.unique)) {
+        let message = reply.encode(self.header.unique);
+        if let Some(slot) = &self.slot {
+            return slot.reply(self.header.unique, &message);
+        }
+        match self.channel.send(&message) {
             // The kernel has aborted the request, or the mount has ended.
             Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
             Err(e) => tracing::warn!(opcode = self.header.opcode, "the kernel rejected a reply: {e}"),

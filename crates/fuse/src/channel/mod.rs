@@ -4,11 +4,12 @@
 //! A task of an executor reads requests without blocking, if the handler does not block. Otherwise threads read them, each
 //! from its own clone of the device (FUSE_DEV_IOC_CLONE). A request is decoded in the buffer into which it was read. A
 //! reply is one writev(2) on the clone that the request was read from, of data that is
-//! not copied before.
+//! not copied before. With `io_uring` the task receives most requests over io_uring instead (`ring/`).
 
 mod call;
 mod clone;
 mod interrupts;
+mod ring;
 mod session;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::{
     future::{Future, poll_fn},
     io,
     os::fd::OwnedFd,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     task::{Context, Poll, ready},
     thread,
 };
@@ -18,6 +18,7 @@ use rustix::io::{Errno, read};
 use super::{
     call::{Call, Channel, Handler},
     interrupts::Interrupts,
+    ring::{Next, Ring, Slot},
 };
 
 /// Maximum number of background requests (read-ahead, write-back) of the kernel.
@@ -47,6 +48,8 @@ pub(crate) struct SessionOptions {
     pub(crate) threads: usize,
     /// The user whose requests are permitted; `None` permits all users.
     pub(crate) owner: Option<u32>,
+    /// Requests over io_uring, if the kernel offers it; only for [`Session::run_on`].
+    pub(crate) io_uring: bool,
 }
 
 /// A session that the kernel has begun.
@@ -55,6 +58,8 @@ pub(crate) struct Session<H> {
     channel: Arc<Channel>,
     /// Clones of the channel for the other threads.
     clones: Vec<Arc<Channel>>,
+    /// With [`SessionOptions::io_uring`].
+    ring: Option<Ring>,
     options: SessionOptions,
     /// Minor version of the protocol.
     minor: u32,
@@ -93,7 +98,7 @@ impl<H: Handler> Session<H> {
         let Operation::Init(kernel) = Operation::decode(&header, body).map_err(invalid)? else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the first request is not FUSE_INIT"));
         };
-        let call = Call::new(header, Arc::clone(&channel));
+        let call = Call::new(header, Arc::clone(&channel), None);
         if !kernel.is_supported() {
             call.error(Errno::PROTO);
             let InitRequest { major, minor, .. } = kernel;
@@ -102,14 +107,25 @@ impl<H: Handler> Session<H> {
             return Err(io::Error::new(io::ErrorKind::Unsupported, message));
         }
         let minor = kernel.minor.min(*MINOR_VERSIONS.end());
-        call.reply(&Reply::Init(negotiate(&kernel, minor, handler.capabilities(kernel.flags), &options)));
+        let ring = options.io_uring.then(|| Ring::new(kernel.flags, options.max_write)).flatten();
+        let mut reply = negotiate(&kernel, minor, handler.capabilities(kernel.flags), &options);
+        if ring.is_some() {
+            reply.flags |= InitFlags::OVER_IO_URING;
+            reply.max_pages = pages(options.max_write); // An entry has space for one request.
+        }
+        call.reply(&Reply::Init(reply));
         let clones = (1..options.threads).map(|_| channel.clone_device()).collect::<io::Result<_>>()?;
-        Ok(Self { handler: Arc::new(handler), channel, clones, options, minor })
+        Ok(Self { handler: Arc::new(handler), channel, clones, ring, options, minor })
     }
 
     /// A sender of notifications.
     pub(crate) fn notifier(&self) -> Notifier {
         Notifier { channel: Arc::clone(&self.channel), minor: self.minor }
+    }
+
+    /// Becomes true when a request has arrived over io_uring.
+    pub(crate) fn io_uring_is_used(&self) -> Arc<AtomicBool> {
+        self.ring.as_ref().map(Ring::is_used).unwrap_or_default()
     }
 
     /// Serves requests until the file system is unmounted, on the calling thread and others.
@@ -136,13 +152,23 @@ impl<H: Handler> Session<H> {
     /// # Errors
     /// The runtime cannot watch the device. The future returns the errors of the device.
     pub(crate) fn run_on(
-        self,
+        mut self,
         rt: &RuntimeRef,
     ) -> io::Result<impl Future<Output = io::Result<()>> + Send + use<H>> {
         let mut device = rt.watch(self.channel.device.try_clone()?)?;
         let reader = self.reader(&self.channel);
         let mut buffer = reader.buffer();
-        Ok(poll_fn(move |cx| reader.poll(cx, &mut *device, &mut buffer)))
+        let ring = self.ring.take().map(|ring| ring.driver(rt, self.channel.device.try_clone()?));
+        let mut ring = ring.transpose()?;
+        Ok(poll_fn(move |cx| {
+            if let Some(ring) = &mut ring {
+                let handle = &mut |message: &[u8], slot: &Arc<Slot>| reader.handle(message, Some(slot));
+                if let Poll::Ready(Next::End) = ring.poll(cx, handle)? {
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            reader.poll(cx, &mut *device, &mut buffer)
+        }))
     }
 
     fn reader(&self, channel: &Arc<Channel>) -> Reader<H> {
@@ -163,7 +189,6 @@ fn negotiate(kernel: &InitRequest, minor: u32, wanted: InitFlags, options: &Sess
         tracing::info!("the kernel does not support {missing:?}");
     }
     let max_readahead = options.max_readahead.min(kernel.max_readahead);
-    let pages = options.max_write.max(max_readahead).div_ceil(rustix::param::page_size() as u32);
     InitReply {
         minor,
         max_readahead,
@@ -171,8 +196,13 @@ fn negotiate(kernel: &InitRequest, minor: u32, wanted: InitFlags, options: &Sess
         max_background: BACKGROUND,
         congestion_threshold: BACKGROUND / 4 * 3,
         max_write: options.max_write,
-        max_pages: u16::try_from(pages).unwrap_or(u16::MAX),
+        max_pages: pages(options.max_write.max(max_readahead)),
     }
+}
+
+/// The number of pages of a request with this number of bytes.
+fn pages(bytes: u32) -> u16 {
+    u16::try_from(bytes.div_ceil(rustix::param::page_size() as u32)).unwrap_or(u16::MAX)
 }
 
 /// Reads one request. `None`: the mount has ended. A device that does not block returns [`io::ErrorKind::WouldBlock`] if
@@ -187,13 +217,6 @@ fn receive(channel: &Channel, buffer: &mut [u8]) -> io::Result<Option<usize>> {
             Err(e) => return Err(e.into()),
         }
     }
-}
-
-/// What follows a request.
-#[derive(Debug, PartialEq, Eq)]
-enum Next {
-    Request,
-    End,
 }
 
 /// A thread or task that reads requests.
@@ -223,7 +246,7 @@ impl<H: Handler> Reader<H> {
                 Ok(())
             }))?;
             let Some(length) = received else { return Poll::Ready(Ok(())) };
-            if self.handle(&buffer[..length])? == Next::End {
+            if self.handle(&buffer[..length], None)? == Next::End {
                 return Poll::Ready(Ok(()));
             }
             requests += 1;
@@ -236,16 +259,17 @@ impl<H: Handler> Reader<H> {
     fn run(&self) -> io::Result<()> {
         let mut buffer = self.buffer();
         while let Some(length) = receive(&self.channel, &mut buffer)? {
-            if self.handle(&buffer[..length])? == Next::End {
+            if self.handle(&buffer[..length], None)? == Next::End {
                 break;
             }
         }
         Ok(())
     }
 
-    fn handle(&self, message: &[u8]) -> io::Result<Next> {
+    /// Handles a request, which is in `slot` if it has arrived over io_uring.
+    fn handle(&self, message: &[u8], slot: Option<&Arc<Slot>>) -> io::Result<Next> {
         let (header, body) = Header::decode(message).map_err(invalid)?;
-        let call = Call::new(header, Arc::clone(&self.channel));
+        let call = Call::new(header, Arc::clone(&self.channel), slot.map(Arc::clone));
         let operation = match Operation::decode(&header, body) {
             Ok(operation) => operation,
             Err(e) => {

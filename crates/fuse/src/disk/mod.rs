@@ -77,7 +77,7 @@ impl DiskMount {
         let rt = TokioRuntime::from_handle(handle.clone());
         let disk = Arc::new(Disk::new(device, (rt, workers), read_only));
         let handler = DiskHandler::new(Arc::clone(&disk), handle);
-        let session = session::start(handler, &request, &path, session::threads())
+        let session = session::start(handler, &request, &path, session::threads(), false)
             .map_err(|source| MountError::Kernel { path: path.clone(), source })?;
         let file = path.join(NAME);
         let serving = Serving::start(session, path)?;

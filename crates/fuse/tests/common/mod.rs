@@ -1,7 +1,7 @@
 //! A server and mounts of it for tests.
 //!
 //! `Export` is a server with one export, `Mounted` a mount that is removed when it is dropped, also if the
-//! test fails. `proxy` forwards calls to the server, and delays or drops those that a test selects.
+//! test fails. With `MILLRACE_TEST_IO_URING` in the environment, all mounts have the option `io_uring`. `proxy` forwards calls to the server, and delays or drops those that a test selects.
 
 #![allow(dead_code, unreachable_pub)] // Each test file uses only a part.
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
@@ -34,6 +34,17 @@ pub fn fuse_is_available() -> bool {
             false
         }
     }
+}
+
+/// Whether the kernel offers FUSE over io_uring, which is switched on if possible; prints the reason if it does not.
+pub fn io_uring_is_available() -> bool {
+    const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+    let is_on = || fs::read_to_string(PARAMETER).is_ok_and(|value| value.trim() == "Y");
+    if fuse_is_available() && (is_on() || fs::write(PARAMETER, "Y").is_ok() && is_on()) {
+        return true;
+    }
+    eprintln!("SKIPPED, NOTHING WAS TESTED: {PARAMETER} is not Y and cannot be set");
+    false
 }
 
 /// The kind of export of a test, and the transport.
@@ -110,8 +121,14 @@ impl Mounted {
         let dir = tempfile::tempdir().unwrap();
         let mut o = MountOptions::default();
         o.read(options, false).unwrap();
+        o.io_uring |= std::env::var_os("MILLRACE_TEST_IO_URING").is_some_and(|_| io_uring_is_available());
         let mount = Mount::new(url, dir.path(), &o, Options::default()).unwrap();
         Self { at: mount.path().to_owned(), mount: Some(mount), _dir: dir }
+    }
+
+    /// Whether requests arrive over io_uring.
+    pub fn uses_io_uring(&self) -> bool {
+        self.mount.as_ref().unwrap().uses_io_uring()
     }
 
     /// Unmounts like the command; no data may be lost.
