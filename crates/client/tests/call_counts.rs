@@ -67,7 +67,13 @@ fn a_call_decodes_one_header_and_one_handle_and_looks_up_one_export() {
                     let write = counted(async || {
                         client.write_from(file, 0, data.clone().into(), StableHow::Unstable).await.unwrap();
                     });
-                    assert_eq!(write.await, [CALLS; 4], "WRITE of {len} bytes to {export}, {proto:?}");
+                    // Over TCP the position of the data in a large call is found before the call is complete.
+                    let headers = if proto == Proto::Tcp && len > 64 << 10 { 2 * CALLS } else { CALLS };
+                    assert_eq!(
+                        write.await,
+                        [headers, CALLS, CALLS, CALLS],
+                        "WRITE of {len} bytes to {export}, {proto:?}"
+                    );
                     let read = counted(async || {
                         client.read_into(file, 0, client.buffer(len).unwrap()).await.unwrap();
                     });

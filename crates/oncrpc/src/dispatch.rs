@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use millrace_runtime::MaybeReady;
-use millrace_xdr::{Arena, Encode, Encoder, Message};
+use millrace_xdr::{Arena, Decoder, Encode, Encoder, Message};
 
 use crate::{
-    AcceptError, AuthStat, CallContext, Credential, Fault, Outcome, Program, ReplyHeader, ReplyStatus,
-    Results, SMALL_REPLY, Service, callbacks::Callbacks,
+    AcceptError, AuthStat, CallContext, CallHeader, Credential, Fault, Outcome, Program, ReplyHeader,
+    ReplyStatus, Results, SMALL_REPLY, Service, callbacks::Callbacks,
 };
 
 /// AUTH_SHORT (RFC 5531 section 8.2): a token that a server issues; this server issues none.
@@ -35,6 +35,12 @@ impl Dispatcher {
         Self { callbacks: Some(callbacks), ..self }
     }
 
+    /// The program that `header` calls.
+    fn program(&self, header: &CallHeader) -> Option<&Arc<dyn Program>> {
+        let serves = |p: &&Arc<dyn Program>| p.number() == header.prog && p.versions().contains(&header.vers);
+        self.programs.iter().find(serves)
+    }
+
     fn find(&self, call: &CallContext) -> Result<&Arc<dyn Program>, ReplyStatus> {
         let header = call.header;
         if let Credential::Other(flavor) = call.sender.credential
@@ -44,8 +50,7 @@ impl Dispatcher {
             let stat = if flavor == AUTH_SHORT { AuthStat::RejectedCred } else { AuthStat::BadCred };
             return Err(ReplyStatus::Auth(stat));
         }
-        let serves = |p: &&Arc<dyn Program>| p.number() == header.prog && p.versions().contains(&header.vers);
-        self.programs.iter().find(serves).ok_or_else(|| ReplyStatus::Accept(self.unavailable(header.prog)))
+        self.program(&header).ok_or_else(|| ReplyStatus::Accept(self.unavailable(header.prog)))
     }
 
     /// The error for a program of which the called version is unavailable.
@@ -68,6 +73,12 @@ impl Service for Dispatcher {
 
     fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
         self.find(call).map_or(Some(SMALL_REPLY), |program| program.reply_bytes(call))
+    }
+
+    fn data_offset(&self, start: &[u8]) -> Option<usize> {
+        let mut d = Decoder::from_bytes(start);
+        let (header, ()) = CallHeader::decode_with(&mut d, |_, _, _| Ok(())).ok()?;
+        self.program(&header)?.data_offset(&header, &mut d)
     }
 
     fn call(&self, call: CallContext, mut reply: Encoder) -> MaybeReady<'static, Option<Message>> {

@@ -121,6 +121,14 @@ pub trait Program: Send + Sync + 'static {
         Some(SMALL_REPLY)
     }
 
+    /// Position of the data in a large call, if it has some, from the first bytes of the call: `args` is at the start of
+    /// the arguments, and ends anywhere. The data and what follows are received in other memory than what precedes, so
+    /// that the program can keep the data without a copy. The default is `None`.
+    fn data_offset(&self, header: &CallHeader, args: &mut Decoder<'_>) -> Option<usize> {
+        let _ = (header, args);
+        None
+    }
+
     /// Executes `call`, which has this program's number and a supported version. `reply` contains the header
     /// of a successful reply, to which the results are appended.
     fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome>;
@@ -134,6 +142,13 @@ pub trait Service: Send + Sync + 'static {
     fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
         let _ = call;
         Some(SMALL_REPLY)
+    }
+
+    /// Position of the data in a large call, if it has some, from the first bytes of the call
+    /// ([`Program::data_offset`]). The default is `None`.
+    fn data_offset(&self, start: &[u8]) -> Option<usize> {
+        let _ = start;
+        None
     }
 
     /// Executes `call` and returns the whole reply, or `None` if none is sent. The reply is encoded in

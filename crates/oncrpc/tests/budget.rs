@@ -18,7 +18,7 @@ use futures::future::poll_fn;
 use millrace_oncrpc::{
     Credential, Dispatcher, PendingCall, Program, ReplySpec, Request, RpcError, Transport, call_header,
     serving::{Budget, BudgetConfig, ClientAddr, CloseReason},
-    tcp::{TcpClientConfig, TcpServer, TcpServerConfig, TcpTransport},
+    tcp::{TcpClientConfig, TcpServer, TcpServerConfig, TcpTransport, record::START_BYTES},
 };
 use millrace_runtime::{
     ByteStream, MemoryStream, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime,
@@ -185,7 +185,8 @@ fn incomplete_records_hold_a_limited_share_of_memory_for_a_limited_time() {
                     "hostile",
                     Box::pin(async move {
                         write_all(&mut stream, &words(&[0x8010_0000])).await;
-                        write_all(&mut stream, &[0]).await;
+                        // Memory is allocated for a record that has begun.
+                        write_all(&mut stream, &[0; START_BYTES]).await;
                         loop {
                             later.sleep(Duration::from_secs(every)).await;
                             write_all(&mut stream, &vec![0; bytes]).await;

@@ -14,16 +14,16 @@ use proptest::prelude::*;
 
 /// Passes `bytes` to a reader in pieces of the given sizes (the last one repeats) and collects the records.
 fn read(reader: &mut RecordReader, bytes: &[u8], pieces: &[usize]) -> Result<Vec<Vec<u8>>, RecordError> {
-    let records = receive(reader, bytes, pieces, |_, len| panic!("nothing of {len} bytes is to be placed"))?;
+    let records = receive(reader, bytes, pieces, |_, _| {})?;
     Ok(records.iter().map(|m| m.head.to_vec()).collect())
 }
 
-/// As [`read`], where `place` provides the memory for parts of large records, from their first bytes and lengths.
+/// As [`read`], where `large` decides on the memory of large records, from their lengths.
 fn receive(
     reader: &mut RecordReader,
     mut bytes: &[u8],
     pieces: &[usize],
-    mut place: impl FnMut(&[u8], usize) -> Option<(usize, Buffer)>,
+    mut large: impl FnMut(&mut RecordReader, usize),
 ) -> Result<Vec<Message>, RecordError> {
     let mut out = Vec::new();
     let mut piece = pieces.iter().chain(std::iter::repeat(pieces.last().unwrap()));
@@ -32,11 +32,7 @@ fn receive(
             Next::Record(m) => out.push(m),
             Next::NoMemory => panic!("no memory"),
             Next::NeedAdmission(bytes) => reader.admit(bytes),
-            Next::Large(len) => {
-                if let Some((offset, buffer)) = place(reader.start(), len) {
-                    reader.place(offset, buffer);
-                }
-            }
+            Next::Large(len) => large(reader, len),
             Next::NeedBytes if bytes.is_empty() => return Ok(out),
             Next::NeedBytes => {
                 let mut want = (*piece.next().unwrap()).clamp(1, bytes.len());
@@ -107,14 +103,18 @@ fn a_limited_number_of_empty_fragments_is_accepted() {
 
 /// Decodes a stream with reads that fill all available memory. Returns the records, the number of reads, and
 /// the number of bytes that were read to the stash.
-fn read_greedily(mut r: RecordReader, mut stream: &[u8]) -> (Vec<Message>, usize, usize) {
+fn read_greedily(
+    mut r: RecordReader,
+    mut stream: &[u8],
+    mut large: impl FnMut(&mut RecordReader, usize),
+) -> (Vec<Message>, usize, usize) {
     let (mut records, mut reads, mut early) = (Vec::new(), 0, 0);
     loop {
         match r.next_record().unwrap() {
             Next::Record(m) => records.push(m),
             Next::NoMemory => panic!("no memory"),
             Next::NeedAdmission(bytes) => r.admit(bytes),
-            Next::Large(len) => r.place(128, buffer(len - 128)),
+            Next::Large(len) => large(&mut r, len),
             Next::NeedBytes if stream.is_empty() => return (records, reads, early),
             Next::NeedBytes => {
                 let before = stream.len();
@@ -138,7 +138,7 @@ fn read_greedily(mut r: RecordReader, mut stream: &[u8]) -> (Vec<Message>, usize
 fn large_records_use_one_buffer_and_copy_only_stashed_bytes() {
     let body: Vec<u8> = (0..1_000_000u32).map(|i| i as u8).collect();
     let record = [words(&[0x8000_0000 + body.len() as u32]), body.clone()].concat();
-    let (records, _, early) = read_greedily(reader(4 << 20).1, &record.repeat(3));
+    let (records, _, early) = read_greedily(reader(4 << 20).1, &record.repeat(3), |_, _| {});
     assert!(early <= 16384 + 512 + 512, "{early} bytes were read elsewhere and copied");
     assert_eq!(records.len(), 3);
     for message in records {
@@ -158,7 +158,8 @@ fn a_part_of_a_large_record_is_received_in_the_memory_of_the_caller() {
     let body: Vec<u8> = (0..1_000_000u32).map(|i| i as u8).collect();
     let record = [words(&[0x8000_0000 + body.len() as u32]), body.clone()].concat();
     let r = RecordReader::placing(&arena(), 4 << 20);
-    let (records, reads, early) = read_greedily(r, &record.repeat(3));
+    let (records, reads, early) =
+        read_greedily(r, &record.repeat(3), |r, len| r.place(128, buffer(len - 128)));
     assert!(early <= 16384 + 512 + 512, "{early} bytes were read elsewhere and copied");
     assert_eq!(reads, 4, "no read for the start of a record that follows another one");
     for message in records {
@@ -173,7 +174,7 @@ fn memory_outside_of_the_record_is_ignored() {
     let record = [words(&[0x8000_0000 + 20_000]), body.clone()].concat();
     for (offset, len) in [(1, 20_000), (20_000, 1), (usize::MAX, 20_000)] {
         let mut r = RecordReader::placing(&arena(), 4 << 20);
-        let received = receive(&mut r, &record, &[usize::MAX], |_, _| Some((offset, buffer(len)))).unwrap();
+        let received = receive(&mut r, &record, &[usize::MAX], |r, _| r.place(offset, buffer(len))).unwrap();
         assert_eq!(received.len(), 1);
         assert_eq!(received[0].head.to_vec(), body);
     }
@@ -202,7 +203,7 @@ fn placing_waits_for_the_memory_of_the_other_parts() {
 #[test]
 fn one_read_returns_many_small_records() {
     let record = [words(&[0x8000_1064]), vec![7; 0x1064]].concat();
-    let (records, reads, _) = read_greedily(reader(4 << 20).1, &record.repeat(16));
+    let (records, reads, _) = read_greedily(reader(4 << 20).1, &record.repeat(16), |_, _| {});
     assert_eq!(records.len(), 16);
     assert!(reads <= 5, "{reads} reads for 16 replies with 4 KiB each");
 }
@@ -289,16 +290,15 @@ fn an_announced_record_is_admitted_as_a_whole_and_allocated_piecewise() {
     const RECORD: usize = (1 << 20) + 100;
     let (arena, mut r) = growing(2 << 20);
     feed(&mut r, &words(&[0x8000_0000 + RECORD as u32])[..]);
-    assert!(
-        matches!(r.next_record(), Ok(Next::NeedAdmission(room)) if room == (1 << 20) + 512),
-        "before its first byte"
-    );
+    feed(&mut r, &[1; START_BYTES]);
+    assert!(matches!(r.next_record(), Ok(Next::Large(RECORD))));
+    assert!(matches!(r.next_record(), Ok(Next::NeedAdmission(room)) if room == (1 << 20) + 512));
     assert!(matches!(r.next_record(), Ok(Next::NeedAdmission(_))));
     assert_eq!(arena.stats().in_use, 0);
     r.admit((1 << 20) + 512);
     feed(&mut r, &[1]);
     assert_eq!(arena.stats().in_use, 64 << 10);
-    let mut come = 1;
+    let mut come = START_BYTES + 1;
     while come < RECORD - 1 {
         let n = 5000.min(RECORD - 1 - come);
         feed(&mut r, &vec![1; n]);
@@ -325,6 +325,8 @@ fn an_announced_record_is_admitted_as_a_whole_and_allocated_piecewise() {
     // A dropped record is freed immediately.
     let (arena, mut r) = growing(2 << 20);
     feed(&mut r, &words(&[0x8010_0000]));
+    feed(&mut r, &[1; START_BYTES]);
+    assert!(matches!(r.next_record(), Ok(Next::Large(_))));
     assert!(matches!(r.next_record(), Ok(Next::NeedAdmission(_))));
     r.admit(1 << 20);
     feed(&mut r, &[1; 100_000]);
@@ -337,11 +339,12 @@ fn growing_records_are_copied_no_more_than_others() {
     let body: Vec<u8> = (0..1_000_000u32).map(|i| i as u8).collect();
     let record = [words(&[0x8000_0000 + body.len() as u32]), body.clone()].concat();
     let (_arena, r) = growing(4 << 20);
-    let (records, reads, early) = read_greedily(r, &record.repeat(3));
+    let (records, reads, early) = read_greedily(r, &record.repeat(3), |r, _| r.align(128));
     assert!(early <= 16384 + 512 + 512, "{early} bytes were read elsewhere and copied");
     assert!(reads <= 3 * 3, "{reads} reads");
     for message in records {
-        assert_eq!(message.head.iter().count(), 16);
+        assert_eq!(message.head.iter().count(), 17);
+        assert!(message.head.iter().skip(1).take(15).all(|piece| piece.len() == 64 << 10));
         assert_eq!(message.head.to_vec(), body);
     }
 }
@@ -401,11 +404,16 @@ proptest! {
         let arena = arena();
         let mut r = RecordReader::placing(&arena, 300_000);
         let mut places = places.into_iter();
-        let place = |start: &[u8], len: usize| {
+        let place = |r: &mut RecordReader, len: usize| {
+            let start = r.start();
             assert!(start.len() >= START_BYTES && start.len() <= len && expected.iter().any(|r| r.starts_with(start)));
             let (offset, rest, placed) = places.next().unwrap();
             let part = len.saturating_sub(offset + rest).max(1);
-            placed.then(|| (offset, { let mut b = arena.alloc(part).unwrap(); b.set_len(part); b }))
+            if placed {
+                let mut buffer = arena.alloc(part).unwrap();
+                buffer.set_len(part);
+                r.place(offset, buffer);
+            }
         };
         let got = receive(&mut r, &stream, &pieces, place).unwrap();
         prop_assert!(got.iter().map(|m| m.head.to_vec()).eq(expected.iter().cloned()));
@@ -424,6 +432,37 @@ proptest! {
         let got = read(&mut r, &stream, &pieces).unwrap();
         prop_assert!(got == expected);
         prop_assert!(r.at_record_start());
+        prop_assert_eq!(arena.stats().in_use, 0);
+    }
+
+    #[test]
+    fn aligned_records_are_decoded_from_any_pieces(
+        records in prop::collection::vec(prop::collection::vec(0usize..200_000, 1..3), 1..6),
+        pieces in prop::collection::vec(1usize..150_000, 1..20),
+        offsets in prop::collection::vec(0usize..70_000, 6),
+    ) {
+        let (stream, expected) = stream_of(&records);
+        let (arena, mut r) = growing(500_000);
+        let mut aligned = expected.iter().zip(&records).zip(&offsets).filter(|((_, fragments), _)| {
+            fragments.len() == 1 && fragments[0] > 64 << 10
+        });
+        let mut choose = |start: &[u8]| {
+            let ((record, _), offset) = aligned.next().unwrap();
+            assert!(record.starts_with(start));
+            *offset
+        };
+        let got = receive(&mut r, &stream, &pieces, |r, _| r.align(choose(r.start()))).unwrap();
+        for (((message, record), fragments), offset) in got.iter().zip(&expected).zip(&records).zip(&offsets) {
+            prop_assert_eq!(&message.head.to_vec(), record);
+            let large = fragments.len() == 1 && fragments[0] > 64 << 10;
+            if large && (1..=64 << 10).contains(offset) && *offset < record.len() {
+                let second = message.head.iter().nth(1).unwrap();
+                prop_assert_eq!(message.head.iter().next().unwrap().len(), *offset);
+                prop_assert_eq!(second.len(), (record.len() - offset).min(64 << 10));
+            }
+        }
+        prop_assert!(r.at_record_start());
+        drop(got);
         prop_assert_eq!(arena.stats().in_use, 0);
     }
 

@@ -282,7 +282,7 @@ impl<'a> Decoder<'a> {
 
     /// Reads a payload that starts in the first view and continues in the following ones.
     fn payload_across_views(&mut self, first: View, len: usize) -> Result<Views, XdrError> {
-        let mut data = Views::from(first);
+        let mut data = if first.is_empty() { Views::new() } else { Views::from(first) };
         data.extend(self.rest.iter().cloned());
         if data.len() < len + pad(len) {
             return Err(XdrError::Short { at: self.position(), wanted: len + pad(len), left: data.len() });

@@ -72,6 +72,10 @@ fn read(mut stream: &[u8], max: usize, make: Make, mut split: Option<Random>) ->
             Ok(Next::Large(len)) => {
                 // A position and length that depend on the input.
                 let offset = usize::from(reader.start()[0]);
+                if reader.start()[2] % 2 == 1 {
+                    reader.align(offset);
+                    continue;
+                }
                 let mut part = arena().alloc(len - offset).expect("memory");
                 part.set_len(len - offset - usize::from(reader.start()[1]));
                 reader.place(offset, part);

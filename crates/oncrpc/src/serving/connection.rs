@@ -155,7 +155,7 @@ pub struct ServerConnection<T> {
     pub turn: Turn,
     /// The calls that were received together.
     pub batch: Batch,
-    service: Arc<dyn Service>,
+    pub(crate) service: Arc<dyn Service>,
     last_sender: LastSender,
     in_progress: FuturesUnordered<InProgress<T>>,
     /// Bytes charged to the account for calls in progress.

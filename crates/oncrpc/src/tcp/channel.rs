@@ -54,26 +54,36 @@ impl Channel {
     pub(super) fn poll_reply(
         &mut self,
         cx: &mut Context<'_>,
-        place: impl FnMut(&[u8], usize) -> Option<(usize, Buffer)>,
+        mut place: impl FnMut(&[u8], usize) -> Option<(usize, Buffer)>,
     ) -> Poll<io::Result<Option<Message>>> {
-        self.poll_next(cx, None, place)
+        self.poll_next(cx, None, |reader, len| {
+            if let Some((offset, buffer)) = place(reader.start(), len) {
+                reader.place(offset, buffer);
+            }
+        })
     }
 
     /// As [`Self::poll_reply`], with the record's memory charged to `account` before it is read. The charge
-    /// passes to the caller with the record ([`Self::take_admitted`]).
+    /// passes to the caller with the record ([`Self::take_admitted`]). For a large record, `data_offset` returns the
+    /// position of the data that starts a buffer, from the first bytes of the record.
     pub(super) fn poll_call(
         &mut self,
         cx: &mut Context<'_>,
         account: &mut Account,
+        mut data_offset: impl FnMut(&[u8]) -> Option<usize>,
     ) -> Poll<io::Result<Option<Message>>> {
-        self.poll_next(cx, Some(account), |_, _| None)
+        self.poll_next(cx, Some(account), |reader, _| {
+            if let Some(offset) = data_offset(reader.start()) {
+                reader.align(offset);
+            }
+        })
     }
 
     fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
         mut account: Option<&mut Account>,
-        mut place: impl FnMut(&[u8], usize) -> Option<(usize, Buffer)>,
+        mut large: impl FnMut(&mut RecordReader, usize),
     ) -> Poll<io::Result<Option<Message>>> {
         self.waits_for_memory = true;
         loop {
@@ -84,11 +94,7 @@ impl Channel {
                     }
                     self.reader.admit(bytes);
                 }
-                Ok(Next::Large(len)) => {
-                    if let Some((offset, buffer)) = place(self.reader.start(), len) {
-                        self.reader.place(offset, buffer);
-                    }
-                }
+                Ok(Next::Large(len)) => large(&mut self.reader, len),
                 Ok(Next::NoMemory) => {
                     let rt = &self.rt;
                     let sleep = self.retry.get_or_insert_with(|| rt.sleep(MEMORY_RETRY));

@@ -24,10 +24,10 @@ pub(super) const STASH_BYTES: usize = 16384;
 const PAST_BULK: usize = 512;
 /// Bytes of each buffer of a growing record. The largest head of a call is shorter.
 const PIECE: usize = 64 << 10;
-/// Bytes of a record that [`Next::Large`] provides: more than a reply to READ has before its data, and less than
-/// `PAST_BULK`, so that in a sequence of large records they are received with the preceding one.
+/// Bytes of a record that [`Next::Large`] provides: more than a reply to READ, or usually a call of WRITE, has before its
+/// data, and less than `PAST_BULK`, so that in a sequence of large records they are received with the preceding one.
 pub const START_BYTES: usize = 256;
-/// Slices of one vectored read without an allocation: a record with 1 MiB of data in pieces of 64 KiB has 17,
+/// Slices of one vectored read without an allocation: a record with 1 MiB of data in pieces of 64 KiB has 18,
 /// and the stash is one more.
 const READ_SLICES: usize = 20;
 /// Maximum number of consecutive empty fragments. Senders have no reason for any.
@@ -57,8 +57,9 @@ pub enum Next {
     /// More bytes must be read.
     NeedBytes,
     /// The record that starts has this many bytes, and the first [`START_BYTES`] of them are received
-    /// ([`RecordReader::start`]). The caller may provide memory for a part of it ([`RecordReader::place`]). Only from a
-    /// reader of [`RecordReader::placing`].
+    /// ([`RecordReader::start`]). The caller may provide memory for a part of it ([`RecordReader::place`]) in a reader of
+    /// [`RecordReader::placing`], and choose where its second buffer starts ([`RecordReader::align`]) in one of
+    /// [`RecordReader::growing`]. Others do not return it.
     Large(usize),
     /// A record needs this many more bytes of memory. No bytes may be read before [`RecordReader::admit`].
     NeedAdmission(usize),
@@ -77,7 +78,8 @@ enum State {
 /// [`Self::advance`], and repeat. Bytes are read directly into the record's buffers, except those that were
 /// read with the preceding record. A record occupies one buffer (several if it is longer than
 /// [`SPAN_BYTES`]), or, in a reader from [`Self::growing`], buffers of 64 KiB: initially one, and the others
-/// when that one is full. In a reader from [`Self::placing`] the caller can provide the buffer for a part of a large one.
+/// when that one is full, and the caller can choose where the second one starts in a large record. In a reader from
+/// [`Self::placing`] the caller can provide the buffer for a part of a large one.
 pub struct RecordReader {
     arena: Arena,
     max_record: usize,
@@ -85,12 +87,14 @@ pub struct RecordReader {
     piece: usize,
     /// Bytes of memory that the record may use.
     admitted: usize,
-    /// Whether the caller may provide memory for large records.
-    asks: bool,
+    /// A record of one fragment is large if it has more bytes than this: the caller decides on its memory.
+    large: usize,
     /// Whether it is to be asked for the current one.
     unasked: bool,
     /// The memory that it has provided, and its position in the record.
     placed: Option<(usize, Buffer)>,
+    /// Bytes of the record's first buffer, if the caller has chosen where the second one starts; 0 otherwise.
+    before: usize,
     stash: Box<[u8]>,
     stash_start: usize,
     stash_end: usize,
@@ -108,14 +112,15 @@ impl RecordReader {
 
     /// As [`Self::new`], for untrusted peers: the memory of the whole record must be admitted first
     /// ([`Next::NeedAdmission`]), and memory beyond the first 64 KiB is allocated when those are received, so
-    /// an announced length alone allocates at most 64 KiB.
+    /// an announced length alone allocates at most 64 KiB. Returns [`Next::Large`] for each record of one fragment that has
+    /// several buffers.
     pub fn growing(arena: &Arena, max_record: usize) -> Self {
-        Self::with(arena, max_record, PIECE, 0)
+        Self { large: PIECE, ..Self::with(arena, max_record, PIECE, 0) }
     }
 
     /// As [`Self::new`], and returns [`Next::Large`] for each record of one fragment that is longer than the stash.
     pub fn placing(arena: &Arena, max_record: usize) -> Self {
-        Self { asks: true, ..Self::new(arena, max_record) }
+        Self { large: STASH_BYTES, ..Self::new(arena, max_record) }
     }
 
     fn with(arena: &Arena, max_record: usize, piece: usize, admitted: usize) -> Self {
@@ -124,9 +129,10 @@ impl RecordReader {
             max_record,
             piece,
             admitted,
-            asks: false,
+            large: usize::MAX,
             unasked: false,
             placed: None,
+            before: 0,
             stash: vec![0; STASH_BYTES].into(),
             stash_start: 0,
             stash_end: 0,
@@ -199,7 +205,7 @@ impl RecordReader {
         } else {
             self.empty_fragments = 0;
         }
-        self.unasked = self.asks && last && self.filled == 0 && len > STASH_BYTES;
+        self.unasked = last && self.filled == 0 && len > self.large;
         self.state = State::Body { left: len, last };
         Ok(())
     }
@@ -218,11 +224,23 @@ impl RecordReader {
         }
     }
 
+    /// After [`Next::Large`] of a reader of [`Self::growing`]: has the record's second buffer start with the byte at `offset`,
+    /// so that a file system can keep the data from there on without a copy. Ignored if the record has fewer bytes, or
+    /// `offset` is 0 or above 64 KiB.
+    pub fn align(&mut self, offset: usize) {
+        if let State::Body { left, .. } = self.state
+            && offset < left
+            && offset <= PIECE
+        {
+            self.before = offset;
+        }
+    }
+
     /// Memory that must still be admitted for the record. Before the last fragment the length is unknown, and
     /// the maximum is assumed.
     fn missing_admission(&self, left: usize, last: bool) -> Option<usize> {
         let total = if last { self.filled + left } else { self.max_record };
-        let needed = memory_for(total, self.piece);
+        let needed = memory_for(self.before, self.piece) + memory_for(total - self.before, self.piece);
         needed.checked_sub(self.admitted).filter(|more| *more > 0)
     }
 
@@ -247,32 +265,34 @@ impl RecordReader {
         if let Some((offset, buffer)) = self.placed.take() {
             return self.reserve_around(offset, buffer, total);
         }
-        let total = if self.filled < self.piece { total.min(self.piece) } else { total };
+        let first = self.before + self.piece;
+        let total = if self.filled < first { total.min(first) } else { total };
         let mut have: usize = self.parts.iter().map(|p| p.len()).sum();
         while have < total {
-            let small = match self.parts.last() {
-                Some(last) if last.len() < self.piece => {
-                    self.parts.pop().map(|small| (small, self.parts.len() * self.piece))
-                }
-                _ => None,
-            };
-            let start = self.parts.len() * self.piece;
-            let Ok(mut buffer) = self.arena.alloc((total - start).min(self.piece)) else {
-                self.parts.extend(small.map(|(small, _)| small));
+            let small = self.pop_incomplete();
+            have -= small.as_ref().map_or(0, |small| small.len());
+            let end = if have < self.before { self.before } else { total.min(have + self.piece) };
+            let Ok(mut buffer) = self.arena.alloc(end - have) else {
+                self.parts.extend(small);
                 return false;
             };
-            buffer.set_len(buffer.capacity());
-            if let Some((small, _)) = small {
-                millrace_buffer::copy(
-                    &mut buffer,
-                    &small[..self.filled.saturating_sub(start).min(small.len())],
-                );
-                have -= small.len();
+            buffer.set_len(if end == self.before { end } else { buffer.capacity() });
+            if let Some(small) = small {
+                let received = self.filled.saturating_sub(have).min(small.len());
+                millrace_buffer::copy(&mut buffer, &small[..received]);
             }
             have += buffer.len();
             self.parts.push(buffer);
         }
         true
+    }
+
+    /// Takes the last buffer if a larger one replaces it when the record grows.
+    fn pop_incomplete(&mut self) -> Option<Buffer> {
+        let kept = usize::from(self.before > 0);
+        let incomplete =
+            self.parts.len() > kept && self.parts.last().is_some_and(|last| last.len() < self.piece);
+        if incomplete { self.parts.pop() } else { None }
     }
 
     /// Reserves buffers for the parts of a record of `total` bytes before and after `placed`, which is at `offset`.
@@ -320,6 +340,7 @@ impl RecordReader {
     fn finish(&mut self) -> Message {
         let mut head = Views::new();
         let mut left = std::mem::take(&mut self.filled);
+        self.before = 0;
         for mut part in self.parts.drain(..) {
             let len = left.min(part.len());
             part.set_len(len);
@@ -375,6 +396,7 @@ impl RecordReader {
     pub fn clear(&mut self) {
         self.parts.clear();
         self.placed = None;
+        self.before = 0;
         self.filled = 0;
     }
 

@@ -266,7 +266,7 @@ impl Connection {
         while !self.core.turn.is_over() && self.may_take() {
             let deferred_call = match self.deferred.take() {
                 Some(deferred_call) => deferred_call,
-                None => match self.channel.poll_call(cx, &mut self.core.account) {
+                None => match self.poll_record(cx) {
                     Poll::Ready(Ok(Some(message))) => match self.process_record(message) {
                         Some(deferred_call) => deferred_call,
                         None => continue,
@@ -291,6 +291,12 @@ impl Connection {
                 self.flush(cx);
             }
         }
+    }
+
+    /// The next received record, if it is complete.
+    fn poll_record(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Message>>> {
+        let ServerConnection { account, service, .. } = &mut self.core;
+        self.channel.poll_call(cx, account, |start| service.data_offset(start))
     }
 
     /// Decodes a complete record. `None` if it is the reply to a callback.

@@ -19,11 +19,11 @@ use std::{ops::RangeInclusive, sync::Arc};
 
 use millrace_nfs::v3::{MAX_HANDLE, PROGRAM, Procedure, Status, VERSION};
 use millrace_oncrpc::{
-    CallContext, Fault, MaybeReady, Outcome, Program, Results, SMALL_REPLY,
+    CallContext, CallHeader, Fault, MaybeReady, Outcome, Program, Results, SMALL_REPLY,
     serving::{ClientAddr, slot_bytes},
 };
 use millrace_runtime::{Instant, RuntimeRef};
-use millrace_xdr::{Encode, Encoder};
+use millrace_xdr::{Decoder, Encode, Encoder};
 
 use self::{
     arguments::Arguments,
@@ -112,6 +112,15 @@ impl Program for Nfs3 {
             return Some(SMALL_REPLY);
         }
         (call.message().stream_len() <= MAX_SMALL_CALL).then(|| slot_bytes(bulk) + SMALL_REPLY)
+    }
+
+    fn data_offset(&self, header: &CallHeader, args: &mut Decoder<'_>) -> Option<usize> {
+        if Procedure::try_from(header.proc) != Ok(Procedure::Write) {
+            return None;
+        }
+        args.opaque(MAX_HANDLE).ok()?;
+        args.raw(8 + 4 + 4 + 4).ok()?; // Offset, count, how stable, and the length of the data.
+        Some(args.position())
     }
 
     fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {

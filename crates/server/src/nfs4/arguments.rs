@@ -1,11 +1,30 @@
 //! The arguments of a COMPOUND, decoded operation by operation.
 
+use millrace_nfs::v4::{CompoundArgs, Operation, PutfhArgs, SequenceArgs};
 use millrace_oncrpc::CallContext;
 use millrace_xdr::{Arena, Decode, Decoder, Message, Payload, XdrError};
 
 /// Maximum bytes after the data of a WRITE that are copied, so that the memory of the call can be passed to the
 /// file system. Clients request attributes there.
 const MAX_COPIED: usize = 2048;
+
+/// Bytes of the arguments of WRITE before its data: stateid, offset, stability and length.
+const BEFORE_DATA: usize = 16 + 8 + 4 + 4;
+
+/// Position of the data of WRITE in the arguments of a COMPOUND, at the start of which `d` is, if only SEQUENCE and PUTFH
+/// precede it, as usual.
+pub(super) fn data_offset(d: &mut Decoder<'_>) -> Option<usize> {
+    let frame: CompoundArgs<'_> = d.get().ok()?;
+    for _ in 0..frame.operations {
+        match Operation::try_from(d.u32().ok()?) {
+            Ok(Operation::Sequence) => drop(d.get::<SequenceArgs>().ok()?),
+            Ok(Operation::Putfh) => drop(d.get::<PutfhArgs<'_>>().ok()?),
+            Ok(Operation::Write) => return d.raw(BEFORE_DATA).is_ok().then(|| d.position()),
+            _ => return None,
+        }
+    }
+    None
+}
 
 /// The received message, and the position of the next operation.
 pub(super) struct Arguments {

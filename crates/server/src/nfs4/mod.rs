@@ -32,9 +32,11 @@ mod xattr;
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use millrace_nfs::v4::{Operation, PROGRAM, Status, VERSION};
-use millrace_oncrpc::{CallContext, Callbacks, Fault, MaybeReady, Outcome, Program, serving::ClientAddr};
+use millrace_oncrpc::{
+    CallContext, CallHeader, Callbacks, Fault, MaybeReady, Outcome, Program, serving::ClientAddr,
+};
 use millrace_runtime::{RuntimeRef, sync::Mutex};
-use millrace_xdr::Encoder;
+use millrace_xdr::{Decoder, Encoder};
 
 use self::{attributes::Parameters, reply_size::ReplySize, timer::Timer};
 use crate::{
@@ -173,6 +175,10 @@ impl Program for Nfs4 {
         let size = ReplySize::of(call, self.env.rtmax);
         call.reply_bulk = size.bulk;
         Some(size.memory())
+    }
+
+    fn data_offset(&self, header: &CallHeader, args: &mut Decoder<'_>) -> Option<usize> {
+        (header.proc == procedure::COMPOUND).then(|| arguments::data_offset(args)).flatten()
     }
 
     fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {
