@@ -2,7 +2,8 @@
 //! without I/O.
 //!
 //! Each read of `/dev/fuse` returns one request: [`Header::decode`] reads its header, [`Operation::decode`] the rest.
-//! Operations borrow names and data from the message, so that decoding allocates nothing. A [`Reply`] or a
+//! Operations borrow names from the message, so that decoding allocates nothing. The data of a write is not part of them,
+//! so that it can be read into another buffer than the fields before it ([`WriteRequest::DATA`]). A [`Reply`] or a
 //! [`Notification`] becomes a [`Message`]: a small buffer and borrowed data, for one writev(2).
 //!
 //! Over io_uring, requests and replies are in the memory of a [`RingEntry`]; its messages are the same.

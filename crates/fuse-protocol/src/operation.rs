@@ -137,7 +137,7 @@ pub enum Operation<'a> {
     /// Reads from a file.
     Read(ReadRequest),
     /// Writes to a file.
-    Write(WriteRequest<'a>),
+    Write(WriteRequest),
     /// A program closes a descriptor of a file.
     Flush {
         /// File handle.
@@ -264,19 +264,29 @@ pub struct ReadRequest {
 
 /// Parameters of a write (`fuse_write_in`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WriteRequest<'a> {
+pub struct WriteRequest {
     /// File handle.
     pub handle: u64,
     /// Offset in bytes.
     pub offset: u64,
-    /// The data.
-    pub data: &'a [u8],
+    /// Number of bytes. They are in the message at [`Self::DATA`].
+    pub size: u32,
     /// Flags of open(2) of the file.
     pub flags: u32,
     /// Lock owner: only if the write bypasses the page cache.
     pub lock_owner: Option<u64>,
     /// The kernel writes pages back (`FUSE_WRITE_CACHE`): the handle may be that of another writer.
     pub is_from_cache: bool,
+}
+
+impl WriteRequest {
+    /// Offset of the data in the message.
+    pub const DATA: usize = Header::SIZE + 40;
+
+    /// Whether a request with this header is a write.
+    pub fn follows(header: &Header) -> bool {
+        header.opcode == opcode::WRITE
+    }
 }
 
 /// Parameters of a list of entries (`fuse_read_in`).
@@ -496,14 +506,14 @@ fn read(f: &mut Fields<'_>) -> Result<ReadRequest, DecodeError> {
     Ok(ReadRequest { handle, offset, size, flags, lock_owner })
 }
 
-fn write<'a>(f: &mut Fields<'a>) -> Result<WriteRequest<'a>, DecodeError> {
+fn write(f: &mut Fields<'_>) -> Result<WriteRequest, DecodeError> {
     let (handle, offset, size, write_flags, owner, flags) =
         (f.u64()?, f.u64()?, f.u32()?, f.u32()?, f.u64()?, f.u32()?);
     f.skip::<4>()?;
     Ok(WriteRequest {
         handle,
         offset,
-        data: f.bytes(size as usize)?,
+        size,
         flags,
         lock_owner: (write_flags & HAS_LOCK_OWNER != 0).then_some(owner),
         is_from_cache: write_flags & FROM_CACHE != 0,

@@ -28,18 +28,26 @@ impl Header {
     /// # Errors
     /// [`DecodeError::Short`] and [`DecodeError::Length`].
     pub fn decode(message: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
-        let mut fields = Fields::new(message);
+        Self::decode_start(message, message.len())
+    }
+
+    /// As [`Self::decode`], of `start`, the first bytes of a message of `length` bytes.
+    ///
+    /// # Errors
+    /// As those of [`Self::decode`].
+    pub fn decode_start(start: &[u8], length: usize) -> Result<(Self, &[u8]), DecodeError> {
+        let mut fields = Fields::new(start);
         let stated = fields.u32()?;
         let (opcode, unique, node) = (fields.u32()?, fields.u64()?, fields.u64()?);
         let (uid, gid, pid) = (fields.u32()?, fields.u32()?, fields.u32()?);
         // Extensions at the end, in units of 8 bytes (7.38); 0 before.
         let extensions = 8 * usize::from(fields.u16()?);
         fields.skip::<2>()?;
-        if stated as usize != message.len() {
-            return Err(DecodeError::Length { stated, received: message.len() });
+        if stated as usize != length {
+            return Err(DecodeError::Length { stated, received: length });
         }
-        let body = fields.rest();
-        let length = body.len().checked_sub(extensions).ok_or(DecodeError::Short)?;
-        Ok((Self { opcode, unique, node, uid, gid, pid }, &body[..length]))
+        let end = length.checked_sub(extensions).ok_or(DecodeError::Short)?;
+        let body = start.get(Self::SIZE..end.min(start.len())).ok_or(DecodeError::Short)?;
+        Ok((Self { opcode, unique, node, uid, gid, pid }, body))
     }
 }

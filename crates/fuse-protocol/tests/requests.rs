@@ -164,14 +164,8 @@ fn attributes_are_set_as_their_flags_say() {
 fn lock_owners_are_valid_only_with_their_flag() {
     let body = |flags| body().u64(7).u64(4096).u32(4).u32(flags).u64(8).u32(0o40001).u32(0).bytes(b"data");
     for (flags, lock_owner, is_from_cache) in [(0, None, false), (1, None, true), (2, Some(8), false)] {
-        let write = WriteRequest {
-            handle: 7,
-            offset: 4096,
-            data: b"data",
-            flags: 0o40001,
-            lock_owner,
-            is_from_cache,
-        };
+        let write =
+            WriteRequest { handle: 7, offset: 4096, size: 4, flags: 0o40001, lock_owner, is_from_cache };
         assert_eq!(decode(&message(16, &body(flags))), Ok(Operation::Write(write)));
         let read = ReadRequest { handle: 7, offset: 4096, size: 4, flags: 0o40001, lock_owner };
         assert_eq!(decode(&message(15, &body(flags))), Ok(Operation::Read(read)));
@@ -299,8 +293,17 @@ proptest! {
         let write = body().u64(first).u64(second).u32(data.len() as u32).u32(0).u64(0).u32(flags).u32(0).bytes(&data);
         let write = message(16, &write);
         let expected = WriteRequest {
-            handle: first, offset: second, data: &data, flags, lock_owner: None, is_from_cache: false,
+            handle: first,
+            offset: second,
+            size: data.len() as u32,
+            flags,
+            lock_owner: None,
+            is_from_cache: false,
         };
         prop_assert_eq!(decode(&write), Ok(Operation::Write(expected)));
+        prop_assert_eq!(&write[WriteRequest::DATA..], &data);
+        let (header, parameters) = Header::decode_start(&write[..WriteRequest::DATA], write.len()).unwrap();
+        prop_assert!(WriteRequest::follows(&header));
+        prop_assert_eq!(Operation::decode(&header, parameters), Ok(Operation::Write(expected)));
     }
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use millrace_fuse_protocol::{
-    DecodeError, Header, Operation, ROOT, Reply, RingCommand, RingEntry, RingRequest,
+    DecodeError, Header, Operation, ROOT, Reply, RingCommand, RingEntry, RingRequest, WriteRequest,
 };
 
 const PAYLOAD: usize = 8192;
@@ -48,7 +48,8 @@ fn requests_become_messages_of_the_device() {
     assert_eq!((commit, message), (99, &[&header[..], &operation, b"data"].concat()[..]));
     let (header, body) = Header::decode(message).unwrap();
     let Operation::Write(write) = Operation::decode(&header, body).unwrap() else { panic!("not a write") };
-    assert_eq!((header.unique, write.handle, write.offset, write.data), (77, 5, 4096, &b"data"[..]));
+    assert_eq!((header.unique, write.handle, write.offset, write.size), (77, 5, 4096, 4));
+    assert_eq!(&message[WriteRequest::DATA..], b"data");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use rustix::{fs::OFlags, io::Errno};
 
 use crate::{
     access::{FILE_ACCESS, required_access},
+    channel::WriteData,
     error::errno,
     fs::Fs,
     inode::{AttrReply, CacheUpdate, Inode, KernelAttrs, PageInvalidation},
@@ -191,19 +192,18 @@ impl Fs {
     pub(crate) fn accept_write(
         self: &Arc<Self>,
         file: &OpenFile,
-        (position, data): (WritePosition, &[u8]),
+        (position, data): (WritePosition, &mut WriteData<'_>),
         direct: bool,
     ) -> Result<Option<WriteCompletion>, Errno> {
         file.note_use();
-        let inode = &file.inode;
+        let (inode, length) = (&file.inode, data.len() as u64);
         let accepted = self.write(inode, &file.client, position, data)?;
         let mut completion = WriteCompletion { flight: accepted.flight, ..WriteCompletion::default() };
         if direct {
             match inode.note_direct_write() {
                 PageInvalidation::None => {}
                 PageInvalidation::Range => {
-                    completion.range =
-                        Some(position.kernel_offset()..position.kernel_offset() + data.len() as u64)
+                    completion.range = Some(position.kernel_offset()..position.kernel_offset() + length)
                 }
                 PageInvalidation::All(update) => {
                     self.apply_update(inode, update);
@@ -211,8 +211,7 @@ impl Fs {
                 }
             }
         } else if inode.note_page_write() {
-            completion.reread_range =
-                Some(position.kernel_offset()..position.kernel_offset() + data.len() as u64);
+            completion.reread_range = Some(position.kernel_offset()..position.kernel_offset() + length);
         }
         if accepted.relocated {
             // The pages contain the data at the wrong offset. They are locked until the reply.
@@ -243,7 +242,7 @@ impl Fs {
             }
         }
         for _ in 0..BUFFER_ATTEMPTS {
-            match self.accept_write(file, (position, data), direct) {
+            match self.accept_write(file, (position, &mut WriteData::Borrowed(data)), direct) {
                 Err(Errno::NOMEM) => self.commit_all().await,
                 Err(e) => return Err(e),
                 Ok(completion) => return self.complete_write(file, completion.unwrap_or_default()).await,

@@ -37,7 +37,7 @@ use slab::Slab;
 
 use crate::{
     MountError, MountOptions,
-    channel::{Call, Handler},
+    channel::{Call, Handler, WriteData},
     device::MountRequest,
     mountpoint::check,
     session::{TREE, raise_kernel_read_ahead, start, threads},
@@ -157,10 +157,10 @@ impl Passthrough {
         });
     }
 
-    fn write(&self, write: &WriteRequest<'_>) -> Result<u32, Errno> {
-        let written = self.file(write.handle)?.write_all_at(write.data, write.offset);
+    fn write_data(&self, write: &WriteRequest, data: &[u8]) -> Result<u32, Errno> {
+        let written = self.file(write.handle)?.write_all_at(data, write.offset);
         written.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-        Ok(write.data.len() as u32)
+        Ok(write.size)
     }
 
     fn open_directory(&self, node: u64) -> Result<Opened, Errno> {
@@ -252,6 +252,10 @@ impl Handler for Passthrough {
         TREE | InitFlags::AUTO_INVAL_DATA
     }
 
+    fn write(&self, call: Call, write: WriteRequest, data: WriteData<'_>) {
+        answer(call, self.write_data(&write, &data), |written| Reply::Written(*written));
+    }
+
     fn handle(&self, call: Call, operation: Operation<'_>) {
         use Operation as O;
         let (node, ttl) = (call.node(), self.timeouts.0);
@@ -272,7 +276,6 @@ impl Handler for Passthrough {
                 answer(call, opened, |opened| Reply::Opened(*opened));
             }
             O::Read(read) => self.read(call, &read),
-            O::Write(write) => answer(call, self.write(&write), |written| Reply::Written(*written)),
             O::Flush { .. } => call.finish(Ok(())),
             O::Fsync { handle } => call.finish(self.file(handle).and_then(|file| fsync(&file))),
             O::Release { handle, .. } => {

@@ -128,7 +128,7 @@ mod tests {
     use rustix::fs::OFlags;
 
     use super::*;
-    use crate::{MountOptions, dentries::ROOT, write::WritePosition};
+    use crate::{MountOptions, channel::WriteData, dentries::ROOT, write::WritePosition};
 
     /// READ size of the kernel.
     const READ: usize = 128 << 10;
@@ -254,7 +254,8 @@ mod tests {
             let new = vec![round as u8 + 77; 4096];
             setup.data[ahead as usize..][..4096].copy_from_slice(&new);
             if by_us {
-                setup.fs.write(&file.inode, &setup.me, WritePosition::Offset(ahead), &new).unwrap();
+                let (at, new) = (WritePosition::Offset(ahead), &mut WriteData::Borrowed(&new));
+                setup.fs.write(&file.inode, &setup.me, at, new).unwrap();
             } else {
                 let how = millrace_nfs::v3::StableHow::FileSync;
                 setup.other.write(file.inode.handle, ahead, &new, how).await.unwrap();

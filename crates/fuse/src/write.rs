@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use millrace_buffer::Buffer;
 use millrace_client::nfs3::{Client, File};
 use millrace_nfs::v3::WccData;
 use millrace_runtime::{Instant, RuntimeExt};
@@ -17,6 +18,7 @@ use rustix::io::Errno;
 
 use crate::{
     LostFile,
+    channel::WriteData,
     error::errno,
     fs::Fs,
     inode::Inode,
@@ -90,8 +92,18 @@ pub(crate) struct AcceptedWrite {
     pub(crate) relocated: bool,
 }
 
+/// A buffer of `room` bytes that begins with `data`: that in which the data was received, if possible. `None` if there is
+/// no memory.
+fn new_buffer(client: &Client, room: usize, data: &mut WriteData<'_>) -> Option<Buffer> {
+    data.take(room).or_else(|| {
+        let mut buffer = client.buffer(room).ok()?;
+        millrace_buffer::copy(&mut buffer, data);
+        Some(buffer)
+    })
+}
+
 impl Fs {
-    /// Accepts write data.
+    /// Accepts write data, whose buffer it may take.
     ///
     /// # Errors
     /// [`Errno::NOMEM`] if no buffer is available; the data was not accepted.
@@ -100,7 +112,7 @@ impl Fs {
         inode: &Arc<Inode>,
         client: &Client,
         position: WritePosition,
-        data: &[u8],
+        data: &mut WriteData<'_>,
     ) -> Result<AcceptedWrite, Errno> {
         let mut out = [None, None];
         let (offset, has_set_id) = {
@@ -120,13 +132,13 @@ impl Fs {
                 out[0] = w.start_pending();
                 let max_size = client.wsize() as usize;
                 let room = data.len().max(INITIAL_BUFFER.max(w.last_len * 4).min(max_size));
-                let Ok(mut buffer) = client.buffer(room) else {
+                let len = data.len();
+                let Some(buffer) = new_buffer(client, room, data) else {
                     drop(w);
                     out.into_iter().flatten().for_each(|d| self.start_flight(inode, d));
                     return Err(Errno::NOMEM);
                 };
-                millrace_buffer::copy(&mut buffer[..data.len()], data);
-                let (caller, len) = (client.clone(), data.len());
+                let caller = client.clone();
                 w.pending = Some(PendingWrite { caller, offset, buffer, len, since: self.rt.now() });
             }
             if w.pending.as_ref().is_some_and(|g| g.len >= g.buffer.len()) {

@@ -6,12 +6,14 @@ use std::{
     sync::Arc,
 };
 
-use millrace_fuse_protocol::{Header, InitFlags, Message, Operation, Reply};
+use millrace_buffer::Arena;
+use millrace_fuse_protocol::{Header, InitFlags, Message, Operation, Reply, WriteRequest};
 use rustix::io::{Errno, writev};
 
 use super::{
     clone::clone,
     interrupts::{Interruption, Interrupts},
+    receive::WriteData,
     ring::Slot,
 };
 
@@ -20,9 +22,17 @@ pub(crate) trait Handler: Send + Sync + 'static {
     /// The capabilities to enable in addition to those of all file systems. `offered`: those of the kernel.
     fn capabilities(&self, offered: InitFlags) -> InitFlags;
 
-    /// Handles a request, now or later. The thread that has read it waits: it must not block for long, and not at all in
-    /// [`super::Session::run_on`].
+    /// Where the data of writes is received, if [`Self::write`] keeps it.
+    fn arena(&self) -> Option<&Arena> {
+        None
+    }
+
+    /// Handles a request other than a write, now or later. The thread that has read it waits: it must not block for long,
+    /// and not at all in [`super::Session::run_on`].
     fn handle(&self, call: Call, operation: Operation<'_>);
+
+    /// As [`Self::handle`], for a write.
+    fn write(&self, call: Call, write: WriteRequest, data: WriteData<'_>);
 
     /// Lowers the lookup count of a node.
     fn forget(&self, _node: u64, _lookups: u64) {}

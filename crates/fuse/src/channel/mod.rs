@@ -2,13 +2,14 @@
 //! notifications.
 //!
 //! A task of an executor reads requests without blocking, if the handler does not block. Otherwise threads read them, each
-//! from its own clone of the device (FUSE_DEV_IOC_CLONE). A request is decoded in the buffer into which it was read. A
-//! reply is one writev(2) on the clone that the request was read from, of data that is
-//! not copied before. With `io_uring` the task receives most requests over io_uring instead (`ring/`).
+//! from its own clone of the device (FUSE_DEV_IOC_CLONE). A request is decoded in the buffers into which it was read; a
+//! handler may keep that of the data of a write. A reply is one writev(2) on the clone that the request was read from, of
+//! data that is not copied before. With `io_uring` the task receives most requests over io_uring instead (`ring/`).
 
 mod call;
 mod clone;
 mod interrupts;
+mod receive;
 mod ring;
 mod session;
 #[cfg(test)]
@@ -19,5 +20,6 @@ pub(crate) use self::interrupts::Interrupts;
 pub(crate) use self::{
     call::{Call, Handler},
     interrupts::Interruption,
+    receive::WriteData,
     session::{Notifier, Session, SessionOptions},
 };

@@ -9,24 +9,22 @@ use std::{
     thread,
 };
 
+use millrace_buffer::Arena;
 use millrace_fuse_protocol::{
     DecodeError, Header, InitFlags, InitReply, InitRequest, MINOR_VERSIONS, Notification, Operation, Reply,
 };
 use millrace_runtime::{Readiness, RuntimeRef};
-use rustix::io::{Errno, read};
+use rustix::io::Errno;
 
 use super::{
     call::{Call, Channel, Handler},
     interrupts::Interrupts,
+    receive::{self, ReceiveBuffer, Received, own_arena},
     ring::{Next, Ring, Slot},
 };
 
 /// Maximum number of background requests (read-ahead, write-back) of the kernel.
 const BACKGROUND: u16 = 64;
-/// Space for the parts of a request other than the data of a write; the kernel requires 80 bytes.
-const REQUEST: usize = 4096;
-/// Smallest buffer that the kernel accepts (`FUSE_MIN_READ_BUFFER`).
-const MIN_BUFFER: usize = 8192;
 /// Requests and bytes that the task reads before other tasks of the executor run.
 const BATCH: usize = 16;
 const BATCH_BYTES: usize = 256 << 10;
@@ -61,6 +59,8 @@ pub(crate) struct Session<H> {
     /// With [`SessionOptions::io_uring`].
     ring: Option<Ring>,
     options: SessionOptions,
+    /// Memory of the buffers for requests.
+    arena: Arena,
     /// Minor version of the protocol.
     minor: u32,
 }
@@ -92,9 +92,11 @@ impl<H: Handler> Session<H> {
     /// Those of the device; [`io::ErrorKind::Unsupported`] for a kernel with another version of the protocol.
     pub(crate) fn start(handler: H, device: OwnedFd, options: SessionOptions) -> io::Result<Self> {
         let channel = Arc::new(Channel { device, interrupts: Arc::new(Interrupts::default()) });
-        let mut buffer = vec![0; MIN_BUFFER];
-        let length = receive(&channel, &mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
-        let (header, body) = Header::decode(&buffer[..length]).map_err(invalid)?;
+        let arena = handler.arena().cloned();
+        let arena = arena.unwrap_or_else(|| own_arena(options.max_write, options.threads));
+        let mut buffer = ReceiveBuffer::new(arena.clone(), options.max_write)?;
+        buffer.receive(&channel.device)?.ok_or(io::ErrorKind::NotConnected)?;
+        let (header, body, _) = buffer.request().map_err(invalid)?;
         let Operation::Init(kernel) = Operation::decode(&header, body).map_err(invalid)? else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the first request is not FUSE_INIT"));
         };
@@ -115,7 +117,7 @@ impl<H: Handler> Session<H> {
         }
         call.reply(&Reply::Init(reply));
         let clones = (1..options.threads).map(|_| channel.clone_device()).collect::<io::Result<_>>()?;
-        Ok(Self { handler: Arc::new(handler), channel, clones, ring, options, minor })
+        Ok(Self { handler: Arc::new(handler), channel, clones, ring, options, arena, minor })
     }
 
     /// A sender of notifications.
@@ -137,9 +139,10 @@ impl<H: Handler> Session<H> {
         for (channel, i) in self.clones.iter().zip(1..) {
             let reader = self.reader(channel);
             let name = format!("millrace-fuse{i}");
-            readers.push(thread::Builder::new().name(name).spawn(move || reader.run())?);
+            let buffer = self.buffer()?;
+            readers.push(thread::Builder::new().name(name).spawn(move || reader.run(buffer))?);
         }
-        let first = self.reader(&self.channel).run();
+        let first = self.reader(&self.channel).run(self.buffer()?);
         readers.into_iter().fold(first, |result, reader| {
             let other = reader.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
             result.and(other)
@@ -157,18 +160,24 @@ impl<H: Handler> Session<H> {
     ) -> io::Result<impl Future<Output = io::Result<()>> + Send + use<H>> {
         let mut device = rt.watch(self.channel.device.try_clone()?)?;
         let reader = self.reader(&self.channel);
-        let mut buffer = reader.buffer();
+        let mut buffer = self.buffer()?;
         let ring = self.ring.take().map(|ring| ring.driver(rt, self.channel.device.try_clone()?));
         let mut ring = ring.transpose()?;
         Ok(poll_fn(move |cx| {
             if let Some(ring) = &mut ring {
-                let handle = &mut |message: &[u8], slot: &Arc<Slot>| reader.handle(message, Some(slot));
+                let handle = &mut |message: &[u8], slot: &Arc<Slot>| {
+                    reader.handle(receive::whole(message).map_err(invalid)?, Some(slot))
+                };
                 if let Poll::Ready(Next::End) = ring.poll(cx, handle)? {
                     return Poll::Ready(Ok(()));
                 }
             }
             reader.poll(cx, &mut *device, &mut buffer)
         }))
+    }
+
+    fn buffer(&self) -> io::Result<ReceiveBuffer> {
+        ReceiveBuffer::new(self.arena.clone(), self.options.max_write)
     }
 
     fn reader(&self, channel: &Arc<Channel>) -> Reader<H> {
@@ -205,20 +214,6 @@ fn pages(bytes: u32) -> u16 {
     u16::try_from(bytes.div_ceil(rustix::param::page_size() as u32)).unwrap_or(u16::MAX)
 }
 
-/// Reads one request. `None`: the mount has ended. A device that does not block returns [`io::ErrorKind::WouldBlock`] if
-/// there is none.
-fn receive(channel: &Channel, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-    loop {
-        match read(&channel.device, &mut *buffer) {
-            Ok(length) => return Ok(Some(length)),
-            // The request was aborted before it was read.
-            Err(Errno::NOENT | Errno::INTR) => {}
-            Err(Errno::NODEV) => return Ok(None),
-            Err(e) => return Err(e.into()),
-        }
-    }
-}
-
 /// A thread or task that reads requests.
 struct Reader<H> {
     handler: Arc<H>,
@@ -227,26 +222,22 @@ struct Reader<H> {
 }
 
 impl<H: Handler> Reader<H> {
-    fn buffer(&self) -> Vec<u8> {
-        vec![0; (self.options.max_write as usize + REQUEST).max(MIN_BUFFER)]
-    }
-
     /// Reads requests without blocking, until there is none. It yields to other tasks after a limited number.
     fn poll(
         &self,
         cx: &mut Context<'_>,
         device: &mut dyn Readiness,
-        buffer: &mut [u8],
+        buffer: &mut ReceiveBuffer,
     ) -> Poll<io::Result<()>> {
         let (mut requests, mut bytes) = (0, 0);
         while requests < BATCH && bytes < BATCH_BYTES {
             let mut received = None;
             ready!(device.poll_io(cx, &mut || {
-                received = receive(&self.channel, buffer)?;
+                received = buffer.receive(&self.channel.device)?;
                 Ok(())
             }))?;
             let Some(length) = received else { return Poll::Ready(Ok(())) };
-            if self.handle(&buffer[..length], None)? == Next::End {
+            if self.handle(buffer.request().map_err(invalid)?, None)? == Next::End {
                 return Poll::Ready(Ok(()));
             }
             requests += 1;
@@ -256,10 +247,9 @@ impl<H: Handler> Reader<H> {
         Poll::Pending
     }
 
-    fn run(&self) -> io::Result<()> {
-        let mut buffer = self.buffer();
-        while let Some(length) = receive(&self.channel, &mut buffer)? {
-            if self.handle(&buffer[..length], None)? == Next::End {
+    fn run(&self, mut buffer: ReceiveBuffer) -> io::Result<()> {
+        while buffer.receive(&self.channel.device)?.is_some() {
+            if self.handle(buffer.request().map_err(invalid)?, None)? == Next::End {
                 break;
             }
         }
@@ -267,14 +257,13 @@ impl<H: Handler> Reader<H> {
     }
 
     /// Handles a request, which is in `slot` if it has arrived over io_uring.
-    fn handle(&self, message: &[u8], slot: Option<&Arc<Slot>>) -> io::Result<Next> {
-        let (header, body) = Header::decode(message).map_err(invalid)?;
+    fn handle(&self, request: Received<'_>, slot: Option<&Arc<Slot>>) -> io::Result<Next> {
+        let (header, body, data) = request;
         let call = Call::new(header, Arc::clone(&self.channel), slot.map(Arc::clone));
         let operation = match Operation::decode(&header, body) {
             Ok(operation) => operation,
             Err(e) => {
-                tracing::warn!(opcode = header.opcode, "cannot decode a request: {e}");
-                call.error(Errno::IO);
+                refuse(call, &header, e);
                 return Ok(Next::Request);
             }
         };
@@ -296,6 +285,10 @@ impl<H: Handler> Reader<H> {
                 return Ok(Next::End);
             }
             operation if !self.permits(header.uid, &operation) => call.error(Errno::ACCESS),
+            Operation::Write(write) => match data.first(write.size) {
+                Some(data) => self.handler.write(call, write, data),
+                None => refuse(call, &header, DecodeError::Short),
+            },
             operation => self.handler.handle(call, operation),
         }
         Ok(Next::Request)
@@ -317,4 +310,10 @@ impl<H: Handler> Reader<H> {
                     | O::ReleaseDirectory { .. }
             )
     }
+}
+
+/// Fails a request that cannot be decoded.
+fn refuse(call: Call, header: &Header, e: DecodeError) {
+    tracing::warn!(opcode = header.opcode, "cannot decode a request: {e}");
+    call.error(Errno::IO);
 }

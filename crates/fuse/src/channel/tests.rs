@@ -1,7 +1,8 @@
-//! Tests of a session whose requests a task reads.
+//! Tests of a session whose requests a task reads, and of its buffers.
 #![allow(clippy::unwrap_used)]
 
 use std::{
+    collections::HashSet,
     future::poll_fn,
     sync::{
         Arc,
@@ -11,11 +12,13 @@ use std::{
     time::Duration,
 };
 
-use millrace_fuse_protocol::{InitFlags, Operation, ROOT, Reply};
+use millrace_buffer::{Arena, ArenaConfig, Buffer};
+use millrace_fuse_protocol::{InitFlags, Operation, ROOT, Reply, WriteRequest};
 use millrace_runtime::tokio_rt::TokioRuntime;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::{Call, Handler, Session};
+use super::{Call, Handler, Session, SessionOptions, WriteData};
 use crate::{
     session::options,
     simulated::wire::{Body, Channel, Op},
@@ -32,14 +35,13 @@ impl Handler for Counter {
         InitFlags::empty()
     }
 
-    fn handle(&self, call: Call, operation: Operation<'_>) {
-        match operation {
-            Operation::Write(write) => {
-                self.0.fetch_add(1, Ordering::Relaxed);
-                call.reply(&Reply::Written(write.data.len() as u32));
-            }
-            _ => call.error(Errno::NOSYS),
-        }
+    fn handle(&self, call: Call, _operation: Operation<'_>) {
+        call.error(Errno::NOSYS);
+    }
+
+    fn write(&self, call: Call, _write: WriteRequest, data: WriteData<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        call.reply(&Reply::Written(data.len() as u32));
     }
 }
 
@@ -94,4 +96,90 @@ async fn a_task_waits_for_requests() {
     }
     kernel.end();
     tokio::time::timeout(LIMIT, served).await.unwrap().unwrap();
+}
+
+/// Keeps the buffers of writes if it may.
+struct Keeper {
+    arena: Arena,
+    room: usize,
+    writes: Mutex<Vec<Kept>>,
+    names: Mutex<Vec<Vec<u8>>>,
+}
+
+/// Where the data of a write was received, the data, and the buffer if it was kept.
+type Kept = (usize, Vec<u8>, Option<Buffer>);
+
+impl Handler for Arc<Keeper> {
+    fn capabilities(&self, _offered: InitFlags) -> InitFlags {
+        InitFlags::empty()
+    }
+
+    fn arena(&self) -> Option<&Arena> {
+        Some(&self.arena)
+    }
+
+    fn handle(&self, call: Call, operation: Operation<'_>) {
+        if let Operation::Lookup { name } = operation {
+            self.names.lock().push(name.to_vec());
+        }
+        call.error(Errno::NOSYS);
+    }
+
+    fn write(&self, call: Call, write: WriteRequest, mut data: WriteData<'_>) {
+        let (at, copy) = (data.as_ptr() as usize, data.to_vec());
+        self.writes.lock().push((at, copy, data.take(self.room)));
+        call.reply(&Reply::Written(write.size));
+    }
+}
+
+/// Serves writes of `lengths`, with a buffer of 64 KiB in an arena of `limit` bytes, each after a LOOKUP of a long name.
+fn received(lengths: &[usize], room: usize, limit: usize) -> Arc<Keeper> {
+    let arena = Arena::new(ArenaConfig { limit, huge_pages: false });
+    let keeper = Arc::new(Keeper { arena, room, writes: Mutex::default(), names: Mutex::default() });
+    let (kernel, device) = Channel::new(0);
+    let options = SessionOptions { max_write: 64 << 10, ..options(1, None) };
+    let session = Session::start(Arc::clone(&keeper), device, options).unwrap();
+    kernel.wait_for_barrier();
+    let served = std::thread::spawn(move || session.run().unwrap());
+    for length in lengths {
+        kernel.post(Op::Lookup, ROOT, Body::default().name(&"n".repeat(200)));
+        kernel.post(Op::Write, ROOT, write_of(*length));
+    }
+    kernel.end();
+    served.join().unwrap();
+    assert_eq!(*keeper.names.lock(), vec![vec![b'n'; 200]; lengths.len()]);
+    for (length, (_, data, _)) in lengths.iter().zip(&*keeper.writes.lock()) {
+        assert_eq!(*data, vec![7; *length]);
+    }
+    keeper
+}
+
+#[test]
+fn a_handler_keeps_the_buffer_into_which_the_data_was_read() {
+    let keeper = received(&[60_000, 100, 0, 59_999], 60_000, 8 << 20);
+    let writes = keeper.writes.lock();
+    let mut buffers = HashSet::new();
+    for (at, data, kept) in &*writes {
+        let kept = kept.as_ref().unwrap();
+        assert!(kept.address() == *at && buffers.insert(*at));
+        assert_eq!((kept.len(), &kept[..data.len()]), (60_000, &data[..]));
+    }
+}
+
+#[test]
+fn a_buffer_that_is_too_large_or_too_small_is_not_kept() {
+    for room in [32 << 10, (64 << 10) + 1] {
+        let keeper = received(&[100, 32 << 10, 100], room, 8 << 20);
+        let writes = keeper.writes.lock();
+        assert!(writes.iter().all(|(at, _, kept)| *at == writes[0].0 && kept.is_none()), "{room}");
+    }
+}
+
+#[test]
+fn requests_are_read_when_the_arena_is_exhausted() {
+    // A span of 4 MiB has 64 buffers, one of which the session keeps.
+    let keeper = received(&[100; 70], 64 << 10, 4 << 20);
+    let writes = keeper.writes.lock();
+    assert_eq!(writes.iter().filter(|(.., kept)| kept.is_some()).count(), 63);
+    assert!(writes[63..].iter().all(|(at, ..)| *at == writes[63].0));
 }

@@ -25,7 +25,7 @@ use super::{
     file::{DiskFile, Opened as Opening},
 };
 use crate::{
-    channel::{Call, Handler},
+    channel::{Call, Handler, WriteData},
     convert::BLOCK,
     dispatch::Dispatcher,
     interrupt::{End, cancel_at},
@@ -220,8 +220,8 @@ impl DiskHandler {
         self.run(call, op, |call, (data, _memory)| call.reply(&Reply::Data(&data)));
     }
 
-    fn write(&self, call: Call, write: &WriteRequest<'_>) {
-        let (offset, data) = (write.offset, write.data);
+    fn write_data(&self, call: Call, write: &WriteRequest, data: &[u8]) {
+        let offset = write.offset;
         // The thread waits, because `data` is in its own buffer. The requests that hold the memory do not need it.
         let prepared = self.executor.block_on(self.disk.reserve(data.len())).and_then(|memory| {
             let write = self.disk.file.prepare(offset, data).map_err(|e| errno(&e))?;
@@ -300,6 +300,10 @@ impl Handler for DiskHandler {
         InitFlags::DIRECT_IO_ALLOW_MMAP
     }
 
+    fn write(&self, call: Call, write: WriteRequest, data: WriteData<'_>) {
+        self.write_data(call, &write, &data);
+    }
+
     fn handle(&self, call: Call, operation: Operation<'_>) {
         use Operation as O;
         match operation {
@@ -308,7 +312,6 @@ impl Handler for DiskHandler {
             O::SetAttributes(set) => self.set_attributes(call, &set),
             O::Open { .. } => self.open(call),
             O::Read(read) => self.read(call, read),
-            O::Write(write) => self.write(call, &write),
             O::Fsync { handle } => self.fsync(call, handle),
             O::Release { handle, .. } => self.release(call, handle),
             O::Fallocate { range, mode } => self.fallocate(call, &range, mode),

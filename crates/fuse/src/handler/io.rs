@@ -6,7 +6,11 @@ use millrace_fuse_protocol::{Entry, OpenFlags, Opened, ReadRequest, Reply, Write
 use rustix::{fs::OFlags, io::Errno};
 
 use super::{FuseHandler, done, names::entry};
-use crate::{channel::Call, open_file::OpenFile, write::WritePosition};
+use crate::{
+    channel::{Call, WriteData},
+    open_file::OpenFile,
+    write::WritePosition,
+};
 
 /// Whether a request bypasses the page cache. Only then does the kernel pass a lock owner (`fuse_direct_io`).
 /// A write with O_DIRECT whose pages the kernel could not drop goes through the page cache, and holds the
@@ -52,8 +56,8 @@ impl FuseHandler {
         self.run(call, op, |call, data| call.reply(&Reply::Data(&data)));
     }
 
-    pub(super) fn write(&self, call: Call, write: WriteRequest<'_>) {
-        let WriteRequest { handle, offset, data, flags, lock_owner, is_from_cache } = write;
+    pub(super) fn write_data(&self, call: Call, write: WriteRequest, mut data: WriteData<'_>) {
+        let WriteRequest { handle, offset, size, flags, lock_owner, is_from_cache } = write;
         let fs = &self.fs;
         let file = match fs.open_file(handle) {
             Ok(file) => file,
@@ -66,13 +70,12 @@ impl FuseHandler {
         if appends && file.inode.needs_revalidation(&fs.timeouts) {
             return self.write_later(call, file, (position, data.to_vec()), direct);
         }
-        let written = Reply::Written(data.len() as u32);
-        match fs.accept_write(&file, (position, data), direct) {
-            Ok(None) => call.reply(&written),
+        match fs.accept_write(&file, (position, &mut data), direct) {
+            Ok(None) => call.reply(&Reply::Written(size)),
             Ok(Some(completion)) => {
-                let (fs, length) = (Arc::clone(fs), data.len() as u32);
+                let fs = Arc::clone(fs);
                 let op = async move { fs.complete_write(&file, completion).await };
-                self.run(call, op, move |call, ()| call.reply(&Reply::Written(length)));
+                self.run(call, op, move |call, ()| call.reply(&Reply::Written(size)));
             }
             Err(Errno::NOMEM) => self.write_later(call, file, (position, data.to_vec()), direct),
             Err(e) => call.error(e),

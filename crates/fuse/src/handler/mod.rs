@@ -9,13 +9,14 @@ mod space;
 
 use std::{future::Future, sync::Arc};
 
+use millrace_buffer::Arena;
 use millrace_client::nfs3::Client;
-use millrace_fuse_protocol::{InitFlags, Operation};
+use millrace_fuse_protocol::{InitFlags, Operation, WriteRequest};
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
 use crate::{
-    channel::{Call, Handler},
+    channel::{Call, Handler, WriteData},
     fs::Fs,
     interrupt::{End, cancel_at},
     session::TREE,
@@ -122,6 +123,14 @@ impl Handler for FuseHandler {
         wanted | if offered.contains(v2) { v2 } else { InitFlags::HANDLE_KILLPRIV }
     }
 
+    fn arena(&self) -> Option<&Arena> {
+        Some(self.fs.credentials.default_client().arena())
+    }
+
+    fn write(&self, call: Call, write: WriteRequest, data: WriteData<'_>) {
+        self.write_data(call, write, data);
+    }
+
     fn forget(&self, node: u64, lookups: u64) {
         self.fs.inodes.forget(node, lookups);
     }
@@ -145,7 +154,6 @@ impl Handler for FuseHandler {
             O::Open { flags } => self.open(call, flags),
             O::Create { name, mode, flags } => self.create(call, name, (mode, flags)),
             O::Read(read) => self.read(call, read),
-            O::Write(write) => self.write(call, write),
             O::Flush { handle, lock_owner } => self.flush(call, handle, lock_owner),
             O::Release { handle, flock_owner } => self.release(call, handle, flock_owner),
             O::Fsync { handle } => self.fsync(call, handle),

@@ -11,7 +11,7 @@ use std::{
 
 use futures::{FutureExt, future::join_all};
 use millrace_client::nfs3::Client;
-use millrace_crashtest::Random;
+use millrace_crashtest::{Random, unstable::choice};
 use millrace_fuse_protocol::InitFlags;
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 use parking_lot::Mutex;
@@ -23,7 +23,12 @@ use super::{
     wire::{Body, Channel, Op, Reply, u32_at, u64_at},
 };
 use crate::{
-    MountOptions, channel::Session, dentries::ROOT, fs::Fs, handler::FuseHandler, invalidation::Invalidator,
+    MountOptions,
+    channel::{Session, SessionOptions},
+    dentries::ROOT,
+    fs::Fs,
+    handler::FuseHandler,
+    invalidation::Invalidator,
     session,
 };
 
@@ -111,7 +116,10 @@ impl Linux {
         let fs = Arc::new(Fs::new((rt.clone(), 1), client, options, root, 255));
         let kernel = FuseHandler::new(Arc::clone(&fs), io == Io::WriteBack, InitFlags::empty());
         let (channel, device) = Channel::new(if io == Io::WriteBack { WRITEBACK_CACHE } else { 0 });
-        let session = Session::start(kernel, device, session::options(1, None)).unwrap();
+        // The mount sends 64 KiB (`wsize`) from buffers of this size, and never keeps larger ones.
+        let max_write = choice(&mut random, &[64 << 10, 1 << 20]);
+        let settings = SessionOptions { max_write, ..session::options(1, None) };
+        let session = Session::start(kernel, device, settings).unwrap();
         channel.wait_for_barrier();
         let _ = fs.invalidator.set(Invalidator::new(rt.clone(), session.notifier()));
         fs.start_tasks();
