@@ -185,6 +185,7 @@ fn the_url_options_in_the_options_page_are_valid() {
         "proto" => "=tcp",
         "provider" => "=iwarp",
         "nconnect" => "=2",
+        "busy_poll" => "=100",
         "rsize" | "wsize" => "=64K",
         "mountport" => "=2049",
         "registration" => "=dynamic",
@@ -195,7 +196,7 @@ fn the_url_options_in_the_options_page_are_valid() {
         let url = format!("nfs://h/e?{key}{}", value(key));
         url.parse::<millrace_client::Url>().unwrap_or_else(|e| panic!("{url}: {e}"));
     }
-    assert_eq!(words.len(), 10, "{words:?}");
+    assert_eq!(words.len(), 11, "{words:?}");
 }
 
 #[test]

@@ -2,6 +2,8 @@
 //! ([`crate::retransmission`]).
 
 use std::{
+    convert::Infallible,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -9,12 +11,13 @@ use std::{
     time::Duration,
 };
 
+use futures::{channel::oneshot, future::select};
 use millrace_buffer::{Arena, Buffer, SPAN_BYTES};
 use millrace_oncrpc::{
     CallClass, CallbackHandler, EncodedCredential, Reply, ReplySpec, Request, RpcError, Sampler, Stage,
     Stages, Transport,
 };
-use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, sync::Mutex};
+use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, sync::Mutex, tokio_rt::busy_poll};
 use millrace_xdr::{Encode, Encoder};
 
 use crate::{
@@ -102,6 +105,19 @@ pub(crate) struct Pool {
     callbacks: Mutex<Option<Arc<dyn CallbackHandler>>>,
     /// Whether connecting has failed since the last success. Limits the log to one warning.
     unreachable: AtomicBool,
+    /// Ends the task that polls for replies when it is dropped.
+    _busy_poll: Option<oneshot::Sender<Infallible>>,
+}
+
+/// Starts to poll for replies on the thread of `rt`, until the result is dropped.
+fn start_busy_poll(rt: &RuntimeRef, limit: Duration) -> Option<oneshot::Sender<Infallible>> {
+    if limit.is_zero() || rt.is_virtual() {
+        return None;
+    }
+    let (client, ended) = oneshot::channel();
+    let poll = async move { drop(select(pin!(busy_poll(limit)), ended).await) };
+    rt.spawn("busy poll", Box::pin(poll));
+    Some(client)
 }
 
 impl Pool {
@@ -119,6 +135,7 @@ impl Pool {
                 options.sample_stages,
                 Arc::clone(&counts.stages),
             ),
+            _busy_poll: start_busy_poll(&rt, options.busy_poll),
             rt,
             arena,
             counts,

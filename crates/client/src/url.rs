@@ -1,6 +1,6 @@
 //! `nfs://` URLs.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
 use millrace_buffer::ByteSize;
 use millrace_rdma_providers::ProviderChoice;
@@ -10,12 +10,15 @@ use crate::{Error, Proto, Version};
 
 /// Maximum number of connections to one server.
 pub(crate) const MAX_CONNECTIONS: usize = 64;
+/// Longest `busy_poll` in microseconds.
+const MAX_BUSY_POLL: u64 = 1000;
 
 /// URL of an export: `nfs://HOST[:PORT]/EXPORT/PATH[?OPTIONS]`.
 ///
 /// The host is a name, an IPv4 address or an IPv6 address in brackets. Options, joined by `&`:
-/// `vers=3|4.1|4.2`, `proto=rdma|tcp`, `provider=auto|iwarp|verbs`, `nconnect=1..64`, `rsize=SIZE`, `wsize=SIZE`,
-/// `mountport=PORT`, `resvport`, `noresvport`, `registration=dynamic|fast|cache`. A size has the text form of
+/// `vers=3|4.1|4.2`, `proto=rdma|tcp`, `provider=auto|iwarp|verbs`, `nconnect=1..64`, `busy_poll=0..1000`
+/// (microseconds), `rsize=SIZE`, `wsize=SIZE`, `mountport=PORT`, `resvport`, `noresvport`,
+/// `registration=dynamic|fast|cache`. A size has the text form of
 /// [`ByteSize`] and is below 4 GiB. The client determines with MOUNT which part of the path is the export.
 /// `%XX` stands for a byte in the path.
 ///
@@ -41,6 +44,8 @@ pub struct Url {
     pub provider: Option<ProviderChoice>,
     /// Number of connections, if given.
     pub nconnect: Option<usize>,
+    /// Time to poll for a reply before the thread sleeps, if given; see [`crate::Options::busy_poll`].
+    pub busy_poll: Option<Duration>,
     /// Maximum size of one READ in bytes, if given.
     pub rsize: Option<u32>,
     /// Maximum size of one WRITE in bytes, if given.
@@ -64,6 +69,7 @@ impl Url {
             proto: None,
             provider: None,
             nconnect: None,
+            busy_poll: None,
             rsize: None,
             wsize: None,
             mountport: None,
@@ -107,6 +113,7 @@ impl Url {
                     format!("nconnect={value}: expected a number from 1 to {MAX_CONNECTIONS}")
                 })?);
             }
+            "busy_poll" => self.busy_poll = Some(busy_poll(value)?),
             "rsize" => self.rsize = Some(size(key, value)?),
             "wsize" => self.wsize = Some(size(key, value)?),
             "mountport" => self.mountport = Some(port(value)?),
@@ -128,6 +135,11 @@ fn strategy(s: &str) -> Result<Strategy, String> {
         }
         strategy => Ok(strategy),
     }
+}
+
+fn busy_poll(s: &str) -> Result<Duration, String> {
+    let n = s.parse().ok().filter(|n| *n <= MAX_BUSY_POLL).map(Duration::from_micros);
+    n.ok_or_else(|| format!("busy_poll={s}: expected a number of microseconds from 0 to {MAX_BUSY_POLL}"))
 }
 
 fn port(s: &str) -> Result<u16, String> {
@@ -228,6 +240,7 @@ impl fmt::Display for Url {
             self.proto.map(|v| format!("proto={v}")),
             self.provider.map(|v| format!("provider={v}")),
             self.nconnect.map(|v| format!("nconnect={v}")),
+            self.busy_poll.map(|v| format!("busy_poll={}", v.as_micros())),
             self.rsize.map(|v| format!("rsize={v}")),
             self.wsize.map(|v| format!("wsize={v}")),
             self.mountport.map(|v| format!("mountport={v}")),
@@ -257,15 +270,15 @@ mod tests {
 
     #[test]
     fn all_options_are_read_and_written() {
-        let text = "nfs://h:1/a/b?vers=4.2&proto=rdma&provider=verbs&nconnect=4&rsize=65536&wsize=1048576&mountport=635&noresvport&registration=cache";
+        let text = "nfs://h:1/a/b?vers=4.2&proto=rdma&provider=verbs&nconnect=4&busy_poll=100&rsize=65536&wsize=1048576&mountport=635&noresvport&registration=cache";
         let u: Url = text.parse().unwrap();
         assert_eq!(
-            (u.nconnect, u.rsize, u.wsize, u.mountport, u.resvport),
-            (Some(4), Some(65536), Some(1 << 20), Some(635), Some(false))
+            (u.nconnect, u.busy_poll, u.rsize, u.wsize, u.mountport, u.resvport),
+            (Some(4), Some(Duration::from_micros(100)), Some(65536), Some(1 << 20), Some(635), Some(false))
         );
         assert_eq!(u.to_string(), text);
         let short: Url =
-            "nfs://h:1/a/b?registration=cache&vers=4.2&proto=rdma&provider=verbs&nconnect=4&rsize=64K&wsize=1m&mountport=635&noresvport"
+            "nfs://h:1/a/b?registration=cache&vers=4.2&proto=rdma&provider=verbs&nconnect=4&busy_poll=100&rsize=64K&wsize=1m&mountport=635&noresvport"
                 .parse()
                 .unwrap();
         assert_eq!(short, u);
@@ -295,6 +308,8 @@ mod tests {
             ("nfs://h/?padding=512:0", "millrace-lab"),
             ("nfs://h/?registration=all-physical", "millrace-lab"),
             ("nfs://h/?nconnect=0", "1 to 64"),
+            ("nfs://h/?busy_poll=1001", "0 to 1000"),
+            ("nfs://h/?busy_poll=1ms", "microseconds"),
             ("nfs://h/?rsize=4G", "expected a size"),
             ("nfs://h/?rsize=4096M", "expected a size"),
             ("nfs://h/?rsize=5000M", "expected a size"),

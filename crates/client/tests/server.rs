@@ -15,6 +15,8 @@ mod common;
 
 #[path = "server/attributes_before.rs"]
 mod attributes_before;
+#[path = "server/busy_poll.rs"]
+mod busy_poll;
 #[path = "server/copies.rs"]
 mod copies;
 

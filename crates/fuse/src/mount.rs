@@ -53,6 +53,10 @@ impl Mount {
         let (url, client_options) = options.apply(url, client)?;
         let connections = url.nconnect.unwrap_or(client_options.nconnect);
         let runtime = executor(connections)?;
+        let polls = url.busy_poll.is_some_and(|limit| !limit.is_zero());
+        if polls && runtime.metrics().num_workers() > 1 {
+            return Err(invalid_option("busy_poll", "requires nconnect=1"));
+        }
         let (fs, client) = runtime.block_on(connect(&url, options, client_options, &runtime))?;
         let fs = Arc::new(fs);
         let source = format!("{SOURCE}{}{}", client.server(), url.path);

@@ -114,10 +114,10 @@ pub(crate) const IGNORED: [&str; 16] = [
     "nointr",
 ];
 /// Options that are passed on in the URL.
-const URL_OPTIONS: [&str; 7] =
-    ["proto", "provider", "nconnect", "rsize", "wsize", "mountport", "registration"];
+const URL_OPTIONS: [&str; 8] =
+    ["proto", "provider", "nconnect", "busy_poll", "rsize", "wsize", "mountport", "registration"];
 /// Valid options, for the error message about an unknown one.
-const KNOWN_OPTIONS: &str = "ro, rw, proto=, port=, provider=, nconnect=, rsize=, wsize=, mountport=, registration=, resvport, \
+const KNOWN_OPTIONS: &str = "ro, rw, proto=, port=, provider=, nconnect=, busy_poll=, rsize=, wsize=, mountport=, registration=, resvport, \
     noresvport, hard, soft, timeo=, retrans=, ac, noac, actimeo=, acregmin=, acregmax=, acdirmin=, acdirmax=, \
     lookupcache=all|positive|none, sync, async, writeback, io_uring, allow_other, default_permissions, lock, nolock, local_lock=all|flock|posix|none, \
     vers=3|4.1|4.2, nfsvers=3|4.1|4.2, suid, nosuid, dev, nodev, exec, noexec, noatime, relatime, strictatime, nodiratime, lazytime, \
@@ -303,9 +303,10 @@ mod tests {
     #[test]
     fn connection_options_change_url_and_client_options() {
         let url: Url = "nfs://server/data?proto=tcp&rsize=64K".parse().unwrap();
-        let o = read("rsize=128K,nconnect=3,port=2050,soft,timeo=10,retrans=2").unwrap();
+        let o = read("rsize=128K,nconnect=3,busy_poll=20,port=2050,soft,timeo=10,retrans=2").unwrap();
         let (url, options) = o.apply(&url, Options::default()).unwrap();
         assert_eq!((url.rsize, url.nconnect, url.port()), (Some(128 << 10), Some(3), 2050));
+        assert_eq!(url.busy_poll, Some(Duration::from_micros(20)));
         assert_eq!(options.retry.max_elapsed, Duration::from_secs(3));
         assert_eq!((options.vers, options.attributes_before), (None, true));
         let (url, _) = read("nfsvers=4.2").unwrap().apply(&url, Options::default()).unwrap();

@@ -102,6 +102,11 @@ fn invalid_mount_points_and_servers_are_reported() {
     );
     let message = mount_error(&good.replace("/data", "/other"), empty.path());
     assert!(message.contains("/data"), "{message}");
+    // With one processor, one thread serves all connections.
+    if std::thread::available_parallelism().unwrap().get() > 1 {
+        let message = mount_error(&format!("{good}&busy_poll=50&nconnect=2"), empty.path());
+        assert!(message.contains("busy_poll") && message.contains("nconnect=1"), "{message}");
+    }
     if !fuse_is_available() {
         return;
     }

@@ -44,6 +44,11 @@ pub(super) enum Measured {
         session: usize,
         run: DiskRun,
     },
+    /// NFS with both ends polling.
+    Polling {
+        proto: Proto,
+        run: Run,
+    },
 }
 
 /// What a case is compared with.
@@ -98,9 +103,13 @@ impl Case {
 }
 
 impl Compare {
-    fn nfs(&self, session: usize, test: Test, record: usize, outstanding: usize) -> Measured {
+    fn run_of(&self, test: Test, record: usize, outstanding: usize) -> Run {
         let random_ops = if outstanding == 1 { self.random_ops / 4 } else { self.random_ops };
-        Measured::Nfs { session, run: Run { test, record, outstanding, passes: self.passes, random_ops } }
+        Run { test, record, outstanding, passes: self.passes, random_ops }
+    }
+
+    fn nfs(&self, session: usize, test: Test, record: usize, outstanding: usize) -> Measured {
+        Measured::Nfs { session, run: self.run_of(test, record, outstanding) }
     }
 
     fn ping_pong(&self, bytes: WireBytes) -> PingPong {
@@ -199,6 +208,18 @@ impl Compare {
         let raw = |server_is_sender| Reference::RawRate { server_is_sender };
         let [write, read] = [Test::Write, Test::Read].map(|test| Measured::First { proto, run: run(test) });
         [Case::new(names[0], write, raw(false), ""), Case::new(names[1], read, raw(true), "")]
+    }
+}
+
+impl Compare {
+    /// The latency of a small READ with both ends polling.
+    pub(super) fn polling_case(&self, proto: Proto) -> Case {
+        let (name, reference) = match proto {
+            Proto::Rdma => ("random READ 4 KiB x 1, polling", PING),
+            Proto::Tcp => ("TCP: random READ 4 KiB x 1, polling", TCP_PING),
+        };
+        let measured = Measured::Polling { proto, run: self.run_of(Test::RandomRead, SMALL, 1) };
+        Case::new(name, measured, Reference::Latency(reference), "")
     }
 }
 

@@ -5,6 +5,8 @@ mod case;
 mod disk;
 mod report;
 
+use std::time::Duration;
+
 use millrace_client::{Options, Proto, Url};
 
 use crate::{
@@ -39,6 +41,8 @@ pub struct Compare {
     pub cold: bool,
     /// Whether to measure a disk over iSER and over iSCSI too.
     pub disk: bool,
+    /// How long both ends poll in additional cases with one small READ in flight; zero: no such cases.
+    pub busy_poll: Duration,
 }
 
 impl Compare {
@@ -57,8 +61,10 @@ impl Compare {
         for s in &sessions {
             s.prepare()?;
         }
+        let polling = (!self.busy_poll.is_zero()).then(|| self.polling(&placement)).transpose()?;
+        let compare = self;
         let mut ends =
-            Ends { compare: self, placement: &placement, peer, sessions, disks, fresh: None, server };
+            Ends { compare, placement: &placement, peer, sessions, polling, disks, fresh: None, server };
         let mut cases = self.cases(&small_read);
         for _ in 0..self.runs.max(1) {
             for at in 0..cases.len() {
@@ -99,6 +105,9 @@ impl Compare {
                 Proto::Rdma => self.rdma_cases(*bytes),
                 Proto::Tcp => self.tcp_cases(*bytes),
             });
+            if !self.busy_poll.is_zero() {
+                cases.push(self.polling_case(*proto));
+            }
             if self.cold {
                 cases.extend(self.cold_cases(*proto));
             }
@@ -111,33 +120,53 @@ impl Compare {
 
     /// Opens one connection each for RDMA, RDMA with frames of the MTU, and TCP.
     fn sessions(&self, server: &EmbeddedServer) -> Result<Vec<Session>, BenchError> {
-        let mut out =
-            vec![self.open(server, Proto::Rdma, None)?, self.open(server, Proto::Rdma, Some(MTU_FRAME))?];
+        let mut out = vec![
+            self.open(server, Proto::Rdma, options())?,
+            self.open(server, Proto::Rdma, options().max_frame(Some(MTU_FRAME)))?,
+        ];
         if self.tcp {
-            out.push(self.open(server, Proto::Tcp, None)?);
+            out.push(self.open(server, Proto::Tcp, options())?);
         }
         Ok(out)
     }
 
-    fn open(
-        &self,
-        server: &EmbeddedServer,
-        proto: Proto,
-        max_frame: Option<usize>,
-    ) -> Result<Session, BenchError> {
+    fn open(&self, server: &EmbeddedServer, proto: Proto, options: Options) -> Result<Session, BenchError> {
         let url: Url = server
             .url(proto)
             .parse()
             .map_err(|e: millrace_client::Error| BenchError::Client(e.to_string()))?;
-        let options = Options::default().max_frame(max_frame).provider(At::LOOPBACK.provider);
         Session::open(Iozone { url, options, threads: 1, size: self.size })
     }
 
     /// A server whose memory is untouched, with a connection.
     fn fresh(&self, placement: &Placement, proto: Proto) -> Result<(Session, EmbeddedServer), BenchError> {
         let server = placement.at_server(|| EmbeddedServer::start(self.size, &At::LOOPBACK))?;
-        Ok((self.open(&server, proto, None)?, server))
+        Ok((self.open(&server, proto, options())?, server))
     }
+
+    /// A server and connections that poll.
+    fn polling(&self, placement: &Placement) -> Result<Polling, BenchError> {
+        let arguments = ["--busy-poll".to_owned(), self.busy_poll.as_micros().to_string()];
+        let start = || EmbeddedServer::start_with(self.size, &At::LOOPBACK, None, &arguments);
+        let server = placement.at_server(start)?;
+        let options = || options().busy_poll(self.busy_poll);
+        let rdma = self.open(&server, Proto::Rdma, options())?;
+        rdma.prepare()?;
+        let tcp = self.tcp.then(|| self.open(&server, Proto::Tcp, options())).transpose()?;
+        tcp.iter().try_for_each(Session::prepare)?;
+        Ok(Polling { rdma, tcp, server })
+    }
+}
+
+fn options() -> Options {
+    Options::default().provider(At::LOOPBACK.provider)
+}
+
+/// A server that polls, and connections that do. A session ends before its server.
+struct Polling {
+    rdma: Session,
+    tcp: Option<Session>,
+    server: EmbeddedServer,
 }
 
 /// What the cases measure. A session ends before its server.
@@ -146,6 +175,7 @@ struct Ends<'a> {
     placement: &'a Placement,
     peer: RawPeer,
     sessions: Vec<Session>,
+    polling: Option<Polling>,
     disks: Vec<DiskSession>,
     /// The export of the last first write.
     fresh: Option<(Session, EmbeddedServer)>,
@@ -181,6 +211,11 @@ impl Ends<'_> {
                 let missing = || BenchError::Parameter("no fresh export".into());
                 let (session, server) = self.fresh.as_ref().ok_or_else(missing)?;
                 session.run(&run, Some(server))
+            }
+            Measured::Polling { proto, run } => {
+                let Polling { rdma, tcp, server } = self.polling.as_ref().ok_or_else(unknown)?;
+                let session = if proto == Proto::Tcp { tcp.as_ref() } else { Some(rdma) };
+                session.ok_or_else(unknown)?.run(&run, Some(server))
             }
             Measured::Disk { session, run } => {
                 self.disks.get(session).ok_or_else(unknown)?.run(&run, &self.server)

@@ -211,6 +211,11 @@ pub(crate) struct CompareArgs {
     #[arg(long)]
     pub(crate) cold: bool,
 
+    /// Also measure a READ of 4 KiB, one at a time, while server and client poll for this number of microseconds before
+    /// they sleep: 1 to 1000
+    #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) busy_poll: Option<u64>,
+
     /// Also measure a disk over iSER and over iSCSI
     #[arg(long)]
     pub(crate) disk: bool,

@@ -24,7 +24,7 @@ SIGTERM or SIGINT it writes back cached data and unmounts; a second signal ends 
 
 Options (-o), as in mount(8) and nfs(5):
   ro  hard  soft  timeo=TENTHS  retrans=N             hard (default) retries indefinitely; soft gives errors
-  vers=3|4.1|4.2  proto=  port=  provider=  nconnect=  rsize=  wsize=  mountport=  registration=
+  vers=3|4.1|4.2  proto=  port=  provider=  nconnect=  busy_poll=  rsize=  wsize=  mountport=  registration=
   resvport  noresvport
   actimeo=  acregmin=  acregmax=  acdirmin=  acdirmax=  noac  lookupcache=all|positive|none
   allow_other            grant access to all users (implies default_permissions: the kernel checks modes)

@@ -6,7 +6,7 @@ import errno
 from typing import Any, Callable, Generic, TypeVar
 from urllib.parse import quote
 
-URL_OPTIONS = ("vers", "proto", "provider", "nconnect", "rsize", "wsize", "mountport", "registration")
+URL_OPTIONS = ("vers", "proto", "provider", "nconnect", "busy_poll", "rsize", "wsize", "mountport", "registration")
 """Options of URLs that have a value; the others are ``resvport`` and ``noresvport``."""
 
 PROTOCOLS = ("nfs", "nfs+rdma", "nfs+tcp")

@@ -14,14 +14,31 @@ use std::{
 const FIRST_PAUSE: u32 = 16;
 const LONGEST_PAUSE: u32 = 1024;
 
-/// The inputs of a thread, as its [`busy_poll`] sees them.
+/// The inputs of a thread, and the tasks that wait for some.
 #[derive(Default)]
 struct Inputs {
-    /// Inputs since the last look.
-    received: u32,
-    /// Woken after `pause` inputs.
-    waker: Option<Waker>,
-    pause: u32,
+    received: u64,
+    /// The least number for which a task waits.
+    due: u64,
+    /// Tasks that wait until this number has been received.
+    waiting: Vec<(u64, Waker)>,
+}
+
+impl Inputs {
+    /// Wakes the tasks that have waited for this number of inputs.
+    fn wake(&mut self) {
+        let received = self.received;
+        self.waiting.extract_if(.., |(number, _)| *number <= received).for_each(|(_, waker)| waker.wake());
+        self.due = self.waiting.iter().map(|(number, _)| *number).min().unwrap_or(u64::MAX);
+    }
+
+    /// Wakes `waker` after input `number`.
+    fn wait(&mut self, number: u64, waker: &Waker) {
+        if !self.waiting.iter().any(|(of, other)| *of == number && other.will_wake(waker)) {
+            self.waiting.push((number, waker.clone()));
+            self.wake();
+        }
+    }
 }
 
 thread_local! {
@@ -31,29 +48,27 @@ thread_local! {
 /// Counts an input of this thread.
 pub(super) fn count_input() {
     INPUTS.with_borrow_mut(|inputs| {
-        inputs.received = inputs.received.saturating_add(1);
-        if inputs.received >= inputs.pause
-            && let Some(waker) = inputs.waker.take()
-        {
-            waker.wake();
+        inputs.received += 1;
+        if inputs.received >= inputs.due {
+            inputs.wake();
         }
     });
 }
 
-/// Takes the number of inputs since the last look.
-fn take_inputs() -> u32 {
-    INPUTS.with_borrow_mut(|inputs| std::mem::take(&mut inputs.received))
+/// Number of inputs of this thread so far.
+fn received() -> u64 {
+    INPUTS.with_borrow(|inputs| inputs.received)
 }
 
 /// Waits for `pause` inputs, during which the thread may sleep.
 async fn wait_for_inputs(pause: u32) {
-    INPUTS.with_borrow_mut(|inputs| (inputs.received, inputs.pause) = (0, pause));
+    let number = received() + u64::from(pause);
     poll_fn(|cx| {
         INPUTS.with_borrow_mut(|inputs| {
-            if inputs.received >= inputs.pause {
+            if inputs.received >= number {
                 return Poll::Ready(());
             }
-            inputs.waker = Some(cx.waker().clone());
+            inputs.wait(number, cx.waker());
             Poll::Pending
         })
     })
@@ -61,7 +76,8 @@ async fn wait_for_inputs(pause: u32) {
 }
 
 /// Keeps the executor's thread awake for `limit` after each read of a TCP connection or event of a watched descriptor
-/// ([`Readiness`](crate::Readiness)). It never ends: spawn it as a separate task, on an executor with one thread.
+/// ([`Readiness`](crate::Readiness)). It never ends: spawn it as a separate task, on an executor with one thread. On an
+/// executor with several, it sees only the inputs of the thread that happens to run it.
 ///
 /// It adapts to the load: at the start, and when no input has come for `limit`, the thread sleeps for the next 16 inputs,
 /// and for twice as many each time, up to 1,024, until an input comes within `limit` again. The price is processor time,
@@ -78,15 +94,15 @@ pub async fn busy_poll(limit: Duration) {
 
 /// Keeps the thread awake until no input has come for `limit`. Returns whether any has come.
 async fn poll_for_inputs(limit: Duration) -> bool {
-    take_inputs();
-    let (mut last, mut found) = (Instant::now(), false);
+    let (mut seen, mut last, mut found) = (received(), Instant::now(), false);
     loop {
         // When only tasks that have yielded are left to run, Tokio polls its driver, without waiting, and then runs
         // them.
         tokio::task::yield_now().await;
         let now = Instant::now();
-        if take_inputs() > 0 {
-            (last, found) = (now, true);
+        let inputs = received();
+        if inputs > seen {
+            (seen, last, found) = (inputs, now, true);
         } else if now.duration_since(last) >= limit {
             return found;
         }
@@ -168,12 +184,29 @@ mod tests {
             tokio::spawn(busy_poll(Duration::ZERO));
             for expected in [16, 32, 64, 128, 256, 512, 1024, 1024, 1024] {
                 tokio::task::yield_now().await;
-                assert_eq!(INPUTS.with_borrow(|inputs| inputs.pause), expected);
+                assert_eq!(INPUTS.with_borrow(|inputs| inputs.due - inputs.received), expected);
                 for _ in 0..expected {
-                    assert!(INPUTS.with_borrow(|inputs| inputs.waker.is_some()));
+                    assert_eq!(INPUTS.with_borrow(|inputs| inputs.waiting.len()), 1);
                     count_input();
                 }
                 tokio::task::yield_now().await;
+            }
+        });
+    }
+
+    #[test]
+    fn tasks_of_one_thread_wait_independently() {
+        let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        rt.block_on(async {
+            let short = tokio::spawn(wait_for_inputs(2));
+            let dropped = tokio::spawn(wait_for_inputs(3));
+            let long = tokio::spawn(wait_for_inputs(4));
+            tokio::task::yield_now().await;
+            dropped.abort();
+            for ended in [(false, false), (true, false), (true, false), (true, true)] {
+                count_input();
+                tokio::task::yield_now().await;
+                assert_eq!((short.is_finished(), long.is_finished()), ended);
             }
         });
     }

@@ -1,5 +1,7 @@
 //! `millrace bench compare`.
 
+use std::time::Duration;
+
 use millrace_bench::{compare::Compare, no_halt};
 use millrace_cli_common::{
     failure::{CommandResult, Outcome},
@@ -19,6 +21,7 @@ pub(super) fn run(args: &CompareArgs) -> CommandResult {
         tcp: args.tcp,
         cold: args.cold,
         disk: args.disk,
+        busy_poll: args.busy_poll.map_or(Duration::ZERO, Duration::from_micros),
     };
     let mut printed = Ok(());
     let outcome = compare.run(RAW_PEER, |figure| {
