@@ -55,7 +55,7 @@ URLs:
   proto=rdma|tcp    the transport (default rdma; port 20049 for rdma, 2049 for tcp)
   provider=NAME     the RDMA provider, as --provider
   nconnect=N        number of parallel connections (default 1)
-  busy_poll=N       microseconds for which the thread of a connection polls before it sleeps: 0 (default) to 1000
+  busy_poll=N       microseconds to poll for a reply before the thread sleeps: 0 (default) to 1000
   rsize=, wsize=    maximum size of one READ or WRITE, such as 256K (default: the server's maximum)
   noresvport        connect from any port (default: a port below 1024 if permitted; some servers require it)
   registration=     the memory registration strategy for RDMA, as --registration

@@ -31,7 +31,7 @@ Options (-o), as in mount(8) and nfs(5):
   default_permissions    without it the server checks permissions when a file is opened
   sync                   writes return when the data is on stable storage
   writeback              the kernel coalesces small writes; changes by other clients become visible later
-  io_uring               requests over io_uring, if the kernel offers that (fuse.enable_uring=Y); needs nconnect=1
+  io_uring               requests over io_uring, if the kernel has it (fuse.enable_uring=Y); needs nconnect=1
   lock  nolock  local_lock=all|flock|posix|none  local locks; default: all with NFSv3, else none
   suid  dev  exec  noexec  noatime  relatime  strictatime  nodiratime  lazytime  nosymfollow  dirsync  silent
                          as in mount(8); the default is nosuid and nodev, except under mount(8)
