@@ -137,7 +137,8 @@ pub fn untaken_replies(
     Ok(held)
 }
 
-/// Sends the first byte of records of more than 1 MiB.
+/// Sends the first 512 bytes of records of more than 1 MiB: enough for a server that examines the start of a record before
+/// it allocates memory.
 ///
 /// # Errors
 /// The server cannot be reached.
@@ -146,7 +147,7 @@ pub fn partial_records(to: SocketAddr, from: &[IpAddr], connections: usize) -> i
     for from in from.iter().cycle().take(connections) {
         let mut stream = connect_from(*from, to)?;
         stream.write_all(&(1 << 31 | (TRANSFER + 4096)).to_be_bytes())?;
-        stream.write_all(&[0])?;
+        stream.write_all(&[0; 512])?;
         held.tcp.push(stream);
     }
     Ok(held)
