@@ -10,9 +10,10 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
+    thread,
 };
 
-use common::{Export, cases_of_versions, fuse_is_available};
+use common::{Case, Export, cases_of_versions, fuse_is_available};
 use scenarios::Shell;
 
 /// Printed after each command.
@@ -78,12 +79,18 @@ fn two_mounts_behave_like_two_kernel_clients() {
         eprintln!("SKIPPED, NOTHING WAS TESTED: only root can switch users");
         return;
     }
-    let mut failures = Vec::new();
-    for (case, version) in cases_of_versions() {
-        let export = Export::start(case.local);
-        eprintln!("{case:?} {version}");
-        failures.extend(run_all(&export, [case.proto, "tcp"], &format!("allow_other,{version}")));
-    }
+    // The scenarios wait most of the time.
+    let failures: Vec<String> = thread::scope(|scope| {
+        let run = |(case, version): (Case, &'static str)| {
+            scope.spawn(move || {
+                let export = Export::start(case.local);
+                let failures = run_all(&export, [case.proto, "tcp"], &format!("allow_other,{version}"));
+                failures.into_iter().map(move |failure| format!("{case:?} {failure}"))
+            })
+        };
+        let running: Vec<_> = cases_of_versions().into_iter().map(run).collect();
+        running.into_iter().flat_map(|case| case.join().unwrap()).collect()
+    });
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
