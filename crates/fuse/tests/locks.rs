@@ -117,7 +117,7 @@ fn a_waiting_lock_is_granted_after_the_release() {
         locked.send(()).unwrap();
         file_b
     });
-    assert!(waits.recv_timeout(std::time::Duration::from_millis(200)).is_err(), "two exclusive locks");
+    assert!(waits.recv_timeout(Duration::from_millis(200)).is_err(), "two exclusive locks");
     drop(file_a);
     waits.recv_timeout(HANG).unwrap();
     drop(waiter.join().unwrap());
