@@ -209,9 +209,7 @@ impl Compare {
         let [write, read] = [Test::Write, Test::Read].map(|test| Measured::First { proto, run: run(test) });
         [Case::new(names[0], write, raw(false), ""), Case::new(names[1], read, raw(true), "")]
     }
-}
 
-impl Compare {
     /// The latency of a small READ with both ends polling.
     pub(super) fn polling_case(&self, proto: Proto) -> Case {
         let (name, reference) = match proto {

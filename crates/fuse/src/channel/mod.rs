@@ -23,3 +23,9 @@ pub(crate) use self::{
     receive::WriteData,
     session::{Notifier, Session, SessionOptions},
 };
+
+/// Requests and bytes that a task receives before other tasks of the executor run.
+const BATCH: usize = 16;
+const BATCH_BYTES: usize = 256 << 10;
+/// Smallest buffer for requests that the kernel accepts (`FUSE_MIN_READ_BUFFER`).
+const MIN_BUFFER: usize = 8192;

@@ -11,8 +11,7 @@ use millrace_buffer::{Arena, ArenaConfig, Buffer};
 use millrace_fuse_protocol::{DecodeError, Header, WriteRequest};
 use rustix::io::{Errno, readv};
 
-/// Smallest buffer that the kernel accepts (`FUSE_MIN_READ_BUFFER`).
-const MIN_BUFFER: usize = 8192;
+use super::MIN_BUFFER;
 
 /// An arena for the buffers of a number of threads, for handlers that keep none.
 pub(super) fn own_arena(max_write: u32, threads: usize) -> Arena {

@@ -17,6 +17,7 @@ use millrace_runtime::{Readiness, RuntimeRef};
 use rustix::io::Errno;
 
 use super::{
+    BATCH, BATCH_BYTES,
     call::{Call, Channel, Handler},
     interrupts::Interrupts,
     receive::{self, ReceiveBuffer, Received, own_arena},
@@ -25,9 +26,6 @@ use super::{
 
 /// Maximum number of background requests (read-ahead, write-back) of the kernel.
 const BACKGROUND: u16 = 64;
-/// Requests and bytes that the task reads before other tasks of the executor run.
-const BATCH: usize = 16;
-const BATCH_BYTES: usize = 256 << 10;
 /// Capabilities of all file systems, if the kernel has them.
 const COMMON: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::BIG_WRITES)

@@ -22,15 +22,13 @@ use rustix::{
 };
 
 use super::{
+    super::{BATCH, BATCH_BYTES},
     Ring,
     slot::{Replies, Slot},
     unblock,
     uring::Uring,
 };
 
-/// Requests and bytes after which other tasks of the executor run.
-const BATCH: usize = 16;
-const BATCH_BYTES: usize = 256 << 10;
 /// Time after which a queue whose requests all wait gets more entries: they may wait for a request that the kernel could
 /// not send, such as the release of a lock.
 const PATIENCE: Duration = Duration::from_millis(100);

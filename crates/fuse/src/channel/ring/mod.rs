@@ -28,14 +28,13 @@ pub(super) use self::{
     driver::{Driver, Next},
     slot::Slot,
 };
+use super::MIN_BUFFER;
 
 /// Entries of all queues at the start, if the limits for one queue permit it.
 const ENTRIES: usize = 64;
 /// Smallest and largest number of entries of a queue at the start.
 const MIN_DEPTH: usize = 2;
 const MAX_DEPTH: usize = 8;
-/// `FUSE_MIN_READ_BUFFER`.
-const MIN_PAYLOAD: usize = 8192;
 /// The processors that the kernel has queues for.
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 /// The parameter of the kernel that permits FUSE over io_uring.
@@ -77,7 +76,7 @@ impl Ring {
         Ok(Self {
             uring: Uring::new()?,
             queues,
-            payload: (payload as usize).max(MIN_PAYLOAD),
+            payload: (payload as usize).max(MIN_BUFFER),
             is_used: Arc::default(),
         })
     }
