@@ -284,10 +284,15 @@ impl Fs {
         file.take_write_error()
     }
 
-    /// Handles the close of one of its descriptors.
+    /// Handles the close of one of its descriptors. Also a child process that executes a program closes its copy of a
+    /// descriptor, and ignores the error, so fsync reports it again (as in Linux, `nfs_file_flush`).
     pub(crate) async fn flush(self: &Arc<Self>, file: &OpenFile) -> Result<(), Errno> {
         file.note_use();
-        if file.writable { self.fsync(file).await } else { Ok(()) }
+        if !file.writable {
+            return Ok(());
+        }
+        let _ = self.commit(&file.inode).await; // `write_error` returns a failure.
+        file.write_error()
     }
 
     /// Handles the last close of the description.

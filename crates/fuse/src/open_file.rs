@@ -20,7 +20,7 @@ pub(crate) struct OpenFile {
     pub(crate) writable: bool,
     /// Reads through the page cache, unless fcntl(2) has changed that since.
     pub(crate) uses_page_cache: bool,
-    /// Number of write failures already reported by this description.
+    /// Number of write failures already reported by fsync of this description.
     reported_failures: AtomicU64,
     /// 0, or one plus the [`PageState::invalidations`](crate::pages::PageState) up to which the kernel drops
     /// pages when it completes this open.
@@ -75,12 +75,27 @@ impl OpenFile {
         read.map_err(|e| errno(&e))
     }
 
-    /// Returns a write error that this description has not reported yet.
+    /// Returns a write error that fsync of this description has not reported yet.
+    ///
+    /// # Errors
+    /// The last write error.
+    pub(crate) fn write_error(&self) -> Result<(), Errno> {
+        self.report(|_| self.reported_failures.load(Ordering::Relaxed))
+    }
+
+    /// As [`Self::write_error`], and records that fsync reports it.
+    ///
+    /// # Errors
+    /// The last write error.
     pub(crate) fn take_write_error(&self) -> Result<(), Errno> {
+        self.report(|failures| self.reported_failures.swap(failures, Ordering::Relaxed))
+    }
+
+    /// Returns the last write error if there are more of them than `reported` returns for their number.
+    fn report(&self, reported: impl FnOnce(u64) -> u64) -> Result<(), Errno> {
         let (failures, last) = self.inode.writes.failures();
-        let is_new = self.reported_failures.swap(failures, Ordering::Relaxed) != failures;
         match last {
-            Some(e) if is_new => {
+            Some(e) if reported(failures) != failures => {
                 self.inode.writes.mark_reported(failures);
                 Err(e)
             }

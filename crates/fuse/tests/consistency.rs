@@ -148,6 +148,26 @@ fn full_file_system_is_reported_at_close_or_earlier() {
     mounted.unmount();
 }
 
+/// A child process closes its copy of a descriptor when it executes a program, and the kernel discards the error of that
+/// close.
+#[test]
+fn close_in_a_child_does_not_hide_a_write_error() {
+    if !fuse_is_available() {
+        return;
+    }
+    let server = Server::start(Export::config("memory:1MiB")).unwrap();
+    let url = format!("nfs://{}/data?proto=tcp", server.tcp_addr().unwrap()).parse().unwrap();
+    let mounted = Mounted::new(&url, "");
+    let mut f = fs::File::create(mounted.at.join("big")).unwrap();
+    f.write_all(&[1; 2 << 20]).unwrap();
+    assert!(Command::new("true").status().unwrap().success());
+    let failed = f.sync_all().expect_err("2 MiB exceed the quota of 1 MiB");
+    assert_eq!(failed.kind(), std::io::ErrorKind::StorageFull);
+    f.sync_all().expect("fsync reports an error once");
+    drop(f);
+    mounted.unmount();
+}
+
 /// Starts a server on a directory, at fixed addresses so that it can be restarted.
 fn start(dir: &Path, tcp: SocketAddr) -> millrace_server::Running {
     let mut config: Config = Export::config(&format!("local:{}", dir.display()));
