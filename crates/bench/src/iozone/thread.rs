@@ -12,6 +12,7 @@ use millrace_client::{Error, nfs3::Client};
 use millrace_nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
 use millrace_oncrpc::stages::StageStats;
 use millrace_runtime::tokio_rt::TokioRuntime;
+use tokio::sync::Mutex;
 
 use super::{Iozone, Outcome, Run, Test};
 use crate::{BenchError, VERSION, random::Random};
@@ -79,19 +80,20 @@ impl Worker {
                 Ok(rt) => rt,
                 Err(e) => return drop(say.send(Err(BenchError::io("create a runtime")(e)))),
             };
-            let mut file = match rt.block_on(File::make(number, &config)) {
+            let file = match rt.block_on(File::make(number, &config)) {
                 Ok(file) => file,
                 Err(e) => return drop(say.send(Err(e))),
             };
             drop(say.send(Ok(ClientLimits::of(&file.client))));
-            while let Ok(request) = inbox.recv() {
-                let outcome = match request.step {
-                    Step::Allocate => file.allocate(&request.run).map(|()| Outcome::default()),
-                    Step::Measure => rt.block_on(file.measure(&request.run)),
-                };
-                drop(request.done.send(outcome));
+            let file = Arc::new(Mutex::new(file));
+            while let Ok(Request { run, step, done }) = inbox.recv() {
+                let file = Arc::clone(&file);
+                // As a task: whenever the future of `block_on` is woken, Tokio polls its driver before it.
+                let work = rt.spawn(async move { file.lock().await.execute(&run, step).await });
+                let outcome = rt.block_on(work);
+                drop(done.send(outcome.unwrap_or_else(|e| Err(BenchError::Client(e.to_string())))));
             }
-            rt.block_on(file.remove());
+            rt.block_on(async { file.lock().await.remove().await });
         };
         let thread = std::thread::Builder::new()
             .name(format!("bench-{number}"))
@@ -211,6 +213,13 @@ impl File {
             tracing::warn!("cannot remove a benchmark file: {e}");
         }
         self.client.shutdown().await;
+    }
+
+    async fn execute(&mut self, run: &Run, step: Step) -> Result<Outcome, BenchError> {
+        match step {
+            Step::Allocate => self.allocate(run).map(|()| Outcome::default()),
+            Step::Measure => self.measure(run).await,
+        }
     }
 
     /// Runs a test, and adds the registrations and exposed memory.
