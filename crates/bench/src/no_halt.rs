@@ -3,11 +3,12 @@
 //! An idle processor halts, and on virtual machines waking it costs tens of microseconds of latency and of accounted
 //! processor time, many times the cost of a small call. A request for a wake-up latency of 0, through the kernel's PM QoS
 //! (`Documentation/power/pm_qos_interface.rst`), keeps all processors of the machine running. It is for the machine, so
-//! one holder serves all processes of a benchmark.
+//! one holder serves all processes of a benchmark. Only the governors of cpuidle regard it: a kernel without a cpuidle
+//! driver halts in any case (`default_idle_call`), as many virtual machines do.
 
 use std::{
-    fs::{File, OpenOptions},
-    io::Write,
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
     sync::atomic::{AtomicUsize, Ordering},
 };
 
@@ -15,6 +16,9 @@ use crate::BenchError;
 
 /// The interface for requests of processes. Root may write it by default.
 const DEVICE: &str = "/dev/cpu_dma_latency";
+
+/// The name of the cpuidle driver, or `none`.
+const DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
 
 /// Number of [`NoHalt`] values of this process.
 static HOLDERS: AtomicUsize = AtomicUsize::new(0);
@@ -29,9 +33,12 @@ impl NoHalt {
     /// Starts to keep processors from halting.
     ///
     /// # Errors
-    /// The device does not exist, or this process may not write it.
+    /// The device does not exist, this process may not write it, or the kernel has no cpuidle driver.
     pub fn hold() -> Result<Self, BenchError> {
         let io = || BenchError::io("keep processors from halting through /dev/cpu_dma_latency");
+        if fs::read_to_string(DRIVER).is_ok_and(|driver| has_no_effect(&driver)) {
+            return Err(io()(io::Error::other("the kernel has no cpuidle driver, and ignores it")));
+        }
         let mut request = OpenOptions::new().write(true).open(DEVICE).map_err(io())?;
         let microseconds = 0_i32;
         request.write_all(&microseconds.to_ne_bytes()).map_err(io())?;
@@ -44,6 +51,11 @@ impl Drop for NoHalt {
     fn drop(&mut self) {
         HOLDERS.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Whether the kernel ignores requests for a latency, by the content of [`DRIVER`].
+fn has_no_effect(driver: &str) -> bool {
+    driver.trim() == "none"
 }
 
 /// Whether this process keeps processors from halting.
@@ -62,6 +74,15 @@ pub fn condition() -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_without_a_cpuidle_driver_is_an_error() {
+        assert!(has_no_effect("none\n"));
+        assert!(!has_no_effect("intel_idle\n"));
+        if fs::read_to_string(DRIVER).is_ok_and(|driver| has_no_effect(&driver)) {
+            assert!(NoHalt::hold().is_err());
+        }
+    }
 
     #[test]
     fn processors_halt_again_after_the_last_holder() {

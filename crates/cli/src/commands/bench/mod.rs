@@ -48,7 +48,8 @@ fn no_halt(args: &BenchArgs) -> Option<NoHalt> {
     let held = wanted.then(NoHalt::hold)?;
     let report = |e| {
         eprintln!(
-            "millrace: {e}; figures contain wake-ups of halted processors (run as root, or add --no-halt=false)"
+            "millrace: {e}; figures contain wake-ups of halted processors (to avoid them, run as root on a machine with \
+             a cpuidle driver; add --no-halt=false to omit this message)"
         );
     };
     held.map_err(report).ok()
