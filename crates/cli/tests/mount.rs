@@ -336,11 +336,17 @@ fn an_unreachable_or_unresponsive_server_is_reported_in_one_sentence() {
     assert!(message.contains("127.0.0.1:1"), "{message}");
     // A server that accepts connections and never replies.
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    for proto in ["tcp", "rdma"] {
-        let url = format!("nfs://{}/x?proto={proto}", mute.local_addr().unwrap());
-        let message = fails(1, &["mount", "--log", "warn", &url, text(at.path())]);
-        assert!(message.contains("127.0.0.1"), "{message}");
-    }
+    let address = mute.local_addr().unwrap();
+    std::thread::scope(|scope| {
+        for proto in ["tcp", "rdma"] {
+            let at = text(at.path());
+            scope.spawn(move || {
+                let message =
+                    fails(1, &["mount", "--log", "warn", &format!("nfs://{address}/x?proto={proto}"), at]);
+                assert!(message.contains("127.0.0.1"), "{message}");
+            });
+        }
+    });
     assert!(!is_mounted(at.path()));
 }
 

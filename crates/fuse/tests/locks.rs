@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use common::{CASES, Export, HANG, Mounted, fuse_is_available, io_uring_is_available};
+use common::{CASES, Export, HANG, Mounted, for_each, fuse_is_available, io_uring_is_available};
 use rustix::{
     fs::{FlockOperation as Op, fcntl_lock, flock},
     io::Errno,
@@ -215,22 +215,22 @@ fn a_holder_sees_the_data_of_earlier_holders() {
         return;
     }
     const ROUNDS: u64 = 25;
-    for local in [false, true] {
-        for options in ["vers=4.2", "vers=4.2,writeback"] {
-            let export = Export::start(local);
-            let mounts = [export.mount("tcp", options), export.mount("rdma", options)];
-            open(&mounts[0]).write_all_at(&[0; 8], 0).unwrap();
-            let workers = [0, 1, 0, 1].map(|n| {
-                let file = open(&mounts[n]);
-                thread::spawn(move || (0..ROUNDS).for_each(|_| increment(&file)))
-            });
-            workers.into_iter().for_each(|w| w.join().unwrap());
-            for mount in &mounts {
-                assert_eq!(count(&mount.at.join("file")), 4 * ROUNDS, "local {local}, {options}");
-            }
-            mounts.into_iter().for_each(Mounted::unmount);
+    let options = ["vers=4.2", "vers=4.2,writeback"];
+    let cases = [false, true].into_iter().flat_map(|local| options.map(|options| (local, options)));
+    for_each(cases, |(local, options)| {
+        let export = Export::start(local);
+        let mounts = [export.mount("tcp", options), export.mount("rdma", options)];
+        open(&mounts[0]).write_all_at(&[0; 8], 0).unwrap();
+        let workers = [0, 1, 0, 1].map(|n| {
+            let file = open(&mounts[n]);
+            thread::spawn(move || (0..ROUNDS).for_each(|_| increment(&file)))
+        });
+        workers.into_iter().for_each(|w| w.join().unwrap());
+        for mount in &mounts {
+            assert_eq!(count(&mount.at.join("file")), 4 * ROUNDS, "local {local}, {options}");
         }
-    }
+        mounts.into_iter().for_each(Mounted::unmount);
+    });
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Export, HANG, Mounted, fuse_is_available, proxy::Action, random_bytes};
+use common::{Export, HANG, Mounted, for_each, fuse_is_available, proxy::Action, random_bytes};
 use millrace_nfs::v3::{Procedure, Status};
 
 /// Whole pages: the kernel reads the rest of a page that is written partially and was not read.
@@ -79,14 +79,14 @@ impl Pair {
 }
 
 /// Runs for each kind of export and each write mode.
-fn pairs(each: impl Fn(Pair, bool)) {
+fn pairs(each: impl Fn(Pair, bool) + Sync) {
     if !fuse_is_available() {
         return;
     }
-    for (local, options) in WAYS {
+    for_each(WAYS, |(local, options)| {
         eprintln!("local: {local}, options: {options:?}");
         each(Pair::start(local, options), local);
-    }
+    });
 }
 
 fn open(path: &Path) -> File {
@@ -402,15 +402,16 @@ fn async_direct_writes_leave_no_stale_pages() {
     if !fuse_is_available() {
         return;
     }
-    for (local, options) in WAYS.into_iter().filter(|(local, _)| !local) {
+    for_each(WAYS.into_iter().filter(|(local, _)| !local), |(local, options)| {
         let export = Export::start(local);
         let mounted = export.mount("tcp", options);
         let path = mounted.at.join("file");
-        let out = Command::new("python3").args(["-c", WRITES_ASIDE]).arg(&path).arg("3000").output().unwrap();
+        // A mount that does not drop the pages again has 1 to 4 wrong reads.
+        let out = Command::new("python3").args(["-c", WRITES_ASIDE]).arg(&path).arg("1000").output().unwrap();
         assert!(out.status.success(), "{out:?}");
-        assert_eq!(String::from_utf8(out.stdout).unwrap(), "0\n", "{options:?}: wrong reads of 3000");
+        assert_eq!(String::from_utf8(out.stdout).unwrap(), "0\n", "{options:?}: wrong reads of 1000");
         mounted.unmount();
-    }
+    });
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::{
     path::Path,
 };
 
-use common::{Export, cases_of_versions, fuse_is_available, io_uring_is_available, random_bytes};
+use common::{Export, cases_of_versions, for_each, fuse_is_available, io_uring_is_available, random_bytes};
 use rustix::{
     fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW},
     io::Errno,
@@ -578,14 +578,14 @@ fn checks_pass_on_mounts() {
     if !fuse_is_available() {
         return;
     }
-    let mut failed = Vec::new();
-    for (case, version) in cases_of_versions() {
+    let failed = for_each(cases_of_versions(), |(case, version)| {
         let export = Export::start(case.local);
         let mounted = export.mount(case.proto, &format!("dev,{version}"));
-        failed.extend(run(&mounted.at, &format!("{case:?} {version}")));
+        let failed = run(&mounted.at, &format!("{case:?} {version}"));
         mounted.unmount();
-    }
-    assert_eq!(failed, Vec::<String>::new());
+        failed
+    });
+    assert_eq!(failed.concat(), Vec::<String>::new());
 }
 
 #[test]
@@ -593,7 +593,6 @@ fn checks_pass_with_other_options() {
     if !fuse_is_available() {
         return;
     }
-    let mut failed = Vec::new();
     let mut all = vec![
         "noac",
         "writeback",
@@ -605,11 +604,12 @@ fn checks_pass_with_other_options() {
     if io_uring_is_available() {
         all.push("io_uring");
     }
-    for options in all {
+    let failed = for_each(all, |options| {
         let export = Export::start(false);
         let mounted = export.mount("tcp", &format!("dev,{options}"));
-        failed.extend(run(&mounted.at, options));
+        let failed = run(&mounted.at, options);
         mounted.unmount();
-    }
-    assert_eq!(failed, Vec::<String>::new());
+        failed
+    });
+    assert_eq!(failed.concat(), Vec::<String>::new());
 }

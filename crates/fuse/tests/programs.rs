@@ -10,7 +10,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use common::{CASES, Export, fuse_is_available, random_bytes};
+use common::{CASES, Export, for_each, fuse_is_available, random_bytes};
 
 /// Runs a shell script in `dir`, which must succeed, and returns its output.
 fn sh(dir: &Path, script: &str) -> String {
@@ -32,18 +32,18 @@ fn is_installed(program: &str) -> bool {
 }
 
 /// Runs on a mount of each kind, with a local scratch directory.
-fn on_all(test: impl Fn(&Path, &Path)) {
+fn on_all(test: impl Fn(&Path, &Path) + Sync) {
     if !fuse_is_available() {
         return;
     }
-    for case in CASES {
+    for_each(CASES, |case| {
         println!("{case:?}");
         let export = Export::start(case.local);
         let mounted = export.mount(case.proto, "");
         let scratch = tempfile::tempdir().unwrap();
         test(&mounted.at, scratch.path());
         mounted.unmount();
-    }
+    });
 }
 
 /// Creates a tree with files of several sizes, links, and old modification times.

@@ -10,10 +10,9 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
-    thread,
 };
 
-use common::{Case, Export, cases_of_versions, fuse_is_available};
+use common::{Export, cases_of_versions, for_each, fuse_is_available};
 use scenarios::Shell;
 
 /// Printed after each command.
@@ -79,18 +78,12 @@ fn two_mounts_behave_like_two_kernel_clients() {
         eprintln!("SKIPPED, NOTHING WAS TESTED: only root can switch users");
         return;
     }
-    // The scenarios wait most of the time.
-    let failures: Vec<String> = thread::scope(|scope| {
-        let run = |(case, version): (Case, &'static str)| {
-            scope.spawn(move || {
-                let export = Export::start(case.local);
-                let failures = run_all(&export, [case.proto, "tcp"], &format!("allow_other,{version}"));
-                failures.into_iter().map(move |failure| format!("{case:?} {failure}"))
-            })
-        };
-        let running: Vec<_> = cases_of_versions().into_iter().map(run).collect();
-        running.into_iter().flat_map(|case| case.join().unwrap()).collect()
+    let failures = for_each(cases_of_versions(), |(case, version)| {
+        let export = Export::start(case.local);
+        let failures = run_all(&export, [case.proto, "tcp"], &format!("allow_other,{version}"));
+        failures.into_iter().map(|failure| format!("{case:?} {failure}")).collect::<Vec<_>>()
     });
+    let failures = failures.concat();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 

@@ -68,6 +68,18 @@ pub fn cases_of_versions() -> Vec<(Case, &'static str)> {
     CASES.map(|case| (case, "vers=3")).into_iter().chain(v4).collect()
 }
 
+/// Runs `test` for all `cases` at the same time, as tests wait most of the time. Returns its results in their order.
+pub fn for_each<C: Send, T: Send>(
+    cases: impl IntoIterator<Item = C>,
+    test: impl Fn(C) -> T + Sync,
+) -> Vec<T> {
+    let test = &test;
+    std::thread::scope(|scope| {
+        let running: Vec<_> = cases.into_iter().map(|case| scope.spawn(move || test(case))).collect();
+        running.into_iter().map(|case| case.join().unwrap()).collect()
+    })
+}
+
 /// A server with one export, and its directory if it is a local one.
 pub struct Export {
     pub server: Running,
