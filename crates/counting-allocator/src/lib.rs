@@ -7,7 +7,7 @@
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicI64, AtomicU64, Ordering},
 };
 
 thread_local! {
@@ -17,6 +17,7 @@ thread_local! {
 }
 
 static ALLOCATIONS_OF_ALL_THREADS: AtomicU64 = AtomicU64::new(0);
+static HELD_BYTES_OF_ALL_THREADS: AtomicI64 = AtomicI64::new(0);
 
 /// Number of allocations of the current thread. Other threads, such as that of the test harness, allocate at any
 /// time.
@@ -41,6 +42,11 @@ pub fn held_bytes() -> i64 {
     HELD_BYTES.get()
 }
 
+/// As [`held_bytes`], of all threads.
+pub fn held_bytes_of_all_threads() -> i64 {
+    HELD_BYTES_OF_ALL_THREADS.load(Ordering::Relaxed)
+}
+
 struct Counting;
 
 #[global_allocator]
@@ -49,6 +55,12 @@ static ALLOCATOR: Counting = Counting;
 /// Adds to a counter of this thread, unless the thread ends and has destroyed it.
 fn add<T: Copy + std::ops::Add<Output = T>>(counter: &'static std::thread::LocalKey<Cell<T>>, n: T) {
     let _ = counter.try_with(|counter| counter.set(counter.get() + n));
+}
+
+/// Counts `bytes` more that are occupied.
+fn hold(bytes: i64) {
+    add(&HELD_BYTES, bytes);
+    HELD_BYTES_OF_ALL_THREADS.fetch_add(bytes, Ordering::Relaxed);
 }
 
 /// Bytes that the allocation at `at` occupies.
@@ -69,7 +81,7 @@ unsafe impl GlobalAlloc for Counting {
             add(&ALLOCATIONS, 1);
             add(&ALLOCATED_BYTES, layout.size() as u64);
             // SAFETY: `at` was allocated above.
-            add(&HELD_BYTES, unsafe { occupied(at) });
+            hold(unsafe { occupied(at) });
             ALLOCATIONS_OF_ALL_THREADS.fetch_add(1, Ordering::Relaxed);
         }
         at
@@ -77,7 +89,7 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         // SAFETY: `at` came from `alloc` above, and is released below.
-        add(&HELD_BYTES, -unsafe { occupied(at) });
+        hold(-unsafe { occupied(at) });
         // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
@@ -105,13 +117,18 @@ mod tests {
     #[test]
     fn other_threads_count_only_in_the_sum_of_all() {
         let before = (allocations_of_all_threads(), allocations());
+        let held = (held_bytes_of_all_threads(), held_bytes());
         let theirs = std::thread::spawn(|| {
             let before = allocations();
-            drop(std::hint::black_box(vec![0_u8; 100]));
-            allocations() - before
+            let bytes = std::hint::black_box(vec![0_u8; 1 << 20]);
+            (allocations() - before, bytes)
         });
         let started = allocations() - before.1;
-        assert_eq!(theirs.join().unwrap_or(0), 1);
+        let (theirs, bytes) = theirs.join().unwrap_or_default();
+        assert_eq!(theirs, 1);
         assert!(allocations_of_all_threads() - before.0 > started);
+        let own = held_bytes() - held.1;
+        assert!(held_bytes_of_all_threads() - held.0 >= own + (1 << 20), "{own} bytes of this thread");
+        drop(bytes);
     }
 }
