@@ -16,9 +16,11 @@ mod class_spans;
 pub mod copied;
 mod mapping;
 mod quota;
+pub mod scratch;
 mod slot;
 mod slot_cache;
 mod span;
+mod stash;
 mod sync;
 mod system;
 #[cfg(all(test, not(loom)))]
@@ -32,4 +34,5 @@ pub use mapping::{SPAN_BYTES, SpanRef};
 pub use quota::{OverQuota, Quota};
 pub use slot::{Buffer, View};
 pub use span::{BLOCK_BYTES, PAGE_BYTES};
+pub use stash::Stash;
 pub use views::Views;

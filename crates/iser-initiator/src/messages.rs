@@ -127,6 +127,6 @@ impl Messages {
 fn posted(result: Result<(), PostError>) -> Result<(), Error> {
     match result {
         Ok(()) | Err(PostError::Closed) => Ok(()),
-        Err(e @ PostError::Invalid(_)) => Err(Error::Post(e)),
+        Err(e) => Err(Error::Post(e)),
     }
 }

@@ -24,6 +24,7 @@ mod listen;
 mod nudge;
 mod qp;
 mod reads;
+mod receives;
 mod rx;
 mod setup;
 #[cfg(test)]

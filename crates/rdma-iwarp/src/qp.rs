@@ -1,14 +1,13 @@
 //! The queue pair: posted work, transmitter and receiver over one byte stream, and the end of the connection.
 
 use std::{
-    collections::VecDeque,
     net::SocketAddr,
     sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
-use millrace_buffer::{Buffer, Views};
+use millrace_buffer::{Arena, Buffer, Views};
 use millrace_rdma::{
     Capabilities, Completion, ConnectParams, ConnectionError, ConnectionInfo, Counters, DomainRef,
     MAX_PIECES, MAX_TRANSFER, PostError, QueuePair, ReadRequest, SendRequest, WriteRequest,
@@ -20,6 +19,7 @@ use super::{
     fault::Fault,
     nudge::Nudge,
     reads::{Reads, SentRead},
+    receives::Receives,
     rx::{LazyTable, Rx, RxContext},
     setup::Negotiated,
     tx::{Flushed, Tx},
@@ -30,6 +30,8 @@ use super::{
 const READS_PER_POLL: usize = 16;
 /// Time limit, at the end of a connection, for the peer to receive the last bytes and close.
 const LINGER: Duration = Duration::from_secs(1);
+/// Interval between attempts to allocate memory for a received message.
+const MEMORY_RETRY: Duration = Duration::from_millis(10);
 
 enum State {
     /// Connected.
@@ -52,7 +54,7 @@ pub(crate) struct IwarpQp {
     domain: Arc<StagDomain>,
     tx: Tx,
     rx: Rx,
-    receives: VecDeque<Buffer>,
+    receives: Receives,
     reads: Reads,
     info: ConnectionInfo,
     capabilities: Capabilities,
@@ -64,6 +66,8 @@ pub(crate) struct IwarpQp {
     /// a Terminate.
     unwritable: Option<ConnectionError>,
     waker: Option<Waker>,
+    /// Runs while a received message waits for memory.
+    retry: Option<Sleep>,
     /// Present on an initiator until the first FPDU arrives.
     nudge: Option<Nudge>,
 }
@@ -92,7 +96,7 @@ impl IwarpQp {
             rt,
             tx: Tx::new(negotiated.crc, params.max_frame, negotiated.responder),
             rx: Rx::new(negotiated.crc, usize::from(negotiated.ird), negotiated.rtr_send),
-            receives: VecDeque::new(),
+            receives: Receives::default(),
             reads: Reads { ord: usize::from(negotiated.ord), ..Reads::default() },
             info,
             capabilities: Capabilities::new("iwarp", true, MAX_PIECES, MAX_TRANSFER, usize::MAX),
@@ -101,6 +105,7 @@ impl IwarpQp {
             done: Vec::new(),
             unwritable: None,
             waker: None,
+            retry: None,
             nudge: (!negotiated.responder).then(Nudge::default),
         }
     }
@@ -161,6 +166,18 @@ impl IwarpQp {
         let Self { rx, stream, domain, receives, reads, tx, counters, .. } = self;
         let table = LazyTable::new(domain);
         rx.receive(cx, &mut **stream, &mut RxContext { table, receives, reads, tx, out, counters })
+    }
+
+    /// Ready when memory for a received message is to be allocated again; pending if none waits.
+    fn poll_retry(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.retry.is_none() && !self.rx.waits_for_memory() {
+            return Poll::Pending;
+        }
+        let rt = &self.rt;
+        let retry = self.retry.get_or_insert_with(|| rt.sleep(MEMORY_RETRY));
+        std::task::ready!(retry.as_mut().poll(cx));
+        self.retry = None;
+        Poll::Ready(())
     }
 
     /// Ends the connection because of `fault`.
@@ -288,7 +305,7 @@ impl IwarpQp {
                         self.down(ConnectionError::Closed);
                         continue;
                     }
-                    if self.nudge(cx) {
+                    if self.nudge(cx) || self.poll_retry(cx).is_ready() {
                         continue;
                     }
                     if sent == Poll::Ready(true) {
@@ -321,8 +338,13 @@ impl QueuePair for IwarpQp {
 
     fn post_receive(&mut self, buffer: Buffer) -> Result<(), PostError> {
         self.check_open()?;
-        self.receives.push_back(buffer);
+        self.receives.push(buffer);
         Ok(())
+    }
+
+    fn post_empty_receive(&mut self, arena: &Arena, bytes: usize) -> Result<(), PostError> {
+        self.check_open()?;
+        self.receives.push_empty(arena, bytes)
     }
 
     fn post_send(&mut self, request: SendRequest) -> Result<(), PostError> {

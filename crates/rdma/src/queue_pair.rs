@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_buffer::{Arena, Buffer, Views};
+use millrace_buffer::{Arena, Buffer, OutOfMemory, Views};
 use millrace_runtime::{BoxFuture, LocalPort, RuntimeRef};
 
 use crate::{DomainRef, Segment, SteeringTag};
@@ -250,6 +250,9 @@ pub enum PostError {
     /// The request exceeds a limit of the provider, or its local and remote lengths do not match.
     #[error("invalid work request: {0}")]
     Invalid(&'static str),
+    /// There is no memory for a receive.
+    #[error("{0}")]
+    NoMemory(OutOfMemory),
 }
 
 /// Why connection setup failed or a connection ended.
@@ -322,6 +325,19 @@ pub trait QueuePair: Send {
     /// # Errors
     /// [`PostError`]; the buffer is dropped.
     fn post_receive(&mut self, buffer: Buffer) -> Result<(), PostError>;
+
+    /// Posts a receive for one incoming Send of at most `bytes` bytes, in memory of `arena`. A provider in software can
+    /// allocate the memory when the message arrives, so that idle connections need none for it; a message for which the
+    /// arena has none then waits. Others allocate it at once. Such receives may be used after those of
+    /// [`Self::post_receive`] that are posted later.
+    ///
+    /// # Errors
+    /// [`PostError`]: [`PostError::NoMemory`] if the memory is allocated at once, and the arena has none.
+    fn post_empty_receive(&mut self, arena: &Arena, bytes: usize) -> Result<(), PostError> {
+        let mut buffer = arena.alloc(bytes).map_err(PostError::NoMemory)?;
+        buffer.set_len(bytes);
+        self.post_receive(buffer)
+    }
 
     /// Posts a Send.
     ///

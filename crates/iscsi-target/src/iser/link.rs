@@ -236,7 +236,7 @@ impl Link {
 fn posted(result: Result<(), PostError>) -> Result<(), End> {
     match result {
         Ok(()) | Err(PostError::Closed) => Ok(()),
-        Err(e @ PostError::Invalid(_)) => Err(local(e.to_string())),
+        Err(e) => Err(local(e.to_string())),
     }
 }
 

@@ -157,7 +157,8 @@ pub struct ServerConnection<T> {
     pub batch: Batch,
     pub(crate) service: Arc<dyn Service>,
     last_sender: LastSender,
-    in_progress: FuturesUnordered<InProgress<T>>,
+    /// `None` before the first call that the service does not answer immediately.
+    in_progress: Option<FuturesUnordered<InProgress<T>>>,
     /// Bytes charged to the account for calls in progress.
     charged: usize,
     calls: u64,
@@ -190,7 +191,7 @@ impl<T: Unpin> ServerConnection<T> {
             batch: Batch::default(),
             service,
             last_sender: LastSender::new(peer),
-            in_progress: FuturesUnordered::new(),
+            in_progress: None,
             charged: 0,
             calls: 0,
             skipped_turns: 0,
@@ -229,7 +230,7 @@ impl<T: Unpin> ServerConnection<T> {
 
     /// Number of calls in progress at the service.
     pub fn in_progress(&self) -> usize {
-        self.in_progress.len()
+        self.in_progress.as_ref().map_or(0, FuturesUnordered::len)
     }
 
     /// Bytes charged to the account for calls in progress.
@@ -307,7 +308,8 @@ impl<T: Unpin> ServerConnection<T> {
         let reply = match call.execute(&*self.service, stages, reply) {
             MaybeReady::Ready(reply) => reply,
             MaybeReady::Pending(answer) => {
-                self.in_progress.push(InProgress { to: Some(to), charge, answer });
+                let in_progress = self.in_progress.get_or_insert_default();
+                in_progress.push(InProgress { to: Some(to), charge, answer });
                 self.charged += charge;
                 return None;
             }
@@ -324,7 +326,10 @@ impl<T: Unpin> ServerConnection<T> {
 
     /// The next answer to a call in progress.
     pub fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Answer<T>> {
-        while let Poll::Ready(Some((to, charge, reply))) = self.in_progress.poll_next_unpin(cx) {
+        // Polling an empty set costs several accesses to its memory.
+        while let Some(in_progress) = self.in_progress.as_mut().filter(|calls| !calls.is_empty())
+            && let Poll::Ready(Some((to, charge, reply))) = in_progress.poll_next_unpin(cx)
+        {
             self.charged -= charge;
             if let Some(to) = to {
                 return Poll::Ready(self.answered(to, reply, charge));
@@ -372,10 +377,12 @@ impl<T: Unpin> ServerConnection<T> {
 
     /// Releases the memory of an ended connection, and completes its calls in progress (a rename is not left
     /// unfinished), whose memory is released afterwards.
-    pub async fn finish(mut self) {
+    pub async fn finish(&mut self) {
         self.account.give(self.account.used() - self.charged);
         self.account.cancel();
-        while let Some((_, charge, _)) = self.in_progress.next().await {
+        while let Some(in_progress) = &mut self.in_progress
+            && let Some((_, charge, _)) = in_progress.next().await
+        {
             self.account.give(charge);
         }
     }

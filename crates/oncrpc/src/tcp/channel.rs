@@ -134,7 +134,11 @@ impl Channel {
         if self.waits_for_memory {
             return Poll::Pending; // There is no memory for further bytes.
         }
-        let n = ready!(self.stream.poll_read(cx, &mut self.reader.space()))?;
+        let read = self.stream.poll_read(cx, &mut self.reader.space());
+        if read.is_pending() {
+            self.reader.shrink();
+        }
+        let n = ready!(read)?;
         if n == 0 {
             return Poll::Ready(if self.reader.at_record_start() {
                 Ok(false)

@@ -8,7 +8,7 @@ use std::{
     io::{IoSlice, IoSliceMut},
 };
 
-use millrace_buffer::SPAN_BYTES;
+use millrace_buffer::{SPAN_BYTES, Stash};
 use millrace_xdr::{Arena, Buffer, Message, View, Views};
 use smallvec::SmallVec;
 
@@ -95,9 +95,7 @@ pub struct RecordReader {
     placed: Option<(usize, Buffer)>,
     /// Bytes of the record's first buffer, if the caller has chosen where the second one starts; 0 otherwise.
     before: usize,
-    stash: Box<[u8]>,
-    stash_start: usize,
-    stash_end: usize,
+    stash: Stash,
     state: State,
     parts: SmallVec<[Buffer; 3]>,
     filled: usize,
@@ -133,9 +131,7 @@ impl RecordReader {
             unasked: false,
             placed: None,
             before: 0,
-            stash: vec![0; STASH_BYTES].into(),
-            stash_start: 0,
-            stash_end: 0,
+            stash: Stash::default(),
             state: State::Header,
             parts: SmallVec::new(),
             filled: 0,
@@ -151,11 +147,11 @@ impl RecordReader {
         loop {
             match self.state {
                 State::Header => {
-                    let Some(word) = self.stash[self.stash_start..self.stash_end].first_chunk() else {
+                    let Some(word) = self.stash.bytes().first_chunk() else {
                         return Ok(Next::NeedBytes);
                     };
                     let word = u32::from_be_bytes(*word);
-                    self.stash_start += 4;
+                    self.stash.consume(4);
                     self.begin_fragment((word & !LAST) as usize, word & LAST != 0)?;
                 }
                 State::Body { left, .. } if self.unasked => {
@@ -174,7 +170,7 @@ impl RecordReader {
                     }
                     let rest = self.take_from_stash(left);
                     self.state = State::Body { left: rest, last };
-                    if rest > 0 && self.stash_start < self.stash_end {
+                    if rest > 0 && !self.stash.is_empty() {
                         continue; // The record gets another buffer.
                     }
                     if rest > 0 && self.is_full() {
@@ -212,7 +208,7 @@ impl RecordReader {
 
     /// After [`Next::Large`]: the received bytes of the record, at least [`START_BYTES`].
     pub fn start(&self) -> &[u8] {
-        &self.stash[self.stash_start..self.stash_end]
+        self.stash.bytes()
     }
 
     /// After [`Next::Large`]: has the record's bytes from `offset` on received in `buffer`, as many as its length. In the
@@ -326,13 +322,14 @@ impl RecordReader {
 
     /// Moves bytes of the current fragment from the stash to the record. Returns the number of missing bytes.
     fn take_from_stash(&mut self, left: usize) -> usize {
-        let most = left.min(self.stash_end - self.stash_start);
+        let most = left.min(self.stash.len());
         let mut taken = 0;
         for unfilled in Self::unfilled(&mut self.parts, self.filled, most) {
-            millrace_buffer::copy(unfilled, &self.stash[self.stash_start..self.stash_start + unfilled.len()]);
-            self.stash_start += unfilled.len();
-            taken += unfilled.len();
+            let end = taken + unfilled.len();
+            millrace_buffer::copy(unfilled, &self.stash.bytes()[taken..end]);
+            taken = end;
         }
+        self.stash.consume(taken);
         self.filled += taken;
         left - taken
     }
@@ -353,18 +350,12 @@ impl RecordReader {
     /// Memory for the next read: the rest of the current record as far as it has buffers, then the stash.
     /// Valid after [`Next::NeedBytes`]; never empty.
     pub fn space(&mut self) -> SmallVec<[IoSliceMut<'_>; READ_SLICES]> {
-        if self.stash_start > 0 {
-            // At most three bytes of an incomplete header are moved.
-            self.stash.copy_within(self.stash_start..self.stash_end, 0);
-            self.stash_end -= self.stash_start;
-            self.stash_start = 0;
-        }
         let left = match self.state {
             State::Header => 0,
             // Few bytes, as between large records: the others are read to their destination.
             State::Body { .. } if self.unasked => {
-                let stash = &mut self.stash[self.stash_end..PAST_BULK];
-                return [IoSliceMut::new(stash)].into_iter().collect();
+                let room = PAST_BULK - self.stash.len();
+                return [IoSliceMut::new(self.stash.room(room))].into_iter().collect();
             }
             State::Body { left, .. } => left,
         };
@@ -372,8 +363,8 @@ impl RecordReader {
             Self::unfilled(&mut self.parts, self.filled, left).map(IoSliceMut::new).collect();
         // The stash receives bytes after the record, so only if the record has all its buffers.
         if out.iter().map(|unfilled| unfilled.len()).sum::<usize>() == left {
-            let end = if left > STASH_BYTES { PAST_BULK.max(self.stash_end) } else { STASH_BYTES };
-            out.push(IoSliceMut::new(&mut self.stash[self.stash_end..end]));
+            let most = if left > STASH_BYTES { PAST_BULK } else { STASH_BYTES };
+            out.push(IoSliceMut::new(self.stash.room(most.saturating_sub(self.stash.len()))));
         }
         out
     }
@@ -389,7 +380,12 @@ impl RecordReader {
             self.filled += taken;
             rest -= taken;
         }
-        self.stash_end = (self.stash_end + rest).min(self.stash.len());
+        self.stash.commit(rest);
+    }
+
+    /// Returns memory that is not needed while the peer sends nothing.
+    pub fn shrink(&mut self) {
+        self.stash.shrink();
     }
 
     /// Drops the current record and its memory. The stream must be closed.
@@ -403,7 +399,7 @@ impl RecordReader {
     /// Whether the stream may end here, because no record has started.
     pub fn at_record_start(&self) -> bool {
         let begun = !self.parts.is_empty() || self.empty_fragments > 0;
-        matches!(self.state, State::Header) && !begun && self.stash_start == self.stash_end
+        matches!(self.state, State::Header) && !begun && self.stash.is_empty()
     }
 }
 

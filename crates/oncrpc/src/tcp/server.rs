@@ -91,27 +91,34 @@ impl TcpServer {
     /// Serves one connection until the peer closes it, violates the protocol or is too slow, the account is
     /// evicted, or `stop` completes (then calls in progress are answered first). Memory is charged to
     /// `account`. Calls in progress at the end of the connection are always completed.
-    pub async fn serve(
+    pub fn serve(
         self,
         stream: Box<dyn ByteStream>,
         peer: Peer,
         account: Account,
         stop: impl Future<Output = ()> + Send,
-    ) {
-        self.stats.open.fetch_add(1, Ordering::Relaxed);
-        let _open = OpenGuard(Arc::clone(&self.stats));
+    ) -> impl Future<Output = ()> + Send {
+        // In a box, because each future that it passes through has room for it.
+        let connection = self.connect(stream, peer, account).map(Box::new);
+        async move {
+            match connection {
+                Ok(connection) => connection.run_until(stop).await,
+                Err(e) => tracing::warn!(peer = %peer.addr, "connection rejected: {e}"),
+            }
+        }
+    }
+
+    fn connect(self, stream: Box<dyn ByteStream>, peer: Peer, account: Account) -> io::Result<Connection> {
         let Self { service, rt, arena, config, stats } = self;
         let reader = RecordReader::growing(&arena, config.max_record);
-        let channel = match Channel::new(stream, Arc::clone(&rt), &arena, reader) {
-            Ok(channel) => channel,
-            Err(e) => return tracing::warn!(peer = %peer.addr, "connection rejected: {e}"),
-        };
+        let channel = Channel::new(stream, Arc::clone(&rt), &arena, reader)?;
         let limits = config.connection.clone();
         let callbacks = service.callbacks().cloned().map(CallbackQueue::new);
-        let mut connection = Connection {
+        Ok(Connection {
             callbacks,
-            core: ServerConnection::new(peer, service, Arc::clone(&rt), arena, limits, account),
+            core: ServerConnection::new(peer, service, rt, arena, limits, account),
             config,
+            _open: OpenGuard::new(Arc::clone(&stats)),
             stats,
             channel,
             deferred: None,
@@ -122,25 +129,18 @@ impl TcpServer {
             writing: true,
             send_rate: RateMonitor::default(),
             receive_rate: RateMonitor::default(),
-        };
-        let mut stop = pin!(stop);
-        let mut stopped = false;
-        std::future::poll_fn(|cx| {
-            if !stopped && stop.as_mut().poll(cx).is_ready() {
-                stopped = true;
-                connection.stop_reading();
-            }
-            connection.poll(cx)
         })
-        .await;
-        if connection.writing {
-            connection.channel.shutdown();
-            timeout(&*rt, LINGER, std::future::poll_fn(|cx| connection.channel.poll_discard(cx))).await;
-        }
     }
 }
 
 struct OpenGuard(Arc<TcpStats>);
+
+impl OpenGuard {
+    fn new(stats: Arc<TcpStats>) -> Self {
+        stats.open.fetch_add(1, Ordering::Relaxed);
+        Self(stats)
+    }
+}
 
 impl Drop for OpenGuard {
     fn drop(&mut self) {
@@ -170,6 +170,8 @@ struct Connection {
     callbacks: Option<CallbackQueue>,
     config: TcpServerConfig,
     stats: Arc<TcpStats>,
+    /// Counts the connection as open.
+    _open: OpenGuard,
     channel: Channel,
     deferred: Option<DeferredCall>,
     queued: VecDeque<QueuedReply>,
@@ -187,6 +189,25 @@ struct Connection {
 }
 
 impl Connection {
+    /// Serves until the end of the connection, or until `stop` completes and the calls in progress are answered.
+    async fn run_until(mut self: Box<Self>, stop: impl Future<Output = ()>) {
+        let mut stop = pin!(stop);
+        let mut stopped = false;
+        std::future::poll_fn(|cx| {
+            if !stopped && stop.as_mut().poll(cx).is_ready() {
+                stopped = true;
+                self.stop_reading();
+            }
+            self.poll(cx)
+        })
+        .await;
+        if self.writing {
+            self.channel.shutdown();
+            let rt = Arc::clone(&self.core.rt);
+            timeout(&*rt, LINGER, std::future::poll_fn(|cx| self.channel.poll_discard(cx))).await;
+        }
+    }
+
     /// Processes available work; ready at the end of the connection.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.writing && self.core.poll_evicted(cx).is_ready() {

@@ -18,10 +18,11 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use millrace_buffer::{Stash, scratch};
 use millrace_runtime::ByteStream;
 use smallvec::SmallVec;
 
-use super::{Rx, RxContext, stash::Stash, tagged::OpenFpdu};
+use super::{Rx, RxContext, tagged::OpenFpdu};
 use crate::{
     fault::Fault,
     reads::{Reads, parts_from},
@@ -55,7 +56,6 @@ pub(super) struct Direct {
     predictions: Vec<OpenFpdu>,
     /// Whether more data of the message is expected after the last prediction.
     more: bool,
-    scratch: Vec<u8>,
     spill: Vec<u8>,
     /// Payload bytes to predict. Grows while predictions are (or would have been) right.
     depth: usize,
@@ -78,7 +78,6 @@ impl Direct {
         Self {
             predictions: Vec::new(),
             more: false,
-            scratch: Vec::new(),
             spill: Vec::new(),
             depth: MAX_CRC_DEPTH,
             max_depth: if crc { MAX_CRC_DEPTH } else { MAX_DEPTH },
@@ -279,10 +278,22 @@ impl Reading<'_, '_, '_> {
     /// Reads into `parts`, the memory from the next missing byte on according to the predictions, and
     /// compares.
     fn read<'m>(&mut self, parts: impl Iterator<Item = &'m mut [u8]>) -> Poll<Result<ReadOutcome, Fault>> {
-        let Direct { predictions, more, scratch, spill, depth, max_depth, .. } = &mut *self.direct;
-        scratch.resize(SCRATCH, 0);
+        let mut scratch = scratch::take(SCRATCH);
+        let outcome = self.read_with(&mut scratch[..SCRATCH], parts);
+        scratch::put(scratch);
+        if outcome.is_pending() {
+            self.stash.shrink();
+        }
+        outcome
+    }
+
+    fn read_with<'m>(
+        &mut self,
+        mut scratch: &mut [u8],
+        parts: impl Iterator<Item = &'m mut [u8]>,
+    ) -> Poll<Result<ReadOutcome, Fault>> {
+        let Direct { predictions, more, spill, depth, max_depth, .. } = &mut *self.direct;
         let mut memory = Scatter { parts, current: &mut [] };
-        let mut scratch: &mut [u8] = scratch;
         let mut pieces: Pieces<'_> = SmallVec::new();
 
         let mut trailer = self.open.trailer();

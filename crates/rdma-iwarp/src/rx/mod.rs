@@ -1,6 +1,6 @@
 //! The receiver: reads the stream, places data, and reports completions.
 //!
-//! It has two modes. In *header* mode it reads into the [stash] and processes complete FPDUs from
+//! It has two modes. In *header* mode it reads into the stash and processes complete FPDUs from
 //! there; small messages are copied once. While the payload of a tagged FPDU is incomplete, it reads in
 //! *[direct]* mode: the rest of the payload, and payloads of predicted FPDUs, go from the stream
 //! directly into their regions.
@@ -8,27 +8,26 @@
 //! Callers call [`Rx::receive`] until it returns `Pending`. After a [`Fault`] it must not be called again.
 
 mod direct;
-mod stash;
 mod tagged;
 mod untagged;
 
 use std::{
-    collections::VecDeque,
     io::IoSliceMut,
     task::{Context, Poll, ready},
 };
 
-use millrace_buffer::Buffer;
+use millrace_buffer::Stash;
 use millrace_rdma::{
     Completion, ConnectionError, Counters,
     stag::{StagDomain, StagTable},
 };
 use millrace_runtime::{ByteStream, sync::MutexGuard};
 
-use self::{direct::Direct, stash::Stash, tagged::OpenFpdu, untagged::OpenSend};
+use self::{direct::Direct, tagged::OpenFpdu, untagged::OpenSend};
 use super::{
     fault::Fault,
     reads::Reads,
+    receives::Receives,
     tx::Tx,
     wire::{
         be,
@@ -51,7 +50,7 @@ pub(crate) struct RxContext<'a> {
     /// The STag table.
     pub(crate) table: LazyTable<'a>,
     /// Posted receives, in order.
-    pub(crate) receives: &'a mut VecDeque<Buffer>,
+    pub(crate) receives: &'a mut Receives,
     /// RDMA Reads of this end.
     pub(crate) reads: &'a mut Reads,
     /// Transmitter, in which Read Responses are queued.
@@ -98,6 +97,8 @@ pub(crate) struct Rx {
     direct: Direct,
     window: usize,
     received: bool,
+    /// The message at the start of the stash waits for memory.
+    waits_for_memory: bool,
     /// The first message is an empty Send as RTR, which is not delivered to the upper layer.
     rtr_send: bool,
 }
@@ -117,6 +118,7 @@ impl Rx {
             direct: Direct::new(crc),
             window: SMALL_WINDOW,
             received: false,
+            waits_for_memory: false,
             rtr_send,
         }
     }
@@ -126,13 +128,22 @@ impl Rx {
         self.received
     }
 
-    /// Reads once, and processes everything that is complete.
+    /// Whether a message waits for memory for its receive. Then [`Self::receive`] is to be called again later.
+    pub(crate) const fn waits_for_memory(&self) -> bool {
+        self.waits_for_memory
+    }
+
+    /// Reads once, unless a message waits for memory, and processes everything that is complete.
     pub(crate) fn receive(
         &mut self,
         cx: &mut Context<'_>,
         stream: &mut dyn ByteStream,
         context: &mut RxContext<'_>,
     ) -> Poll<Result<(), Fault>> {
+        if self.waits_for_memory {
+            let taken = self.take_all(context);
+            return if self.waits_for_memory && taken.is_ok() { Poll::Pending } else { Poll::Ready(taken) };
+        }
         let read = match self.open {
             Some(open) if open.missing() > 0 => self.read_direct(cx, stream, context, open),
             _ => self.read_stash(cx, stream, context),
@@ -154,7 +165,11 @@ impl Rx {
         context: &mut RxContext<'_>,
     ) -> Poll<Result<usize, Fault>> {
         let room = self.stash.room(self.window);
-        let n = match ready!(stream.poll_read(cx, &mut [IoSliceMut::new(room)])) {
+        let read = stream.poll_read(cx, &mut [IoSliceMut::new(room)]);
+        if read.is_pending() {
+            self.stash.shrink();
+        }
+        let n = match ready!(read) {
             Ok(n) => n,
             Err(e) => return Poll::Ready(Err(Fault::io(&e))),
         };
@@ -185,8 +200,8 @@ impl Rx {
 
     /// Processes everything in the stash that is complete.
     fn take_all(&mut self, context: &mut RxContext<'_>) -> Result<(), Fault> {
+        self.waits_for_memory = false;
         while self.take_one(context)? {}
-        self.stash.shrink();
         Ok(())
     }
 
@@ -214,7 +229,7 @@ impl Rx {
             return Ok(false);
         }
         self.take_untagged(context, length)?;
-        Ok(true)
+        Ok(!self.waits_for_memory)
     }
 
     /// Records the arrival of a valid FPDU.

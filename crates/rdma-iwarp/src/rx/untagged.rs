@@ -5,6 +5,7 @@ use millrace_rdma::{Completion, ConnectionError, SteeringTag, stag::InvalidateEr
 use super::{Rx, RxContext};
 use crate::{
     fault::Fault,
+    receives::NoReceive,
     wire::{
         crc::Crc,
         ddp::Untagged,
@@ -33,7 +34,7 @@ fn crc_ok(crc: &mut Crc, fpdu: &[u8], length: usize) -> bool {
 
 impl Rx {
     /// Processes the untagged FPDU at the start of the stash. It is completely received and has a ULPDU of
-    /// `length` bytes.
+    /// `length` bytes. It remains there if it is a Send that waits for memory.
     pub(super) fn take_untagged(&mut self, context: &mut RxContext<'_>, length: usize) -> Result<(), Fault> {
         let total = fpdu::total_bytes(length);
         if let Some(crc) = self.crc.as_mut()
@@ -52,7 +53,9 @@ impl Rx {
             Opcode::ReadRequest => self.read_request(context, header, length)?,
             _ => self.send_segment(context, header, length)?,
         }
-        self.stash.consume(total);
+        if !self.waits_for_memory {
+            self.stash.consume(total);
+        }
         Ok(())
     }
 
@@ -127,7 +130,14 @@ impl Rx {
             self.send_msn = self.send_msn.wrapping_add(1);
             return Ok(()); // RFC 6581 section 8: an RTR is not delivered to the upper layer.
         }
-        let buffer = context.receives.front_mut().ok_or_else(|| fault(ErrorCode::NO_BUFFER))?;
+        let buffer = match context.receives.first() {
+            Ok(buffer) => buffer,
+            Err(NoReceive::Posted) => return Err(fault(ErrorCode::NO_BUFFER)),
+            Err(NoReceive::Memory) => {
+                self.waits_for_memory = true;
+                return Ok(());
+            }
+        };
         let end = open.filled + payload.len();
         let place = buffer.get_mut(open.filled..end).ok_or_else(|| fault(ErrorCode::TOO_LONG))?;
         place.copy_from_slice(payload);
@@ -157,7 +167,7 @@ fn deliver(context: &mut RxContext<'_>, header: &Untagged, len: usize) -> Result
         })?;
         invalidated = Some(SteeringTag(header.invalidate));
     }
-    if let Some(mut buffer) = context.receives.pop_front() {
+    if let Some(mut buffer) = context.receives.take_first() {
         buffer.set_len(len);
         context.counters.receives += 1;
         context.out.push(Completion::Received { buffer, invalidated });

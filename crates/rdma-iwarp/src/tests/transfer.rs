@@ -57,6 +57,43 @@ fn sends_arrive_in_order_with_any_segmentation() {
     }
 }
 
+/// All memory of an arena.
+fn all_memory(arena: &Arena) -> Vec<Buffer> {
+    let sizes = (0..=20).rev().map(|n| 1 << n);
+    sizes.flat_map(|size| std::iter::from_fn(move || arena.alloc(size).ok())).collect()
+}
+
+#[test]
+fn a_receive_that_is_posted_without_memory_takes_it_from_its_arena_when_its_message_arrives() {
+    let own = Arena::new(ArenaConfig { limit: 4 << 20, huge_pages: false });
+    for segment in SEGMENTS {
+        let params = ConnectParams { max_frame: Some(50), ..params() };
+        let (mut a, mut b) = pair(1 << 16, segment, &params);
+        (0..4).for_each(|_| b.post_empty_receive(&own, 600).unwrap());
+        assert_eq!(own.stats().in_use, 0);
+        (0..2).for_each(|n| a.post_send(send(&pattern(600, n))).unwrap());
+        let (_, first) = run(&mut a, &mut b, (0, 2));
+        first.iter().enumerate().for_each(|(n, c)| assert_eq!(received(c), pattern(600, n)));
+        drop(first);
+        assert_eq!(own.stats().in_use, 0);
+
+        let rest = all_memory(&own);
+        (2..5).for_each(|n| a.post_send(send(&pattern(600, n))).unwrap());
+        let mut got = Vec::new();
+        for _ in 0..5000 {
+            poll_qp(&mut a, &mut Vec::new()).unwrap();
+            poll_qp(&mut b, &mut got).unwrap();
+        }
+        assert_eq!(got.len(), 0, "the messages wait for memory");
+        drop(rest);
+        let (_, rest) = run(&mut a, &mut b, (0, 2));
+        rest.iter().enumerate().for_each(|(n, c)| assert_eq!(received(c), pattern(600, n + 2)));
+        let mut more = Vec::new();
+        let error = (0..5000).find_map(|_| poll_qp(&mut b, &mut more).err());
+        assert!(error.is_some() && more.is_empty(), "a message without a receive: {error:?}");
+    }
+}
+
 #[test]
 fn writes_are_placed_before_the_next_send_is_delivered() {
     for segment in SEGMENTS {

@@ -2,9 +2,9 @@
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// A CRC32C computed over successive pieces of an FPDU.
+/// A CRC32C computed over successive pieces of an FPDU. Its parameters and tables take several hundred bytes.
 #[derive(Clone)]
-pub(crate) struct Crc(Digest);
+pub(crate) struct Crc(Box<Digest>);
 
 impl std::fmt::Debug for Crc {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -15,7 +15,7 @@ impl std::fmt::Debug for Crc {
 impl Crc {
     /// The CRC of zero bytes.
     pub(crate) fn new() -> Self {
-        Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
+        Self(Box::new(Digest::new(CrcAlgorithm::Crc32Iscsi)))
     }
 
     /// Starts a new CRC.

@@ -10,8 +10,6 @@ pub(crate) const LENGTH_BYTES: usize = 2;
 pub(crate) const CRC_BYTES: usize = 4;
 /// Maximum length of a ULPDU.
 pub(crate) const MAX_ULPDU: usize = u16::MAX as usize;
-/// Maximum length of an FPDU.
-pub(crate) const MAX_FPDU: usize = total_bytes(MAX_ULPDU);
 /// Maximum length of a trailer: padding and CRC.
 pub(crate) const MAX_TRAILER: usize = 3 + CRC_BYTES;
 

@@ -36,6 +36,32 @@ fn messages_of_all_sizes_arrive_in_order_in_both_directions() {
     });
 }
 
+/// Between them are receives with memory, which a provider may use first.
+#[test]
+fn receives_that_are_posted_without_memory_take_messages() {
+    on_a_device(async |lab| {
+        let (mut a, mut b) = lab.pair(&ConnectParams::default()).await;
+        let own = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
+        deliver(&mut a, &mut b, b"first").await;
+        for turn in 0..10 {
+            for n in 0..10 {
+                match n % 4 {
+                    0 => b.post_receive(buffer(&[0; 600])).unwrap(),
+                    1 => b.post_empty_receive(&own, 700).unwrap(),
+                    _ => b.post_empty_receive(&own, 600).unwrap(),
+                }
+            }
+            let _ = run(&mut a, &mut b, (0, 0)).await;
+            let messages: Vec<_> = (0..10).map(|n| pattern(500 + n, n * turn)).collect();
+            messages.iter().for_each(|m| a.post_send(send(m)).unwrap());
+            let (_, y) = run(&mut a, &mut b, (0, messages.len())).await;
+            messages.iter().zip(&y).for_each(|(m, c)| assert_eq!(received(c), m));
+        }
+        drop((a, b));
+        assert_eq!(own.stats().in_use, 0);
+    });
+}
+
 #[test]
 fn work_beyond_the_queue_depth_waits() {
     on_a_device(async |lab| {

@@ -209,9 +209,9 @@ impl Driver {
 
     fn post_receives(&mut self, wanted: usize) -> Result<(), RpcError> {
         while self.posted < wanted {
-            let buffer = self.marshaller.context.arena.alloc(self.inline_size);
-            let buffer = buffer.map_err(|e| RpcError::Local(e.to_string()))?;
-            self.recycle(buffer).map_err(|e| RpcError::Local(e.to_string()))?;
+            let posted = self.qp.post_empty_receive(&self.marshaller.context.arena, self.inline_size);
+            ignore_closed(posted).map_err(|e| RpcError::Local(e.to_string()))?;
+            self.posted += 1;
         }
         Ok(())
     }
@@ -465,6 +465,6 @@ fn invalidated_foreign_tag(tag: SteeringTag) -> ConnectionError {
 fn ignore_closed(result: Result<(), PostError>) -> Result<(), ConnectionError> {
     match result {
         Ok(()) | Err(PostError::Closed) => Ok(()),
-        Err(e @ PostError::Invalid(_)) => Err(ConnectionError::Local(e.to_string())),
+        Err(e) => Err(ConnectionError::Local(e.to_string())),
     }
 }

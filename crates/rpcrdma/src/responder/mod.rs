@@ -294,20 +294,26 @@ impl Responder {
     ///
     /// # Errors
     /// The reason for the end of the connection, unless the peer closed it or it was idle.
-    pub async fn run_until(mut self, stop: impl Future<Output = ()>) -> Result<(), ConnectionError> {
-        let mut stop = pin!(stop.fuse());
-        let end = std::future::poll_fn(|cx| {
-            if matches!(self.ending, Ending::No) && stop.poll_unpin(cx).is_ready() {
-                self.drain();
-            }
-            self.poll(cx)
-        })
-        .await;
-        let Self { core, qp, design, waiting, pulls, deferred, sent, completions, active, reverse, .. } =
-            self;
-        drop((design, qp, waiting, pulls, deferred, sent, completions, active, reverse));
-        core.finish().await;
-        end
+    pub fn run_until(
+        self,
+        stop: impl Future<Output = ()>,
+    ) -> impl Future<Output = Result<(), ConnectionError>> {
+        // In a box, because each future that it passes through has room for it.
+        let mut this = Box::new(self);
+        async move {
+            let mut stop = pin!(stop.fuse());
+            let end = std::future::poll_fn(|cx| {
+                if matches!(this.ending, Ending::No) && stop.poll_unpin(cx).is_ready() {
+                    this.drain();
+                }
+                this.poll(cx)
+            })
+            .await;
+            let Self { qp, design, waiting, pulls, deferred, sent, completions, active, reverse, .. } = *this;
+            drop((design, qp, waiting, pulls, deferred, sent, completions, active, reverse));
+            this.core.finish().await;
+            end
+        }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectionError>> {
@@ -875,12 +881,12 @@ impl Responder {
     /// Posts receives up to [`Self::receives_due`].
     fn replenish(&mut self) -> Result<(), ConnectionError> {
         while self.posted < self.receives_due() {
-            match self.core.arena.alloc(self.config.inline_size) {
-                Ok(buffer) => self.post_receive(buffer)?,
+            match self.qp.post_empty_receive(&self.core.arena, self.config.inline_size) {
                 // The grant shrinks until memory is available; a connection without receives is unusable.
-                Err(_) if self.posted > 0 => break,
-                Err(e) => return Err(no_memory(e)),
+                Err(PostError::NoMemory(_)) if self.posted > 0 => break,
+                result => ignore_closed(result)?,
             }
+            self.posted += 1;
         }
         Ok(())
     }
@@ -929,6 +935,6 @@ fn no_memory(e: OutOfMemory) -> ConnectionError {
 fn ignore_closed(result: Result<(), PostError>) -> Result<(), ConnectionError> {
     match result {
         Ok(()) | Err(PostError::Closed) => Ok(()),
-        Err(e @ PostError::Invalid(_)) => Err(ConnectionError::Local(e.to_string())),
+        Err(e) => Err(ConnectionError::Local(e.to_string())),
     }
 }

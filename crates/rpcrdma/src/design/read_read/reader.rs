@@ -145,7 +145,7 @@ fn send_done(xid: u32, with: &RequesterContext, qp: &mut dyn QueuePair) -> Resul
     let sent = qp.post_send(SendRequest { data, invalidate: None, solicited: false, signaled: None });
     match sent {
         Ok(()) | Err(PostError::Closed) => Ok(()),
-        Err(e @ PostError::Invalid(_)) => Err(ConnectionError::Local(e.to_string())),
+        Err(e) => Err(ConnectionError::Local(e.to_string())),
     }
 }
 
