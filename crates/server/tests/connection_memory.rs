@@ -16,9 +16,21 @@ use millrace_server::{Config, Running, Server};
 const CONNECTIONS: [usize; 2] = [40, 64];
 const READS: usize = 4;
 
-/// Bytes of the heap that the server's threads hold, and bytes of buffers in use.
-fn held(server: &Running) -> [i64; 2] {
-    [held_bytes_of_all_threads() - held_bytes(), server.stats().memory.in_use as i64]
+/// Bytes of the heap that the server's threads hold, and bytes of buffers in use, as soon as they do not change: the server
+/// releases the memory of the last calls after it has replied.
+async fn held(server: &Running) -> [i64; 2] {
+    let now = || [held_bytes_of_all_threads() - held_bytes(), server.stats().memory.in_use as i64];
+    let (mut last, mut same) = (now(), 0);
+    for _ in 0..500 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let current = now();
+        same = if current == last { same + 1 } else { 0 };
+        last = current;
+        if same == 5 {
+            break;
+        }
+    }
+    last
 }
 
 /// Connections that have called the server and are idle.
@@ -31,7 +43,6 @@ async fn connect(server: &Running, proto: Proto, file: FileHandle, count: usize)
         }
         callers.push(caller);
     }
-    tokio::time::sleep(Duration::from_millis(50)).await; // The server releases the last calls.
     callers
 }
 
@@ -44,9 +55,9 @@ async fn held_for_each(proto: Proto) -> [i64; 2] {
     let file = caller.create(root, "f").await;
     caller.write(file, 0, &[7; 4096], StableHow::Unstable).await.unwrap();
     let others = connect(&server, proto, file, CONNECTIONS[0]).await;
-    let before = held(&server);
+    let before = held(&server).await;
     let callers = connect(&server, proto, file, CONNECTIONS[1]).await;
-    let after = held(&server);
+    let after = held(&server).await;
     drop((caller, others, callers));
     server.stop(Duration::from_secs(5)).await;
     [0, 1].map(|n| (after[n] - before[n]) / CONNECTIONS[1] as i64)
