@@ -209,9 +209,10 @@ impl Driver {
 
     fn post_receives(&mut self, wanted: usize) -> Result<(), RpcError> {
         while self.posted < wanted {
-            let posted = self.qp.post_empty_receive(&self.marshaller.context.arena, self.inline_size);
-            ignore_closed(posted).map_err(|e| RpcError::Local(e.to_string()))?;
-            self.posted += 1;
+            // Allocated now: the program may use all memory of the arena while it waits for a reply.
+            let buffer = self.marshaller.context.arena.alloc(self.inline_size);
+            let buffer = buffer.map_err(|e| RpcError::Local(e.to_string()))?;
+            self.recycle(buffer).map_err(|e| RpcError::Local(e.to_string()))?;
         }
         Ok(())
     }
