@@ -2,7 +2,7 @@
 
 use crate::scratch;
 
-/// Maximum number of stored bytes for which [`Stash::shrink`] allocates memory of their size.
+/// Maximum number of stored bytes that [`Stash::shrink`] moves to memory of the stash.
 const FEW: usize = 512;
 
 /// Received bytes in stream order, with free space after them.
@@ -14,6 +14,8 @@ pub struct Stash {
     memory: Vec<u8>,
     start: usize,
     end: usize,
+    /// Memory for [`FEW`] bytes, after the first time that it was needed and while it is not `memory`.
+    few: Vec<u8>,
 }
 
 impl Stash {
@@ -53,7 +55,8 @@ impl Stash {
         if stored + n > self.memory.len() {
             let mut larger = scratch::take(stored + n);
             larger[..stored].copy_from_slice(self.bytes());
-            scratch::put(std::mem::replace(&mut self.memory, larger));
+            let old = std::mem::replace(&mut self.memory, larger);
+            if old.len() <= FEW { self.few = old } else { scratch::put(old) }
         } else {
             self.memory.copy_within(self.start..self.end, 0);
         }
@@ -74,7 +77,12 @@ impl Stash {
     /// Returns the memory to the thread if few bytes or none are stored. To be called when the stream waits for its peer.
     pub fn shrink(&mut self) {
         if self.len() <= FEW && self.memory.len() > FEW {
-            let few = self.bytes().to_vec();
+            let mut few = std::mem::take(&mut self.few);
+            few.clear();
+            if !self.is_empty() {
+                few.reserve_exact(FEW);
+                few.extend_from_slice(self.bytes());
+            }
             (self.start, self.end) = (0, few.len());
             scratch::put(std::mem::replace(&mut self.memory, few));
         }
@@ -117,11 +125,15 @@ mod tests {
         assert!(s.memory.len() >= 65536);
         s.consume(5);
         s.shrink();
-        assert_eq!((s.bytes(), s.memory.capacity()), (&[7; FEW - 2][..], FEW - 2));
+        assert_eq!((s.bytes(), s.memory.capacity()), (&[7; FEW - 2][..], FEW));
+        let few = s.memory.as_ptr();
         s.append(&[8; 4]);
         assert_eq!((s.len(), s.bytes()[FEW - 3], s.bytes()[FEW - 2]), (FEW + 2, 7, 8));
         s.consume(FEW + 2);
         s.shrink();
-        assert_eq!((s.is_empty(), s.memory.capacity()), (true, 0));
+        assert_eq!((s.is_empty(), s.memory.len()), (true, 0));
+        s.append(&[9; 3]);
+        s.shrink();
+        assert_eq!((s.bytes(), s.memory.as_ptr()), (&[9; 3][..], few), "it is allocated once");
     }
 }
