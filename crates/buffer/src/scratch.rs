@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 /// Maximum number of pieces that a thread keeps.
-const MAX_PIECES: usize = 2;
+const MAX_PIECES: usize = 4;
 /// Size in bytes of the smallest and the largest piece that a thread keeps.
 const KEPT: std::ops::RangeInclusive<usize> = 4 << 10..=256 << 10;
 
