@@ -44,6 +44,10 @@ pub(super) struct Server {
     executed: Vec<Operation>,
     pub(super) requests: u32,
     bound: bool,
+    /// The handle of all objects.
+    handle: Vec<u8>,
+    /// The handle of the last PUTFH.
+    put: Vec<u8>,
     /// The size of all objects.
     pub(super) size: u64,
     /// The result of COPY.
@@ -53,20 +57,20 @@ pub(super) struct Server {
 
 type Hook = Box<dyn FnMut(&mut Server, &[Operation]) -> Fault + Send>;
 
-/// The operations of a request.
-fn operations(call: &CallContext) -> Vec<Operation> {
+/// The operations of a request. The handle of the last PUTFH replaces `put`.
+fn operations(call: &CallContext, put: &mut Vec<u8>) -> Vec<Operation> {
     let mut d = call.args();
     let frame: CompoundArgs<'_> = d.get().unwrap();
     (0..frame.operations)
         .map(|_| {
             let operation = d.get().unwrap();
-            skip(&mut d, operation);
+            skip(&mut d, operation, put);
             operation
         })
         .collect()
 }
 
-fn skip(d: &mut Decoder<'_>, operation: Operation) {
+fn skip(d: &mut Decoder<'_>, operation: Operation, put: &mut Vec<u8>) {
     use Operation as Op;
     match operation {
         Op::Sequence => drop(d.get::<SequenceArgs>().unwrap()),
@@ -76,7 +80,7 @@ fn skip(d: &mut Decoder<'_>, operation: Operation) {
         Op::ReclaimComplete => drop(d.get::<ReclaimCompleteArgs>().unwrap()),
         Op::DestroySession => drop(d.get::<DestroySessionArgs>().unwrap()),
         Op::DestroyClientid => drop(d.get::<DestroyClientidArgs>().unwrap()),
-        Op::Putfh => drop(d.get::<PutfhArgs<'_>>().unwrap()),
+        Op::Putfh => *put = d.get::<PutfhArgs<'_>>().unwrap().handle.to_vec(),
         Op::Getattr => drop(d.get::<GetattrArgs>().unwrap()),
         Op::Lookup => drop(d.get::<LookupArgs<'_>>().unwrap()),
         Op::Access => drop(d.get::<AccessArgs>().unwrap()),
@@ -119,7 +123,7 @@ fn put_ok(e: &mut Encoder, operation: Operation, server: &Server) {
             e.put(&BindConnToSessionOk { session, direction: Direction::Fore, use_rdma: false });
         }
         Op::Access => e.put(&AccessOk { supported: u32::MAX, access: u32::MAX }),
-        Op::Getfh => e.put(&GetfhOk { handle: Opaque(&[1]) }),
+        Op::Getfh => e.put(&GetfhOk { handle: Opaque(&server.handle) }),
         Op::Getattr => e.put(&Attributes {
             file_type: Some(millrace_nfs::v4::FileType::Directory),
             size: Some(server.size),
@@ -136,7 +140,7 @@ fn put_ok(e: &mut Encoder, operation: Operation, server: &Server) {
 
 impl Server {
     fn answer(&mut self, call: &CallContext, hook: &mut Hook) -> Act {
-        let ops = operations(call);
+        let ops = operations(call, &mut self.put);
         self.requests += 1;
         let fault = hook(self, &ops);
         match fault {
@@ -259,6 +263,8 @@ pub(super) fn script(
         executed: Vec::new(),
         requests: 0,
         bound: true,
+        handle: vec![1],
+        put: Vec::new(),
         size: 0,
         copy: CopyOk {
             callback_id: None,
@@ -307,6 +313,20 @@ fn a_client_mounts_with_one_session() {
         for once in [Operation::ExchangeId, Operation::CreateSession, Operation::ReclaimComplete] {
             assert_eq!(count(&server, once), 1, "{once}");
         }
+    });
+}
+
+#[test]
+fn handles_have_at_most_128_bytes() {
+    run(async {
+        let (script, server) = script(|_, _| Fault::None);
+        server.lock().handle = (0..128).collect();
+        let c = mount(&script, quick()).await.unwrap();
+        assert_eq!(c.root().as_bytes(), server.lock().handle);
+        c.getattr(c.root()).await.unwrap();
+        assert_eq!(server.lock().put, c.root().as_bytes());
+        server.lock().handle = vec![0; 129];
+        assert!(mount(&script, quick()).await.is_err());
     });
 }
 

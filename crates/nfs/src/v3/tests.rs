@@ -188,8 +188,8 @@ fn invalid_enum_values_are_rejected() {
 }
 
 #[test]
-fn handles_are_at_most_64_bytes() {
-    assert!(FileHandle::new(&[1; 65]).is_none() && FileHandle::new(&[1; 300]).is_none());
+fn decoded_handles_are_at_most_64_bytes() {
+    assert!(FileHandle::new(&[1; 129]).is_none() && FileHandle::new(&[1; 300]).is_none());
     for len in [65_u32, 1000, u32::MAX] {
         let mut b = len.to_be_bytes().to_vec();
         b.resize(80, 0);

@@ -117,10 +117,10 @@ pub(super) fn fattr(a: &Attributes<'_>) -> Result<Fattr, Failure> {
 /// Converts a handle.
 ///
 /// # Errors
-/// It is longer than 64 bytes, the maximum of NFSv3.
+/// It is longer than 128 bytes (RFC 8881 section 3.2, NFS4_FHSIZE).
 pub(super) fn handle(handle: &[u8]) -> Result<FileHandle, Failure> {
     FileHandle::new(handle).ok_or_else(|| {
-        Failure::Invalid(format!("a file handle of {} bytes; mount with vers=3", handle.len()))
+        Failure::Invalid(format!("a file handle of {} bytes; at most 128 are allowed", handle.len()))
     })
 }
 
