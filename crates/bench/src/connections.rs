@@ -1,5 +1,5 @@
 //! Small READs over many connections of one process: processor time of the server for each, and memory of both ends for
-//! each connection.
+//! each connection. They are compared with an exchange of the same bytes over as many plain TCP connections.
 //!
 //! All connections are driven by one thread, so that the client's processor time does not depend on switches between
 //! threads. The memory of a connection is the growth of resident memory, divided by the number of connections.
@@ -16,11 +16,14 @@ use crate::{
     At, BenchError, Figure, VERSION, cpu,
     embedded::EmbeddedServer,
     no_halt,
+    placement::{Placement, Processors},
     random::Random,
+    raw::{Exchange, RawPeer},
     resident,
     stats::Latencies,
     table::{Align, Table},
     units::{cpu_us_per_op, grouped, mb_per_s, short},
+    wire_bytes::WireBytes,
 };
 
 /// Bytes of a READ.
@@ -52,9 +55,11 @@ pub struct Connections {
 /// The figures of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct ConnectionsFigure {
-    /// The READs; `threads` is 1.
+    /// The READs, or the exchange (`workload` is `raw`); `threads` is 1.
     #[serde(flatten)]
     pub figure: Figure,
+    #[serde(flatten)]
+    processors: Processors,
     /// Number of connections.
     pub connections: usize,
     /// Growth of the server's resident memory for each idle connection, in bytes.
@@ -68,6 +73,18 @@ pub struct ConnectionsFigure {
 }
 
 impl ConnectionsFigure {
+    fn new(figure: Figure, connections: usize) -> Self {
+        Self {
+            figure,
+            processors: Processors::any("no placement"),
+            connections,
+            server_bytes_per_idle_connection: None,
+            client_bytes_per_idle_connection: None,
+            server_bytes_per_connection: None,
+            client_bytes_per_connection: None,
+        }
+    }
+
     /// The figures as one line of JSON.
     pub fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
@@ -100,19 +117,43 @@ impl Resident {
 }
 
 impl Connections {
-    /// Starts a server, opens the connections and measures.
+    /// Starts a server, opens the connections and measures, on separate cores if this thread may use two: an exchange
+    /// of the same bytes over plain TCP, and then the READs. `raw_peer` are the arguments with which this program runs as
+    /// the raw peer.
     ///
     /// # Errors
-    /// The server does not start, refuses a connection, or a call fails.
-    pub fn run(&self) -> Result<ConnectionsFigure, BenchError> {
+    /// A process does not start, refuses a connection, or a call fails.
+    pub fn run(&self, raw_peer: &[&str]) -> Result<[ConnectionsFigure; 2], BenchError> {
+        let placement = Placement::separate();
+        let peer = placement.at_server(|| RawPeer::start(raw_peer, At::LOOPBACK))?;
         let memory = [format!("--memory={SERVER_MEMORY}")];
-        let server = EmbeddedServer::start_with(FILE_BYTES, &At::LOOPBACK, None, &memory)?;
+        let server =
+            placement.at_server(|| EmbeddedServer::start_with(FILE_BYTES, &At::LOOPBACK, None, &memory))?;
+        let exchange = self.exchange(&peer, &server)?;
+        let reads = self.reads(&server)?;
+        Ok([exchange, reads]
+            .map(|figure| ConnectionsFigure { processors: placement.processors().clone(), ..figure }))
+    }
+
+    fn exchange(&self, peer: &RawPeer, server: &EmbeddedServer) -> Result<ConnectionsFigure, BenchError> {
+        let bytes = WireBytes::of_read(server, self.proto, RECORD)?;
+        let exchange = Exchange {
+            count: self.reads,
+            request: bytes.call,
+            reply: bytes.reply,
+            depth: self.depth.max(1) as u64,
+            connections: self.connections.max(1) as u64,
+        };
+        Ok(ConnectionsFigure::new(exchange.run(peer)?, self.connections))
+    }
+
+    fn reads(&self, server: &EmbeddedServer) -> Result<ConnectionsFigure, BenchError> {
         let url: Url = server.url(self.proto).parse().map_err(failed)?;
         let rt = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(BenchError::io("create a runtime"))?;
-        rt.block_on(self.measure(&server, &url))
+        rt.block_on(self.measure(server, &url))
     }
 
     async fn measure(&self, server: &EmbeddedServer, url: &Url) -> Result<ConnectionsFigure, BenchError> {
@@ -129,12 +170,11 @@ impl Connections {
         tokio::time::sleep(SETTLE).await;
         let used = Resident::of(server).for_each(empty, connections);
         Ok(ConnectionsFigure {
-            figure,
-            connections,
             server_bytes_per_idle_connection: idle[0],
             client_bytes_per_idle_connection: idle[1],
             server_bytes_per_connection: used[0],
             client_bytes_per_connection: used[1],
+            ..ConnectionsFigure::new(figure, connections)
         })
     }
 
@@ -222,8 +262,17 @@ async fn read_records(
     Ok(latencies)
 }
 
-/// A table with a line for each measurement.
-pub fn table(figures: &[ConnectionsFigure]) -> Table {
+/// The conditions, and a table with a line for each measurement.
+pub fn report(figures: &[ConnectionsFigure]) -> String {
+    let placement = figures.first().map(|of| of.processors.condition()).unwrap_or_default();
+    format!(
+        "Random reads of 4 KiB on all connections, memory export, loopback, client with one thread.\n{}\n{placement}\n\n{}",
+        no_halt::condition(),
+        table(figures)
+    )
+}
+
+fn table(figures: &[ConnectionsFigure]) -> Table {
     let right = [
         "connections",
         "in flight each",
@@ -238,13 +287,17 @@ pub fn table(figures: &[ConnectionsFigure]) -> Table {
         "client KiB used",
     ];
     let columns = right.into_iter().map(|name| (name, Align::Right));
-    let mut t = Table::new(&[("proto", Align::Left)].into_iter().chain(columns).collect::<Vec<_>>());
+    let mut t = Table::new(&[("case", Align::Left)].into_iter().chain(columns).collect::<Vec<_>>());
     let cell = |v: Option<f64>| v.map_or_else(|| "-".into(), short);
     let kib = |v: Option<f64>| cell(v.map(|bytes| bytes / 1024.0));
     for of in figures {
         let f = &of.figure;
+        let case = match f.workload.as_str() {
+            "raw" => format!("plain TCP {}", f.test),
+            _ => format!("{} {}", f.test, f.proto),
+        };
         t.row([
-            f.proto.clone(),
+            case,
             grouped(of.connections as u64),
             f.outstanding.to_string(),
             f.ops_per_s.map_or_else(|| "-".into(), |v| grouped(v.round() as u64)),

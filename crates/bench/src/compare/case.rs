@@ -119,7 +119,7 @@ impl Compare {
 
     fn exchange(&self, bytes: WireBytes) -> Measured {
         let (count, depth) = (self.random_ops.max(1), IN_FLIGHT as u64);
-        Measured::Exchange(Exchange { count, request: bytes.call, reply: bytes.reply, depth })
+        Measured::Exchange(Exchange { count, request: bytes.call, reply: bytes.reply, depth, connections: 1 })
     }
 
     /// NFS over RDMA (session 0, and 1 with small frames), and what it is compared with. `bytes` are those of a small

@@ -1,60 +1,72 @@
 //! Requests and replies over plain TCP, with several requests in flight: the bound of small operations.
 //!
-//! Both ends wait with epoll, receive everything that has arrived with one `read`, and send everything that it allows with
-//! one `write`, so batches are as large as the load makes them. Neither end looks at the bytes, and each sends from
-//! memory that stays in the processor's cache.
+//! Each end is one thread that waits with epoll, receives everything that has arrived on a connection with one `read`,
+//! and sends everything that it allows with one `write`, so batches are as large as the load makes them. Neither end
+//! looks at the bytes, and each sends from memory that stays in the processor's cache.
 
 use std::{
     collections::VecDeque,
     io::{ErrorKind, Read, Write},
-    net::TcpStream,
+    net::{SocketAddr, TcpListener, TcpStream},
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 
+use millrace_runtime::tokio_rt::prefer_loopback_congestion_control;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use super::{RawPeer, Request};
+use super::{RawPeer, Request, connect, socket_settings};
 use crate::{
     BenchError, Figure, cpu, no_halt,
     stats::Latencies,
     units::{cpu_us_per_op, mb_per_s},
 };
 
+/// Events that one wait returns at most.
+const EVENTS: usize = 256;
+
 /// Parameters of requests and replies.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {
-    /// Number of requests.
+    /// Number of requests on all connections together; rounded up to a multiple of their number.
     pub count: u64,
     /// Size of a request in bytes.
     pub request: u64,
     /// Size of a reply in bytes.
     pub reply: u64,
-    /// Number of requests in flight.
+    /// Number of requests in flight on each connection.
     pub depth: u64,
+    /// Number of connections.
+    pub connections: u64,
 }
 
 impl Exchange {
-    /// Runs once over a TCP connection.
+    /// Runs once over TCP connections.
     ///
     /// # Errors
-    /// A parameter is out of range, or the connection or the peer fails.
+    /// A parameter is out of range, or a connection or the peer fails.
     pub fn run(&self, peer: &RawPeer) -> Result<Figure, BenchError> {
         self.check()?;
-        let Self { count, request, reply, depth } = *self;
-        let mut socket = peer.connect()?;
-        let order = Request::Exchange { count, request, reply, depth };
-        socket.write_all(&order.encode()).map_err(BenchError::io("request an exchange"))?;
+        let mut control = peer.connect()?;
+        control.write_all(&Request::Exchange(*self).encode()).map_err(failed())?;
+        let addr = SocketAddr::new(peer.tcp.ip(), read_number(&mut control)? as u16);
+        let sockets = (0..self.connections).map(|_| connect(addr)).collect::<Result<_, _>>()?;
         let mut latencies = Latencies::new();
         let (start, before) = (Instant::now(), cpu::own());
-        self.request(&mut socket, &mut latencies)?;
+        let ends = self.request(sockets, &mut latencies)?;
         let (took, client) = (start.elapsed(), cpu::own() - before);
-        let mut used = [0; 8];
-        socket.read_exact(&mut used).map_err(BenchError::io("read the peer's processor time"))?;
-        let server = Duration::from_nanos(u64::from_be_bytes(used));
-        Ok(Figure {
+        let server = Duration::from_nanos(read_number(&mut control)?);
+        drop(ends);
+        Ok(self.figure(&latencies, took, client, server))
+    }
+
+    fn figure(&self, latencies: &Latencies, took: Duration, client: Duration, server: Duration) -> Figure {
+        let Self { request, reply, depth, connections, .. } = *self;
+        let count = self.each() * connections;
+        let each = if connections > 1 { format!(" on {connections}") } else { String::new() };
+        Figure {
             workload: "raw".into(),
-            test: format!("exchange {request}+{reply} B x {depth}"),
+            test: format!("exchange {request}+{reply} B x {depth}{each}"),
             proto: "tcp".into(),
             threads: 1,
             no_halt: Some(no_halt::held()),
@@ -67,177 +79,237 @@ impl Exchange {
             client_cpu_us_per_op: Some(cpu_us_per_op(client, count)),
             server_cpu_us_per_op: Some(cpu_us_per_op(server, count)),
             ..Figure::default()
-        })
+        }
     }
 
     fn check(&self) -> Result<(), BenchError> {
         const MOST: u64 = 1 << 20;
         let sizes = (1..=MOST).contains(&self.request) && (1..=MOST).contains(&self.reply);
-        if self.count == 0 || !sizes || !(1..=1024).contains(&self.depth) {
+        let in_flight = (1..=1024).contains(&self.depth) && (1..=4096).contains(&self.connections);
+        if self.count == 0 || !sizes || !in_flight {
             return Err(BenchError::Parameter(
-                "invalid parameters: request and reply must have 1 byte to 1 MiB, the depth must be 1 to 1024, and the count at least 1".into(),
+                "invalid parameters: request and reply must have 1 byte to 1 MiB, the depth must be 1 to 1024, the connections 1 to 4096, and the count at least 1".into(),
             ));
         }
         Ok(())
     }
 
-    /// Sends all requests and receives all replies.
-    fn request(&self, socket: &mut TcpStream, latencies: &mut Latencies) -> Result<(), BenchError> {
-        let mut end = End::new(socket, self.request * self.depth)?;
-        let mut replies = vec![0; (self.reply * self.depth) as usize];
-        let mut sent = VecDeque::new();
-        let (mut requested, mut received) = (0, 0);
-        let total = self.count * self.reply;
-        while received < total {
-            let now = Instant::now();
-            while requested < self.count && sent.len() < self.depth as usize {
-                end.owed += self.request;
-                sent.push_back(now);
-                requested += 1;
-            }
-            let complete = received / self.reply;
-            received += end.step(&mut replies, total - received)?;
-            let now = Instant::now();
-            for at in sent.drain(..(received / self.reply - complete) as usize) {
-                latencies.record(now - at);
-            }
-        }
-        end.finish()
+    /// Requests on each connection.
+    fn each(&self) -> u64 {
+        self.count.div_ceil(self.connections)
     }
 
-    /// Answers all requests, and returns the processor time in nanoseconds.
-    pub(super) fn respond(&self, socket: &mut TcpStream) -> Result<u64, BenchError> {
-        self.check()?;
-        let before = cpu::own();
-        let mut end = End::new(socket, self.reply * self.depth)?;
-        let mut requests = vec![0; (self.request * self.depth) as usize];
-        let (mut received, total) = (0, self.count * self.request);
-        while received < total || end.owed > 0 {
-            let complete = received / self.request;
-            received += end.step(&mut requests, total - received)?;
-            end.owed += (received / self.request - complete) * self.reply;
-            end.send()?;
+    /// Sends all requests and receives all replies.
+    fn request(&self, sockets: Vec<TcpStream>, latencies: &mut Latencies) -> Result<Ends, BenchError> {
+        let each = self.each();
+        let mut ends =
+            Ends::new(sockets, each * self.reply, self.reply * self.depth, self.request * self.depth)?;
+        // The times at which the requests in flight on each connection were sent.
+        let first = each.min(self.depth);
+        let mut sent = vec![VecDeque::from(vec![Instant::now(); first as usize]); ends.connections.len()];
+        for at in 0..ends.connections.len() {
+            ends.send(at, first * self.request)?;
         }
-        end.finish()?;
+        let mut unsent = vec![each - first; ends.connections.len()];
+        while ends.open > 0 {
+            for event in 0..ends.wait()? {
+                let at = ends.ready(event);
+                let replies = ends.receive(at, self.reply)?;
+                let now = Instant::now();
+                sent[at].drain(..replies as usize).for_each(|sent| latencies.record(now - sent));
+                let next = replies.min(unsent[at]);
+                unsent[at] -= next;
+                sent[at].extend((0..next).map(|_| now));
+                ends.send(at, next * self.request)?;
+            }
+        }
+        Ok(ends)
+    }
+
+    /// Accepts connections on another port, which it sends to the requester, and answers all requests. Returns the
+    /// processor time in nanoseconds.
+    pub(super) fn respond(&self, control: &mut TcpStream) -> Result<u64, BenchError> {
+        self.check()?;
+        let address = control.local_addr().map_err(failed())?.ip();
+        let listener = TcpListener::bind((address, 0)).map_err(failed())?;
+        let at = listener.local_addr().map_err(failed())?;
+        prefer_loopback_congestion_control(&listener, at);
+        control.write_all(&u64::from(at.port()).to_be_bytes()).map_err(failed())?;
+        let mut sockets = Vec::new();
+        for _ in 0..self.connections {
+            let socket = listener.accept().map_err(failed())?.0;
+            socket_settings(&socket)?;
+            sockets.push(socket);
+        }
+        let before = cpu::own();
+        let total = self.each() * self.request;
+        let mut ends = Ends::new(sockets, total, self.request * self.depth, self.reply * self.depth)?;
+        while ends.open > 0 {
+            for event in 0..ends.wait()? {
+                let at = ends.ready(event);
+                let requests = ends.receive(at, self.request)?;
+                ends.send(at, requests * self.reply)?;
+            }
+        }
         Ok((cpu::own() - before).as_nanos() as u64)
     }
-}
-
-/// One end of the connection, which does not block in reads and writes.
-struct End<'a> {
-    socket: &'a mut TcpStream,
-    epoll: OwnedFd,
-    /// Whether `epoll` reports that the socket can be written.
-    awaits_space: bool,
-    /// The bytes to send, from the start again for every write.
-    outgoing: Vec<u8>,
-    /// Number of bytes to be sent.
-    owed: u64,
 }
 
 fn failed() -> impl FnOnce(std::io::Error) -> BenchError {
     BenchError::io("exchange requests and replies")
 }
 
-impl<'a> End<'a> {
-    fn new(socket: &'a mut TcpStream, outgoing: u64) -> Result<Self, BenchError> {
-        socket.set_nonblocking(true).map_err(failed())?;
+fn read_number(socket: &mut TcpStream) -> Result<u64, BenchError> {
+    let mut number = [0; 8];
+    socket.read_exact(&mut number).map_err(failed())?;
+    Ok(u64::from_be_bytes(number))
+}
+
+/// One end of the connections, which does not block in reads and writes.
+struct Ends {
+    epoll: OwnedFd,
+    connections: Vec<Connection>,
+    /// Connections on which bytes remain to be received or sent.
+    open: usize,
+    events: Vec<Event>,
+    /// Where all bytes are received.
+    incoming: Vec<u8>,
+    /// The bytes to send, from the start again for every write.
+    outgoing: Vec<u8>,
+}
+
+struct Connection {
+    socket: TcpStream,
+    received: u64,
+    /// Bytes to be received in all.
+    total: u64,
+    /// Bytes to be sent.
+    owed: u64,
+    /// Whether epoll reports that the socket can be written.
+    awaits_space: bool,
+    is_open: bool,
+}
+
+impl Ends {
+    /// Waits for `total` bytes on each connection. `incoming` and `outgoing` limit the bytes of one read and one write.
+    fn new(sockets: Vec<TcpStream>, total: u64, incoming: u64, outgoing: u64) -> Result<Self, BenchError> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(|e| failed()(e.into()))?;
-        let added = epoll::add(&epoll, &*socket, EventData::new_u64(0), EventFlags::IN);
-        added.map_err(|e| failed()(e.into()))?;
-        Ok(Self { socket, epoll, awaits_space: false, outgoing: vec![7; outgoing as usize], owed: 0 })
+        let mut connections = Vec::new();
+        for (at, socket) in sockets.into_iter().enumerate() {
+            socket.set_nonblocking(true).map_err(failed())?;
+            let added = epoll::add(&epoll, &socket, EventData::new_u64(at as u64), EventFlags::IN);
+            added.map_err(|e| failed()(e.into()))?;
+            let idle = Connection { socket, received: 0, total, owed: 0, awaits_space: false, is_open: true };
+            connections.push(idle);
+        }
+        let none = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        let open = connections.len();
+        let (incoming, outgoing) = (vec![0; incoming as usize], vec![7; outgoing as usize]);
+        Ok(Self { epoll, connections, open, events: vec![none; EVENTS], incoming, outgoing })
     }
 
-    /// Sends what is owed, waits, and receives at most `most` bytes. Returns the number of received bytes.
-    fn step(&mut self, incoming: &mut [u8], most: u64) -> Result<u64, BenchError> {
-        self.send()?;
-        self.wait(most > 0)?;
-        let most = incoming.len().min(usize::try_from(most).unwrap_or(usize::MAX));
-        if most == 0 {
-            return Ok(0);
-        }
-        match self.socket.read(&mut incoming[..most]) {
-            Ok(0) => Err(BenchError::Peer("the connection ended early".into())),
-            Ok(n) => Ok(n as u64),
-            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(0),
-            Err(e) => Err(failed()(e)),
-        }
-    }
-
-    /// Sends what is owed, as far as the socket takes it.
-    fn send(&mut self) -> Result<(), BenchError> {
-        while self.owed > 0 {
-            let most = self.outgoing.len().min(usize::try_from(self.owed).unwrap_or(usize::MAX));
-            match self.socket.write(&self.outgoing[..most]) {
-                Ok(n) => self.owed -= n as u64,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(e) => return Err(failed()(e)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for received bytes if `receives`, and for space for the bytes owed.
-    fn wait(&mut self, receives: bool) -> Result<(), BenchError> {
-        let needs_space = self.owed > 0;
-        if !receives && !needs_space {
-            return Ok(());
-        }
-        if needs_space != self.awaits_space {
-            let flags = if needs_space { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-            let changed = epoll::modify(&self.epoll, &*self.socket, EventData::new_u64(0), flags);
-            changed.map_err(|e| failed()(e.into()))?;
-            self.awaits_space = needs_space;
-        }
-        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }];
-        match epoll::wait(&self.epoll, &mut events, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+    /// Waits until connections are ready, and returns their number.
+    fn wait(&mut self) -> Result<usize, BenchError> {
+        match epoll::wait(&self.epoll, self.events.as_mut_slice(), None) {
+            Ok(ready) => Ok(ready),
+            Err(rustix::io::Errno::INTR) => Ok(0),
             Err(e) => Err(failed()(e.into())),
         }
     }
 
-    fn finish(self) -> Result<(), BenchError> {
-        self.socket.set_nonblocking(false).map_err(failed())
+    /// The connection of an event of the last wait.
+    fn ready(&self, event: usize) -> usize {
+        self.events[event].data.u64() as usize
+    }
+
+    /// Receives what has arrived, and returns the number of messages of `size` bytes that it completes.
+    fn receive(&mut self, at: usize, size: u64) -> Result<u64, BenchError> {
+        let of = &mut self.connections[at];
+        let most = self.incoming.len().min(usize::try_from(of.total - of.received).unwrap_or(usize::MAX));
+        if most == 0 {
+            return Ok(0);
+        }
+        let before = of.received / size;
+        match of.socket.read(&mut self.incoming[..most]) {
+            Ok(0) => return Err(BenchError::Peer("the connection ended early".into())),
+            Ok(n) => of.received += n as u64,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+            Err(e) => return Err(failed()(e)),
+        }
+        Ok(of.received / size - before)
+    }
+
+    /// Sends `more` bytes and those that are owed, as far as the socket takes them.
+    fn send(&mut self, at: usize, more: u64) -> Result<(), BenchError> {
+        let of = &mut self.connections[at];
+        of.owed += more;
+        while of.owed > 0 {
+            let most = self.outgoing.len().min(usize::try_from(of.owed).unwrap_or(usize::MAX));
+            match of.socket.write(&self.outgoing[..most]) {
+                Ok(n) => of.owed -= n as u64,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) => return Err(failed()(e)),
+            }
+        }
+        let needs_space = of.owed > 0;
+        if needs_space != of.awaits_space {
+            let flags = if needs_space { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            let changed = epoll::modify(&self.epoll, &of.socket, EventData::new_u64(at as u64), flags);
+            changed.map_err(|e| failed()(e.into()))?;
+            of.awaits_space = needs_space;
+        }
+        if of.is_open && of.owed == 0 && of.received == of.total {
+            of.is_open = false;
+            self.open -= 1;
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
     use super::*;
 
     #[test]
     fn all_replies_arrive_whatever_the_sizes_and_the_depth() {
-        // The last two exceed the buffers of the sockets in both directions.
-        for (request, reply, depth) in [(1, 1, 1), (128, 4224, 16), (7, 100_003, 3), (1 << 20, 1 << 20, 16)] {
-            let exchange = Exchange { count: 100, request, reply, depth };
+        let cases = [
+            (1, 1, 1, 1),
+            (128, 4224, 16, 1),
+            (7, 100_003, 3, 1),
+            (128, 4224, 4, 300),
+            // These exceed the buffers of the sockets in both directions.
+            (1 << 20, 1 << 20, 16, 1),
+            (1 << 20, 1 << 20, 3, 2),
+        ];
+        for (request, reply, depth, connections) in cases {
+            let exchange = Exchange { count: 100, request, reply, depth, connections };
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let mut requester = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let mut control = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let mut responder = listener.accept().unwrap().0;
-            let answered = std::thread::spawn(move || {
-                exchange.respond(&mut responder).unwrap();
-                responder.write_all(b"end").unwrap();
-            });
+            let answered = std::thread::spawn(move || exchange.respond(&mut responder).unwrap());
+            let addr = SocketAddr::from(([127, 0, 0, 1], read_number(&mut control).unwrap() as u16));
+            let sockets = (0..connections).map(|_| connect(addr).unwrap()).collect();
             let mut latencies = Latencies::new();
-            exchange.request(&mut requester, &mut latencies).unwrap();
-            assert_eq!(latencies.len(), 100);
-            let mut rest = Vec::new();
-            requester.read_to_end(&mut rest).unwrap();
-            assert_eq!(rest, b"end");
+            let ends = exchange.request(sockets, &mut latencies).unwrap();
+            assert_eq!(latencies.len(), exchange.each() * connections, "{exchange:?}");
             answered.join().unwrap();
+            // The responder has sent nothing else before it closed the connections.
+            for mut end in ends.connections {
+                assert_eq!(end.socket.read(&mut [0]).unwrap(), 0, "{exchange:?}");
+            }
         }
     }
 
     #[test]
     fn parameters_out_of_range_are_rejected() {
-        let valid = Exchange { count: 1, request: 1, reply: 1 << 20, depth: 1024 };
+        let valid = Exchange { count: 1, request: 1, reply: 1 << 20, depth: 1024, connections: 4096 };
         assert!(valid.check().is_ok());
         for wrong in [
             Exchange { count: 0, ..valid },
             Exchange { request: 0, ..valid },
             Exchange { reply: (1 << 20) + 1, ..valid },
             Exchange { depth: 1025, ..valid },
+            Exchange { connections: 0, ..valid },
         ] {
             assert!(matches!(wrong.check(), Err(BenchError::Parameter(_))), "{wrong:?}");
         }

@@ -9,7 +9,7 @@ mod pingpong;
 mod provider;
 mod stream;
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 
 use millrace_runtime::tokio_rt::prefer_loopback_congestion_control;
 
@@ -22,8 +22,8 @@ use crate::{At, BenchError, child::Peer, child::value};
 
 /// A running peer and its addresses.
 pub struct RawPeer {
-    tcp: std::net::SocketAddr,
-    rdma: std::net::SocketAddr,
+    tcp: SocketAddr,
+    rdma: SocketAddr,
     at: At,
     // Killed when dropped.
     _process: Peer,
@@ -48,10 +48,14 @@ impl RawPeer {
     }
 
     fn connect(&self) -> Result<TcpStream, BenchError> {
-        let s = TcpStream::connect(self.tcp).map_err(BenchError::io("connect to the peer process"))?;
-        socket_settings(&s)?;
-        Ok(s)
+        connect(self.tcp)
     }
+}
+
+fn connect(addr: SocketAddr) -> Result<TcpStream, BenchError> {
+    let s = TcpStream::connect(addr).map_err(BenchError::io("connect to the peer process"))?;
+    socket_settings(&s)?;
+    Ok(s)
 }
 
 /// The socket settings of the iWARP provider: TCP_NODELAY, and its congestion control for loopback. Buffer
@@ -63,25 +67,27 @@ fn socket_settings(s: &TcpStream) -> Result<(), BenchError> {
     s.set_nodelay(true).map_err(BenchError::io("set TCP_NODELAY"))
 }
 
-/// A request to the peer, 40 bytes on the socket: kind and four numbers.
+/// A request to the peer, 48 bytes on the socket: kind and five numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Request {
     /// Receive `total` bytes into records of a working set of `working_set` bytes, used in rotation.
     Stream { total: u64, working_set: u64 },
     /// Answer `count` messages of `ping` bytes with `pong` bytes each.
     PingPong { count: u64, ping: u64, pong: u64 },
-    /// Answer `count` requests, of which at most `depth` are in flight.
-    Exchange { count: u64, request: u64, reply: u64, depth: u64 },
+    /// Accept connections on another port, and answer requests.
+    Exchange(Exchange),
 }
 
 impl Request {
-    const BYTES: usize = 40;
+    const BYTES: usize = 48;
 
     fn encode(self) -> [u8; Self::BYTES] {
         let words = match self {
-            Self::Stream { total, working_set } => [1, total, working_set, 0, 0],
-            Self::PingPong { count, ping, pong } => [2, count, ping, pong, 0],
-            Self::Exchange { count, request, reply, depth } => [3, count, request, reply, depth],
+            Self::Stream { total, working_set } => [1, total, working_set, 0, 0, 0],
+            Self::PingPong { count, ping, pong } => [2, count, ping, pong, 0, 0],
+            Self::Exchange(Exchange { count, request, reply, depth, connections }) => {
+                [3, count, request, reply, depth, connections]
+            }
         };
         let mut out = [0; Self::BYTES];
         for (bytes, w) in out.chunks_exact_mut(8).zip(words) {
@@ -91,14 +97,16 @@ impl Request {
     }
 
     fn decode(bytes: &[u8; Self::BYTES]) -> Option<Self> {
-        let mut words = [0; 5];
+        let mut words = [0; 6];
         for (w, b) in words.iter_mut().zip(bytes.chunks_exact(8)) {
             *w = u64::from_be_bytes(b.try_into().ok()?);
         }
         match words {
             [1, total, working_set, ..] => Some(Self::Stream { total, working_set }),
-            [2, count, ping, pong, _] => Some(Self::PingPong { count, ping, pong }),
-            [3, count, request, reply, depth] => Some(Self::Exchange { count, request, reply, depth }),
+            [2, count, ping, pong, ..] => Some(Self::PingPong { count, ping, pong }),
+            [3, count, request, reply, depth, connections] => {
+                Some(Self::Exchange(Exchange { count, request, reply, depth, connections }))
+            }
             _ => None,
         }
     }
@@ -106,14 +114,14 @@ impl Request {
 
 #[cfg(test)]
 mod tests {
-    use super::Request;
+    use super::{Exchange, Request};
 
     #[test]
     fn requests_are_decoded_as_encoded() {
         for o in [
             Request::Stream { total: 5, working_set: 6 },
             Request::PingPong { count: 1, ping: u64::MAX, pong: 3 },
-            Request::Exchange { count: 1, request: 2, reply: 3, depth: u64::MAX },
+            Request::Exchange(Exchange { count: 1, request: 2, reply: 3, depth: u64::MAX, connections: 4 }),
         ] {
             assert_eq!(Request::decode(&o.encode()), Some(o));
         }

@@ -7,7 +7,7 @@ use std::{
 
 use millrace_runtime::tokio_rt::{TokioRuntime, prefer_loopback_congestion_control};
 
-use super::{Exchange, Request, provider, socket_settings, stream::records};
+use super::{Request, provider, socket_settings, stream::records};
 use crate::{At, BenchError, cpu};
 
 /// Listens on free ports of an address, prints `raw-peer rdma=ADDRESS tcp=ADDRESS` on standard output, and
@@ -61,8 +61,8 @@ fn serve_requests(mut s: TcpStream) -> Result<(), BenchError> {
                 let used = (cpu::own() - before).as_nanos() as u64;
                 s.write_all(&used.to_be_bytes()).map_err(io())?;
             }
-            Some(Request::Exchange { count, request, reply, depth }) => {
-                let used = Exchange { count, request, reply, depth }.respond(&mut s)?;
+            Some(Request::Exchange(exchange)) => {
+                let used = exchange.respond(&mut s)?;
                 s.write_all(&used.to_be_bytes()).map_err(io())?;
             }
             None => return Err(BenchError::Peer("unknown request".into())),

@@ -94,8 +94,8 @@ Examples:
 Stream: one process writes records to another over one connection within this host, with the socket
 settings of the iWARP provider; both working sets exceed the processor's cache. Ping-pong: one message in
 each direction, over plain TCP and as bare Sends of the provider. Exchange: requests and replies over plain
-TCP with several requests in flight, the bound of small operations; both ends wait with epoll, and send and
-receive in batches.")]
+TCP with several requests in flight, the bound of small operations; each end is one thread, which waits with
+epoll, and sends and receives in batches.")]
 pub(crate) struct RawArgs {
     /// Bytes to send in each stream
     #[arg(long, value_name = "SIZE", default_value = "4G")]
@@ -133,10 +133,14 @@ pub(crate) struct RawArgs {
     #[arg(long, value_name = "SIZE", default_value = "4224")]
     pub(crate) reply: ByteSize,
 
-    /// Requests in flight of an exchange, 1 to 1024
+    /// Requests in flight of an exchange on each connection, 1 to 1024
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "16",
           value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub(crate) depth: Vec<u64>,
+
+    /// Connections of an exchange, 1 to 4096
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub(crate) connections: u64,
 
     /// Local address on which the peer process listens; that of an RDMA device for --provider verbs
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
@@ -233,10 +237,13 @@ Examples:
   millrace bench connections --proto tcp --connections 1,4,64,1000 --depth 1 --json
 
 Each measurement starts a server with a memory export in another process, with memory for all connections.
-One thread reads 4 KiB at random offsets of a file of 64 MiB on all connections. The memory of a connection is
-the growth of the resident memory of that process since before the connections, divided by their number:
-after they are established (idle), and after the reads (used). JSON has the keys connections, and
-server_ and client_bytes_per_idle_connection and _bytes_per_connection, besides those of all benches.")]
+One thread reads 4 KiB at random offsets of a file of 64 MiB on all connections. Before, an exchange of
+requests and replies of the same sizes runs over as many plain TCP connections (see bench raw).
+
+The memory of a connection is the growth of the resident memory of that process since before the
+connections, divided by their number: after they are established (idle), and after the reads (used). JSON has
+the keys connections, and server_ and client_bytes_per_idle_connection and _bytes_per_connection, besides
+those of all benches.")]
 pub(crate) struct ConnectionsArgs {
     /// Transports
     #[arg(long, value_name = "PROTO,...", value_delimiter = ',', default_value = "rdma,tcp", value_parser = proto())]

@@ -44,8 +44,9 @@ fn once(args: &RawArgs, peer: &RawPeer) -> Result<Vec<Figure>, Failure> {
         out.push(ping_pong.run_rdma(peer)?);
     }
     for depth in &args.depth {
-        let (count, request, reply) = (args.requests, args.request.0, args.reply.0);
-        out.push(Exchange { count, request, reply, depth: *depth }.run(peer)?);
+        let (request, reply) = (args.request.0, args.reply.0);
+        let (count, connections) = (args.requests, args.connections);
+        out.push(Exchange { count, request, reply, depth: *depth, connections }.run(peer)?);
     }
     Ok(out)
 }
