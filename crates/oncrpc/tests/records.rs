@@ -335,6 +335,30 @@ fn an_announced_record_is_admitted_as_a_whole_and_allocated_piecewise() {
 }
 
 #[test]
+fn clients_receive_many_small_replies_with_one_read() {
+    let body: Vec<u8> = (0..4224u32).map(|i| i as u8).collect();
+    let small = [words(&[0x8000_0000 + 4224]), body.clone()].concat();
+    let large = [words(&[0x8000_0000 + 1_000_000]), vec![7; 1_000_000]].concat();
+    // The first read is short, and so is that after a large record.
+    let stream = [small.repeat(4 + 16), large, small.repeat(4 + 16)].concat();
+    let placing = || RecordReader::placing(&arena(), 4 << 20);
+    let (records, reads, _) = read_greedily(placing(), &stream, |r, len| r.place(128, buffer(len - 128)));
+    assert_eq!(records.len(), 41);
+    assert!(records.iter().filter(|m| m.head.len() == 4224).all(|m| m.head.to_vec() == body));
+    assert!(reads <= 6, "{reads} reads");
+    // A server reads less, because a peer that needs memory keeps what was read.
+    let mut r = growing(4 << 20).1;
+    for piece in stream.chunks(500) {
+        let most = r.space().iter().map(|room| room.len()).max().unwrap();
+        assert!(most <= 64 << 10, "{most} bytes");
+        feed(&mut r, piece);
+        while let Ok(Next::Record(_) | Next::Large(_) | Next::NeedAdmission(_)) = r.next_record() {
+            r.admit(1 << 20);
+        }
+    }
+}
+
+#[test]
 fn growing_records_are_copied_no_more_than_others() {
     let body: Vec<u8> = (0..1_000_000u32).map(|i| i as u8).collect();
     let record = [words(&[0x8000_0000 + body.len() as u32]), body.clone()].concat();

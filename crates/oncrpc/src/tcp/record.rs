@@ -15,12 +15,15 @@ use smallvec::SmallVec;
 use crate::serving::slot_bytes;
 
 const LAST: u32 = 1 << 31;
-/// Bytes read beyond the end of a small or nearly complete record: one read returns about a hundred small
-/// calls or four replies of 4 KiB. Copying them costs less than further reads.
+/// Bytes read beyond the end of a nearly complete record, of which a server has one read return about a hundred small
+/// calls. Copying them costs less than further reads.
 pub(super) const STASH_BYTES: usize = 16384;
+/// Bytes that a client reads beyond the end of a record of at most [`STASH_BYTES`]: sixteen replies of 4 KiB. After a larger
+/// record it reads less, because another large one may follow, whose data is not to be copied.
+const PAST_SMALL: usize = 72 << 10;
 /// Bytes read beyond the end of a record of which more than [`STASH_BYTES`] are missing. Usually another
-/// large record follows, and all but these bytes of it can be read directly to their destination. For a
-/// record after a small one, at most [`STASH_BYTES`] are copied.
+/// large record follows, and all but these bytes of it can be read directly to their destination. Of a
+/// record after a small one, the bytes that were read with that one are copied.
 const PAST_BULK: usize = 512;
 /// Bytes of each buffer of a growing record. The largest head of a call is shorter.
 const PIECE: usize = 64 << 10;
@@ -96,6 +99,10 @@ pub struct RecordReader {
     /// Bytes of the record's first buffer, if the caller has chosen where the second one starts; 0 otherwise.
     before: usize,
     stash: Stash,
+    /// Bytes to read beyond the end of a record of at most [`STASH_BYTES`].
+    past_small: usize,
+    /// Bytes to read beyond the end of the current record.
+    past_end: usize,
     state: State,
     parts: SmallVec<[Buffer; 3]>,
     filled: usize,
@@ -118,7 +125,7 @@ impl RecordReader {
 
     /// As [`Self::new`], and returns [`Next::Large`] for each record of one fragment that is longer than the stash.
     pub fn placing(arena: &Arena, max_record: usize) -> Self {
-        Self { large: STASH_BYTES, ..Self::new(arena, max_record) }
+        Self { large: STASH_BYTES, past_small: PAST_SMALL, ..Self::new(arena, max_record) }
     }
 
     fn with(arena: &Arena, max_record: usize, piece: usize, admitted: usize) -> Self {
@@ -132,6 +139,8 @@ impl RecordReader {
             placed: None,
             before: 0,
             stash: Stash::default(),
+            past_small: STASH_BYTES,
+            past_end: STASH_BYTES,
             state: State::Header,
             parts: SmallVec::new(),
             filled: 0,
@@ -201,6 +210,7 @@ impl RecordReader {
         } else {
             self.empty_fragments = 0;
         }
+        self.past_end = if len > STASH_BYTES { STASH_BYTES } else { self.past_small };
         self.unasked = last && self.filled == 0 && len > self.large;
         self.state = State::Body { left: len, last };
         Ok(())
@@ -208,7 +218,11 @@ impl RecordReader {
 
     /// After [`Next::Large`]: the received bytes of the record, at least [`START_BYTES`].
     pub fn start(&self) -> &[u8] {
-        self.stash.bytes()
+        let len = match self.state {
+            State::Body { left, .. } => left,
+            State::Header => 0,
+        };
+        &self.stash.bytes()[..self.stash.len().min(len)]
     }
 
     /// After [`Next::Large`]: has the record's bytes from `offset` on received in `buffer`, as many as its length. In the
@@ -363,7 +377,7 @@ impl RecordReader {
             Self::unfilled(&mut self.parts, self.filled, left).map(IoSliceMut::new).collect();
         // The stash receives bytes after the record, so only if the record has all its buffers.
         if out.iter().map(|unfilled| unfilled.len()).sum::<usize>() == left {
-            let most = if left > STASH_BYTES { PAST_BULK } else { STASH_BYTES };
+            let most = if left > STASH_BYTES { PAST_BULK } else { self.past_end };
             out.push(IoSliceMut::new(self.stash.room(most.saturating_sub(self.stash.len()))));
         }
         out
