@@ -15,6 +15,8 @@ mod names;
 mod outcome;
 mod target;
 
+pub(crate) use directory::MAX_PAGE;
+
 use std::{ops::RangeInclusive, sync::Arc};
 
 use millrace_nfs::v3::{MAX_HANDLE, PROGRAM, Procedure, Status, VERSION};
@@ -160,8 +162,8 @@ impl Env {
             // `count` follows the offset.
             Ok(Procedure::Read) => count_at(8).map(|n| n.min(self.rtmax)),
             // `count` follows cookie and verifier; in READDIRPLUS, `maxcount` follows these and `dircount`.
-            Ok(Procedure::Readdir) => count_at(16).map(|n| n.min(directory::MAX_PAGE)),
-            Ok(Procedure::Readdirplus) => count_at(20).map(|n| n.min(directory::MAX_PAGE)),
+            Ok(Procedure::Readdir) => count_at(16).map(|n| n.min(MAX_PAGE)),
+            Ok(Procedure::Readdirplus) => count_at(20).map(|n| n.min(MAX_PAGE)),
             Ok(Procedure::Readlink) => Some(MAX_LINK),
             _ => None,
         };

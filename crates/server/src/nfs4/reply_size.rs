@@ -10,9 +10,8 @@ use millrace_xdr::{Decoder, XdrError};
 /// Maximum size in bytes of a call that requests bulk data. Larger calls would hold memory while they wait for memory of
 /// their replies, and could deadlock.
 const MAX_SMALL_CALL: usize = 4096;
-/// Maximum bytes of a page of READDIR, independent of the client's request, as for NFSv3: a page of 1 MiB would
-/// block the shard for several milliseconds.
-pub(super) const MAX_PAGE: u32 = 128 << 10;
+/// Maximum bytes of a page of READDIR or LISTXATTRS, independent of the client's request, as for NFSv3.
+pub(super) const MAX_PAGE: u32 = crate::nfs3::MAX_PAGE;
 /// Maximum bytes of the text of a symbolic link.
 pub(super) const MAX_LINK: u32 = 4096;
 /// Maximum bytes of the value of an extended attribute.
