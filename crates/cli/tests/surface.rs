@@ -220,11 +220,15 @@ fn connections_measures_every_number_of_connections_on_both_transports() {
     let arguments =
         ["bench", "connections", "--connections", "1,20", "--depth", "2", "--reads", "400", "--json"];
     let lines = figures(&arguments);
-    let of = |key: &str| lines.iter().map(|l| l[key].clone()).collect::<Vec<_>>();
+    let (exchanges, reads): (Vec<_>, Vec<_>) = lines.iter().partition(|l| l["workload"] == "raw");
+    let of = |key: &str| reads.iter().map(|l| l[key].clone()).collect::<Vec<_>>();
     assert_eq!(of("proto"), ["rdma", "rdma", "tcp", "tcp"]);
     assert_eq!(of("connections"), [1, 20, 1, 20]);
+    assert!(exchanges.iter().map(|l| l["connections"].clone()).eq(of("connections")));
     for l in &lines {
         assert!(l["ops_per_s"].as_f64() > Some(0.0) && l["server_cpu_us_per_op"].as_f64() > Some(0.0), "{l}");
+    }
+    for l in reads {
         for key in ["server_bytes_per_idle_connection", "client_bytes_per_idle_connection"] {
             assert!(l[key].is_number(), "{key}: {l}");
         }

@@ -206,7 +206,7 @@ def test_ranges_are_read_together(client):
     assert isinstance(stale, OSError), stale
     assert beyond == b"" or isinstance(beyond, OSError)
     with pytest.raises(ValueError):
-        client.read_ranges([(bytes(100), 0, 1)])
+        client.read_ranges([(bytes(129), 0, 1)])
 
 
 def test_put_and_get(client, tmp_path):

@@ -40,7 +40,7 @@ impl GetattrServer {
 
     /// Checks that GETATTR succeeds with the handle of the root, and with no other.
     pub(in crate::targets) fn check_handle(&self, bytes: &[u8]) {
-        let Some(object) = FileHandle::new(bytes) else { return };
+        let Some(object) = FileHandle::new(bytes).filter(|h| h.len() <= v3::MAX_HANDLE) else { return };
         let getattr = (v3::PROGRAM, v3::VERSION, Procedure::Getattr.number());
         let call = record(&call(9, getattr, &v3::GetattrArgs { object }));
         let mut wire = self.wire.borrow_mut();
