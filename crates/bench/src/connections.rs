@@ -62,6 +62,14 @@ pub struct ConnectionsFigure {
     processors: Processors,
     /// Number of connections.
     pub connections: usize,
+    /// The memory of each connection; not measured for the exchange.
+    #[serde(flatten)]
+    pub memory: ConnectionMemory,
+}
+
+/// The memory of a connection.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ConnectionMemory {
     /// Growth of the server's resident memory for each idle connection, in bytes.
     pub server_bytes_per_idle_connection: Option<f64>,
     /// Growth of the client's resident memory for each idle connection, in bytes.
@@ -73,18 +81,6 @@ pub struct ConnectionsFigure {
 }
 
 impl ConnectionsFigure {
-    fn new(figure: Figure, connections: usize) -> Self {
-        Self {
-            figure,
-            processors: Processors::any("no placement"),
-            connections,
-            server_bytes_per_idle_connection: None,
-            client_bytes_per_idle_connection: None,
-            server_bytes_per_connection: None,
-            client_bytes_per_connection: None,
-        }
-    }
-
     /// The figures as one line of JSON.
     pub fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
@@ -129,13 +125,17 @@ impl Connections {
         let memory = [format!("--memory={SERVER_MEMORY}")];
         let server =
             placement.at_server(|| EmbeddedServer::start_with(FILE_BYTES, &At::LOOPBACK, None, &memory))?;
-        let exchange = self.exchange(&peer, &server)?;
+        let exchange = (self.exchange(&peer, &server)?, ConnectionMemory::default());
         let reads = self.reads(&server)?;
-        Ok([exchange, reads]
-            .map(|figure| ConnectionsFigure { processors: placement.processors().clone(), ..figure }))
+        Ok([exchange, reads].map(|(figure, memory)| ConnectionsFigure {
+            figure,
+            processors: placement.processors().clone(),
+            connections: self.connections,
+            memory,
+        }))
     }
 
-    fn exchange(&self, peer: &RawPeer, server: &EmbeddedServer) -> Result<ConnectionsFigure, BenchError> {
+    fn exchange(&self, peer: &RawPeer, server: &EmbeddedServer) -> Result<Figure, BenchError> {
         let bytes = WireBytes::of_read(server, self.proto, RECORD)?;
         let exchange = Exchange {
             count: self.reads,
@@ -144,10 +144,10 @@ impl Connections {
             depth: self.depth.max(1) as u64,
             connections: self.connections.max(1) as u64,
         };
-        Ok(ConnectionsFigure::new(exchange.run(peer)?, self.connections))
+        exchange.run(peer)
     }
 
-    fn reads(&self, server: &EmbeddedServer) -> Result<ConnectionsFigure, BenchError> {
+    fn reads(&self, server: &EmbeddedServer) -> Result<(Figure, ConnectionMemory), BenchError> {
         let url: Url = server.url(self.proto).parse().map_err(failed)?;
         let rt = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -156,7 +156,11 @@ impl Connections {
         rt.block_on(self.measure(server, &url))
     }
 
-    async fn measure(&self, server: &EmbeddedServer, url: &Url) -> Result<ConnectionsFigure, BenchError> {
+    async fn measure(
+        &self,
+        server: &EmbeddedServer,
+        url: &Url,
+    ) -> Result<(Figure, ConnectionMemory), BenchError> {
         let connections = self.connections.max(1);
         let filler = connect(url).await?;
         let file = fill(&filler).await?;
@@ -169,13 +173,13 @@ impl Connections {
         let figure = self.read(server, &clients, file).await?;
         tokio::time::sleep(SETTLE).await;
         let used = Resident::of(server).for_each(empty, connections);
-        Ok(ConnectionsFigure {
+        let memory = ConnectionMemory {
             server_bytes_per_idle_connection: idle[0],
             client_bytes_per_idle_connection: idle[1],
             server_bytes_per_connection: used[0],
             client_bytes_per_connection: used[1],
-            ..ConnectionsFigure::new(figure, connections)
-        })
+        };
+        Ok((figure, memory))
     }
 
     /// Reads at random offsets on all connections.
@@ -305,10 +309,10 @@ fn table(figures: &[ConnectionsFigure]) -> Table {
             cell(f.p99_us),
             cell(f.client_cpu_us_per_op),
             cell(f.server_cpu_us_per_op),
-            kib(of.server_bytes_per_idle_connection),
-            kib(of.server_bytes_per_connection),
-            kib(of.client_bytes_per_idle_connection),
-            kib(of.client_bytes_per_connection),
+            kib(of.memory.server_bytes_per_idle_connection),
+            kib(of.memory.server_bytes_per_connection),
+            kib(of.memory.client_bytes_per_idle_connection),
+            kib(of.memory.client_bytes_per_connection),
         ]);
     }
     t

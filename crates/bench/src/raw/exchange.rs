@@ -15,7 +15,7 @@ use std::{
 use millrace_runtime::tokio_rt::prefer_loopback_congestion_control;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use super::{RawPeer, Request, connect, socket_settings};
+use super::{RawPeer, Request, connect, read_number, socket_settings};
 use crate::{
     BenchError, Figure, cpu, no_halt,
     stats::Latencies,
@@ -157,12 +157,6 @@ impl Exchange {
 
 fn failed() -> impl FnOnce(std::io::Error) -> BenchError {
     BenchError::io("exchange requests and replies")
-}
-
-fn read_number(socket: &mut TcpStream) -> Result<u64, BenchError> {
-    let mut number = [0; 8];
-    socket.read_exact(&mut number).map_err(failed())?;
-    Ok(u64::from_be_bytes(number))
 }
 
 /// One end of the connections, which does not block in reads and writes.

@@ -9,7 +9,10 @@ mod pingpong;
 mod provider;
 mod stream;
 
-use std::net::{SocketAddr, TcpStream};
+use std::{
+    io::Read,
+    net::{SocketAddr, TcpStream},
+};
 
 use millrace_runtime::tokio_rt::prefer_loopback_congestion_control;
 
@@ -56,6 +59,13 @@ fn connect(addr: SocketAddr) -> Result<TcpStream, BenchError> {
     let s = TcpStream::connect(addr).map_err(BenchError::io("connect to the peer process"))?;
     socket_settings(&s)?;
     Ok(s)
+}
+
+/// Reads a number that the peer process sends: a port, or its processor time in nanoseconds.
+fn read_number(s: &mut TcpStream) -> Result<u64, BenchError> {
+    let mut number = [0; 8];
+    s.read_exact(&mut number).map_err(BenchError::io("read from the peer process"))?;
+    Ok(u64::from_be_bytes(number))
 }
 
 /// The socket settings of the iWARP provider: TCP_NODELAY, and its congestion control for loopback. Buffer

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{RawPeer, Request};
+use super::{RawPeer, Request, read_number};
 use crate::{
     BenchError, Figure, cpu, no_halt,
     stats::Latencies,
@@ -44,9 +44,7 @@ impl PingPong {
             latencies.record(sent.elapsed());
         }
         let (took, client) = (start.elapsed(), cpu::own() - before);
-        let mut used = [0; 8];
-        s.read_exact(&mut used).map_err(io())?;
-        let server = Duration::from_nanos(u64::from_be_bytes(used));
+        let server = Duration::from_nanos(read_number(&mut s)?);
         Ok(self.figure("tcp", None, &latencies, Cost { took, client, server }))
     }
 

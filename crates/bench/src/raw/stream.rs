@@ -7,7 +7,7 @@ use std::{
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
 
-use super::{RawPeer, Request};
+use super::{RawPeer, Request, read_number};
 use crate::{
     BenchError, Figure, cpu, no_halt,
     units::{cpu_s_per_gb, mb_per_s},
@@ -73,10 +73,8 @@ impl Stream {
             }
         }
         let sender = cpu::own() - before;
-        let mut used = [0; 8];
-        s.read_exact(&mut used).map_err(io())?; // Sent after the last byte was received.
+        let receiver = Duration::from_nanos(read_number(&mut s)?); // Sent after the last byte was received.
         let took = start.elapsed();
-        let receiver = Duration::from_nanos(u64::from_be_bytes(used));
         Ok(Figure {
             workload: "raw".into(),
             test: "stream".into(),
