@@ -401,6 +401,10 @@ mod tests {
             for account in &mut accounts {
                 assert!(account.take(config.largest), "{least} for {transfer}: {:?}", budget.stats());
                 account.give(config.largest);
+                // A directory page may be larger than a small READ or WRITE.
+                let page = slot_bytes(crate::nfs3::MAX_PAGE as usize) + SMALL_REPLY;
+                assert!(account.take(page), "{least} for {transfer}: {:?}", budget.stats());
+                account.give(page);
             }
         }
     }

@@ -7,12 +7,12 @@ use millrace_nfs::v3::{
 use millrace_vfs::FsInfo;
 use millrace_xdr::Encoder;
 
-use super::{Env, convert, directory, done, outcome::Executed, target::Target};
+use super::{Env, MAX_PAGE, convert, done, outcome::Executed, target::Target};
 
 /// Preferred multiple of READ and WRITE sizes: a page.
 const MULTIPLE: u32 = 4096;
 /// Preferred size of READDIR: a power of two, to which Linux rounds it down, not below the maximum of a page.
-const READDIR_PREFERRED: u32 = directory::MAX_PAGE.next_power_of_two();
+const READDIR_PREFERRED: u32 = MAX_PAGE.next_power_of_two();
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
 pub(super) async fn fsstat(env: &Env, t: &Target, _: FsstatArgs, reply: Encoder) -> Executed {
