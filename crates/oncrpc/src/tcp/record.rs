@@ -15,8 +15,8 @@ use smallvec::SmallVec;
 use crate::serving::slot_bytes;
 
 const LAST: u32 = 1 << 31;
-/// Bytes read beyond the end of a nearly complete record, of which a server has one read return about a hundred small
-/// calls. Copying them costs less than further reads.
+/// Bytes read beyond the end of a small or nearly complete record: at a server one read returns about a hundred small calls.
+/// Copying them costs less than further reads.
 pub(super) const STASH_BYTES: usize = 16384;
 /// Bytes that a client reads beyond the end of a record of at most [`STASH_BYTES`]: sixteen replies of 4 KiB. After a larger
 /// record it reads less, because another large one may follow, whose data is not to be copied.
@@ -123,7 +123,7 @@ impl RecordReader {
         Self { large: PIECE, ..Self::with(arena, max_record, PIECE, 0) }
     }
 
-    /// As [`Self::new`], and returns [`Next::Large`] for each record of one fragment that is longer than the stash.
+    /// As [`Self::new`], and returns [`Next::Large`] for each record of one fragment that is longer than 16 KiB.
     pub fn placing(arena: &Arena, max_record: usize) -> Self {
         Self { large: STASH_BYTES, past_small: PAST_SMALL, ..Self::new(arena, max_record) }
     }
