@@ -1,7 +1,7 @@
 //! A thread pool for blocking system calls.
 //!
-//! Separate from the runtime's, because these threads change their credentials and umask, and must not run
-//! other code.
+//! Separate from the runtime's, because these threads have their own umask and capabilities, and must not run other
+//! code.
 
 use std::{
     collections::VecDeque,

@@ -5,6 +5,7 @@ mod depth;
 mod descriptors;
 mod disk;
 mod index;
+mod lookup;
 mod lost_writes;
 mod mounts;
 mod outside;
