@@ -339,7 +339,7 @@ fn clients_receive_many_small_replies_with_one_read() {
     let body: Vec<u8> = (0..4224u32).map(|i| i as u8).collect();
     let small = [words(&[0x8000_0000 + 4224]), body.clone()].concat();
     let large = [words(&[0x8000_0000 + 1_000_000]), vec![7; 1_000_000]].concat();
-    // The first read is short, and so is that after a large record.
+    // A read is short until one was full, and after a large record.
     let stream = [small.repeat(4 + 16), large, small.repeat(4 + 16)].concat();
     let placing = || RecordReader::placing(&arena(), 4 << 20);
     let (records, reads, _) = read_greedily(placing(), &stream, |r, len| r.place(128, buffer(len - 128)));

@@ -18,8 +18,9 @@ const LAST: u32 = 1 << 31;
 /// Bytes read beyond the end of a small or nearly complete record: at a server one read returns about a hundred small calls.
 /// Copying them costs less than further reads.
 pub(super) const STASH_BYTES: usize = 16384;
-/// Bytes that a client reads beyond the end of a record of at most [`STASH_BYTES`]: sixteen replies of 4 KiB. After a larger
-/// record it reads less, because another large one may follow, whose data is not to be copied.
+/// Bytes that a client reads beyond the end of a record of at most [`STASH_BYTES`] once there were more than that many:
+/// sixteen replies of 4 KiB. After a larger record it reads less again, because another large one may follow, whose data is
+/// not to be copied.
 const PAST_SMALL: usize = 72 << 10;
 /// Bytes read beyond the end of a record of which more than [`STASH_BYTES`] are missing. Usually another
 /// large record follows, and all but these bytes of it can be read directly to their destination. Of a
@@ -99,8 +100,10 @@ pub struct RecordReader {
     /// Bytes of the record's first buffer, if the caller has chosen where the second one starts; 0 otherwise.
     before: usize,
     stash: Stash,
-    /// Bytes to read beyond the end of a record of at most [`STASH_BYTES`].
+    /// Bytes to read beyond the end of a record of at most [`STASH_BYTES`]: so many, or `most_past_small` after a read that
+    /// was full.
     past_small: usize,
+    most_past_small: usize,
     /// Bytes to read beyond the end of the current record.
     past_end: usize,
     state: State,
@@ -125,7 +128,7 @@ impl RecordReader {
 
     /// As [`Self::new`], and returns [`Next::Large`] for each record of one fragment that is longer than 16 KiB.
     pub fn placing(arena: &Arena, max_record: usize) -> Self {
-        Self { large: STASH_BYTES, past_small: PAST_SMALL, ..Self::new(arena, max_record) }
+        Self { large: STASH_BYTES, most_past_small: PAST_SMALL, ..Self::new(arena, max_record) }
     }
 
     fn with(arena: &Arena, max_record: usize, piece: usize, admitted: usize) -> Self {
@@ -140,6 +143,7 @@ impl RecordReader {
             before: 0,
             stash: Stash::default(),
             past_small: STASH_BYTES,
+            most_past_small: STASH_BYTES,
             past_end: STASH_BYTES,
             state: State::Header,
             parts: SmallVec::new(),
@@ -210,7 +214,10 @@ impl RecordReader {
         } else {
             self.empty_fragments = 0;
         }
-        self.past_end = if len > STASH_BYTES { STASH_BYTES } else { self.past_small };
+        if len > STASH_BYTES {
+            self.past_small = STASH_BYTES;
+        }
+        self.past_end = self.past_small;
         self.unasked = last && self.filled == 0 && len > self.large;
         self.state = State::Body { left: len, last };
         Ok(())
@@ -395,6 +402,9 @@ impl RecordReader {
             rest -= taken;
         }
         self.stash.commit(rest);
+        if self.stash.len() >= STASH_BYTES {
+            self.past_small = self.most_past_small;
+        }
     }
 
     /// Returns memory that is not needed while the peer sends nothing.
