@@ -283,7 +283,7 @@ impl FileSystem for Disk {
     }
 
     fn info(&self) -> FsInfo {
-        FsInfo { max_file_size: MAX_FILE, writable: true, ..FsInfo::default() }
+        FsInfo { max_file_size: MAX_FILE, writable: true, verifier_in_times: false, ..FsInfo::default() }
     }
 
     fn stat(&self) -> Op<FsStat> {
@@ -408,7 +408,7 @@ impl FileSystem for Disk {
             let (set, is_guarded, verifier) = match how {
                 CreateHow::Unchecked(set) => (set, false, None),
                 CreateHow::Guarded(set) => (set, true, None),
-                CreateHow::Exclusive(v) => (SetAttr::default(), true, Some(v)),
+                CreateHow::Exclusive(v, set) => (set, true, Some(v)),
             };
             let number = match st.names.get(&name).copied() {
                 Some(number) => {
@@ -416,7 +416,9 @@ impl FileSystem for Disk {
                     if is_guarded && (verifier.is_none() || inode.verifier != verifier) {
                         return Err(FsError::Exist);
                     }
-                    inode.set(&SetAttr { size: set.size, ..SetAttr::default() }, now);
+                    if !is_guarded {
+                        inode.set(&SetAttr { size: set.size, ..SetAttr::default() }, now);
+                    }
                     number
                 }
                 None => {

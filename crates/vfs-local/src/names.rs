@@ -6,7 +6,8 @@ use std::{
 };
 
 use millrace_vfs::{
-    Attr, CreateHow, Created, FileKind, FsError, FsResult, Handle, Identity, NewNode, SetAttr, Wcc, WccAttr,
+    Attr, CreateHow, Created, FileKind, FsError, FsResult, Handle, Identity, NewNode, SetAttr, SetTime, Wcc,
+    WccAttr,
 };
 use rustix::{
     fs::{AtFlags, CWD, Dev, FileType, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps},
@@ -136,6 +137,22 @@ impl Export {
         Ok((self.tree.cache.insert(node), st))
     }
 
+    /// The attributes in `set` that the creation of an object, which has the status `st`, has left to set.
+    fn left_to_set(&self, caller: &Identity, node: &Node, st: &Statx, set: &SetAttr) -> SetAttr {
+        let mut set = *set;
+        // Only the superuser may change the owner. For others the requested owner is the default anyway, or
+        // not permitted.
+        if caller.uid != 0 || !self.creds.by_kernel() {
+            (set.uid, set.gid) = (None, None);
+        }
+        set.mode = set.mode.map(|mode| self.creds.creatable_mode(caller, mode));
+        let exact = self.exact_modes() || set.mode.is_none_or(|m| m & 0o7777 == attr::mode(st));
+        if node.kind() == FileKind::Symlink || (exact && set.uid.is_none() && set.gid.is_none()) {
+            set.mode = None;
+        }
+        set
+    }
+
     /// Completes a create: sets the attributes that creation itself did not set.
     fn finish_create(
         &self,
@@ -144,17 +161,7 @@ impl Export {
         (node, st): (Arc<Node>, Statx),
         set: &SetAttr,
     ) -> FsResult<Created> {
-        let mut set = *set;
-        // Only the superuser may change the owner. For others the requested owner is the default anyway, or
-        // not permitted.
-        if caller.uid != 0 || !self.creds.by_kernel() {
-            (set.uid, set.gid) = (None, None);
-        }
-        set.mode = set.mode.map(|mode| self.creds.creatable_mode(caller, mode));
-        let exact = self.exact_modes() || set.mode.is_none_or(|m| m & 0o7777 == attr::mode(&st));
-        if node.kind() == FileKind::Symlink || (exact && set.uid.is_none() && set.gid.is_none()) {
-            set.mode = None;
-        }
+        let set = self.left_to_set(caller, &node, &st, set);
         self.finish(&self.creds.owner_of_new(caller), dir, (node, st), &set)
     }
 
@@ -187,8 +194,8 @@ impl Export {
         }
         let set = match how {
             CreateHow::Unchecked(set) | CreateHow::Guarded(set) => *set,
-            CreateHow::Exclusive(verifier) => {
-                return self.create_exclusive(caller, dir, &node, name, *verifier);
+            CreateHow::Exclusive(verifier, set) => {
+                return self.create_exclusive(caller, (dir, &node), name, *verifier, set);
             }
         };
         let mode = self.creation_mode(caller, &set);
@@ -214,26 +221,42 @@ impl Export {
     fn create_exclusive(
         &self,
         caller: &Identity,
-        dir: &Handle,
-        node: &Node,
+        (dir, node): (&Handle, &Node),
         name: &[u8],
         verifier: [u8; 8],
+        set: &SetAttr,
     ) -> FsResult<Created> {
+        let size = set.size.unwrap_or(0);
+        if i64::try_from(size).is_err() {
+            return Err(FsError::FBig);
+        }
+        // The times hold the verifier.
+        let set = SetAttr { size: None, atime: SetTime::Keep, mtime: SetTime::Keep, ..*set };
+        let mode = self.creation_mode(caller, &set);
         // Without O_TMPFILE, a retransmitted call must not see the file before its verifier is set.
         let _lock = self.lock(dir);
         let times = verifier_times(verifier);
-        match self.creds.as_caller(caller, || Ok(create_with_times(node, name, &times)))? {
+        match self.creds.as_caller(caller, || Ok(create_with_times(node, name, mode, size, &times)))? {
             Ok(file) => {
                 let new = self.insert_created(node, name, file)?;
-                self.finish_create(caller, node, new, &SetAttr::default())
+                self.finish_create(caller, node, new, &set)
             }
-            Err(Errno::EXIST) => self.created_before(node, name, &times),
+            Err(Errno::EXIST) => self.created_before(caller, node, name, &times, &set),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Result of a retransmitted EXCLUSIVE create, recognized by the verifier in the file's times.
-    fn created_before(&self, dir: &Node, name: &[u8], times: &Timestamps) -> FsResult<Created> {
+    /// Result of a retransmitted EXCLUSIVE create, recognized by the verifier in the file's times. The server may have
+    /// stopped before it set all attributes, so these are set again, with the rights of the caller: the times of any file
+    /// are a verifier that others can read.
+    fn created_before(
+        &self,
+        caller: &Identity,
+        dir: &Node,
+        name: &[u8],
+        times: &Timestamps,
+        set: &SetAttr,
+    ) -> FsResult<Created> {
         let (node, st) = self.open_existing(dir, name)?;
         let attr = attr::attr(&st, self.fsid)?;
         let is_ours = attr.kind == FileKind::Regular
@@ -242,7 +265,8 @@ impl Export {
         if !is_ours {
             return Err(FsError::Exist);
         }
-        Ok(Created { handle: node.handle(), attr, dir: self.dir_after(dir)? })
+        let set = self.left_to_set(caller, &node, &st, set);
+        self.finish(caller, dir, (node, st), &set)
     }
 
     pub(super) fn create_node(
@@ -453,15 +477,26 @@ fn unchanged(wcc: Wcc) -> Wcc {
     Wcc { before: wcc.after.as_ref().map(WccAttr::from), ..wcc }
 }
 
-/// Creates a regular file that has `times` when its name appears: if the server is killed, no file is left
+/// Creates a regular file that has this mode, size and `times` when its name appears: if the server is killed, no file is left
 /// that a retransmitted EXCLUSIVE create would take for another one. If the file system does not support
 /// O_TMPFILE, there is a short moment without the times.
-fn create_with_times(dir: &Node, name: &[u8], times: &Timestamps) -> Result<OwnedFd, Errno> {
-    let mode = Mode::from_raw_mode(DEFAULT_MODE);
+fn create_with_times(
+    dir: &Node,
+    name: &[u8],
+    mode: Mode,
+    size: u64,
+    times: &Timestamps,
+) -> Result<OwnedFd, Errno> {
+    let set = |file: &OwnedFd| {
+        if size > 0 {
+            rustix::fs::ftruncate(file, size)?;
+        }
+        rustix::fs::futimens(file, times)
+    };
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     match with_free_descriptor(|| rustix::fs::openat(dir, c".", flags | OFlags::TMPFILE, mode)) {
         Ok(file) => {
-            rustix::fs::futimens(&file, times)?;
+            set(&file)?;
             rustix::fs::linkat(CWD, proc_name(file.as_fd()), dir, name, AtFlags::SYMLINK_FOLLOW)?;
             Ok(file)
         }
@@ -469,7 +504,7 @@ fn create_with_times(dir: &Node, name: &[u8], times: &Timestamps) -> Result<Owne
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
             let named = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
             let file = with_free_descriptor(|| rustix::fs::openat(dir, name, named, mode))?;
-            rustix::fs::futimens(&file, times)?;
+            set(&file)?;
             Ok(file)
         }
         Err(e) => Err(e),

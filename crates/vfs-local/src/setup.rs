@@ -317,6 +317,7 @@ impl Export {
             xattrs: attr::has_xattrs(tree.mount()),
             clone_block: if may_clone(statfs.f_type as u64) { statvfs.f_bsize as u32 } else { 0 },
             change_counter: false,
+            verifier_in_times: true,
         };
         Ok(Self {
             tree,

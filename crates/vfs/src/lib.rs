@@ -240,7 +240,8 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Creates a regular file. `Exclusive` stores the verifier durably, and succeeds again for the same
-    /// verifier.
+    /// verifier. If the file can exist without the attributes of the creation, for example after a crash, the repetition
+    /// sets them, with the rights of the caller: the times of a file, which others can read, may be its verifier.
     fn create(&self, _caller: &Identity, _dir: &Handle, _name: &[u8], _how: &CreateHow) -> Op<Created> {
         defaults::unsupported(&self.info())
     }

@@ -305,8 +305,9 @@ pub enum CreateHow {
     Unchecked(SetAttr),
     /// Fails if the name exists.
     Guarded(SetAttr),
-    /// Fails if the name exists, unless it was created with this verifier.
-    Exclusive([u8; 8]),
+    /// Fails if the name exists, unless it was created with this verifier. The attributes are those of the new file, and
+    /// the mode is 0600 without one. The times are [`SetTime::Keep`] if [`FsInfo::verifier_in_times`].
+    Exclusive([u8; 8], SetAttr),
 }
 
 /// Result of creating an object.
@@ -437,6 +438,9 @@ pub struct FsInfo {
     /// (`NFS4_CHANGE_TYPE_IS_VERSION_COUNTER`, RFC 7862 section 12.2.3), and its ctime, also if the clock stands still or
     /// goes back. Otherwise two changes within the clock's granularity may have the same ctime and the same change.
     pub change_counter: bool,
+    /// Whether [`CreateHow::Exclusive`] stores the verifier in atime and mtime, which the client then sets. This is the
+    /// default, because clients that set the times without need do no harm.
+    pub verifier_in_times: bool,
 }
 
 /// Maximum length of the value of an extended attribute in bytes (`XATTR_SIZE_MAX` of Linux).
@@ -483,6 +487,7 @@ impl Default for FsInfo {
             xattrs: false,
             clone_block: 0,
             change_counter: false,
+            verifier_in_times: true,
         }
     }
 }

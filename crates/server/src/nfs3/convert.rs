@@ -127,7 +127,7 @@ pub(super) fn create_how(how: &CreateHow) -> Result<millrace_vfs::CreateHow, FsE
     Ok(match how {
         CreateHow::Unchecked(s) => millrace_vfs::CreateHow::Unchecked(set_attr(s)?),
         CreateHow::Guarded(s) => millrace_vfs::CreateHow::Guarded(set_attr(s)?),
-        CreateHow::Exclusive(v) => millrace_vfs::CreateHow::Exclusive(*v),
+        CreateHow::Exclusive(v) => millrace_vfs::CreateHow::Exclusive(*v, SetAttr::default()),
     })
 }
 

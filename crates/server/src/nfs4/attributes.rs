@@ -52,7 +52,7 @@ pub(super) const SUPPORTED: Bitmap = Attributes::KNOWN.difference(Bitmap::of(&[
     Attribute::ModeUmask,
 ]));
 
-/// The attributes that an exclusive create can set. It stores its verifier in the times.
+/// The attributes that an exclusive create can set: not the times, in which some file systems store the verifier.
 pub(super) const EXCLUSIVE: Bitmap =
     Bitmap::of(&[Attribute::Size, Attribute::Mode, Attribute::Owner, Attribute::OwnerGroup]);
 

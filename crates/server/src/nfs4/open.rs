@@ -2,7 +2,7 @@
 
 use millrace_nfs::v4::{
     Bitmap, ChangeInfo, Claim, CloseArgs, CreateHow, Fattr, OpenArgs, OpenDowngradeArgs, OpenOk, StateidOk,
-    Status, open_flags, share_access,
+    Status, Verifier, open_flags, share_access,
 };
 use millrace_nfs4_state::OpenRequest;
 use millrace_vfs::{Access, Created, FsError, Identity, SetAttr};
@@ -163,23 +163,15 @@ impl Compound<'_> {
         };
         let (attributes, guarded) = match how {
             CreateHow::Exclusive(verifier) => {
-                let how = millrace_vfs::CreateHow::Exclusive(*verifier);
-                let result = dir.fs().create(caller, &dir.handle, name, &how).await;
-                return result.map(|c| created(c, VERIFIER)).map_err(convert::status);
+                let result = exclusive(dir, name, *verifier, SetAttr::default()).await?;
+                return Ok(created(result, used_for_verifier(dir)));
             }
             CreateHow::Exclusive41(verifier, attributes) => {
                 if !attributes.set.difference(EXCLUSIVE).is_empty() {
                     return Err(Status::Inval);
                 }
-                let set = set_attr(attributes)?;
-                let how = millrace_vfs::CreateHow::Exclusive(*verifier);
-                let result =
-                    dir.fs().create(caller, &dir.handle, name, &how).await.map_err(convert::status)?;
-                if !attributes.set.is_empty() {
-                    let done = dir.fs().setattr(caller, &result.handle, &set, None).await;
-                    done.map_err(convert::status)?;
-                }
-                return Ok(created(result, attributes.set.union(VERIFIER)));
+                let result = exclusive(dir, name, *verifier, set_attr(attributes)?).await?;
+                return Ok(created(result, attributes.set.union(used_for_verifier(dir))));
             }
             CreateHow::Unchecked(attributes) => (attributes, false),
             CreateHow::Guarded(attributes) => (attributes, true),
@@ -225,6 +217,18 @@ impl Compound<'_> {
         self.current_stateid = None;
         Ok(())
     }
+}
+
+/// Creates a file with a verifier.
+async fn exclusive(dir: &File, name: &[u8], verifier: Verifier, set: SetAttr) -> Result<Created, Status> {
+    let how = millrace_vfs::CreateHow::Exclusive(verifier, set);
+    dir.fs().create(dir.writer()?, &dir.handle, name, &how).await.map_err(convert::status)
+}
+
+/// The attributes that an exclusive create in `dir` uses for its verifier. The result of OPEN names them, and the client then
+/// sets them (RFC 8881 section 18.16.3).
+fn used_for_verifier(dir: &File) -> Bitmap {
+    if dir.export.info().verifier_in_times { VERIFIER } else { Bitmap::EMPTY }
 }
 
 /// The attribute that truncation sets.

@@ -47,5 +47,5 @@ pub(super) fn set_attr(attributes: &Fattr<'_>) -> Result<SetAttr, Status> {
     })
 }
 
-/// The attributes that an exclusive create uses for its verifier: the client sets them after it.
+/// The times, in which some file systems store the verifier of an exclusive create.
 pub(super) const VERIFIER: Bitmap = Bitmap::of(&[Attribute::TimeAccess, Attribute::TimeModify]);

@@ -11,6 +11,7 @@ mod conformance;
 mod copy;
 mod counters;
 mod delegations;
+mod exclusive;
 mod fairness;
 mod files;
 #[path = "../common/gate.rs"]

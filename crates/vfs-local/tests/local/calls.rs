@@ -270,20 +270,20 @@ fn exclusive_create_is_idempotent_across_restarts() {
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
         let fs = open(dir.path(), m);
-        let how = CreateHow::Exclusive([0xff, 1, 2, 3, 0xfe, 5, 6, 7]);
+        let how = CreateHow::Exclusive([0xff, 1, 2, 3, 0xfe, 5, 6, 7], SetAttr::default());
         let first = wait(fs.create(&me(), &fs.root(), b"x", &how)).unwrap();
         assert_eq!(wait(fs.create(&me(), &fs.root(), b"x", &how)).unwrap().handle, first.handle);
         drop(fs);
         let fs = open(dir.path(), m);
         assert_eq!(wait(fs.create(&me(), &fs.root(), b"x", &how)).unwrap().handle, first.handle);
-        let other = CreateHow::Exclusive([9; 8]);
+        let other = CreateHow::Exclusive([9; 8], SetAttr::default());
         assert_eq!(wait(fs.create(&me(), &fs.root(), b"x", &other)).unwrap_err(), FsError::Exist);
     }
 }
 
 /// If the server is killed, no file may be left that a retransmitted call would take for another one.
 #[test]
-fn exclusive_create_sets_the_verifier_atomically() {
+fn exclusive_create_sets_verifier_and_mode_atomically() {
     const FILES: usize = 300;
     for m in modes() {
         let dir = tempfile::tempdir().unwrap();
@@ -298,14 +298,14 @@ fn exclusive_create_sets_the_verifier_atomically() {
             (0..FILES).all(|i| {
                 let name = path.join(i.to_string());
                 let seen = std::iter::repeat_with(|| std::fs::metadata(&name).ok()).flatten().next().unwrap();
-                seen.mtime() == 0x0102_0304 && seen.atime() == 0x0506_0708
+                (seen.mtime(), seen.atime(), seen.mode() & 0o7777) == (0x0102_0304, 0x0506_0708, 0o640)
             })
         });
-        let how = CreateHow::Exclusive([1, 2, 3, 4, 5, 6, 7, 8]);
+        let how = CreateHow::Exclusive([1, 2, 3, 4, 5, 6, 7, 8], mode(0o640));
         for i in 0..FILES {
             wait(fs.create(&me(), &fs.root(), i.to_string().as_bytes(), &how)).unwrap();
         }
-        assert!(watcher.join().unwrap(), "a file was visible without its verifier");
+        assert!(watcher.join().unwrap(), "a file was visible without its verifier or its mode");
     }
 }
 

@@ -179,9 +179,18 @@ fn checked_mode_enforces_mode_bits() {
         assert_eq!(wait(fs.setattr(&other, &f, &mode(0o777), None)).unwrap_err(), FsError::Perm);
         wait(fs.setattr(&me(), &root, &mode(0o1777), None)).unwrap();
         assert_eq!(wait(fs.remove(&other, &root, b"f")).unwrap_err(), FsError::Perm);
-        let made = wait(fs.create(&other, &root, b"g", &CreateHow::Exclusive([1; 8]))).unwrap();
+        let made =
+            wait(fs.create(&other, &root, b"g", &CreateHow::Exclusive([1; 8], SetAttr::default()))).unwrap();
         assert_eq!(made.attr.uid, me().uid);
-        assert!(wait(fs.create(&other, &root, b"g", &CreateHow::Exclusive([1; 8]))).is_ok());
+        let exclusive = |v| CreateHow::Exclusive([v; 8], mode(0o640));
+        let again = CreateHow::Exclusive([1; 8], SetAttr::default());
+        assert!(wait(fs.create(&other, &root, b"g", &again)).is_ok());
+        let made = wait(fs.create(&other, &root, b"h", &exclusive(2))).unwrap();
+        assert_eq!((made.attr.uid, made.attr.mode & 0o7777), (me().uid, 0o640));
+        // The verifier of a file is no right to change its mode.
+        wait(fs.setattr(&me(), &made.handle, &mode(0o600), None)).unwrap();
+        let seen = wait(fs.create(&other, &root, b"h", &exclusive(2))).map(|again| again.attr.mode & 0o7777);
+        assert!(matches!(seen, Ok(0o600) | Err(FsError::Perm)), "{seen:?}");
     }
 }
 

@@ -92,13 +92,28 @@ pub(crate) fn create_modes_follow_rfc_1813(f: &Fixture) {
 }
 
 pub(crate) fn exclusive_create_is_idempotent_for_its_verifier(f: &Fixture) {
-    let create = |v| f.op(f.fs.create(&root(), &f.dir, b"a", &CreateHow::Exclusive(v)));
-    let first = create([7; 8]).unwrap();
-    assert_eq!(first.attr.size, 0);
-    assert_eq!(create([7; 8]).unwrap().handle, first.handle);
-    fails(create([8; 8]), &[Exist]);
+    let create = |name: &str, v, set| {
+        f.op(f.fs.create(&root(), &f.dir, name.as_bytes(), &CreateHow::Exclusive(v, set)))
+    };
+    for (name, set, expected) in [
+        ("a", SetAttr::default(), (0o600, 0)),
+        ("b", mode(0o604), (0o604, 0)),
+        ("c", SetAttr { size: Some(0), ..mode(0o440) }, (0o440, 0)),
+        ("d", SetAttr { size: Some(5), ..mode(0o777) }, (0o777, 5)),
+    ] {
+        let first = create(name, [7; 8], set).unwrap();
+        for created in [first, create(name, [7; 8], set).unwrap()] {
+            assert_eq!((created.attr.mode & 0o7777, created.attr.size), expected, "{name}");
+            assert_eq!(created.handle, first.handle);
+            let times = [created.attr.atime, created.attr.mtime];
+            // 2000: any clock is later, and the verifier is earlier, 1973.
+            let is_now = times.map(|time| time.seconds > 946_684_800);
+            assert_eq!(is_now, [!f.fs.info().verifier_in_times; 2], "{name}");
+        }
+        fails(create(name, [8; 8], set), &[Exist]);
+    }
     f.file("plain");
-    fails(f.op(f.fs.create(&root(), &f.dir, b"plain", &CreateHow::Exclusive([0; 8]))), &[Exist]);
+    fails(create("plain", [0; 8], SetAttr::default()), &[Exist]);
 }
 
 pub(crate) fn all_object_types_can_be_created(f: &Fixture) {

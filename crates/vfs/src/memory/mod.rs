@@ -234,6 +234,7 @@ impl FileSystem for MemoryFs {
             xattrs: true,
             clone_block: BLOCK_BYTES as u32,
             change_counter: true,
+            verifier_in_times: false,
         }
     }
 

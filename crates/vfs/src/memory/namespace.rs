@@ -107,8 +107,8 @@ impl MemoryFs {
         }
         let (set, verifier) = match how {
             CreateHow::Unchecked(set) | CreateHow::Guarded(set) => (*set, None),
-            // The client sets the attributes with SETATTR; until then only the owner has access.
-            CreateHow::Exclusive(v) => (SetAttr { mode: Some(0o600), ..SetAttr::default() }, Some(*v)),
+            // Without a mode, the client sets it with SETATTR; until then only the owner has access.
+            CreateHow::Exclusive(v, set) => (SetAttr { mode: set.mode.or(Some(0o600)), ..*set }, Some(*v)),
         };
         let mut content = Content::new(verifier);
         content.set_size(&self.quota, set.size.unwrap_or(0));
@@ -128,8 +128,8 @@ impl MemoryFs {
         let Body::File(content) = &st.body else { return Err(FsError::Exist) };
         let size = match how {
             CreateHow::Guarded(_) => return Err(FsError::Exist),
-            CreateHow::Exclusive(v) if content.verifier() == Some(*v) => None,
-            CreateHow::Exclusive(_) => return Err(FsError::Exist),
+            CreateHow::Exclusive(v, _) if content.verifier() == Some(*v) => None,
+            CreateHow::Exclusive(..) => return Err(FsError::Exist),
             CreateHow::Unchecked(set) => set.size,
         };
         let mut truncated = None;
