@@ -3,7 +3,6 @@
 use std::{borrow::Cow, io::ErrorKind, path::Path};
 
 use millrace_nfs::v3::{CreateHow, FileHandle, FileType, Procedure, Sattr, SetTime, Status, access};
-use millrace_runtime::RuntimeExt;
 
 use crate::{
     Client, Error, File, blocking, nfs3,
@@ -186,7 +185,8 @@ impl OpenOptions {
 
     async fn find(&self, nfs: &nfs3::Client, path: &[u8]) -> Result<Found, Error> {
         if self.create_new {
-            return self.create_exclusively(nfs, path).await;
+            let (dir, name) = nfs.resolve_parent(path).await?;
+            return Ok(Found::of(nfs.create_new(dir, name, self.mode).await?, true));
         }
         if self.create {
             return self.find_or_create(nfs, path).await;
@@ -223,26 +223,6 @@ impl OpenOptions {
             }
         }
         Err(bad_path(path, ErrorKind::InvalidInput, "too many levels of symbolic links"))
-    }
-
-    /// Servers store the verifier of an EXCLUSIVE CREATE in the attributes, which are therefore set
-    /// afterwards.
-    async fn create_exclusively(&self, nfs: &nfs3::Client, path: &[u8]) -> Result<Found, Error> {
-        let (dir, name) = nfs.resolve_parent(path).await?;
-        let verifier = nfs.runtime().random_u64().to_ne_bytes();
-        let set = Sattr { mode: Some(self.mode & 0o7777), ..Sattr::default() };
-        let created = match nfs.create(dir, &name, CreateHow::Exclusive(verifier)).await {
-            Err(e) if e.status() == Some(Status::NotSupp) => {
-                nfs.create(dir, &name, CreateHow::Guarded(set)).await?
-            }
-            created => {
-                let created = created?;
-                let now = SetTime::ServerTime;
-                nfs.setattr(created.handle, Sattr { atime: now, mtime: now, ..set }, None).await?;
-                created
-            }
-        };
-        Ok(Found::of(created, true))
     }
 
     async fn check_access(&self, nfs: &nfs3::Client, file: FileHandle) -> Result<(), Error> {

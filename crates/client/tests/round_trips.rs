@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
 
-use millrace_client::{Client, Error, Proto, Version};
+use std::time::SystemTime;
+
+use millrace_client::{Client, Error, OpenOptions, Proto, Version};
+use millrace_nfs::v3::Status;
+use millrace_server::{Config, Server};
 use rand_xoshiro::{
     SplitMix64,
     rand_core::{Rng, SeedableRng},
@@ -113,5 +117,49 @@ fn both_versions_resolve_paths_alike() {
             assert_eq!(read(v3.read(&path).await), read(v4.read(&path).await), "{path}");
         }
         assert!(found > 50, "only {found} of the paths exist");
+    });
+}
+
+/// A server that stores verifiers in the times of files needs a second call, which sets them.
+#[test]
+fn a_new_file_is_created_exclusively_in_one_call_if_that_suffices() {
+    let dir = tempfile::tempdir().unwrap();
+    let local = format!("/local=local:{},squash=none", dir.path().display());
+    let config = Config {
+        exports: vec!["/data=memory:64MiB".parse().unwrap(), local.parse().unwrap()],
+        listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
+        shards: Some(1),
+        ..Config::default()
+    };
+    let server = Server::start(config).unwrap();
+    let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    run(async {
+        for (export, expected) in [("data", [2, 1, 1]), ("local", [2, 2, 2])] {
+            for (version, expected) in [Version::V3, Version::V4_1, Version::V4_2].into_iter().zip(expected) {
+                let url = format!("{}&vers={version}", common::url(&server, Proto::Tcp, export));
+                let c = Client::connect(url).await.unwrap();
+                let (nfs, name) = (c.nfs3(), format!("new-{version}"));
+                let (made, calls) = calls(&c, nfs.create_new(nfs.root(), &name, 0o604)).await;
+                let made = made.unwrap();
+                assert_eq!(calls, expected, "{export} {version}");
+                let now = nfs.getattr(made.handle).await.unwrap();
+                assert_eq!(made.attributes, now, "{export} {version}");
+                assert_eq!(now.mode, 0o604, "{export} {version}");
+                for time in [now.atime, now.mtime] {
+                    // The file system's clock may be a tick behind.
+                    let age = u64::from(time.seconds).saturating_sub(started.saturating_sub(1));
+                    assert!(
+                        u64::from(time.seconds) + 1 >= started && age < 600,
+                        "{export} {version}: {time:?}"
+                    );
+                }
+                let again = nfs.create_new(nfs.root(), &name, 0o600).await.unwrap_err();
+                assert_eq!(again.status(), Some(Status::Exist), "{export} {version}");
+                let options = OpenOptions::new().write(true).create_new(true).mode(0o444).clone();
+                let opened = options.open(&c, "read-only").await.unwrap();
+                assert_eq!(opened.metadata().await.unwrap().mode(), 0o444);
+                c.remove_file("read-only").await.unwrap();
+            }
+        }
     });
 }

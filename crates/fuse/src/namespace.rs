@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use millrace_client::nfs3::{Client, Object};
-use millrace_nfs::v3::{CreateHow, FileType, MknodWhat, Sattr, SetTime, Status, WccData};
+use millrace_nfs::v3::{CreateHow, FileType, MknodWhat, Sattr, Status, WccData};
 use rustix::{fs::OFlags, io::Errno};
 
 use crate::{
@@ -91,16 +91,13 @@ impl Fs {
         let issued = self.clock.tick();
         let object = {
             let _change = dir.begin_change(&self.clock);
-            if flags.contains(OFlags::EXCL) {
-                self.create_exclusively(&client, &dir, name, mode).await?
+            let created = if flags.contains(OFlags::EXCL) {
+                client.create_new(dir.handle, name, mode).await
             } else {
                 let set = Sattr { mode: Some(mode), ..Sattr::default() };
-                self.finish_create(
-                    &dir,
-                    name,
-                    client.create(dir.handle, name, CreateHow::Unchecked(set)).await,
-                )?
-            }
+                client.create(dir.handle, name, CreateHow::Unchecked(set)).await
+            };
+            self.finish_create(&dir, name, created)?
         };
         let mut entry = self.make_created_entry(&client, (&dir, name), issued, object).await?;
         let mut lookup = PendingLookups::new(&self.inodes); // Decrements the lookup counts if the caller is killed.
@@ -116,28 +113,6 @@ impl Fs {
         let (number, keep) =
             self.insert_open_file(client, Arc::clone(&entry.inode), entry.attrs.update, flags);
         Ok((entry, number, keep))
-    }
-
-    /// EXCLUSIVE create: correct even if the call is retransmitted. Servers store the verifier in the file's
-    /// attributes, so these are set afterwards (RFC 1813 section 3.3.8).
-    async fn create_exclusively(
-        self: &Arc<Self>,
-        client: &Client,
-        dir: &Arc<Inode>,
-        name: &[u8],
-        mode: u32,
-    ) -> Result<Object, Errno> {
-        let verifier = self.unique_id().to_ne_bytes();
-        let created = client.create(dir.handle, name, CreateHow::Exclusive(verifier)).await;
-        let created = self.finish_create(dir, name, created)?;
-        let now = SetTime::ServerTime;
-        let set = Sattr { mode: Some(mode), atime: now, mtime: now, ..Sattr::default() };
-        let changed = client.setattr(created.handle, set, None).await.map_err(|e| errno(&e))?;
-        let attributes = match changed.after {
-            Some(a) => a,
-            None => client.getattr(created.handle).await.map_err(|e| errno(&e))?,
-        };
-        Ok(Object { attributes, ..created })
     }
 
     /// Creates a hard link.

@@ -8,15 +8,17 @@ use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions},
     io::Write,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use common::{Export, HANG, Mounted, fuse_is_available, proxy::Action};
+use millrace_nfs::v4::Operation;
 use parking_lot::Mutex;
 
 /// Calls of a mount, by procedure.
@@ -47,6 +49,40 @@ impl Calls {
 
 fn open(path: &Path) {
     File::open(path).unwrap();
+}
+
+/// A local export stores the verifier in the times, which a second call then sets.
+#[test]
+fn a_file_is_created_exclusively_in_one_call_if_that_suffices() {
+    if !fuse_is_available() {
+        return;
+    }
+    for (local, expected) in [(false, (1, 0)), (true, (1, 1))] {
+        let export = Export::start(local);
+        let counts = || {
+            let operations = export.server.stats().nfs4_operations;
+            let of =
+                |which| operations.iter().filter(|(o, _)| *o == which).map(|(_, s)| s.calls).sum::<u64>();
+            (of(Operation::Open), of(Operation::Setattr))
+        };
+        for version in ["4.2", "4.1"] {
+            let mounted = export.mount("tcp", &format!("vers={version}"));
+            let before = counts();
+            let options = OpenOptions::new().write(true).create_new(true).mode(0o640).clone();
+            let created = options.open(mounted.at.join(version)).unwrap();
+            let after = counts();
+            assert_eq!((after.0 - before.0, after.1 - before.1), expected, "{version} {local}");
+            let seen = created.metadata().unwrap();
+            assert_eq!(seen.mode() & 0o7777, 0o640);
+            // The times of the verifier are random ones from 1970 to 2038.
+            for time in [seen.accessed(), seen.modified()].map(Result::unwrap) {
+                let age = SystemTime::now().duration_since(time).unwrap();
+                assert!(age < Duration::from_secs(600), "{version} {local}: {age:?}");
+            }
+            drop(created);
+            mounted.unmount();
+        }
+    }
 }
 
 #[test]

@@ -111,6 +111,7 @@ impl Client {
         fn write_from(&self, file: FileHandle, offset: u64, data: Views, stable: StableHow) -> Written;
         fn write(&self, file: FileHandle, offset: u64, data: &[u8], stable: StableHow) -> Written;
         fn create(&self, dir: FileHandle, name: impl AsRef<[u8]>, how: CreateHow) -> Object;
+        fn create_new(&self, dir: FileHandle, name: impl AsRef<[u8]>, mode: u32) -> Object;
         fn mkdir(&self, dir: FileHandle, name: impl AsRef<[u8]>, attributes: Sattr) -> Object;
         fn symlink(
             &self, dir: FileHandle, name: impl AsRef<[u8]>, target: impl AsRef<[u8]>, attributes: Sattr

@@ -72,6 +72,52 @@ impl Encode for Create<'_> {
     }
 }
 
+/// The arguments of an exclusive CREATE.
+pub(crate) struct CreateExclusive<'a> {
+    pub(crate) at: v3::DirOpArgs<'a>,
+    pub(crate) verifier: v3::Verifier,
+    /// The mode that NFSv4 sets with the creation; `None` leaves it to SETATTR.
+    pub(crate) mode: Option<u32>,
+    /// As [`Create::owner`].
+    pub(crate) owner: u64,
+}
+
+/// The result of [`CreateExclusive`].
+pub(crate) struct CreatedExclusive {
+    pub(crate) created: v3::CreateOk,
+    pub(crate) left: LeftToSet,
+}
+
+/// The attributes that an exclusive creation leaves to SETATTR.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeftToSet {
+    pub(crate) mode: bool,
+    pub(crate) times: bool,
+}
+
+impl LeftToSet {
+    /// The attributes to set for a file with this mode.
+    pub(crate) fn attributes(self, mode: u32) -> v3::Sattr {
+        let time = if self.times { v3::SetTime::ServerTime } else { v3::SetTime::DontChange };
+        v3::Sattr { mode: self.mode.then_some(mode), atime: time, mtime: time, ..v3::Sattr::default() }
+    }
+}
+
+impl Encode for CreateExclusive<'_> {
+    fn encode(&self, e: &mut millrace_xdr::Encoder) {
+        e.put(&v3::CreateArgs { where_: self.at, how: v3::CreateHow::Exclusive(self.verifier) });
+    }
+}
+
+impl Call for CreateExclusive<'_> {
+    const PROCEDURE: Procedure = Procedure::Create;
+
+    /// The server may have stored the verifier in any attribute (RFC 1813 section 3.3.8).
+    fn decode(d: &mut Decoder<'_>) -> Result<CreatedExclusive, XdrError> {
+        Ok(CreatedExclusive { created: d.get()?, left: LeftToSet { mode: true, times: true } })
+    }
+}
+
 /// The arguments of SETATTR.
 pub(crate) struct Setattr {
     pub(crate) args: v3::SetattrArgs,

@@ -18,6 +18,7 @@ use millrace_runtime::{RuntimeExt, RuntimeRef, StreamProvider};
 use super::{
     call::Call,
     calling::{Answer, call_v3, call_v4},
+    compounds::ServerInfo,
     mounting::{Mount, Mounting},
     writeback::OpenFiles,
 };
@@ -53,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     mounted: Mounted,
     pub(crate) fsinfo: FsinfoOk,
+    /// Whether an exclusive creation can set the mode.
+    pub(crate) exclusive_mode: bool,
     pub(crate) rsize: u32,
     pub(crate) wsize: u32,
     pub(crate) readdir_size: u32,
@@ -195,7 +198,8 @@ impl Client {
             path,
             payload: limit,
         };
-        let Mount { version, session, mounted, fsinfo } = mounting.mount().await?;
+        let Mount { version, session, mounted, info } = mounting.mount().await?;
+        let ServerInfo { fsinfo, exclusive_mode } = info;
         let or_default = |n: u32| if n == 0 { DEFAULT_TRANSFER } else { n };
         let granted = session.as_ref().map(|s| s.granted());
         let within = |size: Option<u32>| size.map_or(limit, |n| limit.min(n.saturating_sub(nfs4::OVERHEAD)));
@@ -218,6 +222,7 @@ impl Client {
                 options,
                 mounted,
                 fsinfo,
+                exclusive_mode,
                 rsize,
                 wsize,
                 readdir_size,

@@ -38,6 +38,7 @@ mod copies;
 mod delegations;
 mod directory;
 mod entries;
+mod exclusive;
 mod file;
 mod locks;
 mod mounting;

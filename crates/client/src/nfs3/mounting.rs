@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use millrace_nfs::{
-    v3::{self, FsinfoOk, Procedure, Status},
+    v3::{self, Procedure, Status},
     v4,
 };
 use millrace_oncrpc::EncodedCredential;
 
 use super::{
-    calling::{call_v3, call_v4, nfs_error},
+    calling::{call_v3, nfs_error},
+    compounds::ServerInfo,
     place::{self, Found},
 };
 use crate::{
@@ -25,7 +26,7 @@ pub(super) struct Mount {
     /// The session of NFSv4; `None` with NFSv3.
     pub(super) session: Option<Arc<Session>>,
     pub(super) mounted: Mounted,
-    pub(super) fsinfo: FsinfoOk,
+    pub(super) info: ServerInfo,
 }
 
 /// What is needed to mount an export.
@@ -93,7 +94,8 @@ impl Mounting<'_> {
         let args = v3::FsinfoArgs { root: mounted.root };
         let fsinfo = call_v3(self.pool, self.credential, &args, None).await?.result;
         let fsinfo = fsinfo.map_err(|status| self.refused(&mounted.export, status))?;
-        Ok(Mount { version: Version::V3, session: None, mounted, fsinfo })
+        let info = ServerInfo { fsinfo, exclusive_mode: false };
+        Ok(Mount { version: Version::V3, session: None, mounted, info })
     }
 
     /// Mounts with NFSv4. Returns whether the server's tree has the beginning of the path.
@@ -111,21 +113,20 @@ impl Mounting<'_> {
         if mounted.is_err() {
             session.destroy().await;
         }
-        let (mounted, fsinfo, known) = mounted?;
-        Ok((Mount { version, session: Some(session), mounted, fsinfo }, known))
+        let (mounted, info, known) = mounted?;
+        Ok((Mount { version, session: Some(session), mounted, info }, known))
     }
 
-    async fn mount_in(&self, session: &Arc<Session>) -> Result<(Mounted, FsinfoOk, bool), Error> {
+    async fn mount_in(&self, session: &Arc<Session>) -> Result<(Mounted, ServerInfo, bool), Error> {
         let Found { mounted, known } = place::find_export(session, self.credential, self.path).await?;
-        let args = v3::FsinfoArgs { root: mounted.root };
-        let fsinfo = call_v4(session, self.credential, &args, None).await?.result;
-        let fsinfo = fsinfo.map_err(|status| self.refused(&mounted.export, status))?;
+        let info = place::server_info(session, self.credential, mounted.root).await?;
+        let info = info.map_err(|status| self.refused(&mounted.export, status))?;
         if self.options.attributes_before {
             let proof = place::change_proof(session, self.credential, mounted.root).await?;
             // A session is mounted once.
             session.proof.get_or_init(|| proof);
         }
-        Ok((mounted, fsinfo, known))
+        Ok((mounted, info, known))
     }
 
     /// The error of the first call on a mounted export. A rejection concerns the caller, as that of MNT.

@@ -156,7 +156,8 @@ impl Client {
     }
 
     /// CREATE: creates a regular file. With [`CreateHow::Exclusive`] it fails if another client has created
-    /// the file; the caller must then set the attributes, because servers store the verifier in them.
+    /// the file; the caller must then set the attributes, because servers store the verifier in them:
+    /// [`Self::create_new`] does both.
     ///
     /// # Errors
     /// [`Error::Nfs`] and the errors of a call.
@@ -388,7 +389,7 @@ impl Client {
 
     /// Checks the length of a name. Linux servers return GARBAGE_ARGS for longer names instead of
     /// NAMETOOLONG.
-    async fn place<'n>(
+    pub(super) async fn place<'n>(
         &self,
         procedure: Procedure,
         dir: FileHandle,
@@ -402,7 +403,7 @@ impl Client {
 
     /// Completes the results of CREATE, MKDIR, SYMLINK and MKNOD, in which handle and attributes are
     /// optional.
-    async fn created(
+    pub(super) async fn created(
         &self,
         procedure: Procedure,
         dir: FileHandle,

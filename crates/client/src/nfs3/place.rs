@@ -8,7 +8,7 @@ use millrace_nfs::{
 };
 use millrace_oncrpc::{CallClass, EncodedCredential};
 
-use super::compounds::{GetChangeProof, Root, Step};
+use super::compounds::{GetChangeProof, GetServerInfo, Root, ServerInfo, Step, v3_status};
 use crate::{
     Error,
     mount::{Mounted, normalize},
@@ -75,6 +75,18 @@ pub(super) async fn find_export(
     let (export_names, rest) = names.split_at(depth);
     let export_name = format!("/{}", export_names.join("/"));
     Ok(Found { mounted: Mounted { export: export_name, root: export.handle, rest: rest.join("/") }, known })
+}
+
+/// The properties of the file system of the export with this root, or the status of the call.
+pub(super) async fn server_info(
+    session: &Arc<Session>,
+    credential: &EncodedCredential,
+    root: v3::FileHandle,
+) -> Result<Result<ServerInfo, v3::Status>, Error> {
+    match call(session, credential, "FSINFO", &GetServerInfo { root }).await? {
+        Ok(info) => Ok(Ok(info)),
+        Err((operation, status)) => Ok(Err(v3_status(operation, status)?)),
+    }
 }
 
 /// What the change attribute of objects proves.

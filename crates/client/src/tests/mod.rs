@@ -2,6 +2,7 @@
 //! that the test drops.
 
 mod copies;
+mod exclusive;
 mod faults;
 mod invalid_replies;
 mod mounting;

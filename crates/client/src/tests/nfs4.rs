@@ -46,8 +46,11 @@ pub(super) struct Server {
     bound: bool,
     /// The handle of all objects.
     handle: Vec<u8>,
-    /// The handle of the last PUTFH.
-    put: Vec<u8>,
+    pub(super) received: Received,
+    /// The value of `suppattr_exclcreat`.
+    pub(super) exclusive_attributes: Option<Bitmap>,
+    /// The attributes that the result of OPEN names.
+    pub(super) named: Bitmap,
     /// The size of all objects.
     pub(super) size: u64,
     /// The result of COPY.
@@ -55,22 +58,33 @@ pub(super) struct Server {
     arena: Arena,
 }
 
+/// Arguments that the server has received.
+#[derive(Default)]
+pub(super) struct Received {
+    /// The handle of the last PUTFH.
+    put: Vec<u8>,
+    /// The verifier and the attributes of each exclusive OPEN, with repetitions.
+    pub(super) opens: Vec<(Verifier, Bitmap)>,
+    /// The attributes of each SETATTR, with repetitions.
+    pub(super) set: Vec<Bitmap>,
+}
+
 type Hook = Box<dyn FnMut(&mut Server, &[Operation]) -> Fault + Send>;
 
-/// The operations of a request. The handle of the last PUTFH replaces `put`.
-fn operations(call: &CallContext, put: &mut Vec<u8>) -> Vec<Operation> {
+/// The operations of a request. Their arguments are added to `received`.
+fn operations(call: &CallContext, received: &mut Received) -> Vec<Operation> {
     let mut d = call.args();
     let frame: CompoundArgs<'_> = d.get().unwrap();
     (0..frame.operations)
         .map(|_| {
             let operation = d.get().unwrap();
-            skip(&mut d, operation, put);
+            skip(&mut d, operation, received);
             operation
         })
         .collect()
 }
 
-fn skip(d: &mut Decoder<'_>, operation: Operation, put: &mut Vec<u8>) {
+fn skip(d: &mut Decoder<'_>, operation: Operation, received: &mut Received) {
     use Operation as Op;
     match operation {
         Op::Sequence => drop(d.get::<SequenceArgs>().unwrap()),
@@ -80,13 +94,22 @@ fn skip(d: &mut Decoder<'_>, operation: Operation, put: &mut Vec<u8>) {
         Op::ReclaimComplete => drop(d.get::<ReclaimCompleteArgs>().unwrap()),
         Op::DestroySession => drop(d.get::<DestroySessionArgs>().unwrap()),
         Op::DestroyClientid => drop(d.get::<DestroyClientidArgs>().unwrap()),
-        Op::Putfh => *put = d.get::<PutfhArgs<'_>>().unwrap().handle.to_vec(),
+        Op::Putfh => received.put = d.get::<PutfhArgs<'_>>().unwrap().handle.to_vec(),
         Op::Getattr => drop(d.get::<GetattrArgs>().unwrap()),
         Op::Lookup => drop(d.get::<LookupArgs<'_>>().unwrap()),
         Op::Access => drop(d.get::<AccessArgs>().unwrap()),
         Op::Readdir => drop(d.get::<ReaddirArgs>().unwrap()),
         Op::Create => drop(d.get::<CreateArgs<'_, Attributes<'_>>>().unwrap()),
         Op::Copy => drop(d.get::<CopyArgs<'_>>().unwrap()),
+        Op::Open => {
+            let args: OpenArgs<'_, Fattr<'_>> = d.get().unwrap();
+            let Some(CreateHow::Exclusive41(verifier, attributes)) = args.create else {
+                panic!("the script has only exclusive opens")
+            };
+            received.opens.push((verifier, attributes.set));
+        }
+        Op::Close => drop(d.get::<CloseArgs>().unwrap()),
+        Op::Setattr => received.set.push(d.get::<SetattrArgs<Fattr<'_>>>().unwrap().attributes.set),
         Op::Putrootfh | Op::Getfh | Op::Savefh | Op::RestoreFh => {}
         other => panic!("the script has no {other}"),
     }
@@ -130,9 +153,19 @@ fn put_ok(e: &mut Encoder, operation: Operation, server: &Server) {
             fsid: Some(Fsid { major: 1, minor: 0 }),
             fileid: Some(1),
             lease_time: Some(90),
+            suppattr_exclcreat: server.exclusive_attributes,
             ..Attributes::default()
         }),
         Op::Copy => e.put(&server.copy),
+        Op::Open => e.put(&OpenOk {
+            stateid: Stateid { seqid: 1, other: [1; 12] },
+            dir: ChangeInfo::default(),
+            flags: 0,
+            set: server.named,
+            delegation: Delegation::None,
+        }),
+        Op::Close => e.put(&StateidOk { stateid: Stateid::ANONYMOUS }),
+        Op::Setattr => e.put(&Bitmap::EMPTY),
         Op::Create => e.put(&CreateOk { dir: ChangeInfo::default(), set: Bitmap::EMPTY }),
         _ => {}
     }
@@ -140,7 +173,7 @@ fn put_ok(e: &mut Encoder, operation: Operation, server: &Server) {
 
 impl Server {
     fn answer(&mut self, call: &CallContext, hook: &mut Hook) -> Act {
-        let ops = operations(call, &mut self.put);
+        let ops = operations(call, &mut self.received);
         self.requests += 1;
         let fault = hook(self, &ops);
         match fault {
@@ -245,7 +278,7 @@ impl Server {
     }
 
     /// A restart: the server loses its records of clients.
-    fn restart(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.client_id += 1;
         self.session += 1;
         self.slots.clear();
@@ -264,7 +297,9 @@ pub(super) fn script(
         requests: 0,
         bound: true,
         handle: vec![1],
-        put: Vec::new(),
+        received: Received::default(),
+        exclusive_attributes: None,
+        named: Bitmap::EMPTY,
         size: 0,
         copy: CopyOk {
             callback_id: None,
@@ -324,7 +359,7 @@ fn handles_have_at_most_128_bytes() {
         let c = mount(&script, quick()).await.unwrap();
         assert_eq!(c.root().as_bytes(), server.lock().handle);
         c.getattr(c.root()).await.unwrap();
-        assert_eq!(server.lock().put, c.root().as_bytes());
+        assert_eq!(server.lock().received.put, c.root().as_bytes());
         server.lock().handle = vec![0; 129];
         assert!(mount(&script, quick()).await.is_err());
     });

@@ -46,42 +46,85 @@ impl Compound for v3::FsstatArgs {
 /// Preferred size of a page of a directory in bytes, which NFSv4 servers do not report.
 const READDIR: u32 = 32 << 10;
 
+/// The attributes of the results of FSINFO.
+const FSINFO: [Attribute; 8] = {
+    use Attribute as A;
+    [
+        A::Maxread,
+        A::Maxwrite,
+        A::Maxfilesize,
+        A::TimeDelta,
+        A::LinkSupport,
+        A::SymlinkSupport,
+        A::Homogeneous,
+        A::Cansettime,
+    ]
+};
+
+/// What a client asks about the file system of an export when it mounts it.
+pub(crate) struct GetServerInfo {
+    /// The root of the export.
+    pub(crate) root: FileHandle,
+}
+
+/// The result of [`GetServerInfo`].
+pub(crate) struct ServerInfo {
+    pub(crate) fsinfo: v3::FsinfoOk,
+    /// Whether OPEN with EXCLUSIVE4_1 can set the mode (`suppattr_exclcreat`, RFC 8881 section 5.8.1.14); false if the server
+    /// omits it.
+    pub(crate) exclusive_mode: bool,
+}
+
+impl Compound for GetServerInfo {
+    type Ok = ServerInfo;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        put(ops, self.root, &[&FSINFO[..], &[Attribute::SuppattrExclcreat]].concat());
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<ServerInfo, Failure> {
+        let a = get(r)?;
+        let exclusive_mode = a.suppattr_exclcreat.is_some_and(|set| set.contains(Attribute::Mode));
+        Ok(ServerInfo { fsinfo: fsinfo(&a)?, exclusive_mode })
+    }
+}
+
 impl Compound for v3::FsinfoArgs {
     type Ok = v3::FsinfoOk;
 
     fn operations(&self, ops: &mut Operations<'_>) {
-        use Attribute as A;
-        let sizes = [A::Maxread, A::Maxwrite, A::Maxfilesize, A::TimeDelta];
-        let support = [A::LinkSupport, A::SymlinkSupport, A::Homogeneous, A::Cansettime];
-        put(ops, self.root, &[sizes, support].concat());
+        put(ops, self.root, &FSINFO);
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<v3::FsinfoOk, Failure> {
-        let a = get(r)?;
-        let size = |bytes: Option<u64>| bytes.map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX));
-        let (read, write) = (size(a.maxread), size(a.maxwrite));
-        let delta = a.time_delta.unwrap_or_default();
-        let flag = |value: Option<bool>, bit| if value.unwrap_or(true) { bit } else { 0 };
-        Ok(v3::FsinfoOk {
-            attributes: Some(fattr(&a)?),
-            read_max: read,
-            read_preferred: read,
-            read_multiple: 1,
-            write_max: write,
-            write_preferred: write,
-            write_multiple: 1,
-            readdir_preferred: READDIR,
-            max_file_size: a.maxfilesize.unwrap_or(i64::MAX as u64),
-            time_delta: NfsTime {
-                seconds: u32::try_from(delta.seconds).unwrap_or_default(),
-                nanoseconds: delta.nanoseconds,
-            },
-            properties: flag(a.link_support, properties::LINK)
-                | flag(a.symlink_support, properties::SYMLINK)
-                | flag(a.homogeneous, properties::HOMOGENEOUS)
-                | flag(a.cansettime, properties::CAN_SET_TIME),
-        })
+        fsinfo(&get(r)?)
     }
+}
+
+fn fsinfo(a: &Attributes<'_>) -> Result<v3::FsinfoOk, Failure> {
+    let size = |bytes: Option<u64>| bytes.map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX));
+    let (read, write) = (size(a.maxread), size(a.maxwrite));
+    let delta = a.time_delta.unwrap_or_default();
+    let flag = |value: Option<bool>, bit| if value.unwrap_or(true) { bit } else { 0 };
+    Ok(v3::FsinfoOk {
+        attributes: Some(fattr(a)?),
+        read_max: read,
+        read_preferred: read,
+        read_multiple: 1,
+        write_max: write,
+        write_preferred: write,
+        write_multiple: 1,
+        readdir_preferred: READDIR,
+        max_file_size: a.maxfilesize.unwrap_or(i64::MAX as u64),
+        time_delta: NfsTime {
+            seconds: u32::try_from(delta.seconds).unwrap_or_default(),
+            nanoseconds: delta.nanoseconds,
+        },
+        properties: flag(a.link_support, properties::LINK)
+            | flag(a.symlink_support, properties::SYMLINK)
+            | flag(a.homogeneous, properties::HOMOGENEOUS)
+            | flag(a.cansettime, properties::CAN_SET_TIME),
+    })
 }
 
 impl Compound for v3::PathconfArgs {

@@ -3,9 +3,9 @@
 use millrace_nfs::{
     v3::{self, CreateHow, FileHandle, MknodWhat, Sattr, WccData},
     v4::{
-        self, Attributes, ChangeInfo, Claim, ClientId, CloseArgs, CreateArgs, CreateOk, CreateType, FileType,
-        GetfhOk, Opaque, OpenArgs, OpenOk, Operation, RemoveArgs, SpecData, StateOwner, Stateid, StateidOk,
-        Status, share_access, share_deny,
+        self, Attributes, Bitmap, ChangeInfo, Claim, ClientId, CloseArgs, CreateArgs, CreateOk, CreateType,
+        FileType, GetfhOk, Opaque, OpenArgs, OpenOk, Operation, RemoveArgs, SpecData, StateOwner, Stateid,
+        StateidOk, Status, share_access, share_deny,
     },
 };
 
@@ -89,29 +89,45 @@ impl Compound for Create<'_> {
 
     fn operations(&self, ops: &mut Operations<'_>) {
         let (how, access) = self.how();
-        let owner = self.owner.to_be_bytes();
-        put_creating(ops, self.args.where_.dir);
-        ops.put(
-            Operation::Open,
-            &OpenArgs {
-                seqid: 0,
-                share_access: access | share_access::WANT_NO_DELEG,
-                share_deny: share_deny::NONE,
-                owner: StateOwner { client_id: ClientId { number: 0 }, owner: Opaque(&owner) },
-                create: Some(how),
-                claim: Claim::Null(Opaque(self.args.where_.name)),
-            },
-        );
-        ops.put(Operation::Close, &CloseArgs { seqid: 0, stateid: Stateid::CURRENT });
-        put_created(ops);
+        put_open(ops, self.args.where_, self.owner, how, access);
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<v3::CreateOk, Failure> {
-        creating(r)?;
-        let info = r.next::<OpenOk<'_>>(Operation::Open)?.dir;
-        r.optional::<StateidOk>(Operation::Close)?;
-        created(r, info)
+        Ok(opened(r)?.0)
     }
+}
+
+/// Appends OPEN of the name `at` that creates, and CLOSE. `owner`: see [`Create::owner`].
+pub(super) fn put_open(
+    ops: &mut Operations<'_>,
+    at: v3::DirOpArgs<'_>,
+    owner: u64,
+    how: v4::CreateHow<Attributes<'static>>,
+    access: u32,
+) {
+    let owner = owner.to_be_bytes();
+    put_creating(ops, at.dir);
+    ops.put(
+        Operation::Open,
+        &OpenArgs {
+            seqid: 0,
+            share_access: access | share_access::WANT_NO_DELEG,
+            share_deny: share_deny::NONE,
+            owner: StateOwner { client_id: ClientId { number: 0 }, owner: Opaque(&owner) },
+            create: Some(how),
+            claim: Claim::Null(Opaque(at.name)),
+        },
+    );
+    ops.put(Operation::Close, &CloseArgs { seqid: 0, stateid: Stateid::CURRENT });
+    put_created(ops);
+}
+
+/// The results of [`put_open`], and the attributes that OPEN names in its result.
+pub(super) fn opened(r: &mut Results<'_>) -> Result<(v3::CreateOk, Bitmap), Failure> {
+    creating(r)?;
+    let OpenOk { dir, set, .. } = r.next::<OpenOk<'_>>(Operation::Open)?;
+    r.optional::<StateidOk>(Operation::Close)?;
+    Ok((created(r, dir)?, set))
 }
 
 /// Appends CREATE of `what` with `name` in `dir`.
