@@ -291,7 +291,7 @@ impl Tree {
         self.within_mount(self.open_confined(dir, name)?)
     }
 
-    /// As [`Self::open_entry`] without waiting. `None` if the kernel has not cached the entry or cannot tell (before Linux
+    /// As [`Self::open_entry`] without waiting. `None` if the kernel has not cached the entry or does not report it (before Linux
     /// 5.12), or the open fails for another reason than the name or permissions.
     pub(super) fn open_cached_entry(
         &self,

@@ -100,7 +100,7 @@ pub struct RecordReader {
     /// Bytes of the record's first buffer, if the caller has chosen where the second one starts; 0 otherwise.
     before: usize,
     stash: Stash,
-    /// Bytes to read beyond the end of a record of at most [`STASH_BYTES`]: so many, or `most_past_small` after a read that
+    /// Bytes to read beyond the end of a record of at most [`STASH_BYTES`]: this number, or `most_past_small` after a read that
     /// was full.
     past_small: usize,
     most_past_small: usize,

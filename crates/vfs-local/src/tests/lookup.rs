@@ -49,7 +49,7 @@ fn cached_names_are_found_at_once_with_the_same_result() {
         }
         assert_eq!(credentials(), before, "the credentials of the thread are restored");
         if fs.export.lookup_now(&me(), &fs.root(), b"open").is_none() {
-            println!("skipped: the kernel does not tell which names are cached, or stat may block");
+            println!("skipped: the kernel does not report which names are cached, or stat may block");
             continue;
         }
         let denied = found.pop().unwrap();
