@@ -40,8 +40,8 @@
 //! atomic with the change and are never returned (RFC 1813 section 2.6, `wcc_data`). For the same reason the
 //! guard of SETATTR is atomic only with respect to other calls of this server.
 //!
-//! No call blocks its caller: file data goes through io_uring (or threads, if it is not available), and everything else
-//! through a small thread pool, except attributes of open objects and names that the kernel has cached.
+//! No call blocks its caller: file data goes through io_uring (or threads, if it is not available),
+//! everything else through a small thread pool.
 
 mod attr;
 mod copy;
@@ -204,9 +204,6 @@ impl FileSystem for LocalFs {
     }
 
     fn lookup(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
-        if let Some(out) = self.export.lookup_now(caller, dir, name) {
-            return MaybeReady::Ready(out);
-        }
         let (caller, dir, name) = (caller.clone(), *dir, name.to_vec());
         self.blocking(move |e| e.lookup(&caller, &dir, &name))
     }

@@ -76,48 +76,11 @@ impl Export {
             let (found, st) = if name == b"." { (node, st) } else { self.tree.open_parent(&node)? };
             return Ok((found.handle(), attr::attr(&st, self.fsid)?));
         }
-        let found = self.creds.as_caller(caller, || self.tree.open_entry(node.as_fd(), name))?;
-        let (node, attr) = self.found(dir, name, found)?;
-        let handle = node.handle();
-        self.tree.cache.insert(node);
-        Ok((handle, attr))
-    }
-
-    /// As [`Self::lookup`], on any thread. `None` if that could wait: for a disk, because the directory is not open or the
-    /// kernel has not cached the entry, or for room among the open objects.
-    pub(super) fn lookup_now(
-        &self,
-        caller: &Identity,
-        dir: &Handle,
-        name: &[u8],
-    ) -> Option<FsResult<(Handle, Attr)>> {
-        let node =
-            self.tree.cached(dir).filter(|node| self.attr_inline && node.kind() == FileKind::Directory)?;
-        if name == b"." || name == b".." || !self.tree.cache.has_room() {
-            return None;
-        }
-        let checked = attr::live_stat(node.as_fd()).and_then(|st| {
-            self.info.check_name(name)?;
-            self.creds.precheck(caller, &st, X)
-        });
-        let opened = checked
-            .and_then(|()| self.creds.as_caller(caller, || self.tree.open_cached_entry(node.as_fd(), name)));
-        let found = match opened.transpose()? {
-            Ok(found) => self.found(dir, name, found),
-            Err(e) => Err(e),
-        };
-        Some(found.map(|(node, attr)| {
-            let handle = node.handle();
-            self.tree.cache.insert_now(node);
-            (handle, attr)
-        }))
-    }
-
-    /// The node and attributes of the entry `name` of `dir`, which has just been opened.
-    fn found(&self, dir: &Handle, name: &[u8], (fd, st): (OwnedFd, Statx)) -> FsResult<(Node, Attr)> {
+        let (fd, st) = self.creds.as_caller(caller, || self.tree.open_entry(node.as_fd(), name))?;
         let handle = self.tree.record_entry(dir, name, fd.as_fd(), &st)?;
         let attr = attr::attr(&st, self.fsid)?;
-        Ok((Node::new(handle, fd, attr.kind), attr))
+        self.tree.cache.insert(Node::new(handle, fd, attr.kind));
+        Ok((handle, attr))
     }
 
     /// Opens the existing object `name`.

@@ -250,27 +250,19 @@ impl NodeCache {
     /// Inserts `node` and returns it, or the node already cached under its handle. Call on a pool thread:
     /// another file may have to be synced to make room.
     pub(super) fn insert(&self, node: Node) -> Arc<Node> {
-        let node = self.insert_now(node);
-        if self.state.lock().slots.len() > self.capacity.load(Ordering::Relaxed) {
-            self.make_room();
-        }
-        node
-    }
-
-    /// Whether a further object fits.
-    pub(super) fn has_room(&self) -> bool {
-        self.state.lock().slots.len() < self.capacity.load(Ordering::Relaxed)
-    }
-
-    /// As [`Self::insert`], on any thread: makes no room. Call it if the cache [has room](Self::has_room).
-    pub(super) fn insert_now(&self, node: Node) -> Arc<Node> {
         let mut state = self.state.lock();
         state.clock += 1;
         let (used, at) = (state.clock, Instant::now());
         let handle = node.handle();
         let slot = state.slots.entry(handle).or_insert_with(|| Slot { node: Arc::new(node), used, at });
         slot.used = used;
-        Arc::clone(&slot.node)
+        let node = Arc::clone(&slot.node);
+        let full = state.slots.len() > self.capacity.load(Ordering::Relaxed);
+        drop(state);
+        if full {
+            self.make_room();
+        }
+        node
     }
 
     /// Closes the least recently used objects, after syncing the oldest one if all need a sync. Returns their

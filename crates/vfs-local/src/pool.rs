@@ -1,7 +1,8 @@
 //! A thread pool for blocking system calls.
 //!
-//! Separate from the runtime's, because these threads have their own umask and capabilities, and must not run other
-//! code.
+//! Separate from the runtime's, because these threads change their credentials and umask, and must not run
+//! other code. In particular, a thread that has changed its credentials and restored them can no longer use RDMA adapters:
+//! the kernel accepts commands on `/dev/infiniband/uverbs*` only with the `struct cred` of the open (`ib_safe_file_access`).
 
 use std::{
     collections::VecDeque,

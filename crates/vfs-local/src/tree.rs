@@ -38,10 +38,6 @@ const DECODE_RETRY_DELAYS: [Duration; 5] = [
 
 const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Does not follow symbolic links or cross mount points.
-const CONFINED: ResolveFlags =
-    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_XDEV);
-
 /// How handles identify objects.
 pub(super) enum Naming {
     /// Kernel file handles.
@@ -61,8 +57,6 @@ pub(super) struct Tree {
     pub(super) cache: Arc<NodeCache>,
     pub(super) holds: Holds<Node>,
     openat2_missing: AtomicBool,
-    /// Whether the kernel has `RESOLVE_CACHED`.
-    has_cached_lookup: bool,
     this: Weak<Self>,
 }
 
@@ -121,8 +115,6 @@ impl Tree {
             handle::from_stat(&key, &root_stat, &root_stat)
         };
         let handle = handle.ok_or(FsError::NotSupp)?;
-        let probe = rustix::fs::openat2(&root, c".", PATH_FLAGS, Mode::empty(), ResolveFlags::CACHED);
-        let has_cached_lookup = matches!(probe, Ok(_) | Err(Errno::AGAIN));
         let root_node = Arc::new(Node::new(handle, path, FileKind::Directory));
         Ok(Arc::new_cyclic(|this| Self {
             mount: root,
@@ -133,7 +125,6 @@ impl Tree {
             cache,
             holds: Holds::default(),
             openat2_missing: AtomicBool::new(false),
-            has_cached_lookup,
             this: Weak::clone(this),
         }))
     }
@@ -288,28 +279,7 @@ impl Tree {
     /// credentials. Symbolic links are not followed. A mount point is rejected ([`FsError::Access`]): an
     /// export is one mount.
     pub(super) fn open_entry(&self, dir: BorrowedFd<'_>, name: &[u8]) -> FsResult<(OwnedFd, Statx)> {
-        self.within_mount(self.open_confined(dir, name)?)
-    }
-
-    /// As [`Self::open_entry`] without waiting. `None` if the kernel has not cached the entry or does not report it (before Linux
-    /// 5.12), or the open fails for another reason than the name or permissions.
-    pub(super) fn open_cached_entry(
-        &self,
-        dir: BorrowedFd<'_>,
-        name: &[u8],
-    ) -> FsResult<Option<(OwnedFd, Statx)>> {
-        if !self.has_cached_lookup {
-            return Ok(None);
-        }
-        match rustix::fs::openat2(dir, name, PATH_FLAGS, Mode::empty(), CONFINED | ResolveFlags::CACHED) {
-            Ok(fd) => self.within_mount(fd).map(Some),
-            Err(e @ (Errno::NOENT | Errno::ACCESS)) => Err(e.into()),
-            Err(_) => Ok(None),
-        }
-    }
-
-    /// An object and its attributes, if it is in the mount of the export.
-    fn within_mount(&self, fd: OwnedFd) -> FsResult<(OwnedFd, Statx)> {
+        let fd = self.open_confined(dir, name)?;
         let st = attr::stat(fd.as_fd())?;
         if same_mount(&st, &self.root_stat) { Ok((fd, st)) } else { Err(FsError::Access) }
     }
@@ -331,14 +301,15 @@ impl Tree {
             }
             at = self.open_confined(at.as_fd(), &part)?;
         }
-        self.within_mount(at)
+        let st = attr::stat(at.as_fd())?;
+        if same_mount(&st, &self.root_stat) { Ok((at, st)) } else { Err(FsError::Access) }
     }
 
     /// Opens `name`, of one or more components other than `.` and `..`.
     fn open_confined(&self, dir: BorrowedFd<'_>, name: &[u8]) -> FsResult<OwnedFd> {
         if !self.openat2_missing.load(Ordering::Relaxed) {
-            match with_free_descriptor(|| rustix::fs::openat2(dir, name, PATH_FLAGS, Mode::empty(), CONFINED))
-            {
+            let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+            match with_free_descriptor(|| rustix::fs::openat2(dir, name, PATH_FLAGS, Mode::empty(), how)) {
                 Err(Errno::NOSYS) => self.openat2_missing.store(true, Ordering::Relaxed),
                 Err(Errno::XDEV) => return Err(FsError::Access),
                 // A seccomp filter that blocks openat2 returns EPERM too; the fallback distinguishes them.

@@ -5,7 +5,6 @@ mod depth;
 mod descriptors;
 mod disk;
 mod index;
-mod lookup;
 mod lost_writes;
 mod mounts;
 mod outside;
