@@ -66,7 +66,7 @@ impl Credentials {
         matches!(self, Self::Kernel { .. })
     }
 
-    /// Runs `f` with the caller's credentials, or in checked mode with the server's.
+    /// Runs `f` with the caller's credentials, or in checked mode with the server's. Call on a pool thread (`pool.rs`).
     pub(super) fn as_caller<T>(&self, caller: &Identity, f: impl FnOnce() -> FsResult<T>) -> FsResult<T> {
         let Self::Kernel { groups, gid } = self else { return f() };
         if sys::set_thread_groups(&caller.gids).is_err() {

@@ -440,9 +440,9 @@ fn unchanged(wcc: Wcc) -> Wcc {
     Wcc { before: wcc.after.as_ref().map(WccAttr::from), ..wcc }
 }
 
-/// Creates a regular file that has this mode, size and `times` when its name appears: if the server is killed, no file is left
-/// that a retransmitted EXCLUSIVE create would take for another one. If the file system does not support
-/// O_TMPFILE, there is a short moment without the times.
+/// Creates a regular file that has this mode, size and `times` when its name appears: if the server is killed, no file is
+/// left that a retransmitted EXCLUSIVE create would take for another one. If the file system does not support O_TMPFILE,
+/// there is a short moment without the times.
 fn create_with_times(
     dir: &Node,
     name: &[u8],

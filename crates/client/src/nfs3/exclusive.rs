@@ -1,9 +1,9 @@
 //! The exclusive creation of a file: with a verifier, by which the server recognizes a retransmission, also after a
 //! restart.
 //!
-//! Servers may store the verifier in attributes of the file, which the client then sets with SETATTR. The result of OPEN names
-//! the attributes that were set and those that hold the verifier (RFC 8881 section 18.16.3), so NFSv4 needs no SETATTR if
-//! the server stores the verifier elsewhere. Otherwise SETATTR is another call after the reply: in the COMPOUND of OPEN it
+//! Servers may store the verifier in attributes of the file, which the client then sets with SETATTR. The result of OPEN
+//! names the attributes that were set and those that hold the verifier (RFC 8881 section 18.16.3), so NFSv4 needs no SETATTR
+//! if the server stores the verifier elsewhere. Otherwise SETATTR is another call after the reply: in the COMPOUND of OPEN it
 //! would replace the verifier before the client has the reply, which a retransmission may have to ask for.
 
 use millrace_nfs::v3::{CreateHow, FileHandle, Procedure, Sattr, Status};
@@ -53,10 +53,7 @@ impl Client {
         };
         let mut object = self.created(Procedure::Create, dir, name, result).await?;
         if left != Sattr::default() {
-            object.attributes = match self.setattr(object.handle, left, None).await?.after {
-                Some(attributes) => attributes,
-                None => self.getattr(object.handle).await?,
-            };
+            object.attributes = self.set_attributes(object.handle, left).await?;
         }
         Ok(object)
     }

@@ -185,12 +185,17 @@ impl Client {
             && self.shared.open_files.get(created.handle).is_some()
         {
             let truncated = Sattr { size: Some(size), ..Sattr::default() };
-            created.attributes = match self.setattr(created.handle, truncated, None).await?.after {
-                Some(attributes) => attributes,
-                None => self.getattr(created.handle).await?,
-            };
+            created.attributes = self.set_attributes(created.handle, truncated).await?;
         }
         Ok(created)
+    }
+
+    /// SETATTR, and the attributes after it: with GETATTR, if the server has not returned them.
+    pub(super) async fn set_attributes(&self, file: FileHandle, set: Sattr) -> Result<Fattr, Error> {
+        match self.setattr(file, set, None).await?.after {
+            Some(attributes) => Ok(attributes),
+            None => self.getattr(file).await,
+        }
     }
 
     /// MKDIR: creates a directory.

@@ -31,8 +31,8 @@ impl Compound for CreateExclusive<'_> {
     }
 }
 
-/// The attributes left to SETATTR after an OPEN whose result has `named` attributes: those that it has set, and those that hold the
-/// verifier. The mode was set if the request had one (`sent_mode`); otherwise it holds the verifier.
+/// The attributes left to SETATTR after an OPEN whose result has `named` attributes: those that it has set, and those that
+/// hold the verifier. The mode was set if the request had one (`sent_mode`); otherwise it holds the verifier.
 fn left_to_set(sent_mode: bool, named: Bitmap) -> LeftToSet {
     LeftToSet { mode: !(sent_mode && named.contains(Attribute::Mode)), times: named.intersects(TIMES) }
 }
