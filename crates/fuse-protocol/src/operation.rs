@@ -149,8 +149,6 @@ pub enum Operation<'a> {
     Release {
         /// File handle.
         handle: u64,
-        /// Owner of flock(2) locks that end.
-        flock_owner: Option<u64>,
     },
     /// Makes the data of a file durable.
     Fsync {
@@ -313,6 +311,8 @@ pub struct LockRequest {
     pub last: u64,
     /// Type: `F_RDLCK`, `F_WRLCK` or `F_UNLCK` of fcntl(2).
     pub kind: u32,
+    /// A lock of flock(2), not of fcntl(2) (`FUSE_LK_FLOCK`).
+    pub is_flock: bool,
 }
 
 /// A range of an open file.
@@ -387,7 +387,7 @@ impl<'a> Operation<'a> {
                 f.skip::<8>()?;
                 Self::Flush { handle, lock_owner: f.u64()? }
             }
-            opcode::RELEASE => release(f)?,
+            opcode::RELEASE => Self::Release { handle: f.u64()? },
             opcode::OPENDIR => Self::OpenDirectory,
             opcode::READDIR => Self::ReadDirectory(read_directory(f)?),
             opcode::READDIRPLUS => Self::ReadDirectoryPlus(read_directory(f)?),
@@ -496,8 +496,8 @@ fn set_attributes(f: &mut Fields<'_>) -> Result<SetAttributes, DecodeError> {
 const HAS_LOCK_OWNER: u32 = 1 << 1;
 /// `FUSE_WRITE_CACHE`.
 const FROM_CACHE: u32 = 1 << 0;
-/// `FUSE_RELEASE_FLOCK_UNLOCK`.
-const FLOCK_UNLOCK: u32 = 1 << 1;
+/// `FUSE_LK_FLOCK`.
+const LK_FLOCK: u32 = 1 << 0;
 
 fn read(f: &mut Fields<'_>) -> Result<ReadRequest, DecodeError> {
     let (handle, offset, size, read_flags, owner, flags) =
@@ -520,20 +520,14 @@ fn write(f: &mut Fields<'_>) -> Result<WriteRequest, DecodeError> {
     })
 }
 
-fn release<'a>(f: &mut Fields<'a>) -> Result<Operation<'a>, DecodeError> {
-    let handle = f.u64()?;
-    f.skip::<4>()?; // Flags of open(2).
-    let (release_flags, owner) = (f.u32()?, f.u64()?);
-    Ok(Operation::Release { handle, flock_owner: (release_flags & FLOCK_UNLOCK != 0).then_some(owner) })
-}
-
 fn read_directory(f: &mut Fields<'_>) -> Result<ReadDirectory, DecodeError> {
     Ok(ReadDirectory { handle: f.u64()?, offset: f.u64()?, size: f.u32()? })
 }
 
 fn lock(f: &mut Fields<'_>) -> Result<LockRequest, DecodeError> {
     let (handle, owner, start, last, kind) = (f.u64()?, f.u64()?, f.u64()?, f.u64()?, f.u32()?);
-    Ok(LockRequest { handle, owner, start, last, kind })
+    f.skip::<4>()?; // The process.
+    Ok(LockRequest { handle, owner, start, last, kind, is_flock: f.u32()? & LK_FLOCK != 0 })
 }
 
 fn file_range(f: &mut Fields<'_>) -> Result<FileRange, DecodeError> {

@@ -50,8 +50,10 @@ fn decode(message: &[u8]) -> Result<Operation<'_>, DecodeError> {
 fn examples() -> Vec<(u32, Body, Operation<'static>)> {
     use Operation as O;
     let range = FileRange { handle: 7, offset: 1 << 40, length: 3 };
-    let lock = LockRequest { handle: 7, owner: 8, start: 9, last: u64::MAX >> 1, kind: 1 };
-    let lock_body = body().u64(7).u64(8).u64(9).u64(u64::MAX >> 1).u32(1).u32(4321).u32(0).u32(0);
+    let lock = LockRequest { handle: 7, owner: 8, start: 9, last: u64::MAX >> 1, kind: 1, is_flock: false };
+    let flock = LockRequest { is_flock: true, ..lock };
+    let lock_body =
+        |lk_flags| body().u64(7).u64(8).u64(9).u64(u64::MAX >> 1).u32(1).u32(4321).u32(lk_flags).u32(0);
     let read_body = body().u64(7).u64(4096).u32(512).u32(0).u64(0).u32(0o40000).u32(0);
     let list = ReadDirectory { handle: 7, offset: 4096, size: 512 };
     let copy = |has_long_reply| CopyFileRange { source: range, handle: 9, offset: 10, has_long_reply };
@@ -94,8 +96,7 @@ fn examples() -> Vec<(u32, Body, Operation<'static>)> {
             O::Read(ReadRequest { handle: 7, offset: 4096, size: 512, flags: 0o40000, lock_owner: None }),
         ),
         (17, body(), O::Statistics),
-        (18, body().u64(7).u32(2).u32(1).u64(8), O::Release { handle: 7, flock_owner: None }),
-        (18, body().u64(7).u32(2).u32(3).u64(8), O::Release { handle: 7, flock_owner: Some(8) }),
+        (18, body().u64(7).u32(2).u32(3).u64(8), O::Release { handle: 7 }),
         (20, body().u64(7).u32(1).u32(0), O::Fsync { handle: 7 }),
         (25, body().u64(7).u32(0).u32(0).u64(8), O::Flush { handle: 7, lock_owner: 8 }),
         (27, body().u32(0).u32(0), O::OpenDirectory),
@@ -103,9 +104,9 @@ fn examples() -> Vec<(u32, Body, Operation<'static>)> {
         (44, read_body, O::ReadDirectoryPlus(list)),
         (29, body().u64(7).u32(0).u32(0).u64(0), O::ReleaseDirectory { handle: 7 }),
         (30, body().u64(7).u32(0).u32(0), O::FsyncDirectory),
-        (31, lock_body.clone(), O::GetLock(lock)),
-        (32, lock_body.clone(), O::SetLock { lock, waits: false }),
-        (33, lock_body, O::SetLock { lock, waits: true }),
+        (31, lock_body(0), O::GetLock(lock)),
+        (32, lock_body(1), O::SetLock { lock: flock, waits: false }),
+        (33, lock_body(0), O::SetLock { lock, waits: true }),
         (34, body().u32(5).u32(0), O::Access { mask: 5 }),
         (36, body().u64(12), O::Interrupt { unique: 12 }),
         (38, body(), O::Destroy),

@@ -27,6 +27,7 @@ use crate::{
     error::errno,
     inode::{AttrReply, CacheUpdate, FoundFile, Inode, InodeTable},
     invalidation::Invalidator,
+    lock_owners::OwnerNumbers,
     open_file::OpenFile,
     options::MountOptions,
     retries::StaleRetries,
@@ -73,6 +74,7 @@ pub(crate) struct Fs {
     /// Files that were removed while open, and therefore renamed ("silly rename"): the inode number of the directory,
     /// and the new name.
     pub(crate) silly_names: Mutex<HashSet<(u64, Vec<u8>)>>,
+    pub(crate) lock_numbers: OwnerNumbers,
     pub(crate) invalidator: OnceLock<Invalidator>,
     pub(crate) stale_retries: StaleRetries,
     /// Notified every half second by [`Self::run_timer`].
@@ -111,6 +113,7 @@ impl Fs {
             read_ahead_enabled: AtomicBool::new(false),
             read_ahead_bytes: Arc::default(),
             silly_names: Mutex::default(),
+            lock_numbers: OwnerNumbers::default(),
             invalidator: OnceLock::new(),
             stale_retries: StaleRetries::default(),
             ticks: Notify::new(),

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{Delegation, nfs3::File};
+use millrace_client::Delegation;
 use millrace_nfs::v3::{Fattr, FileHandle, FileType, NfsTime, WccData};
 use millrace_runtime::Instant;
 use parking_lot::{Mutex, MutexGuard};
@@ -22,6 +22,7 @@ use crate::{
     delegated::DelegationState,
     dentries::{CacheStamp, CachedName, Dentries, Directory, ROOT, shrink},
     forgotten::{ForgottenChanges, ForgottenInodes, generation},
+    lock_owners::LockOwners,
     pages::{PageState, Version},
     retries::LastLookup,
     timeouts::{CacheTimeouts, CachedAttrs},
@@ -115,8 +116,8 @@ pub(crate) struct Inode {
     pub(crate) kind: FileType,
     pub(crate) state: Mutex<InodeState>,
     pub(crate) writes: WriteQueue,
-    /// Holds the locks of the file at the server, from the first one to the last close.
-    pub(crate) locks: Mutex<Option<File>>,
+    /// The locks of the file at the server.
+    pub(crate) locks: Arc<LockOwners>,
     /// The kernel may have cached pages: it has read or written through the page cache since the last full
     /// invalidation.
     may_have_pages: AtomicBool,
@@ -177,7 +178,7 @@ impl Inode {
             kind: attributes.file_type,
             state: Mutex::new(state),
             writes: WriteQueue::default(),
-            locks: Mutex::default(),
+            locks: Arc::default(),
             may_have_pages: AtomicBool::new(false),
             page_invalidations: PageInvalidations::default(),
         }

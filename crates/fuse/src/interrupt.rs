@@ -4,7 +4,13 @@
 //! a signal arrives, whether it is fatal or not, and no more than once for a request. A request whose caller has got a
 //! signal that is not fatal therefore polls the state of the caller (`caller.rs`).
 
-use std::future::Future;
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use millrace_runtime::RuntimeRef;
 use tokio::sync::Notify;
@@ -15,12 +21,18 @@ use crate::{caller::is_killed, channel::Interruption};
 const TICKS_PER_CHECK: u32 = 2;
 
 /// What ends a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum End {
     /// A signal that kills the caller.
     Kill,
-    /// Any signal that the caller does not block.
-    Signal,
+    /// Any signal that the caller does not block; only one that kills it, once `unless` is set.
+    Signal { unless: Arc<AtomicBool> },
+}
+
+impl End {
+    fn is_any_signal(&self) -> bool {
+        matches!(self, Self::Signal { unless } if !unless.load(Ordering::Relaxed))
+    }
 }
 
 /// Returns the result of `op`, or `None` (and drops `op`) if `end` happens to the waiting thread.
@@ -32,7 +44,7 @@ pub(crate) async fn cancel_at<T>(
 ) -> Option<T> {
     let ends = async {
         interruption.await;
-        while end == End::Kill && !is_killed(rt, tid).await {
+        while !end.is_any_signal() && !is_killed(rt, tid).await {
             for _ in 0..TICKS_PER_CHECK {
                 ticks.notified().await; // A timer that requests share.
             }
@@ -47,7 +59,7 @@ pub(crate) async fn cancel_at<T>(
 
 #[cfg(test)]
 mod tests {
-    use std::{future::pending, process::Command, sync::Arc, time::Duration};
+    use std::{future::pending, process::Command, time::Duration};
 
     use futures::FutureExt;
     use millrace_runtime::tokio_rt::TokioRuntime;
@@ -61,13 +73,15 @@ mod tests {
         let interrupts = Arc::new(Interrupts::default());
         interrupts.interrupt(2);
         let caller = (std::process::id(), interrupts.interruption(2));
-        assert_eq!(cancel_at(End::Signal, (&rt, &ticks), caller, async { 7 }).await, Some(7));
+        let signal = End::Signal { unless: Arc::default() };
+        assert_eq!(cancel_at(signal, (&rt, &ticks), caller, async { 7 }).await, Some(7));
     }
 
     #[tokio::test]
     async fn a_signal_ends_only_what_it_may() {
         let (rt, ticks) = (TokioRuntime::current(), Notify::new());
-        for (end, ends) in [(End::Signal, true), (End::Kill, false)] {
+        let signal = |is_set| End::Signal { unless: Arc::new(AtomicBool::new(is_set)) };
+        for (end, ends) in [(signal(false), true), (signal(true), false), (End::Kill, false)] {
             let interrupts = Arc::new(Interrupts::default());
             let caller = (std::process::id(), interrupts.interruption(2));
             let mut waiting = Box::pin(cancel_at(end, (&rt, &ticks), caller, pending::<()>()));

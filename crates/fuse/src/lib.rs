@@ -62,7 +62,7 @@
 //! # Differences from a local file system
 //! - A file that is removed or replaced while it is open is renamed to `.nfs...` until its last close (silly
 //!   rename). The name is not listed through this mount, but its directory cannot be removed before.
-//! - Locks (flock, fcntl) are byte-range locks at the server with NFSv4 (`locks.rs`). With NFSv3, and with
+//! - Locks (flock, fcntl) are byte-range locks at the server with NFSv4 (`locks.rs`, `lock_owners.rs`). With NFSv3, and with
 //!   `local_lock=all`, they are local to this mount.
 //! - Extended attributes fail with EOPNOTSUPP. `fallocate` does so before NFSv4.2, and `lseek` then reports no holes.
 //! - Concurrent appends from several hosts may overwrite each other, as with every NFS client.
@@ -96,6 +96,7 @@ mod handler;
 mod inode;
 mod interrupt;
 mod invalidation;
+mod lock_owners;
 mod locks;
 mod mount;
 mod mountpoint;

@@ -1,7 +1,7 @@
 //! fcntl(2) and flock(2) locks at the server, with NFSv4.
 //!
-//! A lock is a range of bytes that a lock owner of the kernel holds: a process for fcntl(2), an open file description
-//! for flock(2), which locks the whole file. As with the Linux NFS client, the two kinds exclude each other.
+//! A lock is a range of bytes that a process holds with fcntl(2), or an open file description with flock(2), which locks
+//! the whole file (`lock_owners.rs`). As with the Linux NFS client, the two kinds exclude each other.
 //!
 //! A holder sees the data of earlier holders: a new lock drops the kernel's pages, whose attributes may not show a change
 //! within the resolution of the server's clock, and an unlock first writes all data.
@@ -9,10 +9,16 @@
 use std::{ops::Range, sync::Arc};
 
 use millrace_client::{Conflict, LockKind, nfs3::File};
-use millrace_fuse_protocol::Lock;
+use millrace_fuse_protocol::{Lock, LockRequest};
 use rustix::io::Errno;
 
-use crate::{error::errno, fs::Fs, inode::Inode, open_file::OpenFile};
+use crate::{
+    error::errno,
+    fs::Fs,
+    inode::Inode,
+    lock_owners::{LockHolder, Unlocking},
+    open_file::OpenFile,
+};
 
 /// The end of a lock up to the end of the file, however long it becomes.
 const TO_THE_END: u64 = i64::MAX as u64;
@@ -21,17 +27,18 @@ const SHARED: u32 = 0;
 const EXCLUSIVE: u32 = 1;
 const UNLOCKED: u32 = 2;
 
-/// A range of bytes and its owner.
+/// A range of bytes and its holder.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnedRange {
-    pub(crate) owner: u64,
-    range: Range<u64>,
+pub(crate) struct HeldRange {
+    pub(crate) holder: LockHolder,
+    pub(crate) range: Range<u64>,
 }
 
-impl OwnedRange {
-    /// The range from `start` to `last` of a request.
-    pub(crate) fn new(owner: u64, start: u64, last: u64) -> Self {
-        Self { owner, range: start..if last >= TO_THE_END { u64::MAX } else { last + 1 } }
+impl HeldRange {
+    pub(crate) fn new(request: &LockRequest) -> Self {
+        let LockRequest { handle, owner, start, last, is_flock, .. } = *request;
+        let holder = if is_flock { LockHolder::Description(handle) } else { LockHolder::Owner(owner) };
+        Self { holder, range: start..if last >= TO_THE_END { u64::MAX } else { last + 1 } }
     }
 }
 
@@ -46,7 +53,7 @@ pub(crate) fn lock_kind(number: u32) -> Result<Option<LockKind>, Errno> {
 }
 
 /// The reply to a test for a lock.
-pub(crate) fn tested(conflict: Option<Conflict>, of: &OwnedRange) -> Lock {
+pub(crate) fn tested(conflict: Option<Conflict>, of: &HeldRange) -> Lock {
     let (range, kind) = match conflict {
         None => (of.range.clone(), UNLOCKED),
         Some(Conflict { range, kind: LockKind::Shared }) => (range, SHARED),
@@ -57,63 +64,78 @@ pub(crate) fn tested(conflict: Option<Conflict>, of: &OwnedRange) -> Lock {
 }
 
 impl Fs {
-    /// Locks a range; `waits` until no lock of another owner conflicts. Dropping the future gives up the lock.
+    /// Locks a range through a file and its handle; `waits` until no lock of another owner conflicts. Dropping the future
+    /// gives up the lock. Afterwards, [`Self::drop_unlocked_pages`] is to be called.
     ///
     /// # Errors
     /// [`Errno::AGAIN`] for a conflict, without `waits`.
     pub(crate) async fn lock(
         self: &Arc<Self>,
-        file: &OpenFile,
-        OwnedRange { owner, range }: OwnedRange,
-        kind: LockKind,
-        waits: bool,
+        (file, handle): (&OpenFile, u64),
+        HeldRange { holder, range }: HeldRange,
+        (kind, waits): (LockKind, bool),
     ) -> Result<(), Errno> {
         file.note_use();
         let inode = &file.inode;
+        let open = || File::new(file.client.clone(), inode.handle);
+        let locking = inode.locks.begin_lock(holder, &self.lock_numbers, open).await;
         self.commit(inode).await?; // Reads return uncommitted data.
-        let locks =
-            inode.locks.lock().get_or_insert_with(|| File::new(file.client.clone(), inode.handle)).clone();
+        let (locks, owner) = (&locking.file, locking.owner);
         if waits {
             locks.lock(owner, range, kind).await.map_err(|e| errno(&e))?;
         } else if locks.try_lock(owner, range, kind).await.map_err(|e| errno(&e))?.is_some() {
             return Err(Errno::AGAIN);
         }
+        locking.granted(handle);
+        Ok(())
+    }
+
+    /// Drops the kernel's pages from before a lock.
+    pub(crate) async fn drop_unlocked_pages(self: &Arc<Self>, inode: &Arc<Inode>) {
         inode.note_unknown_change(&self.clock);
         self.apply_update(inode, inode.invalidate_pages());
         if let Some(invalidator) = self.invalidator.get() {
             invalidator.wait_until_dropped(inode).await;
             invalidator.invalidate_attributes(inode.number);
         }
-        Ok(())
     }
 
     /// Unlocks a range, after all data is written.
     pub(crate) async fn unlock(
         self: &Arc<Self>,
         inode: &Arc<Inode>,
-        locked: OwnedRange,
+        locked: Unlocking,
+        range: Range<u64>,
     ) -> Result<(), Errno> {
-        let Some(locks) = inode.locks.lock().clone() else { return Ok(()) };
         if let Some(invalidator) = self.invalidator.get() {
             // Writes the data of mapped pages and, with `writeback`, of write(2).
             invalidator.invalidate_range(inode, 0..TO_THE_END).await;
         }
         let _ = self.commit(inode).await; // The next fsync or close returns a failure.
-        locks.unlock(locked.owner, locked.range).await.map_err(|e| errno(&e))
+        locked.file.unlock(locked.owner, range).await.map_err(|e| errno(&e))
     }
 
-    /// Releases all locks of `owner`, which has closed the file.
-    pub(crate) async fn unlock_all(self: &Arc<Self>, inode: &Arc<Inode>, owner: u64) -> Result<(), Errno> {
-        self.unlock(inode, OwnedRange { owner, range: 0..u64::MAX }).await
+    /// Releases all locks of owners that have closed the file.
+    pub(crate) async fn unlock_all(
+        self: &Arc<Self>,
+        inode: &Arc<Inode>,
+        owners: impl IntoIterator<Item = Unlocking>,
+    ) -> Result<(), Errno> {
+        let mut done = Ok(());
+        for owner in owners {
+            done = done.and(self.unlock(inode, owner, 0..u64::MAX).await);
+        }
+        done
     }
 
     /// Returns a lock of another owner that conflicts with a lock.
     pub(crate) async fn test_lock(
         &self,
         file: &OpenFile,
-        OwnedRange { owner, range }: OwnedRange,
+        HeldRange { holder, range }: HeldRange,
         kind: LockKind,
     ) -> Result<Option<Conflict>, Errno> {
+        let owner = file.inode.locks.number(holder).unwrap_or_else(|| self.lock_numbers.next());
         let locks = File::new(file.client.clone(), file.inode.handle);
         locks.test_lock(owner, range, kind).await.map_err(|e| errno(&e))
     }
@@ -126,7 +148,8 @@ mod tests {
     #[test]
     fn ranges_of_requests_and_replies_correspond() {
         for (start, last) in [(0, 0), (5, 9), (0, TO_THE_END), (7, TO_THE_END), (3, TO_THE_END - 1)] {
-            let range = OwnedRange::new(1, start, last);
+            let request = LockRequest { handle: 1, owner: 2, start, last, kind: SHARED, is_flock: false };
+            let range = HeldRange::new(&request);
             assert_eq!(range.range.end == u64::MAX, last == TO_THE_END);
             for (kind, number) in [(LockKind::Shared, SHARED), (LockKind::Exclusive, EXCLUSIVE)] {
                 let conflict = Conflict { range: range.range.clone(), kind };

@@ -309,7 +309,7 @@ impl Fs {
         };
         if last {
             self.finish_writes(inode).await;
-            drop(inode.locks.lock().take());
+            inode.locks.release_if_unused();
             self.remove_silly_name(&file.client, inode).await;
             self.inodes.remove_if_unused(inode.number);
         }

@@ -278,7 +278,7 @@ impl Handler for Passthrough {
             O::Read(read) => self.read(call, &read),
             O::Flush { .. } => call.finish(Ok(())),
             O::Fsync { handle } => call.finish(self.file(handle).and_then(|file| fsync(&file))),
-            O::Release { handle, .. } => {
+            O::Release { handle } => {
                 self.files.lock().try_remove(handle as usize);
                 call.finish(Ok(()));
             }

@@ -54,8 +54,13 @@ struct Python {
 impl Python {
     /// Starts a program with the file as its argument.
     fn start(script: &str, mount: &Mounted) -> Self {
+        Self::start_with(script, mount, &[])
+    }
+
+    /// Starts a program with the file and others as its arguments.
+    fn start_with(script: &str, mount: &Mounted, arguments: &[String]) -> Self {
         let mut python = Command::new("python3");
-        python.args(["-c", script]).arg(mount.at.join("file"));
+        python.args(["-c", script]).arg(mount.at.join("file")).args(arguments);
         let mut child = python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         Self { child, out }
@@ -249,4 +254,65 @@ fn locks_are_local_with_nfsv3_and_on_request() {
         a.unmount();
         b.unmount();
     }
+}
+
+/// Processes that open, lock, unlock or not, and close a file, many times: no two of them hold it at once.
+fn exclude_each_other(rounds: u32) {
+    if !fuse_is_available() || !has_python() {
+        return;
+    }
+    const PROCESSES: u32 = 16;
+    const SCRIPT: &str = "
+import fcntl, os, struct, sys
+lock, local, kind, rounds = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+counter, holder = lock + '.counter', local + '/holder'
+OFD_SETLKW = 38
+def whole(how): return struct.pack('hhqqi4x', how, os.SEEK_SET, 0, 0, 0)
+def set_lock(f, is_locked):
+    if kind == 'flock': fcntl.flock(f, fcntl.LOCK_EX if is_locked else fcntl.LOCK_UN)
+    elif kind == 'fcntl': fcntl.lockf(f, fcntl.LOCK_EX if is_locked else fcntl.LOCK_UN)
+    else: fcntl.fcntl(f, OFD_SETLKW, whole(fcntl.F_WRLCK if is_locked else fcntl.F_UNLCK))
+for i in range(rounds):
+    f = os.open(lock, os.O_RDWR | os.O_CREAT)
+    set_lock(f, True)
+    os.close(os.open(holder, os.O_CREAT | os.O_EXCL))
+    c = os.open(counter, os.O_RDWR | os.O_CREAT)
+    n = int(os.pread(c, 20, 0) or b'0')
+    os.pwrite(c, b'%d' % (n + 1), 0)
+    os.close(c)
+    os.unlink(holder)
+    if i % 2: set_lock(f, False)
+    os.close(f)
+print('done', flush=True)
+";
+    let cases = ["vers=3", "vers=4.1", "vers=4.2"]
+        .map(|options| ["flock", "fcntl", "ofd"].map(|kind| (options, kind)));
+    for (options, kind) in cases.into_iter().flatten() {
+        let export = Export::start(false);
+        let mount = export.mount("tcp", options);
+        let local = tempfile::tempdir().unwrap();
+        let start = |_| {
+            let arguments = [local.path().to_str().unwrap(), kind, &rounds.to_string()].map(str::to_owned);
+            Python::start_with(SCRIPT, &mount, &arguments)
+        };
+        let mut processes: Vec<_> = (0..PROCESSES).map(start).collect();
+        for process in &mut processes {
+            assert_eq!(process.line(), "done", "{options}, {kind}: two held the lock at once");
+            assert!(process.child.wait().unwrap().success());
+        }
+        let counted = std::fs::read_to_string(mount.at.join("file.counter")).unwrap();
+        assert_eq!(counted, (PROCESSES * rounds).to_string(), "{options}, {kind}");
+        mount.unmount();
+    }
+}
+
+#[test]
+fn locks_exclude_processes_that_open_and_close_the_file() {
+    exclude_each_other(8);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn locks_exclude_processes_that_open_and_close_the_file_many_times() {
+    exclude_each_other(400);
 }

@@ -313,7 +313,7 @@ impl Handler for DiskHandler {
             O::Open { .. } => self.open(call),
             O::Read(read) => self.read(call, read),
             O::Fsync { handle } => self.fsync(call, handle),
-            O::Release { handle, .. } => self.release(call, handle),
+            O::Release { handle } => self.release(call, handle),
             O::Fallocate { range, mode } => self.fallocate(call, &range, mode),
             O::OpenDirectory => call.reply(&Reply::Opened(Opened::default())),
             O::ReadDirectory(list) => read_directory(call, &list),

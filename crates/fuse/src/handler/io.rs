@@ -97,11 +97,14 @@ impl FuseHandler {
 
     pub(super) fn flush(&self, call: Call, handle: u64, lock_owner: u64) {
         let fs = Arc::clone(&self.fs);
+        let file = match fs.open_file(handle) {
+            Ok(file) => file,
+            Err(e) => return call.error(e),
+        };
+        let locks = file.inode.locks.end_process(lock_owner); // A close releases all locks of the process.
         let op = async move {
-            let file = fs.open_file(handle)?;
             let flushed = fs.flush(&file).await;
-            // A close releases all locks of the process.
-            flushed.and(fs.unlock_all(&file.inode, lock_owner).await)
+            flushed.and(fs.unlock_all(&file.inode, locks).await)
         };
         self.run_detached(call, op, done);
     }
@@ -111,11 +114,13 @@ impl FuseHandler {
         self.run_detached(call, async move { fs.fsync(&*fs.open_file(handle)?).await }, done);
     }
 
-    pub(super) fn release(&self, call: Call, handle: u64, flock_owner: Option<u64>) {
+    pub(super) fn release(&self, call: Call, handle: u64) {
         let fs = Arc::clone(&self.fs);
+        let file = fs.open_file(handle);
+        let ended = file.as_ref().map(|file| file.inode.locks.end_description(handle)).unwrap_or_default();
         let release = async move {
-            if let (Some(owner), Ok(file)) = (flock_owner, fs.open_file(handle)) {
-                let _ = fs.unlock_all(&file.inode, owner).await; // No caller waits for the result.
+            if let Ok(file) = file {
+                let _ = fs.unlock_all(&file.inode, ended).await; // No caller waits for the result.
             }
             fs.release(handle).await;
             call.finish(Ok(()));

@@ -1,6 +1,9 @@
 //! Operations on locks.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use millrace_fuse_protocol::{LockRequest, Reply};
 use rustix::io::Errno;
@@ -9,32 +12,38 @@ use super::{FuseHandler, done};
 use crate::{
     channel::Call,
     interrupt::End,
-    locks::{OwnedRange, lock_kind, tested},
+    locks::{HeldRange, lock_kind, tested},
 };
 
 impl FuseHandler {
     pub(super) fn get_lock(&self, call: Call, lock: LockRequest) {
-        let LockRequest { handle, owner, start, last, kind } = lock;
-        let Ok(Some(kind)) = lock_kind(kind) else { return call.error(Errno::INVAL) };
-        let (fs, range) = (Arc::clone(&self.fs), OwnedRange::new(owner, start, last));
+        let Ok(Some(kind)) = lock_kind(lock.kind) else { return call.error(Errno::INVAL) };
+        let (fs, range) = (Arc::clone(&self.fs), HeldRange::new(&lock));
         let tested_range = range.clone();
-        let op = async move { fs.test_lock(&*fs.open_file(handle)?, range, kind).await };
+        let op = async move { fs.test_lock(&*fs.open_file(lock.handle)?, range, kind).await };
         self.run(call, op, move |call, conflict| call.reply(&Reply::Lock(tested(conflict, &tested_range))));
     }
 
     pub(super) fn set_lock(&self, call: Call, lock: LockRequest, waits: bool) {
-        let LockRequest { handle, owner, start, last, kind } = lock;
-        let (fs, range) = (Arc::clone(&self.fs), OwnedRange::new(owner, start, last));
-        match lock_kind(kind) {
-            Ok(None) => {
-                let op = async move { fs.unlock(&fs.open_file(handle)?.inode, range).await };
-                self.run_detached(call, op, done);
-            }
-            Ok(Some(kind)) => {
-                let op = async move { fs.lock(&*fs.open_file(handle)?, range, kind, waits).await };
-                self.run_until(End::Signal, call, op, done);
-            }
-            Err(e) => call.error(e),
-        }
+        let fs = Arc::clone(&self.fs);
+        let (file, kind) = match (fs.open_file(lock.handle), lock_kind(lock.kind)) {
+            (Ok(file), Ok(kind)) => (file, kind),
+            (Err(e), _) | (_, Err(e)) => return call.error(e),
+        };
+        let HeldRange { holder, range } = HeldRange::new(&lock);
+        let Some(kind) = kind else {
+            let Some(unlocking) = file.inode.locks.begin_unlock(holder) else { return done(call, ()) };
+            let op = async move { fs.unlock(&file.inode, unlocking, range).await };
+            return self.run_detached(call, op, done);
+        };
+        let granted = Arc::new(AtomicBool::new(false));
+        let end = End::Signal { unless: Arc::clone(&granted) };
+        let op = async move {
+            fs.lock((&file, lock.handle), HeldRange { holder, range }, (kind, waits)).await?;
+            granted.store(true, Ordering::Relaxed);
+            fs.drop_unlocked_pages(&file.inode).await;
+            Ok(())
+        };
+        self.run_until(end, call, op, done);
     }
 }

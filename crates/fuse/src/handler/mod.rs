@@ -155,7 +155,7 @@ impl Handler for FuseHandler {
             O::Create { name, mode, flags } => self.create(call, name, (mode, flags)),
             O::Read(read) => self.read(call, read),
             O::Flush { handle, lock_owner } => self.flush(call, handle, lock_owner),
-            O::Release { handle, flock_owner } => self.release(call, handle, flock_owner),
+            O::Release { handle } => self.release(call, handle),
             O::Fsync { handle } => self.fsync(call, handle),
             O::OpenDirectory => self.open_directory(call),
             O::ReadDirectory(list) => self.read_directory(call, list),

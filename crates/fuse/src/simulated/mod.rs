@@ -10,6 +10,7 @@
 mod delegations;
 mod hooked_runtime;
 mod linux;
+mod locks;
 mod opening;
 mod page_cache;
 pub(crate) mod wire;

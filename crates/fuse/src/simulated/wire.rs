@@ -35,6 +35,7 @@ pub(crate) enum Op {
     Flush = 25,
     Init = 26,
     Opendir = 27,
+    Setlk = 32,
     Create = 35,
     Destroy = 38,
     Readdirplus = 44,
