@@ -75,6 +75,8 @@ pub(crate) struct Fs {
     /// and the new name.
     pub(crate) silly_names: Mutex<HashSet<(u64, Vec<u8>)>>,
     pub(crate) lock_numbers: OwnerNumbers,
+    /// WRITEs whose reply did not wait any longer until pages were dropped.
+    pub(crate) page_drop_timeouts: AtomicU64,
     pub(crate) invalidator: OnceLock<Invalidator>,
     pub(crate) stale_retries: StaleRetries,
     /// Notified every half second by [`Self::run_timer`].
@@ -114,6 +116,7 @@ impl Fs {
             read_ahead_bytes: Arc::default(),
             silly_names: Mutex::default(),
             lock_numbers: OwnerNumbers::default(),
+            page_drop_timeouts: AtomicU64::new(0),
             invalidator: OnceLock::new(),
             stale_retries: StaleRetries::default(),
             ticks: Notify::new(),

@@ -2,10 +2,11 @@
 
 use std::{
     collections::HashMap,
+    ops::Range,
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -23,6 +24,7 @@ use crate::{
     dentries::{CacheStamp, CachedName, Dentries, Directory, ROOT, shrink},
     forgotten::{ForgottenChanges, ForgottenInodes, generation},
     lock_owners::LockOwners,
+    page_invalidations::{PageInvalidations, PageRead},
     pages::{PageState, Version},
     retries::LastLookup,
     timeouts::{CacheTimeouts, CachedAttrs},
@@ -121,18 +123,7 @@ pub(crate) struct Inode {
     /// The kernel may have cached pages: it has read or written through the page cache since the last full
     /// invalidation.
     may_have_pages: AtomicBool,
-    page_invalidations: PageInvalidations,
-}
-
-/// Page invalidations by the kernel, and page reads since then.
-#[derive(Default)]
-struct PageInvalidations {
-    started: AtomicU64,
-    finished: AtomicU64,
-    /// Value of `finished` when the last buffered WRITE was taken.
-    seen: AtomicU64,
-    /// A page was read since then.
-    read_since: AtomicBool,
+    pub(crate) page_invalidations: PageInvalidations,
 }
 
 /// The invalidation that a direct write requires.
@@ -190,45 +181,23 @@ impl Inode {
         }
     }
 
-    /// Records that the kernel reads into its page cache. Must be called before the data is fetched.
-    pub(crate) fn note_page_read(&self) {
+    /// Records that the kernel reads a range into its page cache. Must be called before the data is fetched.
+    pub(crate) fn note_page_read(&self, range: Range<u64>) {
         self.mark_pages_cached();
-        let PageInvalidations { started, seen, read_since, .. } = &self.page_invalidations;
-        if started.load(Ordering::Relaxed) != seen.load(Ordering::Relaxed) {
-            read_since.store(true, Ordering::Relaxed);
-        }
+        self.page_invalidations.note_read(range);
     }
 
-    /// Records a buffered WRITE. Returns whether the kernel may have cached other pages with the old data for
-    /// the range.
-    ///
-    /// Linux copies the data of write(2) into its pages, unlocks those that are up to date, and then sends
-    /// the WRITE (`fuse_fill_write_pages`). If it drops such a page before the WRITE arrives, a reader reads
-    /// it again without the new data. The writes of one file are serialized, so this requires that pages were
-    /// dropped and read since the previous WRITE was taken. (A reader calls [`Self::note_page_read`] before
-    /// it takes the lock under which write data is taken.)
-    pub(crate) fn note_page_write(&self) -> bool {
+    /// Records the WRITE of a write(2). Returns the pages that may have the old data; see [`PageInvalidations`]. (A reader
+    /// calls [`Self::note_page_read`] before it takes the lock under which write data is taken.)
+    pub(crate) fn note_page_write(&self, range: Range<u64>) -> Vec<PageRead> {
         self.mark_pages_cached();
-        let PageInvalidations { finished, seen, read_since, .. } = &self.page_invalidations;
-        seen.store(finished.load(Ordering::Relaxed), Ordering::Relaxed);
-        read_since.load(Ordering::Relaxed) && read_since.swap(false, Ordering::Relaxed)
+        self.page_invalidations.note_write(range)
     }
 
-    /// Runs `notify`, which makes the kernel drop pages and returns when they are gone.
-    pub(crate) fn invalidate_pages_with(&self, notify: impl FnOnce()) {
-        self.begin_page_invalidation();
-        notify();
-        self.finish_page_invalidation();
-    }
-
-    /// The kernel starts to drop pages: after a notification, or because an open does not keep them.
-    pub(crate) fn begin_page_invalidation(&self) {
-        self.page_invalidations.started.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Called once for each [`Self::begin_page_invalidation`].
-    pub(crate) fn finish_page_invalidation(&self) {
-        self.page_invalidations.finished.fetch_add(1, Ordering::Relaxed);
+    /// Records the WRITE of pages that were dirty: they are locked or marked until the reply, so that the kernel does not
+    /// read them meanwhile.
+    pub(crate) fn note_page_write_back(&self) {
+        self.mark_pages_cached();
     }
 
     /// Called before the kernel is notified to drop all pages; see [`PageState::take_queued_drop`].

@@ -7,7 +7,7 @@ use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::{channel::Notifier, inode::Inode};
+use crate::{channel::Notifier, inode::Inode, page_invalidations::PageRead};
 
 /// Pages to be dropped by the kernel.
 enum StalePages {
@@ -24,16 +24,26 @@ impl StalePages {
         match self {
             Self::All(inode) => {
                 let epoch = inode.take_queued_invalidation();
-                inode.invalidate_pages_with(|| invalidate(kernel, inode.number, (0, 0)));
+                inode.page_invalidations.run_for_all(|| invalidate(kernel, inode.number, (0, 0)));
                 inode.state.lock().pages.mark_dropped(epoch);
             }
             Self::Range(inode, range, done) => {
-                let at = |offset: u64| i64::try_from(offset).unwrap_or(i64::MAX);
-                let (start, len) = (at(range.start), at(range.end - range.start));
-                inode.invalidate_pages_with(|| invalidate(kernel, inode.number, (start, len)));
+                drop_range(kernel, &inode, &range);
                 drop(done);
             }
         }
+    }
+}
+
+/// Blocks until the pages of a range are gone.
+fn drop_range(kernel: &Notifier, inode: &Inode, range: &Range<u64>) {
+    let at = |offset: u64| i64::try_from(offset).unwrap_or(i64::MAX);
+    let (start, len) = (at(range.start), at(range.end - range.start));
+    let notify = || invalidate(kernel, inode.number, (start, len));
+    if start == 0 && range.end >= i64::MAX as u64 {
+        inode.page_invalidations.run_for_all(notify);
+    } else {
+        inode.page_invalidations.run(notify);
     }
 }
 
@@ -98,8 +108,8 @@ impl<T: Send + 'static> SendQueue<T> {
 pub(crate) struct Invalidator {
     stale_names: Option<Arc<SendQueue<StaleNames>>>,
     notifier: Notifier,
-    /// Contains each inode at most once, plus one range per pending WRITE: bounded by open files and the
-    /// kernel's requests.
+    /// Contains each inode at most once, plus one range per pending direct WRITE, lock or unlock: bounded by open files and
+    /// the kernel's requests.
     stale_pages: Arc<SendQueue<StalePages>>,
     pages_dropped: Arc<Notify>,
 }
@@ -156,12 +166,37 @@ impl Invalidator {
         let _ = gone.await; // The sender is dropped without sending.
     }
 
+    /// Drops pages that were read again during a write(2), and waits until they are gone. Not through the queue, whose
+    /// task may wait for a reply that the caller sends only then.
+    pub(crate) async fn drop_stale(&self, rt: &RuntimeRef, inode: &Arc<Inode>, stale: Vec<PageRead>) {
+        for read in stale {
+            if read.is_last {
+                self.wait_for_drops(|| !inode.page_invalidations.is_being_dropped(&read)).await;
+            }
+            if inode.page_invalidations.is_dropped(&read) {
+                continue;
+            }
+            let (done, gone) = oneshot::channel::<()>();
+            let (kernel, inode) = (self.notifier.clone(), Arc::clone(inode));
+            rt.spawn_blocking(Box::new(move || {
+                drop_range(&kernel, &inode, &read.pages);
+                drop(done);
+            }));
+            let _ = gone.await; // The sender is dropped without sending.
+        }
+    }
+
     /// Waits until all urgent invalidations of a file are done.
     pub(crate) async fn wait_until_dropped(&self, inode: &Inode) {
+        self.wait_for_drops(|| inode.state.lock().pages.urgent_drops_done()).await;
+    }
+
+    /// Waits until `is_done`, which changes with an invalidation.
+    async fn wait_for_drops(&self, is_done: impl Fn() -> bool) {
         loop {
             let mut dropped = std::pin::pin!(self.pages_dropped.notified());
             dropped.as_mut().enable();
-            if inode.state.lock().pages.urgent_drops_done() {
+            if is_done() {
                 return;
             }
             dropped.await;

@@ -104,6 +104,7 @@ mod namespace;
 mod open;
 mod open_file;
 mod options;
+mod page_invalidations;
 mod pages;
 pub mod passthrough;
 mod prefetch;

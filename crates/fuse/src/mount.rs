@@ -98,6 +98,13 @@ impl Mount {
         self.io_uring_is_used.load(Ordering::Relaxed)
     }
 
+    /// Number of write(2) whose reply a time limit has ended the wait for pages of: none, unless the kernel reads or
+    /// reclaims pages of the write while it drops them.
+    #[doc(hidden)]
+    pub fn page_drop_timeouts(&self) -> u64 {
+        self.fs.page_drop_timeouts.load(Ordering::Relaxed)
+    }
+
     /// Completes when the mount has ended, by this process or by umount(8).
     pub async fn ended(&self) {
         self.serving.ended().await;

@@ -19,14 +19,27 @@ use crate::{
     fs::Fs,
     inode::{AttrReply, CacheUpdate, Inode, KernelAttrs, PageInvalidation},
     open_file::OpenFile,
+    page_invalidations::PageRead,
     write::WritePosition,
 };
 
 /// Maximum attempts to allocate a buffer; retained data is committed between them.
 const BUFFER_ATTEMPTS: u32 = 20;
-/// Time limit for dropping pages before a WRITE reply. A page that was not up to date stays locked until the
-/// reply, and no other process has read it.
+/// Time limit for dropping pages before a WRITE reply. It ends the wait for a page that is locked until the reply: the kernel
+/// has read it while it dropped the pages, and dropped it after that, or has reclaimed it. By its requests, this does not
+/// differ from a page that was dropped before it was read. Other reasons are excluded (`page_invalidations.rs`).
 const PAGE_DROP_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// How a WRITE relates to the kernel's page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WriteKind {
+    /// It bypasses it (O_DIRECT).
+    Direct,
+    /// The data of a write(2), which the kernel has also copied into its pages.
+    WriteThrough,
+    /// Pages that were dirty: of a mapping, and of write(2) with `writeback`.
+    WriteBack,
+}
 
 /// Conditions for replying to a WRITE whose data was accepted.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -36,8 +49,8 @@ pub(crate) struct WriteCompletion {
     /// The kernel must have dropped the pages of this range, or all pages.
     range: Option<Range<u64>>,
     all: bool,
-    /// The kernel must have dropped the pages of this range, except those locked until the reply.
-    reread_range: Option<Range<u64>>,
+    /// The kernel must have dropped these pages.
+    stale: Vec<PageRead>,
 }
 
 impl Fs {
@@ -114,7 +127,7 @@ impl Fs {
             (update.is_current && s.pages.are_valid(), s.pages.invalidations())
         };
         if !keep {
-            file.inode.begin_page_invalidation();
+            file.inode.page_invalidations.begin();
             file.set_pending_drop(epoch);
         }
         (self.open.lock().insert(Arc::new(file)) as u64, keep)
@@ -136,7 +149,7 @@ impl Fs {
     ) -> Result<View, Errno> {
         file.note_use();
         if !direct {
-            file.inode.note_page_read();
+            file.inode.note_page_read(offset..offset + len as u64);
         }
         let (is_clean, mut uncommitted) = file.inode.writes.for_read();
         if !is_clean {
@@ -184,7 +197,7 @@ impl Fs {
         Err(Errno::NOMEM)
     }
 
-    /// Accepts write data. `direct`: it bypasses the page cache. Returns the conditions for the reply, if
+    /// Accepts write data. Returns the conditions for the reply, if
     /// any, for [`Self::complete_write`].
     ///
     /// # Errors
@@ -193,25 +206,24 @@ impl Fs {
         self: &Arc<Self>,
         file: &OpenFile,
         (position, data): (WritePosition, &mut WriteData<'_>),
-        direct: bool,
+        kind: WriteKind,
     ) -> Result<Option<WriteCompletion>, Errno> {
         file.note_use();
         let (inode, length) = (&file.inode, data.len() as u64);
         let accepted = self.write(inode, &file.client, position, data)?;
         let mut completion = WriteCompletion { flight: accepted.flight, ..WriteCompletion::default() };
-        if direct {
-            match inode.note_direct_write() {
+        let range = position.kernel_offset()..position.kernel_offset() + length;
+        match kind {
+            WriteKind::Direct => match inode.note_direct_write() {
                 PageInvalidation::None => {}
-                PageInvalidation::Range => {
-                    completion.range = Some(position.kernel_offset()..position.kernel_offset() + length)
-                }
+                PageInvalidation::Range => completion.range = Some(range),
                 PageInvalidation::All(update) => {
                     self.apply_update(inode, update);
                     completion.all = true;
                 }
-            }
-        } else if inode.note_page_write() {
-            completion.reread_range = Some(position.kernel_offset()..position.kernel_offset() + length);
+            },
+            WriteKind::WriteThrough => completion.stale = inode.note_page_write(range),
+            WriteKind::WriteBack => inode.note_page_write_back(),
         }
         if accepted.relocated {
             // The pages contain the data at the wrong offset. They are locked until the reply.
@@ -231,7 +243,7 @@ impl Fs {
         file: &OpenFile,
         position: WritePosition,
         data: &[u8],
-        direct: bool,
+        kind: WriteKind,
     ) -> Result<(), Errno> {
         if matches!(position, WritePosition::Append(_)) && file.inode.needs_revalidation(&self.timeouts) {
             self.write_back(&file.inode).await;
@@ -242,7 +254,7 @@ impl Fs {
             }
         }
         for _ in 0..BUFFER_ATTEMPTS {
-            match self.accept_write(file, (position, &mut WriteData::Borrowed(data)), direct) {
+            match self.accept_write(file, (position, &mut WriteData::Borrowed(data)), kind) {
                 Err(Errno::NOMEM) => self.commit_all().await,
                 Err(e) => return Err(e),
                 Ok(completion) => return self.complete_write(file, completion.unwrap_or_default()).await,
@@ -261,9 +273,12 @@ impl Fs {
             if let Some(part) = completion.range {
                 invalidator.invalidate_range(&file.inode, part).await;
             }
-            if let Some(pages) = completion.reread_range {
-                let dropped = invalidator.invalidate_range(&file.inode, pages);
-                let _ = millrace_runtime::timeout(&*self.rt, PAGE_DROP_TIMEOUT, dropped).await;
+            if !completion.stale.is_empty() {
+                let dropped = invalidator.drop_stale(&self.rt, &file.inode, completion.stale);
+                if millrace_runtime::timeout(&*self.rt, PAGE_DROP_TIMEOUT, dropped).await.is_none() {
+                    self.page_drop_timeouts.fetch_add(1, Ordering::Relaxed);
+                    tracing::debug!(file = file.inode.number, "pages were not dropped before the reply");
+                }
             }
             if completion.all {
                 invalidator.wait_until_dropped(&file.inode).await;

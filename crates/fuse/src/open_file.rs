@@ -56,7 +56,7 @@ impl OpenFile {
         if self.pending_drop.load(Ordering::Relaxed) != 0
             && let Some(epoch) = self.pending_drop.swap(0, Ordering::Relaxed).checked_sub(1)
         {
-            self.inode.finish_page_invalidation();
+            self.inode.page_invalidations.end();
             self.inode.state.lock().pages.mark_dropped(epoch);
         }
     }

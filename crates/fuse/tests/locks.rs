@@ -234,6 +234,7 @@ fn a_holder_sees_the_data_of_earlier_holders() {
         for mount in &mounts {
             assert_eq!(count(&mount.at.join("file")), 4 * ROUNDS, "local {local}, {options}");
         }
+        assert_eq!(mounts.each_ref().map(Mounted::page_drop_timeouts), [0; 2], "local {local}, {options}");
         mounts.into_iter().for_each(Mounted::unmount);
     });
 }
@@ -315,4 +316,37 @@ fn locks_exclude_processes_that_open_and_close_the_file() {
 #[ignore = "takes minutes"]
 fn locks_exclude_processes_that_open_and_close_the_file_many_times() {
     exclude_each_other(400);
+}
+
+/// A program locks and unlocks a file of which it has mapped and changed a page, as SQLite does with its log. The WRITE of
+/// the page, which the kernel sends because pages are dropped, is answered at once.
+#[test]
+fn locks_of_a_file_with_a_dirty_mapped_page_wait_for_no_time_limit() {
+    if !fuse_is_available() || !has_python() {
+        return;
+    }
+    const SCRIPT: &str = "
+import fcntl, mmap, os, sys
+f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.ftruncate(f, 3 * mmap.PAGESIZE)
+m = mmap.mmap(f, 3 * mmap.PAGESIZE)
+for i in range(40):
+    m[i % 7] = i
+    fcntl.lockf(f, fcntl.LOCK_EX)
+    os.pwrite(f, b'%d' % i, mmap.PAGESIZE + 9)
+    m[2 * mmap.PAGESIZE + i] = i
+    fcntl.lockf(f, fcntl.LOCK_UN)
+    os.pread(f, 3 * mmap.PAGESIZE, 0)
+    os.pwrite(f, b'.', mmap.PAGESIZE)
+print('done', flush=True)
+";
+    for (local, options) in [(false, "vers=4.2"), (true, "vers=4.1"), (false, "vers=4.2,writeback")] {
+        let export = Export::start(local);
+        let mount = export.mount("tcp", options);
+        let mut program = Python::start(SCRIPT, &mount);
+        assert_eq!(program.line(), "done");
+        assert!(program.child.wait().unwrap().success());
+        assert_eq!(mount.page_drop_timeouts(), 0, "{options}");
+        mount.unmount();
+    }
 }

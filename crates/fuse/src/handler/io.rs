@@ -8,6 +8,7 @@ use rustix::{fs::OFlags, io::Errno};
 use super::{FuseHandler, done, names::entry};
 use crate::{
     channel::{Call, WriteData},
+    open::WriteKind,
     open_file::OpenFile,
     write::WritePosition,
 };
@@ -63,21 +64,25 @@ impl FuseHandler {
             Ok(file) => file,
             Err(e) => return call.error(e),
         };
-        let direct = is_direct(flags, lock_owner);
+        let kind = match (is_direct(flags, lock_owner), is_from_cache) {
+            (true, _) => WriteKind::Direct,
+            (false, true) => WriteKind::WriteBack,
+            (false, false) => WriteKind::WriteThrough,
+        };
         // The parts of a direct write arrive in any order, and written-back pages at any offset.
-        let appends = has(flags, OFlags::APPEND) && !direct && !is_from_cache;
+        let appends = has(flags, OFlags::APPEND) && kind == WriteKind::WriteThrough;
         let position = if appends { WritePosition::Append(offset) } else { WritePosition::Offset(offset) };
         if appends && file.inode.needs_revalidation(&fs.timeouts) {
-            return self.write_later(call, file, (position, data.to_vec()), direct);
+            return self.write_later(call, file, (position, data.to_vec()), kind);
         }
-        match fs.accept_write(&file, (position, &mut data), direct) {
+        match fs.accept_write(&file, (position, &mut data), kind) {
             Ok(None) => call.reply(&Reply::Written(size)),
             Ok(Some(completion)) => {
                 let fs = Arc::clone(fs);
                 let op = async move { fs.complete_write(&file, completion).await };
                 self.run(call, op, move |call, ()| call.reply(&Reply::Written(size)));
             }
-            Err(Errno::NOMEM) => self.write_later(call, file, (position, data.to_vec()), direct),
+            Err(Errno::NOMEM) => self.write_later(call, file, (position, data.to_vec()), kind),
             Err(e) => call.error(e),
         }
     }
@@ -88,10 +93,10 @@ impl FuseHandler {
         call: Call,
         file: Arc<OpenFile>,
         (position, data): (WritePosition, Vec<u8>),
-        direct: bool,
+        kind: WriteKind,
     ) {
         let (fs, length) = (Arc::clone(&self.fs), data.len() as u32);
-        let op = async move { fs.write_deferred(&file, position, &data, direct).await };
+        let op = async move { fs.write_deferred(&file, position, &data, kind).await };
         self.run(call, op, move |call, ()| call.reply(&Reply::Written(length)));
     }
 

@@ -143,6 +143,11 @@ impl Mounted {
         self.mount.as_ref().unwrap().uses_io_uring()
     }
 
+    /// Waits for pages that only a time limit has ended.
+    pub fn page_drop_timeouts(&self) -> u64 {
+        self.mount.as_ref().unwrap().page_drop_timeouts()
+    }
+
     /// Unmounts like the command; no data may be lost.
     pub fn unmount(self) {
         self.try_unmount(HANG).unwrap();
