@@ -298,6 +298,11 @@ impl Dentries {
         }
     }
 
+    /// The directory of the most recently seen name of an inode.
+    pub(crate) fn parent(&self, number: u64) -> Option<u64> {
+        self.by_inode.get(&number).map(|names| names.last.0)
+    }
+
     /// The path relative to the root of the mount, if all components are known.
     pub(crate) fn path(&self, number: u64) -> Option<PathBuf> {
         let mut names = Vec::new();

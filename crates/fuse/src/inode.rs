@@ -299,6 +299,11 @@ impl Inode {
         s.attrs.update_stale(last, timeouts);
     }
 
+    /// The cached attributes, which may be out of date.
+    pub(crate) fn attributes(&self) -> Fattr {
+        self.state.lock().attrs.attributes
+    }
+
     /// File size, including data that is not yet written to the server.
     pub(crate) fn size(&self) -> u64 {
         self.state.lock().size
@@ -715,6 +720,11 @@ impl InodeTable {
     /// See [`Dentries::last_stamp`].
     pub(crate) fn last_stamp(&self) -> CacheStamp {
         self.0.lock().dentries.last_stamp()
+    }
+
+    /// The directory in which the kernel has looked up a directory.
+    pub(crate) fn parent(&self, number: u64) -> Option<u64> {
+        self.0.lock().dentries.parent(number)
     }
 
     /// Last known path of an inode.
