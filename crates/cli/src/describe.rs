@@ -106,16 +106,16 @@ pub(crate) fn minute(t: NfsTime) -> String {
 
 /// Date (Gregorian calendar) and time of day in UTC. The calculation uses years that begin in March, so that
 /// a leap day is the last of its year.
-fn civil(seconds: u32) -> (String, String) {
-    let (days, of_day) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let era = days / 146_097;
-    let day_of_era = days % 146_097;
+fn civil(seconds: i64) -> (String, String) {
+    let (days, of_day) = (seconds.div_euclid(86_400) + 719_468, seconds.rem_euclid(86_400));
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let shifted_month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
     let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + u32::from(month <= 2);
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
     (
         format!("{year:04}-{month:02}-{day:02}"),
         format!("{:02}:{:02}:{:02}", of_day / 3600, of_day / 60 % 60, of_day % 60),
@@ -143,6 +143,9 @@ mod tests {
             (1_709_164_799, "2024-02-28T23:59:59.000000005Z"),
             (1_735_689_599, "2024-12-31T23:59:59.000000005Z"),
             (4_294_967_295, "2106-02-07T06:28:15.000000005Z"),
+            (7_258_118_400, "2200-01-01T00:00:00.000000005Z"),
+            (-1, "1969-12-31T23:59:59.000000005Z"),
+            (-312_508_800, "1960-02-06T00:00:00.000000005Z"),
         ] {
             assert_eq!(iso(NfsTime { seconds, nanoseconds: 5 }), text);
         }

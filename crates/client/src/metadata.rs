@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use millrace_nfs::v3::{Fattr, FileType, NfsTime, SetTime};
 
-use crate::Error;
+use crate::{Error, Version};
 
 /// Attributes of a file system object (`fattr3`, RFC 1813 section 2.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,25 +119,56 @@ impl FileTimes {
     }
 
     /// Converts to the access and modification times of SETATTR.
-    pub(crate) fn to_nfs(self) -> Result<(SetTime, SetTime), Error> {
-        Ok((set_time(self.accessed)?, set_time(self.modified)?))
+    pub(crate) fn to_nfs(self, version: Version) -> Result<(SetTime, SetTime), Error> {
+        Ok((set_time(self.accessed, version)?, set_time(self.modified, version)?))
     }
 }
 
-fn set_time(time: Option<SystemTime>) -> Result<SetTime, Error> {
-    time.map_or(Ok(SetTime::DontChange), |time| Ok(SetTime::ClientTime(nfs_time(time)?)))
+fn set_time(time: Option<SystemTime>, version: Version) -> Result<SetTime, Error> {
+    time.map_or(Ok(SetTime::DontChange), |time| Ok(SetTime::ClientTime(nfs_time(time, version)?)))
 }
 
 fn system_time(time: NfsTime) -> SystemTime {
-    SystemTime::UNIX_EPOCH + Duration::new(time.seconds.into(), time.nanoseconds)
+    let whole = Duration::from_secs(time.seconds.unsigned_abs());
+    let epoch = SystemTime::UNIX_EPOCH;
+    let at = if time.seconds < 0 { epoch.checked_sub(whole) } else { epoch.checked_add(whole) };
+    at.and_then(|at| at.checked_add(Duration::from_nanos(time.nanoseconds.into()))).unwrap_or(epoch)
 }
 
 /// Converts a time. NFSv3 has 32 bits for the seconds since 1970 (RFC 1813 section 2.5, `nfstime3`).
-fn nfs_time(time: SystemTime) -> Result<NfsTime, Error> {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH).ok();
-    let parts = since.and_then(|d| Some((u32::try_from(d.as_secs()).ok()?, d.subsec_nanos())));
-    let (seconds, nanoseconds) = parts.ok_or_else(|| {
-        Error::InvalidInput("NFSv3 cannot store a time before 1970 or after the year 2106".into())
-    })?;
-    Ok(NfsTime { seconds, nanoseconds })
+fn nfs_time(time: SystemTime, version: Version) -> Result<NfsTime, Error> {
+    let invalid = |text: &str| Error::InvalidInput(text.into());
+    let no_time = || invalid("the time has more than 64 bits for the seconds since 1970");
+    let seconds = |d: Duration| i64::try_from(d.as_secs()).map_err(|_| no_time());
+    let time = match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => NfsTime { seconds: seconds(after)?, nanoseconds: after.subsec_nanos() },
+        Err(e) => {
+            let (before, nanos) = (seconds(e.duration())?, e.duration().subsec_nanos());
+            let (borrowed, nanoseconds) = if nanos == 0 { (0, 0) } else { (1, 1_000_000_000 - nanos) };
+            NfsTime { seconds: (-before).checked_sub(borrowed).ok_or_else(no_time)?, nanoseconds }
+        }
+    };
+    if version == Version::V3 && !time.is_in_v3() {
+        return Err(invalid("NFSv3 cannot store a time before 1970 or after the year 2106: use vers=4.2"));
+    }
+    Ok(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_converted_in_both_directions() {
+        for nanos in [0, 1, 999_999_999] {
+            for seconds in [-315_619_200, -1, 0, 1, 4_294_967_295, 4_294_967_296, 7_258_118_400] {
+                let time = NfsTime { seconds, nanoseconds: nanos };
+                assert_eq!(nfs_time(system_time(time), Version::V4_1).unwrap(), time);
+                assert_eq!(nfs_time(system_time(time), Version::V3).is_ok(), time.is_in_v3(), "{time:?}");
+            }
+        }
+        for seconds in [i64::MIN, i64::MAX] {
+            let _ = system_time(NfsTime { seconds, nanoseconds: u32::MAX });
+        }
+    }
 }

@@ -430,10 +430,10 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::InvalidInput`] for a time before 1970 or after 2106; the errors of
+    /// Kind [`ErrorKind::InvalidInput`] for a time before 1970 or after 2106 with NFSv3; the errors of
     /// [`crate::nfs3::Client::setattr`].
     pub async fn set_times(&self, path: impl AsRef<Path>, times: FileTimes) -> Result<(), Error> {
-        let (atime, mtime) = times.to_nfs()?;
+        let (atime, mtime) = times.to_nfs(self.nfs3().version())?;
         self.set(path.as_ref(), Sattr { atime, mtime, ..Sattr::default() }).await
     }
 

@@ -82,8 +82,7 @@ impl RemoteTree {
 
 impl From<&Fattr> for Metadata {
     fn from(a: &Fattr) -> Self {
-        let time =
-            |t: NfsTime| Timestamp { seconds: t.seconds.into(), nanos: t.nanoseconds.min(999_999_999) };
+        let time = |t: NfsTime| Timestamp { seconds: t.seconds, nanos: t.nanoseconds.min(999_999_999) };
         Self {
             kind: match a.file_type {
                 FileType::Regular => FileKind::File,
@@ -106,12 +105,9 @@ impl From<&Fattr> for Metadata {
 /// The mode bits set-user-ID and set-group-ID.
 const SET_ID: u32 = 0o6000;
 
-/// The attributes to set on a copy. Times outside of the range of NFS version 3, 1970 to 2106, are clamped.
+/// The attributes to set on a copy. With NFSv3, times outside of 1970 to 2106 are clamped.
 fn to_set(meta: &Metadata, preserve: Preserve) -> Sattr {
-    let time = |t: Timestamp| {
-        let seconds = u32::try_from(t.seconds.max(0)).unwrap_or(u32::MAX);
-        SetTime::ClientTime(NfsTime { seconds, nanoseconds: t.nanos })
-    };
+    let time = |t: Timestamp| SetTime::ClientTime(NfsTime { seconds: t.seconds, nanoseconds: t.nanos });
     Sattr {
         mode: (meta.kind != FileKind::Symlink).then_some(meta.mode),
         uid: preserve.owner.then_some(meta.uid),

@@ -24,7 +24,7 @@ pub enum FileKind {
 /// A time since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Timestamp {
-    /// Seconds; negative before 1970. NFS version 3 clamps to its range, 1970 to 2106.
+    /// Seconds; negative before 1970. NFSv3 clamps to its range, 1970 to 2106.
     pub seconds: i64,
     /// Nanoseconds, 0 to 999 999 999.
     pub nanos: u32,

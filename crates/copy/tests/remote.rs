@@ -171,3 +171,37 @@ fn a_file_that_was_truncated_is_not_copied() {
         assert_eq!(names.iter().filter(|e| !e.is_dot()).count(), 1, "{names:?}");
     });
 }
+
+/// NFSv4 has 64 bits for the seconds; NFSv3 has the times of 1970 to 2106.
+#[test]
+fn times_before_1970_and_after_2106_are_copied_in_both_directions() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("from")).unwrap();
+    let epoch = std::time::UNIX_EPOCH;
+    let times = [
+        ("old", epoch - Duration::new(312_508_800, 5000)),
+        ("new", epoch + Duration::new(7_258_118_400, 5000)),
+    ];
+    for (name, time) in times {
+        fs::File::create(dir.path().join("from").join(name)).unwrap().set_modified(time).unwrap();
+    }
+    let dir = &dir;
+    on_all(|url| async move {
+        let client =
+            nfs3::Client::connect(TokioRuntime::current(), &url("data"), Default::default()).await.unwrap();
+        let report = copy(&dir.path().join("from"), &client).await;
+        assert!(report.failed.is_empty() && report.files == 2, "{report:?}");
+        let back = tempfile::tempdir().unwrap();
+        let (local, remote) = (LocalTree::new(client.arena().clone()), RemoteTree::new(client.clone()));
+        let options = Options { recursive: true, ..Options::default() };
+        let items = vec![item(&client, "copy", "back").await];
+        let report = TreeCopy::new(&remote, &local, options).run(items, back.path().to_owned()).await;
+        assert!(report.failed.is_empty() && report.files == 2, "{report:?}");
+        for (name, time) in times {
+            let nearest = time.clamp(epoch, epoch + Duration::from_secs(u32::MAX.into()));
+            let expected = if client.version() == Version::V3 { nearest } else { time };
+            let copied = fs::metadata(back.path().join("back").join(name)).unwrap();
+            assert_eq!(copied.modified().unwrap(), expected, "{name}, {}", client.version());
+        }
+    });
+}

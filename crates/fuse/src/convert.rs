@@ -8,17 +8,14 @@ use rustix::fs::FileType as Kind;
 pub(crate) const BLOCK: u32 = 4096;
 
 fn time(t: NfsTime) -> Time {
-    Time { seconds: t.seconds.into(), nanoseconds: t.nanoseconds.min(999_999_999) }
+    Time { seconds: t.seconds, nanoseconds: t.nanoseconds.min(999_999_999) }
 }
 
-/// NFSv3 times range from 1970 to 2106; others are clamped, as in Linux.
 pub(crate) fn set_time(t: Option<NewTime>) -> SetTime {
     match t {
         None => SetTime::DontChange,
         Some(NewTime::Now) => SetTime::ServerTime,
-        Some(NewTime::At(Time { seconds: ..0, .. })) => SetTime::ClientTime(NfsTime::default()),
         Some(NewTime::At(Time { seconds, nanoseconds })) => {
-            let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
             SetTime::ClientTime(NfsTime { seconds, nanoseconds })
         }
     }

@@ -613,3 +613,74 @@ fn checks_pass_with_other_options() {
     });
     assert_eq!(failed.concat(), Vec::<String>::new());
 }
+
+/// NFSv4 and FUSE have 64 bits for the seconds. With NFSv3, the nearest time of 1970 to 2106 is set, as by Linux.
+#[test]
+fn times_before_1970_and_after_2106_are_kept_with_nfsv4() {
+    if !fuse_is_available() {
+        return;
+    }
+    let early = Timespec { tv_sec: -312_508_800, tv_nsec: 123_456_789 };
+    let late = Timespec { tv_sec: 7_258_118_400, tv_nsec: 5 };
+    for (options, is_kept) in [("vers=3", false), ("vers=4.1", true), ("vers=4.2", true)] {
+        let export = Export::start(true);
+        let mount = export.mount("tcp", options);
+        fs::write(mount.at.join("file"), "x").unwrap();
+        let times = Timestamps { last_access: early, last_modification: late };
+        rustix::fs::utimensat(CWD, mount.at.join("file"), &times, AtFlags::empty()).unwrap();
+        let of = |m: fs::Metadata| [(m.atime(), m.atime_nsec()), (m.mtime(), m.mtime_nsec())];
+        let expected = match is_kept {
+            true => [(early.tv_sec, early.tv_nsec), (late.tv_sec, late.tv_nsec)],
+            false => [(0, 0), (u32::MAX.into(), 0)],
+        };
+        assert_eq!(of(fs::metadata(export.dir.path().join("file")).unwrap()), expected, "server, {options}");
+        mount.unmount();
+        // Times that the server has.
+        let times = Timestamps { last_access: late, last_modification: early };
+        rustix::fs::utimensat(CWD, export.dir.path().join("file"), &times, AtFlags::empty()).unwrap();
+        let mount = export.mount("tcp", options);
+        let shown = of(fs::metadata(mount.at.join("file")).unwrap()).map(|(seconds, _)| seconds);
+        assert_eq!(shown, [expected[1].0, expected[0].0], "mount, {options}");
+        mount.unmount();
+    }
+}
+
+/// `.` and `..` are listed first, and the offsets of entries lead to the entries after them.
+#[test]
+fn directories_list_themselves_and_their_parents() {
+    if !fuse_is_available() {
+        return;
+    }
+    for options in ["vers=3", "vers=4.1", "vers=4.2", "vers=4.2,acdirmin=0"] {
+        let export = Export::start(true);
+        let mount = export.mount("tcp", options);
+        fs::create_dir_all(mount.at.join("outer/empty")).unwrap();
+        fs::create_dir(mount.at.join("outer/full")).unwrap();
+        for i in 0..300 {
+            File::create(mount.at.join(format!("outer/full/file-{i}"))).unwrap();
+        }
+        for (dir, entries) in [("", 1), ("outer", 2), ("outer/empty", 0), ("outer/full", 300)] {
+            let path = mount.at.join(dir);
+            let open =
+                || rustix::fs::openat(CWD, &path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+            let list = |offset: Option<i64>| -> Vec<_> {
+                let mut stream = rustix::fs::Dir::new(open()).unwrap();
+                if let Some(offset) = offset {
+                    stream.seek(offset).unwrap();
+                }
+                let entry = |e: rustix::fs::DirEntry| (e.file_name().to_owned(), e.ino(), e.offset());
+                stream.map(|e| entry(e.unwrap())).collect()
+            };
+            let all = list(None);
+            assert_eq!(all.len(), entries + 2, "{dir:?}, {options}");
+            let number = |name: &std::ffi::CStr| all.iter().find(|(n, ..)| n.as_c_str() == name).unwrap().1;
+            let parent = if dir.is_empty() { path.clone() } else { path.join("..") };
+            assert_eq!(number(c"."), fs::metadata(&path).unwrap().ino(), "{dir:?}, {options}");
+            assert_eq!(number(c".."), fs::metadata(parent).unwrap().ino(), "{dir:?}, {options}");
+            for (at, (_, _, offset)) in all.iter().enumerate().take(5) {
+                assert_eq!(list(Some(*offset)), all[at + 1..], "{dir:?} after entry {at}, {options}");
+            }
+        }
+        mount.unmount();
+    }
+}

@@ -160,7 +160,7 @@ fn access_finding(rights: u32, attributes: &Fattr) -> Finding {
 /// server's time.
 fn clock(attributes: &Fattr, now: SystemTime) -> Finding {
     let newest = attributes.ctime.max(attributes.mtime);
-    let newest = UNIX_EPOCH + Duration::new(newest.seconds.into(), newest.nanoseconds);
+    let newest = UNIX_EPOCH + Duration::new(newest.seconds.max(0).unsigned_abs(), newest.nanoseconds);
     match newest.duration_since(now) {
         Ok(ahead) if ahead > MAX_SKEW => Finding::broken(
             "clocks",

@@ -291,7 +291,7 @@ impl File {
     /// # Errors
     /// As [`Client::set_times`].
     pub async fn set_times(&self, times: FileTimes) -> Result<(), Error> {
-        let (atime, mtime) = times.to_nfs()?;
+        let (atime, mtime) = times.to_nfs(self.client.nfs3().version())?;
         self.set(Sattr { atime, mtime, ..Sattr::default() }).await
     }
 

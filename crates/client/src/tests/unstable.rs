@@ -277,7 +277,7 @@ fn retained_data_is_limited() {
 
 /// Attributes after the n-th change.
 fn at(n: u32) -> Fattr {
-    let time = NfsTime { seconds: n, nanoseconds: 0 };
+    let time = NfsTime { seconds: n.into(), nanoseconds: 0 };
     Fattr { mtime: time, ctime: time, ..attributes(FileType::Regular, 2) }
 }
 

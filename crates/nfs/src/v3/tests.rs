@@ -341,7 +341,8 @@ fn handle() -> impl Strategy<Value = FileHandle> {
 }
 
 fn time() -> impl Strategy<Value = NfsTime> {
-    (any::<u32>(), any::<u32>()).prop_map(|(seconds, nanoseconds)| NfsTime { seconds, nanoseconds })
+    (any::<u32>(), any::<u32>())
+        .prop_map(|(seconds, nanoseconds)| NfsTime { seconds: seconds.into(), nanoseconds })
 }
 
 prop_compose! {
@@ -490,4 +491,15 @@ proptest! {
         drop(crate::mount::decode_mnt(&mut Decoder::new(&m)));
         drop(crate::mount::decode_list::<crate::mount::ExportEntry<'_>>(&mut Decoder::new(&m)));
     }
+}
+
+#[test]
+fn times_out_of_range_are_replaced_by_the_nearest() {
+    let encoded = |seconds, nanoseconds| hex(&NfsTime { seconds, nanoseconds });
+    let max = i64::from(u32::MAX);
+    assert_eq!(encoded(-1, 999_999_999), "00000000 00000000");
+    assert_eq!(encoded(i64::MIN, 5), "00000000 00000000");
+    assert_eq!(encoded(0, 5), "00000000 00000005");
+    assert_eq!(encoded(max, 5), "ffffffff 00000005");
+    assert_eq!(encoded(max + 1, 5), "ffffffff 00000000");
 }

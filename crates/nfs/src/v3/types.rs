@@ -49,14 +49,41 @@ xdr_enum! {
     }
 }
 
-xdr_struct! {
-    /// `nfstime3`: time since the Unix epoch.
-    #[derive(PartialOrd, Ord, Hash, Default)]
-    pub struct NfsTime {
-        /// Seconds.
-        pub seconds: u32,
-        /// Nanoseconds, valid below 1,000,000,000 (not checked by decoding).
-        pub nanoseconds: u32,
+/// Time since the Unix epoch. `nfstime3` has 32 bits for the seconds, 1970 to 2106: encoding replaces other times, which
+/// NFSv4 has, by the nearest one, as Linux does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct NfsTime {
+    /// Seconds.
+    pub seconds: i64,
+    /// Nanoseconds, valid below 1,000,000,000 (not checked by decoding).
+    pub nanoseconds: u32,
+}
+
+impl NfsTime {
+    /// Whether `nfstime3` has the time.
+    pub fn is_in_v3(&self) -> bool {
+        u32::try_from(self.seconds).is_ok()
+    }
+
+    /// The words of `nfstime3`.
+    fn words(self) -> [u32; 2] {
+        match u32::try_from(self.seconds) {
+            Ok(seconds) => [seconds, self.nanoseconds],
+            Err(_) if self.seconds < 0 => [0, 0],
+            Err(_) => [u32::MAX, 0],
+        }
+    }
+}
+
+impl Encode for NfsTime {
+    fn encode(&self, e: &mut Encoder) {
+        e.put_words(self.words());
+    }
+}
+
+impl<'a> Decode<'a> for NfsTime {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        Ok(Self { seconds: d.u32()?.into(), nanoseconds: d.u32()? })
     }
 }
 
@@ -115,7 +142,7 @@ impl Encode for Fattr {
         let Self { file_type, mode, nlink, uid, gid, size, used, rdev, fsid, fileid, .. } = *self;
         let Self { atime, mtime, ctime, .. } = *self;
         let [[s1, s0], [u1, u0], [f1, f0], [i1, i0]] = [size, used, fsid, fileid].map(split);
-        let [[a1, a0], [m1, m0], [c1, c0]] = [atime, mtime, ctime].map(|t| [t.seconds, t.nanoseconds]);
+        let [[a1, a0], [m1, m0], [c1, c0]] = [atime, mtime, ctime].map(NfsTime::words);
         let file_type = file_type.number();
         e.put_words([
             file_type, mode, nlink, uid, gid, s1, s0, u1, u0, rdev.major, rdev.minor, f1, f0, i1, i0, a1, a0,
@@ -129,7 +156,7 @@ impl<'a> Decode<'a> for Fattr {
         let at = d.position();
         let w: [u32; FATTR_BYTES / 4] = d.words()?;
         let hyper = |i: usize| u64::from(w[i]) << 32 | u64::from(w[i + 1]);
-        let time = |i: usize| NfsTime { seconds: w[i], nanoseconds: w[i + 1] };
+        let time = |i: usize| NfsTime { seconds: w[i].into(), nanoseconds: w[i + 1] };
         Ok(Self {
             file_type: FileType::try_from(w[0]).map_err(|value| XdrError::Invalid { at, value })?,
             mode: w[1],

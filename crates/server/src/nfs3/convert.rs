@@ -46,9 +46,9 @@ pub(super) fn status(e: FsError) -> Status {
 /// Converts a time; times outside 1970 to 2106 become the nearest representable time.
 pub(super) fn nfs_time(t: Time) -> NfsTime {
     match u32::try_from(t.seconds) {
-        Ok(seconds) => NfsTime { seconds, nanoseconds: t.nanos },
+        Ok(seconds) => NfsTime { seconds: seconds.into(), nanoseconds: t.nanos },
         Err(_) if t.seconds < 0 => NfsTime::default(),
-        Err(_) => NfsTime { seconds: u32::MAX, nanoseconds: t.nanos },
+        Err(_) => NfsTime { seconds: u32::MAX.into(), nanoseconds: t.nanos },
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) fn time(t: NfsTime) -> Result<Time, FsError> {
     if t.nanoseconds >= NANOS_PER_SECOND {
         return Err(FsError::Inval);
     }
-    Ok(Time { seconds: i64::from(t.seconds), nanos: t.nanoseconds })
+    Ok(Time { seconds: t.seconds, nanos: t.nanoseconds })
 }
 
 fn file_type(k: FileKind) -> FileType {

@@ -57,7 +57,10 @@ pub(super) async fn fsinfo(env: &Env, t: &Target, _: FsinfoArgs, reply: Encoder)
             write_multiple: MULTIPLE,
             readdir_preferred: READDIR_PREFERRED,
             max_file_size: info.max_file_size,
-            time_delta: NfsTime { seconds: delta / NANOS_PER_SECOND, nanoseconds: delta % NANOS_PER_SECOND },
+            time_delta: NfsTime {
+                seconds: (delta / NANOS_PER_SECOND).into(),
+                nanoseconds: delta % NANOS_PER_SECOND,
+            },
             properties: properties_of(info),
         },
     )

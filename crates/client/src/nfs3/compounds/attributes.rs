@@ -55,13 +55,8 @@ pub(super) fn change_number(a: &Attributes<'_>, file_type: FileType) -> Option<u
 /// The ID for an owner that is not a number.
 const UNMAPPED: u32 = 65534;
 
-/// Converts a time. NFSv3 has no times before 1970 and after 2106: the nearest one replaces them.
 pub(super) fn time(t: v4::NfsTime) -> NfsTime {
-    match u32::try_from(t.seconds) {
-        Ok(seconds) => NfsTime { seconds, nanoseconds: t.nanoseconds },
-        Err(_) if t.seconds < 0 => NfsTime::default(),
-        Err(_) => NfsTime { seconds: u32::MAX, nanoseconds: 999_999_999 },
-    }
+    NfsTime { seconds: t.seconds, nanoseconds: t.nanoseconds }
 }
 
 fn file_type(t: v4::FileType) -> FileType {
@@ -143,7 +138,7 @@ pub(super) fn settable(set: &Sattr) -> Attributes<'static> {
 }
 
 pub(super) fn time4(t: NfsTime) -> v4::NfsTime {
-    v4::NfsTime { seconds: t.seconds.into(), nanoseconds: t.nanoseconds }
+    v4::NfsTime { seconds: t.seconds, nanoseconds: t.nanoseconds }
 }
 
 /// Decodes the attributes of an object.

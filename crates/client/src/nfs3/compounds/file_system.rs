@@ -116,10 +116,7 @@ fn fsinfo(a: &Attributes<'_>) -> Result<v3::FsinfoOk, Failure> {
         write_multiple: 1,
         readdir_preferred: READDIR,
         max_file_size: a.maxfilesize.unwrap_or(i64::MAX as u64),
-        time_delta: NfsTime {
-            seconds: u32::try_from(delta.seconds).unwrap_or_default(),
-            nanoseconds: delta.nanoseconds,
-        },
+        time_delta: NfsTime { seconds: delta.seconds, nanoseconds: delta.nanoseconds },
         properties: flag(a.link_support, properties::LINK)
             | flag(a.symlink_support, properties::SYMLINK)
             | flag(a.homogeneous, properties::HOMOGENEOUS)
