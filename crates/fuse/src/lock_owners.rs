@@ -24,7 +24,7 @@ pub(crate) enum LockHolder {
     /// The open file description with this handle, with flock(2).
     Description(u64),
     /// The kernel's owner of a lock of fcntl(2): a process, or an open file description (`F_OFD_SETLK`), which the requests
-    /// do not tell apart.
+    /// do not distinguish.
     Owner(u64),
 }
 
@@ -154,7 +154,7 @@ impl LockOwners {
         Some(Unlocking { owners: Arc::clone(self), holder, file, owner: owner.number })
     }
 
-    /// Releases what is left at the server after the last close, unless there are locks again.
+    /// Releases the state at the server after the last close, unless there are locks again.
     pub(crate) fn release_if_unused(&self) {
         let mut state = self.state.lock();
         let unused = if state.owners.is_empty() { state.file.take() } else { None };

@@ -158,7 +158,7 @@ fn a_close_ends_the_locks_of_the_process_and_no_others() {
         assert!(s.is_locked().await, "flock(2) locks belong to the description");
         s.release(&first, FLOCK_UNLOCK).await;
         assert!(!s.is_locked().await);
-        // A description with locks of its own (F_OFD_SETLK), while another is open: the kernel does not unlock it.
+        // A description with its own locks (F_OFD_SETLK), while another is open: the kernel does not unlock it.
         let first = s.open().await;
         s.set_lock(&first, EXCLUSIVE, 0).await.unwrap();
         s.release(&first, 0).await;
