@@ -104,6 +104,12 @@ pub enum Error {
     /// an administrator revoked them. Others may have changed the file since. Unlock to use the file again.
     #[error("the server revoked locks of the file; others may have changed it: unlock it, and read it again")]
     LocksLost,
+    /// Written data was discarded that was not on stable storage: the server revoked locks of the file, so that other clients
+    /// may have changed it since, or the data could not be committed when the file was unlocked.
+    #[error(
+        "written data of the file was discarded, because its locks were lost or it could not be committed before an unlock: lock the file and write it again"
+    )]
+    Discarded,
     /// The server does not offer the version of NFS.
     #[error("{server} does not offer NFSv{version}; mount with vers=3")]
     UnsupportedVersion {
@@ -211,7 +217,7 @@ impl Error {
             Self::Source(e) | Self::Sink(e) => e.kind(),
             Self::OutOfMemory(_) => K::OutOfMemory,
             Self::Closed => K::NotConnected,
-            Self::Unstable { .. } | Self::LocksLost | Self::Local(_) => K::Other,
+            Self::Unstable { .. } | Self::LocksLost | Self::Discarded | Self::Local(_) => K::Other,
         }
     }
 

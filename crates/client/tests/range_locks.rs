@@ -250,3 +250,96 @@ fn the_loss_of_locks_is_reported_until_they_are_unlocked() {
         });
     }
 }
+
+/// What a program does after it has lost its lock, before it uses the file again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum After {
+    Commit,
+    CommitAndUnlock,
+    Unlock,
+    Read,
+    Drop,
+}
+
+#[test]
+fn data_of_a_lost_lock_does_not_replace_that_of_the_next_holder() {
+    let steps = [After::Commit, After::CommitAndUnlock, After::Unlock, After::Read, After::Drop];
+    for (proto, after) in [Proto::Tcp, Proto::Rdma].into_iter().flat_map(|p| steps.map(|s| (p, s))) {
+        let mut server = Restartable::new();
+        run(async {
+            let at = |s: &Restartable| common::url(s.server.as_ref().unwrap(), proto, "data") + "&vers=4.2";
+            let (a, b) =
+                (Client::connect(at(&server)).await.unwrap(), Client::connect(at(&server)).await.unwrap());
+            let (one, two) = (open(&a, "f").await, open(&b, "f").await);
+            one.lock(0..100, EXCLUSIVE).await.unwrap();
+            // Protected by the lock, although not in its range: applications choose what a range means.
+            one.nfs3().write(4096, b"older").await.unwrap();
+            let also = one.nfs3().clone();
+            server.restart(|state| std::fs::remove_file(state.join("nfs4-clients")).unwrap());
+            two.lock(0..100, EXCLUSIVE).await.unwrap();
+            two.nfs3().write(4096, b"newer").await.unwrap();
+            two.unlock(0..100).await.unwrap();
+            let read = async |file: &millrace_client::File| {
+                let mut data = [0; 5];
+                file.nfs3().read(4096, &mut data).await.map(|_| data)
+            };
+            match after {
+                After::Commit => assert!(one.sync_all().await.is_err()),
+                After::CommitAndUnlock => {
+                    assert!(one.sync_all().await.is_err());
+                    one.unlock(0..100).await.unwrap();
+                }
+                After::Unlock => {
+                    assert!(one.unlock(0..100).await.is_err(), "the data is lost");
+                    assert_eq!(read(&one).await.unwrap(), *b"newer");
+                    assert!(one.sync_all().await.is_err(), "reported again");
+                }
+                After::Read => assert!(read(&one).await.is_err()),
+                After::Drop => {}
+            }
+            if after == After::Drop {
+                drop(one);
+                // The drop unlocks in the background.
+                two.lock(0..100, EXCLUSIVE).await.unwrap();
+            } else {
+                let _ = one.unlock(0..100).await;
+                let _ = one.sync_all().await;
+                one.sync_all().await.unwrap();
+                assert_eq!(read(&one).await.unwrap(), *b"newer");
+            }
+            assert!(also.commit().await.is_err(), "each opener reports the loss");
+            also.commit().await.unwrap();
+            assert_eq!(read(&two).await.unwrap(), *b"newer", "{proto} {after:?}");
+        });
+    }
+}
+
+/// A later commit of the earlier holder must not write its data again, over that of the next holder.
+#[test]
+fn data_is_stable_before_the_unlock() {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        let mut server = Restartable::new();
+        run(async {
+            let at = |s: &Restartable| common::url(s.server.as_ref().unwrap(), proto, "data") + "&vers=4.2";
+            let (a, b) =
+                (Client::connect(at(&server)).await.unwrap(), Client::connect(at(&server)).await.unwrap());
+            let (one, two) = (open(&a, "f").await, open(&b, "f").await);
+            one.lock(0..100, EXCLUSIVE).await.unwrap();
+            one.nfs3().write(0, b"older").await.unwrap();
+            one.unlock(0..100).await.unwrap();
+            assert_eq!(one.nfs3().retained_bytes(), 0);
+            two.lock(0..100, EXCLUSIVE).await.unwrap();
+            two.nfs3().write(0, b"newer").await.unwrap();
+            two.unlock(0..100).await.unwrap();
+            server.restart(|_| {});
+            one.sync_all().await.unwrap();
+            // Data that was written before a lock does not hide what its earlier holders have written.
+            one.nfs3().write(10, b"before").await.unwrap();
+            one.lock(0..100, EXCLUSIVE).await.unwrap();
+            assert_eq!(one.nfs3().retained_bytes(), 0);
+            let mut data = [0; 5];
+            one.nfs3().read(0, &mut data).await.unwrap();
+            assert_eq!(data, *b"newer");
+        });
+    }
+}

@@ -8,7 +8,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use millrace_client::{Conflict, LockKind, nfs3::File};
+use millrace_client::{Conflict, Error, LockKind, nfs3::File};
 use millrace_fuse_protocol::{Lock, LockRequest};
 use rustix::io::Errno;
 
@@ -77,7 +77,11 @@ impl Fs {
     ) -> Result<(), Errno> {
         file.note_use();
         let inode = &file.inode;
-        let open = || File::new(file.client.clone(), inode.handle);
+        let open = || {
+            let locks = File::new(file.client.clone(), inode.handle);
+            self.watch_locks(&locks, inode);
+            locks
+        };
         let locking = inode.locks.begin_lock(holder, &self.lock_numbers, open).await;
         self.commit(inode).await?; // Reads return uncommitted data.
         let (locks, owner) = (&locking.file, locking.owner);
@@ -100,7 +104,32 @@ impl Fs {
         }
     }
 
-    /// Unlocks a range, after all data is written.
+    /// Drops the pages and the attributes of a file whenever the server has revoked locks of it: others may have changed it.
+    fn watch_locks(self: &Arc<Self>, locks: &File, inode: &Arc<Inode>) {
+        let Ok(lost) = locks.locks_lost() else { return };
+        let (fs, inode) = (Arc::downgrade(self), Arc::downgrade(inode));
+        let watch = async move {
+            if lost.await.is_err() {
+                return; // The file was closed.
+            }
+            let (Some(fs), Some(inode)) = (fs.upgrade(), inode.upgrade()) else { return };
+            inode.note_unknown_change(&fs.clock);
+            fs.apply_update(&inode, inode.invalidate_pages());
+            if let Some(invalidator) = fs.invalidator.get() {
+                invalidator.invalidate_attributes(inode.number);
+            }
+            if let Some(locks) = inode.locks.file() {
+                fs.watch_locks(&locks, &inode);
+            }
+        };
+        self.rt.spawn("mount locks", Box::pin(watch));
+    }
+
+    /// Unlocks a range, after all data is written. Data that cannot be committed is discarded: written later, it would
+    /// replace that of the next holder.
+    ///
+    /// # Errors
+    /// Those of the commit, after which the range is unlocked; fsync and close return them too.
     pub(crate) async fn unlock(
         self: &Arc<Self>,
         inode: &Arc<Inode>,
@@ -111,8 +140,15 @@ impl Fs {
             // Writes the data of mapped pages and, with `writeback`, of write(2).
             invalidator.invalidate_range(inode, 0..TO_THE_END).await;
         }
-        let _ = self.commit(inode).await; // The next fsync or close returns a failure.
-        locked.file.unlock(locked.owner, range).await.map_err(|e| errno(&e))
+        let committed = self.commit(inode).await;
+        if committed.is_err() {
+            locked.file.discard();
+            let _ = self.commit(inode).await; // Records the loss.
+        }
+        match locked.file.unlock(locked.owner, range).await {
+            Ok(()) | Err(Error::Discarded) => committed,
+            Err(e) => Err(errno(&e)),
+        }
     }
 
     /// Releases all locks of owners that have closed the file.

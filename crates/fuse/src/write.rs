@@ -216,7 +216,7 @@ impl Fs {
             let mut w = inode.writes.lock();
             (w.file.clone(), w.first_unstable.take())
         };
-        let Some(file) = file.filter(|f| f.retained_bytes() > 0) else { return Ok(()) };
+        let Some(file) = file.filter(|f| !f.is_committed()) else { return Ok(()) };
         let commit = CommitGuard { fs: self, inode, first_unstable, is_done: false };
         let done = file.commit_and_attributes().await.map_err(|e| errno(&e));
         let has_new_data = commit.finish(&done.unwrap_or_default());

@@ -12,7 +12,12 @@ use millrace_nfs::{
 use millrace_oncrpc::CallClass;
 
 use super::{Client, File, compounds::Copy};
-use crate::{Error, Version, nfs4, pool::Attempt, stats::add};
+use crate::{
+    Error, Version,
+    nfs4::{self, LockEpoch},
+    pool::Attempt,
+    stats::add,
+};
 
 /// Maximum number of bytes that become stable together. Servers divide it further (Linux: 4 MiB), and a dropped
 /// [`File::copy_range`] ends after it.
@@ -28,6 +33,8 @@ struct Range {
     destination: FileHandle,
     to: u64,
     len: u64,
+    /// The epochs of the locks of source and destination in which the copy began.
+    since: [LockEpoch; 2],
 }
 
 impl Range {
@@ -73,12 +80,13 @@ impl File {
         if source.handle() == self.handle() && from < to_end && to < from_end {
             return Err(Error::InvalidInput("the ranges of the copy overlap".into()));
         }
+        let since = [source.shared.check_locks()?, self.shared.check_locks()?];
         // A restarted server may lack retained data of the source. That of this file would be rewritten over the copy.
         source.commit().await?;
         self.commit().await?;
         let size = source.attributes().await?.size;
         let len = len.min(size.saturating_sub(from));
-        let whole = Range { source: source.handle(), from, destination: self.handle(), to, len };
+        let whole = Range { source: source.handle(), from, destination: self.handle(), to, len, since };
         let mut done = 0;
         while done < len {
             let piece = whole.rest(done, PIECE);
@@ -161,10 +169,12 @@ impl Client {
     /// One COPY, and again if a recovery has replaced stateids.
     async fn copy_call(&self, range: Range) -> Result<CopyOk, Error> {
         let Some(session) = &self.shared.session else { return Err(unsupported()) };
-        let files = [(range.source, share_access::READ), (range.destination, share_access::WRITE)];
-        let mut stateids = [self.stateid(files[0].0, files[0].1)?, self.stateid(files[1].0, files[1].1)?];
+        let Range { source, from, destination, to, len, since: [source_since, destination_since] } = range;
+        let (read, write) = (share_access::READ, share_access::WRITE);
+        let files = [(source, read, source_since), (destination, write, destination_since)];
+        let mut stateids =
+            [self.stateid(source, read, source_since)?, self.stateid(destination, write, destination_since)?];
         loop {
-            let Range { source, from, destination, to, len } = range;
             let call = Copy { source, from, destination, to, len, stateids };
             let spec = nfs4::spec("COPY", REPLY, CallClass::Other);
             let status = match session.call(self.credential(), spec, true, &call, None).await?.result {

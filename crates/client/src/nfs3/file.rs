@@ -1,6 +1,13 @@
 //! Open files: transfers of whole ranges with many calls in flight, and retention of unstable data.
 
-use std::{io, ops::ControlFlow, sync::Arc};
+use std::{
+    io,
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use futures::{StreamExt, stream::FuturesOrdered, stream::FuturesUnordered};
 use millrace_buffer::{Buffer, Views};
@@ -47,9 +54,20 @@ impl Flow for io::Result<()> {
 /// returns it in reads. Writes to overlapping ranges are executed in the order in which they started. A write
 /// whose future is dropped may be executed or not, but not after a later write to the same range. After an
 /// error of a write, such as [`Error::Unreachable`], the content of its range on the server is undefined.
-#[derive(Clone)]
+///
+/// If the server revokes locks of the file, the data that is not committed is discarded: other clients may have changed
+/// the file since, and the data must not replace theirs. Each `File` then reports [`Error::Discarded`] once, by the next
+/// commit or close, as Linux reports a failure of write-back to each descriptor.
 pub struct File {
     pub(super) shared: Arc<Writeback>,
+    /// Number of discards of data that this `File` has reported.
+    reported: AtomicU64,
+}
+
+impl Clone for File {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), reported: self.reported.load(Ordering::Relaxed).into() }
+    }
 }
 
 impl Client {
@@ -89,7 +107,9 @@ impl Client {
 impl File {
     /// Returns an open file for `handle`.
     pub fn new(client: Client, handle: FileHandle) -> Self {
-        Self { shared: Writeback::open(client, handle) }
+        let shared = Writeback::open(client, handle);
+        let reported = shared.retained().reported().into();
+        Self { shared, reported }
     }
 
     /// The file handle.
@@ -105,6 +125,12 @@ impl File {
     /// Number of retained bytes, which are not yet on stable storage.
     pub fn retained_bytes(&self) -> usize {
         self.shared.retained().bytes()
+    }
+
+    /// Whether all written data is stable and no loss of data is to be reported: then a commit does nothing.
+    pub fn is_committed(&self) -> bool {
+        let retained = self.shared.retained();
+        retained.bytes() == 0 && !retained.has_unreported(self.reported.load(Ordering::Relaxed))
     }
 
     /// The end offset of the last retained byte; `None` without retained data. The file is at least that
@@ -351,8 +377,9 @@ impl File {
     /// lost.
     ///
     /// # Errors
-    /// [`Error::Nfs`], [`Error::Unstable`] and the errors of a call. After an error the data stays retained,
-    /// and a later commit retries.
+    /// [`Error::Nfs`], [`Error::Unstable`] and the errors of a call, after which the data stays retained,
+    /// and a later commit retries. [`Error::Discarded`], once, if data was discarded because the server has revoked locks of
+    /// the file, or because it could not be committed at an unlock.
     pub async fn commit(&self) -> Result<(), Error> {
         self.commit_and_attributes().await.map(drop)
     }
@@ -362,7 +389,13 @@ impl File {
     /// # Errors
     /// As [`Self::commit`].
     pub async fn commit_and_attributes(&self) -> Result<WccData, Error> {
-        self.shared.commit().await
+        let committed = self.shared.commit().await;
+        let mut retained = self.shared.retained();
+        if retained.has_unreported(self.reported.load(Ordering::Relaxed)) {
+            self.reported.store(retained.report(), Ordering::Relaxed);
+            return Err(Error::Discarded); // Also if the commit found the loss, and failed by it.
+        }
+        committed
     }
 
     /// Commits and drops this `File`.

@@ -17,10 +17,10 @@ impl File {
     /// `File` of the handle releases all locks.
     ///
     /// # Errors
-    /// [`Error::LocksUnsupported`] with NFSv3; [`Error::InvalidInput`] for an empty range; [`Error::Nfs4`], also
+    /// Those of a commit. [`Error::LocksUnsupported`] with NFSv3; [`Error::InvalidInput`] for an empty range; [`Error::Nfs4`], also
     /// with a deadlock that the server detects; [`Error::LocksLost`] and the errors of a call.
     pub async fn lock(&self, owner: u64, range: Range<u64>, kind: LockKind) -> Result<(), Error> {
-        self.locks(&range)?.lock(owner, range, kind).await?;
+        self.prepare(&range).await?.lock(owner, range, kind).await?;
         self.shared.retained().note_change();
         Ok(())
     }
@@ -35,17 +35,38 @@ impl File {
         range: Range<u64>,
         kind: LockKind,
     ) -> Result<Option<Conflict>, Error> {
-        let conflict = self.locks(&range)?.try_lock(owner, range, kind).await?;
+        let conflict = self.prepare(&range).await?.try_lock(owner, range, kind).await?;
         self.shared.retained().note_change();
         Ok(conflict)
     }
 
-    /// Unlocks a range of `owner`, locked or not. Data that was written before is visible to the next holder.
+    /// Commits, and unlocks a range of `owner`, locked or not. Data that was written before is visible to the next holder,
+    /// and on stable storage: otherwise this client would have to write it again after a restart of the server, over the
+    /// data of the next holder. Data that cannot be committed is discarded.
     ///
     /// # Errors
-    /// As [`Self::lock`].
+    /// Those of the commit, and [`Error::Discarded`] if data was discarded, which the next commit reports too: the range is
+    /// unlocked. As [`Self::lock`].
     pub async fn unlock(&self, owner: u64, range: Range<u64>) -> Result<(), Error> {
-        self.locks(&range)?.unlock(owner, range).await
+        let locks = self.locks(&range)?;
+        let committed = self.shared.commit_or_discard().await;
+        locks.unlock(owner, range).await?;
+        committed?;
+        if self.is_committed() { Ok(()) } else { Err(Error::Discarded) }
+    }
+
+    /// Discards the data that is not committed. The next commit of each `File` returns [`Error::Discarded`].
+    pub fn discard(&self) {
+        self.shared.retained().discard();
+    }
+
+    /// Completes when the server has revoked locks of the file, with an error when the file is dropped.
+    ///
+    /// # Errors
+    /// [`Error::LocksUnsupported`] with NFSv3.
+    pub fn locks_lost(&self) -> Result<impl Future<Output = Result<(), Error>> + Send + use<>, Error> {
+        let lost = self.shared.locks().ok_or(Error::LocksUnsupported)?.watch();
+        Ok(async move { lost.await.map_err(|_| Error::Closed) })
     }
 
     /// Returns a lock of another owner that conflicts with a lock of `owner`, if there is one.
@@ -59,6 +80,14 @@ impl File {
         kind: LockKind,
     ) -> Result<Option<Conflict>, Error> {
         self.locks(&range)?.test(owner, range, kind).await
+    }
+
+    /// The locks of the file, after a commit: data that was written before the lock must not hide what earlier holders have
+    /// written, nor be lost with it.
+    async fn prepare(&self, range: &Range<u64>) -> Result<&Arc<FileLocks>, Error> {
+        let locks = self.locks(range)?;
+        self.shared.commit().await?;
+        Ok(locks)
     }
 
     fn locks(&self, range: &Range<u64>) -> Result<&Arc<FileLocks>, Error> {

@@ -14,7 +14,7 @@ use super::{
     call::{Create, Setattr},
     calling::{Answer, named_error, nfs_error},
 };
-use crate::Error;
+use crate::{Error, nfs4::LockEpoch};
 
 /// Length of names that every server accepts; before a longer one the client queries PATHCONF.
 pub(super) const COMMON_NAME_MAX: usize = 255;
@@ -46,16 +46,17 @@ impl Client {
         attributes: Sattr,
         guard: Option<NfsTime>,
     ) -> Result<WccData, Error> {
+        let since = self.lock_epoch(object);
         if let Some(open) = self.shared.open_files.get(object) {
             let stable = open.commit().await;
             if let Some(size) = attributes.size {
                 stable?;
                 let me = self.clone();
-                let call = async move { me.setattr_call(object, attributes, guard).await };
+                let call = async move { me.setattr_call(object, attributes, guard, since).await };
                 return open.replace(size..u64::MAX, call, move |_| size..u64::MAX).await;
             }
         }
-        self.setattr_call(object, attributes, guard).await
+        self.setattr_call(object, attributes, guard, since).await
     }
 
     async fn setattr_call(
@@ -63,16 +64,17 @@ impl Client {
         object: FileHandle,
         attributes: Sattr,
         guard: Option<NfsTime>,
+        since: LockEpoch,
     ) -> Result<WccData, Error> {
         let access = share_access::WRITE;
         let stateid = match attributes.size {
-            Some(_) => self.stateid(object, access)?,
+            Some(_) => self.stateid(object, access, since)?,
             None => Stateid::ANONYMOUS,
         };
         let mut args = Setattr { args: v3::SetattrArgs { object, attributes, guard }, stateid };
         let mut answer = self.call(&args, None).await;
         while let Err(e) = &answer
-            && let Some(stateid) = self.next_stateid(e, object, (args.stateid, access)).await?
+            && let Some(stateid) = self.next_stateid(e, object, (args.stateid, access), since).await?
         {
             args.stateid = stateid;
             answer = self.call(&args, None).await;

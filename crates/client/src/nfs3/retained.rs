@@ -14,6 +14,7 @@ use millrace_nfs::v3::Verifier;
 use smallvec::SmallVec;
 
 use super::{Client, ReadInto};
+use crate::nfs4::LockEpoch;
 
 /// A contiguous piece of retained data.
 #[derive(Clone)]
@@ -68,6 +69,11 @@ pub(crate) struct Retained {
     next: u64,
     /// Number of acknowledged changes of the file's data.
     changes: u64,
+    /// The epoch of the file's locks in which the data was accepted.
+    epoch: LockEpoch,
+    /// Number of times that data was discarded, and of those that an opener of the file has reported.
+    discards: u64,
+    reported: u64,
 }
 
 impl Drop for Retained {
@@ -80,7 +86,54 @@ impl Retained {
     /// Retains nothing yet, and will add the memory of the data to `total`.
     pub(crate) fn counted_in(total: &Arc<AtomicUsize>) -> Self {
         let total = Arc::clone(total);
-        Self { pieces: BTreeMap::new(), bytes: 0, memory: 0, total, next: 0, changes: 0 }
+        Self {
+            pieces: BTreeMap::new(),
+            bytes: 0,
+            memory: 0,
+            total,
+            next: 0,
+            changes: 0,
+            epoch: LockEpoch::UNLOCKED,
+            discards: 0,
+            reported: 0,
+        }
+    }
+
+    /// Begins an epoch of the file's locks. Data of an earlier one is discarded: other clients may have changed the file
+    /// while the locks were lost. Data that was written before the first lock is kept.
+    pub(crate) fn begin_epoch(&mut self, epoch: LockEpoch) {
+        let before = std::mem::replace(&mut self.epoch, epoch);
+        if before != epoch && before != LockEpoch::UNLOCKED {
+            self.discard();
+        }
+    }
+
+    /// Discards all data, which the server may lose. Each opener of the file reports that ([`Self::report`]).
+    pub(crate) fn discard(&mut self) {
+        self.changes += 1;
+        if self.pieces.is_empty() {
+            return;
+        }
+        self.discards += 1;
+        while let Some(offset) = self.pieces.keys().next().copied() {
+            self.take(offset);
+        }
+    }
+
+    /// Number of discards that a new opener need not report.
+    pub(crate) const fn reported(&self) -> u64 {
+        self.reported
+    }
+
+    /// Whether an opener that has reported the discards up to `reported` must report another one.
+    pub(crate) const fn has_unreported(&self, reported: u64) -> bool {
+        self.discards > reported
+    }
+
+    /// Marks all discards as reported, and returns their number.
+    pub(crate) fn report(&mut self) -> u64 {
+        self.reported = self.discards;
+        self.discards
     }
 
     /// Bytes of data.

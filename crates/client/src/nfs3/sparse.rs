@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Error, Version,
-    nfs4::{self, compound::Compound},
+    nfs4::{self, LockEpoch, compound::Compound},
 };
 
 /// Maximum size of the replies in bytes: attributes with long names of owners.
@@ -46,11 +46,11 @@ impl Client {
         if range.is_empty() {
             return Err(Error::InvalidInput("the range is empty".into()));
         }
-        let (me, whole) = (self.clone(), range.clone());
+        let (me, whole, since) = (self.clone(), range.clone(), self.lock_epoch(file));
         let call = async move {
             let make = |stateid| ChangeSpace { file, stateid, range: whole.clone(), change };
             let name = if change == SpaceChange::Allocate { "ALLOCATE" } else { "DEALLOCATE" };
-            me.call_v4_2((name, true), (file, share_access::WRITE), make).await
+            me.call_v4_2((name, true), (file, share_access::WRITE, since), make).await
         };
         let Some(open) = self.shared.open_files.get(file) else { return call.await };
         open.commit().await?;
@@ -75,7 +75,7 @@ impl Client {
             SeekTarget::Hole => ContentType::Hole,
         };
         let make = |stateid| Seek { file, stateid, offset, what };
-        match self.call_v4_2(("SEEK", false), (file, share_access::READ), make).await {
+        match self.call_v4_2(("SEEK", false), (file, share_access::READ, self.lock_epoch(file)), make).await {
             Ok(ok) if ok.eof && target == SeekTarget::Data => Ok(None),
             Ok(ok) if ok.offset < offset => {
                 Err(self.shared.pool.bad_reply("SEEK", "an offset before that of the call"))
@@ -90,13 +90,13 @@ impl Client {
     async fn call_v4_2<C: Compound>(
         &self,
         (name, cache_this): (&'static str, bool),
-        (file, access): (FileHandle, u32),
+        (file, access, since): (FileHandle, u32, LockEpoch),
         make: impl Fn(Stateid) -> C,
     ) -> Result<C::Ok, Error> {
         let session = self.shared.session.as_ref().filter(|_| self.version() == Version::V4_2);
         let session = session.ok_or(Error::RequiresV4_2(name))?;
         let spec = nfs4::spec(name, REPLY, CallClass::Other);
-        let mut stateid = self.stateid(file, access)?;
+        let mut stateid = self.stateid(file, access, since)?;
         loop {
             let call = make(stateid);
             let answer = session.call(self.credential(), spec, cache_this, &call, None).await?;
@@ -105,7 +105,7 @@ impl Client {
                 Err(failed) => failed,
             };
             let error = Error::Nfs4 { operation, status };
-            match self.next_stateid(&error, file, (stateid, access)).await? {
+            match self.next_stateid(&error, file, (stateid, access), since).await? {
                 Some(next) => stateid = next,
                 None => return Err(error),
             }

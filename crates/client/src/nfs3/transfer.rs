@@ -11,7 +11,7 @@ use super::{
     call::{Read, Write},
     calling::nfs_error,
 };
-use crate::{Error, stats::add};
+use crate::{Error, nfs4::LockEpoch, stats::add};
 
 /// Result of [`Client::read_into`].
 #[derive(Debug)]
@@ -52,13 +52,26 @@ impl Written {
 const MAX_RESTARTS: u32 = 8;
 
 impl Client {
-    /// The stateid of a READ or WRITE.
+    /// The epoch of the file's locks, for an operation that begins.
+    pub(super) fn lock_epoch(&self, file: FileHandle) -> LockEpoch {
+        self.shared.session.as_ref().map_or(LockEpoch::UNLOCKED, |s| s.locked.epoch(file.as_bytes()))
+    }
+
+    /// Checks that no locks of the file were lost since the epoch `since`.
     ///
     /// # Errors
     /// [`Error::LocksLost`].
-    pub(super) fn stateid(&self, file: FileHandle, access: u32) -> Result<Stateid, Error> {
+    pub(super) fn check_locks(&self, file: FileHandle, since: LockEpoch) -> Result<(), Error> {
+        self.shared.session.as_ref().map_or(Ok(()), |s| s.locked.check(file.as_bytes(), since))
+    }
+
+    /// The stateid of a request, for an operation that began in the epoch `since`.
+    ///
+    /// # Errors
+    /// [`Error::LocksLost`].
+    pub(super) fn stateid(&self, file: FileHandle, access: u32, since: LockEpoch) -> Result<Stateid, Error> {
         match &self.shared.session {
-            Some(session) => session.locked.stateid(file.as_bytes(), access),
+            Some(session) => session.locked.stateid(file.as_bytes(), access, since),
             None => Ok(Stateid::ANONYMOUS),
         }
     }
@@ -68,7 +81,7 @@ impl Client {
     /// # Errors
     /// [`Error::LocksLost`].
     pub(super) fn is_locked(&self, file: FileHandle) -> Result<bool, Error> {
-        Ok(self.stateid(file, share_access::READ)? != Stateid::ANONYMOUS)
+        Ok(self.stateid(file, share_access::READ, self.lock_epoch(file))? != Stateid::ANONYMOUS)
     }
 
     /// The stateid with which a READ or WRITE must be repeated, because a recovery has replaced the one that the server
@@ -81,11 +94,12 @@ impl Client {
         error: &Error,
         file: FileHandle,
         (rejected, access): (Stateid, u32),
+        since: LockEpoch,
     ) -> Result<Option<Stateid>, Error> {
         let (Error::Nfs4 { status, .. }, Some(session)) = (error, &self.shared.session) else {
             return Ok(None);
         };
-        session.next_stateid(*status, file.as_bytes(), (rejected, access)).await
+        session.next_stateid(*status, file.as_bytes(), (rejected, access), since).await
     }
 
     /// READ: up to `buffer.len()` bytes (and at most [`Self::rsize`]) in one call into `buffer`, without a
@@ -123,10 +137,11 @@ impl Client {
     ) -> Result<ReadOk, Error> {
         let wanted = buffer.len();
         let args = v3::ReadArgs { file, offset, count: wanted as u32 };
-        let mut args = Read { args, stateid: self.stateid(file, share_access::READ)? };
+        let (access, since) = (share_access::READ, self.lock_epoch(file));
+        let mut args = Read { args, stateid: self.stateid(file, access, since)? };
         let mut answer = self.call(&args, Some(buffer)).await;
         while let Err(e) = &answer
-            && let Some(stateid) = self.next_stateid(e, file, (args.stateid, share_access::READ)).await?
+            && let Some(stateid) = self.next_stateid(e, file, (args.stateid, access), since).await?
         {
             args.stateid = stateid;
             answer = self.call(&args, Some(self.wait_for_buffer(wanted).await?)).await;
@@ -197,33 +212,46 @@ impl Client {
         &self,
         file: FileHandle,
         offset: u64,
+        data: Views,
+        stable: StableHow,
+    ) -> Result<Written, Error> {
+        self.write_part(file, offset, data, stable, self.lock_epoch(file)).await
+    }
+
+    /// As [`Self::write_from`], with data of the epoch `since`.
+    async fn write_part(
+        &self,
+        file: FileHandle,
+        offset: u64,
         mut data: Views,
         stable: StableHow,
+        since: LockEpoch,
     ) -> Result<Written, Error> {
         data.truncate(self.wsize() as usize);
         let Some(open) = self.shared.open_files.get(file) else {
-            return self.write_call(file, offset, data, stable).await;
+            return self.write_call(file, offset, data, stable, since).await;
         };
         let range = offset..offset.saturating_add(data.len() as u64);
         let me = self.clone();
-        let call = async move { me.write_call(file, offset, data, stable).await };
+        let call = async move { me.write_call(file, offset, data, stable, since).await };
         open.replace(range, call, move |written| offset..offset.saturating_add(written.count as u64)).await
     }
 
-    /// WRITE of `data`, at most [`Self::wsize`] bytes.
+    /// WRITE of `data` of the epoch `since`, at most [`Self::wsize`] bytes.
     pub(crate) async fn write_call(
         &self,
         file: FileHandle,
         offset: u64,
         data: Views,
         stable: StableHow,
+        since: LockEpoch,
     ) -> Result<Written, Error> {
-        let len = data.len();
+        let (len, access) = (data.len(), share_access::WRITE);
         let args = v3::WriteArgs { file, offset, count: len as u32, stable, data };
-        let mut args = Write { args, stateid: self.stateid(file, share_access::WRITE)? };
+        let mut args = Write { args, stateid: self.stateid(file, access, since)? };
         let mut answer = self.call(&args, None).await;
         while let Err(e) = &answer
-            && let Some(stateid) = self.next_stateid(e, file, (args.stateid, share_access::WRITE)).await?
+            && let Some(stateid) = self.next_stateid(e, file, (args.stateid, access), since).await?
         {
             args.stateid = stateid;
             answer = self.call(&args, None).await;
@@ -271,13 +299,13 @@ impl Client {
         stable: StableHow,
     ) -> Result<Written, Error> {
         let mut all = Written::NOTHING;
-        let mut restarts = 0;
+        let (mut restarts, since) = (0, self.lock_epoch(file));
         loop {
             let rest = data.slice(all.count, data.len() - all.count);
             let at = offset
                 .checked_add(all.count as u64)
                 .ok_or_else(|| Error::InvalidInput("the range exceeds 2^64 bytes".into()))?;
-            let part = self.write_from(file, at, rest, stable).await?;
+            let part = self.write_part(file, at, rest, stable, since).await?;
             let restarted = all.count > 0 && part.verifier != all.verifier;
             if restarted && all.committed == StableHow::Unstable {
                 restarts += 1;

@@ -20,7 +20,12 @@ use super::{
     Client, Written,
     retained::{Piece, Retained},
 };
-use crate::{Error, nfs4::FileLocks, pool::Attempt, stats::add};
+use crate::{
+    Error,
+    nfs4::{FileLocks, LockEpoch},
+    pool::Attempt,
+    stats::add,
+};
 
 /// The data that all files retain is limited to the client's memory divided by this number.
 const RETAINED_FRACTION: usize = 2;
@@ -145,17 +150,23 @@ impl Writeback {
         Some(self.locks.get_or_init(new))
     }
 
-    /// Checks that the server has not revoked locks of the file.
-    pub(crate) fn check_locks(&self) -> Result<(), Error> {
-        match &self.client.shared.session {
-            Some(session) if session.locked.is_lost(self.handle.as_bytes()) => Err(Error::LocksLost),
-            _ => Ok(()),
-        }
+    /// Checks that the server has not revoked locks of the file. Returns the epoch of the operation that begins.
+    pub(crate) fn check_locks(&self) -> Result<LockEpoch, Error> {
+        let since = self.epoch();
+        self.client.check_locks(self.handle, since)?;
+        Ok(since)
     }
 
-    /// The retained data.
+    /// The epoch of the file's locks.
+    fn epoch(&self) -> LockEpoch {
+        self.locks.get().map_or(LockEpoch::UNLOCKED, |locks| locks.epoch())
+    }
+
+    /// The retained data of the current epoch.
     pub(crate) fn retained(&self) -> millrace_runtime::sync::MutexGuard<'_, Retained> {
-        self.retained.lock()
+        let mut retained = self.retained.lock();
+        retained.begin_epoch(self.epoch());
+        retained
     }
 
     /// Writes all of `data` with the credentials of `caller`, UNSTABLE, in sequential calls. Commits if the
@@ -167,7 +178,7 @@ impl Writeback {
         offset: u64,
         data: Views,
     ) -> Result<WccData, Error> {
-        self.check_locks()?;
+        let since = self.check_locks()?;
         let limit = self.client.options().unstable_limit;
         let (mut done, mut wcc) = (0, None);
         while done < data.len() {
@@ -176,7 +187,7 @@ impl Writeback {
             let (this, caller) = (Arc::clone(self), caller.clone());
             let write = async move {
                 let _lock = this.ranges.lock(range.clone()).await;
-                this.write_locked(&caller, range.start, part).await
+                this.write_locked(&caller, range.start, part, since).await
             };
             let written = Uncancelled::new(self.client.runtime(), "write", write).await?;
             wcc = Some(join(wcc, written.wcc));
@@ -189,11 +200,20 @@ impl Writeback {
         Ok(wcc.unwrap_or_default())
     }
 
-    /// Sends one UNSTABLE WRITE of data whose range is locked, and retains the written data.
-    async fn write_locked(&self, caller: &Client, offset: u64, data: Views) -> Result<Written, Error> {
-        let written = caller.write_call(self.handle, offset, data.clone(), StableHow::Unstable).await?;
+    /// Sends one UNSTABLE WRITE of data of the epoch `since`, whose range is locked, and retains the written data.
+    async fn write_locked(
+        &self,
+        caller: &Client,
+        offset: u64,
+        data: Views,
+        since: LockEpoch,
+    ) -> Result<Written, Error> {
+        let written =
+            caller.write_call(self.handle, offset, data.clone(), StableHow::Unstable, since).await?;
         let data = data.slice(0, written.count);
         let mut retained = self.retained();
+        // A later loss begins another epoch of `retained`.
+        self.client.check_locks(self.handle, since)?;
         if written.committed == StableHow::Unstable {
             retained.replace(caller, (offset, data), written.verifier);
         } else {
@@ -217,6 +237,15 @@ impl Writeback {
             self.retained().cut(&changed(&done));
             Ok(done)
         })
+    }
+
+    /// Makes all acknowledged data stable, or discards it: nothing of it is written later. For the end of a lock.
+    pub(crate) async fn commit_or_discard(self: &Arc<Self>) -> Result<(), Error> {
+        let committed = self.commit().await;
+        if committed.is_err() {
+            self.retained().discard();
+        }
+        committed.map(drop)
     }
 
     /// Makes all acknowledged data stable. Returns the attributes before and after the calls.
@@ -262,6 +291,7 @@ impl Writeback {
     /// Rewrites the parts of a piece that newer data has not replaced.
     async fn rewrite_piece(&self, piece: &Piece) -> Result<Option<WccData>, Error> {
         let _lock = self.ranges.lock(piece.range()).await;
+        let since = self.check_locks()?;
         let left = self.retained().left_of(piece);
         let mut wcc = None;
         for Piece { offset, data, caller, .. } in left {
@@ -269,7 +299,7 @@ impl Writeback {
             let mut done = 0;
             while done < data.len() {
                 let part = data.slice(done, (data.len() - done).min(caller.wsize() as usize));
-                let written = self.write_locked(&caller, offset + done as u64, part).await?;
+                let written = self.write_locked(&caller, offset + done as u64, part, since).await?;
                 wcc = Some(join(wcc, written.wcc));
                 done += written.count;
             }

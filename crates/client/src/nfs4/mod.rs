@@ -16,6 +16,6 @@ mod slots;
 pub(crate) use change_proof::ChangeProof;
 pub use held_delegation::{Delegation, Recalled};
 pub use lock_calls::Conflict;
-pub(crate) use locks::FileLocks;
+pub(crate) use locks::{FileLocks, LockEpoch};
 pub use ranges::LockKind;
 pub(crate) use session::{OVERHEAD, Session, is_unsupported, spec};

@@ -8,6 +8,7 @@
 
 mod delegations;
 mod idle;
+mod lost_locks;
 mod mixed;
 mod replacements;
 mod transports;
@@ -28,6 +29,7 @@ const COMMAND: &str = "cargo test -p millrace-crashtest --test simulated replay"
 const MIXED: Kind = Kind { name: "mixed", run: mixed::run, command: COMMAND };
 const REPLACEMENTS: Kind = Kind { name: "replacements", run: replacements::run, command: COMMAND };
 const DELEGATIONS: Kind = Kind { name: "delegations", run: delegations::run, command: COMMAND };
+const LOST_LOCKS: Kind = Kind { name: "lost-locks", run: lost_locks::run, command: COMMAND };
 const UNSTABLE: Kind = Kind { name: "unstable", run: run_unstable, command: COMMAND };
 
 fn run_unstable(
@@ -70,8 +72,16 @@ fn delegated_files_are_current() {
 }
 
 #[test]
+fn data_of_a_lost_lock_replaces_nothing() {
+    let (seeds, [reconnects, crashes, _]) = LOST_LOCKS.run_seeds();
+    let [durable, failed, lost] = [0, 1, 2].map(|n| lost_locks::SECTIONS_ENDED[n].load(Ordering::Relaxed));
+    println!("{durable} durable sections, {failed} failed, {lost} lost locks");
+    assert!(reconnects > seeds && crashes > seeds && durable > 10 * seeds && lost > seeds);
+}
+
+#[test]
 fn replay() {
-    seeds::replay(&[MIXED, REPLACEMENTS, DELEGATIONS, UNSTABLE]);
+    seeds::replay(&[MIXED, REPLACEMENTS, DELEGATIONS, LOST_LOCKS, UNSTABLE]);
 }
 
 #[test]
@@ -79,5 +89,6 @@ fn runs_with_the_same_seed_are_identical() {
     MIXED.assert_repeatable();
     REPLACEMENTS.assert_repeatable();
     DELEGATIONS.assert_repeatable();
+    LOST_LOCKS.assert_repeatable();
     UNSTABLE.assert_repeatable();
 }

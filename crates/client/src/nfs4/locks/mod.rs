@@ -16,7 +16,12 @@ mod revocation;
 mod table;
 mod waiting;
 
-use std::sync::{Arc, Weak, atomic::Ordering};
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicU64, Ordering},
+};
+
+use futures::channel::oneshot;
 
 use millrace_nfs::v4::{Operation, Stateid, Status};
 use millrace_oncrpc::{CallClass, EncodedCredential};
@@ -26,7 +31,7 @@ use millrace_runtime::{
 };
 
 pub(super) use self::reclaim::Reclaimed;
-pub(crate) use self::table::LockedFiles;
+pub(crate) use self::table::{LockEpoch, LockedFiles};
 use self::{table::FileState, waiting::Waiting};
 use super::{
     compound::Compound,
@@ -48,6 +53,8 @@ pub(crate) struct FileLocks {
     /// Held during an operation.
     turn: futures::lock::Mutex<()>,
     state: Mutex<FileState>,
+    /// Changes while `state` is locked.
+    epoch: AtomicU64,
     waiting: Waiting,
 }
 
@@ -65,6 +72,7 @@ impl FileLocks {
             open_owner: session.pool.rt.random_u64().to_be_bytes(),
             turn: Default::default(),
             state: Mutex::default(),
+            epoch: AtomicU64::new(session.locked.next_epoch().0),
             waiting: Waiting::default(),
         });
         files.insert(file.to_vec(), Arc::downgrade(&new));
@@ -73,6 +81,25 @@ impl FileLocks {
 
     fn state(&self) -> MutexGuard<'_, FileState> {
         self.state.lock()
+    }
+
+    /// The current epoch.
+    pub(crate) fn epoch(&self) -> LockEpoch {
+        LockEpoch(self.epoch.load(Ordering::Acquire))
+    }
+
+    /// Begins the next epoch, while `state` is locked.
+    fn begin_epoch(&self, _state: &mut FileState) {
+        self.epoch.store(self.session.locked.next_epoch().0, Ordering::Release);
+    }
+
+    /// Completes when locks of the file are lost; an error if the file is dropped.
+    pub(crate) fn watch(&self) -> oneshot::Receiver<()> {
+        let (sender, lost) = oneshot::channel();
+        let mut state = self.state();
+        state.watchers.retain(|w| !w.is_canceled());
+        state.watchers.push(sender);
+        lost
     }
 
     /// Records the open of the file, or that it is closed. Returns the earlier open.

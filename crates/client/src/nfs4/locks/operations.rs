@@ -174,8 +174,12 @@ impl FileLocks {
         let this = Arc::clone(self);
         let unlock = async move {
             let _turn = this.turn.lock().await;
-            if this.state().lost.remove(&owner) {
-                this.session.locked.lost.fetch_sub(1, Ordering::Relaxed);
+            {
+                let mut state = this.state();
+                if state.lost.remove(&owner) {
+                    this.session.locked.lost.fetch_sub(1, Ordering::Relaxed);
+                    this.begin_epoch(&mut state);
+                }
             }
             this.unlock_now(owner, &range).await
         };

@@ -8,7 +8,7 @@ use millrace_nfs::{
     v4::{Operation, Stateid, Status},
 };
 
-use super::FileLocks;
+use super::{FileLocks, LockEpoch};
 use crate::{
     Error,
     nfs4::{
@@ -36,15 +36,25 @@ impl FileLocks {
         Ok(())
     }
 
-    /// Records that the server does not have the locks any more.
+    /// Records that the server does not have the locks any more. Others may have locked and changed the file since: the
+    /// next epoch begins, so that no data of the earlier one is written again, and the file's retained data is discarded.
     pub(super) fn lose(&self, why: &str) {
         let mut state = self.state();
         let owners = std::mem::take(&mut state.owners);
         self.set_open(&mut state, None);
-        for (owner, _) in owners.into_iter().filter(|(_, locks)| !locks.ranges.is_empty()) {
+        let holders: Vec<_> =
+            owners.into_iter().filter(|(_, o)| !o.ranges.is_empty()).map(|(o, _)| o).collect();
+        if holders.is_empty() {
+            return; // The file was only open.
+        }
+        for owner in holders {
             if state.lost.insert(owner) {
                 self.session.locked.lost.fetch_add(1, Ordering::Relaxed);
             }
+        }
+        self.begin_epoch(&mut state);
+        for watcher in std::mem::take(&mut state.watchers) {
+            let _ = watcher.send(());
         }
         tracing::warn!(server = self.session.pool.server(), why, "the server revoked locks of a file");
     }
@@ -74,8 +84,8 @@ impl FileLocks {
 }
 
 impl Session {
-    /// The stateid with which a READ or WRITE must be repeated after `status` for the stateid `rejected`; `None` if
-    /// another stateid does not help.
+    /// The stateid with which a request of an operation that began in the epoch `since` must be repeated after `status` for
+    /// the stateid `rejected`; `None` if another stateid does not help.
     ///
     /// # Errors
     /// [`Error::LocksLost`].
@@ -84,12 +94,13 @@ impl Session {
         status: Status,
         file: &[u8],
         (rejected, access): (Stateid, u32),
+        since: LockEpoch,
     ) -> Result<Option<Stateid>, Error> {
         if !is_invalid(status) || rejected == Stateid::ANONYMOUS {
             return Ok(None);
         }
         self.recovered().await;
-        let next = self.locked.stateid(file, access)?;
+        let next = self.locked.stateid(file, access, since)?;
         if next == rejected
             && let Some(locks) = self.locked.get(file)
         {
@@ -106,7 +117,7 @@ impl Session {
     pub(crate) async fn next_stateids(
         &self,
         status: Status,
-        files: [(FileHandle, u32); 2],
+        files: [(FileHandle, u32, LockEpoch); 2],
         rejected: [Stateid; 2],
     ) -> Result<Option<[Stateid; 2]>, Error> {
         if !is_invalid(status) || rejected == [Stateid::ANONYMOUS; 2] {
@@ -115,11 +126,13 @@ impl Session {
         self.recovered().await;
         let next = || -> Result<_, Error> {
             let [source, destination] = files;
-            let of = |(file, access): (FileHandle, u32)| self.locked.stateid(file.as_bytes(), access);
+            let of = |(file, access, since): (FileHandle, u32, LockEpoch)| {
+                self.locked.stateid(file.as_bytes(), access, since)
+            };
             Ok([of(source)?, of(destination)?])
         };
         if next()? == rejected {
-            for (file, _) in files {
+            for (file, ..) in files {
                 if let Some(locks) = self.locked.get(file.as_bytes()) {
                     locks.check_revoked().await?;
                 }
