@@ -21,6 +21,7 @@ pub mod sync;
 pub mod tokio_rt;
 mod uncancelled;
 pub mod virtual_time;
+mod yield_now;
 
 use std::{future::Future, io, os::fd::OwnedFd, pin::Pin, sync::Arc, time::Duration};
 
@@ -34,6 +35,7 @@ pub use send_queue::SendQueue;
 pub use stall_timer::StallTimer;
 pub use stream::{ByteStream, MemoryStream, StreamListener, StreamProvider, memory_stream};
 pub use uncancelled::Uncancelled;
+pub use yield_now::yield_now;
 
 /// A point in a runtime's time, in nanoseconds since an origin chosen by the runtime. Instants of different
 /// runtimes must not be compared.

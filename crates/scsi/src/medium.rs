@@ -179,7 +179,7 @@ impl Medium {
     /// Whether the data at `offset` is allocated, and where this ends; a file system that cannot search has no
     /// holes. `end` is the end of the disk.
     pub(crate) async fn extent(&self, offset: u64, end: u64) -> Outcome<(bool, u64)> {
-        let seek = |target| self.fs.seek(&self.caller, &self.file, offset, target);
+        let seek = |target| self.fs.seek(&self.caller, &self.file, offset..end, target);
         let failed = |e| Failure::of_file(e, Direction::Read);
         let data = match seek(SeekTarget::Data).await {
             Ok(data) => data.unwrap_or(end),
@@ -187,10 +187,10 @@ impl Medium {
             Err(e) => return Err(failed(e)),
         };
         if data > offset {
-            return Ok((false, data.min(end)));
+            return Ok((false, data));
         }
         let hole = seek(SeekTarget::Hole).await.map_err(failed)?;
-        Ok((true, hole.unwrap_or(end).min(end)))
+        Ok((true, hole.unwrap_or(end)))
     }
 }
 

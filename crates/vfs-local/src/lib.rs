@@ -71,7 +71,7 @@ mod tree;
 mod uring;
 mod xattr;
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use data::Purpose;
 pub use key::secret_file;
@@ -270,9 +270,15 @@ impl FileSystem for LocalFs {
         MaybeReady::wait(ranges::change(export, caller, file, offset, length, RangeChange::Zero))
     }
 
-    fn seek(&self, caller: &Identity, file: &Handle, offset: u64, target: SeekTarget) -> Op<Option<u64>> {
+    fn seek(
+        &self,
+        caller: &Identity,
+        file: &Handle,
+        range: Range<u64>,
+        target: SeekTarget,
+    ) -> Op<Option<u64>> {
         let (export, caller, file) = (Arc::clone(&self.export), caller.clone(), *file);
-        MaybeReady::wait(ranges::seek(export, caller, file, offset, target))
+        MaybeReady::wait(ranges::seek(export, caller, file, range, target))
     }
 
     fn copy(

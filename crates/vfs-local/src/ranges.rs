@@ -1,6 +1,6 @@
 //! Calls on ranges of sparse files: fallocate(2), and lseek(2) for data and holes.
 
-use std::{os::fd::AsFd, sync::Arc};
+use std::{ops::Range, os::fd::AsFd, sync::Arc};
 
 use millrace_buffer::BLOCK_BYTES;
 use millrace_vfs::{FsError, FsResult, Handle, Identity, SeekTarget, Stability, Views, Wcc};
@@ -61,26 +61,27 @@ async fn write_zeros(export: &Export, fd: &Arc<DataFile>, offset: u64, length: u
     }
 }
 
-/// The offset of the next data or hole; `None` if there is none before the end of the file.
+/// The offset of the first data or hole of a range; `None` if there is none before the end of the file. The kernel
+/// may search further.
 pub(super) async fn seek(
     export: Arc<Export>,
     caller: Identity,
     file: Handle,
-    offset: u64,
+    range: Range<u64>,
     target: SeekTarget,
 ) -> FsResult<Option<u64>> {
     let fd = data::open(&export, caller, file, Purpose::Read).await?;
-    if i64::try_from(offset).is_err() {
+    if i64::try_from(range.start).is_err() {
         return Ok(None);
     }
     let from = match target {
-        SeekTarget::Data => SeekFrom::Data(offset),
-        SeekTarget::Hole => SeekFrom::Hole(offset),
+        SeekTarget::Data => SeekFrom::Data(range.start),
+        SeekTarget::Hole => SeekFrom::Hole(range.start),
     };
     let job = move || {
         attr::live_stat(fd.as_fd())?;
         match rustix::fs::seek(&*fd, from) {
-            Ok(at) => Ok(Some(at)),
+            Ok(at) => Ok(Some(at).filter(|at| *at < range.end)),
             Err(Errno::NXIO) => Ok(None),
             Err(e) => Err(e.into()),
         }

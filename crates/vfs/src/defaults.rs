@@ -75,7 +75,7 @@ pub(crate) mod tests {
             assert_eq!(now(fs.zero(&caller, &root, 0, 1)), Err(error));
             assert_eq!(now(fs.copy(&caller, &root, 0, &root, 1, 1)), Err(error));
             assert_eq!(now(fs.allocate(&caller, &root, 0, 1)), Err(error));
-            assert_eq!(now(fs.seek(&caller, &root, 0, SeekTarget::Data)), Err(FsError::NotSupp));
+            assert_eq!(now(fs.seek(&caller, &root, 0..1, SeekTarget::Data)), Err(FsError::NotSupp));
             assert_eq!(fs.write_verifier(), fs.write_verifier());
         }
     }

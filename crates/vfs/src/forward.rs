@@ -57,7 +57,7 @@ macro_rules! forward {
     (@deallocate $to:tt) => { $crate::forward!(@call $to deallocate(offset: u64, length: u64) -> $crate::Wcc); };
     (@zero $to:tt) => { $crate::forward!(@call $to zero(offset: u64, length: u64) -> $crate::Wcc); };
     (@seek $to:tt) => {
-        $crate::forward!(@call $to seek(offset: u64, target: $crate::SeekTarget) -> Option<u64>);
+        $crate::forward!(@call $to seek(range: std::ops::Range<u64>, target: $crate::SeekTarget) -> Option<u64>);
     };
     (@copy $to:tt) => {
         $crate::forward!(

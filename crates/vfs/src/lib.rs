@@ -15,7 +15,7 @@ pub mod memory;
 mod permission;
 mod types;
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 pub use error::{FsError, FsResult};
 pub use millrace_buffer::{Arena, Views};
@@ -180,12 +180,17 @@ pub trait FileSystem: Send + Sync + 'static {
         defaults::unsupported(&self.info())
     }
 
-    /// Returns the offset of the next byte of the `target` kind, at or after `offset`: `SEEK_DATA` and
-    /// `SEEK_HOLE` of lseek(2), SEEK (RFC 7862 section 15.11). `None` stands for `ENXIO`: `offset` is not below
-    /// the size of the file, or only a hole follows [`SeekTarget::Data`]. The end of the file is a hole, so
-    /// [`SeekTarget::Hole`] below the size returns at most the size. Holes read as zeros; a file system may
-    /// report zeros as data. Needs the permissions of [`read`](Self::read), and fails as it does.
-    fn seek(&self, _caller: &Identity, _file: &Handle, _offset: u64, _target: SeekTarget) -> Op<Option<u64>> {
+    /// Returns the offset of the first byte of the `target` kind in `range`: `SEEK_DATA` and `SEEK_HOLE` of
+    /// lseek(2), SEEK (RFC 7862 section 15.11). `None` if there is none, or if the range does not begin below the size of
+    /// the file. The end of the file is a hole. Holes read as zeros; a file system may report zeros as data. Needs the
+    /// permissions of [`read`](Self::read), and fails as it does. Not atomic: the file may change during a long search.
+    fn seek(
+        &self,
+        _caller: &Identity,
+        _file: &Handle,
+        _range: Range<u64>,
+        _target: SeekTarget,
+    ) -> Op<Option<u64>> {
         Op::Ready(Err(FsError::NotSupp))
     }
 

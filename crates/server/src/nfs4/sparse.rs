@@ -54,7 +54,7 @@ impl Compound<'_> {
             ContentType::Data => SeekTarget::Data,
             ContentType::Hole => SeekTarget::Hole,
         };
-        let found = file.fs().seek(caller, &file.handle, args.offset, target).await;
+        let found = file.fs().seek(caller, &file.handle, args.offset..u64::MAX, target).await;
         let found = match found {
             Ok(found) => found,
             Err(error) => return Err(data_error(file, error).await),

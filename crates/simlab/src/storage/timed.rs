@@ -1,6 +1,6 @@
 //! A file system whose calls take time.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use millrace_runtime::BoxFuture;
 use millrace_vfs::{
@@ -147,9 +147,9 @@ impl FileSystem for Timed {
         self.after(&[at], move |fs| fs.zero(&who, &at, offset, length))
     }
 
-    fn seek(&self, who: &Identity, file: &Handle, offset: u64, target: SeekTarget) -> Op<Option<u64>> {
+    fn seek(&self, who: &Identity, file: &Handle, range: Range<u64>, target: SeekTarget) -> Op<Option<u64>> {
         let (who, at) = (who.clone(), *file);
-        self.after(&[at], move |fs| fs.seek(&who, &at, offset, target))
+        self.after(&[at], move |fs| fs.seek(&who, &at, range, target))
     }
 
     fn copy(

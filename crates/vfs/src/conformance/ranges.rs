@@ -129,7 +129,7 @@ pub(crate) fn ranges_of_non_files_are_rejected(f: &Fixture) {
         fails(f.deallocate(h, 0, 1), errors);
         fails(f.zero(h, 0, 1), errors);
         fails(f.allocate(h, 0, 1), errors);
-        fails(f.op(f.fs.seek(&root(), h, 0, SeekTarget::Data)), errors);
+        fails(f.op(f.fs.seek(&root(), h, 0..1, SeekTarget::Data)), errors);
     };
     reject(&f.subdir("d"), &[IsDir, Inval]);
     if f.has(Capability::Symlinks) {
@@ -142,7 +142,8 @@ pub(crate) fn ranges_of_non_files_are_rejected(f: &Fixture) {
 
 pub(crate) fn seek_finds_data_and_holes(f: &Fixture) {
     let file = f.file("a");
-    let seek = |at, target| f.op(f.fs.seek(&root(), &file, at, target)).unwrap();
+    let within = |range, target| f.op(f.fs.seek(&root(), &file, range, target)).unwrap();
+    let seek = |at, target| within(at..u64::MAX, target);
     let far = 1 << 24;
     for target in [SeekTarget::Data, SeekTarget::Hole] {
         assert_eq!((seek(0, target), seek(u64::MAX, target)), (None, None), "the file is empty");
@@ -154,6 +155,14 @@ pub(crate) fn seek_finds_data_and_holes(f: &Fixture) {
     assert!(data > 0 && data <= far, "holes are not found: data at {data}");
     assert_eq!(seek(far + 5, SeekTarget::Data), Some(far + 5));
     assert_eq!(seek(1, SeekTarget::Hole), Some(1));
+    // Only the range is searched.
+    assert_eq!(
+        (within(0..data, SeekTarget::Data), within(0..data + 1, SeekTarget::Data)),
+        (None, Some(data))
+    );
+    assert_eq!(within(far..far + 10, SeekTarget::Hole), None);
+    assert_eq!(within(far..far + 11, SeekTarget::Hole), Some(far + 10));
+    assert_eq!((within(1..1, SeekTarget::Hole), within(far..far, SeekTarget::Data)), (None, None));
     assert_eq!(seek(far + 5, SeekTarget::Hole), Some(far + 10));
     for target in [SeekTarget::Data, SeekTarget::Hole] {
         for beyond in [far + 10, far + 11, i64::MAX as u64, u64::MAX] {
@@ -210,7 +219,7 @@ pub(crate) fn changes_of_ranges_require_write_permission(f: &Fixture) {
         let (deallocate, zero, seek) = (
             f.op(f.fs.deallocate(&caller, &file, 0, 5)).map(drop),
             f.op(f.fs.zero(&caller, &file, 5, 5)).map(drop),
-            f.op(f.fs.seek(&caller, &file, 0, SeekTarget::Hole)).map(drop),
+            f.op(f.fs.seek(&caller, &file, 0..1, SeekTarget::Hole)).map(drop),
         );
         assert_eq!(deallocate, expected(may_write), "deallocate, mode {bits:o}, case {at}");
         let allocate = f.op(f.fs.allocate(&caller, &file, 0, 10)).map(drop);
@@ -340,7 +349,8 @@ impl Model<'_> {
     /// Data may be zeros, holes may not have data, and both alternate.
     fn seek(&self, offset: usize, target: SeekTarget) -> Result<(), TestCaseError> {
         let (f, size) = (self.f, self.content.len());
-        let seek = |at: usize, target| f.op(f.fs.seek(&root(), &self.file, at as u64, target)).unwrap();
+        let seek =
+            |at: usize, target| f.op(f.fs.seek(&root(), &self.file, at as u64..u64::MAX, target)).unwrap();
         let found = seek(offset, target).map(|at| at as usize);
         let Some(at) = found else {
             let rest = self.content.get(offset..).unwrap_or_default();

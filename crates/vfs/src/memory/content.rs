@@ -12,7 +12,7 @@
 //! - Sparse data uses the pages that it touches: pages with data use at most twice their size in memory.
 
 mod block;
-mod ranges;
+pub(super) mod ranges;
 mod shared;
 mod source;
 
@@ -218,6 +218,7 @@ impl Content {
     #[cfg(test)]
     pub(super) fn check_map_charge(&self) -> impl Iterator<Item = &View> {
         let blocks = || std::iter::once(&self.first).chain(self.rest.values());
+        assert!(self.rest.values().all(|block| !block.is_empty()));
         assert_eq!(self.map_charge, blocks().map(|block| u64::from(block.charge())).sum::<u64>());
         blocks().filter(|block| block.charge() == 0).flat_map(Block::views)
     }
@@ -239,6 +240,7 @@ impl Content {
             replaced.extend(block.truncate(quota, tail));
             let after = block.bytes();
             self.stored = self.stored - before + after;
+            self.remove_if_empty(quota, last);
         }
         let truncated = Truncated { first, rest, replaced };
         self.forget(quota, &truncated);

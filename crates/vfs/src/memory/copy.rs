@@ -1,5 +1,7 @@
 //! Copies between files. Whole blocks become shared by both files; a write to one of them replaces its block.
 
+use std::ops::Range;
+
 use millrace_buffer::Views;
 
 use super::{MAX_FILE_SIZE, MemoryFs, content::Content, data::RangeChange};
@@ -26,14 +28,18 @@ impl MemoryFs {
         let (mut at, mut data_bytes) = (from, 0);
         while at < end && data_bytes < MAX_DATA {
             let target = to + (at - from);
-            let data_at = self.seek_now(caller, source, at, SeekTarget::Data)?.unwrap_or(end).min(end);
+            let find = |range: Range<u64>, target| {
+                let (end, found) = (range.end, self.seek_now(caller, source, range, target)?);
+                Ok::<_, FsError>(found.break_value().flatten().unwrap_or(end))
+            };
+            let data_at = find(at..end, SeekTarget::Data)?;
             if data_at > at {
                 self.range_now(caller, destination, target, data_at - at, RangeChange::Zero)?;
                 at = data_at;
                 continue;
             }
-            let hole_at = self.seek_now(caller, source, at, SeekTarget::Hole)?.unwrap_or(end).min(end);
-            let count = hole_at.saturating_sub(at).min(MAX_DATA - data_bytes) as u32;
+            let hole_at = find(at..end.min(at + MAX_DATA - data_bytes), SeekTarget::Hole)?;
+            let count = hole_at.saturating_sub(at) as u32;
             let data = self.read_now(caller, source, at, count)?.data;
             let copied = data.len() as u64;
             if copied == 0 {

@@ -1,5 +1,7 @@
 //! READ, WRITE and COMMIT, and the calls on ranges of sparse files.
 
+use std::ops::{ControlFlow, Range};
+
 use millrace_buffer::{Quota, Views};
 
 use super::{
@@ -114,18 +116,19 @@ impl MemoryFs {
         Ok(wcc)
     }
 
+    /// One step of a search; continues at an offset.
     pub(super) fn seek_now(
         &self,
         caller: &Identity,
         file: &Handle,
-        offset: u64,
+        range: Range<u64>,
         target: SeekTarget,
-    ) -> FsResult<Option<u64>> {
+    ) -> FsResult<ControlFlow<Option<u64>, u64>> {
         let inode = self.inode(file)?;
         let st = inode.read()?;
         let content = st.content()?;
         permission::check_read(&st, caller)?;
-        Ok(content.seek(offset, target))
+        Ok(content.seek(range, target))
     }
 
     /// Checks the type of object; there is nothing to commit.

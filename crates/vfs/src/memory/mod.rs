@@ -20,8 +20,8 @@
 //! briefly takes one of 64 read locks of the inode table. An operation on several inodes locks directories
 //! before their entries, ancestors before descendants, and two non-directories in the order of their index.
 //! Only rename locks two unrelated directories, and renames are serialized (`rename_lock`), which also keeps
-//! the ancestors of every directory constant during a rename. All calls complete at once
-//! ([`MaybeReady::Ready`]): locks are held only for the duration of one in-memory operation.
+//! the ancestors of every directory constant during a rename. Locks are held only for the duration of one in-memory
+//! operation, and all calls complete at once ([`MaybeReady::Ready`]), except that a long search for a hole yields.
 
 mod attributes;
 mod clone;
@@ -42,13 +42,16 @@ mod tests;
 mod xattr;
 mod xattrs;
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::{
+    ops::{ControlFlow, Range},
+    sync::{Arc, OnceLock, Weak},
+};
 
 use data::RangeChange;
 use directory::Directory;
 use inode::{Body, Inode, InodeId, InodeState};
 use millrace_buffer::{Arena, BLOCK_BYTES, Quota, View, Views};
-use millrace_runtime::{MaybeReady, RuntimeExt, RuntimeRef, sync::Mutex};
+use millrace_runtime::{MaybeReady, RuntimeExt, RuntimeRef, sync::Mutex, yield_now};
 use space::ObjectCount;
 use table::Table;
 
@@ -333,8 +336,30 @@ impl FileSystem for MemoryFs {
         MaybeReady::Ready(self.range_now(caller, file, offset, length, RangeChange::Zero))
     }
 
-    fn seek(&self, caller: &Identity, file: &Handle, offset: u64, target: SeekTarget) -> Op<Option<u64>> {
-        MaybeReady::Ready(self.seek_now(caller, file, offset, target))
+    fn seek(
+        &self,
+        caller: &Identity,
+        file: &Handle,
+        range: Range<u64>,
+        target: SeekTarget,
+    ) -> Op<Option<u64>> {
+        let end = range.end;
+        let mut at = match self.seek_now(caller, file, range, target) {
+            Ok(ControlFlow::Break(found)) => return MaybeReady::Ready(Ok(found)),
+            Ok(ControlFlow::Continue(at)) => at,
+            Err(e) => return MaybeReady::Ready(Err(e)),
+        };
+        let (this, caller, file) = (self.this.clone(), caller.clone(), *file);
+        MaybeReady::wait(async move {
+            loop {
+                yield_now().await;
+                let fs = this.upgrade().ok_or(FsError::Stale)?;
+                match fs.seek_now(&caller, &file, at..end, target)? {
+                    ControlFlow::Break(found) => return Ok(found),
+                    ControlFlow::Continue(next) => at = next,
+                }
+            }
+        })
     }
 
     fn copy(

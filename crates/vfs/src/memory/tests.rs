@@ -389,3 +389,43 @@ fn memory_file_system_conforms() {
     report.assert_passed();
     assert!(report.skipped().is_empty(), "{:?}", report.skipped());
 }
+
+/// A file of 1 GiB without holes, whose blocks share a slot.
+fn large_file() -> (Arc<MemoryFs>, Handle) {
+    let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
+    let fs = MemoryFs::new(MemoryConfig::new(arena.clone(), VirtualTime::new(1).runtime()));
+    let (caller, how) = (Identity::root(), CreateHow::Guarded(SetAttr::default()));
+    let file = now(fs.create(&caller, &fs.root(), b"f", &how)).unwrap().handle;
+    let data: Views = arena.copy_from(&[1; BLOCK_BYTES]).unwrap().into();
+    now(fs.write(&caller, &file, 0, data, Stability::FileSync)).unwrap();
+    for doubling in 0..14 {
+        let size = (BLOCK_BYTES as u64) << doubling;
+        now(fs.clone_range(&caller, &file, 0, &file, size, size)).unwrap();
+    }
+    (fs, file)
+}
+
+#[test]
+fn a_search_visits_the_blocks_of_its_range_and_yields_after_a_bounded_number() {
+    use std::task::{Context, Poll, Waker};
+
+    use content::ranges::{SEARCH, VISITED};
+    let (fs, file) = large_file();
+    let (caller, size, block) = (Identity::root(), 1 << 30, BLOCK_BYTES as u64);
+    let seek = |range| fs.seek(&caller, &file, range, SeekTarget::Hole);
+    VISITED.take();
+    assert_eq!((now(seek(block..5 * block)), VISITED.take()), (Ok(None), 4));
+    let searched = |hole| {
+        let MaybeReady::Pending(mut search) = seek(0..u64::MAX) else { panic!("the search does not yield") };
+        assert_eq!(VISITED.take(), SEARCH / block);
+        let mut found = Poll::Pending;
+        while found.is_pending() {
+            found = search.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            assert!(VISITED.take() <= SEARCH / block);
+        }
+        assert_eq!(found, Poll::Ready(Ok(Some(hole))));
+    };
+    searched(size);
+    now(fs.deallocate(&caller, &file, size - 3 * block, 100_000)).unwrap();
+    searched(size - 3 * block);
+}

@@ -1,10 +1,21 @@
 //! Deallocation of a range of a file, and the search for data and holes.
 
+use std::ops::{ControlFlow, Range};
+
 use millrace_buffer::{BLOCK_BYTES, Quota};
 use smallvec::SmallVec;
 
 use super::{BLOCK, Content, Truncated};
 use crate::{FsResult, SeekTarget};
+
+/// Bytes in which one call searches a hole: up to 4,096 blocks, which takes some hundred microseconds.
+pub(in super::super) const SEARCH: u64 = 256 << 20;
+
+#[cfg(test)]
+thread_local! {
+    /// Number of blocks in which this thread has searched holes.
+    pub(in super::super) static VISITED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
 
 impl Content {
     /// Frees the pages that `offset..end` contains, and zeroes the rest of the range; or changes nothing.
@@ -39,16 +50,22 @@ impl Content {
             let block = self.block_mut(index);
             let before = block.bytes();
             removed.replaced.extend(block.punch(quota, hole));
-            let (after, empty) = (block.bytes(), block.is_empty());
-            let charge = if empty { std::mem::take(block).charge() } else { 0 };
+            let after = block.bytes();
             self.stored = self.stored - before + after;
-            if empty {
-                self.rest.remove(&index);
-                self.refund_map(quota, u64::from(charge));
-            }
+            self.remove_if_empty(quota, index);
         }
         self.remove_blocks(quota, offset.div_ceil(BLOCK), end / BLOCK, &mut removed);
         Ok(removed)
+    }
+
+    /// Removes block `index` from the map if it has no memory.
+    pub(super) fn remove_if_empty(&mut self, quota: &Quota, index: u64) {
+        let block = self.block_mut(index);
+        if block.is_empty() {
+            let charge = std::mem::take(block).charge();
+            self.rest.remove(&index);
+            self.refund_map(quota, u64::from(charge));
+        }
     }
 
     /// Removes the blocks `start..end`.
@@ -63,15 +80,27 @@ impl Content {
         self.forget(quota, removed);
     }
 
-    /// The offset of the next data or hole, as [`FileSystem::seek`](crate::FileSystem::seek).
-    pub(in super::super) fn seek(&self, offset: u64, target: SeekTarget) -> Option<u64> {
-        if offset >= self.size {
-            return None;
+    /// The offset of the first data or hole in a range, as [`FileSystem::seek`](crate::FileSystem::seek). Continues at an
+    /// offset if there is no hole in the first [`SEARCH`] bytes.
+    pub(in super::super) fn seek(
+        &self,
+        range: Range<u64>,
+        target: SeekTarget,
+    ) -> ControlFlow<Option<u64>, u64> {
+        let Range { start, end } = range;
+        if start >= self.size.min(end) {
+            return ControlFlow::Break(None);
         }
-        match target {
-            SeekTarget::Data => self.next_data(offset).filter(|at| *at < self.size),
-            SeekTarget::Hole => Some(self.next_hole(offset).min(self.size)),
-        }
+        let stop = end.min(start.saturating_add(SEARCH));
+        let found = match target {
+            // The next block with an entry has data.
+            SeekTarget::Data => self.next_data(start).filter(|at| *at < self.size),
+            SeekTarget::Hole => match self.next_hole(start, stop).min(self.size) {
+                at if at >= stop && at < self.size && at < end => return ControlFlow::Continue(at),
+                at => Some(at),
+            },
+        };
+        ControlFlow::Break(found.filter(|at| *at < end))
     }
 
     /// The blocks from `index` on, with their indices.
@@ -88,13 +117,16 @@ impl Content {
         })
     }
 
-    fn next_hole(&self, offset: u64) -> u64 {
+    /// The offset of the first hole, or another one from `stop` on if there is none before.
+    fn next_hole(&self, offset: u64, stop: u64) -> u64 {
         let mut at = offset;
         for (index, block) in self.blocks_from(offset / BLOCK) {
             let start = index * BLOCK;
-            if start > at {
+            if start > at || at >= stop {
                 break;
             }
+            #[cfg(test)]
+            VISITED.with(|visited| visited.set(visited.get() + 1));
             let end = block.next_hole((at - start) as usize);
             at = start + end as u64;
             if end < BLOCK_BYTES {
