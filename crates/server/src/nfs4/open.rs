@@ -46,6 +46,10 @@ impl Compound<'_> {
         let found = self.find(&args).await?;
         let file = &found.file;
         let writes = access & share_access::WRITE != 0;
+        if found.truncate.is_some() && !writes {
+            // Share reservations and delegations are checked for the access of the open. Linux's server refuses it, too.
+            return Err(Status::Inval);
+        }
         let caller = if writes { file.writer()? } else { file.caller()? };
         if reclaim {
             // The first OPEN has checked the rights, and each READ and WRITE checks them.
@@ -161,17 +165,22 @@ impl Compound<'_> {
             created: true,
             truncate: None,
         };
+        // The file may be one that exists with this verifier: its owner has the rights of a creator.
+        let exclusively = |result: Created, set| {
+            let owned = result.attr.uid == caller.uid;
+            Found { created: owned, ..created(result, set) }
+        };
         let (attributes, guarded) = match how {
             CreateHow::Exclusive(verifier) => {
                 let result = exclusive(dir, name, *verifier, SetAttr::default()).await?;
-                return Ok(created(result, used_for_verifier(dir)));
+                return Ok(exclusively(result, used_for_verifier(dir)));
             }
             CreateHow::Exclusive41(verifier, attributes) => {
                 if !attributes.set.difference(EXCLUSIVE).is_empty() {
                     return Err(Status::Inval);
                 }
                 let result = exclusive(dir, name, *verifier, set_attr(attributes)?).await?;
-                return Ok(created(result, attributes.set.union(used_for_verifier(dir))));
+                return Ok(exclusively(result, attributes.set.union(used_for_verifier(dir))));
             }
             CreateHow::Unchecked(attributes) => (attributes, false),
             CreateHow::Guarded(attributes) => (attributes, true),

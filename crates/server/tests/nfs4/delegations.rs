@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use millrace_nfs::{v3, v4::*};
-use millrace_nfs4_conformance::operations::{link, remove, rename, savefh, write};
+use millrace_nfs4_conformance::operations::{remove, write};
 
 use crate::{
-    common::{Caller, Proto, at},
+    common::{Caller, Proto},
     compound::*,
     network::{Called, Network, Wire, on_both_with},
 };
@@ -17,26 +17,26 @@ const REVOKED: u32 = 0x40;
 const LEASE: Duration = Duration::from_secs(90);
 
 /// A client that holds delegations, and another one.
-struct Scene<'n> {
+pub(crate) struct Scene<'n> {
     network: &'n Network,
     wire: Arc<Wire>,
-    holder: Caller,
-    session: Session,
-    other: Caller,
-    others: Session,
-    dir: Vec<u8>,
+    pub(crate) holder: Caller,
+    pub(crate) session: Session,
+    pub(crate) other: Caller,
+    pub(crate) others: Session,
+    pub(crate) dir: Vec<u8>,
 }
 
 /// The result of an OPEN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Opened {
-    stateid: Stateid,
+pub(crate) struct Opened {
+    pub(crate) stateid: Stateid,
     /// The delegation with its stateid.
-    delegation: Granted,
+    pub(crate) delegation: Granted,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Granted {
+pub(crate) enum Granted {
     Read(Stateid),
     Write(Stateid),
     None,
@@ -44,7 +44,7 @@ enum Granted {
 }
 
 impl Granted {
-    fn stateid(self) -> Stateid {
+    pub(crate) fn stateid(self) -> Stateid {
         match self {
             Self::Read(stateid) | Self::Write(stateid) => stateid,
             other => panic!("{other:?}"),
@@ -66,7 +66,7 @@ fn open_with(access: u32, claim: Claim<'static>, create: bool) -> Op {
     })
 }
 
-fn delegreturn(stateid: Stateid) -> Op {
+pub(crate) fn delegreturn(stateid: Stateid) -> Op {
     op(Operation::Delegreturn, DelegreturnArgs { stateid })
 }
 
@@ -83,12 +83,12 @@ fn recalled(called: &Called) -> (Stateid, Vec<u8>) {
     (args.stateid, args.handle.to_vec())
 }
 
-fn v3(handle: &[u8]) -> v3::FileHandle {
+pub(crate) fn v3(handle: &[u8]) -> v3::FileHandle {
     v3::FileHandle::new(handle).unwrap()
 }
 
 impl<'n> Scene<'n> {
-    async fn new(network: &'n Network) -> Self {
+    pub(crate) async fn new(network: &'n Network) -> Self {
         let wire = network.connect(1).await;
         let (holder, other) = (wire.caller(), network.connect(2).await.caller());
         let session = Session::new(&holder, b"holder").await;
@@ -123,7 +123,7 @@ impl<'n> Scene<'n> {
     }
 
     /// The holder opens `name` and creates it.
-    async fn hold(&self, name: &'static str, access: u32) -> (Opened, Vec<u8>) {
+    pub(crate) async fn hold(&self, name: &'static str, access: u32) -> (Opened, Vec<u8>) {
         let claim = Claim::Null(Opaque(name.as_bytes()));
         Self::open_in(&self.holder, &self.session, &self.dir, access, claim, true).await.unwrap()
     }
@@ -134,7 +134,7 @@ impl<'n> Scene<'n> {
         Self::open_in(&self.other, &self.others, &self.dir, access, claim, false).await
     }
 
-    async fn status(&self, file: &[u8], on: Op) -> Status {
+    pub(crate) async fn status(&self, file: &[u8], on: Op) -> Status {
         self.session.status(&self.holder, [putfh(file), on]).await
     }
 
@@ -146,18 +146,18 @@ impl<'n> Scene<'n> {
     }
 
     /// Answers the recall of the delegation.
-    async fn answer_recall(&self, stateid: Stateid, file: &[u8], status: Status) {
+    pub(crate) async fn answer_recall(&self, stateid: Stateid, file: &[u8], status: Status) {
         let called = self.wire.callback().await;
         assert_eq!(recalled(&called), (stateid, file.to_vec()));
         self.wire.answer(&called, status);
     }
 
     /// No callback is sent, or repeated.
-    async fn assert_quiet(&self) {
+    pub(crate) async fn assert_quiet(&self) {
         assert!(self.wire.callback_within(Duration::from_secs(5)).await.is_none());
     }
 
-    fn stats(&self) -> [u64; 3] {
+    pub(crate) fn stats(&self) -> [u64; 3] {
         let stats = self.network.hosted.stats();
         [stats.nfs4_delegations, stats.nfs4_delegations_recalled, stats.nfs4_delegations_revoked]
     }
@@ -218,124 +218,9 @@ fn the_setting_and_the_client_decide_what_is_delegated() {
     }
 }
 
-/// CLONE of the whole saved file.
-fn clone_all() -> Op {
-    let (source, destination) = (Stateid::ANONYMOUS, Stateid::ANONYMOUS);
-    op(Operation::Clone, CloneArgs { source, destination, source_offset: 0, destination_offset: 0, count: 0 })
-}
-
-/// COPY of the whole saved file.
-fn copy_all() -> Op {
-    op(
-        Operation::Copy,
-        CopyArgs {
-            source: Stateid::ANONYMOUS,
-            destination: Stateid::ANONYMOUS,
-            source_offset: 0,
-            destination_offset: 0,
-            count: 0,
-            requirements: CopyRequirements { consecutive: true, synchronous: true },
-            source_servers: List(vec![]),
-        },
-    )
-}
-
-/// Requests of another client, by number, and whether each only reads.
-const REQUESTS: usize = 17;
-
-impl Scene<'_> {
-    /// The status of a request of another client that uses the file `f`, as one of NFSv4.
-    async fn request(&self, n: usize, file: &[u8]) -> Status {
-        let (c, s, dir) = (&self.other, &self.others, &self.dir);
-        let anonymous = Stateid::ANONYMOUS;
-        let of_v3 = |result: Result<(), v3::Status>| match result {
-            Ok(()) => Status::Ok,
-            Err(v3::Status::Jukebox) => Status::Delay,
-            Err(other) => panic!("{other:?}"),
-        };
-        match n {
-            0 => s.status(c, [putfh(file), read(anonymous, 0, 1)]).await,
-            1 => of_v3(c.read(v3(file), 0, 1).await.map(drop)),
-            2 => s.status(c, [putfh(file), write(c, anonymous, 0, b"x")]).await,
-            3 => s.status(c, [putfh(file), setattr(0o600)]).await,
-            4 => s.status(c, [putfh(dir), remove("f")]).await,
-            5 => s.status(c, [putfh(dir), savefh(), rename("f", "g")]).await,
-            6 => s.status(c, [putfh(dir), savefh(), rename("another", "f")]).await,
-            7 => s.status(c, [putfh(file), savefh(), putfh(dir), link("g")]).await,
-            8 => of_v3(c.write(v3(file), 0, b"x", v3::StableHow::Unstable).await.map(drop)),
-            9 => {
-                let attributes = v3::Sattr { size: Some(0), ..v3::Sattr::default() };
-                let args = v3::SetattrArgs { object: v3(file), attributes, guard: None };
-                let res: v3::Res<v3::WccData, v3::WccData> = c.nfs(v3::Procedure::Setattr, &args).await;
-                of_v3(res.into_result().map(drop).map_err(|(status, _)| status))
-            }
-            10 => {
-                let args = v3::RemoveArgs { object: at(v3(dir), "f") };
-                let res: v3::Res<v3::WccData, v3::WccData> = c.nfs(v3::Procedure::Remove, &args).await;
-                of_v3(res.into_result().map(drop).map_err(|(status, _)| status))
-            }
-            11 => {
-                let args = v3::RenameArgs { from: at(v3(dir), "another"), to: at(v3(dir), "f") };
-                let res: v3::Res<v3::RenameOk, v3::RenameFail> = c.nfs(v3::Procedure::Rename, &args).await;
-                of_v3(res.into_result().map(drop).map_err(|(status, _)| status))
-            }
-            12 => {
-                let args = v3::LinkArgs { file: v3(file), link: at(v3(dir), "g") };
-                let res: v3::Res<v3::LinkOk, v3::LinkFail> = c.nfs(v3::Procedure::Link, &args).await;
-                of_v3(res.into_result().map(drop).map_err(|(status, _)| status))
-            }
-            13 => {
-                let args =
-                    SetxattrArgs { option: SetxattrOption::Either, name: Opaque(b"a"), value: Opaque(b"1") };
-                s.status(c, [putfh(file), op(Operation::Setxattr, args)]).await
-            }
-            14 | 15 => {
-                let on = if n == 14 { clone_all() } else { copy_all() };
-                let from = [putfh(dir), lookup("another"), savefh()];
-                s.status(c, from.into_iter().chain([putfh(file), on])).await
-            }
-            _ => {
-                let attributes = v3::Sattr { size: Some(0), ..v3::Sattr::default() };
-                of_v3(c.create_how(v3(dir), "f", v3::CreateHow::Unchecked(attributes)).await.map(drop))
-            }
-        }
-    }
-}
-
-#[test]
-fn every_use_by_others_waits_for_the_recall() {
-    for n in 0..REQUESTS {
-        for access in [1, 3] {
-            let reads = n < 2;
-            on_both_with(EXPORT, async |network| {
-                let s = Scene::new(network).await;
-                s.open_file("another").await;
-                let (opened, file) = s.hold("f", access).await;
-                let id = opened.delegation.stateid();
-                // A WRITE or a deny would conflict with the open, too.
-                assert_eq!(
-                    s.status(&file, op(Operation::Close, CloseArgs { seqid: 0, stateid: opened.stateid }))
-                        .await,
-                    Status::Ok
-                );
-                if reads && access == 1 {
-                    assert_eq!(s.request(n, &file).await, Status::Ok, "{n}");
-                    return s.assert_quiet().await;
-                }
-                assert_eq!(s.request(n, &file).await, Status::Delay, "{n}");
-                s.answer_recall(id, &file, Status::Ok).await;
-                assert_eq!(s.request(n, &file).await, Status::Delay, "{n}");
-                assert_eq!(s.status(&file, delegreturn(id)).await, Status::Ok);
-                assert_eq!(s.request(n, &file).await, Status::Ok, "{n}");
-                assert_eq!(s.stats(), [0, 1, 0]);
-            });
-        }
-    }
-}
-
 impl Scene<'_> {
     /// The other client creates a file without keeping it open.
-    async fn open_file(&self, name: &str) {
+    pub(crate) async fn open_file(&self, name: &str) {
         let created = self.other.create(v3(&self.dir), name).await;
         assert!(!created.as_bytes().is_empty());
     }

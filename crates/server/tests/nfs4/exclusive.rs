@@ -5,7 +5,7 @@ use millrace_nfs4_conformance::operations::{open_with, setattr};
 use millrace_server::Server;
 
 use crate::{
-    common::{Caller, Proto, config, run},
+    common::{Caller, Proto, config, run, sys},
     compound::*,
 };
 
@@ -16,7 +16,7 @@ const TIMES: Bitmap = Bitmap::of(&[Attribute::TimeAccess, Attribute::TimeModify]
 const VERIFIER: [u8; 8] = [7; 8];
 const YEAR_2000: i64 = 946_684_800;
 
-fn mode(mode: u32) -> Attributes<'static> {
+fn mode_of(mode: u32) -> Attributes<'static> {
     Attributes { mode: Some(mode), ..Attributes::default() }
 }
 
@@ -55,14 +55,14 @@ fn both(test: impl AsyncFn((&Caller, &Session, &[u8]), bool)) {
 /// RFC 8881 section 18.16.3: the result names the attributes that were set, and those that hold the verifier.
 #[test]
 fn the_result_names_the_attributes_set_and_those_of_the_verifier() {
-    let size = Attributes { size: Some(3), ..mode(0o444) };
+    let size = Attributes { size: Some(3), ..mode_of(0o444) };
     both(async |at, in_times| {
         let of_verifier = if in_times { TIMES } else { Bitmap::EMPTY };
         let mode_set = Bitmap::of(&[Attribute::Mode]);
         for (name, how, set, expected) in [
             ("a", CreateHow::Exclusive(VERIFIER), Bitmap::EMPTY, (0o600, 0)),
             ("b", CreateHow::Exclusive41(VERIFIER, Attributes::default()), Bitmap::EMPTY, (0o600, 0)),
-            ("c", CreateHow::Exclusive41(VERIFIER, mode(0o640)), mode_set, (0o640, 0)),
+            ("c", CreateHow::Exclusive41(VERIFIER, mode_of(0o640)), mode_set, (0o640, 0)),
             ("d", CreateHow::Exclusive41(VERIFIER, size), mode_set.with(Attribute::Size), (0o444, 3)),
         ] {
             for case in ["new", "again"] {
@@ -74,9 +74,30 @@ fn the_result_names_the_attributes_set_and_those_of_the_verifier() {
                 }
             }
         }
-        let later = Attributes { time_access_set: Some(SetTime::ServerTime), ..mode(0o600) };
+        let later = Attributes { time_access_set: Some(SetTime::ServerTime), ..mode_of(0o600) };
         let refused = create(at, "e", CreateHow::Exclusive41(VERIFIER, later)).await;
         assert_eq!(refused.unwrap_err(), Status::Inval);
+    });
+}
+
+/// The verifier of another user's file, which its times may show, gives no right to it.
+#[test]
+fn the_verifier_gives_no_right_to_a_file() {
+    both(async |(c, s, dir), in_times| {
+        let mode = |mode| CreateHow::Exclusive41(VERIFIER, mode_of(mode));
+        let create = async |uid, name: &'static str, access, how| {
+            let open = open_with(b"owner", (access, 0), Some(how), Claim::Null(Opaque(name.as_bytes())));
+            s.status(&c.with(sys(uid, uid)), [putfh(dir), open]).await
+        };
+        assert_eq!(s.status(c, [putfh(dir), setattr(Stateid::ANONYMOUS, mode_of(0o777))]).await, Status::Ok);
+        // The creator may write to a file that its mode protects against writing, also by a repetition.
+        for _ in 0..2 {
+            assert_eq!(create(2000, "a", 3, mode(0o444)).await, Status::Ok);
+        }
+        assert_eq!(create(3000, "a", 1, CreateHow::Exclusive(VERIFIER)).await, Status::Ok);
+        assert_eq!(create(3000, "a", 2, CreateHow::Exclusive(VERIFIER)).await, Status::Access);
+        assert_eq!(create(2000, "b", 3, CreateHow::Exclusive(VERIFIER)).await, Status::Ok);
+        assert_eq!(create(3000, "b", 1, CreateHow::Exclusive(VERIFIER)).await, Status::Access, "{in_times}");
     });
 }
 
@@ -84,13 +105,13 @@ fn the_result_names_the_attributes_set_and_those_of_the_verifier() {
 #[test]
 fn a_retransmission_keeps_later_changes() {
     both(async |at @ (c, s, dir), in_times| {
-        let how = CreateHow::Exclusive41(VERIFIER, mode(0o640));
+        let how = CreateHow::Exclusive41(VERIFIER, mode_of(0o640));
         create(at, "f", how).await.unwrap();
         let set = |attributes| [putfh(dir), lookup("f"), setattr(Stateid::ANONYMOUS, attributes)];
-        assert_eq!(s.status(c, set(mode(0o600))).await, Status::Ok);
+        assert_eq!(s.status(c, set(mode_of(0o600))).await, Status::Ok);
         let (_, seen) = create(at, "f", how).await.unwrap();
         assert_eq!(seen.mode, Some(0o600));
-        let other = create(at, "f", CreateHow::Exclusive41([8; 8], mode(0o640))).await;
+        let other = create(at, "f", CreateHow::Exclusive41([8; 8], mode_of(0o640))).await;
         assert_eq!(other.unwrap_err(), Status::Exist);
         // Where the times hold the verifier, it ends when they are set.
         let now = Some(SetTime::ServerTime);

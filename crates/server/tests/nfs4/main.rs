@@ -7,6 +7,7 @@ mod callbacks;
 mod caller;
 #[path = "../common/mod.rs"]
 mod common;
+mod conflicts;
 mod conformance;
 mod copy;
 mod counters;
