@@ -64,6 +64,13 @@ impl Collector for Scrape {
         self.stages(&mut e)?;
         gauge(&mut e, "replies_kept", "Replies in the duplicate request cache", s.replies_kept)?;
         gauge(&mut e, "replies_kept_bytes", "Memory in use by these replies", s.replies_kept_bytes)?;
+        let kept = s.nfs4_replies_kept_bytes;
+        gauge(
+            &mut e,
+            "nfs4_replies_kept_bytes",
+            "Memory in use by replies in slots of NFSv4 sessions",
+            kept,
+        )?;
         self.memory(&mut e)
     }
 }

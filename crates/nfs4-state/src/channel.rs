@@ -11,6 +11,8 @@ const MIN_REQUEST: u32 = 88;
 const MIN_RESPONSE: u32 = 80;
 /// Smallest size of requests and replies of the back channel: a callback with an AUTH_SYS credential.
 const MIN_CALLBACK: u32 = 512;
+/// Bytes that the shortest reply of a slot occupies.
+pub const MIN_CACHED: u32 = 256;
 /// Smallest number of operations of a callback: CB_SEQUENCE and one more.
 const MIN_CALLBACK_OPERATIONS: u32 = 2;
 
@@ -40,6 +42,11 @@ pub(crate) struct ReplyRoom {
     pub(crate) least: u64,
 }
 
+/// Bytes that a reply of up to `cached` bytes may occupy.
+fn memory(cached: u32) -> u64 {
+    cached.max(MIN_CACHED).into()
+}
+
 impl ChannelAttributes {
     fn check(&self, request: u32, response: u32, operations: u32) -> Result<(), Status> {
         if self.request_bytes < request || self.response_bytes < response || self.operations < operations {
@@ -57,7 +64,7 @@ impl ChannelAttributes {
         self.check(MIN_REQUEST, MIN_RESPONSE, 1)?;
         let cached = self.cached_bytes.min(limits.cached_bytes).min(self.response_bytes);
         let slots = |bytes: u64| {
-            let slots = bytes.checked_div(cached.into()).unwrap_or(u64::MAX);
+            let slots = bytes / memory(cached);
             u32::try_from(slots).unwrap_or(u32::MAX)
         };
         if slots(room.least) == 0 {
@@ -82,6 +89,6 @@ impl ChannelAttributes {
 
     /// Bytes that the replies in the slots may occupy.
     pub(crate) fn total_cached_bytes(&self) -> u64 {
-        u64::from(self.cached_bytes) * u64::from(self.slots)
+        memory(self.cached_bytes) * u64::from(self.slots)
     }
 }

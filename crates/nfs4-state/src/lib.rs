@@ -65,7 +65,7 @@ mod tests;
 
 pub use back_channel::{BackChannel, CallbackSlot, CallbackTarget};
 pub use callbacks::PendingCallback;
-pub use channel::ChannelAttributes;
+pub use channel::{ChannelAttributes, MIN_CACHED};
 pub use client::Client;
 pub use contention::Changing;
 pub use delegate::{DelegationRequest, NotDelegated};

@@ -2,7 +2,7 @@
 
 use std::{future::poll_fn, task::Poll};
 
-/// Lets the other tasks of the executor run before the caller goes on.
+/// Lets the other tasks of the executor run before the caller continues.
 pub async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {

@@ -162,6 +162,8 @@ pub struct Stats {
     pub replies_kept: u64,
     /// Bytes of [memory](Self::memory) in use for these replies.
     pub replies_kept_bytes: u64,
+    /// Bytes of [memory](Self::memory) in use for the replies that slots of NFSv4 sessions keep.
+    pub nfs4_replies_kept_bytes: u64,
     /// Bytes received over TCP.
     pub tcp_bytes_in: u64,
     /// Bytes sent over TCP.

@@ -2,7 +2,16 @@
 
 mod ends;
 
-use std::{io, path::Path, pin::pin, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::Path,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::{
     channel::oneshot,
@@ -10,18 +19,50 @@ use futures::{
 };
 use millrace_nfs::v4::{ClientId, Status};
 use millrace_nfs4_state::{Client, Identity, Limits, State};
-use millrace_oncrpc::Credential;
+use millrace_oncrpc::{Credential, serving::slot_bytes};
 use millrace_runtime::{Instant, RuntimeExt, RuntimeRef};
-use millrace_xdr::View;
+use millrace_xdr::{Arena, View};
 use smallvec::SmallVec;
 
 use self::ends::Ends;
 use crate::{Config, client_list::StoredList, siphash::siphash};
 
-/// A session whose slots keep the results of COMPOUNDs, without RPC header.
-pub(crate) type Session = millrace_nfs4_state::Session<View>;
+/// A session whose slots keep the results of COMPOUNDs.
+pub(crate) type Session = millrace_nfs4_state::Session<KeptReply>;
 /// A request in progress.
-pub(crate) type Execution = millrace_nfs4_state::Execution<View>;
+pub(crate) type Execution = millrace_nfs4_state::Execution<KeptReply>;
+
+/// The results of a COMPOUND that a slot keeps, without RPC header.
+#[derive(Debug)]
+pub(crate) struct KeptReply {
+    results: View,
+    /// Bytes of all kept replies.
+    total: Arc<AtomicU64>,
+}
+
+impl KeptReply {
+    fn new(results: View, total: &Arc<AtomicU64>) -> Self {
+        total.fetch_add(results.capacity() as u64, Ordering::Relaxed);
+        Self { results, total: Arc::clone(total) }
+    }
+
+    /// The results.
+    pub(crate) fn results(&self) -> &[u8] {
+        &self.results
+    }
+}
+
+impl Clone for KeptReply {
+    fn clone(&self) -> Self {
+        Self::new(self.results.clone(), &self.total)
+    }
+}
+
+impl Drop for KeptReply {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.results.capacity() as u64, Ordering::Relaxed);
+    }
+}
 
 /// Bytes of a call or reply besides the data of READ or WRITE.
 const OVERHEAD: u32 = 4096;
@@ -33,7 +74,7 @@ const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The clients of a server, with the parameters of the server that clients see.
 pub(crate) struct Clients {
-    pub(crate) state: State<View>,
+    pub(crate) state: State<KeptReply>,
     /// Major ID of the server owner.
     pub(crate) owner: String,
     /// Server scope.
@@ -41,6 +82,8 @@ pub(crate) struct Clients {
     /// Whether there is a list of clients in a file, so that they can reclaim state after a restart.
     durable: bool,
     ends: Ends,
+    /// Bytes of memory of the replies that slots keep.
+    kept_bytes: Arc<AtomicU64>,
 }
 
 impl Clients {
@@ -63,10 +106,26 @@ impl Clients {
                 scope,
                 durable: false,
                 ends: Ends::default(),
+                kept_bytes: Arc::default(),
             }));
         };
         let state = recovered(rt, directory, limits, identity)?;
-        Ok(Arc::new(Self { state, owner, scope, durable: true, ends: Ends::default() }))
+        let (ends, kept_bytes) = (Ends::default(), Arc::default());
+        Ok(Arc::new(Self { state, owner, scope, durable: true, ends, kept_bytes }))
+    }
+
+    /// The memory of a reply that a slot keeps: `results` in a buffer of their size. `None` if there is no memory: a retry then gets RETRY_UNCACHED_REP.
+    pub(crate) fn kept(&self, results: View, arena: &Arena) -> Option<KeptReply> {
+        let results = match results.capacity() > slot_bytes(results.len()) {
+            true => arena.copy_from(&results).ok()?,
+            false => results,
+        };
+        Some(KeptReply::new(results, &self.kept_bytes))
+    }
+
+    /// Bytes of memory of the replies that slots keep.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.kept_bytes.load(Ordering::Relaxed)
     }
 
     /// Duration of a lease in seconds.
@@ -158,7 +217,7 @@ fn limits(config: &Config) -> Limits {
         request_bytes: transfer + OVERHEAD,
         response_bytes: transfer + OVERHEAD,
         cached_bytes: CACHED_REPLY,
-        // A kept reply occupies memory for twice its size, because it is a part of a larger buffer.
+        // The buffer of a kept reply has at most twice its size.
         total_cached_bytes: config.limits.session_replies() / 2,
         back_channel: true,
         ..Limits::default()
@@ -172,7 +231,7 @@ fn recovered(
     directory: &Path,
     limits: Limits,
     identity: Identity,
-) -> io::Result<State<View>> {
+) -> io::Result<State<KeptReply>> {
     let list = StoredList::open(directory, identity.epoch, 2 * limits.clients)?;
     let identity = Identity { epoch: list.epoch(), ..identity };
     let owners = list.owners();

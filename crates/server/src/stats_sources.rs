@@ -58,6 +58,7 @@ impl StatsSources {
         out.nfs4_delegations_revoked = delegations.revoked;
         out.replies_kept = self.shared.drc.kept() as u64;
         out.replies_kept_bytes = self.shared.drc.kept_bytes() as u64;
+        out.nfs4_replies_kept_bytes = self.shared.nfs4_clients.kept_bytes();
         out.memory = self.shared.arena.stats();
         out.spans = self.shared.arena.spans();
         out.budget = self.shared.budget.stats();

@@ -52,6 +52,8 @@ pub(super) struct Compound<'c> {
     pub(super) payload: usize,
     pub(super) stages: Stages,
     pub(super) timer: Timer,
+    /// Limits of the reply.
+    pub(super) limits: ReplyLimits,
     /// Whether the operation that is executed is the last one.
     pub(super) is_last: bool,
     /// The lock with which LOCK or LOCKT conflicts.
@@ -73,6 +75,7 @@ impl<'c> Compound<'c> {
             payload: 0,
             stages,
             timer,
+            limits: ReplyLimits { size: usize::MAX, cached: None },
             is_last: false,
             denied: None,
         }
@@ -112,6 +115,28 @@ impl<'c> Compound<'c> {
     fn reply_bytes(&self) -> usize {
         self.reply.len() + self.payload
     }
+
+    /// Checks the size of the reply with `more` bytes. Data by reference is not kept.
+    ///
+    /// # Errors
+    /// REP_TOO_BIG or REP_TOO_BIG_TO_CACHE.
+    pub(super) fn check_reply(&self, more: usize) -> Result<(), Status> {
+        let (ReplyLimits { size, cached }, bytes) = (self.limits, self.reply_bytes() + more);
+        if bytes > size {
+            return Err(Status::RepTooBig);
+        }
+        let fits = cached.is_none_or(|cached| bytes <= cached && self.payload == 0);
+        if fits { Ok(()) } else { Err(Status::RepTooBigToCache) }
+    }
+
+    /// Bytes that the results of a list may have, of which the client permits `wanted`, and the status if no entry fits.
+    pub(super) fn list_room(&self, wanted: u32) -> (usize, Status) {
+        let (wanted, used) = (wanted as usize, self.reply_bytes());
+        let sizes = [(wanted, Status::TooSmall), (self.limits.size.saturating_sub(used), Status::RepTooBig)];
+        let cached = self.limits.cached.map(|cached| (cached.saturating_sub(used), Status::RepTooBigToCache));
+        let least = sizes.into_iter().chain(cached).min_by_key(|(bytes, _)| *bytes);
+        least.unwrap_or((wanted, Status::TooSmall))
+    }
 }
 
 /// Limits of the reply to a request in a session, in bytes.
@@ -123,25 +148,12 @@ pub(super) struct ReplyLimits {
     pub(super) cached: Option<usize>,
 }
 
-impl ReplyLimits {
-    /// Checks the size of the reply with `more` bytes. Data by reference is not kept.
-    fn check(&self, compound: &Compound<'_>, more: usize) -> Result<(), Status> {
-        let bytes = compound.reply_bytes() + more;
-        if bytes > self.size {
-            return Err(Status::RepTooBig);
-        }
-        let fits = self.cached.is_none_or(|cached| bytes <= cached && compound.payload == 0);
-        if fits { Ok(()) } else { Err(Status::RepTooBigToCache) }
-    }
-}
-
 /// Executes the operations after SEQUENCE until one fails.
 pub(super) async fn execute(
     compound: &mut Compound<'_>,
     header: &Frame,
     args: &mut Arguments,
     results: &mut CompoundEncoder,
-    limits: ReplyLimits,
 ) {
     for position in 1..header.operations {
         compound.is_last = position + 1 == header.operations;
@@ -151,12 +163,12 @@ pub(super) async fn execute(
         let before = (compound.reply.len(), compound.payload);
         // An operation that changes something fails before it does so.
         let room = if reply_size::is_idempotent(operation) { 0 } else { reply_size::CHANGE };
-        let mut result = limits.check(compound, room);
+        let mut result = compound.check_reply(room);
         if result.is_ok() {
             result = compound.run(operation, args).await;
         }
         if result.is_ok() {
-            result = limits.check(compound, 0);
+            result = compound.check_reply(0);
         }
         if result.is_ok() && compound.reply.has_failed() {
             result = Err(Status::Delay); // There is no memory for the reply.

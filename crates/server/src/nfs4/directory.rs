@@ -40,12 +40,13 @@ impl Compound<'_> {
             return Err(Status::Inval);
         }
         let limit = self.take_bulk(args.maxcount.min(MAX_PAGE))?;
+        let (limit, too_small) = self.list_room(limit);
         let Self { scope, reply, current, .. } = self;
         let page = match current.as_ref().ok_or(Status::NoFileHandle)? {
             Object::Pseudo(dir) => scope.pseudo_page(*dir, &args),
-            Object::File(dir) => scope.page(dir, &args, limit).await?,
+            Object::File(dir) => scope.page(dir, &args, u32::try_from(limit).unwrap_or(MAX_PAGE)).await?,
         };
-        let mut list = ReaddirEncoder::begin(reply, &args, page.verifier, limit as usize);
+        let mut list = ReaddirEncoder::begin(reply, &args, page.verifier, limit);
         for entry in &page.entries {
             let values = match scope.entry_attributes(entry, &args).await {
                 Ok(values) => values,
@@ -61,7 +62,7 @@ impl Compound<'_> {
                 break;
             }
         }
-        list.finish(page.eof).map(drop).map_err(|TooSmall| Status::TooSmall)
+        list.finish(page.eof).map(drop).map_err(|TooSmall| too_small)
     }
 }
 

@@ -9,9 +9,9 @@ use std::{
 };
 
 use millrace_nfs::v4::{CompoundArgs, CompoundEncoder, Operation, SequenceArgs, Status};
-use millrace_nfs4_state::Sequence;
+use millrace_nfs4_state::{MIN_CACHED, Sequence};
 use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Results, Stage};
-use millrace_xdr::{Encoder, View};
+use millrace_xdr::Encoder;
 
 use super::{
     Env,
@@ -152,7 +152,7 @@ async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
     }
     let request = Request { digest, bytes: request_bytes, header };
     match in_session(&mut compound, frame, &request, &mut args, results).await {
-        Some((execution, cached)) => finish(execution, compound.reply, header, cached),
+        Some((execution, cached)) => finish(env, execution, compound.reply, header, cached),
         None => Ok(compound.reply.into()),
     }
 }
@@ -166,15 +166,15 @@ struct Request {
     header: usize,
 }
 
-/// Executes a COMPOUND whose first operation is SEQUENCE. Returns the execution that [`finish`] ends, and whether the slot
-/// keeps the results; `None` if the reply is complete.
+/// Executes a COMPOUND whose first operation is SEQUENCE. Returns the execution that [`finish`] ends, and the maximum size
+/// of results that the slot keeps, if it keeps them; `None` if the reply is complete.
 async fn in_session(
     compound: &mut Compound<'_>,
     frame: Frame,
     request: &Request,
     args: &mut Arguments,
     mut results: CompoundEncoder,
-) -> Option<(Execution, bool)> {
+) -> Option<(Execution, Option<usize>)> {
     let sequenced = match args.get::<SequenceArgs>() {
         Ok(sequence) => compound
             .sequence(&sequence, frame.operations, request.bytes, request.digest)
@@ -191,7 +191,7 @@ async fn in_session(
         Ok((_, Sequence::Replay(body))) => {
             compound.scope.env.counters.replayed();
             compound.reply.truncate(request.header);
-            compound.reply.put_raw(&body);
+            compound.reply.put_raw(body.results());
             return None;
         }
         Ok((_, Sequence::Uncached(ok))) => {
@@ -212,31 +212,34 @@ async fn in_session(
         }
     };
     let fore = execution.session().fore();
-    let limits = ReplyLimits {
+    compound.limits = ReplyLimits {
         size: fore.response_bytes as usize,
         cached: sequence.cache_this.then_some(fore.cached_bytes as usize),
     };
-    execute(compound, &frame, args, &mut results, limits).await;
+    execute(compound, &frame, args, &mut results).await;
     results.finish(&mut compound.reply);
     compound.scope.env.sender.send_waiting();
     let export = compound.current.as_ref().and_then(|object| object.file(Status::Inval).ok());
     let client = compound.usage.as_deref();
     let took = compound.timer.total(&compound.scope.env.rt);
     compound.scope.env.account(export.map(|file| &*file.export), client, took);
-    Some((execution, sequence.cache_this))
+    Some((execution, compound.limits.cached))
 }
 
-/// Ends the request: the slot keeps the results if the client requested it (`sa_cachethis`).
-fn finish(execution: Execution, reply: Encoder, header: usize, cached: bool) -> Outcome {
+/// Ends the request: the slot keeps the results if the client requested it (`sa_cachethis`) and they have at most `cached`
+/// bytes. The result of a LOCK that is denied may be longer.
+fn finish(env: &Env, execution: Execution, reply: Encoder, header: usize, cached: Option<usize>) -> Outcome {
+    let arena = reply.arena().clone();
     let Ok(message) = reply.finish() else { return Err(Fault::SystemErr) };
-    let body = || -> Option<View> {
-        if message.payloads.iter().all(|p| p.data.is_empty()) {
-            let head = message.head.iter().next()?;
-            return Some(head.slice(header, head.len().checked_sub(header)?));
+    let kept = |most: usize| {
+        if !message.payloads.iter().all(|p| p.data.is_empty()) {
+            return None;
         }
-        None
+        let head = message.head.iter().next()?;
+        let results = head.slice(header, head.len().checked_sub(header)?);
+        if results.len() <= most.max(MIN_CACHED as usize) { env.clients.kept(results, &arena) } else { None }
     };
-    execution.finish(if cached { body() } else { None });
+    execution.finish(cached.and_then(kept));
     Ok(Results::Finished(message))
 }
 

@@ -11,12 +11,11 @@ use millrace_nfs::v4::{
 use millrace_nfs4_state::{
     CallbackTarget, ChannelAttributes, CreateSession, ExchangeId, Sequence, SequenceReply, SequenceRequest,
 };
-use millrace_xdr::View;
 
 use super::{Env, arguments::Arguments, compound::Compound};
 use crate::{
     callbacks::credential,
-    nfs4_clients::{Session, lease_time, now, principal},
+    nfs4_clients::{KeptReply, Session, lease_time, now, principal},
     usage::Usage,
 };
 
@@ -239,7 +238,7 @@ impl Compound<'_> {
         operations: u32,
         bytes: usize,
         digest: u64,
-    ) -> Result<Sequence<View>, Status> {
+    ) -> Result<Sequence<KeptReply>, Status> {
         let (session, usage) = self.scope.env.session(args.session)?;
         self.usage = Some(usage);
         let fore = session.fore();

@@ -37,6 +37,7 @@ impl Compound<'_> {
         let file = self.xattr_file()?;
         let value = file.fs().xattr(file.caller()?, &file.handle, &args.name).await;
         let value = value.map_err(convert::status)?;
+        self.check_reply(value.len())?;
         self.reply.put(&GetxattrOk { value: Opaque(&value) });
         Ok(())
     }
@@ -69,7 +70,8 @@ impl Compound<'_> {
         let mut names: Vec<_> = names.into_iter().map(|name| (cookie(&name), name)).collect();
         names.retain(|(cookie, _)| *cookie > args.cookie);
         names.sort_unstable();
-        let mut list = ListxattrsEncoder::begin(&mut self.reply, args.maxcount, limit as usize);
+        let (limit, too_small) = self.list_room(limit);
+        let mut list = ListxattrsEncoder::begin(&mut self.reply, args.maxcount, limit);
         let mut last = args.cookie;
         for (cookie, name) in &names {
             if !list.push(name) {
@@ -77,7 +79,7 @@ impl Compound<'_> {
             }
             last = *cookie;
         }
-        list.finish(last, true).map_err(|TooSmall| Status::TooSmall)
+        list.finish(last, true).map_err(|TooSmall| too_small)
     }
 
     pub(super) async fn removexattr(&mut self, args: RemovexattrArgs<'_>) -> Result<(), Status> {

@@ -19,6 +19,7 @@ mod files;
 #[allow(unreachable_pub, clippy::expect_used)]
 mod gate;
 mod hostile;
+mod kept_replies;
 mod network;
 mod paths;
 mod read_plus;
