@@ -188,7 +188,8 @@ impl Scope<'_> {
             Object::Pseudo(dir) => {
                 let namespace = self.exports.namespace();
                 let node = namespace.node(*dir);
-                return Ok(parameters.of_pseudo(node.number, node.children.len(), namespace.change()));
+                let children = node.children.iter().filter(|child| self.paths().sees(**child)).count();
+                return Ok(parameters.of_pseudo(node.number, children, namespace.change()));
             }
             Object::File(file) => file,
         };

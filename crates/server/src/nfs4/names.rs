@@ -7,6 +7,7 @@ use millrace_nfs::v4::{
 use millrace_vfs::{FileKind, FsError};
 
 use super::{compound::Compound, convert, kind::directory_error, object::Object};
+use crate::namespace::Namespace;
 
 /// Checks a name of a directory entry (RFC 8881 sections 1.8 and 14.3).
 pub(super) fn check_name(name: &[u8]) -> Result<&[u8], Status> {
@@ -21,6 +22,13 @@ pub(super) fn check_name(name: &[u8]) -> Result<&[u8], Status> {
 impl Compound<'_> {
     pub(super) fn putfh(&mut self, args: PutfhArgs<'_>) -> Result<(), Status> {
         let object = Object::open(&args.handle, &self.scope.exports, &self.scope.caller)?;
+        // The handles of pseudo directories can be guessed.
+        if let Object::Pseudo(dir) = object
+            && dir != Namespace::ROOT
+            && !self.scope.paths().sees(dir)
+        {
+            return Err(Status::Stale);
+        }
         self.set_current(object);
         Ok(())
     }

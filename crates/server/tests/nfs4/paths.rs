@@ -125,6 +125,21 @@ fn exports_of_other_clients_are_invisible() {
         let root = s.path(&c, "/").await.unwrap();
         assert_eq!(names(&c, &s, &root).await, ["mine"]);
         assert_eq!(s.path(&c, "/theirs").await, Err(Status::NoEnt));
+        let links = async |s: &Session, c: &Caller, handle: &[u8]| {
+            let results = s.send(c, [putfh(handle), getattr(&[Attribute::Numlinks])]).await;
+            let values = results.skip(&[Operation::Putfh]).take::<Fattr<'_>>(Operation::Getattr);
+            values.decode_values().unwrap().numlinks
+        };
+        assert_eq!(links(&s, &c, &root).await, Some(3));
+        // Another server without a state directory has the same handles.
+        let open = Server::start(config(&["/mine=memory:1M", "/theirs/deep=memory:1M"])).unwrap();
+        let o = Caller::connect(&open, Proto::Tcp).await;
+        let of_open = Session::new(&o, b"client").await;
+        let (same, theirs) =
+            (of_open.path(&o, "/").await.unwrap(), of_open.path(&o, "/theirs").await.unwrap());
+        assert_eq!((links(&of_open, &o, &same).await, links(&s, &c, &same).await), (Some(4), Some(3)));
+        assert_eq!(s.status(&c, [putfh(&theirs), getattr(&[Attribute::Fileid])]).await, Status::Stale);
+        open.stop(Duration::ZERO).await;
         server.stop(Duration::ZERO).await;
     });
 }
