@@ -7,6 +7,10 @@ use millrace_xdr::Message;
 
 /// Maximum number of calls started per turn.
 const MAX_CALLS: usize = 64;
+/// Maximum time of a turn.
+const MAX_TIME: Duration = Duration::from_millis(2);
+/// Calls between two readings of the clock. Reading it for each call would take a hundredth of the time of a small one.
+const UNTIMED_CALLS: usize = 4;
 /// Maximum weighted bytes of calls and replies per turn.
 const MAX_BYTES: usize = 2 << 20;
 /// Cost of a byte of a reply's head relative to a byte of bulk data, which is sent without a copy: a READDIR
@@ -60,13 +64,17 @@ pub struct Turn {
     bytes: usize,
     /// Bytes of reply heads.
     heads: usize,
+    /// Whether it has taken [`MAX_TIME`].
+    is_late: bool,
 }
 
 impl Turn {
-    /// Counts a started call. `now` is called for the first call of the turn.
+    /// Counts a call that starts. `now` is called for the first call of the turn and for every [`UNTIMED_CALLS`] later.
     pub fn call(&mut self, now: impl FnOnce() -> Instant) {
         if self.calls == 0 {
             self.started = now();
+        } else if self.calls.is_multiple_of(UNTIMED_CALLS) {
+            self.is_late = now().duration_since(self.started) >= MAX_TIME;
         }
         self.calls += 1;
     }
@@ -85,7 +93,7 @@ impl Turn {
 
     /// Whether the connection must yield to others.
     pub fn is_over(&self) -> bool {
-        self.calls >= MAX_CALLS || self.bytes >= MAX_BYTES
+        self.calls >= MAX_CALLS || self.bytes >= MAX_BYTES || self.is_late
     }
 
     /// Whether replies with long heads were encoded, which take milliseconds.
@@ -136,6 +144,19 @@ mod tests {
             assert_eq!(sent.first().copied(), first_part);
             batch.end();
             batch.end();
+        }
+    }
+
+    #[test]
+    fn calls_that_take_long_end_the_turn() {
+        for (micros, calls) in [(10, MAX_CALLS), (400, 9), (600, 5), (5000, 5)] {
+            let mut turn = Turn::default();
+            let started = (0..).take_while(|nth| {
+                let was_over = turn.is_over();
+                turn.call(|| at(nth * micros));
+                !was_over
+            });
+            assert_eq!(started.count(), calls, "{micros} us");
         }
     }
 

@@ -185,6 +185,9 @@ pub(super) async fn execute(
             }
             return;
         }
+        if !compound.is_last {
+            compound.timer.pause_if_late(&compound.scope.env.rt).await;
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use millrace_nfs::v4::Operation;
-use millrace_runtime::{Instant, RuntimeRef};
+use millrace_runtime::{Instant, RuntimeRef, yield_now};
 
 /// Measures a COMPOUND and its operations. It reads the clock at the end of each measured operation, and at the end of
 /// the COMPOUND only if another operation is the last one: SEQUENCE, PUTFH, READ reads it no more often than a READ of
@@ -14,13 +14,18 @@ pub(super) struct Timer {
     measured: Instant,
     /// Whether no operation has followed the last measured one.
     is_last: bool,
+    /// The end of the last pause.
+    resumed: Instant,
 }
+
+/// Time after which a COMPOUND lets others run between two operations. Those of a memory export do not wait.
+const MAX_TIME: Duration = Duration::from_millis(1);
 
 impl Timer {
     /// Starts with the first operation.
     pub(super) fn start(rt: &RuntimeRef) -> Self {
         let now = rt.now();
-        Self { started: now, measured: now, is_last: false }
+        Self { started: now, measured: now, is_last: false, resumed: now }
     }
 
     /// The time of the start.
@@ -35,6 +40,14 @@ impl Timer {
             let now = rt.now();
             now.duration_since(std::mem::replace(&mut self.measured, now))
         })
+    }
+
+    /// Lets others run if the operations up to the last measured one have taken [`MAX_TIME`] since the last pause.
+    pub(super) async fn pause_if_late(&mut self, rt: &RuntimeRef) {
+        if self.measured.duration_since(self.resumed) >= MAX_TIME {
+            yield_now().await;
+            self.resumed = rt.now();
+        }
     }
 
     /// The time since the start, after the last operation.
@@ -61,6 +74,29 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_compound_pauses_after_a_millisecond() {
+        use futures::FutureExt;
+        let time = VirtualTime::new(1);
+        let rt = time.runtime();
+        time.block_on(async {
+            let mut timer = Timer::start(&rt);
+            let mut pauses = Vec::new();
+            for micros in [400, 599, 1, 999, 1, 3000, 10] {
+                rt.sleep(Duration::from_micros(micros)).await;
+                timer.executed(Operation::Copy, &rt);
+                let mut pause = Box::pin(timer.pause_if_late(&rt));
+                let paused = pause.as_mut().now_or_never().is_none();
+                if paused {
+                    pause.await;
+                }
+                pauses.push(paused);
+            }
+            assert_eq!(pauses, [false, false, true, false, true, true, false]);
+        })
+        .unwrap();
+    }
 
     #[test]
     fn an_operation_includes_the_time_of_those_before_it_that_are_not_measured() {
