@@ -2,11 +2,14 @@
 
 use millrace_nfs::v4::{CompoundArgs, Operation, PutfhArgs, SequenceArgs};
 use millrace_oncrpc::CallContext;
-use millrace_xdr::{Arena, Decode, Decoder, Message, Payload, XdrError};
+use millrace_xdr::{Arena, Decode, Decoder, Message, Payload, View, XdrError};
 
 /// Maximum bytes after the data of a WRITE that are copied, so that the memory of the call can be passed to the
 /// file system. Clients request attributes there.
 const MAX_COPIED: usize = 2048;
+
+/// Maximum bytes from SETXATTR on that are copied if they are in several buffers.
+const MAX_JOINED: usize = millrace_vfs::XATTR_SIZE_MAX + 4096;
 
 /// Bytes of the arguments of WRITE before its data: stateid, offset, stability and length.
 const BEFORE_DATA: usize = 16 + 8 + 4 + 4;
@@ -50,6 +53,28 @@ impl Arguments {
         Ok(d)
     }
 
+    /// Replaces the message by what follows the position `at`.
+    fn replace(&mut self, rest: View, at: usize) {
+        let payloads = std::mem::take(&mut self.message.payloads).into_iter();
+        let payloads = payloads.filter(|p| p.position > at);
+        let payloads = payloads.map(|p| Payload { position: p.position - at, ..p }).collect();
+        self.message = Message { payloads, ..Message::from_view(rest) };
+        self.at = 0;
+    }
+
+    /// Joins the rest of a message in several buffers, so that a value of up to 64 KiB is in one.
+    ///
+    /// # Errors
+    /// [`XdrError::Short`].
+    pub(super) fn join(&mut self, arena: &Arena) -> Result<(), XdrError> {
+        if self.is_split()
+            && let Some(rest) = copy_rest(&self.decoder()?, MAX_JOINED, arena)
+        {
+            self.replace(rest, self.at);
+        }
+        Ok(())
+    }
+
     /// Decodes the next value.
     ///
     /// # Errors
@@ -72,24 +97,26 @@ impl Arguments {
         let value = d.get()?;
         let at = d.position();
         let rest: usize = d.rest().map(<[u8]>::len).sum();
-        if rest <= MAX_COPIED
-            && let Ok(mut copy) = arena.alloc(rest)
-        {
-            let mut filled = 0;
-            for part in d.rest() {
-                copy[filled..filled + part.len()].copy_from_slice(part);
-                filled += part.len();
-            }
-            let payloads = std::mem::take(&mut self.message.payloads).into_iter();
-            let payloads = payloads.filter(|p| p.position > at);
-            let payloads = payloads.map(|p| Payload { position: p.position - at, ..p }).collect();
-            self.message = Message { payloads, ..Message::from_view(copy.freeze()) };
-            self.at = 0;
-        } else if self.is_split() {
-            return Err(XdrError::TooLong { at, len: rest, max: MAX_COPIED });
-        } else {
-            self.at = at;
+        match copy_rest(&d, MAX_COPIED, arena) {
+            Some(copy) => self.replace(copy, at),
+            None if self.is_split() => return Err(XdrError::TooLong { at, len: rest, max: MAX_COPIED }),
+            None => self.at = at,
         }
         Ok(value)
     }
+}
+
+/// A copy of what `d` has not decoded, unless there are more than `most` bytes or there is no memory.
+fn copy_rest(d: &Decoder<'_>, most: usize, arena: &Arena) -> Option<View> {
+    let rest = d.rest().map(<[u8]>::len).sum();
+    if rest > most {
+        return None;
+    }
+    let mut copy = arena.alloc(rest).ok()?;
+    let mut filled = 0;
+    for part in d.rest() {
+        copy[filled..filled + part.len()].copy_from_slice(part);
+        filled += part.len();
+    }
+    Some(copy.freeze())
 }

@@ -277,6 +277,7 @@ impl Compound<'_> {
             Operation::IoAdvise => self.io_advise(args!()).await,
             Operation::Getxattr => self.getxattr(args!()).await,
             Operation::Setxattr => {
+                args.join(self.reply.arena()).map_err(bad_xdr)?;
                 let split = args.is_split();
                 self.setxattr(args.get().map_err(|e| Self::bad_setxattr(split, &e))?).await
             }

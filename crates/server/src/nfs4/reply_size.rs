@@ -123,7 +123,8 @@ impl ReplySize {
             Operation::Readdir => self.add_bulk(d.get::<ReaddirArgs>()?.maxcount.min(MAX_PAGE), rtmax),
             Operation::Getxattr => {
                 d.get::<GetxattrArgs<'_>>()?;
-                self.add_bulk(MAX_VALUE, rtmax);
+                // The value is in one buffer with the other results.
+                self.add_bulk(MAX_VALUE + CHANGE as u32, rtmax);
             }
             Operation::Listxattrs => self.add_bulk(d.get::<ListxattrsArgs>()?.maxcount.min(MAX_PAGE), rtmax),
             Operation::Readlink => self.add_bulk(MAX_LINK, rtmax),

@@ -109,17 +109,21 @@ fn long_values_pass_or_are_too_big() {
 }
 
 #[test]
-fn memory_stores_values_that_fit_into_one_buffer() {
+fn memory_stores_the_longest_values_of_linux() {
     for proto in [Proto::Tcp, Proto::Rdma] {
         run(async {
             let server = Server::start(config(&["/x=memory:8MiB,squash=none"])).unwrap();
             let c = Caller::connect(&server, proto).await;
             let s = Session::new(&c, b"client").await;
             let root = s.path(&c, "/x").await.unwrap();
-            let value: Vec<u8> = (0..64_000).map(|i: usize| (i * 7 % 251) as u8).collect();
+            let value: Vec<u8> = (0..64 << 10).map(|i: usize| (i * 7 % 251) as u8).collect();
             let ops = [putfh(&root), set(SetxattrOption::Either, "a", &value), getattr(&[Attribute::Change])];
             assert_eq!(s.status(&c, ops).await, Status::Ok);
             assert!(get(&c, &s, &root, "a").await.unwrap() == value);
+            for longer in [(64 << 10) + 1, 100_000, 300_000] {
+                let ops = [putfh(&root), set(SetxattrOption::Either, "a", &vec![7; longer])];
+                assert_eq!(s.status(&c, ops).await, Status::Xattr2Big, "{longer} bytes");
+            }
         });
     }
 }
