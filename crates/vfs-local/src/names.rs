@@ -60,6 +60,13 @@ impl Export {
         Mode::from_raw_mode(mode & 0o7777)
     }
 
+    /// The attributes of a creation in `dir`, after the umask of its caller. The kernel applies a default ACL.
+    fn masked(&self, dir: &Node, set: &SetAttr) -> FsResult<SetAttr> {
+        let masked = set.mode.map(|mode| mode & !set.umask);
+        let applies = masked != set.mode && !has_default_acl(dir)?;
+        Ok(SetAttr { mode: if applies { masked } else { set.mode }, umask: 0, ..*set })
+    }
+
     /// Attributes of the directory after a change.
     fn dir_after(&self, dir: &Node) -> FsResult<Wcc> {
         self.after(&attr::stat(dir.as_fd())?)
@@ -156,9 +163,10 @@ impl Export {
             return Err(FsError::Exist);
         }
         let set = match how {
-            CreateHow::Unchecked(set) | CreateHow::Guarded(set) => *set,
+            CreateHow::Unchecked(set) | CreateHow::Guarded(set) => self.masked(&node, set)?,
             CreateHow::Exclusive(verifier, set) => {
-                return self.create_exclusive(caller, (dir, &node), name, *verifier, set);
+                let set = self.masked(&node, set)?;
+                return self.create_exclusive(caller, (dir, &node), name, *verifier, &set);
             }
         };
         let mode = self.creation_mode(caller, &set);
@@ -247,7 +255,7 @@ impl Export {
         if set.size.is_some_and(|s| s != 0) {
             return Err(FsError::Inval);
         }
-        let set = SetAttr { size: None, ..*set };
+        let set = SetAttr { size: None, ..self.masked(&node, set)? };
         self.creds.precheck_mknod(caller, new)?;
         let mode = self.creation_mode(caller, &set);
         let special = |kind, dev| Ok(rustix::fs::mknodat(&*node, name, kind, mode, dev)?);
@@ -438,6 +446,16 @@ impl Export {
 /// client has.
 fn unchanged(wcc: Wcc) -> Wcc {
     Wcc { before: wcc.after.as_ref().map(WccAttr::from), ..wcc }
+}
+
+/// Whether a directory has a default ACL.
+fn has_default_acl(dir: &Node) -> FsResult<bool> {
+    let path = proc_name(dir.as_fd());
+    match rustix::fs::getxattr(path.as_str(), c"system.posix_acl_default", &mut [0_u8; 1]) {
+        Ok(_) | Err(Errno::RANGE) => Ok(true),
+        Err(Errno::NODATA | Errno::NOTSUP) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// Creates a regular file that has this mode, size and `times` when its name appears: if the server is killed, no file is

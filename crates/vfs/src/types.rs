@@ -205,6 +205,8 @@ pub enum SetTime {
 pub struct SetAttr {
     /// Permission bits (07777).
     pub mode: Option<u32>,
+    /// Permission bits that a creation removes from `mode`, unless the directory has a default ACL (RFC 8275).
+    pub umask: u32,
     /// Owner.
     pub uid: Option<u32>,
     /// Group.

@@ -115,6 +115,7 @@ fn set_time(t: SetTime) -> Result<millrace_vfs::SetTime, FsError> {
 pub(super) fn set_attr(s: &Sattr) -> Result<SetAttr, FsError> {
     Ok(SetAttr {
         mode: s.mode.map(|m| m & MODE_BITS),
+        umask: 0,
         uid: s.uid,
         gid: s.gid,
         size: s.size,

@@ -46,15 +46,17 @@ const HELD: Bitmap =
     Bitmap::of(&[Attribute::Change, Attribute::Size, Attribute::TimeMetadata, Attribute::TimeModify]);
 
 /// The attributes that the server supports.
-pub(super) const SUPPORTED: Bitmap = Attributes::KNOWN.difference(Bitmap::of(&[
-    Attribute::TimeCreate,
-    Attribute::SpaceFreed,
-    Attribute::ModeUmask,
-]));
+pub(super) const SUPPORTED: Bitmap =
+    Attributes::KNOWN.difference(Bitmap::of(&[Attribute::TimeCreate, Attribute::SpaceFreed]));
 
 /// The attributes that an exclusive create can set: not the times, in which some file systems store the verifier.
-pub(super) const EXCLUSIVE: Bitmap =
-    Bitmap::of(&[Attribute::Size, Attribute::Mode, Attribute::Owner, Attribute::OwnerGroup]);
+pub(super) const EXCLUSIVE: Bitmap = Bitmap::of(&[
+    Attribute::Size,
+    Attribute::Mode,
+    Attribute::ModeUmask,
+    Attribute::Owner,
+    Attribute::OwnerGroup,
+]);
 
 /// Parameters of the server in attributes.
 #[derive(Debug, Clone, Copy)]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use millrace_nfs::v4::{
-    ChangeInfo, CreateArgs, CreateOk, CreateType, Fattr, LinkArgs, RemoveArgs, RenameArgs, RenameOk,
-    SetattrArgs, SetattrRes, Status,
+    Attribute, ChangeInfo, CreateArgs, CreateOk, CreateType, Fattr, LinkArgs, RemoveArgs, RenameArgs,
+    RenameOk, SetattrArgs, SetattrRes, Status,
 };
 use millrace_vfs::{FileKind, FsError, NewNode};
 
@@ -57,6 +57,9 @@ impl Compound<'_> {
     pub(super) async fn setattr(&mut self, args: SetattrArgs<Fattr<'_>>) -> Result<(), Status> {
         let file = self.current()?.file(Status::RoFs)?.clone();
         let set = set_attr(&args.attributes)?;
+        if args.attributes.set.contains(Attribute::ModeUmask) {
+            return Err(Status::Inval); // It is for creations (RFC 8275 section 4.2).
+        }
         let caller = file.writer()?;
         let _access =
             if set.size.is_some() { Some(self.check_access(&file, &args.stateid, true)?) } else { None };

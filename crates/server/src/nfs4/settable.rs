@@ -1,6 +1,6 @@
 //! Attributes that clients set.
 
-use millrace_nfs::v4::{Attribute, Attributes, Bitmap, Fattr, Owner, SetTime, Status};
+use millrace_nfs::v4::{Attribute, Attributes, Bitmap, Fattr, ModeUmask, Owner, SetTime, Status};
 use millrace_vfs::{SetAttr, Time};
 
 use super::attributes::SUPPORTED;
@@ -34,11 +34,16 @@ fn time(set: Option<SetTime>) -> millrace_vfs::SetTime {
 /// modes that are not permission bits, BADOWNER for names of users, BADXDR.
 pub(super) fn set_attr(attributes: &Fattr<'_>) -> Result<SetAttr, Status> {
     let values: Attributes<'_> = attributes.to_set(SUPPORTED)?;
-    if values.mode.is_some_and(|mode| mode & !MODE_BITS != 0) {
+    let (mode, umask) = match values.mode_umask {
+        Some(ModeUmask { mode, umask }) => (Some(mode), umask & 0o777),
+        None => (values.mode, 0),
+    };
+    if mode.is_some_and(|mode| mode & !MODE_BITS != 0) {
         return Err(Status::Inval);
     }
     Ok(SetAttr {
-        mode: values.mode,
+        mode,
+        umask,
         uid: id(values.owner)?,
         gid: id(values.owner_group)?,
         size: values.size,

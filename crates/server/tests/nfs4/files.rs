@@ -1,6 +1,7 @@
 //! Opens, data and names.
 
 use millrace_nfs::v4::*;
+use millrace_nfs4_conformance::operations::open_with;
 pub(crate) use millrace_nfs4_conformance::operations::{opened, write};
 use millrace_server::Server;
 
@@ -239,6 +240,56 @@ fn attributes_are_verified_and_only_supported_ones_are_set() {
     });
 }
 
+/// OPEN with GUARDED and EXCLUSIVE4_1, and CREATE of a directory, with a mode of 0666 or 0777 and a umask of 022. Returns the
+/// modes.
+async fn modes_with_umask(c: &Caller, s: &Session, dir: &[u8]) -> Vec<u32> {
+    let with =
+        |mode| Attributes { mode_umask: Some(ModeUmask { mode, umask: 0o22 }), ..Attributes::default() };
+    let open =
+        |how, name: &'static str| open_with(b"o", (1, 0), Some(how), Claim::Null(Opaque(name.as_bytes())));
+    let what = CreateType::Directory;
+    let creations = [
+        open(CreateHow::Guarded(with(0o666)), "guarded"),
+        open(CreateHow::Unchecked(with(0o666)), "unchecked"),
+        open(CreateHow::Exclusive41([1; 8], with(0o666)), "exclusive"),
+        op(Operation::Create, CreateArgs { what, name: Opaque(b"dir"), attributes: with(0o777) }),
+    ];
+    let mut modes = Vec::new();
+    for creation in creations {
+        let ops = [putfh(dir), creation, op(Operation::Savefh, ())];
+        assert_eq!(s.status(c, ops).await, Status::Ok);
+    }
+    for name in ["guarded", "unchecked", "exclusive", "dir"] {
+        let results = s.send(c, [putfh(dir), lookup(name), getattr(&[Attribute::Mode])]).await;
+        results.skip(&[Operation::Putfh, Operation::Lookup]);
+        modes.extend(results.take::<Fattr<'_>>(Operation::Getattr).decode_values().unwrap().mode);
+    }
+    modes
+}
+
+#[test]
+fn the_umask_of_a_client_applies_without_a_default_acl() {
+    everywhere(async |c, s, root| {
+        assert_eq!(modes_with_umask(c, s, root).await, [0o644, 0o644, 0o644, 0o755]);
+    });
+    // u::rwx, g::rwx, o::r-x
+    let acl =
+        [&[2, 0, 0, 0][..], &[1, 0, 7, 0], &[0xff; 4], &[4, 0, 7, 0], &[0xff; 4], &[32, 0, 5, 0], &[0xff; 4]];
+    let dir = tempfile::tempdir().unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    if rustix::fs::setxattr(dir.path(), c"system.posix_acl_default", &acl.concat(), flags).is_err() {
+        return eprintln!("the file system has no ACLs");
+    }
+    run(async {
+        let export = format!("/x=local:{},squash=none", dir.path().display());
+        let server = Server::start(config(&[&export])).unwrap();
+        let c = Caller::connect(&server, Proto::Tcp).await;
+        let s = Session::new(&c, b"client").await;
+        let root = s.path(&c, "/x").await.unwrap();
+        assert_eq!(modes_with_umask(&c, &s, &root).await, [0o664, 0o664, 0o664, 0o775]);
+    });
+}
+
 #[test]
 fn setattr_rejects_mode_umask() {
     everywhere(async |c, s, root| {
@@ -247,7 +298,7 @@ fn setattr_rejects_mode_umask() {
             let mode_umask = Some(ModeUmask { mode: 0o666, umask: 0o22 });
             let attributes = Attributes { mode, mode_umask, ..Attributes::default() };
             let setattr = op(Operation::Setattr, SetattrArgs { stateid, attributes });
-            assert_eq!(s.last(c, 2, &file, setattr).await, (34, Status::AttrNotSupp));
+            assert_eq!(s.last(c, 2, &file, setattr).await, (34, Status::Inval));
         }
     });
 }

@@ -233,7 +233,7 @@ impl MemoryFs {
             FileKind::Directory => set.mode.unwrap_or(0o755),
             _ => set.mode.unwrap_or(0o644),
         };
-        let mut mode = permission::settable_mode(mode, gid, caller);
+        let mut mode = permission::settable_mode(mode & !set.umask, gid, caller);
         if kind == FileKind::Directory && inherits {
             mode |= SET_GID;
         }
