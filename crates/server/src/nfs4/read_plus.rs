@@ -269,15 +269,6 @@ mod tests {
     }
 
     #[test]
-    fn data_that_ends_just_before_the_range_leaves_no_hole() {
-        let mut scene = Scene::new();
-        scene.write(262_143, 1);
-        scene.write(0x26998, 0x33000 - 0x26998 - 14);
-        scene.check(0x32000, 4096);
-        assert_eq!(scene.read(0x32000, 4096).contents.len(), 1);
-    }
-
-    #[test]
     fn a_file_without_holes_is_not_searched() {
         let mut scene = Scene::new();
         scene.write(0, 1 << 20);
