@@ -1,6 +1,7 @@
 //! Locks on ranges, granted in order of arrival.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     ops::Range,
     pin::Pin,
     sync::Arc,
@@ -20,45 +21,97 @@ pub(crate) struct RangeLock {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// Held and waiting locks, in order of arrival.
-    entries: Vec<Entry>,
+    /// Held and waiting locks by number, in order of arrival.
+    exclusive: BTreeMap<u64, Entry>,
+    shared: BTreeMap<u64, Entry>,
 }
 
+/// A lock waits for one conflicting lock at a time, first for exclusive ones, the latest first. Since locks are added at
+/// the end only, the search for the next one continues where the last one ended: each pair of locks is compared at most
+/// once, and the end of a lock concerns only those that wait for it.
 #[derive(Debug)]
 struct Entry {
-    id: u64,
     range: Range<u64>,
-    exclusive: bool,
-    granted: bool,
+    /// No earlier exclusive lock conflicts that has this number or a higher one.
+    exclusive_end: u64,
+    /// No earlier shared lock conflicts that has this number or a higher one.
+    shared_end: u64,
+    /// The lock that this one waits for; `None` if it is granted.
+    blocker: Option<u64>,
+    /// The locks that wait for this one.
+    waiting: BTreeSet<u64>,
     waker: Option<Waker>,
 }
 
 impl Entry {
-    fn conflicts(&self, other: &Self) -> bool {
-        (self.exclusive || other.exclusive)
-            && self.range.start < other.range.end
-            && other.range.start < self.range.end
+    fn overlaps(&self, range: &Range<u64>) -> bool {
+        #[cfg(test)]
+        tests::COMPARED.set(tests::COMPARED.get() + 1);
+        self.range.start < range.end && range.start < self.range.end
     }
 }
 
+/// The latest lock before `end` that overlaps `range`; `end` becomes its number, or 0 if there is none.
+fn latest<'a>(
+    locks: &'a mut BTreeMap<u64, Entry>,
+    end: &mut u64,
+    range: &Range<u64>,
+) -> Option<(u64, &'a mut Entry)> {
+    let found = locks.range_mut(..*end).rev().find(|(_, entry)| entry.overlaps(range));
+    let found = found.map(|(&id, entry)| (id, entry));
+    *end = found.as_ref().map_or(0, |(id, _)| *id);
+    found
+}
+
 impl State {
-    /// Whether the entry at `at` conflicts with no earlier one.
-    fn may_start(&self, at: usize) -> bool {
-        self.entries
-            .get(at)
-            .is_some_and(|e| self.entries.iter().take(at).all(|earlier| !earlier.conflicts(e)))
+    fn get_mut(&mut self, id: u64) -> Option<&mut Entry> {
+        self.exclusive.get_mut(&id).or_else(|| self.shared.get_mut(&id))
+    }
+
+    /// Adds a lock. Returns its number, and whether it is granted.
+    fn add(&mut self, range: Range<u64>, exclusive: bool) -> (u64, bool) {
+        let id = self.next;
+        self.next += 1;
+        let entry = Entry {
+            range,
+            exclusive_end: id,
+            shared_end: id,
+            blocker: None,
+            waiting: BTreeSet::new(),
+            waker: None,
+        };
+        (id, self.insert(id, entry, exclusive))
+    }
+
+    /// Inserts a lock, which waits for an earlier one or is granted. Returns whether it is granted.
+    fn insert(&mut self, id: u64, mut entry: Entry, exclusive: bool) -> bool {
+        let blocker = match latest(&mut self.exclusive, &mut entry.exclusive_end, &entry.range) {
+            None if exclusive => latest(&mut self.shared, &mut entry.shared_end, &entry.range),
+            blocker => blocker,
+        };
+        entry.blocker = blocker.map(|(blocker, earlier)| {
+            earlier.waiting.insert(id);
+            blocker
+        });
+        let granted = entry.blocker.is_none();
+        if granted && let Some(waker) = entry.waker.take() {
+            waker.wake();
+        }
+        let locks = if exclusive { &mut self.exclusive } else { &mut self.shared };
+        locks.insert(id, entry);
+        granted
     }
 
     fn remove(&mut self, id: u64) {
-        let Some(at) = self.entries.iter().position(|e| e.id == id) else { return };
-        self.entries.remove(at);
-        for later in at..self.entries.len() {
-            let start = self.may_start(later);
-            if let Some(entry) = self.entries.get_mut(later).filter(|e| start && !e.granted) {
-                entry.granted = true;
-                if let Some(waker) = entry.waker.take() {
-                    waker.wake();
-                }
+        let Some(ended) = self.exclusive.remove(&id).or_else(|| self.shared.remove(&id)) else { return };
+        if let Some(blocker) = ended.blocker.and_then(|blocker| self.get_mut(blocker)) {
+            blocker.waiting.remove(&id);
+        }
+        for later in ended.waiting {
+            if let Some(entry) = self.exclusive.remove(&later) {
+                self.insert(later, entry, true);
+            } else if let Some(entry) = self.shared.remove(&later) {
+                self.insert(later, entry, false);
             }
         }
     }
@@ -71,16 +124,7 @@ impl RangeLock {
         range: Range<u64>,
         exclusive: bool,
     ) -> MaybeReady<'static, RangeGuard> {
-        let mut state = self.state.lock();
-        let id = state.next;
-        state.next += 1;
-        state.entries.push(Entry { id, range, exclusive, granted: false, waker: None });
-        let last = state.entries.len() - 1;
-        let granted = state.may_start(last);
-        if let Some(entry) = state.entries.last_mut() {
-            entry.granted = granted;
-        }
-        drop(state);
+        let (id, granted) = self.state.lock().add(range, exclusive);
         let guard = RangeGuard { lock: Arc::clone(self), id };
         if granted { MaybeReady::Ready(guard) } else { MaybeReady::wait(Waiting { guard: Some(guard) }) }
     }
@@ -109,7 +153,7 @@ impl Future for Waiting {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<RangeGuard> {
         if let Some(guard) = &self.guard {
             let mut state = guard.lock.state.lock();
-            if let Some(entry) = state.entries.iter_mut().find(|e| e.id == guard.id && !e.granted) {
+            if let Some(entry) = state.get_mut(guard.id).filter(|entry| entry.blocker.is_some()) {
                 entry.waker = Some(cx.waker().clone());
                 return Poll::Pending;
             }
@@ -120,7 +164,14 @@ impl Future for Waiting {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        /// Pairs of locks that were compared.
+        pub(super) static COMPARED: Cell<usize> = const { Cell::new(0) };
+    }
 
     fn request(
         lock: &Arc<RangeLock>,
@@ -171,6 +222,54 @@ mod tests {
         drop(second);
         assert!(poll(&mut third).is_some());
         drop((first, third));
-        assert!(lock.state.lock().entries.is_empty());
+        let state = lock.state.lock();
+        assert!(state.exclusive.is_empty() && state.shared.is_empty());
+    }
+
+    /// The locks that are granted, in order, against the rule itself: no earlier lock conflicts.
+    #[test]
+    fn a_lock_is_granted_when_no_earlier_one_conflicts() {
+        let lock = Arc::new(RangeLock::default());
+        let (mut seed, mut locks) = (7_u64, Vec::new());
+        let mut random = |n: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % n
+        };
+        for _ in 0..2000 {
+            if locks.len() < 12 && random(2) == 0 {
+                let (start, exclusive) = (random(20), random(3) == 0);
+                let range = start..start + 1 + random(8);
+                locks.push((range.clone(), exclusive, request(&lock, range, exclusive), None));
+            } else if !locks.is_empty() {
+                drop(locks.remove(random(locks.len() as u64) as usize));
+            }
+            for at in 0..locks.len() {
+                let (range, exclusive) = (locks[at].0.clone(), locks[at].1);
+                let free = locks[..at].iter().all(|(earlier, theirs, ..)| {
+                    !(exclusive || *theirs) || earlier.start >= range.end || range.start >= earlier.end
+                });
+                let (_, _, future, guard) = &mut locks[at];
+                if guard.is_none() {
+                    *guard = poll(future);
+                }
+                assert_eq!(guard.is_some(), free, "{at}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_pair_of_waiting_locks_is_compared_at_most_once() {
+        const LOCKS: usize = 500;
+        // One exclusive lock and shared ones behind it, exclusive ones, and shared ones with an exclusive one behind.
+        let exclusive: [fn(usize) -> bool; 3] = [|n| n == 0, |_| true, |n| n + 1 == LOCKS];
+        for exclusive in exclusive {
+            COMPARED.set(0);
+            let lock = Arc::new(RangeLock::default());
+            let all: Vec<_> = (0..LOCKS).map(|n| request(&lock, 0..10, exclusive(n))).collect();
+            for mut next in all {
+                assert!(poll(&mut next).is_some());
+            }
+            assert!(COMPARED.get() <= 2 * LOCKS, "{} comparisons", COMPARED.get());
+        }
     }
 }
