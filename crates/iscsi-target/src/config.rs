@@ -55,7 +55,8 @@ pub struct ConnectionLimits {
     pub settings: Settings,
     /// Maximum number of commands in progress, at least 1.
     pub max_tasks: u32,
-    /// Maximum bytes of immediate and unsolicited data of all commands. This memory is used without waiting.
+    /// Maximum bytes of immediate and unsolicited data of the commands of a window. A session holds memory for them from
+    /// its login on; if that exceeds the share of its client, it has a smaller window, or no such data.
     pub max_unsolicited: u64,
     /// Bytes of responses above which no further response is encoded until the peer receives some.
     pub max_queued: usize,
@@ -83,14 +84,5 @@ impl Default for ConnectionLimits {
             ping_interval: Duration::from_secs(30),
             logout_timeout: Duration::from_secs(5),
         }
-    }
-}
-
-impl ConnectionLimits {
-    /// Number of commands that a login grants: a session never has a smaller window at first.
-    pub(crate) fn first_window(&self) -> u32 {
-        let unsolicited = u64::from(self.settings.first_burst).max(1);
-        let tasks = u32::try_from(self.max_unsolicited / unsolicited).unwrap_or(u32::MAX);
-        tasks.min(self.max_tasks).max(1)
     }
 }

@@ -11,6 +11,7 @@ mod full_feature;
 pub mod iser;
 mod linger;
 mod login;
+mod reserve;
 mod service;
 mod stats;
 mod table;

@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use millrace_iscsi::{
     login::{
-        Admission, Authority, Established, Identity, LoginPdu, Progress, Refusal, Status,
+        Admission, Authority, Established, Grant, Identity, LoginPdu, Progress, Refusal, Status,
         TargetConfig as LoginConfig, TargetLogin,
     },
+    negotiation::Parameters,
     pdu::Bhs,
     session,
 };
+use millrace_oncrpc::serving::Account;
 
 use crate::{
-    config::TargetConfig,
+    config::{ConnectionLimits, TargetConfig},
     end::End,
+    reserve::{self, Receives},
     service::Service,
     stats::count,
     table::{Session, TargetTable},
@@ -21,6 +24,8 @@ use crate::{
 
 /// Tag of the only portal group.
 pub(crate) const PORTAL_GROUP: u16 = 1;
+/// The command window of a discovery session, which has no tasks.
+const DISCOVERY_WINDOW: u32 = 1;
 /// The first status number of a connection.
 const FIRST_STAT_SN: u32 = 1;
 
@@ -35,6 +40,11 @@ pub(crate) struct LoggedIn {
 /// Decides on a login with the table of targets.
 struct Gate<'a> {
     table: &'a Arc<TargetTable>,
+    limits: &'a ConnectionLimits,
+    receives: Receives,
+    account: &'a mut Account,
+    /// Bytes that the account was charged for the session when the login began.
+    held: usize,
     target: Option<TargetConfig>,
     session: Option<Session>,
 }
@@ -51,7 +61,15 @@ impl Authority for Gate<'_> {
         Ok(Admission { chap })
     }
 
-    fn establish(&mut self, identity: &Identity) -> Result<u16, Status> {
+    fn establish(&mut self, identity: &Identity, parameters: &Parameters) -> Result<Grant, Status> {
+        self.account.take_receives_unconditionally(self.receives.fixed);
+        let window = match identity.target {
+            Some(_) => reserve::window(self.limits, self.receives, parameters, self.account, self.held)?,
+            None => {
+                self.account.give_receives(self.held);
+                DISCOVERY_WINDOW
+            }
+        };
         let Identity { initiator, target, isid, .. } = identity.clone();
         let nexus = session::Nexus { initiator, isid, target };
         let session = self.table.register(nexus).map_err(|refusal| {
@@ -67,12 +85,15 @@ impl Authority for Gate<'_> {
         }
         let tsih = session.tsih;
         self.session = Some(session);
-        Ok(tsih)
+        Ok(Grant { tsih, window })
     }
 }
 
 /// The PDUs of a connection in the login phase.
 pub(crate) trait LoginTransport: Send {
+    /// The receives that the transport posts before the response that completes a login.
+    fn receives(&self) -> Receives;
+
     /// Receives a PDU with its data segment.
     fn receive(&mut self) -> impl Future<Output = Result<(Bhs, Vec<u8>), End>> + Send;
 
@@ -85,26 +106,27 @@ pub(crate) trait LoginTransport: Send {
 }
 
 impl Service {
-    /// Performs the login, which grants `window` commands. When a session is reinstated, the last response waits for
-    /// the end of the old one.
+    /// Performs the login. When a session is reinstated, the last response waits for the end of the old one.
     pub(crate) async fn log_in(
         &self,
         transport: &mut impl LoginTransport,
-        window: u32,
+        account: &mut Account,
     ) -> Result<LoggedIn, End> {
         let Some(_permit) = self.table.start_login() else {
             return Err(End::Refused("too many connections are in the login phase".into()));
         };
+        let receives = transport.receives();
+        let (settings, held) = reserve::settings(&self.limits, receives, account);
         let mut random = [0; 33];
         self.rt.fill_random(&mut random);
         let mut login = TargetLogin::new(LoginConfig {
-            settings: self.limits.settings.clone(),
+            settings,
             portal_group: PORTAL_GROUP,
-            window,
             stat_sn: FIRST_STAT_SN,
             random,
         });
-        let mut gate = Gate { table: &self.table, target: None, session: None };
+        let (table, limits) = (&self.table, &self.limits);
+        let mut gate = Gate { table, limits, receives, account, held, target: None, session: None };
         loop {
             let (bhs, data) = transport.receive().await?;
             let reply = login.receive(&bhs, &data, &mut gate);

@@ -11,9 +11,9 @@ use std::{
 };
 
 use millrace_iscsi::{
-    login::{Admission, Authority, Identity, Progress, Refusal, Status, TargetConfig, TargetLogin},
+    login::{Admission, Authority, Grant, Identity, Progress, Refusal, Status, TargetConfig, TargetLogin},
     name::TargetAddress,
-    negotiation::{DigestPolicy, Settings},
+    negotiation::{DigestPolicy, Parameters, Settings},
     pdu::{
         DataIn, DataInStatus, LogoutResponse, LogoutResult, NopIn, Numbers, PduReader, R2t, RESERVED_TAG,
         Request, Residual, Response, ScsiCommand, ScsiResponse, TextResponse,
@@ -145,8 +145,8 @@ impl Authority for Gate {
         }
     }
 
-    fn establish(&mut self, _: &Identity) -> Result<u16, Status> {
-        Ok(1)
+    fn establish(&mut self, _: &Identity, _: &Parameters) -> Result<Grant, Status> {
+        Ok(Grant { tsih: 1, window: 32 })
     }
 }
 
@@ -161,7 +161,7 @@ struct Peer {
 impl Peer {
     /// Serves to the end; `None` when the initiator has left.
     async fn serve(mut self, script: &Script, text: &[u8], redirect: bool, settings: Settings) -> Option<()> {
-        let config = TargetConfig { settings, portal_group: 1, window: 32, stat_sn: 1, random: [1; 33] };
+        let config = TargetConfig { settings, portal_group: 1, stat_sn: 1, random: [1; 33] };
         let mut login = TargetLogin::new(config);
         let mut gate = Gate { redirect };
         loop {

@@ -66,7 +66,8 @@ impl FullFeature<'_> {
         (unsolicited > 0).then_some((itt, unsolicited))
     }
 
-    /// Allocates memory for unsolicited data, which the limits of the session bound. Returns whether there is some.
+    /// Allocates memory for unsolicited data, which the session holds from its login on ([`crate::reserve`]). Returns
+    /// whether the arena has it.
     pub(crate) fn place_unsolicited(&mut self, cx: &mut Context<'_>, itt: u32, length: usize) -> bool {
         if self.poll_retry(cx).is_pending() {
             return false;
@@ -74,13 +75,10 @@ impl FullFeature<'_> {
         if let Some(task) = self.tasks.get_mut(&itt) {
             // Not aligned, so that commands within the limit of unsolicited data use no more memory than that.
             let lengths = BufferLengths::new(length, self.chunk);
-            let charge = lengths.clone().memory();
             if let Err(e) = task.data_out.extend(&self.service.arena, lengths, &mut self.spare) {
                 self.wait_for_memory(cx, &e);
                 return false;
             }
-            task.charge += charge;
-            self.account.take_unconditionally(charge);
         }
         true
     }

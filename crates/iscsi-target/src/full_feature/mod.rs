@@ -65,8 +65,6 @@ struct Names {
 pub(crate) struct Transport {
     /// Address of the target.
     pub(crate) local: Option<SocketAddr>,
-    /// Maximum number of commands in progress.
-    pub(crate) max_tasks: u32,
     /// Maximum bytes of a buffer.
     pub(crate) chunk: usize,
     /// With iSER, the initiator accepts, and the target posts, Send with Invalidate.
@@ -135,7 +133,7 @@ impl<'a> FullFeature<'a> {
             cid: established.cid,
             stat_sn: established.stat_sn,
             exp_cmd_sn: established.cmd_sn,
-            max_tasks: transport.max_tasks,
+            max_tasks: established.window(),
             max_unsolicited: service.limits.max_unsolicited,
         });
         // A name that has passed the login is valid.
@@ -255,10 +253,11 @@ impl<'a> FullFeature<'a> {
     /// Completes the commands that the device executes, and ends the nexus and the session.
     pub(crate) async fn finish(mut self) {
         self.order.clear();
+        let charges = |tasks: &HashMap<u32, Task>| tasks.values().map(|task| task.charge).sum::<usize>();
+        let before = charges(&self.tasks);
         self.tasks.retain(|_, task| matches!(task.state, State::Running | State::Aborted) && !task.reading);
-        let charged: usize = self.tasks.values().map(|task| task.charge).sum();
         self.account.cancel();
-        self.account.give(self.account.used().saturating_sub(charged));
+        self.account.give(before - charges(&self.tasks));
         while let Some((itt, _)) = self.running.next().await {
             let charge = self.tasks.remove(&itt).map_or(0, |task| task.charge);
             self.account.give(charge);

@@ -66,8 +66,7 @@ impl<'a> Connection<'a> {
             caps.send_with_invalidate && PrivateData::decode(&info.private_data).remote_invalidate;
         let (chunk, max_length) = (CHUNK.min(caps.max_transfer), MAX_LENGTH.min(caps.max_transfer));
         let local = Some(info.local);
-        let transport =
-            Transport { local, max_tasks: link.window, chunk, remote_invalidate, divides_batches: false };
+        let transport = Transport { local, chunk, remote_invalidate, divides_batches: false };
         // A discovery session does not negotiate the receives of the initiator.
         let parameters = &mut logged_in.established.parameters;
         parameters.max_send_data = parameters.max_send_data.min(MAX_DATA);

@@ -44,8 +44,6 @@ pub(super) struct Link {
     pub(super) inbox: VecDeque<Buffer>,
     /// RDMA Reads that are complete.
     pub(super) reads: Vec<(WorkId, Vec<Buffer>)>,
-    /// Number of commands for which there are receives.
-    pub(super) window: u32,
     /// Number of Sends posted.
     posted: u64,
     /// Sends that are not complete, in order.
@@ -73,7 +71,6 @@ impl Link {
             completions: Vec::new(),
             inbox: VecDeque::new(),
             reads: Vec::new(),
-            window: super::LOGIN_WINDOW,
             posted: 0,
             waiting: VecDeque::new(),
             unsent: 0,

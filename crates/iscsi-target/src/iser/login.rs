@@ -10,47 +10,35 @@ use millrace_iscsi::{
 use millrace_oncrpc::serving::{Account, slot_bytes};
 use millrace_rdma::ConnectionError;
 
-use super::{LOGIN_WINDOW, MESSAGE, RECEIVE_SLACK, UNEXPECTED, link::Link};
-use crate::{end::End, login::LoginTransport};
+use super::{MESSAGE, RECEIVE_SLACK, UNEXPECTED, link::Link};
+use crate::{end::End, login::LoginTransport, reserve::Receives};
 
 /// Receives of the login phase, which remain in the full feature phase: that of the provider, and another one.
 const LOGIN_RECEIVES: usize = 2;
+/// Receives beyond those of the command window.
+const BEYOND_WINDOW: u32 = UNEXPECTED + RECEIVE_SLACK;
 
 /// A connection in the login phase. A receive is posted before each response, which an initiator waits for.
 pub(super) struct LoginLink<'a> {
     link: &'a mut Link,
-    account: &'a mut Account,
-    max_tasks: u32,
 }
 
 impl<'a> LoginLink<'a> {
     /// Posts the receive of the first PDU. An adapter has one already, which the provider has posted
     /// ([`ConnectParams::first_receive`](millrace_rdma::ConnectParams)).
-    pub(super) fn new(link: &'a mut Link, account: &'a mut Account, max_tasks: u32) -> Result<Self, End> {
+    pub(super) fn new(link: &'a mut Link, account: &mut Account) -> Result<Self, End> {
         account.take_receives_unconditionally(LOGIN_RECEIVES * slot_bytes(MESSAGE));
         link.post_receives(1)?;
-        Ok(Self { link, account, max_tasks })
-    }
-
-    /// Posts the receives of the full feature phase: those of the command window, which has `max_tasks` commands or
-    /// fewer if the account lacks memory, and those beyond it.
-    fn post_receives(&mut self, established: &Established) -> Result<(), End> {
-        let slot = slot_bytes(MESSAGE);
-        let beyond = UNEXPECTED + RECEIVE_SLACK;
-        self.account.take_receives_unconditionally((LOGIN_WINDOW + beyond) as usize * slot);
-        let mut more = match established.target {
-            Some(_) => self.max_tasks.saturating_sub(LOGIN_WINDOW),
-            None => 0,
-        };
-        while more > 0 && !self.account.take_receives(more as usize * slot) {
-            more /= 2;
-        }
-        self.link.window = LOGIN_WINDOW + more;
-        self.link.post_receives(self.link.window + beyond)
+        Ok(Self { link })
     }
 }
 
 impl LoginTransport for LoginLink<'_> {
+    fn receives(&self) -> Receives {
+        let command = slot_bytes(MESSAGE);
+        Receives { fixed: (1 + BEYOND_WINDOW) as usize * command, command }
+    }
+
     async fn receive(&mut self) -> Result<(Bhs, Vec<u8>), End> {
         loop {
             if let Some(message) = self.link.inbox.pop_front() {
@@ -70,7 +58,7 @@ impl LoginTransport for LoginLink<'_> {
 
     async fn send(&mut self, pdu: LoginPdu, established: Option<&Established>) -> Result<(), End> {
         match established {
-            Some(established) => self.post_receives(established)?,
+            Some(established) => self.link.post_receives(established.window() + BEYOND_WINDOW)?,
             None => self.link.post_receives(1)?,
         }
         let message = self.link.message(&prefix(Advertised::default(), &pdu.bhs), &pdu.data);

@@ -44,8 +44,6 @@ const _: () = assert!(MAX_LOGIN_DATA <= MAX_DATA);
 const UNEXPECTED: u32 = 6;
 /// Receives beyond the command window and the unexpected PDUs, for an initiator that slightly exceeds them.
 const RECEIVE_SLACK: u32 = 2;
-/// The command window of a login. The first response opens it, if the account has memory for receives.
-const LOGIN_WINDOW: u32 = 1;
 
 /// The common state of the connections of a server or shard.
 #[derive(Clone)]
@@ -125,8 +123,8 @@ async fn log_in(service: &Service, link: &mut Link, account: &mut Account) -> Re
     if link.qp.info().ord == 0 {
         return Err(End::Refused("the initiator serves no RDMA Reads: its inbound read depth is 0".into()));
     }
-    let mut transport = LoginLink::new(link, account, service.limits.max_tasks)?;
-    service.log_in(&mut transport, LOGIN_WINDOW).await
+    let mut transport = LoginLink::new(link, account)?;
+    service.log_in(&mut transport, account).await
 }
 
 /// The limits of a connection with iSER.

@@ -40,7 +40,6 @@ impl<'a> Connection<'a> {
     ) -> Self {
         let transport = Transport {
             local: link.stream.local_addr().ok(),
-            max_tasks: service.limits.max_tasks,
             chunk: CHUNK,
             remote_invalidate: false,
             divides_batches: true,

@@ -7,9 +7,13 @@ use millrace_iscsi::{
 use millrace_iscsi_tcp::Segment;
 
 use super::Link;
-use crate::{end::End, login::LoginTransport};
+use crate::{end::End, login::LoginTransport, reserve::Receives};
 
 impl LoginTransport for Link {
+    fn receives(&self) -> Receives {
+        Receives::default()
+    }
+
     async fn receive(&mut self) -> Result<(Bhs, Vec<u8>), End> {
         Ok(self.input.receive(&mut *self.stream).await?)
     }

@@ -58,7 +58,7 @@ impl TcpTarget {
     pub async fn serve(
         self,
         stream: Box<dyn ByteStream>,
-        account: Account,
+        mut account: Account,
         stop: impl Future<Output = ()> + Send,
     ) {
         let Self { table, rt, arena, limits, stats } = self;
@@ -67,8 +67,8 @@ impl TcpTarget {
         let mut stop = pin!(stop);
         let reader = PduReader::new(millrace_iscsi::login::MAX_LOGIN_DATA);
         let mut link = Link { stream, input: Input::new(reader), output: Output::default() };
-        let window = service.limits.first_window();
-        let login = timeout(&*service.rt, service.limits.login_timeout, service.log_in(&mut link, window));
+        let login =
+            timeout(&*service.rt, service.limits.login_timeout, service.log_in(&mut link, &mut account));
         let logged_in = match futures::future::select(pin!(login), &mut stop).await {
             futures::future::Either::Left((Some(result), _)) => result,
             futures::future::Either::Left((None, _)) => Err(End::Stalled),

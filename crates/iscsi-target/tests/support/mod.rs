@@ -3,6 +3,7 @@
 
 use std::{
     future::Future,
+    net::{IpAddr, Ipv4Addr},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -26,6 +27,8 @@ use millrace_vfs::{
 
 pub(crate) const TARGET: &str = "iqn.2026-01.example:target";
 pub(crate) const BLOCKS: u64 = 32768;
+/// The usual host of initiators.
+pub(crate) const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 pub(crate) fn name(name: &str) -> IscsiName {
     name.parse().unwrap()
@@ -60,7 +63,7 @@ impl Fixture {
         let table = TargetTable::new(TableLimits::default());
         table.replace(vec![target(&device)]).unwrap();
         let config = BudgetConfig {
-            memory: 16 << 20,
+            memory: 32 << 20,
             own: 64 << 10,
             largest: MAX_COMMAND_MEMORY,
             connections: 64,
@@ -84,7 +87,12 @@ impl Fixture {
     }
 
     pub(crate) fn account(&self) -> Account {
-        self.budget.open(std::net::IpAddr::from([127, 0, 0, 1]).into()).unwrap()
+        self.account_of(HOST)
+    }
+
+    /// The account of a connection of the host `addr`.
+    pub(crate) fn account_of(&self, addr: IpAddr) -> Account {
+        self.budget.open(addr.into()).unwrap()
     }
 
     /// Completes when the server ends.

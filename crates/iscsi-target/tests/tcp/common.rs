@@ -3,7 +3,7 @@
 use std::{
     future::poll_fn,
     io::{self, IoSlice, IoSliceMut},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     ops::Deref,
     sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
@@ -77,10 +77,19 @@ impl Bench {
 
     /// Connects by a stream that buffers `capacity` bytes, and returns `segment` bytes at once.
     pub(crate) fn connect_with(&self, capacity: usize, segment: usize) -> Client {
+        self.connect_stream(HOST, capacity, segment)
+    }
+
+    /// Connects from the host `addr`.
+    pub(crate) fn connect_from(&self, addr: IpAddr) -> Client {
+        self.connect_stream(addr, 1 << 16, usize::MAX)
+    }
+
+    fn connect_stream(&self, addr: IpAddr, capacity: usize, segment: usize) -> Client {
         let (ours, theirs) = memory_stream(capacity, segment);
         let client = Client::new(ours);
         let theirs = Box::new(Socket { stream: theirs, writes: Arc::clone(&client.received) });
-        self.spawn(self.server.clone().serve(theirs, self.account(), self.stopped()));
+        self.spawn(self.server.clone().serve(theirs, self.account_of(addr), self.stopped()));
         client
     }
 

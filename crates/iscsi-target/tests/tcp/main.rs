@@ -9,6 +9,7 @@ mod hostile;
 mod lengths;
 mod linger;
 mod service;
+mod shares;
 mod slow;
 #[path = "../support/mod.rs"]
 mod support;

@@ -11,7 +11,9 @@ mod tests;
 use std::fmt;
 
 pub use initiator::{InitiatorConfig, InitiatorLogin, InitiatorStep, MAX_REDIRECTS};
-pub use target::{Admission, Authority, Identity, Progress, Refusal, TargetConfig, TargetLogin, TargetReply};
+pub use target::{
+    Admission, Authority, Grant, Identity, Progress, Refusal, TargetConfig, TargetLogin, TargetReply,
+};
 
 use crate::{
     name::{AddressError, IscsiName, NameError},
@@ -179,6 +181,13 @@ pub struct Established {
     pub stat_sn: u32,
     /// The negotiated parameters.
     pub parameters: Parameters,
+}
+
+impl Established {
+    /// Number of commands that the target accepts at first.
+    pub const fn window(&self) -> u32 {
+        self.max_cmd_sn.wrapping_sub(self.cmd_sn).wrapping_add(1)
+    }
 }
 
 /// The texts of both directions, each of which may need several PDUs.

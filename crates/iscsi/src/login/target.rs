@@ -4,7 +4,7 @@ use super::{Established, Exchange, LoginError, LoginPdu, Status, is_security};
 use crate::{
     chap::{Algorithm, Challenge, MIN_CHALLENGE, Mutual},
     name::{IscsiName, TargetAddress},
-    negotiation::{Negotiation, Settings, is_operational},
+    negotiation::{Negotiation, Parameters, Settings, is_operational},
     pdu::{Bhs, Isid, LoginRequest, LoginResponse, Numbers, Request, Response, Stage, opcode},
     text,
 };
@@ -16,8 +16,6 @@ pub struct TargetConfig {
     pub settings: Settings,
     /// Portal group tag of the portal.
     pub portal_group: u16,
-    /// Number of commands that the target accepts at first, at least 1.
-    pub window: u32,
     /// The first status number of the connection.
     pub stat_sn: u32,
     /// Random bytes for one CHAP challenge, never used twice.
@@ -44,6 +42,15 @@ pub struct Admission {
     pub chap: Option<Mutual>,
 }
 
+/// A session that begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// Identifier of the session (TSIH), not 0.
+    pub tsih: u16,
+    /// Number of commands that the target accepts at first, at least 1.
+    pub window: u32,
+}
+
 /// Why an initiator may not log in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
@@ -68,13 +75,13 @@ pub trait Authority {
     /// The initiator may not log in.
     fn admit(&mut self, identity: &Identity) -> Result<Admission, Refusal>;
 
-    /// Creates the session and returns its identifier (TSIH), which is not 0. An older session with the same
-    /// initiator, target and ISID ends (RFC 7143 section 6.3.5). Called once, after the authentication.
+    /// Creates a session with these parameters. An older session with the same initiator, target and ISID ends
+    /// (RFC 7143 section 6.3.5). Called once, after the authentication.
     ///
     /// # Errors
     ///
     /// The status of the failure.
-    fn establish(&mut self, identity: &Identity) -> Result<u16, Status>;
+    fn establish(&mut self, identity: &Identity, parameters: &Parameters) -> Result<Grant, Status>;
 }
 
 /// The answer of a target to a PDU.
@@ -126,6 +133,8 @@ pub struct TargetLogin {
     auth: Auth,
     negotiation: Option<Negotiation>,
     stat_sn: u32,
+    /// Number of commands that the next response allows.
+    window: u32,
 }
 
 impl TargetLogin {
@@ -141,6 +150,7 @@ impl TargetLogin {
             auth: Auth::Unknown,
             negotiation: None,
             stat_sn,
+            window: 1,
         }
     }
 
@@ -328,7 +338,7 @@ impl TargetLogin {
     }
 
     fn establish(
-        &self,
+        &mut self,
         request: &LoginRequest,
         authority: &mut dyn Authority,
     ) -> Result<Established, LoginError> {
@@ -339,7 +349,9 @@ impl TargetLogin {
                 Negotiation::new(false, identity.target.is_none(), self.config.settings.clone()).finish()?
             }
         };
-        let tsih = authority.establish(&identity).map_err(LoginError::Status)?;
+        let Grant { tsih, window } =
+            authority.establish(&identity, &parameters).map_err(LoginError::Status)?;
+        self.window = window;
         Ok(Established {
             portal_group: identity.target.as_ref().map(|_| self.config.portal_group),
             initiator: identity.initiator,
@@ -355,7 +367,7 @@ impl TargetLogin {
     }
 
     const fn max_cmd_sn(&self, cmd_sn: u32) -> u32 {
-        cmd_sn.wrapping_add(self.config.window.saturating_sub(1))
+        cmd_sn.wrapping_add(self.window.saturating_sub(1))
     }
 
     fn response(

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     chap::{Credentials, Mutual, Secret},
-    negotiation::{IserSettings, Settings, settings_strategy},
+    negotiation::{IserSettings, Parameters, Settings, settings_strategy},
     pdu::{LoginRequest, LoginResponse, Numbers, Request, RequestNumbers, Response, Stage},
     text,
 };
@@ -34,9 +34,9 @@ impl Authority for One {
         }
     }
 
-    fn establish(&mut self, _: &Identity) -> Result<u16, Status> {
+    fn establish(&mut self, _: &Identity, _: &Parameters) -> Result<Grant, Status> {
         self.established += 1;
-        Ok(9)
+        Ok(Grant { tsih: 9, window: 32 })
     }
 }
 
@@ -64,7 +64,7 @@ fn initiator(settings: Settings) -> InitiatorConfig {
 }
 
 fn target(settings: Settings) -> TargetLogin {
-    TargetLogin::new(TargetConfig { settings, portal_group: 1, window: 32, stat_sn: 100, random: [0x22; 33] })
+    TargetLogin::new(TargetConfig { settings, portal_group: 1, stat_sn: 100, random: [0x22; 33] })
 }
 
 type Ends = (Result<Established, LoginError>, Result<Established, LoginError>);

@@ -25,6 +25,8 @@ pub use initiator_end::{
     InitiatorConfig, InitiatorEvent, InitiatorPdu, InitiatorSession, Outcome, RequestError, Unfinished,
 };
 pub use registry::{Admission, LoginPermit, Nexus, Refusal, Registry, RegistryLimits};
-pub use target_end::{Completion, TargetConfig, TargetEvent, TargetPdu, TargetSession, TargetTransmit};
+pub use target_end::{
+    Completion, MAX_IMMEDIATE, TargetConfig, TargetEvent, TargetPdu, TargetSession, TargetTransmit,
+};
 pub use types::{Command, Direction, Payload, Placement};
 pub use violation::Violation;

@@ -5,8 +5,8 @@ use std::{collections::VecDeque, future::poll_fn, task::Poll};
 use millrace_buffer::{Arena, Buffer};
 use millrace_iscsi::{
     iser::{Advertised, Header, Hello, Message, PREFIX_BYTES, RemoteBuffer, max_message, prefix},
-    login::{Admission, Authority, Identity, Progress, Refusal, Status, TargetConfig, TargetLogin},
-    negotiation::{IserSettings, Settings},
+    login::{Admission, Authority, Grant, Identity, Progress, Refusal, Status, TargetConfig, TargetLogin},
+    negotiation::{IserSettings, Parameters, Settings},
     pdu::{Bhs, NopIn, Numbers, RESERVED_TAG, Residual, Response, ScsiResponse},
     session::Direction,
 };
@@ -33,8 +33,8 @@ impl Authority for Anyone {
         Ok(Admission { chap: None })
     }
 
-    fn establish(&mut self, _: &Identity) -> Result<u16, Status> {
-        Ok(1)
+    fn establish(&mut self, _: &Identity, _: &Parameters) -> Result<Grant, Status> {
+        Ok(Grant { tsih: 1, window: 8 })
     }
 }
 
@@ -76,7 +76,7 @@ impl Raw {
         let mut login = TargetLogin::new(TargetConfig {
             settings: Settings { iser, max_receive_data: 8192, ..Settings::default() },
             portal_group: 1,
-            window: 8,
+
             stat_sn: 1,
             random: [1; 33],
         });

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use millrace_iscsi::{
     chap::{Credentials, Mutual, Secret},
     login::{
-        Admission, Authority, Established, Identity, InitiatorConfig, InitiatorLogin, InitiatorStep,
+        Admission, Authority, Established, Grant, Identity, InitiatorConfig, InitiatorLogin, InitiatorStep,
         LoginPdu, MAX_LOGIN_DATA, MAX_ROUNDS, Progress, Refusal, Status, TargetConfig, TargetLogin,
     },
     negotiation::{DigestPolicy, IserSettings, Parameters, Settings},
@@ -176,7 +176,7 @@ impl Ends {
         // A response that was seen in another execution answers no challenge of an execution with a wrong secret.
         let random = [0x22 | u8::from(self.wrong_initiator) << 2 | u8::from(self.wrong_target) << 3; 33];
         let settings = self.target.clone();
-        let config = TargetConfig { settings, portal_group: 1, window: 32, stat_sn: 100, random };
+        let config = TargetConfig { settings, portal_group: 1, stat_sn: 100, random };
         (config, Gate { chap, redirect: self.redirect, admitted: 0, established: 0 })
     }
 
@@ -307,9 +307,9 @@ impl Authority for Gate {
         }
     }
 
-    fn establish(&mut self, _: &Identity) -> Result<u16, Status> {
+    fn establish(&mut self, _: &Identity, _: &Parameters) -> Result<Grant, Status> {
         self.established += 1;
-        Ok(9)
+        Ok(Grant { tsih: 9, window: 32 })
     }
 }
 

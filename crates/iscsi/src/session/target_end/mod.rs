@@ -32,7 +32,7 @@ use task::{Progress, Task};
 use text::Exchange;
 
 /// Number of immediate SCSI Commands that a session executes at a time, beyond the window.
-const MAX_IMMEDIATE: usize = 4;
+pub const MAX_IMMEDIATE: usize = 4;
 /// Number of answers in the queue above which a session accepts no input.
 const MAX_BACKLOG: usize = 16;
 

@@ -1,0 +1,142 @@
+//! One greedy host, and the initiator and the NFS client of another one: the host takes its share at most.
+
+use std::{
+    net::{IpAddr, Ipv6Addr},
+    sync::atomic::Ordering,
+};
+
+use millrace_iscsi::{
+    pdu::{Request, RequestNumbers, ScsiCommand},
+    session::Direction,
+};
+use millrace_iscsi_target::ConnectionLimits;
+
+use crate::{
+    common::{Bench, Client, run, rw10},
+    hostile::{data_out, write},
+};
+
+const VICTIM: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 2, 0, 0, 0, 1));
+/// Sessions of the greedy host, of the 64 connections that the server has.
+const SESSIONS: u8 = 60;
+
+/// Address `n` of the greedy host.
+fn greedy(n: u8) -> IpAddr {
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, n.into()).into()
+}
+
+/// Sessions of the greedy host, which send what `storm` returns for the numbers of the next command.
+async fn attack(bench: &Bench, storm: impl Fn(RequestNumbers) -> Vec<(Request, u32)>) -> Vec<Client> {
+    let mut sessions = Vec::new();
+    for n in 0..SESSIONS {
+        let mut client = bench.connect_from(greedy(n));
+        client.settings.max_burst = 1 << 20;
+        client.log_in(n).await.unwrap();
+        client.clear_attention().await;
+        let exp_stat_sn = client.exp_stat_sn();
+        for (request, length) in storm(RequestNumbers { cmd_sn: 102, exp_stat_sn }) {
+            // The target may end the connection because of data that it has not permitted.
+            if client.send(&request.encode(length), &vec![1; length as usize]).await.is_err() {
+                break;
+            }
+        }
+        sessions.push(client);
+    }
+    sessions
+}
+
+/// The victim logs in, writes and reads, and a call of an NFS client gets 1 MiB; no session of the greedy host has to
+/// end for that.
+async fn expect_share(bench: &Bench, case: &str) {
+    let mut call = bench.account_of(VICTIM);
+    assert!(call.take(1 << 20), "{case}: {:?}", bench.budget.stats());
+    drop(call);
+    let mut victim = bench.connect_from(VICTIM);
+    victim.log_in(200).await.unwrap();
+    victim.clear_attention().await;
+    victim.write(8, &[5; 1 << 20]).await;
+    assert_eq!(victim.read(8, 2048).await, [5; 1 << 20], "{case}");
+    assert_eq!(bench.stats.stalled.load(Ordering::Relaxed), 0, "{case}");
+    victim.log_out().await;
+}
+
+/// Commands whose data does not come leave the memory to others.
+#[test]
+fn data_that_does_not_come_takes_the_share_of_its_host() {
+    let command = |numbers: RequestNumbers, n: u32, blocks| {
+        let numbers = RequestNumbers { cmd_sn: numbers.cmd_sn + n, ..numbers };
+        ScsiCommand { numbers, ..write(0x1000 + n, blocks) }
+    };
+    type Storm = Box<dyn Fn(RequestNumbers) -> Vec<(Request, u32)>>;
+    let cases: Vec<(&str, Storm)> = vec![
+        (
+            "64 WRITEs of 64 KiB without the F bit",
+            Box::new(move |numbers| {
+                let announced = |n| ScsiCommand { last: false, ..command(numbers, n, 128) };
+                (0..64).map(|n| (Request::ScsiCommand(announced(n)), 0)).collect()
+            }),
+        ),
+        (
+            "Data-Out PDUs without end",
+            Box::new(move |numbers| {
+                let announced = |n| ScsiCommand { last: false, ..command(numbers, n, 2048) };
+                let part = |n| {
+                    Request::DataOut(millrace_iscsi::pdu::DataOut {
+                        last: false,
+                        ..data_out(0x1000 + n, u32::MAX, 0, 0)
+                    })
+                };
+                (0..16).flat_map(|n| [(Request::ScsiCommand(announced(n)), 0), (part(n), 512)]).collect()
+            }),
+        ),
+        (
+            "64 WRITEs of 1 MiB with immediate data",
+            Box::new(move |numbers| {
+                (0..64).map(|n| (Request::ScsiCommand(command(numbers, n, 2048)), 65536)).collect()
+            }),
+        ),
+        (
+            "64 WRITEs of 1 MiB that the target requests",
+            Box::new(move |numbers| {
+                (0..64).map(|n| (Request::ScsiCommand(command(numbers, n, 2048)), 0)).collect()
+            }),
+        ),
+        (
+            "4 immediate WRITEs of 64 KiB without the F bit, and 64 others",
+            Box::new(move |numbers| {
+                let announced = |n| ScsiCommand { last: false, immediate: n < 4, ..command(numbers, n, 128) };
+                let others = (0..64).map(|n| ScsiCommand { last: false, ..command(numbers, n, 128) });
+                let others = others.map(|c| ScsiCommand { itt: c.itt + 0x1000, ..c });
+                (0..4).map(announced).chain(others).map(|c| (Request::ScsiCommand(c), 0)).collect()
+            }),
+        ),
+    ];
+    for (case, storm) in cases {
+        run(ConnectionLimits::default(), async |bench| {
+            // The victim has a mount, so the greedy host is not the only client.
+            let mount = bench.account_of(VICTIM);
+            let sessions = attack(&bench, &storm).await;
+            expect_share(&bench, case).await;
+            drop((sessions, mount));
+            bench.expect_idle().await;
+        });
+    }
+}
+
+/// Initiators that send nothing but a login keep memory for their commands, and leave the half of it to others.
+#[test]
+fn idle_sessions_leave_memory_to_others() {
+    run(ConnectionLimits::default(), async |bench| {
+        let mut sessions = attack(&bench, |_| Vec::new()).await;
+        let stats = bench.budget.stats();
+        assert!(stats.in_use <= stats.shared / 2, "{stats:?}");
+        expect_share(&bench, "idle").await;
+        // All of them work: with unsolicited data, or without if the login has granted none.
+        for client in &mut sessions {
+            let itt = client.submit(&rw10(0x2a, 0, 128), Direction::Write, vec![3; 65536]);
+            client.outcome(itt).await.unwrap();
+            client.stream_shutdown();
+        }
+        bench.expect_idle().await;
+    });
+}
