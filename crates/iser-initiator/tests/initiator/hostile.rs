@@ -76,7 +76,6 @@ impl Raw {
         let mut login = TargetLogin::new(TargetConfig {
             settings: Settings { iser, max_receive_data: 8192, ..Settings::default() },
             portal_group: 1,
-
             stat_sn: 1,
             random: [1; 33],
         });
