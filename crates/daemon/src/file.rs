@@ -111,6 +111,10 @@ mod tests {
                 "\ndesign = \"read-read\"\n".to_owned(),
                 "line 2, column 10: design read-read is a research option",
             ),
+            (
+                format!("{a}clients = [\n  \"*(rw)\",\n  \"10.0.0.5(rww)\",\n]\n"),
+                "line 6, column 3: `rww` is not an export option",
+            ),
             ("registration = \"all-physical\"\n".to_owned(), "research option: use millrace-lab"),
             (
                 format!("{a}[[target]]\nname = \"t\"\n[[target.lun]]\n  path = \"/b/disk\"\n"),
@@ -227,7 +231,7 @@ mod tests {
         squash = "all"
         identities = "server-user"
         delegations = "write"
-        clients = ["10.0.0.0/8"]
+        clients = ["*(ro)", "10.0.0.0/8(no_root_squash)"]
         [[export]]
         name = "/scratch"
         backend = "memory:2GiB"
@@ -249,6 +253,8 @@ mod tests {
             (c.exports[0].delegations, c.exports[1].delegations),
             (Delegations::Write, Delegations::None)
         );
+        let clients = ["*(ro)", "10.0.0.0/8(no_root_squash)"].map(|c| c.parse().unwrap());
+        assert_eq!((&c.exports[0].clients[..], c.exports[0].allow_auth_none), (&clients[..], false));
         assert_eq!(c.registration, Some(Strategy::Dynamic));
         let nfs4 = Nfs4Settings {
             lease: 30,

@@ -6,7 +6,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::registration::Strategy;
 use millrace_server::{
-    Backend, ByteSize, Delegations, ExportConfig, Identities, Limits, Network, Nfs4Settings, Research,
+    Backend, ByteSize, ClientRule, Delegations, ExportConfig, Identities, Limits, Nfs4Settings, Research,
     Squash, StageSampling,
 };
 use serde::{Deserialize, Deserializer, de};
@@ -103,12 +103,12 @@ struct ExportKeys {
     #[serde(default = "nobody")]
     anon_gid: u32,
     #[serde(default, deserialize_with = "parsed_list")]
-    clients: Vec<Network>,
+    clients: Vec<ClientRule>,
     #[serde(default)]
     require_privileged_port: bool,
     #[serde(default = "yes")]
     sync_metadata: bool,
-    #[serde(default = "yes")]
+    #[serde(default)]
     allow_auth_none: bool,
     #[serde(default, with = "IdentitiesKey")]
     identities: Identities,

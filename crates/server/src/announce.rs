@@ -6,15 +6,19 @@ use crate::{ExportConfig, Squash, TargetSettings};
 pub(crate) fn exports<'e>(exports: impl IntoIterator<Item = &'e ExportConfig>, loopback: bool) {
     for e in exports {
         tracing::info!(export = e.name, backend = %e.backend, read_only = e.read_only, squash = ?e.squash, "exported");
-        if !loopback && e.clients.is_empty() && !e.read_only {
-            let whom = match e.squash {
+        let of_all = match e.clients.as_slice() {
+            [] => vec![e.clone()],
+            clients => clients.iter().filter(|c| c.hosts.is_any()).map(|c| e.of(c)).collect(),
+        };
+        if let Some(of_all) = of_all.iter().find(|of_all| !loopback && !of_all.read_only) {
+            let whom = match of_all.squash {
                 Squash::None => "any user, root included",
                 Squash::Root => "any user but root",
                 Squash::All => "the anonymous user",
             };
             tracing::warn!(
                 export = e.name,
-                "every host that reaches this server may change this export as {whom}; name the networks that may \
+                "every host that reaches this server may change this export as {whom}; name the hosts that may \
                  use it (clients), or make it read-only"
             );
         }

@@ -7,7 +7,10 @@ use millrace_oncrpc::stages::DEFAULT_SAMPLE;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::registration::Strategy;
 
-use crate::{Limits, Nfs4Settings, Research, TargetSettings, network::Network};
+use crate::{
+    Limits, Nfs4Settings, Research, TargetSettings,
+    client_rule::{AccessOption, ClientRule, Squash, unknown},
+};
 
 /// The configuration of a server. [`Config::check`] validates it.
 ///
@@ -75,9 +78,10 @@ impl Default for StageSampling {
 /// One export.
 ///
 /// The short form on a command line is `NAME=BACKEND[,OPTION]...`, for example `/data=local:/srv/data,ro` or
-/// `/scratch=memory:2GiB,client=10.0.0.0/8,squash=none`. Options: `ro`, `rw`, `squash=none|root|all`, `anon_uid=N`,
-/// `anon_gid=N`, `client=NETWORK` (may be repeated), `secure` (TCP clients must call from a privileged port), `insecure`,
-/// `no_auth_none` (callers without a credential are refused), `no_sync_metadata` (see
+/// `/scratch=memory:2GiB,client=10.0.0.0/8,squash=none`. Options: `ro`, `rw`, `squash=none|root|all` (or `no_root_squash`,
+/// `root_squash`, `all_squash`), `anon_uid=N`, `anon_gid=N`, `secure` (TCP clients must call from a privileged port),
+/// `insecure`, `auth_none` (callers without a credential are admitted), `no_auth_none`, and, not for some clients only,
+/// `client=HOSTS` or `client=HOSTS(OPTION,...)` (may be repeated; see [`clients`](Self::clients)), `no_sync_metadata` (see
 /// [`sync_metadata`](Self::sync_metadata)), `identities=callers|server-user`, `delegations=none|read|write`. The short form
 /// cannot express a path that contains a comma.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,8 +98,11 @@ pub struct ExportConfig {
     pub anon_uid: u32,
     /// Group id of the anonymous identity.
     pub anon_gid: u32,
-    /// Networks that may use the export; empty: all.
-    pub clients: Vec<Network>,
+    /// Clients that may use the export, with their options; empty: all clients, with those of the export. If several rules
+    /// match a client, single hosts precede networks, which precede `*`; among equals the first one applies (as in
+    /// exports(5)). Host names are looked up when the server starts and at each reload; one without an address matches no
+    /// client.
+    pub clients: Vec<ClientRule>,
     /// Require callers over TCP to use a port below 1024, which on most systems only root can (`secure` of
     /// exports(5)). RDMA connections may use any port, as with Linux's server, because Linux's client cannot
     /// choose the port.
@@ -138,21 +145,6 @@ pub enum Identities {
 
 const fn nobody() -> u32 {
     65534
-}
-
-/// Mapping of callers to the anonymous identity, as in exports(5) of Linux. Callers without a credential are
-/// always mapped.
-///
-/// AUTH_SYS does not authenticate users; with `None` this includes root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Squash {
-    /// No mapping: client identities are used unchanged, including root.
-    None,
-    /// Root (uid 0, and gid 0 in any position).
-    #[default]
-    Root,
-    /// All callers.
-    All,
 }
 
 /// The file system of an export.
@@ -219,39 +211,44 @@ impl ExportConfig {
             clients: Vec::new(),
             require_privileged_port: false,
             sync_metadata: true,
-            allow_auth_none: true,
+            allow_auth_none: false,
             identities: Identities::default(),
             delegations: Delegations::default(),
         }
     }
 
+    /// The export for the clients of `rule`.
+    pub(crate) fn of(&self, rule: &ClientRule) -> Self {
+        let mut export = self.clone();
+        rule.options.iter().for_each(|o| export.set(*o));
+        export
+    }
+
+    fn set(&mut self, option: AccessOption) {
+        match option {
+            AccessOption::ReadOnly(v) => self.read_only = v,
+            AccessOption::Squash(v) => self.squash = v,
+            AccessOption::AnonUid(v) => self.anon_uid = v,
+            AccessOption::AnonGid(v) => self.anon_gid = v,
+            AccessOption::Secure(v) => self.require_privileged_port = v,
+            AccessOption::AuthNone(v) => self.allow_auth_none = v,
+        }
+    }
+
     fn option(&mut self, option: &str) -> Result<(), String> {
-        let number = |v: &str| v.parse::<u32>().map_err(|_| format!("`{v}` is not an id in `{option}`"));
+        if let Some(access) = AccessOption::parse(option)? {
+            self.set(access);
+            return Ok(());
+        }
         match option.split_once('=').map_or((option, None), |(k, v)| (k, Some(v))) {
-            ("ro", None) => self.read_only = true,
-            ("rw", None) => self.read_only = false,
-            ("secure", None) => self.require_privileged_port = true,
-            ("insecure", None) => self.require_privileged_port = false,
             ("no_sync_metadata", None) => self.sync_metadata = false,
-            ("no_auth_none", None) => self.allow_auth_none = false,
             ("identities", Some("callers")) => self.identities = Identities::Callers,
             ("identities", Some("server-user")) => self.identities = Identities::ServerUser,
             ("delegations", Some("none")) => self.delegations = Delegations::None,
             ("delegations", Some("read")) => self.delegations = Delegations::Read,
             ("delegations", Some("write")) => self.delegations = Delegations::Write,
-            ("squash", Some("none")) => self.squash = Squash::None,
-            ("squash", Some("root")) => self.squash = Squash::Root,
-            ("squash", Some("all")) => self.squash = Squash::All,
-            ("anon_uid", Some(v)) => self.anon_uid = number(v)?,
-            ("anon_gid", Some(v)) => self.anon_gid = number(v)?,
             ("client", Some(v)) => self.clients.push(v.parse()?),
-            _ => {
-                return Err(format!(
-                    "`{option}` is not an export option; there are ro, rw, squash=none|root|all, anon_uid=N, \
-                     anon_gid=N, client=NETWORK, secure, insecure, no_auth_none, no_sync_metadata, \
-                     identities=callers|server-user, delegations=none|read|write"
-                ));
-            }
+            _ => return Err(unknown(option)),
         }
         Ok(())
     }
@@ -282,7 +279,12 @@ impl FromStr for ExportConfig {
         let (name, rest) = s.split_once('=').ok_or_else(|| {
             format!("`{s}` is not an export; write NAME=BACKEND, for example /data=local:/srv/data or /scratch=memory:2GiB")
         })?;
-        let mut parts = rest.split(',');
+        // Commas in parentheses separate the options of clients.
+        let mut is_inside = false;
+        let mut parts = rest.split(|c| {
+            is_inside = (is_inside || c == '(') && c != ')';
+            c == ',' && !is_inside
+        });
         let backend = parts.next().unwrap_or_default().parse()?;
         let mut export = Self::new(name, backend);
         parts.try_for_each(|o| export.option(o))?;
@@ -302,10 +304,18 @@ mod tests {
                 .parse()
                 .unwrap();
         assert_eq!(e.backend, Backend::Local { path: "/srv/data".into() });
-        assert!(e.read_only && e.require_privileged_port && e.allow_auth_none);
+        assert!(e.read_only && e.require_privileged_port && !e.allow_auth_none);
         assert_eq!((e.squash, e.anon_uid, e.anon_gid, e.clients.len()), (Squash::All, 7, 65534, 2));
         let e: ExportConfig = "/data=local:/srv/data,identities=server-user,squash=none".parse().unwrap();
         assert_eq!((e.identities, e.squash), (Identities::ServerUser, Squash::None));
+        let e: ExportConfig =
+            "/data=local:/srv/data,client=*(ro,anonuid=5),client=10.0.0.5(rw,no_root_squash),auth_none"
+                .parse()
+                .unwrap();
+        let of_clients: Vec<_> = e.clients.iter().map(|rule| e.of(rule)).collect();
+        assert!(of_clients[0].read_only && !of_clients[1].read_only && e.allow_auth_none);
+        assert_eq!((of_clients[0].squash, of_clients[1].squash), (Squash::Root, Squash::None));
+        assert_eq!((of_clients[0].anon_uid, of_clients[1].anon_uid), (5, 65534));
         let e: ExportConfig = "/data=local:/srv/data,delegations=write".parse().unwrap();
         assert_eq!(e.delegations, Delegations::Write);
         let e: ExportConfig = "/scratch=memory:2GiB".parse().unwrap();
@@ -326,7 +336,9 @@ mod tests {
             ("/a=memory:1G,readonly", "not an export option"),
             ("/a=memory:1G,identities=root", "identities=callers|server-user"),
             ("/a=memory:1G,delegations=all", "delegations=none|read|write"),
-            ("/a=memory:1G,client=nowhere", "not a network"),
+            ("/a=memory:1G,client=10.0.0.0/33", "not a network"),
+            ("/a=memory:1G,client=*(ro,", "write HOSTS(OPTION,...)"),
+            ("/a=memory:1G,no_subtree_check", "has no counterpart; leave it out"),
         ] {
             let e = text.parse::<ExportConfig>().unwrap_err();
             assert!(e.contains(expected), "{text}: {e}");

@@ -1,6 +1,6 @@
 //! The export table: assignment of handles and paths to file systems, and access rules.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, net::ToSocketAddrs, sync::Arc};
 
 use arc_swap::{ArcSwap, Guard};
 use millrace_oncrpc::{Credential, Peer, Sender, TransportKind};
@@ -9,17 +9,19 @@ use smallvec::SmallVec;
 
 use crate::{
     ServerError,
-    config::{Delegations, ExportConfig, Squash},
+    client_rule::{ClientRule, Hosts, Squash},
+    config::{Delegations, ExportConfig},
     handle::{HandleBytes, SealedHandle, Sealer},
     namespace::Namespace,
+    network::Network,
     usage::Usage,
 };
 
 /// The reason why a caller is denied access to an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AccessDenial {
-    /// The address is in none of the export's networks.
-    Network,
+    /// The address is not that of a client of the export.
+    Address,
     /// The call came over TCP from a port of 1024 or above.
     Port,
     /// The call has no credential, or an unsupported one.
@@ -29,16 +31,85 @@ pub(crate) enum AccessDenial {
 impl fmt::Display for AccessDenial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Network => "its address is in none of the export's client networks",
+            Self::Address => "its address is not that of a client of the export",
             Self::Port => "the export wants calls from a privileged port (below 1024)",
             Self::Credential => "the export wants an AUTH_SYS credential",
         })
     }
 }
 
+/// The rights of some clients in an export.
+#[derive(Debug, Clone, Copy)]
+struct Access {
+    read_only: bool,
+    squash: Squash,
+    anon_uid: u32,
+    anon_gid: u32,
+    require_privileged_port: bool,
+    allow_auth_none: bool,
+}
+
+impl From<&ExportConfig> for Access {
+    fn from(e: &ExportConfig) -> Self {
+        Self {
+            read_only: e.read_only,
+            squash: e.squash,
+            anon_uid: e.anon_uid,
+            anon_gid: e.anon_gid,
+            require_privileged_port: e.require_privileged_port,
+            allow_auth_none: e.allow_auth_none,
+        }
+    }
+}
+
+/// The rights of the clients in one of these networks; all clients if there is no list.
+struct Rule {
+    networks: Option<Vec<Network>>,
+    access: Access,
+}
+
+/// The rules of an export, in the order in which they are compared with a client. Looks up the names of hosts.
+fn rules(policy: &ExportConfig) -> Vec<Rule> {
+    if policy.clients.is_empty() {
+        return vec![Rule { networks: None, access: policy.into() }];
+    }
+    let mut clients: Vec<_> = policy.clients.iter().collect();
+    clients.sort_by_key(|client| client.hosts.rank());
+    let rule = |client: &ClientRule| {
+        let networks = match &client.hosts {
+            Hosts::Any => None,
+            Hosts::Network(network) => Some(vec![*network]),
+            Hosts::Name(name) => Some(addresses(name, &policy.name)),
+        };
+        Rule { networks, access: (&policy.of(client)).into() }
+    };
+    clients.into_iter().map(rule).collect()
+}
+
+/// The addresses of the host `name`; none if the lookup fails, so that the name admits no client.
+fn addresses(name: &str, export: &str) -> Vec<Network> {
+    let found = (name, 0).to_socket_addrs().map(|found| found.map(|a| a.ip().into()).collect());
+    found.unwrap_or_else(|e| {
+        tracing::warn!(
+            export,
+            "cannot look up the client {name}: {e}; it is not admitted until a reload (`millrace reload`)"
+        );
+        Vec::new()
+    })
+}
+
+/// A caller that is admitted to an export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Admission {
+    pub(crate) identity: Identity,
+    /// Whether changes are rejected.
+    pub(crate) read_only: bool,
+}
+
 /// One export: policy, file system, and sealer of its handles.
 pub(crate) struct Export {
     policy: ExportConfig,
+    rules: Vec<Rule>,
     fs: FileSystemRef,
     info: FsInfo,
     sealer: Sealer,
@@ -77,10 +148,6 @@ impl Export {
         &self.info
     }
 
-    pub(crate) fn read_only(&self) -> bool {
-        self.policy.read_only
-    }
-
     pub(crate) fn policy(&self) -> &ExportConfig {
         &self.policy
     }
@@ -99,43 +166,53 @@ impl Export {
         self.sealer.open(handle)
     }
 
-    /// Checks the peer's address and port, independent of the caller.
-    pub(crate) fn admit_peer(&self, peer: &Peer) -> Result<(), AccessDenial> {
-        let p = &self.policy;
-        if !p.clients.is_empty() && !p.clients.iter().any(|n| n.contains(peer.addr.ip())) {
-            return Err(AccessDenial::Network);
-        }
+    /// The rights of the peer, by its address and port.
+    fn access(&self, peer: &Peer) -> Result<&Access, AccessDenial> {
+        let ip = peer.addr.ip();
+        let matches = |rule: &&Rule| {
+            rule.networks.as_ref().is_none_or(|networks| networks.iter().any(|n| n.contains(ip)))
+        };
+        let access = &self.rules.iter().find(matches).ok_or(AccessDenial::Address)?.access;
         // Linux's client lets the RDMA stack choose its port, so Linux's server treats every RDMA peer as
         // privileged (svc_rdma_recvfrom).
         let port_counts = peer.transport == TransportKind::Tcp;
-        if p.require_privileged_port && port_counts && peer.addr.port() >= 1024 {
+        if access.require_privileged_port && port_counts && peer.addr.port() >= 1024 {
             return Err(AccessDenial::Port);
         }
-        Ok(())
+        Ok(access)
     }
 
-    /// Checks that the caller may use this export, and returns the caller's identity.
-    pub(crate) fn admit(&self, sender: &Sender) -> Result<Identity, AccessDenial> {
-        self.admit_peer(&sender.peer)?;
-        let p = &self.policy;
-        let anonymous = || Identity { uid: p.anon_uid, gid: p.anon_gid, gids: SmallVec::new() };
-        let sys = match &sender.credential {
-            Credential::Sys(sys) => sys,
-            Credential::None if p.allow_auth_none => return Ok(anonymous()),
+    /// Checks the peer's address and port, independent of the caller.
+    pub(crate) fn admit_peer(&self, peer: &Peer) -> Result<(), AccessDenial> {
+        self.access(peer).map(|_| ())
+    }
+
+    /// Whether callers of the peer are admitted without a credential.
+    pub(crate) fn admits_auth_none(&self, peer: &Peer) -> bool {
+        self.access(peer).is_ok_and(|access| access.allow_auth_none)
+    }
+
+    /// Checks that the caller may use this export, and returns its rights.
+    pub(crate) fn admit(&self, sender: &Sender) -> Result<Admission, AccessDenial> {
+        let access = self.access(&sender.peer)?;
+        let anonymous = || Identity { uid: access.anon_uid, gid: access.anon_gid, gids: SmallVec::new() };
+        let identity = match &sender.credential {
+            Credential::None if access.allow_auth_none => anonymous(),
+            Credential::Sys(sys) => match access.squash {
+                Squash::All => anonymous(),
+                Squash::None => Identity { uid: sys.uid, gid: sys.gid, gids: sys.gids.clone() },
+                Squash::Root => {
+                    let not_root = |id: u32, instead: u32| if id == 0 { instead } else { id };
+                    Identity {
+                        uid: not_root(sys.uid, access.anon_uid),
+                        gid: not_root(sys.gid, access.anon_gid),
+                        gids: sys.gids.iter().map(|g| not_root(*g, access.anon_gid)).collect(),
+                    }
+                }
+            },
             _ => return Err(AccessDenial::Credential),
         };
-        Ok(match p.squash {
-            Squash::All => anonymous(),
-            Squash::None => Identity { uid: sys.uid, gid: sys.gid, gids: sys.gids.clone() },
-            Squash::Root => {
-                let not_root = |id: u32, instead: u32| if id == 0 { instead } else { id };
-                Identity {
-                    uid: not_root(sys.uid, p.anon_uid),
-                    gid: not_root(sys.gid, p.anon_gid),
-                    gids: sys.gids.iter().map(|g| not_root(*g, p.anon_gid)).collect(),
-                }
-            }
-        })
+        Ok(Admission { identity, read_only: access.read_only })
     }
 }
 
@@ -160,7 +237,7 @@ impl Exports {
                 }));
             }
             let info = fs.info();
-            list.push(Arc::new(Export { policy, fs, info, sealer, usage }));
+            list.push(Arc::new(Export { rules: rules(&policy), policy, fs, info, sealer, usage }));
         }
         let settings: String = list.iter().map(|e| format!("{:?}\n", e.policy)).collect();
         let namespace = Namespace::new(list.iter().map(|e| e.name()), &settings, secret);
@@ -293,29 +370,57 @@ mod tests {
             ("10.1.2.3:1024", Err(AccessDenial::Port)),
             ("[fd00::1]:700", Ok(())),
             ("[::ffff:10.0.0.9]:700", Ok(())),
-            ("192.0.2.1:700", Err(AccessDenial::Network)),
-            ("[::1]:700", Err(AccessDenial::Network)),
+            ("192.0.2.1:700", Err(AccessDenial::Address)),
+            ("[::1]:700", Err(AccessDenial::Address)),
         ] {
             assert_eq!(e.admit_peer(&peer(addr)), outcome, "{addr}");
         }
         let rdma = |addr| Peer { transport: TransportKind::Rdma, ..peer(addr) };
         assert_eq!(e.admit_peer(&rdma("10.1.2.3:40000")), Ok(()), "ports are ignored over RDMA");
-        assert_eq!(e.admit_peer(&rdma("192.0.2.1:700")), Err(AccessDenial::Network));
+        assert_eq!(e.admit_peer(&rdma("192.0.2.1:700")), Err(AccessDenial::Address));
     }
 
     #[test]
     fn root_is_squashed_by_default() {
         let t = table(&["/a=memory:1M"]);
         let sys = AuthSys { uid: 0, gid: 0, gids: [0, 5, 0].into_iter().collect(), ..AuthSys::default() };
-        let who = t.iter().next().unwrap().admit(&sender(Credential::Sys(sys))).unwrap();
+        let who = t.iter().next().unwrap().admit(&sender(Credential::Sys(sys))).unwrap().identity;
         assert_eq!((who.uid, who.gid, &who.gids[..]), (65534, 65534, &[65534, 5, 65534][..]));
     }
 
     #[test]
     fn unsupported_credentials_are_rejected() {
-        let t = table(&["/a=memory:1M"]);
-        let e = t.iter().next().unwrap();
-        assert_eq!(e.admit(&sender(Credential::Other(6))), Err(AccessDenial::Credential));
-        assert_eq!(e.admit(&sender(Credential::None)).unwrap().uid, 65534);
+        let t = table(&["/a=memory:1M", "/b=memory:1M,auth_none"]);
+        let [a, b] = [t.at(0), t.at(1)];
+        assert_eq!(a.admit(&sender(Credential::Other(6))), Err(AccessDenial::Credential));
+        assert_eq!(a.admit(&sender(Credential::None)), Err(AccessDenial::Credential));
+        assert_eq!(b.admit(&sender(Credential::None)).unwrap().identity.uid, 65534);
+    }
+
+    #[test]
+    fn the_rule_of_a_host_precedes_that_of_its_network_and_of_all() {
+        let t = table(&[
+            "/a=memory:1M,client=*(ro),client=10.0.0.0/8(anonuid=1),client=10.0.0.0/16(anonuid=2),client=10.0.0.5(squash=all),\
+             client=localhost(anonuid=3,ro)",
+            "/b=memory:1M,client=10.0.0.5(auth_none,secure)",
+        ]);
+        let of = |export: usize, addr: &str, credential: Credential| {
+            let sender = Sender { peer: peer(addr), credential };
+            t.at(export).admit(&sender).map(|who| (who.identity.uid, who.read_only))
+        };
+        let root = || Credential::Sys(AuthSys::default());
+        let user = || Credential::Sys(AuthSys { uid: 7, ..AuthSys::default() });
+        assert_eq!(of(0, "192.0.2.1:9", root()), Ok((65534, true)));
+        assert_eq!(of(0, "10.0.0.1:9", root()), Ok((1, false)), "the first network");
+        assert_eq!(of(0, "10.0.0.5:9", user()), Ok((65534, false)));
+        assert_eq!(of(0, "[::ffff:127.0.0.1]:9", root()), Ok((3, true)), "a host by name");
+        assert_eq!(of(1, "10.0.0.5:9", Credential::None), Ok((65534, false)));
+        assert_eq!(of(1, "10.0.0.5:1024", Credential::None), Err(AccessDenial::Port));
+        assert_eq!(of(1, "10.0.0.6:9", root()), Err(AccessDenial::Address));
+        assert!(
+            t.at(1).admits_auth_none(&peer("10.0.0.5:9")) && !t.at(1).admits_auth_none(&peer("10.0.0.6:9"))
+        );
+        let unknown = table(&["/c=memory:1M,client=none.invalid"]);
+        assert_eq!(unknown.at(0).admit_peer(&peer("10.0.0.5:9")), Err(AccessDenial::Address));
     }
 }

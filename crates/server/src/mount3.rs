@@ -19,7 +19,8 @@ use crate::{
     metrics::ShardCounters,
 };
 
-/// AUTH_SYS, the flavor that NFS is offered with.
+/// The flavors that NFS is offered with (RFC 5531 section 8.1).
+const AUTH_NONE: u32 = 0;
 const AUTH_SYS: u32 = 1;
 /// Maximum entries of the mount list. The list is advisory (RFC 1813 section 5.2.2), so the oldest entries
 /// are dropped.
@@ -127,26 +128,31 @@ impl Env {
 
     fn put_exports(&self, reply: &mut Encoder) {
         let exports = self.exports.load();
-        let networks: Vec<Vec<String>> =
-            exports.iter().map(|e| e.policy().clients.iter().map(ToString::to_string).collect()).collect();
+        let hosts = |e: &Arc<Export>| e.policy().clients.iter().map(|c| c.hosts.to_string()).collect();
+        let hosts: Vec<Vec<String>> = exports.iter().map(hosts).collect();
         let entries: Vec<ExportEntry<'_>> = exports
             .iter()
-            .zip(&networks)
-            .map(|(e, nets)| ExportEntry {
+            .zip(&hosts)
+            .map(|(e, hosts)| ExportEntry {
                 directory: Dirpath(e.name().as_bytes()),
-                groups: nets.iter().map(|n| Name(n.as_bytes())).collect(),
+                groups: hosts.iter().map(|h| Name(h.as_bytes())).collect(),
             })
             .collect();
         encode_list(&entries, reply);
     }
 
-    /// The handle of the directory at `path`.
-    async fn resolve(&self, call: &CallContext, path: &[u8]) -> Result<FileHandle, MountError> {
+    /// The handle of the directory at `path`, and the flavors with which the client may use it.
+    async fn resolve(&self, call: &CallContext, path: &[u8]) -> Result<MntOk, MountError> {
         let exports = self.exports.load_full();
         let (export, below) = exports.find(path).ok_or(MountError::NoExport)?;
-        let caller = export.admit(&call.sender).map_err(MountError::Refused)?;
+        let caller = export.admit(&call.sender).map_err(MountError::Refused)?.identity;
         let dir = walk(export, &caller, below).await?;
-        FileHandle::new(&export.seal(&dir)).ok_or(MountError::Fs(FsError::ServerFault))
+        let handle = FileHandle::new(&export.seal(&dir)).ok_or(MountError::Fs(FsError::ServerFault))?;
+        let mut flavors = smallvec![AUTH_SYS];
+        if export.admits_auth_none(&call.sender.peer) {
+            flavors.push(AUTH_NONE);
+        }
+        Ok(MntOk { handle, flavors })
     }
 }
 
@@ -255,10 +261,10 @@ async fn mnt(env: Arc<Env>, call: CallContext, mut reply: Encoder) -> Outcome {
     let path: Dirpath<'_> = call.arguments()?;
     let shown = path.0.escape_ascii();
     match env.resolve(&call, path.0).await {
-        Ok(handle) => {
+        Ok(mounted) => {
             tracing::info!(peer = %call.sender.peer.addr, path = %shown, "mounted");
             env.mounts.add(client(&call.sender.peer), path.0);
-            encode_mnt(&Ok(MntOk { handle, flavors: smallvec![AUTH_SYS] }), &mut reply);
+            encode_mnt(&Ok(mounted), &mut reply);
         }
         Err(error) => {
             tracing::warn!(peer = %call.sender.peer.addr, path = %shown, "mount refused: {error}");

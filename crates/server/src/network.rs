@@ -2,20 +2,42 @@
 
 use std::{
     fmt,
-    net::{IpAddr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     str::FromStr,
 };
 
-/// An address with a prefix length (`10.0.0.0/8`, `fe80::/10`), or a single address.
+/// An address with a prefix length or a netmask (`10.0.0.0/8`, `10.0.0.0/255.0.0.0`, `fe80::/10`), or a single address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Network {
+pub(crate) struct Network {
     addr: IpAddr,
     prefix: u8,
 }
 
+impl From<IpAddr> for Network {
+    fn from(addr: IpAddr) -> Self {
+        let addr = addr.to_canonical();
+        Self { addr, prefix: width(addr) }
+    }
+}
+
+/// Bits of an address.
+fn width(addr: IpAddr) -> u8 {
+    if addr.is_ipv4() { 32 } else { Ipv6Addr::BITS as u8 }
+}
+
 impl Network {
+    /// Whether it is a single address.
+    pub(crate) fn is_host(&self) -> bool {
+        self.prefix == width(self.addr)
+    }
+
+    /// Whether it has all addresses of its family.
+    pub(crate) fn is_all(&self) -> bool {
+        self.prefix == 0
+    }
+
     /// Whether `ip` is in the network. An IPv4-mapped IPv6 address counts as IPv4.
-    pub fn contains(&self, ip: IpAddr) -> bool {
+    pub(crate) fn contains(&self, ip: IpAddr) -> bool {
         match (self.addr, ip.to_canonical()) {
             (IpAddr::V4(net), IpAddr::V4(ip)) => {
                 same_prefix(u128::from(net.to_bits()), u128::from(ip.to_bits()), 32, self.prefix)
@@ -37,13 +59,23 @@ impl FromStr for Network {
     fn from_str(s: &str) -> Result<Self, String> {
         let bad =
             || format!("`{s}` is not a network; write an address or, for example, 10.0.0.0/8 or fd00::/8");
-        let (addr, prefix) = match s.trim().split_once('/') {
-            Some((addr, prefix)) => (addr, Some(prefix.parse::<u8>().map_err(|_| bad())?)),
+        let (addr, length) = match s.trim().split_once('/') {
+            Some((addr, length)) => (addr, Some(length)),
             None => (s.trim(), None),
         };
         let addr: IpAddr = addr.parse().map_err(|_| bad())?;
-        let width = if addr.is_ipv4() { 32 } else { Ipv6Addr::BITS as u8 };
-        let prefix = prefix.unwrap_or(width);
+        let width = width(addr);
+        let prefix = match length {
+            None => width,
+            Some(length) => match length.parse::<Ipv4Addr>() {
+                Ok(mask)
+                    if addr.is_ipv4() && mask.to_bits().leading_ones() == mask.to_bits().count_ones() =>
+                {
+                    mask.to_bits().count_ones() as u8
+                }
+                _ => length.parse().map_err(|_| bad())?,
+            },
+        };
         if prefix > width {
             return Err(bad());
         }
@@ -74,6 +106,8 @@ mod tests {
             ("fe80::/10", "febf::1", true),
             ("fe80::/10", "fec0::1", false),
             ("127.0.0.0/8", "::ffff:127.0.0.1", true),
+            ("10.0.0.0/255.0.0.0", "10.255.1.2", true),
+            ("10.0.0.0/255.0.0.0", "11.0.0.1", false),
         ];
         for (net, ip, inside) in cases {
             let n: Network = net.parse().unwrap();
@@ -83,7 +117,17 @@ mod tests {
 
     #[test]
     fn malformed_networks_are_rejected() {
-        for text in ["", "10.0.0.0/33", "::/129", "10.0.0/8", "host.example", "1.2.3.4/-1", "1.2.3.4/"] {
+        for text in [
+            "",
+            "10.0.0.0/33",
+            "::/129",
+            "10.0.0/8",
+            "host.example",
+            "1.2.3.4/-1",
+            "1.2.3.4/",
+            "1.2.3.4/255.0.255.0",
+            "::/255.0.0.0",
+        ] {
             assert!(text.parse::<Network>().is_err(), "{text}");
         }
     }

@@ -168,10 +168,42 @@ fn a_read_only_export_rejects_changes() {
 }
 
 #[test]
+fn a_client_can_have_other_options_than_the_export() {
+    run(async {
+        let (_server, c) = start(&[
+            "/x=memory:8MiB,ro,client=*,client=127.0.0.1(rw,no_root_squash,auth_none)",
+            "/y=memory:8MiB,client=203.0.113.1,client=*(ro)",
+        ])
+        .await;
+        let root = c.mount("/x").await.unwrap();
+        let f = c.with(sys(0, 0)).create(root, "f").await;
+        assert_eq!(c.getattr(f).await.unwrap().uid, 0);
+        assert!(c.with(Credential::None).getattr(f).await.is_ok());
+        let rights = async |of: FileHandle| {
+            let args = AccessArgs { object: of, access: v3::access::READ | v3::access::EXTEND };
+            let res: Res<AccessOk, PostOpAttr> = c.nfs(Procedure::Access, &args).await;
+            res.into_result().unwrap().access
+        };
+        assert_eq!(rights(root).await, v3::access::READ | v3::access::EXTEND);
+        let root = c.mount("/y").await.unwrap();
+        assert_eq!(c.create_how(root, "f", guarded()).await, Err(Status::RoFs));
+        assert_eq!(rights(root).await, v3::access::READ);
+        let flavors = async |path: &str| {
+            let reply = c.mount_reply(mount::Procedure::Mnt, &Dirpath(path.as_bytes())).await.unwrap();
+            mount::decode_mnt(&mut reply.results()).unwrap().unwrap().flavors.to_vec()
+        };
+        assert_eq!((flavors("/x").await, flavors("/y").await), (vec![1, 0], vec![1]));
+        let reply = c.mount_reply(mount::Procedure::Export, &()).await.unwrap();
+        let list: Vec<mount::ExportEntry<'_>> = mount::decode_list(&mut reply.results()).unwrap();
+        assert_eq!(list[0].groups.iter().map(|n| n.0).collect::<Vec<_>>(), [&b"*"[..], b"127.0.0.1/32"]);
+    });
+}
+
+#[test]
 fn callers_are_squashed_according_to_the_export() {
     run(async {
-        let squash =
-            ["none", "root", "all"].map(|s| format!("/{s}=memory:8MiB,squash={s},anon_uid=77,anon_gid=88"));
+        let squash = ["none", "root", "all"]
+            .map(|s| format!("/{s}=memory:8MiB,auth_none,squash={s},anon_uid=77,anon_gid=88"));
         let (_server, c) = start(&squash.each_ref().map(String::as_str)).await;
         let owner_of = async |export: &str, cred: Credential| {
             let c = c.with(cred);
@@ -198,7 +230,7 @@ fn rand(c: &Caller) -> u64 {
 #[test]
 fn callers_without_a_credential_are_rejected_by_policy() {
     run(async {
-        let (_server, c) = start(&["/x=memory:8MiB,no_auth_none"]).await;
+        let (_server, c) = start(&["/x=memory:8MiB"]).await;
         let root = c.mount("/x").await.unwrap();
         let nobody = c.with(Credential::None);
         let e = nobody.reply(Procedure::Getattr, &GetattrArgs { object: root }, 0).await.unwrap_err();

@@ -40,6 +40,10 @@ fn open_files_stay_valid_and_handles_of_removed_exports_become_stale() {
             // Access rules apply to handles that were issued before.
             server.reload(&with(&["/a=memory:8MiB,ro"])).unwrap();
             assert_eq!(c.write(fa, 0, b"x", StableHow::FileSync).await.unwrap_err(), Status::RoFs);
+            let done =
+                server.reload(&with(&["/a=memory:8MiB,client=*(rw),client=203.0.113.0/24(ro)"])).unwrap();
+            assert_eq!(done.changed, ["/a"]);
+            c.write(fa, 0, b"k", StableHow::FileSync).await.unwrap();
             server.reload(&with(&["/a=memory:8MiB,client=203.0.113.0/24"])).unwrap();
             assert_eq!(c.getattr(fa).await, Err(Status::Access));
             server.reload(&with(&["/a=memory:8MiB"])).unwrap();

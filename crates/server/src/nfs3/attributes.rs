@@ -33,7 +33,7 @@ async fn set(env: &Env, t: &Target, args: &SetattrArgs) -> Result<millrace_vfs::
 }
 
 pub(super) async fn access(env: &Env, t: &Target, args: AccessArgs, reply: Encoder) -> Executed {
-    let wanted = args.access & if t.export.read_only() { ALL & !WRITE_RIGHTS } else { ALL };
+    let wanted = args.access & if t.read_only { ALL & !WRITE_RIGHTS } else { ALL };
     match t.fs().access(&t.caller, &t.file, Access(wanted)).await {
         Ok((granted, a)) => {
             let attributes = Some(convert::fattr(&a));

@@ -8,7 +8,7 @@ use millrace_vfs::{FileSystemRef, FsError, Handle, Identity};
 
 use super::convert;
 use crate::{
-    export::{AccessDenial, Export, Exports},
+    export::{AccessDenial, Admission, Export, Exports},
     handle::SealedHandle,
     metrics::ShardCounters,
 };
@@ -33,6 +33,8 @@ pub(super) struct Target {
     pub(super) export: Arc<Export>,
     pub(super) file: Handle,
     pub(super) caller: Identity,
+    /// Whether the caller's changes are rejected.
+    pub(super) read_only: bool,
 }
 
 /// Resolves the file handles of one call with one version of the export table.
@@ -50,8 +52,8 @@ impl Resolver<'_> {
         let export = self.exports.by_id(handle.export()).ok_or_else(|| unknown(Status::Stale))?;
         let refused = |reason| Rejection { reason, export: Some(Arc::clone(export)) };
         let file = export.open(&handle).ok_or_else(|| refused(RejectionReason::Status(Status::BadHandle)))?;
-        let caller = self.admit(export).map_err(refused)?;
-        Ok(Target { export: Arc::clone(export), file, caller })
+        let Admission { identity: caller, read_only } = self.admit(export).map_err(refused)?;
+        Ok(Target { export: Arc::clone(export), file, caller, read_only })
     }
 
     /// Resolves two files of a call. If the second one is rejected, the call is accounted to the export of
@@ -67,7 +69,7 @@ impl Resolver<'_> {
         Ok((first, second))
     }
 
-    fn admit(&self, export: &Export) -> Result<Identity, RejectionReason> {
+    fn admit(&self, export: &Export) -> Result<Admission, RejectionReason> {
         let call = self.call;
         export.admit(&call.sender).map_err(|denial| {
             self.counters.refused();
@@ -80,7 +82,7 @@ impl Resolver<'_> {
             }
             match denial {
                 AccessDenial::Credential => RejectionReason::Fault(Fault::Auth(AuthStat::TooWeak)),
-                AccessDenial::Network | AccessDenial::Port => RejectionReason::Status(Status::Access),
+                AccessDenial::Address | AccessDenial::Port => RejectionReason::Status(Status::Access),
             }
         })
     }
@@ -91,9 +93,9 @@ impl Target {
         self.export.fs()
     }
 
-    /// Checks that the export is writable.
+    /// Checks that the caller may change the export.
     pub(super) fn writable(&self) -> Result<(), FsError> {
-        if self.export.read_only() { Err(FsError::RoFs) } else { Ok(()) }
+        if self.read_only { Err(FsError::RoFs) } else { Ok(()) }
     }
 
     /// The present attributes of the object for a result, if available.

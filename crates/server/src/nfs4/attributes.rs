@@ -275,7 +275,7 @@ impl Compound<'_> {
                 let has_xattrs = file.export.info().xattrs;
                 let xattrs = XATTR_RIGHTS.iter().filter(|(right, _)| has_xattrs && args.access & right != 0);
                 let required = xattrs.clone().fold(wanted, |all, (_, required)| all | required);
-                let possible = if file.export.read_only() { required & !WRITE_RIGHTS } else { required };
+                let possible = if file.is_read_only()? { required & !WRITE_RIGHTS } else { required };
                 let checked = file.fs().access(file.caller()?, &file.handle, Access(possible)).await;
                 let granted = checked.map_err(convert::status)?.0.0 & possible;
                 let of_xattrs = xattrs.clone().filter(|(_, required)| granted & required != 0);

@@ -98,7 +98,8 @@ impl Compound<'_> {
     /// Encodes the accepted flavors, and consumes the current file handle (RFC 8881 section 2.6.3.1.1.8).
     fn put_flavors(&mut self, object: &Object) {
         let mut flavors = vec![Secinfo::SYS];
-        if !matches!(object, Object::File(file) if !file.export.policy().allow_auth_none) {
+        let peer = &self.scope.caller.sender.peer;
+        if !matches!(object, Object::File(file) if !file.export.admits_auth_none(peer)) {
             flavors.push(Secinfo::NONE);
         }
         self.reply.put(&SecinfoOk { flavors: List(flavors) });

@@ -7,7 +7,7 @@ use millrace_oncrpc::Sender;
 use millrace_vfs::{FileSystemRef, Handle, Identity};
 
 use crate::{
-    export::{AccessDenial, Export, Exports},
+    export::{AccessDenial, Admission, Export, Exports},
     handle::{HandleBytes, PseudoSealer, SealedHandle},
     metrics::ShardCounters,
 };
@@ -19,15 +19,15 @@ pub(super) struct Caller<'c> {
 }
 
 impl Caller<'_> {
-    /// The caller's identity in `export`. Callers are rejected when they use an object, not when they name it,
+    /// The caller's rights in `export`. Callers are rejected when they use an object, not when they name it,
     /// because SECINFO must work without permission (RFC 8881 section 2.6.3.1).
-    fn admit(&self, export: &Export) -> Result<Identity, Status> {
+    fn admit(&self, export: &Export) -> Result<Admission, Status> {
         export.admit(&self.sender).map_err(|denial| {
             self.counters.refused();
             tracing::debug!(peer = %self.sender.peer.addr, export = export.name(), "call refused: {denial}");
             match denial {
                 AccessDenial::Credential => Status::WrongSec,
-                AccessDenial::Network | AccessDenial::Port => Status::Access,
+                AccessDenial::Address | AccessDenial::Port => Status::Access,
             }
         })
     }
@@ -47,12 +47,12 @@ pub(super) enum Object {
     File(File),
 }
 
-/// A file of an export, and the caller's identity in that export.
+/// A file of an export, and the caller's rights in that export.
 #[derive(Clone)]
 pub(super) struct File {
     pub(super) export: Arc<Export>,
     pub(super) handle: Handle,
-    caller: Result<Identity, Status>,
+    caller: Result<Admission, Status>,
 }
 
 impl File {
@@ -75,16 +75,23 @@ impl File {
     /// # Errors
     /// The caller is not admitted to the export.
     pub(super) fn caller(&self) -> Result<&Identity, Status> {
-        self.caller.as_ref().map_err(|status| *status)
+        self.caller.as_ref().map(|who| &who.identity).map_err(|status| *status)
+    }
+
+    /// Whether the caller's changes are rejected.
+    ///
+    /// # Errors
+    /// The caller is not admitted to the export.
+    pub(super) fn is_read_only(&self) -> Result<bool, Status> {
+        self.caller.as_ref().map(|who| who.read_only).map_err(|status| *status)
     }
 
     /// Identity of the caller, for a change.
     ///
     /// # Errors
-    /// The caller is not admitted, or the export is read-only.
+    /// The caller is not admitted, or may not change the export.
     pub(super) fn writer(&self) -> Result<&Identity, Status> {
-        let caller = self.caller()?;
-        if self.export.read_only() { Err(Status::RoFs) } else { Ok(caller) }
+        if self.is_read_only()? { Err(Status::RoFs) } else { self.caller() }
     }
 
     pub(super) fn is_root(&self) -> bool {

@@ -46,7 +46,7 @@ pub(super) async fn locate(lun: &LunSettings, exports: &Exports) -> Result<Locat
         }
         directory = found;
     }
-    let read_only = lun.read_only || export.read_only() || !fs.info().writable;
+    let read_only = lun.read_only || export.policy().read_only || !fs.info().writable;
     let (file, attr) = match look_up(&fs, &directory, name).await? {
         Some(found) => found,
         None => create(&fs, &directory, name, lun, read_only).await?,

@@ -240,7 +240,7 @@ impl Caller {
         let reply = self.mount_reply(mount::Procedure::Mnt, &Dirpath(path.as_bytes())).await.unwrap();
         let res: MntRes = mount::decode_mnt(&mut reply.results()).unwrap();
         res.map(|ok| {
-            assert_eq!(ok.flavors[..], [1]);
+            assert_eq!(ok.flavors[0], 1, "AUTH_SYS");
             ok.handle
         })
     }

@@ -215,7 +215,7 @@ fn rights_to_xattrs_follow_the_mode() {
 #[test]
 fn xattrs_of_a_read_only_export_are_not_changed() {
     run(async {
-        let server = Server::start(config(&["/x=memory:8MiB,squash=none,ro"])).unwrap();
+        let server = Server::start(config(&["/x=memory:8MiB,squash=none,client=*(ro)"])).unwrap();
         let c = Caller::connect(&server, Proto::Tcp).await;
         let s = Session::new(&c, b"client").await;
         let root = s.path(&c, "/x").await.unwrap();
