@@ -1,8 +1,12 @@
 //! Validation of a configuration: the checks that open neither addresses nor files.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use millrace_scsi::MAX_LUNS;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::{
     ServerError,
@@ -88,7 +92,7 @@ impl Config {
                 return Err(InvalidSetting::new(format!("exports.{i}.name"), what));
             }
             let inside = |a: &Option<PathBuf>, b: &Option<PathBuf>| match (a, b) {
-                (Some(a), Some(b)) => a.starts_with(b) || b.starts_with(a),
+                (Some(a), Some(b)) => (a.starts_with(b) || b.starts_with(a)) && !are_apart(a, b),
                 _ => false,
             };
             if let Some((other, _)) = seen.iter().find(|(_, d)| inside(d, &dir)) {
@@ -103,6 +107,17 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Whether two directories are on different mounts of different file systems, so that an export of one does not contain
+/// the other: exports do not cross mount points.
+fn are_apart(a: &Path, b: &Path) -> bool {
+    let identity = |path| {
+        let st = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?;
+        let is_known = st.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+        is_known.then_some((st.stx_mnt_id, (st.stx_dev_major, st.stx_dev_minor)))
+    };
+    matches!((identity(a), identity(b)), (Some(a), Some(b)) if a.0 != b.0 && a.1 != b.1)
 }
 
 /// Checks `targets`, whose disks are on files of `exports`.
@@ -221,6 +236,8 @@ mod tests {
             assert!(e.reason.contains("the directories of exports /x and /x/y overlap"), "{e}");
         }
         checked("a", "a2").unwrap();
+        // On every Linux host, another file system is mounted there.
+        checked("/dev", "/dev/pts").unwrap();
     }
 
     #[test]

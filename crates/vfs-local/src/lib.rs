@@ -2,7 +2,8 @@
 //!
 //! **Confinement.** An export is one directory on one mount. Names are single components, opened relative to
 //! an open directory without following symbolic links; `..` is handled here and stops at the root; mount
-//! points inside the export are rejected ([`FsError::Access`](millrace_vfs::FsError::Access)). A handle
+//! points inside the export are the directories that they cover or, without `CAP_SYS_ADMIN`, are rejected
+//! ([`FsError::Access`](millrace_vfs::FsError::Access)). A handle
 //! contains a message authentication code and is rejected
 //! ([`FsError::BadHandle`](millrace_vfs::FsError::BadHandle)) unless this export issued it; a directory
 //! opened by handle is also verified to be beneath the root. Limitation: an object that a local process moves

@@ -10,7 +10,10 @@ use std::{
 
 use millrace_vfs::{Arena, FsError, FsInfo, FsResult, FsStat, Handle};
 use parking_lot::{Mutex, MutexGuard};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::{
+    fs::{CWD, Mode, OFlags},
+    mount::OpenTreeFlags,
+};
 
 use super::{
     attr,
@@ -215,6 +218,8 @@ pub(super) struct Export {
     locks: [Mutex<()>; LOCKS],
     pub(super) attr_inline: bool,
     own_umask: bool,
+    /// The root on the mount of the path, which stays in use: umount(8) fails with EBUSY.
+    _in_use: OwnedFd,
 }
 
 fn open_root(config: &LocalConfig) -> Result<OwnedFd, LocalError> {
@@ -224,6 +229,16 @@ fn open_root(config: &LocalConfig) -> Result<OwnedFd, LocalError> {
     rustix::fs::openat(CWD, proc_name(root.as_fd()), flags, Mode::empty())
         .map_err(|e| LocalError::NoProc { source: e.into() })?;
     Ok(root)
+}
+
+/// Opens the directory `root` on a private mount without the mounts below it, so that mount points are the directories
+/// that they cover. Needs CAP_SYS_ADMIN; `None` without it.
+fn open_covered(root: &OwnedFd) -> Option<OwnedFd> {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let private = rustix::mount::open_tree(root, c"", flags).ok()?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(&private, c".", flags, Mode::empty()).ok()
 }
 
 /// Selects key and kind of handles in order of preference.
@@ -280,7 +295,14 @@ fn stat_never_blocks(magic: u64) -> bool {
 impl Export {
     /// Opens an export and starts its threads.
     pub(super) fn open(config: LocalConfig) -> Result<Self, LocalError> {
-        let root = open_root(&config)?;
+        let in_use = open_root(&config)?;
+        let root = match open_covered(&in_use) {
+            Some(root) => root,
+            None => {
+                let failed = |e| LocalError::Root { path: config.root.clone(), source: e };
+                in_use.try_clone().map_err(failed)?
+            }
+        };
         let verifier = Verifier::new(u64::from_ne_bytes(key::random()?));
         let cache = NodeCache::new(config.open_objects, Arc::clone(&verifier));
         let tree = open_tree(&config, root, Arc::clone(&cache))?;
@@ -332,6 +354,7 @@ impl Export {
             locks: [const { Mutex::new(()) }; LOCKS],
             attr_inline: stat_never_blocks(statfs.f_type as u64),
             own_umask,
+            _in_use: in_use,
         })
     }
 

@@ -90,12 +90,14 @@ fn relative_path<'p>(root: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     rest.strip_prefix(b"/").filter(|rest| !rest.is_empty())
 }
 
-/// Opens the ancestor `levels` above `dir`.
+/// Opens the ancestor `levels` above `dir`; ESTALE if the root of its mount does not contain it (any more).
 pub(super) fn open_above(dir: BorrowedFd<'_>, levels: usize) -> Result<OwnedFd, Errno> {
     let path = "../".repeat(levels);
     with_free_descriptor(|| {
         rustix::fs::openat(dir, path.as_str(), PATH_FLAGS | OFlags::DIRECTORY, Mode::empty())
     })
+    // The kernel refuses `..` in a directory that was moved out of its mount (`path_connected`).
+    .map_err(|e| if e == Errno::NOENT { Errno::STALE } else { e })
 }
 
 impl Tree {

@@ -1,6 +1,7 @@
 //! Tests that inspect open files or control the time, with the helpers that they share. `configs` lists the
 //! engines and kinds of handles that the host supports.
 
+mod covered;
 mod depth;
 mod descriptors;
 mod disk;
