@@ -211,6 +211,7 @@ mod tests {
         listen_rdma = ["127.0.0.1:20049"]
         listen_tcp = ["127.0.0.1:2049", "[::1]:2049"]
         shards = 2
+        manage_groups = true
         provider = "iwarp"
         metrics = "127.0.0.1:9464"
         registration = "dynamic"
@@ -255,6 +256,7 @@ mod tests {
         );
         let clients = ["*(ro)", "10.0.0.0/8(no_root_squash)"].map(|c| c.parse().unwrap());
         assert_eq!((&c.exports[0].clients[..], c.exports[0].allow_auth_none), (&clients[..], false));
+        assert!(c.manage_groups && !default.manage_groups);
         assert_eq!(c.registration, Some(Strategy::Dynamic));
         let nfs4 = Nfs4Settings {
             lease: 30,

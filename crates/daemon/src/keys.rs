@@ -44,6 +44,7 @@ pub(crate) struct File {
     crc: bool,
     rpcbind: bool,
     state_dir: Option<PathBuf>,
+    manage_groups: bool,
     #[serde(deserialize_with = "strategy")]
     registration: Option<Strategy>,
     #[serde(with = "LimitsKeys")]
@@ -71,6 +72,7 @@ impl From<File> for Config {
                 busy_poll: Duration::from_micros(file.busy_poll),
                 crc: file.crc,
                 state_dir: file.state_dir,
+                manage_groups: file.manage_groups,
                 registration: file.registration,
                 limits: file.limits,
                 nfs4: file.nfs4,

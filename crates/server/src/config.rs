@@ -51,6 +51,10 @@ pub struct Config {
     /// reclaim their locks and opens. Without it handles also survive a restart, but their key is predictable; locks
     /// and opens do not. Servers that run at the same time have different directories.
     pub state_dir: Option<PathBuf>,
+    /// Replace the groups in AUTH_SYS credentials, at most 16, by those that the database of this host has for the user ID
+    /// (`rpc.mountd --manage-gids`). They are kept for five minutes, or until a reload. Users that it does not have keep
+    /// the groups that they state.
+    pub manage_groups: bool,
     /// The registration strategy for RDMA Reads and Writes: `dynamic`, `fast` or `cache` (and, for research,
     /// `all-physical`); `cache` by default. No strategy gives clients access to the server's memory.
     pub registration: Option<Strategy>,

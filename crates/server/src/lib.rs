@@ -18,6 +18,7 @@ mod drc;
 mod error;
 mod export;
 mod file_key;
+mod groups;
 mod handle;
 mod hosted;
 mod limits;

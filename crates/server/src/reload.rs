@@ -86,6 +86,7 @@ pub(crate) fn reload(
         shared.nfs4_clients.state.enable_delegations(Some(now(with.runtime)));
     }
     shared.exports.store(exports);
+    shared.groups.iter().for_each(|groups| groups.clear());
     recall_delegations(shared, &old, now(with.runtime));
     let lists = [
         (&mut result.added, changes.added),
@@ -163,6 +164,7 @@ fn changed_settings(old: &Config, new: &Config) -> Vec<String> {
         busy_poll,
         crc,
         state_dir,
+        manage_groups,
         registration,
         limits,
         nfs4,
@@ -180,6 +182,7 @@ fn changed_settings(old: &Config, new: &Config) -> Vec<String> {
         ("busy_poll", *busy_poll != new.busy_poll),
         ("crc", *crc != new.crc),
         ("state_dir", *state_dir != new.state_dir),
+        ("manage_groups", *manage_groups != new.manage_groups),
         ("registration", *registration != new.registration),
         ("limits", *limits != new.limits),
         ("nfs4", *nfs4 != new.nfs4),

@@ -14,6 +14,7 @@ use crate::{
     callbacks::CallbackSender,
     drc::DuplicateRequestCache,
     export::{Entry, ExportTable, Exports, new_usage},
+    groups::Groups,
     handle,
     metrics::ShardCounters,
     mount3::MountList,
@@ -32,6 +33,8 @@ pub(crate) struct Shared {
     /// Key for sealing handles, if there is a state directory.
     pub(crate) secret: Option<[u64; 2]>,
     pub(crate) mounts: Arc<MountList>,
+    /// Groups of callers, if the server manages them.
+    pub(crate) groups: Option<Arc<Groups>>,
     pub(crate) drc: Arc<DuplicateRequestCache>,
     /// Clients of NFSv4.
     pub(crate) nfs4_clients: Arc<Clients>,
@@ -109,6 +112,7 @@ impl Shared {
             targets,
             secret,
             mounts: Arc::default(),
+            groups: config.manage_groups.then(|| Groups::new(rt)),
             drc: Arc::new(DuplicateRequestCache::new(config.limits.replies_kept, Arc::clone(rt))),
             nfs4_clients,
             budget: Budget::new(config.limits.budget(descriptors, config.has_iscsi()), Arc::clone(rt)),

@@ -12,7 +12,7 @@ use millrace_nfs::{
         Procedure, RemoveArgs, RenameArgs, RenameOk, Res, Sattr, SetattrArgs, StableHow, Status, WccData,
     },
 };
-use millrace_oncrpc::{AcceptError, AuthStat, Credential, RpcError};
+use millrace_oncrpc::{AcceptError, AuthStat, AuthSys, Credential, RpcError};
 use millrace_server::{Running, Server};
 
 async fn start(exports: &[&str]) -> (Running, Caller) {
@@ -196,6 +196,33 @@ fn a_client_can_have_other_options_than_the_export() {
         let reply = c.mount_reply(mount::Procedure::Export, &()).await.unwrap();
         let list: Vec<mount::ExportEntry<'_>> = mount::decode_list(&mut reply.results()).unwrap();
         assert_eq!(list[0].groups.iter().map(|n| n.0).collect::<Vec<_>>(), [&b"*"[..], b"127.0.0.1/32"]);
+    });
+}
+
+#[test]
+fn groups_of_callers_are_those_of_the_server_if_it_manages_them() {
+    run(async {
+        for manage_groups in [false, true] {
+            let config =
+                millrace_server::Config { manage_groups, ..config(&["/x=memory:8MiB,no_root_squash"]) };
+            let server = Server::start(config).unwrap();
+            let c = Caller::connect(&server, Proto::Tcp).await.with(sys(0, 0));
+            let root = c.mount("/x").await.unwrap();
+            let f = c.create(root, "f").await;
+            let set = Sattr { mode: Some(0o640), gid: Some(4242), ..Sattr::default() };
+            let set = SetattrArgs { object: f, attributes: set, guard: None };
+            let res: Res<WccData, WccData> = c.nfs(Procedure::Setattr, &set).await;
+            assert_eq!(res.status(), Status::Ok);
+            let may_read = async |uid: u32| {
+                let gids = [4242].into_iter().collect();
+                let caller = c.with(Credential::Sys(AuthSys { uid, gid: 1, gids, ..AuthSys::default() }));
+                let args = AccessArgs { object: f, access: v3::access::READ };
+                let res: Res<AccessOk, PostOpAttr> = caller.nfs(Procedure::Access, &args).await;
+                res.into_result().unwrap().access != 0
+            };
+            // User 1 exists on every host, without the group. No host has the other.
+            assert_eq!((may_read(1).await, may_read(3_999_999_999).await), (!manage_groups, true));
+        }
     });
 }
 

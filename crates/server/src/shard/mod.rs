@@ -38,6 +38,7 @@ use millrace_runtime::{
 use tokio::{sync::watch, task::JoinSet};
 
 use crate::{
+    groups::Managed,
     limits::CALL_SLACK,
     metrics::ShardCounters,
     mount3::Mount3,
@@ -248,8 +249,16 @@ impl ShardWorker {
             Mount3::new(Arc::clone(&shared.exports), Arc::clone(&shared.mounts), Arc::clone(counters));
         let env = nfs4::Env::new(shared, counters, self.index, &self.rt, client, callbacks.clone());
         let nfs4 = Nfs4::new(env);
-        let programs: [Arc<dyn Program>; 3] = [Arc::new(nfs), Arc::new(nfs4), Arc::new(mount)];
+        let programs = [self.managed(nfs), self.managed(nfs4), self.managed(mount)];
         Arc::new(Dispatcher::new(programs).with_callbacks(callbacks))
+    }
+
+    /// `program`, whose callers have the groups of the database if the server manages them.
+    fn managed(&self, program: impl Program) -> Arc<dyn Program> {
+        match &self.shared.groups {
+            Some(groups) => Arc::new(Managed { program: Arc::new(program), groups: Arc::clone(groups) }),
+            None => Arc::new(program),
+        }
     }
 
     async fn run(self, mut new_connections: mpsc::UnboundedReceiver<NewConnection>) {
