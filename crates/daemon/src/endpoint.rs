@@ -5,7 +5,10 @@ use std::{
     future::ready,
     io,
     net::{SocketAddr, TcpListener},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,19 +20,21 @@ use hyper::{
     server::conn::http1,
     service::service_fn,
 };
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use millrace_server::StatsReader;
-use tokio::{net::TcpStream, sync::Semaphore};
+use tokio::{net::TcpStream, task::AbortHandle};
 
 use crate::prometheus::render;
 
 /// Pause after an accept that failed for lack of descriptors or memory, to avoid a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Maximum number of concurrent requests; further ones wait.
-const MAX_REQUESTS: usize = 8;
+/// Maximum number of connections. A further one replaces the oldest without a request, if any, or the oldest.
+const MAX_CONNECTIONS: usize = 128;
 /// Maximum bytes of the request line and headers.
 const MAX_REQUEST_BYTES: usize = 8 << 10;
-/// Time limit of a request.
+/// Time limit of the request line and headers.
+const HEADERS_LIMIT: Duration = Duration::from_secs(1);
+/// Time limit of a request and its reply.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// The media type of the text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -40,47 +45,67 @@ pub(crate) async fn serve(listener: TcpListener, stats: StatsReader, stopping: i
         Ok(l) => l,
         Err(e) => return tracing::error!("metrics: cannot listen: {e}"),
     };
-    let permits = Arc::new(Semaphore::new(MAX_REQUESTS));
+    let mut connections = Connections::default();
     let mut stop = Box::pin(stopping);
     loop {
-        let next = async {
-            let permit = Arc::clone(&permits).acquire_owned().await;
-            (permit, listener.accept().await)
-        };
-        let (permit, accepted) = match select(Box::pin(next), stop).await {
-            Either::Left((next, rest)) => {
+        let accepted = match select(Box::pin(listener.accept()), stop).await {
+            Either::Left((accepted, rest)) => {
                 stop = rest;
-                next
+                accepted
             }
             Either::Right(_) => return,
         };
-        let Ok(permit) = permit else { return };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        match accepted {
+            Ok((stream, _)) => connections.add(stream, stats.clone()),
             Err(e) => {
                 tracing::warn!("metrics: cannot accept a connection: {e}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
             }
-        };
-        let stats = stats.clone();
-        tokio::spawn(async move {
-            let answered = tokio::time::timeout(REQUEST_LIMIT, answer(stream, &stats)).await;
-            if !matches!(answered, Ok(Ok(()))) {
-                tracing::debug!("metrics: a request was not answered");
-            }
-            drop(permit);
-        });
+        }
     }
 }
 
-/// Answers the one request of a connection.
-async fn answer(stream: TcpStream, stats: &StatsReader) -> hyper::Result<()> {
-    let service = service_fn(|request| ready(Ok::<_, Infallible>(respond(&request, stats))));
+/// The open connections, the oldest first.
+#[derive(Default)]
+struct Connections(Vec<Connection>);
+
+struct Connection {
+    task: AbortHandle,
+    has_request: Arc<AtomicBool>,
+}
+
+impl Connections {
+    /// Serves a connection, which may replace another one.
+    fn add(&mut self, stream: TcpStream, stats: StatsReader) {
+        self.0.retain(|connection| !connection.task.is_finished());
+        if self.0.len() >= MAX_CONNECTIONS {
+            let is_idle = |connection: &Connection| !connection.has_request.load(Ordering::Relaxed);
+            let replaced = self.0.iter().position(is_idle).unwrap_or(0);
+            self.0.remove(replaced).task.abort();
+        }
+        let has_request = Arc::new(AtomicBool::new(false));
+        let requested = Arc::clone(&has_request);
+        let task = tokio::spawn(async move {
+            let answered = tokio::time::timeout(REQUEST_LIMIT, answer(stream, &stats, &requested)).await;
+            if !matches!(answered, Ok(Ok(()))) {
+                tracing::debug!("metrics: a request was not answered");
+            }
+        });
+        self.0.push(Connection { task: task.abort_handle(), has_request });
+    }
+}
+
+/// Answers the one request of a connection, and records its arrival in `has_request`.
+async fn answer(stream: TcpStream, stats: &StatsReader, has_request: &AtomicBool) -> hyper::Result<()> {
+    let service = service_fn(|request| {
+        has_request.store(true, Ordering::Relaxed);
+        ready(Ok::<_, Infallible>(respond(&request, stats)))
+    });
     http1::Builder::new()
         .keep_alive(false)
         .half_close(true) // A client may close its sending side after the request.
-        .header_read_timeout(None) // REQUEST_LIMIT bounds the whole request.
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_LIMIT)
         .max_buf_size(MAX_REQUEST_BYTES)
         .serve_connection(TokioIo::new(stream), service)
         .await
