@@ -5,7 +5,7 @@ use millrace_cli_common::{
     output,
 };
 use std::{
-    io::{BufRead, BufReader},
+    io::{self, BufRead, BufReader},
     os::unix::process::CommandExt,
     process::{Command, Stdio},
 };
@@ -50,9 +50,23 @@ pub(crate) fn ready(daemon: bool, what: &str, serve: impl FnOnce() -> CommandRes
     end
 }
 
+/// Executes this command line again in this process, with `argument` replaced by `instead`, and with an environment
+/// variable: all users can read the arguments of a process, and only its user the environment. Returns if that fails.
+pub(crate) fn execute_without(argument: &str, instead: &str, (variable, value): (&str, &str)) -> io::Error {
+    let mut line = std::env::args_os();
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(e) => return e,
+    };
+    let mut command = Command::new(program);
+    command.arg0(line.next().unwrap_or_default()).env(variable, value);
+    command.args(line.map(|arg| if arg == argument { instead.into() } else { arg }));
+    command.exec()
+}
+
 /// Executes this command line again in a child process, and waits until the child is ready or has failed.
 fn start() -> CommandResult {
-    let failed = |e: std::io::Error| Failure::new(format!("cannot go to the background: {e}"));
+    let failed = |e: io::Error| Failure::new(format!("cannot go to the background: {e}"));
     let mut line = std::env::args_os();
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.arg0(line.next().unwrap_or_default()).args(line).env(BACKGROUND, "1");

@@ -132,6 +132,27 @@ fn chap_secrets_are_checked() {
     assert!(no_secret.contains("--chap-secret-file"), "{no_secret}");
 }
 
+#[test]
+fn secret_of_an_attached_disk_is_not_in_the_list_of_processes() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("c.toml");
+    let target = "[[export]]\nname = \"/m\"\nbackend = \"memory:16MiB\"\n\n[[target]]\nname = \"disk\"\n\
+                  incoming_user = { name = \"host\", secret = \"secret-of-the-host\" }\n\n\
+                  [[target.lun]]\npath = \"/m/disk\"\nsize = \"1MiB\"\n";
+    fs::write(&config, target).unwrap();
+    let server = Server::start(&["--config", text(&config), "--listen-iscsi", "127.0.0.1:0"]);
+    let url = format!("iscsi://host%secret-of-the-host@{}/{NAME}/0", iscsi_address(&server));
+    let socket = dir.path().join("disk.sock");
+    let mut command = millrace();
+    command.args(["blk", "attach", "--nbd", text(&socket), &url]);
+    let mut attached = Mounting::start(command, dir.path());
+    assert!(attached.ready.starts_with("ready nbd+unix"), "{}", attached.ready);
+    let line = fs::read_to_string(format!("/proc/{}/cmdline", attached.child.id())).unwrap();
+    assert!(line.contains("iscsi://host@127.0.0.1") && !line.contains("secret-of-the-host"), "{line}");
+    kill(attached.child.id(), "TERM");
+    assert_eq!(attached.end().0.code(), Some(0));
+}
+
 /// Starts `millrace blk attach`.
 fn attach(url: &str, at: &Path, more: &[&str]) -> Mounting {
     let mut command = millrace();

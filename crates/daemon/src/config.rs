@@ -17,8 +17,8 @@ pub struct Config {
     pub control: Option<PathBuf>,
     /// Whether to register NFS and MOUNT with the rpcbind of this host.
     pub rpcbind: bool,
-    /// A warning for each deprecated key of the configuration file.
-    pub deprecated: Vec<String>,
+    /// Warnings about the configuration file: deprecated keys, and secrets that every user can read.
+    pub warnings: Vec<String>,
 }
 
 impl Config {

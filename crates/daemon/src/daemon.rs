@@ -73,7 +73,7 @@ impl Daemon {
     pub fn reload(&mut self, config: &Config) -> Result<Reloaded, DaemonError> {
         let mut done = self.server.reload(&config.server)?;
         // Lists every field, so that a new field must be added here.
-        let Config { server: _, metrics, control, rpcbind, deprecated: _ } = &self.config;
+        let Config { server: _, metrics, control, rpcbind, warnings: _ } = &self.config;
         let differs = [
             ("metrics", *metrics != config.metrics),
             ("control", *control != config.control),

@@ -1,6 +1,8 @@
 //! Diagnostics of a configuration file: the position of an error in the text, corrections of misspelt keys, warnings of
 //! deprecated keys.
 
+use std::{os::unix::fs::MetadataExt, path::Path};
+
 use toml::de::{DeTable, DeValue};
 
 /// Minimum similarity (Jaro-Winkler, 0 to 1) of an unknown key to the known key that is suggested.
@@ -84,4 +86,31 @@ fn suggestion(message: &str) -> Option<String> {
     let (_, known) =
         near.filter(|(similarity, _)| *similarity >= MIN_SIMILARITY).max_by(|a, b| a.0.total_cmp(&b.0))?;
     Some(format!("there is no key `{unknown}`; is `{known}` meant?"))
+}
+
+/// A warning for each CHAP secret of the configuration `text` that all users of this host can read: in the file `path`, or
+/// in another one.
+pub(crate) fn readable_secrets(text: &str, path: &Path) -> Vec<String> {
+    let is_readable = |path: &Path| std::fs::metadata(path).is_ok_and(|file| file.mode() & 0o004 != 0);
+    let Ok(table) = DeTable::parse(text) else { return Vec::new() };
+    let targets = table.get_ref().get("target").and_then(|targets| targets.get_ref().as_array());
+    let tables = targets.into_iter().flatten().filter_map(|target| target.get_ref().as_table());
+    let users = tables.flat_map(|target| ["incoming_user", "outgoing_user"].map(|user| target.get(user)));
+    let mut warnings = Vec::new();
+    for user in users.flatten().filter_map(|user| user.get_ref().as_table()) {
+        for (key, value) in user {
+            let file = match key.get_ref().as_ref() {
+                "secret" => Some(path),
+                "secret_file" => value.get_ref().as_str().map(Path::new),
+                _ => None,
+            };
+            if let Some(file) = file.filter(|file| is_readable(file)) {
+                let (at, file) = (position(text, key.span().start), file.display());
+                warnings.push(format!(
+                    "{at}: all users of this host can read the secret; run `chmod o-r {file}`"
+                ));
+            }
+        }
+    }
+    warnings
 }

@@ -13,7 +13,7 @@ impl FromStr for Config {
     fn from_str(text: &str) -> Result<Self, DaemonError> {
         let keys: keys::File =
             toml::from_str(text).map_err(|e| DaemonError::Config(diagnostics::one_line(text, &e)))?;
-        Ok(Self { deprecated: diagnostics::deprecated(text), ..keys.into() })
+        Ok(Self { warnings: diagnostics::deprecated(text), ..keys.into() })
     }
 }
 
@@ -42,7 +42,8 @@ impl Config {
         let text = std::fs::read_to_string(path)
             .map_err(|source| DaemonError::ReadConfig { path: path.to_owned(), source })?;
         let named = |what: String| DaemonError::Config(format!("{}: {what}", path.display()));
-        let config: Self = text.parse().map_err(|e: DaemonError| named(e.to_string()))?;
+        let mut config: Self = text.parse().map_err(|e: DaemonError| named(e.to_string()))?;
+        config.warnings.extend(diagnostics::readable_secrets(&text, path));
         let checked = config.server.check_settings().and_then(|()| check(&config));
         checked.map_err(|invalid| named(diagnostics::located(&text, &key(&invalid), &invalid.reason)))?;
         Ok(config)
@@ -142,14 +143,14 @@ mod tests {
     fn keys_of_the_read_read_design_are_read_with_a_warning() {
         let text = "design = \"read-write\"\nexposed_buffers = \"not-accepted\"\n[exposure]\nregions = 8\n";
         let config: Config = text.parse().unwrap();
-        let message = &config.deprecated;
+        let message = &config.warnings;
         assert_eq!(message.len(), 3, "{message:?}");
         for (line, key) in ["design", "exposed_buffers", "exposure"].into_iter().enumerate() {
             let start = format!("line {}, column ", line + 1);
             assert!(message[line].starts_with(&start) && message[line].contains(key), "{message:?}");
             assert!(message[line].contains("millrace-lab"), "{message:?}");
         }
-        assert!("crc = true\n".parse::<Config>().unwrap().deprecated.is_empty());
+        assert!("crc = true\n".parse::<Config>().unwrap().warnings.is_empty());
     }
 
     /// A target whose initiators authenticate with a secret that is missing.
@@ -205,6 +206,34 @@ mod tests {
         assert_eq!(config.server.targets, [expected]);
         assert_eq!(config.server.listen_iscsi, Some("[::1]:3260".parse().unwrap()));
         assert_eq!(config.server.listen_iser, Some("[::1]:3261".parse().unwrap()));
+    }
+
+    #[test]
+    fn secrets_that_all_users_can_read_are_warned_about() {
+        use std::{fs, os::unix::fs::PermissionsExt};
+        let dir = tempfile::tempdir().unwrap();
+        let (file, secret) = (dir.path().join("c.toml"), dir.path().join("secret"));
+        fs::write(&secret, "a secret of a file").unwrap();
+        let users = format!(
+            "[target.incoming_user]\nname = \"a\"\nsecret = \"123456789012\"\n[target.outgoing_user]\nname = \"b\"\nsecret_file = \"{}\"\n",
+            secret.display()
+        );
+        let target = "[[target]]\nname = \"t\"\nlun = [{path = \"/a/x\", size = \"1MiB\"}]\n";
+        fs::write(&file, export("/a", "memory:1MiB") + target + &users).unwrap();
+        for (mode, lines) in [(0o644, vec![9, 12]), (0o640, vec![])] {
+            for path in [&file, &secret] {
+                fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+            }
+            let warnings = Config::from_file(&file).unwrap().warnings;
+            assert_eq!(warnings.len(), lines.len(), "{warnings:?}");
+            for (warning, line) in warnings.iter().zip(lines) {
+                assert!(
+                    warning.starts_with(&format!("line {line}, ")) && warning.contains("chmod o-r"),
+                    "{warning}"
+                );
+                assert!(!warning.contains("123456789012"), "{warning}");
+            }
+        }
     }
 
     const FILE: &str = r#"

@@ -81,7 +81,7 @@ impl From<File> for Config {
             metrics: file.metrics,
             control: file.control,
             rpcbind: file.rpcbind,
-            deprecated: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 }

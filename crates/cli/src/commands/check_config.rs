@@ -10,7 +10,7 @@ use crate::args::CheckConfigArgs;
 
 pub(super) fn run(args: &CheckConfigArgs) -> CommandResult {
     let config = Config::check_file(&args.file).map_err(|e| Failure::new(e.to_string()))?;
-    for warning in &config.deprecated {
+    for warning in &config.warnings {
         eprintln!("millrace: {}: {warning}", args.file.display());
     }
     let exports: Vec<&str> = config.server.exports.iter().map(|e| e.name.as_str()).collect();

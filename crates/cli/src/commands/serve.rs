@@ -166,7 +166,7 @@ fn config(args: &ServeArgs, activation: &Activation) -> Result<Config, Failure> 
         Some(file) => Config::from_file(file).map_err(|e| Failure::new(with_hint(&e)))?,
         None => Config::default(),
     };
-    for warning in &config.deprecated {
+    for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     activation.apply(&mut config);

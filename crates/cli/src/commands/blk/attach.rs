@@ -11,7 +11,7 @@ use millrace_fuse::DiskMount;
 use millrace_nbd::Server;
 use tokio::sync::oneshot;
 
-use super::{failed, options, parse};
+use super::{CHAP_SECRET, failed, options, parse};
 use crate::{args::BlkAttachArgs, background, commands::serve::Signals};
 
 /// Memory for the data of requests in bytes: that of FUSE, and as much for NBD.
@@ -24,7 +24,22 @@ struct Users {
 }
 
 pub(super) fn run(args: &BlkAttachArgs) -> CommandResult {
+    hide_secret(&args.url)?;
     background::run(args.daemon, || attach(args))
+}
+
+/// Moves the CHAP secret of the URL, if it has one, from the arguments of this process to its environment.
+fn hide_secret(url: &str) -> Result<(), Failure> {
+    let parsed = parse(url)?;
+    let authority = url.split_once("://").and_then(|(_, rest)| rest.split('/').next());
+    let secret = authority.and_then(|a| Some(a.rsplit_once('@')?.0.split_once('%')?.1));
+    let (Some(_), Some(secret)) = (&parsed.secret, secret) else { return Ok(()) };
+    // The variable takes precedence over the URL.
+    let secret = std::env::var(CHAP_SECRET).unwrap_or_else(|_| secret.to_owned());
+    let e = background::execute_without(url, &parsed.to_string(), (CHAP_SECRET, &secret));
+    Err(Failure::new(format!(
+        "cannot hide the CHAP secret of the URL from other users: {e}; use --chap-secret-file or {CHAP_SECRET} instead"
+    )))
 }
 
 /// Attaches the disk, and serves it until a signal or umount(8) ends that.

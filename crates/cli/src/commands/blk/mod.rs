@@ -18,6 +18,9 @@ use crate::{
     session,
 };
 
+/// Environment variable with the CHAP secret of the initiator.
+const CHAP_SECRET: &str = "MILLRACE_CHAP_SECRET";
+
 pub(super) fn run(command: BlkCommand) -> CommandResult {
     match command {
         BlkCommand::Ls(args) => list::ls(&args),
@@ -63,8 +66,7 @@ fn options(url: &Url, args: &BlkOptions) -> Result<Options, Failure> {
 
 /// The credentials of the command line; `None` if those of the URL, if any, are to be used.
 fn chap(url: &Url, args: &BlkOptions) -> Result<Option<Mutual>, Failure> {
-    let own =
-        secret(args.chap_secret_file.as_deref(), "MILLRACE_CHAP_SECRET")?.or_else(|| url.secret.clone());
+    let own = secret(args.chap_secret_file.as_deref(), CHAP_SECRET)?.or_else(|| url.secret.clone());
     let user = args.chap_user.clone().or_else(|| url.user.clone());
     let initiator = match (user, own) {
         (Some(name), Some(secret)) => Credentials { name, secret },
