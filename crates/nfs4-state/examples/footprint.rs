@@ -34,7 +34,7 @@ fn state() -> State<Arc<[u8]>> {
         clients: 1 << 16,
         unconfirmed: 1 << 16,
         stateids_per_client: 1 << 21,
-        stateids: 1 << 21,
+        heap: usize::MAX,
         total_cached_bytes: 4 << 30,
         ..Limits::default()
     };
@@ -99,7 +99,14 @@ fn opens(number: u64) {
     let of_vector = held_bytes() - before;
     for n in 0..number {
         let file = key(n);
-        let request = OpenRequest { owner: b"open owner", file: &file, access: 3, deny: 0, reclaim: false };
+        let request = OpenRequest {
+            owner: b"open owner",
+            file: &file,
+            access: 3,
+            deny: 0,
+            reclaim: false,
+            reserved: None,
+        };
         stateids.push(state.open(session.client(), &request, NOW).unwrap());
     }
     let bytes = held_bytes() - before - of_vector;
@@ -114,8 +121,14 @@ fn locks(number: u64, files: u64) {
     let opens: Vec<_> = (0..files)
         .map(|n| {
             let file = key(n);
-            let request =
-                OpenRequest { owner: b"open owner", file: &file, access: 3, deny: 0, reclaim: false };
+            let request = OpenRequest {
+                owner: b"open owner",
+                file: &file,
+                access: 3,
+                deny: 0,
+                reclaim: false,
+                reserved: None,
+            };
             state.open(session.client(), &request, NOW).unwrap()
         })
         .collect();

@@ -9,10 +9,12 @@ use std::{
 };
 
 use millrace_nfs::v4::ClientId;
+use millrace_oncrpc::serving::ClientAddr;
 use parking_lot::Mutex;
 
 use crate::{
     back_channel::BackChannel,
+    heap::Heap,
     lease::Lease,
     table::{Revoked, Table},
 };
@@ -21,7 +23,12 @@ use crate::{
 #[derive(Debug)]
 pub struct Client {
     id: ClientId,
+    serial: u32,
     owner: Box<[u8]>,
+    /// What its state occupies.
+    pub(crate) heap: Arc<Heap>,
+    /// Number of stateids that are reserved and not added yet.
+    pub(crate) reserved: AtomicUsize,
     pub(crate) lease: Lease,
     /// `SEQ4_STATUS_*`.
     flags: AtomicU32,
@@ -51,10 +58,13 @@ const ADMIN_STATE_REVOKED: u32 = 0x20;
 const RECALLABLE_STATE_REVOKED: u32 = 0x40;
 
 impl Client {
-    pub(crate) fn new(id: ClientId, owner: &[u8], now: Duration) -> Self {
+    pub(crate) fn new((id, serial): (ClientId, u32), owner: &[u8], heap: Arc<Heap>, now: Duration) -> Self {
         Self {
             id,
+            serial,
             owner: owner.into(),
+            heap,
+            reserved: AtomicUsize::new(0),
             lease: Lease::new(now),
             flags: AtomicU32::new(0),
             reclaimed: AtomicBool::new(false),
@@ -71,6 +81,16 @@ impl Client {
     /// The client ID.
     pub fn id(&self) -> ClientId {
         self.id
+    }
+
+    /// A number that no other client has.
+    pub(crate) fn serial(&self) -> u32 {
+        self.serial
+    }
+
+    /// The address that has sent EXCHANGE_ID.
+    pub(crate) fn address(&self) -> ClientAddr {
+        self.heap.address()
     }
 
     /// `co_ownerid`: what the client calls itself.

@@ -6,16 +6,13 @@ use millrace_nfs::v4::{ClientId, Status};
 
 use crate::{
     channel::ReplyRoom,
+    eviction::Scarce,
     identify::{CreateSession, SessionCreated},
     limits::Limits,
-    records::{Record, Records},
+    records::Records,
     session::Session,
     state::State,
 };
-
-/// The clients of one address may be this many times those that could still be added. One address gets at most three
-/// quarters of the records, and there is always room for others.
-const PART: usize = 3;
 
 impl<R: Clone> State<R> {
     /// CREATE_SESSION. The first one of a client record confirms it, and removes the client's earlier incarnation with
@@ -113,37 +110,12 @@ impl<R: Clone> State<R> {
         Ok(())
     }
 
-    /// Removes another client if there are too many: one of the same address that is expired or else has no state, or an
-    /// expired one of any address if the new one is the first of its address.
+    /// Removes another client if there are too many.
     fn make_room(&self, records: &mut Records, id: ClientId, now: Duration) -> Result<(), Status> {
-        let (total, limit, lease) = (records.confirmed_len(), self.limits.clients, self.limits.lease);
-        let address = records.get_mut(id).ok_or(Status::StaleClientid)?.address;
-        let own = records.confirmed_of(address);
-        let has_part = own < limit.saturating_sub(total).saturating_mul(PART);
-        if has_part {
+        let address = records.get_mut(id).ok_or(Status::StaleClientid)?.client.address();
+        if self.clients.permits(address, 1) {
             return Ok(());
         }
-        let expired = |record: &&Record| {
-            (own == 0 || record.address == address) && record.client.lease.has_expired(now, lease)
-        };
-        let idle = |record: &&Record| {
-            let client = &record.client;
-            record.address == address && !client.lease.is_busy() && client.table.lock().is_empty()
-        };
-        let oldest = |records: &mut dyn Iterator<Item = &Record>| {
-            records.max_by_key(|record| record.client.lease.age(now)).map(|record| record.client.clone())
-        };
-        let client = oldest(&mut records.confirmed_after(None).filter(expired));
-        if let Some(client) = client {
-            if !client.lease.end_if_expired(now, lease) {
-                return Err(Status::Delay);
-            }
-            return self.remove_unlisted(records, client.id(), now);
-        }
-        let client = oldest(&mut records.confirmed_after(None).filter(idle)).ok_or(Status::Delay)?;
-        if !client.lease.end_if_idle() {
-            return Err(Status::Delay);
-        }
-        self.remove_unlisted(records, client.id(), now)
+        self.evict(records, &Scarce { quota: &self.clients, address, items: 1, held: &|_| 1 }, now)
     }
 }

@@ -12,6 +12,7 @@ use crate::{
     contention::Changing,
     delegation::{Delegation, Notice, Recalled, Use},
     files::File,
+    heap::Charge,
     share::{Share, WRITE},
     state::State,
     table::{DelegationKind, Kind, Name, Table, stateid},
@@ -86,7 +87,7 @@ impl<R: Clone> State<R> {
         let table = table.existing().map_err(|_| NotDelegated::Resource)?;
         let number = table.next();
         self.files.update(request.file, |file, key| {
-            self.admit_delegation(client, table, file, request, now)?;
+            let charge = self.admit_delegation(client, table, file, request, now)?;
             let DelegationRequest { kind, change, .. } = *request;
             let client = client.clone();
             let delegation =
@@ -95,15 +96,14 @@ impl<R: Clone> State<R> {
             // A change that has begun before is counted; one that begins now finds the delegation.
             if self.delegating.contention.is_changing(request.file) {
                 self.delegating.remove(file, &client);
-                self.stateids.give_back(1);
                 return Err(NotDelegated::Contention);
             }
-            table.add(number, key, &Name::from(&[][..]), Kind::Delegation(kind));
+            table.add(number, key, &Name::from(&[][..]), Kind::Delegation(kind), charge);
             Ok(stateid(client.id(), number, 1))
         })
     }
 
-    /// Counts a delegation of a client, and returns `true`, if the limits permit it.
+    /// Counts a delegation of a client, if the limits permit it.
     fn admit_delegation(
         &self,
         client: &Client,
@@ -111,7 +111,7 @@ impl<R: Clone> State<R> {
         file: &File,
         request: &DelegationRequest<'_>,
         now: Duration,
-    ) -> Result<(), NotDelegated> {
+    ) -> Result<Charge, NotDelegated> {
         let id = client.id();
         if let Some(own) = file.delegations.get(id) {
             return Err(NotDelegated::Held(own.kind));
@@ -128,13 +128,9 @@ impl<R: Clone> State<R> {
             return Err(NotDelegated::Contention);
         }
         let few = client.delegations.load(Ordering::Relaxed) < self.limits.delegations_per_client;
-        if !few || !self.delegating.budget.take() {
-            return Err(NotDelegated::Resource);
-        }
-        self.admit_stateid(table).map_err(|_| {
-            self.delegating.budget.give_back(1);
-            NotDelegated::Resource
-        })
+        let charge = self.admit_stateid(client, table, &[]).map_err(|_| NotDelegated::Resource)?;
+        let admitted = few && self.delegating.quota.take(client.address(), 1);
+        if admitted { Ok(charge) } else { Err(NotDelegated::Resource) }
     }
 
     /// CLAIM_DELEGATE_CUR and CLAIM_DELEG_CUR_FH: checks that `id` is a delegation of `file` that includes an open with
@@ -170,7 +166,6 @@ impl<R: Clone> State<R> {
         let (number, _) = delegation_of(table.existing()?, client.id(), id, file)?;
         self.files.update(file, |file, key| self.end_delegation(file, key, client, now));
         table.remove(number);
-        self.stateids.give_back(1);
         Ok(())
     }
 

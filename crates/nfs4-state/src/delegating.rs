@@ -5,9 +5,11 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
+use millrace_oncrpc::serving::ClientQuota;
+
 use crate::{
-    budget::Budget, client::Client, contention::Contention, delegation::Delegation, files::File,
-    recalls::Recalls, table::DelegationKind,
+    client::Client, contention::Contention, delegation::Delegation, files::File, recalls::Recalls,
+    table::DelegationKind,
 };
 
 /// The state of all delegations that does not belong to a file or to a client.
@@ -19,7 +21,7 @@ pub(crate) struct Delegating {
     pub(crate) held: AtomicUsize,
     /// Number of write delegations.
     pub(crate) writers: AtomicUsize,
-    pub(crate) budget: Budget,
+    pub(crate) quota: ClientQuota,
     pub(crate) contention: Arc<Contention>,
     pub(crate) recalls: Recalls,
 }
@@ -30,7 +32,7 @@ impl Delegating {
             from: AtomicU64::new(u64::MAX),
             held: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
-            budget: Budget::new(limit),
+            quota: ClientQuota::new(limit),
             contention: Arc::new(Contention::new()),
             recalls: Recalls::default(),
         }
@@ -61,7 +63,7 @@ impl Delegating {
             self.writers.fetch_sub(1, Ordering::SeqCst);
         }
         client.delegations.fetch_sub(1, Ordering::Relaxed);
-        self.budget.give_back(1);
+        self.quota.give_back(client.address(), 1);
         Some(delegation)
     }
 }

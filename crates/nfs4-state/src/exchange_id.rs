@@ -6,6 +6,7 @@ use millrace_nfs::v4::Status;
 
 use crate::{
     client::Client,
+    heap::Heap,
     identify::{ClientIdentified, ExchangeId},
     records::Record,
     state::State,
@@ -53,7 +54,7 @@ impl<R: Clone> State<R> {
         // 1 and 4, or one of the above.
         let id = records.new_id(&self.identity);
         let record = Record {
-            client: Arc::new(Client::new(id, args.owner, now)),
+            client: Arc::new(Client::new(id, args.owner, Heap::new(&self.heap, args.address.into()), now)),
             verifier: args.verifier,
             principal: args.principal.into(),
             address: args.address,

@@ -81,13 +81,20 @@ impl Lease {
         let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.update(|word| {
             let expired = requests(word) == 0 && now.saturating_sub(word & TIME) > time;
-            (word & ENDED != 0 || expired).then_some(word | ENDED)
+            let ended = word & ENDED != 0 && requests(word) == 0;
+            (ended || expired).then_some(word | ENDED)
         })
     }
 
     /// Ends the lease unless requests are in progress. Returns whether it has ended, now or before.
     pub(crate) fn end_if_idle(&self) -> bool {
-        self.update(|word| (word & ENDED != 0 || requests(word) == 0).then_some(word | ENDED))
+        self.update(|word| (requests(word) == 0).then_some(word | ENDED))
+    }
+
+    /// Ends the lease: no request begins any more. Returns whether those that were in progress have ended, too; the
+    /// client can be removed only then.
+    pub(crate) fn stop(&self) -> bool {
+        requests(self.0.fetch_or(ENDED, Ordering::AcqRel)) == 0
     }
 }
 
@@ -121,6 +128,16 @@ mod tests {
         assert!(lease.end_if_expired(S(500), S(90)));
         assert!(lease.has_ended() && lease.end_if_idle());
         assert!(!lease.begin(S(500)) && !lease.renew(S(500)));
+    }
+
+    #[test]
+    fn a_lease_that_is_stopped_ends_with_the_last_request() {
+        let lease = Lease::new(S(0));
+        assert!(lease.begin(S(1)));
+        assert!(!lease.stop() && lease.has_ended() && !lease.begin(S(1)));
+        assert!(!lease.end_if_idle() && !lease.end_if_expired(S(500), S(90)));
+        lease.end();
+        assert!(lease.end_if_expired(S(1), S(90)) && lease.end_if_idle() && lease.stop());
     }
 
     #[test]

@@ -31,7 +31,6 @@
 //! those that are missing have left the list. So a lock that was lost cannot be reclaimed.
 
 mod back_channel;
-mod budget;
 mod callbacks;
 mod channel;
 mod client;
@@ -40,9 +39,11 @@ mod create_session;
 mod delegate;
 mod delegating;
 mod delegation;
+mod eviction;
 mod exchange_id;
 mod files;
 mod grace;
+mod heap;
 mod identify;
 mod lease;
 mod limits;
@@ -53,6 +54,7 @@ mod recall_operations;
 mod recalls;
 mod records;
 mod report;
+mod reservation;
 mod revocation;
 mod session;
 mod share;
@@ -77,6 +79,7 @@ pub use locks::{ByteRange, LockKind, LockNotice};
 pub use opens::OpenRequest;
 pub use recalls::{DelegationStats, Recall, RecallAny};
 pub use report::{ClientReport, Selection, StateidKind, StateidPosition, StateidReport};
+pub use reservation::ReservedStateid;
 pub use session::{Direction, Execution, Sequence, SequenceReply, SequenceRequest, Session};
 pub use state::State;
 pub use table::DelegationKind;

@@ -12,17 +12,17 @@ pub struct Identity {
     pub secret: [u8; 16],
 }
 
-/// Limits on what clients may hold, and times.
+/// Limits on what clients may hold, and times. What is limited for all clients together is divided among their addresses:
+/// [`ClientQuota`](millrace_oncrpc::serving::ClientQuota).
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Time after which a lease expires that its client does not renew (attribute `lease_time`).
     pub lease: Duration,
     /// Time after its last renewal when a client is removed even if no other client needs its state.
     pub courtesy: Duration,
-    /// Maximum number of confirmed clients. One network address can have at most three quarters of the records that
-    /// others do not use, so that one host cannot take all records.
+    /// Maximum number of confirmed clients.
     pub clients: usize,
-    /// Number of client records that no CREATE_SESSION has confirmed. The oldest one is dropped.
+    /// Number of client records that no CREATE_SESSION has confirmed. The oldest one of the address with most is dropped.
     pub unconfirmed: usize,
     /// The same for the records that one network address has created.
     pub unconfirmed_per_address: usize,
@@ -42,12 +42,10 @@ pub struct Limits {
     pub operations: u32,
     /// Number of stateids of a client: opens, and lock owners of a file.
     pub stateids_per_client: usize,
-    /// Number of stateids of all clients.
-    pub stateids: usize,
     /// Number of byte ranges that a client has locked.
     pub ranges_per_client: usize,
-    /// Number of byte ranges that all clients have locked.
-    pub ranges: usize,
+    /// Bytes of the heap for the stateids and locked ranges of all clients.
+    pub heap: usize,
     /// Number of blocking requests for locks of a client that wait for a notice.
     pub waiting_per_client: usize,
     /// Number of delegations of a client. They count as stateids, too.
@@ -76,9 +74,8 @@ impl Default for Limits {
             total_cached_bytes: 256 << 20,
             operations: 64,
             stateids_per_client: 1 << 16,
-            stateids: 1 << 20,
             ranges_per_client: 1 << 20,
-            ranges: 1 << 22,
+            heap: 1 << 30,
             waiting_per_client: 256,
             delegations_per_client: 1 << 14,
             delegations: 1 << 17,

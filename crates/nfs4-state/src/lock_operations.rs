@@ -10,7 +10,9 @@ use millrace_nfs::v4::{ClientId, Stateid, Status};
 use crate::{
     client::Client,
     files::File,
+    heap::RANGE,
     locks::{ByteRange, LockKind, LockNotice},
+    reservation::stateid_bytes,
     share::{READ, WRITE},
     state::State,
     table::{Kind, Name, Table, stateid},
@@ -31,6 +33,16 @@ pub enum Locker<'a> {
     },
     /// `exist_lock_owner4`: the stateid of an earlier LOCK.
     Existing(&'a Stateid),
+}
+
+impl Locker<'_> {
+    /// Heap that a stateid of the locks may need.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Open { owner, .. } => stateid_bytes(owner),
+            Self::Existing(_) => 0,
+        }
+    }
 }
 
 /// Arguments of LOCK.
@@ -107,6 +119,7 @@ impl<R: Clone> State<R> {
     ) -> Result<Stateid, LockError> {
         let range = ByteRange::new(request.offset, request.length)?;
         self.grace.admit(client, request.reclaim, now)?;
+        self.make_room_for_state(client, RANGE + request.locker.bytes(), now);
         loop {
             let mut table = client.table.lock();
             let attempt = attempt(client, table.existing()?, request, range)?;
@@ -134,22 +147,21 @@ impl<R: Clone> State<R> {
             if let Some(conflict) = conflict(file, client, *own, request.kind, *range) {
                 if request.blocking && !request.reclaim && self.limits.back_channel {
                     let limit = self.limits.waiting_per_client;
-                    file.locks.wait(client, (*own, owner), request.kind, *range, limit);
+                    file.locks.wait(client, (*open, *own, owner), request.kind, *range, limit);
                 }
                 return Ok(Err(conflict));
             }
-            self.admit_range(table)?;
-            if own.is_none() {
-                self.admit_stateid(table)?;
-            }
+            self.admit_range(client, table)?;
+            let charge = own.is_none().then(|| self.admit_stateid(client, table, owner)).transpose()?;
             let number = own.unwrap_or_else(|| table.next());
             let change = file.locks.lock(client, (number, owner), request.kind, *range);
-            self.count_ranges(table, change);
+            count_ranges(client, table, change);
             self.notify(file.locks.available(key));
-            let seqid = match table.get_mut(number) {
-                Some(entry) => entry.change(),
-                None => {
-                    table.add(number, key, owner, Kind::Locks(*open));
+            let seqid = match (charge, table.get_mut(number)) {
+                (None, Some(entry)) => entry.change(),
+                (None, None) => return Err(Status::ServerFault),
+                (Some(charge), _) => {
+                    table.add(number, key, owner, Kind::Locks(*open), charge);
                     1
                 }
             };
@@ -160,7 +172,7 @@ impl<R: Clone> State<R> {
     /// LOCKT: whether a lock owner could lock a range.
     ///
     /// # Errors
-    /// DENIED; INVAL for an invalid range; DELAY while a client with which the request conflicts is removed; EXPIRED if the
+    /// GRACE in the grace period, because another client may still reclaim a conflicting lock; DENIED; INVAL for an invalid range; DELAY while a client with which the request conflicts is removed; EXPIRED if the
     /// client is removed.
     pub fn test_lock(
         &self,
@@ -173,6 +185,9 @@ impl<R: Clone> State<R> {
     ) -> Result<(), LockError> {
         let range = ByteRange::new(offset, length)?;
         let own = client.table.lock().existing()?.locks_of(owner, file);
+        if self.in_grace() {
+            return Err(Status::Grace.into());
+        }
         loop {
             let found = self.files.read(file, |file| conflict(file, client, own, kind, range));
             let Some((holder, denied)) = found.flatten() else { return Ok(()) };
@@ -192,16 +207,18 @@ impl<R: Clone> State<R> {
         id: &Stateid,
         file: &[u8],
         (offset, length): (u64, u64),
+        now: Duration,
     ) -> Result<Stateid, Status> {
         let range = ByteRange::new(offset, length)?;
+        self.make_room_for_state(client, RANGE, now);
         let mut table = client.table.lock();
         let (number, _) = locks_number(client, table.existing()?, id, file)?;
         self.files.update(file, |file, key| {
             if file.locks.divides(client, number, range) {
-                self.admit_range(&table)?;
+                self.admit_range(client, &table)?;
             }
             let change = file.locks.unlock(client, number, range);
-            self.count_ranges(&mut table, change);
+            count_ranges(client, &mut table, change);
             self.notify(file.locks.available(key));
             let entry = table.get_mut(number).ok_or(Status::BadStateid)?;
             Ok(stateid(client.id(), number, entry.change()))
@@ -228,16 +245,18 @@ impl<R: Clone> State<R> {
         }
     }
 
-    /// Whether the client and the server may have one more locked range.
-    fn admit_range(&self, table: &Table) -> Result<(), Status> {
-        let admitted = table.ranges < self.limits.ranges_per_client && self.ranges.left() > 0;
+    /// Whether the client may have one more locked range.
+    fn admit_range(&self, client: &Client, table: &Table) -> Result<(), Status> {
+        let admitted = table.ranges < self.limits.ranges_per_client && client.heap.permits(RANGE);
         if admitted { Ok(()) } else { Err(Status::Delay) }
     }
+}
 
-    pub(crate) fn count_ranges(&self, table: &mut Table, change: isize) {
-        table.ranges = table.ranges.saturating_add_signed(change);
-        self.ranges.change(change);
-    }
+/// Counts locked ranges of a client, or those that it has unlocked.
+pub(crate) fn count_ranges(client: &Client, table: &mut Table, change: isize) {
+    table.ranges = table.ranges.saturating_add_signed(change);
+    let bytes = change.unsigned_abs() * RANGE;
+    if change > 0 { client.heap.add(bytes) } else { client.heap.give_back(bytes) }
 }
 
 /// A lock that excludes the one described, with its client.

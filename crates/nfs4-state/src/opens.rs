@@ -1,6 +1,6 @@
 //! OPEN, OPEN_DOWNGRADE and CLOSE (RFC 8881, 18.16, 18.18, 18.2).
 
-use std::{any::Any, sync::Arc, time::Duration};
+use std::{any::Any, collections::BTreeSet, sync::Arc, time::Duration};
 
 use millrace_nfs::v4::{Stateid, Status};
 
@@ -8,6 +8,8 @@ use crate::{
     client::Client,
     delegate::Holder,
     delegation::Use,
+    lock_operations::count_ranges,
+    reservation::{ReservedStateid, stateid_bytes},
     share::{Share, Shares},
     state::State,
     table::{Kind, Table, stateid},
@@ -26,6 +28,8 @@ pub struct OpenRequest<'a> {
     pub deny: u32,
     /// CLAIM_PREVIOUS: the client had the open with an earlier server instance.
     pub reclaim: bool,
+    /// A stateid that was reserved before the file was created.
+    pub reserved: Option<&'a ReservedStateid>,
 }
 
 /// The cause that prevents an OPEN.
@@ -52,6 +56,9 @@ impl<R: Clone> State<R> {
     ) -> Result<Stateid, Status> {
         let share = Share::new(request.access, request.deny)?;
         self.grace.admit(client, request.reclaim, now)?;
+        if request.reserved.is_none() {
+            self.make_room_for_state(client, stateid_bytes(request.owner), now);
+        }
         loop {
             let mut table = client.table.lock();
             match self.try_open(client, table.existing()?, request, share, now)? {
@@ -92,9 +99,10 @@ impl<R: Clone> State<R> {
                 return Ok(Err(Blocked::Delegation(holder)));
             }
             if own.is_none() {
-                self.admit_stateid(table)?;
-                let owner = Arc::from(request.owner);
-                table.add(number, key, &owner, Kind::Open { shares: Shares::default(), locks: Vec::new() });
+                let reserved = request.reserved.and_then(ReservedStateid::take);
+                let charge = reserved.map_or_else(|| self.admit_stateid(client, table, request.owner), Ok)?;
+                let kind = Kind::Open { shares: Shares::default(), locks: BTreeSet::new() };
+                table.add(number, key, &Arc::from(request.owner), kind, charge);
             }
             let entry = table.get_mut(number).ok_or(Status::ServerFault)?;
             let Kind::Open { shares, .. } = &mut entry.kind else { return Err(Status::ServerFault) };
@@ -103,12 +111,6 @@ impl<R: Clone> State<R> {
             let seqid = if own.is_some() { entry.change() } else { entry.seqid };
             Ok(Ok(stateid(client.id(), number, seqid)))
         })
-    }
-
-    /// Whether the client and the server may have one more stateid.
-    pub(crate) fn admit_stateid(&self, table: &Table) -> Result<(), Status> {
-        let admitted = table.len() < self.limits.stateids_per_client && self.stateids.take();
-        if admitted { Ok(()) } else { Err(Status::Delay) }
     }
 
     /// OPEN_DOWNGRADE: `access` and `deny` must be the union of those of some OPENs of the owner.
@@ -141,20 +143,21 @@ impl<R: Clone> State<R> {
     pub fn close(&self, client: &Arc<Client>, id: &Stateid, file: &[u8]) -> Result<Stateid, Status> {
         let mut table = client.table.lock();
         let number = table.existing()?.open_number(client.id(), id, file)?;
-        let locks = match table.get(number).map(|entry| &entry.kind) {
-            Some(Kind::Open { locks, .. }) => locks.clone(),
-            _ => Vec::new(),
+        // They are taken from the open, so that the removal of each need not find it there.
+        let locks = match table.get_mut(number).map(|entry| &mut entry.kind) {
+            Some(Kind::Open { locks, .. }) => std::mem::take(locks),
+            _ => BTreeSet::new(),
         };
         let unlocked: usize = self.files.update(file, |file, key| {
             file.set_open(client, number, None);
+            file.locks.end_waiting_of(client, number);
             let unlocked = locks.iter().map(|number| file.locks.remove(client, *number)).sum();
             self.notify(file.locks.available(key));
             unlocked
         });
-        self.count_ranges(&mut table, -(unlocked as isize));
+        count_ranges(client, &mut table, -(unlocked as isize));
         locks.iter().for_each(|number| table.remove(*number));
         table.remove(number);
-        self.stateids.give_back(1 + locks.len());
         Ok(Stateid::INVALID)
     }
 

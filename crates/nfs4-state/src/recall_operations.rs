@@ -52,7 +52,7 @@ impl<R: Clone> State<R> {
         if held(client) > limits.delegations_per_client / 4 * 3 {
             asked.extend(ask(client, limits.delegations_per_client / 2, now));
         }
-        if self.delegating.held() > limits.delegations / 4 * 3 {
+        if self.delegating.held() >= limits.delegations / 4 * 3 {
             let records = self.records.lock();
             let holders = records.confirmed_clients().filter(|client| held(client) != 0).count().max(1);
             let share = limits.delegations / 2 / holders;

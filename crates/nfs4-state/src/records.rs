@@ -1,7 +1,8 @@
 //! The records of clients, confirmed and unconfirmed (RFC 8881, 18.35.4), with their sessions.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::IpAddr,
     ops::Bound,
     sync::Arc,
@@ -9,6 +10,7 @@ use std::{
 };
 
 use millrace_nfs::v4::{ClientId, SessionId, Status, Verifier};
+use millrace_oncrpc::serving::{ClientAddr, ClientQuota};
 
 use crate::{
     client::Client,
@@ -45,14 +47,18 @@ struct Incarnations {
 }
 
 /// All records.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Records {
     by_id: BTreeMap<ClientId, Record>,
     by_owner: HashMap<Box<[u8]>, Incarnations>,
+    /// The numbers of all clients, in the lower half of their IDs.
+    serials: HashSet<u32>,
     /// The unconfirmed clients, in the order of their creation.
-    unconfirmed: BTreeSet<ClientId>,
-    /// Number of confirmed records of each address.
-    of_address: HashMap<IpAddr, usize>,
+    unconfirmed: BTreeMap<u32, ClientId>,
+    /// Those of each address.
+    unconfirmed_of: HashMap<ClientAddr, BTreeSet<u32>>,
+    /// The confirmed records of each address.
+    confirmed: Arc<ClientQuota>,
     clients: u32,
     sessions: u64,
     /// Bytes that replies in the slots of all sessions may occupy.
@@ -60,13 +66,27 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// A client ID that no record has: the epoch, and a number.
-    pub(crate) fn new_id(&mut self, identity: &Identity) -> ClientId {
+    pub(crate) fn new(confirmed: Arc<ClientQuota>) -> Self {
+        Self {
+            by_id: BTreeMap::new(),
+            by_owner: HashMap::new(),
+            serials: HashSet::new(),
+            unconfirmed: BTreeMap::new(),
+            unconfirmed_of: HashMap::new(),
+            confirmed,
+            clients: 0,
+            sessions: 0,
+            cached_bytes: 0,
+        }
+    }
+
+    /// A client ID that no record has, the epoch and a number, and that number.
+    pub(crate) fn new_id(&mut self, identity: &Identity) -> (ClientId, u32) {
         loop {
             self.clients = self.clients.wrapping_add(1);
-            let number = u64::from(identity.epoch) << 32 | u64::from(self.clients);
-            if !self.by_id.contains_key(&ClientId { number }) {
-                return ClientId { number };
+            if !self.serials.contains(&self.clients) {
+                let number = u64::from(identity.epoch) << 32 | u64::from(self.clients);
+                return (ClientId { number }, self.clients);
             }
         }
     }
@@ -82,17 +102,12 @@ impl Records {
     }
 
     pub(crate) fn is_confirmed(&self, id: ClientId) -> bool {
-        !self.unconfirmed.contains(&id)
+        self.by_id.get(&id).is_none_or(|record| !self.unconfirmed.contains_key(&record.client.serial()))
     }
 
     /// Number of confirmed clients.
     pub(crate) fn confirmed_len(&self) -> usize {
         self.by_id.len() - self.unconfirmed.len()
-    }
-
-    /// Number of confirmed clients of an address.
-    pub(crate) fn confirmed_of(&self, address: IpAddr) -> usize {
-        self.of_address.get(&address).copied().unwrap_or_default()
     }
 
     pub(crate) fn confirmed(&mut self, owner: &[u8]) -> Option<&mut Record> {
@@ -107,51 +122,58 @@ impl Records {
     /// The confirmed records with IDs above `after`, in order.
     pub(crate) fn confirmed_after(&self, after: Option<ClientId>) -> impl Iterator<Item = &Record> {
         let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        self.by_id.range(range).filter(|(id, _)| self.is_confirmed(**id)).map(|(_, record)| record)
+        let records = self.by_id.range(range).map(|(_, record)| record);
+        records.filter(|record| !self.unconfirmed.contains_key(&record.client.serial()))
     }
 
     /// Adds an unconfirmed record; replaces another of the same owner, and drops the oldest one of the same address,
-    /// or of all, if there are `limit_of_address`, or `limit`, already.
+    /// or of the address with most, if there are `limit_of_address`, or `limit`, already.
     pub(crate) fn add(&mut self, record: Record, limit_of_address: usize, limit: usize) {
         let id = record.client.id();
         if let Some(old) = self.by_owner.get(record.client.owner()).and_then(|known| known.unconfirmed) {
             self.remove(old);
         }
-        let same = |id: &&ClientId| self.by_id.get(id).is_some_and(|other| other.address == record.address);
-        let of_address = self.unconfirmed.iter().filter(same);
-        let (count, oldest) = of_address.fold((0, None), |(n, first), id| (n + 1, first.or(Some(*id))));
-        if let Some(oldest) = oldest.filter(|_| count >= limit_of_address.max(1)) {
-            self.remove(oldest);
+        let (address, serial) = (record.client.address(), record.client.serial());
+        let of_address = self.unconfirmed_of.get(&address).filter(|of| of.len() >= limit_of_address.max(1));
+        if let Some(oldest) = of_address.and_then(BTreeSet::first).copied() {
+            self.remove_unconfirmed(oldest);
         }
         while self.unconfirmed.len() >= limit.max(1) {
-            let Some(oldest) = self.unconfirmed.first().copied() else { break };
-            self.remove(oldest);
+            // The oldest of the address with most, and of all if no address has more than others.
+            let most = self.unconfirmed_of.values().map(|of| (of.len(), of.first().copied()));
+            let Some(oldest) =
+                most.max_by_key(|(count, oldest)| (*count, Reverse(*oldest))).and_then(|(_, n)| n)
+            else {
+                break;
+            };
+            self.remove_unconfirmed(oldest);
         }
         self.by_owner.entry(record.client.owner().into()).or_default().unconfirmed = Some(id);
-        self.unconfirmed.insert(id);
+        self.serials.insert(serial);
+        self.unconfirmed.insert(serial, id);
+        self.unconfirmed_of.entry(address).or_default().insert(serial);
         self.by_id.insert(id, record);
     }
 
     /// Confirms a record. The caller has removed the confirmed record of the same owner.
     pub(crate) fn confirm(&mut self, id: ClientId) {
         let Some(record) = self.by_id.get(&id) else { return };
-        if self.unconfirmed.remove(&id) {
-            *self.of_address.entry(record.address).or_default() += 1;
+        let (address, serial) = (record.client.address(), record.client.serial());
+        let owner = record.client.owner().into();
+        if self.end_unconfirmed(address, serial) {
+            self.confirmed.add(address, 1);
         }
-        let known = self.by_owner.entry(record.client.owner().into()).or_default();
+        let known = self.by_owner.entry(owner).or_default();
         *known = Incarnations { confirmed: Some(id), unconfirmed: None };
     }
 
     /// Removes a record and returns it.
     pub(crate) fn remove(&mut self, id: ClientId) -> Option<Record> {
         let record = self.by_id.remove(&id)?;
-        if !self.unconfirmed.remove(&id)
-            && let Entry::Occupied(mut count) = self.of_address.entry(record.address)
-        {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
+        let (address, serial) = (record.client.address(), record.client.serial());
+        self.serials.remove(&serial);
+        if !self.end_unconfirmed(address, serial) {
+            self.confirmed.give_back(address, 1);
         }
         if let Some(known) = self.by_owner.get_mut(record.client.owner()) {
             known.confirmed = known.confirmed.filter(|other| *other != id);
@@ -163,9 +185,26 @@ impl Records {
         Some(record)
     }
 
+    /// Removes a record from the unconfirmed ones. Returns whether it was one.
+    fn end_unconfirmed(&mut self, address: ClientAddr, serial: u32) -> bool {
+        if let Some(of) = self.unconfirmed_of.get_mut(&address) {
+            of.remove(&serial);
+            if of.is_empty() {
+                self.unconfirmed_of.remove(&address);
+            }
+        }
+        self.unconfirmed.remove(&serial).is_some()
+    }
+
+    fn remove_unconfirmed(&mut self, serial: u32) {
+        if let Some(id) = self.unconfirmed.get(&serial).copied() {
+            self.remove(id);
+        }
+    }
+
     /// Removes the unconfirmed records that are older than a lease.
     pub(crate) fn remove_stale(&mut self, now: Duration, lease: Duration) {
-        while let Some(oldest) = self.unconfirmed.first().copied() {
+        while let Some(oldest) = self.unconfirmed.first_key_value().map(|(_, id)| *id) {
             if self.by_id.get(&oldest).is_some_and(|record| record.client.lease.age(now) <= lease) {
                 break;
             }

@@ -9,6 +9,7 @@ use millrace_nfs::v4::Status;
 
 use crate::{
     client::Client,
+    lock_operations::count_ranges,
     report::Selection,
     state::State,
     table::{Name, Table},
@@ -52,7 +53,7 @@ impl<R: Clone> State<R> {
                 self.notify(file.locks.available(key));
                 unlocked
             });
-            self.count_ranges(&mut table, -(unlocked as isize));
+            count_ranges(client, &mut table, -(unlocked as isize));
         }
         let numbers: Vec<u32> = files.into_values().flatten().collect();
         numbers.iter().for_each(|number| table.revoke(*number));

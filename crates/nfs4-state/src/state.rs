@@ -5,21 +5,22 @@ use std::{
     hash::Hasher,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use millrace_nfs::v4::{ClientId, SessionId, Status};
+use millrace_oncrpc::serving::ClientQuota;
 use parking_lot::{Mutex, RwLock};
 use siphasher::sip::SipHasher13;
 
 use crate::{
-    budget::Budget,
     client::Client,
     delegating::Delegating,
     files::Files,
     grace::{ClientList, Grace},
+    heap::RANGE,
     limits::{Identity, Limits},
     locks::LockNotice,
     records::Records,
@@ -40,10 +41,12 @@ pub struct State<R> {
     pub(crate) sessions: RwLock<HashMap<SessionId, Arc<Session<R>>>>,
     // In the order of locks, that of one client's table is here.
     pub(crate) files: Files,
-    /// Stateids of all clients.
-    pub(crate) stateids: Budget,
-    /// Locked byte ranges of all clients.
-    pub(crate) ranges: Budget,
+    /// The heap of the state of all clients.
+    pub(crate) heap: Arc<ClientQuota>,
+    /// The records of confirmed clients.
+    pub(crate) clients: Arc<ClientQuota>,
+    /// Time in milliseconds of the next search for a client to remove, after one that has found none.
+    pub(crate) next_search: AtomicU64,
     pub(crate) notices: Mutex<Vec<LockNotice>>,
     /// Whether there are notices.
     pub(crate) noticed: AtomicBool,
@@ -55,15 +58,17 @@ pub struct State<R> {
 impl<R: Clone> State<R> {
     /// The state of a server that has no clients yet.
     pub fn new(limits: Limits, identity: Identity) -> Self {
+        let clients = Arc::new(ClientQuota::new(limits.clients));
         Self {
             listing: RwLock::new(()),
             limits,
             identity,
-            records: Mutex::new(Records::default()),
+            records: Mutex::new(Records::new(Arc::clone(&clients))),
             sessions: RwLock::new(HashMap::new()),
             files: Files::new(),
-            stateids: Budget::new(limits.stateids),
-            ranges: Budget::new(limits.ranges),
+            heap: Arc::new(ClientQuota::new(limits.heap)),
+            clients,
+            next_search: AtomicU64::new(0),
             notices: Mutex::new(Vec::new()),
             noticed: AtomicBool::new(false),
             delegating: Delegating::new(limits.delegations),
@@ -105,6 +110,11 @@ impl<R: Clone> State<R> {
     /// The limits.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Bytes of the heap that the state of all clients occupies, at most.
+    pub fn heap_bytes(&self) -> usize {
+        self.limits.heap - self.heap.left()
     }
 
     /// A session, for SEQUENCE and BIND_CONN_TO_SESSION; `None` stands for BADSESSION.
@@ -216,8 +226,7 @@ impl<R: Clone> State<R> {
                 self.notify(file.locks.available(key));
             });
         }
-        self.ranges.change(-(table.ranges as isize));
-        self.stateids.give_back(table.len());
+        record.client.heap.give_back(table.ranges * RANGE);
     }
 
     /// Removes a client whose lease has ended if there is no list, from which it has to be removed first.

@@ -129,7 +129,6 @@ impl<R: Clone> State<R> {
         }
         table.remove(number);
         client.set_revoked(table.revoked());
-        self.stateids.give_back(1);
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use millrace_nfs::v4::{ClientId, Stateid, Status};
 
-use crate::share::Shares;
+use crate::{heap::Charge, share::Shares};
 
 /// An owner, or the key of a file. Those that are equal share their memory where possible.
 pub(crate) type Name = Arc<[u8]>;
@@ -52,7 +52,7 @@ pub(crate) enum Kind {
         /// Its access and denial, by OPEN.
         shares: Shares,
         /// Numbers of the locks that depend on it.
-        locks: Vec<u32>,
+        locks: BTreeSet<u32>,
     },
     /// The byte-range locks of a lock owner, with the number of its open.
     Locks(u32),
@@ -67,6 +67,7 @@ pub(crate) struct Entry {
     pub(crate) file: Name,
     pub(crate) owner: Name,
     pub(crate) kind: Kind,
+    _charge: Charge,
     /// It is revoked, and FREE_STATEID has not freed it yet.
     pub(crate) revoked: bool,
 }
@@ -181,7 +182,7 @@ impl Table {
     }
 
     /// Adds the stateid with the number that [`next`](Self::next) returned.
-    pub(crate) fn add(&mut self, number: u32, file: &Name, owner: &Name, kind: Kind) {
+    pub(crate) fn add(&mut self, number: u32, file: &Name, owner: &Name, kind: Kind, charge: Charge) {
         match kind {
             Kind::Open { .. } => self.opens.insert(owner, file, number),
             Kind::Locks(_) => self.locks.insert(owner, file, number),
@@ -192,9 +193,16 @@ impl Table {
         if let Kind::Locks(open) = kind
             && let Some(Entry { kind: Kind::Open { locks, .. }, .. }) = self.entries.get_mut(&open)
         {
-            locks.push(number);
+            locks.insert(number);
         }
-        let entry = Entry { seqid: 1, file: file.clone(), owner: owner.clone(), kind, revoked: false };
+        let entry = Entry {
+            seqid: 1,
+            file: file.clone(),
+            owner: owner.clone(),
+            kind,
+            _charge: charge,
+            revoked: false,
+        };
         self.entries.insert(number, entry);
     }
 
@@ -216,7 +224,7 @@ impl Table {
         };
         self.locks.remove(&entry.owner, &entry.file);
         if let Some(Entry { kind: Kind::Open { locks, .. }, .. }) = self.entries.get_mut(&open) {
-            locks.retain(|other| *other != number);
+            locks.remove(&number);
         }
     }
 

@@ -3,9 +3,10 @@
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use millrace_counting_allocator::{allocations, held_bytes};
+use millrace_nfs::v4::Stateid;
 use millrace_nfs4_state::{
-    ByteRange, ChannelAttributes, CreateSession, ExchangeId, Identity, Limits, LockKind, LockRequest, Locker,
-    OpenRequest, Sequence, SequenceRequest, State,
+    ByteRange, ChannelAttributes, Client, CreateSession, ExchangeId, Identity, Limits, LockKind, LockRequest,
+    Locker, OpenRequest, Sequence, SequenceRequest, State,
 };
 
 #[test]
@@ -41,11 +42,7 @@ fn sequence_does_not_allocate() {
     assert_eq!(allocations() - before, 0);
 }
 
-/// The memory that the limits of locked ranges permit.
-#[test]
-fn a_locked_range_occupies_at_most_256_bytes() {
-    const LOCKS: u64 = 100_000;
-    let state = State::<()>::new(Limits::default(), Identity { epoch: 1, secret: [0; 16] });
+fn client(state: &State<()>) -> Arc<Client> {
     let address = Ipv4Addr::LOCALHOST.into();
     let owner = ExchangeId { owner: b"a", verifier: [1; 8], update: false, principal: b"root", address };
     let id = state.exchange_id(&owner, Duration::ZERO).unwrap().client;
@@ -60,9 +57,47 @@ fn a_locked_range_occupies_at_most_256_bytes() {
     let (fore, back) = (channel, channel);
     let args = CreateSession { client: id, sequence: 1, back_channel: false, fore, back, principal: b"root" };
     let session = state.session(state.create_session(&args, Duration::ZERO).unwrap().session).unwrap();
-    let client = session.client();
-    state.reclaim_complete(client).unwrap();
-    let file = OpenRequest { owner: b"o", file: b"f", access: 3, deny: 0, reclaim: false };
+    state.reclaim_complete(session.client()).unwrap();
+    Arc::clone(session.client())
+}
+
+/// What is charged to the address of a client. Each stateid has its own file and owner.
+#[test]
+fn stateids_occupy_at_most_what_is_charged() {
+    const OPENS: u32 = 50_000;
+    let limit = 1 << 30;
+    let limits = Limits { heap: limit, ..Limits::default() };
+    let state = State::<()>::new(limits, Identity { epoch: 1, secret: [0; 16] });
+    let client = client(&state);
+    for bytes in [4, 1024] {
+        let (before, charged) = (held_bytes(), state.heap_bytes());
+        let opens: Vec<_> = (0..OPENS / bytes)
+            .map(|n| {
+                let mut owner = vec![0; bytes as usize];
+                owner[..4].copy_from_slice(&n.to_be_bytes());
+                let file = [&[0; 28][..], &n.to_be_bytes()].concat();
+                let (owner, file) = (&*owner, &*file);
+                let request = OpenRequest { owner, file, access: 3, deny: 0, reclaim: false, reserved: None };
+                (state.open(&client, &request, Duration::ZERO).unwrap(), file.to_vec())
+            })
+            .collect();
+        let own = opens.iter().map(|(_, file)| size_of::<(Stateid, Vec<u8>)>() + file.len()).sum::<usize>();
+        let held = held_bytes() - before - own as i64;
+        let charged = state.heap_bytes() - charged;
+        println!("{held} bytes are held and {charged} charged for {} opens", opens.len());
+        assert!(held <= charged as i64, "{held} > {charged}");
+        opens.iter().for_each(|(id, file)| assert!(state.close(&client, id, file).is_ok()));
+        assert_eq!(state.heap_bytes(), 0);
+    }
+}
+
+/// The memory that the limits of locked ranges permit.
+#[test]
+fn a_locked_range_occupies_at_most_256_bytes() {
+    const LOCKS: u64 = 100_000;
+    let state = State::<()>::new(Limits::default(), Identity { epoch: 1, secret: [0; 16] });
+    let client = &client(&state);
+    let file = OpenRequest { owner: b"o", file: b"f", access: 3, deny: 0, reclaim: false, reserved: None };
     let open = state.open(client, &file, Duration::ZERO).unwrap();
 
     let before = held_bytes();

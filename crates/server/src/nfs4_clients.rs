@@ -219,6 +219,7 @@ fn limits(config: &Config) -> Limits {
         cached_bytes: CACHED_REPLY,
         // The buffer of a kept reply has at most twice its size.
         total_cached_bytes: config.limits.session_replies() / 2,
+        heap: usize::try_from(config.limits.memory.0).unwrap_or(usize::MAX),
         back_channel: true,
         ..Limits::default()
     }

@@ -11,8 +11,10 @@ use super::{
     range::{ByteRange, LockKind},
     table::{Held, LockTable},
 };
-use crate::{client::Client, table::Name};
+use crate::{client::Client, heap::Charge, table::Name};
 
+/// Bytes of a request that waits, without its owner.
+const WAITER: usize = 256;
 /// Number of requests that wait for locks of a file.
 const WAITERS_PER_FILE: usize = 1024;
 
@@ -28,10 +30,13 @@ struct Holder {
 struct Waiter {
     client: Arc<Client>,
     owner: Name,
+    /// Number of the open.
+    open: u32,
     /// Number of the owner in the table, or 0.
     id: u64,
     kind: LockKind,
     range: ByteRange,
+    _charge: Charge,
 }
 
 /// A lock that a client waits for is available: the client gets CB_NOTIFY_LOCK and requests it again.
@@ -54,9 +59,9 @@ pub(crate) struct FileLocks {
     waiters: Vec<Waiter>,
 }
 
-/// The owner in the table. Client IDs of one server instance differ in their lower half.
+/// The owner in the table.
 fn owner_id(client: &Client, number: u32) -> u64 {
-    client.id().number << 32 | u64::from(number)
+    u64::from(client.serial()) << 32 | u64::from(number)
 }
 
 impl FileLocks {
@@ -135,7 +140,7 @@ impl FileLocks {
     pub(crate) fn wait(
         &mut self,
         client: &Arc<Client>,
-        (number, owner): (Option<u32>, &[u8]),
+        (open, number, owner): (u32, Option<u32>, &[u8]),
         kind: LockKind,
         range: ByteRange,
         limit: usize,
@@ -143,15 +148,22 @@ impl FileLocks {
         let id = number.map_or(0, |number| owner_id(client, number));
         let own = |waiter: &&mut Waiter| waiter.client.id() == client.id() && *waiter.owner == *owner;
         if let Some(waiter) = self.waiters.iter_mut().find(own) {
-            (waiter.id, waiter.kind, waiter.range) = (id, kind, range);
+            (waiter.open, waiter.id, waiter.kind, waiter.range) = (open, id, kind, range);
             return;
         }
         let waiting = client.waiting.load(Ordering::Relaxed);
         if waiting >= limit || self.waiters.len() >= WAITERS_PER_FILE {
             return;
         }
+        let Some(charge) = client.heap.charge(WAITER + owner.len()) else { return };
         client.waiting.fetch_add(1, Ordering::Relaxed);
-        self.waiters.push(Waiter { client: client.clone(), owner: owner.into(), id, kind, range });
+        let (client, owner) = (client.clone(), owner.into());
+        self.waiters.push(Waiter { client, owner, open, id, kind, range, _charge: charge });
+    }
+
+    /// Ends the waiting for locks that were requested with an open.
+    pub(crate) fn end_waiting_of(&mut self, client: &Client, open: u32) {
+        self.end_waiting(|waiter| waiter.client.id() == client.id() && waiter.open == open);
     }
 
     fn end_waiting(&mut self, ends: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {

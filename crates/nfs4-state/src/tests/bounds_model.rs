@@ -66,10 +66,15 @@ impl Model {
             // The latest of equally old ones.
             candidates.max_by_key(|(_, known)| self.now - known.renewed).map(|(n, _)| n)
         };
+        let heaviest = (1..5).max_by_key(|n| (self.of(*n), *n)).filter(|n| self.of(*n) > 2 * (own + 1));
+        let has_little = own == 0 || heaviest.is_some();
         let expired =
-            |known: &Known| (own == 0 || known.address == address) && self.now - known.renewed > LEASE;
+            |known: &Known| (has_little || known.address == address) && self.now - known.renewed > LEASE;
+        let of_heaviest = |known: &Known| Some(known.address) == heaviest;
+        let idle_of_heaviest = |known: &Known| of_heaviest(known) && !known.holds;
         let idle = |known: &Known| known.address == address && !known.holds;
-        oldest(&expired).or_else(|| oldest(&idle)).map(Some).ok_or(Status::Delay)
+        let order: [&dyn Fn(&Known) -> bool; 4] = [&expired, &idle_of_heaviest, &idle, &of_heaviest];
+        order.into_iter().find_map(oldest).map(Some).ok_or(Status::Delay)
     }
 
     fn execute(&mut self, state: &State<u64>, step: Step, number: usize) {
@@ -83,7 +88,14 @@ impl Model {
                     return;
                 };
                 state.reclaim_complete(known.session.client()).unwrap();
-                let request = OpenRequest { owner: b"o", file: b"f", access: 1, deny: 0, reclaim: false };
+                let request = OpenRequest {
+                    owner: b"o",
+                    file: b"f",
+                    access: 1,
+                    deny: 0,
+                    reclaim: false,
+                    reserved: None,
+                };
                 state.open(known.session.client(), &request, self.now).unwrap();
                 known.holds = true;
             }

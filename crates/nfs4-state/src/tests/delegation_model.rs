@@ -255,7 +255,14 @@ impl Model {
     fn open(&mut self, host: usize, file: usize, access: u32, kind: DelegationKind) {
         let wanted = if access & 2 != 0 { Use::Change } else { Use::Read };
         let expected = self.conflict(Some(host), file, wanted);
-        let request = OpenRequest { owner: b"o", file: &self.keys[file], access, deny: 0, reclaim: false };
+        let request = OpenRequest {
+            owner: b"o",
+            file: &self.keys[file],
+            access,
+            deny: 0,
+            reclaim: false,
+            reserved: None,
+        };
         let result = self.state.open(self.sessions[host].client(), &request, self.now);
         assert_eq!(result.map(drop), expected);
         self.wait(host, file, wanted == Use::Change, expected);
@@ -492,8 +499,8 @@ impl Model {
         drop(self.slow);
         self.state.expire(self.now + self.state.limits().courtesy + S(1));
         assert_eq!(self.state.delegation_stats().held, 0);
-        assert_eq!(self.state.stateids.left(), self.state.limits().stateids);
-        assert_eq!(self.state.delegating.budget.left(), self.state.limits().delegations);
+        assert_eq!(self.state.heap.left(), self.state.limits().heap);
+        assert_eq!(self.state.delegating.quota.left(), self.state.limits().delegations);
         for key in &self.keys {
             assert!(self.state.change(None, key, self.now).is_ok());
             assert!(self.state.files.read(key, |_| ()).is_none());

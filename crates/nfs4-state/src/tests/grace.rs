@@ -67,7 +67,7 @@ fn open_denying(
     reclaim: bool,
     now: u64,
 ) -> Result<(), Status> {
-    let request = OpenRequest { owner: b"o", file: b"f", access: 1, deny, reclaim };
+    let request = OpenRequest { owner: b"o", file: b"f", access: 1, deny, reclaim, reserved: None };
     state.open(of.client(), &request, S(now)).map(|_| ())
 }
 
@@ -129,7 +129,7 @@ fn a_reclaim_that_conflicts_with_another_fails() {
     let (a, b) = (client(&state, "a", S(0)), client(&state, "b", S(0)));
     assert_eq!(open_denying(&state, &a, 1, true, 1), Ok(()));
     assert_eq!(open(&state, &b, true, 1), Err(Status::ReclaimConflict));
-    let request = OpenRequest { owner: b"o", file: b"g", access: 3, deny: 0, reclaim: true };
+    let request = OpenRequest { owner: b"o", file: b"g", access: 3, deny: 0, reclaim: true, reserved: None };
     let lock = |of: &Arc<Session<u64>>, reclaim| {
         let open = state.open(of.client(), &request, S(1)).unwrap();
         let locker = Locker::Open { open: &open, owner: b"l" };
@@ -144,6 +144,8 @@ fn a_reclaim_that_conflicts_with_another_fails() {
         };
         state.lock(of.client(), &request, S(1)).map(|_| ())
     };
+    let test = || state.test_lock(b.client(), b"l", b"g", LockKind::Write, (0, 10), S(1));
+    assert_eq!(test(), Err(LockError::Status(Status::Grace)), "a may reclaim a lock");
     assert_eq!(lock(&a, false), Err(LockError::Status(Status::Grace)));
     assert_eq!(lock(&a, true), Ok(()));
     assert_eq!(lock(&b, true), Err(LockError::Status(Status::ReclaimConflict)));

@@ -7,7 +7,11 @@ use LockKind::{Read, Write};
 
 fn open(state: &State<u64>, of: &Arc<Session<u64>>, access: u32) -> Stateid {
     state
-        .open(of.client(), &OpenRequest { owner: b"o", file: b"f", access, deny: 0, reclaim: false }, S(0))
+        .open(
+            of.client(),
+            &OpenRequest { owner: b"o", file: b"f", access, deny: 0, reclaim: false, reserved: None },
+            S(0),
+        )
         .unwrap()
 }
 
@@ -39,18 +43,21 @@ fn a_lock_owner_has_one_stateid_for_a_file() {
     assert_eq!(lock(request(Locker::Existing(&first), Read, 20, 10)), Err(Status::OldStateid.into()));
     let third = Stateid { seqid: 3, ..first };
     assert_eq!(lock(request(Locker::Existing(&second), Read, 40, u64::MAX)), Ok(third));
-    assert_eq!(state.unlock(a.client(), &third, b"f", (0, u64::MAX)), Ok(Stateid { seqid: 4, ..first }));
+    assert_eq!(
+        state.unlock(a.client(), &third, b"f", (0, u64::MAX), S(0)),
+        Ok(Stateid { seqid: 4, ..first })
+    );
     let other = LockRequest { file: b"g", ..request(Locker::Existing(&first), Read, 0, 1) };
     assert_eq!(state.lock(a.client(), &other, S(0)), Err(Status::OldStateid.into()));
     let other = LockRequest { file: b"g", ..request(by(&id, "p"), Read, 0, 1) };
     assert_eq!(state.lock(a.client(), &other, S(0)), Err(Status::BadStateid.into()));
     let of_open = request(Locker::Existing(&id), Read, 0, 1);
     assert_eq!(state.lock(a.client(), &of_open, S(0)), Err(Status::BadStateid.into()));
-    assert_eq!(state.unlock(a.client(), &id, b"f", (0, 1)), Err(Status::BadStateid));
+    assert_eq!(state.unlock(a.client(), &id, b"f", (0, 1), S(0)), Err(Status::BadStateid));
     assert_eq!(lock(request(by(&first, "p"), Read, 0, 1)), Err(Status::OldStateid.into()));
     for (offset, length) in [(0, 0), (2, u64::MAX - 1)] {
         assert_eq!(lock(request(by(&id, "p"), Read, offset, length)), Err(Status::Inval.into()));
-        assert_eq!(state.unlock(a.client(), &first, b"f", (offset, length)), Err(Status::Inval));
+        assert_eq!(state.unlock(a.client(), &first, b"f", (offset, length), S(0)), Err(Status::Inval));
     }
 }
 
@@ -112,7 +119,7 @@ fn close_releases_the_locks_of_the_open() {
     assert!(state.lock(b.client(), &request(by(&of_b, "p"), Write, 0, 10), S(0)).is_ok());
     state.close(b.client(), &of_b, b"f").unwrap();
     assert!(state.files.read(b"f", |_| ()).is_none());
-    assert_eq!((state.ranges.left(), state.stateids.left()), (limits().ranges, limits().stateids));
+    assert_eq!(state.heap.left(), limits().heap);
 }
 
 #[test]
@@ -121,7 +128,7 @@ fn a_stateid_without_locks_can_be_freed() {
     let a = ready(&state, "a", S(0));
     let id = open(&state, &a, 3);
     let lock = state.lock(a.client(), &request(by(&id, "p"), Write, 0, 10), S(0)).unwrap();
-    let lock = state.unlock(a.client(), &lock, b"f", (0, 10)).unwrap();
+    let lock = state.unlock(a.client(), &lock, b"f", (0, 10), S(0)).unwrap();
     assert_eq!(state.free_stateid(a.client(), &lock), Ok(()));
     assert_eq!(state.test_stateid(a.client(), &lock), Status::BadStateid);
     let new = state.lock(a.client(), &request(by(&id, "p"), Write, 0, 10), S(0)).unwrap();
@@ -140,7 +147,7 @@ fn locks_of_a_client_whose_lease_has_expired_end_at_a_conflict() {
     assert!(!a.is_destroyed());
     assert_eq!(test(S(91)), Ok(()));
     assert!(a.is_destroyed());
-    assert_eq!(state.ranges.left(), limits().ranges - 1);
+    assert_eq!(state.heap.left(), limits().heap - 2 * (heap::STATEID + 1) - heap::RANGE);
 }
 
 #[test]
@@ -150,29 +157,27 @@ fn an_administrator_revokes_locks() {
     let id = open(&state, &a, 3);
     let lock = state.lock(a.client(), &request(by(&id, "p"), Write, 0, 10), S(0)).unwrap();
     assert_eq!(state.revoke(Selection::File(b"f")), Ok(2));
-    assert_eq!(state.unlock(a.client(), &lock, b"f", (0, 10)), Err(Status::AdminRevoked));
+    assert_eq!(state.unlock(a.client(), &lock, b"f", (0, 10), S(0)), Err(Status::AdminRevoked));
     let again = request(Locker::Existing(&lock), Write, 0, 10);
     assert_eq!(state.lock(a.client(), &again, S(0)), Err(Status::AdminRevoked.into()));
     assert_eq!(state.free_stateid(a.client(), &lock), Ok(()));
     assert_eq!(state.free_stateid(a.client(), &id), Ok(()));
-    assert_eq!((state.ranges.left(), state.stateids.left()), (limits().ranges, limits().stateids));
+    assert_eq!(state.heap.left(), limits().heap);
 }
 
 #[test]
 fn locked_ranges_are_limited() {
-    let state = with_limits(Limits { ranges_per_client: 2, ranges: 3, ..limits() });
+    let state = with_limits(Limits { ranges_per_client: 2, ..limits() });
     let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(0)));
     let (of_a, of_b) = (open(&state, &a, 3), open(&state, &b, 3));
     let lock = |n| state.lock(a.client(), &request(by(&of_a, "p"), Write, n, 3), S(0));
     lock(0).unwrap();
     let id = lock(10).unwrap();
     assert_eq!(lock(20), Err(Status::Delay.into()));
-    assert_eq!(state.unlock(a.client(), &id, b"f", (1, 1)), Err(Status::Delay), "it divides a range");
+    assert_eq!(state.unlock(a.client(), &id, b"f", (1, 1), S(0)), Err(Status::Delay), "it divides a range");
     state.lock(b.client(), &request(by(&of_b, "p"), Write, 30, 1), S(0)).unwrap();
-    let other = request(by(&of_b, "p"), Write, 40, 1);
-    assert_eq!(state.lock(b.client(), &other, S(0)), Err(Status::Delay.into()), "the limit of all clients");
-    state.unlock(a.client(), &id, b"f", (0, 3)).unwrap();
-    assert!(state.lock(b.client(), &other, S(0)).is_ok());
+    state.unlock(a.client(), &id, b"f", (0, 3), S(0)).unwrap();
+    assert!(lock(20).is_ok());
 }
 
 #[test]
@@ -193,12 +198,12 @@ fn waiting_clients_are_notified_in_order() {
     wait("q", 6, 1); // In place of the first.
     wait("s", 0, 1); // One too many for the client.
     denied(state.lock(b.client(), &request(by(&of_b, "t"), Write, 0, 1), S(0)));
-    let held = state.unlock(a.client(), &held, b"f", (5, 1)).unwrap();
+    let held = state.unlock(a.client(), &held, b"f", (5, 1), S(0)).unwrap();
     assert!(notices().is_empty());
-    let held = state.unlock(a.client(), &held, b"f", (6, 4)).unwrap();
+    let held = state.unlock(a.client(), &held, b"f", (6, 4), S(0)).unwrap();
     assert_eq!(notices(), ["q"]);
     wait("q", 0, 1);
-    state.unlock(a.client(), &held, b"f", (0, u64::MAX)).unwrap();
+    state.unlock(a.client(), &held, b"f", (0, u64::MAX), S(0)).unwrap();
     assert_eq!(notices(), ["r", "q"]);
     state.lock(b.client(), &request(by(&of_b, "q"), Write, 0, 1), S(0)).unwrap();
 
@@ -206,4 +211,18 @@ fn waiting_clients_are_notified_in_order() {
     denied(state.lock(a.client(), &waiting, S(0)));
     state.close(b.client(), &of_b, b"f").unwrap();
     assert_eq!(notices(), ["p"], "CLOSE releases locks");
+}
+
+#[test]
+fn a_request_that_waits_ends_with_its_open() {
+    let state = with_limits(Limits { back_channel: true, ..limits() });
+    let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(0)));
+    let (of_a, of_b) = (open(&state, &a, 3), open(&state, &b, 3));
+    let held = state.lock(a.client(), &request(by(&of_a, "p"), Write, 0, 10), S(0)).unwrap();
+    let waiting = LockRequest { blocking: true, ..request(by(&of_b, "q"), Write, 0, 1) };
+    denied(state.lock(b.client(), &waiting, S(0)));
+    state.close(b.client(), &of_b, b"f").unwrap();
+    assert_eq!((b.client().heap.held(), Arc::strong_count(b.client())), (0, 2), "the session and the record");
+    state.unlock(a.client(), &held, b"f", (0, 10), S(0)).unwrap();
+    assert_eq!(state.take_lock_notices(), []);
 }

@@ -5,6 +5,7 @@ mod bounds_model;
 mod clients;
 mod delegation_model;
 mod delegations;
+mod fairness;
 mod grace;
 mod locks;
 mod open_model;

@@ -169,7 +169,14 @@ impl Model {
             |open: &&mut Open| !open.revoked && (open.client, open.owner, open.file) == (id, owner, file);
         let other = self.opens.iter_mut().find(own).map(|open| open.id.other);
         let excluded = self.excluded(file, other, access, deny);
-        let request = OpenRequest { owner: &[owner], file: &[file as u8], access, deny, reclaim: false };
+        let request = OpenRequest {
+            owner: &[owner],
+            file: &[file as u8],
+            access,
+            deny,
+            reclaim: false,
+            reserved: None,
+        };
         let result = self.state.open(self.sessions[client].client(), &request, self.now);
         if excluded {
             assert_eq!(result, Err(Status::ShareDenied));
@@ -294,7 +301,7 @@ impl Model {
     fn end(self) {
         self.state.expire(self.now + self.state.limits().courtesy + S(1));
         assert!((0..FILES).all(|file| !self.state.is_open(&[file as u8])));
-        assert_eq!(self.state.stateids.left(), self.state.limits().stateids);
+        assert_eq!(self.state.heap.left(), self.state.limits().heap);
     }
 }
 

@@ -222,7 +222,8 @@ impl Model {
         let (file, slot) = at;
         if slot == OPEN {
             let deny = if exclusive { 3 } else { 0 };
-            let request = OpenRequest { owner: b"o", file: &[file as u8], access: 3, deny, reclaim };
+            let request =
+                OpenRequest { owner: b"o", file: &[file as u8], access: 3, deny, reclaim, reserved: None };
             return self.state.open(session.client(), &request, self.now).map(Some);
         }
         let file = [file as u8];
@@ -339,7 +340,9 @@ impl Model {
         let (file, exclusive) = ([at.0 as u8], self.hosts[n].held[&at].exclusive);
         let request = lock_request(&self.hosts[n].opens[at.0], &file, at.1, exclusive, false);
         let locked = self.state.lock(session.client(), &request, self.now).unwrap();
-        self.state.unlock(session.client(), &locked, &file, (request.offset, request.length)).unwrap();
+        self.state
+            .unlock(session.client(), &locked, &file, (request.offset, request.length), self.now)
+            .unwrap();
         self.hosts[n].held.remove(&at);
     }
 
@@ -476,7 +479,14 @@ impl Model {
         self.expire();
         let new = ready(&self.state, "new", self.now);
         for file in 0..FILES as u8 {
-            let request = OpenRequest { owner: b"o", file: &[file], access: 3, deny: 3, reclaim: false };
+            let request = OpenRequest {
+                owner: b"o",
+                file: &[file],
+                access: 3,
+                deny: 3,
+                reclaim: false,
+                reserved: None,
+            };
             let open = || self.state.open(new.client(), &request, self.now).map(|_| ());
             let mut opened = open();
             for _ in HOSTS {

@@ -6,7 +6,7 @@ use super::*;
 
 fn open(state: &State<u64>, of: &Arc<Session<u64>>, owner: &str, file: &str, deny: u32) -> Stateid {
     let (owner, file) = (owner.as_bytes(), file.as_bytes());
-    let request = OpenRequest { owner, file, access: 3, deny, reclaim: false };
+    let request = OpenRequest { owner, file, access: 3, deny, reclaim: false, reserved: None };
     state.open(of.client(), &request, S(0)).unwrap()
 }
 
@@ -97,7 +97,7 @@ fn the_state_of_a_client_is_revoked_and_available_to_others() {
     lock(&state, &b, &id_of_b, "f", 0);
     for stateid in [&id, &locks] {
         assert_eq!(state.test_stateid(a.client(), stateid), Status::AdminRevoked);
-        assert_eq!(state.unlock(a.client(), stateid, b"f", (0, 10)), Err(Status::AdminRevoked));
+        assert_eq!(state.unlock(a.client(), stateid, b"f", (0, 10), S(0)), Err(Status::AdminRevoked));
         let access = check_access(&state, a.client(), stateid, b"f", true, S(0));
         assert_eq!(access, Err(Status::AdminRevoked));
     }

@@ -85,8 +85,8 @@ impl Compound<'_> {
     pub(super) fn locku(&mut self, args: LockuArgs) -> Result<(), Status> {
         let file = self.current()?.file(Status::IsDir)?;
         let stateid = self.stateid(&args.stateid)?;
-        let state = &self.scope.env.clients.state;
-        let stateid = state.unlock(self.client()?, &stateid, &key(file), (args.offset, args.length))?;
+        let (state, now) = (&self.scope.env.clients.state, now(&self.scope.env.rt));
+        let stateid = state.unlock(self.client()?, &stateid, &key(file), (args.offset, args.length), now)?;
         self.reply.put(&StateidOk { stateid });
         self.current_stateid = Some(stateid);
         Ok(())

@@ -41,8 +41,11 @@ impl Compound<'_> {
         }
         let reclaim = matches!(args.claim, Claim::Previous(_));
         let env = self.scope.env;
-        // The grace period is checked before a file is created.
+        // The grace period and the number of stateids are checked before a file is created.
         env.clients.state.admit(self.client()?, reclaim, now(&env.rt))?;
+        let reserves = args.create.is_some().then_some(&args.owner.owner);
+        let reserve = |owner| env.clients.state.reserve_stateid(self.client()?, owner, now(&env.rt));
+        let reserved = reserves.map(|owner| reserve(owner)).transpose()?;
         let found = self.find(&args).await?;
         let file = &found.file;
         let writes = access & share_access::WRITE != 0;
@@ -64,8 +67,14 @@ impl Compound<'_> {
         // An open file stays usable when it is unlinked. OPEN4_RESULT_PRESERVE_UNLINKED would promise that it survives
         // a restart of the server, too (RFC 8881 section 18.16.3).
         let hold = file.fs().hold(&file.handle).await.map_err(convert::status)?;
-        let request =
-            OpenRequest { owner: &args.owner.owner, file: &key, access, deny: args.share_deny, reclaim };
+        let request = OpenRequest {
+            owner: &args.owner.owner,
+            file: &key,
+            access,
+            deny: args.share_deny,
+            reclaim,
+            reserved: reserved.as_ref(),
+        };
         let stateid = state.open(client, &request, now(&env.rt))?;
         if let Some(hold) = hold {
             state.hold(&key, hold);
