@@ -61,6 +61,8 @@ pub(crate) enum Filter {
 pub(crate) enum StateRequest {
     /// One page of clients. The answer is a list of [`ClientState`].
     Clients { after: Option<Id> },
+    /// The clients that the grace period waits for. The answer is a list of names.
+    Awaited,
     /// One page of opens and locks. The answer is a list of [`OpenState`].
     Opens { filter: Filter, after: Option<(Id, u32)> },
     /// A revocation. The answer is the number of stateids.
@@ -112,6 +114,11 @@ pub(crate) async fn answer(state: &Nfs4State, request: &StateRequest) -> Result<
             let clients = state.clients(after.map(|id| id.0), PAGE);
             let clients: Vec<_> = clients.iter().map(|client| client_state(client, state)).collect();
             serde_json::to_string(&clients)
+        }
+        StateRequest::Awaited => {
+            let names = state.awaited();
+            let names: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
+            serde_json::to_string(&names)
         }
         StateRequest::Opens { filter, after } => {
             let after = after

@@ -40,6 +40,7 @@ impl Collector for Scrape {
         let callbacks = [([("operation", "CB_NOTIFY_LOCK")], s.nfs4_locks_notified)];
         counters(&mut e, "nfs4_callbacks", "Callbacks of NFSv4 that clients answered", callbacks)?;
         gauge(&mut e, "nfs4_delegations", "Delegations that NFSv4 clients hold", s.nfs4_delegations)?;
+        gauge(&mut e, "nfs4_state_bytes", "Heap of the opens, locks and delegations", s.nfs4_state_bytes)?;
         let recalled = s.nfs4_delegations_recalled;
         counter(&mut e, "nfs4_delegations_recalled", "Delegations that were recalled", recalled)?;
         let revoked = s.nfs4_delegations_revoked;

@@ -33,6 +33,8 @@ impl<R: Clone> State<R> {
         if args.sequence != record.sequence {
             return Err(Status::SeqMisordered);
         }
+        // Later sessions may have another principal and come from another address (RFC 8881, 18.36.4 and 2.10.5; Linux's
+        // server permits both, too): that the caller knows the client ID, which is random, shows that it is the client.
         if !confirmed && *record.principal != *args.principal {
             return Err(Status::ClidInuse);
         }

@@ -19,7 +19,7 @@ impl<R: Clone> State<R> {
     /// # Errors
     /// CLID_INUSE if a client with the same `owner`, another `principal`, and state has an unexpired lease. NOENT,
     /// NOT_SAME or PERM if there is no confirmed record to update, or one with another `verifier` or `principal`. DELAY
-    /// while a client with the same `owner` and another `principal` is removed.
+    /// while a client with the same `owner`, another `principal`, and state is removed.
     pub fn exchange_id(&self, args: &ExchangeId<'_>, now: Duration) -> Result<ClientIdentified, Status> {
         let mut records = self.records.lock();
         // A client that is being removed does not count: CREATE_SESSION replaces it.
@@ -45,7 +45,13 @@ impl<R: Clone> State<R> {
                     if !ended {
                         return Err(Status::ClidInuse);
                     }
-                    self.remove_unlisted(&mut records, client.id(), now)?;
+                    let has_lost = !client.table.lock().is_empty() || self.in_grace();
+                    let removed = self.remove_unlisted(&mut records, client.id(), now);
+                    // One without state loses nothing that it could reclaim, so that its place on the list is that of
+                    // the new client, or `expire` removes it.
+                    if has_lost {
+                        removed?;
+                    }
                 }
             }
         } else if args.update {

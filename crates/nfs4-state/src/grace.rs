@@ -14,6 +14,8 @@ use crate::client::Client;
 
 /// Time after the end of the grace period in which the execution of the last reclaims ends.
 const MARGIN: Duration = Duration::from_secs(1);
+/// A reclaim leaves a lease divided by this for the next one.
+const STEPS: u32 = 3;
 
 /// The clients that may have state, in storage that survives the server: only these may reclaim state after a restart.
 /// A method returns when its effect is durable, so that the caller may have to move it to another thread.
@@ -35,16 +37,29 @@ pub trait ClientList: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Grace {
     over: AtomicBool,
-    end: Duration,
+    /// Time that a reclaim leaves for the next one.
+    step: Duration,
+    /// Time after which nothing extends the period.
+    last: Duration,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
     /// Clients of the earlier instance that have not sent RECLAIM_COMPLETE.
-    waiting: Mutex<HashSet<Box<[u8]>>>,
+    owners: HashSet<Box<[u8]>>,
+    end: Duration,
+    /// The clients that are missing are being removed from the list: none can reclaim state any more.
+    closed: bool,
 }
 
 impl Grace {
-    /// A grace period until `end`; it is over at once if there are no clients to wait for.
-    pub(crate) fn new(clients: impl IntoIterator<Item = Box<[u8]>>, end: Duration) -> Self {
-        let waiting: HashSet<_> = clients.into_iter().collect();
-        Self { over: AtomicBool::new(waiting.is_empty()), end, waiting: Mutex::new(waiting) }
+    /// A grace period until `end`; it is over at once if there are no clients to wait for. As long as clients reclaim
+    /// state, it is extended, by one `lease` at most: they need not lose the rest of it.
+    pub(crate) fn new(clients: impl IntoIterator<Item = Box<[u8]>>, end: Duration, lease: Duration) -> Self {
+        let owners: HashSet<_> = clients.into_iter().collect();
+        let (over, step, last) = (AtomicBool::new(owners.is_empty()), lease / STEPS, end + lease);
+        Self { over, step, last, waiting: Mutex::new(Waiting { owners, end, closed: false }) }
     }
 
     /// Whether the grace period is over, so that clients get new state.
@@ -52,11 +67,18 @@ impl Grace {
         self.over.load(Ordering::Acquire)
     }
 
+    /// The clients that have not sent RECLAIM_COMPLETE, in the order of their names.
+    pub(crate) fn awaited(&self) -> Vec<Box<[u8]>> {
+        let mut owners: Vec<_> = self.waiting.lock().owners.iter().cloned().collect();
+        owners.sort();
+        owners
+    }
+
     /// Ends the waiting for a client; the last one ends the grace period.
     pub(crate) fn complete(&self, owner: &[u8]) {
         let mut waiting = self.waiting.lock();
-        waiting.remove(owner);
-        if waiting.is_empty() {
+        waiting.owners.remove(owner);
+        if waiting.owners.is_empty() {
             self.over.store(true, Ordering::Release);
         }
     }
@@ -64,10 +86,12 @@ impl Grace {
     /// The clients that have not reclaimed their state, if the grace period is over. No client can reclaim state any
     /// more, and none gets new state before [`complete`](Self::complete) is called for each of them.
     pub(crate) fn missing(&self, now: Duration) -> Vec<Box<[u8]>> {
-        if self.is_over() || now < self.end + MARGIN {
+        if self.is_over() {
             return Vec::new();
         }
-        self.waiting.lock().iter().cloned().collect()
+        let mut waiting = self.waiting.lock();
+        waiting.closed |= now >= waiting.end + MARGIN;
+        if waiting.closed { waiting.owners.iter().cloned().collect() } else { Vec::new() }
     }
 
     /// Whether a client may get state: by a reclaim only in the grace period, otherwise only after it.
@@ -79,9 +103,17 @@ impl Grace {
         if !reclaim {
             return if complete && self.is_over() { Ok(()) } else { Err(Status::Grace) };
         }
-        if complete || self.is_over() || now >= self.end {
+        if complete || self.is_over() {
             return Err(Status::NoGrace);
         }
-        if self.waiting.lock().contains(client.owner()) { Ok(()) } else { Err(Status::ReclaimBad) }
+        let mut waiting = self.waiting.lock();
+        if waiting.closed || now >= waiting.end {
+            return Err(Status::NoGrace);
+        }
+        if !waiting.owners.contains(client.owner()) {
+            return Err(Status::ReclaimBad);
+        }
+        waiting.end = waiting.end.max(self.last.min(now + self.step));
+        Ok(())
     }
 }

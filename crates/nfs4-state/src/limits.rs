@@ -5,10 +5,10 @@ use std::time::Duration;
 /// Identity of a server instance.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity {
-    /// Number of this instance. Each start of the server has another number, so that client IDs, session IDs and
-    /// stateids of an earlier instance are recognized.
+    /// Number of this instance.
     pub epoch: u32,
-    /// Random bytes, from which session IDs are derived: a peer cannot guess another client's session ID.
+    /// Random bytes. Client IDs, session IDs and stateids are derived from both, so that a peer can guess none of another
+    /// client, and none of an earlier instance is valid.
     pub secret: [u8; 16],
 }
 

@@ -71,7 +71,8 @@ pub struct LockDenied {
     pub range: ByteRange,
     /// The kind of the conflicting lock.
     pub kind: LockKind,
-    /// The client that holds it.
+    /// The client that holds it: its ID, or for another client than the caller's a number, because the ID would permit to
+    /// create sessions of it.
     pub client: ClientId,
     /// The lock owner that holds it.
     pub owner: Arc<[u8]>,
@@ -268,7 +269,9 @@ fn conflict(
     range: ByteRange,
 ) -> Option<(Arc<Client>, LockDenied)> {
     let (held, holder, owner) = file.locks.conflict(client, own, kind, range)?;
-    let denied = LockDenied { range: held.range, kind: held.kind, client: holder.id(), owner: owner.clone() };
+    let other = ClientId { number: holder.serial().into() };
+    let named = if holder.id() == client.id() { holder.id() } else { other };
+    let denied = LockDenied { range: held.range, kind: held.kind, client: named, owner: owner.clone() };
     Some((holder.clone(), denied))
 }
 

@@ -3,6 +3,7 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    hash::Hasher,
     net::IpAddr,
     ops::Bound,
     sync::Arc,
@@ -11,6 +12,7 @@ use std::{
 
 use millrace_nfs::v4::{ClientId, SessionId, Status, Verifier};
 use millrace_oncrpc::serving::{ClientAddr, ClientQuota};
+use siphasher::sip::SipHasher13;
 
 use crate::{
     client::Client,
@@ -51,7 +53,7 @@ struct Incarnations {
 pub(crate) struct Records {
     by_id: BTreeMap<ClientId, Record>,
     by_owner: HashMap<Box<[u8]>, Incarnations>,
-    /// The numbers of all clients, in the lower half of their IDs.
+    /// The numbers of all clients.
     serials: HashSet<u32>,
     /// The unconfirmed clients, in the order of their creation.
     unconfirmed: BTreeMap<u32, ClientId>,
@@ -59,7 +61,8 @@ pub(crate) struct Records {
     unconfirmed_of: HashMap<ClientAddr, BTreeSet<u32>>,
     /// The confirmed records of each address.
     confirmed: Arc<ClientQuota>,
-    clients: u32,
+    /// Number of records that were created.
+    clients: u64,
     sessions: u64,
     /// Bytes that replies in the slots of all sessions may occupy.
     pub(crate) cached_bytes: u64,
@@ -80,13 +83,18 @@ impl Records {
         }
     }
 
-    /// A client ID that no record has, the epoch and a number, and that number.
+    /// A client ID and a number that no record has. Whoever knows the ID can create sessions of the client, so that nobody
+    /// can guess it; nor does an earlier server instance, which had another secret or epoch, have given it to a client.
     pub(crate) fn new_id(&mut self, identity: &Identity) -> (ClientId, u32) {
         loop {
-            self.clients = self.clients.wrapping_add(1);
-            if !self.serials.contains(&self.clients) {
-                let number = u64::from(identity.epoch) << 32 | u64::from(self.clients);
-                return (ClientId { number }, self.clients);
+            self.clients += 1;
+            let mut hasher = SipHasher13::new_with_key(&identity.secret);
+            hasher.write(b"client");
+            hasher.write_u32(identity.epoch);
+            hasher.write_u64(self.clients);
+            let (id, serial) = (ClientId { number: hasher.finish() }, self.clients as u32);
+            if !self.by_id.contains_key(&id) && !self.serials.contains(&serial) {
+                return (id, serial);
             }
         }
     }

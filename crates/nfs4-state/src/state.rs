@@ -72,13 +72,14 @@ impl<R: Clone> State<R> {
             notices: Mutex::new(Vec::new()),
             noticed: AtomicBool::new(false),
             delegating: Delegating::new(limits.delegations),
-            grace: Grace::new([], Duration::ZERO),
+            grace: Grace::new([], Duration::ZERO, limits.lease),
             list: None,
         }
     }
 
     /// Adds a durable list of clients. `clients` are the owners that an earlier instance has added to it: they may
-    /// reclaim their state until `grace_end`, or until all of them have sent RECLAIM_COMPLETE. Then [`Self::expire`] and
+    /// reclaim their state until `grace_end`, and for one lease more as long as they do so, or until all of them have sent
+    /// RECLAIM_COMPLETE. Then [`Self::expire`] and
     /// [`Self::reclaim_complete`] perform the I/O of the list, and all other methods answer DELAY where they would have
     /// to wait for it.
     pub fn with_client_list(
@@ -87,7 +88,7 @@ impl<R: Clone> State<R> {
         clients: impl IntoIterator<Item = Box<[u8]>>,
         grace_end: Duration,
     ) -> Self {
-        self.grace = Grace::new(clients, grace_end);
+        self.grace = Grace::new(clients, grace_end, self.limits.lease);
         self.list = Some(list);
         self
     }
@@ -95,6 +96,11 @@ impl<R: Clone> State<R> {
     /// Whether clients get no new state, because others may reclaim state of an earlier server instance.
     pub fn in_grace(&self) -> bool {
         !self.grace.is_over()
+    }
+
+    /// The owners of the clients that the grace period waits for, in order.
+    pub fn awaited(&self) -> Vec<Box<[u8]>> {
+        self.grace.awaited()
     }
 
     /// Whether a client may get new state, or `reclaim` that of an earlier server instance: for an operation that changes
@@ -266,7 +272,7 @@ impl<R: Clone> State<R> {
         }
     }
 
-    /// A session ID: the epoch, the client's number, and a keyed hash of the session's number.
+    /// A session ID: the client ID, and a keyed hash of the session's number.
     pub(crate) fn session_id(&self, client: ClientId, number: u64) -> SessionId {
         let mut hasher = SipHasher13::new_with_key(&self.identity.secret);
         hasher.write_u64(client.number);

@@ -269,7 +269,7 @@ impl Table {
     }
 }
 
-/// The stateid with a number: `other` has the client ID, which includes the epoch of the server, and the number.
+/// The stateid with a number: `other` has the client ID and the number.
 pub(crate) fn stateid(client: ClientId, number: u32, seqid: u32) -> Stateid {
     let mut other = [0; 12];
     other[..8].copy_from_slice(&client.number.to_be_bytes());

@@ -125,6 +125,8 @@ pub struct Stats {
     pub nfs4_locks_notified: u64,
     /// Delegations that NFSv4 clients hold.
     pub nfs4_delegations: u64,
+    /// Bytes of the heap that the opens, locks and delegations of NFSv4 clients occupy, at most.
+    pub nfs4_state_bytes: u64,
     /// Recalls of delegations, because another client uses the file.
     pub nfs4_delegations_recalled: u64,
     /// Delegations that clients did not return within a lease.

@@ -69,6 +69,8 @@ const OVERHEAD: u32 = 4096;
 /// Maximum bytes of a reply that a slot keeps: more than the results of the operations that change something.
 const CACHED_REPLY: u32 = 2048;
 
+/// Maximum number of names of clients in a line of the log.
+const LOGGED_NAMES: usize = 16;
 /// Time between two searches for expired clients.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -81,6 +83,8 @@ pub(crate) struct Clients {
     pub(crate) scope: String,
     /// Whether there is a list of clients in a file, so that they can reclaim state after a restart.
     durable: bool,
+    /// Time of the last search for expired clients without a list, in milliseconds.
+    expired: AtomicU64,
     ends: Ends,
     /// Bytes of memory of the replies that slots keep.
     kept_bytes: Arc<AtomicU64>,
@@ -105,13 +109,14 @@ impl Clients {
                 owner,
                 scope,
                 durable: false,
+                expired: AtomicU64::new(0),
                 ends: Ends::default(),
                 kept_bytes: Arc::default(),
             }));
         };
         let state = recovered(rt, directory, limits, identity)?;
-        let (ends, kept_bytes) = (Ends::default(), Arc::default());
-        Ok(Arc::new(Self { state, owner, scope, durable: true, ends, kept_bytes }))
+        let (expired, ends, kept_bytes) = (AtomicU64::new(0), Ends::default(), Arc::default());
+        Ok(Arc::new(Self { state, owner, scope, durable: true, expired, ends, kept_bytes }))
     }
 
     /// The memory of a reply that a slot keeps: `results` in a buffer of their size. `None` if there is no memory: a retry then gets RETRY_UNCACHED_REP.
@@ -166,10 +171,14 @@ impl Clients {
         Ok(())
     }
 
-    /// Removes expired clients to make room for a new one, unless [`maintain`](Self::maintain) does that.
+    /// Removes expired clients to make room for a new one, unless [`maintain`](Self::maintain) does that. It visits all
+    /// clients, and therefore does nothing if it has done so a short time ago.
     pub(crate) fn expire(&self, rt: &RuntimeRef) {
-        if !self.durable {
-            self.state.expire(now(rt));
+        let (now, interval) = (now(rt), EXPIRY_INTERVAL.as_millis() as u64);
+        let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let due = |last: u64| (millis.saturating_sub(last) >= interval).then_some(millis);
+        if !self.durable && self.expired.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
+            self.state.expire(now);
         }
     }
 
@@ -192,12 +201,20 @@ impl Clients {
             let Either::Right(((), again)) = select(stopped, pause).await else { return };
             stopped = again;
             let (clients, time) = (Arc::clone(&self), now(&rt));
+            let awaited = if grace { self.state.awaited() } else { Vec::new() };
             if blocking(&rt, move || clients.state.expire(time)).await.is_none() {
                 return;
             }
             if grace && !self.state.in_grace() {
                 grace = false;
-                tracing::info!("the grace period is over");
+                match &*awaited {
+                    [] => tracing::info!("the grace period is over"),
+                    lost => tracing::warn!(
+                        clients = lost.len(),
+                        names = %names(lost),
+                        "the grace period is over; these clients have lost what they have not reclaimed"
+                    ),
+                }
             }
         }
     }
@@ -238,10 +255,18 @@ fn recovered(
     let owners = list.owners();
     if !owners.is_empty() {
         let (clients, seconds) = (owners.len(), limits.lease.as_secs());
-        tracing::info!(clients, seconds, "NFSv4 clients may reclaim locks and opens; others wait");
+        let names = names(&owners);
+        tracing::info!(clients, seconds, %names, "NFSv4 clients may reclaim locks and opens; others wait");
     }
     let end = now(rt) + limits.lease;
     Ok(State::new(limits, identity).with_client_list(Box::new(list), owners, end))
+}
+
+/// The names of clients for the log, of which it shows some.
+fn names(owners: &[Box<[u8]>]) -> String {
+    let shown = owners.iter().take(LOGGED_NAMES).map(|owner| owner.escape_ascii().to_string());
+    let more = (owners.len() > LOGGED_NAMES).then(|| String::from("..."));
+    shown.chain(more).collect::<Vec<_>>().join(", ")
 }
 
 /// Runs `work`, which may wait for the disk, on another thread. `None` if the runtime ends first.

@@ -22,7 +22,7 @@ pub struct Nfs4Settings {
     pub server_owner: Option<String>,
     /// The server scope, of 1 to 1024 bytes. By default it is the server owner.
     pub server_scope: Option<String>,
-    /// Number of this start, by which the server recognizes the client IDs of earlier ones. With a state directory, a start
+    /// Number of this start, from which client IDs are derived together with a random secret. With a state directory, a start
     /// gets the next larger number that no earlier start had. By default it is the time of the start in seconds since 1970.
     pub boot_epoch: Option<u32>,
 }

@@ -54,6 +54,7 @@ impl StatsSources {
         }
         let delegations = self.shared.nfs4_clients.state.delegation_stats();
         out.nfs4_delegations = delegations.held;
+        out.nfs4_state_bytes = self.shared.nfs4_clients.state.heap_bytes() as u64;
         out.nfs4_delegations_recalled = delegations.recalled;
         out.nfs4_delegations_revoked = delegations.revoked;
         out.replies_kept = self.shared.drc.kept() as u64;

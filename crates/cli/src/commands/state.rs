@@ -21,7 +21,8 @@ pub(super) fn run(args: &StateArgs) -> CommandResult {
         (Some(StateCommand::Revoke(args)), _) => revoke(args),
         (None, None) => {
             let next = |last: Option<&ClientState>| StateRequest::Clients { after: last.map(|c| c.client) };
-            show(args, &clients_header(), next, client_row)
+            show(args, &clients_header(), next, client_row)?;
+            awaited(args)
         }
         (None, Some(filter)) => {
             let next = |last: Option<&OpenState>| {
@@ -31,6 +32,16 @@ pub(super) fn run(args: &StateArgs) -> CommandResult {
             show(args, &opens_header(), next, open_row)
         }
     }
+}
+
+/// Prints the clients that the grace period waits for, which may have no session and are therefore not in the list.
+fn awaited(args: &StateArgs) -> CommandResult {
+    let names: Vec<String> = request(&args.socket, StateRequest::Awaited)?;
+    if !names.is_empty() && !args.json {
+        let names: Vec<_> = names.iter().map(|name| printable(name.as_bytes())).collect();
+        output::line(&format!("the grace period waits for {}", names.join(", ")))?;
+    }
+    Ok(Outcome::Done)
 }
 
 fn revoke(args: &RevokeArgs) -> CommandResult {

@@ -10,7 +10,6 @@ fn confirmed(state: &State<u64>, owner: &str) -> ClientId {
 fn a_new_owner_gets_an_unconfirmed_record() {
     let state = state();
     let first = state.exchange_id(&identify("a", 1), S(0)).unwrap();
-    assert_eq!(first.client.number, u64::from(EPOCH) << 32 | 1);
     assert_eq!((first.sequence, first.confirmed), (1, false));
     let other = state.exchange_id(&identify("b", 1), S(0)).unwrap();
     assert_ne!(first.client, other.client);
@@ -219,4 +218,21 @@ fn reclaim_complete_is_sent_once() {
     let session = client(&state, "a", S(0));
     assert_eq!(state.reclaim_complete(session.client()), Ok(()));
     assert_eq!(state.reclaim_complete(session.client()), Err(Status::CompleteAlready));
+}
+
+/// The IDs that a server instance gives to its first clients.
+fn ids(epoch: u32, secret: u8) -> Vec<u64> {
+    let state = State::<u64>::new(limits(), Identity { epoch, secret: [secret; 16] });
+    let owners = (0..100).map(|n| format!("{n}"));
+    owners.map(|owner| state.exchange_id(&identify(&owner, 1), S(0)).unwrap().client.number).collect()
+}
+
+#[test]
+fn client_ids_are_those_of_no_other_instance_and_no_counter() {
+    let all: Vec<_> = [(7, 3), (7, 4), (8, 3)].into_iter().flat_map(|(e, s)| ids(e, s)).collect();
+    let different: std::collections::BTreeSet<_> = all.iter().collect();
+    assert_eq!(different.len(), 300, "a start within the same second has another secret");
+    let halves =
+        |half: fn(u64) -> u32| all.iter().map(|id| half(*id)).collect::<std::collections::BTreeSet<_>>();
+    assert!(halves(|id| id as u32).len() > 290 && halves(|id| (id >> 32) as u32).len() > 290);
 }

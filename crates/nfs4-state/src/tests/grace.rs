@@ -109,8 +109,8 @@ fn the_grace_period_ends_with_the_last_reclaim_complete() {
 #[test]
 fn the_time_of_reclaims_ends_before_the_list_is_written() {
     let (state, list) = restarted(&["a", "b"]);
-    let (a, b) = (client(&state, "a", S(80)), client(&state, "b", S(80)));
-    assert_eq!(open(&state, &a, true, 89), Ok(()));
+    let (a, b) = (client(&state, "a", S(50)), client(&state, "b", S(50)));
+    assert_eq!(open(&state, &a, true, 59), Ok(()));
     assert_eq!(open(&state, &b, true, 90), Err(Status::NoGrace));
     state.reclaim_complete(b.client()).unwrap();
     list.set_broken(true);
@@ -257,6 +257,59 @@ fn the_removal_of_an_expired_client_delays_those_that_need_its_place() {
     assert_eq!(list.owners().len(), 11);
     let (owner, now) = (list.owners().remove(0), S(92));
     let other = ExchangeId { principal: b"other", ..identify(&owner, 1) };
-    assert_eq!(state.exchange_id(&other, now), Err(Status::Delay));
-    assert!(!state.exchange_id(&other, now).unwrap().confirmed);
+    assert!(!state.exchange_id(&other, now).unwrap().confirmed, "the expired client has no state");
+}
+
+#[test]
+fn another_principal_replaces_an_idle_client_at_once() {
+    let (state, list) = restarted(&[]);
+    let a = ready(&state, "a", S(0));
+    state.destroy_session(a.id()).unwrap();
+    let other = ExchangeId { principal: b"other", ..identify("a", 1) };
+    let id = state.exchange_id(&other, S(1)).unwrap();
+    let create =
+        |now| state.create_session(&CreateSession { principal: b"other", ..create(id.client, 1) }, now);
+    state.reclaim_complete(state.session(create(S(1)).unwrap().session).unwrap().client()).unwrap();
+    state.expire(S(2));
+    assert_eq!(list.owners(), ["a"], "that of the new one");
+    assert!(a.client().is_removed());
+}
+
+#[test]
+fn another_principal_that_does_not_come_back_leaves_the_list() {
+    let (state, list) = restarted(&[]);
+    let a = ready(&state, "a", S(0));
+    state.destroy_session(a.id()).unwrap();
+    let other = ExchangeId { principal: b"other", ..identify("a", 1) };
+    state.exchange_id(&other, S(1)).unwrap();
+    state.expire(S(1));
+    assert_eq!(list.owners(), [""; 0]);
+}
+
+#[test]
+fn reclaims_extend_the_grace_period_by_one_lease_at_most() {
+    let (state, list) = restarted(&["a", "b"]);
+    let a = client(&state, "a", S(0));
+    assert_eq!(open(&state, &a, true, 89), Ok(()));
+    assert_eq!(open(&state, &a, true, 118), Ok(()), "30 s after the last one");
+    state.expire(S(119));
+    assert_eq!(state.awaited(), [Box::from(&b"a"[..]), Box::from(&b"b"[..])]);
+    for now in [147, 176, 179] {
+        assert_eq!(open(&state, &a, true, now), Ok(()));
+        state.expire(S(now));
+    }
+    assert_eq!(open(&state, &a, true, 180), Err(Status::NoGrace));
+    state.expire(S(180));
+    assert!(state.in_grace(), "reclaims in progress end");
+    state.expire(S(181));
+    assert!(!state.in_grace() && list.owners().is_empty());
+}
+
+#[test]
+fn no_reclaim_extends_a_grace_period_that_has_ended() {
+    let (state, list) = restarted(&["a", "b"]);
+    let a = client(&state, "a", S(0));
+    list.set_broken(true);
+    state.expire(S(91));
+    assert_eq!(open(&state, &a, true, 89), Err(Status::NoGrace), "the list is being written without it");
 }

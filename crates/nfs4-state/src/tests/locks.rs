@@ -78,8 +78,9 @@ fn a_conflict_names_the_lock_that_is_held() {
         client: a.client().id(),
         owner: Arc::from(&b"p"[..]),
     };
-    assert_eq!(denied(lock(Write, 14, 1)), held);
-    assert_eq!(denied(test(&b, b"p", Write)), held);
+    let other = LockDenied { client: ClientId { number: a.client().serial().into() }, ..held.clone() };
+    assert_eq!(denied(lock(Write, 14, 1)), other, "the client ID is not disclosed");
+    assert_eq!(denied(test(&b, b"p", Write)), other);
     assert_eq!(denied(test(&a, b"q", Write)), held);
     assert_eq!(test(&a, b"p", Write), Ok(()), "its own lock");
     assert_eq!(test(&b, b"p", Read), Ok(()));

@@ -92,6 +92,8 @@ struct Host {
     /// The session, unless the host has received an error for it.
     session: Option<Arc<Session<u64>>>,
     sequence: u32,
+    /// The server instance of the session.
+    epoch: u32,
     complete: bool,
     /// It has restarted, and the server may have the state of before.
     rebooted: bool,
@@ -116,7 +118,7 @@ impl Host {
     /// Whether the server instance of an epoch has removed the host's client, or is about to remove it.
     fn is_removed(&self, epoch: u32) -> bool {
         let client = self.session.as_ref().map(|session| session.client());
-        client.is_none_or(|client| client.is_removed() || client.id().number >> 32 != u64::from(epoch))
+        client.is_none_or(|client| client.is_removed()) || self.epoch != epoch
     }
 }
 
@@ -126,6 +128,8 @@ struct Model {
     epoch: u32,
     now: Duration,
     grace_end: Duration,
+    /// Time after which nothing extends it.
+    grace_last: Duration,
     /// Hosts that may reclaim, and have not sent RECLAIM_COMPLETE.
     waiting: BTreeSet<String>,
     hosts: [Host; HOSTS.len()],
@@ -163,6 +167,7 @@ impl Model {
             verifier: 1,
             session: None,
             sequence: 0,
+            epoch: 0,
             complete: false,
             rebooted: false,
             unlisted: false,
@@ -171,12 +176,23 @@ impl Model {
         });
         let (epoch, now) = (1, S(0));
         let state = start(&list, epoch, now);
-        Self { state, list, epoch, now, grace_end: now, waiting: BTreeSet::new(), hosts, grants: vec![] }
+        Self {
+            state,
+            list,
+            epoch,
+            now,
+            grace_end: now,
+            grace_last: now,
+            waiting: BTreeSet::new(),
+            hosts,
+            grants: vec![],
+        }
     }
 
     fn crash(&mut self) {
         self.epoch += 1;
         self.grace_end = self.now + GRACE;
+        self.grace_last = self.grace_end + GRACE;
         self.waiting = self.list.owners().into_iter().collect();
         self.state = start(&self.list, self.epoch, self.grace_end);
     }
@@ -205,7 +221,7 @@ impl Model {
             Ok(created) => {
                 host.session = self.state.session(created.session);
                 (host.sequence, host.complete, host.rebooted) = (0, false, false);
-                host.unlisted = false;
+                (host.unlisted, host.epoch) = (false, self.epoch);
             }
             Err(status) => assert_eq!(status, Status::Delay, "its earlier client is being removed"),
         }
@@ -384,6 +400,7 @@ impl Model {
             |grant: &&Grant| grant.host != n && grant.at == at && (grant.exclusive || held.exclusive);
         assert!(later.iter().find(excludes).is_none(), "{:?} since {held:?}", later.iter().find(excludes));
         let stateid = result.unwrap();
+        self.grace_end = self.grace_end.max(self.grace_last.min(self.now + GRACE / 3));
         let host = &mut self.hosts[n];
         host.held.insert(at, Held { pending: false, ..held });
         stateid.into_iter().for_each(|stateid| host.opens[at.0] = stateid);
@@ -475,7 +492,7 @@ impl Model {
     /// With a disk, what a host had is available when its lease has expired.
     fn end(mut self) {
         self.list.set_broken(false);
-        self.now += GRACE + S(2);
+        self.now += 2 * GRACE + S(2);
         self.expire();
         let new = ready(&self.state, "new", self.now);
         for file in 0..FILES as u8 {

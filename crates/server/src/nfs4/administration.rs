@@ -106,6 +106,11 @@ impl Nfs4State {
         self.clients.state.limits().lease
     }
 
+    /// The names of the clients that the grace period waits for, in order.
+    pub fn awaited(&self) -> Vec<Box<[u8]>> {
+        self.clients.state.awaited()
+    }
+
     /// At most `limit` clients with IDs above `after`, in the order of their IDs.
     pub fn clients(&self, after: Option<u64>, limit: usize) -> Vec<ClientReport> {
         let after = after.map(|number| ClientId { number });
