@@ -34,7 +34,7 @@ impl<R: Clone> State<R> {
             return Err(Status::SeqMisordered);
         }
         // Later sessions may have another principal and come from another address (RFC 8881, 18.36.4 and 2.10.5; Linux's
-        // server permits both, too): that the caller knows the client ID, which is random, shows that it is the client.
+        // server permits both, too): the client ID, which is random, shows that the caller is the client.
         if !confirmed && *record.principal != *args.principal {
             return Err(Status::ClidInuse);
         }

@@ -83,8 +83,8 @@ impl Records {
         }
     }
 
-    /// A client ID and a number that no record has. Whoever knows the ID can create sessions of the client, so that nobody
-    /// can guess it; nor does an earlier server instance, which had another secret or epoch, have given it to a client.
+    /// A client ID and a number that no record has. The ID permits to create sessions of the client, so that no other
+    /// client can guess it; nor does an earlier server instance, which had another secret or epoch, have given it to a client.
     pub(crate) fn new_id(&mut self, identity: &Identity) -> (ClientId, u32) {
         loop {
             self.clients += 1;

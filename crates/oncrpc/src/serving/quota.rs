@@ -1,4 +1,4 @@
-//! The division of what is not memory among clients.
+//! The division of records and sessions among clients.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -9,7 +9,7 @@ use millrace_runtime::sync::Mutex;
 
 use super::ClientAddr;
 
-/// A client may have this many times what is left. One client gets at most three quarters, the next one three quarters of
+/// A client may have this many times the free items. One client gets at most three quarters, the next one three quarters of
 /// the rest, and there is always room for others.
 const PART: usize = 3;
 
