@@ -103,13 +103,13 @@ pub(super) mod mount_options {
     }
 }
 
-/// The configuration of a server. Input: the form (a file; the short form of an export; a network; a size),
+/// The configuration of a server. Input: the form (a file; the short form of an export; the options of clients; a size),
 /// and the text.
 pub(super) mod configuration {
     use std::{fmt::Display, str::FromStr};
 
     use millrace_daemon::Config;
-    use millrace_server::{Backend, ByteSize, ExportConfig, Network};
+    use millrace_server::{Backend, ByteSize, ClientRule, ExportConfig};
 
     use super::*;
     use crate::bytes::Input;
@@ -123,7 +123,7 @@ pub(super) mod configuration {
             0 => file(&text),
             1 => drop(bounded(text.len(), || text.parse::<ExportConfig>())),
             2 => drop(bounded(text.len(), || text.parse::<Backend>())),
-            3 => printed::<Network>(&text),
+            3 => drop(bounded(text.len(), || text.parse::<ClientRule>())),
             _ => printed::<ByteSize>(&text),
         }
     }

@@ -2,7 +2,7 @@
 //! the holder cannot reach the server. Then another client locks the file and writes newer data, which nothing that the
 //! earlier holder does may replace: close, commit, unlock, read.
 //!
-//! Each owner repeats: lock the file, read it, write it with a version of its own in several pieces, unlock. Versions are
+//! Each owner repeats: lock the file, read it, write its own version in several pieces, unlock. Versions are
 //! numbered under the lock. A section whose calls all succeeded is durable. The holder of a lock must read versions that
 //! are not older than the last durable one, and none that was numbered after its own.
 
@@ -38,7 +38,7 @@ const PARTS: u64 = 16;
 const PART: u64 = 512;
 const SIZE: usize = (PARTS * PART) as usize;
 /// Seconds of a lease.
-const LEASE: u32 = 10;
+const LEASE: u64 = 10;
 /// Time limit of a run, in virtual time.
 const LIMIT: Duration = Duration::from_secs(12 * 3600);
 
@@ -213,7 +213,7 @@ async fn execute(
     world.set_faults(Faults {
         lose_one_in: [0, 200][random.below(2) as usize],
         stall_one_in: [200, 1000][random.below(2) as usize],
-        longest_stall: Duration::from_secs(2 * u64::from(LEASE)),
+        longest_stall: Duration::from_secs(2 * LEASE),
         ..Faults::default()
     });
     let done = Cell::new(false);
@@ -222,7 +222,7 @@ async fn execute(
         done.set(true);
         ended.into_iter().collect::<Result<(), String>>()
     };
-    // The server knows no clients after a crash, so nobody can reclaim a lock.
+    // After a crash the server has no records of clients, so no lock can be reclaimed.
     let crashes = async {
         let mut crashes = 0;
         loop {
