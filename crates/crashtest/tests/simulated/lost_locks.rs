@@ -28,11 +28,11 @@ use millrace_crashtest::{
 use millrace_rdma_sim::{Faults, Profile, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
-const CLIENTS: u8 = 3;
+const CLIENTS: u8 = 2;
 /// Lock owners of each client.
 const OWNERS: u64 = 2;
 /// Sections of each owner.
-const SECTIONS: usize = 8;
+const SECTIONS: usize = 6;
 /// The file has this number of parts, each with the number of its version: a part is the unit of a loss.
 const PARTS: u64 = 16;
 const PART: u64 = 512;
