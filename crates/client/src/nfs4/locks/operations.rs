@@ -50,9 +50,11 @@ impl FileLocks {
     ) -> Result<(), Error> {
         let rt = &self.session.pool.rt;
         let mut pause = WAIT.0;
+        let mut open = KeptOpen(Some(Arc::clone(self)));
         loop {
             let mut waits = self.waiting.begin(owner);
             if self.attempt(LockRequest { owner, range: range.clone(), kind, waits: true }).await?.is_none() {
+                open.0 = None;
                 return Ok(());
             }
             self.session.bind_back_channel().await?;
@@ -217,8 +219,12 @@ impl FileLocks {
         tested.map_err(|(operation, status)| Error::Nfs4 { operation, status })
     }
 
-    /// Closes the file if it has no locks.
+    /// Closes the file if it has no locks and no owner waits for one: CLOSE would also end its request at the server, and
+    /// with it the notification.
     async fn close_if_unused(&self) -> Result<(), Error> {
+        if !self.waiting.is_empty() {
+            return Ok(());
+        }
         let open = {
             let mut state = self.state();
             if state.owners.values().any(|o| !o.ranges.is_empty()) {
@@ -230,6 +236,22 @@ impl FileLocks {
         let Some((open, _)) = open else { return Ok(()) };
         // If it fails, the server closes it with the client's lease.
         self.call("CLOSE", &Close { file: &self.file, open }).await.map(drop)
+    }
+}
+
+/// Closes the file, if it is unused, when an owner has given up its wait for a lock.
+struct KeptOpen(Option<Arc<FileLocks>>);
+
+impl Drop for KeptOpen {
+    fn drop(&mut self) {
+        let Some(locks) = self.0.take() else { return };
+        let rt = locks.session.pool.rt.clone();
+        let close = async move {
+            let _turn = locks.turn.lock().await;
+            // If it fails, the server closes the file with the client's lease.
+            let _ = locks.close_if_unused().await;
+        };
+        rt.spawn("close a file without locks", Box::pin(close));
     }
 }
 

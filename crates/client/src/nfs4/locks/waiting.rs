@@ -19,6 +19,11 @@ impl Waiting {
         Waits { waiting: self, notified }
     }
 
+    /// Whether no owner waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
     /// Wakes the attempts of `owner`.
     fn notify(&self, owner: u64) {
         let woken: Vec<_> = self.0.lock().extract_if(.., |(waits, _)| *waits == owner).collect();
