@@ -2,7 +2,8 @@
 
 use std::{io::ErrorKind, os::unix::ffi::OsStrExt, path::Path};
 
-use millrace_client::{AtomicFile, Error, FileType, nfs::v3::FileHandle, nfs3};
+use millrace_client::{AtomicFile, Error, FileType, nfs::v3::FileHandle, nfs3, temporary_name};
+use millrace_runtime::RuntimeExt;
 
 use crate::{Mode, Objects, Version, is_replaced, publish};
 
@@ -36,7 +37,8 @@ impl Objects {
         target.copy_from(&source, size).await.map(drop)
     }
 
-    /// Renames an object. With [`Mode::Create`] it has both names for a moment.
+    /// Renames an object. With [`Mode::Create`] it has both names for a moment; a version that another client puts at `from`
+    /// meanwhile stays there.
     ///
     /// # Errors
     /// Kind [`ErrorKind::NotFound`] or [`ErrorKind::IsADirectory`] if there is no object at `from`; the errors of
@@ -44,17 +46,45 @@ impl Objects {
     pub async fn rename(&self, from: &Path, to: &Path, mode: Mode) -> Result<(), Error> {
         let source = self.named(from).await?;
         if mode == Mode::Create {
-            self.in_directory(to, || self.client().hard_link(from, to)).await?;
-            return self.remove(from).await;
+            self.in_directory(to, || self.link(source, to)).await?;
+            return self.remove_version(from, source).await;
         }
         if from == to {
             return Ok(());
         }
         if self.named(to).await.is_ok_and(|target| target == source) {
             // RENAME between two names of one file has no effect (RFC 1813 section 3.3.14).
-            return self.remove(from).await;
+            return self.remove_version(from, source).await;
         }
         self.in_directory(to, || self.client().rename(from, to)).await
+    }
+
+    async fn link(&self, object: FileHandle, to: &Path) -> Result<(), Error> {
+        let nfs = self.client().nfs3();
+        let (dir, name) = nfs.resolve_parent(to.as_os_str().as_bytes()).await?;
+        nfs.link(object, dir, name).await.map(drop)
+    }
+
+    /// Removes the name `path` of `version`, but not that of another version, which another client has put there. REMOVE
+    /// has only a name: the object is renamed first, so that its name cannot become that of another version before it is
+    /// removed.
+    async fn remove_version(&self, path: &Path, version: FileHandle) -> Result<(), Error> {
+        let nfs = self.client().nfs3();
+        let (dir, name) = nfs.resolve_parent(path.as_os_str().as_bytes()).await?;
+        let temporary = temporary_name(&name, self.client().runtime().random_u64());
+        match nfs.rename(dir, &name, dir, &temporary).await {
+            Err(e) if e.is_not_found() => return Ok(()),
+            renamed => drop(renamed?),
+        }
+        let object = nfs.lookup(dir, &temporary).await?;
+        if object.handle != version {
+            match nfs.link(object.handle, dir, &name).await {
+                // A still newer version is there, which would have replaced this one.
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                linked => drop(linked?),
+            }
+        }
+        nfs.remove(dir, &temporary).await.map(drop)
     }
 
     /// Removes an object.
@@ -88,6 +118,68 @@ impl Objects {
                 change().await
             }
             (changed, _) => changed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_client::Client;
+
+    use super::*;
+
+    #[test]
+    fn a_version_that_another_client_has_put_stays_when_the_earlier_one_is_removed() {
+        let config = millrace_server::Config {
+            exports: vec!["/data=memory:16MiB".parse().unwrap()],
+            listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
+            shards: Some(1),
+            ..Default::default()
+        };
+        let server = millrace_server::Server::start(config).unwrap();
+        let tokio =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        for version in ["3", "4.2"] {
+            let url = format!("nfs://{}/data?proto=tcp&vers={version}", server.tcp_addr().unwrap());
+            tokio.block_on(async {
+                let client = Client::connect(&url).await.unwrap();
+                let objects = Objects::new(client.clone());
+                let names = async |expected: &[&str]| {
+                    let mut entries = client.read_dir("").await.unwrap();
+                    let mut names = Vec::new();
+                    while let Some(entry) = entries.next_entry().await.unwrap() {
+                        names.push(entry.file_name().to_string_lossy().into_owned());
+                    }
+                    names.sort();
+                    assert_eq!(names, expected, "version {version}");
+                };
+                let put = async |data: &str| {
+                    let mut file = AtomicFile::create(&client, "from").await.unwrap();
+                    file.file().write(0, data.as_bytes()).await.unwrap();
+                    publish(&mut file, Mode::Replace).await.unwrap();
+                };
+                let from = Path::new("from");
+                put("one").await;
+                let one = objects.named(from).await.unwrap();
+                objects.link(one, Path::new("to")).await.unwrap();
+                // The moment between the link and the removal in a rename.
+                put("two").await;
+                objects.remove_version(from, one).await.unwrap();
+                names(&["from", "to"]).await;
+                assert_eq!(client.read("from").await.unwrap(), b"two");
+                assert_eq!(client.read("to").await.unwrap(), b"one");
+
+                let failed = objects.rename(from, Path::new("to"), Mode::Create).await.unwrap_err();
+                assert_eq!(failed.kind(), ErrorKind::AlreadyExists);
+                names(&["from", "to"]).await;
+                objects.rename(from, Path::new("new/name"), Mode::Create).await.unwrap();
+                names(&["new", "to"]).await;
+                assert_eq!(client.read("new/name").await.unwrap(), b"two");
+                // Another client may have removed the name.
+                objects.remove_version(from, one).await.unwrap();
+                client.remove_dir_all("new").await.unwrap();
+                client.remove_file("to").await.unwrap();
+            });
         }
     }
 }
