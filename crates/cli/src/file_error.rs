@@ -64,7 +64,10 @@ impl From<&millrace_copy::Error> for FileError {
             E::IsDirectory => return Self::new("it is a directory; add -r to copy directories"),
             E::InvalidName(_) => "; do not trust this server",
             E::Shrunk => "; copy it again",
-            E::Mismatch => "; the copy was removed: copy the file again",
+            E::Mismatch => "; copy the file again",
+            E::TargetIsDirectory | E::SpecialTarget(_) => "; choose another target",
+            E::SameFile => "; if they are two files, add --atomic",
+            E::Incomplete => "; copy it again",
             E::DataLost => "; check its log",
             _ => "",
         };

@@ -46,7 +46,7 @@ fn a_full_local_disk_leaves_no_partial_file() {
     ok(&["put", text(&big), &server.url("rdma", "/m/big")]);
     fs::write(small.join("big"), b"the old one").unwrap();
     for proto in ["rdma", "tcp"] {
-        let message = fails(1, &["get", &server.url(proto, "/m/big"), text(&small)]);
+        let message = fails(1, &["get", "--atomic", &server.url(proto, "/m/big"), text(&small)]);
         assert!(message.contains("disk is full") && message.contains("free some space"), "{message}");
         assert_eq!(names(&small), ["big"]);
         assert_eq!(fs::read(small.join("big")).unwrap(), b"the old one");
@@ -72,7 +72,7 @@ fn a_full_disk_of_the_server_leaves_no_partial_file() {
 }
 
 #[test]
-fn a_put_that_does_not_fit_keeps_the_existing_file() {
+fn an_atomic_put_that_does_not_fit_keeps_the_existing_file() {
     let dir = tempfile::tempdir().unwrap();
     let (old, new) = (dir.path().join("old"), dir.path().join("new"));
     fs::write(&old, b"the old one").unwrap();
@@ -81,7 +81,7 @@ fn a_put_that_does_not_fit_keeps_the_existing_file() {
     for proto in ["rdma", "tcp"] {
         let url = server.url(proto, "/m/file");
         ok(&["put", text(&old), &url]);
-        fails(1, &["put", text(&new), &url]);
+        fails(1, &["put", "--atomic", text(&new), &url]);
         assert_eq!(ok(&["cat", &url]), "the old one");
         assert_eq!(ok(&["ls", "-a", &server.url(proto, "/m")]), "file\n");
     }
@@ -140,7 +140,7 @@ fn an_interrupted_copy_removes_and_reports_unfinished_files() {
         fs::write(from.join(format!("{i}")), noise(5 << 20, i)).unwrap();
     }
     let server = Server::start(&["--export", &format!("/l=local:{},squash=none", served.display())]);
-    for (signal, proto) in [("INT", "rdma"), ("TERM", "tcp")] {
+    for (signal, proto) in [("INT", "rdma"), ("TERM", "tcp"), ("HUP", "tcp"), ("QUIT", "rdma")] {
         let to = served.join(signal);
         let url = server.url(proto, &format!("/l/{signal}"));
         let child = millrace()

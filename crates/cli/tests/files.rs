@@ -153,3 +153,48 @@ fn one_server_copies_to_another() {
     let message = fails(1, &["cp", "-r", &one.url("rdma", "/x/t"), &one.url("rdma", "/x/t/inside")]);
     assert!(message.contains("which is below it"), "{message}");
 }
+
+#[test]
+fn existing_files_are_written_through_links_and_in_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let served = at("served");
+    fs::create_dir(&served).unwrap();
+    fs::write(at("new"), b"new").unwrap();
+    let server = Server::start(&["--export", &format!("/l=local:{},squash=none", served.display())]);
+    let url = |path: &str| server.url("tcp", &format!("/l{path}"));
+    let new = at("new").display().to_string();
+    for (to, atomic) in [("/link", false), ("/", false), ("/link", true)] {
+        fs::write(served.join("file"), b"old").unwrap();
+        for name in ["link", "new"] {
+            drop(fs::remove_file(served.join(name)));
+            symlink("file", served.join(name)).unwrap();
+        }
+        if atomic {
+            assert!(fails(1, &["put", "--atomic", &new, &url(to)]).contains("symbolic link"));
+            continue;
+        }
+        ok(&["put", &new, &url(to)]);
+        assert!(served.join("link").is_symlink() && served.join("new").is_symlink());
+        assert_eq!(fs::read(served.join("file")).unwrap(), b"new");
+    }
+    symlink("nowhere", served.join("dangling")).unwrap();
+    assert!(fails(1, &["put", &new, &url("/dangling")]).contains("does not exist"));
+    assert!(served.join("dangling").is_symlink() && !served.join("nowhere").exists());
+
+    // Local targets.
+    fs::write(at("old"), b"old").unwrap();
+    symlink("old", at("link")).unwrap();
+    symlink("/dev/null", at("null")).unwrap();
+    for target in ["null", "link"] {
+        fs::write(served.join("file"), b"new").unwrap();
+        ok(&["get", &url("/file"), at(target).to_str().unwrap()]);
+        assert!(at(target).is_symlink());
+    }
+    assert_eq!(fs::read(at("old")).unwrap(), b"new");
+    assert_eq!(ok(&["get", &url("/file"), "/dev/stdout"]), "new");
+    assert!(Path::new("/dev/stdout").is_symlink());
+    // The export is this directory.
+    fails(1, &["get", &url("/file"), served.join("file").to_str().unwrap()]);
+    assert_eq!(fs::read(served.join("file")).unwrap(), b"new");
+}

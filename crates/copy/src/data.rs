@@ -1,10 +1,11 @@
 //! Transfer of the content of one file: pipelined records, checksum, retransmission of records that a server
 //! has lost.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, ops, sync::Arc};
 
 use futures::{
     StreamExt,
+    future::BoxFuture,
     stream::{FuturesOrdered, FuturesUnordered},
 };
 use millrace_buffer::Views;
@@ -14,7 +15,7 @@ use tokio::sync::Semaphore;
 use crate::{
     Error,
     control::{Control, Event},
-    tree::{Source, Target, WriteOutcome},
+    tree::{Metadata, Source, Target, WriteOutcome, whole},
 };
 
 /// Maximum number of rewrites of a file's lost records.
@@ -22,7 +23,7 @@ const MAX_REWRITES: usize = 16;
 /// Size in bytes above which data is hashed on a blocking thread.
 const MAX_INLINE_HASH: usize = 64 << 10;
 /// Maximum number of bytes that a server copies at once: the interval of the events.
-const WITHIN: u64 = 64 << 20;
+const WITHIN: usize = 64 << 20;
 
 /// Limits and state that all files share.
 pub(crate) struct Flow {
@@ -43,12 +44,77 @@ struct Range {
     len: usize,
 }
 
-fn ranges(size: u64, record: usize) -> impl Iterator<Item = Range> {
+fn records(extents: &[ops::Range<u64>], record: usize) -> impl Iterator<Item = Range> {
     let step = record.max(1) as u64;
-    (0..size.div_ceil(step)).map(move |i| {
-        let offset = i * step;
-        Range { offset, len: (size - offset).min(step) as usize }
+    extents.iter().flat_map(move |extent| {
+        let (start, len) = (extent.start, extent.end - extent.start);
+        (0..len.div_ceil(step)).map(move |i| {
+            let at = i * step;
+            Range { offset: start + at, len: (len - at).min(step) as usize }
+        })
     })
+}
+
+/// The content of a file to copy.
+#[derive(Debug)]
+pub(crate) struct Content {
+    /// The size in bytes; 0 if it is only known at the end.
+    pub(crate) size: u64,
+    /// The parts with data, in order.
+    pub(crate) extents: Vec<ops::Range<u64>>,
+    /// Whether records of zeros are not written, because the file has holes at unknown offsets.
+    pub(crate) skip_zeros: bool,
+}
+
+impl Content {
+    /// The content of a file whose extents are all of it.
+    pub(crate) fn whole(size: u64) -> Self {
+        Self { size, extents: whole(size), skip_zeros: false }
+    }
+
+    /// The content of `file`, whose attributes are `meta`.
+    pub(crate) async fn of<S: Source>(source: &S, file: &S::Reader, meta: &Metadata) -> Result<Self, Error> {
+        let size = meta.size;
+        if meta.used >= size {
+            return Ok(Self::whole(size));
+        }
+        Ok(match source.extents(file, size).await? {
+            Some(extents) => Self { size, extents, skip_zeros: false },
+            None => Self { skip_zeros: true, ..Self::whole(size) },
+        })
+    }
+
+    /// Whether all of it is written.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.skip_zeros && self.extents == whole(self.size)
+    }
+
+    /// The number of bytes in `extents`.
+    fn bytes(&self) -> u64 {
+        self.extents.iter().map(|e| e.end - e.start).sum()
+    }
+
+    /// The parts of `there`, which is in order, that are not in `extents`.
+    fn outside(&self, there: &[ops::Range<u64>]) -> Vec<ops::Range<u64>> {
+        let ends = self.extents.iter().map(|e| e.end);
+        let starts = self.extents.iter().map(|e| e.start);
+        let holes = std::iter::once(0).chain(ends).zip(starts.chain([self.size]));
+        let mut there = there.iter().peekable();
+        let mut out = Vec::new();
+        for (start, end) in holes {
+            while let Some(part) = there.peek() {
+                let common = part.start.max(start)..part.end.min(end);
+                if !common.is_empty() {
+                    out.push(common);
+                }
+                if part.end > end {
+                    break;
+                }
+                there.next();
+            }
+        }
+        out
+    }
 }
 
 /// An incremental SHA-256 checksum.
@@ -75,32 +141,70 @@ impl Checksum {
     }
 }
 
-/// Reads `size` bytes of `file` in order, with several records in flight, and returns their checksum.
-pub(crate) async fn checksum<S: Source>(
+/// Whether `file` has the data with the checksum `sent` in the extents of `content`, and zeros between them.
+pub(crate) async fn is_equal<S: Source>(
     tree: &S,
     file: &S::Reader,
-    size: u64,
+    (content, sent): (&Content, [u8; 32]),
     flow: &Flow,
-) -> Result<[u8; 32], Error> {
-    let mut todo = ranges(size, flow.record);
-    let mut reads = FuturesOrdered::new();
+) -> Result<bool, Error> {
     let mut sum = Checksum::default();
-    loop {
-        while reads.len() < flow.window
-            && let Some(r) = todo.next()
+    let mut reads = Reads::new(tree, file, &content.extents, flow);
+    while let Some(data) = reads.next().await? {
+        sum = sum.update(data).await?;
+    }
+    if sum.finish() != sent {
+        return Ok(false);
+    }
+    if content.is_whole() {
+        return Ok(true);
+    }
+    if content.size > 0 && tree.read(file, content.size - 1, 1).await?.is_empty() {
+        return Ok(false);
+    }
+    let there = tree.extents(file, content.size).await?.unwrap_or_else(|| whole(content.size));
+    let mut reads = Reads::new(tree, file, &content.outside(&there), flow);
+    while let Some(data) = reads.next().await? {
+        if !is_zero(&data) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn is_zero(data: &Views) -> bool {
+    data.iter().all(|view| view.iter().all(|byte| *byte == 0))
+}
+
+/// The records of a file, read in order with several in flight.
+struct Reads<'a, S: Source> {
+    tree: &'a S,
+    file: &'a S::Reader,
+    flow: &'a Flow,
+    todo: std::vec::IntoIter<Range>,
+    reads: FuturesOrdered<BoxFuture<'a, Result<Views, Error>>>,
+}
+
+impl<'a, S: Source> Reads<'a, S> {
+    fn new(tree: &'a S, file: &'a S::Reader, extents: &[ops::Range<u64>], flow: &'a Flow) -> Self {
+        let todo = records(extents, flow.record).collect::<Vec<_>>().into_iter();
+        Self { tree, file, flow, todo, reads: FuturesOrdered::new() }
+    }
+
+    /// The next record; `None` after the last one.
+    async fn next(&mut self) -> Result<Option<Views>, Error> {
+        let (tree, file, flow) = (self.tree, self.file, self.flow);
+        while self.reads.len() < flow.window
+            && let Some(r) = self.todo.next()
         {
-            reads.push_back(async move {
+            self.reads.push_back(Box::pin(async move {
                 let _permit = flow.permit().await?;
                 tree.read(file, r.offset, r.len).await
-            });
+            }));
         }
-        match reads.next().await {
-            Some(data) => {
-                flow.control.check()?;
-                sum = sum.update(data?).await?;
-            }
-            None => return Ok(sum.finish()),
-        }
+        let read = self.reads.next().await.transpose()?;
+        flow.control.check()?;
+        Ok(read)
     }
 }
 
@@ -110,45 +214,67 @@ pub(crate) struct Copied {
     pub(crate) checksum: Option<[u8; 32]>,
 }
 
-/// Copies the `size` bytes of `from` to `to` within the server, and makes them stable there. `None` if the server cannot do
+/// Copies `content` of `from` to `to` within the server, and makes it stable there. `None` if the server cannot do
 /// so; [`transfer`] can.
 pub(crate) async fn copy_within<S: Source, T: Target>(
     (source, from): (&S, &S::Reader),
     (target, to): (&T, &T::Writer),
-    size: u64,
+    content: &Content,
     flow: &Flow,
 ) -> Result<Option<Copied>, Error> {
-    let Some(from) = source.exported(from).filter(|_| size > 0) else { return Ok(None) };
-    let mut done = 0;
-    while done < size {
+    let Some(from) = source.exported(from).filter(|_| content.size > 0 && !content.skip_zeros) else {
+        return Ok(None);
+    };
+    for part in records(&content.extents, WITHIN) {
         let _permit = flow.permit().await?;
-        let end = size.min(done + WITHIN);
-        let Some(bytes) = target.copy(&from, to, done..end).await? else { return Ok(None) };
-        if bytes < end - done {
+        let end = part.offset + part.len as u64;
+        let Some(bytes) = target.copy(&from, to, part.offset..end).await? else { return Ok(None) };
+        if bytes < part.len as u64 {
             return Err(Error::Shrunk);
         }
         flow.control.check()?;
-        flow.control.report(Event::Written { bytes: bytes as usize });
-        done = end;
+        flow.control.report(Event::Written { bytes: part.len });
     }
-    Ok(Some(Copied { bytes: size, checksum: None }))
+    end_of(target, to, content, flow).await?;
+    Ok(Some(Copied { bytes: content.size, checksum: None }))
 }
 
-/// Copies the `size` bytes of `from` to `to` and makes them stable there.
+/// Sets the size of a file whose last bytes were not written.
+async fn end_of<T: Target>(target: &T, to: &T::Writer, content: &Content, flow: &Flow) -> Result<(), Error> {
+    if !content.is_whole() {
+        target.set_size(to, content.size).await?;
+        flow.control.report(Event::Written { bytes: (content.size - content.bytes()) as usize });
+    }
+    Ok(())
+}
+
+/// Copies `content` of `from` to `to` and makes it stable there.
 pub(crate) async fn transfer<S: Source, T: Target>(
     (source, from): (&S, &S::Reader),
     (target, to): (&T, &T::Writer),
-    size: u64,
+    content: &Content,
     with_checksum: bool,
     flow: &Flow,
 ) -> Result<Copied, Error> {
-    let mut pass = Pass { source, from, target, to, flow, stable: size <= flow.record as u64 };
+    let mut pass = Pass {
+        source,
+        from,
+        target,
+        to,
+        flow,
+        // The data of a stream cannot be read again.
+        stable: content.size <= flow.record as u64 && content.size > 0 || source.is_stream(from),
+        skip_zeros: content.skip_zeros,
+        in_order: target.is_written_in_order(to),
+    };
     let mut sum = with_checksum.then(Checksum::default);
-    let mut written = pass.run(ranges(size, flow.record), sum.as_mut()).await?;
-    let mut bytes = size;
-    if size == 0 {
-        // Generated files, such as those in /proc, have size 0 and content.
+    let mut written = pass.run(records(&content.extents, flow.record), sum.as_mut()).await?;
+    let mut bytes = content.size;
+    if bytes == 0 {
+        // Generated files, such as those in /proc, have size 0 and content; streams have no size.
         bytes = pass.tail(&mut written, sum.as_mut()).await?;
+    } else {
+        end_of(target, to, content, flow).await?;
     }
     pass.stable = false;
     for _ in 0..MAX_REWRITES {
@@ -181,6 +307,10 @@ struct Pass<'a, S: Source, T: Target> {
     flow: &'a Flow,
     /// Whether to request stable writes, which saves a round trip for a file of one record.
     stable: bool,
+    /// Whether records of zeros are not written.
+    skip_zeros: bool,
+    /// Whether a write starts only when the previous one has completed.
+    in_order: bool,
 }
 
 type Written = Vec<(Range, WriteOutcome)>;
@@ -216,12 +346,20 @@ impl<S: Source, T: Target> Pass<'_, S, T> {
                     if let Some(sum) = sum.as_deref_mut() {
                         *sum = std::mem::take(sum).update(data.clone()).await?;
                     }
-                    writes.push(async move {
-                        let outcome = self.target.write(self.to, range.offset, data, self.stable).await?;
+                    if self.skip_zeros && is_zero(&data) {
                         self.flow.control.report(Event::Written { bytes: range.len });
+                        continue;
+                    }
+                    let write = async move {
+                        let outcome = self.write(range, data).await;
                         drop(permit);
-                        Ok::<_, Error>((range, outcome))
-                    });
+                        outcome
+                    };
+                    if self.in_order {
+                        written.push(write.await?);
+                    } else {
+                        writes.push(write);
+                    }
                 }
                 Some(done) = writes.next() => written.push(done?),
                 else => return Ok(written),
@@ -229,23 +367,39 @@ impl<S: Source, T: Target> Pass<'_, S, T> {
         }
     }
 
-    /// Copies record by record up to the end of the source. Returns the number of bytes.
+    async fn write(&self, range: Range, data: Views) -> Result<(Range, WriteOutcome), Error> {
+        let outcome = self.target.write(self.to, range.offset, data, self.stable).await?;
+        self.flow.control.report(Event::Written { bytes: range.len });
+        Ok((range, outcome))
+    }
+
+    /// Reads record by record up to the end of the source. Returns the number of bytes.
     async fn tail(&self, written: &mut Written, mut sum: Option<&mut Checksum>) -> Result<u64, Error> {
+        let mut writes = FuturesUnordered::new();
         let mut offset = 0;
         loop {
             let data = self.source.read(self.from, offset, self.flow.record).await?;
             let len = data.len();
-            if len == 0 {
-                return Ok(offset);
-            }
             self.flow.control.check()?;
+            if len == 0 {
+                break;
+            }
             if let Some(sum) = sum.as_deref_mut() {
                 *sum = std::mem::take(sum).update(data.clone()).await?;
             }
-            let outcome = self.target.write(self.to, offset, data, false).await?;
-            written.push((Range { offset, len }, outcome));
+            writes.push(self.write(Range { offset, len }, data));
             offset += len as u64;
+            let limit = if self.in_order { 1 } else { self.flow.window };
+            while writes.len() >= limit
+                && let Some(done) = writes.next().await
+            {
+                written.push(done?);
+            }
         }
+        while let Some(done) = writes.next().await {
+            written.push(done?);
+        }
+        Ok(offset)
     }
 }
 
@@ -260,10 +414,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_cover_a_file_once() {
-        let all: Vec<_> = ranges(10, 4).map(|r| (r.offset, r.len)).collect();
-        assert_eq!(all, [(0, 4), (4, 4), (8, 2)]);
-        assert_eq!(ranges(0, 4).count(), 0);
-        assert_eq!(ranges(8, 4).count(), 2);
+    fn records_cover_the_extents_once() {
+        let of = |extents: &[ops::Range<u64>]| -> Vec<_> {
+            records(extents, 4).map(|r| (r.offset, r.len)).collect()
+        };
+        assert_eq!(of(&whole(10)), [(0, 4), (4, 4), (8, 2)]);
+        assert_eq!(of(&whole(0)), []);
+        assert_eq!(of(&[1..9, 20..21]), [(1, 4), (5, 4), (20, 1)]);
+    }
+
+    #[test]
+    fn the_parts_outside_of_extents_are_those_of_the_holes() {
+        let content = Content { size: 100, extents: vec![10..20, 40..50], skip_zeros: false };
+        assert_eq!(content.outside(&whole(100)), [0..10, 20..40, 50..100]);
+        assert_eq!(content.outside(&[5..25, 30..35, 38..60]), [5..10, 20..25, 30..35, 38..40, 50..60]);
+        assert_eq!(content.outside(&[12..20, 40..41]), [0..0; 0]);
+        assert_eq!(Content::whole(7).outside(&whole(7)), [0..0; 0]);
     }
 }

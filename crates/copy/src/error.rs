@@ -33,6 +33,23 @@ pub enum Error {
     /// The source is a device, socket or named pipe, which are not copied.
     #[error("it is a device, socket or named pipe, which are not copied")]
     Special,
+    /// The name at the target belongs to a directory, and the source is not one.
+    #[error("its name at the target belongs to a directory")]
+    TargetIsDirectory,
+    /// The name at the target belongs to an object of a type that cannot be written, or not be replaced.
+    #[error("its name at the target belongs to {0}")]
+    SpecialTarget(&'static str),
+    /// Source and target are one file, whose content the copy would remove.
+    #[error("source and target are the same file")]
+    SameFile,
+    /// The directory is one that the copy has created or found at the target.
+    #[error("a directory cannot be copied into itself")]
+    IntoItself,
+    /// An existing file was written in place when the copy was stopped.
+    #[error(
+        "the copy was stopped after it had removed the content of the existing file, which is incomplete now"
+    )]
+    Incomplete,
     /// The source returned a directory entry whose name is empty, `.`, `..`, or contains `/` or NUL.
     #[error("the source has the invalid file name {0:?}")]
     InvalidName(String),

@@ -3,8 +3,8 @@
 use crate::{
     Error, Metadata, Preserve,
     control::Event,
-    data::{self, Flow},
-    tree::{Source, Target},
+    data::{self, Content, Flow},
+    tree::{Directory, Existing, FileKind, Source, Target},
 };
 
 /// Time limit of a call in flight when the copy is stopped.
@@ -14,7 +14,42 @@ const LAST_CALL: std::time::Duration = std::time::Duration::from_secs(5);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileOptions {
     pub(crate) verify: bool,
+    pub(crate) atomic: bool,
     pub(crate) preserve: Preserve,
+}
+
+/// The place of a copy at the target.
+#[derive(Debug, Clone)]
+pub(crate) struct Place<N> {
+    pub(crate) dir: Directory<N>,
+    pub(crate) name: Vec<u8>,
+    /// The existing object, if it is known already.
+    pub(crate) existing: Option<Existing<N>>,
+}
+
+impl<N: Clone + Send + Sync> Place<N> {
+    /// The object that exists there.
+    pub(crate) async fn existing<T: Target<Node = N>>(
+        &self,
+        target: &T,
+    ) -> Result<Option<Existing<N>>, Error> {
+        match &self.existing {
+            Some(existing) => Ok(Some(existing.clone())),
+            None if self.dir.created => Ok(None),
+            None => target.find(&self.dir.node, &self.name).await,
+        }
+    }
+
+    /// Checks that a rename or link may replace the object that exists there.
+    pub(crate) async fn check_replaceable<T: Target<Node = N>>(&self, target: &T) -> Result<(), Error> {
+        match self.existing(target).await?.map(|existing| existing.meta.kind) {
+            Some(FileKind::Directory) => Err(Error::TargetIsDirectory),
+            Some(FileKind::Special) => {
+                Err(Error::SpecialTarget("a device, socket or named pipe, which a link does not replace"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A copied file.
@@ -23,22 +58,41 @@ pub(crate) struct Done<N> {
     pub(crate) bytes: u64,
 }
 
-/// Copies one regular file to `name` in `dir`. Removes the temporary file after an error.
+/// Copies one regular file to its place. Removes the temporary file of a new file after an error.
 pub(crate) async fn copy<S: Source, T: Target>(
     (source, node, meta): (&S, &S::Node, &Metadata),
-    (target, dir, name): (&T, &T::Node, &[u8]),
+    (target, place): (&T, &Place<T::Node>),
     options: FileOptions,
     flow: &Flow,
 ) -> Result<Done<T::Node>, Error> {
-    let from = source.open(node).await?;
-    if !options.verify && (1..=target.put_limit().min(flow.record as u64)).contains(&meta.size) {
+    let stopped = || flow.control.stopped();
+    let from = tokio::select! {
+        from = source.open(node) => from?,
+        () = stopped() => return Err(Error::Stopped),
+    };
+    let content = Content::of(source, &from, meta).await?;
+    if let Some(existing) = in_place(place.existing(target).await?, meta, options)? {
+        let is_file = existing.meta.kind == FileKind::File;
+        let written = async {
+            let to = target.open_existing(&existing).await?;
+            fill((source, &from, meta), (target, &to), (content, options), flow).await
+        };
+        flow.control.check()?;
+        let outcome = tokio::select! {
+            outcome = written => outcome,
+            () = stopped() => Err(Error::Stopped),
+        };
+        return outcome
+            .map_err(|e| if is_file && matches!(e, Error::Stopped) { Error::Incomplete } else { e });
+    }
+    let (dir, name) = (&place.dir.node, place.name.as_slice());
+    let is_small = (1..=target.put_limit().min(flow.record as u64)).contains(&meta.size);
+    if !options.verify && is_small && content.is_whole() {
         let mut put = std::pin::pin!(put((source, &from, meta), (target, dir, name), options, flow));
         let outcome = tokio::select! {
             outcome = &mut put => outcome,
             // A call in flight removes its temporary file if it fails. The server may be unreachable.
-            () = flow.control.stopped() => {
-                tokio::time::timeout(LAST_CALL, put).await.unwrap_or(Err(Error::Stopped))
-            }
+            () = stopped() => tokio::time::timeout(LAST_CALL, put).await.unwrap_or(Err(Error::Stopped)),
         };
         if let Some(done) = outcome? {
             return Ok(done);
@@ -46,8 +100,8 @@ pub(crate) async fn copy<S: Source, T: Target>(
     }
     let to = target.create(dir, name).await?;
     let outcome = tokio::select! {
-        outcome = fill((source, &from, meta), (target, &to), options, flow) => outcome,
-        () = flow.control.stopped() => Err(Error::Stopped),
+        outcome = fill((source, &from, meta), (target, &to), (content, options), flow) => outcome,
+        () = stopped() => Err(Error::Stopped),
     };
     match outcome {
         Ok(done) => Ok(done),
@@ -56,6 +110,33 @@ pub(crate) async fn copy<S: Source, T: Target>(
             Err(e)
         }
     }
+}
+
+/// Returns `existing` if a copy of the file `source` is written into it, and `None` if a new file gets its name.
+fn in_place<N>(
+    existing: Option<Existing<N>>,
+    source: &Metadata,
+    options: FileOptions,
+) -> Result<Option<Existing<N>>, Error> {
+    let Some(existing) = existing else { return Ok(None) };
+    match existing.meta.kind {
+        FileKind::Directory => Err(Error::TargetIsDirectory),
+        // Below a copied directory, where the source determines the names, a link is not followed.
+        FileKind::Symlink => Ok(None),
+        FileKind::File if options.atomic && existing.through_link => {
+            Err(Error::SpecialTarget("a symbolic link, which an atomic replacement does not follow"))
+        }
+        FileKind::File if options.atomic => Ok(None),
+        FileKind::File if is_same(source, &existing.meta) => Err(Error::SameFile),
+        FileKind::File | FileKind::Special => Ok(Some(existing)),
+    }
+}
+
+/// Whether the attributes are those of one file, also if one of them is local and the other one from a server that exports
+/// it, so that the IDs of the file system differ. No user can set the change time.
+fn is_same(a: &Metadata, b: &Metadata) -> bool {
+    let of = |m: &Metadata| (m.kind, m.id.1, m.size, m.mtime, m.ctime);
+    of(a) == of(b)
 }
 
 /// Copies a small file in one step, if the target can do so.
@@ -81,22 +162,31 @@ async fn put<S: Source, T: Target>(
 async fn fill<S: Source, T: Target>(
     (source, from, meta): (&S, &S::Reader, &Metadata),
     (target, to): (&T, &T::Writer),
-    options: FileOptions,
+    (mut content, options): (Content, FileOptions),
     flow: &Flow,
 ) -> Result<Done<T::Node>, Error> {
+    if target.is_written_in_order(to) {
+        if options.verify {
+            return Err(Error::SpecialTarget("a device or pipe, whose data cannot be verified"));
+        }
+        content = Content::whole(content.size);
+    }
     let (from, into) = ((source, from), (target, to));
     // The checksum is that of the data that was read from the source.
     let within = match options.verify {
         true => None,
-        false => data::copy_within(from, into, meta.size, flow).await?,
+        false => data::copy_within(from, into, &content, flow).await?,
     };
     let copied = match within {
         Some(copied) => copied,
-        None => data::transfer(from, into, meta.size, options.verify, flow).await?,
+        None => data::transfer(from, into, &content, options.verify, flow).await?,
     };
     if let Some(sent) = copied.checksum {
         let back = target.read_back(to).await?;
-        if data::checksum(target, &back, copied.bytes, flow).await? != sent {
+        if content.size == 0 {
+            content = Content::whole(copied.bytes);
+        }
+        if !data::is_equal(target, &back, (&content, sent), flow).await? {
             return Err(Error::Mismatch);
         }
     }

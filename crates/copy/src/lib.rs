@@ -4,8 +4,11 @@
 //! [`LocalTree`] (the local file system) and [`RemoteTree`] (an export that a
 //! [`millrace_client::nfs3::Client`] has mounted) implement both.
 //!
-//! - A file has a temporary name in the same directory until all of its data is stable; then it is renamed to
+//! - A new file has a temporary name in the same directory until all of its data is stable; then it is renamed to
 //!   its final name. The temporary file is removed if the copy fails or is interrupted.
+//! - An existing file is written in place, as by cp(1): it keeps its owner, mode, ACL and hard links. With
+//!   [`Options::atomic`] a new file replaces it. An existing directory keeps its attributes.
+//! - Holes of a file are not written.
 //! - Data that an NFS server lost in a restart before COMMIT is rewritten (RFC 1813 section 4.8).
 //! - With [`Options::verify`], each file is read back from the target and its SHA-256 checksum compared.
 //! - Failure of one file does not stop the others, unless every further file would fail for the same reason
@@ -71,5 +74,7 @@ pub use millrace_client::is_valid_name;
 pub use options::{Options, Preserve};
 pub use remote::{RemoteTree, RemoteWriter};
 pub use report::{FailedFile, Report};
-pub use tree::{Entry, FileKind, Item, Metadata, Source, Target, Timestamp, WriteOutcome};
+pub use tree::{
+    Directory, Entry, Existing, FileKind, Item, Metadata, Source, Target, Timestamp, WriteOutcome,
+};
 pub use walk::TreeCopy;

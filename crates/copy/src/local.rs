@@ -3,10 +3,11 @@
 use std::{
     ffi::OsStr,
     fs::{self, File, OpenOptions},
-    io,
+    io::{self, Read, Write},
+    ops::Range,
     os::unix::{
         ffi::{OsStrExt, OsStringExt},
-        fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+        fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -14,11 +15,16 @@ use std::{
 
 use millrace_buffer::{Arena, Views};
 use millrace_client::temporary_name;
-use rustix::fs::{AtFlags, CWD, Gid, Timespec, Timestamps, Uid};
+use rustix::{
+    fs::{AtFlags, CWD, Gid, OFlags, SeekFrom, Timespec, Timestamps, Uid, seek},
+    io::Errno,
+};
 
 use crate::{
     Error, Preserve,
-    tree::{Entry, FileKind, Item, Metadata, Source, Target, Timestamp, WriteOutcome, random},
+    tree::{
+        Directory, Entry, Existing, FileKind, Item, Metadata, Source, Target, Timestamp, WriteOutcome, random,
+    },
 };
 
 /// Maximum size of one read or write in bytes.
@@ -33,20 +39,36 @@ pub struct LocalTree {
     arena: Arena,
 }
 
-/// A local file that is open for reading, and its path.
-pub type LocalReader = Arc<(File, PathBuf)>;
+/// A local file that is open for reading.
+#[derive(Debug, Clone)]
+pub struct LocalReader {
+    file: Arc<File>,
+    path: PathBuf,
+    /// Whether it is a pipe or device, or the standard input.
+    is_stream: bool,
+}
 
-/// A local file that is being written under a temporary name.
+/// A local file that is being written.
 #[derive(Debug, Clone)]
 pub struct LocalWriter {
     file: Arc<File>,
-    temporary: PathBuf,
     path: PathBuf,
+    state: WriterState,
+}
+
+#[derive(Debug, Clone)]
+enum WriterState {
+    /// A new file, under this temporary name.
+    Temporary(PathBuf),
+    /// An existing file.
+    InPlace,
+    /// A device or named pipe, or the standard output.
+    Stream,
 }
 
 #[cfg(test)]
 impl LocalWriter {
-    /// The file under its temporary name.
+    /// The open file.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
@@ -102,9 +124,11 @@ impl From<&fs::Metadata> for Metadata {
             uid: m.uid(),
             gid: m.gid(),
             size: m.size(),
+            used: m.blocks().saturating_mul(512),
             nlink: u32::try_from(m.nlink()).unwrap_or(u32::MAX),
             atime: time(m.atime(), m.atime_nsec()),
             mtime: time(m.mtime(), m.mtime_nsec()),
+            ctime: time(m.ctime(), m.ctime_nsec()),
             id: (m.dev(), m.ino()),
         }
     }
@@ -122,10 +146,86 @@ fn apply(path: &Path, meta: &Metadata, preserve: Preserve) -> io::Result<()> {
             if meta.kind == FileKind::File && !preserve.owner { meta.mode & !SET_ID } else { meta.mode };
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }
-    let spec = |t: Timestamp| Timespec { tv_sec: t.seconds, tv_nsec: t.nanos.into() };
-    let times = Timestamps { last_access: spec(meta.atime), last_modification: spec(meta.mtime) };
-    rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+    rustix::fs::utimensat(CWD, path, &times(meta), AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(())
+}
+
+fn times(meta: &Metadata) -> Timestamps {
+    let spec = |t: Timestamp| Timespec { tv_sec: t.seconds, tv_nsec: t.nanos.into() };
+    Timestamps { last_access: spec(meta.atime), last_modification: spec(meta.mtime) }
+}
+
+/// Sets times, and the owner if requested, of an existing file.
+fn apply_in_place(file: &File, meta: &Metadata, preserve: Preserve) -> io::Result<()> {
+    if preserve.owner {
+        rustix::fs::fchown(file, Some(Uid::from_raw(meta.uid)), Some(Gid::from_raw(meta.gid)))?;
+    }
+    match rustix::fs::futimens(file, &times(meta)) {
+        // Who may write a file of another owner may not set its times.
+        Err(Errno::PERM | Errno::ACCESS) => Ok(()),
+        set => Ok(set?),
+    }
+}
+
+/// The standard stream of this process that `path` names. Its descriptor is duplicated, because opening the path again would
+/// truncate a file to which the shell appends, and fails for a socket.
+fn standard_stream(path: &Path) -> io::Result<Option<File>> {
+    let names = ["/dev/fd/0", "/dev/fd/1", "/dev/fd/2", "/dev/stdin", "/dev/stdout", "/dev/stderr"];
+    let Some(index) = names.iter().position(|name| Path::new(name) == path) else { return Ok(None) };
+    let stream = match index % 3 {
+        0 => rustix::stdio::stdin(),
+        1 => rustix::stdio::stdout(),
+        _ => rustix::stdio::stderr(),
+    };
+    Ok(Some(stream.try_clone_to_owned()?.into()))
+}
+
+/// The parts of `file` below `size` with data; `None` if the file system does not report them.
+fn extents(file: &File, size: u64) -> io::Result<Option<Vec<Range<u64>>>> {
+    let mut out: Vec<Range<u64>> = Vec::new();
+    let mut at = 0;
+    while at < size {
+        let start = match seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break, // No data after `at`.
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOTTY) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        if start >= size {
+            break;
+        }
+        let end = seek(file, SeekFrom::Hole(start))?.min(size);
+        if start < at || end <= start {
+            return Ok(None); // It was changed meanwhile.
+        }
+        out.push(start..end);
+        at = end;
+    }
+    Ok(Some(out))
+}
+
+/// Opens an existing file or special file, without its content.
+fn open_existing(existing: &Existing<PathBuf>) -> Result<LocalWriter, Error> {
+    let path = existing.node.clone();
+    let opened = || -> io::Result<(File, WriterState)> {
+        if let Some(stream) = standard_stream(&path)? {
+            return Ok((stream, WriterState::Stream));
+        }
+        if fs::metadata(&path)?.file_type().is_socket() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "it is a socket"));
+        }
+        // The name of a file in a copied directory may have become a link.
+        let follow = if existing.through_link { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | follow;
+        let file = File::from(rustix::fs::open(&path, flags, rustix::fs::Mode::empty())?);
+        if !file.metadata()?.is_file() {
+            return Ok((file, WriterState::Stream));
+        }
+        file.set_len(0)?;
+        Ok((file, WriterState::InPlace))
+    };
+    let (file, state) = opened().map_err(failed("write", &path))?;
+    Ok(LocalWriter { file: Arc::new(file), path, state })
 }
 
 fn in_dir(dir: &Path, name: &[u8]) -> Result<PathBuf, Error> {
@@ -165,30 +265,60 @@ impl Source for LocalTree {
     }
 
     async fn open(&self, file: &PathBuf) -> Result<LocalReader, Error> {
-        let f = File::open(file).map_err(failed("read", file))?;
-        Ok(Arc::new((f, file.clone())))
+        let path = file.clone();
+        // Opening a named pipe waits for a process that writes to it.
+        blocking(move || {
+            let open = || -> io::Result<(File, bool)> {
+                if let Some(stream) = standard_stream(&path)? {
+                    return Ok((stream, true));
+                }
+                let file = File::open(&path)?;
+                let is_stream = !file.metadata()?.is_file();
+                Ok((file, is_stream))
+            };
+            let (file, is_stream) = open().map_err(failed("read", &path))?;
+            Ok(LocalReader { file: Arc::new(file), path, is_stream })
+        })
+        .await
+    }
+
+    async fn extents(&self, file: &LocalReader, size: u64) -> Result<Option<Vec<Range<u64>>>, Error> {
+        let file = file.clone();
+        blocking(move || extents(&file.file, size).map_err(failed("read", &file.path))).await
+    }
+
+    fn is_stream(&self, file: &LocalReader) -> bool {
+        file.is_stream
     }
 
     async fn read(&self, file: &LocalReader, offset: u64, len: usize) -> Result<Views, Error> {
         let mut memory = self
             .arena
             .alloc(len)
-            .map_err(|e| failed("read", &file.1)(io::Error::new(io::ErrorKind::OutOfMemory, e)))?;
-        let file = Arc::clone(file);
+            .map_err(|e| failed("read", &file.path)(io::Error::new(io::ErrorKind::OutOfMemory, e)))?;
+        let file = file.clone();
         blocking(move || {
             let mut have = 0;
             while have < len {
-                match file.0.read_at(&mut memory[have..], offset + have as u64) {
+                let read = match file.is_stream {
+                    true => (&*file.file).read(&mut memory[have..]),
+                    false => file.file.read_at(&mut memory[have..], offset + have as u64),
+                };
+                match read {
                     Ok(0) => break,
                     Ok(n) => have += n,
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(e) => return Err(failed("read", &file.1)(e)),
+                    Err(e) => return Err(failed("read", &file.path)(e)),
                 }
             }
             memory.set_len(have);
             Ok(Views::from(memory.freeze()))
         })
         .await
+    }
+
+    fn id_space(&self) -> Option<String> {
+        Some("the local file system".into())
     }
 
     fn preferred_record(&self) -> usize {
@@ -199,17 +329,45 @@ impl Source for LocalTree {
 impl Target for LocalTree {
     type Writer = LocalWriter;
 
-    async fn make_dir(&self, dir: &PathBuf, name: &[u8]) -> Result<PathBuf, Error> {
+    async fn make_dir(&self, dir: &PathBuf, name: &[u8]) -> Result<Directory<PathBuf>, Error> {
         let path = in_dir(dir, name)?;
         match fs::create_dir(&path) {
-            Ok(()) => Ok(path),
+            Ok(()) => {
+                let id = fs::symlink_metadata(&path).ok().map(|m| (m.dev(), m.ino()));
+                Ok(Directory { node: path, created: true, id })
+            }
             // Not following symbolic links: the server could direct the change to another file.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => match fs::symlink_metadata(&path) {
-                Ok(m) if m.is_dir() => Ok(path),
+                Ok(m) if m.is_dir() => {
+                    Ok(Directory { node: path, created: false, id: Some((m.dev(), m.ino())) })
+                }
                 _ => Err(Error::NotDirectory),
             },
             Err(e) => Err(failed("make", &path)(e)),
         }
+    }
+
+    async fn find(&self, dir: &PathBuf, name: &[u8]) -> Result<Option<Existing<PathBuf>>, Error> {
+        let path = in_dir(dir, name)?;
+        match fs::symlink_metadata(&path) {
+            Ok(m) => Ok(Some(Existing { node: path, meta: (&m).into(), through_link: false })),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(failed("write", &path)(e)),
+        }
+    }
+
+    async fn open_existing(&self, existing: &Existing<PathBuf>) -> Result<LocalWriter, Error> {
+        let existing = existing.clone();
+        // Opening a named pipe waits for a process that reads from it.
+        blocking(move || open_existing(&existing)).await
+    }
+
+    fn is_written_in_order(&self, file: &LocalWriter) -> bool {
+        matches!(file.state, WriterState::Stream)
+    }
+
+    async fn set_size(&self, file: &LocalWriter, size: u64) -> Result<(), Error> {
+        file.file.set_len(size).map_err(failed("write", &file.path))
     }
 
     async fn create(&self, dir: &PathBuf, name: &[u8]) -> Result<LocalWriter, Error> {
@@ -222,7 +380,7 @@ impl Target for LocalTree {
             .mode(0o600)
             .open(&temporary)
             .map_err(failed("write", &path))?;
-        Ok(LocalWriter { file: Arc::new(file), temporary, path })
+        Ok(LocalWriter { file: Arc::new(file), path, state: WriterState::Temporary(temporary) })
     }
 
     async fn write(
@@ -236,7 +394,11 @@ impl Target for LocalTree {
         blocking(move || {
             let mut at = offset;
             for piece in &data {
-                file.file.write_all_at(piece, at).map_err(failed("write", &file.path))?;
+                let written = match file.state {
+                    WriterState::Stream => (&*file.file).write_all(piece),
+                    _ => file.file.write_all_at(piece, at),
+                };
+                written.map_err(failed("write", &file.path))?;
                 at += piece.len() as u64;
             }
             Ok(WriteOutcome { stable: true, verifier: [0; 8] })
@@ -249,7 +411,13 @@ impl Target for LocalTree {
     }
 
     async fn read_back(&self, file: &LocalWriter) -> Result<LocalReader, Error> {
-        self.open(&file.temporary).await
+        match &file.state {
+            WriterState::Temporary(path) => self.open(path).await,
+            WriterState::InPlace => self.open(&file.path).await,
+            WriterState::Stream => {
+                Err(Error::SpecialTarget("a device or pipe, whose data cannot be verified"))
+            }
+        }
     }
 
     async fn publish(
@@ -261,17 +429,24 @@ impl Target for LocalTree {
         let file = file.clone();
         let (meta, at) = (*meta, file.path.clone());
         blocking(move || {
-            apply(&file.temporary, &meta, preserve)
-                .and_then(|()| fs::rename(&file.temporary, &file.path))
-                .map_err(failed("finish", &file.path))
+            let finished = match &file.state {
+                WriterState::Temporary(temporary) => {
+                    apply(temporary, &meta, preserve).and_then(|()| fs::rename(temporary, &file.path))
+                }
+                WriterState::InPlace => apply_in_place(&file.file, &meta, preserve),
+                WriterState::Stream => Ok(()),
+            };
+            finished.map_err(failed("finish", &file.path))
         })
         .await?;
         Ok(at)
     }
 
     async fn discard(&self, file: &LocalWriter) {
-        // This is error cleanup: a further error is ignored.
-        drop(fs::remove_file(&file.temporary));
+        if let WriterState::Temporary(temporary) = &file.state {
+            // This is error cleanup: a further error is ignored.
+            drop(fs::remove_file(temporary));
+        }
     }
 
     async fn symlink(

@@ -6,8 +6,10 @@ pub struct Options {
     /// Copy directories with their contents. Without it a directory fails with
     /// [`Error::IsDirectory`](crate::Error::IsDirectory).
     pub recursive: bool,
-    /// Read each file back from the target and compare SHA-256 checksums before it gets its final name.
+    /// Read each file back from the target and compare SHA-256 checksums, before a new file gets its final name.
     pub verify: bool,
+    /// Replace an existing file by a new one with a rename, instead of writing it in place.
+    pub atomic: bool,
     /// Reproduce hard links between the copied files. Without it each name becomes a separate file.
     pub hard_links: bool,
     /// The attributes to set on copies besides mode and times.
@@ -26,6 +28,7 @@ impl Default for Options {
         Self {
             recursive: true,
             verify: false,
+            atomic: false,
             hard_links: false,
             preserve: Preserve::default(),
             parallel: 16,

@@ -5,14 +5,16 @@ use std::{io::ErrorKind, ops::Range};
 use millrace_buffer::Views;
 use millrace_client::{
     Version,
-    nfs3::{Client, File},
+    nfs3::{Client, File, SeekTarget},
     temporary_name,
 };
-use millrace_nfs::v3::{CreateHow, Fattr, FileHandle, FileType, NfsTime, Sattr, SetTime, StableHow, Status};
+use millrace_nfs::v3::{
+    CreateHow, Fattr, FileHandle, FileType, NfsTime, Procedure, Sattr, SetTime, StableHow, Status, access,
+};
 
 use crate::{
     Error, Preserve,
-    tree::{Entry, FileKind, Metadata, Source, Target, Timestamp, WriteOutcome, random},
+    tree::{Directory, Entry, Existing, FileKind, Metadata, Source, Target, Timestamp, WriteOutcome, random},
 };
 
 /// Maximum number of rewrites of a record because the server restarted during its write.
@@ -24,13 +26,20 @@ pub struct RemoteTree {
     client: Client,
 }
 
-/// A file of an export that is being written under a temporary name.
+/// A file of an export that is being written.
 #[derive(Debug, Clone)]
 pub struct RemoteWriter {
     file: FileHandle,
+    /// The names of a new file; `None` for an existing file.
+    new: Option<Names>,
+}
+
+/// The names of a new file.
+#[derive(Debug, Clone)]
+struct Names {
     dir: FileHandle,
     temporary: Vec<u8>,
-    name: Vec<u8>,
+    last: Vec<u8>,
 }
 
 impl RemoteTree {
@@ -55,15 +64,16 @@ impl RemoteTree {
         Ok(Some(Entry { name: e.name, node, meta }))
     }
 
-    async fn find(
-        &self,
-        dir: FileHandle,
-        name: &[u8],
-    ) -> Result<Option<millrace_client::nfs3::Object>, millrace_client::Error> {
-        match self.client.lookup(dir, name).await {
-            Ok(o) => Ok(Some(o)),
-            Err(e) if e.is_not_found() => Ok(None),
-            Err(e) => Err(e),
+    /// Sets times, and the owner if requested, of an existing file.
+    async fn set_in_place(&self, file: FileHandle, meta: &Metadata, preserve: Preserve) -> Result<(), Error> {
+        let Sattr { uid, gid, atime, mtime, .. } = to_set(meta, preserve);
+        if preserve.owner {
+            self.client.setattr(file, Sattr { uid, gid, ..Sattr::default() }, None).await?;
+        }
+        match self.client.setattr(file, Sattr { atime, mtime, ..Sattr::default() }, None).await {
+            // Who may write a file of another owner may not set its times.
+            Err(e) if matches!(e.status(), Some(Status::Perm | Status::Access)) => Ok(()),
+            set => Ok(set.map(drop)?),
         }
     }
 
@@ -94,9 +104,11 @@ impl From<&Fattr> for Metadata {
             uid: a.uid,
             gid: a.gid,
             size: a.size,
+            used: a.used,
             nlink: a.nlink,
             atime: time(a.atime),
             mtime: time(a.mtime),
+            ctime: time(a.ctime),
             id: (a.fsid, a.fileid),
         }
     }
@@ -158,8 +170,32 @@ impl Source for RemoteTree {
         Ok(out)
     }
 
+    async fn extents(&self, file: &FileHandle, size: u64) -> Result<Option<Vec<Range<u64>>>, Error> {
+        let mut out = Vec::new();
+        let mut at = 0;
+        while at < size {
+            let start = match self.client.seek(*file, at, SeekTarget::Data).await {
+                Ok(Some(start)) if start < size => start,
+                Ok(_) => break,
+                Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(None),
+                Err(e) => return Err(e.into()),
+            };
+            let end = self.client.seek(*file, start, SeekTarget::Hole).await?.unwrap_or(size).min(size);
+            if end <= start {
+                return Ok(None); // It was changed meanwhile.
+            }
+            out.push(start..end);
+            at = end;
+        }
+        Ok(Some(out))
+    }
+
     fn exported(&self, file: &FileHandle) -> Option<File> {
         Some(File::new(self.client.clone(), *file))
+    }
+
+    fn id_space(&self) -> Option<String> {
+        Some(format!("{}:{}", self.client.server(), self.client.export()))
     }
 
     fn preferred_record(&self) -> usize {
@@ -170,17 +206,60 @@ impl Source for RemoteTree {
 impl Target for RemoteTree {
     type Writer = RemoteWriter;
 
-    async fn make_dir(&self, dir: &FileHandle, name: &[u8]) -> Result<FileHandle, Error> {
+    async fn make_dir(&self, dir: &FileHandle, name: &[u8]) -> Result<Directory<FileHandle>, Error> {
         // Only the owner has access until the directory is complete; then its mode is set.
         let private = Sattr { mode: Some(0o700), ..Sattr::default() };
         match self.client.mkdir(*dir, name, private).await {
-            Ok(made) => Ok(made.handle),
-            Err(e) if e.status() == Some(Status::Exist) => match self.find(*dir, name).await? {
-                Some(o) if o.attributes.file_type == FileType::Directory => Ok(o.handle),
-                _ => Err(Error::NotDirectory),
-            },
+            Ok(made) => {
+                let id = Some((made.attributes.fsid, made.attributes.fileid));
+                Ok(Directory { node: made.handle, created: true, id })
+            }
+            // Without the right to create names, servers may report that first.
+            Err(e)
+                if matches!(
+                    e.status(),
+                    Some(Status::Exist | Status::Access | Status::Perm | Status::RoFs)
+                ) =>
+            {
+                match self.find(dir, name).await? {
+                    Some(o) if o.meta.kind == FileKind::Directory => {
+                        Ok(Directory { node: o.node, created: false, id: Some(o.meta.id) })
+                    }
+                    Some(_) => Err(Error::NotDirectory),
+                    None => Err(e.into()),
+                }
+            }
             Err(e) => Err(e.into()),
         }
+    }
+
+    async fn find(&self, dir: &FileHandle, name: &[u8]) -> Result<Option<Existing<FileHandle>>, Error> {
+        match self.client.lookup(*dir, name).await {
+            Ok(o) => Ok(Some(Existing { node: o.handle, meta: (&o.attributes).into(), through_link: false })),
+            Err(e) if e.is_not_found() => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    async fn open_existing(&self, existing: &Existing<FileHandle>) -> Result<RemoteWriter, Error> {
+        if existing.meta.kind != FileKind::File {
+            return Err(Error::SpecialTarget("a device, socket or named pipe, which a client cannot write"));
+        }
+        let file = existing.node;
+        // As open(2) on a mount: a server lets the owner write a file that is read-only.
+        let wanted = access::MODIFY | access::EXTEND;
+        if self.client.access(file, wanted).await? & wanted != wanted {
+            let (procedure, object) = (Procedure::Access, file.to_string());
+            return Err(millrace_client::Error::Nfs { procedure, object, status: Status::Access }.into());
+        }
+        let empty = Sattr { size: Some(0), ..Sattr::default() };
+        self.client.setattr(file, empty, None).await?;
+        Ok(RemoteWriter { file, new: None })
+    }
+
+    async fn set_size(&self, file: &RemoteWriter, size: u64) -> Result<(), Error> {
+        let size = Sattr { size: Some(size), ..Sattr::default() };
+        Ok(self.client.setattr(file.file, size, None).await.map(drop)?)
     }
 
     async fn put(
@@ -207,7 +286,8 @@ impl Target for RemoteTree {
         // The name is unique, so that a retransmitted CREATE is harmless.
         let how = CreateHow::Unchecked(Sattr { mode: Some(0o600), size: Some(0), ..Sattr::default() });
         let made = self.client.create(*dir, &temporary, how).await?;
-        Ok(RemoteWriter { file: made.handle, dir: *dir, temporary, name: name.to_vec() })
+        let names = Names { dir: *dir, temporary, last: name.to_vec() };
+        Ok(RemoteWriter { file: made.handle, new: Some(names) })
     }
 
     async fn write(
@@ -266,18 +346,24 @@ impl Target for RemoteTree {
         meta: &Metadata,
         preserve: Preserve,
     ) -> Result<FileHandle, Error> {
-        self.set(file.file, meta, preserve).await?;
-        self.client.rename(file.dir, &file.temporary, file.dir, &file.name).await?;
+        match &file.new {
+            Some(new) => {
+                self.set(file.file, meta, preserve).await?;
+                self.client.rename(new.dir, &new.temporary, new.dir, &new.last).await?;
+            }
+            None => self.set_in_place(file.file, meta, preserve).await?,
+        }
         Ok(file.file)
     }
 
     async fn discard(&self, file: &RemoteWriter) {
+        let Some(new) = &file.new else { return };
         // The server may be unreachable, so the cleanup has a time limit.
         let moment = std::time::Duration::from_secs(5);
-        match tokio::time::timeout(moment, self.client.remove(file.dir, &file.temporary)).await {
+        match tokio::time::timeout(moment, self.client.remove(new.dir, &new.temporary)).await {
             Ok(Ok(_)) => {}
             _ => tracing::warn!(
-                name = %String::from_utf8_lossy(&file.temporary),
+                name = %String::from_utf8_lossy(&new.temporary),
                 "an unfinished file could not be removed from the server"
             ),
         }

@@ -14,8 +14,8 @@ use std::{
 use millrace_buffer::{Arena, ArenaConfig, Views};
 
 use crate::{
-    Entry, Error, Event, FailedFile, Item, LocalReader, LocalTree, LocalWriter, Metadata, Options, Preserve,
-    Report, Source, Target, TreeCopy, WriteOutcome,
+    Directory, Entry, Error, Event, Existing, FailedFile, Item, LocalReader, LocalTree, LocalWriter,
+    Metadata, Options, Preserve, Report, Source, Target, TreeCopy, WriteOutcome,
 };
 
 fn tree() -> LocalTree {
@@ -116,6 +116,7 @@ fn set_id_bits_are_cleared_unless_the_owner_is_preserved() {
         let with = Options { preserve: Preserve { owner }, ..options() };
         assert!(complete(&run(&from, dir.path(), &tree(), &with)));
         assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, mode);
+        fs::remove_file(&to).unwrap();
     }
 }
 
@@ -129,7 +130,13 @@ fn a_second_copy_replaces_the_first() {
     fs::set_permissions(dir.path().join("copy/sub"), fs::Permissions::from_mode(0o755)).unwrap();
     let report = run(&dir.path().join("from"), dir.path(), &tree(), &with);
     assert!(complete(&report), "{report:?}");
-    assert_eq!(picture(&dir.path().join("copy")), picture(&dir.path().join("from")));
+    // The existing directories keep their attributes.
+    let files = |of: &str| {
+        let mut files = picture(&dir.path().join(of));
+        files.retain(|path, _| !dir.path().join(of).join(path).is_dir());
+        files
+    };
+    assert!(files("copy") == files("from"));
 }
 
 #[test]
@@ -217,8 +224,17 @@ impl Source for Faulty {
 
 impl Target for Faulty {
     type Writer = LocalWriter;
-    async fn make_dir(&self, dir: &PathBuf, name: &[u8]) -> Result<PathBuf, Error> {
+    async fn make_dir(&self, dir: &PathBuf, name: &[u8]) -> Result<Directory<PathBuf>, Error> {
         self.inner.make_dir(dir, name).await
+    }
+    async fn find(&self, dir: &PathBuf, name: &[u8]) -> Result<Option<Existing<PathBuf>>, Error> {
+        self.inner.find(dir, name).await
+    }
+    async fn open_existing(&self, existing: &Existing<PathBuf>) -> Result<LocalWriter, Error> {
+        self.inner.open_existing(existing).await
+    }
+    async fn set_size(&self, file: &LocalWriter, size: u64) -> Result<(), Error> {
+        self.inner.set_size(file, size).await
     }
     async fn create(&self, dir: &PathBuf, name: &[u8]) -> Result<LocalWriter, Error> {
         self.inner.create(dir, name).await
@@ -407,4 +423,246 @@ fn events_report_starts_writes_and_failures() {
     assert_eq!((started.load(Ordering::SeqCst), written.load(Ordering::SeqCst)), (15_000, 15_000));
     let [FailedFile { path, error: Error::Special }] = &report.failed[..] else { panic!("{report:?}") };
     assert_eq!(*failed.lock().unwrap(), std::slice::from_ref(path));
+}
+
+/// Runs a copy of the file `item` to the name `copy` in `to`, over `existing`.
+fn run_over(item: Item<PathBuf>, to: &Path, existing: &Path, options: &Options) -> Report {
+    let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let meta = Metadata::from(&fs::metadata(existing).unwrap());
+    let existing = Existing { node: existing.to_owned(), meta, through_link: true };
+    let (source, target) = (tree(), tree());
+    let copy = TreeCopy::new(&source, &target, options.clone()).over(Some(existing));
+    rt.block_on(copy.run(vec![item], to.to_owned()))
+}
+
+fn make_fifo(path: &Path) {
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, path, kind, rustix::fs::Mode::from_raw_mode(0o600), 0).unwrap();
+}
+
+fn used(path: &Path) -> u64 {
+    fs::metadata(path).unwrap().blocks() * 512
+}
+
+#[test]
+fn an_existing_file_is_written_in_place_unless_the_copy_is_atomic() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("from"), pattern(20_000, 1)).unwrap();
+    for (atomic, verify) in [(false, false), (false, true), (true, false)] {
+        fs::write(at("copy"), vec![7; 50_000]).unwrap();
+        fs::set_permissions(at("copy"), fs::Permissions::from_mode(0o664)).unwrap();
+        fs::hard_link(at("copy"), at("other")).unwrap();
+        let before = fs::metadata(at("copy")).unwrap();
+        let with = Options { atomic, verify, ..options() };
+        let report = run(&at("from"), dir.path(), &tree(), &with);
+        assert!(complete(&report), "{report:?}");
+        assert!(fs::read(at("copy")).unwrap() == pattern(20_000, 1));
+        let (from, after) = (fs::metadata(at("from")).unwrap(), fs::metadata(at("copy")).unwrap());
+        assert_eq!((after.mtime(), after.mtime_nsec()), (from.mtime(), from.mtime_nsec()));
+        assert_eq!(fs::read(at("other")).unwrap().len(), if atomic { 50_000 } else { 20_000 });
+        if !atomic {
+            assert_eq!((after.ino(), after.mode()), (before.ino(), before.mode()));
+        }
+        fs::remove_file(at("other")).unwrap();
+        assert_eq!(names(dir.path()), ["copy", "from"]);
+    }
+}
+
+#[test]
+fn an_existing_directory_keeps_its_mode() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("copy"));
+    fs::create_dir_all(from.join("new")).unwrap();
+    fs::create_dir(&to).unwrap();
+    for (path, mode) in [(&from, 0o700), (&from.join("new"), 0o750), (&to, 0o2775)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    assert!(complete(&run(&from, dir.path(), &tree(), &options())));
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+    assert_eq!((mode(&to), mode(&to.join("new")) & 0o777), (0o2775, 0o750));
+}
+
+#[test]
+fn a_named_pipe_is_written_and_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("copy"));
+    let content = pattern(300_000, 1);
+    fs::write(&from, &content).unwrap();
+    for atomic in [false, true] {
+        make_fifo(&to);
+        let pipe = to.clone();
+        let reader = std::thread::spawn(move || fs::read(pipe).unwrap());
+        let report = run(&from, dir.path(), &tree(), &Options { atomic, ..options() });
+        assert!(complete(&report), "{report:?}");
+        assert!(reader.join().unwrap() == content);
+        assert_eq!(names(dir.path()), ["copy", "from"]);
+        fs::remove_file(&to).unwrap();
+    }
+}
+
+#[test]
+fn a_device_is_written_through_links_and_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("copy"));
+    fs::write(&from, pattern(20_000, 1)).unwrap();
+    symlink("/dev/null", &to).unwrap();
+    for atomic in [false, true] {
+        let item = Item::local(&from, "copy").unwrap();
+        let report = run_over(item, dir.path(), &to, &Options { atomic, ..options() });
+        assert!(complete(&report) && report.bytes == 20_000, "{report:?}");
+        assert_eq!(fs::read_link(&to).unwrap(), Path::new("/dev/null"));
+    }
+    let report = run_over(
+        Item::local(&from, "copy").unwrap(),
+        dir.path(),
+        &to,
+        &Options { verify: true, ..options() },
+    );
+    assert!(matches!(report.failed[0].error, Error::SpecialTarget(_)), "{report:?}");
+}
+
+#[test]
+fn a_link_or_socket_does_not_replace_a_special_file_and_is_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("from"), b"x").unwrap();
+    let socket = std::os::unix::net::UnixListener::bind(at("copy")).unwrap();
+    let report = run(&at("from"), dir.path(), &tree(), &options());
+    assert!(nothing_copied(&report) && at("copy").exists(), "{report:?}");
+    drop(socket);
+    fs::remove_file(at("copy")).unwrap();
+    make_fifo(&at("copy"));
+    symlink("from", at("link")).unwrap();
+    let report = run(&at("link"), dir.path(), &tree(), &options());
+    assert!(matches!(report.failed[0].error, Error::SpecialTarget(_)), "{report:?}");
+    fs::remove_file(at("copy")).unwrap();
+    fs::create_dir(at("copy")).unwrap();
+    for name in ["from", "link"] {
+        let report = run(&at(name), dir.path(), &tree(), &options());
+        assert!(matches!(report.failed[0].error, Error::TargetIsDirectory), "{report:?}");
+    }
+    assert_eq!(names(dir.path()), ["copy", "from", "link"]);
+}
+
+#[test]
+fn a_link_is_followed_only_if_the_caller_names_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("from")).unwrap();
+    fs::write(at("from/file"), b"new").unwrap();
+    fs::create_dir(at("copy")).unwrap();
+    fs::write(at("elsewhere"), b"old").unwrap();
+    symlink("../elsewhere", at("copy/file")).unwrap();
+    let item = || Item::local(&at("from/file"), "file").unwrap();
+    let report = run_over(item(), &at("copy"), &at("copy/file"), &Options { atomic: true, ..options() });
+    assert!(matches!(report.failed[0].error, Error::SpecialTarget(_)), "{report:?}");
+    assert!(complete(&run(&at("from"), dir.path(), &tree(), &options())));
+    assert_eq!(
+        (fs::read(at("elsewhere")).unwrap(), fs::read(at("copy/file")).unwrap()),
+        (b"old".into(), b"new".into())
+    );
+    fs::remove_file(at("copy/file")).unwrap();
+    symlink("../elsewhere", at("copy/file")).unwrap();
+    assert!(complete(&run_over(item(), &at("copy"), &at("copy/file"), &options())));
+    assert_eq!(fs::read(at("elsewhere")).unwrap(), b"new");
+    assert!(at("copy/file").is_symlink());
+}
+
+#[test]
+fn a_file_is_not_copied_to_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("copy"));
+    fs::write(&from, b"content").unwrap();
+    fs::hard_link(&from, &to).unwrap();
+    let report = run(&from, dir.path(), &tree(), &options());
+    assert!(matches!(report.failed[0].error, Error::SameFile), "{report:?}");
+    assert_eq!(fs::read(&from).unwrap(), b"content");
+    assert!(complete(&run(&from, dir.path(), &tree(), &Options { atomic: true, ..options() })));
+    assert_eq!(fs::read(&to).unwrap(), b"content");
+}
+
+#[test]
+fn holes_stay_holes() {
+    const SIZE: u64 = 8 << 30;
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("copy"));
+    let file = fs::File::create(&from).unwrap();
+    file.write_all_at(&pattern(100_000, 1), 1 << 20).unwrap();
+    file.write_all_at(&pattern(70_000, 2), 5 << 30).unwrap();
+    file.set_len(SIZE).unwrap();
+    for verify in [false, true, true] {
+        // The last copy replaces the content of the previous one.
+        let report = run(&from, dir.path(), &tree(), &Options { verify, ..Options::default() });
+        assert!(complete(&report) && report.bytes == SIZE, "{report:?}");
+        let copy = fs::File::open(&to).unwrap();
+        assert_eq!(copy.metadata().unwrap().len(), SIZE);
+        assert!(used(&to) <= 1 << 20, "{} bytes", used(&to));
+        for (offset, content) in [(1 << 20, pattern(100_000, 1)), (5 << 30, pattern(70_000, 2))] {
+            let mut there = vec![0; content.len()];
+            copy.read_exact_at(&mut there, offset).unwrap();
+            assert!(there == content);
+        }
+        if !verify {
+            fs::write(&to, b"other").unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_pipe_is_read_to_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("copy"));
+    make_fifo(&from);
+    let content = pattern(300_000, 1);
+    for verify in [false, true] {
+        let (pipe, data) = (from.clone(), content.clone());
+        let writer = std::thread::spawn(move || fs::write(pipe, data).unwrap());
+        let mut item = Item::local(&from, "copy").unwrap();
+        item.meta.kind = crate::FileKind::File;
+        let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let with = Options { verify, ..options() };
+        let report =
+            rt.block_on(TreeCopy::new(&tree(), &tree(), with).run(vec![item], dir.path().to_owned()));
+        assert!(complete(&report) && report.bytes == 300_000, "{report:?}");
+        writer.join().unwrap();
+        assert!(fs::read(&to).unwrap() == content);
+    }
+}
+
+#[test]
+fn an_interrupted_copy_names_the_existing_files_that_are_incomplete() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("from"), pattern(4_000_000, 1)).unwrap();
+    fs::write(at("copy"), b"old").unwrap();
+    let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let target = Faulty::new(Fault::Restarts { after: usize::MAX });
+    let writes = Arc::clone(&target.writes);
+    let interrupt = async move {
+        while writes.load(Ordering::SeqCst) < 3 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let source = tree();
+    let with = Options { outstanding: 1, ..options() };
+    let copy = TreeCopy::new(&source, &target, with).interrupted_by(interrupt);
+    let items = vec![Item::local(&at("from"), "copy").unwrap()];
+    let report = rt.block_on(copy.run(items, dir.path().to_owned()));
+    assert!(report.interrupted, "{report:?}");
+    let [FailedFile { error: Error::Incomplete, .. }] = &report.failed[..] else { panic!("{report:?}") };
+}
+
+#[test]
+fn a_directory_is_not_copied_into_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("copy");
+    fs::create_dir_all(from.join("sub")).unwrap();
+    fs::write(from.join("file"), b"x").unwrap();
+    let report = run(&from, &from.join("sub"), &tree(), &options());
+    assert!(matches!(&report.failed[..], [FailedFile { error: Error::IntoItself, .. }]), "{report:?}");
+    assert_eq!(names(&from.join("sub/copy")), ["file", "sub"]);
+    let report = run(&from, dir.path(), &tree(), &options());
+    assert!(matches!(&report.failed[..], [FailedFile { error: Error::SameFile, .. }]), "{report:?}");
+    assert_eq!(fs::read(from.join("file")).unwrap(), b"x");
 }

@@ -44,12 +44,16 @@ pub struct Metadata {
     pub gid: u32,
     /// Size of a regular file in bytes.
     pub size: u64,
+    /// Bytes of storage that the file uses: fewer than `size` if it has holes.
+    pub used: u64,
     /// Number of hard links.
     pub nlink: u32,
     /// Time of the last access.
     pub atime: Timestamp,
     /// Time of the last modification of the content.
     pub mtime: Timestamp,
+    /// Time of the last change of the file; not set on copies.
+    pub ctime: Timestamp,
     /// File system ID and file ID: equal for hard links to one file.
     pub id: (u64, u64),
 }
@@ -112,6 +116,24 @@ pub trait Source: Clone + Send + Sync + 'static {
     /// It cannot be opened.
     fn open(&self, file: &Self::Node) -> impl Future<Output = Result<Self::Reader, Error>> + Send;
 
+    /// The parts of the file below `size` that have data, in order; the others are holes. `None` if the file system does not
+    /// report them.
+    ///
+    /// # Errors
+    /// They cannot be determined.
+    fn extents(
+        &self,
+        _file: &Self::Reader,
+        _size: u64,
+    ) -> impl Future<Output = Result<Option<Vec<Range<u64>>>, Error>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Whether the file can be read only once and in order: a pipe or a device.
+    fn is_stream(&self, _file: &Self::Reader) -> bool {
+        false
+    }
+
     /// Reads `len` bytes at `offset`; fewer only at the end of the file.
     ///
     /// # Errors
@@ -128,12 +150,40 @@ pub trait Source: Clone + Send + Sync + 'static {
         None
     }
 
+    /// A name of the files for which [`Metadata::id`] is unique: equal for a source and a target of the same files. `None` if
+    /// there is none.
+    fn id_space(&self) -> Option<String> {
+        None
+    }
+
     /// The largest size in bytes of one read or write.
     fn preferred_record(&self) -> usize;
 }
 
-/// A directory tree that can be written. A file is written under a temporary name and renamed when it is
-/// complete.
+/// An existing object of a [`Target`], whose content a copy replaces.
+#[derive(Debug, Clone)]
+pub struct Existing<N> {
+    /// The object.
+    pub node: N,
+    /// Its attributes.
+    pub meta: Metadata,
+    /// Whether the name is a symbolic link to the object.
+    pub through_link: bool,
+}
+
+/// A directory of a [`Target`].
+#[derive(Debug, Clone)]
+pub struct Directory<N> {
+    /// The directory.
+    pub node: N,
+    /// Whether the copy has created it.
+    pub created: bool,
+    /// [`Metadata::id`], if it is known.
+    pub id: Option<(u64, u64)>,
+}
+
+/// A directory tree that can be written. A new file is written under a temporary name and renamed when it is complete; an
+/// existing one is written in place.
 pub trait Target: Source {
     /// A file that is being written.
     type Writer: Clone + Send + Sync + 'static;
@@ -147,7 +197,38 @@ pub trait Target: Source {
         &self,
         dir: &Self::Node,
         name: &[u8],
-    ) -> impl Future<Output = Result<Self::Node, Error>> + Send;
+    ) -> impl Future<Output = Result<Directory<Self::Node>, Error>> + Send;
+
+    /// The object `name` of `dir`; a symbolic link is not followed. `None` if there is none.
+    ///
+    /// # Errors
+    /// Its attributes cannot be read.
+    fn find(
+        &self,
+        dir: &Self::Node,
+        name: &[u8],
+    ) -> impl Future<Output = Result<Option<Existing<Self::Node>>, Error>> + Send;
+
+    /// Opens an existing file, which keeps its owner, mode, ACL and links, and removes its content; or a device or named
+    /// pipe, if the target can write to them.
+    ///
+    /// # Errors
+    /// It cannot be opened or truncated, or the target cannot write to an object of its type.
+    fn open_existing(
+        &self,
+        existing: &Existing<Self::Node>,
+    ) -> impl Future<Output = Result<Self::Writer, Error>> + Send;
+
+    /// Whether the writes must be in order, because the file is a device or pipe.
+    fn is_written_in_order(&self, _file: &Self::Writer) -> bool {
+        false
+    }
+
+    /// Sets the size of the file, whose content up to it is zeros where nothing was written.
+    ///
+    /// # Errors
+    /// The size cannot be set.
+    fn set_size(&self, file: &Self::Writer, size: u64) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Writes the whole content `data` of a file, sets its attributes and gives it the name `name`, in one step. `None`,
     /// and no change, if the target cannot do so; [`Self::create`], [`Self::write`] and [`Self::publish`] do it in
@@ -212,13 +293,14 @@ pub trait Target: Source {
     /// The data cannot be made stable.
     fn commit(&self, file: &Self::Writer) -> impl Future<Output = Result<[u8; 8], Error>> + Send;
 
-    /// Opens the temporary file for reading.
+    /// Opens the file for reading.
     ///
     /// # Errors
     /// It cannot be opened.
     fn read_back(&self, file: &Self::Writer) -> impl Future<Output = Result<Self::Reader, Error>> + Send;
 
-    /// Sets the attributes of the temporary file and renames it to its final name.
+    /// Sets the attributes of a temporary file and renames it to its final name. Of an existing file it sets the times, if
+    /// the user may do so, and with [`Preserve::owner`] the owner.
     ///
     /// # Errors
     /// The attributes cannot be set, or the file cannot be renamed.
@@ -229,10 +311,10 @@ pub trait Target: Source {
         preserve: Preserve,
     ) -> impl Future<Output = Result<Self::Node, Error>> + Send;
 
-    /// Removes the temporary file. Errors are ignored.
+    /// Removes a temporary file. Errors are ignored. An existing file keeps the data that was written.
     fn discard(&self, file: &Self::Writer) -> impl Future<Output = ()> + Send;
 
-    /// Creates a symbolic link `name` to `text`; replaces an existing object.
+    /// Creates a symbolic link `name` to `text`; replaces an existing file or link.
     ///
     /// # Errors
     /// It cannot be created.
@@ -245,7 +327,7 @@ pub trait Target: Source {
         preserve: Preserve,
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Creates a hard link `name` to `file`; replaces an existing object.
+    /// Creates a hard link `name` to `file`; replaces an existing file or link.
     ///
     /// # Errors
     /// It cannot be created.
@@ -266,6 +348,11 @@ pub trait Target: Source {
         meta: &Metadata,
         preserve: Preserve,
     ) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// The extents of a file without holes.
+pub(crate) fn whole(size: u64) -> Vec<Range<u64>> {
+    if size == 0 { Vec::new() } else { std::iter::once(0..size).collect() }
 }
 
 /// Returns a random number for [`millrace_client::temporary_name`].

@@ -1,7 +1,7 @@
 //! Traversal of the source, which starts the copies of files.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,18 +16,19 @@ use crate::{
     Error, Options,
     control::{Control, Event, Listener},
     data::Flow,
-    file::{self, Done, FileOptions},
+    file::{self, Done, FileOptions, Place},
     report::{FailedFile, Report},
-    tree::{Entry, FileKind, Item, Metadata, Source, Target},
+    tree::{Directory, Entry, Existing, FileKind, Item, Metadata, Source, Target},
 };
 
 /// A copy of objects of a [`Source`] into a directory of a [`Target`].
-pub struct TreeCopy<'a, S, T> {
+pub struct TreeCopy<'a, S, T: Source> {
     source: &'a S,
     target: &'a T,
     options: Options,
     listener: Listener,
     interrupt: BoxFuture<'a, ()>,
+    over: Option<Existing<T::Node>>,
 }
 
 impl<'a, S: Source, T: Target> TreeCopy<'a, S, T> {
@@ -39,6 +40,7 @@ impl<'a, S: Source, T: Target> TreeCopy<'a, S, T> {
             options,
             listener: Box::new(|_| {}),
             interrupt: Box::pin(std::future::pending()),
+            over: None,
         }
     }
 
@@ -55,6 +57,13 @@ impl<'a, S: Source, T: Target> TreeCopy<'a, S, T> {
         Self { interrupt: Box::pin(interrupt), ..self }
     }
 
+    /// Writes the content of the files given to [`Self::run`], of which there must be one only, to `existing` instead of
+    /// the object of its name: to the file that a symbolic link of this name refers to.
+    #[must_use]
+    pub fn over(self, existing: Option<Existing<T::Node>>) -> Self {
+        Self { over: existing, ..self }
+    }
+
     /// Copies `items` into the directory `into` of the target.
     ///
     /// Dropping the future before its completion leaves temporary files. To stop a copy early, use
@@ -66,6 +75,7 @@ impl<'a, S: Source, T: Target> TreeCopy<'a, S, T> {
         let start = Instant::now();
         let control = Arc::new(Control::new(self.listener));
         let mut walk = Walk::new(self.source, self.target, &self.options, Arc::clone(&control));
+        walk.over = self.over;
         let interrupted = {
             let run = walk.run(items, into);
             tokio::pin!(run);
@@ -89,11 +99,13 @@ const STOP: Duration = Duration::from_secs(10);
 type Outcome<N> = (String, Option<(u64, u64)>, Result<Done<N>, Error>);
 
 /// An object to copy, and the directory of the target for it.
-type Task<S, T> = (Item<<S as Source>::Node>, <T as Source>::Node);
+type Task<S, T> = (Item<<S as Source>::Node>, Directory<<T as Source>::Node>);
 
 /// A directory of the source, its entries, and its copy.
-type Listed<S, T> =
-    (Item<<S as Source>::Node>, Result<(Vec<Entry<<S as Source>::Node>>, <T as Source>::Node), Error>);
+type Listed<S, T> = (
+    Item<<S as Source>::Node>,
+    Result<(Vec<Entry<<S as Source>::Node>>, Directory<<T as Source>::Node>), Error>,
+);
 
 struct Walk<'a, S: Source, T: Target> {
     source: &'a S,
@@ -104,12 +116,18 @@ struct Walk<'a, S: Source, T: Target> {
     /// Directories that are listed and created.
     directories: JoinSet<Listed<S, T>>,
     report: Report,
-    /// Directories whose attributes are set at the end, when all their entries exist.
+    /// Created directories. Their attributes are set at the end, when all their entries exist.
     made: Vec<(String, T::Node, Metadata)>,
     /// The first copied name of each file with several hard links.
     first: HashMap<(u64, u64), Option<T::Node>>,
     /// Hard links to create after the copies of files.
-    links: Vec<(Item<S::Node>, T::Node)>,
+    links: Vec<Task<S, T>>,
+    /// The existing object of the first file.
+    over: Option<Existing<T::Node>>,
+    /// Whether source and target have the same IDs for the same directories.
+    is_one_space: bool,
+    /// In this case, the IDs of the directories of the target that the copy has created or found.
+    targets: HashSet<(u64, u64)>,
 }
 
 impl<'a, S: Source, T: Target> Walk<'a, S, T> {
@@ -132,10 +150,14 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             made: Vec::new(),
             first: HashMap::new(),
             links: Vec::new(),
+            over: None,
+            is_one_space: source.id_space().is_some_and(|space| target.id_space() == Some(space)),
+            targets: HashSet::new(),
         }
     }
 
     async fn run(&mut self, items: Vec<Item<S::Node>>, into: T::Node) {
+        let into = Directory { node: into, created: false, id: None };
         let mut todo: Vec<Task<S, T>> = items.into_iter().rev().map(|i| (i, into.clone())).collect();
         while !self.flow.control.is_stopped() {
             let Some((item, dir)) = todo.pop() else {
@@ -167,15 +189,18 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
     }
 
     /// Starts the task that lists and creates a directory.
-    fn start_directory(&mut self, item: Item<S::Node>, dir: T::Node) {
+    fn start_directory(&mut self, item: Item<S::Node>, dir: Directory<T::Node>) {
         if !self.options.recursive {
             return self.failed(item.path, Error::IsDirectory);
+        }
+        if self.targets.contains(&item.meta.id) {
+            return self.failed(item.path, Error::IntoItself);
         }
         let (source, target) = (self.source.clone(), self.target.clone());
         self.directories.spawn(async move {
             let created = async {
                 let entries = source.list(&item.node).await?;
-                Ok((entries, target.make_dir(&dir, &item.name).await?))
+                Ok((entries, target.make_dir(&dir.node, &item.name).await?))
             };
             let created = created.await;
             (item, created)
@@ -196,18 +221,27 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
                 return Some(Vec::new());
             }
         };
+        if self.is_one_space {
+            self.targets.extend(made.id);
+            if made.id == Some(item.meta.id) {
+                self.failed(item.path, Error::SameFile);
+                return Some(Vec::new());
+            }
+        }
         self.report.directories += 1;
         let found = entries.into_iter().rev().map(|e| {
             let path = format!("{}/{}", item.path, String::from_utf8_lossy(&e.name));
             (Item { path, name: e.name, node: e.node, meta: e.meta }, made.clone())
         });
         let found = found.collect();
-        self.made.push((item.path, made, item.meta));
+        if made.created {
+            self.made.push((item.path, made.node, item.meta));
+        }
         Some(found)
     }
 
     /// Copies an object other than a directory, or starts the task that copies it.
-    async fn leaf(&mut self, item: Item<S::Node>, dir: T::Node) -> Result<(), Error> {
+    async fn leaf(&mut self, item: Item<S::Node>, dir: Directory<T::Node>) -> Result<(), Error> {
         if self.options.hard_links && item.meta.nlink > 1 {
             if self.first.contains_key(&item.meta.id) {
                 self.links.push((item, dir));
@@ -221,7 +255,10 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             FileKind::File => self.start_file(item, dir).await,
             FileKind::Symlink => {
                 let text = self.source.read_link(&item.node).await?;
-                self.target.symlink(&dir, &item.name, &text, &item.meta, self.options.preserve).await?;
+                let place = Place { dir, name: item.name, existing: None };
+                place.check_replaceable(self.target).await?;
+                let (dir, name) = (&place.dir.node, &place.name);
+                self.target.symlink(dir, name, &text, &item.meta, self.options.preserve).await?;
                 self.report.symlinks += 1;
             }
             _ => return Err(Error::Special),
@@ -229,7 +266,7 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         Ok(())
     }
 
-    async fn start_file(&mut self, item: Item<S::Node>, dir: T::Node) {
+    async fn start_file(&mut self, item: Item<S::Node>, dir: Directory<T::Node>) {
         while self.files.len() >= self.options.parallel.max(1) {
             if let Some(outcome) = self.files.join_next().await {
                 self.ended(outcome);
@@ -237,11 +274,13 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         }
         self.flow.control.report(Event::Started { path: &item.path, bytes: item.meta.size });
         let (source, target, flow) = (self.source.clone(), self.target.clone(), Arc::clone(&self.flow));
-        let options = FileOptions { verify: self.options.verify, preserve: self.options.preserve };
+        let Options { verify, atomic, preserve, .. } = *self.options;
+        let options = FileOptions { verify, atomic, preserve };
+        let place = Place { dir, name: item.name, existing: self.over.take() };
         let shared = (self.options.hard_links && item.meta.nlink > 1).then_some(item.meta.id);
         self.files.spawn(async move {
             let from = (&source, &item.node, &item.meta);
-            let done = file::copy(from, (&target, &dir, &item.name), options, &flow).await;
+            let done = file::copy(from, (&target, &place), options, &flow).await;
             (item.path, shared, done)
         });
     }
@@ -262,8 +301,8 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
     }
 
     fn failed(&mut self, path: String, e: Error) {
-        // Errors after a stop are consequences; only the cause is reported.
-        if self.flow.control.is_stopped() {
+        // Errors after a stop are consequences; only the cause is reported, and the files that it has damaged.
+        if self.flow.control.is_stopped() && !matches!(e, Error::Incomplete) {
             return;
         }
         if e.is_fatal() {
@@ -276,8 +315,12 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
 
     async fn further_names(&mut self) {
         for (item, dir) in std::mem::take(&mut self.links) {
+            let place = Place { dir, name: item.name, existing: None };
             let outcome = match self.first.get(&item.meta.id) {
-                Some(Some(first)) => self.target.link(first, &dir, &item.name).await,
+                Some(Some(first)) => match place.check_replaceable(self.target).await {
+                    Ok(()) => self.target.link(first, &place.dir.node, &place.name).await,
+                    refused => refused,
+                },
                 _ => Err(Error::LinkTarget),
             };
             match outcome {

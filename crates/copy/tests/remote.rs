@@ -205,3 +205,95 @@ fn times_before_1970_and_after_2106_are_copied_in_both_directions() {
         }
     });
 }
+
+#[test]
+fn an_existing_file_of_a_server_is_written_in_place_and_a_directory_keeps_its_mode() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["small", "large"] {
+        fs::write(dir.path().join(name), name.repeat(10_000)).unwrap();
+    }
+    let dir = &dir;
+    on_all(|url| async move {
+        let url = url("data");
+        let client = nfs3::Client::connect(TokioRuntime::current(), &url, Default::default()).await.unwrap();
+        let paths = Client::from(client.clone());
+        paths.create_dir("copy").await.unwrap();
+        paths.set_permissions("copy", 0o2775).await.unwrap();
+        for (name, other) in [("copy/small", "small"), ("copy/large", "large")] {
+            paths.write(name, vec![7; 100_000]).await.unwrap();
+            paths.set_permissions(name, 0o664).await.unwrap();
+            paths.hard_link(name, other).await.unwrap();
+        }
+        let (before, _) = client.resolve("copy/small").await.unwrap();
+        let report = copy(dir.path(), &client).await;
+        assert!(report.failed.is_empty() && report.files == 2, "{report:?}");
+        assert_eq!(client.resolve("copy/small").await.unwrap().0, before);
+        assert_eq!(paths.metadata("copy").await.unwrap().mode() & 0o7777, 0o2775);
+        for name in ["small", "large"] {
+            assert!(paths.read(name).await.unwrap() == name.repeat(10_000).as_bytes());
+            let there = paths.metadata(name).await.unwrap();
+            assert_eq!((there.mode() & 0o7777, there.attributes().nlink), (0o664, 2));
+            let here = fs::metadata(dir.path().join(name)).unwrap();
+            assert_eq!(there.modified(), here.modified().unwrap());
+        }
+        // A device of the server is not replaced.
+        let what = millrace_nfs::v3::MknodWhat::Fifo(Default::default());
+        client.mknod(client.root(), "fifo", what).await.unwrap();
+        let at = RemoteTree::new(client.clone());
+        let report = TreeCopy::new(&at, &at, Options::default())
+            .run(vec![item(&client, "small", "fifo").await], client.root())
+            .await;
+        assert!(
+            matches!(&report.failed[..], [file] if matches!(file.error, Error::SpecialTarget(_))),
+            "{report:?}"
+        );
+    });
+}
+
+#[test]
+fn holes_stay_holes_at_a_server_and_on_the_way_back() {
+    const SIZE: u64 = 1 << 40;
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("sparse");
+    let file = fs::File::create(&from).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[7; 100_000], 1 << 33).unwrap();
+    file.set_len(SIZE).unwrap();
+    let (dir, from) = (&dir, &from);
+    on_all(|url| async move {
+        let url = url("data");
+        let client = nfs3::Client::connect(TokioRuntime::current(), &url, Default::default()).await.unwrap();
+        let report = copy(from, &client).await;
+        assert!(report.failed.is_empty() && report.bytes == SIZE, "{report:?}");
+        let used = |name: &'static str| {
+            let client = client.clone();
+            async move {
+                let (_, a) = client.resolve(name).await.unwrap();
+                assert_eq!(a.size, SIZE);
+                a.used
+            }
+        };
+        assert!(used("copy").await <= 1 << 20);
+        if client.version() != Version::V4_2 {
+            return; // Holes of the server are not known; all of it would be read.
+        }
+        let at = RemoteTree::new(client.clone());
+        let into = |name: &'static str| {
+            let client = client.clone();
+            async move { vec![item(&client, "copy", name).await] }
+        };
+        let options = || Options { verify: true, ..Options::default() };
+        for options in [Options::default(), options()] {
+            let report = TreeCopy::new(&at, &at, options).run(into("again").await, client.root()).await;
+            assert!(report.failed.is_empty() && report.bytes == SIZE, "{report:?}");
+            assert!(used("again").await <= 1 << 20);
+        }
+        let local = LocalTree::new(client.arena().clone());
+        let to = dir.path().join("back");
+        let report =
+            TreeCopy::new(&at, &local, options()).run(into("back").await, dir.path().to_owned()).await;
+        assert!(report.failed.is_empty() && report.bytes == SIZE, "{report:?}");
+        let back = fs::metadata(&to).unwrap();
+        assert!(back.len() == SIZE && std::os::unix::fs::MetadataExt::blocks(&back) <= 2048, "{back:?}");
+        fs::remove_file(to).unwrap();
+    });
+}

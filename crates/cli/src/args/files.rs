@@ -108,6 +108,10 @@ pub(crate) struct CopyArgs {
     #[arg(long)]
     pub(crate) verify: bool,
 
+    /// Replace existing files by new ones with a rename, instead of writing them in place
+    #[arg(long)]
+    pub(crate) atomic: bool,
+
     /// Preserve hard links between the copied files (otherwise each name becomes a separate file)
     #[arg(long)]
     pub(crate) hard_links: bool,
@@ -138,8 +142,9 @@ pub(crate) struct CopyArgs {
 }
 
 const COPY_NOTES: &str = "\
-Modes, times and symbolic links are preserved. A file has a temporary name in the target directory
-until it is complete and, on a server, on stable storage; then it is renamed to its final name.
+Modes, times and symbolic links are preserved. A new file has a temporary name in the target directory
+until it is complete and, on a server, on stable storage; then it is renamed to its final name. An
+existing file is written in place, as by cp(1): it keeps its owner, mode, ACL and hard links.
 Progress is shown on a terminal only.";
 
 /// Arguments of `millrace put`.

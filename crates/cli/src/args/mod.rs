@@ -65,7 +65,7 @@ Exit codes:
   1  the operation failed; one sentence on standard error states the reason and the remedy
   2  the command line is invalid
   3  partial success: some files failed, each is named on standard error; the others are complete
-  130  interrupted (Ctrl-C); unfinished files were removed";
+  130  interrupted (Ctrl-C); unfinished new files were removed";
 
 /// The whole command line.
 #[derive(Debug, Parser)]

@@ -15,7 +15,8 @@ use millrace_cli_common::{
     output,
 };
 use millrace_copy::{
-    FileKind, Item, LocalTree, Metadata, Options, Preserve, RemoteTree, Report, Source, Target, TreeCopy,
+    Existing, FileKind, Item, LocalTree, Metadata, Options, Preserve, RemoteTree, Report, Source, Target,
+    TreeCopy,
 };
 use millrace_nfs::v3::{FileHandle, FileType};
 
@@ -67,6 +68,7 @@ impl From<&CopyArgs> for Options {
         Self {
             recursive: a.recursive,
             verify: a.verify,
+            atomic: a.atomic,
             hard_links: a.hard_links,
             preserve: Preserve { owner: a.owner },
             parallel: a.parallel.into(),
@@ -82,12 +84,15 @@ fn transfer(from: &[String], to: &str, args: &CopyArgs) -> CommandResult {
         if is_url(to) {
             let to_server = async |session: &Session| {
                 let target = Destination::remote(session, from.len()).await?;
-                all(from, &RemoteTree::new(session.client.clone()), target, Some(session), args).await
+                let linked = async |path: Vec<u8>| linked_remotely(session, &path).await;
+                let tree = RemoteTree::new(session.client.clone());
+                all(from, &tree, (target, &session.path), &linked, Some(session), args).await
             };
             Session::open_again(to).await?.closed_after(to_server).await
         } else {
             let target = Destination::local(Path::new(to), from.len())?;
-            all(from, &local_tree(), target, None, args).await
+            let linked = async |path: Vec<u8>| linked_locally(Path::new(OsStr::from_bytes(&path)));
+            all(from, &local_tree(), (target, to.as_bytes()), &linked, None, args).await
         }
     })?;
     // Do not wait for threads that are blocked on an unreachable server.
@@ -157,14 +162,55 @@ fn check_single(target: &str, sources: usize, wants_dir: bool, exists: bool) -> 
     )))
 }
 
+/// The object of the export that the symbolic link at `path` refers to; `None` if there is no link.
+async fn linked_remotely(session: &Session, path: &[u8]) -> Result<Option<Existing<FileHandle>>, Failure> {
+    let failed = |e| session.failed("find the target of a symbolic link in", e);
+    match session.client.resolve_link(path).await {
+        Ok((_, a)) if a.file_type == FileType::Symlink => {}
+        Ok(_) => return Ok(None),
+        Err(e) if e.is_not_found() => return Ok(None),
+        Err(e) => return Err(failed(e)),
+    }
+    match session.client.resolve(path).await {
+        Ok((node, a)) => Ok(Some(Existing { node, meta: (&a).into(), through_link: true })),
+        Err(e) if e.is_not_found() => Err(dangling(&String::from_utf8_lossy(path))),
+        Err(e) => Err(failed(e)),
+    }
+}
+
+/// As [`linked_remotely`], in the local file system.
+fn linked_locally(path: &Path) -> Result<Option<Existing<PathBuf>>, Failure> {
+    if !path.is_symlink() {
+        return Ok(None);
+    }
+    match path.metadata() {
+        Ok(m) => Ok(Some(Existing { node: path.to_owned(), meta: (&m).into(), through_link: true })),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(dangling(&path.display().to_string())),
+        Err(e) => Err(FileError::local("find the target of", path, &e).into()),
+    }
+}
+
+fn dangling(path: &str) -> Failure {
+    Failure::new(format!(
+        "{path} is a symbolic link to a file that does not exist; remove the link or choose another target"
+    ))
+}
+
 /// Copies the sources sequentially. Each copy has many files in flight.
 async fn all<T: Target>(
     from: &[String],
     target: &T,
-    destination: Destination<T::Node>,
+    (destination, path): (Destination<T::Node>, &[u8]),
+    linked: &impl AsyncFn(Vec<u8>) -> Result<Option<Existing<T::Node>>, Failure>,
     target_session: Option<&Session>,
     args: &CopyArgs,
 ) -> Result<CopySummary, Failure> {
+    // The object that a link at the name of a copy refers to. Only files are written through links.
+    let over = async |name: &[u8], kind: FileKind| match (kind, &destination.name) {
+        (FileKind::File, Some(_)) => linked(path.to_vec()).await,
+        (FileKind::File, None) => linked([path, b"/", name].concat()).await,
+        _ => Ok(None),
+    };
     // Reject an invalid URL before the first copy.
     for url in from.iter().filter(|f| is_url(f)) {
         session::parse(url)?;
@@ -172,7 +218,7 @@ async fn all<T: Target>(
     let mut total = CopySummary::default();
     let mut names = HashSet::new();
     for source in from {
-        match one(source, target, &destination, target_session, &mut names, args).await {
+        match one(source, target, (&destination, &over), target_session, &mut names, args).await {
             Ok(report) => total.add(report),
             Err(e) if from.len() == 1 => return Err(e),
             // Continue with the other sources.
@@ -192,7 +238,10 @@ async fn all<T: Target>(
 async fn one<T: Target>(
     source: &str,
     target: &T,
-    destination: &Destination<T::Node>,
+    (destination, over): (
+        &Destination<T::Node>,
+        &impl AsyncFn(&[u8], FileKind) -> Result<Option<Existing<T::Node>>, Failure>,
+    ),
     target_session: Option<&Session>,
     names: &mut HashSet<Vec<u8>>,
     args: &CopyArgs,
@@ -209,20 +258,21 @@ async fn one<T: Target>(
             let tree = RemoteTree::new(same.unwrap_or(session).client.clone());
             let item = remote_item(session, args.recursive).await?;
             unique(&item.name)?;
-            Ok(run(&tree, item, target, destination, args).await)
+            let over = over(&item.name, item.meta.kind).await?;
+            Ok(run((&tree, item), target, (destination, over), args).await)
         };
         return Session::open_again(source).await?.closed_after(from_server).await;
     }
     let item = local_item(Path::new(source), args.recursive)?;
     unique(&item.name)?;
-    Ok(run(&local_tree(), item, target, destination, args).await)
+    let over = over(&item.name, item.meta.kind).await?;
+    Ok(run((&local_tree(), item), target, (destination, over), args).await)
 }
 
 async fn run<S: Source, T: Target>(
-    tree: &S,
-    mut item: Item<S::Node>,
+    (tree, mut item): (&S, Item<S::Node>),
     target: &T,
-    destination: &Destination<T::Node>,
+    (destination, over): (&Destination<T::Node>, Option<Existing<T::Node>>),
     args: &CopyArgs,
 ) -> Report {
     if let Some(name) = &destination.name {
@@ -233,6 +283,7 @@ async fn run<S: Source, T: Target>(
     let report = TreeCopy::new(tree, target, Options::from(args))
         .on_event(move |event| shown.show(&event))
         .interrupted_by(interrupted())
+        .over(over)
         .run(vec![item], destination.dir.clone())
         .await;
     progress.finish();
@@ -284,18 +335,20 @@ fn local_item(path: &Path, recursive: bool) -> Result<Item<PathBuf>, Failure> {
 /// Completes when a signal interrupts the copy.
 async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};
-    let Ok(mut terminate) = signal(SignalKind::terminate()) else { return std::future::pending().await };
-    stop_signal(&mut terminate).await;
-    eprintln!("millrace: stopping; unfinished files are removed (a second signal exits immediately)");
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()];
+    let mut signals: Vec<_> = kinds.into_iter().filter_map(|kind| signal(kind).ok()).collect();
+    if signals.is_empty() {
+        return std::future::pending().await;
+    }
+    any(&mut signals).await;
+    eprintln!("millrace: stopping; unfinished new files are removed (a second signal exits immediately)");
     tokio::spawn(async move {
-        stop_signal(&mut terminate).await;
+        any(&mut signals).await;
         std::process::exit(130)
     });
 }
 
-async fn stop_signal(terminate: &mut tokio::signal::unix::Signal) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
+/// Waits for the first of the signals.
+async fn any(signals: &mut [tokio::signal::unix::Signal]) {
+    futures::future::select_all(signals.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
 }
