@@ -17,7 +17,7 @@ pub(crate) fn of(location: Path, version: Option<&Version>, attributes: &Fattr) 
 }
 
 fn last_modified(attributes: &Fattr) -> DateTime<Utc> {
-    let (seconds, nanoseconds) = (attributes.mtime.seconds.into(), attributes.mtime.nanoseconds);
+    let (seconds, nanoseconds) = (attributes.mtime.seconds, attributes.mtime.nanoseconds);
     // A server may send more than 10^9 nanoseconds.
     DateTime::from_timestamp(seconds, nanoseconds).unwrap_or_default()
 }

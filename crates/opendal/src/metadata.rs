@@ -23,7 +23,7 @@ fn builder(attributes: &Fattr) -> MetadataBuilder {
     };
     let (seconds, nanoseconds) = (attributes.mtime.seconds, attributes.mtime.nanoseconds);
     // A server may send more than 10^9 nanoseconds.
-    if let Ok(time) = Timestamp::new(seconds.into(), i32::try_from(nanoseconds).unwrap_or(0)) {
+    if let Ok(time) = Timestamp::new(seconds, i32::try_from(nanoseconds).unwrap_or(0)) {
         metadata.last_modified(time);
     }
     metadata
