@@ -145,9 +145,6 @@ fn a_read_only_export_rejects_changes() {
         let root = c.mount("/x").await.unwrap();
         assert_eq!(c.create_how(root, "f", guarded()).await, Err(Status::RoFs));
         assert_eq!(c.write(root, 0, b"x", StableHow::FileSync).await.unwrap_err(), Status::RoFs);
-        let args = v3::CommitArgs { file: root, offset: 0, count: 0 };
-        let res: Res<v3::CommitOk, v3::CommitFail> = c.nfs(Procedure::Commit, &args).await;
-        assert_eq!(res.status(), Status::RoFs);
         let set = SetattrArgs {
             object: root,
             attributes: Sattr { mode: Some(0), ..Sattr::default() },

@@ -62,12 +62,13 @@ impl Compound<'_> {
 
     pub(super) async fn commit(&mut self, args: CommitArgs) -> Result<(), Status> {
         let file = self.current()?.file(Status::IsDir)?;
-        if args.offset >= OFFSET_LIMIT {
-            return Err(Status::Inval);
-        }
-        let committed = file.fs().commit(file.writer()?, &file.handle, args.offset, args.count).await;
-        if let Err(error) = committed {
-            return Err(data_error(file, error).await);
+        // The operation has neither INVAL for an offset beyond all data nor ROFS: it may concern data that was written
+        // before the export became read-only.
+        if args.offset < OFFSET_LIMIT {
+            let committed = file.fs().commit(file.caller()?, &file.handle, args.offset, args.count).await;
+            if let Err(error) = committed {
+                return Err(data_error(file, error).await);
+            }
         }
         // Read after the commit: an earlier loss has changed the verifier.
         let verifier = file.fs().write_verifier();

@@ -1,6 +1,6 @@
 //! Changes of the setting `delegations` while the server runs.
 
-use millrace_nfs::v4::*;
+use millrace_nfs::{v3, v4::*};
 use millrace_nfs4_conformance::operations::open_with;
 use millrace_server::{Config, Server};
 
@@ -44,4 +44,28 @@ fn delegations_follow_a_reload() {
             assert_eq!(delegated(&c, &s, &dir, "after").await, 1);
         });
     }
+}
+
+#[test]
+fn data_written_before_an_export_became_read_only_can_be_committed() {
+    run(async {
+        let start = config(&["/x=memory:8MiB"]);
+        let mut server = Server::start(start.clone()).unwrap();
+        let c = Caller::connect(&server, Proto::Tcp).await;
+        let root = c.mount("/x").await.unwrap();
+        let file = c.create(root, "f").await;
+        c.write(file, 0, b"x", v3::StableHow::Unstable).await.unwrap();
+        let exports = config(&["/x=memory:8MiB,ro"]).exports;
+        server.reload(&Config { exports, ..start }).unwrap();
+        assert_eq!(c.write(file, 0, b"y", v3::StableHow::Unstable).await.unwrap_err(), v3::Status::RoFs);
+        let args = v3::CommitArgs { file, offset: 0, count: 0 };
+        let res: v3::Res<v3::CommitOk, v3::CommitFail> = c.nfs(v3::Procedure::Commit, &args).await;
+        assert_eq!(res.status(), v3::Status::Ok);
+        let s = Session::new(&c, b"client").await;
+        let file = s.path(&c, "/x/f").await.unwrap();
+        for (offset, count) in [(0, 0), (u64::MAX, 0), (u64::MAX, u32::MAX)] {
+            let commit = op(Operation::Commit, CommitArgs { offset, count });
+            assert_eq!(s.status(&c, [putfh(&file), commit]).await, Status::Ok);
+        }
+    });
 }
