@@ -61,6 +61,7 @@ short_runs! {
     tcp_server,
     rdma_server_stream,
     rdma_server_messages,
+    nfs4_server,
     tcp_client,
     rdma_client,
     iscsi_connection,

@@ -76,6 +76,7 @@ pub const TARGETS: &[Target] = targets! {
     tcp_server = connection::tcp_server, CONNECTION;
     rdma_server_stream = connection::rdma_server_stream, CONNECTION;
     rdma_server_messages = connection::rdma_server_messages, CONNECTION;
+    nfs4_server = connection::nfs4_server, CONNECTION;
     tcp_client = connection::tcp_client, CONNECTION;
     rdma_client = connection::rdma_client, CONNECTION;
     iscsi_connection = iscsi::connection, CONNECTION;

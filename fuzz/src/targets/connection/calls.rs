@@ -11,7 +11,7 @@ use millrace_nfs::{
         WriteArgs,
     },
 };
-use millrace_oncrpc::{Credential, call_header};
+use millrace_oncrpc::{AuthSys, Credential, call_header};
 use millrace_xdr::Encode;
 
 use super::scene::{FULL, Kind, Scene};
@@ -20,7 +20,7 @@ use crate::targets::xdr::{flat, message, view};
 /// A call with the transaction ID `xid`.
 pub(super) fn call(xid: u32, (prog, vers, proc): (u32, u32, u32), args: &impl Encode) -> Vec<u8> {
     let mut call = message(|e| {
-        call_header(e, prog, vers, proc, &Credential::None);
+        call_header(e, prog, vers, proc, &Credential::Sys(AuthSys::default()));
         e.put(args);
     });
     assert!(call.set_xid(xid));

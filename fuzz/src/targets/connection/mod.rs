@@ -8,6 +8,7 @@ mod calls;
 mod getattr;
 mod honest;
 mod iwarp_over;
+pub(super) mod nfs4_server;
 mod raw_peer;
 pub(super) mod rdma_client;
 pub(super) mod rdma_server_messages;

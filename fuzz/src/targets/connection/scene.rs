@@ -177,7 +177,7 @@ impl Scene {
         }
         let stats = self.hosted.stats();
         assert_eq!((stats.tcp.open, stats.rdma.open), (0, 0), "open connections");
-        stats.memory.in_use as u64 - stats.replies_kept_bytes
+        stats.memory.in_use as u64 - stats.replies_kept_bytes - stats.nfs4_replies_kept_bytes
     }
 }
 

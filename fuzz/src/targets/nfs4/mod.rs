@@ -5,7 +5,7 @@
 //! encoded again without a change, with payloads in the stream and beside it; and it is rejected without its last
 //! byte.
 
-mod seeds;
+pub(super) mod messages;
 
 use ::millrace_xdr::{Decode, Decoder, Encode, Encoder, Message, Payload, XdrError};
 use millrace_nfs::v4::*;
@@ -273,13 +273,13 @@ pub(super) fn run(input: &[u8]) {
 
 /// Correct messages of each kind, with every operation.
 pub(super) fn seeds() -> Vec<Vec<u8>> {
-    let arguments = seeds::calls().into_iter().map(|call| (0, call));
-    let results = seeds::replies().into_iter().map(|reply| (1, reply));
-    let callbacks = [(2, seeds::callback()), (3, seeds::callback_reply())];
+    let arguments = messages::calls().into_iter().map(|call| (0, call));
+    let results = messages::replies().into_iter().map(|reply| (1, reply));
+    let callbacks = [(2, messages::callback()), (3, messages::callback_reply())];
     let flat = arguments.chain(results).chain(callbacks);
     let flat = flat.map(|(kind, bytes)| [&[kind, 0, 0][..], &bytes].concat());
     // WRITE with its data beside the head: tag, minor version, count, number, 28 bytes of arguments, length.
-    let write = seeds::write();
+    let write = messages::write();
     let (head, data) = write.split_at(write.len() - 12);
     let beside = [&[0, 12, 12][..], data, head].concat();
     flat.chain([beside]).collect()

@@ -5,10 +5,12 @@ use millrace_nfs::v4::*;
 
 use crate::targets::xdr::{encoded, view};
 
-const STATEID: Stateid = Stateid { seqid: 1, other: [7; 12] };
-const SESSION: SessionId = SessionId([3; 16]);
-const OWNER: StateOwner<'_> = StateOwner { client_id: ClientId { number: 5 }, owner: Opaque(b"owner") };
-const HANDLE: FileHandle<'_> = Opaque(&[9; 12]);
+pub(in crate::targets) const STATEID: Stateid = Stateid { seqid: 1, other: [7; 12] };
+pub(in crate::targets) const SESSION: SessionId = SessionId([3; 16]);
+/// The client ID of the messages.
+pub(in crate::targets) const CLIENT: ClientId = ClientId { number: 0x0505_0505_0505_0505 };
+const OWNER: StateOwner<'_> = StateOwner { client_id: CLIENT, owner: Opaque(b"owner") };
+pub(in crate::targets) const HANDLE: FileHandle<'_> = Opaque(&[9; 12]);
 const NAME: Name<'_> = Opaque(b"name");
 const CHANGE: ChangeInfo = ChangeInfo { atomic: true, before: 1, after: 2 };
 const CHANNEL: ChannelAttrs = ChannelAttrs {
@@ -23,22 +25,21 @@ const CHANNEL: ChannelAttrs = ChannelAttrs {
 
 /// A COMPOUND that is encoded operation by operation.
 #[derive(Default)]
-struct Call {
-    operations: u32,
-    body: Vec<u8>,
-}
+struct Call(Vec<Vec<u8>>);
 
 impl Call {
     fn with(mut self, operation: Operation, arguments: &impl Encode) -> Self {
-        self.operations += 1;
-        self.body.extend(encoded(|e| e.put(&operation)));
-        self.body.extend(encoded(|e| e.put(arguments)));
+        self.0.push(encoded(|e| {
+            e.put(&operation);
+            e.put(arguments);
+        }));
         self
     }
 
     fn finish(self) -> Vec<u8> {
-        let frame = CompoundArgs { tag: Opaque(b""), minor_version: 2, operations: self.operations };
-        [encoded(|e| e.put(&frame)), self.body].concat()
+        let operations = self.0.len() as u32;
+        let frame = CompoundArgs { tag: Opaque(b""), minor_version: 2, operations };
+        [encoded(|e| e.put(&frame)), self.0.concat()].concat()
     }
 }
 
@@ -75,7 +76,7 @@ fn session_calls() -> Vec<Call> {
             ExchangeIdArgs { owner, flags: 0x101, state_protect, implementation: Some(implementation) };
         Call::default().with(Operation::ExchangeId, &args)
     };
-    let (client_id, session) = (ClientId { number: 5 }, SESSION);
+    let (client_id, session) = (CLIENT, SESSION);
     let create_session = CreateSessionArgs {
         client_id,
         sequence: 1,
@@ -150,7 +151,7 @@ fn state_calls() -> Vec<Call> {
             )
             .with(Operation::FreeStateid, &FreeStateidArgs { stateid })
             .with(Operation::ReclaimComplete, &ReclaimCompleteArgs { one_fs: false })
-            .with(Operation::Delegpurge, &DelegpurgeArgs { client_id: ClientId { number: 5 } })
+            .with(Operation::Delegpurge, &DelegpurgeArgs { client_id: CLIENT })
             .with(Operation::BackchannelCtl, &security),
     ]
 }
@@ -227,17 +228,35 @@ fn later_calls() -> Vec<Call> {
     ]
 }
 
-/// WRITE of 12 bytes alone.
-pub(super) fn write() -> Vec<u8> {
+fn write_call() -> Call {
     let data = view(b"hello, world").into();
     let args = WriteArgs { stateid: STATEID, offset: 0, stable: StableHow::FileSync, data };
-    Call::default().with(Operation::Write, &args).finish()
+    Call::default().with(Operation::Write, &args)
+}
+
+/// WRITE of 12 bytes alone.
+pub(super) fn write() -> Vec<u8> {
+    write_call().finish()
+}
+
+fn every_call() -> impl Iterator<Item = Call> {
+    let calls = [session_calls(), open_calls(), state_calls(), file_calls(), later_calls()];
+    calls.into_iter().flatten().chain([write_call()])
 }
 
 /// Calls with every operation.
 pub(super) fn calls() -> Vec<Vec<u8>> {
-    let calls = [session_calls(), open_calls(), state_calls(), file_calls(), later_calls()];
-    calls.into_iter().flatten().map(Call::finish).chain([write()]).collect()
+    every_call().map(Call::finish).collect()
+}
+
+/// The operations of each of the calls, without those that begin a call on a file.
+pub(in crate::targets) fn operations() -> Vec<Vec<Vec<u8>>> {
+    let begins = [Operation::Sequence, Operation::Putfh].map(|o| o.number().to_be_bytes());
+    let rest = |call: Call| {
+        let is_rest = |operation: &Vec<u8>| !begins.iter().any(|b| operation.starts_with(b));
+        call.0.into_iter().filter(is_rest).collect()
+    };
+    every_call().map(rest).collect()
 }
 
 /// The results of a COMPOUND, which `put` appends.
@@ -269,7 +288,7 @@ fn failure(operation: Operation, status: Status, data: &impl Encode) -> Vec<u8> 
 fn session_replies() -> Vec<Vec<u8>> {
     let session = SESSION;
     let exchange_id = ExchangeIdOk {
-        client_id: ClientId { number: 5 },
+        client_id: CLIENT,
         sequence: 1,
         flags: exchange_id_flags::USE_NON_PNFS,
         state_protect: None,
