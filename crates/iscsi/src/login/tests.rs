@@ -149,7 +149,7 @@ fn headers_have_the_expected_bytes() {
     expected[8..14].copy_from_slice(&ISID.0);
     expected[27] = 100; // StatSN.
     expected[31] = 5; // ExpCmdSN.
-    expected[35] = 36; // MaxCmdSN.
+    expected[35] = 5; // MaxCmdSN: one command, until the login has succeeded.
     assert_eq!(answer.bhs, expected);
     assert_eq!(answer.data, b"TargetPortalGroupTag=1\0AuthMethod=None\0");
 }
