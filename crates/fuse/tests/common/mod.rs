@@ -62,9 +62,9 @@ pub const CASES: [Case; 4] = [
 ];
 
 /// The cases with the options for the versions of NFS: each with NFSv3, and every kind of export and transport with
-/// NFSv4.2.
+/// NFSv4.2, the transports with NFSv4.1.
 pub fn cases_of_versions() -> Vec<(Case, &'static str)> {
-    let v4 = [CASES[0], CASES[3]].map(|case| (case, "vers=4.2"));
+    let v4 = [(CASES[0], "vers=4.2"), (CASES[3], "vers=4.2"), (CASES[2], "vers=4.1"), (CASES[1], "vers=4.1")];
     CASES.map(|case| (case, "vers=3")).into_iter().chain(v4).collect()
 }
 
