@@ -1,6 +1,7 @@
 //! Clients write to a server that is killed and restarted every two seconds. Their reads, and the final files
 //! of the server, contain the data that was written last.
 
+mod lock_stress;
 mod locks;
 
 use std::{
@@ -66,6 +67,7 @@ pub(super) fn cases() -> Vec<Case> {
         cases.push(Case::new(format!("kills/kernel-client/{proto}"), move |lab| kernel_client(lab, proto)));
     }
     cases.extend(locks::cases());
+    cases.extend(lock_stress::cases());
     cases
 }
 

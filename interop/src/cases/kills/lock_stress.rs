@@ -1,0 +1,162 @@
+//! Processes on two mounts of `millrace mount` and on a kernel client count under a lock of one file, for each kind of
+//! lock, while the server is killed and restarted. No increment is lost, and no two processes of the host are in the
+//! critical section at once.
+
+use std::{
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::super::{
+    Case,
+    kernel_client::mount::{EXPORT, boot, mount_v4_command},
+};
+use crate::{
+    guest::GuestOptions,
+    lab::{self, Lab},
+    network::HOST,
+    program,
+    server::{RDMA_PORT, Server, ServerOptions, TCP_PORT},
+};
+
+/// Processes on each mount of the host, and in the guest: 16 together.
+const PROCESSES: [u32; 3] = [6, 6, 4];
+/// Time limit of the processes of one kind.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// Counts `ROUNDS` times in FILE under a lock of it of KIND, each time with a new description of the file. If LOCAL is
+/// not empty, it is a file that only one process may have locked meanwhile; the file system of the test does not see
+/// that lock.
+const COUNT: &str = r#"
+use Fcntl qw(:flock :seek F_SETLKW F_WRLCK F_UNLCK);
+my ($file, $kind, $rounds, $local) = @ARGV;
+my $command = $kind eq "ofd" ? 38 : F_SETLKW;
+sub range { my ($f, $type) = @_; fcntl($f, $command, pack("s s x4 q q l x4", $type, SEEK_SET, 0, 0, 0)) }
+for my $round (1 .. $rounds) {
+  open(my $f, "+<", $file) or die "open: $!";
+  ($kind eq "flock" ? flock($f, LOCK_EX) : range($f, F_WRLCK)) or die "lock in round $round: $!";
+  my $own;
+  if ($local) {
+    open($own, "<", $local) or die "open: $!";
+    flock($own, LOCK_EX | LOCK_NB) or die "two processes have the lock in round $round";
+  }
+  defined(sysread($f, my $n, 32)) or die "read: $!";
+  sysseek($f, 0, SEEK_SET) and syswrite($f, $n + 1) or die "write: $!";
+  close($own) if $local;
+  if ($round % 2) { ($kind eq "flock" ? flock($f, LOCK_UN) : range($f, F_UNLCK)) or die "unlock: $!" }
+  close($f) or die "close in round $round: $!";
+}
+"#;
+
+pub(super) fn cases() -> Vec<Case> {
+    let case = |proto| Case::new(format!("kills/lock-stress/{proto}"), move |lab| run(lab, proto));
+    ["tcp", "rdma"].map(case).into()
+}
+
+fn run(lab: &mut Lab, proto: &'static str) -> Result<()> {
+    lab.expect_log("not responding, still trying");
+    lab.expect_log("nfs: server 10.77.0.1 OK");
+    // The kernel counts the lock that a program waits for as a lost one. A program that has lost a lock gets errors.
+    lab.expect_log("lost 1 locks");
+    let state = lab.directory("state")?;
+    let mut options =
+        ServerOptions::default().local(EXPORT, &lab.directory("export")?, "sync_metadata = false");
+    options.config = format!("state_dir = \"{}\"\n", state.display());
+    let mut server = lab.server(&options)?;
+    let mut guest = boot(lab, &GuestOptions::default())?;
+    guest.must(&mount_v4_command(proto, EXPORT, "/mnt/x", ",hard,lookupcache=none"))?;
+    let port = if proto == "rdma" { RDMA_PORT } else { TCP_PORT };
+    let url = format!("nfs://{HOST}:{port}{EXPORT}?proto={proto}");
+    let mounts = [("one", "4.2"), ("two", "4.1")].map(|(name, version)| (lab.directory(name), version));
+    let mut places = Vec::new();
+    for (at, version) in mounts {
+        let at = at?;
+        let options = format!("vers={version},lookupcache=none,actimeo=0");
+        lab::millrace(&["mount", &url, &at.display().to_string(), "--daemon", "-o", &options])?.ok()?;
+        places.push(at);
+    }
+    let rounds = if lab.quick { 8 } else { 10_000 };
+    let script = lab.dir.join("count.pl");
+    std::fs::write(&script, COUNT)?;
+    let local = lab.dir.join("local");
+    std::fs::write(&local, "")?;
+    for kind in ["flock", "fcntl", "ofd"] {
+        guest.must(&format!("cd /mnt/x && echo 0 > {kind} && sync {kind}"))?;
+        let started = Instant::now();
+        let in_guest = format!(
+            "pids=; for i in $(seq {}); do perl {} /mnt/x/{kind} {kind} {rounds} & pids=\"$pids $!\"; done; \
+             for p in $pids; do wait $p || exit 1; done",
+            PROCESSES[2],
+            guest.host_file(&script),
+        );
+        let mut job = guest.spawn(&in_guest)?;
+        let mut children = Vec::new();
+        for (at, count) in places.iter().zip(PROCESSES) {
+            for _ in 0..count {
+                let counter = Command::new("perl")
+                    .arg(&script)
+                    .arg(at.join(kind))
+                    .args([kind, &rounds.to_string()])
+                    .arg(&local)
+                    .stdin(Stdio::null())
+                    .stderr(Stdio::piped())
+                    .spawn()?;
+                children.push(counter);
+            }
+        }
+        let mut kills = 0;
+        while job.is_running() || running(&mut children)? {
+            ensure!(
+                started.elapsed() < LIMIT,
+                "the processes have not ended after {} s",
+                started.elapsed().as_secs()
+            );
+            thread::sleep(super::LIFE);
+            if !lab.quick || kills == 0 {
+                kill(&mut server)?;
+                kills += 1;
+            }
+        }
+        job.wait(LIMIT)?.ok().with_context(|| format!("the guest, {kind}"))?;
+        for child in children {
+            let out = child.wait_with_output()?;
+            if !out.status.success() {
+                bail!("a process that counts with {kind}: {}", String::from_utf8_lossy(&out.stderr).trim());
+            }
+        }
+        let expected = PROCESSES.iter().sum::<u32>() * rounds;
+        for at in &places {
+            let counted = program::must("cat", &[&at.join(kind).display().to_string()])?.stdout;
+            ensure!(
+                counted.trim() == expected.to_string(),
+                "{expected} increments under locks of {kind} gave {counted}"
+            );
+        }
+        lab.report(&format!(
+            "{kind}: {expected} increments, {kills} kills, {} s",
+            started.elapsed().as_secs()
+        ))?;
+    }
+    for at in &places {
+        program::must("umount", &[&at.display().to_string()])?;
+    }
+    guest.must("umount /mnt/x")?;
+    lab.finish(vec![guest], &[&server])
+}
+
+fn running(children: &mut [Child]) -> Result<bool> {
+    for child in children {
+        if child.try_wait()?.is_none() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn kill(server: &mut Server) -> Result<()> {
+    server.stop("KILL")?;
+    server.start_again()
+}
