@@ -63,14 +63,7 @@ pub(super) struct Engine {
 
 impl Engine {
     /// Starts io_uring instances, or threads if they are not available.
-    pub(super) fn start(
-        mode: IoMode,
-        rings: usize,
-        threads: usize,
-        arena: Arena,
-        verifier: Arc<Verifier>,
-    ) -> Result<Self, LocalError> {
-        let context = RingContext { arena: arena.clone(), verifier: Arc::clone(&verifier), threads };
+    pub(super) fn start(mode: IoMode, rings: usize, context: RingContext) -> Result<Self, LocalError> {
         let make = |_| Ring::start(context.clone());
         let rings = match mode {
             IoMode::Blocking => None,
@@ -88,8 +81,11 @@ impl Engine {
         };
         let backend = match rings {
             Some(rings) => Backend::Rings(rings),
-            None => Backend::Threads(data_threads(threads).map_err(|source| LocalError::Threads { source })?),
+            None => {
+                Backend::Threads(data_threads(&context).map_err(|source| LocalError::Threads { source })?)
+            }
         };
+        let RingContext { arena, verifier, .. } = context;
         Ok(Self { backend, arena, verifier, next: AtomicUsize::new(0), cached_reads: AtomicBool::new(true) })
     }
 
@@ -181,8 +177,9 @@ pub(super) fn write_flags(stable: Stability) -> ReadWriteFlags {
 }
 
 /// Threads for blocking data transfers.
-pub(super) fn data_threads(threads: usize) -> io::Result<Pool> {
-    Pool::start("local-data", threads, sys::prepare_data_thread, || ())
+pub(super) fn data_threads(context: &RingContext) -> io::Result<Pool> {
+    let reserved_blocks = context.reserved_blocks;
+    Pool::start("local-data", context.threads, move || sys::prepare_data_thread(reserved_blocks), || ())
 }
 
 /// Executes a transfer on this thread.
@@ -239,7 +236,8 @@ mod tests {
         let content: Vec<u8> = (0..100_000_u32).map(|i| (i % 251) as u8).collect();
         fs::write(&path, &content).unwrap();
         let arena = Arena::new(ArenaConfig { limit: 32 << 20, huge_pages: false });
-        let engine = Engine::start(IoMode::Blocking, 1, 1, arena, Verifier::new(7)).unwrap();
+        let context = RingContext { arena, verifier: Verifier::new(7), threads: 1, reserved_blocks: false };
+        let engine = Engine::start(IoMode::Blocking, 1, context).unwrap();
         let file = DataFile::new(File::open(&path).unwrap().into());
         // The only thread is busy.
         let (release, busy) = mpsc::channel::<()>();
@@ -273,7 +271,8 @@ mod tests {
         let path = dir.path().join("file");
         fs::write(&path, vec![7; 1 << 20]).unwrap();
         let arena = Arena::new(ArenaConfig { limit: 32 << 20, huge_pages: false });
-        let engine = Engine::start(IoMode::Blocking, 1, 1, arena, Verifier::new(7)).unwrap();
+        let context = RingContext { arena, verifier: Verifier::new(7), threads: 1, reserved_blocks: false };
+        let engine = Engine::start(IoMode::Blocking, 1, context).unwrap();
         let file = DataFile::new(File::open(&path).unwrap().into());
         rustix::fs::fsync(&file).unwrap();
         for offset in (0..1 << 20).step_by(64 << 10) {

@@ -26,6 +26,7 @@ use super::{
     pool::Pool,
     sys,
     tree::{Naming, Tree},
+    uring::RingContext,
 };
 
 /// Engine of file data transfers.
@@ -283,6 +284,15 @@ fn may_clone(magic: u64) -> bool {
     [XFS, BTRFS, BCACHEFS].contains(&magic)
 }
 
+/// Local file systems that reserve blocks for a user, by default root.
+fn reserves_blocks(magic: u64) -> bool {
+    /// Also that of ext2 and ext3.
+    const EXT4: u64 = 0xef53;
+    const F2FS: u64 = 0xf2f5_2010;
+    const UBIFS: u64 = 0x2405_1905;
+    [EXT4, F2FS, UBIFS].contains(&magic)
+}
+
 /// Local file systems that keep the inodes of open files in memory, so that statx(2) does not block.
 fn stat_never_blocks(magic: u64) -> bool {
     const EXT4: u64 = 0xef53;
@@ -311,19 +321,20 @@ impl Export {
             IdentityMode::ServerUser => Credentials::server_user(),
         };
         let threads = config.threads.clamp(1, 1024);
-        let engine = Arc::new(Engine::start(
-            config.io,
-            config.rings.clamp(1, 64),
+        let statfs = rustix::fs::fstatfs(tree.mount()).map_err(|e| LocalError::Properties(e.into()))?;
+        let magic = statfs.f_type as u64;
+        let context = RingContext {
+            arena: config.arena.clone(),
+            verifier: Arc::clone(&verifier),
             threads,
-            config.arena.clone(),
-            Arc::clone(&verifier),
-        )?);
+            reserved_blocks: reserves_blocks(magic),
+        };
+        let engine = Arc::new(Engine::start(config.io, config.rings.clamp(1, 64), context)?);
         let own_umask = std::thread::spawn(sys::own_zero_umask).join().unwrap_or(false);
         let housekeeper = Arc::clone(&engine);
         let tick = move || housekeeper.sync_in_background(cache.close_idle(Instant::now()));
         let pool = Pool::start("local-fs", threads, sys::prepare_name_thread, tick)
             .map_err(|source| LocalError::Threads { source })?;
-        let statfs = rustix::fs::fstatfs(tree.mount()).map_err(|e| LocalError::Properties(e.into()))?;
         let statvfs = rustix::fs::fstatvfs(tree.mount()).map_err(|e| LocalError::Properties(e.into()))?;
         let info = FsInfo {
             max_file_size: i64::MAX as u64,
@@ -337,7 +348,7 @@ impl Export {
             symlinks: true,
             sparse_files: true,
             xattrs: attr::has_xattrs(tree.mount()),
-            clone_block: if may_clone(statfs.f_type as u64) { statvfs.f_bsize as u32 } else { 0 },
+            clone_block: if may_clone(magic) { statvfs.f_bsize as u32 } else { 0 },
             change_counter: false,
             verifier_in_times: true,
         };
@@ -352,7 +363,7 @@ impl Export {
             read_only: config.read_only,
             sync_metadata: config.sync_metadata,
             locks: [const { Mutex::new(()) }; LOCKS],
-            attr_inline: stat_never_blocks(statfs.f_type as u64),
+            attr_inline: stat_never_blocks(magic),
             own_umask,
             _in_use: in_use,
         })

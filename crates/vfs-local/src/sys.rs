@@ -239,11 +239,16 @@ pub(super) fn prepare_name_thread() {
 }
 
 /// Prepares a thread that transfers data through open descriptors. With CAP_FSETID writes would not clear
-/// set-ID bits; with CAP_SYS_RESOURCE, or as root, quotas and reserved blocks would not apply.
-pub(super) fn prepare_data_thread() {
+/// set-ID bits; with CAP_SYS_RESOURCE quotas would not apply, and with it or as root `reserved_blocks` could be used.
+///
+/// On other file systems the thread stays root, because they may check the file's path even for statx(2) on a descriptor
+/// (mergerfs).
+pub(super) fn prepare_data_thread(reserved_blocks: bool) {
     block_file_size_signal();
     drop_capabilities(&[CAP_FSETID, CAP_SYS_RESOURCE]);
-    set_fs_uid(OVERFLOW_UID);
+    if reserved_blocks {
+        set_fs_uid(OVERFLOW_UID);
+    }
 }
 
 const _: () = assert!(size_of::<CapData>() == 12 && size_of::<HandleBuffer>() == 8 + KERNEL_HANDLE_MAX);

@@ -79,6 +79,8 @@ pub(super) struct RingContext {
     pub(super) verifier: Arc<Verifier>,
     /// Number of threads that replace a failed ring.
     pub(super) threads: usize,
+    /// Whether the file system has blocks that only root may use.
+    pub(super) reserved_blocks: bool,
 }
 
 impl Ring {
@@ -96,7 +98,7 @@ impl Ring {
         let thread_shared = Arc::clone(&shared);
         let (tx, rx) = mpsc::channel();
         thread::Builder::new().name("local-uring".into()).spawn(move || {
-            sys::prepare_data_thread();
+            sys::prepare_data_thread(context.reserved_blocks);
             let ring = match IoUring::new(ENTRIES) {
                 Ok(ring) => {
                     drop(tx.send(Ok(())));
@@ -174,8 +176,7 @@ fn serve(mut ring: IoUring, shared: &Shared, context: &RingContext) {
 
 /// Serves the inbox with threads until it is closed.
 fn serve_with_threads(shared: &Shared, context: &RingContext) {
-    let pool =
-        data_threads(context.threads).inspect_err(|e| tracing::error!("cannot start threads: {e}")).ok();
+    let pool = data_threads(context).inspect_err(|e| tracing::error!("cannot start threads: {e}")).ok();
     loop {
         let (requests, closed, eventfd) = {
             let mut inbox = shared.inbox.lock();
@@ -428,7 +429,8 @@ mod tests {
         /// `None` if io_uring is not available.
         fn new() -> Option<Self> {
             let arena = Arena::new(ArenaConfig { limit: 4 << 20, huge_pages: false });
-            let context = RingContext { arena, verifier: Verifier::new(7), threads: 2 };
+            let context =
+                RingContext { arena, verifier: Verifier::new(7), threads: 2, reserved_blocks: false };
             let ring = Ring::start(context.clone()).inspect_err(|e| println!("skipped: {e}")).ok()?;
             let dir = tempfile::tempdir().unwrap();
             let options = File::options().read(true).write(true).create_new(true).to_owned();

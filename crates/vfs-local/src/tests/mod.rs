@@ -9,6 +9,7 @@ mod index;
 mod lost_writes;
 mod mounts;
 mod outside;
+mod path_checked;
 mod threads;
 
 use std::path::Path;

@@ -1,9 +1,14 @@
 //! Mounts for tests, removed at their end.
 
 use std::{
+    ffi::CString,
+    fs::File,
+    os::fd::AsRawFd,
     path::{Path, PathBuf},
     process::Command,
 };
+
+use rustix::mount::MountFlags;
 
 fn run(program: &str, args: &[&str]) -> Result<String, String> {
     let out = Command::new(program).args(args).output().map_err(|e| format!("{program}: {e}"))?;
@@ -58,6 +63,23 @@ impl Mounts {
         Ok(at)
     }
 
+    /// Mounts a FUSE file system for all users on the new directory `name`. The caller serves its device.
+    pub(super) fn fuse(&mut self, name: &str) -> Result<File, String> {
+        let at = self.path(name);
+        let _ = std::fs::create_dir(&at);
+        let device = File::options().read(true).write(true).open("/dev/fuse");
+        let device = device.map_err(|e| format!("/dev/fuse: {e}"))?;
+        let options = format!(
+            "fd={},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions",
+            device.as_raw_fd()
+        );
+        let options = CString::new(options).unwrap();
+        rustix::mount::mount("millrace", &at, "fuse", MountFlags::NOSUID, options.as_c_str())
+            .map_err(|e| format!("mount {}: {e}", text(&at)))?;
+        self.mounted.push(at);
+        Ok(device)
+    }
+
     /// Creates a file system in the new file `image` of `size` bytes with a mkfs program, and mounts it.
     pub(super) fn format(
         &mut self,
@@ -67,7 +89,7 @@ impl Mounts {
         name: &str,
         options: &str,
     ) -> Result<PathBuf, String> {
-        std::fs::File::create(image).unwrap().set_len(size).unwrap();
+        File::create(image).unwrap().set_len(size).unwrap();
         run(program[0], &[&program[1..], &[text(image)]].concat())?;
         let device = run("losetup", &["--find", "--show", text(image)])?;
         self.devices.push(device.clone());
