@@ -1,4 +1,4 @@
-//! A file system that checks paths with the IDs of whoever makes a request, as mergerfs does.
+//! A file system that checks paths with the IDs of each request, as mergerfs does.
 
 use std::{
     fs::File,

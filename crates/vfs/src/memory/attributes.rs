@@ -1,5 +1,7 @@
 //! GETATTR, SETATTR, ACCESS and READLINK.
 
+use std::ops::ControlFlow;
+
 use super::{
     MAX_FILE_SIZE, MemoryFs,
     content::Truncated,
@@ -36,13 +38,14 @@ impl MemoryFs {
         Ok((target.to_vec(), self.attr(&inode, &st)))
     }
 
+    /// A step of SETATTR: all steps but the last truncate the file.
     pub(super) fn setattr_now(
         &self,
         caller: &Identity,
         file: &Handle,
         set: &SetAttr,
         guard: Option<Time>,
-    ) -> FsResult<Wcc> {
+    ) -> FsResult<ControlFlow<Wcc>> {
         let inode = self.inode(file)?;
         let mut st = inode.write()?;
         if guard.is_some_and(|ctime| ctime != st.ctime) {
@@ -50,24 +53,36 @@ impl MemoryFs {
         }
         check_settable(&inode, &st, caller, set)?;
         let before = Some(WccAttr::from(&self.attr(&inode, &st)));
-        let truncated =
-            if *set == SetAttr::default() { None } else { self.apply(&inode, &mut st, caller, set)? };
+        let mut truncated = Truncated::default();
+        if *set != SetAttr::default() {
+            truncated = self.apply(&inode, &mut st, caller, set)?;
+        }
         let after = Some(self.attr(&inode, &st));
         drop(st);
-        drop(truncated);
-        Ok(Wcc { before, after })
+        Ok(if truncated.unfinished {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(Wcc { before, after })
+        })
     }
 
-    /// Applies changes that have been checked. Drop the truncated content after releasing the lock.
+    /// Applies changes that have been checked; only the size if the truncation is not finished. Drop the truncated content
+    /// after releasing the lock.
     fn apply(
         &self,
         inode: &Inode,
         st: &mut InodeState,
         caller: &Identity,
         set: &SetAttr,
-    ) -> FsResult<Option<Truncated>> {
+    ) -> FsResult<Truncated> {
         let (now, before) = (self.now(), st.change);
-        let truncated = set.size.map(|size| self.resize(st, caller, size, now)).transpose()?;
+        let mut truncated = Truncated::default();
+        if let Some(size) = set.size {
+            truncated = self.resize(st, caller, size, now)?;
+        }
+        if truncated.unfinished {
+            return Ok(truncated);
+        }
         if set.uid.is_some() || set.gid.is_some() {
             st.uid = set.uid.unwrap_or(st.uid);
             st.gid = set.gid.unwrap_or(st.gid);

@@ -13,7 +13,7 @@
 
 mod block;
 pub(super) mod ranges;
-mod shared;
+pub(super) mod shared;
 mod source;
 
 use std::collections::BTreeMap;
@@ -29,6 +29,22 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Number of steps of a write that are stored without heap allocation (4 MiB of whole blocks at any offset).
 const INLINE_STEPS: usize = 65;
 
+/// Maximum number of blocks that a step of an operation removes or shares, which takes some hundred microseconds. Other
+/// calls run before the next step.
+pub(super) const STEP: usize = if cfg!(test) { 2 } else { 1024 };
+
+#[cfg(test)]
+thread_local! {
+    /// Number of blocks and other objects that operations of this thread have visited.
+    pub(super) static VISITED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts visits, for tests.
+pub(super) fn count_visits(_visits: usize) {
+    #[cfg(test)]
+    VISITED.with(|visited| visited.set(visited.get() + _visits as u64));
+}
+
 /// Size and blocks of a file; missing blocks are holes.
 #[derive(Default)]
 pub(super) struct Content {
@@ -42,6 +58,8 @@ pub(super) struct Content {
     map_charge: u64,
     /// Verifier of the EXCLUSIVE create.
     verifier: Option<[u8; 8]>,
+    /// Number of operations in steps during which the content must not change.
+    freezes: u32,
 }
 
 /// Truncated or deallocated content, to be dropped without holding a lock.
@@ -50,9 +68,23 @@ pub(super) struct Truncated {
     first: Block,
     rest: BTreeMap<u64, Block>,
     replaced: SmallVec<[View; 2]>,
+    /// Whether the operation must be repeated, to remove further blocks.
+    pub(super) unfinished: bool,
 }
 
 impl Truncated {
+    /// Number of blocks in the map.
+    pub(super) fn len(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// Frees up to [`STEP`] of the blocks in the map. Returns whether none are left.
+    pub(super) fn free_step(&mut self) -> bool {
+        let freed = (0..STEP).map_while(|_| self.rest.pop_first()).count();
+        count_visits(freed);
+        self.rest.is_empty()
+    }
+
     fn blocks(&self) -> impl Iterator<Item = &Block> {
         std::iter::once(&self.first).chain(self.rest.values())
     }
@@ -102,6 +134,26 @@ impl Content {
 
     pub(super) fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Whether the content must not change, because of an operation in steps.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.freezes > 0
+    }
+
+    /// Starts an operation in steps during which the content must not change.
+    pub(super) fn freeze(&mut self) {
+        self.freezes += 1;
+    }
+
+    /// Ends an operation that has called [`freeze`](Self::freeze).
+    pub(super) fn thaw(&mut self) {
+        self.freezes -= 1;
+    }
+
+    /// All blocks, of a file that is removed.
+    pub(super) fn into_removed(self) -> Truncated {
+        Truncated { first: self.first, rest: self.rest, ..Truncated::default() }
     }
 
     /// Memory used by the blocks, in bytes.
@@ -223,15 +275,21 @@ impl Content {
         blocks().filter(|block| block.charge() == 0).flat_map(Block::views)
     }
 
-    /// Truncates the content, or extends it with a hole.
+    /// Truncates the content, or extends it with a hole. If more than [`STEP`] blocks are to be removed, removes only the
+    /// last ones, so that the size is still larger.
     pub(super) fn set_size(&mut self, quota: &Quota, size: u64) -> Truncated {
-        let old_size = std::mem::replace(&mut self.size, size);
-        if size >= old_size {
+        if size >= self.size {
+            self.size = size;
             return Truncated::default();
         }
+        let removed = self.rest.range(size.div_ceil(BLOCK).max(1)..);
+        let step = removed.rev().nth(STEP).map(|(last_kept, _)| (last_kept + 1) * BLOCK);
+        let size = step.unwrap_or(size);
+        self.size = size;
         let kept_blocks = size.div_ceil(BLOCK);
         let first = if kept_blocks == 0 { std::mem::take(&mut self.first) } else { Block::default() };
-        let rest = self.rest.split_off(&kept_blocks.max(1));
+        let rest: BTreeMap<_, _> = self.rest.extract_if(kept_blocks.max(1).., |_, _| true).collect();
+        count_visits(rest.len());
         let (last, tail) = (size / BLOCK, (size % BLOCK) as usize);
         let mut replaced = SmallVec::new();
         if tail > 0 && (last == 0 || self.rest.contains_key(&last)) {
@@ -242,7 +300,7 @@ impl Content {
             self.stored = self.stored - before + after;
             self.remove_if_empty(quota, last);
         }
-        let truncated = Truncated { first, rest, replaced };
+        let truncated = Truncated { first, rest, replaced, unfinished: step.is_some() };
         self.forget(quota, &truncated);
         truncated
     }

@@ -78,7 +78,8 @@ impl MemoryFs {
         Ok(Written { count, committed: Stability::FileSync, wcc })
     }
 
-    /// Changes a range. Holes take no memory, so that an allocation only extends the file.
+    /// A step of a change of a range, which removes at most `limit` blocks, and subtracts them from it. Continues at an
+    /// offset. Holes take no memory, so that an allocation only extends the file.
     pub(super) fn range_now(
         &self,
         caller: &Identity,
@@ -86,7 +87,8 @@ impl MemoryFs {
         offset: u64,
         length: u64,
         change: RangeChange,
-    ) -> FsResult<Wcc> {
+        limit: &mut usize,
+    ) -> FsResult<ControlFlow<Wcc, u64>> {
         let inode = self.inode(file)?;
         let mut guard = inode.write()?;
         let st = &mut *guard;
@@ -98,13 +100,15 @@ impl MemoryFs {
             return Err(FsError::FBig);
         }
         let before = Some(WccAttr::from(&self.attr(&inode, st)));
-        let mut freed = Truncated::default();
+        let (mut freed, mut done) = (Truncated::default(), end);
         if length > 0 {
             let content = st.content_mut()?;
             if change != RangeChange::Allocate {
-                freed = content.deallocate(&self.quota, offset, end)?;
+                done = content.part_end(offset, end, *limit);
+                freed = content.deallocate(&self.quota, offset, done)?;
+                *limit = limit.saturating_sub(freed.len());
             }
-            if extend && end > content.size() {
+            if extend && done == end && end > content.size() {
                 content.set_size(&self.quota, end);
             }
             st.mode = permission::mode_after_write(st.mode, caller);
@@ -113,7 +117,7 @@ impl MemoryFs {
         let wcc = Wcc { before, after: Some(self.attr(&inode, st)) };
         drop(guard);
         drop(freed);
-        Ok(wcc)
+        Ok(if done < end { ControlFlow::Continue(done) } else { ControlFlow::Break(wcc) })
     }
 
     /// One step of a search; continues at an offset.

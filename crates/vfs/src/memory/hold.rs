@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::{MemoryFs, inode::Inode};
+use super::{MemoryFs, freeing::Freeing, inode::Inode};
 use crate::{FileKind, FsError, FsResult, Handle, Hold};
 
 /// A hold of an inode.
@@ -37,6 +37,7 @@ impl MemoryFs {
         st.holds -= 1;
         let body = st.is_dead().then(|| self.dispose(inode, &mut st));
         drop(st);
-        drop(body);
+        // A task frees it.
+        drop(body.and_then(|body| Freeing::of_body(body, &self.config.runtime)));
     }
 }

@@ -165,7 +165,16 @@ impl InodeState {
         }
     }
 
+    ///
+    /// # Errors
+    /// Also [`FsError::Jukebox`] while the content is frozen.
     pub(super) fn content_mut(&mut self) -> FsResult<&mut Content> {
+        let content = self.frozen_content_mut()?;
+        if content.is_frozen() { Err(FsError::Jukebox) } else { Ok(content) }
+    }
+
+    /// As [`content_mut`](Self::content_mut), also while the content is frozen.
+    pub(super) fn frozen_content_mut(&mut self) -> FsResult<&mut Content> {
         match &mut self.body {
             Body::File(c) => Ok(c),
             Body::Directory(_) => Err(FsError::IsDir),

@@ -21,7 +21,18 @@
 //! before their entries, ancestors before descendants, and two non-directories in the order of their index.
 //! Only rename locks two unrelated directories, and renames are serialized (`rename_lock`), which also keeps
 //! the ancestors of every directory constant during a rename. Locks are held only for the duration of one in-memory
-//! operation, and all calls complete at once ([`MaybeReady::Ready`]), except that a long search for a hole yields.
+//! operation or step.
+//!
+//! # Steps
+//!
+//! Calls complete at once ([`MaybeReady::Ready`]) unless they visit more than a thousand blocks. Such a call works in
+//! steps, and other calls run between them:
+//!
+//! - A truncation removes the last blocks first: others see the size decrease, and the other attributes change in the last
+//!   step. Deallocation and zeroing go from the start of the range to its end.
+//! - CLONE stays atomic (`clone`).
+//! - A removed file is gone at once; REMOVE and RENAME complete when its memory is free. After the last CLOSE a task frees
+//!   it.
 
 mod attributes;
 mod clone;
@@ -29,6 +40,7 @@ mod content;
 mod copy;
 mod data;
 mod directory;
+mod freeing;
 mod hold;
 mod inode;
 mod listing;
@@ -47,8 +59,10 @@ use std::{
     sync::{Arc, OnceLock, Weak},
 };
 
+use content::STEP;
 use data::RangeChange;
 use directory::Directory;
+use freeing::Freeing;
 use inode::{Body, Inode, InodeId, InodeState};
 use millrace_buffer::{Arena, BLOCK_BYTES, Quota, View, Views};
 use millrace_runtime::{MaybeReady, RuntimeExt, RuntimeRef, sync::Mutex, yield_now};
@@ -197,6 +211,66 @@ impl MemoryFs {
         Ok(self.zeros.get_or_init(|| block.freeze()).clone())
     }
 
+    /// The operation whose first step is done. `rest` returns the function of the further steps, between which other calls
+    /// run. Each gets the value with which the step before continues.
+    fn in_steps<T, C, S>(&self, first: FsResult<ControlFlow<T, C>>, rest: impl FnOnce() -> S) -> Op<T>
+    where
+        T: Send + 'static,
+        C: Send + 'static,
+        S: FnMut(&Self, C) -> FsResult<ControlFlow<T, C>> + Send + 'static,
+    {
+        let mut at = match first {
+            Ok(ControlFlow::Break(out)) => return MaybeReady::Ready(Ok(out)),
+            Ok(ControlFlow::Continue(at)) => at,
+            Err(e) => return MaybeReady::Ready(Err(e)),
+        };
+        let (this, mut step) = (self.this.clone(), rest());
+        MaybeReady::wait(async move {
+            loop {
+                yield_now().await;
+                match step(&*this.upgrade().ok_or(FsError::Stale)?, at)? {
+                    ControlFlow::Break(out) => return Ok(out),
+                    ControlFlow::Continue(next) => at = next,
+                }
+            }
+        })
+    }
+
+    /// Changes a range in steps.
+    fn change_range(
+        &self,
+        caller: &Identity,
+        file: &Handle,
+        offset: u64,
+        length: u64,
+        change: RangeChange,
+    ) -> Op<Wcc> {
+        let (mut limit, end) = (STEP, offset.saturating_add(length));
+        self.in_steps(self.range_now(caller, file, offset, length, change, &mut limit), || {
+            let (caller, file) = (caller.clone(), *file);
+            move |fs, at| {
+                let mut limit = STEP;
+                let step = fs.range_now(&caller, &file, at, end - at, change, &mut limit)?;
+                Ok(step.map_break(after_steps))
+            }
+        })
+    }
+
+    /// Frees the body of a removed object before the call completes.
+    fn free<T: Send + 'static>(&self, done: FsResult<(T, Option<Body>)>) -> Op<T> {
+        let (out, body) = match done {
+            Ok(done) => done,
+            Err(e) => return MaybeReady::Ready(Err(e)),
+        };
+        match body.and_then(|body| Freeing::of_body(body, &self.config.runtime)) {
+            None => MaybeReady::Ready(Ok(out)),
+            Some(freeing) => MaybeReady::wait(async move {
+                freeing.run().await;
+                Ok(out)
+            }),
+        }
+    }
+
     fn stat_now(&self) -> FsStat {
         let total = self.config.capacity_bytes;
         let free = self.quota.limit().saturating_sub(self.quota.used()).min(total);
@@ -212,6 +286,11 @@ impl MemoryFs {
             available_files: free_files,
         }
     }
+}
+
+/// The result of a call in steps: others may have changed the file between them.
+fn after_steps(wcc: Wcc) -> Wcc {
+    Wcc { before: None, ..wcc }
 }
 
 fn time_of(runtime: &RuntimeRef) -> Time {
@@ -259,7 +338,13 @@ impl FileSystem for MemoryFs {
         length: u64,
     ) -> Op<Wcc> {
         let (from, to) = ((source, source_offset), (destination, destination_offset));
-        MaybeReady::Ready(self.clone_now(caller, from, to, length))
+        let clone = match self.clone_now(caller, from, to, length) {
+            Ok(ControlFlow::Break(wcc)) => return MaybeReady::Ready(Ok(wcc)),
+            Ok(ControlFlow::Continue(clone)) => clone,
+            Err(e) => return MaybeReady::Ready(Err(e)),
+        };
+        let this = self.this.clone();
+        MaybeReady::wait(async move { this.upgrade().ok_or(FsError::Stale)?.clone_long(clone).await })
     }
 
     fn xattr(&self, caller: &Identity, file: &Handle, name: &[u8]) -> Op<Vec<u8>> {
@@ -290,7 +375,11 @@ impl FileSystem for MemoryFs {
     }
 
     fn setattr(&self, caller: &Identity, file: &Handle, set: &SetAttr, guard: Option<Time>) -> Op<Wcc> {
-        MaybeReady::Ready(self.setattr_now(caller, file, set, guard))
+        self.in_steps(self.setattr_now(caller, file, set, guard), || {
+            let (caller, file, set) = (caller.clone(), *file, *set);
+            // The first step has compared and changed ctime.
+            move |fs, ()| Ok(fs.setattr_now(&caller, &file, &set, None)?.map_break(after_steps))
+        })
     }
 
     fn lookup(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<(Handle, Attr)> {
@@ -325,15 +414,15 @@ impl FileSystem for MemoryFs {
     }
 
     fn allocate(&self, caller: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
-        MaybeReady::Ready(self.range_now(caller, file, offset, length, RangeChange::Allocate))
+        self.change_range(caller, file, offset, length, RangeChange::Allocate)
     }
 
     fn deallocate(&self, caller: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
-        MaybeReady::Ready(self.range_now(caller, file, offset, length, RangeChange::Deallocate))
+        self.change_range(caller, file, offset, length, RangeChange::Deallocate)
     }
 
     fn zero(&self, caller: &Identity, file: &Handle, offset: u64, length: u64) -> Op<Wcc> {
-        MaybeReady::Ready(self.range_now(caller, file, offset, length, RangeChange::Zero))
+        self.change_range(caller, file, offset, length, RangeChange::Zero)
     }
 
     fn seek(
@@ -344,21 +433,9 @@ impl FileSystem for MemoryFs {
         target: SeekTarget,
     ) -> Op<Option<u64>> {
         let end = range.end;
-        let mut at = match self.seek_now(caller, file, range, target) {
-            Ok(ControlFlow::Break(found)) => return MaybeReady::Ready(Ok(found)),
-            Ok(ControlFlow::Continue(at)) => at,
-            Err(e) => return MaybeReady::Ready(Err(e)),
-        };
-        let (this, caller, file) = (self.this.clone(), caller.clone(), *file);
-        MaybeReady::wait(async move {
-            loop {
-                yield_now().await;
-                let fs = this.upgrade().ok_or(FsError::Stale)?;
-                match fs.seek_now(&caller, &file, at..end, target)? {
-                    ControlFlow::Break(found) => return Ok(found),
-                    ControlFlow::Continue(next) => at = next,
-                }
-            }
+        self.in_steps(self.seek_now(caller, file, range, target), || {
+            let (caller, file) = (caller.clone(), *file);
+            move |fs, at| fs.seek_now(&caller, &file, at..end, target)
         })
     }
 
@@ -380,7 +457,10 @@ impl FileSystem for MemoryFs {
     }
 
     fn create(&self, caller: &Identity, dir: &Handle, name: &[u8], how: &CreateHow) -> Op<Created> {
-        MaybeReady::Ready(self.create_now(caller, dir, name, how))
+        self.in_steps(self.create_now(caller, dir, name, how), || {
+            let (caller, dir, name, how) = (caller.clone(), *dir, name.to_vec(), *how);
+            move |fs, ()| fs.create_now(&caller, &dir, &name, &how)
+        })
     }
 
     fn create_node(
@@ -395,7 +475,7 @@ impl FileSystem for MemoryFs {
     }
 
     fn remove(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc> {
-        MaybeReady::Ready(self.remove_now(caller, dir, name))
+        self.free(self.remove_now(caller, dir, name))
     }
 
     fn rmdir(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> Op<Wcc> {
@@ -410,7 +490,7 @@ impl FileSystem for MemoryFs {
         to_dir: &Handle,
         to: &[u8],
     ) -> Op<(Wcc, Wcc)> {
-        MaybeReady::Ready(self.rename_now(caller, from_dir, from, to_dir, to))
+        self.free(self.rename_now(caller, from_dir, from, to_dir, to))
     }
 
     fn link(&self, caller: &Identity, file: &Handle, dir: &Handle, name: &[u8]) -> Op<(Attr, Wcc)> {

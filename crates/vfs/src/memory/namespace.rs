@@ -1,6 +1,6 @@
 //! LOOKUP, CREATE, MKDIR, SYMLINK, MKNOD, REMOVE, RMDIR and LINK.
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
 use super::{
     MemoryFs, NAME_MAX, TARGET_MAX,
@@ -86,13 +86,14 @@ impl MemoryFs {
         }
     }
 
+    /// A step of CREATE: all steps but the last truncate the existing file.
     pub(super) fn create_now(
         &self,
         caller: &Identity,
         dir: &Handle,
         name: &[u8],
         how: &CreateHow,
-    ) -> FsResult<Created> {
+    ) -> FsResult<ControlFlow<Created>> {
         let dir = self.inode(dir)?;
         let mut st = dir.write()?;
         st.directory()?;
@@ -102,8 +103,11 @@ impl MemoryFs {
             let file = self.table.get(id)?;
             let (created, truncated) = self.create_existing(caller, &dir, &st, &file, how)?;
             drop(st);
-            drop(truncated);
-            return Ok(created);
+            return Ok(if truncated.unfinished {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(created)
+            });
         }
         let (set, verifier) = match how {
             CreateHow::Unchecked(set) | CreateHow::Guarded(set) => (*set, None),
@@ -112,7 +116,9 @@ impl MemoryFs {
         };
         let mut content = Content::new(verifier);
         content.set_size(&self.quota, set.size.unwrap_or(0));
-        self.add_entry(caller, &dir, &mut st, name, FileKind::Regular, Body::File(content), &set)
+        let created =
+            self.add_entry(caller, &dir, &mut st, name, FileKind::Regular, Body::File(content), &set)?;
+        Ok(ControlFlow::Break(created))
     }
 
     /// CREATE if the name exists.
@@ -123,7 +129,7 @@ impl MemoryFs {
         dir_st: &InodeState,
         file: &Inode,
         how: &CreateHow,
-    ) -> FsResult<(Created, Option<Truncated>)> {
+    ) -> FsResult<(Created, Truncated)> {
         let mut st = file.write()?;
         let Body::File(content) = &st.body else { return Err(FsError::Exist) };
         let size = match how {
@@ -132,11 +138,11 @@ impl MemoryFs {
             CreateHow::Exclusive(..) => return Err(FsError::Exist),
             CreateHow::Unchecked(set) => set.size,
         };
-        let mut truncated = None;
+        let mut truncated = Truncated::default();
         if let Some(size) = size {
             check_values(file.kind, &SetAttr { size: Some(size), ..SetAttr::default() })?;
             check_write(&st, caller)?;
-            truncated = Some(self.resize(&mut st, caller, size, self.now())?);
+            truncated = self.resize(&mut st, caller, size, self.now())?;
         }
         let dir_attr = self.attr(dir, dir_st);
         let dir = Wcc { before: Some(WccAttr::from(&dir_attr)), after: Some(dir_attr) };
@@ -256,7 +262,13 @@ impl MemoryFs {
         st
     }
 
-    pub(super) fn remove_now(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> FsResult<Wcc> {
+    /// Returns the body of the removed object if that was its last link, to be freed.
+    pub(super) fn remove_now(
+        &self,
+        caller: &Identity,
+        dir: &Handle,
+        name: &[u8],
+    ) -> FsResult<(Wcc, Option<Body>)> {
         let dir = self.inode(dir)?;
         let mut st = dir.write()?;
         st.directory()?;
@@ -274,9 +286,7 @@ impl MemoryFs {
         st.set_mtime_and_ctime(now);
         let removed_body = self.unlink(&child, &mut child_st, now);
         let after = Some(self.attr(&dir, &st));
-        drop((child_st, st));
-        drop(removed_body);
-        Ok(Wcc { before, after })
+        Ok((Wcc { before, after }, removed_body))
     }
 
     pub(super) fn rmdir_now(&self, caller: &Identity, dir: &Handle, name: &[u8]) -> FsResult<Wcc> {

@@ -6,6 +6,7 @@ use millrace_runtime::sync::RwLockWriteGuard;
 
 use super::{
     MemoryFs,
+    content::count_visits,
     inode::{Body, Inode, InodeId, InodeState},
     namespace::entry_name,
     permission::{EXECUTE, WRITE, check_dir, check_sticky},
@@ -13,8 +14,8 @@ use super::{
 };
 use crate::{FsError, FsResult, Handle, Identity, Time, Wcc, WccAttr};
 
-/// Maximum depth of a directory that is source or target of a rename; far beyond usable path lengths.
-const MAX_DEPTH: usize = 10_000;
+/// Maximum depth of a directory that is source or target of a rename. Usable paths (`PATH_MAX`) have half of it.
+const MAX_DEPTH: usize = 4096;
 
 type StateGuard<'a> = RwLockWriteGuard<'a, InodeState>;
 
@@ -53,6 +54,7 @@ struct Rename<'a> {
 }
 
 impl MemoryFs {
+    /// Returns the body of a replaced object whose last link is gone, to be freed.
     pub(super) fn rename_now(
         &self,
         caller: &Identity,
@@ -60,7 +62,7 @@ impl MemoryFs {
         from: &[u8],
         to_dir: &Handle,
         to: &[u8],
-    ) -> FsResult<(Wcc, Wcc)> {
+    ) -> FsResult<((Wcc, Wcc), Option<Body>)> {
         let _one_at_a_time = self.rename_lock.lock();
         let (from_dir, to_dir) = (self.inode(from_dir)?, self.inode(to_dir)?);
         if !from_dir.is_dir() || !to_dir.is_dir() {
@@ -84,9 +86,8 @@ impl MemoryFs {
             None => None,
         };
         let after = (self.attr(&from_dir, &dirs.from), self.attr(&to_dir, dirs.to()));
-        drop(dirs);
-        drop(removed_body);
-        Ok((Wcc { before: before.0, after: Some(after.0) }, Wcc { before: before.1, after: Some(after.1) }))
+        let wcc = |before, after| Wcc { before, after: Some(after) };
+        Ok(((wcc(before.0, after.0), wcc(before.1, after.1)), removed_body))
     }
 
     /// Returns `dir` and its ancestors, or nothing if `skip`. They are constant while the rename lock is
@@ -103,6 +104,7 @@ impl MemoryFs {
                 return Err(FsError::NameTooLong);
             }
             out.push(id);
+            count_visits(1);
             id = self.table.get(id)?.read()?.directory()?.parent();
         }
         Ok(out)

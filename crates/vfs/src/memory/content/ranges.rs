@@ -5,17 +5,11 @@ use std::ops::{ControlFlow, Range};
 use millrace_buffer::{BLOCK_BYTES, Quota};
 use smallvec::SmallVec;
 
-use super::{BLOCK, Content, Truncated};
+use super::{BLOCK, Content, Truncated, count_visits};
 use crate::{FsResult, SeekTarget};
 
 /// Bytes in which one call searches a hole: up to 4,096 blocks, which takes some hundred microseconds.
 pub(in super::super) const SEARCH: u64 = 256 << 20;
-
-#[cfg(test)]
-thread_local! {
-    /// Number of blocks in which this thread has searched holes.
-    pub(in super::super) static VISITED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-}
 
 impl Content {
     /// Frees the pages that `offset..end` contains, and zeroes the rest of the range; or changes nothing.
@@ -58,6 +52,13 @@ impl Content {
         Ok(removed)
     }
 
+    /// The end of the part of `offset..end` that has at most `limit` blocks.
+    pub(in super::super) fn part_end(&self, offset: u64, end: u64, limit: usize) -> u64 {
+        let mut inside =
+            self.blocks_from(offset / BLOCK).map(|(index, _)| index * BLOCK).take_while(|at| *at < end);
+        inside.nth(limit).unwrap_or(end)
+    }
+
     /// Removes block `index` from the map if it has no memory.
     pub(super) fn remove_if_empty(&mut self, quota: &Quota, index: u64) {
         let block = self.block_mut(index);
@@ -77,6 +78,7 @@ impl Content {
             removed.first = std::mem::take(&mut self.first);
         }
         removed.rest = self.rest.extract_if(start..end, |_, _| true).collect();
+        count_visits(removed.rest.len());
         self.forget(quota, removed);
     }
 
@@ -104,7 +106,7 @@ impl Content {
     }
 
     /// The blocks from `index` on, with their indices.
-    fn blocks_from(&self, index: u64) -> impl Iterator<Item = (u64, &super::Block)> {
+    pub(super) fn blocks_from(&self, index: u64) -> impl Iterator<Item = (u64, &super::Block)> {
         let first = (index == 0).then_some((0, &self.first));
         first.into_iter().chain(self.rest.range(index..).map(|(index, block)| (*index, block)))
     }
@@ -125,8 +127,7 @@ impl Content {
             if start > at || at >= stop {
                 break;
             }
-            #[cfg(test)]
-            VISITED.with(|visited| visited.set(visited.get() + 1));
+            count_visits(1);
             let end = block.next_hole((at - start) as usize);
             at = start + end as u64;
             if end < BLOCK_BYTES {

@@ -4,9 +4,11 @@
 //! CLONE or COPY make are charged for their places in the map until they are removed. Those of a WRITE are not: each has
 //! a separate slot, which is larger.
 
+use std::{collections::BTreeMap, ops::Range};
+
 use millrace_buffer::{Quota, Views};
 
-use super::{BLOCK, Block, Content, Truncated, block_ranges};
+use super::{BLOCK, Block, Content, STEP, Truncated, block_ranges, count_visits};
 use crate::{FsError, FsResult};
 
 /// Heap memory of a map with few blocks, in addition to that of its entries.
@@ -16,62 +18,133 @@ const ENTRY_BYTES: u16 = 192;
 /// Heap memory of a page that is not part of the block's head.
 const PAGE_BYTES: u16 = 32;
 
-/// The blocks of a range, by their number in it; missing ones are holes.
-pub(in crate::memory) struct SharedBlocks(Vec<(u64, Block)>);
+/// Blocks that are to become those of a file, by their number in it.
+#[derive(Default)]
+pub(in crate::memory) struct SharedBlocks {
+    blocks: BTreeMap<u64, Block>,
+    /// Total capacity of all slots, in bytes.
+    stored: u64,
+    /// Charge of the blocks for their places in the map, in bytes.
+    charge: u64,
+    /// Heap memory of the blocks, in bytes.
+    heap_bytes: u64,
+}
+
+impl SharedBlocks {
+    fn insert(&mut self, index: u64, block: Block) {
+        self.stored += block.bytes();
+        self.charge += u64::from(block.charge());
+        self.heap_bytes += u64::from(map_bytes(&block));
+        self.blocks.insert(index, block);
+    }
+
+    /// The heap memory of the map, in bytes.
+    pub(in crate::memory) fn heap_bytes(&self) -> u64 {
+        with_map(self.heap_bytes)
+    }
+}
+
+/// The numbers of the blocks of `from..from + length`.
+pub(in crate::memory) fn blocks_of(from: u64, length: u64) -> Range<u64> {
+    from / BLOCK..(from + length).div_ceil(BLOCK)
+}
 
 impl Content {
-    /// The blocks of `from..from + length`. `from` is the start of a block.
+    /// Checks that a range that starts at a block can be shared.
     ///
     /// # Errors
     /// [`FsError::Inval`] if the range exceeds the file, or ends within a block other than at the end of the file.
-    pub(in crate::memory) fn share(&self, from: u64, length: u64) -> FsResult<SharedBlocks> {
+    pub(in crate::memory) fn check_share(&self, from: u64, length: u64) -> FsResult<()> {
         let end = from + length;
-        if end > self.size || (!end.is_multiple_of(BLOCK) && end != self.size) {
-            return Err(FsError::Inval);
-        }
-        let (first, last) = (from / BLOCK, end.div_ceil(BLOCK));
-        let head = (first == 0 && last > 0).then(|| (0, self.first.clone()));
-        let rest = self.rest.range(first.max(1)..last.max(1));
-        let rest = rest.map(|(index, block)| (index - first, block.clone()));
-        Ok(SharedBlocks(head.into_iter().chain(rest).filter(|(_, block)| !block.is_empty()).collect()))
+        let valid = end <= self.size && (end.is_multiple_of(BLOCK) || end == self.size);
+        if valid { Ok(()) } else { Err(FsError::Inval) }
     }
 
-    /// Replaces the blocks of `to..to + length` by `shared`, and extends the file to the end of the range. `to` is the
-    /// start of a block.
+    /// Checks that a range that starts at a block can be replaced by shared blocks.
     ///
     /// # Errors
-    /// [`FsError::Inval`] if the range ends within a block before the end of the file; [`FsError::NoSpc`] if `quota` is
-    /// exhausted. Nothing is changed then.
+    /// [`FsError::Inval`] if the range ends within a block before the end of the file.
+    pub(in crate::memory) fn check_replace(&self, to: u64, length: u64) -> FsResult<()> {
+        let end = to + length;
+        if end.is_multiple_of(BLOCK) || end >= self.size { Ok(()) } else { Err(FsError::Inval) }
+    }
+
+    /// Whether a step of an operation can process these blocks.
+    pub(in crate::memory) fn fits_step(&self, blocks: Range<u64>) -> bool {
+        let end = blocks.end * BLOCK;
+        self.part_end(blocks.start * BLOCK, end, STEP) == end
+    }
+
+    /// Adds up to [`STEP`] of these blocks to `shared`, the first one as number `to`. They are charged as blocks of another
+    /// file, unless they are `kept`. Returns the numbers of those that are left.
+    pub(in crate::memory) fn share(
+        &self,
+        blocks: Range<u64>,
+        to: u64,
+        kept: bool,
+        shared: &mut SharedBlocks,
+    ) -> Range<u64> {
+        let mut visits = 0;
+        for (index, block) in self.blocks_from(blocks.start).take_while(|(index, _)| *index < blocks.end) {
+            if visits == STEP {
+                return index..blocks.end;
+            }
+            visits += 1;
+            count_visits(1);
+            if !block.is_empty() {
+                let mut block = block.clone();
+                if !kept {
+                    block.set_charge(map_bytes(&block));
+                }
+                shared.insert(to + (index - blocks.start), block);
+            }
+        }
+        blocks.end..blocks.end
+    }
+
+    /// Replaces `blocks` by `shared`, and extends the file to `end`. All are visited in one step.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpc`] if `quota` is exhausted. Nothing is changed then.
     pub(in crate::memory) fn replace(
         &mut self,
         quota: &Quota,
-        to: u64,
-        length: u64,
+        blocks: Range<u64>,
+        end: u64,
         shared: SharedBlocks,
     ) -> FsResult<Truncated> {
-        let end = to + length;
-        if !end.is_multiple_of(BLOCK) && end < self.size {
-            return Err(FsError::Inval);
-        }
-        let (first, last) = (to / BLOCK, end.div_ceil(BLOCK));
-        let replaced = (first == 0 && last > 0).then_some(&self.first).into_iter();
-        let replaced = replaced.chain(self.rest.range(first.max(1)..last.max(1)).map(|(_, block)| block));
-        let less: u64 = replaced.map(|block| u64::from(block.charge())).sum();
-        let more: u64 = shared.0.iter().map(|(_, block)| u64::from(map_bytes(block))).sum();
-        self.charge_map(quota, self.map_charge - less + more)?;
-        let mut rest = self.rest.split_off(&first.max(1));
-        self.rest.append(&mut rest.split_off(&last.max(1)));
-        let replaced =
-            if first == 0 && last > 0 { std::mem::take(&mut self.first) } else { Block::default() };
-        let truncated = Truncated { first: replaced, rest, ..Truncated::default() };
+        let replaced = self.blocks_from(blocks.start).take_while(|(index, _)| *index < blocks.end);
+        let less: u64 = replaced.map(|(_, block)| u64::from(block.charge())).sum();
+        self.charge_map(quota, self.map_charge - less + shared.charge)?;
+        let rest: BTreeMap<_, _> = self.rest.extract_if(blocks.clone(), |_, _| true).collect();
+        count_visits(rest.len());
+        let first = if blocks.contains(&0) { std::mem::take(&mut self.first) } else { Block::default() };
+        let truncated = Truncated { first, rest, ..Truncated::default() };
         self.stored -= truncated.blocks().map(Block::bytes).sum::<u64>();
-        for (index, mut block) in shared.0 {
-            block.set_charge(map_bytes(&block));
-            self.stored += block.bytes();
-            *self.block_mut(first + index) = block;
+        self.stored += shared.stored;
+        for (index, block) in shared.blocks {
+            *self.block_mut(index) = block;
         }
         self.size = self.size.max(end);
         Ok(truncated)
+    }
+
+    /// Replaces all blocks by `shared`, and extends the file to `end`.
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace).
+    pub(in crate::memory) fn replace_all(
+        &mut self,
+        quota: &Quota,
+        end: u64,
+        mut shared: SharedBlocks,
+    ) -> FsResult<Truncated> {
+        self.charge_map(quota, shared.charge)?;
+        let first = std::mem::replace(&mut self.first, shared.blocks.remove(&0).unwrap_or_default());
+        let rest = std::mem::replace(&mut self.rest, shared.blocks);
+        self.stored = shared.stored;
+        self.size = self.size.max(end);
+        Ok(Truncated { first, rest, ..Truncated::default() })
     }
 
     /// As [`write`](Self::write), for data that other blocks may share.
