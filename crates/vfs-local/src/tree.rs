@@ -11,7 +11,7 @@ use std::{
 
 use millrace_vfs::{FileKind, FsError, FsResult, Handle};
 use rustix::{
-    fs::{CWD, Mode, OFlags, ResolveFlags, Statx, StatxFlags},
+    fs::{CWD, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags},
     io::Errno,
 };
 
@@ -57,6 +57,11 @@ pub(super) struct Tree {
     pub(super) cache: Arc<NodeCache>,
     pub(super) holds: Holds<Node>,
     openat2_missing: AtomicBool,
+    /// Whether the root is that of its mount: then the kernel refuses `..` outside of the export (`path_connected`).
+    is_mount_root: bool,
+    /// Number of steps of the checks that directories are below the root: a few system calls each.
+    #[cfg(test)]
+    pub(super) steps: std::sync::atomic::AtomicU64,
     this: Weak<Self>,
 }
 
@@ -118,6 +123,7 @@ impl Tree {
         };
         let handle = handle.ok_or(FsError::NotSupp)?;
         let root_node = Arc::new(Node::new(handle, path, FileKind::Directory));
+        let is_mount_root = root_stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
         Ok(Arc::new_cyclic(|this| Self {
             mount: root,
             root: root_node,
@@ -127,6 +133,9 @@ impl Tree {
             cache,
             holds: Holds::default(),
             openat2_missing: AtomicBool::new(false),
+            is_mount_root,
+            #[cfg(test)]
+            steps: Default::default(),
             this: Weak::clone(this),
         }))
     }
@@ -211,10 +220,23 @@ impl Tree {
         Ok((fd, st))
     }
 
-    /// Whether a directory is the root or below it, according to its path. The kernel returns paths of at
-    /// most `PATH_MAX` bytes; a directory with a longer path is below the root if its nearest ancestor with a
-    /// shorter path is.
+    /// Opens the ancestor `levels` above `dir`, as [`open_above`].
+    fn open_above(&self, dir: BorrowedFd<'_>, levels: usize) -> Result<OwnedFd, Errno> {
+        #[cfg(test)]
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        open_above(dir, levels)
+    }
+
+    /// Whether a directory is the root or below it. If the root is not that of its mount, its path is compared. The
+    /// kernel returns paths of at most `PATH_MAX` bytes; a directory with a longer path is below the root if its nearest
+    /// ancestor with a shorter path is.
     pub(super) fn is_beneath(&self, dir: BorrowedFd<'_>) -> FsResult<bool> {
+        if self.is_mount_root {
+            return match self.open_above(dir, 1) {
+                Err(Errno::STALE) => Ok(false),
+                opened => Ok(opened.map(|_| true)?),
+            };
+        }
         match self.position_of(dir)? {
             Position::Beneath => return Ok(true),
             Position::Outside => return Ok(false),
@@ -223,7 +245,7 @@ impl Tree {
         // Double the step until it leads past the root, then halve it.
         let (mut deep, mut step, mut passed): (Option<OwnedFd>, usize, bool) = (None, FIRST_STEP, false);
         loop {
-            let above = open_above(deep.as_ref().map_or(dir, AsFd::as_fd), step)?;
+            let above = self.open_above(deep.as_ref().map_or(dir, AsFd::as_fd), step)?;
             match self.position_of(above.as_fd())? {
                 Position::Beneath => return Ok(true),
                 Position::Outside if step == 1 => return Ok(false),
@@ -242,6 +264,8 @@ impl Tree {
     /// beneath if that path leads to it. (Paths alone prove nothing: the kernel also returns one for a
     /// directory outside of a bind mount.)
     fn position_of(&self, dir: BorrowedFd<'_>) -> FsResult<Position> {
+        #[cfg(test)]
+        self.steps.fetch_add(1, Ordering::Relaxed);
         let st = attr::stat(dir)?;
         if !same_mount(&st, &self.root_stat) {
             return Ok(Position::Outside);
@@ -335,9 +359,9 @@ impl Tree {
         if self.is_root(&st) {
             return Ok((Arc::clone(&self.root), st));
         }
-        let up = open_above(dir.as_fd(), 1)?;
+        let up = self.open_above(dir.as_fd(), 1)?;
         let up_st = attr::stat(up.as_fd())?;
-        if !self.is_beneath(up.as_fd())? {
+        if !self.is_mount_root && !self.is_beneath(up.as_fd())? {
             return Err(FsError::Stale);
         }
         if self.is_root(&up_st) {

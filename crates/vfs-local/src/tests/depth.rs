@@ -1,6 +1,6 @@
 //! Directories far below the root.
 
-use std::{path::PathBuf, time::Instant};
+use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use millrace_vfs::{FileSystem, FsError, NewNode};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -44,6 +44,23 @@ fn close_all(fs: &LocalFs) {
     assert_eq!(fs.open_objects(), 0);
 }
 
+/// Opens exports on a private mount with their directory as its root, and without CAP_SYS_ADMIN on that of their path.
+fn open_both(root: &Path) -> impl Iterator<Item = Arc<LocalFs>> {
+    const CAP_SYS_ADMIN: u32 = 21;
+    configs(root).flat_map(|config| {
+        let config = LocalConfig { sync_metadata: false, ..config };
+        let open = |dropped: &'static [u32]| {
+            let config = config.clone();
+            let opened = std::thread::spawn(move || {
+                super::super::sys::drop_capabilities(dropped);
+                LocalFs::open(config).unwrap()
+            });
+            opened.join().unwrap()
+        };
+        [open(&[]), open(&[CAP_SYS_ADMIN])]
+    })
+}
+
 /// Creates `depth` nested directories. Returns the handles of the last two.
 fn descend(fs: &LocalFs, name: &[u8], depth: usize) -> [Handle; 2] {
     let set = SetAttr { mode: Some(0o755), ..SetAttr::default() };
@@ -57,10 +74,9 @@ fn descend(fs: &LocalFs, name: &[u8], depth: usize) -> [Handle; 2] {
 #[test]
 fn closed_deep_directory_is_reopened() {
     let dir = Deep::new();
-    for (i, config) in configs(&dir.path("export")).enumerate() {
-        let fs = LocalFs::open(LocalConfig { sync_metadata: false, ..config }).unwrap();
+    for (i, fs) in open_both(&dir.path("export")).enumerate() {
         for (j, (length, depth)) in [(1, 30), (1, 5000), (255, 40), (100, 300)].into_iter().enumerate() {
-            let name = vec![b'a' + (4 * i + j) as u8; length];
+            let name = vec![b'A' + (4 * i + j) as u8; length];
             let [above, deepest] = descend(&fs, &name, depth);
             close_all(&fs);
             let found = wait(fs.getattr(&deepest));
@@ -77,8 +93,7 @@ fn closed_deep_directory_is_reopened() {
 #[test]
 fn deep_directory_moved_out_of_the_export_is_stale() {
     let dir = Deep::new();
-    for (i, config) in configs(&dir.path("export")).enumerate() {
-        let fs = LocalFs::open(LocalConfig { sync_metadata: false, ..config }).unwrap();
+    for (i, fs) in open_both(&dir.path("export")).enumerate() {
         for depth in [1, 20, 3000] {
             let name = [b'a' + i as u8];
             let [_, deepest] = descend(&fs, &name, depth);
@@ -90,6 +105,27 @@ fn deep_directory_moved_out_of_the_export_is_stale() {
             std::fs::rename(dir.path("export").join(name), outside.join(name)).unwrap();
             assert_eq!(retry_jukebox(|| wait(fs.getattr(&deepest))).unwrap_err(), FsError::Stale, "{depth}");
         }
+    }
+}
+
+#[test]
+fn a_check_of_a_deep_directory_takes_no_more_steps_than_of_another() {
+    let dir = Deep::new();
+    let Some(config) = configs(&dir.path("export")).find(|config| config.handles == HandleMode::Kernel)
+    else {
+        println!("skipped: not root");
+        return;
+    };
+    let fs = LocalFs::open(LocalConfig { sync_metadata: false, ..config }).unwrap();
+    let steps = || fs.export.tree.steps.swap(0, std::sync::atomic::Ordering::Relaxed);
+    for (name, depth) in [(b"a", 1), (b"b", 10), (b"c", 4000)] {
+        let [_, deepest] = descend(&fs, name, depth);
+        close_all(&fs);
+        steps();
+        wait(fs.getattr(&deepest)).unwrap();
+        assert_eq!(steps(), 1, "GETATTR at depth {depth}");
+        wait(fs.lookup(&me(), &deepest, b"..")).unwrap();
+        assert_eq!(steps(), 1, "LOOKUP of .. at depth {depth}");
     }
 }
 
