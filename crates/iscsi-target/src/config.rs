@@ -34,17 +34,16 @@ impl TargetConfig {
 /// Limits of a [`TargetTable`](crate::TargetTable).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableLimits {
-    /// Maximum number of sessions, at most 65534.
+    /// Maximum number of sessions without discovery sessions, which are divided among the clients
+    /// ([`ClientQuota`](millrace_oncrpc::serving::ClientQuota)).
     pub sessions: u16,
-    /// Maximum number of sessions of an initiator name.
-    pub sessions_per_initiator: u16,
-    /// Maximum number of connections in the login phase.
-    pub logins: u32,
+    /// Maximum number of connections in the login phase and of discovery sessions, which are divided likewise.
+    pub logins: u16,
 }
 
 impl Default for TableLimits {
     fn default() -> Self {
-        Self { sessions: 4096, sessions_per_initiator: 256, logins: 256 }
+        Self { sessions: 4096, logins: 256 }
     }
 }
 
@@ -60,7 +59,7 @@ pub struct ConnectionLimits {
     pub max_unsolicited: u64,
     /// Bytes of responses above which no further response is encoded until the peer receives some.
     pub max_queued: usize,
-    /// Time limit for the login.
+    /// Time limit for the login, and for a discovery session with its login.
     pub login_timeout: Duration,
     /// Tolerated delay of a transfer: a peer that sends requested data, the rest of a PDU, or receives responses
     /// more slowly than [`MIN_RATE`](millrace_oncrpc::serving::MIN_RATE), with this tolerance, is disconnected.

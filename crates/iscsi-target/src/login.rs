@@ -1,6 +1,11 @@
 //! The login phase of a connection.
 
-use std::sync::Arc;
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
 
 use millrace_iscsi::{
     login::{
@@ -12,6 +17,7 @@ use millrace_iscsi::{
     session,
 };
 use millrace_oncrpc::serving::Account;
+use millrace_runtime::{RuntimeExt, Sleep};
 
 use crate::{
     config::{ConnectionLimits, TargetConfig},
@@ -19,7 +25,7 @@ use crate::{
     reserve::{self, Receives},
     service::Service,
     stats::count,
-    table::{Session, TargetTable},
+    table::{Control, Login, Order, Session, TargetTable},
 };
 
 /// Tag of the only portal group.
@@ -35,11 +41,14 @@ pub(crate) struct LoggedIn {
     pub(crate) session: Session,
     /// `None` in a discovery session.
     pub(crate) target: Option<TargetConfig>,
+    /// A discovery session counts as a login, and ends within its time limit.
+    pub(crate) discovery: Option<(Login, Sleep)>,
 }
 
 /// Decides on a login with the table of targets.
 struct Gate<'a> {
     table: &'a Arc<TargetTable>,
+    control: &'a Arc<Control>,
     limits: &'a ConnectionLimits,
     receives: Receives,
     account: &'a mut Account,
@@ -72,7 +81,7 @@ impl Authority for Gate<'_> {
         };
         let Identity { initiator, target, isid, .. } = identity.clone();
         let nexus = session::Nexus { initiator, isid, target };
-        let session = self.table.register(nexus).map_err(|refusal| {
+        let session = self.table.register(nexus, self.control).map_err(|refusal| {
             let (class, detail) = refusal.status();
             Status { class, detail }
         })?;
@@ -112,9 +121,11 @@ impl Service {
         transport: &mut impl LoginTransport,
         account: &mut Account,
     ) -> Result<LoggedIn, End> {
-        let Some(_permit) = self.table.start_login() else {
+        let Some(permit) = self.table.start_login(account.client(), account.touch()) else {
             return Err(End::Refused("too many connections are in the login phase".into()));
         };
+        let control = &Arc::clone(&permit.control);
+        let mut limit = self.rt.sleep(self.limits.login_timeout);
         let receives = transport.receives();
         let (settings, held) = reserve::settings(&self.limits, receives, account);
         let mut random = [0; 33];
@@ -126,14 +137,15 @@ impl Service {
             random,
         });
         let (table, limits) = (&self.table, &self.limits);
-        let mut gate = Gate { table, limits, receives, account, held, target: None, session: None };
+        let mut gate = Gate { table, control, limits, receives, account, held, target: None, session: None };
         loop {
-            let (bhs, data) = transport.receive().await?;
+            let (bhs, data) = unless_ended(control, gate.account, &mut limit, transport.receive()).await?;
             let reply = login.receive(&bhs, &data, &mut gate);
             if let Some(session) = &mut gate.session
                 && let Some(predecessor) = session.predecessor.take()
             {
-                // The sender is dropped, never used.
+                // The sender is dropped, never used. There is no time limit: if this session ended before, the next one
+                // would not wait for the commands of the old one.
                 let _ended = predecessor.await;
             }
             let established = match &reply.progress {
@@ -141,7 +153,7 @@ impl Service {
                 Progress::Continue | Progress::Failed(_) => None,
             };
             if let Some(pdu) = reply.pdu {
-                transport.send(pdu, established).await?;
+                unless_ended(control, gate.account, &mut limit, transport.send(pdu, established)).await?;
             }
             match reply.progress {
                 Progress::Continue => {}
@@ -152,9 +164,35 @@ impl Service {
                     };
                     let discovery = established.target.is_none();
                     count(if discovery { &self.stats.discoveries } else { &self.stats.logins });
-                    return Ok(LoggedIn { established: *established, session, target: gate.target });
+                    let discovery = discovery.then_some((permit, limit));
+                    return Ok(LoggedIn {
+                        established: *established,
+                        session,
+                        target: gate.target,
+                        discovery,
+                    });
                 }
             }
         }
     }
+}
+
+/// Completes `step` of a login, unless the time limit passes, the connection is ordered to end, or its account is evicted.
+async fn unless_ended<T>(
+    control: &Control,
+    account: &Account,
+    limit: &mut Sleep,
+    step: impl Future<Output = Result<T, End>>,
+) -> Result<T, End> {
+    let mut step = pin!(step);
+    poll_fn(|cx| {
+        if control.order(cx) == Order::End || account.poll_evicted(cx).is_ready() {
+            return Poll::Ready(Err(End::Closed));
+        }
+        if limit.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(End::Stalled));
+        }
+        step.as_mut().poll(cx)
+    })
+    .await
 }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicU8, AtomicU64, Ordering},
     },
     task::Context,
 };
@@ -14,8 +14,10 @@ use futures::{channel::oneshot, task::AtomicWaker};
 use millrace_iscsi::{
     discovery::{DiscoveredTarget, SendTargets},
     name::{IscsiName, TargetAddress},
-    session::{Admission, LoginPermit, Nexus, Refusal, Registry, RegistryLimits},
+    session::{Admission, Nexus, Refusal, Registry},
 };
+use millrace_oncrpc::serving::{ClientAddr, ClientQuota};
+use millrace_runtime::Instant;
 use parking_lot::Mutex;
 
 use crate::{
@@ -28,7 +30,7 @@ use crate::{
 #[error("two targets have the name {0}; give each target its own name")]
 pub struct DuplicateTarget(pub IscsiName);
 
-/// An order to the task of a session, in ascending urgency.
+/// An order to the task of a connection, in ascending urgency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Order {
@@ -36,13 +38,18 @@ pub(crate) enum Order {
     Serve,
     /// Request a logout, and end after its time limit.
     LogOut,
-    /// End at once: the initiator reinstates the session.
+    /// End at once: the initiator reinstates the session, or another client needs its place.
     End,
 }
 
-/// The part of a session that other tasks access.
+/// The part of a connection that other tasks access, from the beginning of its login.
 #[derive(Debug)]
 pub(crate) struct Control {
+    /// Identifies the connection, in ascending order.
+    number: u64,
+    client: ClientAddr,
+    /// Time of the last command, or of the beginning of the login.
+    last_use: AtomicU64,
     order: AtomicU8,
     task: AtomicWaker,
     /// Completes when the session has ended.
@@ -50,11 +57,21 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// A session, whose end is when the sender is dropped.
-    fn new() -> (Arc<Self>, oneshot::Sender<()>) {
-        let (sender, receiver) = oneshot::channel();
-        let (order, task) = (AtomicU8::new(Order::Serve as u8), AtomicWaker::new());
-        (Arc::new(Self { order, task, ended: Mutex::new(Some(receiver)) }), sender)
+    fn new(number: u64, client: ClientAddr, now: Instant) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            client,
+            last_use: AtomicU64::new(now.as_nanos()),
+            order: AtomicU8::new(Order::Serve as u8),
+            task: AtomicWaker::new(),
+            ended: Mutex::default(),
+        })
+    }
+
+    /// Records a command at `now`, which is returned.
+    pub(crate) fn touch(&self, now: Instant) -> Instant {
+        self.last_use.store(now.as_nanos(), Ordering::Relaxed);
+        now
     }
 
     fn give(&self, order: Order) {
@@ -73,11 +90,66 @@ impl Control {
     }
 }
 
+/// A limited number of connections, divided among the clients.
+struct Places {
+    quota: ClientQuota,
+    taken: Mutex<BTreeMap<u64, Arc<Control>>>,
+}
+
+impl Places {
+    fn new(limit: u16) -> Arc<Self> {
+        Arc::new(Self { quota: ClientQuota::new(limit.into()), taken: Mutex::default() })
+    }
+
+    /// Takes a place for a connection: that of `old`, which it replaces, if it is one of the same client. If others have left
+    /// the client too little, the one with most loses the connection that has been idle longest. `None` if there is no
+    /// such client.
+    fn take(self: &Arc<Self>, control: &Arc<Control>, old: Option<&Control>) -> Option<Place> {
+        let mut taken = self.taken.lock();
+        let own = old.filter(|old| old.client == control.client);
+        let inherits = own.is_some_and(|old| taken.remove(&old.number).is_some());
+        if !inherits && !self.quota.take(control.client, 1) {
+            let heaviest = self.quota.heaviest(control.client, 1)?;
+            let of_heaviest = taken.values().filter(|c| c.client == heaviest);
+            let idle = of_heaviest.min_by_key(|c| c.last_use.load(Ordering::Relaxed)).cloned()?;
+            taken.remove(&idle.number);
+            self.quota.give_back(heaviest, 1);
+            self.quota.add(control.client, 1);
+            idle.give(Order::End);
+        }
+        taken.insert(control.number, Arc::clone(control));
+        Some(Place { of: Arc::clone(self), number: control.number })
+    }
+}
+
+/// The place of a connection, until it is dropped or another connection gets it.
+struct Place {
+    of: Arc<Places>,
+    number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.of.taken.lock();
+        if let Some(control) = taken.remove(&self.number) {
+            self.of.quota.give_back(control.client, 1);
+        }
+    }
+}
+
+/// A connection that counts as a login: it is in the login phase, or has a discovery session.
+pub(crate) struct Login {
+    pub(crate) control: Arc<Control>,
+    _place: Place,
+}
+
 /// A registered session. Dropping it removes the session from the table and lets a reinstating login continue.
 pub(crate) struct Session {
     table: Arc<TargetTable>,
     pub(crate) tsih: u16,
     pub(crate) control: Arc<Control>,
+    /// `None` for a discovery session.
+    _place: Option<Place>,
     _ended: oneshot::Sender<()>,
     /// Completes when the session that this one reinstates has ended.
     pub(crate) predecessor: Option<oneshot::Receiver<()>>,
@@ -98,16 +170,26 @@ impl Drop for Session {
 pub struct TargetTable {
     targets: ArcSwap<BTreeMap<IscsiName, TargetConfig>>,
     sessions: Mutex<Registry<Arc<Control>>>,
+    /// Places of logins and discovery sessions.
+    logins: Arc<Places>,
+    /// Places of other sessions.
+    places: Arc<Places>,
+    /// Number of connections so far.
+    connections: AtomicU64,
     pub(crate) ending_streams: EndingStreams,
 }
 
 impl TargetTable {
     /// A table without targets.
     pub fn new(limits: TableLimits) -> Arc<Self> {
-        let TableLimits { sessions, sessions_per_initiator, logins } = limits;
-        let limits = RegistryLimits { sessions, sessions_per_initiator, logins };
-        let sessions = Mutex::new(Registry::new(limits));
-        Arc::new(Self { targets: ArcSwap::default(), sessions, ending_streams: EndingStreams::default() })
+        Arc::new(Self {
+            targets: ArcSwap::default(),
+            sessions: Mutex::default(),
+            logins: Places::new(limits.logins),
+            places: Places::new(limits.sessions),
+            connections: AtomicU64::new(0),
+            ending_streams: EndingStreams::default(),
+        })
     }
 
     /// Replaces the targets. The sessions of targets that are removed, or have another device, are requested to log
@@ -147,23 +229,41 @@ impl TargetTable {
         self.targets.load().get(name).cloned()
     }
 
-    pub(crate) fn start_login(&self) -> Option<LoginPermit> {
-        self.sessions.lock().start_login()
+    /// A connection of `client` begins its login phase. `None` if too many are in it.
+    pub(crate) fn start_login(&self, client: ClientAddr, now: Instant) -> Option<Login> {
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
+        let control = Control::new(number, client, now);
+        let place = self.logins.take(&control, None)?;
+        Some(Login { control, _place: place })
     }
 
     /// Registers an authenticated session. A session with the same nexus is ordered to end; the caller waits for
     /// that ([`Session::predecessor`]).
-    pub(crate) fn register(self: &Arc<Self>, nexus: Nexus) -> Result<Session, Refusal> {
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        nexus: Nexus,
+        control: &Arc<Control>,
+    ) -> Result<Session, Refusal> {
         let mut sessions = self.sessions.lock();
-        let mut predecessor = None;
-        if let Admission::Reinstate { tsih, session } = sessions.admit(&nexus, 0)? {
-            session.give(Order::End);
-            predecessor = session.ended.lock().take();
+        let old = match sessions.admit(&nexus, 0)? {
+            Admission::Reinstate { tsih, session } => Some((tsih, Arc::clone(session))),
+            Admission::New => None,
+        };
+        let replaced = old.as_ref().map(|(_, old)| &**old);
+        let place = match nexus.target {
+            Some(_) => Some(self.places.take(control, replaced).ok_or(Refusal::Sessions)?),
+            None => None,
+        };
+        let predecessor = old.and_then(|(tsih, old)| {
+            old.give(Order::End);
             sessions.remove(tsih);
-        }
-        let (control, ended) = Control::new();
-        let tsih = sessions.insert(nexus, Arc::clone(&control))?;
-        Ok(Session { table: Arc::clone(self), tsih, control, _ended: ended, predecessor })
+            old.ended.lock().take()
+        });
+        let (sender, receiver) = oneshot::channel();
+        *control.ended.lock() = Some(receiver);
+        let tsih = sessions.insert(nexus, Arc::clone(control))?;
+        let (table, control) = (Arc::clone(self), Arc::clone(control));
+        Ok(Session { table, tsih, control, _place: place, _ended: sender, predecessor })
     }
 
     /// The answer to `request` of `initiator`, in a discovery session if `session` is `None`. `local` is the address

@@ -69,8 +69,8 @@ impl FullFeature<'_> {
         task.state = State::Waiting;
         self.order.push_back(itt);
         self.waiting.push_back(itt);
-        let account = &self.account;
-        self.turn.call(|| account.touch());
+        let (account, control) = (&self.account, &self.registered.control);
+        self.turn.call(|| control.touch(account.touch()));
     }
 
     /// Gives memory to commands in order of arrival; to a write, when the RDMA Reads of earlier ones are started.

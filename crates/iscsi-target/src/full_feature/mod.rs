@@ -27,7 +27,7 @@ use crate::{
     end::End,
     login::{LoggedIn, PORTAL_GROUP},
     service::Service,
-    table::{Order, Session},
+    table::{Login, Order, Session},
     task::{SpareLists, State, Task},
     timers::{Timers, Traffic},
 };
@@ -98,6 +98,8 @@ pub(crate) struct FullFeature<'a> {
     /// RDMA Reads that are not started, in order.
     pub(crate) rdma_reads: VecDeque<RdmaRead>,
     registered: Session,
+    /// A discovery session counts as a login, and ends within its time limit.
+    discovery: Option<(Login, Sleep)>,
     /// `None` in a discovery session.
     device: Option<Device>,
     names: Names,
@@ -125,7 +127,7 @@ impl<'a> FullFeature<'a> {
         account: Account,
         transport: &Transport,
     ) -> Self {
-        let LoggedIn { established, session: registered, target } = logged_in;
+        let LoggedIn { established, session: registered, target, discovery } = logged_in;
         let session = TargetSession::new(TargetConfig {
             parameters: established.parameters,
             remote_invalidate: transport.remote_invalidate,
@@ -157,6 +159,7 @@ impl<'a> FullFeature<'a> {
             tasks: HashMap::new(),
             rdma_reads: VecDeque::new(),
             registered,
+            discovery,
             device,
             names: Names { initiator: established.initiator, target: established.target, local },
             order: VecDeque::new(),
@@ -172,7 +175,8 @@ impl<'a> FullFeature<'a> {
         }
     }
 
-    /// Ready when the session ends at once: it is reinstated, or the account is evicted. When `stop` completes, or the
+    /// Ready when the session ends at once: it is reinstated, another client needs its place, the account is evicted, or the
+    /// time for a discovery has passed. When `stop` completes, or the
     /// target is removed, the initiator is requested to log out.
     pub(crate) fn poll_order(
         &mut self,
@@ -182,6 +186,9 @@ impl<'a> FullFeature<'a> {
         let order = self.registered.control.order(cx);
         if order == Order::End || self.account.poll_evicted(cx).is_ready() {
             return Poll::Ready(End::Closed);
+        }
+        if self.discovery.as_mut().is_some_and(|(_, limit)| limit.as_mut().poll(cx).is_ready()) {
+            return Poll::Ready(End::Stalled);
         }
         self.stopped = self.stopped || stop.poll(cx).is_ready();
         if self.stopped || order == Order::LogOut {

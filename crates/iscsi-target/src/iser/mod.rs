@@ -25,7 +25,7 @@ use millrace_iscsi::{
 use millrace_oncrpc::serving::Account;
 use millrace_rdma::{ConnectParams, QueuePair};
 use millrace_rpcrdma::registration::Registration;
-use millrace_runtime::{RuntimeRef, timeout};
+use millrace_runtime::RuntimeRef;
 
 use crate::{
     config::ConnectionLimits, end::End, login::LoggedIn, service::Service, stats::TargetStats,
@@ -93,11 +93,9 @@ impl IserTarget {
         let mut stop = pin!(stop);
         let peer = Some(qp.info().peer);
         let mut link = Link::new(qp, &service, &registration);
-        let login =
-            timeout(&*service.rt, service.limits.login_timeout, log_in(&service, &mut link, &mut account));
+        let login = log_in(&service, &mut link, &mut account);
         let logged_in = match select(pin!(login), &mut stop).await {
-            Either::Left((Some(result), _)) => result,
-            Either::Left((None, _)) => Err(End::Stalled),
+            Either::Left((result, _)) => result,
             Either::Right(_) => Err(End::Closed),
         };
         let (end, received, sent) = match logged_in {

@@ -10,11 +10,12 @@ use std::{
     sync::Arc,
 };
 
+use futures::future::{Either, select};
 use millrace_buffer::Arena;
 use millrace_iscsi::pdu::PduReader;
 use millrace_iscsi_tcp::{Input, Output};
 use millrace_oncrpc::serving::Account;
-use millrace_runtime::{ByteStream, RuntimeRef, timeout};
+use millrace_runtime::{ByteStream, RuntimeRef};
 
 use crate::{
     config::ConnectionLimits, end::End, linger, service::Service, stats::TargetStats, table::TargetTable,
@@ -67,12 +68,10 @@ impl TcpTarget {
         let mut stop = pin!(stop);
         let reader = PduReader::new(millrace_iscsi::login::MAX_LOGIN_DATA);
         let mut link = Link { stream, input: Input::new(reader), output: Output::default() };
-        let login =
-            timeout(&*service.rt, service.limits.login_timeout, service.log_in(&mut link, &mut account));
-        let logged_in = match futures::future::select(pin!(login), &mut stop).await {
-            futures::future::Either::Left((Some(result), _)) => result,
-            futures::future::Either::Left((None, _)) => Err(End::Stalled),
-            futures::future::Either::Right(_) => Err(End::Closed),
+        let login = service.log_in(&mut link, &mut account);
+        let logged_in = match select(pin!(login), &mut stop).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => Err(End::Closed),
         };
         let end = match logged_in {
             Ok(logged_in) => {

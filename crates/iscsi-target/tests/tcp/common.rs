@@ -22,7 +22,7 @@ use millrace_iscsi::{
         Command, Direction, InitiatorConfig, InitiatorEvent, InitiatorSession, Outcome, Payload, Placement,
     },
 };
-use millrace_iscsi_target::{ConnectionLimits, tcp::TcpTarget};
+use millrace_iscsi_target::{ConnectionLimits, TableLimits, TargetTable, tcp::TcpTarget};
 use millrace_runtime::{ByteStream, MemoryStream, memory_stream, virtual_time::VirtualTime};
 use millrace_vfs::FileSystemRef;
 
@@ -70,6 +70,14 @@ pub(crate) fn run_on<F: Future<Output = ()>>(
 }
 
 impl Bench {
+    /// Replaces the table of targets by one with these limits.
+    pub(crate) fn limit(&mut self, limits: TableLimits) {
+        let table = TargetTable::new(limits);
+        table.replace(vec![target(&self.device)]).unwrap();
+        self.fixture.table = Arc::clone(&table);
+        self.server.table = table;
+    }
+
     /// Connects; the server's task runs until the end of the connection.
     pub(crate) fn connect(&self) -> Client {
         self.connect_with(1 << 16, usize::MAX)
@@ -273,6 +281,15 @@ impl Client {
     }
 
     pub(crate) async fn log_in_to(&mut self, isid: u8, target: Option<IscsiName>) -> Result<(), LoginError> {
+        self.try_log_in_to(isid, target).await.expect("a login response")
+    }
+
+    /// Logs in, unless the target closes the connection.
+    pub(crate) async fn try_log_in_to(
+        &mut self,
+        isid: u8,
+        target: Option<IscsiName>,
+    ) -> Result<Result<(), LoginError>, Ended> {
         let (mut login, mut pdu) = InitiatorLogin::new(LoginConfig {
             initiator: name("iqn.2026-01.example:host"),
             target,
@@ -285,15 +302,16 @@ impl Client {
             redirects: 0,
         });
         loop {
-            self.send(&pdu.bhs, &pdu.data).await.unwrap();
-            let (bhs, data) = self.receive().await.expect("a login response");
-            match login.receive(&bhs, &data)? {
-                InitiatorStep::Send(next) => pdu = next,
-                InitiatorStep::Established(established) => {
+            self.send(&pdu.bhs, &pdu.data).await?;
+            let (bhs, data) = self.receive().await?;
+            match login.receive(&bhs, &data) {
+                Ok(InitiatorStep::Send(next)) => pdu = next,
+                Ok(InitiatorStep::Established(established)) => {
                     self.establish(*established);
-                    return Ok(());
+                    return Ok(Ok(()));
                 }
-                InitiatorStep::Redirect { .. } => panic!("a redirection"),
+                Ok(InitiatorStep::Redirect { .. }) => panic!("a redirection"),
+                Err(e) => return Ok(Err(e)),
             }
         }
     }

@@ -3,13 +3,17 @@
 use std::{
     net::{IpAddr, Ipv6Addr},
     sync::atomic::Ordering,
+    time::Duration,
 };
 
 use millrace_iscsi::{
+    discovery::{self, SendTargets},
+    login::{LoginError, Status},
     pdu::{Request, RequestNumbers, ScsiCommand},
-    session::Direction,
+    session::{Direction, InitiatorEvent},
 };
-use millrace_iscsi_target::ConnectionLimits;
+use millrace_iscsi_target::{ConnectionLimits, TableLimits};
+use millrace_runtime::RuntimeExt;
 
 use crate::{
     common::{Bench, Client, run, rw10},
@@ -19,6 +23,11 @@ use crate::{
 const VICTIM: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 2, 0, 0, 0, 1));
 /// Sessions of the greedy host, of the 64 connections that the server has.
 const SESSIONS: u8 = 60;
+
+/// An address of another host.
+fn other(n: u16) -> IpAddr {
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 3 + n, 0, 0, 0, 1).into()
+}
 
 /// Address `n` of the greedy host.
 fn greedy(n: u8) -> IpAddr {
@@ -136,6 +145,110 @@ fn idle_sessions_leave_memory_to_others() {
             let itt = client.submit(&rw10(0x2a, 0, 128), Direction::Write, vec![3; 65536]);
             client.outcome(itt).await.unwrap();
             client.stream_shutdown();
+        }
+        bench.expect_idle().await;
+    });
+}
+
+/// Eight logins at a time are permitted: the greedy host leaves some, and when others have taken them, its oldest login
+/// ends for the victim.
+#[test]
+fn half_open_logins_of_a_host_leave_room_to_others() {
+    run(ConnectionLimits::default(), async |mut bench| {
+        bench.limit(TableLimits { logins: 8, ..TableLimits::default() });
+        let mut open = Vec::new();
+        for host in (0..20).map(greedy).chain((0..2).map(other)) {
+            let mut client = bench.connect_from(host);
+            // The target may have closed the connection.
+            let _sent = client.send_bytes(&[0x43, 0x87]).await;
+            bench.rt.sleep(Duration::from_millis(1)).await;
+            open.push(client);
+        }
+        let mut victim = bench.connect_from(VICTIM);
+        victim.log_in(200).await.unwrap();
+        assert!(open[0].expect_end().await.is_empty());
+        assert_eq!(bench.stats.stalled.load(Ordering::Relaxed), 0, "its time limit has not passed");
+        victim.clear_attention().await;
+        victim.log_out().await;
+        for client in &mut open[1..] {
+            assert!(client.expect_end().await.is_empty());
+        }
+        bench.expect_idle().await;
+    });
+}
+
+/// Discovery sessions, which need no authentication, count as logins, and end in the time of a login.
+#[test]
+fn discovery_sessions_of_a_host_leave_room_to_others() {
+    run(ConnectionLimits::default(), async |mut bench| {
+        bench.limit(TableLimits { sessions: 8, logins: 8 });
+        let mut open = Vec::new();
+        for n in 0..20 {
+            let mut client = bench.connect_from(greedy(n));
+            if client.try_log_in_to(n, None).await == Ok(Ok(())) {
+                open.push(client);
+            }
+        }
+        assert_eq!(open.len(), 6);
+        let mut victim = bench.connect_from(VICTIM);
+        victim.log_in(200).await.unwrap();
+        let mut finder = bench.connect_from(VICTIM);
+        finder.log_in_to(200, None).await.unwrap();
+        finder.session().send_text(SendTargets::All.encode()).unwrap();
+        let text = |event: &InitiatorEvent| match event {
+            InitiatorEvent::Text { text, .. } => Some(text.clone()),
+            _ => None,
+        };
+        assert_eq!(discovery::decode(&finder.event(text).await.unwrap()).unwrap().len(), 1);
+        finder.log_out().await;
+        for client in &mut open {
+            client.expect_end().await;
+        }
+        victim.clear_attention().await;
+        victim.log_out().await;
+        bench.expect_idle().await;
+    });
+}
+
+/// Eight sessions are permitted, and the victim has the initiator name of the greedy host, which nothing authenticates.
+#[test]
+fn sessions_of_a_host_leave_room_to_others() {
+    run(ConnectionLimits::default(), async |mut bench| {
+        bench.limit(TableLimits { sessions: 8, ..TableLimits::default() });
+        let mut open = Vec::new();
+        for n in 0..20 {
+            let mut client = bench.connect_from(greedy(n));
+            match client.log_in(n).await {
+                Ok(()) => {
+                    client.clear_attention().await;
+                    open.push(client);
+                }
+                Err(e) => assert_eq!(e, LoginError::Status(Status::OUT_OF_RESOURCES)),
+            }
+            bench.rt.sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(open.len(), 6);
+        for n in 0..2 {
+            let mut client = bench.connect_from(other(n));
+            client.log_in(100 + n as u8).await.unwrap();
+            client.clear_attention().await;
+            open.push(client);
+        }
+        // Nothing is left, but a host may reinstate its sessions.
+        let mut again = bench.connect_from(greedy(5));
+        again.log_in(5).await.unwrap();
+        again.clear_attention().await;
+        open[5].expect_end_of_session().await;
+        open[5] = again;
+        bench.rt.sleep(Duration::from_millis(1)).await;
+        open[0].read(0, 1).await;
+        let mut victim = bench.connect_from(VICTIM);
+        victim.log_in(200).await.unwrap();
+        open.remove(1).expect_end_of_session().await; // It was idle longest.
+        victim.clear_attention().await;
+        for client in open.iter_mut().chain([&mut victim]) {
+            client.read(0, 1).await;
+            client.log_out().await;
         }
         bench.expect_idle().await;
     });

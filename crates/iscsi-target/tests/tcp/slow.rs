@@ -13,7 +13,7 @@ use millrace_iscsi_target::ConnectionLimits;
 use millrace_runtime::RuntimeExt;
 
 use crate::{
-    common::{Ended, run, run_on, rw10},
+    common::{Ended, TARGET, name, run, run_on, rw10},
     gate::{Gate, Gated},
 };
 
@@ -86,6 +86,50 @@ fn commands_are_completed_after_the_end_of_their_connection() {
             assert_eq!(gate.waiting.load(Ordering::Relaxed), 0);
             new.clear_attention().await;
             new.log_out().await;
+            bench.expect_idle().await;
+        },
+    );
+}
+
+/// A login waits for the session that it reinstates longer than logins may take, and the next login waits for that, too.
+#[test]
+fn reinstating_logins_wait_for_the_commands_of_the_first_session() {
+    let gate = Arc::new(Gate::default());
+    let theirs = Arc::clone(&gate);
+    run_on(
+        ConnectionLimits::default(),
+        |fs| Arc::new(Gated(fs, theirs)),
+        async |bench| {
+            let mut client = bench.connect();
+            client.log_in(1).await.unwrap();
+            client.clear_attention().await;
+            gate.closed.store(true, Ordering::Relaxed);
+            client.submit(&rw10(0x28, 0, 8), Direction::Read, vec![0; 4096]);
+            client.flush().await.unwrap();
+            bench.rt.sleep(Duration::from_secs(1)).await;
+            let mut second = bench.connect();
+            let waits_long = async {
+                assert_eq!(
+                    second.try_log_in_to(1, Some(name(TARGET))).await,
+                    Err(Ended),
+                    "the third replaces it"
+                );
+            };
+            let waits = async {
+                bench.rt.sleep(Duration::from_secs(20)).await;
+                let mut third = bench.connect();
+                third.log_in(1).await.unwrap();
+                assert_eq!(gate.waiting.load(Ordering::Relaxed), 0, "the command has ended");
+                third.clear_attention().await;
+                third.log_out().await;
+            };
+            let opener = async {
+                bench.rt.sleep(Duration::from_secs(30)).await;
+                gate.open();
+            };
+            futures::future::join3(waits_long, waits, opener).await;
+            client.stream_shutdown();
+            second.stream_shutdown();
             bench.expect_idle().await;
         },
     );

@@ -24,7 +24,7 @@ mod violation;
 pub use initiator_end::{
     InitiatorConfig, InitiatorEvent, InitiatorPdu, InitiatorSession, Outcome, RequestError, Unfinished,
 };
-pub use registry::{Admission, LoginPermit, Nexus, Refusal, Registry, RegistryLimits};
+pub use registry::{Admission, Nexus, Refusal, Registry};
 pub use target_end::{
     Completion, MAX_IMMEDIATE, TargetConfig, TargetEvent, TargetPdu, TargetSession, TargetTransmit,
 };

@@ -1,25 +1,11 @@
 //! The sessions of a target server.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-};
+use std::collections::HashMap;
 
 use crate::{name::IscsiName, pdu::Isid};
 
-/// Limits of a [`Registry`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RegistryLimits {
-    /// Maximum number of sessions. 65535 admits one less, so that a number is free.
-    pub sessions: u16,
-    /// Maximum number of sessions of an initiator name.
-    pub sessions_per_initiator: u16,
-    /// Maximum number of connections in the login phase.
-    pub logins: u32,
-}
+/// Maximum number of sessions of a [`Registry`]: all TSIHs except 0, and one that remains free.
+const MAX_SESSIONS: usize = u16::MAX as usize - 1;
 
 /// The identity of a session (RFC 7143 section 4.4.3.1, an I_T nexus).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -41,11 +27,9 @@ pub enum Refusal {
     /// The login adds a connection to a session that has its only one.
     #[error("the initiator adds a connection to session {0:#06x}; sessions have one connection")]
     Connection(u16),
-    /// Too many sessions, or too many of the initiator.
-    #[error(
-        "the initiator opens a session, but {0} sessions are open; close unused sessions or raise the limit"
-    )]
-    Sessions(u16),
+    /// Too many sessions, or too many of the initiator's address.
+    #[error("the initiator opens a session, but too many are open; close unused sessions")]
+    Sessions,
 }
 
 impl Refusal {
@@ -54,7 +38,7 @@ impl Refusal {
         match self {
             Self::NoSession(_) => (0x02, 0x0a),
             Self::Connection(_) => (0x02, 0x06),
-            Self::Sessions(_) => (0x03, 0x02),
+            Self::Sessions => (0x03, 0x02),
         }
     }
 }
@@ -74,16 +58,6 @@ pub enum Admission<'a, S> {
     },
 }
 
-/// A connection in the login phase. Dropping it ends the phase.
-#[derive(Debug)]
-pub struct LoginPermit(Arc<AtomicU32>);
-
-impl Drop for LoginPermit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[derive(Debug)]
 struct Entry<S> {
     nexus: Nexus,
@@ -93,27 +67,18 @@ struct Entry<S> {
 /// The sessions of a target server, by nexus and TSIH. `S` is what the owner needs to reach a session.
 #[derive(Debug)]
 pub struct Registry<S> {
-    limits: RegistryLimits,
     sessions: HashMap<u16, Entry<S>>,
     nexuses: HashMap<Nexus, u16>,
-    logins: Arc<AtomicU32>,
     last: u16,
 }
 
+impl<S> Default for Registry<S> {
+    fn default() -> Self {
+        Self { sessions: HashMap::new(), nexuses: HashMap::new(), last: 0 }
+    }
+}
+
 impl<S> Registry<S> {
-    /// A registry without sessions.
-    pub fn new(limits: RegistryLimits) -> Self {
-        let (sessions, nexuses) = (HashMap::new(), HashMap::new());
-        Self { limits, sessions, nexuses, logins: Arc::default(), last: 0 }
-    }
-
-    /// A new connection begins its login phase. `None` if too many are in it: the owner closes the connection.
-    pub fn start_login(&self) -> Option<LoginPermit> {
-        let below = |n: u32| (n < self.limits.logins).then_some(n + 1);
-        self.logins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).ok()?;
-        Some(LoginPermit(Arc::clone(&self.logins)))
-    }
-
     /// Decides on an authenticated login with this TSIH, before its last response. The owner inserts the session
     /// without another login in between.
     ///
@@ -132,13 +97,8 @@ impl<S> Registry<S> {
         if let Some((tsih, entry)) = existing.and_then(|tsih| Some((tsih, self.sessions.get(&tsih)?))) {
             return Ok(Admission::Reinstate { tsih, session: &entry.session });
         }
-        let sessions = self.limits.sessions.min(u16::MAX - 1);
-        if self.sessions.len() >= usize::from(sessions) {
-            return Err(Refusal::Sessions(sessions));
-        }
-        let same = self.nexuses.keys().filter(|n| n.initiator == nexus.initiator).count();
-        if same >= usize::from(self.limits.sessions_per_initiator) {
-            return Err(Refusal::Sessions(self.limits.sessions_per_initiator));
+        if self.sessions.len() >= MAX_SESSIONS {
+            return Err(Refusal::Sessions);
         }
         Ok(Admission::New)
     }
@@ -152,7 +112,7 @@ impl<S> Registry<S> {
         if let Admission::Reinstate { tsih, .. } = self.admit(&nexus, 0)? {
             return Err(Refusal::Connection(tsih));
         }
-        // At most 65534 of the 65535 numbers are in use.
+        // One number at least is free.
         loop {
             self.last = self.last.wrapping_add(1);
             if self.last != 0 && !self.sessions.contains_key(&self.last) {
@@ -181,8 +141,6 @@ impl<S> Registry<S> {
 mod tests {
     use super::*;
 
-    const LIMITS: RegistryLimits = RegistryLimits { sessions: 4, sessions_per_initiator: 2, logins: 2 };
-
     fn nexus(initiator: &str, isid: u8, target: Option<&str>) -> Nexus {
         let name = |name: &str| format!("iqn.2026-01.example:{name}").parse().unwrap();
         Nexus { initiator: name(initiator), isid: Isid([0x80, 0, 0, 0, 0, isid]), target: target.map(name) }
@@ -190,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_same_isid_reinstates_the_session_of_the_same_target() {
-        let mut r = Registry::new(LIMITS);
+        let mut r = Registry::default();
         let first = nexus("a", 1, Some("t"));
         assert_eq!(r.insert(first.clone(), "old"), Ok(1));
         assert_eq!(r.admit(&first, 0), Ok(Admission::Reinstate { tsih: 1, session: &"old" }));
@@ -205,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_tsih_names_an_existing_session() {
-        let mut r = Registry::new(LIMITS);
+        let mut r = Registry::default();
         let tsih = r.insert(nexus("a", 1, Some("t")), ()).unwrap();
         assert_eq!(r.admit(&nexus("a", 1, Some("t")), tsih).unwrap_err().status(), (2, 6));
         assert_eq!(r.admit(&nexus("b", 1, Some("t")), tsih).unwrap_err().status(), (2, 0x0a));
@@ -213,33 +171,27 @@ mod tests {
     }
 
     #[test]
-    fn sessions_are_limited_in_total_and_by_initiator() {
-        let mut r = Registry::new(LIMITS);
-        r.insert(nexus("a", 1, None), ()).unwrap();
-        r.insert(nexus("a", 2, None), ()).unwrap();
-        assert_eq!(r.insert(nexus("a", 3, None), ()), Err(Refusal::Sessions(2)));
-        r.insert(nexus("b", 1, None), ()).unwrap();
-        r.insert(nexus("c", 1, None), ()).unwrap();
-        assert_eq!(r.insert(nexus("d", 1, None), ()), Err(Refusal::Sessions(4)));
-        assert_eq!(Refusal::Sessions(4).status(), (3, 2));
-        assert_eq!(r.iter().count(), 4);
+    fn sessions_are_limited_by_the_number_of_tsihs() {
+        let mut r = Registry::default();
+        let nth = |n: usize| {
+            let [a, b] = (n as u16).to_be_bytes();
+            Nexus { isid: Isid([0x80, 0, 0, 0, a, b]), ..nexus("a", 1, None) }
+        };
+        for n in 0..MAX_SESSIONS {
+            r.insert(nth(n), ()).unwrap();
+        }
+        assert_eq!(r.insert(nth(MAX_SESSIONS), ()), Err(Refusal::Sessions));
+        assert_eq!(Refusal::Sessions.status(), (3, 2));
+        r.remove(7).unwrap();
+        assert!(r.insert(nth(MAX_SESSIONS), ()).is_ok());
     }
 
     #[test]
     fn a_tsih_is_not_zero_and_not_in_use() {
-        let mut r = Registry::new(LIMITS);
+        let mut r = Registry::default();
         r.insert(nexus("a", 1, None), ()).unwrap();
         r.last = u16::MAX - 1;
         assert_eq!(r.insert(nexus("a", 2, None), ()), Ok(u16::MAX));
         assert_eq!(r.insert(nexus("b", 1, None), ()), Ok(2), "0 is reserved, and 1 is in use");
-    }
-
-    #[test]
-    fn ten_thousand_half_open_logins_are_limited() {
-        let r: Registry<()> = Registry::new(LIMITS);
-        let permits: Vec<_> = (0..10_000).filter_map(|_| r.start_login()).collect();
-        assert_eq!(permits.len(), 2);
-        drop(permits);
-        assert!(r.start_login().is_some());
     }
 }

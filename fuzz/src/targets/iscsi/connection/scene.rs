@@ -103,7 +103,7 @@ impl Scene {
     }
 
     async fn new(rt: RuntimeRef, delay: Duration) -> Self {
-        let table = TargetTable::new(TableLimits { sessions: 8, sessions_per_initiator: 4, logins: 8 });
+        let table = TargetTable::new(TableLimits { sessions: 8, logins: 8 });
         let mut targets = Vec::new();
         for (name, chap) in [(TARGET, None), (HONEST, Some(password()))] {
             let device = device(&rt, name, delay).await;
