@@ -14,6 +14,7 @@ use crate::{
     handle::{HandleBytes, SealedHandle, Sealer},
     namespace::Namespace,
     network::Network,
+    own_files::WithoutOwnFiles,
     usage::Usage,
 };
 
@@ -110,7 +111,10 @@ pub(crate) struct Admission {
 pub(crate) struct Export {
     policy: ExportConfig,
     rules: Vec<Rule>,
+    /// As clients see it.
     fs: FileSystemRef,
+    /// With the server's own files.
+    whole: FileSystemRef,
     info: FsInfo,
     sealer: Sealer,
     /// Usage by shard.
@@ -142,6 +146,11 @@ impl Export {
 
     pub(crate) fn fs(&self) -> &FileSystemRef {
         &self.fs
+    }
+
+    /// The file system with the server's own files, which [`fs`](Self::fs) hides from clients.
+    pub(crate) fn whole(&self) -> &FileSystemRef {
+        &self.whole
     }
 
     pub(crate) fn info(&self) -> &FsInfo {
@@ -236,8 +245,9 @@ impl Exports {
                     format!("exports {a} and {b} have the same number in file handles; rename one of them")
                 }));
             }
-            let info = fs.info();
-            list.push(Arc::new(Export { rules: rules(&policy), policy, fs, info, sealer, usage }));
+            let (info, whole) = (fs.info(), Arc::clone(&fs));
+            let fs: FileSystemRef = Arc::new(WithoutOwnFiles(fs));
+            list.push(Arc::new(Export { rules: rules(&policy), policy, fs, whole, info, sealer, usage }));
         }
         let settings: String = list.iter().map(|e| format!("{:?}\n", e.policy)).collect();
         let namespace = Namespace::new(list.iter().map(|e| e.name()), &settings, secret);

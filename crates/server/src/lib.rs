@@ -31,6 +31,7 @@ mod nfs3;
 mod nfs4;
 mod nfs4_clients;
 mod nfs4_settings;
+mod own_files;
 mod procedures;
 mod reload;
 mod research;

@@ -67,7 +67,7 @@ pub(crate) fn reload(
         entries.push(match same(&old, e) {
             Some(export) => {
                 let policy = merge_policy(export, e, &mut result);
-                Entry { policy, fs: Arc::clone(export.fs()), usage: Arc::clone(export.usage()) }
+                Entry { policy, fs: Arc::clone(export.whole()), usage: Arc::clone(export.usage()) }
             }
             None => {
                 result.added.push(e.name.clone());

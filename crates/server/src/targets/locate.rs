@@ -33,7 +33,7 @@ impl Located {
 /// The reason, with the required change.
 pub(super) async fn locate(lun: &LunSettings, exports: &Exports) -> Result<Located, String> {
     let (export, rest) = exports.find(lun.path.as_bytes()).ok_or(NO_EXPORT)?;
-    let fs = Arc::clone(export.fs());
+    let fs = Arc::clone(export.whole());
     let mut parts: Vec<&[u8]> = rest.split(|b| *b == b'/').filter(|p| !p.is_empty()).collect();
     let name = parts.pop().ok_or("it is an export; name a file in it")?;
     let mut directory = fs.root();

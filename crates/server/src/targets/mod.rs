@@ -17,7 +17,7 @@ use millrace_runtime::tokio_rt::run_shard;
 use millrace_scsi::{Disk, DiskConfig, Target};
 use millrace_vfs::Identity;
 
-use crate::{LunSettings, ServerError, TargetSettings, export::Exports};
+use crate::{LunSettings, ServerError, TargetSettings, export::Exports, own_files::reservations_of};
 use identifier::Identifiers;
 use locate::{Located, locate};
 pub use stats::IscsiStats;
@@ -162,7 +162,7 @@ impl Targets {
             read_only: located.read_only,
             identifier: self.identifiers.of(&lun.path),
             record_directory: located.directory,
-            record_name: [b".", &located.name[..], b".reservations"].concat(),
+            record_name: reservations_of(&located.name),
         };
         let disk = Disk::open(Arc::clone(&located.fs), located.file, Identity::root(), config).await;
         Ok(OpenDisk { disk: disk.map_err(|e| e.to_string())?, located })

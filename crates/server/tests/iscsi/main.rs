@@ -10,11 +10,16 @@ mod reload;
 
 use std::{fs, net::SocketAddr, path::Path};
 
-use common::{Caller, Proto, config, run};
+use common::{Caller, Proto, at, config, run};
 use initiator::{GOOD, Initiator};
+use millrace_iscsi::session::Direction;
 use millrace_iscsi::{
     chap::{Credentials, Mutual, Secret},
     login::LoginError,
+};
+use millrace_nfs::v3::{
+    self, CreateOk, LinkArgs, LinkFail, LinkOk, MkdirArgs, PostOpAttr, Procedure, ReaddirArgs, ReaddirOk,
+    RemoveArgs, RenameArgs, RenameFail, RenameOk, Res, Sattr, WccData,
 };
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, Hosted, LunSettings, Running, Server, TargetSettings, target_name};
@@ -84,6 +89,68 @@ fn a_file_of_a_memory_export_is_created_and_shared_with_nfs() {
         let (tail, eof) = nfs.read(file, (8 << 20) - 512, 4096).await.unwrap();
         assert!(eof && tail == [0x5a; 512]);
     });
+}
+
+/// Clients that may write the directory of a disk cannot end its persistent reservations.
+#[test]
+fn the_record_of_reservations_is_not_in_the_export() {
+    let dir = tempfile::tempdir().unwrap();
+    make_file(dir.path(), "disk", 1 << 20);
+    make_file(dir.path(), "file", 0);
+    let config = || with_luns(&[&format!("{},squash=none", local(dir.path()))], &["/x/disk"]);
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[8]) = (0x5e, 16);
+    let keys = |host: &mut Initiator| host.execute(0, cdb, Direction::Read, vec![0; 16]).data;
+    let records = || {
+        let names =
+            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.contains("reservations")).collect::<Vec<_>>()
+    };
+    run(async {
+        let server = Server::start(config()).unwrap();
+        let mut host = Initiator::ready(addr(&server), DISK, 0);
+        // PERSISTENT RESERVE OUT, REGISTER, with APTPL.
+        let (mut register, mut parameters) = ([0; 16], [0; 24]);
+        (register[0], register[8], parameters[15], parameters[20]) = (0x5f, 24, 7, 1);
+        assert_eq!(host.execute(0, register, Direction::Write, parameters.to_vec()).status, GOOD);
+        let [record] = &records()[..] else { panic!("{:?}", records()) };
+
+        let nfs = Caller::connect(&server, Proto::Tcp).await;
+        let root = nfs.mount("/x").await.unwrap();
+        let (file, _) = nfs.lookup(root, "file").await.unwrap();
+        let args = ReaddirArgs { dir: root, cookie: 0, verifier: [0; 8], count: 4096 };
+        let listed = nfs.nfs_with(Procedure::Readdir, &args, 8192, |d| {
+            let res: Res<ReaddirOk<'_>, PostOpAttr> = d.get().unwrap();
+            res.into_result().unwrap().entries.len()
+        });
+        assert_eq!(listed.await, 4, ". .. disk file");
+        let of = |result: Result<(), v3::Status>| result.err();
+        for name in [record.as_str(), &format!("{record}.new")] {
+            let (what, missing, refused) =
+                (at(root, name), Some(v3::Status::NoEnt), Some(v3::Status::Access));
+            assert_eq!(of(nfs.lookup(root, name).await.map(drop)), missing);
+            let unchecked = v3::CreateHow::Unchecked(Sattr { size: Some(0), ..Sattr::default() });
+            assert_eq!(of(nfs.create_how(root, name, unchecked).await.map(drop)), refused);
+            let args = MkdirArgs { where_: at(root, name), attributes: Sattr::default() };
+            let made: Res<CreateOk, WccData> = nfs.nfs(Procedure::Mkdir, &args).await;
+            assert_eq!(of(made.into_result().map(drop).map_err(|e| e.0)), refused);
+            for procedure in [Procedure::Remove, Procedure::Rmdir] {
+                let removed: Res<WccData, WccData> = nfs.nfs(procedure, &RemoveArgs { object: what }).await;
+                assert_eq!(of(removed.into_result().map(drop).map_err(|e| e.0)), missing);
+            }
+            for (from, to, status) in [(name, "x", missing), ("file", name, refused)] {
+                let args = RenameArgs { from: at(root, from), to: at(root, to) };
+                let renamed: Res<RenameOk, RenameFail> = nfs.nfs(Procedure::Rename, &args).await;
+                assert_eq!(of(renamed.into_result().map(drop).map_err(|e| e.0)), status);
+            }
+            let linked: Res<LinkOk, LinkFail> =
+                nfs.nfs(Procedure::Link, &LinkArgs { file, link: what }).await;
+            assert_eq!(of(linked.into_result().map(drop).map_err(|e| e.0)), refused);
+        }
+        assert_eq!(keys(&mut host)[15], 7);
+    });
+    let server = Server::start(config()).unwrap();
+    assert_eq!(keys(&mut Initiator::ready(addr(&server), DISK, 0))[15], 7, "{:?}", records());
 }
 
 #[test]
