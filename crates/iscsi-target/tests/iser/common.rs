@@ -139,12 +139,21 @@ impl Bench {
 
     /// Connects; the server's task runs until the end of the connection.
     pub(crate) async fn connect(&self) -> Client {
+        self.connect_from(HOST).await
+    }
+
+    /// Connects from the host `addr`.
+    pub(crate) async fn connect_from(&self, addr: IpAddr) -> Client {
         let private_data = PrivateData { remote_invalidate: true }.encode().to_vec();
-        self.connect_with(ConnectParams { private_data, ..ConnectParams::default() }).await
+        self.connect_as(addr, ConnectParams { private_data, ..ConnectParams::default() }).await
     }
 
     /// Connects with these parameters of the initiator.
-    pub(crate) async fn connect_with(&self, mut ours: ConnectParams) -> Client {
+    pub(crate) async fn connect_with(&self, ours: ConnectParams) -> Client {
+        self.connect_as(HOST, ours).await
+    }
+
+    async fn connect_as(&self, host: IpAddr, mut ours: ConnectParams) -> Client {
         let mut theirs = IserTarget::connect_params(ConnectParams::default());
         let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
         let rt = || Arc::clone(&self.rt);
@@ -167,7 +176,7 @@ impl Bench {
             }
         };
         let qp = Box::new(Observed { qp: server, meter: Arc::clone(&self.meter), rt: rt() });
-        self.spawn(self.server().serve(qp, self.account(), self.stopped()));
+        self.spawn(self.server().serve(qp, self.account_of(host), self.stopped()));
         Client::new(client, arena, rt())
     }
 

@@ -10,6 +10,7 @@ mod gate;
 mod hostile;
 mod observed;
 mod service;
+mod shares;
 mod slow;
 #[path = "../support/mod.rs"]
 mod support;

@@ -86,10 +86,6 @@ impl Fixture {
         }
     }
 
-    pub(crate) fn account(&self) -> Account {
-        self.account_of(HOST)
-    }
-
     /// The account of a connection of the host `addr`.
     pub(crate) fn account_of(&self, addr: IpAddr) -> Account {
         self.budget.open(addr.into()).unwrap()
