@@ -94,6 +94,18 @@ pub enum Error {
         /// Reason.
         status: v4::Status,
     },
+    /// An operation on extended attributes failed.
+    #[error("{operation}{} of {object}: {}", xattr_name(name), xattr_reason(*status))]
+    Xattr {
+        /// The operation.
+        operation: v4::Operation,
+        /// The attribute, without the prefix `user.`; empty for a list.
+        name: String,
+        /// The object: a path or a handle.
+        object: String,
+        /// Reason.
+        status: v4::Status,
+    },
     /// The version of NFS has no byte-range locks.
     #[error("NFSv3 has no byte-range locks in this client; mount with vers=4.2")]
     LocksUnsupported,
@@ -206,7 +218,7 @@ impl Error {
             Self::UnknownExport { .. } => K::NotFound,
             Self::Mount { status, .. } => mount_kind(*status),
             Self::Nfs { status, .. } => status_kind(*status),
-            Self::Nfs4 { status, .. } => status4_kind(*status),
+            Self::Nfs4 { status, .. } | Self::Xattr { status, .. } => status4_kind(*status),
             Self::UnsupportedVersion { .. } | Self::LocksUnsupported | Self::RequiresV4_2(_) => {
                 K::Unsupported
             }
@@ -250,6 +262,9 @@ impl Error {
             Self::Nfs { procedure, status, .. } => {
                 Self::Nfs { procedure, status, object: String::from_utf8_lossy(path).into_owned() }
             }
+            Self::Xattr { operation, name, status, .. } => {
+                Self::Xattr { operation, name, status, object: String::from_utf8_lossy(path).into_owned() }
+            }
             other => other,
         }
     }
@@ -273,8 +288,29 @@ fn status4_kind(status: v4::Status) -> io::ErrorKind {
         S::MinorVersMismatch | S::LockNotsupp | S::OpIllegal => K::Unsupported,
         S::ClidInuse | S::WrongCred => K::PermissionDenied,
         S::Grace | S::Delay => K::TimedOut,
+        S::NoXattr => K::NotFound,
+        S::Xattr2Big => K::ArgumentListTooLong,
         // Most other statuses have the same number in NFSv3.
         status => v3::Status::try_from(status.number()).map_or(K::Other, status_kind),
+    }
+}
+
+fn xattr_name(name: &str) -> String {
+    if name.is_empty() { String::new() } else { format!(" user.{name}") }
+}
+
+/// The reason for a failed operation on extended attributes.
+fn xattr_reason(status: v4::Status) -> String {
+    use v4::Status as S;
+    match status {
+        S::NoXattr => "the attribute does not exist".into(),
+        S::Exist => "the attribute exists".into(),
+        S::Xattr2Big => "the value is too long for the server".into(),
+        S::NotSupp | S::OpIllegal => "the server has no extended attributes for it".into(),
+        status => match v3::Status::try_from(status.number()) {
+            Ok(status) => status.to_string(),
+            Err(_) => format!("{status:?} (NFSv4 error {})", status.number()),
+        },
     }
 }
 

@@ -64,7 +64,7 @@ pub use metadata::{FileTimes, Metadata};
 #[doc(no_inline)]
 pub use millrace_buffer::{self as buffer, Arena, Buffer, OutOfMemory, View, Views};
 #[doc(no_inline)]
-pub use millrace_nfs::{self as nfs, v3::FileType};
+pub use millrace_nfs::{self as nfs, v3::FileType, v4::SetxattrOption};
 #[doc(no_inline)]
 pub use millrace_oncrpc::{self as oncrpc, RpcError, Transport};
 #[doc(no_inline)]

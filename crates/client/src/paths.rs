@@ -9,7 +9,9 @@ use std::{
 
 use millrace_nfs::v3::{FileHandle, FileType, Sattr, StableHow};
 
-use crate::{Client, Error, File, FileTimes, Metadata, OpenOptions, ReadDir, nfs3::resolve::bad_path};
+use crate::{
+    Client, Error, File, FileTimes, Metadata, OpenOptions, ReadDir, SetxattrOption, nfs3::resolve::bad_path,
+};
 
 /// The permission bits of new directories.
 pub(crate) const DIRECTORY_MODE: u32 = 0o755;
@@ -435,6 +437,74 @@ impl Client {
     pub async fn set_times(&self, path: impl AsRef<Path>, times: FileTimes) -> Result<(), Error> {
         let (atime, mtime) = times.to_nfs(self.nfs3().version())?;
         self.set(path.as_ref(), Sattr { atime, mtime, ..Sattr::default() }).await
+    }
+
+    /// The value of an extended attribute of a file or directory; `None` if it does not exist. Symbolic links are followed.
+    /// Names have no prefix: `origin` is `user.origin` of Linux, the only namespace of NFS. Extended attributes need
+    /// NFSv4.2 (RFC 8276).
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
+    /// # fn main() { run(|url| async move {
+    /// # let client = millrace_client::Client::connect(&url).await?;
+    /// client.write("data", "x").await?;
+    /// client.set_xattr("data", "origin", "sensor 7").await?;
+    /// assert_eq!(client.xattr("data", "origin").await?.as_deref(), Some(&b"sensor 7"[..]));
+    /// assert_eq!(client.list_xattrs("data").await?, [b"origin"]);
+    /// client.remove_xattr("data", "origin").await?;
+    /// # Ok(()) }) }
+    /// ```
+    ///
+    /// # Errors
+    /// Kind [`ErrorKind::Unsupported`] with NFSv3 and 4.1, and if the server has no extended attributes; the errors of
+    /// [`crate::nfs3::Client::xattr`].
+    pub async fn xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<[u8]>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let (object, path) = self.xattr_object(path.as_ref()).await?;
+        self.nfs3().xattr(object, name).await.map_err(|e| e.at(path))
+    }
+
+    /// Creates or replaces an extended attribute of a file or directory, as [`Self::xattr`] returns it. Values have at
+    /// most 64 KiB, and less on many file systems.
+    ///
+    /// # Errors
+    /// As [`Self::xattr`]; kind [`ErrorKind::ArgumentListTooLong`] for a value that is too long.
+    pub async fn set_xattr(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<(), Error> {
+        let (object, path) = self.xattr_object(path.as_ref()).await?;
+        let set = self.nfs3().set_xattr(object, name, value.as_ref(), SetxattrOption::Either).await;
+        set.map(drop).map_err(|e| e.at(path))
+    }
+
+    /// The names of the extended attributes of a file or directory, in any order.
+    ///
+    /// # Errors
+    /// As [`Self::xattr`].
+    pub async fn list_xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>, Error> {
+        let (object, path) = self.xattr_object(path.as_ref()).await?;
+        self.nfs3().list_xattrs(object).await.map_err(|e| e.at(path))
+    }
+
+    /// Removes an extended attribute of a file or directory.
+    ///
+    /// # Errors
+    /// As [`Self::xattr`]; kind [`ErrorKind::NotFound`] if it does not exist.
+    pub async fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<(), Error> {
+        let (object, path) = self.xattr_object(path.as_ref()).await?;
+        self.nfs3().remove_xattr(object, name).await.map(drop).map_err(|e| e.at(path))
+    }
+
+    /// The handle and the bytes of a path, for an operation on extended attributes.
+    async fn xattr_object<'p>(&self, path: &'p Path) -> Result<(FileHandle, &'p [u8]), Error> {
+        let path = bytes(path);
+        Ok((self.nfs3().resolve(path).await?.0, path))
     }
 
     async fn set(&self, path: &Path, attributes: Sattr) -> Result<(), Error> {

@@ -123,6 +123,10 @@ impl Client {
         fn read_link(&self, path: impl AsRef<Path>) -> PathBuf;
         fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> ();
         fn set_times(&self, path: impl AsRef<Path>, times: FileTimes) -> ();
+        fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Option<Vec<u8>>;
+        fn set_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> ();
+        fn list_xattrs(&self, path: impl AsRef<Path>) -> Vec<Vec<u8>>;
+        fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> ();
         fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> u64;
     }
 }

@@ -65,6 +65,10 @@ impl File {
         fn set_len(&self, size: u64) -> ();
         fn set_permissions(&self, mode: u32) -> ();
         fn set_times(&self, times: FileTimes) -> ();
+        fn xattr(&self, name: impl AsRef<[u8]>) -> Option<Vec<u8>>;
+        fn set_xattr(&self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> ();
+        fn list_xattrs(&self) -> Vec<Vec<u8>>;
+        fn remove_xattr(&self, name: impl AsRef<[u8]>) -> ();
         fn lock(&self, range: Range<u64>, kind: LockKind) -> ();
         fn try_lock(&self, range: Range<u64>, kind: LockKind) -> bool;
         fn unlock(&self, range: Range<u64>) -> ();

@@ -25,7 +25,8 @@ use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 
 use self::{read_ahead::ReadAhead, write_behind::WriteBehind};
 use crate::{
-    Client, Error, FileTimes, LockKind, Metadata, ReadInto, nfs3, nfs3::resolve::bad_path, paths::bytes,
+    Client, Error, FileTimes, LockKind, Metadata, ReadInto, SetxattrOption, nfs3, nfs3::resolve::bad_path,
+    paths::bytes,
 };
 
 /// Access mode of an open file.
@@ -293,6 +294,41 @@ impl File {
     pub async fn set_times(&self, times: FileTimes) -> Result<(), Error> {
         let (atime, mtime) = times.to_nfs(self.client.nfs3().version())?;
         self.set(Sattr { atime, mtime, ..Sattr::default() }).await
+    }
+
+    /// The value of an extended attribute, as [`Client::xattr`].
+    ///
+    /// # Errors
+    /// As [`Client::xattr`].
+    pub async fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, Error> {
+        self.client.nfs3().xattr(self.handle(), name).await.map_err(|e| self.at(e))
+    }
+
+    /// Creates or replaces an extended attribute, as [`Client::set_xattr`].
+    ///
+    /// # Errors
+    /// As [`Client::set_xattr`].
+    pub async fn set_xattr(&self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        let (client, how) = (self.client.nfs3(), SetxattrOption::Either);
+        let set = client.set_xattr(self.handle(), name, value.as_ref(), how).await;
+        set.map(drop).map_err(|e| self.at(e))
+    }
+
+    /// The names of the extended attributes, as [`Client::list_xattrs`].
+    ///
+    /// # Errors
+    /// As [`Client::list_xattrs`].
+    pub async fn list_xattrs(&self) -> Result<Vec<Vec<u8>>, Error> {
+        self.client.nfs3().list_xattrs(self.handle()).await.map_err(|e| self.at(e))
+    }
+
+    /// Removes an extended attribute, as [`Client::remove_xattr`].
+    ///
+    /// # Errors
+    /// As [`Client::remove_xattr`].
+    pub async fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<(), Error> {
+        let removed = self.client.nfs3().remove_xattr(self.handle(), name).await;
+        removed.map(drop).map_err(|e| self.at(e))
     }
 
     async fn set(&self, attributes: Sattr) -> Result<(), Error> {

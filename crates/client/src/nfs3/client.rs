@@ -56,6 +56,8 @@ pub(crate) struct Shared {
     pub(crate) fsinfo: FsinfoOk,
     /// Whether an exclusive creation can set the mode.
     pub(crate) exclusive_mode: bool,
+    /// Whether the server reports extended attributes.
+    pub(crate) xattrs: bool,
     pub(crate) rsize: u32,
     pub(crate) wsize: u32,
     pub(crate) readdir_size: u32,
@@ -199,7 +201,7 @@ impl Client {
             payload: limit,
         };
         let Mount { version, session, mounted, info } = mounting.mount().await?;
-        let ServerInfo { fsinfo, exclusive_mode } = info;
+        let ServerInfo { fsinfo, exclusive_mode, xattrs } = info;
         let or_default = |n: u32| if n == 0 { DEFAULT_TRANSFER } else { n };
         let granted = session.as_ref().map(|s| s.granted());
         let within = |size: Option<u32>| size.map_or(limit, |n| limit.min(n.saturating_sub(nfs4::OVERHEAD)));
@@ -223,6 +225,7 @@ impl Client {
                 mounted,
                 fsinfo,
                 exclusive_mode,
+                xattrs: xattrs && version == Version::V4_2,
                 rsize,
                 wsize,
                 readdir_size,

@@ -50,6 +50,7 @@ mod sparse;
 mod transfer;
 mod whole;
 mod writeback;
+mod xattrs;
 
 pub use call::SpaceChange;
 pub use client::{Client, Object};

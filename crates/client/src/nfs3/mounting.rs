@@ -94,7 +94,7 @@ impl Mounting<'_> {
         let args = v3::FsinfoArgs { root: mounted.root };
         let fsinfo = call_v3(self.pool, self.credential, &args, None).await?.result;
         let fsinfo = fsinfo.map_err(|status| self.refused(&mounted.export, status))?;
-        let info = ServerInfo { fsinfo, exclusive_mode: false };
+        let info = ServerInfo { fsinfo, exclusive_mode: false, xattrs: false };
         Ok(Mount { version: Version::V3, session: None, mounted, info })
     }
 

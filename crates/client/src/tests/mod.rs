@@ -11,6 +11,7 @@ mod nfs4;
 mod script;
 mod streams;
 mod unstable;
+mod xattrs;
 
 use crate::nfs3::{Client, File};
 

@@ -108,6 +108,10 @@ fn skip(d: &mut Decoder<'_>, operation: Operation, received: &mut Received) {
             };
             received.opens.push((verifier, attributes.set));
         }
+        Op::Listxattrs => drop(d.get::<ListxattrsArgs>().unwrap()),
+        Op::Setxattr => drop(d.get::<SetxattrArgs<'_>>().unwrap()),
+        Op::Getxattr => drop(d.get::<GetxattrArgs<'_>>().unwrap()),
+        Op::Removexattr => drop(d.get::<RemovexattrArgs<'_>>().unwrap()),
         Op::Close => drop(d.get::<CloseArgs>().unwrap()),
         Op::Setattr => received.set.push(d.get::<SetattrArgs<Fattr<'_>>>().unwrap().attributes.set),
         Op::Putrootfh | Op::Getfh | Op::Savefh | Op::RestoreFh => {}
@@ -165,6 +169,10 @@ fn put_ok(e: &mut Encoder, operation: Operation, server: &Server) {
             delegation: Delegation::None,
         }),
         Op::Close => e.put(&StateidOk { stateid: Stateid::ANONYMOUS }),
+        // A list without an end.
+        Op::Listxattrs => e.put(&ListxattrsOk { cookie: 7, names: List(vec![Opaque(b"k")]), eof: false }),
+        Op::Getxattr => e.put(&GetxattrOk { value: Opaque(b"v") }),
+        Op::Setxattr | Op::Removexattr => e.put(&ChangeInfo::default()),
         Op::Setattr => e.put(&Bitmap::EMPTY),
         Op::Create => e.put(&CreateOk { dir: ChangeInfo::default(), set: Bitmap::EMPTY }),
         _ => {}

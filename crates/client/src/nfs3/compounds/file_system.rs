@@ -73,19 +73,23 @@ pub(crate) struct ServerInfo {
     /// Whether OPEN with EXCLUSIVE4_1 can set the mode (`suppattr_exclcreat`, RFC 8881 section 5.8.1.14); false if the server
     /// omits it.
     pub(crate) exclusive_mode: bool,
+    /// Whether files have extended attributes (`xattr_support`, RFC 8276 section 8.2.1).
+    pub(crate) xattrs: bool,
 }
 
 impl Compound for GetServerInfo {
     type Ok = ServerInfo;
 
     fn operations(&self, ops: &mut Operations<'_>) {
-        put(ops, self.root, &[&FSINFO[..], &[Attribute::SuppattrExclcreat]].concat());
+        let more = [Attribute::SuppattrExclcreat, Attribute::XattrSupport];
+        put(ops, self.root, &[&FSINFO[..], &more].concat());
     }
 
     fn results(&self, r: &mut Results<'_>) -> Result<ServerInfo, Failure> {
         let a = get(r)?;
         let exclusive_mode = a.suppattr_exclcreat.is_some_and(|set| set.contains(Attribute::Mode));
-        Ok(ServerInfo { fsinfo: fsinfo(&a)?, exclusive_mode })
+        let xattrs = a.xattr_support.unwrap_or(false);
+        Ok(ServerInfo { fsinfo: fsinfo(&a)?, exclusive_mode, xattrs })
     }
 }
 

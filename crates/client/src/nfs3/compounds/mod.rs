@@ -18,6 +18,7 @@ mod sparse;
 mod status;
 mod walk;
 mod whole;
+mod xattrs;
 
 pub(super) use changes::GetChangeProof;
 pub(super) use copy::Copy;
@@ -28,3 +29,4 @@ pub(super) use sparse::{ChangeSpace, Seek};
 pub(super) use status::v3_status;
 pub(super) use walk::{MAX_COMPONENTS, Walk, Walked};
 pub(super) use whole::{Whole, procedure_of};
+pub(super) use xattrs::{ChangeXattr, Getxattr, Listxattrs};
