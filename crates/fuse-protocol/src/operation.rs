@@ -24,6 +24,10 @@ mod opcode {
     pub(super) const STATFS: u32 = 17;
     pub(super) const RELEASE: u32 = 18;
     pub(super) const FSYNC: u32 = 20;
+    pub(super) const SETXATTR: u32 = 21;
+    pub(super) const GETXATTR: u32 = 22;
+    pub(super) const LISTXATTR: u32 = 23;
+    pub(super) const REMOVEXATTR: u32 = 24;
     pub(super) const FLUSH: u32 = 25;
     pub(super) const INIT: u32 = 26;
     pub(super) const OPENDIR: u32 = 27;
@@ -176,6 +180,32 @@ pub enum Operation<'a> {
         lock: LockRequest,
         /// Wait until no other lock conflicts.
         waits: bool,
+    },
+    /// Sets an extended attribute.
+    SetXattr {
+        /// Name of the attribute.
+        name: &'a [u8],
+        /// Its value.
+        value: &'a [u8],
+        /// Flags of setxattr(2).
+        flags: u32,
+    },
+    /// Returns the value of an extended attribute.
+    GetXattr {
+        /// Name of the attribute.
+        name: &'a [u8],
+        /// Space for the value, in bytes; 0 asks for its size.
+        size: u32,
+    },
+    /// Lists the names of the extended attributes, each with a NUL byte at its end.
+    ListXattrs {
+        /// Space for the names, in bytes; 0 asks for their size.
+        size: u32,
+    },
+    /// Removes an extended attribute.
+    RemoveXattr {
+        /// Name of the attribute.
+        name: &'a [u8],
     },
     /// Returns the statistics of the file system.
     Statistics,
@@ -401,6 +431,7 @@ impl<'a> Operation<'a> {
             opcode::COPY_FILE_RANGE => Self::CopyFileRange(copy_file_range(f, false)?),
             opcode::COPY_FILE_RANGE_64 => Self::CopyFileRange(copy_file_range(f, true)?),
             opcode::IOCTL => Self::Ioctl,
+            opcode::LISTXATTR => Self::ListXattrs { size: f.u32()? },
             opcode::INIT => Self::Init(InitRequest::decode(f)?),
             opcode::INTERRUPT => Self::Interrupt { unique: f.u64()? },
             opcode::DESTROY => Self::Destroy,
@@ -408,7 +439,7 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Decodes the operations that change names.
+    /// Decodes the operations that change names, and those on extended attributes.
     fn of_names(opcode: u32, f: &mut Fields<'a>) -> Result<Self, DecodeError> {
         Ok(match opcode {
             opcode::SYMLINK => Self::Symlink { name: f.name()?, target: f.string()? },
@@ -439,6 +470,17 @@ impl<'a> Operation<'a> {
                 Self::Rename { name: f.name()?, new_directory, new_name: f.name()?, flags }
             }
             opcode::LINK => Self::Link { node: f.u64()?, name: f.name()? },
+            opcode::SETXATTR => {
+                // The flags of version 2 (`FUSE_SETXATTR_EXT`) follow only if the file system enables it.
+                let (size, flags) = (f.u32()?, f.u32()?);
+                Self::SetXattr { name: f.name()?, value: f.bytes(size as usize)?, flags }
+            }
+            opcode::GETXATTR => {
+                let size = f.u32()?;
+                f.skip::<4>()?;
+                Self::GetXattr { name: f.name()?, size }
+            }
+            opcode::REMOVEXATTR => Self::RemoveXattr { name: f.name()? },
             _ => Self::Other,
         })
     }

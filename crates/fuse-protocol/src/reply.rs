@@ -12,7 +12,7 @@ pub enum Reply<'a> {
     Error(i32),
     /// Success without a result.
     Empty,
-    /// Data of a read, entries of a directory, or the target of a link.
+    /// Data of a read, entries of a directory, the target of a link, or an extended attribute.
     Data(&'a [u8]),
     /// A node that the kernel counts as looked up once more.
     Entry(Entry),
@@ -26,6 +26,8 @@ pub enum Reply<'a> {
     Written(u32),
     /// Number of bytes that were copied, for [`crate::CopyFileRange::has_long_reply`].
     Copied(u64),
+    /// Size of the value of an extended attribute, or of the list of names, in bytes.
+    XattrSize(u32),
     /// Statistics of the file system.
     Statistics(Statistics),
     /// A conflicting lock, or the type `F_UNLCK`.
@@ -55,7 +57,7 @@ impl<'a> Reply<'a> {
                 entry.encode(&mut head);
                 opened.encode(&mut head);
             }
-            Self::Written(bytes) => drop(head.u32(*bytes).u32(0)),
+            Self::Written(bytes) | Self::XattrSize(bytes) => drop(head.u32(*bytes).u32(0)),
             Self::Copied(bytes) => drop(head.u64(*bytes)),
             Self::Statistics(statistics) => statistics.encode(&mut head),
             Self::Lock(Lock { start, last, kind }) => drop(head.u64(*start).u64(*last).u32(*kind).u32(0)),

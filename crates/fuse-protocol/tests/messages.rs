@@ -83,6 +83,7 @@ fn replies_have_the_layout_of_the_kernel() {
     check(&Reply::Opened(opened), &opened_bytes);
     check(&Reply::Created(ENTRY, opened), &[entry(), opened_bytes].concat());
     check(&Reply::Written(4096), &bytes(&[W(4096), W(0)]));
+    check(&Reply::XattrSize(17), &bytes(&[W(17), W(0)]));
     check(&Reply::Copied(1 << 33), &bytes(&[L(1 << 33)]));
     check(&Reply::Offset(1 << 33), &bytes(&[L(1 << 33)]));
     check(&Reply::Lock(Lock { start: 1, last: 2, kind: 3 }), &bytes(&[L(1), L(2), W(3), W(0)]));

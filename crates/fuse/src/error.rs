@@ -115,7 +115,9 @@ impl fmt::Display for LostFile {
 pub(crate) fn errno(e: &millrace_client::Error) -> Errno {
     match e {
         millrace_client::Error::Nfs { status, .. } => of_status(*status),
-        millrace_client::Error::Nfs4 { status, .. } => of_status4(*status),
+        millrace_client::Error::Nfs4 { status, .. } | millrace_client::Error::Xattr { status, .. } => {
+            of_status4(*status)
+        }
         millrace_client::Error::RequiresV4_2(_) => Errno::OPNOTSUPP,
         millrace_client::Error::OutOfMemory(_) => Errno::NOMEM,
         millrace_client::Error::Unreachable { .. } => {
@@ -140,6 +142,8 @@ fn of_status4(status: v4::Status) -> Errno {
         S::LockRange | S::BadRange | S::WrongType | S::Symlink => Errno::INVAL,
         S::LockNotsupp | S::LocksHeld => Errno::NOLCK,
         S::OpenMode => Errno::BADF,
+        S::NoXattr => Errno::NODATA,
+        S::Xattr2Big => Errno::TOOBIG,
         S::OpIllegal | S::UnionNotsupp => Errno::OPNOTSUPP,
         other => Status::try_from(other.number()).map_or(Errno::IO, of_status),
     }

@@ -121,6 +121,7 @@ mod timeouts;
 mod verify;
 mod write;
 mod write_queue;
+mod xattrs;
 
 pub use disk::DiskMount;
 pub use error::{LostFile, MountError};

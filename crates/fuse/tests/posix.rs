@@ -549,25 +549,6 @@ fn run(dir: &Path, place: &str) -> Vec<String> {
 }
 
 #[test]
-fn extended_attributes_are_unsupported() {
-    if !fuse_is_available() {
-        return;
-    }
-    let export = Export::start(false);
-    let mounted = export.mount("tcp", "");
-    let path = mounted.at.join("file");
-    fs::write(&path, "").unwrap();
-    let flags = rustix::fs::XattrFlags::empty();
-    for _ in 0..2 {
-        assert_eq!(rustix::fs::setxattr(&path, "user.test", b"v", flags), Err(Errno::OPNOTSUPP));
-        assert_eq!(rustix::fs::getxattr(&path, "user.test", &mut [0_u8; 8]), Err(Errno::OPNOTSUPP));
-        assert_eq!(rustix::fs::listxattr(&path, &mut [0_u8; 8]), Err(Errno::OPNOTSUPP));
-        assert_eq!(rustix::fs::removexattr(&path, "user.test"), Err(Errno::OPNOTSUPP));
-    }
-    mounted.unmount();
-}
-
-#[test]
 fn checks_pass_on_a_local_directory() {
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(run(dir.path(), "oracle"), Vec::<String>::new());

@@ -6,6 +6,7 @@ mod io;
 mod locks;
 mod names;
 mod space;
+mod xattrs;
 
 use std::{future::Future, sync::Arc};
 
@@ -164,6 +165,10 @@ impl Handler for FuseHandler {
             O::FsyncDirectory => call.finish(Ok(())), // NFS servers commit directory changes before they reply.
             O::GetLock(lock) => self.get_lock(call, lock),
             O::SetLock { lock, waits } => self.set_lock(call, lock, waits),
+            O::SetXattr { name, value, flags } => self.set_xattr(call, name, value, flags),
+            O::GetXattr { name, size } => self.get_xattr(call, name, size),
+            O::ListXattrs { size } => self.list_xattrs(call, size),
+            O::RemoveXattr { name } => self.remove_xattr(call, name),
             O::Statistics => self.statistics(call),
             O::Access { mask } => self.access(call, mask),
             O::Fallocate { range, mode } => self.fallocate(call, range, mode),
@@ -171,7 +176,7 @@ impl Handler for FuseHandler {
             O::CopyFileRange(copy) => self.copy_file_range(call, copy),
             // NFS has no ioctls; programs use this to test for a terminal.
             O::Ioctl => call.error(Errno::NOTTY),
-            // The kernel sends no further requests of this kind. For extended attributes it returns EOPNOTSUPP.
+            // The kernel sends no further requests of this kind.
             _ => call.error(Errno::NOSYS),
         }
     }
