@@ -29,7 +29,7 @@ pub struct ChannelAttributes {
     pub cached_bytes: u32,
     /// Largest number of operations of a COMPOUND.
     pub operations: u32,
-    /// Number of slots.
+    /// Number of slots; in the attributes of a session, at its creation.
     pub slots: u32,
 }
 
@@ -37,14 +37,14 @@ pub struct ChannelAttributes {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReplyRoom {
     /// What the replies of several slots may occupy.
-    pub(crate) most: u64,
+    pub(crate) most: usize,
     /// What there is for the reply of the first slot.
-    pub(crate) least: u64,
+    pub(crate) least: usize,
 }
 
 /// Bytes that a reply of up to `cached` bytes may occupy.
-fn memory(cached: u32) -> u64 {
-    cached.max(MIN_CACHED).into()
+pub(crate) fn memory(cached: u32) -> usize {
+    cached.max(MIN_CACHED) as usize
 }
 
 impl ChannelAttributes {
@@ -63,20 +63,17 @@ impl ChannelAttributes {
     pub(crate) fn fore(&self, limits: &Limits, room: ReplyRoom) -> Result<Self, Status> {
         self.check(MIN_REQUEST, MIN_RESPONSE, 1)?;
         let cached = self.cached_bytes.min(limits.cached_bytes).min(self.response_bytes);
-        let slots = |bytes: u64| {
-            let slots = bytes / memory(cached);
-            u32::try_from(slots).unwrap_or(u32::MAX)
-        };
-        if slots(room.least) == 0 {
+        if room.least < memory(cached) {
             return Err(Status::Delay); // There is no room until sessions of other clients end.
         }
+        let slots = u32::try_from(room.most / memory(cached)).unwrap_or(u32::MAX);
         Ok(Self {
             header_pad: 0,
             request_bytes: self.request_bytes.min(limits.request_bytes),
             response_bytes: self.response_bytes.min(limits.response_bytes),
             cached_bytes: cached,
             operations: self.operations.min(limits.operations),
-            slots: self.slots.min(limits.slots.max(1)).min(slots(room.most).max(1)),
+            slots: self.slots.min(limits.slots.max(1)).min(slots.max(1)),
         })
     }
 
@@ -87,8 +84,8 @@ impl ChannelAttributes {
         Ok(Self { header_pad: 0, ..*self })
     }
 
-    /// Bytes that the replies in the slots may occupy.
-    pub(crate) fn total_cached_bytes(&self) -> u64 {
-        memory(self.cached_bytes) * u64::from(self.slots)
+    /// Bytes that the replies in `slots` may occupy.
+    pub(crate) fn kept(&self, slots: u32) -> usize {
+        memory(self.cached_bytes) * slots as usize
     }
 }

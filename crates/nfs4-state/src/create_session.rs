@@ -5,10 +5,9 @@ use std::{sync::Arc, time::Duration};
 use millrace_nfs::v4::{ClientId, Status};
 
 use crate::{
-    channel::ReplyRoom,
+    back_channel::BackChannel,
     eviction::Scarce,
     identify::{CreateSession, SessionCreated},
-    limits::Limits,
     records::Records,
     session::Session,
     state::State,
@@ -54,12 +53,13 @@ impl<R: Clone> State<R> {
         args: &CreateSession<'_>,
         now: Duration,
     ) -> Result<SessionCreated, Status> {
-        let fore = args.fore.fore(&self.limits, self.reply_room(records, args.client))?;
+        let record = records.get_mut(args.client).ok_or(Status::StaleClientid)?;
+        let room = self.replies.room(record.client.address(), record.sessions.is_empty());
+        let fore = args.fore.fore(&self.limits, room)?;
         // BIND_CONN_TO_SESSION may add a connection for callbacks later.
         let has_back = self.limits.back_channel;
         let back = if has_back { args.back.back()? } else { args.back };
         let granted = args.back_channel && has_back;
-        let record = records.get_mut(args.client).ok_or(Status::StaleClientid)?;
         if record.sessions.len() >= self.limits.sessions_per_client {
             return Err(Status::NoSpc);
         }
@@ -72,21 +72,14 @@ impl<R: Clone> State<R> {
             return Err(Status::StaleClientid);
         }
         record.sessions.push(id);
-        let session = Session::new(id, record.client.clone(), fore, has_back.then_some(back), granted);
-        records.cached_bytes += fore.total_cached_bytes();
+        let (client, wanted) = (record.client.clone(), args.fore.slots.min(self.limits.slots));
+        let channel = has_back.then(|| BackChannel::new(id, back, granted));
+        let session = Session::new(id, client.clone(), (fore, wanted), channel, &self.replies);
         self.sessions.write().insert(id, Arc::new(session));
+        if fore.slots < wanted {
+            self.ask_for_slots(records, client.address(), fore.kept(1), now);
+        }
         Ok(SessionCreated { session: id, sequence: args.sequence, back_channel: granted, fore, back })
-    }
-
-    /// Room for the replies of a new session: an eighth of what is free, so that the sessions of some clients leave slots
-    /// to others. A quarter of all is for one slot each of clients that may be added.
-    fn reply_room(&self, records: &mut Records, id: ClientId) -> ReplyRoom {
-        let Limits { total_cached_bytes: total, clients, cached_bytes, .. } = self.limits;
-        let rest = total.saturating_sub(records.cached_bytes);
-        let added = clients.saturating_sub(records.confirmed_len()) as u64;
-        let free = rest.saturating_sub(added.saturating_mul(cached_bytes.into()).min(total / 4));
-        let is_first = records.get_mut(id).is_none_or(|record| record.sessions.is_empty());
-        ReplyRoom { most: free / 8, least: if is_first { rest } else { free } }
     }
 
     /// Removes the earlier incarnation of the client, or else another client if there are too many, and confirms the

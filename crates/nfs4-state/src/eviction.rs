@@ -1,4 +1,4 @@
-//! Removal of clients of which an address has too many, or too much state.
+//! Removal of clients of which an address has too many, or too much state, and requests for slots.
 
 use std::{cmp::Ordering, sync::atomic, time::Duration};
 
@@ -13,6 +13,12 @@ use crate::{
 
 /// Time after a search for a client to remove that has found none, in milliseconds.
 const SEARCH_PAUSE: u64 = 100;
+/// Time between two requests for slots, in milliseconds.
+const REQUEST_PAUSE: u64 = 100;
+
+fn millis(now: Duration) -> u64 {
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
 
 /// A request for what other clients have left too little of.
 pub(crate) struct Scarce<'a> {
@@ -93,12 +99,31 @@ impl<R: Clone> State<R> {
         self.remove_unlisted(records, client.id(), now)
     }
 
+    /// Requests the address with most slots to use half of them (`sr_target_highest_slotid`), if it has more than twice
+    /// those of `address`, which has fewer than it needs. `bytes` are for the reply of one slot.
+    pub(crate) fn ask_for_slots(&self, records: &Records, address: ClientAddr, bytes: usize, now: Duration) {
+        let now = millis(now);
+        if now < self.next_request.load(atomic::Ordering::Relaxed) {
+            return;
+        }
+        let Some(heaviest) = self.replies.heaviest(address, bytes) else { return };
+        self.next_request.store(now.saturating_add(REQUEST_PAUSE), atomic::Ordering::Relaxed);
+        let sessions = self.sessions.read();
+        for record in records.confirmed_after(None).filter(|record| record.client.address() == heaviest) {
+            record
+                .sessions
+                .iter()
+                .filter_map(|id| sessions.get(id))
+                .for_each(|session| session.ask_for_half());
+        }
+    }
+
     /// Makes room for `bytes` of state of a client, if others have left too little.
     pub(crate) fn make_room_for_state(&self, client: &Client, bytes: usize, now: Duration) {
         if client.heap.permits(bytes) {
             return; // The common case.
         }
-        let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let millis = millis(now);
         if millis < self.next_search.load(atomic::Ordering::Relaxed) {
             return;
         }

@@ -64,8 +64,6 @@ pub(crate) struct Records {
     /// Number of records that were created.
     clients: u64,
     sessions: u64,
-    /// Bytes that replies in the slots of all sessions may occupy.
-    pub(crate) cached_bytes: u64,
 }
 
 impl Records {
@@ -79,7 +77,6 @@ impl Records {
             confirmed,
             clients: 0,
             sessions: 0,
-            cached_bytes: 0,
         }
     }
 
@@ -111,11 +108,6 @@ impl Records {
 
     pub(crate) fn is_confirmed(&self, id: ClientId) -> bool {
         self.by_id.get(&id).is_none_or(|record| !self.unconfirmed.contains_key(&record.client.serial()))
-    }
-
-    /// Number of confirmed clients.
-    pub(crate) fn confirmed_len(&self) -> usize {
-        self.by_id.len() - self.unconfirmed.len()
     }
 
     pub(crate) fn confirmed(&mut self, owner: &[u8]) -> Option<&mut Record> {

@@ -1,22 +1,13 @@
 //! A session and SEQUENCE (RFC 8881, 2.10 and 18.46).
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use millrace_nfs::v4::{SessionId, Status};
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 
 use crate::{
-    back_channel::BackChannel,
-    channel::ChannelAttributes,
-    client::Client,
-    slot::{Admission, Slot},
+    back_channel::BackChannel, channel::ChannelAttributes, client::Client, replies::Replies, slot::Admission,
+    slots::Slots,
 };
 
 /// Arguments of SEQUENCE, except `sa_cachethis`, which concerns only the caller.
@@ -79,9 +70,21 @@ pub struct Session<R> {
     id: SessionId,
     client: Arc<Client>,
     fore: ChannelAttributes,
+    /// Number of slots that the client has requested, as far as the limits permit.
+    wanted: u32,
     back: Option<Arc<BackChannel>>,
-    destroyed: AtomicBool,
-    slots: Box<[Mutex<Slot<R>>]>,
+    replies: Arc<Replies>,
+    slots: RwLock<Slots<R>>,
+}
+
+/// A change of the number of slots after a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Resize {
+    None,
+    /// The client has reduced the number of slots that it uses.
+    Retire,
+    /// The client uses all slots.
+    Grow,
 }
 
 impl<R> fmt::Debug for Session<R> {
@@ -91,17 +94,19 @@ impl<R> fmt::Debug for Session<R> {
 }
 
 impl<R: Clone> Session<R> {
+    /// A session with the slots of `fore`, and later with up to `wanted` ones.
     pub(crate) fn new(
         id: SessionId,
         client: Arc<Client>,
-        fore: ChannelAttributes,
-        back: Option<ChannelAttributes>,
-        callbacks: bool,
+        (fore, wanted): (ChannelAttributes, u32),
+        back: Option<BackChannel>,
+        replies: &Arc<Replies>,
     ) -> Self {
-        let slots = (0..fore.slots).map(|_| Mutex::new(Slot::new())).collect();
-        let back = back.map(|attributes| Arc::new(BackChannel::new(id, attributes, callbacks)));
+        let back = back.map(Arc::new);
         client.back_channels.lock().extend(back.clone());
-        Self { id, client, fore, back, destroyed: AtomicBool::new(false), slots }
+        replies.add(client.address(), fore.kept(fore.slots));
+        let slots = RwLock::new(Slots::new(fore.slots));
+        Self { id, client, fore, wanted, back, replies: Arc::clone(replies), slots }
     }
 
     /// The session ID.
@@ -126,14 +131,14 @@ impl<R: Clone> Session<R> {
 
     /// Whether the session is destroyed. A connection that keeps it must then look the session ID up again.
     pub fn is_destroyed(&self) -> bool {
-        self.destroyed.load(Ordering::Acquire)
+        self.slots.read().is_destroyed()
     }
 
     /// SEQUENCE. `digest` is a digest of the whole request, by which a false retry is recognized. A success renews the
     /// lease; a failure leaves the slot unchanged.
     ///
     /// # Errors
-    /// BADSESSION, BADSLOT, BAD_HIGH_SLOT (`highest_slot` is less than `slot`, or not a slot), SEQ_MISORDERED,
+    /// BADSESSION, BADSLOT, BAD_HIGH_SLOT (`highest_slot` is less than `slot`, or never was a slot), SEQ_MISORDERED,
     /// SEQ_FALSE_RETRY, and DELAY for a retry of a request in progress.
     pub fn sequence(
         self: &Arc<Self>,
@@ -141,35 +146,77 @@ impl<R: Clone> Session<R> {
         digest: u64,
         now: Duration,
     ) -> Result<Sequence<R>, Status> {
-        if self.is_destroyed() {
-            return Err(Status::BadSession);
-        }
-        let slot = self.slots.get(request.slot as usize).ok_or(Status::BadSlot)?;
-        if request.highest_slot < request.slot || request.highest_slot >= self.fore.slots {
-            return Err(Status::BadHighSlot);
-        }
-        let mut slot = slot.lock();
-        match slot.admit(request.sequence, digest)? {
-            // If the lease has ended, the session is about to be destroyed, and its slots do not matter.
-            Admission::New if !self.client.lease.begin(now) => Err(Status::BadSession),
-            Admission::New => {
-                let execution = Execution { session: self.clone(), slot: request.slot, finished: false };
-                Ok(Sequence::Execute(execution, self.reply(request)))
+        let (execution, resize) = {
+            let slots = self.slots.read();
+            if slots.is_destroyed() {
+                return Err(Status::BadSession);
             }
-            Admission::Retry(_) if !self.client.lease.renew(now) => Err(Status::BadSession),
-            Admission::Retry(Some(reply)) => Ok(Sequence::Replay(reply)),
-            Admission::Retry(None) => Ok(Sequence::Uncached(self.reply(request))),
+            let mut slot = slots.get(request.slot).ok_or(Status::BadSlot)?.lock();
+            // A request may have been sent before slots were retired.
+            if request.highest_slot < request.slot || request.highest_slot >= slots.most() {
+                return Err(Status::BadHighSlot);
+            }
+            match slot.admit(request.sequence, digest)? {
+                // If the lease has ended, the session is about to be destroyed, and its slots do not matter.
+                Admission::New if !self.client.lease.begin(now) => return Err(Status::BadSession),
+                Admission::New => {}
+                Admission::Retry(_) if !self.client.lease.renew(now) => return Err(Status::BadSession),
+                Admission::Retry(Some(reply)) => return Ok(Sequence::Replay(reply)),
+                Admission::Retry(None) => return Ok(Sequence::Uncached(self.reply(&slots, request))),
+            }
+            let is_told = std::mem::replace(&mut slot.told, slots.requests()) == slots.requests();
+            let resize = if slots.target() < slots.len() {
+                let retires = is_told && request.highest_slot < slots.target();
+                if retires { Resize::Retire } else { Resize::None }
+            } else {
+                let grows = request.slot + 1 == slots.len() && slots.len() < self.wanted;
+                if grows { Resize::Grow } else { Resize::None }
+            };
+            (Execution { session: self.clone(), slot: request.slot, finished: false }, resize)
+        };
+        match resize {
+            Resize::None => {}
+            Resize::Retire => self.retire(),
+            Resize::Grow => self.grow(),
         }
+        let reply = self.reply(&self.slots.read(), request);
+        Ok(Sequence::Execute(execution, reply))
     }
 
-    fn reply(&self, request: &SequenceRequest) -> SequenceReply {
+    fn reply(&self, slots: &Slots<R>, request: &SequenceRequest) -> SequenceReply {
         SequenceReply {
             session: self.id,
             sequence: request.sequence,
             slot: request.slot,
-            highest_slot: self.fore.slots - 1,
-            target_highest_slot: self.fore.slots - 1,
+            highest_slot: slots.len().saturating_sub(1),
+            target_highest_slot: slots.target().saturating_sub(1),
             status_flags: self.client.flags() | self.path_flags(),
+        }
+    }
+
+    /// Requests the client to use half of its slots.
+    pub(crate) fn ask_for_half(&self) {
+        self.slots.write().ask_for_half();
+    }
+
+    fn retire(&self) {
+        let retired = self.slots.write().retire();
+        self.replies.give_back(self.client.address(), self.fore.kept(retired));
+    }
+
+    /// Adds slots, if there is room for their replies: at most as many as there are.
+    fn grow(&self) {
+        let address = self.client.address();
+        let room = self.replies.room(address, false).most / self.fore.kept(1);
+        if room == 0 {
+            return;
+        }
+        let mut slots = self.slots.write();
+        let count = slots.len().min(self.wanted.saturating_sub(slots.len()));
+        let count = count.min(u32::try_from(room).unwrap_or(u32::MAX));
+        if slots.target() == slots.len() && count > 0 {
+            slots.grow(count);
+            self.replies.add(address, self.fore.kept(count));
         }
     }
 
@@ -201,13 +248,11 @@ impl<R: Clone> Session<R> {
 
     /// Destroys the session and drops the replies that its slots keep. Requests in progress are executed to their end.
     pub(crate) fn destroy(&self) {
-        self.destroyed.store(true, Ordering::Release);
+        let slots = self.slots.write().destroy();
+        self.replies.give_back(self.client.address(), self.fore.kept(slots));
         if let Some(back) = &self.back {
             back.close();
             self.client.back_channels.lock().retain(|other| !Arc::ptr_eq(other, back));
-        }
-        for slot in &self.slots {
-            slot.lock().clear();
         }
     }
 }
@@ -244,9 +289,8 @@ impl<R: Clone> Execution<R> {
         if std::mem::replace(&mut self.finished, true) {
             return;
         }
-        if let Some(slot) = self.session.slots.get(self.slot as usize) {
-            let mut slot = slot.lock();
-            slot.finish(reply.filter(|_| !self.session.is_destroyed()));
+        if let Some(slot) = self.session.slots.read().get(self.slot) {
+            slot.lock().finish(reply);
         }
         self.session.client.lease.end();
     }

@@ -12,6 +12,15 @@ enum Last<R> {
     Uncached,
     /// The request is executed, with this reply.
     Cached(R),
+    /// The request is executed, and the slot was retired since: the client may begin with the number 1 again.
+    Retired,
+}
+
+/// The last request of a slot that is retired.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Retired {
+    sequence: u32,
+    digest: u64,
 }
 
 /// A slot of the fore channel.
@@ -20,6 +29,8 @@ pub(crate) struct Slot<R> {
     /// Digest of the last request.
     digest: u64,
     last: Last<R>,
+    /// [`Slots::requests`](crate::slots::Slots::requests) at the time of the last reply.
+    pub(crate) told: u32,
 }
 
 /// The treatment of a request by its slot.
@@ -32,13 +43,29 @@ pub(crate) enum Admission<R> {
 
 impl<R: Clone> Slot<R> {
     pub(crate) fn new() -> Self {
-        Self { sequence: 0, digest: 0, last: Last::None }
+        Self { sequence: 0, digest: 0, last: Last::None, told: 0 }
+    }
+
+    /// A slot that was retired.
+    pub(crate) fn again(retired: Retired) -> Self {
+        let last = if retired.sequence == 0 { Last::None } else { Last::Retired };
+        Self { sequence: retired.sequence, digest: retired.digest, last, told: 0 }
+    }
+
+    pub(crate) fn retire(self) -> Retired {
+        Retired { sequence: self.sequence, digest: self.digest }
+    }
+
+    pub(crate) fn is_executing(&self) -> bool {
+        matches!(self.last, Last::Executing)
     }
 
     /// Admits the request with `sequence`. A failure leaves the slot unchanged.
     pub(crate) fn admit(&mut self, sequence: u32, digest: u64) -> Result<Admission<R>, Status> {
-        if sequence == self.sequence.wrapping_add(1) && !matches!(self.last, Last::Executing) {
-            *self = Self { sequence, digest, last: Last::Executing };
+        let is_next = sequence == self.sequence.wrapping_add(1) && !self.is_executing();
+        let is_retry = sequence == self.sequence && digest == self.digest;
+        if is_next || (matches!(self.last, Last::Retired) && sequence == 1 && !is_retry) {
+            *self = Self { sequence, digest, last: Last::Executing, told: self.told };
             return Ok(Admission::New);
         }
         if sequence != self.sequence {
@@ -47,7 +74,7 @@ impl<R: Clone> Slot<R> {
         let reply = match &self.last {
             Last::None => return Err(Status::SeqMisordered),
             Last::Executing => return Err(Status::Delay),
-            Last::Uncached => None,
+            Last::Uncached | Last::Retired => None,
             Last::Cached(reply) => Some(reply),
         };
         if digest != self.digest {
@@ -59,13 +86,6 @@ impl<R: Clone> Slot<R> {
     /// Ends the request in progress.
     pub(crate) fn finish(&mut self, reply: Option<R>) {
         self.last = reply.map_or(Last::Uncached, Last::Cached);
-    }
-
-    /// Drops a reply that is kept.
-    pub(crate) fn clear(&mut self) {
-        if matches!(self.last, Last::Cached(_)) {
-            self.last = Last::Uncached;
-        }
     }
 }
 
@@ -101,12 +121,34 @@ mod tests {
 
     #[test]
     fn sequence_numbers_wrap_to_zero() {
-        let mut slot = Slot { sequence: u32::MAX, digest: 1, last: Last::Cached(5) };
+        let mut slot = Slot { sequence: u32::MAX, digest: 1, last: Last::Cached(5), told: 0 };
         assert_eq!(admitted(&mut slot, u32::MAX, 1), Ok(Some(Some(5))));
         assert_eq!(admitted(&mut slot, 0, 2), Ok(None));
         slot.finish(Some(6));
         assert_eq!(admitted(&mut slot, 0, 2), Ok(Some(Some(6))));
         assert_eq!(admitted(&mut slot, u32::MAX, 1), Err(Status::SeqMisordered));
         assert_eq!(admitted(&mut slot, 1, 3), Ok(None));
+    }
+
+    #[test]
+    fn a_retired_slot_continues_or_begins_again() {
+        let again = |sequence| Slot::again(Retired { sequence, digest: 7 });
+        for (last, sequence, digest, expected) in [
+            (5, 6, 8, Ok(None)),
+            (5, 1, 8, Ok(None)),
+            (5, 5, 7, Ok(Some(None))),
+            (5, 5, 8, Err(Status::SeqFalseRetry)),
+            (5, 2, 8, Err(Status::SeqMisordered)),
+            (1, 1, 8, Ok(None)),
+            (1, 1, 7, Ok(Some(None))),
+            (0, 1, 7, Ok(None)),
+            (0, 0, 7, Err(Status::SeqMisordered)),
+        ] {
+            assert_eq!(admitted(&mut again(last), sequence, digest), expected, "{sequence} after {last}");
+        }
+        let mut slot = again(5);
+        assert_eq!(admitted(&mut slot, 6, 8), Ok(None));
+        slot.finish(Some(9));
+        assert_eq!(admitted(&mut slot, 1, 9), Err(Status::SeqMisordered), "the slot is in use");
     }
 }

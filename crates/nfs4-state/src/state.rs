@@ -24,6 +24,7 @@ use crate::{
     limits::{Identity, Limits},
     locks::LockNotice,
     records::Records,
+    replies::Replies,
     session::Session,
 };
 
@@ -45,8 +46,11 @@ pub struct State<R> {
     pub(crate) heap: Arc<ClientQuota>,
     /// The records of confirmed clients.
     pub(crate) clients: Arc<ClientQuota>,
+    pub(crate) replies: Arc<Replies>,
     /// Time in milliseconds of the next search for a client to remove, after one that has found none.
     pub(crate) next_search: AtomicU64,
+    /// Time in milliseconds when clients may be asked for slots again.
+    pub(crate) next_request: AtomicU64,
     pub(crate) notices: Mutex<Vec<LockNotice>>,
     /// Whether there are notices.
     pub(crate) noticed: AtomicBool,
@@ -67,8 +71,10 @@ impl<R: Clone> State<R> {
             sessions: RwLock::new(HashMap::new()),
             files: Files::new(),
             heap: Arc::new(ClientQuota::new(limits.heap)),
+            replies: Replies::new(&limits, &clients),
             clients,
             next_search: AtomicU64::new(0),
+            next_request: AtomicU64::new(0),
             notices: Mutex::new(Vec::new()),
             noticed: AtomicBool::new(false),
             delegating: Delegating::new(limits.delegations),
@@ -138,7 +144,7 @@ impl<R: Clone> State<R> {
         if let Some(record) = records.get_mut(session.client().id()) {
             record.sessions.retain(|other| *other != id);
         }
-        self.drop_session(&mut records, id);
+        self.drop_session(id);
         Ok(())
     }
 
@@ -222,7 +228,7 @@ impl<R: Clone> State<R> {
     pub(crate) fn remove_ended(&self, records: &mut Records, id: ClientId, now: Duration) {
         let Some(record) = records.remove(id) else { return };
         for session in &record.sessions {
-            self.drop_session(records, *session);
+            self.drop_session(*session);
         }
         let table = record.client.table.lock().end();
         for file in table.files() {
@@ -265,9 +271,8 @@ impl<R: Clone> State<R> {
         Ok(ended)
     }
 
-    fn drop_session(&self, records: &mut Records, id: SessionId) {
+    fn drop_session(&self, id: SessionId) {
         if let Some(session) = self.sessions.write().remove(&id) {
-            records.cached_bytes -= session.fore().total_cached_bytes();
             session.destroy();
         }
     }

@@ -42,6 +42,14 @@ struct Table {
 }
 
 impl Table {
+    /// The highest slot that calls hold or may hold. The server retires the slots above it (RFC 8881, 2.10.6.1).
+    fn highest(&self) -> u32 {
+        let len = self.slots.len() as u32;
+        let free = self.free.iter().filter(|Reverse(slot)| *slot >= self.limit).count() as u32;
+        // The common case has no slot beyond the limit.
+        if self.limit + free >= len { self.limit - 1 } else { len - 1 }
+    }
+
     /// Takes the lowest free slot below the limit.
     fn take(&mut self, owner: &Arc<Slots>) -> Option<Held> {
         let session = self.session?;
@@ -56,7 +64,7 @@ impl Table {
             generation: self.generation,
             session,
             slot,
-            highest: self.limit - 1,
+            highest: self.highest(),
             sequence,
             uncertain,
             sent: false,
@@ -293,6 +301,15 @@ mod tests {
         let mut c = take(&slots).unwrap();
         assert_eq!((c.send(false).slot, c.highest), (2, 2));
         drop((a, b, c));
+        let (a, b) = (take(&slots).unwrap(), take(&slots).unwrap());
+        let c = take(&slots).unwrap();
+        slots.set_limit(1, 2);
+        drop(a);
+        let mut a = take(&slots).unwrap();
+        assert_eq!((a.send(false).highest_slot, c.slot), (3, 2), "a call holds a slot above");
+        drop((a, c));
+        assert_eq!(take(&slots).unwrap().send(false).highest_slot, 1);
+        drop(b);
         slots.set_limit(0, 1); // Generation 0 is an earlier session: no effect.
         assert!(take(&slots).is_some());
     }

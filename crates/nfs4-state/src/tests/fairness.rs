@@ -237,6 +237,112 @@ fn a_greedy_address_leaves_delegations_to_others() {
     }
 }
 
+/// Sessions of a new client of an address until one gets `least` slots or fewer.
+fn sessions_of(state: &State<u64>, address: IpAddr, owner: &str, least: u32) -> Vec<Arc<Session<u64>>> {
+    let mut sessions = Vec::new();
+    for n in 0.. {
+        let owner = format!("{owner} {n}");
+        let id = state.exchange_id(&ExchangeId { address, ..identify(&owner, 1) }, S(0)).unwrap();
+        for sequence in 1..=2 {
+            let created = state.create_session(&create(id.client, sequence), S(0)).unwrap();
+            sessions.push(state.session(created.session).unwrap());
+            if created.fore.slots <= least {
+                return sessions;
+            }
+        }
+    }
+    sessions
+}
+
+fn many_slots() -> Limits {
+    Limits { clients: 4096, total_cached_bytes: 4096 * u64::from(FORE.cached_bytes), ..limits() }
+}
+
+#[test]
+fn a_greedy_address_leaves_slots_to_others() {
+    for greedy in Greedy::ALL {
+        let state = with_limits(many_slots());
+        let sessions = sessions_of(&state, greedy.address(0), "greedy", 1);
+        assert!(sessions.len() > 40 && sessions[0].fore().slots == 64, "{}", sessions.len());
+        for n in 2..5 {
+            let victim = client_of(&state, n, &format!("victim {n}"), S(0)).unwrap();
+            assert!(victim.fore().slots >= 32, "{greedy:?}, {n}: {}", victim.fore().slots);
+        }
+    }
+}
+
+/// Executes a request.
+fn call(
+    session: &Arc<Session<u64>>,
+    slot: u32,
+    sequence: u32,
+    highest_slot: u32,
+) -> Result<SequenceReply, Status> {
+    match session.sequence(&SequenceRequest { sequence, slot, highest_slot }, sequence.into(), S(0))? {
+        Sequence::Execute(execution, reply) => {
+            execution.finish(Some(7));
+            Ok(reply)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_address_with_most_slots_gives_half_of_them_to_a_new_client() {
+    let state = with_limits(many_slots());
+    let greedy: Vec<_> =
+        (0..20_u8).map(|n| sessions_of(&state, address(n), &format!("greedy {n}"), 1)).collect();
+    let (heavy, other) = (&greedy[0][0], &greedy[1][0]);
+    let victim = mount(&state, VICTIM, "victim", S(0)).unwrap();
+    assert_eq!(victim.fore().slots, 1, "there is nothing left");
+    let targets = |reply: &SequenceReply| (reply.highest_slot, reply.target_highest_slot);
+    assert_eq!(targets(&call(other, 0, 1, 0).unwrap()), (63, 63));
+    assert_eq!(call(&victim, 0, 1, 0).unwrap().highest_slot, 0);
+
+    let pending = heavy.sequence(&request(40, 1), 0, S(0)).unwrap();
+    assert_eq!(targets(&call(heavy, 1, 1, 40).unwrap()), (63, 31));
+    assert_eq!(targets(&call(heavy, 2, 1, 2).unwrap()), (63, 31), "this slot was not told");
+    assert_eq!(targets(&call(heavy, 1, 2, 40).unwrap()), (63, 31), "a slot above is in use");
+    assert_eq!(targets(&call(heavy, 1, 3, 1).unwrap()), (63, 31), "it is, whatever the client says");
+    drop(pending);
+    assert_eq!(targets(&call(heavy, 1, 4, 1).unwrap()), (31, 31));
+    assert_eq!(call(heavy, 40, 2, 40).unwrap_err(), Status::BadSlot);
+    assert!(call(heavy, 1, 5, 40).is_ok(), "sent before");
+    assert_eq!(call(heavy, 1, 6, 64).unwrap_err(), Status::BadHighSlot);
+    for session in &greedy[0][1..] {
+        call(session, 0, 1, 0).unwrap();
+        call(session, 0, 2, 0).unwrap();
+    }
+
+    // The client that uses all of its slots gets more of them.
+    let mut slots = Vec::new();
+    for n in 0..8 {
+        let highest = slots.last().copied().unwrap_or(0);
+        let sequence = if n == 0 { 2 } else { 1 };
+        slots.push(call(&victim, highest, sequence, highest).unwrap().highest_slot);
+        if slots.last() == Some(&63) {
+            break;
+        }
+    }
+    assert_eq!(slots, [1, 3, 7, 15, 31, 63]);
+}
+
+#[test]
+fn the_slots_of_ended_sessions_are_free() {
+    let state = with_limits(many_slots());
+    let all = state.replies.room(VICTIM.into(), true).least;
+    let sessions = sessions_of(&state, VICTIM, "a", 8);
+    for session in &sessions {
+        session.ask_for_half();
+        call(session, 0, 1, 0).unwrap();
+        call(session, 0, 2, 0).unwrap();
+    }
+    for session in sessions {
+        state.destroy_session(session.id()).unwrap();
+    }
+    assert_eq!(state.replies.room(VICTIM.into(), true).least, all);
+}
+
 #[test]
 fn callbacks_of_one_client_leave_those_of_others() {
     let state = with_limits(Limits { back_channel: true, ..limits() });

@@ -104,8 +104,8 @@ fn slots_are_granted_as_far_as_their_replies_have_room() {
     assert_eq!(last, Status::Delay, "the client has more than one session");
     assert_eq!(
         slots[..4],
-        [47, 41, 36, 32],
-        "an eighth of the rest, without the slots of clients that may be added"
+        [35, 31, 27, 24],
+        "an eighth of three quarters of the rest, without the slots of clients that may be added"
     );
     assert!(slots.is_sorted_by(|a, b| a >= b) && slots.ends_with(&[1]), "{slots:?}");
     for n in 0..10 {

@@ -60,10 +60,11 @@ impl ClientQuota {
         self.used.lock().permits(client, items, self.limit)
     }
 
-    /// The number of items that a client may have in addition, and leave three times as many to others.
-    pub fn room(&self, client: ClientAddr) -> usize {
+    /// The number of items that a client may have in addition, so that it has at most three times what is then left, if
+    /// `reserved` ones are for others.
+    pub fn room(&self, client: ClientAddr, reserved: usize) -> usize {
         let used = self.used.lock();
-        let left = self.limit.saturating_sub(used.total);
+        let left = self.limit.saturating_sub(used.total).saturating_sub(reserved);
         left.saturating_mul(PART).saturating_sub(used.of(client)) / (PART + 1)
     }
 
@@ -177,8 +178,8 @@ mod tests {
     #[test]
     fn the_room_of_a_client_is_three_quarters_of_what_is_left() {
         let quota = ClientQuota::new(64);
-        assert_eq!(quota.room(client(1)), 48);
-        quota.add(client(1), 48);
-        assert_eq!((quota.room(client(1)), quota.room(client(2))), (0, 12));
+        assert_eq!((quota.room(client(1), 0), quota.room(client(1), 16)), (48, 36));
+        quota.add(client(1), 36);
+        assert_eq!((quota.room(client(1), 16), quota.room(client(2), 16)), (0, 9));
     }
 }
