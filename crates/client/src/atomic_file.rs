@@ -181,7 +181,7 @@ impl AtomicFile {
         if !self.pending {
             return Err(Error::InvalidInput(format!("{} is already complete", self.path.display())));
         }
-        let changed = self.file.commit_and_attributes().await.map_err(|e| self.at(e))?;
+        let changed = self.file.commit_and_attributes().await.map_err(|e| self.at(e))?.unwrap_or_default();
         match changed.after {
             Some(attributes) => Ok(attributes),
             None => self.file.attributes().await.map_err(|e| self.at(e)),

@@ -188,6 +188,10 @@ impl Restartable {
         Self { dir, config, server: Some(server) }
     }
 
+    async fn client(&self, proto: Proto) -> Client {
+        client(self.server.as_ref().unwrap(), proto, Version::V4_2).await
+    }
+
     /// Ends the server without its cooperation, and starts it again; `between` receives its state directory.
     fn restart(&mut self, between: impl FnOnce(&Path)) {
         self.server = None;
@@ -201,9 +205,7 @@ fn locks_are_claimed_again_after_a_restart() {
     for proto in [Proto::Tcp, Proto::Rdma] {
         let mut server = Restartable::new();
         run(async {
-            let at = |s: &Restartable| common::url(s.server.as_ref().unwrap(), proto, "data") + "&vers=4.2";
-            let (a, b) =
-                (Client::connect(at(&server)).await.unwrap(), Client::connect(at(&server)).await.unwrap());
+            let (a, b) = (server.client(proto).await, server.client(proto).await);
             let (one, two) = (open(&a, "f").await, open(&b, "f").await);
             one.lock(0..10, EXCLUSIVE).await.unwrap();
             one.lock(20..30, SHARED).await.unwrap();
@@ -227,8 +229,7 @@ fn the_loss_of_locks_is_reported_until_they_are_unlocked() {
     for (proto, truncates) in [Proto::Tcp, Proto::Rdma].into_iter().flat_map(|p| [(p, false), (p, true)]) {
         let mut server = Restartable::new();
         run(async {
-            let at = common::url(server.server.as_ref().unwrap(), proto, "data") + "&vers=4.2";
-            let client = Client::connect(at).await.unwrap();
+            let client = server.client(proto).await;
             let (locked, other) = (open(&client, "f").await, open(&client, "g").await);
             locked.lock(0..10, EXCLUSIVE).await.unwrap();
             // The server loses its records of clients: others may have had the lock.
@@ -267,9 +268,7 @@ fn data_of_a_lost_lock_does_not_replace_that_of_the_next_holder() {
     for (proto, after) in [Proto::Tcp, Proto::Rdma].into_iter().flat_map(|p| steps.map(|s| (p, s))) {
         let mut server = Restartable::new();
         run(async {
-            let at = |s: &Restartable| common::url(s.server.as_ref().unwrap(), proto, "data") + "&vers=4.2";
-            let (a, b) =
-                (Client::connect(at(&server)).await.unwrap(), Client::connect(at(&server)).await.unwrap());
+            let (a, b) = (server.client(proto).await, server.client(proto).await);
             let (one, two) = (open(&a, "f").await, open(&b, "f").await);
             one.lock(0..100, EXCLUSIVE).await.unwrap();
             // Protected by the lock, although not in its range: applications choose what a range means.
@@ -320,9 +319,7 @@ fn data_is_stable_before_the_unlock() {
     for proto in [Proto::Tcp, Proto::Rdma] {
         let mut server = Restartable::new();
         run(async {
-            let at = |s: &Restartable| common::url(s.server.as_ref().unwrap(), proto, "data") + "&vers=4.2";
-            let (a, b) =
-                (Client::connect(at(&server)).await.unwrap(), Client::connect(at(&server)).await.unwrap());
+            let (a, b) = (server.client(proto).await, server.client(proto).await);
             let (one, two) = (open(&a, "f").await, open(&b, "f").await);
             one.lock(0..100, EXCLUSIVE).await.unwrap();
             one.nfs3().write(0, b"older").await.unwrap();

@@ -117,11 +117,6 @@ impl LockOwners {
         }
     }
 
-    /// The file that holds the locks.
-    pub(crate) fn file(&self) -> Option<File> {
-        self.state.lock().file.clone()
-    }
-
     /// The number of the owner at the server, if the holder has one.
     pub(crate) fn number(&self, holder: LockHolder) -> Option<u64> {
         self.state.lock().owners.get(&holder).map(|o| o.number)

@@ -8,6 +8,7 @@
 
 use std::{ops::Range, sync::Arc};
 
+use futures::StreamExt;
 use millrace_client::{Conflict, Error, LockKind, nfs3::File};
 use millrace_fuse_protocol::{Lock, LockRequest};
 use rustix::io::Errno;
@@ -106,20 +107,16 @@ impl Fs {
 
     /// Drops the pages and the attributes of a file whenever the server has revoked locks of it: others may have changed it.
     fn watch_locks(self: &Arc<Self>, locks: &File, inode: &Arc<Inode>) {
-        let Ok(lost) = locks.locks_lost() else { return };
+        let Ok(mut losses) = locks.locks_lost() else { return };
         let (fs, inode) = (Arc::downgrade(self), Arc::downgrade(inode));
         let watch = async move {
-            if lost.await.is_err() {
-                return; // The file was closed.
-            }
-            let (Some(fs), Some(inode)) = (fs.upgrade(), inode.upgrade()) else { return };
-            inode.note_unknown_change(&fs.clock);
-            fs.apply_update(&inode, inode.invalidate_pages());
-            if let Some(invalidator) = fs.invalidator.get() {
-                invalidator.invalidate_attributes(inode.number);
-            }
-            if let Some(locks) = inode.locks.file() {
-                fs.watch_locks(&locks, &inode);
+            while losses.next().await.is_some() {
+                let (Some(fs), Some(inode)) = (fs.upgrade(), inode.upgrade()) else { return };
+                inode.note_unknown_change(&fs.clock);
+                fs.apply_update(&inode, inode.invalidate_pages());
+                if let Some(invalidator) = fs.invalidator.get() {
+                    invalidator.invalidate_attributes(inode.number);
+                }
             }
         };
         self.rt.spawn("mount locks", Box::pin(watch));
@@ -141,11 +138,11 @@ impl Fs {
             invalidator.invalidate_range(inode, 0..TO_THE_END).await;
         }
         let committed = self.commit(inode).await;
-        if committed.is_err() {
-            locked.file.discard();
+        let unlocked = locked.file.unlock(locked.owner, range).await;
+        if unlocked.is_err() {
             let _ = self.commit(inode).await; // Records the loss.
         }
-        match locked.file.unlock(locked.owner, range).await {
+        match unlocked {
             Ok(()) | Err(Error::Discarded) => committed,
             Err(e) => Err(errno(&e)),
         }

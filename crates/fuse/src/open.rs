@@ -295,8 +295,9 @@ impl Fs {
 
     /// Makes all written data stable, or returns the error.
     pub(crate) async fn fsync(self: &Arc<Self>, file: &OpenFile) -> Result<(), Errno> {
-        let _ = self.commit(&file.inode).await; // `take_write_error` returns a failure.
-        file.take_write_error()
+        let committed = self.commit(&file.inode).await;
+        file.take_write_error()?; // A failure of this commit or an earlier one.
+        committed
     }
 
     /// Handles the close of one of its descriptors. Also a child process that executes a program closes its copy of a
@@ -306,8 +307,9 @@ impl Fs {
         if !file.writable {
             return Ok(());
         }
-        let _ = self.commit(&file.inode).await; // `write_error` returns a failure.
-        file.write_error()
+        let committed = self.commit(&file.inode).await;
+        file.write_error()?; // A failure of this commit or an earlier one.
+        committed
     }
 
     /// Handles the last close of the description.

@@ -11,7 +11,10 @@ use std::{
 };
 
 use millrace_buffer::Buffer;
-use millrace_client::nfs3::{Client, File};
+use millrace_client::{
+    Error,
+    nfs3::{Client, File},
+};
 use millrace_nfs::v3::WccData;
 use millrace_runtime::{Instant, RuntimeExt};
 use rustix::io::Errno;
@@ -45,10 +48,12 @@ struct CommitGuard<'c> {
 }
 
 impl CommitGuard<'_> {
-    /// Records the reply. Returns whether data was written since the last COMMIT.
-    fn finish(mut self, wcc: &WccData) -> bool {
+    /// Records the replies, if there was a call. Returns whether data was written since the last COMMIT.
+    fn finish(mut self, wcc: Option<&WccData>) -> bool {
         self.is_done = true;
-        self.inode.note_change(&self.fs.clock, wcc);
+        if let Some(wcc) = wcc {
+            self.inode.note_change(&self.fs.clock, wcc);
+        }
         self.first_unstable.is_some()
     }
 }
@@ -209,24 +214,34 @@ impl Fs {
     ///
     /// # Errors
     /// Those of COMMIT: the data is retained, and a later commit retries. (Data whose WRITE failed is not
-    /// retained.)
+    /// retained.) [`Errno::IO`] until the owner of locks that the server has revoked unlocks.
     pub(crate) async fn commit(self: &Arc<Self>, inode: &Arc<Inode>) -> Result<(), Errno> {
         self.write_back(inode).await;
         let (file, first_unstable) = {
             let mut w = inode.writes.lock();
             (w.file.clone(), w.first_unstable.take())
         };
-        let Some(file) = file.filter(|f| !f.is_committed()) else { return Ok(()) };
+        let Some(file) = file else { return Ok(()) };
         let commit = CommitGuard { fs: self, inode, first_unstable, is_done: false };
-        let done = file.commit_and_attributes().await.map_err(|e| errno(&e));
-        let has_new_data = commit.finish(&done.unwrap_or_default());
-        if let Err(e) = done {
-            let bytes = file.retained_bytes();
-            let file = self.lost_file(inode, e);
-            tracing::warn!(%file, handle = %inode.handle, bytes, "data could not be committed");
-            inode.writes.record_failure(e, has_new_data);
+        match file.commit_and_attributes().await {
+            Ok(wcc) => {
+                commit.finish(wcc.as_ref());
+                Ok(())
+            }
+            // Not a failure of data: its loss was returned before.
+            Err(e @ Error::LocksLost) => {
+                commit.finish(None);
+                Err(errno(&e))
+            }
+            Err(e) => {
+                let (e, bytes) = (errno(&e), file.retained_bytes());
+                let has_new_data = commit.finish(Some(&WccData::default()));
+                let file = self.lost_file(inode, e);
+                tracing::warn!(%file, handle = %inode.handle, bytes, "data could not be committed");
+                inode.writes.record_failure(e, has_new_data);
+                Err(e)
+            }
         }
-        done.map(drop)
     }
 
     /// Commits after the last close, and releases the file.

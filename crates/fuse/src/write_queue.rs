@@ -105,7 +105,7 @@ impl WriteQueue {
     /// Whether data may be uncommitted.
     pub(crate) fn is_unstable(&self) -> bool {
         let w = self.lock();
-        w.first_unstable.is_some() || w.file.as_ref().is_some_and(|f| !f.is_committed())
+        w.first_unstable.is_some() || w.file.as_ref().is_some_and(|f| f.retained_bytes() > 0)
     }
 
     /// Whether the queue is clean and all data is committed.

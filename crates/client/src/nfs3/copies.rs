@@ -172,8 +172,9 @@ impl Client {
         let Range { source, from, destination, to, len, since: [source_since, destination_since] } = range;
         let (read, write) = (share_access::READ, share_access::WRITE);
         let files = [(source, read, source_since), (destination, write, destination_since)];
-        let mut stateids =
-            [self.stateid(source, read, source_since)?, self.stateid(destination, write, destination_since)?];
+        let stateid =
+            |(file, access, since)| self.stateid(file, access, Some(since)).map(|(stateid, _)| stateid);
+        let mut stateids = [stateid(files[0])?, stateid(files[1])?];
         loop {
             let call = Copy { source, from, destination, to, len, stateids };
             let spec = nfs4::spec("COPY", REPLY, CallClass::Other);

@@ -127,10 +127,9 @@ impl File {
         self.shared.retained().bytes()
     }
 
-    /// Whether all written data is stable and no loss of data is to be reported: then a commit does nothing.
-    pub fn is_committed(&self) -> bool {
-        let retained = self.shared.retained();
-        retained.bytes() == 0 && !retained.has_unreported(self.reported.load(Ordering::Relaxed))
+    /// Whether discarded data is to be reported.
+    pub(super) fn has_unreported(&self) -> bool {
+        self.shared.retained().has_unreported(self.reported.load(Ordering::Relaxed))
     }
 
     /// The end offset of the last retained byte; `None` without retained data. The file is at least that
@@ -173,10 +172,10 @@ impl File {
         offset: u64,
         buffer: Buffer,
     ) -> Result<ReadInto, Error> {
-        self.shared.check_locks()?;
+        let since = self.shared.check_locks()?;
         let wanted = buffer.len().min(caller.rsize() as usize);
         let retained = self.shared.retained().overlay(offset, wanted);
-        let mut read = caller.read_into(self.handle(), offset, buffer).await?;
+        let mut read = caller.read_into_since(Some(since), self.handle(), offset, buffer).await?;
         if let Some(retained) = retained {
             retained.put_into(&mut read);
         }
@@ -190,8 +189,8 @@ impl File {
             let read = self.read_into_as(caller, offset, buffer).await?;
             return Ok((read.buffer.freeze().into(), read.eof));
         }
-        self.shared.check_locks()?;
-        let ok = caller.read_views(self.handle(), offset, buffer).await?;
+        let since = self.shared.check_locks()?;
+        let ok = caller.read_views(Some(since), self.handle(), offset, buffer).await?;
         Ok((ok.data, ok.eof))
     }
 
@@ -379,22 +378,23 @@ impl File {
     /// # Errors
     /// [`Error::Nfs`], [`Error::Unstable`] and the errors of a call, after which the data stays retained,
     /// and a later commit retries. [`Error::Discarded`], once, if data was discarded because the server has revoked locks of
-    /// the file, or because it could not be committed at an unlock.
+    /// the file, or because it could not be committed at an unlock. [`Error::LocksLost`] then until the owner unlocks.
     pub async fn commit(&self) -> Result<(), Error> {
         self.commit_and_attributes().await.map(drop)
     }
 
-    /// As [`Self::commit`]. Returns the attributes before and after its calls, as [`Self::write_from_as`].
+    /// As [`Self::commit`]. Returns the attributes before and after its calls, as [`Self::write_from_as`]; `None` if
+    /// all data was stable, so that it made none.
     ///
     /// # Errors
     /// As [`Self::commit`].
-    pub async fn commit_and_attributes(&self) -> Result<WccData, Error> {
+    pub async fn commit_and_attributes(&self) -> Result<Option<WccData>, Error> {
         let committed = self.shared.commit().await;
-        let mut retained = self.shared.retained();
-        if retained.has_unreported(self.reported.load(Ordering::Relaxed)) {
-            self.reported.store(retained.report(), Ordering::Relaxed);
+        if self.has_unreported() {
+            self.reported.store(self.shared.retained().report(), Ordering::Relaxed);
             return Err(Error::Discarded); // Also if the commit found the loss, and failed by it.
         }
+        self.shared.check_locks()?;
         committed
     }
 

@@ -2,6 +2,8 @@
 
 use std::{ops::Range, sync::Arc};
 
+use futures::Stream;
+
 use super::File;
 use crate::{Conflict, Error, LockKind, nfs4::FileLocks};
 
@@ -12,7 +14,7 @@ impl File {
     /// the end of the file, however long it becomes.
     ///
     /// Reads after this call see the data that earlier holders of the lock have written. The client claims locks again
-    /// after a restart of the server; if the server revokes them, reads and writes of the file fail with
+    /// after a restart of the server; if the server revokes them, reads, writes and commits of the file fail with
     /// [`Error::LocksLost`] until the owner unlocks. Dropping the future gives up the lock. Dropping the last
     /// `File` of the handle releases all locks.
     ///
@@ -52,21 +54,16 @@ impl File {
         let committed = self.shared.commit_or_discard().await;
         locks.unlock(owner, range).await?;
         committed?;
-        if self.is_committed() { Ok(()) } else { Err(Error::Discarded) }
+        if self.has_unreported() { Err(Error::Discarded) } else { Ok(()) }
     }
 
-    /// Discards the data that is not committed. The next commit of each `File` returns [`Error::Discarded`].
-    pub fn discard(&self) {
-        self.shared.retained().discard();
-    }
-
-    /// Completes when the server has revoked locks of the file, with an error when the file is dropped.
+    /// Yields when the server has revoked locks of the file, once for all losses since the last time. Ends when the
+    /// file is dropped, or this is called again.
     ///
     /// # Errors
     /// [`Error::LocksUnsupported`] with NFSv3.
-    pub fn locks_lost(&self) -> Result<impl Future<Output = Result<(), Error>> + Send + use<>, Error> {
-        let lost = self.shared.locks().ok_or(Error::LocksUnsupported)?.watch();
-        Ok(async move { lost.await.map_err(|_| Error::Closed) })
+    pub fn locks_lost(&self) -> Result<impl Stream<Item = ()> + Send + use<>, Error> {
+        Ok(self.shared.locks().ok_or(Error::LocksUnsupported)?.watch())
     }
 
     /// Returns a lock of another owner that conflicts with a lock of `owner`, if there is one.

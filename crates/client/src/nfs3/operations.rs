@@ -68,7 +68,7 @@ impl Client {
     ) -> Result<WccData, Error> {
         let access = share_access::WRITE;
         let stateid = match attributes.size {
-            Some(_) => self.stateid(object, access, since)?,
+            Some(_) => self.stateid(object, access, Some(since))?.0,
             None => Stateid::ANONYMOUS,
         };
         let mut args = Setattr { args: v3::SetattrArgs { object, attributes, guard }, stateid };

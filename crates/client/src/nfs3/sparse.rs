@@ -96,7 +96,7 @@ impl Client {
         let session = self.shared.session.as_ref().filter(|_| self.version() == Version::V4_2);
         let session = session.ok_or(Error::RequiresV4_2(name))?;
         let spec = nfs4::spec(name, REPLY, CallClass::Other);
-        let mut stateid = self.stateid(file, access, since)?;
+        let (mut stateid, _) = self.stateid(file, access, Some(since))?;
         loop {
             let call = make(stateid);
             let answer = session.call(self.credential(), spec, cache_this, &call, None).await?;

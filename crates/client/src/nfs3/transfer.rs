@@ -57,22 +57,19 @@ impl Client {
         self.shared.session.as_ref().map_or(LockEpoch::UNLOCKED, |s| s.locked.epoch(file.as_bytes()))
     }
 
-    /// Checks that no locks of the file were lost since the epoch `since`.
+    /// The stateid of a request, and the epoch in which its operation began: `since`, or the current one.
     ///
     /// # Errors
     /// [`Error::LocksLost`].
-    pub(super) fn check_locks(&self, file: FileHandle, since: LockEpoch) -> Result<(), Error> {
-        self.shared.session.as_ref().map_or(Ok(()), |s| s.locked.check(file.as_bytes(), since))
-    }
-
-    /// The stateid of a request, for an operation that began in the epoch `since`.
-    ///
-    /// # Errors
-    /// [`Error::LocksLost`].
-    pub(super) fn stateid(&self, file: FileHandle, access: u32, since: LockEpoch) -> Result<Stateid, Error> {
+    pub(super) fn stateid(
+        &self,
+        file: FileHandle,
+        access: u32,
+        since: Option<LockEpoch>,
+    ) -> Result<(Stateid, LockEpoch), Error> {
         match &self.shared.session {
             Some(session) => session.locked.stateid(file.as_bytes(), access, since),
-            None => Ok(Stateid::ANONYMOUS),
+            None => Ok((Stateid::ANONYMOUS, LockEpoch::UNLOCKED)),
         }
     }
 
@@ -81,7 +78,7 @@ impl Client {
     /// # Errors
     /// [`Error::LocksLost`].
     pub(super) fn is_locked(&self, file: FileHandle) -> Result<bool, Error> {
-        Ok(self.stateid(file, share_access::READ, self.lock_epoch(file))? != Stateid::ANONYMOUS)
+        Ok(self.stateid(file, share_access::READ, None)?.0 != Stateid::ANONYMOUS)
     }
 
     /// The stateid with which a READ or WRITE must be repeated, because a recovery has replaced the one that the server
@@ -111,8 +108,14 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Nfs`] and the errors of a call, which drop the buffer.
-    pub async fn read_into(
+    pub async fn read_into(&self, file: FileHandle, offset: u64, buffer: Buffer) -> Result<ReadInto, Error> {
+        self.read_into_since(None, file, offset, buffer).await
+    }
+
+    /// As [`Self::read_into`], for an operation that began in the epoch `since`, if not now.
+    pub(super) async fn read_into_since(
         &self,
+        since: Option<LockEpoch>,
         file: FileHandle,
         offset: u64,
         mut buffer: Buffer,
@@ -122,23 +125,26 @@ impl Client {
         }
         let wanted = buffer.len().min(self.rsize() as usize);
         buffer.set_len(wanted);
-        let ok = self.read_views(file, offset, buffer).await?;
+        let ok = self.read_views(since, file, offset, buffer).await?;
         let (count, eof) = (ok.data.len(), ok.eof);
         let buffer = self.own(ok.data, wanted)?;
         Ok(ReadInto { buffer, count, eof })
     }
 
-    /// READ into `buffer`. Returns the data as views of it (or of the received message).
+    /// READ into `buffer`, for an operation that began in the epoch `since`, if not now. Returns the data as views of
+    /// it (or of the received message).
     pub(crate) async fn read_views(
         &self,
+        since: Option<LockEpoch>,
         file: FileHandle,
         offset: u64,
         buffer: Buffer,
     ) -> Result<ReadOk, Error> {
         let wanted = buffer.len();
         let args = v3::ReadArgs { file, offset, count: wanted as u32 };
-        let (access, since) = (share_access::READ, self.lock_epoch(file));
-        let mut args = Read { args, stateid: self.stateid(file, access, since)? };
+        let access = share_access::READ;
+        let (stateid, since) = self.stateid(file, access, since)?;
+        let mut args = Read { args, stateid };
         let mut answer = self.call(&args, Some(buffer)).await;
         while let Err(e) = &answer
             && let Some(stateid) = self.next_stateid(e, file, (args.stateid, access), since).await?
@@ -189,7 +195,7 @@ impl Client {
         while done < out.len() {
             let Some(at) = offset.checked_add(done as u64) else { break };
             let buffer = self.wait_for_buffer((out.len() - done).min(self.rsize() as usize)).await?;
-            let ok = self.read_views(file, at, buffer).await?;
+            let ok = self.read_views(None, file, at, buffer).await?;
             ok.data.copy_to(&mut out[done..]);
             done += ok.data.len();
             if ok.eof {
@@ -215,40 +221,42 @@ impl Client {
         data: Views,
         stable: StableHow,
     ) -> Result<Written, Error> {
-        self.write_part(file, offset, data, stable, self.lock_epoch(file)).await
+        self.write_part(file, offset, data, stable, None).await
     }
 
-    /// As [`Self::write_from`], with data of the epoch `since`.
+    /// As [`Self::write_from`], with data of the epoch `since`, if not of the current one.
     async fn write_part(
         &self,
         file: FileHandle,
         offset: u64,
         mut data: Views,
         stable: StableHow,
-        since: LockEpoch,
+        since: Option<LockEpoch>,
     ) -> Result<Written, Error> {
         data.truncate(self.wsize() as usize);
         let Some(open) = self.shared.open_files.get(file) else {
             return self.write_call(file, offset, data, stable, since).await;
         };
+        let since = since.or_else(|| Some(self.lock_epoch(file)));
         let range = offset..offset.saturating_add(data.len() as u64);
         let me = self.clone();
         let call = async move { me.write_call(file, offset, data, stable, since).await };
         open.replace(range, call, move |written| offset..offset.saturating_add(written.count as u64)).await
     }
 
-    /// WRITE of `data` of the epoch `since`, at most [`Self::wsize`] bytes.
+    /// WRITE of `data` of the epoch `since`, if not of the current one, at most [`Self::wsize`] bytes.
     pub(crate) async fn write_call(
         &self,
         file: FileHandle,
         offset: u64,
         data: Views,
         stable: StableHow,
-        since: LockEpoch,
+        since: Option<LockEpoch>,
     ) -> Result<Written, Error> {
         let (len, access) = (data.len(), share_access::WRITE);
         let args = v3::WriteArgs { file, offset, count: len as u32, stable, data };
-        let mut args = Write { args, stateid: self.stateid(file, access, since)? };
+        let (stateid, since) = self.stateid(file, access, since)?;
+        let mut args = Write { args, stateid };
         let mut answer = self.call(&args, None).await;
         while let Err(e) = &answer
             && let Some(stateid) = self.next_stateid(e, file, (args.stateid, access), since).await?
@@ -299,7 +307,7 @@ impl Client {
         stable: StableHow,
     ) -> Result<Written, Error> {
         let mut all = Written::NOTHING;
-        let (mut restarts, since) = (0, self.lock_epoch(file));
+        let (mut restarts, since) = (0, Some(self.lock_epoch(file)));
         loop {
             let rest = data.slice(all.count, data.len() - all.count);
             let at = offset

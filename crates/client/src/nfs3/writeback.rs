@@ -152,9 +152,7 @@ impl Writeback {
 
     /// Checks that the server has not revoked locks of the file. Returns the epoch of the operation that begins.
     pub(crate) fn check_locks(&self) -> Result<LockEpoch, Error> {
-        let since = self.epoch();
-        self.client.check_locks(self.handle, since)?;
-        Ok(since)
+        self.locks.get().map_or(Ok(LockEpoch::UNLOCKED), |locks| locks.begin())
     }
 
     /// The epoch of the file's locks.
@@ -209,11 +207,11 @@ impl Writeback {
         since: LockEpoch,
     ) -> Result<Written, Error> {
         let written =
-            caller.write_call(self.handle, offset, data.clone(), StableHow::Unstable, since).await?;
+            caller.write_call(self.handle, offset, data.clone(), StableHow::Unstable, Some(since)).await?;
         let data = data.slice(0, written.count);
         let mut retained = self.retained();
         // A later loss begins another epoch of `retained`.
-        self.client.check_locks(self.handle, since)?;
+        self.locks.get().map_or(Ok(()), |locks| locks.check(since))?;
         if written.committed == StableHow::Unstable {
             retained.replace(caller, (offset, data), written.verifier);
         } else {
@@ -248,8 +246,8 @@ impl Writeback {
         committed.map(drop)
     }
 
-    /// Makes all acknowledged data stable. Returns the attributes before and after the calls.
-    pub(crate) async fn commit(self: &Arc<Self>) -> Result<WccData, Error> {
+    /// Makes all acknowledged data stable. Returns the attributes before and after the calls, if it made some.
+    pub(crate) async fn commit(self: &Arc<Self>) -> Result<Option<WccData>, Error> {
         let _one = self.committing.lock().await;
         let mut attempt = Attempt::new(&self.client.shared.pool, "COMMIT");
         let (mut losses, mut wcc) = (0, None);
@@ -267,7 +265,7 @@ impl Writeback {
             }
             wcc = self.rewrite(lost, wcc).await?;
         }
-        Ok(wcc.unwrap_or_default())
+        Ok(wcc)
     }
 
     /// Rewrites lost pieces. Continues with the others after an error of one.

@@ -17,13 +17,13 @@ mod table;
 mod waiting;
 
 use std::sync::{
-    Arc, Weak,
+    Arc,
     atomic::{AtomicU64, Ordering},
 };
 
-use futures::channel::oneshot;
+use futures::channel::mpsc;
 
-use millrace_nfs::v4::{Operation, Stateid, Status};
+use millrace_nfs::v4::{Operation, Status};
 use millrace_oncrpc::{CallClass, EncodedCredential};
 use millrace_runtime::{
     RuntimeExt,
@@ -43,6 +43,12 @@ use crate::Error;
 const REPLY: usize = 2048;
 
 /// The locks of one file.
+///
+/// When the server has revoked them, [`Self::lose`] empties the recorded state and names the owners as lost, begins the
+/// next [epoch](LockEpoch), and notifies the watcher, in this order and while `state` is locked. From then on requests
+/// for the file fail with [`Error::LocksLost`], as do those of operations that began in an earlier epoch and still
+/// continue; the retained data belongs to its epoch, and the next use of that data discards it first
+/// (`nfs3/retained.rs`). The unlock of the last lost owner permits requests again, in one more epoch.
 pub(crate) struct FileLocks {
     session: Arc<Session>,
     file: Vec<u8>,
@@ -61,11 +67,7 @@ pub(crate) struct FileLocks {
 impl FileLocks {
     /// The locks of the file with this handle.
     pub(crate) fn of(session: &Arc<Session>, file: &[u8], credential: &Arc<EncodedCredential>) -> Arc<Self> {
-        let mut files = session.locked.files.lock();
-        if let Some(known) = files.get(file).and_then(Weak::upgrade) {
-            return known;
-        }
-        let new = Arc::new(Self {
+        session.locked.get_or_insert(file, || Self {
             session: Arc::clone(session),
             file: file.to_vec(),
             credential: Arc::clone(credential),
@@ -74,9 +76,7 @@ impl FileLocks {
             state: Mutex::default(),
             epoch: AtomicU64::new(session.locked.next_epoch().0),
             waiting: Waiting::default(),
-        });
-        files.insert(file.to_vec(), Arc::downgrade(&new));
-        new
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, FileState> {
@@ -93,24 +93,12 @@ impl FileLocks {
         self.epoch.store(self.session.locked.next_epoch().0, Ordering::Release);
     }
 
-    /// Completes when locks of the file are lost; an error if the file is dropped.
-    pub(crate) fn watch(&self) -> oneshot::Receiver<()> {
-        let (sender, lost) = oneshot::channel();
-        let mut state = self.state();
-        state.watchers.retain(|w| !w.is_canceled());
-        state.watchers.push(sender);
-        lost
-    }
-
-    /// Records the open of the file, or that it is closed. Returns the earlier open.
-    fn set_open(&self, state: &mut FileState, open: Option<(Stateid, u32)>) -> Option<(Stateid, u32)> {
-        let before = std::mem::replace(&mut state.open, open);
-        match (before, open) {
-            (None, Some(_)) => self.session.locked.open.fetch_add(1, Ordering::Relaxed),
-            (Some(_), None) => self.session.locked.open.fetch_sub(1, Ordering::Relaxed),
-            _ => 0,
-        };
-        before
+    /// Yields after a loss of locks of the file, once for all since the last time. Ends when the locks are dropped, or
+    /// watched again.
+    pub(crate) fn watch(&self) -> mpsc::Receiver<()> {
+        let (sender, losses) = mpsc::channel(0); // Has room for one.
+        self.state().watcher = Some(sender);
+        losses
     }
 
     /// Makes a call with one of the operations on locks.

@@ -77,7 +77,7 @@ impl FileLocks {
     /// Locks a range once. Dropping the future unlocks what it locks.
     async fn attempt(self: &Arc<Self>, wanted: LockRequest) -> Result<Option<Conflict>, Error> {
         let this = Arc::clone(self);
-        let abandoned = Abandoned(Arc::new(AtomicBool::new(false)));
+        let abandoned = Abandoned(Arc::default());
         let flag = Arc::clone(&abandoned.0);
         let attempt = async move {
             let _turn = this.turn.lock().await;
@@ -91,12 +91,16 @@ impl FileLocks {
                 for gap in before.gaps(&wanted.range) {
                     this.unlock_now(wanted.owner, &gap).await?;
                 }
+                if before.is_empty() {
+                    this.forget_loss(wanted.owner); // No later unlock of this owner follows.
+                }
             }
             Ok(conflict)
         };
-        let ended: Result<_, Error> = Uncancelled::new(&self.session.pool.rt, "lock", attempt).await;
-        drop(abandoned);
-        ended
+        let mut attempt = Uncancelled::new(&self.session.pool.rt, "lock", attempt);
+        // Dropped before the attempt, whose task may end at once: it must find the mark.
+        let _abandoned = abandoned;
+        (&mut attempt).await
     }
 
     /// Locks a range, if no other lock conflicts.
@@ -148,7 +152,7 @@ impl FileLocks {
                 Ok(stateid) => {
                     let mut state = self.state();
                     let had = state.open.map_or(0, |(_, access)| access);
-                    self.set_open(&mut state, Some((stateid, had | access)));
+                    state.open = Some((stateid, had | access));
                     return Ok(Ok(stateid));
                 }
                 Err(failed @ (_, Status::Access | Status::Perm | Status::RoFs)) => refused = Some(failed),
@@ -176,16 +180,19 @@ impl FileLocks {
         let this = Arc::clone(self);
         let unlock = async move {
             let _turn = this.turn.lock().await;
-            {
-                let mut state = this.state();
-                if state.lost.remove(&owner) {
-                    this.session.locked.lost.fetch_sub(1, Ordering::Relaxed);
-                    this.begin_epoch(&mut state);
-                }
-            }
-            this.unlock_now(owner, &range).await
+            let unlocked = this.unlock_now(owner, &range).await;
+            this.forget_loss(owner); // Also one that the unlock has found.
+            unlocked
         };
         Uncancelled::new(&self.session.pool.rt, "unlock", unlock).await
+    }
+
+    /// Permits operations again after a loss, if `owner` was the last one that had not unlocked.
+    fn forget_loss(&self, owner: u64) {
+        let mut state = self.state();
+        if state.lost.remove(&owner) {
+            self.begin_epoch(&mut state);
+        }
     }
 
     /// Unlocks a range, and closes the file if it has no other locks.
@@ -231,7 +238,7 @@ impl FileLocks {
                 return Ok(());
             }
             state.owners.clear();
-            self.set_open(&mut state, None)
+            state.open.take()
         };
         let Some((open, _)) = open else { return Ok(()) };
         // If it fails, the server closes it with the client's lease.

@@ -39,7 +39,7 @@ impl FileLocks {
             Some(Ok(open)) => open,
             Some(Err(failed)) => return Ok(self.rejected(failed)),
         };
-        self.set_open(&mut self.state(), Some((open, access)));
+        self.state().open = Some((open, access));
         for lock in locks {
             let owner = lock.owner;
             match self.reclaim_lock(open, lock).await? {

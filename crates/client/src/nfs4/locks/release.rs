@@ -1,6 +1,6 @@
 //! Releases the locks of a file that is dropped.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use millrace_oncrpc::CallClass;
 
@@ -12,15 +12,9 @@ use crate::nfs4::{
 
 impl Drop for FileLocks {
     fn drop(&mut self) {
-        let mut files = self.session.locked.files.lock();
-        if files.get(&self.file).is_some_and(|f| f.strong_count() == 0) {
-            files.remove(&self.file);
-        }
-        drop(files);
+        self.session.locked.remove_dropped(&self.file);
         let state = std::mem::take(self.state.get_mut());
-        self.session.locked.lost.fetch_sub(state.lost.len(), Ordering::Relaxed);
         let Some((open, _)) = state.open else { return };
-        self.session.locked.open.fetch_sub(1, Ordering::Relaxed);
         let (session, file, credential) =
             (Arc::clone(&self.session), std::mem::take(&mut self.file), Arc::clone(&self.credential));
         let release = async move {

@@ -41,20 +41,16 @@ impl FileLocks {
     pub(super) fn lose(&self, why: &str) {
         let mut state = self.state();
         let owners = std::mem::take(&mut state.owners);
-        self.set_open(&mut state, None);
+        state.open = None;
         let holders: Vec<_> =
             owners.into_iter().filter(|(_, o)| !o.ranges.is_empty()).map(|(o, _)| o).collect();
         if holders.is_empty() {
             return; // The file was only open.
         }
-        for owner in holders {
-            if state.lost.insert(owner) {
-                self.session.locked.lost.fetch_add(1, Ordering::Relaxed);
-            }
-        }
+        state.lost.extend(holders);
         self.begin_epoch(&mut state);
-        for watcher in std::mem::take(&mut state.watchers) {
-            let _ = watcher.send(());
+        if let Some(watcher) = &mut state.watcher {
+            let _ = watcher.try_send(());
         }
         tracing::warn!(server = self.session.pool.server(), why, "the server revoked locks of a file");
     }
@@ -100,7 +96,7 @@ impl Session {
             return Ok(None);
         }
         self.recovered().await;
-        let next = self.locked.stateid(file, access, since)?;
+        let (next, _) = self.locked.stateid(file, access, Some(since))?;
         if next == rejected
             && let Some(locks) = self.locked.get(file)
         {
@@ -127,7 +123,7 @@ impl Session {
         let next = || -> Result<_, Error> {
             let [source, destination] = files;
             let of = |(file, access, since): (FileHandle, u32, LockEpoch)| {
-                self.locked.stateid(file.as_bytes(), access, since)
+                self.locked.stateid(file.as_bytes(), access, Some(since)).map(|(stateid, _)| stateid)
             };
             Ok([of(source)?, of(destination)?])
         };

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use futures::channel::oneshot;
+use futures::channel::mpsc;
 
 use millrace_nfs::v4::Stateid;
 use millrace_runtime::sync::Mutex;
@@ -29,16 +29,22 @@ pub(crate) struct LockEpoch(pub(super) u64);
 impl LockEpoch {
     /// Before the first lock of the file: nothing is protected that could be lost.
     pub(crate) const UNLOCKED: Self = Self(0);
+
+    /// Checks that what began in this epoch may continue in the epoch `now`.
+    ///
+    /// # Errors
+    /// [`Error::LocksLost`].
+    fn may_continue(self, now: Self) -> Result<(), Error> {
+        if self == Self::UNLOCKED || self == now { Ok(()) } else { Err(Error::LocksLost) }
+    }
 }
 
-/// The locked files by handle, and those that lost locks.
+/// The locked files by handle.
 #[derive(Default)]
 pub(crate) struct LockedFiles {
-    pub(super) files: Mutex<HashMap<Vec<u8>, Weak<FileLocks>>>,
-    /// Number of owners that lost locks and have not unlocked since.
-    pub(super) lost: AtomicUsize,
-    /// Number of files that are open.
-    pub(super) open: AtomicUsize,
+    files: Mutex<HashMap<Vec<u8>, Weak<FileLocks>>>,
+    /// Number of `files`: without any, an operation looks up nothing.
+    count: AtomicUsize,
     /// The last epoch of any file.
     epochs: AtomicU64,
 }
@@ -51,12 +57,31 @@ impl LockedFiles {
 
     /// The locks of the file with this handle.
     pub(super) fn get(&self, file: &[u8]) -> Option<Arc<FileLocks>> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
         self.files.lock().get(file).and_then(Weak::upgrade)
     }
 
-    /// Whether an owner has lost locks of the file and not unlocked since.
-    pub(crate) fn is_lost(&self, file: &[u8]) -> bool {
-        self.lost.load(Ordering::Relaxed) > 0 && self.get(file).is_some_and(|f| !f.state().lost.is_empty())
+    /// The locks of the file with this handle, which `new` makes if they are not known.
+    pub(super) fn get_or_insert(&self, file: &[u8], new: impl FnOnce() -> FileLocks) -> Arc<FileLocks> {
+        let mut files = self.files.lock();
+        if let Some(known) = files.get(file).and_then(Weak::upgrade) {
+            return known;
+        }
+        let new = Arc::new(new());
+        files.insert(file.to_vec(), Arc::downgrade(&new));
+        self.count.store(files.len(), Ordering::Relaxed);
+        new
+    }
+
+    /// Forgets the locks of the file with this handle, which are dropped, unless there are new ones.
+    pub(super) fn remove_dropped(&self, file: &[u8]) {
+        let mut files = self.files.lock();
+        if files.get(file).is_some_and(|f| f.strong_count() == 0) {
+            files.remove(file);
+            self.count.store(files.len(), Ordering::Relaxed);
+        }
     }
 
     /// A new epoch.
@@ -66,35 +91,53 @@ impl LockedFiles {
 
     /// The epoch of a file.
     pub(crate) fn epoch(&self, file: &[u8]) -> LockEpoch {
-        if self.epochs.load(Ordering::Relaxed) == 0 {
-            return LockEpoch::UNLOCKED;
-        }
         self.get(file).map_or(LockEpoch::UNLOCKED, |f| f.epoch())
     }
 
-    /// Checks that no locks of the file were lost since the epoch `since`.
+    /// The stateid for a request that needs `access`, that of the open if the file is locked, and the epoch in which
+    /// the operation of the request began: `since`, or the current one if it begins now.
     ///
     /// # Errors
     /// [`Error::LocksLost`].
-    pub(crate) fn check(&self, file: &[u8], since: LockEpoch) -> Result<(), Error> {
-        let is_over = || since != LockEpoch::UNLOCKED && self.epoch(file) != since;
-        if self.is_lost(file) || is_over() { Err(Error::LocksLost) } else { Ok(()) }
+    pub(crate) fn stateid(
+        &self,
+        file: &[u8],
+        access: u32,
+        since: Option<LockEpoch>,
+    ) -> Result<(Stateid, LockEpoch), Error> {
+        let Some(locks) = self.get(file) else {
+            let since = since.unwrap_or(LockEpoch::UNLOCKED);
+            return since.may_continue(LockEpoch::UNLOCKED).map(|()| (Stateid::ANONYMOUS, since));
+        };
+        let state = locks.state(); // Until the end, so that the stateid is one of this epoch.
+        let now = locks.epoch_in(&state)?;
+        let since = since.unwrap_or(now);
+        since.may_continue(now)?;
+        let open = state.open.filter(|(_, has)| has & access != 0);
+        Ok((open.map_or(Stateid::ANONYMOUS, |(stateid, _)| latest(stateid)), since))
+    }
+}
+
+impl FileLocks {
+    /// The current epoch, if no owner has lost locks and not unlocked since.
+    fn epoch_in(&self, state: &FileState) -> Result<LockEpoch, Error> {
+        if state.lost.is_empty() { Ok(self.epoch()) } else { Err(Error::LocksLost) }
     }
 
-    /// The stateid for a request that needs `access`, for an operation that began in the epoch `since`: that of the open if
-    /// the file is locked.
+    /// The epoch of an operation that begins.
+    ///
+    /// # Errors
+    /// [`Error::LocksLost`] if an owner has lost locks and not unlocked since.
+    pub(crate) fn begin(&self) -> Result<LockEpoch, Error> {
+        self.epoch_in(&self.state())
+    }
+
+    /// Checks that an operation that began in the epoch `since` may continue.
     ///
     /// # Errors
     /// [`Error::LocksLost`].
-    pub(crate) fn stateid(&self, file: &[u8], access: u32, since: LockEpoch) -> Result<Stateid, Error> {
-        let open = match self.open.load(Ordering::Relaxed) {
-            0 => None,
-            _ => self.get(file).and_then(|f| f.state().open),
-        };
-        self.check(file, since)?; // Afterwards, so that the stateid is one of this epoch.
-        Ok(open
-            .filter(|(_, has)| has & access != 0)
-            .map_or(Stateid::ANONYMOUS, |(stateid, _)| latest(stateid)))
+    pub(crate) fn check(&self, since: LockEpoch) -> Result<(), Error> {
+        since.may_continue(self.begin()?)
     }
 }
 
@@ -114,8 +157,8 @@ pub(super) struct FileState {
     pub(super) owners: BTreeMap<u64, OwnerLocks>,
     /// The owners that lost locks.
     pub(super) lost: BTreeSet<u64>,
-    /// Those that wait for a loss of locks.
-    pub(super) watchers: Vec<oneshot::Sender<()>>,
+    /// Told of each loss of locks. If it is full, the last one has not been taken yet.
+    pub(super) watcher: Option<mpsc::Sender<()>>,
 }
 
 impl FileState {
