@@ -80,11 +80,12 @@ pub(crate) fn reload(
     let removed = old.iter().filter(|o| !new.exports.iter().any(|e| matches(o, e)));
     result.removed = removed.map(|o| o.name().to_owned()).collect();
     let exports = Exports::new(entries, shared.secret)?;
-    let targets = shared.targets.prepare(&new.targets, &exports)?;
-    let changes = shared.targets.replace(targets)?;
+    // First, so that the files of LUNs count as used.
     if exports.delegates() {
         shared.nfs4_clients.state.enable_delegations(Some(now(with.runtime)));
     }
+    let targets = shared.targets.prepare(&new.targets, &exports)?;
+    let changes = shared.targets.replace(targets)?;
     shared.exports.store(exports);
     shared.groups.iter().for_each(|groups| groups.clear());
     recall_delegations(shared, &old, now(with.runtime));

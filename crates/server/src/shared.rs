@@ -101,7 +101,7 @@ impl Shared {
         if exports.delegates() {
             nfs4_clients.state.enable_delegations(None);
         }
-        let targets = Targets::new(&arena, secret);
+        let targets = Targets::new(&arena, secret, &nfs4_clients, rt);
         targets.replace(targets.prepare(&config.targets, &exports)?)?;
         let strategy = config.registration.unwrap_or(Strategy::Cache);
         Ok(Arc::new(Self {

@@ -6,6 +6,7 @@ use millrace_vfs::{Attr, CreateHow, FileKind, FileSystemRef, FsError, Handle, Id
 
 use crate::{
     export::Exports,
+    file_key::{FileKey, file_key},
     target_settings::{LunSettings, NO_EXPORT},
 };
 
@@ -16,6 +17,8 @@ pub(super) struct Located {
     pub(super) directory: Handle,
     pub(super) name: Vec<u8>,
     pub(super) file: Handle,
+    /// In the state of NFSv4 clients.
+    pub(super) key: FileKey,
     /// Whether the LUN, its export or the file system is read-only.
     pub(super) read_only: bool,
 }
@@ -55,7 +58,8 @@ pub(super) async fn locate(lun: &LunSettings, exports: &Exports) -> Result<Locat
         return Err("it is not a regular file; correct the path".into());
     }
     lun.check_file_size(attr.size)?;
-    Ok(Located { fs, directory, name: name.to_vec(), file, read_only })
+    let key = file_key(export, &file);
+    Ok(Located { fs, directory, name: name.to_vec(), file, key, read_only })
 }
 
 /// Looks up `name`. A symbolic link is an error: following it would be the client's task.

@@ -12,12 +12,17 @@ use std::sync::Arc;
 use millrace_buffer::Arena;
 use millrace_iscsi::name::IscsiName;
 use millrace_iscsi_target::{TableLimits, TargetConfig, TargetTable};
-use millrace_runtime::sync::Mutex;
-use millrace_runtime::tokio_rt::run_shard;
+use millrace_nfs4_state::Changing;
+use millrace_runtime::{RuntimeRef, sync::Mutex, tokio_rt::run_shard};
 use millrace_scsi::{Disk, DiskConfig, Target};
 use millrace_vfs::Identity;
 
-use crate::{LunSettings, ServerError, TargetSettings, export::Exports, own_files::reservations_of};
+use crate::{
+    LunSettings, ServerError, TargetSettings,
+    export::Exports,
+    nfs4_clients::{Clients, now},
+    own_files::reservations_of,
+};
 use identifier::Identifiers;
 use locate::{Located, locate};
 pub use stats::IscsiStats;
@@ -27,6 +32,8 @@ pub use stats::IscsiStats;
 struct OpenDisk {
     located: Located,
     disk: Arc<Disk>,
+    /// The target uses the file as a client without an open would: NFSv4 clients get no delegation of it.
+    _used: Arc<Changing>,
 }
 
 /// A target with its disks in the order of the settings.
@@ -54,6 +61,8 @@ pub(crate) struct Targets {
     table: Arc<TargetTable>,
     arena: Arena,
     identifiers: Identifiers,
+    nfs4_clients: Arc<Clients>,
+    rt: RuntimeRef,
     open: Mutex<Vec<OpenTarget>>,
 }
 
@@ -69,11 +78,18 @@ pub(crate) struct Changes {
 
 impl Targets {
     /// No targets. Identifiers of disks are derived from `secret`, or from the host if there is none.
-    pub(crate) fn new(arena: &Arena, secret: Option<[u64; 2]>) -> Self {
+    pub(crate) fn new(
+        arena: &Arena,
+        secret: Option<[u64; 2]>,
+        nfs4_clients: &Arc<Clients>,
+        rt: &RuntimeRef,
+    ) -> Self {
         Self {
             table: TargetTable::new(TableLimits::default()),
             arena: arena.clone(),
             identifiers: Identifiers::new(secret),
+            nfs4_clients: Arc::clone(nfs4_clients),
+            rt: Arc::clone(rt),
             open: Mutex::default(),
         }
     }
@@ -146,6 +162,10 @@ impl Targets {
         if taken.any(|t| t.located.is_same_file(&located)) {
             return Err("another LUN has the same file under another name; give each LUN its own file".into());
         }
+        let used = self.nfs4_clients.state.change(None, &located.key, now(&self.rt)).map_err(|_| {
+            "NFSv4 clients have delegations of it, which the server recalls; repeat `millrace reload` in some seconds"
+        })?;
+        let used = Arc::new(used);
         let retained = old.iter().flat_map(|t| &t.disks).find(|o| {
             let config = o.disk.config();
             o.located.is_same_file(&located)
@@ -155,7 +175,7 @@ impl Targets {
         });
         if let Some(retained) = retained {
             retained.disk.refresh().await.map_err(|e| e.to_string())?;
-            return Ok(retained.clone());
+            return Ok(OpenDisk { _used: used, ..retained.clone() });
         }
         let config = DiskConfig {
             block_size: lun.block_size,
@@ -165,7 +185,7 @@ impl Targets {
             record_name: reservations_of(&located.name),
         };
         let disk = Disk::open(Arc::clone(&located.fs), located.file, Identity::root(), config).await;
-        Ok(OpenDisk { disk: disk.map_err(|e| e.to_string())?, located })
+        Ok(OpenDisk { disk: disk.map_err(|e| e.to_string())?, located, _used: used })
     }
 
     /// The device of a target with `disks`: that of `old` if it has the same disks, so that its sessions continue.

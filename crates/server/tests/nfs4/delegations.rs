@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use millrace_nfs::{v3, v4::*};
-use millrace_nfs4_conformance::operations::{remove, write};
+use millrace_nfs4_conformance::operations::{close, remove, write};
+use millrace_server::{Config, Server, TargetSettings, target_name};
 
 use crate::{
-    common::{Caller, Proto},
+    common::{Caller, Proto, config, run},
     compound::*,
     network::{Called, Network, Wire, on_both_with},
 };
@@ -529,5 +530,47 @@ fn a_client_with_many_delegations_is_asked_to_return_some() {
         let claim = Claim::Null(Opaque(b"x"));
         let opened = Scene::open_in(&s.other, &s.others, &s.dir, 3, claim, true).await.unwrap().0;
         assert!(matches!(opened.delegation, Granted::Write(_)));
+    });
+}
+
+/// The file of a LUN is not delegated while a target has it, and a target gets it after the recall of its delegations.
+#[test]
+fn files_of_luns_are_not_delegated() {
+    run(async {
+        let without = Config {
+            listen_iscsi: Some(([127, 0, 0, 1], 0).into()),
+            ..config(&["/x=memory:64MiB,squash=none,delegations=write"])
+        };
+        let luns = vec!["/x/disk,size=1MiB".parse().unwrap()];
+        let targets = vec![TargetSettings::new(target_name("disk").unwrap(), luns)];
+        let with = Config { targets, ..without.clone() };
+        let mut server = Server::start(with.clone()).unwrap();
+        let wire = Wire::tcp(server.tcp_addr().unwrap()).await;
+        let c = wire.caller();
+        let s = Session::new(&c, b"holder").await;
+        let dir = s.path(&c, "x").await.unwrap();
+        let open = async || {
+            let claim = Claim::Null(Opaque(b"disk"));
+            let (opened, file) = Scene::open_in(&c, &s, &dir, 1, claim, false).await.unwrap();
+            assert_eq!(s.status(&c, [putfh(&file), close(opened.stateid)]).await, Status::Ok);
+            (opened.delegation, file)
+        };
+        let is_refused =
+            |granted| matches!(granted, Granted::None | Granted::Refused(NoDelegation::Contention { .. }));
+        let (granted, _) = open().await;
+        assert!(is_refused(granted), "{granted:?}");
+        server.reload(&without).unwrap();
+        let (granted, file) = open().await;
+        let id = granted.stateid();
+        let refused = server.reload(&with).unwrap_err().to_string();
+        assert!(refused.contains("NFSv4 clients have delegations of it"), "{refused}");
+        assert_eq!(s.status(&c, [putfh(&file)]).await, Status::Ok);
+        let called = wire.callback().await;
+        assert_eq!(recalled(&called), (id, file.clone()));
+        wire.answer(&called, Status::Ok);
+        assert_eq!(s.status(&c, [putfh(&file), delegreturn(id)]).await, Status::Ok);
+        server.reload(&with).unwrap();
+        let (granted, _) = open().await;
+        assert!(is_refused(granted), "{granted:?}");
     });
 }

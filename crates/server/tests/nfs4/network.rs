@@ -25,7 +25,11 @@ use millrace_rdma::{Completion, ConnectParams, ConnectionError, QueuePair, SendR
 use millrace_rdma_sim::{Profile, World};
 use millrace_rpcrdma::{Body, Header, Lists, RequesterConfig};
 use millrace_runtime::{
-    BoxFuture, ByteStream, LocalPort, RuntimeExt, RuntimeRef, sync::Mutex, timeout, virtual_time::VirtualTime,
+    BoxFuture, ByteStream, LocalPort, RuntimeExt, RuntimeRef,
+    sync::Mutex,
+    timeout,
+    tokio_rt::{TcpByteStream, TokioRuntime},
+    virtual_time::VirtualTime,
 };
 use millrace_server::Hosted;
 use millrace_xdr::{Arena, Decode, Decoder, Encoder, Message};
@@ -256,6 +260,13 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
+    /// A connection to a server on the host's network.
+    pub(crate) async fn tcp(server: SocketAddr) -> Arc<Self> {
+        let stream = Box::new(TcpByteStream::connect(server).await.unwrap());
+        let link = Stream { stream, received: Vec::new(), unsent: Vec::new() };
+        Self::new(Box::new(link), &TokioRuntime::current(), arena(16 << 20))
+    }
+
     fn new(mut link: Box<dyn Link>, rt: &RuntimeRef, arena: Arena) -> Arc<Self> {
         let (messages, mut unsent) = mpsc::unbounded::<Vec<u8>>();
         let (called, calls) = mpsc::unbounded();
