@@ -9,7 +9,7 @@ pub(crate) struct Slots<R> {
     slots: Vec<Mutex<Slot<R>>>,
     /// Number of slots that the client is requested to use: `sr_target_highest_slotid` and one.
     target: u32,
-    /// Number of such requests. A slot whose last reply had another number does not show that the client knows the target.
+    /// Number of such requests. A slot whose last reply had another number does not show that the client has the target.
     requests: u32,
     /// What was retired, the lowest slot last.
     retired: Vec<Retired>,

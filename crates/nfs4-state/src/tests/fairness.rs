@@ -303,7 +303,7 @@ fn the_address_with_most_slots_gives_half_of_them_to_a_new_client() {
     assert_eq!(targets(&call(heavy, 1, 1, 40).unwrap()), (63, 31));
     assert_eq!(targets(&call(heavy, 2, 1, 2).unwrap()), (63, 31), "this slot was not told");
     assert_eq!(targets(&call(heavy, 1, 2, 40).unwrap()), (63, 31), "a slot above is in use");
-    assert_eq!(targets(&call(heavy, 1, 3, 1).unwrap()), (63, 31), "it is, whatever the client says");
+    assert_eq!(targets(&call(heavy, 1, 3, 1).unwrap()), (63, 31), "it is, contrary to what the client says");
     drop(pending);
     assert_eq!(targets(&call(heavy, 1, 4, 1).unwrap()), (31, 31));
     assert_eq!(call(heavy, 40, 2, 40).unwrap_err(), Status::BadSlot);

@@ -72,6 +72,52 @@ fn open_denying(
 }
 
 #[test]
+fn a_client_that_makes_room_leaves_the_list_before_others_get_what_it_had() {
+    let list = Arc::new(List::default());
+    let small = Limits { heap: 64 * 1537, ..limits() };
+    let state = with_limits(small).with_client_list(Box::new(list.clone()), [], S(0));
+    let open = |of: &Arc<Session<u64>>, file: u32, now| {
+        let file = &file.to_be_bytes();
+        let request = OpenRequest { owner: b"o", file, access: 3, deny: 3, reclaim: false, reserved: None };
+        state.open(of.client(), &request, S(now)).map(|_| ())
+    };
+    let clients: Vec<_> = (0..6_u8)
+        .map(|n| {
+            let client = client_of(&state, n, &format!("{n}"), S(0)).unwrap();
+            state.reclaim_complete(client.client()).unwrap();
+            let _ = (0..).try_for_each(|k| open(&client, u32::from(n) * 1000 + k, 0));
+            client
+        })
+        .collect();
+    assert_eq!(renew(&clients[0], 1, S(50)), Ok(()), "it is active");
+    let victim = client_of(&state, 99, "victim", S(50)).unwrap();
+    state.reclaim_complete(victim.client()).unwrap();
+    list.set_broken(true);
+    assert_eq!(open(&victim, 0, 50), Err(Status::Delay));
+    assert_eq!(renew(&clients[0], 2, S(50)), Err(Status::BadSession), "the client is notified");
+    let again = ExchangeId { address: address(0), ..identify("0", 1) };
+    let again = state.exchange_id(&again, S(50)).unwrap();
+    assert!(!again.confirmed && again.client != clients[0].client().id(), "its stateids are invalid");
+    state.expire(S(51));
+    assert_eq!(open(&victim, 0, 51), Err(Status::Delay), "it could still reclaim the file");
+    assert_eq!(state.create_session(&create(again.client, 1), S(51)).err(), Some(Status::Delay));
+    assert!(list.owners().contains(&"0".to_owned()));
+
+    list.set_broken(false);
+    state.expire(S(52));
+    assert!(!list.owners().contains(&"0".to_owned()));
+    assert_eq!(open(&victim, 0, 53), Ok(()));
+    assert!(state.create_session(&create(again.client, 1), S(53)).is_ok());
+
+    let owners: Vec<Box<[u8]>> = list.owners().into_iter().map(|owner| owner.into_bytes().into()).collect();
+    let restarted = with_limits(small).with_client_list(Box::new(list), owners, S(200));
+    let client = client_of(&restarted, 0, "0", S(100)).unwrap();
+    let request =
+        OpenRequest { owner: b"o", file: &[0; 4], access: 3, deny: 3, reclaim: true, reserved: None };
+    assert_eq!(restarted.open(client.client(), &request, S(100)), Err(Status::ReclaimBad));
+}
+
+#[test]
 fn known_clients_reclaim_in_the_grace_period() {
     let (state, list) = restarted(&["a", "b"]);
     let (a, c) = (client(&state, "a", S(0)), client(&state, "c", S(0)));

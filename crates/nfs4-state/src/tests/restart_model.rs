@@ -6,6 +6,7 @@ use millrace_nfs::v4::Stateid;
 use proptest::prelude::*;
 
 use super::{grace::List, *};
+use crate::eviction::Scarce;
 
 const HOSTS: [&str; 3] = ["a", "b", "c"];
 const FILES: usize = 2;
@@ -36,6 +37,8 @@ enum Step {
     Revoke(usize),
     /// The host is notified that state is revoked, and frees it.
     Notice(usize),
+    /// Another address needs what the hosts have too much of.
+    Evict,
     /// The server restarts.
     Crash,
     Expire,
@@ -60,6 +63,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => h.clone().prop_map(Step::Leave),
         2 => h.clone().prop_map(Step::Revoke),
         1 => h.prop_map(Step::Notice),
+        2 => Just(Step::Evict),
         4 => Just(Step::Crash),
         6 => Just(Step::Expire),
         5 => prop_oneof![1 => Just(20_u64), 1 => Just(50), 2 => Just(91)].prop_map(Step::Wait),
@@ -451,11 +455,27 @@ impl Model {
         }
     }
 
+    /// Ends a client of those with most state, although its lease may be valid. Others get what it has when it is not on
+    /// the list any more.
+    fn evict(&mut self) {
+        let address = address(99).into();
+        let held = |client: &Client| client.heap.held();
+        let scarce = Scarce { quota: &self.state.heap, address, items: 1, held: &held };
+        let evicted = self.state.evict(&mut self.state.records.lock(), &scarce, self.now);
+        assert_eq!(evicted, Err(Status::Delay));
+    }
+
     fn expire(&mut self) {
+        let is_removed = |client: &&Arc<Client>| client.is_removed();
+        let ended: Vec<_> = {
+            let records = self.state.records.lock();
+            records.confirmed_clients().filter(is_removed).map(|client| client.owner().to_vec()).collect()
+        };
         self.state.expire(self.now);
         if self.list.is_broken() {
             return;
         }
+        self.waiting.retain(|name| !ended.iter().any(|owner| owner == name.as_bytes()));
         if self.now > self.grace_end {
             self.waiting.clear();
         }
@@ -481,6 +501,7 @@ impl Model {
             Step::Leave(n) => self.leave(n),
             Step::Revoke(n) => self.revoke(n),
             Step::Notice(n) => self.notice(n),
+            Step::Evict => self.evict(),
             Step::Crash => self.crash(),
             Step::Expire => self.expire(),
             Step::Wait(seconds) => self.now += S(seconds),
