@@ -1,10 +1,12 @@
 //! A server and its clients on simulated hosts in virtual time. For tests: failures to start panic.
 #![allow(clippy::expect_used)]
 
-use std::{net::SocketAddr, time::Duration};
+use std::{cell::Cell, net::SocketAddr, sync::Arc, time::Duration};
 
-use millrace_client::{Error, Identity, Options, Proto, RetryPolicy, Strategy, Version, nfs3::Client};
-use millrace_rdma_sim::{Profile, World};
+use millrace_client::{
+    Design, Error, Identity, Options, Proto, RetryPolicy, Strategy, Version, nfs3::Client,
+};
+use millrace_rdma_sim::{Profile, Seed, World};
 use millrace_runtime::{
     RuntimeRef,
     virtual_time::{TaskGroup, VirtualTime},
@@ -13,6 +15,8 @@ use millrace_server::{
     Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Research, Stats,
 };
 use millrace_vfs::FileSystemRef;
+
+use crate::{Disk, DiskConfig, seeds::RunStats};
 
 const SERVER: [u8; 4] = [10, 0, 0, 1];
 const PORT: u16 = 20049;
@@ -39,7 +43,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Creates a network of hosts with `profile`; the server is not yet started.
-    pub fn new(time: &VirtualTime, profile: Profile, design: millrace_client::Design) -> Self {
+    pub fn new(time: &VirtualTime, profile: Profile, design: Design) -> Self {
         let memory = Backend::Memory { capacity: ByteSize(64 * MIB) };
         let config = Config {
             exports: vec![ExportConfig::new("/data", memory)],
@@ -52,6 +56,33 @@ impl Cluster {
             ..Config::default()
         };
         Self { world: World::new(time, profile), config, files: None, process: None }
+    }
+
+    /// Creates the network of the run of a seed, with a trace if the flag is set; the server is not yet started. Stores
+    /// the world in the cell.
+    ///
+    /// # Errors
+    /// The profile is unknown.
+    pub fn of_seed(
+        time: &VirtualTime,
+        design: Design,
+        (seed, trace, shown): (Seed, bool, &Cell<Option<World>>),
+    ) -> Result<Self, String> {
+        let profile = Profile::named("sdr-opensolaris").map_err(|e| e.to_string())?;
+        let new = Self::new(time, profile, design);
+        shown.set(Some(new.world.clone()));
+        if trace {
+            new.world.begin_trace(seed);
+        }
+        Ok(new)
+    }
+
+    /// Exports a disk, which may lose UNSTABLE data. `wcc_before`: as in [`DiskConfig`].
+    pub fn use_disk(&mut self, time: &VirtualTime, seed: Seed, wcc_before: bool) -> Arc<Disk> {
+        let config = DiskConfig { latency: Duration::from_millis(2), wcc_before, seed: seed.0 };
+        let disk = Disk::new(time.runtime(), config);
+        self.files = Some(disk.clone());
+        disk
     }
 
     /// Starts the server.
@@ -88,8 +119,23 @@ impl Cluster {
     }
 }
 
+/// Runs a story to its end, which it must reach within `limit` of virtual time.
+///
+/// # Errors
+/// The reason of the failure.
+pub fn finish(
+    time: &VirtualTime,
+    limit: Duration,
+    story: impl Future<Output = Result<RunStats, String>>,
+) -> Result<RunStats, String> {
+    let rt = time.runtime();
+    let ended =
+        time.block_on(millrace_runtime::timeout(&*rt, limit, story)).map_err(|stuck| stuck.to_string())?;
+    ended.ok_or_else(|| format!("the run exceeded {limit:?}"))?
+}
+
 /// Client options with NFSv3, and with this strategy and design.
-pub fn options(registration: Strategy, design: millrace_client::Design) -> Options {
+pub fn options(registration: Strategy, design: Design) -> Options {
     let seconds = Duration::from_secs;
     Options::default()
         .vers(Some(Version::V3))

@@ -11,9 +11,10 @@
 //!   ([`Posix`]).
 //! - `cluster`: a server and its clients on simulated hosts.
 //! - `unstable`: the workload on such a cluster, whose disk loses data.
+//! - `lost_locks`: owners of locks on such a cluster, who lose them.
 //! - `seeds`: tests that run many seeds.
 //!
-//! The last three need the Cargo feature `simulated`.
+//! The last four need the Cargo feature `simulated`.
 //!
 //! The model checks the rule of RFC 1813 section 4.8 and of POSIX: data that was written before a successful
 //! commit (fsync) persists, and is not replaced by older data of the same range, regardless of failures of
@@ -23,6 +24,8 @@
 pub mod cluster;
 mod disk;
 mod library;
+#[cfg(feature = "simulated")]
+pub mod lost_locks;
 mod model;
 mod posix;
 mod random;

@@ -9,12 +9,12 @@ use std::{
 
 use futures::future::{join, join_all};
 use millrace_client::{Design, Proto, Strategy, Version, nfs3::Client};
-use millrace_rdma_sim::{Faults, Profile, Seed, World};
+use millrace_rdma_sim::{Faults, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
 use crate::{
-    Disk, DiskConfig, Random, Subject, Workload,
-    cluster::{Cluster, mount, options},
+    Disk, Random, Subject, Workload,
+    cluster::{self, Cluster, mount, options},
     seeds::RunStats,
 };
 
@@ -50,22 +50,10 @@ pub fn run<S: Subject>(
     shown: &Cell<Option<World>>,
     make: impl AsyncFn(Client, Files) -> Result<S, String>,
 ) -> Result<RunStats, String> {
-    let profile = Profile::named("sdr-opensolaris").map_err(|e| e.to_string())?;
-    let mut cluster = Cluster::new(time, profile, Design::ReadWrite);
-    shown.set(Some(cluster.world.clone()));
-    if trace {
-        cluster.world.begin_trace(seed);
-    }
-    let rt = time.runtime();
-    let disk = Disk::new(
-        rt.clone(),
-        DiskConfig { latency: Duration::from_millis(2), wcc_before: seed.0 % 2 == 1, seed: seed.0 },
-    );
-    cluster.files = Some(disk.clone());
+    let mut cluster = Cluster::of_seed(time, Design::ReadWrite, (seed, trace, shown))?;
+    let disk = cluster.use_disk(time, seed, seed.0 % 2 == 1);
     cluster.start(time);
-    let all = millrace_runtime::timeout(&*rt, LIMIT, run_cluster(time, &rt, &mut cluster, &disk, seed, make));
-    let stats = time.block_on(all).map_err(|stuck| stuck.to_string())?;
-    stats.ok_or_else(|| format!("the run exceeded {LIMIT:?}"))?
+    cluster::finish(time, LIMIT, run_cluster(time, &time.runtime(), &mut cluster, &disk, seed, make))
 }
 
 /// Chooses a random element.

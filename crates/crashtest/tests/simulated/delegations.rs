@@ -18,7 +18,7 @@ use millrace_client::{
 };
 use millrace_crashtest::{
     Random,
-    cluster::{Cluster, mount, options},
+    cluster::{self, Cluster, mount, options},
     seeds::RunStats,
 };
 use millrace_rdma_sim::{Faults, Profile, Seed, World};
@@ -74,18 +74,10 @@ pub(crate) fn run(
     trace: bool,
     shown: &Cell<Option<World>>,
 ) -> Result<RunStats, String> {
-    let profile = Profile::named("sdr-opensolaris").map_err(|e| e.to_string())?;
-    let mut cluster = Cluster::new(time, profile, Design::ReadWrite);
+    let mut cluster = Cluster::of_seed(time, Design::ReadWrite, (seed, trace, shown))?;
     cluster.config.exports[0].delegations = millrace_server::Delegations::Read;
-    shown.set(Some(cluster.world.clone()));
-    if trace {
-        cluster.world.begin_trace(seed);
-    }
     cluster.start(time);
-    let rt = time.runtime();
-    let all = millrace_runtime::timeout(&*rt, LIMIT, execute(&rt, &cluster, seed));
-    let stats = time.block_on(all).map_err(|stuck| stuck.to_string())?;
-    stats.ok_or_else(|| format!("the run exceeded {LIMIT:?}"))?
+    cluster::finish(time, LIMIT, execute(&time.runtime(), &cluster, seed))
 }
 
 async fn execute(rt: &RuntimeRef, cluster: &Cluster, seed: Seed) -> Result<RunStats, String> {

@@ -74,9 +74,9 @@ fn delegated_files_are_current() {
 #[test]
 fn data_of_a_lost_lock_replaces_nothing() {
     let (seeds, [reconnects, crashes, _]) = LOST_LOCKS.run_seeds();
-    let [durable, failed, lost] = [0, 1, 2].map(|n| lost_locks::SECTIONS_ENDED[n].load(Ordering::Relaxed));
-    println!("{durable} durable sections, {failed} failed, {lost} lost locks");
-    assert!(reconnects > seeds && crashes > seeds && durable > 10 * seeds && lost > seeds);
+    println!("{:?}", *lost_locks::COUNTS);
+    assert!(reconnects > seeds && crashes > seeds);
+    lost_locks::COUNTS.assert_frequent(seeds);
 }
 
 #[test]

@@ -18,11 +18,11 @@ use millrace_nfs::{
     v3::{Procedure, Sattr},
     v4::Operation,
 };
-use millrace_rdma_sim::{Faults, Profile, Seed, World};
+use millrace_rdma_sim::{Faults, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
 use millrace_crashtest::{
-    cluster::{Cluster, mount, options},
+    cluster::{self, Cluster, mount, options},
     seeds::RunStats,
 };
 
@@ -41,20 +41,11 @@ pub(crate) fn run(
     trace: bool,
     shown: &Cell<Option<World>>,
 ) -> Result<RunStats, String> {
-    let profile = Profile::named("sdr-opensolaris").map_err(|e| e.to_string())?;
     let design = if seed.0 % 5 == 4 { Design::ReadRead } else { Design::ReadWrite };
     let strategy = Strategy::ALL[(seed.0 % 4) as usize];
-    let mut cluster = Cluster::new(time, profile, design);
-    shown.set(Some(cluster.world.clone()));
-    if trace {
-        cluster.world.begin_trace(seed);
-    }
+    let mut cluster = Cluster::of_seed(time, design, (seed, trace, shown))?;
     cluster.start(time);
-    let rt = time.runtime();
-    let all =
-        millrace_runtime::timeout(&*rt, LIMIT, execute(time, &rt, &mut cluster, (design, strategy), seed));
-    let stats = time.block_on(all).map_err(|stuck| stuck.to_string())?;
-    stats.ok_or_else(|| format!("the run exceeded {LIMIT:?}"))?
+    cluster::finish(time, LIMIT, execute(time, &time.runtime(), &mut cluster, (design, strategy), seed))
 }
 
 /// The acknowledged state of a client.

@@ -13,12 +13,12 @@ use millrace_client::{
     AtomicFile, Client, Design, Error, Options, Proto, Strategy, Version, is_temporary_name,
 };
 use millrace_crashtest::{
-    Disk, DiskConfig, Random,
-    cluster::{Cluster, mount, options},
+    Disk, Random,
+    cluster::{self, Cluster, mount, options},
     seeds::RunStats,
     unstable::choice,
 };
-use millrace_rdma_sim::{Faults, Profile, Seed, World};
+use millrace_rdma_sim::{Faults, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
 const NAME: &str = "file";
@@ -33,6 +33,9 @@ const PIECE: usize = 5000;
 const MAX_MOUNTS: u32 = 20;
 /// Time after which no call of a killed client can take effect any more: longer than messages are delayed.
 const SETTLED: Duration = Duration::from_secs(3);
+
+/// Time limit of a run, in virtual time.
+const LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// The content of a version: its number, and bytes and a length that depend on it.
 fn content(version: u64) -> Vec<u8> {
@@ -233,15 +236,8 @@ pub(crate) fn run(
     trace: bool,
     shown: &Cell<Option<World>>,
 ) -> Result<RunStats, String> {
-    let profile = Profile::named("sdr-opensolaris").map_err(|e| e.to_string())?;
-    let mut cluster = Cluster::new(time, profile, Design::ReadWrite);
-    shown.set(Some(cluster.world.clone()));
-    if trace {
-        cluster.world.begin_trace(seed);
-    }
-    let config = DiskConfig { latency: Duration::from_millis(2), wcc_before: true, seed: seed.0 };
-    let disk = Disk::new(time.runtime(), config);
-    cluster.files = Some(disk.clone());
+    let mut cluster = Cluster::of_seed(time, Design::ReadWrite, (seed, trace, shown))?;
+    let disk = cluster.use_disk(time, seed, true);
     cluster.start(time);
-    time.block_on(run_cluster(time, &mut cluster, &disk, seed)).map_err(|stuck| stuck.to_string())?
+    cluster::finish(time, LIMIT, run_cluster(time, &mut cluster, &disk, seed))
 }

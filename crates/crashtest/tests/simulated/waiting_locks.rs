@@ -2,15 +2,21 @@
 
 use std::{
     cell::{Cell, RefCell},
+    sync::Arc,
     time::Duration,
 };
 
-use futures::future::{join, join_all, join3};
+use futures::{
+    FutureExt,
+    future::{join, join_all, join3},
+};
 use millrace_client::{Design, LockKind, Proto, Strategy, Version, nfs3::File};
 use millrace_crashtest::cluster::{Cluster, mount, options};
 use millrace_nfs::v4::Operation;
 use millrace_rdma_sim::Profile;
-use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
+use millrace_runtime::{
+    BoxFuture, Instant, Runtime, RuntimeExt, RuntimeRef, Sleep, virtual_time::VirtualTime,
+};
 
 const DESIGN: Design = Design::ReadWrite;
 /// The time for which a lock is held, in which the other client has reached the longest interval of its attempts.
@@ -111,6 +117,76 @@ fn a_lock_is_found_without_notifications() {
         others.into_iter().for_each(|lock| lock.unwrap());
         assert!(cluster.stats().nfs4_locks_notified > 0);
     });
+}
+
+/// A runtime whose tasks may run before `spawn` returns, as on another processor.
+struct Eager(RuntimeRef);
+
+impl Runtime for Eager {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    fn wall_clock(&self) -> Duration {
+        self.0.wall_clock()
+    }
+
+    fn is_virtual(&self) -> bool {
+        self.0.is_virtual()
+    }
+
+    fn sleep_until(&self, at: Instant) -> Sleep {
+        self.0.sleep_until(at)
+    }
+
+    fn spawn(&self, name: &'static str, mut task: BoxFuture<'static, ()>) {
+        if (&mut task).now_or_never().is_none() {
+            self.0.spawn(name, task);
+        }
+    }
+
+    fn spawn_blocking(&self, work: Box<dyn FnOnce() + Send>) {
+        self.0.spawn_blocking(work);
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) {
+        self.0.fill_random(bytes);
+    }
+}
+
+/// The caller gives up a lock when the reply has arrived and it has not seen it.
+#[test]
+fn a_granted_lock_that_is_given_up_is_not_held() {
+    for waits in [false, true] {
+        let time = VirtualTime::new(7);
+        let mut cluster = Cluster::new(&time, Profile::named("gige-2003").unwrap(), DESIGN);
+        cluster.start(&time);
+        let rt = time.runtime();
+        let done = time.block_on(async {
+            let options = || options(Strategy::Cache, DESIGN).vers(Some(Version::V4_2));
+            let eager: RuntimeRef = Arc::new(Eager(rt.clone()));
+            let a = mount(&cluster.world, &eager, 0, Proto::Tcp, options()).await.unwrap();
+            let b = mount(&cluster.world, &rt, 1, Proto::Tcp, options()).await.unwrap();
+            let one = a.create_file("f", 0o600).await.unwrap();
+            let two = File::new(b, one.handle());
+            let mut locking = Box::pin(async {
+                match waits {
+                    true => one.lock(1, 0..10, LockKind::Exclusive).await,
+                    false => one.try_lock(1, 0..10, LockKind::Exclusive).await.map(drop),
+                }
+            });
+            while cluster.stats().operations_of(Operation::Lock) == 0 {
+                assert!((&mut locking).now_or_never().is_none(), "the lock is granted later");
+                rt.sleep(Duration::from_micros(20)).await;
+            }
+            rt.sleep(Duration::from_secs(1)).await;
+            drop(locking);
+            rt.sleep(Duration::from_secs(1)).await;
+            let conflict = two.test_lock(2, 0..10, LockKind::Exclusive).await.unwrap();
+            assert!(conflict.is_none(), "waits: {waits}");
+        });
+        done.expect("the run made no progress");
+    }
 }
 
 /// Number of crashes of the server.

@@ -1,0 +1,367 @@
+//! Locks that their holders lose, because the server restarts without its list of clients, or because a lease ends
+//! while the holder cannot reach the server. Then another holder locks the file and writes newer data, which nothing
+//! that the earlier one does may replace: close, commit, unlock, read.
+//!
+//! Each owner repeats: lock the file, read it, write its own version in several pieces, unlock. Versions are numbered
+//! under the lock. A section is durable whose calls have succeeded up to a commit after its last write. The holder of a
+//! lock must read versions that are not older than the last durable one, and none that was numbered after its own. An
+//! owner that has lost its lock reads no older version after the unlock, and no commit succeeds between its first error
+//! and the unlock.
+
+use std::{
+    cell::{Cell, RefCell},
+    future::Future,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use futures::future::{join, join_all};
+use millrace_client::{Design, Error, Proto, Strategy, Version, nfs3::Client};
+use millrace_rdma_sim::{Faults, Seed, World};
+use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
+
+use crate::{
+    Disk, Random,
+    cluster::{self, Cluster, mount, options},
+    seeds::RunStats,
+};
+
+/// The name of the file.
+pub const NAME: &str = "f";
+const CLIENTS: u64 = 2;
+/// Lock owners of each client.
+const OWNERS: u64 = 2;
+/// Sections of each owner.
+const SECTIONS: usize = 6;
+/// The file has this number of parts, each with the number of its version: a part is the unit of a loss.
+const PARTS: u64 = 16;
+const PART: u64 = 512;
+const SIZE: usize = (PARTS * PART) as usize;
+/// Seconds of a lease.
+const LEASE: u64 = 10;
+/// Time limit of a run, in virtual time.
+const LIMIT: Duration = Duration::from_secs(12 * 3600);
+
+/// What an owner does with the file. An error is the text for a failed run.
+pub trait LockedFile {
+    /// Waits for an exclusive lock of the file.
+    fn lock(&self) -> impl Future<Output = Result<(), String>>;
+    /// Unlocks the file.
+    fn unlock(&self) -> impl Future<Output = Result<(), String>>;
+    /// Closes the file, which unlocks it, and opens it again. An error is that of the close.
+    fn close(&self) -> impl Future<Output = Result<(), String>>;
+    /// Reads `len` bytes from the beginning.
+    fn read(&self, len: usize) -> impl Future<Output = Result<Vec<u8>, String>>;
+    /// Writes data at an offset.
+    fn write(&self, offset: u64, data: &[u8]) -> impl Future<Output = Result<(), String>>;
+    /// Makes written data stable.
+    fn sync(&self) -> impl Future<Output = Result<(), String>>;
+}
+
+/// What has happened in all runs.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Durable sections.
+    pub durable: AtomicU64,
+    /// Sections that have failed while their owner had the lock, as far as is known.
+    pub failed: AtomicU64,
+    /// Sections that have failed after another owner had got the lock.
+    pub lost: AtomicU64,
+    /// Reads without a lock after such a section.
+    pub read_again: AtomicU64,
+}
+
+impl Counts {
+    /// Asserts that the runs of `seeds` seeds had what they are for.
+    ///
+    /// # Panics
+    /// If they had not.
+    pub fn assert_frequent(&self, seeds: u64) {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        assert!(
+            of(&self.durable) > 10 * seeds && of(&self.lost) > seeds && of(&self.read_again) > seeds / 2,
+            "{self:?}"
+        );
+    }
+}
+
+/// The versions of the file. 0 is the first one.
+#[derive(Default)]
+struct History {
+    /// Number of the last section that has begun.
+    begun: Cell<u64>,
+    /// Number of the newest durable section.
+    durable: Cell<u64>,
+}
+
+/// A lock owner.
+struct Owner<'r, F> {
+    rt: &'r RuntimeRef,
+    file: F,
+    name: String,
+    random: RefCell<Random>,
+    history: &'r History,
+    counts: &'r Counts,
+    /// The version of the section.
+    version: Cell<u64>,
+    /// Whether the owner has got the lock and not unlocked since.
+    holds: Cell<bool>,
+    /// Whether a call has failed meanwhile, and another owner had the lock.
+    knows_loss: Cell<bool>,
+}
+
+/// Why a section ended early.
+enum Failure {
+    /// A call failed.
+    Call,
+    /// Data or a success that must not be there.
+    Wrong(String),
+}
+
+fn part(version: u64) -> Vec<u8> {
+    version.to_be_bytes().repeat(PART as usize / 8)
+}
+
+impl<F: LockedFile> Owner<'_, F> {
+    fn below(&self, limit: u64) -> u64 {
+        self.random.borrow_mut().below(limit)
+    }
+
+    async fn run(&self) -> Result<(), String> {
+        for _ in 0..SECTIONS {
+            self.rt.sleep(Duration::from_micros(self.below(200_000))).await;
+            self.version.set(u64::MAX);
+            let count = match self.section().await {
+                Ok(()) => &self.counts.durable,
+                Err(Failure::Wrong(why)) => return Err(why),
+                Err(Failure::Call) => {
+                    let is_lost = self.is_lost();
+                    self.abandon(is_lost).await?;
+                    if is_lost { &self.counts.lost } else { &self.counts.failed }
+                }
+            };
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether another owner has got the lock since this one has.
+    fn is_lost(&self) -> bool {
+        self.history.begun.get() > self.version.get()
+    }
+
+    /// The result of a call of the section.
+    fn checked<T>(&self, called: Result<T, String>) -> Result<T, Failure> {
+        called.map_err(|_| {
+            self.knows_loss.set(self.knows_loss.get() || (self.holds.get() && self.is_lost()));
+            Failure::Call
+        })
+    }
+
+    /// The result of a call that makes data stable, which must not succeed after the loss of the lock was reported.
+    fn checked_sync(&self, knew_loss: bool, called: Result<(), String>) -> Result<(), Failure> {
+        self.checked(called)?;
+        if knew_loss {
+            let reason = format!("{}, whose lock is lost, has made data stable", self.name);
+            return Err(Failure::Wrong(reason));
+        }
+        Ok(())
+    }
+
+    async fn sync(&self) -> Result<(), Failure> {
+        let knew_loss = self.knows_loss.get();
+        self.checked_sync(knew_loss, self.file.sync().await)
+    }
+
+    async fn unlock(&self) -> Result<(), Failure> {
+        let unlocked = self.file.unlock().await;
+        self.release();
+        self.checked(unlocked)
+    }
+
+    async fn close(&self) -> Result<(), Failure> {
+        let knew_loss = self.knows_loss.get();
+        let closed = self.file.close().await;
+        self.release();
+        self.checked_sync(knew_loss, closed)
+    }
+
+    fn release(&self) {
+        self.holds.set(false);
+        self.knows_loss.set(false);
+    }
+
+    /// What a program does after an error, in any order; at last it has unlocked the file.
+    async fn abandon(&self, is_lost: bool) -> Result<(), String> {
+        for _ in 0..3 {
+            let done = match self.below(4) {
+                0 => self.sync().await,
+                1 => self.checked(self.file.read(SIZE).await).map(drop),
+                2 => self.unlock().await,
+                _ => self.close().await,
+            };
+            if let Err(Failure::Wrong(why)) = done {
+                return Err(why);
+            }
+        }
+        let durable = self.history.durable.get();
+        let _ = self.unlock().await;
+        if is_lost && let Ok(content) = self.file.read(SIZE).await {
+            self.counts.read_again.fetch_add(1, Ordering::Relaxed);
+            self.check(&content, durable, self.history.begun.get())?;
+        }
+        if self.below(2) == 0 {
+            let _ = self.file.sync().await;
+        }
+        Ok(())
+    }
+
+    async fn section(&self) -> Result<(), Failure> {
+        self.checked(self.file.lock().await)?;
+        let (version, durable) = (self.history.begun.get() + 1, self.history.durable.get());
+        self.history.begun.set(version);
+        self.version.set(version);
+        self.holds.set(true);
+        let content = self.checked(self.file.read(SIZE).await)?;
+        self.check(&content, durable, version - 1).map_err(Failure::Wrong)?;
+        let mut parts: Vec<_> = (0..PARTS).collect();
+        while !parts.is_empty() {
+            let next = parts.swap_remove(self.below(parts.len() as u64) as usize);
+            self.checked(self.file.write(next * PART, &part(version)).await)?;
+            match self.below(16) {
+                0 => self.sync().await?,
+                1 => self.rt.sleep(Duration::from_millis(self.below(400))).await,
+                _ => {}
+            }
+        }
+        let syncs_first = self.below(2) == 0;
+        if syncs_first {
+            self.sync().await?;
+            self.history.durable.set(self.history.durable.get().max(version));
+        }
+        self.unlock().await?;
+        if !syncs_first {
+            self.checked(self.file.sync().await)?;
+            self.history.durable.set(self.history.durable.get().max(version));
+        }
+        Ok(())
+    }
+
+    /// Checks that `content` has versions from `oldest` to `newest`.
+    fn check(&self, content: &[u8], oldest: u64, newest: u64) -> Result<(), String> {
+        if content.len() != SIZE {
+            return Err(format!("{} read {} bytes", self.name, content.len()));
+        }
+        for (n, read) in content.chunks(PART as usize).enumerate() {
+            let found = read.first_chunk().map_or(u64::MAX, |b| u64::from_be_bytes(*b));
+            if read != part(found) || !(oldest..=newest).contains(&found) {
+                return Err(format!(
+                    "{} read version {found} in part {n}, but {oldest} to {newest} may be there",
+                    self.name
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs `seed` with files that `make` opens for the given number of owners of a client; stores the world in `shown` as
+/// soon as it exists.
+///
+/// # Errors
+/// The reason of the failure.
+pub fn run<F: LockedFile>(
+    time: &VirtualTime,
+    (seed, trace, shown): (Seed, bool, &Cell<Option<World>>),
+    counts: &Counts,
+    make: impl AsyncFn(Client, u64, Random) -> Result<Vec<F>, String>,
+) -> Result<RunStats, String> {
+    let mut cluster = Cluster::of_seed(time, Design::ReadWrite, (seed, trace, shown))?;
+    cluster.config.nfs4.lease = LEASE;
+    let disk = cluster.use_disk(time, seed, false);
+    cluster.start(time);
+    cluster::finish(time, LIMIT, execute(time, &mut cluster, &disk, seed, counts, make))
+}
+
+async fn execute<F: LockedFile>(
+    time: &VirtualTime,
+    cluster: &mut Cluster,
+    disk: &Disk,
+    seed: Seed,
+    counts: &Counts,
+    make: impl AsyncFn(Client, u64, Random) -> Result<Vec<F>, String>,
+) -> Result<RunStats, String> {
+    let text = |e: Error| e.to_string();
+    let (rt, mut random) = (time.runtime(), Random::new(seed.0));
+    let proto = if seed.0.is_multiple_of(2) { Proto::Tcp } else { Proto::Rdma };
+    let version = if seed.0.is_multiple_of(3) { Version::V4_1 } else { Version::V4_2 };
+    let (mut clients, history, mut owners) = (Vec::new(), History::default(), Vec::new());
+    for number in 0..CLIENTS {
+        let options = options(Strategy::ALL[0], Design::ReadWrite).vers(Some(version));
+        let client = mount(&cluster.world, &rt, number as u8, proto, options).await.map_err(text)?;
+        if number == 0 {
+            let first = client.create_file(NAME, 0o600).await.map_err(text)?;
+            first.write(0, &[0; SIZE]).await.map_err(text)?;
+            first.commit().await.map_err(text)?;
+        }
+        let files = make(client.clone(), OWNERS, Random::new(!seed.0 ^ number)).await?;
+        clients.push(client);
+        owners.extend((0..).zip(files).map(|(n, file)| Owner {
+            rt: &rt,
+            file,
+            name: format!("owner {n} of client {number}"),
+            random: RefCell::new(Random::new(!seed.0 ^ (number * OWNERS + n + 1).rotate_left(32))),
+            history: &history,
+            counts,
+            version: Cell::default(),
+            holds: Cell::default(),
+            knows_loss: Cell::default(),
+        }));
+    }
+    let world = cluster.world.clone();
+    world.set_faults(Faults {
+        lose_one_in: [0, 200][random.below(2) as usize],
+        stall_one_in: [200, 1000][random.below(2) as usize],
+        longest_stall: Duration::from_secs(2 * LEASE),
+        ..Faults::default()
+    });
+    let done = Cell::new(false);
+    let runs = async {
+        let ended = join_all(owners.iter().map(Owner::run)).await;
+        done.set(true);
+        ended.into_iter().collect::<Result<(), String>>()
+    };
+    // After a crash the server has no records of clients, so no lock can be reclaimed.
+    let crashes = async {
+        let mut crashes = 0;
+        loop {
+            rt.sleep(Duration::from_micros(random.below(2_000_000))).await;
+            if done.get() {
+                return crashes;
+            }
+            if random.below(2) == 0 && crashes < 6 {
+                cluster.crash();
+                disk.lose();
+                rt.sleep(Duration::from_micros(random.below(500_000))).await;
+                cluster.start(time);
+                crashes += 1;
+            }
+        }
+    };
+    let (outcome, crashes) = join(runs, crashes).await;
+    outcome?;
+    world.set_faults(Faults::default());
+    for owner in &owners {
+        let _ = owner.file.close().await;
+        let _ = owner.file.sync().await;
+    }
+    for owner in &owners {
+        let at_the_end = |why| format!("{} at the end: {why}", owner.name);
+        owner.file.lock().await.map_err(|e| at_the_end(format!("lock: {e}")))?;
+        let content = owner.file.read(SIZE).await.map_err(|e| at_the_end(format!("read: {e}")))?;
+        owner.check(&content, history.durable.get(), history.begun.get()).map_err(at_the_end)?;
+        owner.file.unlock().await.map_err(|e| at_the_end(format!("unlock: {e}")))?;
+    }
+    let reconnects = clients.iter().map(|c| c.stats().reconnects).sum();
+    Ok(RunStats { trace: world.trace(), reconnects, crashes, replayed: cluster.stats().replayed })
+}
