@@ -164,7 +164,7 @@ impl Fs {
         }
         let client = &file.client;
         let memory = self.alloc_buffer(client, len).await?;
-        let first = file.read_into(uncommitted.as_ref(), offset, memory).await?;
+        let first = file.read_into(uncommitted.as_deref(), offset, memory).await?;
         if first.count >= len || first.eof {
             return Ok(first.buffer.freeze());
         }
@@ -174,7 +174,7 @@ impl Fs {
         millrace_buffer::copy(&mut whole[..done], &first.buffer[..done]);
         while done < len {
             let memory = self.alloc_buffer(client, len - done).await?;
-            let next = file.read_into(uncommitted.as_ref(), offset + done as u64, memory).await?;
+            let next = file.read_into(uncommitted.as_deref(), offset + done as u64, memory).await?;
             millrace_buffer::copy(&mut whole[done..done + next.count], &next.buffer[..next.count]);
             done += next.count;
             if next.eof {

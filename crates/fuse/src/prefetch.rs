@@ -101,7 +101,7 @@ impl Fs {
             let (reader, holds) = (Arc::clone(file), Arc::clone(&reservation));
             let fetch = async move {
                 let uncommitted = reader.inode.writes.for_read().1;
-                let result = reader.read_into(uncommitted.as_ref(), start, memory).await.ok();
+                let result = reader.read_into(uncommitted.as_deref(), start, memory).await.ok();
                 let _ = tx.send(result.map(|r| (r.buffer.freeze(), r.eof)));
                 drop(holds);
             };

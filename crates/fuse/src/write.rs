@@ -129,7 +129,7 @@ impl Fs {
             let end = |offset: u64| offset.checked_add(data.len() as u64).ok_or(Errno::FBIG);
             let (end, kernel_end) = (end(offset)?, end(position.kernel_offset())?);
             if w.file.is_none() {
-                w.file = Some(File::new(client.clone(), inode.handle));
+                w.file = Some(Arc::new(File::new(client.clone(), inode.handle)));
                 self.dirty.lock().insert(inode.number, Arc::clone(inode));
             }
             w.first_unstable.get_or_insert_with(|| self.rt.now());
@@ -291,7 +291,7 @@ impl Fs {
             let w = inode.writes.lock();
             let pending_end = w.pending.as_ref().map_or(0, |g| g.len);
             let flying: u64 = w.flights.iter().map(|f| f.range.end - f.range.start).sum();
-            pending_end + flying as usize + w.file.as_ref().map_or(0, File::retained_bytes)
+            pending_end + flying as usize + w.file.as_ref().map_or(0, |file| file.retained_bytes())
         };
         let bytes = writing.iter().map(bytes).filter(|b| *b > 0);
         bytes.fold((0, 0), |(files, sum), b| (files + 1, sum + b))

@@ -1,6 +1,6 @@
 //! The write state of an inode: coalesced data, WRITE calls in flight, and failures. `write.rs` sends the data.
 
-use std::ops::Range;
+use std::{ops::Range, sync::Arc};
 
 use millrace_buffer::{Buffer, View};
 use millrace_client::nfs3::{Client, File};
@@ -28,8 +28,8 @@ pub(crate) struct InFlightWrite {
 /// The writes of an inode that are not yet committed, and their failures.
 #[derive(Default)]
 pub(crate) struct QueueState {
-    /// Retains uncommitted data; exists from the first write to the last close.
-    pub(crate) file: Option<File>,
+    /// Retains uncommitted data, and reports discarded data once; exists from the first write to the last close.
+    pub(crate) file: Option<Arc<File>>,
     pub(crate) pending: Option<PendingWrite>,
     pub(crate) last_len: usize,
     pub(crate) flights: Vec<InFlightWrite>,
@@ -97,7 +97,7 @@ impl WriteQueue {
     }
 
     /// Whether the queue is clean, and the file that retains uncommitted data.
-    pub(crate) fn for_read(&self) -> (bool, Option<File>) {
+    pub(crate) fn for_read(&self) -> (bool, Option<Arc<File>>) {
         let w = self.lock();
         (w.pending.is_none() && w.flights.is_empty(), w.file.clone())
     }
@@ -118,7 +118,7 @@ impl WriteQueue {
         let w = self.lock();
         let pending_end = w.pending.as_ref().map(|g| g.offset + g.len as u64);
         let unwritten = w.flights.iter().map(|f| f.range.end).chain(pending_end).max();
-        (unwritten, w.file.as_ref().and_then(File::retained_end))
+        (unwritten, w.file.as_ref().and_then(|file| file.retained_end()))
     }
 
     /// Number of failures, and the last one.

@@ -269,10 +269,15 @@ impl Linux {
     /// close(2), followed by the eviction of the inode if this was the last description and `evicts` returns
     /// `true`.
     pub(super) async fn close_with(&self, file: Description, evicts: impl FnOnce() -> bool) -> SysResult<()> {
-        self.write_back(&file).await?;
+        let written = self.write_back(&file).await;
         let Description { node, handle, pid } = file;
-        let flush = Body::default().u64(handle).u64(0).u64(pid.into());
-        let flushed = self.call(Op::Flush, node.number, pid, flush).await.map(drop).map_err(errno);
+        let flushed = match written {
+            Ok(()) => {
+                let flush = Body::default().u64(handle).u64(0).u64(pid.into());
+                self.call(Op::Flush, node.number, pid, flush).await.map(drop).map_err(errno)
+            }
+            Err(e) => Err(e), // `fuse_flush` sends no request.
+        };
         let release = Body::default().u64(handle).u32(self.flags()).u32(0).u64(0);
         let released = self.call(Op::Release, node.number, 0, release);
         // The kernel does not wait for the reply to RELEASE, unless it evicts the inode.

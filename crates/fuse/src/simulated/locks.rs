@@ -27,8 +27,8 @@ const FLOCK: u32 = 1;
 /// `FUSE_RELEASE_FLOCK_UNLOCK`.
 const FLOCK_UNLOCK: u32 = 1 << 1;
 /// `F_WRLCK` and `F_UNLCK`.
-const EXCLUSIVE: u32 = 1;
-const UNLOCKED: u32 = 2;
+pub(super) const EXCLUSIVE: u32 = 1;
+pub(super) const UNLOCKED: u32 = 2;
 /// An owner of the kernel, which a later one equals.
 const OWNER: u64 = 0x1234_5678_9abc_def0;
 
@@ -59,6 +59,20 @@ fn with_mount(test: impl AsyncFn(Scene)) {
     }
 }
 
+impl Linux {
+    /// Locks or unlocks a whole file for `owner` through one of its descriptions; `op` says whether it waits.
+    pub(super) async fn set_lock(
+        &self,
+        op: Op,
+        file: &Description,
+        (owner, kind, lk_flags): (u64, u32, u32),
+    ) -> SysResult<()> {
+        let body = Body::default().u64(file.handle).u64(owner).u64(0).u64(i64::MAX as u64);
+        let body = body.u32(kind).u32(file.pid).u32(lk_flags).u32(0);
+        self.call(op, file.node.number, file.pid, body).await.map(drop).map_err(errno)
+    }
+}
+
 impl Scene {
     async fn open(&self) -> Description {
         self.linux.open_node(PID, &self.node).await.unwrap()
@@ -66,9 +80,7 @@ impl Scene {
 
     /// Locks or unlocks the file for [`OWNER`], without waiting.
     async fn set_lock(&self, file: &Description, kind: u32, lk_flags: u32) -> SysResult<()> {
-        let body = Body::default().u64(file.handle).u64(OWNER).u64(0).u64(i64::MAX as u64);
-        let body = body.u32(kind).u32(PID).u32(lk_flags).u32(0);
-        self.linux.call(Op::Setlk, self.node.number, PID, body).await.map(drop).map_err(errno)
+        self.linux.set_lock(Op::Setlk, file, (OWNER, kind, lk_flags)).await
     }
 
     /// The last close of a description that has locked with flock(2) if `flags` say so.

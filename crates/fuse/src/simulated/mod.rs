@@ -11,6 +11,7 @@ mod delegations;
 mod hooked_runtime;
 mod linux;
 mod locks;
+mod lost_locks;
 mod opening;
 mod page_cache;
 pub(crate) mod wire;
@@ -29,7 +30,10 @@ use millrace_runtime::{BoxFuture, virtual_time::VirtualTime};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use self::linux::{Description, Io, Linux};
+use self::{
+    linux::{Description, Io, Linux},
+    lost_locks::LOST_LOCKS,
+};
 use crate::MountOptions;
 
 /// Larger than any process ID, so that no process of this host is checked.
@@ -157,10 +161,11 @@ fn reads_are_consistent_after_faults_and_lost_data() {
 
 #[test]
 fn replay() {
-    seeds::replay(&[MOUNT]);
+    seeds::replay(&[MOUNT, LOST_LOCKS]);
 }
 
 #[test]
 fn runs_are_reproducible_from_the_seed() {
     MOUNT.assert_repeatable();
+    LOST_LOCKS.assert_repeatable();
 }

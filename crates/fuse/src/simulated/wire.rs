@@ -36,6 +36,7 @@ pub(crate) enum Op {
     Init = 26,
     Opendir = 27,
     Setlk = 32,
+    Setlkw = 33,
     Create = 35,
     Destroy = 38,
     Readdirplus = 44,
