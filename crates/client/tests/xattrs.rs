@@ -135,7 +135,7 @@ fn long_values_pass_and_too_long_values_fail() {
 fn long_lists_are_read_page_by_page() {
     run(async |client| {
         if !client.nfs3().export().contains("memory") {
-            return; // Few local file systems store so many names.
+            return; // Few local file systems store 50 KiB of names.
         }
         client.write("f", "").await.unwrap();
         let mut names: Vec<_> = (0..220_u32).map(|n| format!("{n:0240}").into_bytes()).collect();
