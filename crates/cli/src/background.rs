@@ -10,8 +10,6 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::system_log::{NAME, SystemLog};
-
 /// Environment variable that marks the background process.
 const BACKGROUND: &str = "MILLRACE_MOUNT_BACKGROUND";
 
@@ -35,9 +33,6 @@ pub(crate) fn run(daemon: bool, serve: impl FnOnce() -> CommandResult) -> Comman
 /// Prints the line `ready` with `what` is ready, and calls `serve`. If `daemon`, the starting process then exits, standard
 /// error is closed, and the failure of `serve` is logged.
 pub(crate) fn ready(daemon: bool, what: &str, serve: impl FnOnce() -> CommandResult) -> CommandResult {
-    if daemon {
-        log_destination();
-    }
     output::line(&format!("ready {what}"))?;
     if !daemon {
         return serve();
@@ -86,20 +81,6 @@ fn start() -> CommandResult {
 fn leave_terminal() -> Result<(), Failure> {
     rustix::process::setsid().map_err(|e| Failure::new(format!("cannot leave the terminal: {e}")))?;
     Ok(())
-}
-
-/// Logs the destination of further log lines, while standard error is still open.
-fn log_destination() {
-    match SystemLog::find() {
-        Ok(_) => tracing::info!(
-            "in the background; the log continues in the system log, as {NAME}[{}] (journald: journalctl -t {NAME})",
-            std::process::id()
-        ),
-        Err(e) => tracing::warn!(
-            "there is no system log ({e}), so errors in the background will not be logged; \
-             to see them, leave out --daemon, which keeps the mount in the foreground"
-        ),
-    }
 }
 
 /// Redirects standard input, output and error to /dev/null, and logs panics.

@@ -15,6 +15,7 @@ use tracing::{
 };
 use tracing_subscriber::{
     EnvFilter, Layer,
+    filter::LevelFilter,
     fmt::{self, MakeWriter},
     layer::{Context, SubscriberExt},
     registry::LookupSpan,
@@ -32,15 +33,17 @@ type TextLayer<S, W> = fmt::Layer<S, fmt::format::DefaultFields, fmt::format::Fo
 type BoxedLayer<S> = Box<dyn Layer<S> + Send + Sync>;
 
 /// Starts logging with `filter`, or with the default level of `command`: info for servers and mounts, error
-/// for others.
+/// for others. A mount in the background then prints warnings only, as mount.nfs: its system log has the rest.
 pub(crate) fn start(filter: Option<&str>, format: LogFormat, command: &Command) -> Result<(), Failure> {
-    let default = match command {
-        Command::Serve(_) | Command::Mount(_) | Command::Blk(BlkArgs { command: BlkCommand::Attach(_) }) => {
-            "info"
-        }
-        _ => "error",
+    let filter = filter.filter(|f| !f.trim().is_empty());
+    let (default, daemon) = match command {
+        Command::Serve(_) => ("info", false),
+        Command::Mount(args) => ("info", args.daemon),
+        Command::Blk(BlkArgs { command: BlkCommand::Attach(args) }) => ("info", args.daemon),
+        _ => ("error", false),
     };
-    let filter = EnvFilter::try_new(filter.filter(|f| !f.trim().is_empty()).unwrap_or(default))
+    let printed = if daemon && filter.is_none() { LevelFilter::WARN } else { LevelFilter::TRACE };
+    let filter = EnvFilter::try_new(filter.unwrap_or(default))
         .map_err(|e| Failure::usage(format!("--log: {e}; write a level such as debug, or module=level")))?;
     let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let lines = if system_log::stderr_is_journal() {
@@ -50,6 +53,7 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat, command: &Command) 
     };
     let system = background::is_background_process().then(SystemLog::find).and_then(Result::ok);
     let system = system.map(|log| self::lines(format, log, without_time_and_level));
+    let lines = lines.with_filter(printed);
     tracing_subscriber::registry().with(filter).with(RateLimit::default()).with(lines).with(system).init();
     Ok(())
 }

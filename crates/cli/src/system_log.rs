@@ -7,8 +7,6 @@
 //!   likewise. A mount whose log is stored on the mount itself would deadlock.
 //! - Logging continues after a restart of the log. `syslog` 7 keeps a connected socket and does not
 //!   reconnect.
-//! - A missing log is an error with the name of the socket, which `millrace mount --daemon` reports.
-//!   syslog(3) drops lines without an error.
 //! - A line in the journal is the same text or JSON as on standard error, with the fields of the event.
 //!   `tracing-journald` puts them into journal fields, which `journalctl` shows only with `-o verbose` or `-o
 //!   json`.
@@ -26,7 +24,7 @@ use tracing_subscriber::fmt::MakeWriter;
 /// The socket of the system log.
 const SOCKET: &str = "/dev/log";
 /// The tag of this program's lines.
-pub(crate) const NAME: &str = "millrace";
+const NAME: &str = "millrace";
 /// The facility of system daemons (RFC 3164 section 4.1.1).
 const DAEMON: u8 = 3;
 /// Time limit for sending a line to a blocked log; then the line is dropped. The log's files may be stored on
