@@ -192,7 +192,7 @@ impl Dialer {
             Box::pin(async move {
                 let provider = match options.rdma {
                     Some(provider) => provider,
-                    None => options.provider.to_connect(to.ip()).map_err(io::Error::other)?.provider,
+                    None => options.provider.to_connect(to).map_err(io::Error::other)?.provider,
                 };
                 let params = connect_params(ConnectParams::default(), provider.can_be_invalidated(to));
                 provider.connect(rt, arena, to, params).await.map_err(io::Error::other)

@@ -6,6 +6,7 @@ use millrace_iscsi::{
     chap::{Credentials, Secret},
     name::{IscsiName, PORT, TargetAddress},
 };
+use millrace_runtime::ipv6_host;
 use millrace_scsi::Lun;
 
 use crate::Error;
@@ -117,9 +118,12 @@ fn parse(text: &str) -> Result<Url, String> {
         Some((user, secret)) => (Some(user.to_owned()), secret),
     };
     let secret = secret.map(|s| Secret::new(s.as_bytes())).transpose().map_err(|e| e.to_string())?;
-    let address: TargetAddress = address.parse().map_err(|_| {
+    let mut address: TargetAddress = address.parse().map_err(|_| {
         format!("{address:?} is not a host with an optional port; the default port is {PORT}")
     })?;
+    if address.host.contains(':') {
+        address.host = ipv6_host(&address.host)?;
+    }
     if address.tag.is_some() {
         return Err("a portal group tag is not part of a URL".into());
     }
@@ -145,6 +149,8 @@ mod tests {
                 "iscsi://san.example:3261/iqn.2026-01.example:a",
                 "iscsi://san.example:3261/iqn.2026-01.example:a",
             ),
+            ("iscsi://[fe80::1%25eth0]", "iscsi://[fe80::1%eth0]:3260"),
+            ("iscsi://me%a-secret-of-20-byte@[fe80::1%eth0]", "iscsi://me@[fe80::1%eth0]:3260"),
             ("iscsi://h/iqn.2026-01.example:a/7/", "iscsi://h:3260/iqn.2026-01.example:a/7"),
             ("iser://h/iqn.2026-01.example:a/7", "iser://h:3260/iqn.2026-01.example:a/7"),
             (
@@ -167,6 +173,7 @@ mod tests {
             ("iscsi://", "is not a host"),
             ("iscsi://a:0", "is not a host"),
             ("iscsi://a,1", "portal group tag"),
+            ("iscsi://[2001:db8::1%eth0]", "only link-local addresses have an interface"),
             ("iscsi://h/disk/0", "iSCSI name"),
             ("iscsi://h/iqn.2026-01.example:a/x", "is not a LUN"),
             ("iscsi://h/iqn.2026-01.example:a/16384", "is not a LUN"),

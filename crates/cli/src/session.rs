@@ -1,6 +1,8 @@
 //! Access to a server's files by URL.
 
 use std::{
+    ffi::OsString,
+    os::unix::ffi::OsStrExt,
     sync::OnceLock,
     time::{Duration, Instant},
 };
@@ -104,8 +106,8 @@ impl Session {
 
     fn of(text: &str, url: &Url, client: Result<Client, millrace_client::Error>) -> Result<Self, Failure> {
         let client = client.map_err(|e| Failure::from(FileError::from(e)))?;
-        let path = client.path_in_export().as_bytes().to_vec();
-        Ok(Self { client, text: text.to_owned(), path, wants_dir: url.path.ends_with('/') })
+        let path = client.path_in_export().to_vec();
+        Ok(Self { client, text: text.to_owned(), path, wants_dir: url.path.as_bytes().ends_with(b"/") })
     }
 
     /// Looks up the object that the URL names, and follows symbolic links.
@@ -147,7 +149,7 @@ impl Session {
 
     /// Whether the client of either can be used for the files of both: the export is one, and the URLs have the same options.
     pub(crate) fn is_same_mount(&self, other: &Self) -> bool {
-        let mount = |session: &Self| parse(&session.text).map(|url| Url { path: String::new(), ..url });
+        let mount = |session: &Self| parse(&session.text).map(|url| Url { path: OsString::new(), ..url });
         self.shares_export_with(other)
             && matches!((mount(self), mount(other)), (Ok(one), Ok(another)) if one == another)
     }

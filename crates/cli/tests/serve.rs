@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Server, fails, kill, millrace, noise, ok};
+use common::{Server, fails, kill, millrace, noise, ok, text};
 
 #[test]
 fn standard_output_has_only_the_ready_line_with_the_ports() {
@@ -379,4 +379,52 @@ fn a_put_over_tcp_survives_a_restart_of_the_server() {
 #[test]
 fn a_get_over_rdma_survives_a_restart_of_the_server() {
     survives_a_restart("rdma", false);
+}
+
+/// Runs the program in its own network namespace, whose loopback interface has the address fe80::7.
+const LINK_LOCAL: &str = r#"
+    ip link set lo up && ip -6 address add fe80::7/64 dev lo nodad || exit 77
+    "$0" serve --log error --export /m=memory:16MiB --lun d=/m/disk,size=1MiB --metrics '[fe80::7%lo]:9100' \
+        --listen-tcp '[fe80::7%lo]:2049' --listen-rdma '[fe80::7%25lo]:20049' --listen-iscsi '[fe80::7%lo]:3260' > "$1" &
+    trap "kill -KILL $!" EXIT
+    until grep -q ^iscsi "$1"; do sleep 0.01; done
+    "$0" mkdir 'nfs://[fe80::7%lo]/m/d?proto=tcp'
+    "$0" ls 'nfs://[fe80::7%25lo]/m?proto=rdma&vers=3'
+    "$0" blk ls 'iscsi://[fe80::7%25lo]'
+    "$0" blk info "$(grep ^iser "$1")"
+    "$0" doctor 'nfs://[fe80::7%lo]/m?proto=tcp' || true
+"#;
+
+#[test]
+fn link_local_addresses_have_an_interface() {
+    let dir = tempfile::tempdir().unwrap();
+    let ready = dir.path().join("ready");
+    let script = ["-n", "sh", "-ec", LINK_LOCAL, env!("CARGO_BIN_EXE_millrace"), text(&ready)];
+    let out = Command::new("unshare").args(script).output();
+    match out {
+        Ok(out) if out.status.success() => {
+            let shown = String::from_utf8(out.stdout).unwrap();
+            assert!(shown.starts_with("d/\ndisk\n"), "{shown}");
+            assert!(shown.contains("iqn.2026-01.example.millrace:d") && shown.contains("1 MiB"), "{shown}");
+            assert!(shown.contains("fe80::7"), "{shown}");
+        }
+        Ok(out) if rustix::process::geteuid().is_root() && out.status.code() != Some(77) => {
+            panic!("{}", String::from_utf8_lossy(&out.stderr));
+        }
+        _ => println!("skipped: a network with IPv6 needs root, unshare and ip"),
+    }
+    for (args, part) in [
+        (&["ls", "nfs://[fe80::7%no-such0]/m?proto=tcp"][..], "no interface no-such0"),
+        (&["ls", "nfs://[fe80::7]/m?proto=tcp"], "link-local"),
+        (&["blk", "ls", "iscsi://[fe80::7]"], "link-local"),
+    ] {
+        let message = fails(1, args);
+        assert!(message.contains(part) && message.contains("write [fe80::7%"), "{message}");
+    }
+    for listen in ["--listen-rdma", "--listen-tcp", "--listen-iscsi", "--listen-iser", "--metrics"] {
+        let out = common::run(&["serve", "--export", "/m=memory:16MiB", listen, "[fe80::7]:0"]);
+        let message = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(2), "{message}");
+        assert!(message.contains("write [fe80::7%"), "{message}");
+    }
 }

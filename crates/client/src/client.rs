@@ -1,5 +1,7 @@
 //! The path-level client of a mounted export.
 
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
+
 use millrace_buffer::{Arena, Buffer};
 use millrace_runtime::RuntimeRef;
 
@@ -79,8 +81,8 @@ impl Client {
     }
 
     /// The rest of the URL's path below the export, without a leading slash; empty for the export itself.
-    pub fn path_in_export(&self) -> &str {
-        self.nfs3.path_in_export()
+    pub fn path_in_export(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.nfs3.path_in_export()))
     }
 
     /// The server's host and port.

@@ -163,7 +163,7 @@ impl Target {
     }
 
     async fn connect_rdma(&self, addr: SocketAddr) -> Result<Connection, Cause> {
-        let chosen = self.options.provider.to_connect(addr.ip())?;
+        let chosen = self.options.provider.to_connect(addr)?;
         tracing::info!(%addr, provider = chosen.provider.name(), why = chosen.why, "connecting over RDMA");
         let (rt, arena) = (Arc::clone(&self.rt), self.arena.clone());
         connect_over(&*chosen.provider, rt, arena, addr, &self.options, Arc::clone(&self.registration)).await

@@ -19,7 +19,7 @@ pub(crate) struct Mounted {
     /// Handle of the root directory.
     pub(crate) root: FileHandle,
     /// The rest of the path below the export, without a leading slash.
-    pub(crate) rest: String,
+    pub(crate) rest: Vec<u8>,
 }
 
 /// Lists the exports of the URL's server; the URL's path is ignored. Each export has the list of hosts or
@@ -44,7 +44,7 @@ pub async fn exports(
     let caller = Caller::new(&connector, arena, credential, Arc::clone(&first.transport));
     let list = caller.exports().await;
     first.transport.close();
-    list
+    Ok(list?.into_iter().map(|(name, groups)| (text(&name), groups)).collect())
 }
 
 /// Mounts the longest export that contains `path`. Tries `transport` first.
@@ -53,12 +53,12 @@ pub(crate) async fn mount(
     arena: Arena,
     credential: Credential,
     transport: Arc<dyn Transport>,
-    path: &str,
+    path: &[u8],
 ) -> Result<Mounted, Error> {
     let caller = Caller::new(connector, arena, credential, transport);
     let path = normalize(path);
     // If the server does not disclose its exports, try all prefixes of the path.
-    let names: Vec<String> = match caller.exports().await {
+    let names: Vec<Vec<u8>> = match caller.exports().await {
         Ok(list) => list.into_iter().map(|(name, _)| name).collect(),
         Err(e) if e.is_unreachable() || matches!(e, Error::Resolve { .. }) => return Err(e),
         Err(_) => Vec::new(),
@@ -67,44 +67,52 @@ pub(crate) async fn mount(
     if let Some((export, rest)) = known.max_by_key(|(name, _)| name.len()) {
         let handle = caller.mnt(export).await?;
         let root = handle.map_err(|status| caller.refused(export, status))?;
-        return Ok(Mounted { export: export.clone(), root, rest: rest.to_owned() });
+        return Ok(Mounted { export: text(export), root, rest: rest.to_vec() });
     }
-    let mut candidate = path.as_str();
+    let mut candidate = path.as_slice();
     let mut refused = None;
     loop {
         match caller.mnt(candidate).await? {
             Ok(root) => {
-                let rest = rest_below(&path, candidate).unwrap_or_default().to_owned();
-                return Ok(Mounted { export: candidate.to_owned(), root, rest });
+                let rest = rest_below(&path, candidate).unwrap_or_default().to_vec();
+                return Ok(Mounted { export: text(candidate), root, rest });
             }
             Err(mount::Status::NoEnt | mount::Status::NotDir | mount::Status::Inval) => {}
             // Some servers return this status for every path that is not exported.
-            Err(status) => refused = refused.or(Some((candidate.to_owned(), status))),
+            Err(status) => refused = refused.or(Some((candidate.to_vec(), status))),
         }
-        if candidate == "/" {
+        if candidate == b"/" {
             break;
         }
-        let end = candidate.rfind('/').unwrap_or(0);
-        candidate = if end == 0 { "/" } else { &candidate[..end] };
+        let end = candidate.iter().rposition(|b| *b == b'/').unwrap_or(0);
+        candidate = if end == 0 { b"/" } else { &candidate[..end] };
     }
     Err(match refused {
         Some((path, status)) => caller.refused(&path, status),
-        None => Error::UnknownExport { server: connector.server(), path, exports: names },
+        None => {
+            let exports = names.iter().map(|name| text(name)).collect();
+            Error::UnknownExport { server: connector.server(), path: text(&path), exports }
+        }
     })
 }
 
 /// Returns `path` with one slash before each component, without a trailing slash and `.`.
-pub(crate) fn normalize(path: &str) -> String {
-    let parts = path.split('/').filter(|c| !c.is_empty() && *c != ".");
-    let joined: String = parts.flat_map(|c| ["/", c]).collect();
-    if joined.is_empty() { "/".into() } else { joined }
+pub(crate) fn normalize(path: &[u8]) -> Vec<u8> {
+    let parts = path.split(|b| *b == b'/').filter(|c| !c.is_empty() && *c != b".");
+    let joined = parts.flat_map(|c| [b"/", c]).collect::<Vec<_>>().concat();
+    if joined.is_empty() { b"/".to_vec() } else { joined }
+}
+
+/// `name` in messages.
+pub(crate) fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
 }
 
 /// Returns the rest of `path` below `export`; `None` if `path` is not below it.
-fn rest_below<'p>(path: &'p str, export: &str) -> Option<&'p str> {
-    let export = export.trim_end_matches('/');
-    let rest = path.strip_prefix(export)?;
-    if rest.is_empty() { Some("") } else { rest.strip_prefix('/') }
+fn rest_below<'p>(path: &'p [u8], export: &[u8]) -> Option<&'p [u8]> {
+    let end = export.iter().rposition(|b| *b != b'/').map_or(0, |last| last + 1);
+    let rest = path.strip_prefix(&export[..end])?;
+    if rest.is_empty() { Some(rest) } else { rest.strip_prefix(b"/") }
 }
 
 /// Calls MOUNT on the NFS connection or, if the server does not offer it there, on a separate connection.
@@ -134,23 +142,22 @@ impl<'c> Caller<'c> {
         Self { connector, arena, credential, transport: futures::lock::Mutex::new((transport, false)) }
     }
 
-    fn refused(&self, path: &str, status: mount::Status) -> Error {
-        Error::Mount { server: self.connector.server(), path: path.to_owned(), status }
+    fn refused(&self, path: &[u8], status: mount::Status) -> Error {
+        Error::Mount { server: self.connector.server(), path: text(path), status }
     }
 
-    async fn exports(&self) -> Result<Vec<(String, Vec<String>)>, Error> {
+    async fn exports(&self) -> Result<Vec<(Vec<u8>, Vec<String>)>, Error> {
         self.call(Procedure::Export, "EXPORT", &(), mount::LIST_REPLY_HEAD, |d| {
-            let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
             let list: Vec<ExportEntry<'_>> = mount::decode_list(d)?;
             let named =
-                |e: &ExportEntry<'_>| (text(e.directory.0), e.groups.iter().map(|g| text(g.0)).collect());
+                |e: &ExportEntry<'_>| (e.directory.0.to_vec(), e.groups.iter().map(|g| text(g.0)).collect());
             Ok(list.iter().map(named).collect())
         })
         .await
     }
 
-    async fn mnt(&self, path: &str) -> Result<Result<FileHandle, mount::Status>, Error> {
-        let args = Dirpath(path.as_bytes());
+    async fn mnt(&self, path: &[u8]) -> Result<Result<FileHandle, mount::Status>, Error> {
+        let args = Dirpath(path);
         let res = self.call(Procedure::Mnt, "MNT", &args, mount::MNT_REPLY_HEAD, mount::decode_mnt).await?;
         Ok(res.map(|ok| ok.handle))
     }
@@ -204,12 +211,12 @@ mod tests {
 
     #[test]
     fn a_path_is_below_an_export_only_at_a_slash() {
-        assert_eq!(rest_below("/data/a/b", "/data"), Some("a/b"));
-        assert_eq!(rest_below("/data", "/data"), Some(""));
-        assert_eq!(rest_below("/data", "/data/"), Some(""));
-        assert_eq!(rest_below("/database", "/data"), None);
-        assert_eq!(rest_below("/x/y", "/"), Some("x/y"));
-        assert_eq!(normalize("//a/./b//"), "/a/b");
-        assert_eq!(normalize(""), "/");
+        assert_eq!(rest_below(b"/data/a/b", b"/data"), Some(&b"a/b"[..]));
+        assert_eq!(rest_below(b"/data", b"/data"), Some(&b""[..]));
+        assert_eq!(rest_below(b"/data", b"/data/"), Some(&b""[..]));
+        assert_eq!(rest_below(b"/database", b"/data"), None);
+        assert_eq!(rest_below(b"/x/y", b"/"), Some(&b"x/y"[..]));
+        assert_eq!(normalize(b"//a/./b//"), b"/a/b");
+        assert_eq!(normalize(b""), b"/");
     }
 }

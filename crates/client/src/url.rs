@@ -1,10 +1,17 @@
 //! `nfs://` URLs.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{
+    ffi::OsString,
+    fmt,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    str::FromStr,
+    time::Duration,
+};
 
 use millrace_buffer::ByteSize;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::registration::Strategy;
+use millrace_runtime::ipv6_host;
 
 use crate::{Error, Proto, Version};
 
@@ -15,16 +22,17 @@ const MAX_BUSY_POLL: u64 = 1000;
 
 /// URL of an export: `nfs://HOST[:PORT]/EXPORT/PATH[?OPTIONS]`.
 ///
-/// The host is a name, an IPv4 address or an IPv6 address in brackets. Options, joined by `&`:
+/// The host is a name, an IPv4 address or an IPv6 address in brackets; a link-local address has an interface,
+/// `[fe80::1%eth0]` or `[fe80::1%25eth0]`. Options, joined by `&`:
 /// `vers=3|4.1|4.2`, `proto=rdma|tcp`, `provider=auto|iwarp|verbs`, `nconnect=1..64`, `busy_poll=0..1000`
 /// (microseconds), `rsize=SIZE`, `wsize=SIZE`, `mountport=PORT`, `resvport`, `noresvport`,
 /// `registration=dynamic|fast|cache`. A size has the text form of
 /// [`ByteSize`] and is below 4 GiB. The client determines with MOUNT which part of the path is the export.
-/// `%XX` stands for a byte in the path.
+/// `%XX` stands for a byte in the path, which need not be UTF-8.
 ///
 /// ```
 /// let url: millrace_client::Url = "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=256K".parse().unwrap();
-/// assert_eq!((url.host.as_str(), url.port(), url.path.as_str()), ("::1", 2049, "/data/a b"));
+/// assert_eq!((url.host.as_str(), url.port(), url.path.to_str()), ("::1", 2049, Some("/data/a b")));
 /// assert_eq!((url.proto, url.rsize), (Some(millrace_client::Proto::Tcp), Some(262_144)));
 /// assert_eq!(url.to_string(), "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=262144");
 /// ```
@@ -35,7 +43,7 @@ pub struct Url {
     /// The port, if given; see [`Self::port`].
     pub port: Option<u16>,
     /// The path, beginning with `/`.
-    pub path: String,
+    pub path: OsString,
     /// The version of NFS, if given; see [`crate::Options::vers`].
     pub vers: Option<Version>,
     /// The transport, if given.
@@ -60,7 +68,7 @@ pub struct Url {
 
 impl Url {
     /// Returns a URL with a host and a path, without options.
-    pub fn new(host: impl Into<String>, path: impl Into<String>) -> Self {
+    pub fn new(host: impl Into<String>, path: impl Into<OsString>) -> Self {
         Self {
             host: host.into(),
             port: None,
@@ -160,13 +168,13 @@ fn split_host(rest: &str) -> Result<(String, Option<u16>, &str), String> {
     let (host, after) = if let Some(inner) = authority.strip_prefix('[') {
         let (host, after) =
             inner.split_once(']').ok_or("the closing bracket of the IPv6 address is missing")?;
-        host.parse::<std::net::Ipv6Addr>().map_err(|_| format!("{host:?} is not an IPv6 address"))?;
-        (host, after)
+        (ipv6_host(host)?, after)
     } else {
         if authority.matches(':').count() > 1 {
             return Err("an IPv6 address must be in brackets".into());
         }
-        authority.split_at(authority.find(':').unwrap_or(authority.len()))
+        let (host, after) = authority.split_at(authority.find(':').unwrap_or(authority.len()));
+        (host.to_owned(), after)
     };
     if host.is_empty() {
         return Err("the host is missing".into());
@@ -175,10 +183,10 @@ fn split_host(rest: &str) -> Result<(String, Option<u16>, &str), String> {
         "" => None,
         _ => Some(port(after.strip_prefix(':').ok_or("unexpected text after the host")?)?),
     };
-    Ok((host.to_owned(), number, tail))
+    Ok((host, number, tail))
 }
 
-fn unescape(path: &str) -> Result<String, String> {
+fn unescape(path: &str) -> Result<OsString, String> {
     let mut out = Vec::with_capacity(path.len());
     let mut bytes = path.bytes();
     while let Some(b) = bytes.next() {
@@ -195,14 +203,14 @@ fn unescape(path: &str) -> Result<String, String> {
     if out.contains(&0) {
         return Err("the path contains a NUL byte".into());
     }
-    String::from_utf8(out).map_err(|_| "the path is not UTF-8".into())
+    Ok(OsString::from_vec(out))
 }
 
 fn parse(s: &str) -> Result<Url, String> {
     let rest = s.strip_prefix("nfs://").ok_or("the URL does not begin with nfs://")?;
     let (host, port, tail) = split_host(rest)?;
     let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
-    let path = if path.is_empty() { "/".to_owned() } else { unescape(path)? };
+    let path = if path.is_empty() { "/".into() } else { unescape(path)? };
     let mut url = Url { port, ..Url::new(host, path) };
     for option in query.split('&').filter(|o| !o.is_empty()) {
         url.set_option(option)?;
@@ -227,7 +235,7 @@ impl fmt::Display for Url {
         if let Some(p) = self.port {
             write!(f, ":{p}")?;
         }
-        for b in self.path.bytes() {
+        for &b in self.path.as_bytes() {
             match b {
                 b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' | b'+' | b'@' => {
                     write!(f, "{}", char::from(b))?;
@@ -261,11 +269,11 @@ mod tests {
     #[test]
     fn a_plain_url_means_rdma_on_its_port() {
         let u: Url = "nfs://server/export".parse().unwrap();
-        assert_eq!((u.host.as_str(), u.port(), u.path.as_str()), ("server", 20049, "/export"));
+        assert_eq!((u.host.as_str(), u.port(), u.path.to_str()), ("server", 20049, Some("/export")));
         let u: Url = "nfs://server/export?proto=tcp".parse().unwrap();
         assert_eq!(u.port(), 2049);
         let u: Url = "nfs://10.0.0.1:7".parse().unwrap();
-        assert_eq!((u.port(), u.path.as_str()), (7, "/"));
+        assert_eq!((u.port(), u.path.to_str()), (7, Some("/")));
     }
 
     #[test]
@@ -318,7 +326,7 @@ mod tests {
             ("nfs://h/?proto", "no value"),
             ("nfs://h/%zz", "hexadecimal"),
             ("nfs://h/%00", "NUL"),
-            ("nfs://h/%ff", "UTF-8"),
+            ("nfs://[2001:db8::1%eth0]/", "only link-local addresses have an interface"),
         ] {
             let err = text.parse::<Url>().unwrap_err().to_string();
             assert!(err.contains(part), "{text}: {err}");
@@ -327,7 +335,18 @@ mod tests {
 
     #[test]
     fn a_path_with_any_character_survives() {
-        let u = Url::new("h", "/a b/ä?&=%/#");
-        assert_eq!(u.to_string().parse::<Url>().unwrap(), u);
+        for path in ["/a b/ä?&=%/#".into(), OsString::from_vec(b"/caf\xe9".to_vec())] {
+            let u = Url::new("h", path);
+            assert_eq!(u.to_string().parse::<Url>().unwrap(), u);
+        }
+    }
+
+    #[test]
+    fn a_link_local_address_has_an_interface() {
+        for text in ["nfs://[fe80::1%eth0]:7/x", "nfs://[fe80::1%25eth0]:7/x"] {
+            let u: Url = text.parse().unwrap();
+            assert_eq!((u.host.as_str(), u.port), ("fe80::1%eth0", Some(7)));
+            assert_eq!(u.to_string().parse::<Url>().unwrap(), u);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The keys of the configuration file: a mirror of [`millrace_server::Config`] for serde. A missing field is
 //! a compilation error.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rpcrdma::registration::Strategy;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, de};
 use crate::{
     Config,
     target_keys::Target,
-    values::{byte_size, optional_byte_size, parsed, parsed_list},
+    values::{Listening, byte_size, optional_byte_size, parsed, parsed_list},
 };
 
 /// All keys of a file, in the order in which error messages list them.
@@ -25,10 +25,10 @@ pub(crate) struct File {
     exports: Vec<Export>,
     #[serde(rename = "target")]
     targets: Vec<Target>,
-    listen_rdma: Vec<SocketAddr>,
-    listen_tcp: Vec<SocketAddr>,
-    listen_iscsi: Option<SocketAddr>,
-    listen_iser: Option<SocketAddr>,
+    listen_rdma: Vec<Listening>,
+    listen_tcp: Vec<Listening>,
+    listen_iscsi: Option<Listening>,
+    listen_iser: Option<Listening>,
     #[serde(deserialize_with = "parsed")]
     provider: ProviderChoice,
     // The next three are deprecated and have no effect.
@@ -39,7 +39,7 @@ pub(crate) struct File {
     shards: Option<usize>,
     float_shards: bool,
     busy_poll: u64,
-    metrics: Option<SocketAddr>,
+    metrics: Option<Listening>,
     control: Option<PathBuf>,
     crc: bool,
     rpcbind: bool,
@@ -60,10 +60,10 @@ impl From<File> for Config {
         Self {
             server: millrace_server::Config {
                 exports: file.exports.into_iter().map(|Export(e)| e).collect(),
-                listen_rdma: file.listen_rdma,
-                listen_tcp: file.listen_tcp,
-                listen_iscsi: file.listen_iscsi,
-                listen_iser: file.listen_iser,
+                listen_rdma: file.listen_rdma.into_iter().map(|Listening(addr)| addr).collect(),
+                listen_tcp: file.listen_tcp.into_iter().map(|Listening(addr)| addr).collect(),
+                listen_iscsi: file.listen_iscsi.map(|Listening(addr)| addr),
+                listen_iser: file.listen_iser.map(|Listening(addr)| addr),
                 targets: file.targets.into_iter().map(|Target(t)| t).collect(),
                 provider: file.provider,
                 research: Research::default(),
@@ -78,7 +78,7 @@ impl From<File> for Config {
                 nfs4: file.nfs4,
                 stages: file.stages,
             },
-            metrics: file.metrics,
+            metrics: file.metrics.map(|Listening(addr)| addr),
             control: file.control,
             rpcbind: file.rpcbind,
             warnings: Vec::new(),

@@ -19,3 +19,4 @@ mod values;
 pub use config::Config;
 pub use daemon::Daemon;
 pub use error::DaemonError;
+pub use values::listening_address;

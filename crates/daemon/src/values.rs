@@ -1,7 +1,8 @@
 //! Values of keys that have a text form.
 
-use std::{fmt, fmt::Display, str::FromStr};
+use std::{fmt, fmt::Display, net::SocketAddr, str::FromStr};
 
+use millrace_runtime::{ipv6_host, lookup};
 use millrace_server::ByteSize;
 use serde::{Deserialize, Deserializer, de};
 
@@ -20,6 +21,31 @@ where
     #[serde(bound = "T: FromStr<Err: Display>")]
     struct Text<T>(#[serde(deserialize_with = "parsed")] T);
     Ok(Vec::deserialize(d)?.into_iter().map(|Text(value)| value).collect())
+}
+
+/// Parses an address to listen on, `ADDR:PORT`. A link-local IPv6 address has an interface: `[fe80::1%eth0]:2049`.
+///
+/// # Errors
+/// What is wrong, and how to write it.
+pub fn listening_address(text: &str) -> Result<SocketAddr, String> {
+    let parts = text.strip_prefix('[').and_then(|rest| rest.split_once("]:"));
+    let (host, port) = parts.or_else(|| text.rsplit_once(':')).unwrap_or((text, ""));
+    let invalid = || format!("{text:?} is not an address and a port, such as 127.0.0.1:2049 or [::1]:2049");
+    let port = port.parse().map_err(|_| invalid())?;
+    let host = match parts {
+        Some(_) => ipv6_host(host)?,
+        None => host.parse::<std::net::Ipv4Addr>().map_err(|_| invalid())?.to_string(),
+    };
+    let found = lookup(&host, port).map_err(|e| e.to_string())?;
+    found.first().copied().ok_or_else(invalid)
+}
+
+/// A listening address of a configuration file.
+#[derive(Deserialize)]
+pub(crate) struct Listening(#[serde(deserialize_with = "address")] pub(crate) SocketAddr);
+
+fn address<'de, D: Deserializer<'de>>(d: D) -> Result<SocketAddr, D::Error> {
+    listening_address(&String::deserialize(d)?).map_err(de::Error::custom)
 }
 
 /// A number of bytes that may be missing, as an integer or as text.
@@ -50,4 +76,31 @@ pub(crate) fn byte_size<'de, D: Deserializer<'de>>(d: D) -> Result<ByteSize, D::
         }
     }
     d.deserialize_any(Visitor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listening_addresses_have_a_port_and_link_local_ones_an_interface() {
+        for text in ["127.0.0.1:0", "0.0.0.0:2049", "[::]:2049", "[2001:db8::1]:1"] {
+            assert_eq!(listening_address(text), Ok(text.parse().unwrap()));
+        }
+        let local = listening_address("[fe80::1%lo]:2049").unwrap();
+        assert_eq!(listening_address("[fe80::1%25lo]:2049"), Ok(local));
+        assert!(matches!(local, SocketAddr::V6(addr) if addr.scope_id() != 0), "{local}");
+        for (text, part) in [
+            ("127.0.0.1", "and a port"),
+            ("[::1]", "and a port"),
+            ("host:2049", "and a port"),
+            ("::1:2049", "and a port"),
+            ("[fe80::1]:2049", "write [fe80::1%"),
+            ("[fe80::1%no-such0]:2049", "no interface no-such0"),
+            ("[::1%lo]:2049", "only link-local"),
+        ] {
+            let why = listening_address(text).unwrap_err();
+            assert!(why.contains(part), "{text}: {why}");
+        }
+    }
 }

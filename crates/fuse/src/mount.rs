@@ -59,7 +59,7 @@ impl Mount {
         }
         let (fs, client) = runtime.block_on(connect(&url, options, client_options, &runtime))?;
         let fs = Arc::new(fs);
-        let source = format!("{SOURCE}{}{}", client.server(), url.path);
+        let source = format!("{SOURCE}{}{}", client.server(), url.path.display());
         let kernel = FuseHandler::new(Arc::clone(&fs), options.writeback, server_locks(&client, options));
         // With one connection, the thread that serves it also reads the requests. Otherwise each would be handed over.
         let on_executor = runtime.metrics().num_workers() == 1;

@@ -1,10 +1,6 @@
 //! iSCSI names and addresses of portals (RFC 7143 sections 4.2.7 and 13.8).
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv6Addr},
-    str::FromStr,
-};
+use std::{fmt, net::Ipv6Addr, str::FromStr};
 
 /// Maximum length of an iSCSI name in bytes.
 pub const MAX_NAME: usize = 223;
@@ -74,7 +70,7 @@ fn qualified(rest: &str) -> bool {
 /// The address of a portal of a target: `HOST[:PORT][,TAG]` (RFC 7143 section 13.8).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetAddress {
-    /// An IPv4 address, an IPv6 address without brackets, or a domain name.
+    /// An IPv4 address, an IPv6 address without brackets, which may have an interface (`fe80::1%eth0`), or a domain name.
     pub host: String,
     /// TCP port; [`PORT`] if the text has none.
     pub port: u16,
@@ -91,6 +87,7 @@ impl fmt::Display for TargetAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host.parse::<Ipv6Addr>() {
             Ok(ip) => write!(f, "[{ip}]:{}", self.port)?,
+            Err(_) if self.host.contains(':') => write!(f, "[{}]:{}", self.host, self.port)?,
             Err(_) => write!(f, "{}:{}", self.host, self.port)?,
         }
         self.tag.map_or(Ok(()), |tag| write!(f, ",{tag}"))
@@ -109,7 +106,13 @@ impl FromStr for TargetAddress {
         };
         let (host, port) = match address.strip_prefix('[').and_then(|a| a.split_once(']')) {
             Some((ip, rest)) => {
-                ip.parse::<Ipv6Addr>().map_err(|_| AddressError)?;
+                // A link-local address may have an interface.
+                let (address, interface) = ip.split_once('%').unwrap_or((ip, "none"));
+                address.parse::<Ipv6Addr>().map_err(|_| AddressError)?;
+                let permitted = |b: u8| b.is_ascii_alphanumeric() || b"._-@".contains(&b);
+                if interface.is_empty() || !interface.bytes().all(permitted) {
+                    return Err(AddressError);
+                }
                 (ip, if rest.is_empty() { None } else { Some(rest.strip_prefix(':').ok_or(AddressError)?) })
             }
             None => match address.split_once(':') {
@@ -119,8 +122,7 @@ impl FromStr for TargetAddress {
         };
         let port = port.map_or(Some(PORT), decimal).filter(|p| *p != 0).ok_or(AddressError)?;
         let domain = |b: u8| b.is_ascii_alphanumeric() || b == b'.' || b == b'-';
-        let valid = host.parse::<IpAddr>().is_ok()
-            || !host.is_empty() && host.len() <= 253 && host.bytes().all(domain);
+        let valid = host.contains(':') || !host.is_empty() && host.len() <= 253 && host.bytes().all(domain);
         if valid { Ok(Self { host: host.to_owned(), port, tag }) } else { Err(AddressError) }
     }
 }
@@ -177,6 +179,7 @@ mod tests {
             ("192.0.2.1", "192.0.2.1", 3260, None, "192.0.2.1:3260"),
             ("[2001:db8::1]:860,65535", "2001:db8::1", 860, Some(65535), "[2001:db8::1]:860,65535"),
             ("[2001:db8::1]", "2001:db8::1", 3260, None, "[2001:db8::1]:3260"),
+            ("[fe80::1%eth0.1]:860", "fe80::1%eth0.1", 860, None, "[fe80::1%eth0.1]:860"),
             ("storage.example:1,0", "storage.example", 1, Some(0), "storage.example:1,0"),
         ] {
             let address: TargetAddress = text.parse().unwrap();
@@ -197,6 +200,8 @@ mod tests {
             "[a]",
             "[::1]x",
             "[::1",
+            "[::1%]",
+            "[fe80::1%\x1b[2J]",
             "a\x1b:1",
         ] {
             assert_eq!(text.parse::<TargetAddress>(), Err(AddressError), "{text:?}");

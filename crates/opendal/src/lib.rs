@@ -113,7 +113,7 @@ impl Builder for Nfs {
         })?;
         let root = PathBuf::from(client.path_in_export());
         let name = format!("{}{}", client.server(), client.export());
-        let info = ServiceInfo::new("nfs", format!("/{}", client.path_in_export()), name);
+        let info = ServiceInfo::new("nfs", format!("/{}", client.path_in_export().display()), name);
         Ok(NfsService { objects: Objects::new(client), root, info })
     }
 }

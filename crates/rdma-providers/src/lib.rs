@@ -9,7 +9,7 @@ mod tests;
 
 use std::{
     fmt, io,
-    net::{IpAddr, TcpListener},
+    net::{IpAddr, SocketAddr, TcpListener},
     str::FromStr,
     sync::Arc,
 };
@@ -117,15 +117,15 @@ impl ProviderChoice {
     ///
     /// # Errors
     /// When `verbs` was requested and cannot be used or has no route, or the provider was not compiled in.
-    pub fn to_connect(self, peer: IpAddr) -> Result<Chosen, ProviderError> {
+    pub fn to_connect(self, peer: SocketAddr) -> Result<Chosen, ProviderError> {
         match (self, local_address_to(peer)) {
             (Self::Iwarp, _) => Ok(requested(iwarp()?)),
-            (_, Ok(local)) => self.for_local_address(local),
+            (_, Ok(local)) => self.for_local_address(local.ip()),
             // The connection attempt reports the missing route in more detail.
             (Self::Auto, Err(e)) => {
-                Ok(Chosen { provider: iwarp()?, why: format!("no route to {peer}: {e}") })
+                Ok(Chosen { provider: iwarp()?, why: format!("no route to {}: {e}", peer.ip()) })
             }
-            (Self::Verbs, Err(e)) => Err(ProviderError::NoRoute(peer, e.to_string())),
+            (Self::Verbs, Err(e)) => Err(ProviderError::NoRoute(peer.ip(), e.to_string())),
         }
     }
 

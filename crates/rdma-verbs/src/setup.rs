@@ -209,7 +209,7 @@ impl PendingConnection {
 pub(super) fn has_windows(libraries: &'static Libraries, peer: SocketAddr) -> bool {
     let ask = || {
         let id = CmId::new(libraries)?;
-        id.bind(SocketAddr::new(local_address_to(peer.ip())?, 0))?;
+        id.bind(local_address_to(peer)?)?;
         let context = id.context().ok_or(io::ErrorKind::NotFound)?;
         DeviceProperties::of(&id, context)
     };
@@ -219,9 +219,10 @@ pub(super) fn has_windows(libraries: &'static Libraries, peer: SocketAddr) -> bo
 /// Binds `id` to a reserved port, if this process is permitted to and one is free; otherwise leaves it
 /// unbound.
 fn bind_reserved(id: &CmId, peer: SocketAddr) {
-    let Ok(local) = local_address_to(peer.ip()) else { return };
+    let Ok(mut local) = local_address_to(peer) else { return };
     for port in reserved_ports() {
-        match id.bind(SocketAddr::new(local, port)) {
+        local.set_port(port);
+        match id.bind(local) {
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => return tracing::debug!(%peer, %error, "cannot bind a reserved port"),
             Ok(()) => return,

@@ -38,18 +38,20 @@ pub async fn pause_if_exhausted(rt: &RuntimeRef, addr: SocketAddr, error: &io::E
     true
 }
 
-/// The local address from which packets to `peer` are sent. Sends nothing.
+/// The local address from which packets to `peer` are sent, with port 0. Sends nothing.
 ///
 /// # Errors
 /// There is no route to `peer`, or no socket can be created.
-pub fn local_address_to(peer: IpAddr) -> io::Result<IpAddr> {
+pub fn local_address_to(peer: SocketAddr) -> io::Result<SocketAddr> {
     let any: IpAddr = match peer {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0))?;
-    socket.connect(SocketAddr::new(peer, 9))?; // Connecting a UDP socket sends nothing; the port does not matter.
-    socket.local_addr().map(|a| a.ip())
+    socket.connect(peer)?; // Connecting a UDP socket sends nothing.
+    let mut local = socket.local_addr()?;
+    local.set_port(0);
+    Ok(local)
 }
 
 #[cfg(test)]
@@ -58,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_local_address_to_loopback_is_loopback() {
-        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        assert_eq!(local_address_to(loopback).unwrap(), loopback);
+        let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        assert_eq!(local_address_to(loopback(9)).unwrap(), loopback(0));
     }
 }

@@ -30,7 +30,7 @@ pub use local_port::{LocalPort, reserved_ports};
 pub use maybe_ready::{BoxFuture, MaybeReady};
 pub use range_locks::{RangeLock, RangeLocks};
 pub use readiness::Readiness;
-pub use resolve::resolve;
+pub use resolve::{ipv6_host, lookup, resolve};
 pub use send_queue::SendQueue;
 pub use stall_timer::StallTimer;
 pub use stream::{ByteStream, MemoryStream, StreamListener, StreamProvider, memory_stream};

@@ -103,7 +103,7 @@ impl PingPong {
     async fn run_to(&self, addr: SocketAddr, at: At) -> Result<Figure, BenchError> {
         let (arena, largest) = (arena(), largest(self.ping, self.pong));
         let rt = TokioRuntime::current();
-        let provider = at.provider.to_connect(addr.ip()).map_err(failed)?.provider;
+        let provider = at.provider.to_connect(addr).map_err(failed)?.provider;
         let connect = provider.connect(rt, arena.clone(), addr, ConnectParams::default());
         let qp = connect.await.map_err(failed)?;
         let mut end = End::new(qp, &arena, 1 << 20)?;

@@ -1,9 +1,10 @@
 //! `serve`, `check-config`, `reload` and `demo`.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 use millrace_bench::units::ByteSize;
+use millrace_daemon::listening_address;
 
 /// Arguments of `millrace serve`.
 #[derive(Debug, Args)]
@@ -30,14 +31,14 @@ Mount it from Linux (as root; the siw driver provides a software RDMA device on 
 pub(crate) struct ServeArgs {
     /// Export /NAME: /NAME=local:DIRECTORY or /NAME=memory:SIZE; may be repeated
     #[arg(long = "export", value_name = "/NAME=BACKEND", required_unless_present = "config")]
-    pub(crate) exports: Vec<String>,
+    pub(crate) exports: Vec<OsString>,
 
     /// Listening address for NFS over RDMA; port 0 selects a free port [default: 127.0.0.1:20049]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listening_address)]
     pub(crate) listen_rdma: Option<SocketAddr>,
 
     /// Listening address for NFS and MOUNT over TCP; port 0 selects a free port [default: 127.0.0.1:2049]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listening_address)]
     pub(crate) listen_tcp: Option<SocketAddr>,
 
     /// Add a disk to the iSCSI target NAME: NAME=/EXPORT/FILE[,block=512|4096,ro,size=SIZE,lun=N]; may be repeated
@@ -48,11 +49,11 @@ pub(crate) struct ServeArgs {
     pub(crate) luns: Vec<String>,
 
     /// Listening address for iSCSI; port 0 selects a free port [default: 127.0.0.1:3260 if there are targets]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listening_address)]
     pub(crate) listen_iscsi: Option<SocketAddr>,
 
     /// Listening address for iSCSI over RDMA (iSER) [default: with the provider iwarp, that of iSCSI]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listening_address)]
     pub(crate) listen_iser: Option<SocketAddr>,
 
     /// Read exports, targets, access rules and limits from a TOML file; the command line takes precedence
@@ -60,7 +61,7 @@ pub(crate) struct ServeArgs {
     pub(crate) config: Option<PathBuf>,
 
     /// Serve Prometheus metrics over HTTP at this address
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listening_address)]
     pub(crate) metrics: Option<SocketAddr>,
 
     /// Number of threads that serve connections [default: one per processor]

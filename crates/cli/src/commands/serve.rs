@@ -1,7 +1,9 @@
 //! `millrace serve`.
 
 use std::{
+    ffi::OsStr,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::unix::ffi::OsStrExt,
     path::PathBuf,
     time::Duration,
 };
@@ -12,7 +14,7 @@ use millrace_cli_common::{
 };
 use millrace_daemon::{Config, Daemon, DaemonError};
 use millrace_rdma_providers::IWARP;
-use millrace_server::{ServerError, TargetSettings, target_name};
+use millrace_server::{Backend, ExportConfig, ServerError, TargetSettings, target_name};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::{
@@ -172,7 +174,7 @@ fn config(args: &ServeArgs, activation: &Activation) -> Result<Config, Failure> 
     activation.apply(&mut config);
     let server = &mut config.server;
     for text in &args.exports {
-        server.exports.push(text.parse().map_err(|e| Failure::usage(format!("--export: {e}")))?);
+        server.exports.push(export(text).map_err(|e| Failure::usage(format!("--export: {e}")))?);
     }
     args.luns.iter().try_for_each(|text| add_lun(&mut server.targets, text))?;
     let no_address = server.listen_rdma.is_empty() && server.listen_tcp.is_empty();
@@ -195,6 +197,24 @@ fn config(args: &ServeArgs, activation: &Activation) -> Result<Config, Failure> 
     }
     config.check().map_err(|e| Failure::usage(e.to_string()))?;
     Ok(config)
+}
+
+/// The export NAME=BACKEND, whose directory may have a path that is not UTF-8.
+fn export(text: &OsStr) -> Result<ExportConfig, String> {
+    let mut export: ExportConfig = text.to_string_lossy().parse()?;
+    if text.to_str().is_some() {
+        return Ok(export);
+    }
+    let mut parts = text.as_bytes().splitn(2, |b| *b == b'=');
+    let (name, rest) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let backend = rest.split(|b| *b == b',').next().unwrap_or_default();
+    match (&mut export.backend, backend.strip_prefix(b"local:")) {
+        (Backend::Local { path }, Some(bytes)) if name == export.name.as_bytes() => {
+            *path = OsStr::from_bytes(bytes).into();
+            Ok(export)
+        }
+        _ => Err(format!("the name `{}` is not UTF-8; choose another name", export.name)),
+    }
 }
 
 /// Adds the LUN `NAME=PATH[,OPTION]...` to its target.

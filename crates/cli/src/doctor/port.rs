@@ -3,9 +3,11 @@
 use std::{
     fs,
     io::{self, ErrorKind},
-    net::{SocketAddr, TcpStream, ToSocketAddrs},
+    net::{SocketAddr, TcpStream},
     time::Duration,
 };
+
+use millrace_runtime::lookup;
 
 use super::Finding;
 
@@ -16,11 +18,11 @@ const JUMBO: u64 = 9000;
 
 /// The first address of `host`.
 pub(super) fn resolve(host: &str, port: u16) -> Result<SocketAddr, Finding> {
-    let found = (host, port).to_socket_addrs();
     let remedy = || format!("correct the name, or check `getent hosts {host}` and /etc/resolv.conf");
     let failed = |why: String| Finding::broken("name", format!("{host} has no address: {why}"), remedy());
-    found
+    lookup(host, port)
         .map_err(|e| failed(e.to_string()))?
+        .into_iter()
         .next()
         .ok_or_else(|| failed("the lookup returned no address".into()))
 }

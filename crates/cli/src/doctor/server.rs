@@ -73,13 +73,16 @@ async fn check_path(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
 /// Checks the object that the URL names.
 async fn check_object(client: &Client, url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
     let start = Instant::now();
-    let found = client.resolve(client.path_in_export().as_bytes()).await;
+    let found = client.resolve(client.path_in_export()).await;
     let elapsed = start.elapsed();
     let (file, attributes) = found.map_err(|e| {
         let remedy = format!("`millrace ls` lists {}", client.export());
-        Finding::broken("path", format!("{}: {e}", url.path), remedy)
+        Finding::broken("path", format!("{}: {e}", url.path.display()), remedy)
     })?;
-    out.push(Finding::fine("path", format!("{} is there (found in {} us)", url.path, elapsed.as_micros())));
+    out.push(Finding::fine(
+        "path",
+        format!("{} is there (found in {} us)", url.path.display(), elapsed.as_micros()),
+    ));
     let wanted = access::READ | access::LOOKUP | access::MODIFY | access::EXTEND;
     let rights = client.access(file, wanted).await.map_err(|e| {
         Finding::broken("access", e.to_string(), "check the server's log, and the export's `clients`")
@@ -99,7 +102,7 @@ fn options() -> Options {
 /// Whether the port is a TCP port: with NFS over TCP, or the iwarp provider.
 fn over_tcp(url: &Url, addr: SocketAddr) -> bool {
     let stated = url.provider.or(session::global().provider).unwrap_or_default();
-    let devices = || stated.to_connect(addr.ip()).is_ok_and(|chosen| chosen.provider.name() != "iwarp");
+    let devices = || stated.to_connect(addr).is_ok_and(|chosen| chosen.provider.name() != "iwarp");
     url.proto == Some(Proto::Tcp) || stated == ProviderChoice::Iwarp || !devices()
 }
 

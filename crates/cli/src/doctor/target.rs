@@ -21,7 +21,7 @@ pub(crate) async fn target(url: &Url) -> Vec<Finding> {
 async fn steps(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
     let addr = resolve(&url.address.host, url.address.port)?;
     let provider = session::global().provider.unwrap_or_default();
-    let devices = || provider.to_connect(addr.ip()).is_ok_and(|chosen| chosen.provider.name() != "iwarp");
+    let devices = || provider.to_connect(addr).is_ok_and(|chosen| chosen.provider.name() != "iwarp");
     if url.transport == Transport::Tcp || provider == ProviderChoice::Iwarp || !devices() {
         let stream = connect(addr, "`millrace serve --lun disks=/EXPORT/FILE ...`")?;
         out.push(Finding::fine("port", format!("a server listens at {addr}")));

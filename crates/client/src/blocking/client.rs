@@ -58,7 +58,7 @@ impl Client {
     }
 
     /// As [`crate::Client::path_in_export`].
-    pub fn path_in_export(&self) -> &str {
+    pub fn path_in_export(&self) -> &Path {
         self.inner.path_in_export()
     }
 

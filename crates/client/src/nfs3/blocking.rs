@@ -78,7 +78,7 @@ impl Client {
     }
 
     /// As [`super::Client::path_in_export`].
-    pub fn path_in_export(&self) -> &str {
+    pub fn path_in_export(&self) -> &[u8] {
         self.inner.path_in_export()
     }
 

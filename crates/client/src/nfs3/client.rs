@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    os::unix::ffi::OsStrExt,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -106,9 +107,15 @@ impl Client {
             options: options.clone(),
             registration: Arc::clone(&registration),
         };
-        let client =
-            Self::mount_with(Arc::clone(&rt), arena, Arc::new(connector), &url.path, options, registration)
-                .await?;
+        let client = Self::mount_with(
+            Arc::clone(&rt),
+            arena,
+            Arc::new(connector),
+            url.path.as_bytes(),
+            options,
+            registration,
+        )
+        .await?;
         rt.spawn("trim memory", Box::pin(trim_memory(Arc::clone(&rt), Arc::downgrade(&client.shared))));
         Ok(client)
     }
@@ -159,7 +166,7 @@ impl Client {
             options: options.clone(),
             registration: Arc::clone(&registration),
         };
-        Self::mount_with(rt, arena, Arc::new(connector), path, options, registration).await
+        Self::mount_with(rt, arena, Arc::new(connector), path.as_bytes(), options, registration).await
     }
 
     /// Mounts the longest export that contains `path` over connections from `connector`. Messages are
@@ -175,14 +182,14 @@ impl Client {
         options: Options,
     ) -> Result<Self, Error> {
         let registration = options.new_registration();
-        Self::mount_with(rt, arena, connector, path, options, registration).await
+        Self::mount_with(rt, arena, connector, path.as_bytes(), options, registration).await
     }
 
     async fn mount_with(
         rt: RuntimeRef,
         arena: Arena,
         connector: Arc<dyn Connector>,
-        path: &str,
+        path: &[u8],
         options: Options,
         registration: Arc<Registration>,
     ) -> Result<Self, Error> {
@@ -261,7 +268,7 @@ impl Client {
     }
 
     /// The rest of the URL's path below the export, without a leading slash; empty for the export itself.
-    pub fn path_in_export(&self) -> &str {
+    pub fn path_in_export(&self) -> &[u8] {
         &self.shared.mounted.rest
     }
 

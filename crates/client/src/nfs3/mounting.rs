@@ -36,7 +36,7 @@ pub(super) struct Mounting<'a> {
     pub(super) credential: &'a EncodedCredential,
     pub(super) options: &'a Options,
     /// The path of the URL.
-    pub(super) path: &'a str,
+    pub(super) path: &'a [u8],
     /// Maximum size of the data of a call in bytes.
     pub(super) payload: u32,
 }

@@ -11,7 +11,7 @@ use millrace_oncrpc::{CallClass, EncodedCredential};
 use super::compounds::{GetChangeProof, GetServerInfo, Root, ServerInfo, Step, v3_status};
 use crate::{
     Error,
-    mount::{Mounted, normalize},
+    mount::{Mounted, normalize, text},
     nfs4::{self, ChangeProof, Session, compound::Compound},
 };
 
@@ -42,17 +42,17 @@ async fn call<C: Compound>(
 pub(super) async fn find_export(
     session: &Arc<Session>,
     credential: &EncodedCredential,
-    path: &str,
+    path: &[u8],
 ) -> Result<Found, Error> {
     let failed = |(operation, status)| Error::Nfs4 { operation, status };
     let root = call(session, credential, "PUTROOTFH", &Root).await?.map_err(failed)?;
     let path = normalize(path);
     let (mut export, mut depth, mut at, mut known) = (root, 0, root, true);
-    let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+    let names: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|name| !name.is_empty()).collect();
     for (i, name) in names.iter().enumerate() {
-        let step = Step { dir: at.handle, name: name.as_bytes() };
+        let step = Step { dir: at.handle, name };
         match call(session, credential, "LOOKUP", &step).await? {
-            Ok(next) if next.file_type == FileType::Directory && *name != ".." => {
+            Ok(next) if next.file_type == FileType::Directory && *name != b".." => {
                 if next.fsid != at.fsid {
                     (export, depth) = (next, i + 1);
                 }
@@ -64,7 +64,7 @@ pub(super) async fn find_export(
                 if !can_create(session, credential, root.handle).await? {
                     let server = session.pool.server().to_owned();
                     let exports = names_in(session, credential, root.handle).await?;
-                    return Err(Error::UnknownExport { server, path, exports });
+                    return Err(Error::UnknownExport { server, path: text(&path), exports });
                 }
                 known = false;
                 break;
@@ -73,8 +73,12 @@ pub(super) async fn find_export(
         }
     }
     let (export_names, rest) = names.split_at(depth);
-    let export_name = format!("/{}", export_names.join("/"));
-    Ok(Found { mounted: Mounted { export: export_name, root: export.handle, rest: rest.join("/") }, known })
+    let mounted = Mounted {
+        export: format!("/{}", text(&export_names.join(&b'/'))),
+        root: export.handle,
+        rest: rest.join(&b'/'),
+    };
+    Ok(Found { mounted, known })
 }
 
 /// The properties of the file system of the export with this root, or the status of the call.

@@ -29,7 +29,7 @@ fn a_server_without_nfsv4_is_mounted_with_nfsv3() {
         let script = Script::new(|_, _| fail(millrace_nfs::v3::Status::Io));
         script.v4.store(false, Ordering::Relaxed);
         let c = mount(&script, "/e/sub").await.unwrap();
-        assert_eq!((c.version(), c.export(), c.path_in_export()), (Version::V3, "/e", "sub"));
+        assert_eq!((c.version(), c.export(), c.path_in_export()), (Version::V3, "/e", &b"sub"[..]));
         for version in [Version::V4_1, Version::V4_2] {
             let options = Options { retry: quick(), ..Options::default() }.vers(Some(version));
             let e = script.mount_with("/e", options).await.unwrap_err();
@@ -72,11 +72,11 @@ fn nfsv3_is_used_if_only_it_has_the_path() {
         let faults = vec![Fault::Fail(Operation::Lookup, Status::NoEnt); 8];
         let (script, server) = nfs4::script(on(Operation::Lookup, faults));
         let c = mount(&script, "/e/sub").await.unwrap();
-        assert_eq!((c.version(), c.export(), c.path_in_export()), (Version::V3, "/e", "sub"));
+        assert_eq!((c.version(), c.export(), c.path_in_export()), (Version::V3, "/e", &b"sub"[..]));
         assert_eq!(count(&server, Operation::DestroyClientid), 1);
         // Both lack it, so that it may be a new name in the root.
         let c = mount(&script, "/new").await.unwrap();
-        assert_eq!((c.version(), c.export(), c.path_in_export()), (Version::V4_2, "/", "new"));
+        assert_eq!((c.version(), c.export(), c.path_in_export()), (Version::V4_2, "/", &b"new"[..]));
     });
 }
 

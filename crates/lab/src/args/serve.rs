@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use clap::Args;
+use millrace_daemon::listening_address;
 
 /// Arguments of `millrace-lab serve`.
 #[derive(Debug, Args)]
@@ -19,15 +20,15 @@ pub(crate) struct ServeArgs {
     pub(crate) exports: Vec<String>,
 
     /// Address for NFS over RDMA; port 0 selects a free port
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:20049")]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:20049", value_parser = listening_address)]
     pub(crate) listen_rdma: SocketAddr,
 
     /// Address for NFS over TCP, and for MOUNT; port 0 selects a free port
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:2049")]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:2049", value_parser = listening_address)]
     pub(crate) listen_tcp: SocketAddr,
 
     /// Address at which Prometheus metrics are served over HTTP
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listening_address)]
     pub(crate) metrics: Option<SocketAddr>,
 
     /// With --design read-read: accept that clients can read the server's exposed buffers and retain its

@@ -67,7 +67,7 @@ async fn files(store: &NfsStore) -> Vec<String> {
         let mut entries = store.client().read_dir(&directory).await.unwrap();
         while let Some(entry) = entries.next_entry().await.unwrap() {
             let path = entry.path().to_str().unwrap().to_owned();
-            if entry.metadata().is_dir() { todo.push(path) } else { names.push(path) }
+            if entry.metadata().is_dir() { todo.push(path.into()) } else { names.push(path) }
         }
     }
     names.sort();

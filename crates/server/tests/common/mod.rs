@@ -176,7 +176,7 @@ impl Caller {
                 let design = if proto == Proto::ReadRead { Design::ReadRead } else { Design::ReadWrite };
                 let config = RequesterConfig { design, ..RequesterConfig::default() };
                 let addr = server.rdma_addr().unwrap();
-                let provider = rdma_at().1.to_connect(addr.ip()).unwrap().provider;
+                let provider = rdma_at().1.to_connect(addr).unwrap().provider;
                 Requester::connect(&*provider, Arc::clone(&rt), arena.clone(), addr, config).await.unwrap()
             }
         };

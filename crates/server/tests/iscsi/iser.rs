@@ -37,7 +37,7 @@ struct Host {
 impl Host {
     /// Connects, logs in, and reports the unit attention conditions.
     async fn ready(addr: SocketAddr) -> Self {
-        let provider = rdma_at().1.to_connect(addr.ip()).unwrap().provider;
+        let provider = rdma_at().1.to_connect(addr).unwrap().provider;
         let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
         let params = connect_params(ConnectParams::default(), provider.can_be_invalidated(addr));
         let qp = provider.connect(TokioRuntime::current(), arena.clone(), addr, params).await.unwrap();
