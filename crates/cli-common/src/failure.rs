@@ -27,6 +27,12 @@ impl Outcome {
     }
 }
 
+impl From<()> for Outcome {
+    fn from((): ()) -> Self {
+        Self::Done
+    }
+}
+
 /// A failed command: one sentence with the failure and its remedy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {

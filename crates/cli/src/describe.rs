@@ -1,13 +1,19 @@
 //! Text and JSON representation of file attributes.
 
+use std::{ffi::OsStr, fmt::Write as _, io::IsTerminal, os::unix::ffi::OsStrExt};
+
+use millrace_cli_common::args::url_text;
 use millrace_nfs::v3::{Fattr, FileType, NfsTime};
 use serde::Serialize;
 
 /// Attributes of a file, directory or other object; serialised for `--json`.
 #[derive(Debug, Serialize)]
 pub(crate) struct ObjectInfo {
-    /// Name or path; invalid UTF-8 is replaced.
+    /// Name or path; bytes that are not UTF-8 are replaced by U+FFFD.
     pub(crate) name: String,
+    /// If `name` has replaced bytes: its bytes, those that are not UTF-8 and `%` as `%XX`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name_bytes: Option<String>,
     /// `file`, `directory`, `symlink`, `block`, `character`, `socket`, `fifo`.
     pub(crate) kind: &'static str,
     /// Permissions in octal, as text: `0644`.
@@ -23,15 +29,34 @@ pub(crate) struct ObjectInfo {
     pub(crate) atime: String,
     pub(crate) mtime: String,
     pub(crate) ctime: String,
-    /// Target of a symbolic link.
+    /// Target of a symbolic link, as `name`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<String>,
+    /// As `name_bytes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) target_bytes: Option<String>,
+}
+
+/// `name` as text and, if it is not UTF-8, its bytes with `%XX`.
+fn named(name: &[u8]) -> (String, Option<String>) {
+    let text = String::from_utf8_lossy(name).into_owned();
+    let bytes = std::str::from_utf8(name).is_err().then(|| {
+        let escaped: Vec<u8> = name.split(|b| *b == b'%').collect::<Vec<_>>().join(&b"%25"[..]);
+        url_text(OsStr::from_bytes(&escaped))
+    });
+    (text, bytes)
 }
 
 impl ObjectInfo {
-    pub(crate) fn new(name: String, a: &Fattr, target: Option<String>) -> Self {
+    pub(crate) fn new(name: &[u8], a: &Fattr, target: Option<&[u8]>) -> Self {
+        let (name, name_bytes) = named(name);
+        let (target, target_bytes) = match target.map(named) {
+            Some((target, bytes)) => (Some(target), bytes),
+            None => (None, None),
+        };
         Self {
             name,
+            name_bytes,
             kind: kind(a.file_type),
             mode: format!("{:04o}", a.mode & 0o7777),
             links: a.nlink,
@@ -45,6 +70,7 @@ impl ObjectInfo {
             mtime: iso(a.mtime),
             ctime: iso(a.ctime),
             target,
+            target_bytes,
         }
     }
 
@@ -122,11 +148,22 @@ fn civil(seconds: i64) -> (String, String) {
     )
 }
 
-/// Returns `name` with escaped control characters, so that a server cannot control the terminal.
+/// Returns `name` for standard output, as ls(1): escaped if that is a terminal, so that a server cannot control it.
+pub(crate) fn shown(name: &[u8]) -> Vec<u8> {
+    if std::io::stdout().is_terminal() { printable(name).into_bytes() } else { name.to_vec() }
+}
+
+/// Returns `name` with control characters, and bytes that are not UTF-8 (`\351`), escaped.
 pub(crate) fn printable(name: &[u8]) -> String {
     let mut out = String::with_capacity(name.len());
-    for c in String::from_utf8_lossy(name).chars() {
-        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+    for chunk in name.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+        }
+        for byte in chunk.invalid() {
+            // Writing to a string does not fail.
+            let _ = write!(out, "\\{byte:03o}");
+        }
     }
     out
 }
@@ -156,5 +193,12 @@ mod tests {
     fn names_cannot_control_the_terminal() {
         assert_eq!(printable(b"a\x1b[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
         assert_eq!(printable("ä b".as_bytes()), "ä b");
+        assert_eq!(printable(b"caf\xe9"), "caf\\351");
+    }
+
+    #[test]
+    fn names_that_are_not_utf8_have_bytes() {
+        assert_eq!(named("100% ä".as_bytes()), ("100% ä".into(), None));
+        assert_eq!(named(b"100% caf\xe9"), ("100% caf\u{fffd}".into(), Some("100%25 caf%E9".into())));
     }
 }

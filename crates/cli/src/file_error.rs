@@ -65,7 +65,7 @@ impl From<&millrace_copy::Error> for FileError {
             E::InvalidName(_) => "; do not trust this server",
             E::Shrunk => "; copy it again",
             E::Mismatch => "; copy the file again",
-            E::TargetIsDirectory | E::SpecialTarget(_) => "; choose another target",
+            E::TargetIsDirectory | E::SpecialTarget(_) | E::IntoItself => "; choose another target",
             E::SameFile => "; if they are two files, add --atomic",
             E::Incomplete => "; copy it again",
             E::DataLost => "; check its log",

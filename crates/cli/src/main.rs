@@ -10,6 +10,7 @@ mod demo;
 mod describe;
 mod doctor;
 mod file_error;
+mod interrupt;
 mod logging;
 mod progress;
 mod reachable;

@@ -1,9 +1,12 @@
 //! Progress bar of a copy on the terminal.
 
-use std::{io::IsTerminal, time::Duration};
+use std::{
+    io::{ErrorKind, IsTerminal},
+    time::Duration,
+};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use millrace_copy::Event;
+use millrace_copy::{Error, Event};
 
 use crate::file_error::FileError;
 
@@ -31,7 +34,9 @@ impl CopyProgress {
 
     /// Shows an event of the copy.
     pub(crate) fn show(&self, event: &Event<'_>) {
-        if let Event::Failed { path, error } = event {
+        if let Event::Failed { path, error } = event
+            && !is_closed_pipe(error)
+        {
             self.print(&format!("millrace: {}", FileError::from(*error).of(path)));
         }
         let Some(bar) = &self.bar else { return };
@@ -59,4 +64,9 @@ impl CopyProgress {
             bar.finish_and_clear();
         }
     }
+}
+
+/// Whether the reader of a pipe has closed it, which ends a program without a message.
+fn is_closed_pipe(error: &Error) -> bool {
+    matches!(error, Error::Local { source, .. } if source.kind() == ErrorKind::BrokenPipe)
 }

@@ -1,7 +1,7 @@
 //! Access to a server's files by URL.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
     sync::OnceLock,
     time::{Duration, Instant},
@@ -22,17 +22,29 @@ const RETRY_LIMIT: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub(crate) struct Session {
     pub(crate) client: Client,
-    /// The URL, verbatim.
+    /// The URL, as on the command line.
     pub(crate) text: String,
     /// The path in the export.
     pub(crate) path: Vec<u8>,
     /// Whether the URL ends with a slash, so that it must name a directory.
     pub(crate) wants_dir: bool,
+    /// Whether the URL ends with `.` or `..`, and a copy has the contents of the directory.
+    pub(crate) is_contents: bool,
 }
 
 /// Whether `text` has the form of a URL.
-pub(crate) fn is_url(text: &str) -> bool {
-    text.contains("://")
+pub(crate) fn is_url(text: &OsStr) -> bool {
+    text.as_bytes().windows(3).any(|part| part == b"://")
+}
+
+/// The last component of `path`; `None` if it has none.
+pub(crate) fn last_component(path: &[u8]) -> Option<&[u8]> {
+    path.rsplit(|b| *b == b'/').find(|name| !name.is_empty())
+}
+
+/// Whether the last component of `path` is `.` or `..`, so that the name is not that of the copies.
+pub(crate) fn is_contents(path: &[u8]) -> bool {
+    matches!(last_component(path), Some(b"." | b".."))
 }
 
 pub(crate) use millrace_cli_common::args::parse_url as parse;
@@ -107,7 +119,9 @@ impl Session {
     fn of(text: &str, url: &Url, client: Result<Client, millrace_client::Error>) -> Result<Self, Failure> {
         let client = client.map_err(|e| Failure::from(FileError::from(e)))?;
         let path = client.path_in_export().to_vec();
-        Ok(Self { client, text: text.to_owned(), path, wants_dir: url.path.as_bytes().ends_with(b"/") })
+        let is_contents = is_contents(url.path.as_bytes());
+        let wants_dir = is_contents || url.path.as_bytes().ends_with(b"/");
+        Ok(Self { client, text: text.to_owned(), path, wants_dir, is_contents })
     }
 
     /// Looks up the object that the URL names, and follows symbolic links.
@@ -144,7 +158,9 @@ impl Session {
         if self.path.iter().all(|b| *b == b'/') {
             return Err(None);
         }
-        self.client.resolve_parent(&self.path).await.map_err(Some)
+        // The client's path has no `.` at its end, which names no entry of a directory.
+        let path = if self.is_contents { [&self.path[..], b"/."].concat() } else { self.path.clone() };
+        self.client.resolve_parent(path).await.map_err(Some)
     }
 
     /// Whether the client of either can be used for the files of both: the export is one, and the URLs have the same options.
@@ -173,8 +189,8 @@ impl Session {
 
     /// The last component of the URL: the name of the file, or of the export.
     pub(crate) fn name(&self) -> Vec<u8> {
-        let of = |path: &[u8]| path.rsplit(|b| *b == b'/').find(|n| !n.is_empty()).map(<[u8]>::to_vec);
-        of(&self.path).or_else(|| of(self.client.export().as_bytes())).unwrap_or_else(|| b"export".to_vec())
+        let name = last_component(&self.path).or_else(|| last_component(self.client.export().as_bytes()));
+        name.unwrap_or(b"export").to_vec()
     }
 
     /// Whether both are paths in one export of one server.

@@ -220,3 +220,44 @@ fn the_root_of_an_export_cannot_be_changed() {
     assert!(fails(1, &["ln", &a, &server.url("rdma", "/m/c")]).contains("use -s"));
     assert!(fails(1, &["cp", "-r", &a, &a]).contains("choose another target"));
 }
+
+#[test]
+fn entries_that_cannot_be_read_are_named_and_the_others_are_shown() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let served = dir.path().join("served");
+    for name in ["names", "secret"] {
+        fs::create_dir_all(served.join(name)).unwrap();
+        fs::write(served.join(name).join("x"), b"x").unwrap();
+    }
+    fs::write(served.join("f"), b"f").unwrap();
+    // Others read the names in one directory, but not the attributes, and cannot read the other.
+    for (name, mode) in [("", 0o755), ("names", 0o744), ("secret", 0o700)] {
+        fs::set_permissions(served.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let server = Server::start(&["--export", &format!("/l=local:{},squash=all", served.display())]);
+    for vers in ["3", "4.2"] {
+        let url = |path: &str| format!("{}&vers={vers}", server.url("tcp", path));
+        let partial = |args: &[&str], failures: &[&str]| {
+            let out = common::run(args);
+            let message = String::from_utf8(out.stderr).unwrap();
+            assert_eq!(out.status.code(), Some(3), "{args:?}: {message}");
+            assert_eq!(message.lines().count(), failures.len(), "{args:?}: {message}");
+            for name in failures {
+                assert!(message.contains(name) && message.contains("permission denied"), "{name}: {message}");
+            }
+            String::from_utf8(out.stdout).unwrap()
+        };
+        assert_eq!(
+            partial(&["ls", &url("/l/names"), &url("/l")], &[" x in "]).lines().last(),
+            Some("secret/")
+        );
+        let tree = partial(&["tree", &url("/l")], &["names/x in ", " secret in "]);
+        assert!(tree.contains("|-- f\n|-- names\n`-- secret\n"), "{tree}");
+        let to = dir.path().join(vers);
+        partial(&["get", "-r", &url("/l"), text(&to)], &["/names/x: ", "/secret: "]);
+        assert_eq!(names(&to), ["f", "names/"]);
+    }
+}

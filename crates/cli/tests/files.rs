@@ -6,12 +6,14 @@ mod common;
 
 use std::{
     fs,
+    io::{Seek, SeekFrom},
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::Path,
+    process::{Command, Stdio},
     time::{Duration, UNIX_EPOCH},
 };
 
-use common::{Server, fails, names, noise, ok};
+use common::{Server, fails, millrace, names, noise, ok, text};
 
 /// Runs `test` with the URL of an empty directory for each transport and back end.
 fn with_all_transports_and_backends(test: impl Fn(&dyn Fn(&str) -> String, &Path)) {
@@ -197,4 +199,117 @@ fn existing_files_are_written_through_links_and_in_place() {
     // The export is this directory.
     fails(1, &["get", &url("/file"), served.join("file").to_str().unwrap()]);
     assert_eq!(fs::read(served.join("file")).unwrap(), b"new");
+}
+
+/// Runs the program with `input` as its standard input. Returns standard output.
+fn with_input(input: impl Into<Stdio>, args: &[&str]) -> Vec<u8> {
+    let out = millrace().args(args).stdin(input).output().unwrap();
+    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    out.stdout
+}
+
+/// Runs `script` with the program as `$0` and `args` as `$1`... Returns its standard error.
+fn shell(script: &str, args: &[&str]) -> String {
+    let out =
+        Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_millrace")]).args(args).output().unwrap();
+    assert!(out.status.success(), "{script}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stderr).unwrap()
+}
+
+#[test]
+fn standard_streams_pipes_and_devices_are_copied_to_their_end() {
+    with_all_transports_and_backends(|url, dir| {
+        let content = noise(3_000_000, 5);
+        let file = dir.join("file");
+        fs::write(&file, &content).unwrap();
+        let mode = format!("0{:o}", fs::metadata(&file).unwrap().mode() & 0o777);
+        shell(r#"cat "$2" | "$0" put - "$1""#, &[&url("/put"), text(&file)]);
+        shell(r#"cat "$2" | "$0" cp -r --verify /dev/stdin "$1""#, &[&url("/cp"), text(&file)]);
+        for name in ["/put", "/cp"] {
+            assert!(with_input(Stdio::null(), &["cat", &url(name)]) == content, "{name}");
+            let stat: serde_json::Value = serde_json::from_str(&ok(&["stat", "--json", &url(name)])).unwrap();
+            assert_eq!(stat["mode"].as_str(), Some(mode.as_str()), "{name}");
+        }
+        // What a file at standard input has after the part that the shell has read.
+        let mut rest = fs::File::open(&file).unwrap();
+        rest.seek(SeekFrom::Start(1_000_000)).unwrap();
+        with_input(rest, &["put", "-", &url("/rest")]);
+        assert!(with_input(Stdio::null(), &["get", &url("/rest"), "-"]) == content[1_000_000..]);
+
+        let pipe = dir.join("pipe");
+        shell(r#"mkfifo "$2"; cat "$3" > "$2" & "$0" put "$2" "$1""#, &[&url(""), text(&pipe), text(&file)]);
+        assert!(with_input(Stdio::null(), &["cp", &url("/pipe"), "-"]) == content);
+        ok(&["put", "/dev/null", &url("/")]);
+        assert_eq!(ok(&["cat", &url("/null")]), "");
+        shell(r#"echo start > "$2"; "$0" get "$1" - >> "$2""#, &[&url("/put"), text(&dir.join("log"))]);
+        assert!(fs::read(dir.join("log")).unwrap() == [b"start\n", &content[..]].concat());
+        // The reader ends first.
+        assert_eq!(shell(r#""$0" get "$1" - | head -c 1 > "$2""#, &[&url("/put"), "/dev/null"]), "");
+
+        assert!(fails(1, &["put", "-", &url("/")]).contains("no file name"));
+        assert!(fails(2, &["get", "--json", &url("/put"), "-"]).contains("--json"));
+        assert_eq!(ok(&["ls", "-a", &url("")]), "cp\nnull\npipe\nput\nrest\n");
+    });
+}
+
+#[test]
+fn a_dot_as_source_is_the_contents_of_the_directory() {
+    with_all_transports_and_backends(|url, dir| {
+        let (tree, here) = (dir.join("tree"), dir.join("here"));
+        fs::create_dir_all(tree.join("sub")).unwrap();
+        fs::create_dir(&here).unwrap();
+        for name in ["f", "sub/g"] {
+            fs::write(tree.join(name), name).unwrap();
+        }
+        let contents = ["f", "sub/", "sub/g"];
+        ok(&["mkdir", &url("/dst")]);
+        ok(&["put", "-r", text(&tree.join(".")), &url("/dst")]);
+        assert_eq!(ok(&["ls", &url("/dst")]), "f\nsub/\n");
+        shell(r#"cd "$2"; "$0" put -r . "$1""#, &[&url("/tree"), text(&tree)]);
+        assert_eq!(ok(&["ls", &url("/tree")]), "f\nsub/\n");
+        shell(r#"cd "$2"; "$0" put -r .. "$1""#, &[&url("/dst/up"), text(&tree.join("sub"))]);
+        assert_eq!(ok(&["ls", &url("/dst/up")]), "f\nsub/\n");
+
+        for source in ["/tree/.", "/tree/sub/..", "//tree/./"] {
+            ok(&["get", "-r", &url(source), text(&here)]);
+            assert_eq!(names(&here), contents, "{source}");
+            fs::remove_dir_all(&here).unwrap();
+            ok(&["get", "-r", &url(source), text(&here)]);
+            assert_eq!(names(&here), contents, "{source}");
+        }
+        ok(&["get", "-r", &url("//tree//"), &format!("{}/", text(&here))]);
+        assert_eq!(names(&here.join("tree")), contents);
+        ok(&["mkdir", &url("/to")]);
+        ok(&["cp", "-r", &url("/tree/."), &url("/to/.")]);
+        assert_eq!(ok(&["ls", &url("/to")]), "f\nsub/\n");
+    });
+}
+
+#[test]
+fn a_directory_is_not_copied_into_itself_nor_removed_as_a_dot() {
+    with_all_transports_and_backends(|url, _| {
+        ok(&["mkdir", "-p", &url("/tree/sub/below")]);
+        ok(&["ln", "-s", "tree", &url("/alias")]);
+        let before = ok(&["tree", &url("/tree")]);
+        for (from, to) in [
+            ("/tree", "/tree/sub"),
+            ("/tree", "/tree/sub/below/new"),
+            ("/tree/.", "/tree/sub"),
+            ("/alias/", "/tree/sub/below"),
+            ("/tree", "/alias/sub/below"),
+            ("/tree/sub/..", "/tree/sub"),
+            ("/tree", "/alias"),
+        ] {
+            let message = fails(1, &["cp", "-r", &url(from), &url(to)]);
+            assert!(message.contains("which is below it"), "{from} {to}: {message}");
+        }
+        for (from, to) in [("/tree", "/tree"), ("/tree/.", "/tree/")] {
+            assert!(fails(1, &["cp", "-r", &url(from), &url(to)]).contains("are the same"), "{from} {to}");
+        }
+        assert!(fails(1, &["cp", "-r", &url("/tree/sub"), &url("/tree")]).contains("into itself"));
+        for args in [["rm", "-r", &url("/tree/.")], ["mv", &url("/tree/."), &url("/moved")]] {
+            assert!(fails(1, &args).contains("does not end with the name"), "{args:?}");
+        }
+        assert_eq!(ok(&["tree", &url("/tree")]), before);
+    });
 }

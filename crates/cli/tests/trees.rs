@@ -5,7 +5,7 @@
 mod common;
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs,
     os::unix::{
         ffi::OsStrExt,
@@ -15,7 +15,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use common::{Server, names, noise, ok, text};
+use common::{Server, fails, names, noise, ok, text};
 
 /// Creates a tree with unusual names, sizes, modes, links and times.
 fn unusual_tree(root: &Path) {
@@ -125,6 +125,59 @@ fn a_name_that_is_not_utf8_is_copied_unchanged() {
     ok(&["put", "-r", text(&from), &server.url("rdma", "/m/t")]);
     ok(&["get", "-r", &server.url("tcp", "/m/t"), text(&dir.path().join("back"))]);
     assert!(dir.path().join("back").join(OsStr::from_bytes(b"latin-\xe4")).exists());
+}
+
+#[test]
+fn names_that_are_not_utf8_can_be_given_and_are_printed() {
+    let dir = tempfile::tempdir().unwrap();
+    let local = |name: &[u8]| dir.path().join(OsStr::from_bytes(name));
+    let (file, exported) = (local(b"caf\xe9.txt"), local(b"srv-\xe9"));
+    if fs::write(&file, b"content").is_err() {
+        println!("skipped: this file system takes UTF-8 names only");
+        return;
+    }
+    fs::create_dir(&exported).unwrap();
+    let export = [b"/l=local:", exported.as_os_str().as_bytes(), b",squash=none"].concat();
+    let arg = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+    let exports = [arg(b"--export"), arg(b"/m=memory:16MiB"), arg(b"--export"), arg(&export)];
+    let server = Server::start_with("127.0.0.1:0", "127.0.0.1:0", &exports);
+    for (export, vers) in [("/m", 3), ("/m", 4), ("/l", 3), ("/l", 4)] {
+        let vers = if vers == 3 { "3" } else { "4.2" };
+        let url = |path: &[u8]| {
+            let end = format!("?proto=tcp&vers={vers}");
+            arg(&[b"nfs://", server.tcp.as_bytes(), export.as_bytes(), path, end.as_bytes()].concat())
+        };
+        let out = |args: &[OsString]| {
+            let out = common::run(args);
+            assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+            out.stdout
+        };
+        let is_in = |part: &[u8], text: &[u8]| text.windows(part.len()).any(|found| found == part);
+        out(&[arg(b"mkdir"), url(b"/\xe9")]);
+        out(&[arg(b"put"), file.clone().into(), url(b"/\xe9")]);
+        for path in [&b"/\xe9/caf\xe9.txt"[..], b"/%E9/caf%e9.txt"] {
+            assert_eq!(out(&[arg(b"cat"), url(path)]), b"content");
+        }
+        assert_eq!(out(&[arg(b"ls"), url(b"/%E9")]), b"caf\xe9.txt\n");
+        assert!(is_in(b" caf\xe9.txt\n", &out(&[arg(b"ls"), arg(b"-l"), url(b"/%E9")])));
+        assert!(is_in(b"`-- caf\xe9.txt\n", &out(&[arg(b"tree"), url(b"")])));
+        out(&[arg(b"ln"), arg(b"-s"), arg(b"caf\xe9.txt"), url(b"/link")]);
+        let json = |args: &[OsString]| serde_json::from_slice::<serde_json::Value>(&out(args)).unwrap();
+        let entry = json(&[arg(b"ls"), arg(b"--json"), url(b"/%E9")]);
+        assert_eq!(entry["name"], "caf\u{fffd}.txt");
+        assert_eq!(entry["name_bytes"], "caf%E9.txt");
+        assert_eq!(json(&[arg(b"stat"), arg(b"--json"), url(b"/link")])["target_bytes"], "caf%E9.txt");
+        out(&[arg(b"mv"), url(b"/\xe9/caf\xe9.txt"), url(b"/\xff")]);
+        out(&[arg(b"get"), url(b"/%FF"), local(b"back-\xe9").into()]);
+        assert_eq!(fs::read(local(b"back-\xe9")).unwrap(), b"content");
+        if export == "/l" {
+            assert_eq!(fs::read(exported.join(OsStr::from_bytes(b"\xff"))).unwrap(), b"content");
+        }
+        out(&[arg(b"rm"), arg(b"-r"), url(b"/\xff"), url(b"/%e9"), url(b"/link")]);
+        assert_eq!(out(&[arg(b"ls"), arg(b"-a"), url(b"")]), b"");
+    }
+    let refused = fails(2, &[arg(b"serve"), arg(b"--export"), arg(b"/\xe9=memory:16MiB")]);
+    assert!(refused.contains("is not UTF-8"), "{refused}");
 }
 
 #[test]

@@ -75,6 +75,6 @@ pub use options::{Options, Preserve};
 pub use remote::{RemoteTree, RemoteWriter};
 pub use report::{FailedFile, Report};
 pub use tree::{
-    Directory, Entry, Existing, FileKind, Item, Metadata, Source, Target, Timestamp, WriteOutcome,
+    Directory, Entries, Entry, Existing, FileKind, Item, Metadata, Source, Target, Timestamp, WriteOutcome,
 };
 pub use walk::TreeCopy;

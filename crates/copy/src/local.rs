@@ -11,19 +11,21 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use millrace_buffer::{Arena, Views};
 use millrace_client::temporary_name;
 use rustix::{
-    fs::{AtFlags, CWD, Gid, OFlags, SeekFrom, Timespec, Timestamps, Uid, seek},
+    fs::{AtFlags, CWD, Gid, Mode, OFlags, SeekFrom, Timespec, Timestamps, Uid, seek},
     io::Errno,
 };
 
 use crate::{
     Error, Preserve,
     tree::{
-        Directory, Entry, Existing, FileKind, Item, Metadata, Source, Target, Timestamp, WriteOutcome, random,
+        Directory, Entries, Entry, Existing, FileKind, Item, Metadata, Source, Target, Timestamp,
+        WriteOutcome, random,
     },
 };
 
@@ -107,6 +109,56 @@ impl Item<PathBuf> {
             meta: (&meta).into(),
         })
     }
+
+    /// Returns the pipe or device at `path`, or the standard stream of this process that it names, to be read to its end
+    /// and copied to a file `name` with the mode of a new file and the current time. `None` if `path` is another object.
+    pub fn stream(path: &Path, name: impl Into<Vec<u8>>) -> Option<Self> {
+        let is_special = || fs::metadata(path).is_ok_and(|m| Metadata::from(&m).kind == FileKind::Special);
+        if standard_stream_index(path).is_none() && !is_special() {
+            return None;
+        }
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX);
+        let now = Timestamp { seconds, nanos: since_epoch.subsec_nanos() };
+        let meta = Metadata {
+            kind: FileKind::File,
+            mode: 0o666 & !umask(),
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            size: 0, // Unknown.
+            used: 0,
+            nlink: 1,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            id: (0, 0),
+        };
+        Some(Self { path: path.display().to_string(), name: name.into(), node: path.to_owned(), meta })
+    }
+}
+
+impl Existing<PathBuf> {
+    /// Returns the object that the symbolic link `path` refers to; `None` if `path` is no symbolic link. A standard stream
+    /// of this process is [`FileKind::Special`], also if it is redirected to a file: its content is not removed.
+    ///
+    /// # Errors
+    /// The object does not exist, or its attributes cannot be read.
+    pub fn through_link(path: &Path) -> io::Result<Option<Self>> {
+        let meta = match standard_stream(path)? {
+            Some(stream) => Metadata { kind: FileKind::Special, ..Metadata::from(&stream.metadata()?) },
+            None if path.is_symlink() => Metadata::from(&fs::metadata(path)?),
+            None => return Ok(None),
+        };
+        Ok(Some(Self { node: path.to_owned(), meta, through_link: true }))
+    }
+}
+
+/// The file mode creation mask of this process (umask(2)).
+fn umask() -> u32 {
+    // It can only be read by setting it: meanwhile, other threads create private files.
+    let mask = rustix::process::umask(Mode::from_raw_mode(0o077));
+    rustix::process::umask(mask);
+    mask.as_raw_mode()
 }
 
 impl From<&fs::Metadata> for Metadata {
@@ -167,12 +219,17 @@ fn apply_in_place(file: &File, meta: &Metadata, preserve: Preserve) -> io::Resul
     }
 }
 
+/// The number of the standard stream that `path` names.
+fn standard_stream_index(path: &Path) -> Option<usize> {
+    let names = ["/dev/fd/0", "/dev/fd/1", "/dev/fd/2", "/dev/stdin", "/dev/stdout", "/dev/stderr"];
+    names.iter().position(|name| Path::new(name) == path).map(|index| index % 3)
+}
+
 /// The standard stream of this process that `path` names. Its descriptor is duplicated, because opening the path again would
 /// truncate a file to which the shell appends, and fails for a socket.
 fn standard_stream(path: &Path) -> io::Result<Option<File>> {
-    let names = ["/dev/fd/0", "/dev/fd/1", "/dev/fd/2", "/dev/stdin", "/dev/stdout", "/dev/stderr"];
-    let Some(index) = names.iter().position(|name| Path::new(name) == path) else { return Ok(None) };
-    let stream = match index % 3 {
+    let Some(index) = standard_stream_index(path) else { return Ok(None) };
+    let stream = match index {
         0 => rustix::stdio::stdin(),
         1 => rustix::stdio::stdout(),
         _ => rustix::stdio::stderr(),
@@ -217,7 +274,7 @@ fn open_existing(existing: &Existing<PathBuf>) -> Result<LocalWriter, Error> {
         // The name of a file in a copied directory may have become a link.
         let follow = if existing.through_link { OFlags::empty() } else { OFlags::NOFOLLOW };
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY | follow;
-        let file = File::from(rustix::fs::open(&path, flags, rustix::fs::Mode::empty())?);
+        let file = File::from(rustix::fs::open(&path, flags, Mode::empty())?);
         if !file.metadata()?.is_file() {
             return Ok((file, WriterState::Stream));
         }
@@ -235,18 +292,18 @@ fn in_dir(dir: &Path, name: &[u8]) -> Result<PathBuf, Error> {
     Ok(dir.join(OsStr::from_bytes(name)))
 }
 
-fn list(dir: &Path) -> io::Result<Vec<Entry<PathBuf>>> {
-    let mut out = Vec::new();
+fn list(dir: &Path) -> io::Result<Entries<PathBuf>> {
+    let mut out = Entries { found: Vec::new(), failed: Vec::new() };
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        let meta = match entry.metadata() {
-            Ok(m) => (&m).into(),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue, // Removed concurrently.
-            Err(e) => return Err(e),
-        };
-        out.push(Entry { node: entry.path(), name: entry.file_name().into_vec(), meta });
+        let (node, name) = (entry.path(), entry.file_name().into_vec());
+        match entry.metadata() {
+            Ok(m) => out.found.push(Entry { node, name, meta: (&m).into() }),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {} // Removed concurrently.
+            Err(e) => out.failed.push((name, failed("read", &node)(e))),
+        }
     }
-    out.sort_by(|a, b| a.name.cmp(&b.name));
+    out.found.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(out)
 }
 
@@ -254,7 +311,7 @@ impl Source for LocalTree {
     type Node = PathBuf;
     type Reader = LocalReader;
 
-    async fn list(&self, dir: &PathBuf) -> Result<Vec<Entry<PathBuf>>, Error> {
+    async fn list(&self, dir: &PathBuf) -> Result<Entries<PathBuf>, Error> {
         let dir = dir.clone();
         blocking(move || list(&dir).map_err(failed("list", &dir))).await
     }
@@ -271,6 +328,9 @@ impl Source for LocalTree {
             let open = || -> io::Result<(File, bool)> {
                 if let Some(stream) = standard_stream(&path)? {
                     return Ok((stream, true));
+                }
+                if fs::metadata(&path)?.file_type().is_socket() {
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, "it is a socket"));
                 }
                 let file = File::open(&path)?;
                 let is_stream = !file.metadata()?.is_file();

@@ -14,7 +14,10 @@ use millrace_nfs::v3::{
 
 use crate::{
     Error, Preserve,
-    tree::{Directory, Entry, Existing, FileKind, Metadata, Source, Target, Timestamp, WriteOutcome, random},
+    tree::{
+        Directory, Entries, Entry, Existing, FileKind, Metadata, Source, Target, Timestamp, WriteOutcome,
+        random,
+    },
 };
 
 /// Maximum number of rewrites of a record because the server restarted during its write.
@@ -134,8 +137,8 @@ impl Source for RemoteTree {
     type Node = FileHandle;
     type Reader = FileHandle;
 
-    async fn list(&self, dir: &FileHandle) -> Result<Vec<Entry<FileHandle>>, Error> {
-        let mut out = Vec::new();
+    async fn list(&self, dir: &FileHandle) -> Result<Entries<FileHandle>, Error> {
+        let mut out = Entries { found: Vec::new(), failed: Vec::new() };
         for e in self.client.readdir(*dir).await? {
             if e.is_dot() {
                 continue;
@@ -143,9 +146,14 @@ impl Source for RemoteTree {
             if !crate::is_valid_name(&e.name) {
                 return Err(Error::InvalidName(e.name_lossy().into()));
             }
-            out.extend(self.entry(*dir, e).await?);
+            let name = e.name.clone();
+            match self.entry(*dir, e).await {
+                Ok(entry) => out.found.extend(entry),
+                Err(e) if e.status().is_some() => out.failed.push((name, e.into())),
+                Err(e) => return Err(e.into()), // The other calls would fail too.
+            }
         }
-        out.sort_by(|a, b| a.name.cmp(&b.name));
+        out.found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(out)
     }
 

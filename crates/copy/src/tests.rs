@@ -14,7 +14,7 @@ use std::{
 use millrace_buffer::{Arena, ArenaConfig, Views};
 
 use crate::{
-    Directory, Entry, Error, Event, Existing, FailedFile, Item, LocalReader, LocalTree, LocalWriter,
+    Directory, Entries, Error, Event, Existing, FailedFile, Item, LocalReader, LocalTree, LocalWriter,
     Metadata, Options, Preserve, Report, Source, Target, TreeCopy, WriteOutcome,
 };
 
@@ -205,7 +205,7 @@ impl Faulty {
 impl Source for Faulty {
     type Node = PathBuf;
     type Reader = LocalReader;
-    async fn list(&self, dir: &PathBuf) -> Result<Vec<Entry<PathBuf>>, Error> {
+    async fn list(&self, dir: &PathBuf) -> Result<Entries<PathBuf>, Error> {
         self.inner.list(dir).await
     }
     async fn read_link(&self, link: &PathBuf) -> Result<Vec<u8>, Error> {
@@ -618,8 +618,7 @@ fn a_pipe_is_read_to_its_end() {
     for verify in [false, true] {
         let (pipe, data) = (from.clone(), content.clone());
         let writer = std::thread::spawn(move || fs::write(pipe, data).unwrap());
-        let mut item = Item::local(&from, "copy").unwrap();
-        item.meta.kind = crate::FileKind::File;
+        let item = Item::stream(&from, "copy").unwrap();
         let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let with = Options { verify, ..options() };
         let report =
@@ -663,6 +662,32 @@ fn a_directory_is_not_copied_into_itself() {
     assert!(matches!(&report.failed[..], [FailedFile { error: Error::IntoItself, .. }]), "{report:?}");
     assert_eq!(names(&from.join("sub/copy")), ["file", "sub"]);
     let report = run(&from, dir.path(), &tree(), &options());
-    assert!(matches!(&report.failed[..], [FailedFile { error: Error::SameFile, .. }]), "{report:?}");
+    assert!(matches!(&report.failed[..], [FailedFile { error: Error::IntoItself, .. }]), "{report:?}");
     assert_eq!(fs::read(from.join("file")).unwrap(), b"x");
+}
+
+#[test]
+fn the_entries_of_a_directory_without_a_name_are_copied_into_the_target() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir_all(from.join("sub/below")).unwrap();
+    fs::write(from.join("file"), b"x").unwrap();
+    fs::create_dir(&to).unwrap();
+    fs::set_permissions(&to, fs::Permissions::from_mode(0o700)).unwrap();
+    let copy = |from: &Path, to: &Path| {
+        let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let id = Some(Metadata::from(&fs::metadata(to).unwrap()).id);
+        let into = Directory { id, ..to.to_owned().into() };
+        let items = vec![Item::local(from, "").unwrap()];
+        rt.block_on(TreeCopy::new(&tree(), &tree(), options()).run(items, into))
+    };
+    let report = copy(&from, &to);
+    assert!(complete(&report) && report.files == 1, "{report:?}");
+    assert_eq!(names(&to), ["file", "sub"]);
+    assert!(to.join("sub/below").is_dir());
+    assert_eq!(fs::metadata(&to).unwrap().mode() & 0o777, 0o700);
+    for (from, to) in [(&from, &from), (&from, &from.join("sub"))] {
+        let report = copy(from, to);
+        assert!(matches!(&report.failed[..], [FailedFile { error: Error::IntoItself, .. }]), "{report:?}");
+    }
 }

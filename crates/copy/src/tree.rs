@@ -69,12 +69,22 @@ pub struct Entry<N> {
     pub meta: Metadata,
 }
 
+/// The entries of a directory.
+#[derive(Debug)]
+pub struct Entries<N> {
+    /// The entries, in the order of their names.
+    pub found: Vec<Entry<N>>,
+    /// The names of entries whose attributes cannot be read, and the reasons.
+    pub failed: Vec<(Vec<u8>, Error)>,
+}
+
 /// An object to copy.
 #[derive(Debug, Clone)]
 pub struct Item<N> {
     /// Path in reports and events. For objects below a directory, the path of the directory is the prefix.
     pub path: String,
-    /// Its name at the target; [`is_valid_name`](crate::is_valid_name) must hold.
+    /// Its name at the target; [`is_valid_name`](crate::is_valid_name) must hold. If the name of a directory is empty, its
+    /// entries are copied into the target directory, as by `cp -r DIR/.`.
     pub name: Vec<u8>,
     /// The object.
     pub node: N,
@@ -98,11 +108,11 @@ pub trait Source: Clone + Send + Sync + 'static {
     /// A file that is open for reading.
     type Reader: Clone + Send + Sync + 'static;
 
-    /// Returns all entries of a directory except `.` and `..`.
+    /// Returns the entries of a directory, without `.`, `..` and those that were removed meanwhile.
     ///
     /// # Errors
     /// The directory cannot be read, or an entry has a name for which [`is_valid_name`](crate::is_valid_name) is false.
-    fn list(&self, dir: &Self::Node) -> impl Future<Output = Result<Vec<Entry<Self::Node>>, Error>> + Send;
+    fn list(&self, dir: &Self::Node) -> impl Future<Output = Result<Entries<Self::Node>, Error>> + Send;
 
     /// Returns the target of a symbolic link.
     ///
@@ -180,6 +190,13 @@ pub struct Directory<N> {
     pub created: bool,
     /// [`Metadata::id`], if it is known.
     pub id: Option<(u64, u64)>,
+}
+
+impl<N> From<N> for Directory<N> {
+    /// An existing directory.
+    fn from(node: N) -> Self {
+        Self { node, created: false, id: None }
+    }
 }
 
 /// A directory tree that can be written. A new file is written under a temporary name and renamed when it is complete; an

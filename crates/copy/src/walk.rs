@@ -18,7 +18,7 @@ use crate::{
     data::Flow,
     file::{self, Done, FileOptions, Place},
     report::{FailedFile, Report},
-    tree::{Directory, Entry, Existing, FileKind, Item, Metadata, Source, Target},
+    tree::{Directory, Entries, Existing, FileKind, Item, Metadata, Source, Target},
 };
 
 /// A copy of objects of a [`Source`] into a directory of a [`Target`].
@@ -64,20 +64,20 @@ impl<'a, S: Source, T: Target> TreeCopy<'a, S, T> {
         Self { over: existing, ..self }
     }
 
-    /// Copies `items` into the directory `into` of the target.
+    /// Copies `items` into the directory `into` of the target: a node, or a [`Directory`].
     ///
     /// Dropping the future before its completion leaves temporary files. To stop a copy early, use
     /// [`Self::interrupted_by`].
     ///
     /// # Panics
     /// If it is called outside of a Tokio runtime.
-    pub async fn run(self, items: Vec<Item<S::Node>>, into: T::Node) -> Report {
+    pub async fn run(self, items: Vec<Item<S::Node>>, into: impl Into<Directory<T::Node>>) -> Report {
         let start = Instant::now();
         let control = Arc::new(Control::new(self.listener));
         let mut walk = Walk::new(self.source, self.target, &self.options, Arc::clone(&control));
         walk.over = self.over;
         let interrupted = {
-            let run = walk.run(items, into);
+            let run = walk.run(items, into.into());
             tokio::pin!(run);
             tokio::select! {
                 () = &mut run => false,
@@ -104,7 +104,7 @@ type Task<S, T> = (Item<<S as Source>::Node>, Directory<<T as Source>::Node>);
 /// A directory of the source, its entries, and its copy.
 type Listed<S, T> = (
     Item<<S as Source>::Node>,
-    Result<(Vec<Entry<<S as Source>::Node>>, Directory<<T as Source>::Node>), Error>,
+    Result<(Entries<<S as Source>::Node>, Directory<<T as Source>::Node>), Error>,
 );
 
 struct Walk<'a, S: Source, T: Target> {
@@ -156,8 +156,10 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         }
     }
 
-    async fn run(&mut self, items: Vec<Item<S::Node>>, into: T::Node) {
-        let into = Directory { node: into, created: false, id: None };
+    async fn run(&mut self, items: Vec<Item<S::Node>>, into: Directory<T::Node>) {
+        if self.is_one_space {
+            self.targets.extend(into.id);
+        }
         let mut todo: Vec<Task<S, T>> = items.into_iter().rev().map(|i| (i, into.clone())).collect();
         while !self.flow.control.is_stopped() {
             let Some((item, dir)) = todo.pop() else {
@@ -200,7 +202,11 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         self.directories.spawn(async move {
             let created = async {
                 let entries = source.list(&item.node).await?;
-                Ok((entries, target.make_dir(&dir.node, &item.name).await?))
+                let made = match item.name.is_empty() {
+                    true => dir,
+                    false => target.make_dir(&dir.node, &item.name).await?,
+                };
+                Ok((entries, made))
             };
             let created = created.await;
             (item, created)
@@ -224,13 +230,17 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         if self.is_one_space {
             self.targets.extend(made.id);
             if made.id == Some(item.meta.id) {
-                self.failed(item.path, Error::SameFile);
+                self.failed(item.path, Error::IntoItself);
                 return Some(Vec::new());
             }
         }
         self.report.directories += 1;
-        let found = entries.into_iter().rev().map(|e| {
-            let path = format!("{}/{}", item.path, String::from_utf8_lossy(&e.name));
+        let path = |name: &[u8]| format!("{}/{}", item.path, String::from_utf8_lossy(name));
+        for (name, e) in entries.failed {
+            self.failed(path(&name), e);
+        }
+        let found = entries.found.into_iter().rev().map(|e| {
+            let path = path(&e.name);
             (Item { path, name: e.name, node: e.node, meta: e.meta }, made.clone())
         });
         let found = found.collect();

@@ -1,6 +1,6 @@
 //! `blk`: disks of iSCSI targets.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use millrace_bench::units::ByteSize;
@@ -123,11 +123,11 @@ content. The copy is on stable storage when the command ends.")]
 pub(crate) struct BlkCpArgs {
     /// The source: a file or a URL
     #[arg(value_name = "FROM")]
-    pub(crate) from: String,
+    pub(crate) from: OsString,
 
     /// The target: a file or a URL
     #[arg(value_name = "TO")]
-    pub(crate) to: String,
+    pub(crate) to: OsString,
 
     /// Maximum number of transfers of 1 MiB in flight
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=128))]

@@ -1,8 +1,11 @@
 //! Commands on files: `exports`, `ls`, `stat`, `tree`, `cat`, `put`, `get`, `cp`, `rm`, `mkdir`, `mv`, `ln`,
 //! `df`.
 
+use std::ffi::OsString;
+
 use clap::Args;
 use millrace_bench::units::ByteSize;
+use millrace_cli_common::args::url;
 
 /// Arguments of `millrace exports`.
 #[derive(Debug, Args)]
@@ -12,7 +15,7 @@ Examples:
   millrace exports 'nfs://server:2049?proto=tcp' --json")]
 pub(crate) struct ExportsArgs {
     /// The server; a path is ignored
-    #[arg(value_name = "URL")]
+    #[arg(value_name = "URL", value_parser = url())]
     pub(crate) url: String,
 
     /// Print one JSON object per export
@@ -29,7 +32,7 @@ Examples:
   millrace ls --json nfs://127.0.0.1/data | jq -r 'select(.size > 1e9).name'")]
 pub(crate) struct LsArgs {
     /// Directories or files
-    #[arg(value_name = "URL", required = true)]
+    #[arg(value_name = "URL", required = true, value_parser = url())]
     pub(crate) urls: Vec<String>,
 
     /// Show kind, mode, links, owner, group, size and time of each entry
@@ -53,7 +56,7 @@ Examples:
   millrace stat --json nfs://127.0.0.1/data/file | jq .size")]
 pub(crate) struct StatArgs {
     /// Files or directories; symbolic links are not followed
-    #[arg(value_name = "URL", required = true)]
+    #[arg(value_name = "URL", required = true, value_parser = url())]
     pub(crate) urls: Vec<String>,
 
     /// Print one JSON object per file
@@ -69,7 +72,7 @@ Examples:
   millrace tree --depth 2 'nfs://server/data?proto=tcp'")]
 pub(crate) struct TreeArgs {
     /// The directory
-    #[arg(value_name = "URL")]
+    #[arg(value_name = "URL", value_parser = url())]
     pub(crate) url: String,
 
     /// Maximum depth, in directory levels
@@ -93,7 +96,7 @@ Examples:
   millrace cat nfs://127.0.0.1/data/part1 nfs://127.0.0.1/data/part2 | tar x")]
 pub(crate) struct CatArgs {
     /// Files, written in this order
-    #[arg(value_name = "URL", required = true)]
+    #[arg(value_name = "URL", required = true, value_parser = url())]
     pub(crate) urls: Vec<String>,
 }
 
@@ -145,7 +148,7 @@ const COPY_NOTES: &str = "\
 Modes, times and symbolic links are preserved. A new file has a temporary name in the target directory
 until it is complete and, on a server, on stable storage; then it is renamed to its final name. An
 existing file is written in place, as by cp(1): it keeps its owner, mode, ACL and hard links.
-Progress is shown on a terminal only.";
+`-` is standard input or output; pipes and devices are read to their end. Progress is shown on a terminal only.";
 
 /// Arguments of `millrace put`.
 #[derive(Debug, Args)]
@@ -154,12 +157,13 @@ Progress is shown on a terminal only.";
 Examples:
   millrace put notes.txt nfs://127.0.0.1/data/
   millrace put -r --verify ./photos nfs://127.0.0.1/data/photos
+  tar c tree | millrace put - nfs://127.0.0.1/data/tree.tar
 
 {COPY_NOTES}"))]
 pub(crate) struct PutArgs {
     /// Local files, followed by the target URL
     #[arg(value_name = "FILE", required = true, num_args = 2..)]
-    pub(crate) paths: Vec<String>,
+    pub(crate) paths: Vec<OsString>,
 
     #[command(flatten)]
     pub(crate) copy: CopyArgs,
@@ -172,6 +176,7 @@ pub(crate) struct PutArgs {
 Examples:
   millrace get nfs://127.0.0.1/data/notes.txt
   millrace get -r --verify nfs://127.0.0.1/data/photos ./photos
+  millrace get nfs://127.0.0.1/data/tree.tar - | tar x
 
 With a single URL, the target is the current directory.
 
@@ -179,7 +184,7 @@ With a single URL, the target is the current directory.
 pub(crate) struct GetArgs {
     /// URLs, followed by the local target file or directory
     #[arg(value_name = "URL", required = true, num_args = 1..)]
-    pub(crate) paths: Vec<String>,
+    pub(crate) paths: Vec<OsString>,
 
     #[command(flatten)]
     pub(crate) copy: CopyArgs,
@@ -194,13 +199,13 @@ Examples:
   millrace cp -r --verify nfs://127.0.0.1/data/tree ./tree
   millrace cp -r nfs://one/data/tree 'nfs://two/backup/tree?nconnect=2'
 
-If the target is an existing directory, the copies are created in it.
+If the target is an existing directory, the copies are created in it; those of a directory DIR/. are its entries.
 
 {COPY_NOTES}"))]
 pub(crate) struct CpArgs {
     /// Files or URLs, followed by the target
     #[arg(value_name = "PATH", required = true, num_args = 2..)]
-    pub(crate) paths: Vec<String>,
+    pub(crate) paths: Vec<OsString>,
 
     #[command(flatten)]
     pub(crate) copy: CopyArgs,
@@ -214,7 +219,7 @@ Examples:
   millrace rm -r nfs://127.0.0.1/data/tree")]
 pub(crate) struct RmArgs {
     /// Files and directories
-    #[arg(value_name = "URL", required = true)]
+    #[arg(value_name = "URL", required = true, value_parser = url())]
     pub(crate) urls: Vec<String>,
 
     /// Remove directories with their contents
@@ -234,7 +239,7 @@ Examples:
   millrace mkdir -p nfs://127.0.0.1/data/a/b/c")]
 pub(crate) struct MkdirArgs {
     /// The directories
-    #[arg(value_name = "URL", required = true)]
+    #[arg(value_name = "URL", required = true, value_parser = url())]
     pub(crate) urls: Vec<String>,
 
     /// Create missing parents, and accept existing directories
@@ -263,11 +268,11 @@ Examples:
 Both names must be in the same export. An existing file at the new name is replaced atomically.")]
 pub(crate) struct MvArgs {
     /// The existing name
-    #[arg(value_name = "FROM_URL")]
+    #[arg(value_name = "FROM_URL", value_parser = url())]
     pub(crate) from: String,
 
     /// The new name, or the directory to move it into
-    #[arg(value_name = "TO_URL")]
+    #[arg(value_name = "TO_URL", value_parser = url())]
     pub(crate) to: String,
 }
 
@@ -280,10 +285,10 @@ Examples:
 pub(crate) struct LnArgs {
     /// The file to link to: a URL; with -s any text
     #[arg(value_name = "TARGET")]
-    pub(crate) target: String,
+    pub(crate) target: OsString,
 
     /// The new name
-    #[arg(value_name = "URL")]
+    #[arg(value_name = "URL", value_parser = url())]
     pub(crate) link: String,
 
     /// Create a symbolic link
@@ -299,23 +304,10 @@ Examples:
   millrace df --json nfs://127.0.0.1/data nfs://127.0.0.1/scratch")]
 pub(crate) struct DfArgs {
     /// Exports, or paths in them
-    #[arg(value_name = "URL", required = true)]
+    #[arg(value_name = "URL", required = true, value_parser = url())]
     pub(crate) urls: Vec<String>,
 
     /// Print one JSON object per URL
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-impl GetArgs {
-    /// Returns the URLs and the local target: the last argument if it is a path, otherwise the current
-    /// directory.
-    pub(crate) fn split(&self) -> (Vec<String>, String) {
-        match self.paths.split_last() {
-            Some((last, rest)) if !rest.is_empty() && !last.starts_with("nfs://") => {
-                (rest.to_vec(), last.clone())
-            }
-            _ => (self.paths.clone(), ".".into()),
-        }
-    }
 }

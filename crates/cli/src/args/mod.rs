@@ -31,8 +31,8 @@ pub(crate) use blk::{
 };
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{
-    CatArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs, PutArgs,
-    RmArgs, StatArgs, TreeArgs,
+    CatArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs,
+    PutArgs, RmArgs, StatArgs, TreeArgs,
 };
 pub(crate) use mount::{MountArgs, expand_mount_helper};
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, ReloadArgs, ServeArgs};

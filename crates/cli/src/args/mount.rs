@@ -3,6 +3,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::Args;
+use millrace_cli_common::args::url;
 
 /// Names of the helper of mount(8): for the type `millrace`, and for the type in the mount table.
 const HELPERS: [&str; 2] = ["mount.millrace", "mount.fuse.millrace"];
@@ -42,6 +43,7 @@ fstab, with this program (or a link to it) as /sbin/mount.millrace, and for `mou
   nfs://HOST/data  /mnt  millrace  allow_other,_netdev  0 0")]
 pub(crate) struct MountArgs {
     /// The export, or a directory in it
+    #[arg(value_parser = url())]
     pub(crate) url: String,
 
     /// The mount point, an empty directory

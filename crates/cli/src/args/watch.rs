@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use millrace_cli_common::args::url;
 
 use crate::top::Order;
 
@@ -56,6 +57,7 @@ Each problem is reported with a remedy. The exit code is 1 if something is broke
 nothing.")]
 pub(crate) struct DoctorArgs {
     /// A server, optionally with an export and a path to check, or an iSCSI portal, target or disk
+    #[arg(value_parser = url())]
     pub(crate) url: Option<String>,
 
     /// Print one JSON object

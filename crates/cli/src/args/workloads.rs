@@ -4,7 +4,7 @@ use std::{net::IpAddr, path::PathBuf};
 
 use clap::Args;
 use millrace_bench::workload::{Model, Training};
-use millrace_cli_common::args::proto;
+use millrace_cli_common::args::{proto, url};
 use millrace_client::Proto;
 
 /// Where a workload runs, and how often.
@@ -12,7 +12,7 @@ use millrace_client::Proto;
 #[command(group = clap::ArgGroup::new("place").required(true).args(["url", "self_server", "dir"]))]
 pub(crate) struct PlaceArgs {
     /// A directory on a server; the bench creates a directory in it and removes it afterwards
-    #[arg(value_name = "URL")]
+    #[arg(value_name = "URL", value_parser = url())]
     pub(crate) url: Option<String>,
 
     /// Run on a memory export of a server that this command starts

@@ -1,6 +1,9 @@
 //! `millrace rm`, `mkdir`, `mv` and `ln`.
 
+use std::os::unix::ffi::OsStrExt;
+
 use millrace_cli_common::{
+    args::url_text,
     executor,
     failure::{CommandResult, Failure, Outcome},
 };
@@ -11,7 +14,7 @@ use super::each;
 use crate::{
     args::{LnArgs, MkdirArgs, MvArgs, RmArgs},
     file_error::is_gone,
-    session::Session,
+    session::{Session, last_component},
 };
 
 pub(super) fn rm(args: &RmArgs) -> CommandResult {
@@ -206,15 +209,15 @@ async fn rename(from: &Session, to: &Session) -> CommandResult {
 pub(super) fn ln(args: &LnArgs) -> CommandResult {
     executor::small()?.block_on(Session::with(&args.link, async |link| {
         if args.symbolic {
-            return make_symlink(&args.target, link).await;
+            return make_symlink(args.target.as_bytes(), link).await;
         }
-        Session::with(&args.target, async |target| make_link(target, link).await).await
+        Session::with(&url_text(&args.target), async |target| make_link(target, link).await).await
     }))
 }
 
-async fn make_symlink(target: &str, link: &Session) -> CommandResult {
-    let last = target.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-    let (dir, name) = resolve_target(link, last.as_bytes().to_vec()).await?;
+async fn make_symlink(target: &[u8], link: &Session) -> CommandResult {
+    let last = last_component(target).unwrap_or_default();
+    let (dir, name) = resolve_target(link, last.to_vec()).await?;
     let made = link.client.symlink(dir, &name, target, mode(0o777)).await;
     made.map_err(|e| link.failed("create", e))?;
     Ok(Outcome::Done)

@@ -2,21 +2,23 @@
 
 use std::{
     collections::HashSet,
-    ffi::OsStr,
-    io::IsTerminal,
+    ffi::{OsStr, OsString},
+    fmt,
+    io::{ErrorKind, IsTerminal},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_cli_common::{
+    args::url_text,
     executor,
     failure::{CommandResult, Failure},
     output,
 };
 use millrace_copy::{
-    Existing, FileKind, Item, LocalTree, Metadata, Options, Preserve, RemoteTree, Report, Source, Target,
-    TreeCopy,
+    Directory, Existing, FileKind, Item, LocalTree, Metadata, Options, Preserve, RemoteTree, Report, Source,
+    Target, TreeCopy,
 };
 use millrace_nfs::v3::{FileHandle, FileType};
 
@@ -24,26 +26,72 @@ use crate::{
     args::{CopyArgs, CpArgs, GetArgs, PutArgs},
     copy_summary::{CopySummary, FailedFile},
     file_error::FileError,
+    interrupt::interrupted,
     progress::CopyProgress,
-    session::{self, Session, is_url},
+    session::{self, Session, is_contents, is_url, last_component},
 };
 
+/// A source or a target on the command line.
+enum Location {
+    Url(String),
+    Local(PathBuf),
+}
+
+impl Location {
+    /// A source; `-` is the standard input.
+    fn source(text: &OsString) -> Self {
+        Self::new(text, STDIN)
+    }
+
+    /// A target; `-` is the standard output.
+    fn target(text: &OsString) -> Self {
+        Self::new(text, STDOUT)
+    }
+
+    fn new(text: &OsStr, stream: &str) -> Self {
+        match text {
+            url if is_url(url) => Self::Url(url_text(url)),
+            dash if dash == "-" => Self::Local(stream.into()),
+            path => Self::Local(path.into()),
+        }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url(url) => f.write_str(url),
+            Self::Local(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// The path that `-` stands for as a source.
+const STDIN: &str = "/dev/stdin";
+/// The path that `-` stands for as a target.
+const STDOUT: &str = "/dev/stdout";
+
 pub(super) fn put(args: &PutArgs) -> CommandResult {
-    let (to, from) = split(&args.paths)?;
-    if let Some(url) = from.iter().find(|f| is_url(f)) {
+    let (from, to) = split(&args.paths)?;
+    if let Some(url) = from.iter().find(|f| matches!(f, Location::Url(_))) {
         return Err(Failure::usage(format!("put copies local files, but {url} is a URL; use get or cp")));
     }
-    if !is_url(to) {
+    if let Location::Local(to) = to {
+        let to = to.display();
         return Err(Failure::usage(format!(
             "put copies to a server, but {to} is not a URL; use nfs://HOST/EXPORT/PATH"
         )));
     }
-    transfer(from, to, &args.copy)
+    transfer(&from, &to, &args.copy)
 }
 
 pub(super) fn get(args: &GetArgs) -> CommandResult {
-    let (from, to) = args.split();
-    if let Some(path) = from.iter().find(|f| !is_url(f)) {
+    let (from, to) = match &args.paths[..] {
+        [from @ .., to] if !from.is_empty() && !is_url(to) => (from, Location::target(to)),
+        from => (from, Location::Local(".".into())),
+    };
+    let from: Vec<_> = from.iter().map(Location::source).collect();
+    if let Some(path) = from.iter().find(|f| matches!(f, Location::Local(_))) {
         return Err(Failure::usage(format!(
             "get copies from a server, but {path} is not a URL; use nfs://HOST/EXPORT/PATH, or put"
         )));
@@ -52,15 +100,16 @@ pub(super) fn get(args: &GetArgs) -> CommandResult {
 }
 
 pub(super) fn cp(args: &CpArgs) -> CommandResult {
-    let (to, from) = split(&args.paths)?;
-    if !is_url(to) && from.iter().all(|f| !is_url(f)) {
+    let (from, to) = split(&args.paths)?;
+    if from.iter().chain([&to]).all(|place| matches!(place, Location::Local(_))) {
         return Err(Failure::usage("neither source nor target is a URL; use cp(1) for local copies"));
     }
-    transfer(from, to, &args.copy)
+    transfer(&from, &to, &args.copy)
 }
 
-fn split(paths: &[String]) -> Result<(&String, &[String]), Failure> {
-    paths.split_last().ok_or_else(|| Failure::usage("name a source and a target"))
+fn split(paths: &[OsString]) -> Result<(Vec<Location>, Location), Failure> {
+    let (to, from) = paths.split_last().ok_or_else(|| Failure::usage("name a source and a target"))?;
+    Ok((from.iter().map(Location::source).collect(), Location::target(to)))
 }
 
 impl From<&CopyArgs> for Options {
@@ -78,21 +127,27 @@ impl From<&CopyArgs> for Options {
     }
 }
 
-fn transfer(from: &[String], to: &str, args: &CopyArgs) -> CommandResult {
+fn transfer(from: &[Location], to: &Location, args: &CopyArgs) -> CommandResult {
+    if args.json && matches!(to, Location::Local(path) if path == Path::new(STDOUT)) {
+        return Err(Failure::usage("the standard output cannot have both the copy and the result of --json"));
+    }
     let rt = executor::large()?;
     let report = rt.block_on(async {
-        if is_url(to) {
-            let to_server = async |session: &Session| {
-                let target = Destination::remote(session, from.len()).await?;
-                let linked = async |path: Vec<u8>| linked_remotely(session, &path).await;
-                let tree = RemoteTree::new(session.client.clone());
-                all(from, &tree, (target, &session.path), &linked, Some(session), args).await
-            };
-            Session::open_again(to).await?.closed_after(to_server).await
-        } else {
-            let target = Destination::local(Path::new(to), from.len())?;
-            let linked = async |path: Vec<u8>| linked_locally(Path::new(OsStr::from_bytes(&path)));
-            all(from, &local_tree(), (target, to.as_bytes()), &linked, None, args).await
+        match to {
+            Location::Url(url) => {
+                let to_server = async |session: &Session| {
+                    let target = Destination::remote(session, from.len()).await?;
+                    let linked = async |path: Vec<u8>| linked_remotely(session, &path).await;
+                    let tree = RemoteTree::new(session.client.clone());
+                    all(from, &tree, (target, &session.path), &linked, Some(session), args).await
+                };
+                Session::open_again(url).await?.closed_after(to_server).await
+            }
+            Location::Local(path) => {
+                let target = Destination::local(path, from.len())?;
+                let linked = async |path: Vec<u8>| linked_locally(Path::new(OsStr::from_bytes(&path)));
+                all(from, &local_tree(), (target, path.as_os_str().as_bytes()), &linked, None, args).await
+            }
         }
     })?;
     // Do not wait for threads that are blocked on an unreachable server.
@@ -112,7 +167,7 @@ fn local_tree() -> LocalTree {
 
 /// Target of the copies.
 struct Destination<N> {
-    dir: N,
+    dir: Directory<N>,
     /// The new name of a single copy; `None` if each copy keeps the name of its source.
     name: Option<Vec<u8>>,
 }
@@ -120,18 +175,21 @@ struct Destination<N> {
 impl Destination<FileHandle> {
     async fn remote(session: &Session, sources: usize) -> Result<Self, Failure> {
         match session.resolve_optional().await? {
-            Some((dir, a)) if a.file_type == FileType::Directory => return Ok(Self { dir, name: None }),
+            Some((node, a)) if a.file_type == FileType::Directory => {
+                let id = Some(Metadata::from(&a).id);
+                return Ok(Self { dir: Directory { node, created: false, id }, name: None });
+            }
             found => check_single(&session.text, sources, session.wants_dir, found.is_some())?,
         }
         let (dir, name) = session.parent().await?;
-        Ok(Self { dir, name: Some(name) })
+        Ok(Self { dir: dir.into(), name: Some(name) })
     }
 }
 
 impl Destination<PathBuf> {
     fn local(path: &Path, sources: usize) -> Result<Self, Failure> {
         if path.is_dir() {
-            return Ok(Self { dir: path.to_owned(), name: None });
+            return Ok(Self { dir: path.to_owned().into(), name: None });
         }
         let wants_dir = path.as_os_str().as_bytes().ends_with(b"/");
         check_single(&path.display().to_string(), sources, wants_dir, path.exists())?;
@@ -147,7 +205,7 @@ impl Destination<PathBuf> {
                 dir.display()
             )));
         }
-        Ok(Self { dir, name: Some(name) })
+        Ok(Self { dir: dir.into(), name: Some(name) })
     }
 }
 
@@ -180,14 +238,10 @@ async fn linked_remotely(session: &Session, path: &[u8]) -> Result<Option<Existi
 
 /// As [`linked_remotely`], in the local file system.
 fn linked_locally(path: &Path) -> Result<Option<Existing<PathBuf>>, Failure> {
-    if !path.is_symlink() {
-        return Ok(None);
-    }
-    match path.metadata() {
-        Ok(m) => Ok(Some(Existing { node: path.to_owned(), meta: (&m).into(), through_link: true })),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(dangling(&path.display().to_string())),
-        Err(e) => Err(FileError::local("find the target of", path, &e).into()),
-    }
+    Existing::through_link(path).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => dangling(&path.display().to_string()),
+        _ => FileError::local("find the target of", path, &e).into(),
+    })
 }
 
 fn dangling(path: &str) -> Failure {
@@ -198,7 +252,7 @@ fn dangling(path: &str) -> Failure {
 
 /// Copies the sources sequentially. Each copy has many files in flight.
 async fn all<T: Target>(
-    from: &[String],
+    from: &[Location],
     target: &T,
     (destination, path): (Destination<T::Node>, &[u8]),
     linked: &impl AsyncFn(Vec<u8>) -> Result<Option<Existing<T::Node>>, Failure>,
@@ -212,8 +266,10 @@ async fn all<T: Target>(
         _ => Ok(None),
     };
     // Reject an invalid URL before the first copy.
-    for url in from.iter().filter(|f| is_url(f)) {
-        session::parse(url)?;
+    for place in from {
+        if let Location::Url(url) = place {
+            session::parse(url)?;
+        }
     }
     let mut total = CopySummary::default();
     let mut names = HashSet::new();
@@ -224,7 +280,7 @@ async fn all<T: Target>(
             // Continue with the other sources.
             Err(e) => {
                 eprintln!("millrace: {e}");
-                total.failed.push(FailedFile { path: source.clone(), error: e.to_string() });
+                total.failed.push(FailedFile { path: source.to_string(), error: e.to_string() });
             }
         }
         if total.interrupted || total.stopped {
@@ -236,7 +292,7 @@ async fn all<T: Target>(
 
 /// Copies one source. `names` are the names of the previous sources at the target.
 async fn one<T: Target>(
-    source: &str,
+    source: &Location,
     target: &T,
     (destination, over): (
         &Destination<T::Node>,
@@ -246,27 +302,40 @@ async fn one<T: Target>(
     names: &mut HashSet<Vec<u8>>,
     args: &CopyArgs,
 ) -> Result<Report, Failure> {
-    let mut unique = |name: &[u8]| {
-        let conflict = || format!("{source} would replace another source of this copy; copy it separately");
-        if names.insert(name.to_vec()) { Ok(()) } else { Err(Failure::new(conflict())) }
+    let mut check_name = |name: &[u8], kind: FileKind| {
+        let failed = |why: &str| Err(Failure::new(format!("{source} {why}")));
+        match (name, kind) {
+            (b"", FileKind::Directory) => Ok(()), // Its contents are copied.
+            (b"", _) if destination.name.is_none() => {
+                failed("has no file name; add the name of the copy to the target directory")
+            }
+            _ if names.insert(name.to_vec()) => Ok(()),
+            _ => failed("would replace another source of this copy; copy it separately"),
+        }
     };
-    if is_url(source) {
-        let from_server = async |session: &Session| {
-            refuse_loop(session, target_session)?;
-            // With one client for both files, the server can copy.
-            let same = target_session.filter(|to| to.is_same_mount(session));
-            let tree = RemoteTree::new(same.unwrap_or(session).client.clone());
-            let item = remote_item(session, args.recursive).await?;
-            unique(&item.name)?;
+    match source {
+        Location::Url(url) => {
+            let from_server = async |session: &Session| {
+                let item = remote_item(session, args.recursive).await?;
+                if let Some(to) = target_session.filter(|to| to.shares_export_with(session)) {
+                    refuse_loop(session, &item.meta, to).await?;
+                }
+                // With one client for both files, the server can copy.
+                let same = target_session.filter(|to| to.is_same_mount(session));
+                let tree = RemoteTree::new(same.unwrap_or(session).client.clone());
+                check_name(&item.name, item.meta.kind)?;
+                let over = over(&item.name, item.meta.kind).await?;
+                Ok(run((&tree, item), target, (destination, over), args).await)
+            };
+            Session::open_again(url).await?.closed_after(from_server).await
+        }
+        Location::Local(path) => {
+            let item = local_item(path, args.recursive)?;
+            check_name(&item.name, item.meta.kind)?;
             let over = over(&item.name, item.meta.kind).await?;
-            Ok(run((&tree, item), target, (destination, over), args).await)
-        };
-        return Session::open_again(source).await?.closed_after(from_server).await;
+            Ok(run((&local_tree(), item), target, (destination, over), args).await)
+        }
     }
-    let item = local_item(Path::new(source), args.recursive)?;
-    unique(&item.name)?;
-    let over = over(&item.name, item.meta.kind).await?;
-    Ok(run((&local_tree(), item), target, (destination, over), args).await)
 }
 
 async fn run<S: Source, T: Target>(
@@ -282,7 +351,7 @@ async fn run<S: Source, T: Target>(
     let shown = progress.clone();
     let report = TreeCopy::new(tree, target, Options::from(args))
         .on_event(move |event| shown.show(&event))
-        .interrupted_by(interrupted())
+        .interrupted_by(interrupted("unfinished new files are removed"))
         .over(over)
         .run(vec![item], destination.dir.clone())
         .await;
@@ -290,65 +359,57 @@ async fn run<S: Source, T: Target>(
     report
 }
 
-/// Rejects a copy of a directory into itself.
-fn refuse_loop(from: &Session, to: Option<&Session>) -> Result<(), Failure> {
-    let Some(to) = to.filter(|to| to.shares_export_with(from)) else { return Ok(()) };
-    let parts = |p: &[u8]| -> Vec<Vec<u8>> {
-        p.split(|b| *b == b'/').filter(|c| !c.is_empty() && *c != b".").map(<[u8]>::to_vec).collect()
+/// Refuses a copy of `from`, whose attributes are `meta`, to itself or, if it is a directory, to a place in it. Both are in one
+/// export.
+async fn refuse_loop(from: &Session, meta: &Metadata, to: &Session) -> Result<(), Failure> {
+    let parts = |path: &'_ [u8]| -> Vec<Vec<u8>> {
+        path.split(|b| *b == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
     };
-    if parts(&to.path) == parts(&from.path) {
+    let (source, target) = (parts(&from.path), parts(&to.path));
+    if source == target {
         return Err(Failure::new(format!(
             "{} and {} are the same; choose another target",
             from.text, to.text
         )));
     }
-    if parts(&to.path).starts_with(&parts(&from.path)) {
-        return Err(Failure::new(format!(
-            "{} cannot be copied to {}, which is below it",
-            from.text, to.text
-        )));
+    if meta.kind != FileKind::Directory {
+        return Ok(());
+    }
+    // The directories of the path to the target, which may be other names of the source; those before a `..` are not.
+    let first = target.iter().rposition(|name| name == b"..").map_or(0, |last| last + 1);
+    for end in first..=target.len() {
+        match to.client.resolve(target[..end].join(&b'/')).await {
+            Ok((_, a)) if Metadata::from(&a).id == meta.id => {
+                return Err(Failure::new(format!(
+                    "{} cannot be copied to {}, which is below it; choose another target",
+                    from.text, to.text
+                )));
+            }
+            Ok(_) => {}
+            Err(_) => break, // It does not exist yet; another error is that of the copy.
+        }
     }
     Ok(())
 }
 
 async fn remote_item(session: &Session, recursive: bool) -> Result<Item<FileHandle>, Failure> {
+    let is_link_copied = recursive && !session.wants_dir;
     let (node, attributes) =
-        if recursive { session.resolve_link().await? } else { session.resolve().await? };
-    Ok(Item { path: session.text.clone(), name: session.name(), node, meta: (&attributes).into() })
+        if is_link_copied { session.resolve_link().await? } else { session.resolve().await? };
+    let name = if session.is_contents { Vec::new() } else { session.name() };
+    Ok(Item { path: session.text.clone(), name, node, meta: (&attributes).into() })
 }
 
 fn local_item(path: &Path, recursive: bool) -> Result<Item<PathBuf>, Failure> {
+    let bytes = path.as_os_str().as_bytes();
+    let name = match last_component(bytes) {
+        _ if is_contents(bytes) || path == Path::new(STDIN) => &b""[..],
+        name => name.unwrap_or(b"root"),
+    };
+    if let Some(stream) = Item::stream(path, name) {
+        return Ok(stream);
+    }
     let meta = if recursive { path.symlink_metadata() } else { path.metadata() };
     let meta = Metadata::from(&meta.map_err(|e| Failure::from(FileError::local("copy", path, &e)))?);
-    let name = match path.file_name() {
-        Some(name) => name.to_owned(),
-        // For `.`, `..` and `/`: the name in the parent directory.
-        None => path.canonicalize().ok().and_then(|p| p.file_name().map(OsStr::to_owned)).unwrap_or_default(),
-    };
-    if name.is_empty() && meta.kind != FileKind::Directory {
-        return Err(Failure::new(format!("{} has no file name", path.display())));
-    }
-    let name = if name.is_empty() { b"root".to_vec() } else { name.as_bytes().to_vec() };
-    Ok(Item { path: path.display().to_string(), name, node: path.to_owned(), meta })
-}
-
-/// Completes when a signal interrupts the copy.
-async fn interrupted() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()];
-    let mut signals: Vec<_> = kinds.into_iter().filter_map(|kind| signal(kind).ok()).collect();
-    if signals.is_empty() {
-        return std::future::pending().await;
-    }
-    any(&mut signals).await;
-    eprintln!("millrace: stopping; unfinished new files are removed (a second signal exits immediately)");
-    tokio::spawn(async move {
-        any(&mut signals).await;
-        std::process::exit(130)
-    });
-}
-
-/// Waits for the first of the signals.
-async fn any(signals: &mut [tokio::signal::unix::Signal]) {
-    futures::future::select_all(signals.iter_mut().map(|signal| Box::pin(signal.recv()))).await;
+    Ok(Item { path: path.display().to_string(), name: name.to_vec(), node: path.to_owned(), meta })
 }

@@ -9,14 +9,17 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_client::nfs3::{Client, DirEntry};
+use millrace_client::{
+    Error,
+    nfs3::{Client, DirEntry},
+};
 use millrace_nfs::v3::{Fattr, FileHandle, FileType};
 
 use super::each;
 use crate::{
     args::{LsArgs, TreeArgs},
-    describe::{ObjectInfo, minute, mode_text, printable},
-    file_error::is_gone,
+    describe::{ObjectInfo, minute, mode_text, printable, shown},
+    file_error::{FileError, is_gone},
     session::Session,
 };
 
@@ -28,12 +31,71 @@ struct Shown {
     target: Option<Vec<u8>>,
 }
 
+/// The entries of directories, without those that cannot be read, which are named on standard error.
+struct Listing<'s> {
+    session: &'s Session,
+    /// Whether to include names that begin with a dot.
+    all: bool,
+    /// Whether to read the targets of symbolic links.
+    targets: bool,
+    /// The number of entries and directories that could not be read.
+    failed: u64,
+}
+
+impl Listing<'_> {
+    /// The entries of a directory in order of their names.
+    async fn list(&mut self, dir: FileHandle, path: &[u8]) -> Result<Vec<Shown>, Error> {
+        let entries = match self.session.client.readdir(dir).await {
+            Err(e) if is_gone(&e) => Vec::new(), // Removed since its name was read.
+            other => other?,
+        };
+        let mut out = Vec::with_capacity(entries.len());
+        for e in entries {
+            if e.is_dot() || (!self.all && e.name.starts_with(b".")) {
+                continue;
+            }
+            let path = below(path, &e.name);
+            match complete(&self.session.client, dir, e, self.targets).await {
+                Ok(shown) => out.extend(shown),
+                Err(e) => self.failed(&path, e)?,
+            }
+        }
+        out.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(out)
+    }
+
+    /// Names what cannot be read. Returns the error if other calls would fail too, because the server does not answer.
+    fn failed(&mut self, path: &[u8], e: Error) -> Result<(), Error> {
+        if e.status().is_none() {
+            return Err(e);
+        }
+        eprintln!(
+            "millrace: cannot read {} in {}: {}",
+            printable(path),
+            self.session.text,
+            FileError::from(e)
+        );
+        self.failed += 1;
+        Ok(())
+    }
+
+    fn outcome(&self) -> Outcome {
+        if self.failed == 0 { Outcome::Done } else { Outcome::Partial }
+    }
+}
+
+/// The path of the entry `name` of the directory `path`.
+fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
+}
+
 pub(super) fn ls(args: &LsArgs) -> CommandResult {
     let mut first = true;
     executor::small()?.block_on(each(&args.urls, async |session| {
         let (handle, attributes) = session.resolve().await?;
+        let mut listing = Listing { session, all: args.all, targets: args.long || args.json, failed: 0 };
         let entries = if attributes.file_type == FileType::Directory {
-            list(session, handle, args.all, args.long || args.json).await?
+            listing.list(handle, b"").await.map_err(|e| session.failed("list", e))?
         } else {
             vec![Shown { name: session.name(), handle, attributes, target: None }]
         };
@@ -41,26 +103,9 @@ pub(super) fn ls(args: &LsArgs) -> CommandResult {
             output::line(&format!("{}{}:", if first { "" } else { "\n" }, session.text))?;
         }
         first = false;
-        show(&entries, args)
+        show(&entries, args)?;
+        Ok(listing.outcome())
     }))
-}
-
-/// The entries of a directory in order of their names.
-async fn list(session: &Session, dir: FileHandle, all: bool, targets: bool) -> Result<Vec<Shown>, Failure> {
-    let entries = match session.client.readdir(dir).await {
-        Err(e) if is_gone(&e) => Vec::new(), // Removed since its name was read.
-        other => other.map_err(|e| session.failed("list", e))?,
-    };
-    let mut out = Vec::with_capacity(entries.len());
-    for e in entries {
-        if e.is_dot() || (!all && e.name.starts_with(b".")) {
-            continue;
-        }
-        let shown = complete(&session.client, dir, e, targets).await;
-        out.extend(shown.map_err(|e| session.failed("list", e))?);
-    }
-    out.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(out)
 }
 
 /// Fetches attributes that READDIRPLUS did not return; `None` if the entry has been removed.
@@ -69,7 +114,7 @@ async fn complete(
     dir: FileHandle,
     e: DirEntry,
     targets: bool,
-) -> Result<Option<Shown>, millrace_client::Error> {
+) -> Result<Option<Shown>, Error> {
     let (handle, attributes) = match (e.handle, e.attributes) {
         (Some(h), Some(a)) => (h, a),
         _ => match client.lookup(dir, &e.name).await {
@@ -89,13 +134,14 @@ async fn complete(
 }
 
 fn show(entries: &[Shown], args: &LsArgs) -> Result<(), Failure> {
-    let mut text = String::new();
+    let mut text = Vec::new();
     if args.json {
         for e in entries {
-            text.push_str(&described(e, None).json());
-            text.push('\n');
+            text.extend(described(e, &e.name).json().into_bytes());
+            text.push(b'\n');
         }
     } else if args.long {
+        // The names follow the table, which has text only.
         let mut t = Table::bare(&[
             Align::Left,
             Align::Right,
@@ -107,7 +153,6 @@ fn show(entries: &[Shown], args: &LsArgs) -> Result<(), Failure> {
         ]);
         for e in entries {
             let a = &e.attributes;
-            let arrow = e.target.as_ref().map_or_else(String::new, |t| format!(" -> {}", printable(t)));
             t.row([
                 mode_text(a),
                 a.nlink.to_string(),
@@ -115,23 +160,42 @@ fn show(entries: &[Shown], args: &LsArgs) -> Result<(), Failure> {
                 a.gid.to_string(),
                 a.size.to_string(),
                 minute(a.mtime),
-                format!("{}{arrow}", printable(&e.name)),
+                NAME.into(),
             ]);
         }
-        text = t.to_string();
+        for (line, e) in t.to_string().lines().zip(entries) {
+            text.extend_from_slice(line.strip_suffix(NAME).unwrap_or(line).as_bytes());
+            text.extend(name_and_target(e));
+            text.push(b'\n');
+        }
     } else {
         for e in entries {
-            text.push_str(&printable(&e.name));
-            text.push_str(if e.attributes.file_type == FileType::Directory { "/\n" } else { "\n" });
+            text.extend(shown(&e.name));
+            text.extend_from_slice(if e.attributes.file_type == FileType::Directory {
+                b"/\n"
+            } else {
+                b"\n"
+            });
         }
     }
-    output::write(text.as_bytes())
+    output::write(&text)
 }
 
-fn described(e: &Shown, path: Option<String>) -> ObjectInfo {
-    let name = path.unwrap_or_else(|| String::from_utf8_lossy(&e.name).into_owned());
-    let target = e.target.as_ref().map(|t| String::from_utf8_lossy(t).into_owned());
-    ObjectInfo::new(name, &e.attributes, target)
+/// The place of a name in a table.
+const NAME: &str = "?";
+
+/// The name of an entry and, if it is a symbolic link whose target was read, its target.
+fn name_and_target(e: &Shown) -> Vec<u8> {
+    let mut text = shown(&e.name);
+    if let Some(target) = &e.target {
+        text.extend_from_slice(b" -> ");
+        text.extend(shown(target));
+    }
+    text
+}
+
+fn described(e: &Shown, path: &[u8]) -> ObjectInfo {
+    ObjectInfo::new(path, &e.attributes, e.target.as_deref())
 }
 
 /// A directory that is being printed.
@@ -140,7 +204,7 @@ struct Level {
     /// Prefix of its lines.
     indent: String,
     /// Its path below the root.
-    path: String,
+    path: Vec<u8>,
 }
 
 pub(super) fn tree(args: &TreeArgs) -> CommandResult {
@@ -153,31 +217,33 @@ pub(super) fn tree(args: &TreeArgs) -> CommandResult {
             output::line(&args.url)?;
         }
         let (mut directories, mut files, mut bytes) = (0_u64, 0_u64, 0_u64);
-        let first = list(session, root, args.all, true).await?.into_iter();
-        let mut levels = vec![Level { rest: first, indent: String::new(), path: String::new() }];
+        let failed = |e| session.failed("list", e);
+        let mut listing = Listing { session, all: args.all, targets: true, failed: 0 };
+        let first = listing.list(root, b"").await.map_err(failed)?.into_iter();
+        let mut levels = vec![Level { rest: first, indent: String::new(), path: Vec::new() }];
         while let Some(level) = levels.last_mut() {
             let Some(e) = level.rest.next() else {
                 levels.pop();
                 continue;
             };
             let last = level.rest.as_slice().is_empty();
-            let path = match level.path.as_str() {
-                "" => String::from_utf8_lossy(&e.name).into_owned(),
-                above => format!("{above}/{}", String::from_utf8_lossy(&e.name)),
-            };
+            let path = below(&level.path, &e.name);
             if args.json {
-                output::line(&described(&e, Some(path.clone())).json())?;
+                output::line(&described(&e, &path).json())?;
             } else {
-                let branch = if last { "`-- " } else { "|-- " };
-                let arrow = e.target.as_ref().map_or_else(String::new, |t| format!(" -> {}", printable(t)));
-                output::line(&format!("{}{branch}{}{arrow}", level.indent, printable(&e.name)))?;
+                let mut line = format!("{}{}", level.indent, if last { "`-- " } else { "|-- " }).into_bytes();
+                line.extend(name_and_target(&e));
+                line.push(b'\n');
+                output::write(&line)?;
             }
             let indent = format!("{}{}", level.indent, if last { "    " } else { "|   " });
             if e.attributes.file_type == FileType::Directory {
                 directories += 1;
                 if args.depth.is_none_or(|d| levels.len() < d) {
-                    let rest = list(session, e.handle, args.all, true).await?.into_iter();
-                    levels.push(Level { rest, indent, path });
+                    match listing.list(e.handle, &path).await {
+                        Ok(rest) => levels.push(Level { rest: rest.into_iter(), indent, path }),
+                        Err(e) => listing.failed(&path, e).map_err(failed)?,
+                    }
                 }
             } else {
                 files += 1;
@@ -189,7 +255,7 @@ pub(super) fn tree(args: &TreeArgs) -> CommandResult {
             let files = with_noun(files, ("file", "files"));
             output::line(&format!("\n{directories}, {files}, {}", ByteSize(bytes).human()))?;
         }
-        Ok(Outcome::Done)
+        Ok(listing.outcome())
     }))
 }
 

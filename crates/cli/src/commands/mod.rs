@@ -62,15 +62,18 @@ pub(crate) fn run(command: Command) -> CommandResult {
 }
 
 /// Runs `one` with a session for each URL. Prints each error and continues with the next URL.
-async fn each(urls: &[String], mut one: impl AsyncFnMut(&Session) -> Result<(), Failure>) -> CommandResult {
+async fn each<T: Into<Outcome>>(
+    urls: &[String],
+    mut one: impl AsyncFnMut(&Session) -> Result<T, Failure>,
+) -> CommandResult {
     // Reject an invalid URL before the first operation.
     for url in urls {
         session::parse(url)?;
     }
-    let mut failed = 0;
+    let (mut failed, mut is_partial) = (0, false);
     for url in urls {
         match Session::with(url, &mut one).await {
-            Ok(()) => {}
+            Ok(outcome) => is_partial |= outcome.into() != Outcome::Done,
             Err(e) if urls.len() == 1 || e.is_silent() => return Err(e),
             Err(e) => {
                 eprintln!("millrace: {e}");
@@ -79,7 +82,7 @@ async fn each(urls: &[String], mut one: impl AsyncFnMut(&Session) -> Result<(), 
         }
     }
     Ok(match failed {
-        0 => Outcome::Done,
+        0 if !is_partial => Outcome::Done,
         n if n == urls.len() => Outcome::Failed,
         _ => Outcome::Partial,
     })

@@ -60,8 +60,7 @@ pub(super) fn stat(args: &StatArgs) -> CommandResult {
             }
             _ => None,
         };
-        let shown = target.as_ref().map(|t| String::from_utf8_lossy(t).into_owned());
-        let d = ObjectInfo::new(session.text.clone(), &a, shown);
+        let d = ObjectInfo::new(session.text.as_bytes(), &a, target.as_deref());
         if args.json {
             return output::line(&d.json());
         }

@@ -19,7 +19,10 @@ use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Backend, ByteSize, Config, ExportConfig, Running, Server};
 
-use crate::{args::DemoArgs, copy_summary::CopySummary, file_error::FileError, scratch::Scratch, session};
+use crate::{
+    args::DemoArgs, copy_summary::CopySummary, file_error::FileError, interrupt::interrupted,
+    scratch::Scratch, session,
+};
 use report::{Pass, Summary, TransferCounts};
 use tree::{Limits, Selection, Subset};
 
@@ -36,11 +39,18 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
     }
     let rt = executor::large()?;
     let passes = rt.block_on(async {
-        let rdma = pass("rdma", &selection, &server).await?;
-        let tcp = pass("tcp", &selection, &server).await?;
-        Ok::<_, Failure>((rdma, tcp))
+        let both = async {
+            let rdma = pass("rdma", &selection, &server).await?;
+            let tcp = pass("tcp", &selection, &server).await?;
+            Ok::<_, Failure>((rdma, tcp))
+        };
+        tokio::select! {
+            passes = both => passes.map(Some),
+            () = interrupted("the copies are removed") => Ok(None),
+        }
     })?;
     rt.shutdown_background();
+    let Some(passes) = passes else { return Ok(Outcome::Interrupted) };
     summary.passes = Some(passes);
     summary.regions_exposed = server.stats().operations.regions_exposed;
     server.stop_blocking(Duration::from_secs(2));
@@ -134,7 +144,12 @@ fn check(report: &CopySummary) -> Result<(), Failure> {
 
 /// Removes the tree from the server, before the next pass.
 async fn remove(client: &Client) -> Result<(), Failure> {
-    let session =
-        session::Session { client: client.clone(), text: NAME.into(), path: NAME.into(), wants_dir: false };
+    let session = session::Session {
+        client: client.clone(),
+        text: NAME.into(),
+        path: NAME.into(),
+        wants_dir: false,
+        is_contents: false,
+    };
     crate::commands::remove_tree(&session).await
 }

@@ -10,7 +10,7 @@ use std::{
 
 use millrace_buffer::Views;
 use millrace_cli_common::failure::Failure;
-use millrace_copy::{Entry, Error, FileKind, LocalReader, LocalTree, Metadata, Source};
+use millrace_copy::{Entries, Error, FileKind, LocalReader, LocalTree, Metadata, Source};
 use rand_xoshiro::{
     SplitMix64,
     rand_core::{Rng, SeedableRng},
@@ -159,9 +159,9 @@ impl Source for Subset {
     type Node = PathBuf;
     type Reader = LocalReader;
 
-    async fn list(&self, dir: &PathBuf) -> Result<Vec<Entry<PathBuf>>, Error> {
+    async fn list(&self, dir: &PathBuf) -> Result<Entries<PathBuf>, Error> {
         let mut entries = self.tree.list(dir).await?;
-        entries.retain(|e| self.included.contains(&e.node));
+        entries.found.retain(|e| self.included.contains(&e.node));
         Ok(entries)
     }
 

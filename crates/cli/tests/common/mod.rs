@@ -8,6 +8,7 @@ pub mod mounting;
 mod program;
 
 use std::{
+    ffi::OsStr,
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
@@ -46,6 +47,11 @@ impl Server {
     }
 
     pub fn start_at(rdma: &str, tcp: &str, args: &[&str]) -> Self {
+        Self::start_with(rdma, tcp, args)
+    }
+
+    /// As `start_at`, with arguments that need not be UTF-8.
+    pub fn start_with<S: AsRef<OsStr>>(rdma: &str, tcp: &str, args: &[S]) -> Self {
         let mut child = millrace()
             .args(["serve", "--log", "error", "--listen-rdma", rdma, "--listen-tcp", tcp])
             .args(args)

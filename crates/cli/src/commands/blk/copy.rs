@@ -4,7 +4,7 @@ use std::{
     fs::{File, OpenOptions},
     io::{self, Seek, SeekFrom},
     os::unix::fs::FileExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -12,6 +12,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use millrace_block::{Arena, BlockDevice, Buffer, Error};
 use millrace_buffer::{ArenaConfig, View};
 use millrace_cli_common::{
+    args::url_text,
     executor,
     failure::{CommandResult, Failure, Outcome},
     output,
@@ -20,7 +21,7 @@ use millrace_copy::Event;
 use serde_json::json;
 
 use super::{failed, open, parse};
-use crate::{args::BlkCpArgs, file_error::FileError, progress::CopyProgress};
+use crate::{args::BlkCpArgs, file_error::FileError, progress::CopyProgress, session::is_url};
 
 /// Bytes of one transfer: a multiple of every block size.
 const CHUNK: u64 = 1 << 20;
@@ -28,11 +29,7 @@ const CHUNK: u64 = 1 << 20;
 /// A source or a target.
 enum Side {
     Device(BlockDevice),
-    File { path: String, file: Arc<File> },
-}
-
-fn is_url(text: &str) -> bool {
-    text.contains("://")
+    File { path: PathBuf, file: Arc<File> },
 }
 
 pub(super) fn cp(args: &BlkCpArgs) -> CommandResult {
@@ -40,14 +37,16 @@ pub(super) fn cp(args: &BlkCpArgs) -> CommandResult {
         return Err(Failure::usage("neither source nor target is a URL; use cp(1) for local copies"));
     }
     for url in [&args.from, &args.to].into_iter().filter(|text| is_url(text)) {
-        parse(url)?;
+        parse(&url_text(url))?;
     }
     let rt = executor::large()?;
     let bytes = rt.block_on(copy(args))?;
     // Do not wait for threads that are blocked on a file.
     rt.shutdown_background();
     if args.json {
-        output::line(&json!({ "from": args.from, "to": args.to, "bytes": bytes }).to_string())?;
+        output::line(
+            &json!({ "from": url_text(&args.from), "to": url_text(&args.to), "bytes": bytes }).to_string(),
+        )?;
     }
     Ok(Outcome::Done)
 }
@@ -59,7 +58,7 @@ async fn copy(args: &BlkCpArgs) -> Result<u64, Failure> {
     let to = Side::target(args, length).await?;
     let arena = Arena::new(ArenaConfig::default());
     let progress = CopyProgress::new(args.quiet || args.json);
-    progress.show(&Event::Started { path: &args.from, bytes: length });
+    progress.show(&Event::Started { path: &args.from.to_string_lossy(), bytes: length });
     let (from, to, arena, shown) = (&from, &to, &arena, &progress);
     let chunks = stream::iter((0..length.div_ceil(CHUNK)).map(|i| i * CHUNK));
     let copied = chunks.map(Ok).try_for_each_concurrent(usize::from(args.outstanding), |offset| async move {
@@ -90,12 +89,15 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
 impl Side {
     async fn source(args: &BlkCpArgs) -> Result<Self, Failure> {
         if is_url(&args.from) {
-            return Ok(Self::Device(open(&args.from, &args.options).await?));
+            return Ok(Self::Device(open(&url_text(&args.from), &args.options).await?));
         }
-        let path = args.from.clone();
+        let path = PathBuf::from(&args.from);
         let file = File::open(&path).map_err(|e| local("read", &path, &e))?;
         if file.metadata().is_ok_and(|m| m.is_dir()) {
-            return Err(Failure::new(format!("cannot read {path}: it is a directory; name an image file")));
+            return Err(Failure::new(format!(
+                "cannot read {}: it is a directory; name an image file",
+                path.display()
+            )));
         }
         Ok(Self::File { path, file: Arc::new(file) })
     }
@@ -104,23 +106,24 @@ impl Side {
     async fn target(args: &BlkCpArgs, length: u64) -> Result<Self, Failure> {
         let to = &args.to;
         if is_url(to) {
-            let device = open(to, &args.options).await?;
+            let to = url_text(to);
+            let device = open(&to, &args.options).await?;
             let capacity = device.capacity();
             if capacity < length {
                 return Err(Failure::new(format!(
                     "{to} has {capacity} bytes, but {} has {length}; choose a larger target",
-                    args.from
+                    args.from.display()
                 )));
             }
             return Ok(Self::Device(device));
         }
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(to);
-        let file = opened.map_err(|e| local("write", to, &e))?;
+        let file = opened.map_err(|e| local("write", Path::new(to), &e))?;
         // The size of a block device is fixed.
         if file.metadata().is_ok_and(|m| m.is_file()) {
-            file.set_len(length).map_err(|e| local("write", to, &e))?;
+            file.set_len(length).map_err(|e| local("write", Path::new(to), &e))?;
         }
-        Ok(Self::File { path: to.clone(), file: Arc::new(file) })
+        Ok(Self::File { path: to.into(), file: Arc::new(file) })
     }
 
     fn length(&self) -> Result<u64, Failure> {
@@ -191,6 +194,6 @@ async fn whole_blocks(device: &BlockDevice, offset: u64, data: View, arena: &Are
     Ok(whole.freeze())
 }
 
-fn local(what: &str, path: &str, e: &io::Error) -> Failure {
-    FileError::local(what, Path::new(path), e).into()
+fn local(what: &str, path: &Path, e: &io::Error) -> Failure {
+    FileError::local(what, path, e).into()
 }
