@@ -313,3 +313,30 @@ fn a_directory_is_not_copied_into_itself_nor_removed_as_a_dot() {
         assert_eq!(ok(&["tree", &url("/tree")]), before);
     });
 }
+
+#[test]
+fn left_over_temporary_files_are_found_and_removed() {
+    with_all_transports_and_backends(|url, dir| {
+        let file = dir.join("f");
+        fs::write(&file, b"content").unwrap();
+        let left = ".f.millrace-0123456789abcdef";
+        ok(&["mkdir", "-p", &url("/d/e")]);
+        ok(&["put", text(&file), &url("/d/e/f")]);
+        ok(&["put", text(&file), &url(&format!("/d/e/{left}"))]);
+        fs::create_dir(dir.join("e")).unwrap();
+        fs::write(dir.join("e").join(left), b"content").unwrap();
+
+        assert_eq!(ok(&["clean", &url("/d"), text(dir)]), "", "the files are new");
+        let paths = format!("e/{left}\n{}/e/{left}\n", text(dir));
+        for remove in [&[][..], &["--remove"], &["--remove"]] {
+            let url = url("/d");
+            let args = [&["clean", "--older", "0s"][..], remove, &[url.as_str(), text(dir)]].concat();
+            let is_first = remove.is_empty() || names(&file.parent().unwrap().join("e")) == [left];
+            assert_eq!(ok(&args), if is_first { paths.as_str() } else { "" }, "{args:?}");
+        }
+        assert_eq!(ok(&["ls", "-a", &url("/d/e")]), "f\n");
+        assert_eq!(names(dir), ["e/", "f"]);
+        assert!(fails(1, &["clean", &url("/none")]).contains("no such file"));
+        assert_eq!(common::run(&["clean", "--older", "1", text(dir)]).status.code(), Some(2));
+    });
+}

@@ -30,6 +30,7 @@ fn help_contains_the_first_steps_and_the_exit_codes() {
         "mv",
         "ln",
         "df",
+        "clean",
         "blk",
         "devices",
         "completions",

@@ -1,5 +1,5 @@
 //! Commands on files: `exports`, `ls`, `stat`, `tree`, `cat`, `put`, `get`, `cp`, `rm`, `mkdir`, `mv`, `ln`,
-//! `df`.
+//! `df`, `clean`.
 
 use std::ffi::OsString;
 
@@ -310,4 +310,39 @@ pub(crate) struct DfArgs {
     /// Print one JSON object per URL
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Arguments of `millrace clean`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace clean nfs://127.0.0.1/data                 list the temporary files below a directory
+  millrace clean --remove nfs://127.0.0.1/data ./photos
+  millrace clean --older 10m --remove ./photos        also files of the last day
+
+A copy writes a new file under a name such as .NAME.millrace-0123456789abcdef, and removes it if it fails. It
+remains if the program is killed, or cannot reach the server. Copies in progress have such files too: choose a
+time after which none of them continues.")]
+pub(crate) struct CleanArgs {
+    /// Directories of a server or of this host, which are searched with their subdirectories
+    #[arg(value_name = "URL|DIR", required = true)]
+    pub(crate) places: Vec<OsString>,
+
+    /// Remove the files
+    #[arg(long)]
+    pub(crate) remove: bool,
+
+    /// Minimum time since the last change of a file, such as 30s, 10m, 12h or 1d
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = seconds)]
+    pub(crate) older: i64,
+}
+
+/// A duration in seconds.
+fn seconds(text: &str) -> Result<i64, String> {
+    let units = [("s", 1), ("m", 60), ("h", 60 * 60), ("d", 24 * 60 * 60)];
+    let parsed = units.iter().find_map(|(unit, factor)| {
+        let n: u32 = text.strip_suffix(unit)?.parse().ok()?;
+        Some(i64::from(n) * factor)
+    });
+    parsed.ok_or_else(|| "write a number with the unit s, m, h or d, such as 12h".into())
 }

@@ -31,7 +31,7 @@ pub(crate) use blk::{
 };
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{
-    CatArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs,
+    CatArgs, CleanArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs,
     PutArgs, RmArgs, StatArgs, TreeArgs,
 };
 pub(crate) use mount::{MountArgs, expand_mount_helper};
@@ -163,6 +163,8 @@ pub(crate) enum Command {
     Ln(LnArgs),
     /// Show the available space
     Df(DfArgs),
+    /// Find and remove temporary files that interrupted copies have left
+    Clean(CleanArgs),
     /// Mount an export in a local directory (FUSE)
     Mount(MountArgs),
     /// List, show, copy and measure disks of iSCSI targets

@@ -7,6 +7,7 @@ mod bench;
 mod blk;
 mod change;
 mod check_config;
+mod clean;
 mod completions;
 mod copy;
 mod devices;
@@ -52,6 +53,7 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Mv(args) => change::mv(&args),
         Command::Ln(args) => change::ln(&args),
         Command::Df(args) => show::df(&args),
+        Command::Clean(args) => clean::run(&args),
         Command::Mount(args) => mount::run(&args),
         Command::Blk(args) => blk::run(args.command),
         Command::Devices(args) => devices::run(&args),
