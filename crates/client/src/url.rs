@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_path_with_any_character_survives() {
-        for path in ["/a b/ä?&=%/#".into(), OsString::from_vec(b"/caf\xe9".to_vec())] {
+        for path in ["/a b/ä?&=%/#".into(), OsString::from_vec(b"/\xe9t\xe9".to_vec())] {
             let u = Url::new("h", path);
             assert_eq!(u.to_string().parse::<Url>().unwrap(), u);
         }

@@ -52,7 +52,11 @@ impl Client {
     /// Connects. Returns the name of the export, the rest of the URL's path below it, and the server's address.
     fn connect(&self, py: Python<'_>) -> PyResult<Operation> {
         self.operation(py, async |client| {
-            Ok((client.export().to_owned(), client.path_in_export().as_os_str().to_owned(), client.server().to_owned()))
+            Ok((
+                client.export().to_owned(),
+                client.path_in_export().as_os_str().to_owned(),
+                client.server().to_owned(),
+            ))
         })
     }
 
