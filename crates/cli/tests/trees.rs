@@ -131,7 +131,7 @@ fn a_name_that_is_not_utf8_is_copied_unchanged() {
 fn names_that_are_not_utf8_can_be_given_and_are_printed() {
     let dir = tempfile::tempdir().unwrap();
     let local = |name: &[u8]| dir.path().join(OsStr::from_bytes(name));
-    let (file, exported) = (local(b"caf\xe9.txt"), local(b"srv-\xe9"));
+    let (file, exported) = (local(b"abc\xe9.txt"), local(b"srv-\xe9"));
     if fs::write(&file, b"content").is_err() {
         println!("skipped: this file system takes UTF-8 names only");
         return;
@@ -155,19 +155,19 @@ fn names_that_are_not_utf8_can_be_given_and_are_printed() {
         let is_in = |part: &[u8], text: &[u8]| text.windows(part.len()).any(|found| found == part);
         out(&[arg(b"mkdir"), url(b"/\xe9")]);
         out(&[arg(b"put"), file.clone().into(), url(b"/\xe9")]);
-        for path in [&b"/\xe9/caf\xe9.txt"[..], b"/%E9/caf%e9.txt"] {
+        for path in [&b"/\xe9/abc\xe9.txt"[..], b"/%E9/abc%e9.txt"] {
             assert_eq!(out(&[arg(b"cat"), url(path)]), b"content");
         }
-        assert_eq!(out(&[arg(b"ls"), url(b"/%E9")]), b"caf\xe9.txt\n");
-        assert!(is_in(b" caf\xe9.txt\n", &out(&[arg(b"ls"), arg(b"-l"), url(b"/%E9")])));
-        assert!(is_in(b"`-- caf\xe9.txt\n", &out(&[arg(b"tree"), url(b"")])));
-        out(&[arg(b"ln"), arg(b"-s"), arg(b"caf\xe9.txt"), url(b"/link")]);
+        assert_eq!(out(&[arg(b"ls"), url(b"/%E9")]), b"abc\xe9.txt\n");
+        assert!(is_in(b" abc\xe9.txt\n", &out(&[arg(b"ls"), arg(b"-l"), url(b"/%E9")])));
+        assert!(is_in(b"`-- abc\xe9.txt\n", &out(&[arg(b"tree"), url(b"")])));
+        out(&[arg(b"ln"), arg(b"-s"), arg(b"abc\xe9.txt"), url(b"/link")]);
         let json = |args: &[OsString]| serde_json::from_slice::<serde_json::Value>(&out(args)).unwrap();
         let entry = json(&[arg(b"ls"), arg(b"--json"), url(b"/%E9")]);
-        assert_eq!(entry["name"], "caf\u{fffd}.txt");
-        assert_eq!(entry["name_bytes"], "caf%E9.txt");
-        assert_eq!(json(&[arg(b"stat"), arg(b"--json"), url(b"/link")])["target_bytes"], "caf%E9.txt");
-        out(&[arg(b"mv"), url(b"/\xe9/caf\xe9.txt"), url(b"/\xff")]);
+        assert_eq!(entry["name"], "abc\u{fffd}.txt");
+        assert_eq!(entry["name_bytes"], "abc%E9.txt");
+        assert_eq!(json(&[arg(b"stat"), arg(b"--json"), url(b"/link")])["target_bytes"], "abc%E9.txt");
+        out(&[arg(b"mv"), url(b"/\xe9/abc\xe9.txt"), url(b"/\xff")]);
         out(&[arg(b"get"), url(b"/%FF"), local(b"back-\xe9").into()]);
         assert_eq!(fs::read(local(b"back-\xe9")).unwrap(), b"content");
         if export == "/l" {
