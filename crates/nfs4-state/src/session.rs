@@ -80,7 +80,6 @@ pub struct Session<R> {
 /// A change of the number of slots after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resize {
-    None,
     /// The client has reduced the number of slots that it uses.
     Retire,
     /// The client uses all slots.
@@ -167,15 +166,18 @@ impl<R: Clone> Session<R> {
             let is_told = std::mem::replace(&mut slot.told, slots.requests()) == slots.requests();
             let resize = if slots.target() < slots.len() {
                 let retires = is_told && request.highest_slot < slots.target();
-                if retires { Resize::Retire } else { Resize::None }
+                retires.then_some(Resize::Retire)
             } else {
                 let grows = request.slot + 1 == slots.len() && slots.len() < self.wanted;
-                if grows { Resize::Grow } else { Resize::None }
+                grows.then_some(Resize::Grow)
             };
-            (Execution { session: self.clone(), slot: request.slot, finished: false }, resize)
+            let execution = Execution { session: self.clone(), slot: request.slot, finished: false };
+            let Some(resize) = resize else {
+                return Ok(Sequence::Execute(execution, self.reply(&slots, request)));
+            };
+            (execution, resize)
         };
         match resize {
-            Resize::None => {}
             Resize::Retire => self.retire(),
             Resize::Grow => self.grow(),
         }
