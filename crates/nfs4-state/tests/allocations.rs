@@ -1,5 +1,7 @@
 //! Heap allocations in the steady state.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests, which are to fail.
+
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use millrace_counting_allocator::{allocations, held_bytes};

@@ -77,13 +77,13 @@ fn a_loss_that_the_unlock_finds_ends_with_it() {
             file.unlock().await.unwrap();
             file.write(0, b"x").await.unwrap();
         }
-        assert_eq!((&mut losses).next().now_or_never(), Some(Some(())), "both losses");
-        assert_eq!((&mut losses).next().now_or_never(), None);
+        assert_eq!(losses.next().now_or_never(), Some(Some(())), "both losses");
+        assert_eq!(losses.next().now_or_never(), None);
         file.lock().await.unwrap();
         cluster.crash();
         cluster.start(&time);
         assert!(file.write(0, b"y").await.is_err());
-        assert_eq!((&mut losses).next().now_or_never(), Some(Some(())), "the third loss");
+        assert_eq!(losses.next().now_or_never(), Some(Some(())), "the third loss");
         drop(file);
         assert_eq!(losses.next().await, None);
     });

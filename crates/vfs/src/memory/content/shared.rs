@@ -84,12 +84,11 @@ impl Content {
         kept: bool,
         shared: &mut SharedBlocks,
     ) -> Range<u64> {
-        let mut visits = 0;
-        for (index, block) in self.blocks_from(blocks.start).take_while(|(index, _)| *index < blocks.end) {
+        let wanted = self.blocks_from(blocks.start).take_while(|(index, _)| *index < blocks.end);
+        for (visits, (index, block)) in wanted.enumerate() {
             if visits == STEP {
                 return index..blocks.end;
             }
-            visits += 1;
             count_visits(1);
             if !block.is_empty() {
                 let mut block = block.clone();
