@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 fn run(url: &str) -> Result<(), millrace_client::Error> {
     let client = Client::connect(&url.parse()?, Options::default())?;
     let dir = client.path_in_export();
-    let file = client.create_file(format!("{dir}/lines"), 0o644)?;
+    let file = client.create_file([dir, b"/lines"].concat(), 0o644)?;
     thread::scope(|threads| {
         let writers: Vec<_> = (0..THREADS)
             .map(|n| (n, file.clone()))
