@@ -261,3 +261,51 @@ fn entries_that_cannot_be_read_are_named_and_the_others_are_shown() {
         assert_eq!(names(&to), ["f", "names/"]);
     }
 }
+
+#[test]
+fn a_copy_under_nohup_continues_after_a_hang_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = dir.path().join("served");
+    fs::create_dir(&served).unwrap();
+    let (from, content) = (dir.path().join("from"), noise(40 << 20, 1));
+    fs::write(&from, &content).unwrap();
+    let server = Server::start(&["--export", &format!("/l=local:{},squash=none", served.display())]);
+    // As nohup(1) does.
+    let script = r#"trap "" HUP; exec "$0" put --outstanding 1 --record 64K "$@""#;
+    let child = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_millrace"), text(&from), &server.url("tcp", "/l/to")])
+        .spawn()
+        .unwrap();
+    wait_for_a_temporary_name(&served);
+    kill(child.id(), "HUP");
+    assert!(child.wait_with_output().unwrap().status.success());
+    assert!(fs::read(served.join("to")).unwrap() == content);
+}
+
+#[test]
+fn an_interrupted_demo_removes_its_copies() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tree, temporary) = (dir.path().join("tree"), dir.path().join("temporary"));
+    fs::create_dir(&tree).unwrap();
+    fs::create_dir(&temporary).unwrap();
+    for i in 0..20 {
+        fs::write(tree.join(format!("{i}")), noise(10 << 20, i)).unwrap();
+    }
+    let child = millrace()
+        .args(["demo", "--json", text(&tree)])
+        .env("TMPDIR", &temporary)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A directory of the first pass, which starts after the handlers of signals.
+    while !names(&temporary).iter().any(|name| name.ends_with("/rdma/")) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill(child.id(), "HUP");
+    let out = child.wait_with_output().unwrap();
+    let message = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(130), "{message}");
+    assert!(message.contains("stopping"), "{message}");
+    assert!(names(&temporary).is_empty(), "{:?}", names(&temporary));
+}

@@ -37,11 +37,14 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
     if !args.json {
         output::write(summary.opening().as_bytes())?;
     }
+    // Removed when the executor has ended, whose tasks create files in it.
+    let scratch =
+        Scratch::new().map_err(|e| Failure::new(format!("cannot create a temporary directory: {e}")))?;
     let rt = executor::large()?;
     let passes = rt.block_on(async {
         let both = async {
-            let rdma = pass("rdma", &selection, &server).await?;
-            let tcp = pass("tcp", &selection, &server).await?;
+            let rdma = pass("rdma", &selection, &server, scratch.path()).await?;
+            let tcp = pass("tcp", &selection, &server, scratch.path()).await?;
             Ok::<_, Failure>((rdma, tcp))
         };
         tokio::select! {
@@ -49,8 +52,11 @@ pub(crate) fn run(args: &DemoArgs) -> CommandResult {
             () = interrupted("the copies are removed") => Ok(None),
         }
     })?;
+    let Some(passes) = passes else {
+        drop(rt);
+        return Ok(Outcome::Interrupted);
+    };
     rt.shutdown_background();
-    let Some(passes) = passes else { return Ok(Outcome::Interrupted) };
     summary.passes = Some(passes);
     summary.regions_exposed = server.stats().operations.regions_exposed;
     server.stop_blocking(Duration::from_secs(2));
@@ -82,8 +88,13 @@ fn arena() -> Arena {
     Arena::new(ArenaConfig::default())
 }
 
-/// Copies the tree to the server and back over one transport.
-async fn pass(proto: &'static str, selection: &Selection, server: &Running) -> Result<Pass, Failure> {
+/// Copies the tree to the server, and back to a directory in `scratch`, over one transport.
+async fn pass(
+    proto: &'static str,
+    selection: &Selection,
+    server: &Running,
+    scratch: &Path,
+) -> Result<Pass, Failure> {
     let addr = if proto == "rdma" { server.rdma_addr() } else { server.tcp_addr() };
     let addr = addr.ok_or_else(|| Failure::new("the embedded server has no listening address"))?;
     let url: Url = format!("nfs://{addr}/demo?proto={proto}&provider=iwarp")
@@ -92,8 +103,8 @@ async fn pass(proto: &'static str, selection: &Selection, server: &Running) -> R
     let client = Client::connect(TokioRuntime::current(), &url, session::options())
         .await
         .map_err(|e| Failure::new(e.to_string()))?;
-    let scratch =
-        Scratch::new().map_err(|e| Failure::new(format!("cannot create a temporary directory: {e}")))?;
+    let back = scratch.join(proto);
+    std::fs::create_dir(&back).map_err(|e| Failure::from(FileError::local("create", &back, &e)))?;
     let before = TransferCounts::now(server);
     let remote = RemoteTree::new(client.clone());
 
@@ -112,14 +123,13 @@ async fn pass(proto: &'static str, selection: &Selection, server: &Running) -> R
             meta: (&found.attributes).into(),
         };
         let target = LocalTree::new(arena());
-        let into = scratch.path().to_owned();
-        TreeCopy::new(&remote, &target, Options::default()).run(vec![item], into).await
+        TreeCopy::new(&remote, &target, Options::default()).run(vec![item], back.clone()).await
     };
     let transferred = TransferCounts::now(server).since(&before).with_client(&client);
     let (to_server, from_server) = (CopySummary::from(to_server), CopySummary::from(from_server));
     check(&to_server)?;
     check(&from_server)?;
-    let verified = verify::same(&selection.root, &scratch.path().join(NAME), &selection.included)
+    let verified = verify::same(&selection.root, &back.join(NAME), &selection.included)
         .map_err(|e| Failure::new(format!("cannot compare the copies: {e}")))?;
     remove(&client).await?;
     client.shutdown().await;
