@@ -3,7 +3,7 @@
 use std::{io::ErrorKind, path::Path};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use millrace_nfs::v3::{FileHandle, FileType};
+use millrace_nfs::v3::{FileHandle, FileType, Sattr};
 
 use crate::{
     Client, Error, OpenOptions, nfs3,
@@ -137,29 +137,55 @@ impl Client {
 }
 
 /// Copies the data of a file with `size` bytes to another one, within the server if it can, and otherwise through this
-/// client, without a copy in memory and UNSTABLE. Returns the number of bytes, which is larger if the file has grown.
+/// client, without a copy in memory and UNSTABLE. Holes are not written: the other file is truncated first. Returns the
+/// number of bytes, which is larger if the file has grown.
 pub(crate) async fn copy_data(from: &nfs3::File, to: &nfs3::File, size: u64) -> Result<u64, Error> {
     let client = from.client();
-    let done = match to.copy_range(to.client(), (from, 0), 0, size).await {
-        Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::CrossesDevices) => 0,
-        copied => copied?,
+    // SEEK does not find retained data that a restarted server has lost.
+    from.commit().await?;
+    let is_sparse = client.getattr(from.handle()).await?.used < size;
+    let extents = if is_sparse { client.extents(from.handle(), size).await? } else { None };
+    let skip_zeros = is_sparse && extents.is_none();
+    let mut parts = extents.unwrap_or_else(|| vec![0..size]);
+    let set_size = async |size| {
+        let attributes = Sattr { size: Some(size), ..Sattr::default() };
+        to.client().setattr(to.handle(), attributes, None).await.map(drop)
     };
+    if is_sparse {
+        set_size(0).await?;
+    }
+    let (mut within, mut missing) = (0, 0);
+    for part in &parts {
+        let len = part.end - part.start;
+        match to.copy_range(to.client(), (from, part.start), part.start, len).await {
+            Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::CrossesDevices) => break,
+            copied => missing += len - copied?,
+        }
+        within += 1;
+    }
     let piece = u64::from(client.rsize());
-    let copied = |at| async move {
-        let (_, data, eof) = from.read_piece(client, at, piece as usize).await?;
-        let len = data.len() as u64;
-        if len > 0 {
+    let copied = |at, len: u64| async move {
+        let (_, data, eof) = from.read_piece(client, at, len as usize).await?;
+        let read = data.len() as u64;
+        if read > 0 && !(skip_zeros && data.iter().all(|view| view.iter().all(|byte| *byte == 0))) {
             to.write_from(at, data).await?;
         }
-        Ok::<_, Error>((len, eof))
+        Ok::<_, Error>((len - read, eof))
     };
-    let known = stream::iter((0..(size - done).div_ceil(piece)).map(|n| copied(done + n * piece)));
-    let mut total: u64 =
-        known.buffer_unordered(DEPTH).try_fold(done, |sum, (len, _)| async move { Ok(sum + len) }).await?;
+    let left = parts.split_off(within).into_iter();
+    let pieces =
+        left.flat_map(|part| (part.start..part.end).step_by(piece as usize).map(move |at| (at, part.end)));
+    let known = stream::iter(pieces.map(|(at, end)| copied(at, piece.min(end - at))));
+    missing +=
+        known.buffer_unordered(DEPTH).try_fold(0, |sum, (short, _)| async move { Ok(sum + short) }).await?;
+    let mut total = size - missing;
+    if is_sparse {
+        set_size(total).await?;
+    }
     // The file may have grown.
     while total >= size {
-        let (len, eof) = copied(total).await?;
-        total += len;
+        let (short, eof) = copied(total, piece).await?;
+        total += piece - short;
         if eof {
             break;
         }

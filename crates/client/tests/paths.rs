@@ -13,7 +13,9 @@ use std::{
 
 use common::{connect, on_all};
 use futures::TryStreamExt;
-use millrace_client::{Client, Error, FileTimes, FileType, Identity, OpenOptions, RetryPolicy, Version};
+use millrace_client::{
+    AtomicFile, Client, Error, FileTimes, FileType, Identity, OpenOptions, RetryPolicy, Version,
+};
 
 /// The kind of the error of an operation that must fail.
 fn kind<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorKind {
@@ -179,6 +181,39 @@ fn names_are_linked_and_renamed_and_have_metadata() {
             c.set_times("one", late.set_accessed(early)).await.unwrap();
             let one = c.metadata("one").await.unwrap();
             assert_eq!((one.accessed(), one.modified()), (early, time(1 << 32)));
+        }
+    });
+}
+
+#[test]
+fn copies_keep_holes() {
+    const SIZE: u64 = 40 << 20;
+    const PARTS: [u64; 3] = [1 << 20, (20 << 20) + 777, (30 << 20) + 5];
+    on_all(|url| async move {
+        let c = connect(&url).await;
+        let content = vec![7; 100_000];
+        let from = OpenOptions::new().write(true).create(true).open(&c, "from").await.unwrap();
+        for at in PARTS {
+            from.nfs3().write(at, &content).await.unwrap();
+        }
+        from.set_len(SIZE).await.unwrap();
+        c.write("to", vec![1; 3_000_000]).await.unwrap();
+        assert_eq!(c.copy("from", "to").await.unwrap(), SIZE);
+        let mut atomic = AtomicFile::create(&c, "atomic").await.unwrap();
+        assert_eq!(atomic.copy_from(from.nfs3(), SIZE).await.unwrap(), SIZE);
+        atomic.replace().await.unwrap();
+        for name in ["to", "atomic"] {
+            let file = c.open(name).await.unwrap();
+            let attributes = c.nfs3().getattr(file.handle()).await.unwrap();
+            assert_eq!(attributes.size, SIZE);
+            assert!(attributes.used <= 4 << 20, "{name} uses {} bytes", attributes.used);
+            for at in PARTS {
+                let mut there = vec![0; content.len() + 2];
+                file.nfs3().read(at - 1, &mut there).await.unwrap();
+                assert!(
+                    there[0] == 0 && there[1..=content.len()] == content && there[content.len() + 1] == 0
+                );
+            }
         }
     });
 }

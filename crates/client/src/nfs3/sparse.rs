@@ -1,6 +1,6 @@
 //! Space and holes of files, with NFSv4.2.
 
-use std::ops::Range;
+use std::{io::ErrorKind, ops::Range};
 
 use millrace_nfs::{
     v3::{FileHandle, WccData},
@@ -84,6 +84,31 @@ impl Client {
             Err(Error::Nfs4 { status: Status::NxIo, .. }) => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// The parts of `file` below `size` that have data, in order; the others are holes. `None` if the server does not
+    /// support the search. As [`Self::seek`], it does not include retained data that the server has lost.
+    ///
+    /// # Errors
+    /// The errors of a call.
+    pub async fn extents(&self, file: FileHandle, size: u64) -> Result<Option<Vec<Range<u64>>>, Error> {
+        let mut out = Vec::new();
+        let mut at = 0;
+        while at < size {
+            let start = match self.seek(file, at, SeekTarget::Data).await {
+                Ok(Some(start)) if start < size => start,
+                Ok(_) => break,
+                Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(None),
+                Err(e) => return Err(e),
+            };
+            let end = self.seek(file, start, SeekTarget::Hole).await?.unwrap_or(size).min(size);
+            if end <= start {
+                return Ok(None); // It was changed meanwhile.
+            }
+            out.push(start..end);
+            at = end;
+        }
+        Ok(Some(out))
     }
 
     /// Makes a call of NFSv4.2 with the stateid of `file` for `access`, and again if a recovery has replaced it.
