@@ -5,7 +5,7 @@ use std::{io::ErrorKind, ops::Range};
 use millrace_buffer::Views;
 use millrace_client::{
     Version,
-    nfs3::{Client, File, SeekTarget},
+    nfs3::{Client, File},
     temporary_name,
 };
 use millrace_nfs::v3::{
@@ -179,23 +179,7 @@ impl Source for RemoteTree {
     }
 
     async fn extents(&self, file: &FileHandle, size: u64) -> Result<Option<Vec<Range<u64>>>, Error> {
-        let mut out = Vec::new();
-        let mut at = 0;
-        while at < size {
-            let start = match self.client.seek(*file, at, SeekTarget::Data).await {
-                Ok(Some(start)) if start < size => start,
-                Ok(_) => break,
-                Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(None),
-                Err(e) => return Err(e.into()),
-            };
-            let end = self.client.seek(*file, start, SeekTarget::Hole).await?.unwrap_or(size).min(size);
-            if end <= start {
-                return Ok(None); // It was changed meanwhile.
-            }
-            out.push(start..end);
-            at = end;
-        }
-        Ok(Some(out))
+        Ok(self.client.extents(*file, size).await?)
     }
 
     fn exported(&self, file: &FileHandle) -> Option<File> {
