@@ -258,13 +258,13 @@ impl Scene<'_> {
 }
 
 /// CLONE of the whole saved file.
-fn clone_all() -> Op {
+pub(crate) fn clone_all() -> Op {
     let (source, destination) = (ANONYMOUS, ANONYMOUS);
     op(Operation::Clone, CloneArgs { source, destination, source_offset: 0, destination_offset: 0, count: 0 })
 }
 
 /// COPY of the whole saved file.
-fn copy_all() -> Op {
+pub(crate) fn copy_all() -> Op {
     op(
         Operation::Copy,
         CopyArgs {
