@@ -37,11 +37,19 @@ pub(super) fn run(args: &StateArgs) -> CommandResult {
 /// Prints the clients that the grace period waits for, which may have no session and are therefore not in the list.
 fn awaited(args: &StateArgs) -> CommandResult {
     let names: Vec<String> = request(&args.socket, StateRequest::Awaited)?;
-    if !names.is_empty() && !args.json {
-        let names: Vec<_> = names.iter().map(|name| printable(name.as_bytes())).collect();
-        output::line(&format!("the grace period waits for {}", names.join(", ")))?;
-    }
+    awaited_line(&names, args.json).iter().try_for_each(|line| output::line(line))?;
     Ok(Outcome::Done)
+}
+
+fn awaited_line(names: &[String], json: bool) -> Option<String> {
+    if names.is_empty() {
+        return None;
+    }
+    if json {
+        return Some(serde_json::json!({ "awaited": names }).to_string());
+    }
+    let names: Vec<_> = names.iter().map(|name| printable(name.as_bytes())).collect();
+    Some(format!("the grace period waits for {}", names.join(", ")))
 }
 
 fn revoke(args: &RevokeArgs) -> CommandResult {
@@ -152,4 +160,18 @@ fn open_row(open: &OpenState) -> Vec<String> {
         open.deny.clone().unwrap_or_else(dash),
         open.ranges.map_or_else(dash, |ranges| ranges.to_string()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clients_that_the_grace_period_waits_for_are_named() {
+        let names = [String::from("Linux NFSv4.2 a"), String::from("b\n\"")];
+        assert_eq!(awaited_line(&[], true), None);
+        assert_eq!(awaited_line(&names, true).unwrap(), r#"{"awaited":["Linux NFSv4.2 a","b\n\""]}"#);
+        let text = awaited_line(&names, false).unwrap();
+        assert!(text.starts_with("the grace period waits for Linux NFSv4.2 a, b") && !text.contains('\n'));
+    }
 }
