@@ -53,6 +53,11 @@ impl Arguments {
         Ok(d)
     }
 
+    /// The next operation, which stays the next one.
+    pub(super) fn following(&self) -> Option<Operation> {
+        Operation::try_from(self.decoder().ok()?.u32().ok()?).ok()
+    }
+
     /// Replaces the message by what follows the position `at`.
     fn replace(&mut self, rest: View, at: usize) {
         let payloads = std::mem::take(&mut self.message.payloads).into_iter();

@@ -167,6 +167,9 @@ pub(super) async fn execute(
         if result.is_ok() {
             result = compound.run(operation, args).await;
         }
+        if result.is_ok() && !compound.is_last && compound.is_wrongsec(operation, args) {
+            result = Err(Status::WrongSec);
+        }
         if result.is_ok() {
             result = compound.check_reply(0);
         }
@@ -230,11 +233,31 @@ fn bad_xdr(error: XdrError) -> Status {
 impl Compound<'_> {
     /// Executes one operation, and appends the data of its result.
     #[rustfmt::skip] // One line per operation.
+                     /// Whether an operation that has set the current file handle fails, because the next one uses the file with a flavor
+                     /// that its export does not accept (RFC 8881 section 2.6.3.1.1).
+    fn is_wrongsec(&self, operation: Operation, args: &Arguments) -> bool {
+        use Operation as Op;
+        let sets = matches!(operation, Op::Putfh | Op::Lookup | Op::Lookupp | Op::RestoreFh);
+        let Some(Object::File(file)) = self.current.as_ref().filter(|_| sets) else { return false };
+        let uses = |next: Option<Op>| match next {
+            Some(Op::Putfh | Op::Putrootfh | Op::Putpubfh | Op::RestoreFh | Op::Savefh) => false,
+            next => !matches!(next, None | Some(Op::Secinfo | Op::SecinfoNoName | Op::Lookupp)),
+        };
+        file.caller().err() == Some(Status::WrongSec) && uses(args.following())
+    }
+
     async fn run(&mut self, operation: Operation, args: &mut Arguments) -> Result<(), Status> {
-        macro_rules! args { () => { args.get().map_err(bad_xdr)? }; }
+        macro_rules! args {
+            () => {
+                args.get().map_err(bad_xdr)?
+            };
+        }
         match operation {
             Operation::Putfh => self.putfh(args!()),
-            Operation::Putrootfh | Operation::Putpubfh => { self.putrootfh(); Ok(()) }
+            Operation::Putrootfh | Operation::Putpubfh => {
+                self.putrootfh();
+                Ok(())
+            }
             Operation::Getfh => self.getfh(),
             Operation::Savefh => self.savefh(),
             Operation::RestoreFh => self.restorefh(),

@@ -54,6 +54,8 @@ impl Compound<'_> {
                 Err(status) if args.requested.contains(Attribute::RdattrError) => {
                     Attributes { rdattr_error: Some(status), ..Attributes::default() }
                 }
+                // READDIR has no WRONGSEC (RFC 8881 section 15.2).
+                Err(Status::WrongSec) => return Err(Status::Access),
                 Err(status) => return Err(status),
             };
             let handle = entry.object.as_ref().map(|(object, _)| object.seal(&scope.exports));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use millrace_nfs::v4::*;
+use millrace_oncrpc::Credential;
 use millrace_server::Server;
 
 use crate::{
@@ -45,6 +46,41 @@ async fn parent(c: &Caller, session: &Session, handle: &[u8]) -> Result<Vec<u8>,
     }
     results.skip(&[Operation::Putfh, Operation::Lookupp]);
     Ok(results.take::<GetfhOk<'_>>(Operation::Getfh).handle.to_vec())
+}
+
+#[test]
+fn callers_without_a_credential_get_the_flavors_of_an_export() {
+    run(async {
+        let server = Server::start(config(&["/a=memory:1M", "/b=memory:1M,auth_none"])).unwrap();
+        let c = Caller::connect(&server, Proto::Tcp).await.with(Credential::None);
+        let s = Session::new(&c, b"client").await;
+        let root = s.path(&c, "/").await.unwrap();
+        let list = |requested: &[Attribute]| {
+            let requested = Bitmap::of(requested);
+            let args = ReaddirArgs { cookie: 0, verifier: [0; 8], dircount: 0, maxcount: 4096, requested };
+            [putfh(&root), op(Operation::Readdir, args)]
+        };
+        assert_eq!(s.status(&c, list(&[Attribute::FileType])).await, Status::Access);
+        assert_eq!(s.status(&c, list(&[Attribute::FileType, Attribute::RdattrError])).await, Status::Ok);
+        let (sys, both) = (vec![Secinfo::SYS], vec![Secinfo::SYS, Secinfo::NONE]);
+        let name = |name: &'static str| Opaque(name.as_bytes());
+        for (export, flavors, expected) in [("a", sys, Status::WrongSec), ("b", both, Status::Ok)] {
+            let secinfo = op(Operation::Secinfo, SecinfoArgs { name: name(export) });
+            let results = s.send(&c, [putfh(&root), secinfo]).await;
+            results.skip(&[Operation::Putfh]);
+            assert_eq!(results.take::<SecinfoOk<'_>>(Operation::Secinfo).flavors.0, flavors, "{export}");
+            // The operation that sets the file handle fails, if another one uses it.
+            let lookup = || op(Operation::Lookup, LookupArgs { name: name(export) });
+            assert_eq!(s.status(&c, [putfh(&root), lookup()]).await, Status::Ok, "{export}");
+            for using in [getfh(), getattr(&[Attribute::FileType])] {
+                let results = s.send(&c, [putfh(&root), lookup(), using]).await;
+                assert_eq!(
+                    (results.status, results.count),
+                    (expected, if expected == Status::Ok { 4 } else { 3 })
+                );
+            }
+        }
+    });
 }
 
 #[test]
