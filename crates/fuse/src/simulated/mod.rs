@@ -16,6 +16,7 @@ mod opening;
 mod page_cache;
 pub(crate) mod wire;
 mod write_back;
+mod xattrs;
 
 use std::{cell::Cell, sync::Arc};
 
