@@ -146,7 +146,7 @@ pub(crate) async fn copy_data(from: &nfs3::File, to: &nfs3::File, size: u64) -> 
     let is_sparse = client.getattr(from.handle()).await?.used < size;
     let extents = if is_sparse { client.extents(from.handle(), size).await? } else { None };
     let skip_zeros = is_sparse && extents.is_none();
-    let mut parts = extents.unwrap_or_else(|| vec![0..size]);
+    let mut parts = extents.unwrap_or_else(|| std::iter::once(0..size).collect());
     let set_size = async |size| {
         let attributes = Sattr { size: Some(size), ..Sattr::default() };
         to.client().setattr(to.handle(), attributes, None).await.map(drop)
