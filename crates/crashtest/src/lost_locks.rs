@@ -104,9 +104,9 @@ struct Owner<'r, F> {
     counts: &'r Counts,
     /// The version of the section.
     version: Cell<u64>,
-    /// Whether the owner has got the lock and not unlocked since.
-    holds: Cell<bool>,
-    /// Whether a call has failed meanwhile, and another owner had the lock.
+    /// Whether the owner has written since it got the lock, and not unlocked: otherwise a commit may have nothing to report.
+    has_written: Cell<bool>,
+    /// Whether a call has failed since, and another owner had the lock.
     knows_loss: Cell<bool>,
 }
 
@@ -153,7 +153,7 @@ impl<F: LockedFile> Owner<'_, F> {
     /// The result of a call of the section.
     fn checked<T>(&self, called: Result<T, String>) -> Result<T, Failure> {
         called.map_err(|_| {
-            self.knows_loss.set(self.knows_loss.get() || (self.holds.get() && self.is_lost()));
+            self.knows_loss.set(self.knows_loss.get() || (self.has_written.get() && self.is_lost()));
             Failure::Call
         })
     }
@@ -187,7 +187,7 @@ impl<F: LockedFile> Owner<'_, F> {
     }
 
     fn release(&self) {
-        self.holds.set(false);
+        self.has_written.set(false);
         self.knows_loss.set(false);
     }
 
@@ -221,13 +221,13 @@ impl<F: LockedFile> Owner<'_, F> {
         let (version, durable) = (self.history.begun.get() + 1, self.history.durable.get());
         self.history.begun.set(version);
         self.version.set(version);
-        self.holds.set(true);
         let content = self.checked(self.file.read(SIZE).await)?;
         self.check(&content, durable, version - 1).map_err(Failure::Wrong)?;
         let mut parts: Vec<_> = (0..PARTS).collect();
         while !parts.is_empty() {
             let next = parts.swap_remove(self.below(parts.len() as u64) as usize);
             self.checked(self.file.write(next * PART, &part(version)).await)?;
+            self.has_written.set(true);
             match self.below(16) {
                 0 => self.sync().await?,
                 1 => self.rt.sleep(Duration::from_millis(self.below(400))).await,
@@ -314,7 +314,7 @@ async fn execute<F: LockedFile>(
             history: &history,
             counts,
             version: Cell::default(),
-            holds: Cell::default(),
+            has_written: Cell::default(),
             knows_loss: Cell::default(),
         }));
     }
