@@ -48,6 +48,16 @@ impl Process {
         self.file.borrow().clone().expect("the file is open")
     }
 
+    /// The mount drops the pages at a lock and at an unlock, and the kernel then writes the dirty ones, which other
+    /// invalidations of this model leave. The model does that after the lock, and before the unlock.
+    async fn drop_pages(&self) {
+        if self.linux.io == Io::WriteBack {
+            let file = self.file();
+            let _ = self.linux.write_back(&file).await; // The mount has the error.
+            file.node.cache.lock().drop_clean();
+        }
+    }
+
     async fn set_lock(&self, op: Op, kind: u32) -> Result<(), String> {
         self.linux.set_lock(op, &self.file(), (self.pid.into(), kind, 0)).await.map_err(text)
     }
@@ -55,12 +65,13 @@ impl Process {
 
 impl LockedFile for Process {
     async fn lock(&self) -> Result<(), String> {
-        self.set_lock(Op::Setlkw, EXCLUSIVE).await
+        self.set_lock(Op::Setlkw, EXCLUSIVE).await?;
+        self.drop_pages().await;
+        Ok(())
     }
 
     async fn unlock(&self) -> Result<(), String> {
-        // The mount drops the pages, and the kernel then writes the dirty ones. The model does that before the request.
-        let _ = self.linux.write_back(&self.file()).await;
+        self.drop_pages().await;
         self.set_lock(Op::Setlk, UNLOCKED).await
     }
 
