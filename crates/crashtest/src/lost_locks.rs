@@ -104,6 +104,10 @@ struct Owner<'r, F> {
     counts: &'r Counts,
     /// The version of the section.
     version: Cell<u64>,
+    /// Whether the owner has got the lock and not unlocked since.
+    holds: Cell<bool>,
+    /// The newest durable version at its last unlock. A later one, of a lock that it has not, may keep cached data.
+    unlocked_at: Cell<u64>,
     /// Whether the owner has written since it got the lock, and not unlocked: otherwise a commit may have nothing to report.
     has_written: Cell<bool>,
     /// Whether a call has failed since, and another owner had the lock.
@@ -174,6 +178,7 @@ impl<F: LockedFile> Owner<'_, F> {
     }
 
     async fn unlock(&self) -> Result<(), Failure> {
+        self.note_unlock();
         let unlocked = self.file.unlock().await;
         self.release();
         self.checked(unlocked)
@@ -181,9 +186,16 @@ impl<F: LockedFile> Owner<'_, F> {
 
     async fn close(&self) -> Result<(), Failure> {
         let knew_loss = self.knows_loss.get();
+        self.note_unlock();
         let closed = self.file.close().await;
         self.release();
         self.checked_sync(knew_loss, closed)
+    }
+
+    fn note_unlock(&self) {
+        if self.holds.replace(false) {
+            self.unlocked_at.set(self.history.durable.get());
+        }
     }
 
     fn release(&self) {
@@ -204,11 +216,10 @@ impl<F: LockedFile> Owner<'_, F> {
                 return Err(why);
             }
         }
-        let durable = self.history.durable.get();
         let _ = self.unlock().await;
         if is_lost && let Ok(content) = self.file.read(SIZE).await {
             self.counts.read_again.fetch_add(1, Ordering::Relaxed);
-            self.check(&content, durable, self.history.begun.get())?;
+            self.check(&content, self.unlocked_at.get(), self.history.begun.get())?;
         }
         if self.below(2) == 0 {
             let _ = self.file.sync().await;
@@ -221,6 +232,7 @@ impl<F: LockedFile> Owner<'_, F> {
         let (version, durable) = (self.history.begun.get() + 1, self.history.durable.get());
         self.history.begun.set(version);
         self.version.set(version);
+        self.holds.set(true);
         let content = self.checked(self.file.read(SIZE).await)?;
         self.check(&content, durable, version - 1).map_err(Failure::Wrong)?;
         let mut parts: Vec<_> = (0..PARTS).collect();
@@ -314,6 +326,8 @@ async fn execute<F: LockedFile>(
             history: &history,
             counts,
             version: Cell::default(),
+            holds: Cell::default(),
+            unlocked_at: Cell::default(),
             has_written: Cell::default(),
             knows_loss: Cell::default(),
         }));
