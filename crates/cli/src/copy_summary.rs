@@ -24,6 +24,10 @@ pub(crate) struct CopySummary {
     pub(crate) bytes: u64,
     /// Files read back with the same checksum.
     pub(crate) verified: u64,
+    /// Files and directories whose extended attributes were not copied.
+    pub(crate) without_xattrs: u64,
+    /// Files and directories whose ACL was not copied.
+    pub(crate) without_acl: u64,
     /// Elapsed time in seconds.
     pub(crate) seconds: f64,
     /// `bytes` divided by `seconds`.
@@ -68,11 +72,29 @@ impl CopySummary {
         self.hard_links += other.hard_links;
         self.bytes += other.bytes;
         self.verified += other.verified;
+        self.without_xattrs += other.without_xattrs;
+        self.without_acl += other.without_acl;
         self.failed.extend(other.failed.into_iter().map(FailedFile::from));
         self.interrupted |= other.interrupted;
         self.stopped |= other.stopped;
         self.seconds += other.elapsed.as_secs_f64();
         self.bytes_per_second = self.bytes as f64 / self.seconds.max(1e-9);
+    }
+
+    /// What the copies lack, if they lack something. `xattrs`: the option to copy extended attributes was given.
+    pub(crate) fn warning(&self, xattrs: bool) -> Option<String> {
+        let count =
+            |n: u64| format!("{n} {}", if n == 1 { "file or directory" } else { "files and directories" });
+        let remedy = match xattrs {
+            true => "the target has none: a server needs NFSv4.2",
+            false => "add --xattrs, with NFSv4.2",
+        };
+        let attributes = (self.without_xattrs > 0)
+            .then(|| format!("extended attributes of {} ({remedy})", count(self.without_xattrs)));
+        let acls =
+            (self.without_acl > 0).then(|| format!("ACLs of {} (not supported)", count(self.without_acl)));
+        let lost: Vec<_> = attributes.into_iter().chain(acls).collect();
+        (!lost.is_empty()).then(|| format!("not copied: {}", lost.join("; ")))
     }
 
     /// Outcome of the command: all files copied, some, or none.
@@ -113,6 +135,23 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn one_line_warns_of_attributes_that_were_not_copied() {
+        let mut r = CopySummary::default();
+        assert_eq!(r.warning(false), None);
+        r.add(Report { without_xattrs: 2, ..Report::default() });
+        let both = "not copied: extended attributes of 2 files and directories (add --xattrs, with NFSv4.2)";
+        assert_eq!(r.warning(false).as_deref(), Some(both));
+        r.add(Report { without_xattrs: 1, without_acl: 1, ..Report::default() });
+        assert_eq!(
+            r.warning(true).as_deref(),
+            Some(
+                "not copied: extended attributes of 3 files and directories (the target has none: a server needs \
+                 NFSv4.2); ACLs of 1 file or directory (not supported)"
+            )
+        );
+    }
 
     #[test]
     fn summary_lists_what_was_copied() {

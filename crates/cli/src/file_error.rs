@@ -60,6 +60,7 @@ impl From<&millrace_copy::Error> for FileError {
         use millrace_copy::Error as E;
         let remedy = match e {
             E::Local { action, path, source } => return Self::local(action, path, source),
+            E::Remote(Error::Xattr { .. }) | E::Xattr { .. } | E::LargeXattrs => "; copy it without --xattrs",
             E::Remote(e) => return Self::new(sentence(e)),
             E::IsDirectory => return Self::new("it is a directory; add -r to copy directories"),
             E::InvalidName(_) => "; do not trust this server",

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use common::{Server, fails, millrace, names, noise, ok, text};
+use common::{Server, fails, millrace, names, noise, ok, run, text};
 
 /// Runs `test` with the URL of an empty directory for each transport and back end.
 fn with_all_transports_and_backends(test: impl Fn(&dyn Fn(&str) -> String, &Path)) {
@@ -122,7 +122,7 @@ fn files_are_printed_moved_linked_and_removed() {
         let file = dir.join("f");
         fs::write(&file, &content).unwrap();
         ok(&["put", file.to_str().unwrap(), &url("/f")]);
-        let out = common::run(&["cat", &url("/f")]);
+        let out = run(&["cat", &url("/f")]);
         assert!(out.stdout == content);
 
         ok(&["mv", &url("/f"), &url("/g")]);
@@ -154,6 +154,35 @@ fn one_server_copies_to_another() {
     assert!(fs::read(dir.path().join("f")).unwrap() == fs::read(dir.path().join("t/f")).unwrap());
     let message = fails(1, &["cp", "-r", &one.url("rdma", "/x/t"), &one.url("rdma", "/x/t/inside")]);
     assert!(message.contains("which is below it"), "{message}");
+}
+
+#[test]
+fn a_line_says_which_attributes_were_not_copied() {
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+    let dir = tempfile::tempdir().unwrap();
+    let (from, back) = (dir.path().join("from"), dir.path().join("back"));
+    fs::write(&from, "x").unwrap();
+    if let Err(e) = setxattr(&from, "user.k", b"v", XattrFlags::empty()) {
+        eprintln!("SKIPPED, NOTHING WAS TESTED: the file system has no extended attributes: {e}");
+        return;
+    }
+    let server = Server::start(&["--export", "/x=memory:64MiB"]);
+    let (from, back_text) = (from.to_str().unwrap(), back.to_str().unwrap());
+    let url = server.url("tcp", "/x/copy");
+    let copy = |args: &[&str]| {
+        let output = run(args);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let line = "not copied: extended attributes of 1 file or directory";
+    assert!(copy(&["put", from, &url]).contains(&format!("{line} (add --xattrs, with NFSv4.2)")));
+    let old = format!("{url}&vers=3");
+    assert!(copy(&["put", "--xattrs", from, &old]).contains(&format!("{line} (the target has none")));
+    assert_eq!(copy(&["put", "--xattrs", from, &url]), "");
+    assert_eq!(copy(&["get", "--xattrs", &url, back_text]), "");
+    let mut value = [0; 8];
+    assert_eq!(getxattr(&back, "user.k", &mut value), Ok(1));
+    assert_eq!(value[0], b'v');
 }
 
 #[test]

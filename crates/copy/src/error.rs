@@ -18,6 +18,21 @@ pub enum Error {
         /// The operating system's error.
         source: io::Error,
     },
+    /// An extended attribute of a local file or directory could not be read or set.
+    #[error("cannot {action} the extended attribute user.{name} of {}: {source}", path.display())]
+    Xattr {
+        /// The operation, as a verb: `read`.
+        action: &'static str,
+        /// The attribute.
+        name: String,
+        /// The path it failed on.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// The extended attributes of an object are more than a copy holds in memory.
+    #[error("its extended attributes have more than 16 MiB")]
+    LargeXattrs,
     /// An NFS call failed.
     #[error(transparent)]
     Remote(#[from] millrace_client::Error),
@@ -86,9 +101,14 @@ impl Error {
             Self::Remote(Client::Nfs { status, .. }) => {
                 matches!(status, Status::NoSpc | Status::DQuot | Status::RoFs)
             }
-            Self::Remote(Client::Path { .. } | Client::Source(_) | Client::Sink(_) | Client::Local(_)) => {
-                false
-            }
+            // Space for extended attributes may be that of the file only.
+            Self::Remote(
+                Client::Path { .. }
+                | Client::Xattr { .. }
+                | Client::Source(_)
+                | Client::Sink(_)
+                | Client::Local(_),
+            ) => false,
             Self::Remote(_) | Self::OutOfMemory(_) | Self::DataLost => true,
             _ => false,
         }

@@ -4,7 +4,7 @@ use crate::{
     Error, Metadata, Preserve,
     control::Event,
     data::{self, Content, Flow},
-    tree::{Directory, Existing, FileKind, Source, Target},
+    tree::{Directory, Existing, FileKind, Lost, Source, Target, Xattrs},
 };
 
 /// Time limit of a call in flight when the copy is stopped.
@@ -56,6 +56,7 @@ impl<N: Clone + Send + Sync> Place<N> {
 pub(crate) struct Done<N> {
     pub(crate) node: N,
     pub(crate) bytes: u64,
+    pub(crate) lost: Lost,
 }
 
 /// Copies one regular file to its place. Removes the temporary file of a new file after an error.
@@ -71,11 +72,12 @@ pub(crate) async fn copy<S: Source, T: Target>(
         () = stopped() => return Err(Error::Stopped),
     };
     let content = Content::of(source, &from, meta).await?;
+    let xattrs = source.xattrs(node, options.preserve.xattrs).await?;
     if let Some(existing) = in_place(place.existing(target).await?, meta, options)? {
         let is_file = existing.meta.kind == FileKind::File;
         let written = async {
             let to = target.open_existing(&existing).await?;
-            fill((source, &from, meta), (target, &to), (content, options), flow).await
+            fill((source, &from, meta), (target, &to), (content, &xattrs, options), flow).await
         };
         flow.control.check()?;
         let outcome = tokio::select! {
@@ -87,7 +89,7 @@ pub(crate) async fn copy<S: Source, T: Target>(
     }
     let (dir, name) = (&place.dir.node, place.name.as_slice());
     let is_small = (1..=target.put_limit().min(flow.record as u64)).contains(&meta.size);
-    if !options.verify && is_small && content.is_whole() {
+    if !options.verify && is_small && content.is_whole() && xattrs.kept.is_empty() {
         let mut put = std::pin::pin!(put((source, &from, meta), (target, dir, name), options, flow));
         let outcome = tokio::select! {
             outcome = &mut put => outcome,
@@ -95,12 +97,12 @@ pub(crate) async fn copy<S: Source, T: Target>(
             () = stopped() => tokio::time::timeout(LAST_CALL, put).await.unwrap_or(Err(Error::Stopped)),
         };
         if let Some(done) = outcome? {
-            return Ok(done);
+            return Ok(Done { lost: xattrs.lost, ..done });
         }
     }
     let to = target.create(dir, name).await?;
     let outcome = tokio::select! {
-        outcome = fill((source, &from, meta), (target, &to), (content, options), flow) => outcome,
+        outcome = fill((source, &from, meta), (target, &to), (content, &xattrs, options), flow) => outcome,
         () = stopped() => Err(Error::Stopped),
     };
     match outcome {
@@ -155,14 +157,14 @@ async fn put<S: Source, T: Target>(
     let node = target.put(dir, name, &data, (meta, options.preserve)).await?;
     Ok(node.map(|node| {
         flow.control.report(Event::Written { bytes: data.len() });
-        Done { node, bytes: meta.size }
+        Done { node, bytes: meta.size, lost: Lost::default() }
     }))
 }
 
 async fn fill<S: Source, T: Target>(
     (source, from, meta): (&S, &S::Reader, &Metadata),
     (target, to): (&T, &T::Writer),
-    (mut content, options): (Content, FileOptions),
+    (mut content, xattrs, options): (Content, &Xattrs, FileOptions),
     flow: &Flow,
 ) -> Result<Done<T::Node>, Error> {
     if target.is_written_in_order(to) {
@@ -190,6 +192,10 @@ async fn fill<S: Source, T: Target>(
             return Err(Error::Mismatch);
         }
     }
+    let mut lost = xattrs.lost;
+    if !xattrs.kept.is_empty() {
+        lost.xattrs |= !target.set_xattrs(to, &xattrs.kept).await?;
+    }
     let node = target.publish(to, meta, options.preserve).await?;
-    Ok(Done { node, bytes: copied.bytes })
+    Ok(Done { node, bytes: copied.bytes, lost })
 }

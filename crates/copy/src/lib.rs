@@ -63,6 +63,7 @@ mod remote;
 mod report;
 mod tree;
 mod walk;
+mod xattrs;
 
 #[cfg(test)]
 mod tests;
@@ -75,6 +76,7 @@ pub use options::{Options, Preserve};
 pub use remote::{RemoteTree, RemoteWriter};
 pub use report::{FailedFile, Report};
 pub use tree::{
-    Directory, Entries, Entry, Existing, FileKind, Item, Metadata, Source, Target, Timestamp, WriteOutcome,
+    Directory, Entries, Entry, Existing, FileKind, Item, Lost, Metadata, Source, Target, Timestamp,
+    WriteOutcome, Xattrs,
 };
 pub use walk::TreeCopy;

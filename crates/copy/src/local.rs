@@ -25,8 +25,9 @@ use crate::{
     Error, Preserve,
     tree::{
         Directory, Entries, Entry, Existing, FileKind, Item, Metadata, Source, Target, Timestamp,
-        WriteOutcome, random,
+        WriteOutcome, Xattrs, random,
     },
+    xattrs,
 };
 
 /// Maximum size of one read or write in bytes.
@@ -321,6 +322,10 @@ impl Source for LocalTree {
         Ok(text.into_os_string().into_vec())
     }
 
+    async fn xattrs(&self, object: &PathBuf, keep: bool) -> Result<Xattrs, Error> {
+        xattrs::of(object, keep)
+    }
+
     async fn open(&self, file: &PathBuf) -> Result<LocalReader, Error> {
         let path = file.clone();
         // Opening a named pipe waits for a process that writes to it.
@@ -424,6 +429,21 @@ impl Target for LocalTree {
 
     fn is_written_in_order(&self, file: &LocalWriter) -> bool {
         matches!(file.state, WriterState::Stream)
+    }
+
+    async fn set_xattrs(&self, file: &LocalWriter, xattrs: &[(Vec<u8>, Vec<u8>)]) -> Result<bool, Error> {
+        match file.state {
+            WriterState::Stream => Ok(false),
+            _ => xattrs::set(&file.path, &file.file, xattrs),
+        }
+    }
+
+    async fn set_directory_xattrs(
+        &self,
+        dir: &PathBuf,
+        xattrs: &[(Vec<u8>, Vec<u8>)],
+    ) -> Result<bool, Error> {
+        xattrs::set_directory(dir, xattrs)
     }
 
     async fn set_size(&self, file: &LocalWriter, size: u64) -> Result<(), Error> {

@@ -43,4 +43,7 @@ impl Default for Options {
 pub struct Preserve {
     /// Owner and group. Without it the set-user-ID and set-group-ID bits of local copies are cleared.
     pub owner: bool,
+    /// The extended attributes of users, of files and directories. Without it, [`Report`](crate::Report) counts the local
+    /// objects that have some.
+    pub xattrs: bool,
 }

@@ -4,7 +4,7 @@ use std::{io::ErrorKind, ops::Range};
 
 use millrace_buffer::Views;
 use millrace_client::{
-    Version,
+    SetxattrOption, Version,
     nfs3::{Client, File},
     temporary_name,
 };
@@ -16,7 +16,7 @@ use crate::{
     Error, Preserve,
     tree::{
         Directory, Entries, Entry, Existing, FileKind, Metadata, Source, Target, Timestamp, WriteOutcome,
-        random,
+        Xattrs, random,
     },
 };
 
@@ -161,6 +161,24 @@ impl Source for RemoteTree {
         Ok(self.client.readlink(*link).await?)
     }
 
+    async fn xattrs(&self, object: &FileHandle, keep: bool) -> Result<Xattrs, Error> {
+        let mut found = Xattrs::default();
+        if !keep || !self.client.has_xattrs() {
+            return Ok(found);
+        }
+        let names = match self.client.list_xattrs(*object).await {
+            Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(found),
+            names => names?,
+        };
+        for name in names {
+            // It may have been removed concurrently.
+            if let Some(value) = self.client.xattr(*object, &name).await? {
+                found.keep(name, value)?;
+            }
+        }
+        Ok(found)
+    }
+
     async fn open(&self, file: &FileHandle) -> Result<FileHandle, Error> {
         Ok(*file)
     }
@@ -247,6 +265,27 @@ impl Target for RemoteTree {
         let empty = Sattr { size: Some(0), ..Sattr::default() };
         self.client.setattr(file, empty, None).await?;
         Ok(RemoteWriter { file, new: None })
+    }
+
+    async fn set_xattrs(&self, file: &RemoteWriter, xattrs: &[(Vec<u8>, Vec<u8>)]) -> Result<bool, Error> {
+        self.set_directory_xattrs(&file.file, xattrs).await
+    }
+
+    async fn set_directory_xattrs(
+        &self,
+        object: &FileHandle,
+        xattrs: &[(Vec<u8>, Vec<u8>)],
+    ) -> Result<bool, Error> {
+        if !self.client.has_xattrs() {
+            return Ok(false);
+        }
+        for (name, value) in xattrs {
+            match self.client.set_xattr(*object, name, value, SetxattrOption::Either).await {
+                Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(false),
+                set => drop(set?),
+            }
+        }
+        Ok(true)
     }
 
     async fn set_size(&self, file: &RemoteWriter, size: u64) -> Result<(), Error> {

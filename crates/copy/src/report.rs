@@ -19,6 +19,11 @@ pub struct Report {
     pub bytes: u64,
     /// Files whose checksum was compared and matches.
     pub verified: u64,
+    /// Files and directories whose extended attributes were not copied: without [`Preserve::xattrs`](crate::Preserve), which
+    /// only local sources report, or because the target has none (NFSv3).
+    pub without_xattrs: u64,
+    /// Local files and directories whose ACL was not copied.
+    pub without_acl: u64,
     /// The duration of the copy.
     pub elapsed: Duration,
     /// The objects that were not copied, in the order of their failure.

@@ -113,7 +113,7 @@ fn set_id_bits_are_cleared_unless_the_owner_is_preserved() {
     fs::write(&from, b"#!/bin/sh").unwrap();
     fs::set_permissions(&from, fs::Permissions::from_mode(0o6755)).unwrap();
     for (owner, mode) in [(false, 0o755), (true, 0o6755)] {
-        let with = Options { preserve: Preserve { owner }, ..options() };
+        let with = Options { preserve: Preserve { owner, ..Preserve::default() }, ..options() };
         assert!(complete(&run(&from, dir.path(), &tree(), &with)));
         assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, mode);
         fs::remove_file(&to).unwrap();

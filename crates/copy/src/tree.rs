@@ -92,6 +92,39 @@ pub struct Item<N> {
     pub meta: Metadata,
 }
 
+/// The extended attributes of users of an object, and what else it has that copies do not keep.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Xattrs {
+    /// The attributes to copy: names without the prefix `user.`, and values.
+    pub kept: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What is not copied.
+    pub lost: Lost,
+}
+
+/// Maximum size of [`Xattrs::kept`] in bytes: that of one object of an untrusted server must not exhaust the memory.
+const XATTRS_MAX: usize = 16 << 20;
+
+impl Xattrs {
+    /// Adds an attribute.
+    pub(crate) fn keep(&mut self, name: Vec<u8>, value: Vec<u8>) -> Result<(), Error> {
+        let size: usize = self.kept.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if size + name.len() + value.len() > XATTRS_MAX {
+            return Err(Error::LargeXattrs);
+        }
+        self.kept.push((name, value));
+        Ok(())
+    }
+}
+
+/// What an object of a source has, and its copy lacks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Extended attributes of users.
+    pub xattrs: bool,
+    /// An access control list.
+    pub acl: bool,
+}
+
 /// Durability of a record written to a [`Target`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteOutcome {
@@ -119,6 +152,19 @@ pub trait Source: Clone + Send + Sync + 'static {
     /// # Errors
     /// It cannot be read.
     fn read_link(&self, link: &Self::Node) -> impl Future<Output = Result<Vec<u8>, Error>> + Send;
+
+    /// The extended attributes of users of a file or directory; with `keep`, to copy them. Otherwise only whether there are
+    /// some, if that needs no call.
+    ///
+    /// # Errors
+    /// With `keep`: they cannot be read.
+    fn xattrs(
+        &self,
+        _object: &Self::Node,
+        _keep: bool,
+    ) -> impl Future<Output = Result<Xattrs, Error>> + Send {
+        std::future::ready(Ok(Xattrs::default()))
+    }
 
     /// Opens a file for reading.
     ///
@@ -246,6 +292,30 @@ pub trait Target: Source {
     /// # Errors
     /// The size cannot be set.
     fn set_size(&self, file: &Self::Writer, size: u64) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Sets extended attributes of users of the file: [`Xattrs::kept`]. `false` if the target has none.
+    ///
+    /// # Errors
+    /// One cannot be set.
+    fn set_xattrs(
+        &self,
+        _file: &Self::Writer,
+        _xattrs: &[(Vec<u8>, Vec<u8>)],
+    ) -> impl Future<Output = Result<bool, Error>> + Send {
+        std::future::ready(Ok(false))
+    }
+
+    /// As [`Self::set_xattrs`], of a directory.
+    ///
+    /// # Errors
+    /// One cannot be set.
+    fn set_directory_xattrs(
+        &self,
+        _dir: &Self::Node,
+        _xattrs: &[(Vec<u8>, Vec<u8>)],
+    ) -> impl Future<Output = Result<bool, Error>> + Send {
+        std::future::ready(Ok(false))
+    }
 
     /// Writes the whole content `data` of a file, sets its attributes and gives it the name `name`, in one step. `None`,
     /// and no change, if the target cannot do so; [`Self::create`], [`Self::write`] and [`Self::publish`] do it in

@@ -18,7 +18,7 @@ use crate::{
     data::Flow,
     file::{self, Done, FileOptions, Place},
     report::{FailedFile, Report},
-    tree::{Directory, Entries, Existing, FileKind, Item, Metadata, Source, Target},
+    tree::{Directory, Entries, Existing, FileKind, Item, Lost, Metadata, Source, Target},
 };
 
 /// A copy of objects of a [`Source`] into a directory of a [`Target`].
@@ -104,7 +104,7 @@ type Task<S, T> = (Item<<S as Source>::Node>, Directory<<T as Source>::Node>);
 /// A directory of the source, its entries, and its copy.
 type Listed<S, T> = (
     Item<<S as Source>::Node>,
-    Result<(Entries<<S as Source>::Node>, Directory<<T as Source>::Node>), Error>,
+    Result<(Entries<<S as Source>::Node>, Directory<<T as Source>::Node>, Lost), Error>,
 );
 
 struct Walk<'a, S: Source, T: Target> {
@@ -199,6 +199,7 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             return self.failed(item.path, Error::IntoItself);
         }
         let (source, target) = (self.source.clone(), self.target.clone());
+        let keep = self.options.preserve.xattrs;
         self.directories.spawn(async move {
             let created = async {
                 let entries = source.list(&item.node).await?;
@@ -206,7 +207,15 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
                     true => dir,
                     false => target.make_dir(&dir.node, &item.name).await?,
                 };
-                Ok((entries, made))
+                let mut lost = Lost::default();
+                if made.created {
+                    let xattrs = source.xattrs(&item.node, keep).await?;
+                    lost = xattrs.lost;
+                    if !xattrs.kept.is_empty() {
+                        lost.xattrs |= !target.set_directory_xattrs(&made.node, &xattrs.kept).await?;
+                    }
+                }
+                Ok((entries, made, lost))
             };
             let created = created.await;
             (item, created)
@@ -220,7 +229,7 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             self.failed("a directory".into(), Error::Task);
             return Some(Vec::new());
         };
-        let (entries, made) = match created {
+        let (entries, made, lost) = match created {
             Ok(created) => created,
             Err(e) => {
                 self.failed(item.path, e);
@@ -235,6 +244,7 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             }
         }
         self.report.directories += 1;
+        self.note_lost(lost);
         let path = |name: &[u8]| format!("{}/{}", item.path, String::from_utf8_lossy(name));
         for (name, e) in entries.failed {
             self.failed(path(&name), e);
@@ -299,6 +309,7 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         match outcome {
             Ok((_, shared, Ok(done))) => {
                 self.report.files += 1;
+                self.note_lost(done.lost);
                 self.report.bytes += done.bytes;
                 self.report.verified += u64::from(self.options.verify);
                 if let Some(id) = shared {
@@ -308,6 +319,11 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             Ok((path, _, Err(e))) => self.failed(path, e),
             Err(_) => self.failed("a file".into(), Error::Task),
         }
+    }
+
+    fn note_lost(&mut self, lost: Lost) {
+        self.report.without_xattrs += u64::from(lost.xattrs);
+        self.report.without_acl += u64::from(lost.acl);
     }
 
     fn failed(&mut self, path: String, e: Error) {

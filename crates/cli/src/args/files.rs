@@ -123,6 +123,10 @@ pub(crate) struct CopyArgs {
     #[arg(long)]
     pub(crate) owner: bool,
 
+    /// Preserve extended attributes of users (user.*); servers need NFSv4.2
+    #[arg(long)]
+    pub(crate) xattrs: bool,
+
     /// Maximum number of files in flight
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) parallel: u16,

@@ -119,7 +119,7 @@ impl From<&CopyArgs> for Options {
             verify: a.verify,
             atomic: a.atomic,
             hard_links: a.hard_links,
-            preserve: Preserve { owner: a.owner },
+            preserve: Preserve { owner: a.owner, xattrs: a.xattrs },
             parallel: a.parallel.into(),
             outstanding: a.outstanding.into(),
             record: a.record.map(|s| usize::try_from(s.0).unwrap_or(usize::MAX)),
@@ -152,6 +152,11 @@ fn transfer(from: &[Location], to: &Location, args: &CopyArgs) -> CommandResult 
     })?;
     // Do not wait for threads that are blocked on an unreachable server.
     rt.shutdown_background();
+    if !args.json
+        && let Some(warning) = report.warning(args.xattrs)
+    {
+        eprintln!("millrace: {warning}");
+    }
     if !args.json && !args.quiet && std::io::stderr().is_terminal() {
         eprintln!("{report}");
     }
