@@ -83,7 +83,7 @@ impl Compound<'_> {
     }
 
     pub(super) fn locku(&mut self, args: LockuArgs) -> Result<(), Status> {
-        let file = self.current()?.file(Status::IsDir)?;
+        let file = self.current()?.file(Status::BadStateid)?;
         let stateid = self.stateid(&args.stateid)?;
         let (state, now) = (&self.scope.env.clients.state, now(&self.scope.env.rt));
         let stateid = state.unlock(self.client()?, &stateid, &key(file), (args.offset, args.length), now)?;

@@ -71,6 +71,26 @@ fn malformed_arguments_are_rejected() {
     });
 }
 
+/// The root of all exports, which is no file of an export, has no state.
+#[test]
+fn stateids_of_the_root_of_all_exports_are_bad() {
+    with_session(async |c, s, _| {
+        let stateid = Stateid { seqid: 1, other: [7; 12] };
+        let (lock_type, seqid, offset, length) = (LockType::Read, 0, 0, u64::MAX);
+        for on in [
+            op(Operation::Locku, LockuArgs { lock_type, seqid, stateid, offset, length }),
+            op(Operation::Close, CloseArgs { seqid, stateid }),
+            op(
+                Operation::OpenDowngrade,
+                OpenDowngradeArgs { stateid, seqid, share_access: 1, share_deny: 0 },
+            ),
+            op(Operation::Delegreturn, DelegreturnArgs { stateid }),
+        ] {
+            assert_eq!(s.status(c, [putrootfh(), on]).await, Status::BadStateid);
+        }
+    });
+}
+
 #[test]
 fn bad_names_are_rejected() {
     with_session(async |c, s, export| {
