@@ -366,6 +366,6 @@ fn left_over_temporary_files_are_found_and_removed() {
         assert_eq!(ok(&["ls", "-a", &url("/d/e")]), "f\n");
         assert_eq!(names(dir), ["e/", "f"]);
         assert!(fails(1, &["clean", &url("/none")]).contains("no such file"));
-        assert_eq!(common::run(&["clean", "--older", "1", text(dir)]).status.code(), Some(2));
+        assert_eq!(run(&["clean", "--older", "1", text(dir)]).status.code(), Some(2));
     });
 }
