@@ -120,6 +120,13 @@ fn permission_errors_contain_a_remedy() {
     assert!(!dir.path().join("stolen").exists());
 }
 
+/// The command, with the signals that are ignored under nohup(1), where these tests may run.
+fn interruptible() -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,HUP,QUIT,TERM", env!("CARGO_BIN_EXE_millrace")]).env_remove("RUST_LOG");
+    command
+}
+
 /// Waits until `dir` contains a temporary file.
 fn wait_for_a_temporary_name(dir: &Path) {
     let start = std::time::Instant::now();
@@ -143,7 +150,7 @@ fn an_interrupted_copy_removes_and_reports_unfinished_files() {
     for (signal, proto) in [("INT", "rdma"), ("TERM", "tcp"), ("HUP", "tcp"), ("QUIT", "rdma")] {
         let to = served.join(signal);
         let url = server.url(proto, &format!("/l/{signal}"));
-        let child = millrace()
+        let child = interruptible()
             .args(["put", "-r", "--parallel", "2", "--record", "64K", text(&from), &url])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -291,7 +298,7 @@ fn an_interrupted_demo_removes_its_copies() {
     for i in 0..20 {
         fs::write(tree.join(format!("{i}")), noise(10 << 20, i)).unwrap();
     }
-    let child = millrace()
+    let child = interruptible()
         .args(["demo", "--json", text(&tree)])
         .env("TMPDIR", &temporary)
         .stdout(Stdio::piped())
