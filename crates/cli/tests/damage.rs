@@ -123,7 +123,9 @@ fn permission_errors_contain_a_remedy() {
 /// The command, with the signals that are ignored under nohup(1), where these tests may run.
 fn interruptible() -> Command {
     let mut command = Command::new("env");
-    command.args(["--default-signal=INT,HUP,QUIT,TERM", env!("CARGO_BIN_EXE_millrace")]).env_remove("RUST_LOG");
+    command
+        .args(["--default-signal=INT,HUP,QUIT,TERM", env!("CARGO_BIN_EXE_millrace")])
+        .env_remove("RUST_LOG");
     command
 }
 
