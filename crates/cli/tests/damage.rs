@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Server, fails, kill, millrace, names, noise, ok, text};
+use common::{Server, fails, kill, names, noise, ok, text};
 
 /// A tmpfs, unmounted when dropped; `None` without the privilege to mount.
 struct Tmpfs<'a>(&'a Path);
