@@ -69,7 +69,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Counts a call that starts. `now` is called for the first call of the turn and for every [`UNTIMED_CALLS`] later.
+    /// Counts a call that starts. `now` is called for the first call of the turn and for every `UNTIMED_CALLS` later.
     pub fn call(&mut self, now: impl FnOnce() -> Instant) {
         if self.calls == 0 {
             self.started = now();
