@@ -66,7 +66,7 @@ if cp --reflink=always data clone 2> /dev/null; then cmp clone /tmp/model; fi";
 /// Reads pages that end in holes of a few bytes, over which a reply to READ_PLUS must not become longer than the page.
 const SHORT_HOLES: &str = "
 for hole in 1 7 15 16 19 20 24 40 4095; do
-  rm -f data; truncate --size 262144 data /tmp/model
+  rm -f data /tmp/model; truncate --size 262144 data /tmp/model
   head -c $((0x33000 - 0x26998 - hole)) /dev/urandom > /tmp/part
   dd if=/tmp/part of=data oflag=direct,seek_bytes seek=$((0x26998)) bs=1M conv=notrunc status=none
   dd if=/tmp/part of=/tmp/model oflag=seek_bytes seek=$((0x26998)) bs=1M conv=notrunc status=none
@@ -74,7 +74,6 @@ for hole in 1 7 15 16 19 20 24 40 4095; do
   dd if=data iflag=skip_bytes,count_bytes skip=$((0x32000)) count=4096 bs=4096 status=none > /tmp/got
   dd if=/tmp/model iflag=skip_bytes,count_bytes skip=$((0x32000)) count=4096 bs=4096 status=none | cmp - /tmp/got
   cmp data /tmp/model
-  rm /tmp/model
 done";
 
 pub(super) fn cases() -> Vec<Case> {
