@@ -1,6 +1,9 @@
 //! Time limits of a connection in the full feature phase.
 
-use std::task::{Context, Poll, ready};
+use std::{
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
 use millrace_iscsi::session::TargetSession;
 use millrace_oncrpc::serving::RateMonitor;
@@ -47,16 +50,17 @@ impl Timers {
         }
     }
 
-    /// Polls all timers; ready when the connection ends. `Ready(None)`: the session has something to send.
+    /// Polls all timers; ready when the connection ends. `Ready(None)`: the session has something to send. The initiator
+    /// may fall behind in a transfer by `stall`.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         rt: &RuntimeRef,
         limits: &ConnectionLimits,
+        stall: Duration,
         session: &mut TargetSession,
         traffic: &Traffic,
     ) -> Poll<Option<End>> {
-        let stall = limits.stall_timeout;
         if !traffic.unsent {
             self.send.pause();
         } else if self.send.poll(cx, rt, stall, traffic.sent).is_ready() {

@@ -253,6 +253,33 @@ fn small_calls_are_executed_while_bulk_data_holds_all_memory() {
     }
 }
 
+/// A client that was alone has nearly all memory for calls whose last byte does not come, and others take the rest. When
+/// another one waits for memory, connections of the first end, which have fallen behind by a short time.
+#[test]
+fn stalled_connections_beyond_the_share_end_when_others_need_memory() {
+    run(async |rt| {
+        let server = Server::new(&rt);
+        let mut held = Vec::new();
+        for client in std::iter::repeat_n(1, 40).chain(2..6) {
+            let mut stream = server.connect(client, 2 * MIB);
+            write_all(&mut stream, &words(&[0x8010_0000])).await;
+            write_all(&mut stream, &vec![0; MIB - 1]).await;
+            rt.sleep(Duration::from_millis(1)).await;
+            held.push(stream);
+        }
+        rt.sleep(Duration::from_secs(6)).await;
+        assert_eq!(server.closed(CloseReason::Stalled), 0, "only the client itself waits");
+        let stats = server.budget.stats();
+        assert!(stats.shared - stats.in_use < MIB, "{stats:?}");
+        Honest::connect(&server, 9).work().await.unwrap();
+        assert!((1..30).contains(&server.closed(CloseReason::Stalled)));
+        for modest in 2..6 {
+            assert!(server.budget.client_in_use(Server::client(modest)) > MIB / 2, "client {modest}");
+        }
+        drop(held);
+    });
+}
+
 /// Buffers of bulk data that are held in all spans of the arena, up to its limit, leave memory for small records.
 #[test]
 fn small_calls_are_executed_while_bulk_data_holds_the_arena() {

@@ -224,8 +224,9 @@ impl<'a> FullFeature<'a> {
 
     /// Polls all timers; ready when the connection ends. `Ready(None)`: the session has something to send.
     pub(crate) fn poll_timers(&mut self, cx: &mut Context<'_>, traffic: &Traffic) -> Poll<Option<End>> {
-        let Self { timers, service, session, .. } = self;
-        timers.poll(cx, &service.rt, &service.limits, session, traffic)
+        let Self { timers, service, session, account, .. } = self;
+        let stall = account.stall_limit(service.limits.stall_timeout);
+        timers.poll(cx, &service.rt, &service.limits, stall, session, traffic)
     }
 
     /// Ready unless an allocation failed within the retry interval.

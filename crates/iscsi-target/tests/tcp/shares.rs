@@ -10,7 +10,7 @@ use millrace_iscsi::{
     discovery::{self, SendTargets},
     login::{LoginError, Status},
     pdu::{Request, RequestNumbers, ScsiCommand},
-    session::{Direction, InitiatorEvent},
+    session::{Direction, InitiatorEvent, Outcome},
 };
 use millrace_iscsi_target::{ConnectionLimits, TableLimits};
 use millrace_runtime::RuntimeExt;
@@ -130,6 +130,42 @@ fn data_that_does_not_come_takes_the_share_of_its_host() {
             bench.expect_idle().await;
         });
     }
+}
+
+/// The greedy host was alone, and has nearly all memory for WRITEs whose data does not come. For the victim, sessions of it
+/// end that have fallen behind by a short time. A host within its share keeps its session, which has fallen behind as much.
+#[test]
+fn stalled_sessions_beyond_the_share_end_when_others_need_memory() {
+    run(ConnectionLimits::default(), async |bench| {
+        let requested = |numbers: RequestNumbers, n| {
+            let numbers = RequestNumbers { cmd_sn: numbers.cmd_sn + n, ..numbers };
+            (Request::ScsiCommand(ScsiCommand { numbers, ..write(0x1000 + n, 2048) }), 0)
+        };
+        let sessions = attack(&bench, |numbers| (0..16).map(|n| requested(numbers, n)).collect()).await;
+        let mut modest = bench.connect_from(other(0));
+        modest.settings.initial_r2t = true;
+        modest.settings.immediate_data = false;
+        modest.log_in(201).await.unwrap();
+        modest.clear_attention().await;
+        let slow = modest.submit(&rw10(0x2a, 0, 1024), Direction::Write, vec![3; 1024 * 512]);
+        modest.flush().await.unwrap();
+        bench.rt.sleep(Duration::from_secs(1)).await;
+        let mut victim = bench.connect_from(VICTIM);
+        victim.log_in(200).await.unwrap();
+        victim.clear_attention().await;
+        let before = bench.rt.now();
+        victim.write(1024, &vec![5; 4 << 20]).await;
+        let waited = bench.rt.now().duration_since(before);
+        assert!(waited < Duration::from_secs(10), "{waited:?}: {:?}", bench.budget.stats());
+        let stalled = bench.stats.stalled.load(Ordering::Relaxed);
+        assert!((1..u64::from(SESSIONS)).contains(&stalled), "{stalled} sessions had to end");
+        assert!(matches!(modest.outcome(slow).await, Ok(Outcome::Completed { status: 0, .. })));
+        for client in [&mut modest, &mut victim] {
+            client.log_out().await;
+        }
+        drop(sessions);
+        bench.expect_idle().await;
+    });
 }
 
 /// Initiators that send nothing but a login keep memory for their commands, and leave the half of it to others.

@@ -3,9 +3,10 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
 
 use futures::task::AtomicWaker;
@@ -14,12 +15,16 @@ use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
 use super::{
     ClientAddr,
     kept::Kept,
-    ledger::{ConnectionLimits, Entry, Ledger},
+    ledger::{ClientState, ConnectionLimits, Entry, Ledger},
 };
 
 /// Unit in bytes in which connections take shared memory; smaller if one unit for each connection were more than an
 /// eighth of the shared memory.
 const QUANTUM: usize = 64 << 10;
+
+/// Maximum time that a peer may fall behind while its client uses more than its share of the memory, and others wait for
+/// it. TCP repeats a lost segment several times within it.
+const STALL_LIMIT_WHEN_OVERDRAWN: Duration = Duration::from_secs(5);
 
 /// Limits of a [`Budget`].
 #[derive(Debug, Clone, Copy)]
@@ -125,23 +130,23 @@ impl Budget {
         let shared = config.memory.saturating_sub(own).max(config.largest).min(usize::MAX >> 16);
         let quantum = (shared / 8 / config.connections.max(1)).clamp(512, QUANTUM);
         let limits = ConnectionLimits { all: config.connections, per_client: config.per_client };
-        Self::with(config.own, quantum, shared, limits, Some(clock))
+        Self::with(config.own, quantum, (shared, config.largest), limits, Some(clock))
     }
 
     /// A budget without limits.
     pub fn unlimited() -> Self {
         let limits = ConnectionLimits { all: usize::MAX, per_client: usize::MAX };
-        Self::with(0, QUANTUM, usize::MAX >> 16, limits, None)
+        Self::with(0, QUANTUM, (usize::MAX >> 16, 0), limits, None)
     }
 
     fn with(
         own: usize,
         quantum: usize,
-        shared: usize,
+        (shared, largest): (usize, usize),
         limits: ConnectionLimits,
         clock: Option<RuntimeRef>,
     ) -> Self {
-        let ledger = Mutex::new(Ledger::new(shared, limits));
+        let ledger = Mutex::new(Ledger::new(shared, largest, limits));
         Self(Arc::new(Inner { own, quantum, shared, clock, ledger }))
     }
 
@@ -155,13 +160,13 @@ impl Budget {
         let state = Arc::new(ConnectionState::new(now));
         let mut ledger = self.0.ledger.lock();
         let (entry, evicted) = ledger.admit(client, Arc::clone(&state), now)?;
-        let connections = ledger.connections_of(entry.client);
+        let of_client = ledger.state_of(entry.client);
         drop(ledger);
         if let Some(evicted) = evicted {
             evicted.evict();
         }
         let budget = Arc::clone(&self.0);
-        Ok(Account { budget, client, entry, state, connections, used: 0, receives: 0, held: 0, waiter: None })
+        Ok(Account { budget, client, entry, state, of_client, used: 0, receives: 0, held: 0, waiter: None })
     }
 
     /// Present usage, without the memory that connections keep.
@@ -214,6 +219,11 @@ impl ConnectionState {
         self.last_call.store(now.as_nanos(), Ordering::Relaxed);
     }
 
+    /// The waker of the connection's task, which it registers again when it runs.
+    pub(super) fn waker(&self) -> Option<Waker> {
+        self.task.take()
+    }
+
     fn evict(&self) {
         self.evicted.store(true, Ordering::Release);
         self.task.wake();
@@ -227,8 +237,8 @@ pub struct Account {
     client: ClientAddr,
     entry: Entry,
     state: Arc<ConnectionState>,
-    /// Number of connections of the client.
-    connections: Arc<AtomicUsize>,
+    /// State that the accounts of the client share.
+    of_client: Arc<ClientState>,
     /// Bytes in use.
     used: usize,
     /// Bytes in use for receives.
@@ -257,7 +267,7 @@ impl Account {
 
     /// Number of connections of the client.
     pub fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
+        self.of_client.connections.load(Ordering::Relaxed)
     }
 
     /// Bytes in use.
@@ -345,7 +355,7 @@ impl Account {
             }
             None if ledger.take(client, held, more) => Some(more),
             None => {
-                *waiter = ledger.wait(client, held, more, cx.waker().clone());
+                *waiter = ledger.wait(client, held, more, cx.waker().clone(), woken);
                 None
             }
         });
@@ -469,6 +479,14 @@ impl Account {
     /// Whether another client made a call within the last 100 ms before `now`.
     pub(super) fn others_called(&self, now: Instant) -> bool {
         self.budget.ledger.lock().others_called(self.entry.client, now)
+    }
+
+    /// The time that the peer may fall behind in a transfer ([`RateMonitor`](super::RateMonitor)): usually `limit`, but 5
+    /// seconds at most while the connection uses shared memory, its client is the one that uses most, and more than its
+    /// share, and others wait for memory. When that begins, the task that polls [`Self::poll_evicted`] is woken.
+    pub fn stall_limit(&self, limit: Duration) -> Duration {
+        let overdrawn = self.of_client.overdrawn.load(Ordering::Relaxed);
+        if overdrawn && self.held_for_calls() > 0 { limit.min(STALL_LIMIT_WHEN_OVERDRAWN) } else { limit }
     }
 
     /// Ready when the connection must be closed because of the connection limit.

@@ -349,6 +349,11 @@ impl<T: Unpin> ServerConnection<T> {
         after
     }
 
+    /// The time that the peer may fall behind in a transfer at present ([`Account::stall_limit`]).
+    pub fn stall_limit(&self) -> Duration {
+        self.account.stall_limit(self.config.stall_timeout)
+    }
+
     /// Ready when the connection must be closed because of the connection limit.
     pub fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         ready!(self.account.poll_evicted(cx));

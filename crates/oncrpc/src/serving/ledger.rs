@@ -8,7 +8,7 @@ use std::{
     collections::{HashMap, VecDeque},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Waker,
     time::Duration,
@@ -37,6 +37,15 @@ pub(super) struct ConnectionLimits {
     pub(super) per_client: usize,
 }
 
+/// What the accounts of a client share with the ledger.
+#[derive(Debug, Default)]
+pub(super) struct ClientState {
+    /// Number of counted connections.
+    pub(super) connections: AtomicUsize,
+    /// Whether other clients wait for memory that this one uses beyond its share.
+    pub(super) overdrawn: AtomicBool,
+}
+
 #[derive(Default)]
 struct Client {
     /// Bytes in use by its connections.
@@ -45,8 +54,7 @@ struct Client {
     receives: usize,
     /// Its counted connections: all except evicted ones.
     states: Slab<Arc<ConnectionState>>,
-    /// Number of counted connections.
-    connections: Arc<AtomicUsize>,
+    state: Arc<ClientState>,
     /// Number of its accounts, including those of evicted connections.
     accounts: usize,
     /// Its waiting connections, in order.
@@ -83,6 +91,8 @@ pub(super) struct Entry {
 
 pub(super) struct Ledger {
     memory: usize,
+    /// Bytes that each client may use for calls.
+    least_share: usize,
     limits: ConnectionLimits,
     in_use: usize,
     /// Bytes of receives in `in_use`.
@@ -103,12 +113,15 @@ pub(super) struct Ledger {
     least_free: usize,
     /// Whether connections keep no memory for their next calls, since a request failed.
     scarce: bool,
+    /// The client that uses most, while it uses more than its share, and another one waits that does not.
+    overdrawn: Option<usize>,
 }
 
 impl Ledger {
-    pub(super) fn new(memory: usize, limits: ConnectionLimits) -> Self {
+    pub(super) fn new(memory: usize, least_share: usize, limits: ConnectionLimits) -> Self {
         Self {
             memory,
+            least_share,
             limits,
             in_use: 0,
             receives: 0,
@@ -123,6 +136,7 @@ impl Ledger {
             starved: None,
             least_free: 0,
             scarce: false,
+            overdrawn: None,
         }
     }
 
@@ -171,7 +185,7 @@ impl Ledger {
         let id = *self.by_addr.entry(addr).or_insert_with(|| self.clients.insert(Client::default()));
         let Some(client) = self.clients.get_mut(id) else { return Err(AdmissionError::Server) };
         client.accounts += 1;
-        client.connections.fetch_add(1, Ordering::Relaxed);
+        client.state.connections.fetch_add(1, Ordering::Relaxed);
         self.connections += 1;
         self.least_free = 0;
         if self.scarce {
@@ -198,9 +212,9 @@ impl Ledger {
         self.evict_oldest(client?)
     }
 
-    /// The shared count of a client's connections.
-    pub(super) fn connections_of(&self, client: usize) -> Arc<AtomicUsize> {
-        self.clients.get(client).map(|c| Arc::clone(&c.connections)).unwrap_or_default()
+    /// What the accounts of a client share.
+    pub(super) fn state_of(&self, client: usize) -> Arc<ClientState> {
+        self.clients.get(client).map(|c| Arc::clone(&c.state)).unwrap_or_default()
     }
 
     /// Whether a client other than `client` made a call within [`RECENT`] before `now`.
@@ -216,7 +230,7 @@ impl Ledger {
         let kept = state.kept.prohibit();
         client.in_use = client.in_use.saturating_sub(kept);
         self.in_use = self.in_use.saturating_sub(kept);
-        client.connections.fetch_sub(1, Ordering::Relaxed);
+        client.state.connections.fetch_sub(1, Ordering::Relaxed);
         self.connections -= 1;
         Some(state)
     }
@@ -233,7 +247,7 @@ impl Ledger {
         // The key of an evicted connection may have been reused.
         if client.states.get(entry.state).is_some_and(|l| Arc::ptr_eq(l, state)) {
             client.states.remove(entry.state);
-            client.connections.fetch_sub(1, Ordering::Relaxed);
+            client.state.connections.fetch_sub(1, Ordering::Relaxed);
             self.connections -= 1;
         }
         client.accounts -= 1;
@@ -365,8 +379,47 @@ impl Ledger {
         self.end_scarcity();
     }
 
+    /// Bytes that each client may use for calls: the threshold if all clients use as much that use some, or wait for some, but
+    /// always enough for one call.
+    fn share(&self) -> usize {
+        let busy = self.clients.iter().filter(|(_, c)| c.calls() > 0 || !c.waiting.is_empty()).count();
+        let equal = self.memory.saturating_sub(self.receives) / (busy + SHARED_FACTOR);
+        equal.max(self.least_share)
+    }
+
+    /// Determines which client has overdrawn its share, and wakes its connections when it is another one than before, since
+    /// they have less time then ([`Account::stall_limit`](super::Account::stall_limit)).
+    fn find_overdrawn(&mut self, woken: &mut Vec<Waker>) {
+        let mut found = None;
+        if self.waiting > 0 {
+            let share = self.share();
+            let most = self.clients.iter().max_by_key(|(_, c)| c.calls());
+            found = most.filter(|(_, c)| c.calls() > share).map(|(id, _)| id);
+            let waits = |id: &usize| self.clients.get(*id).is_some_and(|c| c.calls() <= share);
+            found.take_if(|_| !self.round_robin.iter().any(waits));
+        }
+        let before = std::mem::replace(&mut self.overdrawn, found);
+        if before == found {
+            return;
+        }
+        if let Some(client) = before.and_then(|id| self.clients.get(id)) {
+            client.state.overdrawn.store(false, Ordering::Relaxed);
+        }
+        if let Some(client) = found.and_then(|id| self.clients.get(id)) {
+            client.state.overdrawn.store(true, Ordering::Relaxed);
+            woken.extend(client.states.iter().filter_map(|(_, s)| s.waker()));
+        }
+    }
+
     /// Queues a request of a connection for `bytes`.
-    pub(super) fn wait(&mut self, client: usize, held: usize, bytes: usize, waker: Waker) -> Option<usize> {
+    pub(super) fn wait(
+        &mut self,
+        client: usize,
+        held: usize,
+        bytes: usize,
+        waker: Waker,
+        woken: &mut Vec<Waker>,
+    ) -> Option<usize> {
         let c = self.clients.get_mut(client)?;
         let key = self.waiters.insert(Waiter { client, held, bytes, granted: false, waker });
         if c.waiting.is_empty() {
@@ -376,6 +429,7 @@ impl Ledger {
         self.waiting += 1;
         self.waits += 1;
         self.least_free = 0;
+        self.find_overdrawn(woken);
         Some(key)
     }
 
@@ -426,8 +480,16 @@ impl Ledger {
         self.least_free = 0;
     }
 
-    /// Grants waiting requests, round-robin by client, while a threshold permits one.
+    /// Grants the waiting requests that the thresholds permit.
     fn serve(&mut self, woken: &mut Vec<Waker>) {
+        self.grant_waiting(woken);
+        if self.overdrawn.is_some() {
+            self.find_overdrawn(woken);
+        }
+    }
+
+    /// Grants waiting requests, round-robin by client, while a threshold permits one.
+    fn grant_waiting(&mut self, woken: &mut Vec<Waker>) {
         let free = self.memory.saturating_sub(self.in_use);
         if self.round_robin.is_empty() || free < self.least_free {
             return;

@@ -14,43 +14,48 @@ pub const MIN_RATE: u64 = 16 << 10;
 
 /// Detects transfers that are slower than [`MIN_RATE`].
 ///
-/// The remaining time counts down from a limit while a transfer is in progress. Each transferred byte extends
-/// it by the time of a byte at the minimum rate, up to the limit. A peer that stops is therefore detected
-/// after the limit, and one that sends occasional bytes shortly afterwards. The timer is not reset at the end
-/// of a transfer, so that timers are created once per limit instead of once per transfer.
+/// A transfer in progress falls behind as time passes. Each transferred byte makes up for the time of a byte at the minimum
+/// rate. A peer that stops is therefore detected after the limit, and one that sends occasional bytes shortly afterwards.
+/// The timer is not reset at the end of a transfer, so that timers are created once per limit instead of once per transfer.
 #[derive(Default)]
 pub struct RateMonitor {
     /// Time and number of bytes at the last check; `None` while no transfer is in progress.
     seen: Option<(Instant, u64)>,
-    left: Duration,
+    /// The time by which the transfer had fallen behind then.
+    behind: Duration,
+    /// The limit at the last call.
+    limit: Duration,
     timer: Option<Sleep>,
 }
 
 impl RateMonitor {
-    /// Ready when the transfer in progress is too slow. `moved` is the total of transferred bytes, which
-    /// never decreases. To be polled while a transfer is in progress.
+    /// Ready when the transfer in progress has fallen behind by `limit`, which may differ from that of the last call.
+    /// `moved` is the total of transferred bytes, which never decreases. To be polled while a transfer is in progress.
     pub fn poll(&mut self, cx: &mut Context<'_>, rt: &RuntimeRef, limit: Duration, moved: u64) -> Poll<()> {
+        if std::mem::replace(&mut self.limit, limit) != limit {
+            self.timer = None;
+        }
         loop {
             let (at, before) = match self.seen {
                 Some(seen) => seen,
                 None => {
-                    self.left = limit;
+                    self.behind = Duration::ZERO;
                     *self.seen.insert((rt.now(), moved))
                 }
             };
-            let timer = self.timer.get_or_insert_with(|| rt.sleep_until(at + self.left));
+            let left = limit.saturating_sub(self.behind);
+            let timer = self.timer.get_or_insert_with(|| rt.sleep_until(at + left));
             ready!(Pin::new(timer).poll(cx));
             self.timer = None;
             let now = rt.now();
             let gained = Duration::from_secs_f64(moved.saturating_sub(before) as f64 / MIN_RATE as f64);
-            self.left = self.left.saturating_add(gained).min(limit + now.duration_since(at));
-            self.left = self.left.saturating_sub(now.duration_since(at));
+            self.behind = (self.behind + now.duration_since(at)).saturating_sub(gained);
             self.seen = Some((now, moved));
-            if self.left.is_zero() {
+            if self.behind >= limit {
                 return Poll::Ready(());
             }
             // Limits the number of timers of slow transfers.
-            self.timer = Some(rt.sleep_until(now + self.left.max(limit / 32)));
+            self.timer = Some(rt.sleep_until(now + (limit - self.behind).max(limit / 32)));
         }
     }
 
@@ -126,6 +131,30 @@ mod tests {
             poll(100 << 30, 5).await
         });
         assert!(stopped.unwrap(), "100 GiB, then no data for two minutes");
+    }
+
+    #[test]
+    fn a_shorter_limit_applies_at_once_and_ends() {
+        let time = VirtualTime::new(1);
+        let rt = time.runtime();
+        time.block_on(async {
+            let mut progress = RateMonitor::default();
+            let mut behind = async |limit: u64, moved: u64, seconds: u64| {
+                let mut step = rt.sleep(Duration::from_secs(seconds));
+                poll_fn(|cx| match progress.poll(cx, &rt, Duration::from_secs(limit), moved) {
+                    Poll::Ready(()) => Poll::Ready(true),
+                    Poll::Pending => step.as_mut().poll(cx).map(|()| false),
+                })
+                .await
+            };
+            assert!(!behind(60, 0, 3).await);
+            assert!(!behind(5, 0, 1).await, "3 seconds behind");
+            assert!(!behind(60, 0, 55).await, "the longer limit applies again");
+            assert!(!behind(5, 58 * MIN_RATE, 0).await, "a second behind");
+            assert!(!behind(60, 58 * MIN_RATE, 10).await);
+            assert!(behind(5, 58 * MIN_RATE, 0).await, "11 seconds behind");
+        })
+        .unwrap();
     }
 
     #[test]

@@ -412,7 +412,7 @@ impl Connection {
 
     /// Closes the connection of a peer that receives replies too slowly.
     fn check_send_rate(&mut self, cx: &mut Context<'_>) {
-        let limit = self.core.config.stall_timeout;
+        let limit = self.core.stall_limit();
         if self.send_rate.poll(cx, &self.core.rt, limit, self.channel.sent).is_ready() {
             self.core.closed(CloseReason::Stalled);
             self.close();
@@ -421,7 +421,7 @@ impl Connection {
 
     /// Closes the connection of a peer that sends a call too slowly. Returns whether it was closed.
     fn check_receive_rate(&mut self, cx: &mut Context<'_>) -> bool {
-        let limit = self.core.config.stall_timeout;
+        let limit = self.core.stall_limit();
         let stalled = self.channel.awaits_peer()
             && self.receive_rate.poll(cx, &self.core.rt, limit, self.channel.received).is_ready();
         if stalled {

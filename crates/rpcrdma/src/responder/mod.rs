@@ -403,7 +403,7 @@ impl Responder {
         if let Poll::Ready(e) = self.design.poll_overdue(cx) {
             return Poll::Ready(e);
         }
-        let (rt, limit) = (&self.core.rt, self.config.connection.stall_timeout);
+        let (rt, limit) = (&self.core.rt, self.core.stall_limit());
         let what = if self.pulls.in_flight() == 0 {
             self.read_progress.pause();
             None

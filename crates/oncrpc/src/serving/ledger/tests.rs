@@ -32,7 +32,7 @@ fn greedy(ledger: &mut Ledger, client: usize) -> usize {
 #[test]
 fn a_single_client_gets_nearly_all_memory_and_later_clients_get_a_share() {
     let memory = 1024 * MIB;
-    let mut ledger = Ledger::new(memory, NO_LIMIT);
+    let mut ledger = Ledger::new(memory, 0, NO_LIMIT);
     let mut held: Vec<usize> = Vec::new();
     for n in 0..5 {
         let (entry, _) = open(&mut ledger, n);
@@ -59,7 +59,7 @@ fn a_single_client_gets_nearly_all_memory_and_later_clients_get_a_share() {
 
 #[test]
 fn many_connections_of_one_client_get_the_share_of_one() {
-    let mut ledger = Ledger::new(1024 * MIB, NO_LIMIT);
+    let mut ledger = Ledger::new(1024 * MIB, 0, NO_LIMIT);
     let mut all = 0;
     for _ in 0..200 {
         let (entry, _) = open(&mut ledger, 1);
@@ -73,7 +73,7 @@ fn many_connections_of_one_client_get_the_share_of_one() {
 
 #[test]
 fn a_client_without_memory_is_served_before_incremental_requests() {
-    let mut ledger = Ledger::new(4 * MIB, NO_LIMIT);
+    let mut ledger = Ledger::new(4 * MIB, 0, NO_LIMIT);
     let crowd: Vec<_> = (0..200).map(|n| open(&mut ledger, n).0.client).collect();
     let mut held: HashMap<usize, usize> = HashMap::new();
     let step = 4 << 10;
@@ -88,7 +88,7 @@ fn a_client_without_memory_is_served_before_incremental_requests() {
     take(&mut ledger, &mut held);
     let (newcomer, _) = open(&mut ledger, 200);
     assert!(!ledger.take(newcomer.client, 0, MIB));
-    let key = ledger.wait(newcomer.client, 0, MIB, Waker::noop().clone()).unwrap();
+    let key = ledger.wait(newcomer.client, 0, MIB, Waker::noop().clone(), &mut Vec::new()).unwrap();
     let mut woken = Vec::new();
     for round in 0..2000 {
         let client = crowd[round % crowd.len()];
@@ -107,7 +107,7 @@ fn a_client_without_memory_is_served_before_incremental_requests() {
 
 #[test]
 fn waiting_connections_are_served_round_robin_by_client() {
-    let mut ledger = Ledger::new(MIB, NO_LIMIT);
+    let mut ledger = Ledger::new(MIB, 0, NO_LIMIT);
     let (holder, _) = open(&mut ledger, 0);
     assert!(ledger.take(holder.client, 0, MIB));
     let mut waiters = Vec::new();
@@ -115,7 +115,10 @@ fn waiting_connections_are_served_round_robin_by_client() {
         let (entry, _) = open(&mut ledger, client);
         let size = 200 << 10;
         assert!(!ledger.take(entry.client, 0, size));
-        waiters.push((client, ledger.wait(entry.client, 0, size, Waker::noop().clone()).unwrap()));
+        waiters.push((
+            client,
+            ledger.wait(entry.client, 0, size, Waker::noop().clone(), &mut Vec::new()).unwrap(),
+        ));
     }
     ledger.give(holder.client, MIB, &mut Vec::new());
     let served: Vec<u8> =
@@ -125,7 +128,7 @@ fn waiting_connections_are_served_round_robin_by_client() {
 
 #[test]
 fn the_longest_idle_connection_of_the_largest_client_is_evicted() {
-    let mut ledger = Ledger::new(MIB, ConnectionLimits { all: 5, per_client: usize::MAX });
+    let mut ledger = Ledger::new(MIB, 0, ConnectionLimits { all: 5, per_client: usize::MAX });
     let heavy: Vec<_> = (0..4).map(|_| open(&mut ledger, 1)).collect();
     let (quiet, quiet_line) = open(&mut ledger, 2);
     for (n, (_, state)) in heavy.iter().enumerate() {
@@ -153,7 +156,7 @@ fn the_longest_idle_connection_of_the_largest_client_is_evicted() {
 
 #[test]
 fn a_client_at_its_limit_loses_one_of_its_connections() {
-    let mut ledger = Ledger::new(MIB, ConnectionLimits { all: 10, per_client: 2 });
+    let mut ledger = Ledger::new(MIB, 0, ConnectionLimits { all: 10, per_client: 2 });
     let first = open(&mut ledger, 1).1;
     open(&mut ledger, 1);
     let new = || Arc::new(ConnectionState::new(at(5)));
@@ -213,7 +216,7 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        let mut ledger = Ledger::new(1000, NO_LIMIT);
+        let mut ledger = Ledger::new(1000, 0, NO_LIMIT);
         let accounts = (0..12)
             .map(|n| {
                 let client = n / 3;
@@ -252,7 +255,7 @@ impl Model {
                 } else {
                     let count = Arc::new(Count::default());
                     let waker = Waker::from(Arc::clone(&count));
-                    let key = self.ledger.wait(entry.client, held, bytes, waker).unwrap();
+                    let key = self.ledger.wait(entry.client, held, bytes, waker, &mut Vec::new()).unwrap();
                     self.accounts[a].waits = Some((key, bytes, count));
                 }
             }
@@ -349,7 +352,7 @@ proptest! {
 
 #[test]
 fn others_called_covers_a_limited_time() {
-    let mut ledger = Ledger::new(MIB, NO_LIMIT);
+    let mut ledger = Ledger::new(MIB, 0, NO_LIMIT);
     let ((one, mine), (same, also_mine)) = (open(&mut ledger, 1), open(&mut ledger, 1));
     let (other, theirs) = open(&mut ledger, 2);
     mine.touch(at(10));
@@ -359,4 +362,57 @@ fn others_called_covers_a_limited_time() {
     theirs.touch(at(10));
     assert!(ledger.others_called(one.client, at(10)));
     assert!(!ledger.others_called(one.client, at(11)), "the client is idle again");
+}
+
+/// The clients that have overdrawn, by the flag that their accounts read.
+fn overdrawn(ledger: &Ledger) -> Vec<usize> {
+    let all = ledger.clients.iter();
+    all.filter(|(_, c)| c.state.overdrawn.load(Ordering::Relaxed)).map(|(id, _)| id).collect()
+}
+
+#[test]
+fn the_client_with_most_has_overdrawn_while_one_within_its_share_waits() {
+    let mut ledger = Ledger::new(16 * MIB, 2 * MIB, NO_LIMIT);
+    let [heavy, large, small] = [1, 2, 3].map(|n| open(&mut ledger, n).0.client);
+    let wait = |ledger: &mut Ledger, client, held, bytes| {
+        ledger.wait(client, held, bytes, Waker::noop().clone(), &mut Vec::new()).unwrap()
+    };
+    ledger.take_unconditionally(heavy, 8 * MIB);
+    ledger.take_unconditionally(large, 6 * MIB);
+    let own = wait(&mut ledger, heavy, 8 * MIB, 4 * MIB);
+    assert_eq!(overdrawn(&ledger), [], "it waits for its own memory");
+    let other = wait(&mut ledger, large, 6 * MIB, 4 * MIB);
+    assert_eq!(overdrawn(&ledger), [], "the other one has more than a third");
+    let key = wait(&mut ledger, small, 0, 4 * MIB);
+    assert_eq!(overdrawn(&ledger), [heavy]);
+    ledger.give(heavy, MIB, &mut Vec::new());
+    assert_eq!(overdrawn(&ledger), [heavy], "too little is free");
+    ledger.give(heavy, MIB, &mut Vec::new());
+    assert_eq!(overdrawn(&ledger), [], "the request was granted");
+    assert_eq!(ledger.cancel(key, &mut Vec::new()), 4 * MIB);
+    ledger.take_unconditionally(heavy, 2 * MIB);
+    let key = wait(&mut ledger, small, 4 * MIB, 8 * MIB);
+    assert_eq!(overdrawn(&ledger), [heavy], "with 4 MiB of 16 the small one is within its share");
+    ledger.give(heavy, 4 * MIB, &mut Vec::new());
+    assert_eq!(overdrawn(&ledger), [large], "now this one has most");
+    assert_eq!(ledger.cancel(key, &mut Vec::new()), 0);
+    assert_eq!(overdrawn(&ledger), []);
+    for key in [own, other] {
+        ledger.cancel(key, &mut Vec::new());
+    }
+}
+
+#[test]
+fn no_client_with_one_call_has_overdrawn() {
+    let mut ledger = Ledger::new(16 * MIB, 2 * MIB, NO_LIMIT);
+    for n in 0..15 {
+        let client = open(&mut ledger, n).0.client;
+        ledger.take_unconditionally(client, if n == 7 { 2 * MIB } else { MIB });
+    }
+    let last = open(&mut ledger, 15).0.client;
+    ledger.wait(last, 0, MIB, Waker::noop().clone(), &mut Vec::new()).unwrap();
+    assert_eq!(overdrawn(&ledger), []);
+    ledger.take_unconditionally(7, 1);
+    ledger.wait(last, 0, MIB, Waker::noop().clone(), &mut Vec::new()).unwrap();
+    assert_eq!(overdrawn(&ledger), [7]);
 }
