@@ -1,6 +1,6 @@
 //! The data of a command.
 
-use millrace_buffer::{Arena, BLOCK_BYTES, Buffer, OutOfMemory, Views};
+use millrace_buffer::{Arena, BLOCK_BYTES, Buffer, OutOfMemory, View, Views};
 use millrace_iscsi::session::{Command, Direction};
 use millrace_oncrpc::serving::slot_bytes;
 use millrace_scsi::{MAX_TRANSFER_BYTES, TaskAttribute, Transfer};
@@ -13,6 +13,11 @@ pub(crate) const CHUNK: usize = BLOCK_BYTES;
 pub const MAX_COMMAND_MEMORY: usize = MAX_TRANSFER_BYTES as usize + 2 * BLOCK_BYTES;
 /// Maximum number of empty lists that a connection keeps.
 const MAX_SPARE_LISTS: usize = 16;
+
+/// Bytes of memory that `data` keeps from being reused. A file in memory keeps, and has a charge for, what it shares.
+pub(crate) fn kept_memory(data: &View) -> usize {
+    if data.is_unique() { data.capacity() } else { data.len() }
+}
 
 /// Buffers, in place for small commands.
 pub(crate) type Buffers = SmallVec<[Buffer; 4]>;

@@ -15,7 +15,7 @@ use millrace_scsi::{Aborted, MAX_TRANSFER_BYTES, Management, Request, Response, 
 use super::{Device, FullFeature, RdmaRead, Running};
 use crate::{
     stats::{add, count},
-    task::State,
+    task::{BufferLengths, State, kept_memory},
 };
 
 /// Interval between attempts to allocate memory that the arena lacks although the budget permits it.
@@ -88,7 +88,8 @@ impl FullFeature<'_> {
                 let writes = task.command.direction == Direction::Write;
                 let read = task.transfer.data_in.min(MAX_TRANSFER_BYTES) as usize;
                 let lengths = task.data_out.aligned(rest, self.chunk);
-                let charge = if writes { lengths.clone().memory() } else { read };
+                let charge =
+                    if writes { lengths.clone() } else { BufferLengths::new(read, self.chunk) }.memory();
                 if writes && rest > 0 && !self.rdma_reads.is_empty() {
                     break;
                 }
@@ -185,8 +186,9 @@ impl FullFeature<'_> {
         let length = task.length(data_in.len());
         let sent = if task.command.direction == Direction::Read { task.command.expected as usize } else { 0 };
         data_in.truncate(sent);
-        self.account.replace(task.charge, data_in.len());
-        task.charge = data_in.len();
+        let charge = data_in.iter().map(kept_memory).sum();
+        self.account.replace(task.charge, charge);
+        task.charge = charge;
         task.data_in = data_in;
         task.state = State::Complete;
         self.reported |= sense.is_some();

@@ -56,10 +56,10 @@ impl Fixture {
         wrap: impl FnOnce(FileSystemRef) -> FileSystemRef,
     ) -> Self {
         let rt = time.runtime();
-        // One for target and file system, as in a server, so that the file can take received memory.
+        // One for target, disk and file system, as in a server, so that the file can take received memory.
         let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
         let fs: FileSystemRef = wrap(MemoryFs::new(MemoryConfig::new(arena.clone(), Arc::clone(&rt))));
-        let device = device(&fs).await;
+        let device = device(&fs, &arena).await;
         let table = TargetTable::new(TableLimits::default());
         table.replace(vec![target(&device)]).unwrap();
         let config = BudgetConfig {
@@ -145,7 +145,7 @@ pub(crate) fn target(device: &Arc<Target>) -> TargetConfig {
     TargetConfig { name: name(TARGET), device, initiators: Vec::new(), chap: None, addresses: Vec::new() }
 }
 
-pub(crate) async fn device(fs: &FileSystemRef) -> Arc<Target> {
+pub(crate) async fn device(fs: &FileSystemRef, arena: &Arena) -> Arc<Target> {
     let how = CreateHow::Guarded(SetAttr { size: Some(BLOCKS * 512), ..SetAttr::default() });
     let file = fs.create(&Identity::root(), &fs.root(), b"disk", &how).await.unwrap().handle;
     let config = DiskConfig {
@@ -156,7 +156,7 @@ pub(crate) async fn device(fs: &FileSystemRef) -> Arc<Target> {
         record_name: b"disk.reservations".to_vec(),
     };
     let disk = Disk::open(fs.clone(), file, Identity::root(), config).await.unwrap();
-    let arena = Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false });
+    let arena = arena.clone();
     let device = Target::new(millrace_scsi::TargetConfig { name: TARGET.to_owned(), arena });
     device.add(Lun::new(0).unwrap(), disk).unwrap();
     device

@@ -19,7 +19,8 @@ use millrace_iscsi::{
         padding,
     },
     session::{
-        Command, Direction, InitiatorConfig, InitiatorEvent, InitiatorSession, Outcome, Payload, Placement,
+        Command, Direction, InitiatorConfig, InitiatorEvent, InitiatorPdu, InitiatorSession, Outcome,
+        Payload, Placement,
     },
 };
 use millrace_iscsi_target::{ConnectionLimits, TableLimits, TargetTable, tcp::TcpTarget};
@@ -346,15 +347,20 @@ impl Client {
         itt
     }
 
+    /// The data segment of a PDU of the session.
+    pub(crate) fn data_of(&self, pdu: &InitiatorPdu) -> Vec<u8> {
+        match &pdu.data {
+            Payload::Bytes(bytes) => bytes.clone(),
+            Payload::Task { itt, offset, length } => {
+                self.data[itt][*offset as usize..][..*length as usize].to_vec()
+            }
+        }
+    }
+
     /// Sends what the session has to send.
     pub(crate) async fn flush(&mut self) -> Result<(), Ended> {
         while let Some(pdu) = self.session().poll_transmit() {
-            let data = match &pdu.data {
-                Payload::Bytes(bytes) => bytes.clone(),
-                Payload::Task { itt, offset, length } => {
-                    self.data[itt][*offset as usize..][..*length as usize].to_vec()
-                }
-            };
+            let data = self.data_of(&pdu);
             self.send(&pdu.encode(), &data).await?;
         }
         Ok(())

@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../support/charges.rs"]
+mod charges;
 mod common;
 #[path = "../support/gate.rs"]
 mod gate;
 mod hostile;
 mod lengths;
 mod linger;
+mod requests;
 mod service;
 mod shares;
 mod slow;
