@@ -12,7 +12,7 @@ use millrace_client::{Options, RetryPolicy, Url, nfs3::Client};
 use millrace_nfs::v3::{Fattr, FileHandle, FileType};
 use millrace_runtime::tokio_rt::TokioRuntime;
 
-use crate::{args::Global, file_error::FileError};
+use crate::{args::Global, describe::printable, file_error::FileError};
 
 /// Time limit of retries when a connected server stops answering and, with [`Session::open_again`], when a
 /// server cannot be reached.
@@ -40,6 +40,11 @@ pub(crate) fn is_url(text: &OsStr) -> bool {
 /// The last component of `path`; `None` if it has none.
 pub(crate) fn last_component(path: &[u8]) -> Option<&[u8]> {
     path.rsplit(|b| *b == b'/').find(|name| !name.is_empty())
+}
+
+/// The path of the entry `name` of the directory `path`.
+pub(crate) fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
 /// Whether the last component of `path` is `.` or `..`, so that the name is not that of the copies.
@@ -201,5 +206,20 @@ impl Session {
     /// The error of the operation `what` ("list") on the URL.
     pub(crate) fn failed(&self, what: &str, e: millrace_client::Error) -> Failure {
         Failure::new(format!("cannot {what} {}: {}", self.text, FileError::from(e)))
+    }
+
+    /// Names the object `path` in the directory of the URL, on which the operation `what` failed, on standard error. Returns
+    /// the error if other calls would fail too, because the server does not answer.
+    pub(crate) fn failed_below(
+        &self,
+        what: &str,
+        path: &[u8],
+        e: millrace_client::Error,
+    ) -> Result<(), millrace_client::Error> {
+        if e.status().is_none() {
+            return Err(e);
+        }
+        eprintln!("millrace: cannot {what} {} in {}: {}", printable(path), self.text, FileError::from(e));
+        Ok(())
     }
 }

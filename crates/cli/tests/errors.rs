@@ -7,10 +7,11 @@ mod common;
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
+    os::unix::fs::PermissionsExt,
     process::Stdio,
 };
 
-use common::{Server, fails, millrace, names, noise, ok};
+use common::{Server, fails, millrace, names, noise, ok, run, text};
 
 #[test]
 fn invalid_command_lines_are_usage_errors() {
@@ -152,6 +153,52 @@ fn a_copy_with_an_unsupported_file_is_partial() {
     let message = fails(3, &["put", "-r", from.to_str().unwrap(), &server.url("rdma", "/m/to")]);
     assert!(message.contains("pipe") && message.contains("not copied"), "{message}");
     assert_eq!(ok(&["ls", "-a", &server.url("rdma", "/m/to")]), "good\n");
+}
+
+#[test]
+fn entries_that_cannot_be_removed_are_named_and_the_others_are_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, locked) = (dir.path().join("t"), dir.path().join("t/locked"));
+    for name in ["a", "locked/below", "z/deep"] {
+        fs::create_dir_all(from.join(name)).unwrap();
+        fs::write(from.join(name).join("f"), b"x").unwrap();
+    }
+    fs::write(locked.join("x"), b"x").unwrap();
+    let set_mode = |mode| fs::set_permissions(&locked, fs::Permissions::from_mode(mode)).unwrap();
+    set_mode(0o555);
+    // All callers are the anonymous user, who may not remove entries of a directory without write permission.
+    let server = Server::start(&["--export", "/m=memory:16MiB,squash=all"]);
+    for proto in ["rdma", "tcp"] {
+        let (tree, other) = (server.url(proto, "/m/t"), server.url(proto, "/m/other"));
+        ok(&["put", "-r", text(&from), &tree]);
+        ok(&["mkdir", &other]);
+        let named = |args: &[&str], code| {
+            let out = run(args);
+            let message = String::from_utf8(out.stderr).unwrap();
+            assert_eq!(out.status.code(), Some(code), "{message}");
+            let mut lines: Vec<_> = message.lines().collect();
+            lines.sort_unstable();
+            assert_eq!(lines.len(), 2, "{message}");
+            for (line, name) in lines.iter().zip(["locked/below", "locked/x"]) {
+                assert!(
+                    line.starts_with(&format!("millrace: cannot remove {name} in {tree}: permission")),
+                    "{line}"
+                );
+            }
+        };
+        named(&["rm", "-r", &tree], 3);
+        let left = ok(&["tree", &tree]);
+        assert!(
+            left.contains("`-- locked\n") && left.contains("|-- below\n") && left.contains("`-- x"),
+            "{left}"
+        );
+        assert!(left.ends_with("\n2 directories, 1 file, 1 B\n"), "{left}");
+        named(&["rm", "-r", &tree], 1);
+        named(&["rm", "-r", &tree, &other], 3);
+        fails(1, &["ls", &other]);
+        ok(&["mv", &tree, &server.url(proto, &format!("/m/left-{proto}"))]);
+    }
+    set_mode(0o755);
 }
 
 #[test]

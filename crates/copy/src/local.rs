@@ -7,7 +7,7 @@ use std::{
     ops::Range,
     os::unix::{
         ffi::{OsStrExt, OsStringExt},
-        fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+        fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -394,9 +394,9 @@ impl Source for LocalTree {
 impl Target for LocalTree {
     type Writer = LocalWriter;
 
-    async fn make_dir(&self, dir: &PathBuf, name: &[u8]) -> Result<Directory<PathBuf>, Error> {
+    async fn make_dir(&self, dir: &PathBuf, name: &[u8], mode: u32) -> Result<Directory<PathBuf>, Error> {
         let path = in_dir(dir, name)?;
-        match fs::create_dir(&path) {
+        match fs::DirBuilder::new().mode(mode).create(&path) {
             Ok(()) => {
                 let id = fs::symlink_metadata(&path).ok().map(|m| (m.dev(), m.ino()));
                 Ok(Directory { node: path, created: true, id })

@@ -143,10 +143,12 @@ impl Source for RemoteTree {
             if e.is_dot() {
                 continue;
             }
-            if !crate::is_valid_name(&e.name) {
-                return Err(Error::InvalidName(e.name_lossy().into()));
-            }
             let name = e.name.clone();
+            if !crate::is_valid_name(&name) {
+                let error = Error::InvalidName(e.name_lossy().into());
+                out.failed.push((name, error));
+                continue;
+            }
             match self.entry(*dir, e).await {
                 Ok(entry) => out.found.extend(entry),
                 Err(e) if e.status().is_some() => out.failed.push((name, e.into())),
@@ -216,10 +218,13 @@ impl Source for RemoteTree {
 impl Target for RemoteTree {
     type Writer = RemoteWriter;
 
-    async fn make_dir(&self, dir: &FileHandle, name: &[u8]) -> Result<Directory<FileHandle>, Error> {
-        // Only the owner has access until the directory is complete; then its mode is set.
-        let private = Sattr { mode: Some(0o700), ..Sattr::default() };
-        match self.client.mkdir(*dir, name, private).await {
+    async fn make_dir(
+        &self,
+        dir: &FileHandle,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Directory<FileHandle>, Error> {
+        match self.client.mkdir(*dir, name, Sattr { mode: Some(mode), ..Sattr::default() }).await {
             Ok(made) => {
                 let id = Some((made.attributes.fsid, made.attributes.fileid));
                 Ok(Directory { node: made.handle, created: true, id })

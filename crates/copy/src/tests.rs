@@ -15,7 +15,7 @@ use millrace_buffer::{Arena, ArenaConfig, Views};
 
 use crate::{
     Directory, Entries, Error, Event, Existing, FailedFile, Item, LocalReader, LocalTree, LocalWriter,
-    Metadata, Options, Preserve, Report, Source, Target, TreeCopy, WriteOutcome,
+    Metadata, Options, Preserve, Report, Source, Target, TreeCopy, WriteOutcome, Xattrs,
 };
 
 fn tree() -> LocalTree {
@@ -161,6 +161,8 @@ enum Fault {
     Corrupts,
     /// Renaming to the final name fails.
     PublishFails,
+    /// As a source: the extended attributes of directories cannot be read.
+    NoXattrs,
 }
 
 fn failure(kind: io::ErrorKind) -> Error {
@@ -211,6 +213,12 @@ impl Source for Faulty {
     async fn read_link(&self, link: &PathBuf) -> Result<Vec<u8>, Error> {
         self.inner.read_link(link).await
     }
+    async fn xattrs(&self, object: &PathBuf, _keep: bool) -> Result<Xattrs, Error> {
+        match self.fault {
+            Fault::NoXattrs if object.is_dir() => Err(Error::LargeXattrs),
+            _ => Ok(Xattrs::default()),
+        }
+    }
     async fn open(&self, file: &PathBuf) -> Result<LocalReader, Error> {
         self.inner.open(file).await
     }
@@ -224,8 +232,8 @@ impl Source for Faulty {
 
 impl Target for Faulty {
     type Writer = LocalWriter;
-    async fn make_dir(&self, dir: &PathBuf, name: &[u8]) -> Result<Directory<PathBuf>, Error> {
-        self.inner.make_dir(dir, name).await
+    async fn make_dir(&self, dir: &PathBuf, name: &[u8], mode: u32) -> Result<Directory<PathBuf>, Error> {
+        self.inner.make_dir(dir, name, mode).await
     }
     async fn find(&self, dir: &PathBuf, name: &[u8]) -> Result<Option<Existing<PathBuf>>, Error> {
         self.inner.find(dir, name).await
@@ -309,6 +317,63 @@ fn a_failed_file_is_removed_and_the_others_are_copied() {
     assert_eq!((report.files, report.failed.len()), (1, 1));
     assert_eq!(names(&dir.path().join("copy")), ["a"]);
     assert!(report.failed[0].path.ends_with("from/b"));
+}
+
+#[test]
+fn the_entries_of_a_directory_whose_attributes_fail_are_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    make_tree(&from);
+    let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (source, target) = (Faulty::new(Fault::NoXattrs), tree());
+    let options = Options { preserve: Preserve { xattrs: true, ..Preserve::default() }, ..options() };
+    let items = vec![Item::local(&from, "copy").unwrap()];
+    let report = rt.block_on(TreeCopy::new(&source, &target, options).run(items, dir.path().to_owned()));
+    let mut failed: Vec<_> = report.failed.iter().map(|f| f.path.as_str()).collect();
+    failed.sort_unstable();
+    let at = from.display();
+    assert_eq!(failed, [format!("{at}"), format!("{at}/sub"), format!("{at}/sub/deep")]);
+    assert!(picture(&dir.path().join("copy")) == picture(&from));
+}
+
+#[test]
+fn an_unfinished_directory_is_listed_by_those_who_may_list_the_source_and_written_by_its_owner() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("copy"));
+    let of_source = [("fixed", 0o550), ("private", 0o700), ("public", 0o1777), ("team", 0o2770)];
+    for (name, mode) in of_source {
+        fs::create_dir_all(from.join(name)).unwrap();
+        fs::write(from.join(name).join("file"), b"x").unwrap();
+        fs::set_permissions(from.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mode = |dir: &Path| fs::metadata(dir).unwrap().mode() & 0o7777;
+    let (source, target) = (tree(), tree());
+    let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    for (owner, unfinished) in [(false, [0o750, 0o700, 0o755, 0o750]), (true, [0o700; 4])] {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (modes, below, at) = (Arc::clone(&seen), from.clone(), to.clone());
+        let preserve = Preserve { owner, ..Preserve::default() };
+        let copy = TreeCopy::new(&source, &target, Options { preserve, ..options() });
+        let copy = copy.on_event(move |event| {
+            if let Event::Started { path, .. } = event {
+                let copy = at.join(Path::new(path).strip_prefix(&below).unwrap());
+                let dir = copy.parent().unwrap();
+                modes.lock().unwrap().push((dir.to_owned(), mode(dir)));
+            }
+        });
+        let report = rt.block_on(copy.run(vec![Item::local(&from, "copy").unwrap()], dir.path().to_owned()));
+        assert!(complete(&report), "{report:?}");
+        let mut seen = std::mem::take(&mut *seen.lock().unwrap());
+        seen.sort();
+        for ((dir, seen), ((name, last), unfinished)) in
+            seen.iter().zip(of_source.into_iter().zip(unfinished))
+        {
+            assert_eq!((dir, *seen), (&to.join(name), unfinished));
+            assert_eq!(mode(dir), last);
+        }
+        assert_eq!(seen.len(), of_source.len());
+        fs::remove_dir_all(&to).unwrap();
+    }
 }
 
 #[test]

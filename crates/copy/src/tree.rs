@@ -74,7 +74,8 @@ pub struct Entry<N> {
 pub struct Entries<N> {
     /// The entries, in the order of their names.
     pub found: Vec<Entry<N>>,
-    /// The names of entries whose attributes cannot be read, and the reasons.
+    /// The names of entries that are not valid (see [`is_valid_name`](crate::is_valid_name)) or whose attributes cannot be
+    /// read, and the reasons.
     pub failed: Vec<(Vec<u8>, Error)>,
 }
 
@@ -144,7 +145,7 @@ pub trait Source: Clone + Send + Sync + 'static {
     /// Returns the entries of a directory, without `.`, `..` and those that were removed meanwhile.
     ///
     /// # Errors
-    /// The directory cannot be read, or an entry has a name for which [`is_valid_name`](crate::is_valid_name) is false.
+    /// The directory cannot be read.
     fn list(&self, dir: &Self::Node) -> impl Future<Output = Result<Entries<Self::Node>, Error>> + Send;
 
     /// Returns the target of a symbolic link.
@@ -251,7 +252,7 @@ pub trait Target: Source {
     /// A file that is being written.
     type Writer: Clone + Send + Sync + 'static;
 
-    /// Creates a directory that its owner can write, or returns the existing one.
+    /// Creates a directory with the permissions `mode`, or returns the existing one.
     ///
     /// # Errors
     /// It cannot be created, or the name belongs to an object that is not a directory (a symbolic link is not
@@ -260,6 +261,7 @@ pub trait Target: Source {
         &self,
         dir: &Self::Node,
         name: &[u8],
+        mode: u32,
     ) -> impl Future<Output = Result<Directory<Self::Node>, Error>> + Send;
 
     /// The object `name` of `dir`; a symbolic link is not followed. `None` if there is none.

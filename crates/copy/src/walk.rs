@@ -13,12 +13,12 @@ use tokio::{
 };
 
 use crate::{
-    Error, Options,
+    Error, Options, Preserve,
     control::{Control, Event, Listener},
     data::Flow,
     file::{self, Done, FileOptions, Place},
     report::{FailedFile, Report},
-    tree::{Directory, Entries, Existing, FileKind, Item, Lost, Metadata, Source, Target},
+    tree::{Directory, Entries, Existing, FileKind, Item, Lost, Metadata, Source, Target, Xattrs},
 };
 
 /// A copy of objects of a [`Source`] into a directory of a [`Target`].
@@ -101,11 +101,19 @@ type Outcome<N> = (String, Option<(u64, u64)>, Result<Done<N>, Error>);
 /// An object to copy, and the directory of the target for it.
 type Task<S, T> = (Item<<S as Source>::Node>, Directory<<T as Source>::Node>);
 
-/// A directory of the source, its entries, and its copy.
+/// A directory of the source, its entries, its copy, and the copy of its extended attributes.
 type Listed<S, T> = (
     Item<<S as Source>::Node>,
-    Result<(Entries<<S as Source>::Node>, Directory<<T as Source>::Node>, Lost), Error>,
+    Result<(Entries<<S as Source>::Node>, Directory<<T as Source>::Node>, Result<Lost, Error>), Error>,
 );
+
+/// The mode of a new directory until its entries are copied, after which it gets that of its source. A copy that is killed
+/// leaves it, so it gives no right that the source does not give, except those that the owner needs to create the
+/// entries. Until then no other user creates entries; and without its final owner and group, a directory is private.
+fn unfinished_mode(meta: &Metadata, preserve: Preserve) -> u32 {
+    let of_others = if preserve.owner { 0 } else { 0o055 };
+    0o700 | meta.mode & of_others
+}
 
 struct Walk<'a, S: Source, T: Target> {
     source: &'a S,
@@ -199,23 +207,29 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             return self.failed(item.path, Error::IntoItself);
         }
         let (source, target) = (self.source.clone(), self.target.clone());
-        let keep = self.options.preserve.xattrs;
+        let preserve = self.options.preserve;
         self.directories.spawn(async move {
             let created = async {
                 let entries = source.list(&item.node).await?;
                 let made = match item.name.is_empty() {
                     true => dir,
-                    false => target.make_dir(&dir.node, &item.name).await?,
-                };
-                let mut lost = Lost::default();
-                if made.created {
-                    let xattrs = source.xattrs(&item.node, keep).await?;
-                    lost = xattrs.lost;
-                    if !xattrs.kept.is_empty() {
-                        lost.xattrs |= !target.set_directory_xattrs(&made.node, &xattrs.kept).await?;
+                    false => {
+                        let mode = unfinished_mode(&item.meta, preserve);
+                        target.make_dir(&dir.node, &item.name, mode).await?
                     }
-                }
-                Ok((entries, made, lost))
+                };
+                let attributes = async {
+                    if !made.created {
+                        return Ok(Lost::default());
+                    }
+                    let Xattrs { kept, mut lost } = source.xattrs(&item.node, preserve.xattrs).await?;
+                    if !kept.is_empty() {
+                        lost.xattrs |= !target.set_directory_xattrs(&made.node, &kept).await?;
+                    }
+                    Ok(lost)
+                };
+                let attributes = attributes.await;
+                Ok((entries, made, attributes))
             };
             let created = created.await;
             (item, created)
@@ -229,7 +243,7 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             self.failed("a directory".into(), Error::Task);
             return Some(Vec::new());
         };
-        let (entries, made, lost) = match created {
+        let (entries, made, attributes) = match created {
             Ok(created) => created,
             Err(e) => {
                 self.failed(item.path, e);
@@ -244,7 +258,11 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             }
         }
         self.report.directories += 1;
-        self.note_lost(lost);
+        match attributes {
+            Ok(lost) => self.note_lost(lost),
+            // Its entries can be copied.
+            Err(e) => self.failed(item.path.clone(), e),
+        }
         let path = |name: &[u8]| format!("{}/{}", item.path, String::from_utf8_lossy(name));
         for (name, e) in entries.failed {
             self.failed(path(&name), e);

@@ -7,14 +7,16 @@ use millrace_cli_common::{
     executor,
     failure::{CommandResult, Failure, Outcome},
 };
+use millrace_client::{Error, nfs3::DirEntry};
 use millrace_copy::is_valid_name;
 use millrace_nfs::v3::{FileHandle, FileType, Sattr, Status};
 
 use super::each;
 use crate::{
     args::{LnArgs, MkdirArgs, MvArgs, RmArgs},
+    describe::printable,
     file_error::is_gone,
-    session::{Session, last_component},
+    session::{Session, below, last_component},
 };
 
 pub(super) fn rm(args: &RmArgs) -> CommandResult {
@@ -25,7 +27,7 @@ pub(super) fn rm(args: &RmArgs) -> CommandResult {
             Err(None) => return Err(session.is_root()),
         };
         let found = match found {
-            Err(e) if args.force && e.is_not_found() => return Ok(()),
+            Err(e) if args.force && e.is_not_found() => return Ok(Outcome::Done),
             other => other.map_err(|e| session.failed("remove", e))?,
         };
         if found.attributes.file_type == FileType::Directory && !args.recursive {
@@ -38,77 +40,138 @@ pub(super) fn rm(args: &RmArgs) -> CommandResult {
     }))
 }
 
-/// Removes the object that `session` names, with its contents.
-pub(crate) async fn remove_tree(session: &Session) -> Result<(), Failure> {
+/// Removes the object that `session` names, with its contents. An entry that cannot be removed is named on standard error,
+/// and the others are removed.
+pub(crate) async fn remove_tree(session: &Session) -> CommandResult {
     let (dir, name) = session.parent().await?;
-    let found = session.client.lookup(dir, &name).await.map_err(|e| session.failed("remove", e))?;
+    let failed = |e| session.failed("remove", e);
+    let found = session.client.lookup(dir, &name).await.map_err(failed)?;
     if found.attributes.file_type != FileType::Directory {
-        return ignore_gone(session.client.remove(dir, &name).await).map_err(|e| session.failed("remove", e));
+        ignore_gone(session.client.remove(dir, &name).await).map_err(failed)?;
+        return Ok(Outcome::Done);
     }
-    empty(session, found.handle).await.map_err(|e| session.failed("empty", e))?;
-    ignore_gone(session.client.rmdir(dir, &name).await).map_err(|e| session.failed("remove", e))
+    let mut removal = Removal { session, removed: 0, failed: 0 };
+    removal.empty(found.handle).await.map_err(|e| session.failed("empty", e))?;
+    match (removal.failed, removal.removed) {
+        (0, _) => {
+            ignore_gone(session.client.rmdir(dir, &name).await).map_err(failed)?;
+            Ok(Outcome::Done)
+        }
+        (_, 0) => Ok(Outcome::Failed),
+        _ => Ok(Outcome::Partial),
+    }
+}
+
+/// The removal of the contents of a directory.
+struct Removal<'s> {
+    session: &'s Session,
+    /// The number of entries removed.
+    removed: u64,
+    /// The number of entries that could not be removed. Each is named on standard error.
+    failed: u64,
 }
 
 /// A directory that is being emptied.
 struct Level {
     dir: FileHandle,
-    /// The name of the directory in its parent. The directory is removed when it is empty.
+    /// The directory in its parent. It is removed when it is empty.
     name: Vec<u8>,
+    /// Its path below the root.
+    path: Vec<u8>,
     /// The remaining subdirectories.
     below: Vec<(FileHandle, Vec<u8>)>,
+    /// The number of failures before its first entry.
+    failed_before: u64,
 }
 
-/// Removes the contents of `root`. Symbolic links are removed, not followed.
-async fn empty(session: &Session, root: FileHandle) -> Result<(), millrace_client::Error> {
-    let mut levels = vec![open_level(session, root, Vec::new()).await?];
-    while let Some(level) = levels.last_mut() {
-        if let Some((dir, name)) = level.below.pop() {
-            let next = open_level(session, dir, name).await?;
-            levels.push(next);
-            continue;
+impl Removal<'_> {
+    /// Removes the contents of `root`. Symbolic links are removed, not followed.
+    async fn empty(&mut self, root: FileHandle) -> Result<(), Error> {
+        let entries = self.session.client.readdir(root).await?;
+        let mut levels = vec![self.open_level(root, Vec::new(), Vec::new(), entries).await?];
+        while let Some(level) = levels.last_mut() {
+            if let Some((dir, name)) = level.below.pop() {
+                let path = below(&level.path, &name);
+                match self.session.client.readdir(dir).await {
+                    Ok(entries) => {
+                        let next = self.open_level(dir, name, path, entries).await?;
+                        levels.push(next);
+                    }
+                    Err(e) if is_gone(&e) => {}
+                    Err(e) => self.failed(&path, e)?,
+                }
+                continue;
+            }
+            let Some(done) = levels.pop() else { break };
+            // A directory with an entry that could not be removed remains; it needs no message.
+            if let Some(above) = levels.last()
+                && done.failed_before == self.failed
+            {
+                let removed = self.session.client.rmdir(above.dir, &done.name).await;
+                self.ended(&done.path, removed)?;
+            }
         }
-        let Some(done) = levels.pop() else { break };
-        if let Some(above) = levels.last() {
-            ignore_gone(session.client.rmdir(above.dir, &done.name).await)?;
-        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Removes all entries of `dir` except directories, and returns the directories.
-async fn open_level(
-    session: &Session,
-    dir: FileHandle,
-    name: Vec<u8>,
-) -> Result<Level, millrace_client::Error> {
-    let mut below = Vec::new();
-    let entries = match session.client.readdir(dir).await {
-        Err(e) if is_gone(&e) => Vec::new(),
-        other => other?,
-    };
-    for e in entries {
-        if e.is_dot() || !is_valid_name(&e.name) {
-            continue;
+    /// Removes all entries of `dir` except directories, which it returns.
+    async fn open_level(
+        &mut self,
+        dir: FileHandle,
+        name: Vec<u8>,
+        path: Vec<u8>,
+        entries: Vec<DirEntry>,
+    ) -> Result<Level, Error> {
+        let (client, failed_before) = (&self.session.client, self.failed);
+        let mut directories = Vec::new();
+        for e in entries {
+            if e.is_dot() {
+                continue;
+            }
+            let path = below(&path, &e.name);
+            if !is_valid_name(&e.name) {
+                let (text, path) = (&self.session.text, printable(&path));
+                eprintln!(
+                    "millrace: cannot remove {path} in {text}: the name is invalid; do not trust this server"
+                );
+                self.failed += 1;
+                continue;
+            }
+            let found = match (e.handle, e.attributes) {
+                (Some(h), Some(a)) => Ok((h, a.file_type)),
+                _ => client.lookup(dir, &e.name).await.map(|o| (o.handle, o.attributes.file_type)),
+            };
+            match found {
+                Ok((handle, FileType::Directory)) => directories.push((handle, e.name)),
+                // The type of an entry is unknown if LOOKUP is denied; REMOVE does not need it.
+                _ => {
+                    let removed = client.remove(dir, &e.name).await;
+                    self.ended(&path, removed)?;
+                }
+            }
         }
-        let (handle, kind) = match (e.handle, e.attributes) {
-            (Some(h), Some(a)) => (h, a.file_type),
-            _ => match session.client.lookup(dir, &e.name).await {
-                Ok(o) => (o.handle, o.attributes.file_type),
-                Err(e) if is_gone(&e) => continue,
-                Err(e) => return Err(e),
-            },
-        };
-        if kind == FileType::Directory {
-            below.push((handle, e.name));
-        } else {
-            ignore_gone(session.client.remove(dir, &e.name).await)?;
-        }
+        Ok(Level { dir, name, path, below: directories, failed_before })
     }
-    Ok(Level { dir, name, below })
+
+    /// Counts the removal of the entry `path`.
+    fn ended<T>(&mut self, path: &[u8], removed: Result<T, Error>) -> Result<(), Error> {
+        match ignore_gone(removed) {
+            Ok(()) => self.removed += 1,
+            Err(e) => self.failed(path, e)?,
+        }
+        Ok(())
+    }
+
+    /// Names an entry that cannot be removed. Returns the error if other calls would fail too.
+    fn failed(&mut self, path: &[u8], e: Error) -> Result<(), Error> {
+        self.session.failed_below("remove", path, e)?;
+        self.failed += 1;
+        Ok(())
+    }
 }
 
 /// Treats an object that another client has removed as success.
-fn ignore_gone<T>(r: Result<T, millrace_client::Error>) -> Result<(), millrace_client::Error> {
+fn ignore_gone<T>(r: Result<T, Error>) -> Result<(), Error> {
     match r {
         Err(e) if !is_gone(&e) => Err(e),
         _ => Ok(()),

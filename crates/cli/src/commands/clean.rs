@@ -24,7 +24,7 @@ use crate::{
     args::CleanArgs,
     describe::{printable, shown},
     file_error::FileError,
-    session::{Session, is_url},
+    session::{Session, below, is_url},
 };
 
 /// What a search has found, and the number of objects that could not be read or removed.
@@ -111,13 +111,11 @@ async fn search<S: Source>(
             Ok(entries) => entries,
         };
         is_root = false;
-        let below =
-            |name: &[u8]| if path.is_empty() { name.to_vec() } else { [&path[..], b"/", name].concat() };
         for (name, e) in entries.failed {
-            failed(&below(&name), e);
+            failed(&below(&path, &name), e);
         }
         for entry in entries.found.into_iter().rev() {
-            let path = below(&entry.name);
+            let path = below(&path, &entry.name);
             match entry.meta.kind {
                 FileKind::Directory => todo.push((entry.node, path)),
                 FileKind::File | FileKind::Symlink

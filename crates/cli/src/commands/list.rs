@@ -18,9 +18,9 @@ use millrace_nfs::v3::{Fattr, FileHandle, FileType};
 use super::each;
 use crate::{
     args::{LsArgs, TreeArgs},
-    describe::{ObjectInfo, minute, mode_text, printable, shown},
-    file_error::{FileError, is_gone},
-    session::Session,
+    describe::{ObjectInfo, minute, mode_text, shown},
+    file_error::is_gone,
+    session::{Session, below},
 };
 
 /// A directory entry with its attributes and the target of a symbolic link.
@@ -64,17 +64,9 @@ impl Listing<'_> {
         Ok(out)
     }
 
-    /// Names what cannot be read. Returns the error if other calls would fail too, because the server does not answer.
+    /// Names what cannot be read. Returns the error if other calls would fail too.
     fn failed(&mut self, path: &[u8], e: Error) -> Result<(), Error> {
-        if e.status().is_none() {
-            return Err(e);
-        }
-        eprintln!(
-            "millrace: cannot read {} in {}: {}",
-            printable(path),
-            self.session.text,
-            FileError::from(e)
-        );
+        self.session.failed_below("read", path, e)?;
         self.failed += 1;
         Ok(())
     }
@@ -82,11 +74,6 @@ impl Listing<'_> {
     fn outcome(&self) -> Outcome {
         if self.failed == 0 { Outcome::Done } else { Outcome::Partial }
     }
-}
-
-/// The path of the entry `name` of the directory `path`.
-fn below(path: &[u8], name: &[u8]) -> Vec<u8> {
-    if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
 pub(super) fn ls(args: &LsArgs) -> CommandResult {

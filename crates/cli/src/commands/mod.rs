@@ -75,7 +75,11 @@ async fn each<T: Into<Outcome>>(
     let (mut failed, mut is_partial) = (0, false);
     for url in urls {
         match Session::with(url, &mut one).await {
-            Ok(outcome) => is_partial |= outcome.into() != Outcome::Done,
+            Ok(outcome) => match outcome.into() {
+                Outcome::Done => {}
+                Outcome::Failed => failed += 1, // It has named what failed.
+                _ => is_partial = true,
+            },
             Err(e) if urls.len() == 1 || e.is_silent() => return Err(e),
             Err(e) => {
                 eprintln!("millrace: {e}");

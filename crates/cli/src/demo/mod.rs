@@ -161,5 +161,8 @@ async fn remove(client: &Client) -> Result<(), Failure> {
         wants_dir: false,
         is_contents: false,
     };
-    crate::commands::remove_tree(&session).await
+    match crate::commands::remove_tree(&session).await? {
+        Outcome::Done => Ok(()),
+        _ => Err(Failure::new(format!("the tree {NAME} could not be removed from the server"))),
+    }
 }
