@@ -14,7 +14,7 @@ const REPLY: usize = 512;
 
 /// A callback.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Callback {
+pub enum Callback {
     /// CB_RECALL of this delegation of a file.
     Recall(Stateid, Vec<u8>),
     /// CB_GETATTR of a file.
@@ -23,8 +23,8 @@ pub(crate) enum Callback {
     Other(CallbackOperation),
 }
 
-/// The callbacks of all sessions of a connection.
-pub(crate) struct Callbacks {
+/// The callbacks of all sessions of a connection, which are answered at once.
+pub struct Callbacks {
     arena: Arena,
     received: Mutex<VecDeque<Callback>>,
     /// The attributes `change` and `size` that CB_GETATTR returns.
@@ -33,7 +33,7 @@ pub(crate) struct Callbacks {
 
 impl Callbacks {
     /// Answers the callbacks on a connection from now on.
-    pub(crate) fn accept(c: &impl Call) -> Arc<Self> {
+    pub fn accept(c: &impl Call) -> Arc<Self> {
         let (received, attributes) = Default::default();
         let callbacks = Arc::new(Self { arena: c.arena().clone(), received, attributes });
         c.handle_callbacks(&(Arc::clone(&callbacks) as Arc<dyn CallbackHandler>));
@@ -41,12 +41,13 @@ impl Callbacks {
     }
 
     /// The callback that was received first, which is removed.
-    pub(crate) fn take(&self) -> Option<Callback> {
+    #[must_use]
+    pub fn take(&self) -> Option<Callback> {
         self.received.lock().pop_front()
     }
 
     /// Sets the attributes that CB_GETATTR returns.
-    pub(crate) fn set_attributes(&self, change: u64, size: u64) {
+    pub fn set_attributes(&self, change: u64, size: u64) {
         *self.attributes.lock() = (change, size);
     }
 

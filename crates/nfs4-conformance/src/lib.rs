@@ -7,7 +7,7 @@
 // As a test, a case ends at the first result that makes its continuation impossible.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-mod callbacks;
+pub mod callbacks;
 mod cases;
 pub mod compound;
 mod connection;

@@ -11,7 +11,8 @@ use crate::{Mode, Objects, Version, is_replaced, publish};
 const MAX_ATTEMPTS: usize = 100;
 
 impl Objects {
-    /// Copies the object at `from`, within the server if it can. Returns the version at `to`.
+    /// Copies the object at `from`, within the server if it can. Returns the version at `to`. A copy to its own name has no
+    /// effect: it would replace a version that another client puts there meanwhile by an earlier one.
     ///
     /// # Errors
     /// As [`Self::find`] for `from`, [`AtomicFile::create`] and [`publish`] for `to`.
@@ -19,6 +20,9 @@ impl Objects {
         let mut attempts = 0;
         loop {
             let source = self.find(from).await?;
+            if from == to && mode == Mode::Replace {
+                return Ok(source);
+            }
             let mut target = AtomicFile::create(self.client(), to).await?;
             match self.copy_version(source, &target).await {
                 Ok(()) => return publish(&mut target, mode).await,
@@ -37,24 +41,32 @@ impl Objects {
         target.copy_from(&source, size).await.map(drop)
     }
 
-    /// Renames an object. With [`Mode::Create`] it has both names for a moment; a version that another client puts at `from`
-    /// meanwhile stays there.
+    /// Renames an object. With [`Mode::Create`] it has both names for a moment. A version that another client puts at `from`
+    /// meanwhile stays there, but is missing for a moment. If another client removes or renames `to` meanwhile, the object
+    /// is there again: with two renames in opposite directions, neither name would be left.
     ///
     /// # Errors
     /// Kind [`ErrorKind::NotFound`] or [`ErrorKind::IsADirectory`] if there is no object at `from`; the errors of
     /// [`millrace_client::Client::rename`] and [`millrace_client::Client::hard_link`].
     pub async fn rename(&self, from: &Path, to: &Path, mode: Mode) -> Result<(), Error> {
-        let source = self.named(from).await?;
+        let mut source = self.named(from).await?;
         if mode == Mode::Create {
-            self.in_directory(to, || self.link(source, to)).await?;
-            return self.remove_version(from, source).await;
+            let mut attempts = 0;
+            while let Err(e) = self.in_directory(to, || self.link(source, to)).await {
+                if !is_replaced(&e) || attempts == MAX_ATTEMPTS {
+                    return Err(e);
+                }
+                attempts += 1;
+                source = self.named(from).await?;
+            }
+            return self.remove_version(from, source, to).await;
         }
         if from == to {
             return Ok(());
         }
         if self.named(to).await.is_ok_and(|target| target == source) {
             // RENAME between two names of one file has no effect (RFC 1813 section 3.3.14).
-            return self.remove_version(from, source).await;
+            return self.remove_version(from, source, to).await;
         }
         self.in_directory(to, || self.client().rename(from, to)).await
     }
@@ -65,10 +77,11 @@ impl Objects {
         nfs.link(object, dir, name).await.map(drop)
     }
 
-    /// Removes the name `path` of `version`, but not that of another version, which another client has put there. REMOVE
-    /// has only a name: the object is renamed first, so that its name cannot become that of another version before it is
-    /// removed.
-    async fn remove_version(&self, path: &Path, version: FileHandle) -> Result<(), Error> {
+    /// Removes the name `path` of `version`, which has the name `kept`, but not that of another version, which another client
+    /// has put there. REMOVE has only a name: the object is renamed first, so that its name cannot become that of another
+    /// version before it is removed. The temporary name remains until the object has another one, because other clients may
+    /// remove names of it in the same way.
+    async fn remove_version(&self, path: &Path, version: FileHandle, kept: &Path) -> Result<(), Error> {
         let nfs = self.client().nfs3();
         let (dir, name) = nfs.resolve_parent(path.as_os_str().as_bytes()).await?;
         let temporary = temporary_name(&name, self.client().runtime().random_u64());
@@ -76,13 +89,12 @@ impl Objects {
             Err(e) if e.is_not_found() => return Ok(()),
             renamed => drop(renamed?),
         }
-        let object = nfs.lookup(dir, &temporary).await?;
-        if object.handle != version {
-            match nfs.link(object.handle, dir, &name).await {
-                // A still newer version is there, which would have replaced this one.
-                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-                linked => drop(linked?),
-            }
+        let object = nfs.lookup(dir, &temporary).await?.handle;
+        let other = if object == version { kept } else { path };
+        match self.link(object, other).await {
+            // The object, or a still newer version, which would have replaced this one.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            linked => linked?,
         }
         nfs.remove(dir, &temporary).await.map(drop)
     }
@@ -164,7 +176,7 @@ mod tests {
                 objects.link(one, Path::new("to")).await.unwrap();
                 // The moment between the link and the removal in a rename.
                 put("two").await;
-                objects.remove_version(from, one).await.unwrap();
+                objects.remove_version(from, one, Path::new("to")).await.unwrap();
                 names(&["from", "to"]).await;
                 assert_eq!(client.read("from").await.unwrap(), b"two");
                 assert_eq!(client.read("to").await.unwrap(), b"one");
@@ -176,7 +188,7 @@ mod tests {
                 names(&["new", "to"]).await;
                 assert_eq!(client.read("new/name").await.unwrap(), b"two");
                 // Another client may have removed the name.
-                objects.remove_version(from, one).await.unwrap();
+                objects.remove_version(from, one, Path::new("to")).await.unwrap();
                 client.remove_dir_all("new").await.unwrap();
                 client.remove_file("to").await.unwrap();
             });

@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // Tests, not input from a peer.
 
 mod concurrent;
+mod others;
 mod semantics;
 
 use std::{sync::Arc, time::Duration};
 
 use millrace_object_store::{Client, NfsStore};
-use millrace_server::{Config, ExportConfig, Running, Server, Squash};
+use millrace_server::{Config, Delegations, ExportConfig, Running, Server, Squash};
 use object_store::integration;
 
 /// Each transport with each version of NFS on a memory export, and each transport on a local directory.
@@ -22,8 +23,9 @@ const PLACES: [(&str, &str, bool); 6] = [
 ];
 
 /// A server with one export.
-fn server(backend: &str) -> Running {
-    let export = ExportConfig { squash: Squash::None, ..format!("/data={backend}").parse().unwrap() };
+fn server(backend: &str, delegations: Delegations) -> Running {
+    let export =
+        ExportConfig { squash: Squash::None, delegations, ..format!("/data={backend}").parse().unwrap() };
     let config = Config {
         exports: vec![export],
         listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
@@ -38,11 +40,11 @@ fn server(backend: &str) -> Running {
 fn on_all<F: Future<Output = ()>>(test: impl Fn(Box<dyn Fn(&str) -> String>) -> F) {
     for (proto, version, local) in PLACES {
         let directory = tempfile::tempdir().unwrap();
-        let server = server(&if local {
-            format!("local:{}", directory.path().display())
-        } else {
-            "memory:256MiB".into()
-        });
+        let backend = match local {
+            true => format!("local:{}", directory.path().display()),
+            false => "memory:256MiB".into(),
+        };
+        let server = server(&backend, Delegations::None);
         let address = if proto == "tcp" { server.tcp_addr() } else { server.rdma_addr() }.unwrap();
         let url =
             move |directory: &str| format!("nfs://{address}/data/{directory}?proto={proto}&vers={version}");
