@@ -89,6 +89,8 @@ pub(crate) struct InodeState {
     size: u64,
     /// The attributes that the kernel has.
     pub(crate) kernel_attrs: KernelAttrs,
+    /// Whether the kernel may use attributes from an earlier reply.
+    pub(crate) kernel_has_attributes: bool,
     /// Validity of the kernel's pages; for a directory, of its cached names.
     pub(crate) pages: PageState,
     /// Another client may have changed the file while this client retained uncommitted data for it.
@@ -150,6 +152,7 @@ impl Inode {
             attrs_epoch: 0,
             size: attributes.size,
             kernel_attrs: KernelAttrs::of(&attributes),
+            kernel_has_attributes: true,
             pages: PageState::default(),
             changed_by_others: false,
             names_invalidated: 0,
@@ -508,6 +511,7 @@ impl InodeState {
     fn attr_reply(&mut self, timeouts: &CacheTimeouts) -> AttrReply {
         let mut attributes = self.attrs.attributes;
         self.kernel_attrs = KernelAttrs::of(&attributes);
+        self.kernel_has_attributes = true;
         if self.silly_name.is_some() {
             attributes.nlink = attributes.nlink.saturating_sub(1);
         }

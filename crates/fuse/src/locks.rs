@@ -3,8 +3,11 @@
 //! A lock is a range of bytes that a process holds with fcntl(2), or an open file description with flock(2), which locks
 //! the whole file (`lock_owners.rs`). As with the Linux NFS client, the two kinds exclude each other.
 //!
-//! A holder sees the data of earlier holders: a new lock drops the kernel's pages, whose attributes may not show a change
-//! within the resolution of the server's clock, and an unlock first writes all data.
+//! A holder sees the data and the size of earlier holders: a new lock drops the kernel's pages, whose attributes may not show
+//! a change within the resolution of the server's clock, and gets the attributes, and an unlock first writes all data. The
+//! attributes are requested before the lock is reported, not when the kernel asks for them: if they showed a change then, its
+//! pages would be dropped again, and the kernel ignores the attributes of a GETATTR during which an invalidation arrives. A
+//! read would end at the old size.
 
 use std::{ops::Range, sync::Arc};
 
@@ -95,12 +98,28 @@ impl Fs {
         Ok(())
     }
 
-    /// Drops the kernel's pages from before a lock.
-    pub(crate) async fn drop_unlocked_pages(self: &Arc<Self>, inode: &Arc<Inode>) {
+    /// Drops the kernel's pages and attributes from before a lock, and gets the attributes of the file.
+    pub(crate) async fn drop_unlocked_pages(self: &Arc<Self>, file: &OpenFile) {
+        let inode = &file.inode;
         inode.note_unknown_change(&self.clock);
-        self.apply_update(inode, inode.invalidate_pages());
+        let dropped = inode.invalidate_pages();
+        let issued = self.clock.tick();
+        if let Ok(attributes) = file.client.getattr(inode.handle).await {
+            self.apply_update(inode, inode.record_attributes(&self.timeouts, issued, attributes));
+        }
+        self.apply_update(inode, dropped);
         if let Some(invalidator) = self.invalidator.get() {
             invalidator.wait_until_dropped(inode).await;
+        }
+        self.expire_kernel_attributes(inode);
+    }
+
+    /// Lets the kernel ask for the attributes of a file before it uses them. Without effect if it will ask anyway: the
+    /// notification would make it ignore the reply to a GETATTR in progress.
+    pub(crate) fn expire_kernel_attributes(&self, inode: &Inode) {
+        if std::mem::take(&mut inode.state.lock().kernel_has_attributes)
+            && let Some(invalidator) = self.invalidator.get()
+        {
             invalidator.invalidate_attributes(inode.number);
         }
     }

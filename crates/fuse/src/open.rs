@@ -99,10 +99,8 @@ impl Fs {
         if is_outdated && !opening.is_retry && self.will_retry(&inode, tid).await {
             return Err(Errno::STALE);
         }
-        if (now.ctime != before.ctime || now.size != before.size)
-            && let Some(invalidator) = self.invalidator.get()
-        {
-            invalidator.invalidate_attributes(number);
+        if now.ctime != before.ctime || now.size != before.size {
+            self.expire_kernel_attributes(&inode);
         }
         if last_open != 0 && flags & OFlags::RWMODE == OFlags::RDONLY {
             self.request_delegation(&client, &inode);

@@ -41,7 +41,7 @@ impl FuseHandler {
         let op = async move {
             fs.lock((&file, lock.handle), HeldRange { holder, range }, (kind, waits)).await?;
             granted.store(true, Ordering::Relaxed);
-            fs.drop_unlocked_pages(&file.inode).await;
+            fs.drop_unlocked_pages(&file).await;
             Ok(())
         };
         self.run_until(end, call, op, done);
