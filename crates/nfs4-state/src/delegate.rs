@@ -10,7 +10,7 @@ use millrace_nfs::v4::{ClientId, Stateid, Status};
 use crate::{
     client::Client,
     contention::Changing,
-    delegation::{Delegation, Notice, Recalled, Use},
+    delegation::{DelegatedTimes, Delegation, Notice, Recalled, Use, Writer},
     files::File,
     heap::Charge,
     share::{Share, WRITE},
@@ -29,6 +29,8 @@ pub struct DelegationRequest<'a> {
     pub reclaim: bool,
     /// Attribute `change` of the file.
     pub change: u64,
+    /// The times of the file, if the delegation is to include them: only a write delegation does.
+    pub times: Option<DelegatedTimes>,
 }
 
 /// Why a file is not delegated (`why_no_delegation4`).
@@ -88,10 +90,11 @@ impl<R: Clone> State<R> {
         let number = table.next();
         self.files.update(request.file, |file, key| {
             let charge = self.admit_delegation(client, table, file, request, now)?;
-            let DelegationRequest { kind, change, .. } = *request;
+            let DelegationRequest { kind, change, times, .. } = *request;
             let client = client.clone();
+            let (holder, recalled) = (client.clone(), None);
             let delegation =
-                Delegation { client: client.clone(), number, kind, recalled: None, change, reported: 0 };
+                Delegation { client: holder, number, kind, recalled, change, times, reported: 0 };
             self.delegating.add(file, delegation);
             // A change that has begun before is counted; one that begins now finds the delegation.
             if self.delegating.contention.is_changing(request.file) {
@@ -149,6 +152,22 @@ impl<R: Clone> State<R> {
         let (_, kind) = delegation_of(table.existing()?, client.id(), id, file)?;
         let writes = Share::new(access, 0)?.access & WRITE != 0;
         if writes && kind == DelegationKind::Read { Err(Status::OpenMode) } else { Ok(()) }
+    }
+
+    /// The times of a file when it was delegated to a client, which now sets them by SETATTR.
+    ///
+    /// # Errors
+    /// Those of a stateid; BAD_STATEID if it is not that of a delegation of `file` with the times; DELEG_REVOKED.
+    pub fn delegated_times(
+        &self,
+        client: &Client,
+        id: &Stateid,
+        file: &[u8],
+    ) -> Result<DelegatedTimes, Status> {
+        delegation_of(client.table.lock().existing()?, client.id(), id, file)?;
+        let times =
+            self.files.read(file, |file| file.delegations.get(client.id()).and_then(|held| held.times));
+        times.flatten().ok_or(Status::BadStateid)
     }
 
     /// DELEGRETURN.
@@ -312,14 +331,15 @@ impl<R: Clone> State<R> {
         }
     }
 
-    /// The client other than `client` that has a write delegation of the file, with `change` when it was delegated.
-    pub fn writer(&self, client: Option<ClientId>, file: &[u8]) -> Option<(ClientId, u64)> {
+    /// The write delegation of the file that another client than `client` has.
+    pub fn writer(&self, client: Option<ClientId>, file: &[u8]) -> Option<Writer> {
         if self.delegating.writers.load(Ordering::SeqCst) == 0 {
             return None;
         }
         let writer = self.files.read(file, |file| {
             let mut all = file.delegations.iter().filter(|held| held.kind == DelegationKind::Write);
-            all.find(|held| Some(held.client.id()) != client).map(|held| (held.client.id(), held.change))
+            let held = all.find(|held| Some(held.client.id()) != client)?;
+            Some(Writer { client: held.client.id(), change: held.change, times: held.times })
         });
         writer.flatten()
     }

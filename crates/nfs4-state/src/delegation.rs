@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use millrace_nfs::v4::ClientId;
+use millrace_nfs::v4::{ClientId, NfsTime};
 
 use crate::{
     client::Client,
@@ -28,6 +28,26 @@ pub(crate) struct Recalled {
     pub(crate) notice: Notice,
 }
 
+/// The times of a file when they were delegated with it (RFC 9754, 5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DelegatedTimes {
+    /// `time_access`.
+    pub access: NfsTime,
+    /// `time_modify`.
+    pub modify: NfsTime,
+}
+
+/// A write delegation of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Writer {
+    /// The client that holds it.
+    pub client: ClientId,
+    /// Attribute `change` when the file was delegated.
+    pub change: u64,
+    /// The times when the file was delegated, if the delegation includes them.
+    pub times: Option<DelegatedTimes>,
+}
+
 /// A delegation.
 #[derive(Debug)]
 pub(crate) struct Delegation {
@@ -38,6 +58,8 @@ pub(crate) struct Delegation {
     pub(crate) recalled: Option<Recalled>,
     /// `change` of the file when it was delegated.
     pub(crate) change: u64,
+    /// The times of the file when it was delegated, if the delegation includes them.
+    pub(crate) times: Option<DelegatedTimes>,
     /// `change` that another client received last; 0 at first.
     pub(crate) reported: u64,
 }

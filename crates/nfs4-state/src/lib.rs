@@ -73,6 +73,7 @@ pub use channel::{ChannelAttributes, MIN_CACHED};
 pub use client::Client;
 pub use contention::Changing;
 pub use delegate::{DelegationRequest, NotDelegated};
+pub use delegation::{DelegatedTimes, Writer};
 pub use grace::ClientList;
 pub use identify::{ClientIdentified, CreateSession, ExchangeId, SessionCreated};
 pub use limits::{Identity, Limits};

@@ -1,7 +1,9 @@
 //! Conflicts of requests with delegations of NFSv4 clients, for all protocols.
 
-use millrace_nfs::v4::{ClientId, Status};
-use millrace_nfs4_state::Changing;
+use std::time::Duration;
+
+use millrace_nfs::v4::{ClientId, NfsTime, Status};
+use millrace_nfs4_state::{Changing, DelegatedTimes};
 use millrace_vfs::{Attr, Handle, Identity, SetAttr, SetTime, Time};
 
 use crate::{
@@ -79,8 +81,8 @@ impl CallbackSender {
     }
 
     /// The attributes of a file that is not delegated to another client for writing, or else those that this client
-    /// reports: the size, and times that advance with each report of unsaved data (RFC 8881 section 10.4.3). `attr`: those of
-    /// the file system.
+    /// reports: the size, and times that advance with each report of unsaved data (RFC 8881 section 10.4.3) or that are
+    /// delegated to it (RFC 9754 section 5). `attr`: those of the file system.
     ///
     /// # Errors
     /// DELAY if the client does not answer in time: its delegation is recalled.
@@ -95,28 +97,83 @@ impl CallbackSender {
             return Ok(attr);
         }
         let key = file_key(used.export, handle);
-        let Some((holder, granted)) = state.writer(used.client, &key) else { return Ok(attr) };
-        let Some(held) = self.held_attributes(holder, &key).await else {
+        let Some(writer) = state.writer(used.client, &key) else { return Ok(attr) };
+        let Some(held) = self.held_attributes(&writer, &key).await else {
             self.read(used, handle)?;
             return Ok(attr);
         };
-        let unsaved = held.change != granted;
+        let times = writer.times.map_or_else(Times::default, |granted| {
+            Times::later(&granted, held.time_access, held.time_modify, self.rt.wall_clock())
+        });
+        let unsaved = held.change != writer.change;
+        let atime = times.access.unwrap_or(attr.atime);
+        let size = if unsaved { held.size } else { attr.size };
         if used.export.info().change_counter {
-            return Ok(if unsaved { counted(used.export, handle, held.size, attr).await } else { attr });
+            let modified = unsaved || times.modify.is_some_and(|mtime| mtime != attr.mtime);
+            let attr = if modified { counted(used.export, handle, times.modify, attr).await } else { attr };
+            return Ok(Attr { size, atime, ..attr });
         }
-        let change = state.reported_change(holder, &key, attr.change, unsaved);
+        // The time of change is not earlier than that of a modification.
+        let modified = times.modify.filter(|mtime| *mtime > attr.ctime).map_or(attr.change, Time::change);
+        let change = state.reported_change(writer.client, &key, modified, unsaved);
         let ctime = Time::of_change(change);
-        Ok(match unsaved {
-            true => Attr { size: held.size, mtime: ctime, ctime, change, ..attr },
-            false => Attr { ctime, change, ..attr },
-        })
+        let mtime = times.modify.unwrap_or(if unsaved { ctime } else { attr.mtime });
+        Ok(Attr { size, atime, mtime, ctime, change, ..attr })
     }
 }
 
-/// The attributes of a file with unsaved data, of which there are `size` bytes. The file system counts the report as a
-/// change, so that the counter never decreases, however few writes save the data.
-async fn counted(export: &Export, handle: &Handle, size: u64, attr: Attr) -> Attr {
-    let now = SetAttr { mtime: SetTime::Now, ..SetAttr::default() };
-    let changed = export.fs().setattr(&Identity::root(), handle, &now, None).await;
-    Attr { size, ..changed.ok().and_then(|wcc| wcc.after).unwrap_or(attr) }
+/// The times that the holder of a delegation has set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Times {
+    pub(crate) access: Option<Time>,
+    pub(crate) modify: Option<Time>,
+}
+
+impl Times {
+    /// Those of the times `access` and `modify` that are later than when the file was delegated, but none later than
+    /// `now`, the time since the epoch (RFC 9754 section 5).
+    pub(crate) fn later(
+        granted: &DelegatedTimes,
+        access: Option<NfsTime>,
+        modify: Option<NfsTime>,
+        now: Duration,
+    ) -> Self {
+        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let now = Time { seconds, nanos: now.subsec_nanos() };
+        let later = |set: Option<NfsTime>, granted: NfsTime| {
+            let set = set.filter(|set| *set > granted && set.nanoseconds < 1_000_000_000)?;
+            Some(Time { seconds: set.seconds, nanos: set.nanoseconds }.min(now))
+        };
+        Self { access: later(access, granted.access), modify: later(modify, granted.modify) }
+    }
+}
+
+/// The attributes of a file that its holder has modified, at `mtime` if the times are delegated. The file system counts
+/// the report as a change, so that the counter never decreases, however few writes save the data.
+async fn counted(export: &Export, handle: &Handle, mtime: Option<Time>, attr: Attr) -> Attr {
+    let set = SetAttr { mtime: mtime.map_or(SetTime::Now, SetTime::To), ..SetAttr::default() };
+    let changed = export.fs().setattr(&Identity::root(), handle, &set, None).await;
+    changed.ok().and_then(|wcc| wcc.after).unwrap_or(attr)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delegated_times_are_later_than_the_grant_and_not_in_the_future() {
+        let at = |seconds| NfsTime { seconds, nanoseconds: 7 };
+        let granted = DelegatedTimes { access: at(100), modify: at(200) };
+        let times = |access, modify| {
+            let times = Times::later(&granted, Some(access), Some(modify), Duration::new(300, 5));
+            (times.access.map(|t| (t.seconds, t.nanos)), times.modify.map(|t| (t.seconds, t.nanos)))
+        };
+        assert_eq!(times(at(100), at(200)), (None, None), "unchanged");
+        assert_eq!(times(at(99), at(i64::MIN)), (None, None), "earlier");
+        assert_eq!(times(at(101), at(299)), (Some((101, 7)), Some((299, 7))));
+        assert_eq!(times(at(300), at(i64::MAX)), (Some((300, 5)), Some((300, 5))), "later than now");
+        let invalid = NfsTime { seconds: 250, nanoseconds: 1_000_000_000 };
+        assert_eq!(times(invalid, invalid), (None, None));
+        assert_eq!(Times::later(&granted, None, None, Duration::MAX), Times::default());
+    }
 }

@@ -4,8 +4,8 @@
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 use super::{
-    Attribute, Bitmap, ChangeAttrType, FileHandle, FileType, Fsid, ModeUmask, NfsTime, Owner, SetTime,
-    SpecData, Status,
+    Attribute, Bitmap, ChangeAttrType, FileHandle, FileType, Fsid, ModeUmask, NfsTime, OpenArguments, Owner,
+    SetTime, SpecData, Status,
 };
 
 /// Maximum size in bytes of the values of received attributes. The largest are two owners and a file handle.
@@ -160,6 +160,12 @@ attributes! {
     mode_umask: ModeUmask = ModeUmask,
     /// Whether extended attributes are supported.
     xattr_support: bool = XattrSupport,
+    /// Time of last access at the holder of a delegation that includes the times (SETATTR and CB_GETATTR only).
+    time_deleg_access: NfsTime = TimeDelegAccess,
+    /// Time of last modification at the holder of such a delegation (SETATTR and CB_GETATTR only).
+    time_deleg_modify: NfsTime = TimeDelegModify,
+    /// Arguments of OPEN that the server supports.
+    open_arguments: OpenArguments = OpenArguments,
 }
 
 impl Attributes<'_> {
@@ -190,11 +196,18 @@ impl Attributes<'_> {
         Attribute::TimeAccessSet,
         Attribute::TimeModifySet,
         Attribute::ModeUmask,
+        Attribute::TimeDelegAccess,
+        Attribute::TimeDelegModify,
     ]);
 
+    /// The times that a delegation may include (RFC 9754 section 5).
+    pub const DELEGATED_TIMES: Bitmap = Bitmap::of(&[Attribute::TimeDelegAccess, Attribute::TimeDelegModify]);
+
     /// The attributes that cannot be read. VERIFY, NVERIFY, GETATTR and READDIR do not accept them.
-    pub const WRITE_ONLY: Bitmap =
-        Bitmap::of(&[Attribute::TimeAccessSet, Attribute::TimeModifySet, Attribute::ModeUmask]);
+    pub const WRITE_ONLY: Bitmap = Self::DELEGATED_TIMES
+        .with(Attribute::TimeAccessSet)
+        .with(Attribute::TimeModifySet)
+        .with(Attribute::ModeUmask);
 
     /// Encodes a `fattr4` with those of the `requested` attributes that have a value.
     pub fn encode_requested(&self, e: &mut Encoder, requested: Bitmap) {
@@ -265,8 +278,9 @@ impl<'a> Fattr<'a> {
     /// The values for SETATTR, CREATE or OPEN (RFC 8881 sections 5.5 and 18.30).
     ///
     /// # Errors
-    /// [`Status::AttrNotSupp`]: an attribute is not `supported`. [`Status::Inval`]: an attribute is read-only,
-    /// a time has 1,000,000,000 nanoseconds or more, or there are both `mode` and `mode_umask` (RFC 8275). [`Status::BadXdr`]: the values do not match the attributes.
+    /// [`Status::AttrNotSupp`]: an attribute is not `supported`. [`Status::Inval`]: an attribute is read-only, a time has
+    /// 1,000,000,000 nanoseconds or more, or two attributes set the same: `mode` and `mode_umask` (RFC 8275), or a time
+    /// and its delegated time. [`Status::BadXdr`]: the values do not match the attributes.
     pub fn to_set(&self, supported: Bitmap) -> Result<Attributes<'a>, Status> {
         if self.higher || !self.set.difference(supported).is_empty() {
             return Err(Status::AttrNotSupp);
@@ -275,15 +289,14 @@ impl<'a> Fattr<'a> {
             return Err(Status::Inval);
         }
         let values = self.decode_values().map_err(|_| Status::BadXdr)?;
-        let invalid = |t: Option<SetTime>| match t {
-            Some(SetTime::ClientTime(t)) => t.nanoseconds >= 1_000_000_000,
-            _ => false,
+        let invalid = |set: Option<SetTime>, delegated: Option<NfsTime>| match (set, delegated) {
+            (Some(SetTime::ClientTime(t)), None) | (None, Some(t)) => t.nanoseconds >= 1_000_000_000,
+            (set, delegated) => set.is_some() && delegated.is_some(),
         };
         let modes = values.mode.is_some() && values.mode_umask.is_some();
-        if modes || invalid(values.time_access_set) || invalid(values.time_modify_set) {
-            return Err(Status::Inval);
-        }
-        Ok(values)
+        let access = invalid(values.time_access_set, values.time_deleg_access);
+        let modify = invalid(values.time_modify_set, values.time_deleg_modify);
+        if modes || access || modify { Err(Status::Inval) } else { Ok(values) }
     }
 
     /// Whether all values are equal to the `current` ones, for VERIFY and NVERIFY (RFC 8881 section 18.31). An

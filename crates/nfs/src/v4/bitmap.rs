@@ -12,7 +12,7 @@ const WORDS: usize = 3;
 /// Maximum number of words of a decoded bitmap. Words that a [`Bitmap`] does not have are skipped.
 pub const MAX_BITMAP_WORDS: usize = 64;
 
-/// A set of attributes (or, in EXCHANGE_ID, of operations).
+/// A set of attributes (or, in EXCHANGE_ID, of operations, and in `open_arguments` of arguments).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Bitmap {
     words: [u32; WORDS],
@@ -84,6 +84,11 @@ impl Bitmap {
         !self.intersection(other).is_empty()
     }
 
+    /// The set with these words, as [`words`](Self::words) returns them.
+    pub const fn from_words(words: [u32; WORDS]) -> Self {
+        Self { words }
+    }
+
     /// The words, the least significant first.
     pub const fn words(self) -> [u32; WORDS] {
         self.words
@@ -122,7 +127,7 @@ impl Bitmap {
 impl From<[u32; WORDS]> for Bitmap {
     /// Converts from the words of a `bitmap4`; the first word has attributes 0 to 31.
     fn from(words: [u32; WORDS]) -> Self {
-        Self { words }
+        Self::from_words(words)
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
+use super::Bitmap;
 use crate::schema::{xdr_enum, xdr_struct};
 
 /// Maximum length of a decoded owner in bytes.
@@ -116,5 +117,22 @@ xdr_enum! {
         TimeMetadata = 3,
         /// Undefined.
         Undefined = 4,
+    }
+}
+
+xdr_struct! {
+    /// `open_arguments4` (RFC 9754 section 3): the arguments of OPEN that a server supports, each as a set of numbers.
+    pub struct OpenArguments {
+        /// Values of `share_access` without its flags.
+        pub share_access: Bitmap,
+        /// Values of `share_deny`.
+        pub share_deny: Bitmap,
+        /// Flags of `share_access`: values of [`WANT_MASK`](super::share_access::WANT_MASK) without the lowest byte, and
+        /// positions of the bits above.
+        pub share_access_want: Bitmap,
+        /// Numbers of `open_claim4`.
+        pub claim: Bitmap,
+        /// Numbers of `createmode4`.
+        pub create_mode: Bitmap,
     }
 }

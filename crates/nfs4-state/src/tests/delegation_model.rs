@@ -273,7 +273,8 @@ impl Model {
     }
 
     fn delegate(&mut self, host: usize, file: usize, kind: DelegationKind) {
-        let request = DelegationRequest { file: &self.keys[file], kind, reclaim: false, change: 0 };
+        let request =
+            DelegationRequest { file: &self.keys[file], kind, reclaim: false, change: 0, times: None };
         let result = self.state.delegate(self.sessions[host].client(), &request, self.now);
         let others = (0..CLIENTS).filter(|other| *other != host);
         let opened = others.filter_map(|other| self.opens[other][file]);

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use millrace_nfs::v4::Stateid;
+use millrace_nfs::v4::{NfsTime, Stateid};
 use millrace_oncrpc::{CallbackQueue, Callbacks};
 
 use super::{grace::List, *};
@@ -59,7 +59,7 @@ impl Scene {
         kind: DelegationKind,
         now: u64,
     ) -> Result<Stateid, NotDelegated> {
-        let request = DelegationRequest { file, kind, reclaim: false, change: 7 };
+        let request = DelegationRequest { file, kind, reclaim: false, change: 7, times: None };
         self.state.delegate(session.client(), &request, S(now))
     }
 
@@ -202,7 +202,7 @@ fn nothing_is_delegated_before_changes_are_counted() {
     let request = OpenRequest { owner: b"o", file: b"f", access: 3, deny: 0, reclaim: false, reserved: None };
     state.open(a.client(), &request, S(0)).unwrap();
     let delegate = |now| {
-        let request = DelegationRequest { file: b"f", kind: Write, reclaim: false, change: 7 };
+        let request = DelegationRequest { file: b"f", kind: Write, reclaim: false, change: 7, times: None };
         state.delegate(a.client(), &request, S(now)).is_ok()
     };
     assert!(!delegate(0), "not enabled");
@@ -267,7 +267,7 @@ fn delegations_are_reclaimed_in_the_grace_period() {
         state.open(of.client(), &request, S(1))
     };
     let delegate = |of: &Session<u64>, reclaim| {
-        let request = DelegationRequest { file: b"f", kind: Write, reclaim, change: 7 };
+        let request = DelegationRequest { file: b"f", kind: Write, reclaim, change: 7, times: None };
         state.delegate(of.client(), &request, S(1))
     };
     open(&a, true).unwrap();
@@ -284,7 +284,7 @@ fn a_client_that_loses_a_delegation_cannot_reclaim_it_after_a_restart() {
     let (a, _queue) = reachable(&state, "a", S(0));
     let request = OpenRequest { owner: b"o", file: b"f", access: 3, deny: 0, reclaim: false, reserved: None };
     state.open(a.client(), &request, S(0)).unwrap();
-    let wanted = DelegationRequest { file: b"f", kind: Write, reclaim: false, change: 7 };
+    let wanted = DelegationRequest { file: b"f", kind: Write, reclaim: false, change: 7, times: None };
     let id = state.delegate(a.client(), &wanted, S(0)).unwrap();
     assert_eq!(state.change(None, b"f", S(1)).map(drop), Err(Status::Delay));
     renew(&a, 1, S(90)).unwrap();
@@ -319,11 +319,47 @@ fn others_receive_a_change_that_grows_with_each_question() {
     s.delegated(b"f", Write, 0);
     let (a, b) = (s.a.client().id(), s.b.client().id());
     assert_eq!(s.state.writer(Some(a), b"f"), None);
-    assert_eq!((s.state.writer(Some(b), b"f"), s.state.writer(None, b"f")), (Some((a, 7)), Some((a, 7))));
+    let writer = Writer { client: a, change: 7, times: None };
+    assert_eq!((s.state.writer(Some(b), b"f"), s.state.writer(None, b"f")), (Some(writer), Some(writer)));
     assert_eq!(s.state.reported_change(a, b"f", 7, false), 7);
     assert_eq!(s.state.reported_change(a, b"f", 7, true), 8);
     assert_eq!(s.state.reported_change(a, b"f", 7, true), 9);
     assert_eq!(s.state.reported_change(a, b"f", 7, false), 9);
     assert_eq!(s.state.reported_change(a, b"f", 20, true), 21);
     assert_eq!(s.state.reported_change(b, b"f", 7, true), 7, "not a holder");
+}
+
+#[test]
+fn only_the_holder_of_delegated_times_sets_them() {
+    let s = Scene::new(limits());
+    let time = |seconds| NfsTime { seconds, nanoseconds: 6 };
+    let times = DelegatedTimes { access: time(4), modify: time(5) };
+    s.open(&s.a, b"f", 3, 0).unwrap();
+    let request =
+        DelegationRequest { file: b"f", kind: Write, reclaim: false, change: 7, times: Some(times) };
+    let id = s.state.delegate(s.a.client(), &request, S(0)).unwrap();
+    let (without, read) = (s.delegated(b"g", Write, 0), s.delegated(b"h", Read, 0));
+    let opened = s.open(&s.a, b"f", 3, 0).unwrap();
+    let of = |session: &Session<u64>, id, file| s.state.delegated_times(session.client(), &id, file);
+    assert_eq!(of(&s.a, id, b"f"), Ok(times));
+    assert_eq!(of(&s.a, Stateid { seqid: 0, ..id }, b"f"), Ok(times));
+    assert_eq!(s.state.writer(None, b"f").unwrap().times, Some(times));
+    for (session, id, file) in [
+        (&s.a, id, &b"g"[..]),
+        (&s.a, without, b"g"),
+        (&s.a, read, b"h"),
+        (&s.a, opened, b"f"),
+        (&s.a, Stateid::ANONYMOUS, b"f"),
+        (&s.b, id, b"f"),
+    ] {
+        assert_eq!(of(session, id, file), Err(Status::BadStateid));
+    }
+    s.state.return_delegation(s.a.client(), &id, b"f", S(0)).unwrap();
+    assert_eq!((of(&s.a, id, b"f"), s.state.writer(None, b"f")), (Err(Status::BadStateid), None));
+    let again = s.state.delegate(s.a.client(), &request, S(0)).unwrap();
+    s.state.revoke(Selection::File(b"f")).unwrap();
+    assert_eq!(
+        (of(&s.a, id, b"f"), of(&s.a, again, b"f")),
+        (Err(Status::BadStateid), Err(Status::DelegRevoked))
+    );
 }

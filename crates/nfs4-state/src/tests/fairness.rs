@@ -226,7 +226,7 @@ fn a_greedy_address_leaves_delegations_to_others() {
                 let file = [owner.as_bytes(), &[*n]].concat();
                 open(&state, &session, &file, S(0)).unwrap();
                 let (kind, reclaim, change) = (DelegationKind::Write, false, 1);
-                let request = DelegationRequest { file: &file, kind, reclaim, change };
+                let request = DelegationRequest { file: &file, kind, reclaim, change, times: None };
                 state.delegate(session.client(), &request, S(0)).is_ok()
             };
             (0..).take_while(granted).count()

@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use millrace_nfs::v4::{
     Attribute, Attributes, Bitmap, CallbackOperation, CbGetattrArgs, CbRecallAnyArgs, CbRecallArgs, ClientId,
-    Opaque, Status, recall_any,
+    NfsTime, Opaque, Status, recall_any,
 };
-use millrace_nfs4_state::{Client, Recall, RecallAny};
+use millrace_nfs4_state::{Client, Recall, RecallAny, Writer};
 use millrace_xdr::{Decode, Decoder, Encoder, XdrError};
 
 use super::{Callback, CallbackSender};
@@ -24,13 +24,17 @@ const UNKNOWN: [Status; 2] = [Status::BadStateid, Status::BadHandle];
 pub(crate) struct HeldAttributes {
     pub(crate) change: u64,
     pub(crate) size: u64,
+    /// The times, if they are delegated.
+    pub(crate) time_access: Option<NfsTime>,
+    pub(crate) time_modify: Option<NfsTime>,
 }
 
 impl<'a> Decode<'a> for HeldAttributes {
     fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
         let attributes: Attributes<'a> = d.get()?;
+        let (time_access, time_modify) = (attributes.time_deleg_access, attributes.time_deleg_modify);
         match (attributes.change, attributes.size) {
-            (Some(change), Some(size)) => Ok(Self { change, size }),
+            (Some(change), Some(size)) => Ok(Self { change, size, time_access, time_modify }),
             _ => Err(d.invalid(0)),
         }
     }
@@ -75,9 +79,10 @@ impl CallbackSender {
 
     /// CB_GETATTR: the attributes of the file with key `file` from the holder of its write delegation. `None` if it
     /// does not answer in time.
-    pub(crate) async fn held_attributes(&self, client: ClientId, file: &[u8]) -> Option<HeldAttributes> {
-        let (handle, callback) = (self.handle(file)?, self.callback(client)?);
-        callback.getattr(&handle).await
+    pub(crate) async fn held_attributes(&self, writer: &Writer, file: &[u8]) -> Option<HeldAttributes> {
+        let (handle, callback) = (self.handle(file)?, self.callback(writer.client)?);
+        let times = if writer.times.is_some() { Attributes::DELEGATED_TIMES } else { Bitmap::EMPTY };
+        callback.getattr(&handle, times.with(Attribute::Change).with(Attribute::Size)).await
     }
 }
 
@@ -117,9 +122,8 @@ impl Callback {
         tracing::debug!(?operation, ?result, "callback ended");
     }
 
-    async fn getattr(self, handle: &[u8]) -> Option<HeldAttributes> {
+    async fn getattr(self, handle: &[u8], requested: Bitmap) -> Option<HeldAttributes> {
         let operation = CallbackOperation::Getattr;
-        let requested = Bitmap::of(&[Attribute::Change, Attribute::Size]);
         let encode = |e: &mut Encoder| {
             e.put(&operation);
             e.put(&CbGetattrArgs { handle: Opaque(handle), requested });

@@ -2,7 +2,7 @@
 
 use millrace_nfs::v4::{
     AccessArgs, AccessOk, Attribute, Attributes, Bitmap, ChangeAttrType, Fattr, FileType, Fsid, GetattrArgs,
-    NfsTime, Opaque, Owner, Status, access,
+    NfsTime, Opaque, OpenArguments, Owner, Status, access, share_access,
 };
 use millrace_vfs::{Access, Attr, FsStat};
 
@@ -42,12 +42,39 @@ const SPACE: Bitmap = Bitmap::of(&[
 ]);
 
 /// The attributes that a client with a write delegation changes.
-const HELD: Bitmap =
-    Bitmap::of(&[Attribute::Change, Attribute::Size, Attribute::TimeMetadata, Attribute::TimeModify]);
+const HELD: Bitmap = Bitmap::of(&[
+    Attribute::Change,
+    Attribute::Size,
+    Attribute::TimeAccess,
+    Attribute::TimeMetadata,
+    Attribute::TimeModify,
+]);
 
 /// The attributes that the server supports.
-pub(super) const SUPPORTED: Bitmap =
+const SUPPORTED: Bitmap =
     Attributes::KNOWN.difference(Bitmap::of(&[Attribute::TimeCreate, Attribute::SpaceFreed]));
+
+/// Those of minor version 2 that a client of minor version 1 must not see (RFC 9754).
+const OF_MINOR_VERSION_2: Bitmap = Attributes::DELEGATED_TIMES.with(Attribute::OpenArguments);
+
+/// The arguments of OPEN that the server supports (RFC 9754 section 3), of the claims all but CLAIM_DELEGATE_PREV and
+/// CLAIM_DELEG_PREV_FH.
+const OPEN_ARGUMENTS: OpenArguments = OpenArguments {
+    share_access: bits(1 << share_access::READ | 1 << share_access::WRITE | 1 << share_access::BOTH),
+    share_deny: bits(0b1111),
+    share_access_want: bits(
+        1 << (share_access::WANT_ANY_DELEG >> 8)
+            | 1 << (share_access::WANT_NO_DELEG >> 8)
+            | 1 << (share_access::WANT_CANCEL >> 8)
+            | share_access::WANT_DELEG_TIMESTAMPS,
+    ),
+    claim: bits(0b11_0111),
+    create_mode: bits(0b1111),
+};
+
+const fn bits(word: u32) -> Bitmap {
+    Bitmap::from_words([word, 0, 0])
+}
 
 /// The attributes that an exclusive create can set: not the times, in which some file systems store the verifier.
 pub(super) const EXCLUSIVE: Bitmap = Bitmap::of(&[
@@ -61,6 +88,7 @@ pub(super) const EXCLUSIVE: Bitmap = Bitmap::of(&[
 /// Parameters of the server in attributes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parameters {
+    pub(super) supported: Bitmap,
     pub(super) lease_seconds: u32,
     pub(super) maxread: u32,
     pub(super) maxwrite: u32,
@@ -70,7 +98,7 @@ impl Parameters {
     /// The attributes that are equal for all objects.
     fn values(&self) -> Attributes<'static> {
         Attributes {
-            supported_attrs: Some(SUPPORTED),
+            supported_attrs: Some(self.supported),
             fh_expire_type: Some(0),
             named_attr: Some(false),
             unique_handles: Some(true),
@@ -85,6 +113,7 @@ impl Parameters {
             maxread: Some(self.maxread.into()),
             maxwrite: Some(self.maxwrite.into()),
             suppattr_exclcreat: Some(EXCLUSIVE),
+            open_arguments: Some(OPEN_ARGUMENTS),
             ..Attributes::default()
         }
     }
@@ -177,6 +206,11 @@ fn set_space<'a>(attributes: Attributes<'a>, stat: &FsStat) -> Attributes<'a> {
 }
 
 impl Scope<'_> {
+    /// The attributes that the server supports in the minor version of the COMPOUND.
+    pub(super) fn supported(&self) -> Bitmap {
+        if self.minor_version > 1 { SUPPORTED } else { SUPPORTED.difference(OF_MINOR_VERSION_2) }
+    }
+
     /// The `requested` attributes of `object`, and others, without its handle. `known`: attributes that were just
     /// read.
     pub(super) async fn attributes(
@@ -185,7 +219,7 @@ impl Scope<'_> {
         known: Option<Attr>,
         requested: Bitmap,
     ) -> Result<Attributes<'static>, Status> {
-        let parameters = self.env.parameters();
+        let parameters = self.env.parameters(self.supported());
         let file = match object {
             Object::Pseudo(dir) => {
                 let namespace = self.exports.namespace();
@@ -214,15 +248,16 @@ impl Scope<'_> {
 
 impl Compound<'_> {
     pub(super) async fn getattr(&mut self, args: GetattrArgs) -> Result<(), Status> {
-        if args.requested.intersects(Attributes::WRITE_ONLY) {
+        let requested = args.requested.intersection(self.scope.supported());
+        if requested.intersects(Attributes::WRITE_ONLY) {
             return Err(Status::Inval);
         }
         let object = self.current()?;
-        let known = self.held_attributes(object, args.requested).await?;
-        let handle = self.requested_handle(object, args.requested);
-        let mut values = self.scope.attributes(object, known, args.requested).await?;
+        let known = self.held_attributes(object, requested).await?;
+        let handle = self.requested_handle(object, requested);
+        let mut values = self.scope.attributes(object, known, requested).await?;
         values.filehandle = handle.as_ref().map(|handle| Opaque(handle));
-        values.encode_requested(&mut self.reply, args.requested);
+        values.encode_requested(&mut self.reply, requested);
         Ok(())
     }
 
@@ -244,7 +279,7 @@ impl Compound<'_> {
         let handle = self.requested_handle(object, attributes.set);
         let mut current = self.scope.attributes(object, known, attributes.set).await?;
         current.filehandle = handle.as_ref().map(|handle| Opaque(handle));
-        attributes.is_same(&current, SUPPORTED)
+        attributes.is_same(&current, self.scope.supported())
     }
 
     /// The NFS handle of `object` if it is requested: its authentication code takes as long as several attributes.

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use millrace_nfs::v4::{
-    Attribute, ChangeInfo, CreateArgs, CreateOk, CreateType, Fattr, LinkArgs, RemoveArgs, RenameArgs,
-    RenameOk, SetattrArgs, SetattrRes, Status,
+    Attribute, Attributes, ChangeInfo, CreateArgs, CreateOk, CreateType, Fattr, LinkArgs, RemoveArgs,
+    RenameArgs, RenameOk, SetattrArgs, SetattrRes, Status,
 };
-use millrace_vfs::{FileKind, FsError, NewNode};
+use millrace_vfs::{Access, FileKind, FsError, Identity, NewNode, SetAttr, SetTime};
 
 use super::{
     compound::Compound,
@@ -14,8 +14,10 @@ use super::{
     kind::data_error,
     names::check_name,
     object::{File, Object},
-    settable::set_attr,
+    settable::{new_attr, set_attr},
+    stateids::key,
 };
+use crate::delegations::Times;
 
 fn node(what: CreateType) -> Result<NewNode, Status> {
     Ok(match what {
@@ -56,30 +58,69 @@ async fn link_error(file: &File, error: FsError) -> Status {
 impl Compound<'_> {
     pub(super) async fn setattr(&mut self, args: SetattrArgs<Fattr<'_>>) -> Result<(), Status> {
         let file = self.current()?.file(Status::RoFs)?.clone();
-        let set = set_attr(&args.attributes)?;
+        let set = set_attr(&args.attributes, self.scope.supported())?;
         if args.attributes.set.contains(Attribute::ModeUmask) {
             return Err(Status::Inval); // It is for creations (RFC 8275 section 4.2).
         }
         let caller = file.writer()?;
+        let delegated = self.delegated_times(&file, &args).await?;
         let _access =
             if set.size.is_some() { Some(self.check_access(&file, &args.stateid, true)?) } else { None };
         let _changing = self.change(&file)?;
-        let done = file.fs().setattr(caller, &file.handle, &set, None).await;
-        if let Err(error) = done {
-            return Err(if set.size.is_some() {
-                data_error(&file, error).await
-            } else {
-                convert::status(error)
-            });
+        if delegated.is_none() || set != SetAttr::default() {
+            let done = file.fs().setattr(caller, &file.handle, &set, None).await;
+            if let Err(error) = done {
+                return Err(if set.size.is_some() {
+                    data_error(&file, error).await
+                } else {
+                    convert::status(error)
+                });
+            }
+        }
+        if let Some(set) = delegated.filter(|set| *set != SetAttr::default()) {
+            // The stateid permits it to callers other than the owner.
+            let done = file.fs().setattr(&Identity::root(), &file.handle, &set, None).await;
+            done.map_err(convert::status)?;
         }
         self.reply.put(&SetattrRes { set: args.attributes.set });
         Ok(())
     }
 
+    /// The change of the times that the holder of a delegation with times requests (RFC 9754 section 5); `None` if it
+    /// requests none. The time of access is set only together with a modification: file systems set it with the time of
+    /// change, which an access must not advance.
+    ///
+    /// # Errors
+    /// BAD_STATEID without such a delegation; ACCESS for a caller who may not write.
+    async fn delegated_times(
+        &self,
+        file: &File,
+        args: &SetattrArgs<Fattr<'_>>,
+    ) -> Result<Option<SetAttr>, Status> {
+        if !args.attributes.set.intersects(Attributes::DELEGATED_TIMES) {
+            return Ok(None);
+        }
+        let values = args.attributes.decode_values().map_err(|_| Status::BadXdr)?;
+        let (env, stateid, caller) = (self.scope.env, self.stateid(&args.stateid)?, file.writer()?);
+        let granted = env.clients.state.delegated_times(self.client()?, &stateid, &key(file))?;
+        let access = file.fs().access(caller, &file.handle, Access(Access::MODIFY)).await;
+        let (rights, attr) = access.map_err(convert::status)?;
+        if rights.0 & Access::MODIFY == 0 && attr.uid != caller.uid {
+            return Err(Status::Access);
+        }
+        let now = env.rt.wall_clock();
+        let times = Times::later(&granted, values.time_deleg_access, values.time_deleg_modify, now);
+        let Some(mtime) = times.modify.filter(|mtime| *mtime != attr.mtime) else {
+            return Ok(Some(SetAttr::default()));
+        };
+        let atime = times.access.map_or(SetTime::Keep, SetTime::To);
+        Ok(Some(SetAttr { atime, mtime: SetTime::To(mtime), ..SetAttr::default() }))
+    }
+
     pub(super) async fn create(&mut self, args: CreateArgs<'_, Fattr<'_>>) -> Result<(), Status> {
         let dir = self.current()?.file(Status::RoFs)?.clone();
         let name = check_name(&args.name)?;
-        let set = set_attr(&args.attributes)?;
+        let set = new_attr(&args.attributes, self.scope.supported())?;
         let node = node(args.what)?;
         let created = dir.fs().create_node(dir.writer()?, &dir.handle, name, &node, &set).await;
         let created = created.map_err(convert::status)?;

@@ -4,10 +4,10 @@ use millrace_nfs::v4::{
     Ace, Claim, Delegation, DelegationType, DelegreturnArgs, Fattr, NoDelegation, OpenArgs, ReadDelegation,
     SpaceLimit, Stateid, Status, WriteDelegation, share_access,
 };
-use millrace_nfs4_state::{Changing, DelegationKind, DelegationRequest, NotDelegated};
+use millrace_nfs4_state::{Changing, DelegatedTimes, DelegationKind, DelegationRequest, NotDelegated};
 use millrace_vfs::{Access, Attr};
 
-use super::{compound::Compound, object::File, stateids::key};
+use super::{compound::Compound, convert, object::File, stateids::key};
 use crate::{config::Delegations, delegations::Used, nfs4_clients::now};
 
 /// The delegation that an OPEN requests.
@@ -17,6 +17,9 @@ struct Wanted {
     reclaim: bool,
     /// The export does not permit the delegation any more.
     recall: bool,
+    /// The delegation is to include the times. A read delegation does not: each GETATTR would wait for a CB_GETATTR of
+    /// each reader.
+    times: bool,
 }
 
 /// The delegation that an OPEN in an export with this setting can get, or the reason why it gets none.
@@ -28,7 +31,8 @@ fn wanted(args: &OpenArgs<'_, Fattr<'_>>, permitted: Delegations) -> Result<Want
             DelegationType::Write | DelegationType::WriteAttrs => (DelegationKind::Write, Delegations::Write),
             DelegationType::None | DelegationType::NoneExt => return Err(NoDelegation::NotWanted),
         };
-        return Ok(Wanted { kind, reclaim: true, recall: permitted < needed });
+        let times = delegation == DelegationType::WriteAttrs;
+        return Ok(Wanted { kind, reclaim: true, recall: permitted < needed, times });
     }
     let (read, write) = match args.share_access & share_access::WANT_MASK {
         share_access::WANT_NO_PREFERENCE | share_access::WANT_ANY_DELEG => (true, true),
@@ -43,7 +47,8 @@ fn wanted(args: &OpenArgs<'_, Fattr<'_>>, permitted: Delegations) -> Result<Want
         _ if writes && write && permitted == Delegations::Write => DelegationKind::Write,
         _ => return Err(unavailable),
     };
-    Ok(Wanted { kind, reclaim: false, recall: false })
+    let times = kind == DelegationKind::Write && args.share_access & share_access::WANT_DELEG_TIMESTAMPS != 0;
+    Ok(Wanted { kind, reclaim: false, recall: false, times })
 }
 
 /// The reason for a client that has a delegation already, or gets none.
@@ -81,11 +86,14 @@ impl Compound<'_> {
         let Some(attr) = self.delegable(args, file, wanted).await? else {
             return Ok(none(NoDelegation::Resource { will_signal: false }));
         };
+        let with_times = wanted.times && self.scope.minor_version > 1;
+        let times = DelegatedTimes { access: convert::time(attr.atime), modify: convert::time(attr.mtime) };
         let request = DelegationRequest {
             file: &key(file),
             kind: wanted.kind,
             reclaim: wanted.reclaim,
             change: attr.change,
+            times: with_times.then_some(times),
         };
         let stateid = match env.clients.state.delegate(client, &request, now(&env.rt)) {
             Ok(stateid) => stateid,
@@ -97,7 +105,8 @@ impl Compound<'_> {
             DelegationKind::Read => Delegation::Read(ReadDelegation { stateid, recall, permissions }),
             DelegationKind::Write => {
                 let limit = SpaceLimit::Size(u64::MAX);
-                Delegation::Write(WriteDelegation { stateid, recall, limit, permissions })
+                let write = WriteDelegation { stateid, recall, limit, permissions };
+                if with_times { Delegation::WriteAttrs(write) } else { Delegation::Write(write) }
             }
         })
     }

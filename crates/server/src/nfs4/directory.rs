@@ -36,9 +36,11 @@ struct Page {
 
 impl Compound<'_> {
     pub(super) async fn readdir(&mut self, args: ReaddirArgs) -> Result<(), Status> {
-        if args.requested.intersects(Attributes::WRITE_ONLY) {
+        let requested = args.requested.intersection(self.scope.supported());
+        if requested.intersects(Attributes::WRITE_ONLY) {
             return Err(Status::Inval);
         }
+        let args = ReaddirArgs { requested, ..args };
         let limit = self.take_bulk(args.maxcount.min(MAX_PAGE))?;
         let (limit, too_small) = self.list_room(limit);
         let Self { scope, reply, current, .. } = self;

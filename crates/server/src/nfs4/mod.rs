@@ -31,7 +31,7 @@ mod xattr;
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
-use millrace_nfs::v4::{Operation, PROGRAM, Status, VERSION};
+use millrace_nfs::v4::{Bitmap, Operation, PROGRAM, Status, VERSION};
 use millrace_oncrpc::{
     CallContext, CallHeader, Callbacks, Fault, MaybeReady, Outcome, Program, serving::ClientAddr,
 };
@@ -102,8 +102,9 @@ impl Env {
         }
     }
 
-    fn parameters(&self) -> Parameters {
-        Parameters { lease_seconds: self.clients.lease_seconds(), maxread: self.rtmax, maxwrite: self.wtmax }
+    fn parameters(&self, supported: Bitmap) -> Parameters {
+        let lease_seconds = self.clients.lease_seconds();
+        Parameters { supported, lease_seconds, maxread: self.rtmax, maxwrite: self.wtmax }
     }
 
     /// Counts bytes that READ returns. `client`: the counters of the session's client.

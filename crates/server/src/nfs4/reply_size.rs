@@ -21,7 +21,7 @@ const RESULT: usize = 32;
 /// Bytes of the result of an operation that changes something.
 pub(super) const CHANGE: usize = 256;
 /// Bytes of the result of GETATTR: all attributes with the longest values.
-const ATTRIBUTES: usize = 512;
+const ATTRIBUTES: usize = 560;
 /// Bytes of the result of GETFH.
 const HANDLE: usize = 80;
 /// Bytes of the arguments of SEQUENCE.

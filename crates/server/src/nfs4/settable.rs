@@ -3,8 +3,6 @@
 use millrace_nfs::v4::{Attribute, Attributes, Bitmap, Fattr, ModeUmask, Owner, SetTime, Status};
 use millrace_vfs::{SetAttr, Time};
 
-use super::attributes::SUPPORTED;
-
 /// Permission, set-id and sticky bits.
 const MODE_BITS: u32 = 0o7777;
 
@@ -27,13 +25,22 @@ fn time(set: Option<SetTime>) -> millrace_vfs::SetTime {
     }
 }
 
-/// Converts attributes to set.
+/// Converts the attributes of a new object.
 ///
 /// # Errors
-/// ATTRNOTSUPP for attributes that the server does not support, INVAL for others that cannot be set and for
+/// Those of [`set_attr`]; INVAL for times of a delegation.
+pub(super) fn new_attr(attributes: &Fattr<'_>, supported: Bitmap) -> Result<SetAttr, Status> {
+    let set = set_attr(attributes, supported)?;
+    if attributes.set.intersects(Attributes::DELEGATED_TIMES) { Err(Status::Inval) } else { Ok(set) }
+}
+
+/// Converts attributes to set, except the times of a delegation.
+///
+/// # Errors
+/// ATTRNOTSUPP for attributes that are not `supported`, INVAL for others that cannot be set and for
 /// modes that are not permission bits, BADOWNER for names of users, BADXDR.
-pub(super) fn set_attr(attributes: &Fattr<'_>) -> Result<SetAttr, Status> {
-    let values: Attributes<'_> = attributes.to_set(SUPPORTED)?;
+pub(super) fn set_attr(attributes: &Fattr<'_>, supported: Bitmap) -> Result<SetAttr, Status> {
+    let values: Attributes<'_> = attributes.to_set(supported)?;
     let (mode, umask) = match values.mode_umask {
         Some(ModeUmask { mode, umask }) => (Some(mode), umask & 0o777),
         None => (values.mode, 0),

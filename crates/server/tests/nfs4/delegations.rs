@@ -12,15 +12,15 @@ use crate::{
     network::{Called, Network, Wire, on_both_with},
 };
 
-const EXPORT: &str = "64MiB,delegations=write";
+pub(crate) const EXPORT: &str = "64MiB,delegations=write";
 /// SEQ4_STATUS_RECALLABLE_STATE_REVOKED.
 const REVOKED: u32 = 0x40;
 const LEASE: Duration = Duration::from_secs(90);
 
 /// A client that holds delegations, and another one.
 pub(crate) struct Scene<'n> {
-    network: &'n Network,
-    wire: Arc<Wire>,
+    pub(crate) network: &'n Network,
+    pub(crate) wire: Arc<Wire>,
     pub(crate) holder: Caller,
     pub(crate) session: Session,
     pub(crate) other: Caller,
@@ -40,6 +40,7 @@ pub(crate) struct Opened {
 pub(crate) enum Granted {
     Read(Stateid),
     Write(Stateid),
+    WriteAttrs(Stateid),
     None,
     Refused(NoDelegation),
 }
@@ -47,13 +48,13 @@ pub(crate) enum Granted {
 impl Granted {
     pub(crate) fn stateid(self) -> Stateid {
         match self {
-            Self::Read(stateid) | Self::Write(stateid) => stateid,
+            Self::Read(stateid) | Self::Write(stateid) | Self::WriteAttrs(stateid) => stateid,
             other => panic!("{other:?}"),
         }
     }
 }
 
-fn open_with(access: u32, claim: Claim<'static>, create: bool) -> Op {
+pub(crate) fn open_with(access: u32, claim: Claim<'static>, create: bool) -> Op {
     Box::new(move |e| {
         e.put(&Operation::Open);
         e.put(&OpenArgs {
@@ -98,7 +99,7 @@ impl<'n> Scene<'n> {
         Self { network, wire, holder, session, other, others, dir }
     }
 
-    async fn open_in(
+    pub(crate) async fn open_in(
         c: &Caller,
         s: &Session,
         at: &[u8],
@@ -114,6 +115,7 @@ impl<'n> Scene<'n> {
         let delegation = match ok.delegation {
             Delegation::Read(read) => Granted::Read(read.stateid),
             Delegation::Write(write) => Granted::Write(write.stateid),
+            Delegation::WriteAttrs(write) => Granted::WriteAttrs(write.stateid),
             Delegation::None => Granted::None,
             Delegation::NoneExt(why) => Granted::Refused(why),
             other => panic!("{other:?}"),
@@ -450,10 +452,9 @@ fn the_holder_of_a_write_delegation_reports_the_attributes() {
             async move |called: &Called| {
                 let args: CbGetattrArgs<'_> = called.args();
                 assert_eq!(called.operation, CallbackOperation::Getattr);
-                assert!(
-                    args.requested.contains(Attribute::Size) && args.requested.contains(Attribute::Change)
-                );
-                wire.answer_attributes(called, change, size);
+                assert_eq!(args.requested, Bitmap::of(&[Attribute::Size, Attribute::Change]));
+                let held = Attributes { change: Some(change), size: Some(size), ..Attributes::default() };
+                wire.answer_attributes(called, &held);
             }
         };
         assert_eq!(s.attributes(&file, answer(granted, 0)).await, Ok((granted, 0)));
@@ -485,10 +486,10 @@ fn a_holder_that_does_not_report_attributes_is_recalled() {
         let header = [called.xid.to_be_bytes(), 1_u32.to_be_bytes()].concat();
         wire.send([header, vec![0xff; 60]].concat());
     };
-    for behaviour in 0..3 {
+    for (behaviour, access) in (0..3).flat_map(|n| [(n, 3), (n, 3 | share_access::WANT_DELEG_TIMESTAMPS)]) {
         on_both_with(EXPORT, async |network| {
             let s = Scene::new(network).await;
-            let (opened, file) = s.hold("f", 3).await;
+            let (opened, file) = s.hold("f", access).await;
             let before = network.rt.now();
             let answer = async |called: &Called| match behaviour {
                 0 => {}

@@ -11,6 +11,7 @@ mod conflicts;
 mod conformance;
 mod copy;
 mod counters;
+mod delegated_times;
 mod delegations;
 mod exclusive;
 mod fairness;

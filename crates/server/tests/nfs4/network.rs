@@ -336,10 +336,10 @@ impl Wire {
     }
 
     /// Answers CB_GETATTR.
-    pub(crate) fn answer_attributes(&self, called: &Called, change: u64, size: u64) {
+    pub(crate) fn answer_attributes(&self, called: &Called, attributes: &Attributes<'_>) {
         self.reply(called, Status::Ok, |e, results| {
             results.operation(e, called.operation);
-            e.put(&Attributes { change: Some(change), size: Some(size), ..Attributes::default() });
+            e.put(attributes);
         });
     }
 

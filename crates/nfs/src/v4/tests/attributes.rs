@@ -98,11 +98,20 @@ fn all() -> Attributes<'static> {
         change_attr_type: Some(ChangeAttrType::TimeMetadata),
         mode_umask: Some(ModeUmask { mode: 0o666, umask: 0o22 }),
         xattr_support: Some(true),
+        time_deleg_access: time(84),
+        time_deleg_modify: time(85),
+        open_arguments: Some(OpenArguments {
+            share_access: Bitmap::from([0xe, 0, 0]),
+            share_deny: Bitmap::from([0xf, 0, 0]),
+            share_access_want: Bitmap::from([0x10_0038, 0, 0]),
+            claim: Bitmap::EMPTY,
+            create_mode: Bitmap::from([0xb, 0, 0]),
+        }),
     }
 }
 
 /// The encoding of [`all`], by attribute number.
-const ALL: [(u32, &str); 52] = [
+const ALL: [(u32, &str); 55] = [
     (0, "00000002 00000002 00000002"),
     (1, "00000002"),
     (2, "00000000"),
@@ -155,6 +164,9 @@ const ALL: [(u32, &str); 52] = [
     (79, "00000003"),
     (81, "000001b6 00000012"),
     (82, "00000001"),
+    (84, "00000000 00000054 00000099"),
+    (85, "00000000 00000055 00000099"),
+    (86, "00000001 0000000e 00000001 0000000f 00000001 00100038 00000000 00000001 0000000b"),
 ];
 
 #[test]
@@ -268,6 +280,17 @@ fn attributes_to_set() {
         }
     );
     assert_eq!(fattr("00000000 00000000"), Ok(Attributes::default()));
+    // SETATTR of Linux in front of DELEGRETURN.
+    let delegated =
+        "00000003 00000000 00000000 00300000 00000018 00000000 00000005 00000006 00000000 00000007 00000008";
+    let time = |seconds, nanoseconds| Some(NfsTime { seconds, nanoseconds });
+    let (time_deleg_access, time_deleg_modify) = (time(5, 6), time(7, 8));
+    let expected = Attributes { time_deleg_access, time_deleg_modify, ..Attributes::default() };
+    assert_eq!(fattr(delegated), Ok(expected));
+    let access = "00000003 00000000 00400000 00100000 00000010 00000000 00000000 00000005 00000006";
+    let mixed =
+        Attributes { time_modify_set: Some(SetTime::ServerTime), time_deleg_access, ..Attributes::default() };
+    assert_eq!(fattr(access), Ok(mixed));
 }
 
 #[test]
@@ -276,7 +299,17 @@ fn attributes_that_cannot_be_set() {
         ("00000001 00000008 00000008 00000000 00000005", Status::Inval), // change
         ("00000002 00000000 00000008 00000004 00000005", Status::Inval), // numlinks
         ("00000001 00001000 00000004 00000000", Status::AttrNotSupp),    // acl
-        ("00000003 00000000 00000000 00100000 0000000c 00000000 00000000 00000000", Status::AttrNotSupp), // 84
+        ("00000003 00000000 00000000 00080000 00000004 00000000", Status::AttrNotSupp), // offline
+        (
+            "00000003 00000000 00000000 00400000 00000014 00000000 00000000 00000000 00000000 00000000",
+            Status::Inval,
+        ), // 86
+        // A delegated time with 10^9 nanoseconds, and both together with the times that SETATTR sets otherwise.
+        ("00000003 00000000 00000000 00100000 0000000c 00000000 00000000 3b9aca00", Status::Inval),
+        ("00000003 00000000 00000000 00200000 0000000c 00000000 00000000 3b9aca00", Status::Inval),
+        ("00000003 00000000 00010000 00100000 00000010 00000000 00000000 00000000 00000000", Status::Inval),
+        ("00000003 00000000 00400000 00200000 00000010 00000000 00000000 00000000 00000000", Status::Inval),
+        ("00000003 00000000 00000000 00200000 00000008 00000000 00000000", Status::BadXdr),
         ("00000003 00000000 00000000 80000000 00000000", Status::AttrNotSupp), // 95
         ("00000004 00000000 00000000 00000000 00000001 00000000", Status::AttrNotSupp), // 96
         ("00000001 00000018 00000010 00000000 00000005 00000000 00000005", Status::Inval), // change and size
