@@ -87,19 +87,18 @@ async fn set(g: &mut Group<'_, impl Call>, file: &[u8]) {
         let on = [putfh(file), op(Operation::Setattr, args)];
         g.check(&format!("SETATTR of the read-only attribute {number}"), Status::Inval, on).await;
     }
-    for (number, words) in [
-        (14, &[1_u32][..]),
-        (25, &[1]),
-        (32, &[0]),
-        (46, &[1]),
-        (49, &[0, 0, 0]),
-        (84, &[0, 0, 0]),
-        (85, &[0, 0, 0]),
-        (200, &[0]),
-    ] {
+    for (number, words) in
+        [(14, &[1_u32][..]), (25, &[1]), (32, &[0]), (46, &[1]), (49, &[0, 0, 0]), (200, &[0])]
+    {
         let args = SetattrArgs { stateid: anonymous, attributes: RawAttribute { number, words } };
         let on = [putfh(file), op(Operation::Setattr, args)];
         g.check(&format!("SETATTR of the unsupported attribute {number}"), Status::AttrNotSupp, on).await;
+    }
+    for number in [84, 85] {
+        let args = SetattrArgs { stateid: anonymous, attributes: RawAttribute { number, words: &[0, 0, 0] } };
+        let on = [putfh(file), op(Operation::Setattr, args)];
+        let case = format!("SETATTR of the delegated time {number} without a delegation");
+        g.check(&case, Status::BadStateid, on).await;
     }
     let late = NfsTime { seconds: 1, nanoseconds: 1_000_000_000 };
     let time = NfsTime { seconds: 1, nanoseconds: 999_999_999 };
