@@ -6,6 +6,7 @@ use millrace_nfs::v4::{ClientId, Status};
 
 use crate::{
     back_channel::BackChannel,
+    candidates::ANY,
     eviction::Scarce,
     identify::{CreateSession, SessionCreated},
     records::Records,
@@ -66,13 +67,13 @@ impl<R: Clone> State<R> {
         if !records.is_confirmed(args.client) {
             self.confirm(records, args.client, now)?;
         }
-        let id = self.session_id(args.client, records.new_session());
-        let record = records.get_mut(args.client).ok_or(Status::StaleClientid)?;
-        if !record.client.lease.renew(now) {
+        let client = Arc::clone(records.client(args.client).ok_or(Status::StaleClientid)?);
+        if !client.lease.renew(now) {
             return Err(Status::StaleClientid);
         }
-        record.sessions.push(id);
-        let (client, wanted) = (record.client.clone(), args.fore.slots.min(self.limits.slots));
+        let session_id = |number| self.session_id(args.client, number);
+        let id = records.add_session(args.client, session_id).ok_or(Status::StaleClientid)?;
+        let wanted = args.fore.slots.min(self.limits.slots);
         let channel = has_back.then(|| BackChannel::new(id, back, granted));
         let session = Session::new(id, client.clone(), (fore, wanted), channel, &self.replies);
         self.sessions.write().insert(id, Arc::new(session));
@@ -111,6 +112,6 @@ impl<R: Clone> State<R> {
         if self.clients.permits(address, 1) {
             return Ok(());
         }
-        self.evict(records, &Scarce { quota: &self.clients, address, items: 1, held: &|_| 1 }, now)
+        self.evict(records, &Scarce { quota: &self.clients, address, items: 1, weights: ANY }, now)
     }
 }

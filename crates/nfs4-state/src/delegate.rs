@@ -299,7 +299,7 @@ impl<R: Clone> State<R> {
                 continue;
             }
             if self.unlist(&[recall.client.owner().into()]) {
-                recall.client.unlisted.store(true, Ordering::Release);
+                self.set_unlisted(&recall.client);
                 self.revoke_delegation(&recall.client, recall.number, &recall.file, now);
             } else {
                 self.delegating.recalls.retry(recall);

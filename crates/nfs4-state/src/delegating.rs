@@ -5,7 +5,9 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
+use millrace_nfs::v4::ClientId;
 use millrace_oncrpc::serving::ClientQuota;
+use parking_lot::Mutex;
 
 use crate::{
     client::Client, contention::Contention, delegation::Delegation, files::File, recalls::Recalls,
@@ -21,6 +23,10 @@ pub(crate) struct Delegating {
     pub(crate) held: AtomicUsize,
     /// Number of write delegations.
     pub(crate) writers: AtomicUsize,
+    /// Number of clients with delegations.
+    pub(crate) holders: AtomicUsize,
+    /// The client after which others are asked to return delegations.
+    pub(crate) asked: Mutex<Option<ClientId>>,
     pub(crate) quota: ClientQuota,
     pub(crate) contention: Arc<Contention>,
     pub(crate) recalls: Recalls,
@@ -32,6 +38,8 @@ impl Delegating {
             from: AtomicU64::new(u64::MAX),
             held: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
+            holders: AtomicUsize::new(0),
+            asked: Mutex::new(None),
             quota: ClientQuota::new(limit),
             contention: Arc::new(Contention::new()),
             recalls: Recalls::default(),
@@ -51,7 +59,9 @@ impl Delegating {
         if delegation.kind == DelegationKind::Write {
             self.writers.fetch_add(1, Ordering::SeqCst);
         }
-        delegation.client.delegations.fetch_add(1, Ordering::Relaxed);
+        if delegation.client.delegations.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.holders.fetch_add(1, Ordering::Relaxed);
+        }
         file.delegations.insert(delegation);
     }
 
@@ -62,7 +72,9 @@ impl Delegating {
         if delegation.kind == DelegationKind::Write {
             self.writers.fetch_sub(1, Ordering::SeqCst);
         }
-        client.delegations.fetch_sub(1, Ordering::Relaxed);
+        if client.delegations.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.holders.fetch_sub(1, Ordering::Relaxed);
+        }
         self.quota.give_back(client.address(), 1);
         Some(delegation)
     }

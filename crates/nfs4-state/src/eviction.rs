@@ -1,24 +1,30 @@
 //! Removal of clients of which an address has too many, or too much state, and requests for slots.
 
-use std::{cmp::Ordering, sync::atomic, time::Duration};
+use std::{
+    ops::RangeInclusive,
+    sync::{Arc, atomic},
+    time::Duration,
+};
 
 use millrace_nfs::v4::Status;
 use millrace_oncrpc::serving::{ClientAddr, ClientQuota};
 
 use crate::{
+    candidates::{ANY, Found, VISITS, WITH_STATE, Weight, weight},
     client::Client,
-    records::{Record, Records},
+    lease::millis,
+    records::Records,
     state::State,
+    visits::count_visits,
 };
 
 /// Time after a search for a client to remove that has found none, in milliseconds.
 const SEARCH_PAUSE: u64 = 100;
 /// Time between two requests for slots, in milliseconds.
 const REQUEST_PAUSE: u64 = 100;
-
-fn millis(now: Duration) -> u64 {
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
-}
+/// Number of leases after which slots are retired that a client was asked for. An idle Linux client sends a SEQUENCE in each
+/// two thirds of a lease: the first reply informs it, and the second SEQUENCE confirms that.
+const LEASES: u32 = 2;
 
 /// A request for what other clients have left too little of.
 pub(crate) struct Scarce<'a> {
@@ -26,95 +32,128 @@ pub(crate) struct Scarce<'a> {
     /// The address that needs it.
     pub(crate) address: ClientAddr,
     pub(crate) items: usize,
-    /// The number of items that the removal of a client gives back.
-    pub(crate) held: &'a dyn Fn(&Client) -> usize,
-}
-
-/// Why a client is removed, the best reason last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Reason {
-    /// Its address has most, and it has most of that.
-    Heaviest,
-    /// It has no state, and is of the address that needs room.
-    Idle,
-    /// It has no state, and is of the address with most.
-    IdleOfHeaviest,
-    /// Its lease has expired.
-    Expired,
-    /// It is being removed.
-    Removed,
+    /// The weights of the clients that have items.
+    pub(crate) weights: RangeInclusive<Weight>,
 }
 
 impl<R: Clone> State<R> {
     /// Removes a client: one whose lease has expired, of the same address, or of any if the address has little; then one
-    /// without state; and if the address has less than half of what another one has, the client of that with most. Such a
+    /// without state; and if the address has less than half of what another one has, a client of that with most. Such a
     /// client loses state although it has renewed its lease, so that no address can exclude others.
     ///
     /// # Errors
-    /// DELAY if there is none, or [`expire`](Self::expire) removes it.
+    /// DELAY if there is none, [`expire`](Self::expire) removes it, or the search has to be continued.
     pub(crate) fn evict(
         &self,
         records: &mut Records,
         scarce: &Scarce<'_>,
         now: Duration,
     ) -> Result<(), Status> {
-        let lease = self.limits.lease;
+        let own = Some(scarce.address);
         let heaviest = scarce.quota.heaviest(scarce.address, scarce.items);
         let has_little = heaviest.is_some() || scarce.quota.of(scarce.address) == 0;
-        let reason = |record: &Record| {
-            let client = &record.client;
-            let own = client.address() == scarce.address;
-            let of_heaviest = Some(client.address()) == heaviest;
-            let is_idle = || !client.lease.is_busy() && client.table.lock().is_empty();
-            if client.is_removed() {
-                Some(Reason::Removed)
-            } else if (own || has_little) && client.lease.has_expired(now, lease) {
-                Some(Reason::Expired)
-            } else if of_heaviest {
-                Some(if is_idle() { Reason::IdleOfHeaviest } else { Reason::Heaviest })
-            } else {
-                (own && is_idle()).then_some(Reason::Idle)
+        if let Some(client) = records.ending(|client| scarce.weights.contains(&weight(client.heap.held()))) {
+            let client = Arc::clone(client);
+            return self.remove_if(client.lease.end_if_idle(), records, &client, now);
+        }
+        let address = own.filter(|_| !has_little);
+        match self.expired(records, address, scarce.weights.clone(), self.limits.lease, now) {
+            Found::Client(client) => {
+                let ended = client.lease.end_if_expired(now, self.limits.lease);
+                return self.remove_if(ended, records, &client, now);
+            }
+            // Rather than that another client loses its state.
+            Found::Unknown => return Err(Status::Delay),
+            Found::None => {}
+        }
+        let oldest = |records: &Records, address, weights: RangeInclusive<Weight>| {
+            let is_idle = |client: &Client| !weights.contains(&0) || !client.lease.is_busy();
+            match self.candidates.oldest(records, address, weights.clone(), u64::MAX, is_idle) {
+                Found::Client(client) => Some(client),
+                Found::None | Found::Unknown => None,
             }
         };
-        let candidates = records.confirmed_after(None).filter_map(|record| {
-            let held = (scarce.held)(&record.client);
-            let reason = (held > 0).then(|| reason(record)).flatten()?;
-            let amount = if reason == Reason::Heaviest { held } else { 0 };
-            Some((reason, amount, record.client.lease.age(now), record.client.serial(), &record.client))
-        });
-        let order = |a: &(_, _, _, _, _), b: &(_, _, _, _, _)| -> Ordering {
-            (a.0, a.1, a.2, a.3).cmp(&(b.0, b.1, b.2, b.3))
-        };
-        let (reason, _, _, _, client) = candidates.max_by(order).ok_or(Status::Delay)?;
-        let client = client.clone();
-        let ended = match reason {
-            Reason::Expired => client.lease.end_if_expired(now, lease),
-            // Its requests in progress end first.
-            Reason::Heaviest | Reason::IdleOfHeaviest => client.lease.stop(),
-            Reason::Idle | Reason::Removed => client.lease.end_if_idle(),
-        };
-        if !ended {
-            return Err(Status::Delay);
+        let is_of_records = scarce.weights.contains(&0);
+        if is_of_records {
+            let idle_of_heaviest = heaviest.and_then(|address| oldest(records, Some(address), 0..=0));
+            if let Some(client) = idle_of_heaviest.or_else(|| oldest(records, own, 0..=0)) {
+                return self.remove_if(client.lease.end_if_idle(), records, &client, now);
+            }
         }
-        self.remove_unlisted(records, client.id(), now)
+        let heaviest = heaviest.ok_or(Status::Delay)?;
+        let weights = match self.candidates.heaviest(heaviest) {
+            Some(most) if !is_of_records => most..=most,
+            _ => ANY,
+        };
+        let client = match self.candidates.oldest(records, Some(heaviest), weights, u64::MAX, |_| true) {
+            Found::Client(client) => client,
+            Found::None | Found::Unknown => return Err(Status::Delay),
+        };
+        let ended = client.lease.stop();
+        if !ended {
+            records.end(client.id()); // Its requests in progress end first.
+        }
+        self.remove_if(ended, records, &client, now)
+    }
+
+    /// A client, of an address or of all, whose lease was renewed longer ago than `time`.
+    pub(crate) fn expired(
+        &self,
+        records: &Records,
+        address: Option<ClientAddr>,
+        weights: RangeInclusive<Weight>,
+        time: Duration,
+        now: Duration,
+    ) -> Found {
+        let Some(before) = now.checked_sub(time) else { return Found::None };
+        let fits = |client: &Client| client.lease.has_expired(now, time);
+        self.candidates.oldest(records, address, weights, millis(before), fits)
+    }
+
+    fn remove_if(
+        &self,
+        ended: bool,
+        records: &mut Records,
+        client: &Client,
+        now: Duration,
+    ) -> Result<(), Status> {
+        if ended { self.remove_unlisted(records, client.id(), now) } else { Err(Status::Delay) }
     }
 
     /// Requests the address with most slots to use half of them (`sr_target_highest_slotid`), if it has more than twice
     /// those of `address`, which has fewer than it needs. `bytes` are for the reply of one slot.
-    pub(crate) fn ask_for_slots(&self, records: &Records, address: ClientAddr, bytes: usize, now: Duration) {
-        let now = millis(now);
-        if now < self.next_request.load(atomic::Ordering::Relaxed) {
+    pub(crate) fn ask_for_slots(
+        &self,
+        records: &mut Records,
+        address: ClientAddr,
+        bytes: usize,
+        now: Duration,
+    ) {
+        let time = millis(now);
+        if time < self.next_request.load(atomic::Ordering::Relaxed) {
             return;
         }
         let Some(heaviest) = self.replies.heaviest(address, bytes) else { return };
-        self.next_request.store(now.saturating_add(REQUEST_PAUSE), atomic::Ordering::Relaxed);
-        let sessions = self.sessions.read();
-        for record in records.confirmed_after(None).filter(|record| record.client.address() == heaviest) {
-            record
-                .sessions
-                .iter()
-                .filter_map(|id| sessions.get(id))
-                .for_each(|session| session.ask_for_half());
+        self.next_request.store(time.saturating_add(REQUEST_PAUSE), atomic::Ordering::Relaxed);
+        let end = now + self.limits.lease * LEASES;
+        for session in records.next_asked(heaviest).into_iter().filter_map(|id| self.session(id)) {
+            if session.ask_for_half(end) {
+                self.asked.lock().insert((end, session.id()));
+            }
+        }
+    }
+
+    /// Retires the slots of clients that have not confirmed in time that they use them no more.
+    pub(crate) fn retire_slots(&self, now: Duration) {
+        for _ in 0..VISITS {
+            count_visits(1);
+            let mut asked = self.asked.lock();
+            let Some((_, id)) = asked.first().copied().filter(|(end, _)| *end <= now) else { return };
+            asked.pop_first();
+            drop(asked);
+            if let Some(again) = self.session(id).and_then(|session| session.retire_overdue(now)) {
+                self.asked.lock().insert((again, id));
+            }
         }
     }
 
@@ -127,8 +166,8 @@ impl<R: Clone> State<R> {
         if millis < self.next_search.load(atomic::Ordering::Relaxed) {
             return;
         }
-        let held = |client: &Client| client.heap.held();
-        let scarce = Scarce { quota: &self.heap, address: client.address(), items: bytes, held: &held };
+        let (address, weights) = (client.address(), WITH_STATE);
+        let scarce = Scarce { quota: &self.heap, address, items: bytes, weights };
         if self.evict(&mut self.records.lock(), &scarce, now).is_err() {
             self.next_search.store(millis.saturating_add(SEARCH_PAUSE), atomic::Ordering::Relaxed);
         }

@@ -59,8 +59,9 @@ impl<R: Clone> State<R> {
         }
         // 1 and 4, or one of the above.
         let id = records.new_id(&self.identity);
+        let heap = Heap::new(&self.heap, args.address.into(), &self.candidates, id.1);
         let record = Record {
-            client: Arc::new(Client::new(id, args.owner, Heap::new(&self.heap, args.address.into()), now)),
+            client: Arc::new(Client::new(id, args.owner, heap, now)),
             verifier: args.verifier,
             principal: args.principal.into(),
             address: args.address,

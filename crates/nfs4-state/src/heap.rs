@@ -7,6 +7,8 @@ use std::sync::{
 
 use millrace_oncrpc::serving::{ClientAddr, ClientQuota};
 
+use crate::candidates::{Candidates, weight};
+
 /// Bytes of a stateid with its file, at most, without its owner: `stateids_occupy_at_most_what_is_charged`.
 pub(crate) const STATEID: usize = 1536;
 /// Bytes of a locked range, at most.
@@ -18,11 +20,27 @@ pub(crate) struct Heap {
     quota: Arc<ClientQuota>,
     address: ClientAddr,
     held: AtomicUsize,
+    /// The client's place among them depends on what is held.
+    candidates: Arc<Candidates>,
+    serial: u32,
 }
 
 impl Heap {
-    pub(crate) fn new(quota: &Arc<ClientQuota>, address: ClientAddr) -> Arc<Self> {
-        Arc::new(Self { quota: Arc::clone(quota), address, held: AtomicUsize::new(0) })
+    /// The heap of the client with a serial number.
+    pub(crate) fn new(
+        quota: &Arc<ClientQuota>,
+        address: ClientAddr,
+        candidates: &Arc<Candidates>,
+        serial: u32,
+    ) -> Arc<Self> {
+        let (quota, candidates) = (Arc::clone(quota), Arc::clone(candidates));
+        Arc::new(Self { quota, address, held: AtomicUsize::new(0), candidates, serial })
+    }
+
+    fn weigh(&self, before: usize, after: usize) {
+        if weight(before) != weight(after) {
+            self.candidates.weigh(self.serial, || self.held());
+        }
     }
 
     pub(crate) fn address(&self) -> ClientAddr {
@@ -43,18 +61,21 @@ impl Heap {
         if !self.quota.take(self.address, bytes) {
             return None;
         }
-        self.held.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.held.fetch_add(bytes, Ordering::Relaxed);
+        self.weigh(before, before + bytes);
         Some(Charge { heap: Arc::clone(self), bytes })
     }
 
     /// Charges bytes that are permitted.
     pub(crate) fn add(&self, bytes: usize) {
         self.quota.add(self.address, bytes);
-        self.held.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.held.fetch_add(bytes, Ordering::Relaxed);
+        self.weigh(before, before + bytes);
     }
 
     pub(crate) fn give_back(&self, bytes: usize) {
-        self.held.fetch_sub(bytes, Ordering::Relaxed);
+        let before = self.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.weigh(before, before - bytes);
         self.quota.give_back(self.address, bytes);
     }
 }

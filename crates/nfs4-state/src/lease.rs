@@ -17,7 +17,8 @@ const ENDED: u64 = 1 << 63;
 #[derive(Debug)]
 pub(crate) struct Lease(AtomicU64);
 
-fn millis(now: Duration) -> u64 {
+/// A time in milliseconds, as leases have it.
+pub(crate) fn millis(now: Duration) -> u64 {
     u64::try_from(now.as_millis()).map_or(TIME, |n| n.min(TIME))
 }
 
@@ -55,9 +56,14 @@ impl Lease {
         self.update(|word| (word & ENDED == 0).then(|| renewed(word, now)))
     }
 
+    /// Time of the last renewal in milliseconds.
+    pub(crate) fn renewed(&self) -> u64 {
+        self.0.load(Ordering::Acquire) & TIME
+    }
+
     /// Time since the last renewal.
     pub(crate) fn age(&self, now: Duration) -> Duration {
-        Duration::from_millis(millis(now).saturating_sub(self.0.load(Ordering::Acquire) & TIME))
+        Duration::from_millis(millis(now).saturating_sub(self.renewed()))
     }
 
     /// Whether more than `time` has passed since the last renewal and no request is in progress.

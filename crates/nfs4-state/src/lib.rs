@@ -32,6 +32,7 @@
 
 mod back_channel;
 mod callbacks;
+mod candidates;
 mod channel;
 mod client;
 mod contention;
@@ -66,6 +67,7 @@ mod stateids;
 mod table;
 #[cfg(test)]
 mod tests;
+mod visits;
 
 pub use back_channel::{BackChannel, CallbackSlot, CallbackTarget};
 pub use callbacks::PendingCallback;

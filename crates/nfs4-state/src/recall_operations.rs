@@ -44,7 +44,7 @@ impl<R: Clone> State<R> {
         held.unwrap_or(false)
     }
 
-    /// The clients that should return delegations, because `client`, which has just got one, or all clients together
+    /// Clients that should return delegations, because `client`, which has just got one, or all clients together
     /// hold three quarters of their limit. The server sends CB_RECALL_ANY to each.
     pub fn take_recalls_of_any(&self, client: &Arc<Client>, now: Duration) -> Vec<RecallAny> {
         let (limits, mut asked) = (&self.limits, Vec::new());
@@ -53,10 +53,12 @@ impl<R: Clone> State<R> {
             asked.extend(ask(client, limits.delegations_per_client / 2, now));
         }
         if self.delegating.held() >= limits.delegations / 4 * 3 {
-            let records = self.records.lock();
-            let holders = records.confirmed_clients().filter(|client| held(client) != 0).count().max(1);
+            let holders = self.delegating.holders.load(Ordering::Relaxed).max(1);
             let share = limits.delegations / 2 / holders;
-            let many = records.confirmed_clients().filter(|client| held(client) > share);
+            let records = self.records.lock();
+            // The next call asks the next clients.
+            let page = records.page(&mut self.delegating.asked.lock());
+            let many = page.into_iter().filter(|client| held(client) > share);
             asked.extend(many.filter_map(|client| ask(client, share, now)));
         }
         asked

@@ -15,9 +15,11 @@ use millrace_oncrpc::serving::{ClientAddr, ClientQuota};
 use siphasher::sip::SipHasher13;
 
 use crate::{
+    candidates::{Candidates, VISITS},
     client::Client,
     identify::{ClientIdentified, SessionCreated},
     limits::Identity,
+    visits::count_visits,
 };
 
 /// One incarnation of a client.
@@ -32,7 +34,7 @@ pub(crate) struct Record {
     pub(crate) sequence: u32,
     /// Result of the last CREATE_SESSION.
     pub(crate) created: Option<Result<SessionCreated, Status>>,
-    pub(crate) sessions: Vec<SessionId>,
+    pub(crate) sessions: Vec<(u64, SessionId)>,
 }
 
 impl Record {
@@ -59,24 +61,38 @@ pub(crate) struct Records {
     unconfirmed: BTreeMap<u32, ClientId>,
     /// Those of each address.
     unconfirmed_of: HashMap<ClientAddr, BTreeSet<u32>>,
+    /// Number of these, with the oldest.
+    unconfirmed_by_number: BTreeSet<(usize, Reverse<u32>)>,
     /// The confirmed records of each address.
     confirmed: Arc<ClientQuota>,
+    candidates: Arc<Candidates>,
+    /// The clients whose lease has ended and which are not removed yet.
+    ending: BTreeSet<ClientId>,
     /// Number of records that were created.
     clients: u64,
     sessions: u64,
+    /// The sessions of each address, in the order of their creation.
+    sessions_of: HashMap<ClientAddr, BTreeMap<u64, SessionId>>,
+    /// The last session that was asked for slots.
+    asked: u64,
 }
 
 impl Records {
-    pub(crate) fn new(confirmed: Arc<ClientQuota>) -> Self {
+    pub(crate) fn new(confirmed: Arc<ClientQuota>, candidates: Arc<Candidates>) -> Self {
         Self {
             by_id: BTreeMap::new(),
             by_owner: HashMap::new(),
             serials: HashSet::new(),
             unconfirmed: BTreeMap::new(),
             unconfirmed_of: HashMap::new(),
+            unconfirmed_by_number: BTreeSet::new(),
             confirmed,
+            candidates,
+            ending: BTreeSet::new(),
             clients: 0,
             sessions: 0,
+            sessions_of: HashMap::new(),
+            asked: 0,
         }
     }
 
@@ -96,14 +112,73 @@ impl Records {
         }
     }
 
-    /// Number of the next session, which no earlier one had.
-    pub(crate) fn new_session(&mut self) -> u64 {
+    /// Adds a session of a client. `id_of` derives its ID from its number, which no earlier one had.
+    pub(crate) fn add_session(
+        &mut self,
+        client: ClientId,
+        id_of: impl FnOnce(u64) -> SessionId,
+    ) -> Option<SessionId> {
+        let record = self.by_id.get_mut(&client)?;
         self.sessions += 1;
-        self.sessions
+        let (number, id) = (self.sessions, id_of(self.sessions));
+        record.sessions.push((number, id));
+        self.sessions_of.entry(record.client.address()).or_default().insert(number, id);
+        Some(id)
+    }
+
+    /// Removes a session of a client.
+    pub(crate) fn remove_session(&mut self, client: ClientId, id: SessionId) {
+        let Some(record) = self.by_id.get_mut(&client) else { return };
+        let removed: Vec<_> = record.sessions.extract_if(.., |(_, other)| *other == id).collect();
+        let address = record.client.address();
+        self.end_sessions(address, &removed);
+    }
+
+    fn end_sessions(&mut self, address: ClientAddr, sessions: &[(u64, SessionId)]) {
+        let Some(of) = self.sessions_of.get_mut(&address) else { return };
+        for (number, _) in sessions {
+            of.remove(number);
+        }
+        if of.is_empty() {
+            self.sessions_of.remove(&address);
+        }
+    }
+
+    /// The sessions of an address that are to be asked for slots next. The first ones, which have most, are first.
+    pub(crate) fn next_asked(&mut self, address: ClientAddr) -> Vec<SessionId> {
+        let Some(of) = self.sessions_of.get(&address) else { return Vec::new() };
+        let next = of.range(self.asked + 1..).chain(of.range(..=self.asked)).take(VISITS);
+        let (numbers, ids): (Vec<_>, Vec<_>) = next.map(|(number, id)| (*number, *id)).unzip();
+        count_visits(ids.len());
+        // It begins again with the first after the last one.
+        self.asked = numbers.last().copied().filter(|last| of.keys().next_back() != Some(last)).unwrap_or(0);
+        ids
     }
 
     pub(crate) fn get_mut(&mut self, id: ClientId) -> Option<&mut Record> {
         self.by_id.get_mut(&id)
+    }
+
+    pub(crate) fn client(&self, id: ClientId) -> Option<&Arc<Client>> {
+        self.by_id.get(&id).map(|record| &record.client)
+    }
+
+    /// Records that the lease of a client has ended.
+    pub(crate) fn end(&mut self, id: ClientId) {
+        if let Some(client) = self.client(id) {
+            self.candidates.remove(client.serial());
+            self.ending.insert(id);
+        }
+    }
+
+    /// One of the clients whose lease has ended, that `fits`.
+    pub(crate) fn ending(&self, fits: impl Fn(&Client) -> bool) -> Option<&Arc<Client>> {
+        let clients = self.all_ending().take(VISITS);
+        clients.inspect(|_| count_visits(1)).find(|client| fits(client))
+    }
+
+    pub(crate) fn all_ending(&self) -> impl Iterator<Item = &Arc<Client>> {
+        self.ending.iter().filter_map(|id| self.client(*id))
     }
 
     pub(crate) fn is_confirmed(&self, id: ClientId) -> bool {
@@ -119,10 +194,19 @@ impl Records {
         self.confirmed_after(None).map(|record| &record.client)
     }
 
+    /// The confirmed ones of the records that follow `cursor`, which then is that of the next ones.
+    pub(crate) fn page(&self, cursor: &mut Option<ClientId>) -> Vec<&Arc<Client>> {
+        let range = (cursor.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let page: Vec<_> = self.by_id.range(range).take(VISITS).map(|(_, record)| &record.client).collect();
+        count_visits(page.len());
+        *cursor = page.last().filter(|_| page.len() == VISITS).map(|client| client.id());
+        page.into_iter().filter(|client| !self.unconfirmed.contains_key(&client.serial())).collect()
+    }
+
     /// The confirmed records with IDs above `after`, in order.
     pub(crate) fn confirmed_after(&self, after: Option<ClientId>) -> impl Iterator<Item = &Record> {
         let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-        let records = self.by_id.range(range).map(|(_, record)| record);
+        let records = self.by_id.range(range).inspect(|_| count_visits(1)).map(|(_, record)| record);
         records.filter(|record| !self.unconfirmed.contains_key(&record.client.serial()))
     }
 
@@ -140,18 +224,13 @@ impl Records {
         }
         while self.unconfirmed.len() >= limit.max(1) {
             // The oldest of the address with most, and of all if no address has more than others.
-            let most = self.unconfirmed_of.values().map(|of| (of.len(), of.first().copied()));
-            let Some(oldest) =
-                most.max_by_key(|(count, oldest)| (*count, Reverse(*oldest))).and_then(|(_, n)| n)
-            else {
-                break;
-            };
+            let Some((_, Reverse(oldest))) = self.unconfirmed_by_number.last().copied() else { break };
             self.remove_unconfirmed(oldest);
         }
         self.by_owner.entry(record.client.owner().into()).or_default().unconfirmed = Some(id);
         self.serials.insert(serial);
         self.unconfirmed.insert(serial, id);
-        self.unconfirmed_of.entry(address).or_default().insert(serial);
+        self.change_unconfirmed_of(address, |of| of.insert(serial));
         self.by_id.insert(id, record);
     }
 
@@ -160,8 +239,10 @@ impl Records {
         let Some(record) = self.by_id.get(&id) else { return };
         let (address, serial) = (record.client.address(), record.client.serial());
         let owner = record.client.owner().into();
+        let client = Arc::clone(&record.client);
         if self.end_unconfirmed(address, serial) {
             self.confirmed.add(address, 1);
+            self.candidates.add(&client);
         }
         let known = self.by_owner.entry(owner).or_default();
         *known = Incarnations { confirmed: Some(id), unconfirmed: None };
@@ -172,9 +253,12 @@ impl Records {
         let record = self.by_id.remove(&id)?;
         let (address, serial) = (record.client.address(), record.client.serial());
         self.serials.remove(&serial);
+        self.ending.remove(&id);
         if !self.end_unconfirmed(address, serial) {
             self.confirmed.give_back(address, 1);
+            self.candidates.remove(serial);
         }
+        self.end_sessions(address, &record.sessions);
         if let Some(known) = self.by_owner.get_mut(record.client.owner()) {
             known.confirmed = known.confirmed.filter(|other| *other != id);
             known.unconfirmed = known.unconfirmed.filter(|other| *other != id);
@@ -187,13 +271,27 @@ impl Records {
 
     /// Removes a record from the unconfirmed ones. Returns whether it was one.
     fn end_unconfirmed(&mut self, address: ClientAddr, serial: u32) -> bool {
-        if let Some(of) = self.unconfirmed_of.get_mut(&address) {
-            of.remove(&serial);
-            if of.is_empty() {
-                self.unconfirmed_of.remove(&address);
-            }
-        }
+        self.change_unconfirmed_of(address, |of| of.remove(&serial));
         self.unconfirmed.remove(&serial).is_some()
+    }
+
+    fn change_unconfirmed_of(
+        &mut self,
+        address: ClientAddr,
+        change: impl FnOnce(&mut BTreeSet<u32>) -> bool,
+    ) {
+        let number = |of: &BTreeSet<u32>| of.first().map(|oldest| (of.len(), Reverse(*oldest)));
+        let of = self.unconfirmed_of.entry(address).or_default();
+        let before = number(of);
+        change(of);
+        let after = number(of);
+        if after.is_none() {
+            self.unconfirmed_of.remove(&address);
+        }
+        if let Some(before) = before {
+            self.unconfirmed_by_number.remove(&before);
+        }
+        self.unconfirmed_by_number.extend(after);
     }
 
     fn remove_unconfirmed(&mut self, serial: u32) {
@@ -202,13 +300,13 @@ impl Records {
         }
     }
 
-    /// Removes the unconfirmed records that are older than a lease.
+    /// Removes unconfirmed records that are older than a lease.
     pub(crate) fn remove_stale(&mut self, now: Duration, lease: Duration) {
-        while let Some(oldest) = self.unconfirmed.first_key_value().map(|(_, id)| *id) {
-            if self.by_id.get(&oldest).is_some_and(|record| record.client.lease.age(now) <= lease) {
-                break;
-            }
-            self.remove(oldest);
+        for _ in 0..VISITS {
+            count_visits(1);
+            let oldest = self.unconfirmed.first_key_value().and_then(|(_, id)| self.client(*id));
+            let Some(stale) = oldest.filter(|client| client.lease.age(now) > lease) else { break };
+            self.remove(stale.id());
         }
     }
 }

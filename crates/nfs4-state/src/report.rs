@@ -23,10 +23,6 @@ pub enum Selection<'a> {
 }
 
 impl Selection<'_> {
-    fn has_client(&self, client: &Client) -> bool {
-        !matches!(self, Self::Client(id) if *id != client.id())
-    }
-
     fn has_file(&self, key: &[u8]) -> bool {
         match self {
             Self::Client(_) => true,
@@ -154,7 +150,12 @@ impl<R: Clone> State<R> {
     /// The clients that may have selected state, in the order of their IDs.
     pub(crate) fn selected_clients(&self, selection: Selection<'_>) -> Vec<Arc<Client>> {
         let records = self.records.lock();
-        records.confirmed_clients().filter(|client| selection.has_client(client)).cloned().collect()
+        match selection {
+            Selection::Client(id) => {
+                records.client(id).filter(|_| records.is_confirmed(id)).cloned().into_iter().collect()
+            }
+            _ => records.confirmed_clients().cloned().collect(),
+        }
     }
 
     fn stateid_report(&self, client: &Client, number: u32, entry: &Entry) -> StateidReport {

@@ -42,7 +42,7 @@ impl<R: Clone> State<R> {
     }
 
     fn revoke_of(&self, client: &Arc<Client>, selection: Selection<'_>) -> usize {
-        client.unlisted.store(true, Ordering::Release);
+        self.set_unlisted(client);
         let mut table = client.table.lock();
         let files = valid(&table, selection);
         // A selection contains either all state of a client for a file, or none of it.
@@ -61,20 +61,28 @@ impl<R: Clone> State<R> {
         numbers.len()
     }
 
+    /// Records that a client is not on the list any more.
+    pub(crate) fn set_unlisted(&self, client: &Arc<Client>) {
+        if !client.unlisted.swap(true, Ordering::AcqRel) {
+            self.unlisted.lock().push(Arc::clone(client));
+        }
+    }
+
     /// Adds the clients to the list again that have freed all that was revoked. The caller holds `listing`.
     pub(crate) fn relist(&self) {
-        let returns = |client: &&Arc<Client>| {
-            client.unlisted.load(Ordering::Acquire)
-                && client.reclaimed.load(Ordering::Acquire)
-                && !client.is_removed()
-                && client.table.lock().revoked().count() == 0
-        };
-        let clients: Vec<_> = self.records.lock().confirmed_clients().filter(returns).cloned().collect();
-        for client in clients {
-            if self.list.as_ref().is_none_or(|list| list.add(client.owner()).is_ok()) {
+        let mut clients = std::mem::take(&mut *self.unlisted.lock());
+        clients.retain(|client| {
+            let returns =
+                client.reclaimed.load(Ordering::Acquire) && client.table.lock().revoked().count() == 0;
+            let is_listed = !client.is_removed()
+                && returns
+                && self.list.as_ref().is_none_or(|list| list.add(client.owner()).is_ok());
+            if is_listed {
                 client.unlisted.store(false, Ordering::Release);
             }
-        }
+            !is_listed && !client.is_removed()
+        });
+        self.unlisted.lock().append(&mut clients);
     }
 }
 

@@ -150,10 +150,17 @@ impl<R: Clone> Session<R> {
             if slots.is_destroyed() {
                 return Err(Status::BadSession);
             }
-            let mut slot = slots.get(request.slot).ok_or(Status::BadSlot)?.lock();
+            let Some(slot) = slots.get(request.slot) else {
+                return self.retry_retired(&slots, request, digest, now);
+            };
+            let mut slot = slot.lock();
             // A request may have been sent before slots were retired.
             if request.highest_slot < request.slot || request.highest_slot >= slots.most() {
                 return Err(Status::BadHighSlot);
+            }
+            let is_overdue = slots.is_overdue(now);
+            if is_overdue && request.slot >= slots.target() && !slot.is_last(request.sequence, digest) {
+                return Err(Status::BadSlot);
             }
             match slot.admit(request.sequence, digest)? {
                 // If the lease has ended, the session is about to be destroyed, and its slots do not matter.
@@ -165,7 +172,7 @@ impl<R: Clone> Session<R> {
             }
             let is_told = std::mem::replace(&mut slot.told, slots.requests()) == slots.requests();
             let resize = if slots.target() < slots.len() {
-                let retires = is_told && request.highest_slot < slots.target();
+                let retires = is_overdue || (is_told && request.highest_slot < slots.target());
                 retires.then_some(Resize::Retire)
             } else {
                 let grows = request.slot + 1 == slots.len() && slots.len() < self.wanted;
@@ -185,6 +192,25 @@ impl<R: Clone> Session<R> {
         Ok(Sequence::Execute(execution, reply))
     }
 
+    /// A request in a slot that does not exist, or not any more. A retry of one that was executed has to learn that, so that
+    /// the client does not repeat it in another slot.
+    fn retry_retired(
+        &self,
+        slots: &Slots<R>,
+        request: &SequenceRequest,
+        digest: u64,
+        now: Duration,
+    ) -> Result<Sequence<R>, Status> {
+        let retired = slots.retired(request.slot).ok_or(Status::BadSlot)?;
+        if !retired.is_last(request.sequence, digest) {
+            return Err(Status::BadSlot);
+        }
+        if !self.client.lease.renew(now) {
+            return Err(Status::BadSession);
+        }
+        Ok(Sequence::Uncached(self.reply(slots, request)))
+    }
+
     fn reply(&self, slots: &Slots<R>, request: &SequenceRequest) -> SequenceReply {
         SequenceReply {
             session: self.id,
@@ -196,9 +222,18 @@ impl<R: Clone> Session<R> {
         }
     }
 
-    /// Requests the client to use half of its slots.
-    pub(crate) fn ask_for_half(&self) {
-        self.slots.write().ask_for_half();
+    /// Requests the client to use half of its slots until `end`. Returns whether [`retire_overdue`](Self::retire_overdue)
+    /// has to be called then.
+    pub(crate) fn ask_for_half(&self, end: Duration) -> bool {
+        self.slots.write().ask_for_half(end)
+    }
+
+    /// Retires the slots that the client was asked for, if it has not confirmed in time that it uses them no more. Returns
+    /// when this has to be called again, if so.
+    pub(crate) fn retire_overdue(&self, now: Duration) -> Option<Duration> {
+        let (retired, again) = self.slots.write().retire_overdue(now);
+        self.replies.give_back(self.client.address(), self.fore.kept(retired));
+        again
     }
 
     fn retire(&self) {

@@ -23,6 +23,13 @@ pub(crate) struct Retired {
     digest: u64,
 }
 
+impl Retired {
+    /// Whether a request is that one.
+    pub(crate) fn is_last(self, sequence: u32, digest: u64) -> bool {
+        self.sequence != 0 && sequence == self.sequence && digest == self.digest
+    }
+}
+
 /// A slot of the fore channel.
 pub(crate) struct Slot<R> {
     sequence: u32,
@@ -56,6 +63,11 @@ impl<R: Clone> Slot<R> {
         Retired { sequence: self.sequence, digest: self.digest }
     }
 
+    /// Whether a request is the last one.
+    pub(crate) fn is_last(&self, sequence: u32, digest: u64) -> bool {
+        sequence == self.sequence && digest == self.digest
+    }
+
     pub(crate) fn is_executing(&self) -> bool {
         matches!(self.last, Last::Executing)
     }
@@ -63,7 +75,7 @@ impl<R: Clone> Slot<R> {
     /// Admits the request with `sequence`. A failure leaves the slot unchanged.
     pub(crate) fn admit(&mut self, sequence: u32, digest: u64) -> Result<Admission<R>, Status> {
         let is_next = sequence == self.sequence.wrapping_add(1) && !self.is_executing();
-        let is_retry = sequence == self.sequence && digest == self.digest;
+        let is_retry = self.is_last(sequence, digest);
         if is_next || (matches!(self.last, Last::Retired) && sequence == 1 && !is_retry) {
             *self = Self { sequence, digest, last: Last::Executing, told: self.told };
             return Ok(Admission::New);

@@ -1,7 +1,7 @@
 //! The state of a server.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     hash::Hasher,
     sync::{
         Arc,
@@ -16,6 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use siphasher::sip::SipHasher13;
 
 use crate::{
+    candidates::{ANY, Candidates, Found, VISITS},
     client::Client,
     delegating::Delegating,
     files::Files,
@@ -46,40 +47,50 @@ pub struct State<R> {
     pub(crate) heap: Arc<ClientQuota>,
     /// The records of confirmed clients.
     pub(crate) clients: Arc<ClientQuota>,
+    /// The confirmed clients in the order of their removal. No lock is taken under its lock.
+    pub(crate) candidates: Arc<Candidates>,
     pub(crate) replies: Arc<Replies>,
     /// Time in milliseconds of the next search for a client to remove, after one that has found none.
     pub(crate) next_search: AtomicU64,
     /// Time in milliseconds when clients may be asked for slots again.
     pub(crate) next_request: AtomicU64,
+    /// The sessions that were asked for slots, with the time when they lose these.
+    pub(crate) asked: Mutex<BTreeSet<(Duration, SessionId)>>,
     pub(crate) notices: Mutex<Vec<LockNotice>>,
     /// Whether there are notices.
     pub(crate) noticed: AtomicBool,
     pub(crate) delegating: Delegating,
     pub(crate) grace: Grace,
     pub(crate) list: Option<Box<dyn ClientList>>,
+    /// The clients that are not on the list, because state of them was revoked.
+    pub(crate) unlisted: Mutex<Vec<Arc<Client>>>,
 }
 
 impl<R: Clone> State<R> {
     /// The state of a server that has no clients yet.
     pub fn new(limits: Limits, identity: Identity) -> Self {
         let clients = Arc::new(ClientQuota::new(limits.clients));
+        let candidates = Arc::new(Candidates::default());
         Self {
             listing: RwLock::new(()),
             limits,
             identity,
-            records: Mutex::new(Records::new(Arc::clone(&clients))),
+            records: Mutex::new(Records::new(Arc::clone(&clients), Arc::clone(&candidates))),
             sessions: RwLock::new(HashMap::new()),
             files: Files::new(),
             heap: Arc::new(ClientQuota::new(limits.heap)),
             replies: Replies::new(&limits, &clients),
             clients,
+            candidates,
             next_search: AtomicU64::new(0),
             next_request: AtomicU64::new(0),
+            asked: Mutex::default(),
             notices: Mutex::new(Vec::new()),
             noticed: AtomicBool::new(false),
             delegating: Delegating::new(limits.delegations),
             grace: Grace::new([], Duration::ZERO, limits.lease),
             list: None,
+            unlisted: Mutex::default(),
         }
     }
 
@@ -141,9 +152,7 @@ impl<R: Clone> State<R> {
     pub fn destroy_session(&self, id: SessionId) -> Result<(), Status> {
         let mut records = self.records.lock();
         let session = self.session(id).ok_or(Status::BadSession)?;
-        if let Some(record) = records.get_mut(session.client().id()) {
-            record.sessions.retain(|other| *other != id);
-        }
+        records.remove_session(session.client().id(), id);
         self.drop_session(id);
         Ok(())
     }
@@ -202,11 +211,17 @@ impl<R: Clone> State<R> {
         let ended: Vec<_> = {
             let mut records = self.records.lock();
             records.remove_stale(now, self.limits.lease);
-            let ended =
-                records.confirmed_clients().filter(|client| client.lease.end_if_expired(now, courtesy));
+            for _ in 0..VISITS {
+                let Found::Client(client) = self.expired(&records, None, ANY, courtesy, now) else { break };
+                if client.lease.end_if_expired(now, courtesy) {
+                    records.end(client.id());
+                }
+            }
+            let ended = records.all_ending().filter(|client| client.lease.end_if_idle());
             ended.cloned().collect()
         };
         self.revoke_overdue(now);
+        self.retire_slots(now);
         self.relist();
         let owners: Vec<Box<[u8]>> = ended.iter().map(|client| client.owner().into()).collect();
         if owners.is_empty() || !self.unlist(&owners) {
@@ -227,7 +242,7 @@ impl<R: Clone> State<R> {
     /// Removes a client whose lease has ended, with its sessions and its state.
     pub(crate) fn remove_ended(&self, records: &mut Records, id: ClientId, now: Duration) {
         let Some(record) = records.remove(id) else { return };
-        for session in &record.sessions {
+        for (_, session) in &record.sessions {
             self.drop_session(*session);
         }
         let table = record.client.table.lock().end();
@@ -252,6 +267,7 @@ impl<R: Clone> State<R> {
         now: Duration,
     ) -> Result<(), Status> {
         if self.list.is_some() {
+            records.end(id);
             return Err(Status::Delay);
         }
         self.remove_ended(records, id, now);

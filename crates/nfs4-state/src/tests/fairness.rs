@@ -327,13 +327,61 @@ fn the_address_with_most_slots_gives_half_of_them_to_a_new_client() {
     assert_eq!(slots, [1, 3, 7, 15, 31, 63]);
 }
 
+/// A request of a client that ignores the target.
+fn ignorant(
+    session: &Arc<Session<u64>>,
+    slot: u32,
+    sequence: u32,
+    now: Duration,
+) -> Result<Sequence<u64>, Status> {
+    session.sequence(&SequenceRequest { sequence, slot, highest_slot: 63 }, sequence.into(), now)
+}
+
+#[test]
+fn slots_that_a_client_does_not_give_back_are_retired() {
+    let state = with_limits(many_slots());
+    let greedy: Vec<_> =
+        (0..20_u8).map(|n| sessions_of(&state, address(n), &format!("greedy {n}"), 1)).collect();
+    let heavy = &greedy[0][0];
+    for slot in [0, 40, 50] {
+        let Ok(Sequence::Execute(execution, _)) = ignorant(heavy, slot, 1, S(0)) else {
+            panic!("slot {slot}")
+        };
+        execution.finish(Some(7));
+    }
+    let victim = mount(&state, VICTIM, "victim", S(1)).unwrap();
+    assert_eq!(victim.fore().slots, 1);
+    // Requests that are in progress end; no other ones begin after two leases.
+    let Ok(Sequence::Execute(busy, _)) = ignorant(heavy, 50, 2, S(170)) else { panic!() };
+    state.expire(S(179));
+    assert!(matches!(ignorant(heavy, 40, 1, S(179)), Ok(Sequence::Replay(7))));
+    state.expire(S(182));
+    assert!(matches!(ignorant(heavy, 40, 1, S(182)), Ok(Sequence::Replay(7))), "a request is in progress");
+    assert!(matches!(ignorant(heavy, 50, 2, S(182)), Err(Status::Delay)), "that one");
+    assert!(matches!(ignorant(heavy, 40, 2, S(182)), Err(Status::BadSlot)));
+    busy.finish(Some(8));
+    assert!(matches!(ignorant(heavy, 50, 2, S(182)), Ok(Sequence::Replay(8))));
+    let before = state.replies.room(VICTIM.into(), true).most;
+    state.expire(S(184));
+    assert!(state.replies.room(VICTIM.into(), true).most > before, "without a request of the client");
+    // A retry of what was executed is not executed again.
+    assert!(matches!(ignorant(heavy, 50, 2, S(184)), Ok(Sequence::Uncached(_))));
+    assert!(matches!(ignorant(heavy, 40, 2, S(184)), Err(Status::BadSlot)));
+    assert!(matches!(ignorant(heavy, 33, 0, S(184)), Err(Status::BadSlot)), "it was never used");
+    assert!(matches!(ignorant(heavy, 64, 1, S(184)), Err(Status::BadSlot)));
+    let Ok(Sequence::Execute(_, reply)) = ignorant(heavy, 0, 2, S(184)) else { panic!() };
+    assert_eq!((reply.highest_slot, reply.target_highest_slot), (31, 31));
+    assert!(state.asked.lock().is_empty());
+    assert!(call(&victim, 0, 1, 0).unwrap().highest_slot > 0, "the victim gets slots");
+}
+
 #[test]
 fn the_slots_of_ended_sessions_are_free() {
     let state = with_limits(many_slots());
     let all = state.replies.room(VICTIM.into(), true).least;
     let sessions = sessions_of(&state, VICTIM, "a", 8);
     for session in &sessions {
-        session.ask_for_half();
+        session.ask_for_half(S(180));
         call(session, 0, 1, 0).unwrap();
         call(session, 0, 2, 0).unwrap();
     }

@@ -1,6 +1,7 @@
 //! Tests of `State`. The modules `*_model` execute random steps and compare results with a reference model;
 //! the others test single operations.
 
+mod bounds;
 mod bounds_model;
 mod clients;
 mod delegation_model;

@@ -6,7 +6,7 @@ use millrace_nfs::v4::Stateid;
 use proptest::prelude::*;
 
 use super::{grace::List, *};
-use crate::eviction::Scarce;
+use crate::{candidates::WITH_STATE, eviction::Scarce};
 
 const HOSTS: [&str; 3] = ["a", "b", "c"];
 const FILES: usize = 2;
@@ -459,8 +459,7 @@ impl Model {
     /// the list any more.
     fn evict(&mut self) {
         let address = address(99).into();
-        let held = |client: &Client| client.heap.held();
-        let scarce = Scarce { quota: &self.state.heap, address, items: 1, held: &held };
+        let scarce = Scarce { quota: &self.state.heap, address, items: 1, weights: WITH_STATE };
         let evicted = self.state.evict(&mut self.state.records.lock(), &scarce, self.now);
         assert_eq!(evicted, Err(Status::Delay));
     }

@@ -1,7 +1,7 @@
 //! The division of records and sessions among clients.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeSet, HashMap},
     fmt,
 };
 
@@ -26,6 +26,8 @@ pub struct ClientQuota {
 struct Used {
     total: usize,
     of: HashMap<ClientAddr, usize>,
+    /// The same clients, those with most last.
+    by_number: BTreeSet<(usize, ClientAddr)>,
 }
 
 impl fmt::Debug for ClientQuota {
@@ -88,22 +90,16 @@ impl ClientQuota {
     /// Gives items back.
     pub fn give_back(&self, client: ClientAddr, items: usize) {
         let mut used = self.used.lock();
-        let Entry::Occupied(mut of) = used.of.entry(client) else { return };
-        let items = items.min(*of.get());
-        *of.get_mut() -= items;
-        if *of.get() == 0 {
-            of.remove();
-        }
-        used.total -= items;
+        let before = used.of(client);
+        used.set(client, before, before.saturating_sub(items));
     }
 
     /// The client that has to give items back for `client`, which needs `items`: the one with most, unless `client` would
     /// then have half as many or more.
     pub fn heaviest(&self, client: ClientAddr, items: usize) -> Option<ClientAddr> {
         let used = self.used.lock();
-        let heaviest = used.of.iter().max_by_key(|(other, of)| (**of, **other));
         let needed = used.of(client).saturating_add(items);
-        heaviest.filter(|(_, of)| **of > needed.saturating_mul(2)).map(|(other, _)| *other)
+        used.by_number.last().filter(|(of, _)| *of > needed.saturating_mul(2)).map(|(_, other)| *other)
     }
 }
 
@@ -118,9 +114,21 @@ impl Used {
     }
 
     fn add(&mut self, client: ClientAddr, items: usize) {
-        if items > 0 {
-            self.total += items;
-            *self.of.entry(client).or_default() += items;
+        let before = self.of(client);
+        self.set(client, before, before + items);
+    }
+
+    fn set(&mut self, client: ClientAddr, before: usize, items: usize) {
+        if items == before {
+            return;
+        }
+        self.total = self.total - before + items;
+        self.by_number.remove(&(before, client));
+        if items == 0 {
+            self.of.remove(&client);
+        } else {
+            self.of.insert(client, items);
+            self.by_number.insert((items, client));
         }
     }
 }
