@@ -83,8 +83,6 @@ pub(crate) struct Clients {
     pub(crate) scope: String,
     /// Whether there is a list of clients in a file, so that they can reclaim state after a restart.
     durable: bool,
-    /// Time of the last search for expired clients without a list, in milliseconds.
-    expired: AtomicU64,
     ends: Ends,
     /// Bytes of memory of the replies that slots keep.
     kept_bytes: Arc<AtomicU64>,
@@ -109,14 +107,13 @@ impl Clients {
                 owner,
                 scope,
                 durable: false,
-                expired: AtomicU64::new(0),
                 ends: Ends::default(),
                 kept_bytes: Arc::default(),
             }));
         };
         let state = recovered(rt, directory, limits, identity)?;
-        let (expired, ends, kept_bytes) = (AtomicU64::new(0), Ends::default(), Arc::default());
-        Ok(Arc::new(Self { state, owner, scope, durable: true, expired, ends, kept_bytes }))
+        let (ends, kept_bytes) = (Ends::default(), Arc::default());
+        Ok(Arc::new(Self { state, owner, scope, durable: true, ends, kept_bytes }))
     }
 
     /// The memory of a reply that a slot keeps: `results` in a buffer of their size. `None` if there is no memory: a retry then gets RETRY_UNCACHED_REP.
@@ -171,17 +168,6 @@ impl Clients {
         Ok(())
     }
 
-    /// Removes expired clients to make room for a new one, unless [`maintain`](Self::maintain) does that. It visits all
-    /// clients, and therefore does nothing if it has done so a short time ago.
-    pub(crate) fn expire(&self, rt: &RuntimeRef) {
-        let (now, interval) = (now(rt), EXPIRY_INTERVAL.as_millis() as u64);
-        let millis = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
-        let due = |last: u64| (millis.saturating_sub(last) >= interval).then_some(millis);
-        if !self.durable && self.expired.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok() {
-            self.state.expire(now);
-        }
-    }
-
     /// Removes the clients that have ended from the list, so that the next start does not wait for them. Performs I/O.
     pub(crate) fn end(&self, rt: &RuntimeRef) {
         if self.durable {
@@ -189,17 +175,18 @@ impl Clients {
         }
     }
 
-    /// Ends the grace period and removes expired clients in time until `stopped` completes, if there is a list of clients.
+    /// Ends the grace period and removes expired clients in time until `stopped` completes.
     pub(crate) async fn maintain(self: Arc<Self>, rt: RuntimeRef, stopped: impl Future<Output = ()>) {
-        if !self.durable {
-            return;
-        }
         let mut stopped = pin!(stopped);
         let mut grace = self.state.in_grace();
         loop {
             let pause = rt.sleep(EXPIRY_INTERVAL);
             let Either::Right(((), again)) = select(stopped, pause).await else { return };
             stopped = again;
+            if !self.durable {
+                self.state.expire(now(&rt));
+                continue;
+            }
             let (clients, time) = (Arc::clone(&self), now(&rt));
             let awaited = if grace { self.state.awaited() } else { Vec::new() };
             if blocking(&rt, move || clients.state.expire(time)).await.is_none() {

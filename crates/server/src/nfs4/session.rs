@@ -123,8 +123,6 @@ impl Compound<'_> {
             principal: &principal(&scope.caller.sender.credential),
             address: scope.caller.sender.peer.addr.ip().to_canonical(),
         };
-        // Expired clients make room for new ones.
-        clients.expire(&scope.env.rt);
         let identified = clients.state.exchange_id(&request, now(&scope.env.rt))?;
         let confirmed = if identified.confirmed { exchange_id_flags::CONFIRMED_R } else { 0 };
         reply.put(&ExchangeIdOk {

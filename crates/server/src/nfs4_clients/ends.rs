@@ -124,8 +124,8 @@ mod tests {
         let state =
             state.with_client_list(Box::new(Shared(Arc::clone(&list))), Vec::new(), Default::default());
         let (owner, scope) = (String::new(), String::new());
-        let (expired, ends, kept_bytes) = (Default::default(), Ends::default(), Arc::default());
-        (Arc::new(Clients { state, owner, scope, durable: true, expired, ends, kept_bytes }), list)
+        let (ends, kept_bytes) = (Ends::default(), Arc::default());
+        (Arc::new(Clients { state, owner, scope, durable: true, ends, kept_bytes }), list)
     }
 
     /// A client that is on the list, and has ended its session.
