@@ -34,6 +34,7 @@ fn state() -> State<Arc<[u8]>> {
         clients: 1 << 16,
         unconfirmed: 1 << 16,
         stateids_per_client: 1 << 21,
+        ranges_per_open: usize::MAX,
         heap: usize::MAX,
         total_cached_bytes: 4 << 30,
         ..Limits::default()

@@ -7,14 +7,13 @@ use std::{
     cmp::Reverse,
     collections::{BTreeSet, HashMap},
     ops::{Bound, RangeInclusive},
-    sync::Arc,
 };
 
 use millrace_nfs::v4::ClientId;
 use millrace_oncrpc::serving::ClientAddr;
 use parking_lot::Mutex;
 
-use crate::{client::Client, records::Records, visits::count_visits};
+use crate::visits::count_visits;
 
 /// Number of clients that a search visits, at most.
 pub(crate) const VISITS: usize = 64;
@@ -122,18 +121,26 @@ impl Order {
 pub(crate) struct Candidates(Mutex<Order>);
 
 /// What a search has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
-    Client(Arc<Client>),
+    Client(ClientId),
     None,
     /// There may be one: the next search continues this one.
     Unknown,
 }
 
+/// A client as a search finds it.
+pub(crate) struct Examined {
+    /// Time of the last renewal in milliseconds.
+    pub(crate) renewed: u64,
+    /// Whether it may be removed.
+    pub(crate) fits: bool,
+}
+
 impl Candidates {
-    pub(crate) fn add(&self, client: &Client) {
-        let mut order = self.0.lock();
-        let key = (weight(client.heap.held()), (client.lease.renewed(), Reverse(client.serial())));
-        order.insert(client.serial(), Place { id: client.id(), address: client.address(), key });
+    /// Adds a client without state.
+    pub(crate) fn add(&self, serial: u32, id: ClientId, address: ClientAddr, renewed: u64) {
+        self.0.lock().insert(serial, Place { id, address, key: (0, (renewed, Reverse(serial))) });
     }
 
     pub(crate) fn remove(&self, serial: u32) {
@@ -150,45 +157,45 @@ impl Candidates {
         self.0.lock().of.get(&address)?.last().map(|(weight, _)| *weight)
     }
 
-    /// The client of an address, or of all, with one of the weights, that `fits` and has renewed its lease first, before
-    /// a time in milliseconds. If too many have renewed it since the last search, it is the first one of some.
+    /// The client of an address, or of all, with one of the weights, that fits and has renewed its lease first, before a
+    /// time in milliseconds. If too many have renewed it since the last search, it is the first one of some.
     pub(crate) fn oldest(
         &self,
-        records: &Records,
         address: Option<ClientAddr>,
         weights: RangeInclusive<Weight>,
         before: u64,
-        fits: impl Fn(&Client) -> bool,
+        examine: impl Fn(ClientId) -> Option<Examined>,
     ) -> Found {
         let mut order = self.0.lock();
         let (mut after, mut is_changed) = (None, false);
-        let mut some: Option<(Age, &Arc<Client>)> = None;
+        let mut some: Option<(Age, ClientId)> = None;
         for _ in 0..VISITS {
             let next = order.next(address, weights.clone(), after);
             let Some((age, id)) = next.filter(|((renewed, _), _)| *renewed < before) else {
                 return Found::None;
             };
             count_visits(1);
-            let Some(client) = records.client(id) else {
+            let Some(Examined { renewed, fits }) = examine(id) else {
                 after = Some(age);
                 continue;
             };
-            let present = (client.lease.renewed(), Reverse(client.serial()));
-            if present == age {
-                if fits(client) {
-                    return Found::Client(Arc::clone(client));
+            let (was, serial) = age;
+            if renewed == was {
+                if fits {
+                    return Found::Client(id);
                 }
                 after = Some(age);
                 continue;
             }
-            order.change(client.serial(), |(weight, _)| (weight, present));
+            let present = (renewed, serial);
+            order.change(serial.0, |(weight, _)| (weight, present));
             is_changed = true;
-            if present.0 < before && some.is_none_or(|(first, _)| present < first) && fits(client) {
-                some = Some((present, client));
+            if renewed < before && some.is_none_or(|(first, _)| present < first) && fits {
+                some = Some((present, id));
             }
         }
         match some {
-            Some((_, client)) => Found::Client(Arc::clone(client)),
+            Some((_, id)) => Found::Client(id),
             None if is_changed => Found::Unknown,
             None => Found::None,
         }

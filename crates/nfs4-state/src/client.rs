@@ -37,6 +37,8 @@ pub struct Client {
     /// It is not on the list of clients, because state of it was revoked.
     pub(crate) unlisted: AtomicBool,
     pub(crate) table: Mutex<Table>,
+    /// It is removed, and state of it is not yet.
+    pub(crate) has_rest: AtomicBool,
     /// Number of its blocking requests for locks that wait.
     pub(crate) waiting: AtomicUsize,
     /// The back channels of its sessions.
@@ -70,6 +72,7 @@ impl Client {
             reclaimed: AtomicBool::new(false),
             unlisted: AtomicBool::new(false),
             table: Mutex::new(Table::default()),
+            has_rest: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             back_channels: Mutex::default(),
             callbacks: AtomicUsize::new(0),

@@ -1,6 +1,7 @@
 //! Grant, check, return and revocation of delegations (RFC 8881, 10.4, 18.6, 18.16).
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -124,9 +125,8 @@ impl<R: Clone> State<R> {
             DelegationKind::Write => (false, Use::Change),
         };
         // A request that waits for recalls need not wait for later delegations, too.
-        let recalling = file.delegations.iter().any(|held| held.recalled.is_some());
         let paused = !request.reclaim && self.delegating.contention.is_paused(request.file, now);
-        let paused = paused || recalling;
+        let paused = paused || file.delegations.is_recalling();
         if paused || file.is_open_by_others(id, writing) || file.delegations.conflict(Some(id), wanted) {
             return Err(NotDelegated::Contention);
         }
@@ -288,23 +288,32 @@ impl<R: Clone> State<R> {
 
     /// Revokes the delegations that were not returned in time. If there is a list of clients, their clients leave it
     /// until they have freed the stateids: after a restart they could reclaim what they have lost.
-    pub(crate) fn revoke_overdue(&self, now: Duration) {
-        let Some(before) = now.checked_sub(self.limits.lease) else { return };
-        for recall in self.delegating.recalls.take_overdue(before) {
+    ///
+    /// Returns whether there may be more.
+    pub(crate) fn revoke_overdue(&self, now: Duration) -> bool {
+        let Some(before) = now.checked_sub(self.limits.lease) else { return false };
+        let (mut overdue, more) = self.delegating.recalls.take_overdue(before);
+        overdue.retain(|recall| {
             let held = self.files.read(&recall.file, |file| {
                 let delegation = file.delegations.get(recall.client.id());
                 delegation.is_some_and(|delegation| delegation.number == recall.number)
             });
-            if held != Some(true) {
-                continue;
-            }
-            if self.unlist(&[recall.client.owner().into()]) {
-                self.set_unlisted(&recall.client);
-                self.revoke_delegation(&recall.client, recall.number, &recall.file, now);
-            } else {
-                self.delegating.recalls.retry(recall);
-            }
+            held == Some(true)
+        });
+        let owners: BTreeSet<Box<[u8]>> =
+            overdue.iter().map(|recall| Box::from(recall.client.owner())).collect();
+        if overdue.is_empty() {
+            return more;
         }
+        if !self.unlist(&Vec::from_iter(owners)) {
+            overdue.into_iter().rev().for_each(|recall| self.delegating.recalls.retry(recall));
+            return false;
+        }
+        for recall in overdue {
+            self.set_unlisted(&recall.client);
+            self.revoke_delegation(&recall.client, recall.number, &recall.file, now);
+        }
+        more
     }
 
     /// Ends the delegation of a client. If it was recalled, the file is delegated again only after the requests that
@@ -337,8 +346,7 @@ impl<R: Clone> State<R> {
             return None;
         }
         let writer = self.files.read(file, |file| {
-            let mut all = file.delegations.iter().filter(|held| held.kind == DelegationKind::Write);
-            let held = all.find(|held| Some(held.client.id()) != client)?;
+            let held = file.delegations.writer().filter(|held| Some(held.client.id()) != client)?;
             Some(Writer { client: held.client.id(), change: held.change, times: held.times })
         });
         writer.flatten()

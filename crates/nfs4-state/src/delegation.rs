@@ -8,6 +8,7 @@ use crate::{
     client::Client,
     share::{READ, Share, WRITE},
     table::DelegationKind,
+    visits::count_visits,
 };
 
 /// The state of CB_RECALL.
@@ -78,10 +79,6 @@ impl Use {
     pub(crate) fn of(share: Share) -> Self {
         if share.access & WRITE != 0 || share.deny & READ != 0 { Self::Change } else { Self::Read }
     }
-
-    pub(crate) fn conflicts(self, kind: DelegationKind) -> bool {
-        self == Self::Change || kind == DelegationKind::Write
-    }
 }
 
 /// The delegations of a file, at most one for each client.
@@ -109,8 +106,14 @@ impl Delegations {
         self.0.remove(&client)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Delegation> {
-        self.0.values()
+    /// Whether one is being recalled. Then all are, except that of the client whose request began it.
+    pub(crate) fn is_recalling(&self) -> bool {
+        self.0.values().take(2).any(|held| held.recalled.is_some())
+    }
+
+    /// The write delegation. There is no other one then.
+    pub(crate) fn writer(&self) -> Option<&Delegation> {
+        self.0.values().next().filter(|held| held.kind == DelegationKind::Write)
     }
 
     /// Those of clients other than `own` that conflict with a use.
@@ -119,12 +122,14 @@ impl Delegations {
         own: Option<ClientId>,
         wanted: Use,
     ) -> impl Iterator<Item = &mut Delegation> {
-        let others = self.0.iter_mut().filter(move |(id, _)| Some(**id) != own);
-        others.map(|(_, delegation)| delegation).filter(move |delegation| wanted.conflicts(delegation.kind))
+        let conflicts = wanted == Use::Change || self.writer().is_some();
+        let all = self.0.iter_mut().take(if conflicts { usize::MAX } else { 0 });
+        let others = all.inspect(|_| count_visits(1)).filter(move |(id, _)| Some(**id) != own);
+        others.map(|(_, delegation)| delegation)
     }
 
     /// Whether there is a conflicting one.
     pub(crate) fn conflict(&self, own: Option<ClientId>, wanted: Use) -> bool {
-        self.0.iter().any(|(id, delegation)| Some(*id) != own && wanted.conflicts(delegation.kind))
+        (wanted == Use::Change || self.writer().is_some()) && self.0.keys().any(|id| Some(*id) != own)
     }
 }

@@ -10,7 +10,7 @@ use millrace_nfs::v4::Status;
 use millrace_oncrpc::serving::{ClientAddr, ClientQuota};
 
 use crate::{
-    candidates::{ANY, Found, VISITS, WITH_STATE, Weight, weight},
+    candidates::{ANY, Examined, Found, VISITS, WITH_STATE, Weight, weight},
     client::Client,
     lease::millis,
     records::Records,
@@ -58,25 +58,20 @@ impl<R: Clone> State<R> {
         }
         let address = own.filter(|_| !has_little);
         match self.expired(records, address, scarce.weights.clone(), self.limits.lease, now) {
-            Found::Client(client) => {
+            Ok(Some(client)) => {
                 let ended = client.lease.end_if_expired(now, self.limits.lease);
                 return self.remove_if(ended, records, &client, now);
             }
+            Ok(None) => {}
             // Rather than that another client loses its state.
-            Found::Unknown => return Err(Status::Delay),
-            Found::None => {}
+            Err(status) => return Err(status),
         }
-        let oldest = |records: &Records, address, weights: RangeInclusive<Weight>| {
-            let is_idle = |client: &Client| !weights.contains(&0) || !client.lease.is_busy();
-            match self.candidates.oldest(records, address, weights.clone(), u64::MAX, is_idle) {
-                Found::Client(client) => Some(client),
-                Found::None | Found::Unknown => None,
-            }
-        };
         let is_of_records = scarce.weights.contains(&0);
         if is_of_records {
-            let idle_of_heaviest = heaviest.and_then(|address| oldest(records, Some(address), 0..=0));
-            if let Some(client) = idle_of_heaviest.or_else(|| oldest(records, own, 0..=0)) {
+            let idle =
+                |address| self.oldest(records, address, 0..=0, u64::MAX, |client| !client.lease.is_busy());
+            let idle_of_heaviest = heaviest.and_then(|address| idle(Some(address)).ok().flatten());
+            if let Some(client) = idle_of_heaviest.or_else(|| idle(own).ok().flatten()) {
                 return self.remove_if(client.lease.end_if_idle(), records, &client, now);
             }
         }
@@ -85,10 +80,8 @@ impl<R: Clone> State<R> {
             Some(most) if !is_of_records => most..=most,
             _ => ANY,
         };
-        let client = match self.candidates.oldest(records, Some(heaviest), weights, u64::MAX, |_| true) {
-            Found::Client(client) => client,
-            Found::None | Found::Unknown => return Err(Status::Delay),
-        };
+        let client =
+            self.oldest(records, Some(heaviest), weights, u64::MAX, |_| true)?.ok_or(Status::Delay)?;
         let ended = client.lease.stop();
         if !ended {
             records.end(client.id()); // Its requests in progress end first.
@@ -97,6 +90,9 @@ impl<R: Clone> State<R> {
     }
 
     /// A client, of an address or of all, whose lease was renewed longer ago than `time`.
+    ///
+    /// # Errors
+    /// DELAY if the search has to be continued.
     pub(crate) fn expired(
         &self,
         records: &Records,
@@ -104,10 +100,29 @@ impl<R: Clone> State<R> {
         weights: RangeInclusive<Weight>,
         time: Duration,
         now: Duration,
-    ) -> Found {
-        let Some(before) = now.checked_sub(time) else { return Found::None };
-        let fits = |client: &Client| client.lease.has_expired(now, time);
-        self.candidates.oldest(records, address, weights, millis(before), fits)
+    ) -> Result<Option<Arc<Client>>, Status> {
+        let Some(before) = now.checked_sub(time) else { return Ok(None) };
+        let has_expired = |client: &Client| client.lease.has_expired(now, time);
+        self.oldest(records, address, weights, millis(before), has_expired)
+    }
+
+    fn oldest(
+        &self,
+        records: &Records,
+        address: Option<ClientAddr>,
+        weights: RangeInclusive<Weight>,
+        before: u64,
+        fits: impl Fn(&Client) -> bool,
+    ) -> Result<Option<Arc<Client>>, Status> {
+        let examine = |id| {
+            let client = records.client(id)?;
+            Some(Examined { renewed: client.lease.renewed(), fits: fits(client) })
+        };
+        match self.candidates.oldest(address, weights, before, examine) {
+            Found::Client(id) => Ok(records.client(id).cloned()),
+            Found::None => Ok(None),
+            Found::Unknown => Err(Status::Delay),
+        }
     }
 
     fn remove_if(
@@ -159,8 +174,9 @@ impl<R: Clone> State<R> {
 
     /// Makes room for `bytes` of state of a client, if others have left too little.
     pub(crate) fn make_room_for_state(&self, client: &Client, bytes: usize, now: Duration) {
-        if client.heap.permits(bytes) {
-            return; // The common case.
+        self.clear_ended(now);
+        if client.heap.permits(bytes) || !self.ended.is_empty() {
+            return; // The common case; or what clients that have ended leave comes first.
         }
         let millis = millis(now);
         if millis < self.next_search.load(atomic::Ordering::Relaxed) {

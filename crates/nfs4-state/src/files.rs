@@ -19,23 +19,17 @@ use crate::{
     locks::FileLocks,
     share::{self, Share},
     table::Name,
+    visits::count_visits,
 };
 
 /// Number of maps, so that threads seldom wait for each other.
 const SHARDS: usize = 64;
 
-/// An open of a file.
-#[derive(Debug)]
-struct Open {
-    client: Arc<Client>,
-    share: Share,
-}
-
 /// The state of one file.
 #[derive(Debug, Default)]
 pub(crate) struct File {
-    /// The opens, by client and number of the stateid.
-    opens: BTreeMap<(ClientId, u32), Open>,
+    /// The opens, by what they permit and deny, client, and number of the stateid.
+    opens: BTreeMap<(Share, ClientId, u32), Arc<Client>>,
     /// Number of opens with each of the bits of [`Share::access`] and [`Share::deny`].
     access: [usize; 2],
     deny: [usize; 2],
@@ -83,43 +77,39 @@ impl File {
         if !any(self.deny, share.access) && !any(self.access, share.deny) {
             return None;
         }
-        let mut others = self.opens.iter().filter(|(id, _)| Some(**id) != own);
-        others.find(|(_, open)| open.share.conflicts(share)).map(|(_, open)| &open.client)
+        let first = |other| self.opens_with(other).find(|(id, _)| Some(*id) != own);
+        let conflicting = Share::all().filter(|other| other.conflicts(share)).filter_map(first);
+        conflicting.min_by_key(|(id, _)| *id).map(|(_, client)| client)
+    }
+
+    /// The opens with a share reservation, in the order of clients and numbers.
+    fn opens_with(&self, share: Share) -> impl DoubleEndedIterator<Item = ((ClientId, u32), &Arc<Client>)> {
+        let (first, last) = (ClientId { number: 0 }, ClientId { number: u64::MAX });
+        let range = self.opens.range((share, first, 0)..=(share, last, u32::MAX));
+        range.inspect(|_| count_visits(1)).map(|((_, id, number), client)| ((*id, *number), client))
     }
 
     /// Whether a client other than `own` has the file open, for writing only or at all.
     pub(crate) fn is_open_by_others(&self, own: ClientId, writing: bool) -> bool {
-        if !writing {
-            let ends = [self.opens.first_key_value(), self.opens.last_key_value()];
-            return ends.into_iter().flatten().any(|((id, _), _)| *id != own);
-        }
-        any(self.access, share::WRITE)
-            && self.opens.iter().any(|((id, _), open)| *id != own && open.share.access & share::WRITE != 0)
+        // The first or the last one is of another client if any is.
+        let is_of_others = |share| {
+            let mut opens = self.opens_with(share);
+            [opens.next(), opens.next_back()].into_iter().flatten().any(|((id, _), _)| id != own)
+        };
+        let matches = |share: &Share| !writing || share.access & share::WRITE != 0;
+        Share::all().filter(matches).any(is_of_others)
     }
 
     /// Sets what the open with `number` permits and denies; `None` ends it.
     pub(crate) fn set_open(&mut self, client: &Arc<Client>, number: u32, share: Option<Share>) {
-        let id = (client.id(), number);
-        let new = share.map(|share| Open { client: client.clone(), share });
-        let old = match new {
-            Some(open) => self.opens.insert(id, open),
-            None => self.opens.remove(&id),
-        };
-        let (old, new) = (old.map(|open| open.share).unwrap_or_default(), share.unwrap_or_default());
+        let key = |share| (share, client.id(), number);
+        let old = Share::all().find(|share| self.opens.remove(&key(*share)).is_some());
+        self.opens.extend(share.map(|share| (key(share), Arc::clone(client))));
+        let (old, new) = (old.unwrap_or_default(), share.unwrap_or_default());
         count(&mut self.access, new.access, |n| *n += 1);
         count(&mut self.deny, new.deny, |n| *n += 1);
         count(&mut self.access, old.access, |n| *n -= 1);
         count(&mut self.deny, old.deny, |n| *n -= 1);
-    }
-
-    /// Ends all opens and locks of a client. Returns the number of ranges that it had locked.
-    pub(crate) fn remove_client(&mut self, client: &Arc<Client>) -> usize {
-        let numbers: Vec<_> =
-            self.opens.range((client.id(), 0)..=(client.id(), u32::MAX)).map(|(id, _)| id.1).collect();
-        for number in numbers {
-            self.set_open(client, number, None);
-        }
-        self.locks.remove_client(client)
     }
 }
 

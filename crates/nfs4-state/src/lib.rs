@@ -9,6 +9,14 @@
 //! ([`State::with_client_list`]). A method that fails returns the [`Status`](millrace_nfs::v4::Status) of the operation,
 //! and changes nothing unless it documents otherwise.
 //!
+//! # Bounds
+//!
+//! No operation visits more entries than the state of one open, of one file's waiting requests (1,024) and delegations (one
+//! for each client), and some hundred others: at most [`Limits::lock_owners_per_open`] and [`Limits::ranges_per_open`]. What
+//! concerns more is done in steps of about a thousand entries: the end of a client, and [`State::expire`]. A client to
+//! remove is found in an order of all. Tests count the visits of each operation with the state at its limits. Lists and
+//! revocation for an administrator, and [`State::recall_all`], visit all state that there is.
+//!
 //! # Leases
 //!
 //! The server is courteous: a client whose lease has expired keeps its state until another client's request conflicts
@@ -40,6 +48,7 @@ mod create_session;
 mod delegate;
 mod delegating;
 mod delegation;
+mod ended;
 mod eviction;
 mod exchange_id;
 mod files;
@@ -57,6 +66,7 @@ mod records;
 mod replies;
 mod report;
 mod reservation;
+mod rests;
 mod revocation;
 mod session;
 mod share;

@@ -42,6 +42,10 @@ pub struct Limits {
     pub operations: u32,
     /// Number of stateids of a client: opens, and lock owners of a file.
     pub stateids_per_client: usize,
+    /// Number of lock owners with a stateid for an open, which CLOSE visits.
+    pub lock_owners_per_open: usize,
+    /// Number of byte ranges that these have locked: CLOSE, and a LOCK or LOCKU that includes them, visits all.
+    pub ranges_per_open: usize,
     /// Number of byte ranges that a client has locked.
     pub ranges_per_client: usize,
     /// Bytes of the heap for the stateids and locked ranges of all clients.
@@ -74,6 +78,8 @@ impl Default for Limits {
             total_cached_bytes: 256 << 20,
             operations: 64,
             stateids_per_client: 1 << 16,
+            lock_owners_per_open: 1 << 12,
+            ranges_per_open: 1 << 14,
             ranges_per_client: 1 << 20,
             heap: 1 << 30,
             waiting_per_client: 256,

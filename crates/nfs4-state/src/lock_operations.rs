@@ -10,12 +10,12 @@ use millrace_nfs::v4::{ClientId, Stateid, Status};
 use crate::{
     client::Client,
     files::File,
-    heap::RANGE,
+    heap::{Charge, RANGE},
     locks::{ByteRange, LockKind, LockNotice},
     reservation::stateid_bytes,
     share::{READ, WRITE},
     state::State,
-    table::{Kind, Name, Table, stateid},
+    table::{Entry, Kind, Name, Table, stateid},
 };
 
 /// Number of notices that the caller has not taken, after which new ones are dropped.
@@ -109,7 +109,7 @@ impl<R: Clone> State<R> {
     ///
     /// # Errors
     /// Those of [`admit`](Self::admit); DENIED, or RECLAIM_CONFLICT for a reclaim; INVAL for an invalid range; OPENMODE if
-    /// the open does not permit the kind; DELAY if the client or the server has too many locks or stateids, or while a
+    /// the open does not permit the kind; DELAY if the client, the open or the server has too many locks or stateids, or while a
     /// client with which the request conflicts is removed; those of a stateid, and BAD_STATEID if it is of the wrong type
     /// or file.
     pub fn lock(
@@ -152,11 +152,11 @@ impl<R: Clone> State<R> {
                 }
                 return Ok(Err(conflict));
             }
-            self.admit_range(client, table)?;
-            let charge = own.is_none().then(|| self.admit_stateid(client, table, owner)).transpose()?;
+            self.admit_range(client, table, *open)?;
+            let charge = own.is_none().then(|| self.admit_locks(client, table, owner, *open)).transpose()?;
             let number = own.unwrap_or_else(|| table.next());
             let change = file.locks.lock(client, (number, owner), request.kind, *range);
-            count_ranges(client, table, change);
+            count_ranges(client, table, *open, change);
             self.notify(file.locks.available(key));
             let seqid = match (charge, table.get_mut(number)) {
                 (None, Some(entry)) => entry.change(),
@@ -213,13 +213,13 @@ impl<R: Clone> State<R> {
         let range = ByteRange::new(offset, length)?;
         self.make_room_for_state(client, RANGE, now);
         let mut table = client.table.lock();
-        let (number, _) = locks_number(client, table.existing()?, id, file)?;
+        let (number, open) = locks_number(client, table.existing()?, id, file)?;
         self.files.update(file, |file, key| {
             if file.locks.divides(client, number, range) {
-                self.admit_range(client, &table)?;
+                self.admit_range(client, &table, open)?;
             }
             let change = file.locks.unlock(client, number, range);
-            count_ranges(client, &mut table, change);
+            count_ranges(client, &mut table, open, change);
             self.notify(file.locks.available(key));
             let entry = table.get_mut(number).ok_or(Status::BadStateid)?;
             Ok(stateid(client.id(), number, entry.change()))
@@ -247,14 +247,27 @@ impl<R: Clone> State<R> {
     }
 
     /// Whether the client may have one more locked range.
-    fn admit_range(&self, client: &Client, table: &Table) -> Result<(), Status> {
-        let admitted = table.ranges < self.limits.ranges_per_client && client.heap.permits(RANGE);
-        if admitted { Ok(()) } else { Err(Status::Delay) }
+    fn admit_range(&self, client: &Client, table: &Table, open: u32) -> Result<(), Status> {
+        let (_, ranges) = table.locks_with(open);
+        let is_few = table.ranges < self.limits.ranges_per_client && ranges < self.limits.ranges_per_open;
+        if is_few && client.heap.permits(RANGE) { Ok(()) } else { Err(Status::Delay) }
+    }
+
+    /// Admits the stateid of one more lock owner of an open.
+    fn admit_locks(&self, client: &Client, table: &Table, owner: &[u8], open: u32) -> Result<Charge, Status> {
+        let (owners, _) = table.locks_with(open);
+        if owners >= self.limits.lock_owners_per_open {
+            return Err(Status::Delay);
+        }
+        self.admit_stateid(client, table, owner)
     }
 }
 
-/// Counts locked ranges of a client, or those that it has unlocked.
-pub(crate) fn count_ranges(client: &Client, table: &mut Table, change: isize) {
+/// Counts ranges of a client that it has locked with an open, or those that it has unlocked.
+pub(crate) fn count_ranges(client: &Client, table: &mut Table, open: u32, change: isize) {
+    if let Some(Entry { kind: Kind::Open { ranges, .. }, .. }) = table.get_mut(open) {
+        *ranges = ranges.saturating_add_signed(change);
+    }
     table.ranges = table.ranges.saturating_add_signed(change);
     let bytes = change.unsigned_abs() * RANGE;
     if change > 0 { client.heap.add(bytes) } else { client.heap.give_back(bytes) }

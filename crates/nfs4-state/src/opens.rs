@@ -13,6 +13,7 @@ use crate::{
     share::{Share, Shares},
     state::State,
     table::{Kind, Table, stateid},
+    visits::count_visits,
 };
 
 /// Arguments of OPEN that concern the state. The caller has looked the file up and checked the access rights.
@@ -101,7 +102,7 @@ impl<R: Clone> State<R> {
             if own.is_none() {
                 let reserved = request.reserved.and_then(ReservedStateid::take);
                 let charge = reserved.map_or_else(|| self.admit_stateid(client, table, request.owner), Ok)?;
-                let kind = Kind::Open { shares: Shares::default(), locks: BTreeSet::new() };
+                let kind = Kind::Open { shares: Shares::default(), locks: BTreeSet::new(), ranges: 0 };
                 table.add(number, key, &Arc::from(request.owner), kind, charge);
             }
             let entry = table.get_mut(number).ok_or(Status::ServerFault)?;
@@ -155,7 +156,8 @@ impl<R: Clone> State<R> {
             self.notify(file.locks.available(key));
             unlocked
         });
-        count_ranges(client, &mut table, -(unlocked as isize));
+        count_ranges(client, &mut table, number, -(unlocked as isize));
+        count_visits(locks.len());
         locks.iter().for_each(|number| table.remove(*number));
         table.remove(number);
         Ok(Stateid::INVALID)

@@ -16,6 +16,7 @@ use crate::{
     client::Client,
     delegation::Delegation,
     table::{Name, stateid},
+    visits::{STEP, count_visits},
 };
 
 /// A delegation to recall: arguments of CB_RECALL.
@@ -94,11 +95,14 @@ impl Recalls {
         std::mem::take(&mut *waiting)
     }
 
-    /// Takes those that have begun at `before` or earlier. They may have been returned.
-    pub(crate) fn take_overdue(&self, before: Duration) -> Vec<Due> {
+    /// Takes some of those that have begun at `before` or earlier. They may have been returned. Returns whether there are
+    /// more.
+    pub(crate) fn take_overdue(&self, before: Duration) -> (Vec<Due>, bool) {
         let mut due = self.due.lock();
-        let count = due.partition_point(|due| due.since <= before);
-        due.drain(..count).collect()
+        let all = due.partition_point(|due| due.since <= before);
+        let count = all.min(STEP);
+        count_visits(count);
+        (due.drain(..count).collect(), count < all)
     }
 
     pub(crate) fn retry(&self, due: Due) {

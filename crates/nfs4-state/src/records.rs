@@ -242,7 +242,7 @@ impl Records {
         let client = Arc::clone(&record.client);
         if self.end_unconfirmed(address, serial) {
             self.confirmed.add(address, 1);
-            self.candidates.add(&client);
+            self.candidates.add(serial, id, address, client.lease.renewed());
         }
         let known = self.by_owner.entry(owner).or_default();
         *known = Incarnations { confirmed: Some(id), unconfirmed: None };

@@ -31,8 +31,13 @@ impl Selection<'_> {
         }
     }
 
+    /// Whether a stateid of a selected client is selected and not revoked.
+    pub(crate) fn includes(&self, entry: &Entry) -> bool {
+        !entry.revoked && self.has_file(&entry.file)
+    }
+
     /// The selected stateids of a client with a number above `after`.
-    pub(crate) fn of<'t>(&self, table: &'t Table, after: u32) -> impl Iterator<Item = (u32, &'t Entry)> {
+    fn of<'t>(&self, table: &'t Table, after: u32) -> impl Iterator<Item = (u32, &'t Entry)> {
         table.after(after).filter(|(_, entry)| self.has_file(&entry.file))
     }
 }

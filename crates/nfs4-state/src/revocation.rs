@@ -1,8 +1,8 @@
 //! Revocation of state by an administrator (RFC 8881, 8.5).
 
 use std::{
-    collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use millrace_nfs::v4::Status;
@@ -12,7 +12,8 @@ use crate::{
     lock_operations::count_ranges,
     report::Selection,
     state::State,
-    table::{Name, Table},
+    table::{Kind, Table},
+    visits::STEP,
 };
 
 impl<R: Clone> State<R> {
@@ -30,7 +31,8 @@ impl<R: Clone> State<R> {
         if clients.is_empty() && matches!(selection, Selection::Client(_)) {
             return Err(Status::StaleClientid);
         }
-        clients.retain(|client| !valid(&client.table.lock(), selection).is_empty());
+        let has_selected = |table: &Table| table.after(0).any(|(_, entry)| selection.includes(entry));
+        clients.retain(|client| has_selected(&client.table.lock()));
         let owners: Vec<Box<[u8]>> = clients.iter().map(|client| client.owner().into()).collect();
         if owners.is_empty() {
             return Ok(0);
@@ -41,24 +43,27 @@ impl<R: Clone> State<R> {
         Ok(clients.iter().map(|client| self.revoke_of(client, selection)).sum())
     }
 
+    /// Revokes the selected state of a client in steps, between which the table is not locked.
     fn revoke_of(&self, client: &Arc<Client>, selection: Selection<'_>) -> usize {
         self.set_unlisted(client);
-        let mut table = client.table.lock();
-        let files = valid(&table, selection);
-        // A selection contains either all state of a client for a file, or none of it.
-        for file in files.keys() {
-            let unlocked = self.files.update(file, |file, key| {
-                self.delegating.remove(file, client);
-                let unlocked = file.remove_client(client);
-                self.notify(file.locks.available(key));
-                unlocked
-            });
-            count_ranges(client, &mut table, -(unlocked as isize));
+        let (mut revoked, mut after) = (0, 0);
+        loop {
+            let mut table = client.table.lock();
+            let step: Vec<u32> = table.after(after).take(STEP).map(|(number, _)| number).collect();
+            let Some(last) = step.last() else { return revoked };
+            after = *last;
+            for number in step {
+                let Some(entry) = table.get(number).filter(|entry| selection.includes(entry)) else {
+                    continue;
+                };
+                let open = if let Kind::Locks(open) = entry.kind { open } else { number };
+                let (unlocked, _) = self.end_in_file(client, number, entry, Duration::ZERO);
+                count_ranges(client, &mut table, open, -(unlocked as isize));
+                table.revoke(number);
+                revoked += 1;
+            }
+            client.set_revoked(table.revoked());
         }
-        let numbers: Vec<u32> = files.into_values().flatten().collect();
-        numbers.iter().for_each(|number| table.revoke(*number));
-        client.set_revoked(table.revoked());
-        numbers.len()
     }
 
     /// Records that a client is not on the list any more.
@@ -84,13 +89,4 @@ impl<R: Clone> State<R> {
         });
         self.unlisted.lock().append(&mut clients);
     }
-}
-
-/// The selected stateids that are not revoked, by file.
-fn valid(table: &Table, selection: Selection<'_>) -> BTreeMap<Name, Vec<u32>> {
-    let mut files: BTreeMap<Name, Vec<u32>> = BTreeMap::new();
-    for (number, entry) in selection.of(table, 0).filter(|(_, entry)| !entry.revoked) {
-        files.entry(entry.file.clone()).or_default().push(number);
-    }
-    files
 }

@@ -192,8 +192,8 @@ impl<R: Clone> Session<R> {
         Ok(Sequence::Execute(execution, reply))
     }
 
-    /// A request in a slot that does not exist, or not any more. A retry of one that was executed has to learn that, so that
-    /// the client does not repeat it in another slot.
+    /// A request in a slot that does not exist, or not any more. The client has to be notified that one was executed, so
+    /// that it does not repeat it in another slot.
     fn retry_retired(
         &self,
         slots: &Slots<R>,

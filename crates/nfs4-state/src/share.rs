@@ -8,7 +8,7 @@ pub(crate) const READ: u8 = 1;
 pub(crate) const WRITE: u8 = 2;
 
 /// Access to a file, and access that is denied to others. Either is a set of [`READ`] and [`WRITE`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Share {
     pub(crate) access: u8,
     pub(crate) deny: u8,
@@ -36,7 +36,8 @@ impl Share {
         self.access & !other.access == 0 && self.deny & !other.deny == 0
     }
 
-    fn all() -> impl Iterator<Item = Self> {
+    /// All values.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..16).map(|bits| Self { access: bits & 3, deny: bits >> 2 })
     }
 

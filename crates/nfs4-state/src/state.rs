@@ -16,16 +16,16 @@ use parking_lot::{Mutex, RwLock};
 use siphasher::sip::SipHasher13;
 
 use crate::{
-    candidates::{ANY, Candidates, Found, VISITS},
+    candidates::{ANY, Candidates, VISITS},
     client::Client,
     delegating::Delegating,
     files::Files,
     grace::{ClientList, Grace},
-    heap::RANGE,
     limits::{Identity, Limits},
     locks::LockNotice,
-    records::Records,
+    records::{Record, Records},
     replies::Replies,
+    rests::Ended,
     session::Session,
 };
 
@@ -43,6 +43,8 @@ pub struct State<R> {
     pub(crate) sessions: RwLock<HashMap<SessionId, Arc<Session<R>>>>,
     // In the order of locks, that of one client's table is here.
     pub(crate) files: Files,
+    /// The clients that are removed, with state that is not.
+    pub(crate) ended: Ended,
     /// The heap of the state of all clients.
     pub(crate) heap: Arc<ClientQuota>,
     /// The records of confirmed clients.
@@ -78,6 +80,7 @@ impl<R: Clone> State<R> {
             records: Mutex::new(Records::new(Arc::clone(&clients), Arc::clone(&candidates))),
             sessions: RwLock::new(HashMap::new()),
             files: Files::new(),
+            ended: Ended::default(),
             heap: Arc::new(ClientQuota::new(limits.heap)),
             replies: Replies::new(&limits, &clients),
             clients,
@@ -201,7 +204,9 @@ impl<R: Clone> State<R> {
     /// revokes the delegations that were not returned in time, and removes the client records that [`Limits::lease`] and
     /// [`Limits::courtesy`] permit to remove, and those with which requests have conflicted. The server calls this from
     /// time to time, for example every second.
-    pub fn expire(&self, now: Duration) {
+    ///
+    /// Returns whether there is more to remove: the server then calls this again soon.
+    pub fn expire(&self, now: Duration) -> bool {
         let _listing = self.listing.write();
         let missing = self.grace.missing(now);
         if !missing.is_empty() && self.unlist(&missing) {
@@ -212,7 +217,7 @@ impl<R: Clone> State<R> {
             let mut records = self.records.lock();
             records.remove_stale(now, self.limits.lease);
             for _ in 0..VISITS {
-                let Found::Client(client) = self.expired(&records, None, ANY, courtesy, now) else { break };
+                let Ok(Some(client)) = self.expired(&records, None, ANY, courtesy, now) else { break };
                 if client.lease.end_if_expired(now, courtesy) {
                     records.end(client.id());
                 }
@@ -220,18 +225,19 @@ impl<R: Clone> State<R> {
             let ended = records.all_ending().filter(|client| client.lease.end_if_idle());
             ended.cloned().collect()
         };
-        self.revoke_overdue(now);
+        let more = self.revoke_overdue(now);
         self.retire_slots(now);
         self.relist();
         let owners: Vec<Box<[u8]>> = ended.iter().map(|client| client.owner().into()).collect();
-        if owners.is_empty() || !self.unlist(&owners) {
-            return;
+        if !owners.is_empty() && self.unlist(&owners) {
+            for client in ended {
+                self.grace.complete(client.owner());
+                let removed = self.records.lock().remove(client.id());
+                removed.iter().for_each(|record| self.end_client(record));
+            }
         }
-        let mut records = self.records.lock();
-        for client in ended {
-            self.grace.complete(client.owner());
-            self.remove_ended(&mut records, client.id(), now);
-        }
+        self.clear_ended(now);
+        more || !self.ended.is_empty()
     }
 
     /// Removes clients from the list. Returns whether that is durable.
@@ -239,21 +245,20 @@ impl<R: Clone> State<R> {
         self.list.as_ref().is_none_or(|list| list.remove(owners).is_ok())
     }
 
-    /// Removes a client whose lease has ended, with its sessions and its state.
+    /// Removes a client whose lease has ended, with its sessions and a step of its state.
     pub(crate) fn remove_ended(&self, records: &mut Records, id: ClientId, now: Duration) {
-        let Some(record) = records.remove(id) else { return };
+        if let Some(record) = records.remove(id) {
+            self.end_client(&record);
+            self.clear_ended(now);
+        }
+    }
+
+    /// Ends the sessions and the state of a client whose record is removed.
+    fn end_client(&self, record: &Record) {
         for (_, session) in &record.sessions {
             self.drop_session(*session);
         }
-        let table = record.client.table.lock().end();
-        for file in table.files() {
-            self.files.update(&file, |file, key| {
-                self.end_delegation(file, key, &record.client, now);
-                file.remove_client(&record.client);
-                self.notify(file.locks.available(key));
-            });
-        }
-        record.client.heap.give_back(table.ranges * RANGE);
+        self.end_state(&record.client);
     }
 
     /// Removes a client whose lease has ended if there is no list, from which it has to be removed first.
@@ -283,6 +288,10 @@ impl<R: Clone> State<R> {
         if ended {
             // If another thread removes it, this waits for the end of that.
             self.remove_unlisted(&mut self.records.lock(), client.id(), now)?;
+            if client.has_rest.load(Ordering::Acquire) {
+                self.clear_ended(now);
+                return Err(Status::Delay); // With the next request, what conflicts with this one may be removed.
+            }
         }
         Ok(ended)
     }

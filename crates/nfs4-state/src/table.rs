@@ -15,22 +15,26 @@ pub(crate) type Name = Arc<[u8]>;
 
 /// Numbers of stateids by owner and file.
 #[derive(Debug, Default)]
-struct Index(HashMap<Name, BTreeMap<Name, u32>>);
+struct Index {
+    numbers: HashMap<Name, BTreeMap<Name, u32>>,
+    len: usize,
+}
 
 impl Index {
     fn get(&self, owner: &[u8], file: &[u8]) -> Option<u32> {
-        self.0.get(owner)?.get(file).copied()
+        self.numbers.get(owner)?.get(file).copied()
     }
 
     fn insert(&mut self, owner: &Name, file: &Name, number: u32) {
-        self.0.entry(owner.clone()).or_default().insert(file.clone(), number);
+        let files = self.numbers.entry(owner.clone()).or_default();
+        self.len += usize::from(files.insert(file.clone(), number).is_none());
     }
 
     fn remove(&mut self, owner: &[u8], file: &[u8]) {
-        let Some(files) = self.0.get_mut(owner) else { return };
-        files.remove(file);
+        let Some(files) = self.numbers.get_mut(owner) else { return };
+        self.len -= usize::from(files.remove(file).is_some());
         if files.is_empty() {
-            self.0.remove(owner);
+            self.numbers.remove(owner);
         }
     }
 }
@@ -53,6 +57,8 @@ pub(crate) enum Kind {
         shares: Shares,
         /// Numbers of the locks that depend on it.
         locks: BTreeSet<u32>,
+        /// Number of byte ranges that these have locked.
+        ranges: usize,
     },
     /// The byte-range locks of a lock owner, with the number of its open.
     Locks(u32),
@@ -133,9 +139,17 @@ impl Table {
         std::mem::replace(self, Self { removed: true, ..Self::default() })
     }
 
-    /// The files of all stateids, in order.
-    pub(crate) fn files(&self) -> BTreeSet<Name> {
-        self.entries.values().map(|entry| entry.file.clone()).collect()
+    /// The first stateid.
+    pub(crate) fn first(&self) -> Option<(u32, &Entry)> {
+        self.entries.first_key_value().map(|(number, entry)| (*number, entry))
+    }
+
+    /// The locks of an open: numbers of stateids, and number of ranges.
+    pub(crate) fn locks_with(&self, open: u32) -> (usize, usize) {
+        match self.get(open).map(|entry| &entry.kind) {
+            Some(Kind::Open { locks, ranges, .. }) => (locks.len(), *ranges),
+            _ => (0, 0),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -148,7 +162,7 @@ impl Table {
 
     /// Number of opens that are not revoked.
     pub(crate) fn opens(&self) -> usize {
-        self.opens.0.values().map(BTreeMap::len).sum()
+        self.opens.len
     }
 
     /// The stateids with numbers above `after`, in order.

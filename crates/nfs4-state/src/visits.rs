@@ -1,5 +1,9 @@
 //! The number of entries that operations visit, by which tests bound their time.
 
+/// Number of entries that a step of an operation visits, which takes some hundred microseconds. Other requests run before
+/// the next step.
+pub(crate) const STEP: usize = 1024;
+
 #[cfg(test)]
 thread_local! {
     /// Number of entries that operations of this thread have visited.

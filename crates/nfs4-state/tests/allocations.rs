@@ -97,7 +97,8 @@ fn stateids_occupy_at_most_what_is_charged() {
 #[test]
 fn a_locked_range_occupies_at_most_256_bytes() {
     const LOCKS: u64 = 100_000;
-    let state = State::<()>::new(Limits::default(), Identity { epoch: 1, secret: [0; 16] });
+    let limits = Limits { ranges_per_open: usize::MAX, ..Limits::default() };
+    let state = State::<()>::new(limits, Identity { epoch: 1, secret: [0; 16] });
     let client = &client(&state);
     let file = OpenRequest { owner: b"o", file: b"f", access: 3, deny: 0, reclaim: false, reserved: None };
     let open = state.open(client, &file, Duration::ZERO).unwrap();

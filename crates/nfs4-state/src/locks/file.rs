@@ -11,7 +11,7 @@ use super::{
     range::{ByteRange, LockKind},
     table::{Held, LockTable},
 };
-use crate::{client::Client, heap::Charge, table::Name};
+use crate::{client::Client, heap::Charge, table::Name, visits::count_visits};
 
 /// Bytes of a request that waits, without its owner.
 const WAITER: usize = 256;
@@ -122,17 +122,15 @@ impl FileLocks {
     pub(crate) fn remove(&mut self, client: &Client, number: u32) -> usize {
         let id = owner_id(client, number);
         let count = self.table.count(id);
+        count_visits(count + 1);
         self.table.remove_owner(id);
         self.holders.remove(&id);
         count
     }
 
-    /// Removes the lock owners of a client. Returns the number of ranges that they had locked.
-    pub(crate) fn remove_client(&mut self, client: &Client) -> usize {
-        self.end_waiting(|waiter| waiter.client.id() == client.id());
-        let range = owner_id(client, 0)..=owner_id(client, u32::MAX);
-        let numbers: Vec<_> = self.holders.range(range).map(|(id, _)| *id as u32).collect();
-        numbers.into_iter().map(|number| self.remove(client, number)).sum()
+    /// Number of requests that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiters.len()
     }
 
     /// Adds a blocking request that was denied, in place of an earlier one of the same owner. There is a limit for each
@@ -147,6 +145,7 @@ impl FileLocks {
     ) {
         let id = number.map_or(0, |number| owner_id(client, number));
         let own = |waiter: &&mut Waiter| waiter.client.id() == client.id() && *waiter.owner == *owner;
+        count_visits(self.waiters.len());
         if let Some(waiter) = self.waiters.iter_mut().find(own) {
             (waiter.open, waiter.id, waiter.kind, waiter.range) = (open, id, kind, range);
             return;
@@ -167,6 +166,7 @@ impl FileLocks {
     }
 
     fn end_waiting(&mut self, ends: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
+        count_visits(self.waiters.len());
         let ended: Vec<_> = self.waiters.extract_if(.., |waiter| ends(waiter)).collect();
         for waiter in &ended {
             waiter.client.waiting.fetch_sub(1, Ordering::Relaxed);

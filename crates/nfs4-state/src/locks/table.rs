@@ -6,6 +6,7 @@ use super::{
     range::{ByteRange, LockKind},
     tree::{OwnedRange, Tree},
 };
+use crate::visits::count_visits;
 
 /// A lock that another owner holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +92,7 @@ impl LockTable {
         while let Some((first, end, kind)) =
             self.before(owner, range.last).filter(|(_, end, _)| *end >= range.start)
         {
+            count_visits(1);
             self.take(owner, kind, first, end);
             if end > range.last {
                 self.add(owner, kind, range.last + 1, end);

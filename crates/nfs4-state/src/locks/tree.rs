@@ -6,6 +6,8 @@
 
 use std::cmp::Ordering;
 
+use crate::visits::count_visits;
+
 /// No node.
 const NIL: u32 = u32::MAX;
 
@@ -206,6 +208,7 @@ impl Tree {
     pub(crate) fn find_other(&self, start: u64, last: u64, owner: u64) -> Option<OwnedRange> {
         let mut n = self.root;
         while self.reaches(n, start, owner) {
+            count_visits(1);
             let Node { range, left, right, .. } = self.node(n);
             if self.reaches(*left, start, owner) {
                 // If this range does not overlap, it starts after `last`, and so do all to its right.

@@ -208,7 +208,7 @@ impl Model {
     /// The result that the server must return for a request that may conflict with delegations of others.
     fn conflict(&mut self, own: Option<usize>, file: usize, wanted: Use) -> Result<(), Status> {
         for held in self.held.iter_mut().filter(|held| held.file == file && Some(held.host) != own) {
-            if !wanted.conflicts(held.kind) {
+            if !conflicts_with(wanted, held.kind) {
                 continue;
             }
             if held.recalled.is_none() {
@@ -221,8 +221,9 @@ impl Model {
             }
         }
         loop {
-            let conflicts =
-                |held: &Held| held.file == file && Some(held.host) != own && wanted.conflicts(held.kind);
+            let conflicts = |held: &Held| {
+                held.file == file && Some(held.host) != own && conflicts_with(wanted, held.kind)
+            };
             let all: Vec<_> = (0..self.held.len()).filter(|n| conflicts(&self.held[*n])).collect();
             let overdue =
                 |n: &usize| self.held[*n].recalled.is_some_and(|since| self.now >= since + S(LEASE));
@@ -520,4 +521,9 @@ proptest! {
         }
         model.end();
     }
+}
+
+/// Whether a use by another client conflicts with a delegation.
+fn conflicts_with(wanted: Use, kind: DelegationKind) -> bool {
+    wanted == Use::Change || kind == DelegationKind::Write
 }
