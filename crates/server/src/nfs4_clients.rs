@@ -73,6 +73,8 @@ const CACHED_REPLY: u32 = 2048;
 const LOGGED_NAMES: usize = 16;
 /// Time between two searches for expired clients.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The same while there is more state to remove, so that other requests run meanwhile.
+const STEP_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The clients of a server, with the parameters of the server that clients see.
 pub(crate) struct Clients {
@@ -178,20 +180,19 @@ impl Clients {
     /// Ends the grace period and removes expired clients in time until `stopped` completes.
     pub(crate) async fn maintain(self: Arc<Self>, rt: RuntimeRef, stopped: impl Future<Output = ()>) {
         let mut stopped = pin!(stopped);
-        let mut grace = self.state.in_grace();
+        let (mut grace, mut has_more) = (self.state.in_grace(), false);
         loop {
-            let pause = rt.sleep(EXPIRY_INTERVAL);
+            let pause = rt.sleep(if has_more { STEP_INTERVAL } else { EXPIRY_INTERVAL });
             let Either::Right(((), again)) = select(stopped, pause).await else { return };
             stopped = again;
             if !self.durable {
-                self.state.expire(now(&rt));
+                has_more = self.state.expire(now(&rt));
                 continue;
             }
             let (clients, time) = (Arc::clone(&self), now(&rt));
             let awaited = if grace { self.state.awaited() } else { Vec::new() };
-            if blocking(&rt, move || clients.state.expire(time)).await.is_none() {
-                return;
-            }
+            let Some(more) = blocking(&rt, move || clients.state.expire(time)).await else { return };
+            has_more = more;
             if grace && !self.state.in_grace() {
                 grace = false;
                 match &*awaited {
