@@ -10,7 +10,7 @@ const FEW: usize = 512;
 
 /// Many clients, most of them of one address.
 fn crowd(state: &State<u64>, clients: u32) -> Vec<Arc<Session<u64>>> {
-    let host = |n: u32| if n % 4 == 0 { 2 + (n / 4 % 200) as u8 } else { 1 };
+    let host = |n: u32| if n.is_multiple_of(4) { 2 + (n / 4 % 200) as u8 } else { 1 };
     (0..clients).filter_map(|n| client_of(state, host(n), &format!("client {n}"), S(0)).ok()).collect()
 }
 
