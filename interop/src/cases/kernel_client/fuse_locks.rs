@@ -2,18 +2,17 @@
 
 use std::{path::Path, thread, time::Duration};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::{
     super::Case,
-    mount::{EXPORT, boot, mount_v4_command},
+    mount::{EXPORT, boot, mount_on_host, mount_v4_command, unmount_on_host},
 };
 use crate::{
     guest::{Guest, GuestOptions},
-    lab::{self, Lab},
-    network::HOST,
+    lab::Lab,
     program,
-    server::{RDMA_PORT, Server, ServerOptions, TCP_PORT},
+    server::{Server, ServerOptions},
 };
 
 /// Time limit of commands that wait for other clients.
@@ -44,28 +43,13 @@ fn run(lab: &mut Lab, proto: &'static str) -> Result<()> {
     let server = lab.server(&ServerOptions::default().memory(EXPORT, "16MiB"))?;
     let mut guest = boot(lab, &GuestOptions::default())?;
     guest.must(&mount_v4_command(proto, EXPORT, "/mnt/x", ",lookupcache=none"))?;
-    let port = if proto == "rdma" { RDMA_PORT } else { TCP_PORT };
-    let url = format!("nfs://{HOST}:{port}{EXPORT}?proto={proto}");
-    let mounts = [lab.directory("one")?, lab.directory("two")?];
-    for at in &mounts {
-        lab::millrace(&[
-            "mount",
-            &url,
-            &at.display().to_string(),
-            "--daemon",
-            "-o",
-            "vers=4.2,lookupcache=none,actimeo=0",
-        ])?
-        .ok()?;
-    }
-    let [one, two] = &mounts;
+    let mounts = mount_on_host(lab, proto, ["4.2", "4.2"])?;
+    let [one, two] = &mounts[..] else { bail!("there are {} mounts, not two", mounts.len()) };
     guest.must("cd /mnt/x && echo 0 > count && echo > range && chmod 666 *")?;
     counts(&mut guest, [one, two])?;
     ranges(&mut guest, [one, two])?;
     passes_on(&mut guest, one, &server, proto)?;
-    for at in &mounts {
-        program::must("umount", &[&at.display().to_string()])?;
-    }
+    unmount_on_host(&mounts)?;
     guest.must("umount /mnt/x")?;
     lab.finish(vec![guest], &[&server])
 }

@@ -1,11 +1,14 @@
 //! Common parts of the cases of this group: a server with one export, and a guest that mounts it.
 
+use std::path::PathBuf;
+
 use anyhow::{Result, ensure};
 
 use crate::{
     guest::{Guest, GuestOptions},
-    lab::Lab,
+    lab::{self, Lab},
     network::HOST,
+    program,
     server::{RDMA_PORT, ServerOptions, TCP_PORT},
     tree::Manifest,
 };
@@ -72,6 +75,25 @@ pub(in crate::cases) fn mount_command(proto: &str, at: &str, more: &str) -> Stri
 /// `more`.
 pub(in crate::cases) fn mount_v4_command(proto: &str, path: &str, at: &str, more: &str) -> String {
     format!("{NFS_MOUNT}mkdir -p {at} && nfs_mount vers=4.2,proto={proto}{more} {HOST}:{path} {at}")
+}
+
+/// Mounts the export on new directories of the host with `millrace mount`, once with each version of NFS, so that programs
+/// see the changes of others at once.
+pub(in crate::cases) fn mount_on_host(lab: &Lab, proto: &str, versions: [&str; 2]) -> Result<Vec<PathBuf>> {
+    let port = if proto == "rdma" { RDMA_PORT } else { TCP_PORT };
+    let url = format!("nfs://{HOST}:{port}{EXPORT}?proto={proto}");
+    let mount = |(name, version): (&str, &str)| {
+        let at = lab.directory(name)?;
+        let options = format!("vers={version},lookupcache=none,actimeo=0");
+        lab::millrace(&["mount", &url, &at.display().to_string(), "--daemon", "-o", &options])?.ok()?;
+        Ok(at)
+    };
+    ["one", "two"].into_iter().zip(versions).map(mount).collect()
+}
+
+/// Unmounts directories of the host.
+pub(in crate::cases) fn unmount_on_host(mounts: &[PathBuf]) -> Result<()> {
+    mounts.iter().try_for_each(|at| program::must("umount", &[&at.display().to_string()]).map(drop))
 }
 
 /// The manifest of a directory of the guest.

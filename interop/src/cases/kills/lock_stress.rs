@@ -3,6 +3,7 @@
 //! critical section at once.
 
 use std::{
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -12,14 +13,13 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::super::{
     Case,
-    kernel_client::mount::{EXPORT, boot, mount_v4_command},
+    kernel_client::mount::{EXPORT, boot, mount_on_host, mount_v4_command, unmount_on_host},
 };
 use crate::{
-    guest::GuestOptions,
-    lab::{self, Lab},
-    network::HOST,
+    guest::{Guest, GuestOptions},
+    lab::Lab,
     program,
-    server::{RDMA_PORT, Server, ServerOptions, TCP_PORT},
+    server::{Server, ServerOptions},
 };
 
 /// Processes on each mount of the host, and in the guest: 16 together.
@@ -72,62 +72,14 @@ fn run(lab: &mut Lab, proto: &'static str) -> Result<()> {
     let mut server = lab.server(&options)?;
     let mut guest = boot(lab, &GuestOptions::default())?;
     guest.must(&mount_v4_command(proto, EXPORT, "/mnt/x", ",hard,lookupcache=none"))?;
-    let port = if proto == "rdma" { RDMA_PORT } else { TCP_PORT };
-    let url = format!("nfs://{HOST}:{port}{EXPORT}?proto={proto}");
-    let mounts = [("one", "4.2"), ("two", "4.1")].map(|(name, version)| (lab.directory(name), version));
-    let mut places = Vec::new();
-    for (at, version) in mounts {
-        let at = at?;
-        let options = format!("vers={version},lookupcache=none,actimeo=0");
-        lab::millrace(&["mount", &url, &at.display().to_string(), "--daemon", "-o", &options])?.ok()?;
-        places.push(at);
-    }
+    let places = mount_on_host(lab, proto, ["4.2", "4.1"])?;
     let script = lab.dir.join("count.pl");
     std::fs::write(&script, COUNT)?;
     let local = lab.dir.join("local");
     std::fs::write(&local, "")?;
     for kind in ["flock", "fcntl", "ofd"] {
-        guest.must(&format!("cd /mnt/x && echo 0 > {kind} && sync {kind}"))?;
         let started = Instant::now();
-        let in_guest = format!(
-            "pids=; for i in $(seq {}); do perl {} /mnt/x/{kind} {kind} {ROUNDS} & pids=\"$pids $!\"; done; \
-             for p in $pids; do wait $p || exit 1; done",
-            PROCESSES[2],
-            guest.host_file(&script),
-        );
-        let mut job = guest.spawn(&in_guest)?;
-        let mut children = Vec::new();
-        for (at, count) in places.iter().zip(PROCESSES) {
-            for _ in 0..count {
-                let counter = Command::new("perl")
-                    .arg(&script)
-                    .arg(at.join(kind))
-                    .args([kind, &ROUNDS.to_string()])
-                    .arg(&local)
-                    .stdin(Stdio::null())
-                    .stderr(Stdio::piped())
-                    .spawn()?;
-                children.push(counter);
-            }
-        }
-        let mut kills = 0;
-        while job.is_running() || running(&mut children)? {
-            ensure!(
-                started.elapsed() < LIMIT,
-                "the processes have not ended after {} s",
-                started.elapsed().as_secs()
-            );
-            kill(&mut server)?;
-            kills += 1;
-            thread::sleep(LIFE);
-        }
-        job.wait(LIMIT)?.ok().with_context(|| format!("the guest, {kind}"))?;
-        for child in children {
-            let out = child.wait_with_output()?;
-            if !out.status.success() {
-                bail!("a process that counts with {kind}: {}", String::from_utf8_lossy(&out.stderr).trim());
-            }
-        }
+        let kills = count(&mut guest, &mut server, (&places, &local), (&script, kind))?;
         let expected = PROCESSES.iter().sum::<u32>() * ROUNDS;
         for at in &places {
             let path = at.join(kind).display().to_string();
@@ -142,11 +94,52 @@ fn run(lab: &mut Lab, proto: &'static str) -> Result<()> {
             started.elapsed().as_secs()
         ))?;
     }
-    for at in &places {
-        program::must("umount", &[&at.display().to_string()])?;
-    }
+    unmount_on_host(&places)?;
     guest.must("umount /mnt/x")?;
     lab.finish(vec![guest], &[&server])
+}
+
+/// Runs the processes that count under one kind of lock, with the file `local` for those of the host, and kills the server
+/// until they have ended. Returns how often.
+fn count(
+    guest: &mut Guest,
+    server: &mut Server,
+    (places, local): (&[PathBuf], &Path),
+    (script, kind): (&Path, &str),
+) -> Result<u32> {
+    guest.must(&format!("cd /mnt/x && echo 0 > {kind} && sync {kind}"))?;
+    let started = Instant::now();
+    let in_guest = format!(
+        "pids=; for i in $(seq {}); do perl {} /mnt/x/{kind} {kind} {ROUNDS} & pids=\"$pids $!\"; done; \
+         for p in $pids; do wait $p || exit 1; done",
+        PROCESSES[2],
+        guest.host_file(script),
+    );
+    let mut job = guest.spawn(&in_guest)?;
+    let mut children = Vec::new();
+    for (at, processes) in places.iter().zip(PROCESSES) {
+        for _ in 0..processes {
+            let mut counter = Command::new("perl");
+            counter.arg(script).arg(at.join(kind)).args([kind, &ROUNDS.to_string()]).arg(local);
+            children.push(counter.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?);
+        }
+    }
+    let mut kills = 0;
+    while job.is_running() || running(&mut children)? {
+        let seconds = started.elapsed().as_secs();
+        ensure!(seconds < LIMIT.as_secs(), "the processes have not ended after {seconds} s");
+        kill(server)?;
+        kills += 1;
+        thread::sleep(LIFE);
+    }
+    job.wait(LIMIT)?.ok().with_context(|| format!("the guest, {kind}"))?;
+    for child in children {
+        let out = child.wait_with_output()?;
+        if !out.status.success() {
+            bail!("a process that counts with {kind}: {}", String::from_utf8_lossy(&out.stderr).trim());
+        }
+    }
+    Ok(kills)
 }
 
 fn running(children: &mut [Child]) -> Result<bool> {
