@@ -11,6 +11,8 @@ use tokio::io::AsyncWriteExt;
 
 mod common;
 
+use common::run;
+
 const EXCLUSIVE: LockKind = LockKind::Exclusive;
 const SHARED: LockKind = LockKind::Shared;
 
@@ -20,15 +22,6 @@ async fn client(server: &Running, proto: Proto, version: Version) -> Client {
 
 async fn open(client: &Client, path: &str) -> millrace_client::File {
     OpenOptions::new().read(true).write(true).create(true).open(client, path).await.unwrap()
-}
-
-fn run(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(test);
 }
 
 #[test]

@@ -14,17 +14,10 @@ use rand_xoshiro::{
 
 mod common;
 
+use common::run;
+
 async fn client(server: &millrace_server::Running, proto: Proto, version: Version) -> Client {
     Client::connect(format!("{}&vers={version}", common::url(server, proto, "data"))).await.unwrap()
-}
-
-fn run(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(test);
 }
 
 /// The number of calls of `work`.

@@ -12,17 +12,10 @@ use millrace_server::{Config, Server};
 
 mod common;
 
+use common::run;
+
 /// A multiple of the blocks of file systems, in bytes.
 const BLOCK: u64 = 64 << 10;
-
-fn run(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(test);
-}
 
 async fn read(file: &File, range: Range<u64>) -> Vec<u8> {
     let mut data = vec![1; (range.end - range.start) as usize];

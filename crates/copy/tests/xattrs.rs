@@ -9,6 +9,7 @@ use millrace_copy::{Item, LocalTree, Options, Preserve, RemoteTree, Report, Tree
 use millrace_nfs::{v3::FileHandle, v4::Operation};
 use millrace_server::{Config, Running, Server};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
+use tokio::runtime::Runtime;
 
 /// One file fits in one WRITE, the other one does not.
 const FILES: [(&str, usize); 2] = [("small", 100), ("large", 50_000)];
@@ -27,15 +28,6 @@ async fn connect(server: &Running, version: Version) -> nfs3::Client {
     let at = server.tcp_addr().unwrap();
     let url: Url = format!("nfs://{at}/data?proto=tcp&vers={version}&wsize=16K").parse().unwrap();
     nfs3::Client::connect(TokioRuntime::current(), &url, Default::default()).await.unwrap()
-}
-
-fn run(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(test);
 }
 
 fn set(path: &Path, name: &str, value: &[u8]) -> bool {
@@ -98,7 +90,7 @@ async fn assert_server_has(client: &nfs3::Client, dir: &str) {
 fn attributes_are_kept_in_all_directions() {
     let Some(from) = tree() else { return };
     let (one, other) = (server(), server());
-    run(async {
+    Runtime::new().unwrap().block_on(async {
         let (client, far) = (connect(&one, Version::V4_2).await, connect(&other, Version::V4_2).await);
         assert_complete(&to_server(from.path(), &client, with_xattrs()).await);
         assert_server_has(&client, "copy").await;
@@ -135,7 +127,7 @@ fn attributes_are_kept_in_all_directions() {
 fn without_the_option_the_report_counts_local_objects_and_the_server_is_not_asked() {
     let Some(from) = tree() else { return };
     let server = server();
-    run(async {
+    Runtime::new().unwrap().block_on(async {
         let client = connect(&server, Version::V4_2).await;
         let report = to_server(from.path(), &client, Options::default()).await;
         assert!(report.failed.is_empty() && report.files == 2, "{report:?}");
@@ -156,7 +148,7 @@ fn without_the_option_the_report_counts_local_objects_and_the_server_is_not_aske
 fn a_target_without_attributes_is_reported() {
     let Some(from) = tree() else { return };
     let server = server();
-    run(async {
+    Runtime::new().unwrap().block_on(async {
         let client = connect(&server, Version::V3).await;
         let report = to_server(from.path(), &client, with_xattrs()).await;
         assert!(report.failed.is_empty() && report.files == 2, "{report:?}");
@@ -182,7 +174,7 @@ fn access_control_lists_are_counted() {
         return;
     }
     let server = server();
-    run(async {
+    Runtime::new().unwrap().block_on(async {
         let client = connect(&server, Version::V4_2).await;
         for options in [Options::default(), with_xattrs()] {
             let report = to_server(&path, &client, options).await;

@@ -43,6 +43,11 @@ pub(crate) fn url(server: &Running, proto: Proto, export: &str) -> String {
     format!("nfs://{address}/{export}?proto={proto}")
 }
 
+/// Runs `test` on an executor with a thread for each core.
+pub(crate) fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Runtime::new().unwrap().block_on(test);
+}
+
 /// Runs `test` over TCP and over RDMA with each version, each with a new server, with a function from an export's name
 /// to a URL.
 pub(crate) fn on_all<F: Future<Output = ()>>(test: impl Fn(Box<dyn Fn(&str) -> String>) -> F) {
