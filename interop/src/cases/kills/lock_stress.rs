@@ -1,5 +1,5 @@
-//! Processes on two mounts of `millrace mount` and on a kernel client count under a lock of one file, for each kind of
-//! lock, while the server is killed and restarted. No increment is lost, and no two processes of the host are in the
+//! Processes on two mounts of `millrace mount` and on a kernel client append to a file under a lock of it, for each kind of
+//! lock, while the server is killed and restarted. No byte is lost, and no two processes of the host are in the
 //! critical section at once.
 
 use std::{
@@ -24,17 +24,17 @@ use crate::{
 
 /// Processes on each mount of the host, and in the guest: 16 together.
 const PROCESSES: [u32; 3] = [6, 6, 4];
-/// Increments of each process for each kind of lock.
+/// Bytes of each process for each kind of lock.
 const ROUNDS: u32 = 200;
 /// Time from one start of the server to its end: more than a grace period in which all clients reclaim their locks.
-const LIFE: Duration = Duration::from_secs(10);
+const LIFE: Duration = Duration::from_secs(20);
 /// Time limit of the processes of one kind, and of reads that wait for a grace period.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(1800);
 
-/// Counts `ROUNDS` times in FILE under a lock of it of KIND, each time with a new description of the file. If LOCAL is
-/// not empty, it is a file that only one process may have locked meanwhile; the file system of the test does not see
-/// that lock.
-const COUNT: &str = r#"
+/// Appends `ROUNDS` bytes to FILE, each under a lock of it of KIND and with a new description of the file, at the end that a
+/// read under the lock shows: a reader with the size from before the lock replaces the byte of another. If LOCAL is not
+/// empty, it is a file that only one process may have locked meanwhile; the file system of the test does not see that lock.
+const APPEND: &str = r#"
 use Fcntl qw(:flock :seek F_SETLKW F_WRLCK F_UNLCK);
 my ($file, $kind, $rounds, $local) = @ARGV;
 my $command = $kind eq "ofd" ? 38 : F_SETLKW;
@@ -47,8 +47,8 @@ for my $round (1 .. $rounds) {
     open($own, "<", $local) or die "open: $!";
     flock($own, LOCK_EX | LOCK_NB) or die "two processes have the lock in round $round";
   }
-  defined(sysread($f, my $n, 32)) or die "read: $!";
-  sysseek($f, 0, SEEK_SET) and syswrite($f, $n + 1) or die "write: $!";
+  defined(my $end = sysread($f, my $data, 65536)) or die "read: $!";
+  sysseek($f, $end, SEEK_SET) and syswrite($f, "x") or die "write: $!";
   close($own) if $local;
   if ($round % 2) { ($kind eq "flock" ? flock($f, LOCK_UN) : range($f, F_UNLCK)) or die "unlock: $!" }
   close($f) or die "close in round $round: $!";
@@ -73,8 +73,8 @@ fn run(lab: &mut Lab, proto: &'static str) -> Result<()> {
     let mut guest = boot(lab, &GuestOptions::default())?;
     guest.must(&mount_v4_command(proto, EXPORT, "/mnt/x", ",hard,lookupcache=none"))?;
     let places = mount_on_host(lab, proto, ["4.2", "4.1"])?;
-    let script = lab.dir.join("count.pl");
-    std::fs::write(&script, COUNT)?;
+    let script = lab.dir.join("append.pl");
+    std::fs::write(&script, APPEND)?;
     let local = lab.dir.join("local");
     std::fs::write(&local, "")?;
     for kind in ["flock", "fcntl", "ofd"] {
@@ -83,23 +83,20 @@ fn run(lab: &mut Lab, proto: &'static str) -> Result<()> {
         let expected = PROCESSES.iter().sum::<u32>() * ROUNDS;
         for at in &places {
             let path = at.join(kind).display().to_string();
-            let counted = program::run("cat", &[&path], LIMIT)?.ok()?.stdout;
+            let size = program::run("stat", &["-c", "%s", &path], LIMIT)?.ok()?.stdout;
             ensure!(
-                counted.trim() == expected.to_string(),
-                "{expected} increments under locks of {kind} gave {counted}"
+                size.trim() == expected.to_string(),
+                "{expected} appends under locks of {kind} gave {size} bytes"
             );
         }
-        lab.report(&format!(
-            "{kind}: {expected} increments, {kills} kills, {} s",
-            started.elapsed().as_secs()
-        ))?;
+        lab.report(&format!("{kind}: {expected} appends, {kills} kills, {} s", started.elapsed().as_secs()))?;
     }
     unmount_on_host(&places)?;
     guest.must("umount /mnt/x")?;
     lab.finish(vec![guest], &[&server])
 }
 
-/// Runs the processes that count under one kind of lock, with the file `local` for those of the host, and kills the server
+/// Runs the processes that append under one kind of lock, with the file `local` for those of the host, and kills the server
 /// until they have ended. Returns how often.
 fn count(
     guest: &mut Guest,
@@ -107,7 +104,7 @@ fn count(
     (places, local): (&[PathBuf], &Path),
     (script, kind): (&Path, &str),
 ) -> Result<u32> {
-    guest.must(&format!("cd /mnt/x && echo 0 > {kind} && sync {kind}"))?;
+    guest.must(&format!("cd /mnt/x && : > {kind} && sync {kind}"))?;
     let started = Instant::now();
     let in_guest = format!(
         "pids=; for i in $(seq {}); do perl {} /mnt/x/{kind} {kind} {ROUNDS} & pids=\"$pids $!\"; done; \
@@ -136,7 +133,7 @@ fn count(
     for child in children {
         let out = child.wait_with_output()?;
         if !out.status.success() {
-            bail!("a process that counts with {kind}: {}", String::from_utf8_lossy(&out.stderr).trim());
+            bail!("a process that appends with {kind}: {}", String::from_utf8_lossy(&out.stderr).trim());
         }
     }
     Ok(kills)
