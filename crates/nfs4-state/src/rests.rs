@@ -1,4 +1,4 @@
-//! What is left of the state of clients that have ended.
+//! The remaining state of clients that have ended.
 
 use std::{
     collections::VecDeque,
