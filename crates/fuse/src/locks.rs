@@ -102,9 +102,10 @@ impl Fs {
     pub(crate) async fn drop_unlocked_pages(self: &Arc<Self>, file: &OpenFile) {
         let inode = &file.inode;
         inode.note_unknown_change(&self.clock);
-        let dropped = inode.invalidate_pages();
         let issued = self.clock.tick();
-        if let Ok(attributes) = file.client.getattr(inode.handle).await {
+        let attributes = file.client.getattr(inode.handle).await;
+        let dropped = inode.invalidate_pages();
+        if let Ok(attributes) = attributes {
             self.apply_update(inode, inode.record_attributes(&self.timeouts, issued, attributes));
         }
         self.apply_update(inode, dropped);
