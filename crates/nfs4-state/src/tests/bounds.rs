@@ -90,8 +90,13 @@ fn clients_are_asked_for_delegations_in_few_visits() {
             let request =
                 OpenRequest { owner: b"o", file: &file, access: 1, deny: 0, reclaim: false, reserved: None };
             state.open(session.client(), &request, S(0)).unwrap();
-            let request =
-                DelegationRequest { file: &file, kind: DelegationKind::Read, reclaim: false, change: 1 };
+            let request = DelegationRequest {
+                file: &file,
+                kind: DelegationKind::Read,
+                reclaim: false,
+                change: 1,
+                times: None,
+            };
             let _ = state.delegate(session.client(), &request, S(0));
             let (visits, all) = visits_of(|| state.take_recalls_of_any(session.client(), S(1)));
             assert!(visits < FEW, "{visits}");
@@ -201,7 +206,8 @@ fn operations_on_opens_visit_few_others() {
     let read = OpenRequest { access: 1, deny: 0, ..request(0) };
     let (visits, own) = visits_of(|| state.open(session.client(), &read, S(0)).unwrap());
     few("OPEN", visits);
-    let delegation = DelegationRequest { file: b"f", kind: DelegationKind::Write, reclaim: false, change: 1 };
+    let delegation =
+        DelegationRequest { file: b"f", kind: DelegationKind::Write, reclaim: false, change: 1, times: None };
     let (visits, delegated) = visits_of(|| state.delegate(session.client(), &delegation, S(0)).unwrap());
     few("OPEN with a delegation", visits);
     few("DELEGRETURN", visits_of(|| state.return_delegation(session.client(), &delegated, b"f", S(0))).0);
@@ -305,7 +311,13 @@ fn requests_that_conflict_with_delegations_visit_those_of_the_file() {
         let request =
             OpenRequest { owner: b"o", file: b"f", access: 1, deny: 0, reclaim: false, reserved: None };
         state.open(session.client(), &request, S(0)).unwrap();
-        let request = DelegationRequest { file: b"f", kind: DelegationKind::Read, reclaim: false, change: 1 };
+        let request = DelegationRequest {
+            file: b"f",
+            kind: DelegationKind::Read,
+            reclaim: false,
+            change: 1,
+            times: None,
+        };
         let (visits, delegated) = visits_of(|| state.delegate(session.client(), &request, S(0)));
         assert!(visits < 20 && delegated.is_ok(), "{visits}");
     }
