@@ -236,7 +236,7 @@ impl FileSystem for Gate {
         if !is_object(name) {
             return self.inner.lookup(who, dir, name);
         }
-        let (who, dir, name) = (who.clone(), dir.clone(), name.to_vec());
+        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
         self.in_turn(move |fs| fs.lookup(&who, &dir, &name))
     }
 
@@ -244,7 +244,7 @@ impl FileSystem for Gate {
         if !is_object(name) {
             return self.inner.remove(who, dir, name);
         }
-        let (who, dir, name) = (who.clone(), dir.clone(), name.to_vec());
+        let (who, dir, name) = (who.clone(), *dir, name.to_vec());
         self.in_turn(move |fs| fs.remove(&who, &dir, &name))
     }
 
@@ -256,18 +256,18 @@ impl FileSystem for Gate {
         to_dir: &Handle,
         to: &[u8],
     ) -> Op<(Wcc, Wcc)> {
-        let (who, dir, from) = (who.clone(), dir.clone(), from.to_vec());
-        let (to_dir, to) = (to_dir.clone(), to.to_vec());
+        let (who, dir, from) = (who.clone(), *dir, from.to_vec());
+        let (to_dir, to) = (*to_dir, to.to_vec());
         self.in_turn(move |fs| fs.rename(&who, &dir, &from, &to_dir, &to))
     }
 
     fn link(&self, who: &Identity, file: &Handle, dir: &Handle, name: &[u8]) -> Op<(Attr, Wcc)> {
-        let (who, file, dir, name) = (who.clone(), file.clone(), dir.clone(), name.to_vec());
+        let (who, file, dir, name) = (who.clone(), *file, *dir, name.to_vec());
         self.in_turn(move |fs| fs.link(&who, &file, &dir, &name))
     }
 
     fn read(&self, who: &Identity, file: &Handle, offset: u64, count: u32) -> Op<Read> {
-        let (who, file) = (who.clone(), file.clone());
+        let (who, file) = (who.clone(), *file);
         self.in_turn(move |fs| fs.read(&who, &file, offset, count))
     }
 
@@ -280,7 +280,7 @@ impl FileSystem for Gate {
         at: u64,
         length: u64,
     ) -> Op<Copied> {
-        let (who, file, to) = (who.clone(), file.clone(), to.clone());
+        let (who, file, to) = (who.clone(), *file, *to);
         self.in_turn(move |fs| fs.copy(&who, &file, offset, &to, at, length))
     }
 
@@ -396,7 +396,7 @@ async fn check(
         *turns.lock().unwrap() = Turns { active: 2, plan: choices, ..Turns::default() };
         let mut tasks = Vec::new();
         for (n, action) in actions.into_iter().enumerate() {
-            tasks.push(tokio::spawn(execute(clients[n].clone(), dir.clone(), action)));
+            tasks.push(tokio::spawn(execute(clients[n].clone(), *dir, action)));
             // The first call of the first action waits before that of the second one.
             while n == 0 && turns.lock().unwrap().waiting.is_empty() {
                 tokio::task::yield_now().await;
