@@ -396,7 +396,7 @@ async fn check(
         *turns.lock().unwrap() = Turns { active: 2, plan: choices, ..Turns::default() };
         let mut tasks = Vec::new();
         for (n, action) in actions.into_iter().enumerate() {
-            tasks.push(tokio::spawn(execute(clients[n].clone(), *dir, action)));
+            tasks.push(tokio::spawn(execute(clients[n].clone(), dir.clone(), action)));
             // The first call of the first action waits before that of the second one.
             while n == 0 && turns.lock().unwrap().waiting.is_empty() {
                 tokio::task::yield_now().await;

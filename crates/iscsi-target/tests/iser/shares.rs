@@ -38,7 +38,11 @@ async fn attack(bench: &Bench, writes: u32, blocks: u16) -> Vec<Client> {
             client.submit(&rw10(0x2a, i * u32::from(blocks), blocks), Direction::Write, data);
         }
         client.flush();
-        poll_fn(|cx| Poll::Ready(client.qp.flush(cx))).await;
+        poll_fn(|cx| {
+            client.qp.flush(cx);
+            Poll::Ready(())
+        })
+        .await;
         sessions.push(client);
     }
     sessions
@@ -84,7 +88,11 @@ fn stalled_sessions_beyond_the_share_end_when_others_need_memory() {
         modest.clear_attention().await;
         let slow = modest.submit(&rw10(0x2a, 0, 1024), Direction::Write, vec![3; 1024 * 512]);
         modest.flush();
-        poll_fn(|cx| Poll::Ready(modest.qp.flush(cx))).await;
+        poll_fn(|cx| {
+            modest.qp.flush(cx);
+            Poll::Ready(())
+        })
+        .await;
         bench.rt.sleep(Duration::from_secs(1)).await;
         let mut victim = bench.connect_from(VICTIM).await;
         victim.log_in(200).await.unwrap();

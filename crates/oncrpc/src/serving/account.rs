@@ -711,7 +711,7 @@ mod tests {
                 })
             });
             let all = futures::future::join_all(connections.collect::<Vec<_>>());
-            let all = tokio::time::timeout(std::time::Duration::from_secs(60), all).await;
+            let all = tokio::time::timeout(Duration::from_secs(60), all).await;
             all.expect("a connection waits indefinitely").into_iter().for_each(Result::unwrap);
             let stats = budget.stats();
             assert!(stats.waits > 0 && stats.peak <= stats.shared, "{stats:?}");
