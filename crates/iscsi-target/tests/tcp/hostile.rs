@@ -89,6 +89,17 @@ fn logins() {
     });
 }
 
+/// The first part of a text that continues.
+pub(crate) const CONTINUED_TEXT: TextRequest = TextRequest {
+    immediate: true,
+    last: false,
+    continued: true,
+    lun: 0,
+    itt: 5,
+    ttt: RESERVED_TAG,
+    numbers: NUMBERS,
+};
+
 pub(crate) fn nop(itt: u32) -> NopOut {
     NopOut { immediate: true, lun: 0, itt, ttt: RESERVED_TAG, numbers: NUMBERS }
 }
@@ -179,19 +190,10 @@ fn violations_end_the_connection() {
                 vec![(Request::NopOut(NopOut { ttt: 7, ..nop(RESERVED_TAG) }).encode(0), Vec::new())]
             }),
             ("a text without end", |_| {
-                let text = TextRequest {
-                    immediate: true,
-                    last: false,
-                    continued: true,
-                    lun: 0,
-                    itt: 5,
-                    ttt: RESERVED_TAG,
-                    numbers: NUMBERS,
-                };
                 // The tag of the first exchange of a session is 0.
-                let next = TextRequest { ttt: 0, ..text };
+                let next = TextRequest { ttt: 0, ..CONTINUED_TEXT };
                 let pdu = |text: TextRequest| (Request::Text(text).encode(8000), vec![b'x'; 8000]);
-                std::iter::once(pdu(text)).chain((0..5).map(|_| pdu(next))).collect()
+                std::iter::once(pdu(CONTINUED_TEXT)).chain((0..5).map(|_| pdu(next))).collect()
             }),
             ("a logout with an invalid reason", |_| {
                 let mut bhs = Request::Logout(LogoutRequest {

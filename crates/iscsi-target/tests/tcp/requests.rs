@@ -13,7 +13,7 @@ use millrace_runtime::RuntimeExt;
 use crate::{
     charges::{Memory, REPORT_OPCODES, command, opcodes},
     common::{Bench, Client, run, rw10},
-    hostile::{data_out, login, nop},
+    hostile::{CONTINUED_TEXT, data_out, login, nop},
 };
 
 /// Bytes that a stream buffers: longer responses wait in the target.
@@ -174,16 +174,7 @@ fn other_requests_and_logout() {
         client.event(|e| matches!(e, InitiatorEvent::Text { .. }).then_some(())).await.unwrap();
         bench.expect_settled(before, &format!("{kind:?}: text"));
         let exp_stat_sn = client.exp_stat_sn();
-        let numbers = RequestNumbers { cmd_sn: 0, exp_stat_sn };
-        let text = TextRequest {
-            immediate: true,
-            last: false,
-            continued: true,
-            lun: 0,
-            itt: 5,
-            ttt: u32::MAX,
-            numbers,
-        };
+        let text = TextRequest { numbers: RequestNumbers { cmd_sn: 0, exp_stat_sn }, ..CONTINUED_TEXT };
         let mut unknown = Request::NopOut(nop(1)).encode(0);
         unknown[0] = 0x40 | 0x1e;
         let mut snack = unknown;
