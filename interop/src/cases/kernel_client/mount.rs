@@ -79,16 +79,16 @@ pub(in crate::cases) fn mount_v4_command(proto: &str, path: &str, at: &str, more
 
 /// Mounts the export on new directories of the host with `millrace mount`, once with each version of NFS, so that programs
 /// see the changes of others at once.
-pub(in crate::cases) fn mount_on_host(lab: &Lab, proto: &str, versions: [&str; 2]) -> Result<Vec<PathBuf>> {
+pub(in crate::cases) fn mount_on_host(lab: &Lab, proto: &str, versions: [&str; 2]) -> Result<[PathBuf; 2]> {
     let port = if proto == "rdma" { RDMA_PORT } else { TCP_PORT };
     let url = format!("nfs://{HOST}:{port}{EXPORT}?proto={proto}");
-    let mount = |(name, version): (&str, &str)| {
+    let mount = |name, version| -> Result<PathBuf> {
         let at = lab.directory(name)?;
         let options = format!("vers={version},lookupcache=none,actimeo=0");
         lab::millrace(&["mount", &url, &at.display().to_string(), "--daemon", "-o", &options])?.ok()?;
         Ok(at)
     };
-    ["one", "two"].into_iter().zip(versions).map(mount).collect()
+    Ok([mount("one", versions[0])?, mount("two", versions[1])?])
 }
 
 /// Unmounts directories of the host.

@@ -79,7 +79,7 @@ fn run(lab: &mut Lab, proto: &'static str) -> Result<()> {
     std::fs::write(&local, "")?;
     for kind in ["flock", "fcntl", "ofd"] {
         let started = Instant::now();
-        let kills = count(&mut guest, &mut server, (&places, &local), (&script, kind))?;
+        let kills = append(&mut guest, &mut server, (&places, &local), (&script, kind))?;
         let expected = PROCESSES.iter().sum::<u32>() * ROUNDS;
         for at in &places {
             let path = at.join(kind).display().to_string();
@@ -98,7 +98,7 @@ fn run(lab: &mut Lab, proto: &'static str) -> Result<()> {
 
 /// Runs the processes that append under one kind of lock, with the file `local` for those of the host, and kills the server
 /// until they have ended. Returns how often.
-fn count(
+fn append(
     guest: &mut Guest,
     server: &mut Server,
     (places, local): (&[PathBuf], &Path),
@@ -116,9 +116,9 @@ fn count(
     let mut children = Vec::new();
     for (at, processes) in places.iter().zip(PROCESSES) {
         for _ in 0..processes {
-            let mut counter = Command::new("perl");
-            counter.arg(script).arg(at.join(kind)).args([kind, &ROUNDS.to_string()]).arg(local);
-            children.push(counter.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?);
+            let mut process = Command::new("perl");
+            process.arg(script).arg(at.join(kind)).args([kind, &ROUNDS.to_string()]).arg(local);
+            children.push(process.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?);
         }
     }
     let mut kills = 0;
