@@ -5,8 +5,8 @@
 //! Each owner repeats: lock the file, read it, write its own version in several pieces, unlock. Versions are numbered
 //! under the lock. A section is durable whose calls have succeeded up to a commit after its last write. The holder of a
 //! lock must read versions that are not older than the last durable one, and none that was numbered after its own. An
-//! owner that has lost its lock reads no older version after the unlock, and no commit succeeds between its first error
-//! and the unlock.
+//! owner that has lost its lock reads no older version after the unlock, and no commit succeeds between the first error
+//! that can only report this loss and the unlock.
 
 use std::{
     cell::{Cell, RefCell},
@@ -101,6 +101,8 @@ struct Owner<'r, F> {
     name: String,
     random: RefCell<Random>,
     history: &'r History,
+    /// Number of calls of its client's owners that have failed: each file of the client may report them.
+    failures: &'r Cell<u64>,
     counts: &'r Counts,
     /// The version of the section.
     version: Cell<u64>,
@@ -110,7 +112,10 @@ struct Owner<'r, F> {
     unlocked_at: Cell<u64>,
     /// Whether the owner has written since it got the lock, and not unlocked: otherwise a commit may have nothing to report.
     has_written: Cell<bool>,
-    /// Whether a call has failed since, and another owner had the lock.
+    /// The failures of others that were before its last commit, which has reported them, and its own.
+    reported: Cell<u64>,
+    /// Whether a call has failed since, another owner had the lock, and the failure is of no other loss: the data of this
+    /// owner may have been stable before it lost the lock.
     knows_loss: Cell<bool>,
 }
 
@@ -157,14 +162,22 @@ impl<F: LockedFile> Owner<'_, F> {
     /// The result of a call of the section.
     fn checked<T>(&self, called: Result<T, String>) -> Result<T, Failure> {
         called.map_err(|_| {
-            self.knows_loss.set(self.knows_loss.get() || (self.has_written.get() && self.is_lost()));
+            let is_new = self.reported.get() == self.failures.get();
+            let is_own = is_new && self.has_written.get() && self.is_lost();
+            self.knows_loss.set(self.knows_loss.get() || is_own);
+            self.failures.update(|n| n + 1);
+            if is_new {
+                self.reported.set(self.failures.get());
+            }
             Failure::Call
         })
     }
 
     /// The result of a call that makes data stable, which must not succeed after the loss of the lock was reported.
     fn checked_sync(&self, knew_loss: bool, called: Result<(), String>) -> Result<(), Failure> {
-        self.checked(called)?;
+        let synced = self.checked(called);
+        self.reported.set(self.failures.get());
+        synced?;
         if knew_loss {
             let reason = format!("{}, whose lock is lost, has made data stable", self.name);
             return Err(Failure::Wrong(reason));
@@ -308,7 +321,8 @@ async fn execute<F: LockedFile>(
     let proto = if seed.0.is_multiple_of(2) { Proto::Tcp } else { Proto::Rdma };
     let version = if seed.0.is_multiple_of(3) { Version::V4_1 } else { Version::V4_2 };
     let (mut clients, history, mut owners) = (Vec::new(), History::default(), Vec::new());
-    for number in 0..CLIENTS {
+    let failures: [Cell<u64>; CLIENTS as usize] = Default::default();
+    for (number, failures) in (0..).zip(&failures) {
         let options = options(Strategy::ALL[0], Design::ReadWrite).vers(Some(version));
         let client = mount(&cluster.world, &rt, number as u8, proto, options).await.map_err(text)?;
         if number == 0 {
@@ -324,11 +338,13 @@ async fn execute<F: LockedFile>(
             name: format!("owner {n} of client {number}"),
             random: RefCell::new(Random::new(!seed.0 ^ (number * OWNERS + n + 1).rotate_left(32))),
             history: &history,
+            failures,
             counts,
             version: Cell::default(),
             holds: Cell::default(),
             unlocked_at: Cell::default(),
             has_written: Cell::default(),
+            reported: Cell::default(),
             knows_loss: Cell::default(),
         }));
     }
