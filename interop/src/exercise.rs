@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use millrace_client::{Options, RetryPolicy, TokioRuntime, Url, nfs3::Client};
+use millrace_client::{Options, RetryPolicy, TokioRuntime, Url, handles::Client};
 use millrace_crashtest::{Library, Posix, Subject, Workload};
 
 const FILES: usize = 4;

@@ -7,8 +7,11 @@
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream, stream::FuturesUnordered};
-use millrace_client::{Options, Proto, Url, nfs3::Client};
-use millrace_nfs::v3::{FileHandle, StableHow};
+use millrace_client::{
+    Options, Proto, Url,
+    handles::Client,
+    ops::{FileHandle, StableHow},
+};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 use std::{ffi::OsStr, fmt::Write as _, io::IsTerminal, os::unix::ffi::OsStrExt};
 
 use millrace_cli_common::args::url_text;
-use millrace_nfs::v3::{Fattr, FileType, NfsTime};
+use millrace_client::ops::{Attributes, FileType, NfsTime};
 use serde::Serialize;
 
 /// Attributes of a file, directory or other object; serialised for `--json`.
@@ -48,7 +48,7 @@ fn named(name: &[u8]) -> (String, Option<String>) {
 }
 
 impl ObjectInfo {
-    pub(crate) fn new(name: &[u8], a: &Fattr, target: Option<&[u8]>) -> Self {
+    pub(crate) fn new(name: &[u8], a: &Attributes, target: Option<&[u8]>) -> Self {
         let (name, name_bytes) = named(name);
         let (target, target_bytes) = match target.map(named) {
             Some((target, bytes)) => (Some(target), bytes),
@@ -92,7 +92,7 @@ fn kind(t: FileType) -> &'static str {
 }
 
 /// Kind and permissions as `ls -l` writes them: `drwxr-x---`.
-pub(crate) fn mode_text(a: &Fattr) -> String {
+pub(crate) fn mode_text(a: &Attributes) -> String {
     let mut out = String::with_capacity(10);
     out.push(match a.file_type {
         FileType::Regular => '-',

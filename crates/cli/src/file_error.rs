@@ -2,8 +2,7 @@
 
 use std::{fmt, io, path::Path};
 
-use millrace_client::Error;
-use millrace_nfs::v3::Status;
+use millrace_client::{Error, ops::Status};
 
 /// The failure of an operation on one file.
 #[derive(Debug, Clone, PartialEq, Eq)]

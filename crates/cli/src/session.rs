@@ -8,8 +8,11 @@ use std::{
 };
 
 use millrace_cli_common::failure::Failure;
-use millrace_client::{Options, RetryPolicy, Url, nfs3::Client};
-use millrace_nfs::v3::{Fattr, FileHandle, FileType};
+use millrace_client::{
+    Options, RetryPolicy, Url,
+    handles::Client,
+    ops::{Attributes, FileHandle, FileType},
+};
 use millrace_runtime::tokio_rt::TokioRuntime;
 
 use crate::{args::Global, describe::printable, file_error::FileError};
@@ -130,18 +133,18 @@ impl Session {
     }
 
     /// Looks up the object that the URL names, and follows symbolic links.
-    pub(crate) async fn resolve(&self) -> Result<(FileHandle, Fattr), Failure> {
+    pub(crate) async fn resolve(&self) -> Result<(FileHandle, Attributes), Failure> {
         let found = self.client.resolve(&self.path).await.map_err(|e| self.failed("find", e))?;
         self.check_dir(found)
     }
 
     /// Looks up the object that the URL names, without following a symbolic link in the last component.
-    pub(crate) async fn resolve_link(&self) -> Result<(FileHandle, Fattr), Failure> {
+    pub(crate) async fn resolve_link(&self) -> Result<(FileHandle, Attributes), Failure> {
         let found = self.client.resolve_link(&self.path).await.map_err(|e| self.failed("find", e))?;
         self.check_dir(found)
     }
 
-    fn check_dir(&self, found: (FileHandle, Fattr)) -> Result<(FileHandle, Fattr), Failure> {
+    fn check_dir(&self, found: (FileHandle, Attributes)) -> Result<(FileHandle, Attributes), Failure> {
         if self.wants_dir && found.1.file_type != FileType::Directory {
             return Err(Failure::new(format!("{} is not a directory; omit the trailing /", self.text)));
         }
@@ -184,7 +187,7 @@ impl Session {
     }
 
     /// Looks up the object that the URL names; `None` if it does not exist.
-    pub(crate) async fn resolve_optional(&self) -> Result<Option<(FileHandle, Fattr)>, Failure> {
+    pub(crate) async fn resolve_optional(&self) -> Result<Option<(FileHandle, Attributes)>, Failure> {
         match self.client.resolve(&self.path).await {
             Ok(found) => Ok(Some(found)),
             Err(e) if e.is_not_found() => Ok(None),

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use millrace_nfs::v4::ClientId;
 use millrace_server::{
     ClientReport, DelegationKind, FileState, Nfs4State, StateFilter, StateidKind, StateidPosition,
 };
@@ -121,8 +120,7 @@ pub(crate) async fn answer(state: &Nfs4State, request: &StateRequest) -> Result<
             serde_json::to_string(&names)
         }
         StateRequest::Opens { filter, after } => {
-            let after = after
-                .map(|(client, number)| StateidPosition { client: ClientId { number: client.0 }, number });
+            let after = after.map(|(client, number)| StateidPosition::new(client.0, number));
             let opens = state.stateids(&filter.into(), after, PAGE).await.map_err(|e| e.to_string())?;
             serde_json::to_string(&opens.iter().map(open_state).collect::<Vec<_>>())
         }

@@ -7,7 +7,7 @@ mod common;
 use std::{fs, time::Duration};
 
 use common::{Server, fails, kill, mounting, ok, run, text};
-use millrace_client::{Options, Url, Version, nfs3::blocking::Client};
+use millrace_client::{Options, Url, Version, handles::blocking::Client};
 
 struct Setup {
     dir: tempfile::TempDir,

@@ -10,7 +10,7 @@ use std::{process::ExitCode, thread};
 
 use millrace_client::{
     Options,
-    nfs3::blocking::{Client, File},
+    handles::blocking::{Client, File},
 };
 
 /// Number of threads; each writes one line.

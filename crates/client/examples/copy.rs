@@ -15,7 +15,7 @@ use std::{
     process::ExitCode,
 };
 
-use millrace_client::{Options, TokioRuntime, nfs3::Client};
+use millrace_client::{Options, TokioRuntime, handles::Client};
 
 /// Maximum number of calls in flight.
 const DEPTH: usize = 16;

@@ -21,7 +21,7 @@ use std::{
 
 use millrace_client::{
     Options, TokioRuntime,
-    nfs3::{Client, File},
+    handles::{Client, File},
 };
 use tokio::task::JoinSet;
 

@@ -10,7 +10,7 @@
 
 use std::{error::Error, process::ExitCode, time::Duration};
 
-use millrace_client::{Options, Stats, TokioRuntime, nfs3::Client};
+use millrace_client::{Options, Stats, TokioRuntime, handles::Client};
 use tokio::time::Instant;
 
 /// Maximum number of calls in flight.

@@ -5,10 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use millrace_nfs::v3::{CreateHow, Fattr, FileHandle, Sattr};
 use millrace_runtime::RuntimeExt;
 
-use crate::{Client, Error, Metadata, nfs3, paths::bytes, tree::copy_data};
+use crate::{
+    Client, Error, Metadata, handles,
+    ops::{Attributes, CreateHow, FileHandle, SetAttributes},
+    paths::bytes,
+    tree::copy_data,
+};
 
 /// The marker of temporary names, before 16 hexadecimal digits.
 const MARKER: &str = ".millrace-";
@@ -74,7 +78,7 @@ pub struct AtomicFile {
     dir: FileHandle,
     name: Vec<u8>,
     temporary: Vec<u8>,
-    file: nfs3::File,
+    file: handles::File,
     /// Whether the temporary name exists.
     pending: bool,
 }
@@ -85,7 +89,7 @@ impl AtomicFile {
     ///
     /// # Errors
     /// Kind [`ErrorKind::InvalidInput`] if `path` has no last component; the errors of [`Client::create_dir_all`] and
-    /// [`nfs3::Client::create`].
+    /// [`handles::Client::create`].
     pub async fn create(client: &Client, path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let mut attempts = 0;
@@ -102,13 +106,17 @@ impl AtomicFile {
     }
 
     async fn create_in_directory(client: &Client, path: &Path) -> Result<Self, Error> {
-        let nfs = client.nfs3();
+        let nfs = client.by_handle();
         let (dir, name) = nfs.resolve_parent(bytes(path)).await?;
         let temporary = temporary_name(&name, client.runtime().random_u64());
         // The name is unique, so that a retransmitted CREATE is harmless.
-        let how = CreateHow::Unchecked(Sattr { mode: Some(0o644), size: Some(0), ..Sattr::default() });
+        let how = CreateHow::Unchecked(SetAttributes {
+            mode: Some(0o644),
+            size: Some(0),
+            ..SetAttributes::default()
+        });
         let created = nfs.create(dir, &temporary, how).await.map_err(|e| e.at(bytes(path)))?;
-        let file = nfs3::File::new(nfs.clone(), created.handle);
+        let file = handles::File::new(nfs.clone(), created.handle);
         Ok(Self { client: client.clone(), path: path.to_owned(), dir, name, temporary, file, pending: true })
     }
 
@@ -119,7 +127,7 @@ impl AtomicFile {
 
     /// The file, to write its content in any order. Writes after [`Self::replace`] or [`Self::create_new`] change the
     /// file that other clients see.
-    pub fn file(&self) -> &nfs3::File {
+    pub fn file(&self) -> &handles::File {
         &self.file
     }
 
@@ -127,8 +135,8 @@ impl AtomicFile {
     /// otherwise through this client and UNSTABLE. Returns the number of bytes, which is larger if the file has grown.
     ///
     /// # Errors
-    /// The errors of [`nfs3::File::copy_range`], [`nfs3::File::read_into`] and [`nfs3::File::write_from`].
-    pub async fn copy_from(&self, source: &nfs3::File, size: u64) -> Result<u64, Error> {
+    /// The errors of [`handles::File::copy_range`], [`handles::File::read_into`] and [`handles::File::write_from`].
+    pub async fn copy_from(&self, source: &handles::File, size: u64) -> Result<u64, Error> {
         copy_data(source, &self.file, size).await
     }
 
@@ -137,10 +145,10 @@ impl AtomicFile {
     ///
     /// # Errors
     /// Kind [`ErrorKind::IsADirectory`] or [`ErrorKind::AlreadyExists`] if a directory has the name; the errors of
-    /// [`nfs3::File::commit`] and [`nfs3::Client::rename`]. A later call retries.
+    /// [`handles::File::commit`] and [`handles::Client::rename`]. A later call retries.
     pub async fn replace(&mut self) -> Result<Metadata, Error> {
         let attributes = self.commit().await?;
-        let renamed = self.client.nfs3().rename(self.dir, &self.temporary, self.dir, &self.name).await;
+        let renamed = self.client.by_handle().rename(self.dir, &self.temporary, self.dir, &self.name).await;
         renamed.map_err(|e| self.at(e))?;
         self.pending = false;
         Ok(attributes.into())
@@ -150,10 +158,10 @@ impl AtomicFile {
     ///
     /// # Errors
     /// Kind [`ErrorKind::AlreadyExists`] if the name exists; [`ErrorKind::Unsupported`] if the file system has no hard
-    /// links; the errors of [`nfs3::File::commit`] and [`nfs3::Client::link`]. A later call retries.
+    /// links; the errors of [`handles::File::commit`] and [`handles::Client::link`]. A later call retries.
     pub async fn create_new(&mut self) -> Result<Metadata, Error> {
         let attributes = self.commit().await?;
-        let linked = self.client.nfs3().link(self.file.handle(), self.dir, &self.name).await;
+        let linked = self.client.by_handle().link(self.file.handle(), self.dir, &self.name).await;
         linked.map_err(|e| self.at(e))?;
         self.pending = false;
         // The file has its name: an error is only logged, because a caller would take it for a failure.
@@ -164,10 +172,10 @@ impl AtomicFile {
     /// Removes the temporary file.
     ///
     /// # Errors
-    /// The errors of [`nfs3::Client::remove`].
+    /// The errors of [`handles::Client::remove`].
     pub async fn remove(mut self) -> Result<(), Error> {
         if self.pending {
-            match self.client.nfs3().remove(self.dir, &self.temporary).await {
+            match self.client.by_handle().remove(self.dir, &self.temporary).await {
                 Err(e) if !e.is_not_found() => return Err(self.at(e)),
                 _ => self.pending = false,
             }
@@ -177,7 +185,7 @@ impl AtomicFile {
 
     /// Makes the data stable, and returns the attributes. Neither RENAME nor LINK changes the size or the modification
     /// time, and afterwards another client may have removed the file.
-    async fn commit(&self) -> Result<Fattr, Error> {
+    async fn commit(&self) -> Result<Attributes, Error> {
         if !self.pending {
             return Err(Error::InvalidInput(format!("{} is already complete", self.path.display())));
         }
@@ -211,7 +219,7 @@ fn is_missing(e: &Error) -> bool {
 }
 
 async fn remove_logged(client: &Client, dir: FileHandle, name: &[u8]) {
-    match client.nfs3().remove(dir, name).await {
+    match client.by_handle().remove(dir, name).await {
         Err(error) if !error.is_not_found() => {
             let name = String::from_utf8_lossy(name);
             tracing::warn!(%name, %error, "cannot remove a temporary file: remove it later");

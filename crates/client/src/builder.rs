@@ -12,7 +12,8 @@ use millrace_rpcrdma::{
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
 use crate::{
-    Client, Error, Identity, Options, Proto, RetryPolicy, Url, Version, blocking, nfs3, options::with_setters,
+    Client, Error, Identity, Options, Proto, RetryPolicy, Url, Version, blocking, handles,
+    options::with_setters,
 };
 
 impl TryFrom<&str> for Url {
@@ -131,7 +132,7 @@ impl ClientBuilder {
             Runtime::Given(runtime) => runtime,
             Runtime::Current => current_runtime()?,
         };
-        Ok(nfs3::Client::connect(runtime, &self.url?, self.options).await?.into())
+        Ok(handles::Client::connect(runtime, &self.url?, self.options).await?.into())
     }
 
     /// Connects a blocking client, whose background thread has its own runtime; otherwise as

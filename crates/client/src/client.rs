@@ -5,13 +5,13 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::Path};
 use millrace_buffer::{Arena, Buffer};
 use millrace_runtime::RuntimeRef;
 
-use crate::{ClientBuilder, Error, Identity, Options, Stats, Url, nfs3};
+use crate::{ClientBuilder, Error, Identity, Options, Stats, Url, handles};
 
 /// A mounted export. Clones share the connections, which are closed when the last clone is dropped.
 ///
 /// The methods take paths from the root of the export ([`Self::export`]), with or without a leading slash;
 /// `..` at the root is the root. Symbolic links are followed inside the export, as in
-/// [`nfs3::Client::resolve`]. Names, semantics and [kinds of errors](Error::kind) are those of `tokio::fs`.
+/// [`handles::Client::resolve`]. Names, semantics and [kinds of errors](Error::kind) are those of `tokio::fs`.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -31,13 +31,13 @@ use crate::{ClientBuilder, Error, Identity, Options, Stats, Url, nfs3};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Client {
-    nfs3: nfs3::Client,
+    by_handle: handles::Client,
 }
 
 /// Returns a path-level client over the connections of a client of the protocol layer.
-impl From<nfs3::Client> for Client {
-    fn from(nfs3: nfs3::Client) -> Self {
-        Self { nfs3 }
+impl From<handles::Client> for Client {
+    fn from(by_handle: handles::Client) -> Self {
+        Self { by_handle }
     }
 }
 
@@ -65,39 +65,39 @@ impl Client {
     }
 
     /// Returns the protocol layer: NFSv3 procedures on file handles, over the same connections.
-    pub fn nfs3(&self) -> &nfs3::Client {
-        &self.nfs3
+    pub fn by_handle(&self) -> &handles::Client {
+        &self.by_handle
     }
 
     /// Returns a client over the same connections whose calls have the credentials of `who`.
     #[must_use]
     pub fn as_caller(&self, who: &Identity) -> Self {
-        self.nfs3.as_caller(who).into()
+        self.by_handle.as_caller(who).into()
     }
 
     /// The name of the export.
     pub fn export(&self) -> &str {
-        self.nfs3.export()
+        self.by_handle.export()
     }
 
     /// The rest of the URL's path below the export, without a leading slash; empty for the export itself.
     pub fn path_in_export(&self) -> &Path {
-        Path::new(OsStr::from_bytes(self.nfs3.path_in_export()))
+        Path::new(OsStr::from_bytes(self.by_handle.path_in_export()))
     }
 
     /// The server's host and port.
     pub fn server(&self) -> &str {
-        self.nfs3.server()
+        self.by_handle.server()
     }
 
     /// The effective options.
     pub fn options(&self) -> &Options {
-        self.nfs3.options()
+        self.by_handle.options()
     }
 
     /// The client's arena, from which buffers for transfers without a copy are allocated.
     pub fn arena(&self) -> &Arena {
-        self.nfs3.arena()
+        self.by_handle.arena()
     }
 
     /// Allocates a buffer of `len` bytes (at most 4 MiB) for [`crate::File::read_at_into`] and
@@ -106,26 +106,26 @@ impl Client {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn buffer(&self, len: usize) -> Result<Buffer, Error> {
-        self.nfs3.buffer(len)
+        self.by_handle.buffer(len)
     }
 
     /// The runtime on which the client's tasks run.
     pub fn runtime(&self) -> &RuntimeRef {
-        self.nfs3.runtime()
+        self.by_handle.runtime()
     }
 
     /// Counters of calls, bytes and connections.
     pub fn stats(&self) -> Stats {
-        self.nfs3.stats()
+        self.by_handle.stats()
     }
 
     /// Closes the connections of all clones; calls in flight and later ones fail with [`Error::Closed`].
     pub fn close(&self) {
-        self.nfs3.close();
+        self.by_handle.close();
     }
 
-    /// As [`Self::close`], and waits for the end of the session of NFSv4, as [`nfs3::Client::shutdown`].
+    /// As [`Self::close`], and waits for the end of the session of NFSv4, as [`handles::Client::shutdown`].
     pub async fn shutdown(&self) {
-        self.nfs3.shutdown().await;
+        self.by_handle.shutdown().await;
     }
 }

@@ -5,6 +5,7 @@ use std::{error::Error as StdError, io, time::Duration};
 use millrace_nfs::{mount, v3, v4};
 use millrace_oncrpc::{AcceptError, RpcError};
 use millrace_rdma::ConnectionError;
+use rustix::io::Errno;
 
 use crate::{Proto, Version};
 
@@ -241,6 +242,19 @@ impl Error {
         }
     }
 
+    /// The `errno` with which the same operation on a mount fails, if the server returned a status or the client refused the
+    /// operation (RFC 1813 section 2.6, RFC 8881 section 15.1).
+    pub fn raw_os_error(&self) -> Option<i32> {
+        let errno = match self {
+            Self::Nfs { status, .. } => errno(*status),
+            Self::Nfs4 { status, .. } | Self::Xattr { status, .. } => errno4(*status),
+            Self::RequiresV4_2(_) => Errno::OPNOTSUPP,
+            Self::OutOfMemory(_) => Errno::NOMEM,
+            _ => return None,
+        };
+        Some(errno.raw_os_error())
+    }
+
     /// Whether a retry may succeed: the connection was refused or lost, or the server did not answer.
     pub fn is_unreachable(&self) -> bool {
         let is_lost = |e: &RpcError| matches!(e, RpcError::Disconnected { .. } | RpcError::TimedOut { .. });
@@ -402,5 +416,59 @@ fn mount_hint(status: mount::Status) -> &'static str {
         }
         mount::Status::NoEnt => "; check the list of exports",
         _ => "",
+    }
+}
+
+/// The error for a status of a call on `object`.
+pub(crate) fn nfs_error(procedure: v3::Procedure, object: impl ToString, status: v3::Status) -> Error {
+    Error::Nfs { procedure, object: object.to_string(), status }
+}
+
+/// As [`nfs_error`], for a name.
+pub(crate) fn named_error(procedure: v3::Procedure, name: &[u8], status: v3::Status) -> Error {
+    Error::Nfs { procedure, object: format!("{:?}", String::from_utf8_lossy(name)), status }
+}
+
+/// The `errno` of a status of an operation that NFSv3 does not have.
+fn errno4(status: v4::Status) -> Errno {
+    use v4::Status as S;
+    match status {
+        S::Denied | S::Locked | S::Delay | S::Grace => Errno::AGAIN,
+        S::Deadlock => Errno::DEADLK,
+        S::LockRange | S::BadRange | S::WrongType | S::Symlink => Errno::INVAL,
+        S::LockNotsupp | S::LocksHeld => Errno::NOLCK,
+        S::OpenMode => Errno::BADF,
+        S::NoXattr => Errno::NODATA,
+        S::Xattr2Big => Errno::TOOBIG,
+        S::OpIllegal | S::UnionNotsupp => Errno::OPNOTSUPP,
+        other => v3::Status::try_from(other.number()).map_or(Errno::IO, errno),
+    }
+}
+
+fn errno(status: v3::Status) -> Errno {
+    use v3::Status as S;
+    match status {
+        S::Perm => Errno::PERM,
+        S::NoEnt => Errno::NOENT,
+        S::NxIo => Errno::NXIO,
+        S::Access => Errno::ACCESS,
+        S::Exist => Errno::EXIST,
+        S::XDev => Errno::XDEV,
+        S::NoDev => Errno::NODEV,
+        S::NotDir => Errno::NOTDIR,
+        S::IsDir => Errno::ISDIR,
+        S::Inval | S::BadType => Errno::INVAL,
+        S::FBig => Errno::FBIG,
+        S::NoSpc => Errno::NOSPC,
+        S::RoFs => Errno::ROFS,
+        S::MLink => Errno::MLINK,
+        S::NameTooLong => Errno::NAMETOOLONG,
+        S::NotEmpty => Errno::NOTEMPTY,
+        S::DQuot => Errno::DQUOT,
+        S::Stale | S::BadHandle => Errno::STALE,
+        S::Remote => Errno::REMOTE,
+        S::NotSupp => Errno::OPNOTSUPP,
+        S::Jukebox => Errno::AGAIN,
+        _ => Errno::IO,
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! [`Client`] works by path in the manner of `tokio::fs`; [`File`] implements [`tokio::io::AsyncRead`],
 //! [`tokio::io::AsyncWrite`] and [`tokio::io::AsyncSeek`], and moves data into and out of registered memory
-//! without a copy. [`blocking`] is the same API without `async`. [`nfs3`] is the protocol layer: NFSv3
-//! procedures on file handles.
+//! without a copy. [`blocking`] is the same API without `async`. [`handles`] is the protocol layer: the
+//! procedures on file handles, whose vocabulary is [`ops`].
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
@@ -36,11 +36,11 @@ mod client;
 mod connect;
 mod error;
 mod file;
+pub mod handles;
 mod metadata;
 mod mount;
-pub mod nfs3;
-mod nfs4;
 mod open_options;
+pub mod ops;
 mod options;
 mod paths;
 mod pool;
@@ -49,6 +49,8 @@ pub mod retransmission;
 mod stats;
 mod tree;
 mod url;
+mod v3;
+mod v4;
 mod version;
 
 #[cfg(test)]
@@ -60,11 +62,12 @@ pub use client::Client;
 pub use connect::{Connection, Connector};
 pub use error::Error;
 pub use file::File;
+pub use handles::ReadInto;
 pub use metadata::{FileTimes, Metadata};
 #[doc(no_inline)]
 pub use millrace_buffer::{self as buffer, Arena, Buffer, OutOfMemory, View, Views};
 #[doc(no_inline)]
-pub use millrace_nfs::{self as nfs, v3::FileType, v4::SetxattrOption};
+pub use millrace_nfs::{self as nfs, v4::SetxattrOption};
 #[doc(no_inline)]
 pub use millrace_oncrpc::{self as oncrpc, RpcError, Transport};
 #[doc(no_inline)]
@@ -82,11 +85,11 @@ pub use millrace_rpcrdma::{
 #[doc(no_inline)]
 pub use millrace_runtime::{self as runtime, RuntimeRef, StreamProvider, tokio_rt::TokioRuntime};
 pub use mount::exports;
-pub use nfs3::ReadInto;
-pub use nfs4::{Conflict, Delegation, LockKind, Recalled};
 pub use open_options::OpenOptions;
+pub use ops::FileType;
 pub use options::{Identity, Options, Proto, RetryPolicy};
 pub use read_dir::{DirEntry, ReadDir, is_valid_name};
 pub use stats::{ConnectionStats, Stats};
 pub use url::Url;
+pub use v4::{Conflict, Delegation, LockKind, Recalled};
 pub use version::Version;

@@ -2,16 +2,17 @@
 
 use std::time::{Duration, SystemTime};
 
-use millrace_nfs::v3::{Fattr, FileType, NfsTime, SetTime};
-
-use crate::{Error, Version};
+use crate::{
+    Error, Version,
+    ops::{Attributes, FileType, NfsTime, SetTime},
+};
 
 /// Attributes of a file system object (`fattr3`, RFC 1813 section 2.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Metadata(Fattr);
+pub struct Metadata(Attributes);
 
-impl From<Fattr> for Metadata {
-    fn from(attributes: Fattr) -> Self {
+impl From<Attributes> for Metadata {
+    fn from(attributes: Attributes) -> Self {
         Self(attributes)
     }
 }
@@ -87,7 +88,7 @@ impl Metadata {
     }
 
     /// The attributes of the protocol.
-    pub fn attributes(&self) -> &Fattr {
+    pub fn attributes(&self) -> &Attributes {
         &self.0
     }
 }

@@ -2,15 +2,12 @@
 
 use std::sync::Arc;
 
-use millrace_nfs::{
-    mount::{self, Dirpath, ExportEntry, Procedure},
-    v3::FileHandle,
-};
+use millrace_nfs::mount::{self, Dirpath, ExportEntry, Procedure};
 use millrace_oncrpc::{AcceptError, Credential, ReplySpec, Request, RpcError, Transport};
 use millrace_runtime::RuntimeRef;
 use millrace_xdr::{Arena, Decoder, Encode, Encoder};
 
-use crate::{Connector, Error, Options, Url, connect::UrlConnector};
+use crate::{Connector, Error, Options, Url, connect::UrlConnector, ops::FileHandle};
 
 /// A mounted export.
 pub(crate) struct Mounted {
@@ -159,7 +156,15 @@ impl<'c> Caller<'c> {
     async fn mnt(&self, path: &[u8]) -> Result<Result<FileHandle, mount::Status>, Error> {
         let args = Dirpath(path);
         let res = self.call(Procedure::Mnt, "MNT", &args, mount::MNT_REPLY_HEAD, mount::decode_mnt).await?;
-        Ok(res.map(|ok| ok.handle))
+        let long = || Error::BadReply {
+            server: self.connector.server(),
+            procedure: "MNT",
+            reason: "a file handle that is too long".into(),
+        };
+        match res {
+            Ok(ok) => FileHandle::new(ok.handle.as_bytes()).map(Ok).ok_or_else(long),
+            Err(status) => Ok(Err(status)),
+        }
     }
 
     async fn call<T>(

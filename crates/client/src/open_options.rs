@@ -2,11 +2,13 @@
 
 use std::{borrow::Cow, io::ErrorKind, path::Path};
 
-use millrace_nfs::v3::{CreateHow, FileHandle, FileType, Procedure, Sattr, SetTime, Status, access};
-
 use crate::{
-    Client, Error, File, blocking, nfs3,
-    nfs3::resolve::{MAX_LINKS, bad_path},
+    Client, Error, File, blocking,
+    handles::{
+        self,
+        resolve::{MAX_LINKS, bad_path},
+    },
+    ops::{CreateHow, FileHandle, FileType, Procedure, SetAttributes, SetTime, Status, access},
     paths::bytes,
 };
 
@@ -54,8 +56,8 @@ struct Found {
 }
 
 impl Found {
-    fn of(object: nfs3::Object, created: bool) -> Self {
-        let nfs3::Object { handle, attributes, .. } = object;
+    fn of(object: handles::Object, created: bool) -> Self {
+        let handles::Object { handle, attributes, .. } = object;
         Self { handle, file_type: attributes.file_type, size: attributes.size, created }
     }
 }
@@ -131,21 +133,22 @@ impl OpenOptions {
     /// By kind: [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`] (with [`Self::create_new`]),
     /// [`ErrorKind::PermissionDenied`], [`ErrorKind::IsADirectory`], [`ErrorKind::InvalidInput`] for a
     /// combination of flags that [`std::fs::OpenOptions`] rejects too; the errors of
-    /// [`nfs3::Client::resolve`] and [`nfs3::Client::create`].
+    /// [`handles::Client::resolve`] and [`handles::Client::create`].
     pub async fn open(&self, client: &Client, path: impl AsRef<Path>) -> Result<File, Error> {
         let path = path.as_ref();
         self.check()?;
-        let mut found = self.find(client.nfs3(), bytes(path)).await.map_err(|e| e.at(bytes(path)))?;
+        let mut found = self.find(client.by_handle(), bytes(path)).await.map_err(|e| e.at(bytes(path)))?;
         match found.file_type {
             FileType::Regular => {}
             FileType::Directory => return Err(bad_path(bytes(path), ErrorKind::IsADirectory, "a directory")),
             _ => return Err(bad_path(bytes(path), ErrorKind::InvalidInput, "not a regular file")),
         }
         if !found.created {
-            self.check_access(client.nfs3(), found.handle).await.map_err(|e| e.at(bytes(path)))?;
+            self.check_access(client.by_handle(), found.handle).await.map_err(|e| e.at(bytes(path)))?;
             if self.truncate && !self.create_new {
-                let empty = Sattr { size: Some(0), mtime: SetTime::ServerTime, ..Sattr::default() };
-                client.nfs3().setattr(found.handle, empty, None).await.map_err(|e| e.at(bytes(path)))?;
+                let empty =
+                    SetAttributes { size: Some(0), mtime: SetTime::ServerTime, ..SetAttributes::default() };
+                client.by_handle().setattr(found.handle, empty, None).await.map_err(|e| e.at(bytes(path)))?;
                 found.size = 0;
             }
         }
@@ -183,7 +186,7 @@ impl OpenOptions {
         }
     }
 
-    async fn find(&self, nfs: &nfs3::Client, path: &[u8]) -> Result<Found, Error> {
+    async fn find(&self, nfs: &handles::Client, path: &[u8]) -> Result<Found, Error> {
         if self.create_new {
             let (dir, name) = nfs.resolve_parent(path).await?;
             return Ok(Found::of(nfs.create_new(dir, name, self.mode).await?, true));
@@ -196,7 +199,7 @@ impl OpenOptions {
     }
 
     /// Opens or creates the file at `path`, or the target of a dangling symbolic link.
-    async fn find_or_create(&self, nfs: &nfs3::Client, path: &[u8]) -> Result<Found, Error> {
+    async fn find_or_create(&self, nfs: &handles::Client, path: &[u8]) -> Result<Found, Error> {
         let mut target = Cow::Borrowed(path);
         for _ in 0..MAX_LINKS {
             let (dir, name) = nfs.resolve_parent(&target).await?;
@@ -216,7 +219,8 @@ impl OpenOptions {
                 Err(e) if e.is_not_found() => {
                     // UNCHECKED: if another client creates the file concurrently, both open it.
                     let size = self.truncate.then_some(0);
-                    let set = Sattr { mode: Some(self.mode & 0o7777), size, ..Sattr::default() };
+                    let set =
+                        SetAttributes { mode: Some(self.mode & 0o7777), size, ..SetAttributes::default() };
                     return Ok(Found::of(nfs.create(dir, name, CreateHow::Unchecked(set)).await?, true));
                 }
                 Err(e) => return Err(e),
@@ -225,7 +229,7 @@ impl OpenOptions {
         Err(bad_path(path, ErrorKind::InvalidInput, "too many levels of symbolic links"))
     }
 
-    async fn check_access(&self, nfs: &nfs3::Client, file: FileHandle) -> Result<(), Error> {
+    async fn check_access(&self, nfs: &handles::Client, file: FileHandle) -> Result<(), Error> {
         let bit = |on: bool, bit: u32| if on { bit } else { 0 };
         let wanted = bit(self.read, access::READ)
             | bit(self.write, access::MODIFY | access::EXTEND)

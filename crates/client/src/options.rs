@@ -194,12 +194,12 @@ pub struct Options {
     /// Maximum memory for buffers and messages, in bytes. A call that needs more waits up to ten seconds for memory of
     /// others, then it fails with [`crate::Error::OutOfMemory`].
     pub arena_limit: usize,
-    /// Maximum amount of unstable data in bytes that one [`crate::nfs3::File`] retains; above it, the file
+    /// Maximum amount of unstable data in bytes that one [`crate::handles::File`] retains; above it, the file
     /// commits. Files also commit while all together retain more than half of [`Self::arena_limit`].
     pub unstable_limit: usize,
     /// With NFSv4, changes return the change attribute of the changed object before and after them
-    /// ([`WccData::change`](millrace_nfs::v3::WccData::change)), if it proves that nothing else has changed the object, and
-    /// attributes have it ([`Fattr::change`](millrace_nfs::v3::Fattr::change)). Changes of names, and of data if the change
+    /// ([`Wcc::change`](crate::ops::Wcc::change)), if it proves that nothing else has changed the object, and
+    /// attributes have it ([`Attributes::change`](crate::ops::Attributes::change)). Changes of names, and of data if the change
     /// attribute counts them, then return no attributes. NFSv3 servers return the attributes before a change without
     /// request. A cache of files and names needs one of both.
     pub attributes_before: bool,

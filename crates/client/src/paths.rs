@@ -7,10 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use millrace_nfs::v3::{FileHandle, FileType, Sattr, StableHow};
-
 use crate::{
-    Client, Error, File, FileTimes, Metadata, OpenOptions, ReadDir, SetxattrOption, nfs3::resolve::bad_path,
+    Client, Error, File, FileTimes, Metadata, OpenOptions, ReadDir, SetxattrOption,
+    handles::resolve::bad_path,
+    ops::{FileHandle, FileType, SetAttributes, StableHow},
 };
 
 /// The permission bits of new directories.
@@ -79,9 +79,9 @@ impl Client {
     ///
     /// # Errors
     /// Kind [`ErrorKind::NotFound`] if the object does not exist; the errors of
-    /// [`crate::nfs3::Client::resolve`].
+    /// [`crate::handles::Client::resolve`].
     pub async fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata, Error> {
-        let (_, attributes) = self.nfs3().resolve(bytes(path.as_ref())).await?;
+        let (_, attributes) = self.by_handle().resolve(bytes(path.as_ref())).await?;
         Ok(attributes.into())
     }
 
@@ -99,7 +99,7 @@ impl Client {
     /// # Errors
     /// As [`Self::metadata`].
     pub async fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata, Error> {
-        let (_, attributes) = self.nfs3().resolve_link(bytes(path.as_ref())).await?;
+        let (_, attributes) = self.by_handle().resolve_link(bytes(path.as_ref())).await?;
         Ok(attributes.into())
     }
 
@@ -135,10 +135,10 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`OpenOptions::open`] and [`crate::nfs3::File::read_stream`].
+    /// As [`OpenOptions::open`] and [`crate::handles::File::read_stream`].
     pub async fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
         let path = bytes(path.as_ref());
-        let (file, beginning) = self.nfs3().open_and_read(path).await?;
+        let (file, beginning) = self.by_handle().open_and_read(path).await?;
         let mut content = Vec::new();
         let mut append = |data: millrace_buffer::Views| {
             millrace_buffer::copied::count(data.len());
@@ -192,16 +192,16 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`OpenOptions::open`] and [`crate::nfs3::File::write_stream`]. After an error, the file may contain
+    /// As [`OpenOptions::open`] and [`crate::handles::File::write_stream`]. After an error, the file may contain
     /// a part of the content.
     pub async fn write(&self, path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> Result<(), Error> {
         let (path, contents) = (path.as_ref(), contents.as_ref());
         let file = self.create(path).await?;
         let at = |e: Error| e.at(bytes(path));
-        if contents.len() <= self.nfs3().wsize() as usize {
+        if contents.len() <= self.by_handle().wsize() as usize {
             // A single FILE_SYNC WRITE instead of WRITE and COMMIT.
             return self
-                .nfs3()
+                .by_handle()
                 .write(file.handle(), 0, contents, StableHow::FileSync)
                 .await
                 .map(drop)
@@ -214,7 +214,7 @@ impl Client {
             let copied = (!piece.is_empty()).then(|| self.arena().copy_from(piece)).transpose();
             Ok(copied.map_err(Error::from)?.map(Into::into))
         };
-        file.nfs3().write_stream(0, DEPTH, pieces).await.map(drop).map_err(at)
+        file.by_handle().write_stream(0, DEPTH, pieces).await.map(drop).map_err(at)
     }
 
     /// Creates a directory with the permission bits `0o755`.
@@ -231,12 +231,12 @@ impl Client {
     ///
     /// # Errors
     /// Kind [`ErrorKind::AlreadyExists`] if `path` exists, [`ErrorKind::NotFound`] if its parent does
-    /// not exist; the errors of [`crate::nfs3::Client::mkdir`].
+    /// not exist; the errors of [`crate::handles::Client::mkdir`].
     pub async fn create_dir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
-        let (parent, name) = self.nfs3().resolve_parent(path).await?;
-        let attributes = Sattr { mode: Some(DIRECTORY_MODE), ..Sattr::default() };
-        self.nfs3().mkdir(parent, name, attributes).await.map(drop).map_err(|e| e.at(path))
+        let (parent, name) = self.by_handle().resolve_parent(path).await?;
+        let attributes = SetAttributes { mode: Some(DIRECTORY_MODE), ..SetAttributes::default() };
+        self.by_handle().mkdir(parent, name, attributes).await.map(drop).map_err(|e| e.at(path))
     }
 
     /// Returns the entries of a directory as a [`futures::Stream`](futures::stream::Stream).
@@ -261,7 +261,7 @@ impl Client {
     pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Error> {
         let path = path.as_ref();
         let dir = self.directory(path).await?;
-        Ok(ReadDir::new(self.nfs3().clone(), dir, path.to_owned()))
+        Ok(ReadDir::new(self.by_handle().clone(), dir, path.to_owned()))
     }
 
     /// Removes a name of an object that is not a directory. Symbolic links are not followed.
@@ -278,11 +278,11 @@ impl Client {
     ///
     /// # Errors
     /// Kind [`ErrorKind::NotFound`] if the name does not exist, [`ErrorKind::IsADirectory`] for a directory;
-    /// the errors of [`crate::nfs3::Client::remove`].
+    /// the errors of [`crate::handles::Client::remove`].
     pub async fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
-        let (parent, name) = self.nfs3().resolve_parent(path).await?;
-        self.nfs3().remove(parent, name).await.map(drop).map_err(|e| e.at(path))
+        let (parent, name) = self.by_handle().resolve_parent(path).await?;
+        self.by_handle().remove(parent, name).await.map(drop).map_err(|e| e.at(path))
     }
 
     /// Removes an empty directory.
@@ -300,11 +300,11 @@ impl Client {
     ///
     /// # Errors
     /// Kind [`ErrorKind::DirectoryNotEmpty`] if it has entries, [`ErrorKind::NotADirectory`] for another
-    /// object; the errors of [`crate::nfs3::Client::rmdir`].
+    /// object; the errors of [`crate::handles::Client::rmdir`].
     pub async fn remove_dir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
-        let (parent, name) = self.nfs3().resolve_parent(path).await?;
-        self.nfs3().rmdir(parent, name).await.map(drop).map_err(|e| e.at(path))
+        let (parent, name) = self.by_handle().resolve_parent(path).await?;
+        self.by_handle().rmdir(parent, name).await.map(drop).map_err(|e| e.at(path))
     }
 
     /// Renames an object. Replaces the object at `to` under the rules of POSIX `rename`.
@@ -319,12 +319,12 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// Kind [`ErrorKind::NotFound`] if `from` does not exist; the errors of [`crate::nfs3::Client::rename`].
+    /// Kind [`ErrorKind::NotFound`] if `from` does not exist; the errors of [`crate::handles::Client::rename`].
     pub async fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), Error> {
         let (from, to) = (bytes(from.as_ref()), bytes(to.as_ref()));
-        let (from_dir, from_name) = self.nfs3().resolve_parent(from).await?;
-        let (to_dir, to_name) = self.nfs3().resolve_parent(to).await?;
-        let renamed = self.nfs3().rename(from_dir, from_name, to_dir, to_name).await;
+        let (from_dir, from_name) = self.by_handle().resolve_parent(from).await?;
+        let (to_dir, to_name) = self.by_handle().resolve_parent(to).await?;
+        let renamed = self.by_handle().rename(from_dir, from_name, to_dir, to_name).await;
         renamed.map(drop).map_err(|e| e.at(from))
     }
 
@@ -343,12 +343,12 @@ impl Client {
     ///
     /// # Errors
     /// Kind [`ErrorKind::AlreadyExists`] if `link` exists; the errors of
-    /// [`crate::nfs3::Client::link`].
+    /// [`crate::handles::Client::link`].
     pub async fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Error> {
         let link = bytes(link.as_ref());
-        let (object, _) = self.nfs3().resolve_link(bytes(original.as_ref())).await?;
-        let (dir, name) = self.nfs3().resolve_parent(link).await?;
-        self.nfs3().link(object, dir, name).await.map(drop).map_err(|e| e.at(link))
+        let (object, _) = self.by_handle().resolve_link(bytes(original.as_ref())).await?;
+        let (dir, name) = self.by_handle().resolve_parent(link).await?;
+        self.by_handle().link(object, dir, name).await.map(drop).map_err(|e| e.at(link))
     }
 
     /// Creates `link`, a symbolic link with the target `original`, which need not exist.
@@ -365,11 +365,12 @@ impl Client {
     ///
     /// # Errors
     /// Kind [`ErrorKind::AlreadyExists`] if `link` exists; the errors of
-    /// [`crate::nfs3::Client::symlink`].
+    /// [`crate::handles::Client::symlink`].
     pub async fn symlink(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<(), Error> {
         let link = bytes(link.as_ref());
-        let (dir, name) = self.nfs3().resolve_parent(link).await?;
-        let made = self.nfs3().symlink(dir, name, bytes(original.as_ref()), Sattr::default()).await;
+        let (dir, name) = self.by_handle().resolve_parent(link).await?;
+        let made =
+            self.by_handle().symlink(dir, name, bytes(original.as_ref()), SetAttributes::default()).await;
         made.map(drop).map_err(|e| e.at(link))
     }
 
@@ -386,14 +387,14 @@ impl Client {
     ///
     /// # Errors
     /// Kind [`ErrorKind::InvalidInput`] if `path` is not a symbolic link; the errors of
-    /// [`crate::nfs3::Client::readlink`].
+    /// [`crate::handles::Client::readlink`].
     pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf, Error> {
         let path = bytes(path.as_ref());
-        let (link, attributes) = self.nfs3().resolve_link(path).await?;
+        let (link, attributes) = self.by_handle().resolve_link(path).await?;
         if attributes.file_type != FileType::Symlink {
             return Err(bad_path(path, ErrorKind::InvalidInput, "not a symbolic link"));
         }
-        let text = self.nfs3().readlink(link).await.map_err(|e| e.at(path))?;
+        let text = self.by_handle().readlink(link).await.map_err(|e| e.at(path))?;
         Ok(OsString::from_vec(text).into())
     }
 
@@ -410,9 +411,9 @@ impl Client {
     ///
     /// # Errors
     /// Kind [`ErrorKind::PermissionDenied`] if the caller is not the owner; the errors of
-    /// [`crate::nfs3::Client::setattr`].
+    /// [`crate::handles::Client::setattr`].
     pub async fn set_permissions(&self, path: impl AsRef<Path>, mode: u32) -> Result<(), Error> {
-        self.set(path.as_ref(), Sattr { mode: Some(mode & 0o7777), ..Sattr::default() }).await
+        self.set(path.as_ref(), SetAttributes { mode: Some(mode & 0o7777), ..SetAttributes::default() }).await
     }
 
     /// Sets the times of last access and modification. Symbolic links are followed.
@@ -433,10 +434,10 @@ impl Client {
     ///
     /// # Errors
     /// Kind [`ErrorKind::InvalidInput`] for a time before 1970 or after 2106 with NFSv3; the errors of
-    /// [`crate::nfs3::Client::setattr`].
+    /// [`crate::handles::Client::setattr`].
     pub async fn set_times(&self, path: impl AsRef<Path>, times: FileTimes) -> Result<(), Error> {
-        let (atime, mtime) = times.to_nfs(self.nfs3().version())?;
-        self.set(path.as_ref(), Sattr { atime, mtime, ..Sattr::default() }).await
+        let (atime, mtime) = times.to_nfs(self.by_handle().version())?;
+        self.set(path.as_ref(), SetAttributes { atime, mtime, ..SetAttributes::default() }).await
     }
 
     /// The value of an extended attribute of a file or directory; `None` if it does not exist. Symbolic links are followed.
@@ -457,14 +458,14 @@ impl Client {
     ///
     /// # Errors
     /// Kind [`ErrorKind::Unsupported`] with NFSv3 and 4.1, and if the server has no extended attributes; the errors of
-    /// [`crate::nfs3::Client::xattr`].
+    /// [`crate::handles::Client::xattr`].
     pub async fn xattr(
         &self,
         path: impl AsRef<Path>,
         name: impl AsRef<[u8]>,
     ) -> Result<Option<Vec<u8>>, Error> {
         let (object, path) = self.xattr_object(path.as_ref()).await?;
-        self.nfs3().xattr(object, name).await.map_err(|e| e.at(path))
+        self.by_handle().xattr(object, name).await.map_err(|e| e.at(path))
     }
 
     /// Creates or replaces an extended attribute of a file or directory, as [`Self::xattr`] returns it. Values have at
@@ -479,7 +480,7 @@ impl Client {
         value: impl AsRef<[u8]>,
     ) -> Result<(), Error> {
         let (object, path) = self.xattr_object(path.as_ref()).await?;
-        let set = self.nfs3().set_xattr(object, name, value.as_ref(), SetxattrOption::Either).await;
+        let set = self.by_handle().set_xattr(object, name, value.as_ref(), SetxattrOption::Either).await;
         set.map(drop).map_err(|e| e.at(path))
     }
 
@@ -489,7 +490,7 @@ impl Client {
     /// As [`Self::xattr`].
     pub async fn list_xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>, Error> {
         let (object, path) = self.xattr_object(path.as_ref()).await?;
-        self.nfs3().list_xattrs(object).await.map_err(|e| e.at(path))
+        self.by_handle().list_xattrs(object).await.map_err(|e| e.at(path))
     }
 
     /// Removes an extended attribute of a file or directory.
@@ -498,23 +499,23 @@ impl Client {
     /// As [`Self::xattr`]; kind [`ErrorKind::NotFound`] if it does not exist.
     pub async fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<[u8]>) -> Result<(), Error> {
         let (object, path) = self.xattr_object(path.as_ref()).await?;
-        self.nfs3().remove_xattr(object, name).await.map(drop).map_err(|e| e.at(path))
+        self.by_handle().remove_xattr(object, name).await.map(drop).map_err(|e| e.at(path))
     }
 
     /// The handle and the bytes of a path, for an operation on extended attributes.
     async fn xattr_object<'p>(&self, path: &'p Path) -> Result<(FileHandle, &'p [u8]), Error> {
         let path = bytes(path);
-        Ok((self.nfs3().resolve(path).await?.0, path))
+        Ok((self.by_handle().resolve(path).await?.0, path))
     }
 
-    async fn set(&self, path: &Path, attributes: Sattr) -> Result<(), Error> {
-        let (object, _) = self.nfs3().resolve(bytes(path)).await?;
-        self.nfs3().setattr(object, attributes, None).await.map(drop).map_err(|e| e.at(bytes(path)))
+    async fn set(&self, path: &Path, attributes: SetAttributes) -> Result<(), Error> {
+        let (object, _) = self.by_handle().resolve(bytes(path)).await?;
+        self.by_handle().setattr(object, attributes, None).await.map(drop).map_err(|e| e.at(bytes(path)))
     }
 
     /// Resolves the handle of the directory at `path`.
     async fn directory(&self, path: &Path) -> Result<FileHandle, Error> {
-        let (dir, attributes) = self.nfs3().resolve(bytes(path)).await?;
+        let (dir, attributes) = self.by_handle().resolve(bytes(path)).await?;
         if attributes.file_type == FileType::Directory {
             Ok(dir)
         } else {

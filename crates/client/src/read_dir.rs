@@ -13,9 +13,11 @@ use futures::{
     StreamExt,
     stream::{self, BoxStream, Stream},
 };
-use millrace_nfs::v3::{FileHandle, FileType, Verifier};
 
-use crate::{Error, Metadata, nfs3};
+use crate::{
+    Error, Metadata, handles,
+    ops::{self, FileHandle, FileType, Verifier},
+};
 
 /// An entry of a directory, with the attributes of its object.
 #[derive(Debug, Clone)]
@@ -61,7 +63,7 @@ impl DirEntry {
 pub struct ReadDir(BoxStream<'static, Result<DirEntry, Error>>);
 
 impl ReadDir {
-    pub(crate) fn new(client: nfs3::Client, dir: FileHandle, path: PathBuf) -> Self {
+    pub(crate) fn new(client: handles::Client, dir: FileHandle, path: PathBuf) -> Self {
         let pages =
             Pages { client, dir, path, page: VecDeque::new(), cookie: 0, verifier: [0; 8], eof: false };
         Self(
@@ -95,11 +97,11 @@ impl std::fmt::Debug for ReadDir {
 
 /// A position in a directory.
 struct Pages {
-    client: nfs3::Client,
+    client: handles::Client,
     dir: FileHandle,
     path: PathBuf,
     /// Remaining entries of the last reply.
-    page: VecDeque<nfs3::DirEntry>,
+    page: VecDeque<ops::DirEntry>,
     cookie: u64,
     verifier: Verifier,
     eof: bool,
@@ -127,7 +129,7 @@ impl Pages {
     }
 
     /// Fetches the attributes if the server did not send them; `None` if the object has been removed.
-    async fn entry(&self, entry: nfs3::DirEntry) -> Result<Option<DirEntry>, Error> {
+    async fn entry(&self, entry: ops::DirEntry) -> Result<Option<DirEntry>, Error> {
         if !is_valid_name(&entry.name) {
             let what = "a name that is empty or contains '/' or NUL";
             return Err(self.client.shared.pool.bad_reply("READDIR", what));

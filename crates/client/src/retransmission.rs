@@ -32,7 +32,7 @@
 //! the reply to a call. The client then creates another session, with a new client ID if the server rejects the old
 //! one, and claims its locks again.
 //!
-//! **Unstable data**: [`File`](crate::nfs3::File) retains UNSTABLE data, the newest of each byte, until
+//! **Unstable data**: [`File`](crate::handles::File) retains UNSTABLE data, the newest of each byte, until
 //! COMMIT returns the same write verifier as the WRITEs. A changed verifier means that the server may have
 //! lost the data. The file then rewrites it, while no other call of this client changes the same range, and
 //! commits again, until the verifier is unchanged. Reads through a `File` return the retained data. SETATTR

@@ -3,11 +3,11 @@
 use std::{io::ErrorKind, path::Path};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use millrace_nfs::v3::{FileHandle, FileType, Sattr};
 
 use crate::{
-    Client, Error, OpenOptions, nfs3,
-    nfs3::resolve::bad_path,
+    Client, Error, OpenOptions,
+    handles::{self, resolve::bad_path},
+    ops::{self, FileHandle, FileType, SetAttributes},
     paths::{DEPTH, bytes},
 };
 
@@ -73,12 +73,12 @@ impl Client {
     /// # Errors
     /// Kind [`ErrorKind::NotFound`] if the directory does not exist, [`ErrorKind::NotADirectory`] if `path`
     /// is neither a directory nor a symbolic link, [`ErrorKind::DirectoryNotEmpty`] if another client adds
-    /// entries concurrently; the errors of [`nfs3::Client::remove`] and [`nfs3::Client::rmdir`]. Entries
+    /// entries concurrently; the errors of [`handles::Client::remove`] and [`handles::Client::rmdir`]. Entries
     /// removed before an error stay removed.
     pub async fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = bytes(path.as_ref());
         let at = |e: Error| e.at(path);
-        let nfs = self.nfs3();
+        let nfs = self.by_handle();
         let (parent, name) = nfs.resolve_parent(path).await?;
         let top = nfs.lookup(parent, &name).await.map_err(at)?;
         match top.attributes.file_type {
@@ -101,7 +101,7 @@ impl Client {
     }
 
     /// Copies the content and the permission bits of a file to another one, which is created or replaced.
-    /// Returns the number of bytes. The server copies the data if it can ([`nfs3::File::copy_range`]); otherwise the data
+    /// Returns the number of bytes. The server copies the data if it can ([`handles::File::copy_range`]); otherwise the data
     /// passes through this client, without a copy in memory. On return, it is on stable storage.
     ///
     /// ```
@@ -115,11 +115,11 @@ impl Client {
     ///
     /// # Errors
     /// Kind [`ErrorKind::InvalidInput`] if both paths name the same file; the errors of
-    /// [`OpenOptions::open`], [`nfs3::File::copy_range`], [`nfs3::File::read_into`] and [`nfs3::File::write_from`].
+    /// [`OpenOptions::open`], [`handles::File::copy_range`], [`handles::File::read_into`] and [`handles::File::write_from`].
     pub async fn copy(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<u64, Error> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let source = self.open(from).await?;
-        let attributes = source.nfs3().attributes().await.map_err(|e| e.at(bytes(from)))?;
+        let attributes = source.by_handle().attributes().await.map_err(|e| e.at(bytes(from)))?;
         let target = OpenOptions::new().write(true).create(true).mode(attributes.mode).open(self, to).await?;
         if target.handle() == source.handle() {
             return Err(bad_path(
@@ -129,8 +129,8 @@ impl Client {
             ));
         }
         target.set_len(0).await?;
-        let total = copy_data(source.nfs3(), target.nfs3(), attributes.size).await?;
-        target.nfs3().commit().await?;
+        let total = copy_data(source.by_handle(), target.by_handle(), attributes.size).await?;
+        target.by_handle().commit().await?;
         target.set_permissions(attributes.mode).await?;
         Ok(total)
     }
@@ -139,7 +139,7 @@ impl Client {
 /// Copies the data of a file with `size` bytes to another one, within the server if it can, and otherwise through this
 /// client, without a copy in memory and UNSTABLE. Holes are not written: the other file is truncated first. Returns the
 /// number of bytes, which is larger if the file has grown.
-pub(crate) async fn copy_data(from: &nfs3::File, to: &nfs3::File, size: u64) -> Result<u64, Error> {
+pub(crate) async fn copy_data(from: &handles::File, to: &handles::File, size: u64) -> Result<u64, Error> {
     let client = from.client();
     // SEEK does not find retained data that a restarted server has lost.
     from.commit().await?;
@@ -148,7 +148,7 @@ pub(crate) async fn copy_data(from: &nfs3::File, to: &nfs3::File, size: u64) -> 
     let skip_zeros = is_sparse && extents.is_none();
     let mut parts = extents.unwrap_or_else(|| std::iter::once(0..size).collect());
     let set_size = async |size| {
-        let attributes = Sattr { size: Some(size), ..Sattr::default() };
+        let attributes = SetAttributes { size: Some(size), ..SetAttributes::default() };
         to.client().setattr(to.handle(), attributes, None).await.map(drop)
     };
     if is_sparse {
@@ -194,7 +194,7 @@ pub(crate) async fn copy_data(from: &nfs3::File, to: &nfs3::File, size: u64) -> 
 }
 
 /// Removes the entries of `dir` that are not directories, and returns its directories.
-async fn remove_entries(nfs: &nfs3::Client, dir: FileHandle) -> Result<Vec<Level>, Error> {
+async fn remove_entries(nfs: &handles::Client, dir: FileHandle) -> Result<Vec<Level>, Error> {
     let entries = nfs.readdir(dir).await?.into_iter().filter(|e| !e.is_dot());
     let removals = stream::iter(entries.map(|entry| remove_entry(nfs, dir, entry)));
     removals.buffer_unordered(DEPTH).try_filter_map(async |level| Ok(level)).try_collect().await
@@ -202,9 +202,9 @@ async fn remove_entries(nfs: &nfs3::Client, dir: FileHandle) -> Result<Vec<Level
 
 /// Removes an entry, or returns it if it is a directory.
 async fn remove_entry(
-    nfs: &nfs3::Client,
+    nfs: &handles::Client,
     dir: FileHandle,
-    entry: nfs3::DirEntry,
+    entry: ops::DirEntry,
 ) -> Result<Option<Level>, Error> {
     let name = entry.name;
     let (handle, file_type) = match (entry.handle, entry.attributes) {

@@ -12,8 +12,11 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{Options, Proto, RetryPolicy, Url, nfs3::blocking::Client};
-use millrace_nfs::v3::{CreateHow, Sattr, StableHow};
+use millrace_client::{
+    Options, Proto, RetryPolicy, Url,
+    handles::blocking::Client,
+    ops::{CreateHow, SetAttributes, StableHow},
+};
 use millrace_server::{Config, Server};
 use rand_xoshiro::{
     SplitMix64,
@@ -75,10 +78,10 @@ fn proxy(server: SocketAddr, breaks: Arc<Breaks>) -> SocketAddr {
 fn each_name_is_made_renamed_and_removed_once(c: &Client) {
     let root = c.root();
     for n in 0..150 {
-        let dir = c.mkdir(root, format!("dir{n}"), Sattr::default()).unwrap().handle;
-        let file = c.create(dir, "file", CreateHow::Unchecked(Sattr::default())).unwrap().handle;
+        let dir = c.mkdir(root, format!("dir{n}"), SetAttributes::default()).unwrap().handle;
+        let file = c.create(dir, "file", CreateHow::Unchecked(SetAttributes::default())).unwrap().handle;
         c.link(file, dir, "second").unwrap();
-        c.symlink(dir, "link", "file", Sattr::default()).unwrap();
+        c.symlink(dir, "link", "file", SetAttributes::default()).unwrap();
         c.rename(dir, "file", dir, "renamed").unwrap();
         let mut names: Vec<_> =
             c.readdir(dir).unwrap().into_iter().filter(|e| !e.is_dot()).map(|e| e.name).collect();

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{Options, Proto, Url, Version, nfs3::Client};
-use millrace_nfs::{call_counts::HANDLES_DECODED, v3::StableHow};
+use millrace_client::{Options, Proto, Url, Version, handles::Client, ops::StableHow};
+use millrace_nfs::call_counts::HANDLES_DECODED;
 use millrace_oncrpc::call_counts::HEADERS_DECODED;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{

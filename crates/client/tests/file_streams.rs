@@ -216,7 +216,7 @@ async fn run(client: &Client, steps: &[(usize, Step)]) {
         assert_eq!(files[*who].stream_position().await.unwrap(), model.cursors[*who], "{step:?}");
     }
     files[last].shutdown().await.unwrap();
-    assert_eq!(files[last].nfs3().retained_bytes(), 0);
+    assert_eq!(files[last].by_handle().retained_bytes(), 0);
     assert!(client.read("f").await.unwrap() == model.content, "the content differs");
 }
 

@@ -6,8 +6,11 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use millrace_buffer::call_counts::ARENA_LOCKS;
-use millrace_client::{Options, Proto, Url, Version, nfs3::Client};
-use millrace_nfs::v3::{FileHandle, StableHow};
+use millrace_client::{
+    Options, Proto, Url, Version,
+    handles::Client,
+    ops::{FileHandle, StableHow},
+};
 use millrace_runtime::{
     call_counts::{Locks, count_locks, locks},
     tokio_rt::TokioRuntime,

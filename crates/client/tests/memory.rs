@@ -11,7 +11,7 @@ use futures::{
 };
 use millrace_client::{
     Error, Options, Proto, Url,
-    nfs3::{Client, File},
+    handles::{Client, File},
 };
 use millrace_runtime::tokio_rt::TokioRuntime;
 

@@ -5,8 +5,7 @@
 
 use std::{net::SocketAddr, sync::Mutex, time::Duration};
 
-use millrace_client::{Design, Options, Proto, Url, Version, nfs3::blocking::Client};
-use millrace_nfs::v3::StableHow;
+use millrace_client::{Design, Options, Proto, Url, Version, handles::blocking::Client, ops::StableHow};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_server::{Config, ExposedBuffers, Research, Server};
 

@@ -4,9 +4,8 @@
 
 use std::time::Duration;
 
-use millrace_client::{Options, Proto, Url, Version, nfs3::Client};
+use millrace_client::{Options, Proto, Url, Version, handles::Client, ops::StableHow};
 use millrace_counting_allocator::{allocations, allocations_of_all_threads};
-use millrace_nfs::v3::StableHow;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, Server};
 

@@ -175,7 +175,7 @@ fn names_are_linked_and_renamed_and_have_metadata() {
         assert_eq!(c.metadata("one").await.unwrap().modified(), one.modified());
         let late = FileTimes::new().set_modified(time(1 << 32));
         let early = SystemTime::UNIX_EPOCH - Duration::new(312_508_799, 999_999_993);
-        if c.nfs3().version() == Version::V3 {
+        if c.by_handle().version() == Version::V3 {
             assert_eq!(kind(c.set_times("one", late).await), ErrorKind::InvalidInput);
         } else {
             c.set_times("one", late.set_accessed(early)).await.unwrap();
@@ -194,22 +194,22 @@ fn copies_keep_holes() {
         let content = vec![7; 100_000];
         let from = OpenOptions::new().write(true).create(true).open(&c, "from").await.unwrap();
         for at in PARTS {
-            from.nfs3().write(at, &content).await.unwrap();
+            from.by_handle().write(at, &content).await.unwrap();
         }
         from.set_len(SIZE).await.unwrap();
         c.write("to", vec![1; 3_000_000]).await.unwrap();
         assert_eq!(c.copy("from", "to").await.unwrap(), SIZE);
         let mut atomic = AtomicFile::create(&c, "atomic").await.unwrap();
-        assert_eq!(atomic.copy_from(from.nfs3(), SIZE).await.unwrap(), SIZE);
+        assert_eq!(atomic.copy_from(from.by_handle(), SIZE).await.unwrap(), SIZE);
         atomic.replace().await.unwrap();
         for name in ["to", "atomic"] {
             let file = c.open(name).await.unwrap();
-            let attributes = c.nfs3().getattr(file.handle()).await.unwrap();
+            let attributes = c.by_handle().getattr(file.handle()).await.unwrap();
             assert_eq!(attributes.size, SIZE);
             assert!(attributes.used <= 4 << 20, "{name} uses {} bytes", attributes.used);
             for at in PARTS {
                 let mut there = vec![0; content.len() + 2];
-                file.nfs3().read(at - 1, &mut there).await.unwrap();
+                file.by_handle().read(at - 1, &mut there).await.unwrap();
                 assert!(
                     there[0] == 0 && there[1..=content.len()] == content && there[content.len() + 1] == 0
                 );
@@ -313,7 +313,7 @@ fn errors_convert_to_io_errors_with_their_sources() {
         let error: std::io::Error = c.open("none").await.unwrap_err().into();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         let inner = error.get_ref().unwrap().downcast_ref::<Error>().unwrap();
-        assert_eq!(inner.status(), Some(millrace_client::nfs::v3::Status::NoEnt));
+        assert_eq!(inner.status(), Some(millrace_client::ops::Status::NoEnt));
         assert_eq!(kind(Client::connect("http://x").await), ErrorKind::InvalidInput);
         assert_eq!(kind(Client::connect(url("absent")).await), ErrorKind::NotFound);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

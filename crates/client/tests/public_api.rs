@@ -6,8 +6,8 @@ use millrace_client::{
     Arena, Buffer, Client, ClientBuilder, Connection, ConnectionStats, Connector, Design, DirEntry, Error,
     File, FileTimes, FileType, Identity, Invalidation, Metadata, OpenOptions, Options, OutOfMemory, Padding,
     Proto, Provider, ProviderChoice, ReadDir, ReadInto, RegistrationStats, RetryPolicy, RpcError, RuntimeRef,
-    Stats, Strategy, StreamProvider, TokioRuntime, Transport, Url, View, Views, blocking, nfs, nfs3, oncrpc,
-    rdma, rpcrdma, runtime,
+    Stats, Strategy, StreamProvider, TokioRuntime, Transport, Url, View, Views, blocking, handles, nfs,
+    oncrpc, ops, rdma, rpcrdma, runtime,
 };
 
 /// Implements the trait of custom connections with re-exported types only.
@@ -29,27 +29,27 @@ impl Connector for NoServer {
 
 /// Compiled, not run: types of arguments and results of the protocol layer.
 #[allow(dead_code)]
-async fn types_of_the_protocol_layer(client: &nfs3::Client) -> Result<(), Error> {
-    let root: nfs::v3::FileHandle = client.root();
-    let attributes: nfs::v3::Fattr = client.getattr(root).await?;
+async fn types_of_the_protocol_layer(client: &handles::Client) -> Result<(), Error> {
+    let root: ops::FileHandle = client.root();
+    let attributes: ops::Attributes = client.getattr(root).await?;
     let _: FileType = attributes.file_type;
-    let set = nfs::v3::Sattr { mtime: nfs::v3::SetTime::ServerTime, ..nfs::v3::Sattr::default() };
-    let _: nfs::v3::WccData = client.setattr(root, set, Some(nfs::v3::NfsTime::default())).await?;
-    let made: nfs3::Object = client.create(root, "f", nfs::v3::CreateHow::Guarded(set)).await?;
-    let written: nfs3::Written = client.write(made.handle, 0, b"x", nfs::v3::StableHow::FileSync).await?;
-    let _: nfs::v3::Verifier = written.verifier;
-    let page: nfs3::DirPage = client.readdir_page(root, 0, [0; 8]).await?;
-    let _: Vec<nfs3::DirEntry> = page.entries;
-    let _: nfs::v3::FsinfoOk = client.fsinfo(root).await?;
-    let _: nfs::v3::FsstatOk = client.fsstat(root).await?;
-    let _: nfs::v3::PathconfOk = client.pathconf(root).await?;
-    let _: nfs::v3::CommitOk = client.commit(made.handle, 0, 0).await?;
-    let _: nfs::v3::LinkOk = client.link(made.handle, root, "g").await?;
-    let _: nfs::v3::RenameOk = client.rename(root, "g", root, "h").await?;
-    let _: u32 = client.access(root, nfs::v3::access::READ).await?;
-    let _: Arc<dyn Fn(nfs::v3::MknodWhat)> = Arc::new(drop);
+    let set = ops::SetAttributes { mtime: ops::SetTime::ServerTime, ..ops::SetAttributes::default() };
+    let _: ops::Wcc = client.setattr(root, set, Some(ops::NfsTime::default())).await?;
+    let made: handles::Object = client.create(root, "f", ops::CreateHow::Guarded(set)).await?;
+    let written: handles::Written = client.write(made.handle, 0, b"x", ops::StableHow::FileSync).await?;
+    let _: ops::Verifier = written.verifier;
+    let page: ops::DirPage = client.readdir_page(root, 0, [0; 8]).await?;
+    let _: Vec<ops::DirEntry> = page.entries;
+    let _: ops::FsInfo = client.fsinfo(root).await?;
+    let _: ops::FsStat = client.fsstat(root).await?;
+    let _: ops::PathConf = client.pathconf(root).await?;
+    let _: ops::CommitOk = client.commit(made.handle, 0, 0).await?;
+    let _: ops::LinkOk = client.link(made.handle, root, "g").await?;
+    let _: ops::RenameOk = client.rename(root, "g", root, "h").await?;
+    let _: u32 = client.access(root, ops::access::READ).await?;
+    let _: Arc<dyn Fn(ops::MknodWhat)> = Arc::new(drop);
     let _: RegistrationStats = client.registration_stats();
-    let file: nfs3::File = client.open("f").await?;
+    let file: handles::File = client.open("f").await?;
     file.read_stream(0, 1, 1, |_: u64, _: Views| ()).await.map(drop)
 }
 
@@ -60,7 +60,7 @@ fn types_of_errors_and_statistics(error: Error, stats: ConnectionStats) {
     let _: Option<rpcrdma::RequesterStatsSnapshot> = stats.requester;
     match error {
         Error::Nfs { procedure, status, .. } => {
-            let _: (nfs::v3::Procedure, nfs::v3::Status) = (procedure, status);
+            let _: (ops::Procedure, ops::Status) = (procedure, status);
         }
         Error::Mount { status, .. } => {
             let _: nfs::mount::Status = status;
@@ -90,8 +90,8 @@ async fn types_of_connections(
     tcp: Arc<dyn StreamProvider>,
     at: SocketAddr,
 ) -> Result<(), Error> {
-    nfs3::Client::connect_over(Arc::clone(&rt), rdma, at, "/", Options::default()).await?;
-    nfs3::Client::connect_over_tcp(rt, tcp, at, "/", Options::default()).await?;
+    handles::Client::connect_over(Arc::clone(&rt), rdma, at, "/", Options::default()).await?;
+    handles::Client::connect_over_tcp(rt, tcp, at, "/", Options::default()).await?;
     let _: fn(Arc<dyn Transport>) -> Connection = |transport| Connection::new(transport, "peer");
     Ok(())
 }

@@ -38,7 +38,7 @@ fn clients_exclude_each_other() {
                 assert!(!other.try_lock(99..200, SHARED).await.unwrap());
                 assert!(other.try_lock(100..200, SHARED).await.unwrap());
             }
-            let conflict = two.nfs3().test_lock(7, 50..60, SHARED).await.unwrap().unwrap();
+            let conflict = two.by_handle().test_lock(7, 50..60, SHARED).await.unwrap().unwrap();
             assert_eq!((conflict.range, conflict.kind), (0..100, EXCLUSIVE));
             // Owners can share a range with shared locks.
             assert!(!one.try_lock(150..160, EXCLUSIVE).await.unwrap());
@@ -55,7 +55,7 @@ fn clients_exclude_each_other() {
             drop(one);
             two.lock(0..u64::MAX, EXCLUSIVE).await.unwrap();
             two.unlock(0..u64::MAX).await.unwrap();
-            assert_eq!(two.nfs3().test_lock(7, 0..u64::MAX, EXCLUSIVE).await.unwrap(), None);
+            assert_eq!(two.by_handle().test_lock(7, 0..u64::MAX, EXCLUSIVE).await.unwrap(), None);
         }
     });
 }
@@ -73,7 +73,7 @@ fn a_lock_waits_for_its_turn_and_shows_what_was_written() {
                     let mut file = open(&client, "counter").await;
                     file.lock(0..u64::MAX, EXCLUSIVE).await.unwrap();
                     let mut text = vec![0; 8];
-                    let n = file.nfs3().read(0, &mut text).await.unwrap();
+                    let n = file.by_handle().read(0, &mut text).await.unwrap();
                     let number: u32 = std::str::from_utf8(&text[..n]).unwrap().parse().unwrap();
                     file.write_all((number + 1).to_string().as_bytes()).await.unwrap();
                     file.unlock(0..u64::MAX).await.unwrap();
@@ -204,7 +204,7 @@ fn locks_are_claimed_again_after_a_restart() {
             one.lock(20..30, SHARED).await.unwrap();
             two.lock(40..50, EXCLUSIVE).await.unwrap();
             server.restart(|_| {});
-            one.nfs3().write(0, b"x").await.unwrap();
+            one.by_handle().write(0, b"x").await.unwrap();
             // Each call recovers its client.
             let (held, free) = tokio::join!(two.try_lock(5..6, SHARED), one.try_lock(10..20, EXCLUSIVE));
             assert_eq!((held.unwrap(), free.unwrap()), (false, true));
@@ -230,16 +230,16 @@ fn the_loss_of_locks_is_reported_until_they_are_unlocked() {
             // The first call reports the loss: it must not change the file.
             let changed = match truncates {
                 true => locked.set_len(7).await,
-                false => locked.nfs3().write(0, b"x").await,
+                false => locked.by_handle().write(0, b"x").await,
             };
             assert!(matches!(changed, Err(Error::LocksLost)), "{changed:?}");
             assert_eq!(client.metadata("f").await.unwrap().len(), 0);
             let mut buffer = [0; 4];
-            assert!(matches!(locked.nfs3().read(0, &mut buffer).await, Err(Error::LocksLost)));
+            assert!(matches!(locked.by_handle().read(0, &mut buffer).await, Err(Error::LocksLost)));
             assert!(matches!(locked.lock(0..5, SHARED).await, Err(Error::LocksLost)));
-            other.nfs3().write(0, b"x").await.unwrap();
+            other.by_handle().write(0, b"x").await.unwrap();
             locked.unlock(0..10).await.unwrap();
-            locked.nfs3().write(0, b"x").await.unwrap();
+            locked.by_handle().write(0, b"x").await.unwrap();
             locked.lock(0..10, EXCLUSIVE).await.unwrap();
         });
     }
@@ -265,15 +265,15 @@ fn data_of_a_lost_lock_does_not_replace_that_of_the_next_holder() {
             let (one, two) = (open(&a, "f").await, open(&b, "f").await);
             one.lock(0..100, EXCLUSIVE).await.unwrap();
             // Protected by the lock, although not in its range: applications choose what a range means.
-            one.nfs3().write(4096, b"older").await.unwrap();
-            let also = one.nfs3().clone();
+            one.by_handle().write(4096, b"older").await.unwrap();
+            let also = one.by_handle().clone();
             server.restart(|state| std::fs::remove_file(state.join("nfs4-clients")).unwrap());
             two.lock(0..100, EXCLUSIVE).await.unwrap();
-            two.nfs3().write(4096, b"newer").await.unwrap();
+            two.by_handle().write(4096, b"newer").await.unwrap();
             two.unlock(0..100).await.unwrap();
             let read = async |file: &millrace_client::File| {
                 let mut data = [0; 5];
-                file.nfs3().read(4096, &mut data).await.map(|_| data)
+                file.by_handle().read(4096, &mut data).await.map(|_| data)
             };
             match after {
                 After::Commit => assert!(one.sync_all().await.is_err()),
@@ -319,20 +319,20 @@ fn data_is_stable_before_the_unlock() {
             let (a, b) = (server.client(proto).await, server.client(proto).await);
             let (one, two) = (open(&a, "f").await, open(&b, "f").await);
             one.lock(0..100, EXCLUSIVE).await.unwrap();
-            one.nfs3().write(0, b"older").await.unwrap();
+            one.by_handle().write(0, b"older").await.unwrap();
             one.unlock(0..100).await.unwrap();
-            assert_eq!(one.nfs3().retained_bytes(), 0);
+            assert_eq!(one.by_handle().retained_bytes(), 0);
             two.lock(0..100, EXCLUSIVE).await.unwrap();
-            two.nfs3().write(0, b"newer").await.unwrap();
+            two.by_handle().write(0, b"newer").await.unwrap();
             two.unlock(0..100).await.unwrap();
             server.restart(|_| {});
             one.sync_all().await.unwrap();
             // Data that was written before a lock does not hide what its earlier holders have written.
-            one.nfs3().write(10, b"before").await.unwrap();
+            one.by_handle().write(10, b"before").await.unwrap();
             one.lock(0..100, EXCLUSIVE).await.unwrap();
-            assert_eq!(one.nfs3().retained_bytes(), 0);
+            assert_eq!(one.by_handle().retained_bytes(), 0);
             let mut data = [0; 5];
-            one.nfs3().read(0, &mut data).await.unwrap();
+            one.by_handle().read(0, &mut data).await.unwrap();
             assert_eq!(data, *b"newer");
         });
     }

@@ -4,8 +4,7 @@
 
 use std::time::SystemTime;
 
-use millrace_client::{Client, Error, OpenOptions, Proto, Version};
-use millrace_nfs::v3::Status;
+use millrace_client::{Client, Error, OpenOptions, Proto, Version, ops::Status};
 use millrace_server::{Config, Server};
 use rand_xoshiro::{
     SplitMix64,
@@ -93,14 +92,14 @@ fn both_versions_resolve_paths_alike() {
                 .collect();
             let path = names.join("/");
             let outcome = |r: Result<_, Error>| r.map_err(|e| e.kind());
-            let (a, b) = (v3.nfs3().resolve(&path).await, v4.nfs3().resolve(&path).await);
+            let (a, b) = (v3.by_handle().resolve(&path).await, v4.by_handle().resolve(&path).await);
             found += u32::from(a.is_ok());
             assert_eq!(
                 outcome(a.map(|(h, a)| (h, a.fileid))),
                 outcome(b.map(|(h, a)| (h, a.fileid))),
                 "{path}"
             );
-            let (a, b) = (v3.nfs3().resolve_link(&path).await, v4.nfs3().resolve_link(&path).await);
+            let (a, b) = (v3.by_handle().resolve_link(&path).await, v4.by_handle().resolve_link(&path).await);
             assert_eq!(
                 outcome(a.map(|(h, a)| (h, a.fileid))),
                 outcome(b.map(|(h, a)| (h, a.fileid))),
@@ -131,7 +130,7 @@ fn a_new_file_is_created_exclusively_in_one_call_if_that_suffices() {
             for (version, expected) in [Version::V3, Version::V4_1, Version::V4_2].into_iter().zip(expected) {
                 let url = format!("{}&vers={version}", common::url(&server, Proto::Tcp, export));
                 let c = Client::connect(url).await.unwrap();
-                let (nfs, name) = (c.nfs3(), format!("new-{version}"));
+                let (nfs, name) = (c.by_handle(), format!("new-{version}"));
                 let (made, calls) = calls(&c, nfs.create_new(nfs.root(), &name, 0o604)).await;
                 let made = made.unwrap();
                 assert_eq!(calls, expected, "{export} {version}");

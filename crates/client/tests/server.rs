@@ -4,8 +4,11 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use millrace_client::{Design, Error, Options, Proto, RetryPolicy, Url, Version, nfs3::Client};
-use millrace_nfs::v3::{CreateHow, FileType, Sattr, SetTime, StableHow, Status, access};
+use millrace_client::{
+    Design, Error, Options, Proto, RetryPolicy, Url, Version,
+    handles::Client,
+    ops::{CreateHow, FileType, SetAttributes, SetTime, StableHow, Status, access},
+};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, ExposedBuffers, Research, Running, Server};
 
@@ -83,15 +86,18 @@ fn pattern(len: usize) -> Vec<u8> {
 fn objects_are_created_found_changed_and_removed() {
     on_all(|c| async move {
         let root = c.root();
-        let dir = c.mkdir(root, "dir", Sattr { mode: Some(0o755), ..Sattr::default() }).await.unwrap();
+        let dir = c
+            .mkdir(root, "dir", SetAttributes { mode: Some(0o755), ..SetAttributes::default() })
+            .await
+            .unwrap();
         assert_eq!((dir.attributes.file_type, dir.attributes.mode & 0o777), (FileType::Directory, 0o755));
-        let how = CreateHow::Guarded(Sattr { mode: Some(0o640), ..Sattr::default() });
+        let how = CreateHow::Guarded(SetAttributes { mode: Some(0o640), ..SetAttributes::default() });
         let file = c.create(dir.handle, "file", how).await.unwrap();
         let again = c.create(dir.handle, "file", how).await.unwrap_err();
         assert_eq!(again.status(), Some(Status::Exist));
         assert_eq!(again.to_string(), "CREATE \"file\": the file exists (NFS3ERR_EXIST)");
 
-        c.symlink(dir.handle, "link", "../dir/file", Sattr::default()).await.unwrap();
+        c.symlink(dir.handle, "link", "../dir/file", SetAttributes::default()).await.unwrap();
         let (found, _) = c.resolve("dir/link").await.unwrap();
         assert_eq!(found, file.handle);
         let (link, attributes) = c.resolve_link("/dir/./link").await.unwrap();
@@ -103,7 +109,12 @@ fn objects_are_created_found_changed_and_removed() {
         c.rename(root, "hard", dir.handle, "renamed").await.unwrap();
         assert!(c.lookup(root, "hard").await.unwrap_err().is_not_found());
 
-        let set = Sattr { mode: Some(0o600), size: Some(7), mtime: SetTime::ServerTime, ..Sattr::default() };
+        let set = SetAttributes {
+            mode: Some(0o600),
+            size: Some(7),
+            mtime: SetTime::ServerTime,
+            ..SetAttributes::default()
+        };
         c.setattr(file.handle, set, None).await.unwrap();
         let now = c.getattr(file.handle).await.unwrap();
         assert_eq!((now.size, now.mode & 0o777), (7, 0o600));
@@ -126,7 +137,7 @@ fn data_of_every_size_is_read_as_written() {
         for len in [0, 1, 3, 511, 4095, 4097, 65_536, 1_048_577, 3_000_001] {
             let data = pattern(len);
             let h = file.handle();
-            c.setattr(h, Sattr { size: Some(0), ..Sattr::default() }, None).await.unwrap();
+            c.setattr(h, SetAttributes { size: Some(0), ..SetAttributes::default() }, None).await.unwrap();
             let w = c.write(h, 5, &data, StableHow::FileSync).await.unwrap();
             assert_eq!((w.count, w.committed), (len, StableHow::FileSync));
             let mut back = vec![0xaa; len + 10];
@@ -212,8 +223,8 @@ fn streams_transfer_a_whole_file_in_order() {
 #[test]
 fn a_large_directory_is_listed_completely() {
     on_all(|c| async move {
-        let dir = c.mkdir(c.root(), "many", Sattr::default()).await.unwrap().handle;
-        let how = CreateHow::Unchecked(Sattr::default());
+        let dir = c.mkdir(c.root(), "many", SetAttributes::default()).await.unwrap().handle;
+        let how = CreateHow::Unchecked(SetAttributes::default());
         let names: Vec<String> = (0..1200).map(|n| format!("file-with-a-long-name-{n:05}")).collect();
         for chunk in names.chunks(50) {
             let calls = chunk.iter().map(|n| c.create(dir, n, how));
@@ -237,7 +248,7 @@ fn the_longest_export_that_contains_the_path_is_mounted() {
         let server = Server::start(config()).unwrap();
         let connect = |path: &str| {
             let url = url(&server, proto, path);
-            millrace_client::nfs3::blocking::Client::connect(&url, options().vers(Some(version)))
+            millrace_client::handles::blocking::Client::connect(&url, options().vers(Some(version)))
         };
         for (path, export, rest) in [
             ("/data", "/data", ""),
@@ -263,11 +274,11 @@ fn the_longest_export_that_contains_the_path_is_mounted() {
 fn a_path_with_a_loop_or_out_of_the_export_is_rejected() {
     on_all(|c| async move {
         let root = c.root();
-        c.symlink(root, "loop", "loop", Sattr::default()).await.unwrap();
-        c.symlink(root, "out", "/etc/passwd", Sattr::default()).await.unwrap();
-        c.symlink(root, "in", "/data/dir", Sattr::default()).await.unwrap();
-        c.symlink(root, "up", "../../../dir", Sattr::default()).await.unwrap();
-        let dir = c.mkdir(root, "dir", Sattr::default()).await.unwrap();
+        c.symlink(root, "loop", "loop", SetAttributes::default()).await.unwrap();
+        c.symlink(root, "out", "/etc/passwd", SetAttributes::default()).await.unwrap();
+        c.symlink(root, "in", "/data/dir", SetAttributes::default()).await.unwrap();
+        c.symlink(root, "up", "../../../dir", SetAttributes::default()).await.unwrap();
+        let dir = c.mkdir(root, "dir", SetAttributes::default()).await.unwrap();
         let e = c.resolve("loop/x").await.unwrap_err().to_string();
         assert!(e.contains("too many levels of symbolic links"), "{e}");
         let e = c.resolve("out").await.unwrap_err().to_string();
@@ -289,14 +300,16 @@ fn the_error_of_a_refused_connection_has_address_and_remedy() {
     drop(listener);
     for proto in [Proto::Tcp, Proto::Rdma] {
         let url = Url { port: Some(port), proto: Some(proto), ..Url::new("127.0.0.1", "/data") };
-        let e = millrace_client::nfs3::blocking::Client::connect(&url, options()).map(drop).unwrap_err();
+        let e = millrace_client::handles::blocking::Client::connect(&url, options()).map(drop).unwrap_err();
         let text = e.to_string();
         assert!(matches!(e, Error::Connect { .. }), "{text}");
         assert!(text.contains(&format!("127.0.0.1:{port} over {proto}")), "{text}");
     }
-    let e =
-        millrace_client::nfs3::blocking::Client::connect(&Url::new("no-such-host.invalid", "/"), options())
-            .map(drop);
+    let e = millrace_client::handles::blocking::Client::connect(
+        &Url::new("no-such-host.invalid", "/"),
+        options(),
+    )
+    .map(drop);
     assert!(matches!(e.unwrap_err(), Error::Resolve { .. } | Error::Connect { .. }));
 }
 
@@ -306,7 +319,7 @@ fn the_client_reconnects_to_a_restarted_server() {
         let first = Server::start(config()).unwrap();
         let url = url(&first, proto, "/data");
         let options = options().vers(Some(version));
-        let c = millrace_client::nfs3::blocking::Client::connect(&url, options).unwrap();
+        let c = millrace_client::handles::blocking::Client::connect(&url, options).unwrap();
         c.getattr(c.root()).unwrap();
         let again = Config {
             listen_rdma: first.rdma_addrs().to_vec(),
@@ -364,7 +377,7 @@ fn a_server_of_the_other_design_is_rejected_at_connect_with_the_reason() {
         let url = url(&server, Proto::Rdma, "/data");
         let options = options().design(client);
         let error =
-            millrace_client::nfs3::blocking::Client::connect(&url, options).err().unwrap().to_string();
+            millrace_client::handles::blocking::Client::connect(&url, options).err().unwrap().to_string();
         assert!(error.contains(expected), "{error}");
         server.stop_blocking(Duration::from_secs(1));
     }
@@ -380,7 +393,7 @@ fn small_writes_are_padded_only_in_the_read_read_design() {
     let padded = plain.clone().padding(Some("512:1024".parse().unwrap()));
     let data = pattern(2000);
     for (options, expected) in [(padded, 2), (plain, 0)] {
-        let client = millrace_client::nfs3::blocking::Client::connect(&of_server, options).unwrap();
+        let client = millrace_client::handles::blocking::Client::connect(&of_server, options).unwrap();
         let file = client.create_file("padded", 0o600).unwrap().handle();
         // Below the threshold, at it, above it, and too large for a message.
         for (len, offset) in [(1023, 0), (1024, 5000), (2000, 10_000), (100_000, 20_000)] {
@@ -399,8 +412,8 @@ fn small_writes_are_padded_only_in_the_read_read_design() {
     let url = Url { port: server.rdma_addr().map(|a| a.port()), ..of_server };
     let padding = Some("512:1024".parse().unwrap());
     let once = options().retry(RetryPolicy::NONE).padding(padding);
-    let e = millrace_client::nfs3::blocking::Client::connect(&url, once).err().unwrap().to_string();
+    let e = millrace_client::handles::blocking::Client::connect(&url, once).err().unwrap().to_string();
     assert!(e.contains("select that design"), "{e}");
-    assert!(millrace_client::nfs3::blocking::Client::connect(&url, options()).is_ok());
+    assert!(millrace_client::handles::blocking::Client::connect(&url, options()).is_ok());
     server.stop_blocking(Duration::from_secs(1));
 }

@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use millrace_client::{
     Error, Options, Proto, TokioRuntime, Version,
-    nfs3::{Client, File, SeekTarget, SpaceChange},
+    handles::{Client, File, SeekTarget},
+    ops::SpaceChange,
 };
 use millrace_server::{Config, Server};
 

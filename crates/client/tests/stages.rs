@@ -4,8 +4,11 @@
 
 use std::time::{Duration, Instant};
 
-use millrace_client::{Design, Options, Proto, Strategy, Url, Version, nfs3::Client};
-use millrace_nfs::v3::{CreateHow, Sattr, StableHow};
+use millrace_client::{
+    Design, Options, Proto, Strategy, Url, Version,
+    handles::Client,
+    ops::{CreateHow, SetAttributes, StableHow},
+};
 use millrace_oncrpc::{
     CallClass, Stage,
     stages::{StageStats, StageSums},
@@ -59,8 +62,11 @@ fn measured(case: &Case, sample: u32) -> (StageStats, StageStats) {
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = tokio.block_on(async {
         let client = Client::connect(TokioRuntime::current(), &url, options).await.unwrap();
-        let file =
-            client.create(client.root(), "f", CreateHow::Unchecked(Sattr::default())).await.unwrap().handle;
+        let file = client
+            .create(client.root(), "f", CreateHow::Unchecked(SetAttributes::default()))
+            .await
+            .unwrap()
+            .handle;
         for i in 0..CALLS {
             let mut data = client.buffer(BYTES).unwrap();
             data.fill(i as u8);

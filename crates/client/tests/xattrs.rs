@@ -32,7 +32,7 @@ fn run(test: impl AsyncFn(Client)) {
     {
         tokio.block_on(async {
             let client = Client::connect(common::url(&server, proto, export)).await.unwrap();
-            assert!(client.nfs3().has_xattrs());
+            assert!(client.by_handle().has_xattrs());
             test(client.clone()).await;
             client.shutdown().await;
         });
@@ -95,7 +95,7 @@ fn options_of_setxattr_decide_whether_it_creates_or_replaces() {
     run(async |client| {
         let _ = client.remove_file("f").await; // Of the other transport.
         client.write("f", "").await.unwrap();
-        let (protocol, file) = (client.nfs3(), client.nfs3().resolve("f").await.unwrap().0);
+        let (protocol, file) = (client.by_handle(), client.by_handle().resolve("f").await.unwrap().0);
         let set = async |value: &str, option| {
             protocol.set_xattr(file, "k", value.as_bytes(), option).await.map(|wcc| wcc.after)
         };
@@ -117,7 +117,7 @@ fn options_of_setxattr_decide_whether_it_creates_or_replaces() {
 fn long_values_pass_and_too_long_values_fail() {
     run(async |client| {
         client.write("f", "").await.unwrap();
-        let is_memory = client.nfs3().export().contains("memory");
+        let is_memory = client.by_handle().export().contains("memory");
         for len in [0, 1, 3000, 64 << 10] {
             let value: Vec<u8> = (0..len).map(|i: usize| (i * 7 % 251) as u8).collect();
             match client.set_xattr("f", "k", &value).await {
@@ -134,7 +134,7 @@ fn long_values_pass_and_too_long_values_fail() {
 #[test]
 fn long_lists_are_read_page_by_page() {
     run(async |client| {
-        if !client.nfs3().export().contains("memory") {
+        if !client.by_handle().export().contains("memory") {
             return; // Few local file systems store 50 KiB of names.
         }
         client.write("f", "").await.unwrap();
@@ -159,7 +159,7 @@ fn earlier_versions_have_no_extended_attributes() {
             let url = common::url(&server, Proto::Tcp, "memory");
             let client = Client::builder(&url).vers(Some(version)).connect().await.unwrap();
             client.write("f", "").await.unwrap();
-            assert!(!client.nfs3().has_xattrs());
+            assert!(!client.by_handle().has_xattrs());
             for error in [
                 client.xattr("f", "k").await.unwrap_err(),
                 client.set_xattr("f", "k", "v").await.unwrap_err(),

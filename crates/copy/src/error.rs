@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use millrace_nfs::v3::Status;
+use millrace_client::ops::Status;
 
 /// Reason why an object was not copied.
 #[derive(Debug, thiserror::Error)]
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_full_server_is_fatal_and_a_missing_file_is_not() {
         let failed = |status| {
-            let procedure = millrace_nfs::v3::Procedure::Read;
+            let procedure = millrace_client::ops::Procedure::Read;
             Error::from(millrace_client::Error::Nfs { procedure, object: "x".into(), status })
         };
         assert!(failed(Status::NoSpc).is_fatal() && failed(Status::RoFs).is_fatal());

@@ -2,7 +2,7 @@
 //!
 //! A [`TreeCopy`] has two sides: a [`Source`], which is read, and a [`Target`], which is written.
 //! [`LocalTree`] (the local file system) and [`RemoteTree`] (an export that a
-//! [`millrace_client::nfs3::Client`] has mounted) implement both.
+//! [`millrace_client::handles::Client`] has mounted) implement both.
 //!
 //! - A new file has a temporary name in the same directory until all of its data is stable; then it is renamed to
 //!   its final name. The temporary file is removed if the copy fails or is interrupted.
@@ -18,7 +18,7 @@
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
 //! # fn main() { run(|url| async move {
 //! use millrace_buffer::{Arena, ArenaConfig};
-//! use millrace_client::{Options as ClientOptions, nfs3::Client};
+//! use millrace_client::{Options as ClientOptions, handles::Client};
 //! use millrace_copy::{Event, Item, LocalTree, Options, RemoteTree, TreeCopy};
 //! use millrace_runtime::tokio_rt::TokioRuntime;
 //!

@@ -5,11 +5,12 @@ use std::{io::ErrorKind, ops::Range};
 use millrace_buffer::Views;
 use millrace_client::{
     SetxattrOption, Version,
-    nfs3::{Client, File},
+    handles::{Client, File},
+    ops::{
+        Attributes, CreateHow, FileHandle, FileType, NfsTime, Procedure, SetAttributes, SetTime, StableHow,
+        Status, access,
+    },
     temporary_name,
-};
-use millrace_nfs::v3::{
-    CreateHow, Fattr, FileHandle, FileType, NfsTime, Procedure, Sattr, SetTime, StableHow, Status, access,
 };
 
 use crate::{
@@ -54,7 +55,7 @@ impl RemoteTree {
     async fn entry(
         &self,
         dir: FileHandle,
-        e: millrace_client::nfs3::DirEntry,
+        e: millrace_client::ops::DirEntry,
     ) -> Result<Option<Entry<FileHandle>>, millrace_client::Error> {
         let (node, meta) = match (e.handle, &e.attributes) {
             (Some(h), Some(a)) => (h, a.into()),
@@ -69,11 +70,15 @@ impl RemoteTree {
 
     /// Sets times, and the owner if requested, of an existing file.
     async fn set_in_place(&self, file: FileHandle, meta: &Metadata, preserve: Preserve) -> Result<(), Error> {
-        let Sattr { uid, gid, atime, mtime, .. } = to_set(meta, preserve);
+        let SetAttributes { uid, gid, atime, mtime, .. } = to_set(meta, preserve);
         if preserve.owner {
-            self.client.setattr(file, Sattr { uid, gid, ..Sattr::default() }, None).await?;
+            self.client.setattr(file, SetAttributes { uid, gid, ..SetAttributes::default() }, None).await?;
         }
-        match self.client.setattr(file, Sattr { atime, mtime, ..Sattr::default() }, None).await {
+        match self
+            .client
+            .setattr(file, SetAttributes { atime, mtime, ..SetAttributes::default() }, None)
+            .await
+        {
             // Who may write a file of another owner may not set its times.
             Err(e) if matches!(e.status(), Some(Status::Perm | Status::Access)) => Ok(()),
             set => Ok(set.map(drop)?),
@@ -85,7 +90,8 @@ impl RemoteTree {
         let mut rest = to_set(meta, preserve);
         if preserve.owner && meta.mode & SET_ID != 0 {
             // With a change of owner, servers (Linux) clear these mode bits.
-            let owner = Sattr { uid: rest.uid.take(), gid: rest.gid.take(), ..Sattr::default() };
+            let owner =
+                SetAttributes { uid: rest.uid.take(), gid: rest.gid.take(), ..SetAttributes::default() };
             self.client.setattr(object, owner, None).await?;
         }
         self.client.setattr(object, rest, None).await?;
@@ -93,8 +99,8 @@ impl RemoteTree {
     }
 }
 
-impl From<&Fattr> for Metadata {
-    fn from(a: &Fattr) -> Self {
+impl From<&Attributes> for Metadata {
+    fn from(a: &Attributes) -> Self {
         let time = |t: NfsTime| Timestamp { seconds: t.seconds, nanos: t.nanoseconds.min(999_999_999) };
         Self {
             kind: match a.file_type {
@@ -121,9 +127,9 @@ impl From<&Fattr> for Metadata {
 const SET_ID: u32 = 0o6000;
 
 /// The attributes to set on a copy. With NFSv3, times outside of 1970 to 2106 are clamped.
-fn to_set(meta: &Metadata, preserve: Preserve) -> Sattr {
+fn to_set(meta: &Metadata, preserve: Preserve) -> SetAttributes {
     let time = |t: Timestamp| SetTime::ClientTime(NfsTime { seconds: t.seconds, nanoseconds: t.nanos });
-    Sattr {
+    SetAttributes {
         mode: (meta.kind != FileKind::Symlink).then_some(meta.mode),
         uid: preserve.owner.then_some(meta.uid),
         gid: preserve.owner.then_some(meta.gid),
@@ -224,7 +230,8 @@ impl Target for RemoteTree {
         name: &[u8],
         mode: u32,
     ) -> Result<Directory<FileHandle>, Error> {
-        match self.client.mkdir(*dir, name, Sattr { mode: Some(mode), ..Sattr::default() }).await {
+        let attributes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+        match self.client.mkdir(*dir, name, attributes).await {
             Ok(made) => {
                 let id = Some((made.attributes.fsid, made.attributes.fileid));
                 Ok(Directory { node: made.handle, created: true, id })
@@ -267,7 +274,7 @@ impl Target for RemoteTree {
             let (procedure, object) = (Procedure::Access, file.to_string());
             return Err(millrace_client::Error::Nfs { procedure, object, status: Status::Access }.into());
         }
-        let empty = Sattr { size: Some(0), ..Sattr::default() };
+        let empty = SetAttributes { size: Some(0), ..SetAttributes::default() };
         self.client.setattr(file, empty, None).await?;
         Ok(RemoteWriter { file, new: None })
     }
@@ -294,7 +301,7 @@ impl Target for RemoteTree {
     }
 
     async fn set_size(&self, file: &RemoteWriter, size: u64) -> Result<(), Error> {
-        let size = Sattr { size: Some(size), ..Sattr::default() };
+        let size = SetAttributes { size: Some(size), ..SetAttributes::default() };
         Ok(self.client.setattr(file.file, size, None).await.map(drop)?)
     }
 
@@ -320,7 +327,11 @@ impl Target for RemoteTree {
     async fn create(&self, dir: &FileHandle, name: &[u8]) -> Result<RemoteWriter, Error> {
         let temporary = temporary_name(name, random());
         // The name is unique, so that a retransmitted CREATE is harmless.
-        let how = CreateHow::Unchecked(Sattr { mode: Some(0o600), size: Some(0), ..Sattr::default() });
+        let how = CreateHow::Unchecked(SetAttributes {
+            mode: Some(0o600),
+            size: Some(0),
+            ..SetAttributes::default()
+        });
         let made = self.client.create(*dir, &temporary, how).await?;
         let names = Names { dir: *dir, temporary, last: name.to_vec() };
         Ok(RemoteWriter { file: made.handle, new: Some(names) })

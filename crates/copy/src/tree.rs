@@ -3,7 +3,7 @@
 use std::{future::Future, ops::Range};
 
 use millrace_buffer::Views;
-use millrace_client::nfs3;
+use millrace_client::handles;
 
 use crate::{Error, Preserve};
 
@@ -30,7 +30,7 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 
-/// The attributes that a copy uses. `From<&std::fs::Metadata>` and `From<&millrace_nfs::v3::Fattr>` create
+/// The attributes that a copy uses. `From<&std::fs::Metadata>` and `From<&millrace_client::ops::Attributes>` create
 /// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metadata {
@@ -203,7 +203,7 @@ pub trait Source: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Views, Error>> + Send;
 
     /// The file as one of an NFS export, for [`Target::copy`]; `None` if it is not.
-    fn exported(&self, _file: &Self::Reader) -> Option<nfs3::File> {
+    fn exported(&self, _file: &Self::Reader) -> Option<handles::File> {
         None
     }
 
@@ -369,7 +369,7 @@ pub trait Target: Source {
     /// The range cannot be copied.
     fn copy(
         &self,
-        _from: &nfs3::File,
+        _from: &handles::File,
         _to: &Self::Writer,
         _range: Range<u64>,
     ) -> impl Future<Output = Result<Option<u64>, Error>> + Send {

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{Options as ClientOptions, TokioRuntime, Version, nfs3::Client};
+use millrace_client::{Options as ClientOptions, TokioRuntime, Version, handles::Client};
 use millrace_copy::{Item, LocalTree, Options, RemoteTree, TreeCopy};
 use millrace_runtime::{BoxFuture, ByteStream, LocalPort, StreamListener, StreamProvider};
 use millrace_server::{Config, Hosted};

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
-use millrace_client::{Client, Proto, TokioRuntime, Url, Version, nfs3};
+use millrace_client::{Client, Proto, TokioRuntime, Url, Version, handles};
 use millrace_copy::{Error, Item, LocalTree, Options, RemoteTree, Report, TreeCopy};
 use millrace_server::{Config, Running, Server};
 
@@ -43,7 +43,7 @@ fn tree(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     sizes.enumerate().map(file).collect()
 }
 
-async fn copy(from: &Path, client: &nfs3::Client) -> Report {
+async fn copy(from: &Path, client: &handles::Client) -> Report {
     let (local, remote) = (LocalTree::new(client.arena().clone()), RemoteTree::new(client.clone()));
     let options = Options { recursive: true, ..Options::default() };
     TreeCopy::new(&local, &remote, options).run(vec![Item::local(from, "copy").unwrap()], client.root()).await
@@ -68,8 +68,9 @@ fn a_tree_is_copied_with_few_calls() {
     let contents = tree(dir.path());
     let (dir, contents) = (&dir, &contents);
     on_all(|url| async move {
-        let client =
-            nfs3::Client::connect(TokioRuntime::current(), &url("data"), Default::default()).await.unwrap();
+        let client = handles::Client::connect(TokioRuntime::current(), &url("data"), Default::default())
+            .await
+            .unwrap();
         let before = client.stats().calls;
         let report = copy(dir.path(), &client).await;
         let calls = client.stats().calls - before;
@@ -97,8 +98,9 @@ fn a_full_server_has_no_incomplete_files() {
     }
     let dir = &dir;
     on_all(|url| async move {
-        let client =
-            nfs3::Client::connect(TokioRuntime::current(), &url("small"), Default::default()).await.unwrap();
+        let client = handles::Client::connect(TokioRuntime::current(), &url("small"), Default::default())
+            .await
+            .unwrap();
         let report = copy(dir.path(), &client).await;
         assert!(!report.failed.is_empty() && report.files > 0, "{report:?}");
         let (copies, _) = client.resolve("copy").await.unwrap();
@@ -115,7 +117,7 @@ fn a_full_server_has_no_incomplete_files() {
 }
 
 /// The directory `copy` of an export as an object to copy to `name`.
-async fn item(client: &nfs3::Client, path: &str, name: &str) -> Item<millrace_nfs::v3::FileHandle> {
+async fn item(client: &handles::Client, path: &str, name: &str) -> Item<millrace_client::ops::FileHandle> {
     let (node, attributes) = client.resolve(path).await.unwrap();
     Item { path: path.into(), name: name.into(), node, meta: (&attributes).into() }
 }
@@ -128,7 +130,7 @@ fn files_of_one_mount_are_copied_by_the_server() {
     let all: u64 = contents.values().map(|content| content.len() as u64).sum();
     on_all(|url| async move {
         let url = url("data");
-        let connect = || nfs3::Client::connect(TokioRuntime::current(), &url, Default::default());
+        let connect = || handles::Client::connect(TokioRuntime::current(), &url, Default::default());
         let (client, other) = (connect().await.unwrap(), connect().await.unwrap());
         assert!(copy(dir.path(), &client).await.failed.is_empty());
         // Small files are read and written in two calls.
@@ -160,7 +162,8 @@ fn files_of_one_mount_are_copied_by_the_server() {
 fn a_file_that_was_truncated_is_not_copied() {
     on_all(|url| async move {
         let url = url("data");
-        let client = nfs3::Client::connect(TokioRuntime::current(), &url, Default::default()).await.unwrap();
+        let client =
+            handles::Client::connect(TokioRuntime::current(), &url, Default::default()).await.unwrap();
         Client::from(client.clone()).write("file", vec![7; 50_000]).await.unwrap();
         let mut item = item(&client, "file", "copy").await;
         item.meta.size += 1;
@@ -187,8 +190,9 @@ fn times_before_1970_and_after_2106_are_copied_in_both_directions() {
     }
     let dir = &dir;
     on_all(|url| async move {
-        let client =
-            nfs3::Client::connect(TokioRuntime::current(), &url("data"), Default::default()).await.unwrap();
+        let client = handles::Client::connect(TokioRuntime::current(), &url("data"), Default::default())
+            .await
+            .unwrap();
         let report = copy(&dir.path().join("from"), &client).await;
         assert!(report.failed.is_empty() && report.files == 2, "{report:?}");
         let back = tempfile::tempdir().unwrap();
@@ -215,7 +219,8 @@ fn an_existing_file_of_a_server_is_written_in_place_and_a_directory_keeps_its_mo
     let dir = &dir;
     on_all(|url| async move {
         let url = url("data");
-        let client = nfs3::Client::connect(TokioRuntime::current(), &url, Default::default()).await.unwrap();
+        let client =
+            handles::Client::connect(TokioRuntime::current(), &url, Default::default()).await.unwrap();
         let paths = Client::from(client.clone());
         paths.create_dir("copy").await.unwrap();
         paths.set_permissions("copy", 0o2775).await.unwrap();
@@ -237,7 +242,7 @@ fn an_existing_file_of_a_server_is_written_in_place_and_a_directory_keeps_its_mo
             assert_eq!(there.modified(), here.modified().unwrap());
         }
         // A device of the server is not replaced.
-        let what = millrace_nfs::v3::MknodWhat::Fifo(Default::default());
+        let what = millrace_client::ops::MknodWhat::Fifo(Default::default());
         client.mknod(client.root(), "fifo", what).await.unwrap();
         let at = RemoteTree::new(client.clone());
         let report = TreeCopy::new(&at, &at, Options::default())
@@ -261,7 +266,8 @@ fn holes_stay_holes_at_a_server_and_on_the_way_back() {
     let (dir, from) = (&dir, &from);
     on_all(|url| async move {
         let url = url("data");
-        let client = nfs3::Client::connect(TokioRuntime::current(), &url, Default::default()).await.unwrap();
+        let client =
+            handles::Client::connect(TokioRuntime::current(), &url, Default::default()).await.unwrap();
         let report = copy(from, &client).await;
         assert!(report.failed.is_empty() && report.bytes == SIZE, "{report:?}");
         let used = |name: &'static str| {

@@ -4,9 +4,9 @@
 
 use std::{fs, path::Path};
 
-use millrace_client::{Client, TokioRuntime, Url, Version, nfs3};
+use millrace_client::{Client, TokioRuntime, Url, Version, handles, ops::FileHandle};
 use millrace_copy::{Item, LocalTree, Options, Preserve, RemoteTree, Report, TreeCopy};
-use millrace_nfs::{v3::FileHandle, v4::Operation};
+use millrace_nfs::v4::Operation;
 use millrace_server::{Config, Running, Server};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use tokio::runtime::Runtime;
@@ -24,10 +24,10 @@ fn server() -> Running {
     Server::start(config).unwrap()
 }
 
-async fn connect(server: &Running, version: Version) -> nfs3::Client {
+async fn connect(server: &Running, version: Version) -> handles::Client {
     let at = server.tcp_addr().unwrap();
     let url: Url = format!("nfs://{at}/data?proto=tcp&vers={version}&wsize=16K").parse().unwrap();
-    nfs3::Client::connect(TokioRuntime::current(), &url, Default::default()).await.unwrap()
+    handles::Client::connect(TokioRuntime::current(), &url, Default::default()).await.unwrap()
 }
 
 fn set(path: &Path, name: &str, value: &[u8]) -> bool {
@@ -60,13 +60,13 @@ fn with_xattrs() -> Options {
     Options { preserve: Preserve { xattrs: true, ..Preserve::default() }, ..Options::default() }
 }
 
-async fn to_server(from: &Path, client: &nfs3::Client, options: Options) -> Report {
+async fn to_server(from: &Path, client: &handles::Client, options: Options) -> Report {
     let (local, remote) = (LocalTree::new(client.arena().clone()), RemoteTree::new(client.clone()));
     let items = vec![Item::local(from, "copy").unwrap()];
     TreeCopy::new(&local, &remote, options).run(items, client.root()).await
 }
 
-async fn item(client: &nfs3::Client, path: &str, name: &str) -> Item<FileHandle> {
+async fn item(client: &handles::Client, path: &str, name: &str) -> Item<FileHandle> {
     let (node, attributes) = client.resolve(path).await.unwrap();
     Item { path: path.into(), name: name.into(), node, meta: (&attributes).into() }
 }
@@ -76,7 +76,7 @@ fn assert_complete(report: &Report) {
     assert_eq!((report.without_xattrs, report.without_acl), (0, 0));
 }
 
-async fn assert_server_has(client: &nfs3::Client, dir: &str) {
+async fn assert_server_has(client: &handles::Client, dir: &str) {
     let paths = Client::from(client.clone());
     for path in [dir.to_owned(), format!("{dir}/small"), format!("{dir}/large")] {
         let mut names = paths.list_xattrs(&path).await.unwrap();

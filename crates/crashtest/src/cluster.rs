@@ -4,7 +4,7 @@
 use std::{cell::Cell, net::SocketAddr, sync::Arc, time::Duration};
 
 use millrace_client::{
-    Design, Error, Identity, Options, Proto, RetryPolicy, Strategy, Version, nfs3::Client,
+    Design, Error, Identity, Options, Proto, RetryPolicy, Strategy, Version, handles::Client,
 };
 use millrace_rdma_sim::{Profile, Seed, World};
 use millrace_runtime::{

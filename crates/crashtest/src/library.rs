@@ -10,9 +10,9 @@ use std::{
 
 use millrace_client::{
     Error, Version,
-    nfs3::{Client, File},
+    handles::{Client, File},
+    ops::SetAttributes,
 };
-use millrace_nfs::v3::Sattr;
 use millrace_runtime::{BoxFuture, RuntimeExt};
 use parking_lot::Mutex;
 
@@ -139,7 +139,7 @@ impl Subject for Library {
 
     fn truncate(&self, writer: usize, file: usize, size: u64) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
-            let set = Sattr { size: Some(size), ..Sattr::default() };
+            let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
             let handle = self.file(writer, file).handle();
             self.client.setattr(handle, set, None).await.map(drop).map_err(text)
         })

@@ -16,7 +16,7 @@ use std::{
 };
 
 use futures::future::{join, join_all};
-use millrace_client::{Design, Error, Proto, Strategy, Version, nfs3::Client};
+use millrace_client::{Design, Error, Proto, Strategy, Version, handles::Client};
 use millrace_rdma_sim::{Faults, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 

@@ -1,7 +1,9 @@
 //! Access rights to files.
 
-use millrace_client::nfs3::Client;
-use millrace_nfs::v3::{NfsTime, access};
+use millrace_client::{
+    handles::Client,
+    ops::{NfsTime, access},
+};
 use rustix::fs::OFlags;
 
 /// `FMODE_EXEC`: set in the flags of an open for execve(2); internal to the kernel.

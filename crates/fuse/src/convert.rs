@@ -1,7 +1,7 @@
 //! Conversion of attributes, times and device numbers between NFS and FUSE.
 
+use millrace_client::ops::{self, FileType, NfsTime, SetTime, SpecData};
 use millrace_fuse_protocol::{Attributes, SetTime as NewTime, Time};
-use millrace_nfs::v3::{Fattr, FileType, NfsTime, SetTime, SpecData};
 use rustix::fs::FileType as Kind;
 
 /// Block size reported by statfs, in bytes.
@@ -36,7 +36,7 @@ pub(crate) fn mode(t: FileType) -> u32 {
 }
 
 /// Converts the attributes of the inode `inode`.
-pub(crate) fn attributes(inode: u64, a: &Fattr) -> Attributes {
+pub(crate) fn attributes(inode: u64, a: &ops::Attributes) -> Attributes {
     Attributes {
         inode,
         size: a.size,

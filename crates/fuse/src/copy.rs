@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use millrace_client::nfs3::File;
+use millrace_client::handles::File;
 use rustix::io::Errno;
 
 use crate::{error::errno, fs::Fs, open_file::OpenFile};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use millrace_client::{Identity, nfs3::Client};
+use millrace_client::{Identity, handles::Client};
 use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
 

@@ -10,7 +10,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use millrace_client::{Version, nfs3::Client};
+use millrace_client::{Version, handles::Client};
 
 use crate::{fs::Fs, inode::Inode};
 

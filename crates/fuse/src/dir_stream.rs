@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use millrace_client::nfs3::{Client, DirEntry};
-use millrace_nfs::v3::Verifier;
+use millrace_client::{
+    handles::Client,
+    ops::{DirEntry, Verifier},
+};
 use millrace_runtime::Instant;
 use tokio::sync::{Mutex, MutexGuard};
 

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use millrace_client::{Version, nfs3::DirEntry};
-use millrace_nfs::v3::{Fattr, Status, Verifier};
+use millrace_client::{
+    Version,
+    ops::{Attributes, DirEntry, Status, Verifier},
+};
 use rustix::io::Errno;
 use tokio::sync::MutexGuard;
 
@@ -118,7 +120,7 @@ impl<'s> DirReader<'s> {
 pub(crate) async fn handle_and_attributes(
     stream: &DirStream,
     entry: &DirEntry,
-) -> Result<Option<(millrace_nfs::v3::FileHandle, Fattr)>, Errno> {
+) -> Result<Option<(millrace_client::ops::FileHandle, Attributes)>, Errno> {
     if let (Some(handle), Some(attributes)) = (entry.handle, entry.attributes) {
         return Ok(Some((handle, attributes)));
     }

@@ -5,7 +5,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use millrace_nfs::{v3::Status, v4};
 use rustix::io::Errno;
 
 use crate::device::DEVICE;
@@ -113,65 +112,16 @@ impl fmt::Display for LostFile {
 
 /// Returns the errno for a failed call.
 pub(crate) fn errno(e: &millrace_client::Error) -> Errno {
+    if let Some(errno) = e.raw_os_error() {
+        return Errno::from_raw_os_error(errno);
+    }
     match e {
-        millrace_client::Error::Nfs { status, .. } => of_status(*status),
-        millrace_client::Error::Nfs4 { status, .. } | millrace_client::Error::Xattr { status, .. } => {
-            of_status4(*status)
-        }
-        millrace_client::Error::RequiresV4_2(_) => Errno::OPNOTSUPP,
-        millrace_client::Error::OutOfMemory(_) => Errno::NOMEM,
         millrace_client::Error::Unreachable { .. } => {
             tracing::warn!(
                 "{e}; increase `timeo` or `retrans` to let a `soft` mount wait longer, or use `hard`"
             );
-            Errno::IO
         }
-        other => {
-            tracing::warn!("{other}");
-            Errno::IO
-        }
+        other => tracing::warn!("{other}"),
     }
-}
-
-/// Returns the errno for a status of an operation that NFSv3 does not have (RFC 8881 section 15.1).
-fn of_status4(status: v4::Status) -> Errno {
-    use v4::Status as S;
-    match status {
-        S::Denied | S::Locked | S::Delay | S::Grace => Errno::AGAIN,
-        S::Deadlock => Errno::DEADLK,
-        S::LockRange | S::BadRange | S::WrongType | S::Symlink => Errno::INVAL,
-        S::LockNotsupp | S::LocksHeld => Errno::NOLCK,
-        S::OpenMode => Errno::BADF,
-        S::NoXattr => Errno::NODATA,
-        S::Xattr2Big => Errno::TOOBIG,
-        S::OpIllegal | S::UnionNotsupp => Errno::OPNOTSUPP,
-        other => Status::try_from(other.number()).map_or(Errno::IO, of_status),
-    }
-}
-
-fn of_status(status: Status) -> Errno {
-    match status {
-        Status::Perm => Errno::PERM,
-        Status::NoEnt => Errno::NOENT,
-        Status::NxIo => Errno::NXIO,
-        Status::Access => Errno::ACCESS,
-        Status::Exist => Errno::EXIST,
-        Status::XDev => Errno::XDEV,
-        Status::NoDev => Errno::NODEV,
-        Status::NotDir => Errno::NOTDIR,
-        Status::IsDir => Errno::ISDIR,
-        Status::Inval | Status::BadType => Errno::INVAL,
-        Status::FBig => Errno::FBIG,
-        Status::NoSpc => Errno::NOSPC,
-        Status::RoFs => Errno::ROFS,
-        Status::MLink => Errno::MLINK,
-        Status::NameTooLong => Errno::NAMETOOLONG,
-        Status::NotEmpty => Errno::NOTEMPTY,
-        Status::DQuot => Errno::DQUOT,
-        Status::Stale | Status::BadHandle => Errno::STALE,
-        Status::Remote => Errno::REMOTE,
-        Status::NotSupp => Errno::OPNOTSUPP,
-        Status::Jukebox => Errno::AGAIN,
-        _ => Errno::IO,
-    }
+    Errno::IO
 }

@@ -15,7 +15,7 @@ use std::{
     hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
 };
 
-use millrace_nfs::v3::FileHandle;
+use millrace_client::ops::FileHandle;
 
 use crate::clock::Epoch;
 

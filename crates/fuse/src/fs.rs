@@ -9,8 +9,10 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::nfs3::{Client, Object};
-use millrace_nfs::v3::{Fattr, FileHandle, FileType, FsstatOk, WccData, access};
+use millrace_client::{
+    handles::{Client, Object},
+    ops::{Attributes, FileHandle, FileType, FsStat, Wcc, access},
+};
 use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -90,7 +92,7 @@ impl Fs {
         (rt, workers): (RuntimeRef, usize),
         client: Client,
         options: &MountOptions,
-        root: (FileHandle, Fattr),
+        root: (FileHandle, Attributes),
         name_max: u32,
     ) -> Self {
         let timeouts = CacheTimeouts::new(rt.clone(), options);
@@ -150,7 +152,7 @@ impl Fs {
         self: &Arc<Self>,
         inode: &Arc<Inode>,
         issued: Epoch,
-        attributes: Fattr,
+        attributes: Attributes,
     ) -> AttrReply {
         let attrs = inode.update_from_server(&self.timeouts, issued, attributes);
         self.apply_update(inode, attrs.update);
@@ -163,14 +165,14 @@ impl Fs {
         self: &Arc<Self>,
         dir: &Arc<Inode>,
         issued: Epoch,
-        attributes: Option<Fattr>,
+        attributes: Option<Attributes>,
     ) -> Option<oneshot::Receiver<()>> {
         let update = dir.record_attributes(&self.timeouts, issued, attributes?);
         if update.invalidates_names { self.expire_all_names(dir) } else { None }
     }
 
     /// Like [`Inode::note_entries_changed`]; also expires names found stale.
-    pub(crate) fn note_entries_changed(self: &Arc<Self>, dir: &Arc<Inode>, wcc: &WccData) {
+    pub(crate) fn note_entries_changed(self: &Arc<Self>, dir: &Arc<Inode>, wcc: &Wcc) {
         self.apply_update(dir, dir.note_entries_changed(&self.clock, wcc));
     }
 
@@ -468,7 +470,7 @@ impl Fs {
     }
 
     /// File system statistics and the maximum name length.
-    pub(crate) async fn statfs(&self, client: &Client) -> Result<(FsstatOk, u32), Errno> {
+    pub(crate) async fn statfs(&self, client: &Client) -> Result<(FsStat, u32), Errno> {
         let root = self.inode(ROOT)?;
         Ok((client.fsstat(root.handle).await.map_err(|e| errno(&e))?, self.name_max))
     }

@@ -11,8 +11,10 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::Delegation;
-use millrace_nfs::v3::{Fattr, FileHandle, FileType, NfsTime, WccData};
+use millrace_client::{
+    Delegation,
+    ops::{Attributes, FileHandle, FileType, NfsTime, Wcc},
+};
 use millrace_runtime::Instant;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
@@ -47,7 +49,7 @@ pub(crate) struct DataVersion {
 /// Attributes for a reply to the kernel.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttrReply {
-    pub(crate) attributes: Fattr,
+    pub(crate) attributes: Attributes,
     pub(crate) ttl: Duration,
     pub(crate) update: CacheUpdate,
 }
@@ -73,7 +75,7 @@ pub(crate) struct KernelAttrs {
 }
 
 impl KernelAttrs {
-    pub(crate) fn of(a: &Fattr) -> Self {
+    pub(crate) fn of(a: &Attributes) -> Self {
         Self { size: a.size, ctime: a.ctime, permissions: (a.mode & 0o7777, a.uid, a.gid) }
     }
 }
@@ -141,7 +143,7 @@ impl Inode {
     fn new(
         number: u64,
         handle: FileHandle,
-        attributes: Fattr,
+        attributes: Attributes,
         last_change: Epoch,
         timeouts: &CacheTimeouts,
     ) -> Self {
@@ -236,7 +238,7 @@ impl Inode {
         &self,
         timeouts: &CacheTimeouts,
         issued: Epoch,
-        attributes: Fattr,
+        attributes: Attributes,
     ) -> AttrReply {
         let (mut s, update) = self.apply_attributes(timeouts, issued, attributes);
         AttrReply { update, ..s.attr_reply(timeouts) }
@@ -247,13 +249,13 @@ impl Inode {
         &self,
         timeouts: &CacheTimeouts,
         issued: Epoch,
-        attributes: Fattr,
+        attributes: Attributes,
     ) -> CacheUpdate {
         self.apply_attributes(timeouts, issued, attributes).1
     }
 
     /// Returns the reply for the kernel with attributes that are too old to be cached.
-    pub(crate) fn outdated_reply(&self, timeouts: &CacheTimeouts, attributes: Fattr) -> AttrReply {
+    pub(crate) fn outdated_reply(&self, timeouts: &CacheTimeouts, attributes: Attributes) -> AttrReply {
         let unwritten = self.writes.ends().0;
         let mut s = self.state.lock();
         s.set_outdated(timeouts, (self.kind, unwritten), attributes);
@@ -264,7 +266,7 @@ impl Inode {
         &self,
         timeouts: &CacheTimeouts,
         issued: Epoch,
-        mut attributes: Fattr,
+        mut attributes: Attributes,
     ) -> (MutexGuard<'_, InodeState>, CacheUpdate) {
         let (unwritten, retained) = self.writes.ends();
         let server_has = Version::from(&attributes);
@@ -303,7 +305,7 @@ impl Inode {
     }
 
     /// The cached attributes, which may be out of date.
-    pub(crate) fn attributes(&self) -> Fattr {
+    pub(crate) fn attributes(&self) -> Attributes {
         self.state.lock().attrs.attributes
     }
 
@@ -371,7 +373,7 @@ impl Inode {
         &self,
         (timeouts, clock): (&CacheTimeouts, &LogicalClock),
         issued: Epoch,
-        attributes: Fattr,
+        attributes: Attributes,
         delegation: Delegation,
     ) -> CacheUpdate {
         let (mut s, update) = self.apply_attributes(timeouts, issued, attributes);
@@ -396,7 +398,11 @@ impl Inode {
     }
 
     /// Returns the attributes under a delegation, if they and the names are known. `renamed`: as in [`Self::cached_reply`].
-    pub(crate) fn delegated_attributes(&self, timeouts: &CacheTimeouts, renamed: Epoch) -> Option<Fattr> {
+    pub(crate) fn delegated_attributes(
+        &self,
+        timeouts: &CacheTimeouts,
+        renamed: Epoch,
+    ) -> Option<Attributes> {
         if !self.writes.is_clean() {
             return None;
         }
@@ -448,7 +454,7 @@ impl Inode {
     }
 
     /// Records a local change with the attributes before and after it.
-    pub(crate) fn note_change(&self, clock: &LogicalClock, wcc: &WccData) {
+    pub(crate) fn note_change(&self, clock: &LogicalClock, wcc: &Wcc) {
         let mut s = self.state.lock();
         s.pages.note_change(wcc);
         s.last_change = clock.tick();
@@ -457,11 +463,11 @@ impl Inode {
 
     /// Records a local change without attributes.
     pub(crate) fn note_unknown_change(&self, clock: &LogicalClock) {
-        self.note_change(clock, &WccData::default());
+        self.note_change(clock, &Wcc::default());
     }
 
     /// Records a local change of this directory's entries; its [`ChangeGuard`] must still exist.
-    pub(crate) fn note_entries_changed(&self, clock: &LogicalClock, wcc: &WccData) -> CacheUpdate {
+    pub(crate) fn note_entries_changed(&self, clock: &LogicalClock, wcc: &Wcc) -> CacheUpdate {
         self.note_change(clock, wcc);
         let mut s = self.state.lock();
         // With several changes in progress, the last one detects a missing attribute change.
@@ -495,7 +501,7 @@ impl InodeState {
         &mut self,
         timeouts: &CacheTimeouts,
         (kind, unwritten): (FileType, Option<u64>),
-        mut attributes: Fattr,
+        mut attributes: Attributes,
     ) {
         if kind == FileType::Regular {
             attributes.size = self.size.max(unwritten.unwrap_or(0));
@@ -599,7 +605,7 @@ struct Inner {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FoundFile {
     pub(crate) handle: FileHandle,
-    pub(crate) attributes: Fattr,
+    pub(crate) attributes: Attributes,
     /// Epoch at which the attributes were requested.
     pub(crate) issued: Epoch,
 }
@@ -659,7 +665,7 @@ impl InodeTable {
         Ok(t.get_or_insert(file, timeouts))
     }
 
-    pub(crate) fn set_root(&self, handle: FileHandle, attributes: &Fattr, timeouts: &CacheTimeouts) {
+    pub(crate) fn set_root(&self, handle: FileHandle, attributes: &Attributes, timeouts: &CacheTimeouts) {
         let inode = Arc::new(Inode::new(ROOT, handle, *attributes, 0, timeouts));
         let mut t = self.0.lock();
         t.by_handle.insert(handle, ROOT);
@@ -820,7 +826,7 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use millrace_nfs::v3::SpecData;
+    use millrace_client::ops::SpecData;
     use millrace_runtime::virtual_time::VirtualTime;
 
     use super::*;
@@ -831,8 +837,8 @@ mod tests {
         FoundFile { handle, attributes: file(fileid, size), issued }
     }
 
-    fn file(fileid: u64, size: u64) -> Fattr {
-        Fattr {
+    fn file(fileid: u64, size: u64) -> Attributes {
+        Attributes {
             file_type: FileType::Regular,
             mode: 0o644,
             nlink: 1,

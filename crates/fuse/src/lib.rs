@@ -54,7 +54,7 @@
 //! reads ahead (`prefetch.rs`).
 //!
 //! # Writing
-//! Adjacent writes are coalesced up to `wsize` and sent asynchronously (`write.rs`); `millrace_client::nfs3::File`
+//! Adjacent writes are coalesced up to `wsize` and sent asynchronously (`write.rs`); `millrace_client::handles::File`
 //! retains them until COMMIT and resends them when the server's write verifier changes. Reads, attribute
 //! requests and truncation wait for writes in flight. None of this survives the mounting process: as for
 //! every NFS client, data is durable after fsync or close.

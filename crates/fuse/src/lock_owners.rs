@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-use millrace_client::nfs3::File;
+use millrace_client::handles::File;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 

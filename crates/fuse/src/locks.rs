@@ -12,7 +12,7 @@
 use std::{ops::Range, sync::Arc};
 
 use futures::StreamExt;
-use millrace_client::{Conflict, Error, LockKind, nfs3::File};
+use millrace_client::{Conflict, Error, LockKind, handles::File};
 use millrace_fuse_protocol::{Lock, LockRequest};
 use rustix::io::Errno;
 

@@ -9,9 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_client::{Options, Url, Version, nfs3::Client};
+use millrace_client::{Options, Url, Version, handles::Client, ops::FileType};
 use millrace_fuse_protocol::InitFlags;
-use millrace_nfs::v3::FileType;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use tokio::runtime::Runtime;
 

@@ -5,8 +5,10 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use millrace_client::nfs3::{Client, Object};
-use millrace_nfs::v3::{CreateHow, FileType, MknodWhat, Sattr, Status, WccData};
+use millrace_client::{
+    handles::{Client, Object},
+    ops::{CreateHow, FileType, MknodWhat, SetAttributes, Status, Wcc},
+};
 use rustix::{fs::OFlags, io::Errno};
 
 use crate::{
@@ -20,9 +22,9 @@ const SILLY_NAME_ATTEMPTS: u32 = 16;
 
 /// The object to create.
 pub(crate) enum NewNode {
-    Directory(Sattr),
+    Directory(SetAttributes),
     Symlink(Vec<u8>),
-    File(Sattr),
+    File(SetAttributes),
     Special(MknodWhat),
 }
 
@@ -41,7 +43,9 @@ impl Fs {
             let _change = dir.begin_change(&self.clock);
             let created = match what {
                 NewNode::Directory(set) => client.mkdir(dir.handle, name, set).await,
-                NewNode::Symlink(text) => client.symlink(dir.handle, name, text, Sattr::default()).await,
+                NewNode::Symlink(text) => {
+                    client.symlink(dir.handle, name, text, SetAttributes::default()).await
+                }
                 NewNode::File(set) => client.create(dir.handle, name, CreateHow::Guarded(set)).await,
                 NewNode::Special(what) => client.mknod(dir.handle, name, what).await,
             };
@@ -94,7 +98,7 @@ impl Fs {
             let created = if flags.contains(OFlags::EXCL) {
                 client.create_new(dir.handle, name, mode).await
             } else {
-                let set = Sattr { mode: Some(mode), ..Sattr::default() };
+                let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
                 client.create(dir.handle, name, CreateHow::Unchecked(set)).await
             };
             self.finish_create(&dir, name, created)?
@@ -106,7 +110,7 @@ impl Fs {
         if flags.contains(OFlags::TRUNC) && has_data {
             // The file existed. Truncate it by SETATTR: a size in CREATE would not wait for local writes in
             // flight.
-            let cut = Sattr { size: Some(0), ..Sattr::default() };
+            let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
             entry.attrs = self.setattr(&client, entry.inode.number, cut).await?;
         }
         lookup.commit(); // There is no await between here and the reply, so it is sent.
@@ -136,7 +140,7 @@ impl Fs {
         }
         let issued = self.clock.tick();
         let attributes = client.getattr(inode.handle).await.map_err(|e| errno(&e))?;
-        let object = Object { handle: inode.handle, attributes, dir: WccData::default() };
+        let object = Object { handle: inode.handle, attributes, dir: Wcc::default() };
         self.make_entry(client, (&dir, name), issued, object).await
     }
 
@@ -165,7 +169,7 @@ impl Fs {
         self: &Arc<Self>,
         dir: &Arc<Inode>,
         name: &[u8],
-        removed: Result<WccData, millrace_client::Error>,
+        removed: Result<Wcc, millrace_client::Error>,
     ) -> Result<(), Errno> {
         let wcc = removed.map_err(|e| self.map_name_error(dir, name, &e))?;
         self.note_entries_changed(dir, &wcc);

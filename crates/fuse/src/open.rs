@@ -8,8 +8,7 @@ use std::{
 };
 
 use millrace_buffer::{Buffer, View};
-use millrace_client::nfs3::Client;
-use millrace_nfs::v3::Sattr;
+use millrace_client::{handles::Client, ops::SetAttributes};
 use rustix::{fs::OFlags, io::Errno};
 
 use crate::{
@@ -337,7 +336,7 @@ impl Fs {
         self: &Arc<Self>,
         client: &Client,
         number: u64,
-        set: Sattr,
+        set: SetAttributes,
     ) -> Result<AttrReply, Errno> {
         let inode = self.inode(number)?;
         let stable = self.commit(&inode).await;

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use millrace_buffer::Buffer;
-use millrace_client::nfs3::{Client, File, ReadInto};
+use millrace_client::handles::{Client, File, ReadInto};
 use rustix::{fs::OFlags, io::Errno};
 
 use crate::{error::errno, inode::Inode, read_ahead::ReadAhead};

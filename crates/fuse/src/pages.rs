@@ -11,7 +11,7 @@
 //! same holds for a local change whose reply lacks the version before it. (NFSv3 cannot show a change
 //! that leaves size and times as they are, within the resolution of the server's clock.)
 
-use millrace_nfs::v3::{Fattr, WccAttr, WccData};
+use millrace_client::ops::{Attributes, Wcc, WccAttr};
 
 /// Maximum number of queued changes, more than a server reorders. Further ones are dropped, so the pages are
 /// no longer proven valid.
@@ -26,15 +26,15 @@ pub(crate) enum Version {
     Attributes(WccAttr),
 }
 
-impl From<&Fattr> for Version {
-    fn from(attributes: &Fattr) -> Self {
+impl From<&Attributes> for Version {
+    fn from(attributes: &Attributes) -> Self {
         attributes.change.map_or_else(|| Self::Attributes(attributes.into()), Self::Change)
     }
 }
 
 impl Version {
     /// The versions before and after a change, if the reply has both.
-    fn around(wcc: &WccData) -> Option<(Self, Self)> {
+    fn around(wcc: &Wcc) -> Option<(Self, Self)> {
         match wcc.change {
             Some(change) => Some((Self::Change(change.before), Self::Change(change.after))),
             None => Some((Self::Attributes(wcc.before?), Self::after(wcc)?)),
@@ -42,7 +42,7 @@ impl Version {
     }
 
     /// The version after a change, if the reply has it.
-    pub(crate) fn after(wcc: &WccData) -> Option<Self> {
+    pub(crate) fn after(wcc: &Wcc) -> Option<Self> {
         let change = wcc.change.map(|change| Self::Change(change.after));
         change.or_else(|| wcc.after.as_ref().map(Self::from))
     }
@@ -69,7 +69,7 @@ pub(crate) struct PageState {
 
 impl PageState {
     /// Records a local change.
-    pub(crate) fn note_change(&mut self, wcc: &WccData) {
+    pub(crate) fn note_change(&mut self, wcc: &Wcc) {
         let Some((from, to)) = Version::around(wcc) else {
             self.has_unproven_change = true;
             return;
@@ -162,14 +162,14 @@ impl PageState {
 
 #[cfg(test)]
 mod tests {
-    use millrace_nfs::v3::{ChangeNumbers, FileType, NfsTime, SpecData};
+    use millrace_client::ops::{ChangeNumbers, FileType, NfsTime, SpecData};
 
     use super::*;
 
     /// Attributes after the n-th change.
-    fn at(n: u32) -> Fattr {
+    fn at(n: u32) -> Attributes {
         let time = NfsTime { seconds: 1, nanoseconds: n };
-        Fattr {
+        Attributes {
             file_type: FileType::Regular,
             mode: 0o644,
             nlink: 1,
@@ -191,8 +191,8 @@ mod tests {
         Version::from(&at(n))
     }
 
-    fn change(from: u32, to: u32) -> WccData {
-        WccData { before: Some(WccAttr::from(&at(from))), after: Some(at(to)), change: None }
+    fn change(from: u32, to: u32) -> Wcc {
+        Wcc { before: Some(WccAttr::from(&at(from))), after: Some(at(to)), change: None }
     }
 
     /// Pages valid for the initial attributes.
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn change_without_wcc_data_invalidates_pages() {
-        for wcc in [WccData { before: None, ..change(0, 1) }, WccData { after: None, ..change(0, 1) }] {
+        for wcc in [Wcc { before: None, ..change(0, 1) }, Wcc { after: None, ..change(0, 1) }] {
             let mut pages = valid_pages();
             pages.note_change(&wcc);
             pages.note_change(&change(1, 2));
@@ -263,7 +263,7 @@ mod tests {
             // The argument is irrelevant: the reply processed last need not be that of the last change.
             assert!(!pages.has_gap(Some(attr(1))) && !pages.has_gap(None), "{order:?}");
         }
-        for wcc in [change(1, 2), WccData { before: None, ..change(0, 1) }] {
+        for wcc in [change(1, 2), Wcc { before: None, ..change(0, 1) }] {
             let mut pages = valid_pages();
             pages.note_change(&wcc);
             let now = Version::after(&wcc);
@@ -277,8 +277,8 @@ mod tests {
     }
 
     /// A counted change of NFSv4.
-    fn counted(before: u64, after: u64) -> WccData {
-        WccData { change: Some(ChangeNumbers { before, after }), ..WccData::default() }
+    fn counted(before: u64, after: u64) -> Wcc {
+        Wcc { change: Some(ChangeNumbers { before, after }), ..Wcc::default() }
     }
 
     #[test]
@@ -293,10 +293,10 @@ mod tests {
             let mut pages = pages_at(5);
             order.iter().for_each(|i| pages.note_change(&counted(5 + *i as u64, 6 + *i as u64)));
             assert!(!pages.has_gap(Some(Version::Change(8))), "{order:?}");
-            let now = Fattr { change: Some(8), ..at(1) };
+            let now = Attributes { change: Some(8), ..at(1) };
             assert!(!pages.compare(Version::from(&now)) && pages.are_valid(), "{order:?}");
             // The same attributes after a change by another client.
-            let now = Fattr { change: Some(9), ..at(1) };
+            let now = Attributes { change: Some(9), ..at(1) };
             assert!(pages.compare(Version::from(&now)) && !pages.are_valid(), "{order:?}");
         }
         // Another client has changed 6 to 7.
@@ -309,7 +309,7 @@ mod tests {
         assert!(pages.compare(Version::Change(7)) && !pages.are_valid());
         // A change of which nothing is known.
         let mut pages = pages_at(5);
-        pages.note_change(&WccData::default());
+        pages.note_change(&Wcc::default());
         assert!(pages.has_gap(None) && !pages.are_valid());
     }
 

@@ -121,8 +121,8 @@ impl Fs {
 mod tests {
     use std::time::Duration;
 
-    use millrace_client::{Options, nfs3::Client};
-    use millrace_nfs::v3::{CreateHow, Sattr};
+    use millrace_client::ops::{CreateHow, SetAttributes};
+    use millrace_client::{Options, handles::Client};
     use millrace_runtime::tokio_rt::TokioRuntime;
     use millrace_server::{Config, Running, Server};
     use rustix::fs::OFlags;
@@ -159,9 +159,10 @@ mod tests {
             let me = Client::connect(rt.clone(), &url, options).await.unwrap();
             let other = Client::connect(rt.clone(), &url, Options::default()).await.unwrap();
             let root = me.resolve("").await.unwrap();
-            let created = me.create(root.0, "file", CreateHow::Unchecked(Sattr::default())).await.unwrap();
+            let created =
+                me.create(root.0, "file", CreateHow::Unchecked(SetAttributes::default())).await.unwrap();
             let data: Vec<u8> = (0..SIZE).map(|i| (i >> 9) as u8 ^ (i >> 17) as u8).collect();
-            me.write(created.handle, 0, &data, millrace_nfs::v3::StableHow::FileSync).await.unwrap();
+            me.write(created.handle, 0, &data, millrace_client::ops::StableHow::FileSync).await.unwrap();
             let fs = Fs::new((rt, 2), me.clone(), &MountOptions::default(), root, 255);
             fs.read_ahead_enabled.store(true, Ordering::Relaxed);
             Self { fs: Arc::new(fs), me, other, data, _server: server }
@@ -257,7 +258,7 @@ mod tests {
                 let (at, new) = (WritePosition::Offset(ahead), &mut WriteData::Borrowed(&new));
                 setup.fs.write(&file.inode, &setup.me, at, new).unwrap();
             } else {
-                let how = millrace_nfs::v3::StableHow::FileSync;
+                let how = millrace_client::ops::StableHow::FileSync;
                 setup.other.write(file.inode.handle, ahead, &new, how).await.unwrap();
                 // The open drops the kernel's pages; data prefetched earlier must not replace them.
                 let (fh, _) = setup.open().await;

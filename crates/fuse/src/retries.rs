@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use millrace_nfs::v3::NfsTime;
+use millrace_client::ops::NfsTime;
 use millrace_runtime::Instant;
 use parking_lot::Mutex;
 

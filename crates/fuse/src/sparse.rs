@@ -4,7 +4,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use millrace_client::nfs3::{SeekTarget, SpaceChange};
+use millrace_client::{handles::SeekTarget, ops::SpaceChange};
 use rustix::{fs::FallocateFlags, io::Errno};
 
 use crate::{error::errno, fs::Fs, open_file::OpenFile};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_nfs::v3::{Fattr, FileType, WccAttr};
+use millrace_client::ops::{Attributes, FileType, WccAttr};
 use millrace_runtime::{Instant, RuntimeRef};
 
 use crate::options::{LookupCache, MountOptions};
@@ -55,7 +55,7 @@ impl CacheTimeouts {
 /// Cached attributes and their timeout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CachedAttrs {
-    pub(crate) attributes: Fattr,
+    pub(crate) attributes: Attributes,
     fetched: Instant,
     timeout: Duration,
     /// Time of the last change of `timeout`.
@@ -65,14 +65,14 @@ pub(crate) struct CachedAttrs {
 }
 
 impl CachedAttrs {
-    pub(crate) fn new(attributes: Fattr, timeouts: &CacheTimeouts) -> Self {
+    pub(crate) fn new(attributes: Attributes, timeouts: &CacheTimeouts) -> Self {
         let now = timeouts.now();
         let timeout = timeouts.range(attributes.file_type).0;
         Self { attributes, fetched: now, timeout, unchanged_since: now, valid: true }
     }
 
     /// Caches newer attributes. The timeout doubles if the attributes are unchanged for a whole timeout.
-    pub(crate) fn update(&mut self, attributes: Fattr, timeouts: &CacheTimeouts) {
+    pub(crate) fn update(&mut self, attributes: Attributes, timeouts: &CacheTimeouts) {
         let (min, max) = timeouts.range(attributes.file_type);
         let now = timeouts.now();
         if WccAttr::from(&self.attributes) != WccAttr::from(&attributes) {
@@ -84,7 +84,7 @@ impl CachedAttrs {
     }
 
     /// Stores attributes that may already be outdated.
-    pub(crate) fn update_stale(&mut self, attributes: Fattr, timeouts: &CacheTimeouts) {
+    pub(crate) fn update_stale(&mut self, attributes: Attributes, timeouts: &CacheTimeouts) {
         (self.attributes, self.fetched, self.valid) = (attributes, timeouts.now(), false);
     }
 

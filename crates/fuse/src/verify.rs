@@ -19,8 +19,10 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::nfs3::Client;
-use millrace_nfs::v3::{Fattr, NfsTime};
+use millrace_client::{
+    handles::Client,
+    ops::{Attributes, NfsTime},
+};
 use rustix::io::Errno;
 
 use crate::{
@@ -42,7 +44,7 @@ const MAX_NAMES: usize = 16;
 pub(crate) struct OpenCheck {
     /// When the attributes were requested.
     pub(crate) issued: Epoch,
-    pub(crate) attributes: Fattr,
+    pub(crate) attributes: Attributes,
     /// Granted subset of the requested rights.
     pub(crate) granted: u32,
     /// The request is a retry, so it must not fail with ESTALE again.
@@ -54,7 +56,7 @@ pub(crate) struct NameCheck {
     /// A name refers to another file, or no longer exists.
     moved: bool,
     /// Attributes of the file from one of the lookups.
-    attributes: Option<Fattr>,
+    attributes: Option<Attributes>,
 }
 
 impl Fs {
@@ -205,7 +207,12 @@ impl Fs {
     }
 
     /// Fetches the attributes, and the rights in `wanted` if the server decides about access.
-    async fn fetch_access(&self, client: &Client, inode: &Inode, wanted: u32) -> Result<(Fattr, u32), Errno> {
+    async fn fetch_access(
+        &self,
+        client: &Client,
+        inode: &Inode,
+        wanted: u32,
+    ) -> Result<(Attributes, u32), Errno> {
         if !self.checks_access {
             return Ok((client.getattr(inode.handle).await.map_err(|e| errno(&e))?, wanted));
         }
@@ -218,7 +225,7 @@ impl Fs {
 
     /// Returns the attributes and the rights in `wanted` under a delegation, with which the names of the file are unchanged
     /// as well, if the rights are cached.
-    fn delegated_open(&self, client: &Client, inode: &Inode, wanted: u32) -> Option<(Fattr, u32)> {
+    fn delegated_open(&self, client: &Client, inode: &Inode, wanted: u32) -> Option<(Attributes, u32)> {
         let renamed = self.last_relink.load(Ordering::Acquire);
         let attributes = inode.delegated_attributes(&self.timeouts, renamed)?;
         let (granted, ctime) = self.cached_access(client, inode, wanted)?;

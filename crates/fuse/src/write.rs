@@ -13,9 +13,9 @@ use std::{
 use millrace_buffer::Buffer;
 use millrace_client::{
     Error,
-    nfs3::{Client, File},
+    handles::{Client, File},
+    ops::Wcc,
 };
-use millrace_nfs::v3::WccData;
 use millrace_runtime::{Instant, RuntimeExt};
 use rustix::io::Errno;
 
@@ -49,7 +49,7 @@ struct CommitGuard<'c> {
 
 impl CommitGuard<'_> {
     /// Records the replies, if there was a call. Returns whether data was written since the last COMMIT.
-    fn finish(mut self, wcc: Option<&WccData>) -> bool {
+    fn finish(mut self, wcc: Option<&Wcc>) -> bool {
         self.is_done = true;
         if let Some(wcc) = wcc {
             self.inode.note_change(&self.fs.clock, wcc);
@@ -189,7 +189,7 @@ impl Fs {
                 w.record_failure(e, true);
                 // The kernel's pages contain data that the server does not have.
                 fs.apply_update(&inode, inode.invalidate_pages());
-                WccData::default()
+                Wcc::default()
             });
             inode.note_change(&fs.clock, &wcc);
             fs.in_flight_bytes.fetch_sub(len, Ordering::Relaxed);
@@ -235,7 +235,7 @@ impl Fs {
             }
             Err(e) => {
                 let (e, bytes) = (errno(&e), file.retained_bytes());
-                let has_new_data = commit.finish(Some(&WccData::default()));
+                let has_new_data = commit.finish(Some(&Wcc::default()));
                 let file = self.lost_file(inode, e);
                 tracing::warn!(%file, handle = %inode.handle, bytes, "data could not be committed");
                 inode.writes.record_failure(e, has_new_data);

@@ -3,7 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use millrace_buffer::{Buffer, View};
-use millrace_client::nfs3::{Client, File};
+use millrace_client::handles::{Client, File};
 use millrace_runtime::Instant;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use millrace_client::{SetxattrOption, nfs3::Client};
-use millrace_nfs::v3::FileType;
+use millrace_client::{SetxattrOption, handles::Client, ops::FileType};
 use rustix::io::Errno;
 
 use crate::{error::errno, fs::Fs};

@@ -15,7 +15,7 @@ use std::{
 };
 
 use common::{Export, HANG, Mounted, fuse_is_available, proxy::Action, random_bytes};
-use millrace_nfs::v3::{Procedure, Status};
+use millrace_client::ops::{Procedure, Status};
 use millrace_server::{Config, Server};
 use rustix::process::Signal;
 

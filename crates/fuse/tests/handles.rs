@@ -13,7 +13,7 @@ use std::{
 };
 
 use common::{CASES, Export, fuse_is_available};
-use millrace_client::{Options, nfs3::Client};
+use millrace_client::{Options, handles::Client};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::Server;
 

@@ -7,9 +7,11 @@ mod common;
 use std::{fs, time::Duration};
 
 use common::{CASES, Export, HANG, fuse_is_available, is_mounted, proxy::Action, random_bytes};
-use millrace_client::{Options, RetryPolicy};
+use millrace_client::{
+    Options, RetryPolicy,
+    ops::{Procedure, Status},
+};
 use millrace_fuse::{Mount, MountOptions};
-use millrace_nfs::v3::{Procedure, Status};
 
 #[test]
 fn mounted_export_is_usable_until_unmount() {

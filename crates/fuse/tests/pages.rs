@@ -18,7 +18,7 @@ use std::{
 };
 
 use common::{Export, HANG, Mounted, for_each, fuse_is_available, proxy::Action, random_bytes};
-use millrace_nfs::v3::{Procedure, Status};
+use millrace_client::ops::{Procedure, Status};
 
 /// Whole pages: the kernel reads the rest of a page that is written partially and was not read.
 const SIZE: usize = 73 * 4096;

@@ -9,9 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_client::{Options, Proto, RetryPolicy, Url, Version, nfs3::blocking::Client};
+use millrace_client::{
+    Options, Proto, RetryPolicy, Url, Version,
+    handles::blocking::Client,
+    ops::{FileHandle, StableHow},
+};
 use millrace_hostile::hold::{self, Held};
-use millrace_nfs::v3::{FileHandle, StableHow};
 use millrace_server::{ByteSize, Config, Limits, Running, Server, Stats};
 
 const MIB: usize = 1 << 20;

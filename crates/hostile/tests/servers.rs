@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_client::{Design, Options, Proto, Url, Version, nfs3::blocking::Client};
+use millrace_client::{Design, Options, Proto, Url, Version, handles::blocking::Client};
 use millrace_hostile::{Files, Peer, READ_READ, READ_WRITE, Source, attack};
 use millrace_rdma_iwarp::Iwarp;
 use millrace_server::{Config, ExposedBuffers, Exposure, Research, Running, Server};
@@ -47,7 +47,7 @@ fn honest(addr: SocketAddr, design: Design) -> Client {
     let client = Client::connect(&url, Options::default().vers(Some(Version::V3)).design(design)).unwrap();
     for (name, fill) in [("secret", SECRET), ("public", PUBLIC)] {
         let file = client.create_file(name, 0o600).unwrap().handle();
-        client.write(file, 0, &vec![fill; 1 << 20], millrace_nfs::v3::StableHow::FileSync).unwrap();
+        client.write(file, 0, &vec![fill; 1 << 20], millrace_client::ops::StableHow::FileSync).unwrap();
     }
     client
 }

@@ -72,6 +72,13 @@ pub struct StateidPosition {
     pub number: u32,
 }
 
+impl StateidPosition {
+    /// The position of the stateid with this number, of the client with this client ID.
+    pub const fn new(client: u64, number: u32) -> Self {
+        Self { client: ClientId { number: client }, number }
+    }
+}
+
 /// The kind of state that a stateid identifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateidKind {

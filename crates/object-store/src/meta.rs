@@ -1,12 +1,12 @@
 //! Metadata of objects.
 
 use chrono::{DateTime, Utc};
-use millrace_client::nfs::v3::Fattr;
+use millrace_client::ops::Attributes;
 use millrace_objects::Version;
 use object_store::{ObjectMeta, path::Path};
 
 /// The metadata of the object at `location` with these attributes; without an ETag if the version is not known.
-pub(crate) fn of(location: Path, version: Option<&Version>, attributes: &Fattr) -> ObjectMeta {
+pub(crate) fn of(location: Path, version: Option<&Version>, attributes: &Attributes) -> ObjectMeta {
     ObjectMeta {
         location,
         last_modified: last_modified(attributes),
@@ -16,7 +16,7 @@ pub(crate) fn of(location: Path, version: Option<&Version>, attributes: &Fattr) 
     }
 }
 
-fn last_modified(attributes: &Fattr) -> DateTime<Utc> {
+fn last_modified(attributes: &Attributes) -> DateTime<Utc> {
     let (seconds, nanoseconds) = (attributes.mtime.seconds, attributes.mtime.nanoseconds);
     // A server may send more than 10^9 nanoseconds.
     DateTime::from_timestamp(seconds, nanoseconds).unwrap_or_default()

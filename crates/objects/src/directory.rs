@@ -4,7 +4,7 @@ use std::{ffi::OsStr, io::ErrorKind, os::unix::ffi::OsStrExt, path::Path};
 
 use millrace_client::{
     DirEntry, Error, FileType, ReadDir, is_temporary_name,
-    nfs::v3::{Fattr, FileHandle},
+    ops::{Attributes, FileHandle},
 };
 
 use crate::{Objects, Version};
@@ -14,7 +14,7 @@ use crate::{Objects, Version};
 pub struct Entry {
     entry: DirEntry,
     handle: Option<FileHandle>,
-    attributes: Fattr,
+    attributes: Attributes,
 }
 
 impl Entry {
@@ -35,7 +35,7 @@ impl Entry {
     }
 
     /// The attributes of the object's file or of the directory.
-    pub fn attributes(&self) -> &Fattr {
+    pub fn attributes(&self) -> &Attributes {
         &self.attributes
     }
 }
@@ -89,7 +89,7 @@ async fn visible(objects: &Objects, entry: DirEntry) -> Result<Option<Entry>, Er
         _ if is_temporary_name(entry.file_name().as_bytes()) => return Ok(None),
         FileType::Regular => {}
         FileType::Symlink => {
-            match objects.client().nfs3().resolve(entry.path().as_os_str().as_bytes()).await {
+            match objects.client().by_handle().resolve(entry.path().as_os_str().as_bytes()).await {
                 // Links to directories are not followed, because they may form a cycle.
                 Ok((target, of_target)) if of_target.file_type == FileType::Regular => {
                     (handle, attributes) = (Some(target), of_target);

@@ -58,9 +58,9 @@ impl Objects {
     ///
     /// # Errors
     /// Kind [`ErrorKind::NotFound`], [`ErrorKind::NotADirectory`] if an object is a part of the path,
-    /// [`ErrorKind::IsADirectory`]; the errors of [`millrace_client::nfs3::Client::resolve`].
+    /// [`ErrorKind::IsADirectory`]; the errors of [`millrace_client::handles::Client::resolve`].
     pub async fn find(&self, path: &Path) -> Result<Version, Error> {
-        let (handle, attributes) = self.client.nfs3().resolve(path.as_os_str().as_bytes()).await?;
+        let (handle, attributes) = self.client.by_handle().resolve(path.as_os_str().as_bytes()).await?;
         let (kind, reason) = match attributes.file_type {
             FileType::Regular => return Ok(Version { handle, attributes }),
             FileType::Directory => (ErrorKind::IsADirectory, "a directory".to_owned()),

@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, os::unix::ffi::OsStrExt, path::Path};
 
-use millrace_client::{AtomicFile, Error, FileType, nfs::v3::FileHandle, nfs3, temporary_name};
+use millrace_client::{AtomicFile, Error, FileType, handles, ops::FileHandle, temporary_name};
 use millrace_runtime::RuntimeExt;
 
 use crate::{Mode, Objects, Version, is_replaced, publish};
@@ -37,7 +37,7 @@ impl Objects {
         // The client retains data until this limit.
         let retained = size.min(self.client().options().unstable_limit as u64);
         let _permit = self.memory.for_writing(retained as usize).await;
-        let source = nfs3::File::new(self.client().nfs3().clone(), source.handle);
+        let source = handles::File::new(self.client().by_handle().clone(), source.handle);
         target.copy_from(&source, size).await.map(drop)
     }
 
@@ -72,7 +72,7 @@ impl Objects {
     }
 
     async fn link(&self, object: FileHandle, to: &Path) -> Result<(), Error> {
-        let nfs = self.client().nfs3();
+        let nfs = self.client().by_handle();
         let (dir, name) = nfs.resolve_parent(to.as_os_str().as_bytes()).await?;
         nfs.link(object, dir, name).await.map(drop)
     }
@@ -82,7 +82,7 @@ impl Objects {
     /// version before it is removed. The temporary name remains until the object has another one, because other clients may
     /// remove names of it in the same way.
     async fn remove_version(&self, path: &Path, version: FileHandle, kept: &Path) -> Result<(), Error> {
-        let nfs = self.client().nfs3();
+        let nfs = self.client().by_handle();
         let (dir, name) = nfs.resolve_parent(path.as_os_str().as_bytes()).await?;
         let temporary = temporary_name(&name, self.client().runtime().random_u64());
         match nfs.rename(dir, &name, dir, &temporary).await {
@@ -109,7 +109,8 @@ impl Objects {
 
     /// The handle of the file or link with the name.
     async fn named(&self, path: &Path) -> Result<FileHandle, Error> {
-        let (handle, attributes) = self.client().nfs3().resolve_link(path.as_os_str().as_bytes()).await?;
+        let (handle, attributes) =
+            self.client().by_handle().resolve_link(path.as_os_str().as_bytes()).await?;
         let (kind, reason) = match attributes.file_type {
             FileType::Regular | FileType::Symlink => return Ok(handle),
             FileType::Directory => (ErrorKind::IsADirectory, "a directory"),

@@ -7,7 +7,7 @@ use futures::{
     StreamExt, TryStreamExt,
     stream::{self, BoxStream},
 };
-use millrace_client::{Error, buffer::copied, nfs::v3::FileHandle, nfs3};
+use millrace_client::{Error, buffer::copied, handles, ops::FileHandle};
 
 use crate::Objects;
 
@@ -19,15 +19,15 @@ impl Objects {
     ///
     /// # Errors
     /// Kind [`ErrorKind::StaleNetworkFileHandle`] if the version has been replaced, or is shorter than the range; the
-    /// errors of [`nfs3::Client::read_into`]. The stream ends after an error.
+    /// errors of [`handles::Client::read_into`]. The stream ends after an error.
     pub fn read_stream(
         &self,
         version: FileHandle,
         range: Range<u64>,
     ) -> BoxStream<'static, Result<Bytes, Error>> {
-        let file = nfs3::File::new(self.client().nfs3().clone(), version);
+        let file = handles::File::new(self.client().by_handle().clone(), version);
         let this = self.clone();
-        let pieces = pieces(range, self.client().nfs3().rsize());
+        let pieces = pieces(range, self.client().by_handle().rsize());
         let reads = stream::iter(pieces).map(move |piece| {
             let (this, file) = (this.clone(), file.clone());
             async move { Ok::<_, Error>(stream::iter(this.read_piece(&file, piece).await?).map(Ok)) }
@@ -55,8 +55,8 @@ impl Objects {
         Ok(all.freeze())
     }
 
-    /// Reads at most [`nfs3::Client::rsize`] bytes.
-    async fn read_piece(&self, file: &nfs3::File, range: Range<u64>) -> Result<Vec<Bytes>, Error> {
+    /// Reads at most [`handles::Client::rsize`] bytes.
+    async fn read_piece(&self, file: &handles::File, range: Range<u64>) -> Result<Vec<Bytes>, Error> {
         let len = (range.end - range.start) as usize;
         let _permit = self.memory.for_reading(len).await;
         let data = file.read_shared(range.start, len).await?;

@@ -2,7 +2,7 @@
 
 use std::hash::Hasher;
 
-use millrace_client::nfs::v3::{Fattr, FileHandle};
+use millrace_client::ops::{Attributes, FileHandle};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 /// A version of an object.
@@ -11,7 +11,7 @@ pub struct Version {
     /// The handle of its file.
     pub handle: FileHandle,
     /// The attributes of its file.
-    pub attributes: Fattr,
+    pub attributes: Attributes,
 }
 
 impl Version {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes};
-use millrace_client::{Error, Views, buffer::copied, nfs3};
+use millrace_client::{Error, Views, buffer::copied, handles};
 
 use crate::Objects;
 
@@ -16,10 +16,10 @@ impl Objects {
     /// Writes `data` at `offset`, and commits it. The data is copied once, into memory of the client's arena.
     ///
     /// # Errors
-    /// As [`nfs3::File::write_stream`].
+    /// As [`handles::File::write_stream`].
     pub async fn write(
         &self,
-        file: &nfs3::File,
+        file: &handles::File,
         offset: u64,
         data: impl IntoIterator<Item = Bytes>,
     ) -> Result<(), Error> {
@@ -42,7 +42,7 @@ impl Objects {
 }
 
 /// Copies the next `len` bytes of `rest`, which has at least that many.
-fn gather(client: &nfs3::Client, rest: &mut VecDeque<Bytes>, len: usize) -> Result<Views, Error> {
+fn gather(client: &handles::Client, rest: &mut VecDeque<Bytes>, len: usize) -> Result<Views, Error> {
     let mut memory = client.buffer(len)?;
     let mut out = &mut memory[..];
     while let Some(part) = rest.front_mut()

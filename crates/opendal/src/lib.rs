@@ -225,7 +225,7 @@ impl Service for NfsService {
 
     async fn stat(&self, _: &OperationContext, path: &str, _: OpStat) -> Result<RpStat> {
         let path = self.path(path);
-        let found = self.objects.client().nfs3().resolve(path.as_os_str().as_bytes()).await;
+        let found = self.objects.client().by_handle().resolve(path.as_os_str().as_bytes()).await;
         let (handle, attributes) = found.map_err(error::of_existing)?;
         let metadata = match attributes.file_type {
             FileType::Directory => metadata::of(&attributes),

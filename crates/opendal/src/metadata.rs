@@ -1,11 +1,11 @@
 //! Metadata of files and directories.
 
-use millrace_client::{FileType, nfs::v3::Fattr};
+use millrace_client::{FileType, ops::Attributes};
 use millrace_objects::Version;
 use opendal_core::{Metadata, MetadataBuilder, raw::Timestamp};
 
 /// The metadata of a file or directory with these attributes.
-pub(crate) fn of(attributes: &Fattr) -> Metadata {
+pub(crate) fn of(attributes: &Attributes) -> Metadata {
     builder(attributes).build()
 }
 
@@ -16,7 +16,7 @@ pub(crate) fn of_version(version: &Version) -> Metadata {
     metadata.build()
 }
 
-fn builder(attributes: &Fattr) -> MetadataBuilder {
+fn builder(attributes: &Attributes) -> MetadataBuilder {
     let mut metadata = match attributes.file_type {
         FileType::Directory => MetadataBuilder::dir(),
         _ => MetadataBuilder::file(attributes.size),

@@ -6,7 +6,7 @@
 use std::{error::Error, io::BufRead, time::Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
-use millrace_client::{Client, nfs3::File};
+use millrace_client::{Client, handles::File};
 
 /// Number of READs in flight, as in the Python package.
 const DEPTH: usize = 16;
@@ -22,8 +22,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client = Client::connect(url.as_str()).await?;
     for line in std::io::stdin().lock().lines() {
         let start = Instant::now();
-        let (handle, attributes) = client.nfs3().resolve(&path).await?;
-        let file = File::new(client.nfs3().clone(), handle);
+        let (handle, attributes) = client.by_handle().resolve(&path).await?;
+        let file = File::new(client.by_handle().clone(), handle);
         let bytes = match line?.as_str() {
             "ranges" => {
                 // From the end to the beginning, as in bench.py.

@@ -3,8 +3,7 @@
 use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
 use futures::TryStreamExt;
-use millrace_client::{Client as Rust, FileTimes, Url};
-use millrace_nfs::v3::FileHandle;
+use millrace_client::{Client as Rust, FileTimes, Url, ops::FileHandle};
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyList};
 
 use crate::{
@@ -85,7 +84,7 @@ impl Client {
     /// Attributes of a path, of the link itself unless `follow`.
     fn stat(&self, py: Python<'_>, path: PathBuf, follow: bool) -> PyResult<Operation> {
         self.operation(py, async move |client| {
-            let nfs = client.nfs3();
+            let nfs = client.by_handle();
             let name = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
             let found = if follow { nfs.resolve(name).await } else { nfs.resolve_link(name).await };
             let (handle, attributes) = found.map_err(at(&text(&path)))?;

@@ -27,11 +27,12 @@ pub(crate) async fn put(
 ) -> Result<u64, Failure> {
     let client = mount.client().await?;
     let (parent, name) =
-        client.nfs3().resolve_parent(to.as_os_str().as_bytes()).await.map_err(at(&text(to)))?;
+        client.by_handle().resolve_parent(to.as_os_str().as_bytes()).await.map_err(at(&text(to)))?;
     // Item::local follows no symbolic link.
     let followed = std::fs::canonicalize(from).map_err(|source| local("open", from, source))?;
     let item = Item::local(&followed, name)?;
-    let (source, target) = (LocalTree::new(client.arena().clone()), RemoteTree::new(client.nfs3().clone()));
+    let (source, target) =
+        (LocalTree::new(client.arena().clone()), RemoteTree::new(client.by_handle().clone()));
     copy(mount, (source, item), (target, parent), progress).await
 }
 
@@ -44,7 +45,7 @@ pub(crate) async fn get(
 ) -> Result<u64, Failure> {
     let client = mount.client().await?;
     let (node, attributes) =
-        client.nfs3().resolve(from.as_os_str().as_bytes()).await.map_err(at(&text(from)))?;
+        client.by_handle().resolve(from.as_os_str().as_bytes()).await.map_err(at(&text(from)))?;
     let Some(name) = to.file_name().map(OsStr::as_bytes) else {
         return Err(Failure::Value(format!("{} has no file name", to.display())));
     };
@@ -53,7 +54,8 @@ pub(crate) async fn get(
         Some(parent) if parent != Path::new("") => parent.to_owned(),
         _ => PathBuf::from("."),
     };
-    let (source, target) = (RemoteTree::new(client.nfs3().clone()), LocalTree::new(client.arena().clone()));
+    let (source, target) =
+        (RemoteTree::new(client.by_handle().clone()), LocalTree::new(client.arena().clone()));
     copy(mount, (source, item), (target, into), progress).await
 }
 

@@ -3,7 +3,6 @@
 use std::{io::ErrorKind, path::Path};
 
 use millrace_client::Error;
-use millrace_nfs::v3::Status;
 use pyo3::{
     exceptions::{PyOSError, PyValueError},
     prelude::*,
@@ -94,10 +93,8 @@ fn errno_of_copy(error: &millrace_copy::Error) -> i32 {
 
 /// The errno that the same operation on a mount returns.
 fn errno(error: &Error) -> i32 {
-    match (error.status(), error) {
-        (Some(Status::NxIo), _) => libc::ENXIO,
-        (Some(Status::NoDev), _) => libc::ENODEV,
-        (Some(Status::Perm), _) => libc::EPERM,
+    match (error.raw_os_error(), error) {
+        (Some(errno), _) => errno,
         (_, Error::Source(e) | Error::Sink(e)) => e.raw_os_error().unwrap_or_else(|| errno_of_kind(e.kind())),
         _ => errno_of_kind(error.kind()),
     }

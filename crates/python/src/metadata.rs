@@ -1,12 +1,12 @@
 //! Attributes of objects as a tuple of `millrace.Stat`.
 
-use millrace_nfs::v3::{Fattr, FileHandle, FileType, NfsTime};
+use millrace_client::ops::{Attributes, FileHandle, FileType, NfsTime};
 
 /// The fields of `millrace.Stat`: type, size, mode, uid, gid, nlink, ino, atime, mtime and ctime in nanoseconds since
 /// 1970, and the file handle.
 pub(crate) type Stat = (&'static str, u64, u32, u32, u32, u32, u64, i128, i128, i128, Vec<u8>);
 
-pub(crate) fn stat(handle: Option<FileHandle>, a: &Fattr) -> Stat {
+pub(crate) fn stat(handle: Option<FileHandle>, a: &Attributes) -> Stat {
     let time = |t: NfsTime| i128::from(t.seconds) * 1_000_000_000 + i128::from(t.nanoseconds);
     let kind = match a.file_type {
         FileType::Regular => "file",

@@ -4,8 +4,7 @@ use std::{os::unix::ffi::OsStrExt, path::PathBuf};
 
 use futures::{StreamExt, stream};
 use millrace_buffer::Views;
-use millrace_client::{Client, Error, nfs3::File};
-use millrace_nfs::v3::FileHandle;
+use millrace_client::{Client, Error, handles::File, ops::FileHandle};
 
 use crate::{
     connection::Connected,
@@ -20,7 +19,7 @@ const DEPTH: usize = 16;
 /// Attributes of all paths, in their order.
 pub(crate) async fn stat_all(client: &Client, paths: Vec<PathBuf>) -> Vec<Result<Stat, Failure>> {
     let calls = paths.into_iter().map(|path| async move {
-        let found = client.nfs3().resolve(path.as_os_str().as_bytes()).await;
+        let found = client.by_handle().resolve(path.as_os_str().as_bytes()).await;
         let (handle, attributes) = found.map_err(at(&text(&path)))?;
         Ok(stat(Some(handle), &attributes))
     });
@@ -39,7 +38,7 @@ pub(crate) type Done = (NewBytes, Result<usize, Error>);
 
 /// Reads all ranges, in READs of at most `rsize` bytes. The order of the results is that of the ranges.
 pub(crate) async fn read(connected: &Connected, ranges: Vec<Range>) -> Vec<Done> {
-    let nfs = connected.client.nfs3();
+    let nfs = connected.client.by_handle();
     let rsize = (nfs.rsize() as usize).max(1);
     make_huge_pages(ranges.iter().map(|range| &range.data));
     let mut pieces = Vec::new();

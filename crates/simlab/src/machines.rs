@@ -6,7 +6,7 @@ use millrace_bench::{
     BenchError, Figure,
     embedded::{SERVER_DEFAULT, room},
 };
-use millrace_client::{Design, Identity, Options, Proto, Strategy, Version, nfs3::Client};
+use millrace_client::{Design, Identity, Options, Proto, Strategy, Version, handles::Client};
 use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{RuntimeRef, virtual_time::VirtualTime};
 use millrace_server::{Backend, ByteSize, Config, ExportConfig, ExposedBuffers, Hosted, Limits, Research};

@@ -26,7 +26,6 @@ const ATTRIBUTES: Fattr = Fattr {
     atime: NfsTime { seconds: 1, nanoseconds: 2 },
     mtime: NfsTime { seconds: 3, nanoseconds: 4 },
     ctime: NfsTime { seconds: 5, nanoseconds: 6 },
-    change: None,
 };
 
 fn handle() -> FileHandle {

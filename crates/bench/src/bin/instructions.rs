@@ -13,8 +13,11 @@
 use std::{error::Error, time::Duration};
 
 use futures::{TryStreamExt, stream::FuturesUnordered};
-use millrace_client::{Options, Proto, Url, Version, nfs3::Client};
-use millrace_nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
+use millrace_client::{
+    Options, Proto, Url, Version,
+    handles::Client,
+    ops::{CreateHow, FileHandle, SetAttributes, StableHow},
+};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, Limits, Server};
 
@@ -92,7 +95,7 @@ async fn run(url: &Url, operation: &str, calls: u32) -> Result<(), Box<dyn Error
 async fn small_file(client: &Client) -> Result<(), Box<dyn Error>> {
     const NAME: &str = "small";
     let root = client.root();
-    let how = CreateHow::Guarded(Sattr { mode: Some(0o644), ..Sattr::default() });
+    let how = CreateHow::Guarded(SetAttributes { mode: Some(0o644), ..SetAttributes::default() });
     let created = client.create(root, NAME, how).await?.handle;
     let data = client.buffer(1000)?.freeze();
     client.write_from(created, 0, data.into(), StableHow::FileSync).await?;

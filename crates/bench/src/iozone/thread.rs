@@ -8,8 +8,11 @@ use std::{
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use millrace_buffer::{Buffer, View, Views};
-use millrace_client::{Error, nfs3::Client};
-use millrace_nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
+use millrace_client::{
+    Error,
+    handles::Client,
+    ops::{CreateHow, FileHandle, SetAttributes, StableHow},
+};
 use millrace_oncrpc::stages::StageStats;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use tokio::sync::Mutex;
@@ -193,7 +196,11 @@ impl File {
         share: usize,
     ) -> Result<Self, BenchError> {
         let (dir, _) = client.resolve(client.path_in_export()).await.map_err(failed)?;
-        let how = CreateHow::Unchecked(Sattr { mode: Some(0o600), size: Some(0), ..Sattr::default() });
+        let how = CreateHow::Unchecked(SetAttributes {
+            mode: Some(0o600),
+            size: Some(0),
+            ..SetAttributes::default()
+        });
         let made = client.create(dir, &name, how).await.map_err(failed)?;
         Ok(Self {
             client,
@@ -237,7 +244,7 @@ impl File {
     pub async fn run(&mut self, run: &Run) -> Result<Outcome, BenchError> {
         if run.test == Test::Write {
             // Truncate, so that the file has no blocks.
-            let cut = Sattr { size: Some(0), ..Sattr::default() };
+            let cut = SetAttributes { size: Some(0), ..SetAttributes::default() };
             self.client.setattr(self.handle, cut, None).await.map_err(failed)?;
         }
         self.allocate(run)?;

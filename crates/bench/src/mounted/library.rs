@@ -3,8 +3,11 @@
 use std::time::Instant;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use millrace_client::{Options, Url, nfs3::Client};
-use millrace_nfs::v3::{CreateHow, FileHandle, Sattr};
+use millrace_client::{
+    Options, Url,
+    handles::Client,
+    ops::{CreateHow, FileHandle, SetAttributes},
+};
 use millrace_runtime::tokio_rt::TokioRuntime;
 
 use super::{Case, ENTRIES, FILES, JOBS, MountBench, RECORD, SMALL, calls::Measured, name};
@@ -49,7 +52,7 @@ impl Library {
         self.rt
             .block_on(async {
                 for (sub, n) in [(FILES, config.files), (ENTRIES, config.entries)] {
-                    let how = || Sattr { mode: Some(0o755), ..Sattr::default() };
+                    let how = || SetAttributes { mode: Some(0o755), ..SetAttributes::default() };
                     let dir = self.client.mkdir(self.client.root(), sub, how()).await?.handle;
                     let made = (0..n).map(|i| self.client.create(dir, name(i), CreateHow::Unchecked(how())));
                     stream::iter(made).buffer_unordered(DEPTH).try_for_each(|_| async { Ok(()) }).await?;

@@ -13,8 +13,11 @@ use std::{
 
 use futures::{StreamExt, TryStreamExt, stream};
 use millrace_buffer::{Arena, Buffer, Views};
-use millrace_client::{Error, nfs3::Client};
-use millrace_nfs::v3::{self, CreateHow, FileHandle, Sattr, StableHow};
+use millrace_client::{
+    Error,
+    handles::Client,
+    ops::{self, CreateHow, FileHandle, SetAttributes, StableHow},
+};
 use rustix::fs::Access;
 
 use crate::BenchError;
@@ -55,7 +58,7 @@ impl Directory {
     pub async fn mkdir(&self, name: &str) -> Result<Self, BenchError> {
         match self {
             Self::Mount { client, dir } => {
-                let attributes = Sattr { mode: Some(0o755), ..Sattr::default() };
+                let attributes = SetAttributes { mode: Some(0o755), ..SetAttributes::default() };
                 let made = client.mkdir(*dir, name, attributes).await.map_err(nfs)?;
                 Ok(Self::Mount { client: client.clone(), dir: made.handle })
             }
@@ -88,10 +91,13 @@ impl Directory {
     pub async fn create(&self, name: &str) -> Result<Data, BenchError> {
         match self {
             Self::Mount { client, dir } => {
-                let how =
-                    CreateHow::Unchecked(Sattr { mode: Some(0o644), size: Some(0), ..Sattr::default() });
+                let how = CreateHow::Unchecked(SetAttributes {
+                    mode: Some(0o644),
+                    size: Some(0),
+                    ..SetAttributes::default()
+                });
                 let made = client.create(*dir, name, how).await.map_err(nfs)?;
-                Ok(Data::Mount(millrace_client::nfs3::File::new(client.clone(), made.handle)))
+                Ok(Data::Mount(millrace_client::handles::File::new(client.clone(), made.handle)))
             }
             Self::Local { arena, dir } => {
                 let mut how = OpenOptions::new();
@@ -110,7 +116,7 @@ impl Directory {
         match self {
             Self::Mount { client, dir } => {
                 let found = client.lookup(*dir, name).await.map_err(nfs)?;
-                Ok(Data::Mount(millrace_client::nfs3::File::new(client.clone(), found.handle)))
+                Ok(Data::Mount(millrace_client::handles::File::new(client.clone(), found.handle)))
             }
             Self::Local { arena, dir } => {
                 let mut how = OpenOptions::new();
@@ -139,7 +145,7 @@ impl Directory {
     /// # Errors
     /// Access is denied, or `name` does not exist.
     pub async fn access(&self, name: &str) -> Result<(), BenchError> {
-        const WANTED: u32 = v3::access::READ | v3::access::MODIFY;
+        const WANTED: u32 = ops::access::READ | ops::access::MODIFY;
         match self {
             Self::Mount { client, dir } => {
                 let object = client.lookup(*dir, name).await.map_err(nfs)?.handle;
@@ -161,7 +167,7 @@ impl Directory {
         match self {
             Self::Mount { client, dir } => {
                 let object = client.lookup(*dir, name).await.map_err(nfs)?.handle;
-                let attributes = Sattr { mode: Some(mode), ..Sattr::default() };
+                let attributes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
                 client.setattr(object, attributes, None).await.map(drop).map_err(nfs)
             }
             Self::Local { dir, .. } => fs::set_permissions(dir.join(name), Permissions::from_mode(mode))
@@ -288,7 +294,7 @@ async fn empty(client: &Client, top: FileHandle) -> Result<(), BenchError> {
                 continue;
             }
             let found = client.lookup(dir, &entry.name).await.map_err(nfs)?;
-            if found.attributes.file_type == v3::FileType::Directory {
+            if found.attributes.file_type == ops::FileType::Directory {
                 dirs.push((found.handle, Some((dir, entry.name))));
             } else {
                 client.remove(dir, &entry.name).await.map_err(nfs)?;
@@ -307,7 +313,7 @@ async fn empty(client: &Client, top: FileHandle) -> Result<(), BenchError> {
 /// An open file.
 pub enum Data {
     /// A file of a server's export.
-    Mount(millrace_client::nfs3::File),
+    Mount(millrace_client::handles::File),
     /// A local file.
     Local {
         /// Memory for data that is read.

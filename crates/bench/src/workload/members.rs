@@ -10,7 +10,7 @@ use std::{
 
 use futures::future::join_all;
 use millrace_buffer::{Arena, ArenaConfig};
-use millrace_client::{Options, Url, nfs3::Client};
+use millrace_client::{Options, Url, handles::Client};
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use parking_lot::Mutex;
 

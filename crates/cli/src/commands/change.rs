@@ -7,9 +7,11 @@ use millrace_cli_common::{
     executor,
     failure::{CommandResult, Failure, Outcome},
 };
-use millrace_client::{Error, nfs3::DirEntry};
+use millrace_client::{
+    Error,
+    ops::{DirEntry, FileHandle, FileType, SetAttributes, Status},
+};
 use millrace_copy::is_valid_name;
-use millrace_nfs::v3::{FileHandle, FileType, Sattr, Status};
 
 use super::each;
 use crate::{
@@ -199,8 +201,8 @@ pub(super) fn mkdir(args: &MkdirArgs) -> CommandResult {
     }))
 }
 
-fn mode(mode: u32) -> Sattr {
-    Sattr { mode: Some(mode), ..Sattr::default() }
+fn mode(mode: u32) -> SetAttributes {
+    SetAttributes { mode: Some(mode), ..SetAttributes::default() }
 }
 
 /// Creates all missing directories of the path.

@@ -16,9 +16,11 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_client::is_temporary_name;
+use millrace_client::{
+    is_temporary_name,
+    ops::{FileHandle, FileType},
+};
 use millrace_copy::{Error, FileKind, LocalTree, Metadata, RemoteTree, Source};
-use millrace_nfs::v3::{FileHandle, FileType};
 
 use crate::{
     args::CleanArgs,

@@ -16,11 +16,11 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure},
     output,
 };
+use millrace_client::ops::{FileHandle, FileType};
 use millrace_copy::{
     Directory, Existing, FileKind, Item, LocalTree, Metadata, Options, Preserve, RemoteTree, Report, Source,
     Target, TreeCopy,
 };
-use millrace_nfs::v3::{FileHandle, FileType};
 
 use crate::{
     args::{CopyArgs, CpArgs, GetArgs, PutArgs},

@@ -11,9 +11,9 @@ use millrace_cli_common::{
 };
 use millrace_client::{
     Error,
-    nfs3::{Client, DirEntry},
+    handles::Client,
+    ops::{Attributes, DirEntry, FileHandle, FileType},
 };
-use millrace_nfs::v3::{Fattr, FileHandle, FileType};
 
 use super::each;
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
 struct Shown {
     name: Vec<u8>,
     handle: FileHandle,
-    attributes: Fattr,
+    attributes: Attributes,
     target: Option<Vec<u8>>,
 }
 

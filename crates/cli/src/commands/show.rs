@@ -12,8 +12,8 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
+use millrace_client::ops::{FileType, FsStat};
 use millrace_copy::{RemoteTree, Source};
-use millrace_nfs::v3::{FileType, FsstatOk};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use serde_json::json;
 
@@ -125,7 +125,7 @@ pub(super) fn df(args: &DfArgs) -> CommandResult {
     })
 }
 
-fn df_json(session: &Session, s: &FsstatOk) -> serde_json::Value {
+fn df_json(session: &Session, s: &FsStat) -> serde_json::Value {
     json!({
         "url": session.text,
         "server": session.client.server(),

@@ -13,7 +13,7 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_client::{Url, nfs3::Client};
+use millrace_client::{Url, handles::Client};
 use millrace_copy::{Item, LocalTree, Options, RemoteTree, TreeCopy};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;

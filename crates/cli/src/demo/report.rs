@@ -6,7 +6,7 @@ use millrace_bench::{
     table::{Align, Table},
     units::{ByteSize, grouped},
 };
-use millrace_client::nfs3::Client;
+use millrace_client::handles::Client;
 use millrace_server::Running;
 use serde_json::{Value, json};
 

@@ -1,14 +1,15 @@
 //! Checks of an NFS server, step by step: name, port, MTU, protocol, exports, path, access, clocks.
 
 use std::{
+    io::ErrorKind,
     net::SocketAddr,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use millrace_client::{Error, Options, Proto, RetryPolicy, Url, nfs3::Client};
-use millrace_nfs::{
-    mount,
-    v3::{Fattr, access},
+use millrace_client::{
+    Error, Options, Proto, RetryPolicy, Url,
+    handles::Client,
+    ops::{Attributes, access},
 };
 use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;
@@ -129,7 +130,7 @@ fn mount_error(e: &Error) -> Finding {
             e.to_string(),
             "correct the name, or add an [[export]] to the server's configuration and run `millrace reload` there",
         ),
-        Error::Mount { status: mount::Status::Access, .. } => Finding::broken(
+        Error::Mount { .. } if e.kind() == ErrorKind::PermissionDenied => Finding::broken(
             "access",
             e.to_string(),
             "add this host to the export's `clients` and run `millrace reload` there; with \
@@ -139,7 +140,7 @@ fn mount_error(e: &Error) -> Finding {
     }
 }
 
-fn access_finding(rights: u32, attributes: &Fattr) -> Finding {
+fn access_finding(rights: u32, attributes: &Attributes) -> Finding {
     let readable = rights & (access::READ | access::LOOKUP) != 0;
     let writable = rights & (access::MODIFY | access::EXTEND) != 0;
     let owner =
@@ -161,7 +162,7 @@ fn access_finding(rights: u32, attributes: &Fattr) -> Finding {
 
 /// Compares the file's newest timestamp with the local clock: NFS version 3 has no procedure that returns the
 /// server's time.
-fn clock(attributes: &Fattr, now: SystemTime) -> Finding {
+fn clock(attributes: &Attributes, now: SystemTime) -> Finding {
     let newest = attributes.ctime.max(attributes.mtime);
     let newest = UNIX_EPOCH + Duration::new(newest.seconds.max(0).unsigned_abs(), newest.nanoseconds);
     match newest.duration_since(now) {

@@ -8,7 +8,7 @@ use std::{
 use millrace_buffer::Buffer;
 
 use super::{Driver, File};
-use crate::{DirEntry, Error, FileTimes, Metadata, Options, Stats, Url, nfs3};
+use crate::{DirEntry, Error, FileTimes, Metadata, Options, Stats, Url, handles};
 
 /// A mounted export, as [`crate::Client`]. Clones share the connections.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ impl Client {
 
     pub(crate) fn new(url: &Url, options: Options) -> Result<Self, Error> {
         let driver = Arc::new(Driver::new()?);
-        let inner = driver.wait(nfs3::Client::connect(driver.runtime()?, url, options))?;
+        let inner = driver.wait(handles::Client::connect(driver.runtime()?, url, options))?;
         Ok(Self { inner: inner.into(), driver })
     }
 

@@ -1,7 +1,7 @@
 //! Open files with a cursor.
 //!
 //! `File` implements the traits of Tokio. Sequential reads are read ahead (`read_ahead`), and sequential
-//! writes are sent in the background (`write_behind`); both use an `nfs3::File`, which has no cursor.
+//! writes are sent in the background (`write_behind`); both use an `handles::File`, which has no cursor.
 
 mod read_ahead;
 mod write_behind;
@@ -19,13 +19,14 @@ use std::{
 };
 
 use millrace_buffer::{Buffer, Views};
-use millrace_nfs::v3::{FileHandle, Sattr};
 use millrace_runtime::{BoxFuture, RuntimeExt, sync::Mutex};
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 
 use self::{read_ahead::ReadAhead, write_behind::WriteBehind};
 use crate::{
-    Client, Error, FileTimes, LockKind, Metadata, ReadInto, SetxattrOption, nfs3, nfs3::resolve::bad_path,
+    Client, Error, FileTimes, LockKind, Metadata, ReadInto, SetxattrOption,
+    handles::{self, resolve::bad_path},
+    ops::{FileHandle, SetAttributes},
     paths::bytes,
 };
 
@@ -72,7 +73,7 @@ pub(crate) struct Access {
 /// visible after a seek to another position and at the end of the file; prefetched data may be older.
 ///
 /// # Writing
-/// Data of the stream is coalesced into WRITEs of up to [`nfs3::Client::wsize`] bytes, up to 8 of which are
+/// Data of the stream is coalesced into WRITEs of up to [`handles::Client::wsize`] bytes, up to 8 of which are
 /// in flight.
 /// - `write` returns when the data is accepted. Other files and other clients may not see it yet.
 /// - `flush` sends all data and waits for the replies: the data is visible to all clients, and this client
@@ -92,7 +93,7 @@ pub(crate) struct Access {
 /// the end whose future is dropped may move the cursor later.
 pub struct File {
     client: Client,
-    inner: nfs3::File,
+    inner: handles::File,
     path: PathBuf,
     access: Access,
     /// The owner of the file's locks.
@@ -120,8 +121,8 @@ struct Stream {
 
 impl File {
     pub(crate) fn new(client: Client, handle: FileHandle, size: u64, path: PathBuf, access: Access) -> Self {
-        let inner = nfs3::File::new(client.nfs3().clone(), handle);
-        let write = WriteBehind::new(inner.clone(), client.nfs3().clone());
+        let inner = handles::File::new(client.by_handle().clone(), handle);
+        let write = WriteBehind::new(inner.clone(), client.by_handle().clone());
         let read = ReadAhead::new(size);
         let stream = Stream { cursor: 0, read, seek: None, end: None, append_at: None, commit: None };
         let (lock_owner, locked) = (client.runtime().random_u64(), AtomicBool::new(false));
@@ -144,11 +145,11 @@ impl File {
     }
 
     /// The file in the protocol layer, which bypasses the stream: flush the stream before using it.
-    pub fn nfs3(&self) -> &nfs3::File {
+    pub fn by_handle(&self) -> &handles::File {
         &self.inner
     }
 
-    /// Reads up to `buffer.len()` bytes at `offset` in one READ (of at most [`nfs3::Client::rsize`] bytes)
+    /// Reads up to `buffer.len()` bytes at `offset` in one READ (of at most [`handles::Client::rsize`] bytes)
     /// into `buffer`, without a copy if the transport supports direct placement. First waits for WRITEs of
     /// the stream.
     ///
@@ -157,15 +158,15 @@ impl File {
     ///
     /// # Errors
     /// Kind [`ErrorKind::PermissionDenied`] if the file was not opened for reading; the errors of
-    /// [`nfs3::Client::read_into`]. The buffer is dropped then.
+    /// [`handles::Client::read_into`]. The buffer is dropped then.
     pub async fn read_at_into(&self, offset: u64, buffer: Buffer) -> Result<ReadInto, Error> {
         self.check(self.access.read, "reading")?;
         self.write.drained().await;
-        let read = self.inner.read_into_as(self.client.nfs3(), offset, buffer).await;
+        let read = self.inner.read_into_as(self.client.by_handle(), offset, buffer).await;
         read.map_err(|e| self.at(e))
     }
 
-    /// Writes `data` at `offset`, UNSTABLE and without a copy, in WRITEs of at most [`nfs3::Client::wsize`]
+    /// Writes `data` at `offset`, UNSTABLE and without a copy, in WRITEs of at most [`handles::Client::wsize`]
     /// bytes sequentially. First waits for WRITEs of the stream. [`Self::sync_all`] makes the data stable.
     ///
     /// The data is a frozen [`Buffer`] from [`Client::buffer`]: `buffer.freeze().into()`. If the future is
@@ -173,11 +174,11 @@ impl File {
     ///
     /// # Errors
     /// Kind [`ErrorKind::PermissionDenied`] if the file was not opened for writing; the errors of
-    /// [`nfs3::File::write_from`].
+    /// [`handles::File::write_from`].
     pub async fn write_at_from(&self, offset: u64, data: Views) -> Result<(), Error> {
         self.check(self.access.write, "writing")?;
         self.write.drained().await;
-        let written = self.inner.write_from_as(self.client.nfs3(), offset, data).await;
+        let written = self.inner.write_from_as(self.client.by_handle(), offset, data).await;
         written.map(drop).map_err(|e| self.at(e))
     }
 
@@ -197,7 +198,7 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// The error of an earlier write; the errors of [`nfs3::File::commit`], after which a later call retries.
+    /// The error of an earlier write; the errors of [`handles::File::commit`], after which a later call retries.
     pub async fn sync_all(&self) -> Result<(), Error> {
         self.write.flush().await.map_err(|e| self.at(e))?;
         self.inner.commit().await.map_err(|e| self.at(e))
@@ -233,7 +234,7 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// As [`nfs3::File::lock`].
+    /// As [`handles::File::lock`].
     pub async fn lock(&self, range: Range<u64>, kind: LockKind) -> Result<(), Error> {
         self.write.drained().await;
         self.locked.store(true, Ordering::Release);
@@ -243,7 +244,7 @@ impl File {
     /// As [`Self::lock`], without waiting. `false` if another lock conflicts.
     ///
     /// # Errors
-    /// As [`nfs3::File::lock`].
+    /// As [`handles::File::lock`].
     pub async fn try_lock(&self, range: Range<u64>, kind: LockKind) -> Result<bool, Error> {
         self.write.drained().await;
         self.locked.store(true, Ordering::Release);
@@ -254,7 +255,7 @@ impl File {
     /// Flushes, and unlocks a range of bytes.
     ///
     /// # Errors
-    /// The error of an earlier write, after which the range is still locked; as [`nfs3::File::lock`].
+    /// The error of an earlier write, after which the range is still locked; as [`handles::File::lock`].
     pub async fn unlock(&self, range: Range<u64>) -> Result<(), Error> {
         self.write.flush().await.map_err(|e| self.at(e))?;
         self.inner.unlock(self.lock_owner, range).await.map_err(|e| self.at(e))
@@ -263,7 +264,7 @@ impl File {
     /// The attributes. The size includes data of the stream.
     ///
     /// # Errors
-    /// The errors of [`nfs3::Client::getattr`].
+    /// The errors of [`handles::Client::getattr`].
     pub async fn metadata(&self) -> Result<Metadata, Error> {
         self.write.drained().await;
         Ok(self.inner.attributes().await.map_err(|e| self.at(e))?.into())
@@ -273,10 +274,10 @@ impl File {
     ///
     /// # Errors
     /// Kind [`ErrorKind::PermissionDenied`] if the file was not opened for writing; the errors of
-    /// [`nfs3::Client::setattr`].
+    /// [`handles::Client::setattr`].
     pub async fn set_len(&self, size: u64) -> Result<(), Error> {
         self.check(self.access.write, "writing")?;
-        self.set(Sattr { size: Some(size), ..Sattr::default() }).await
+        self.set(SetAttributes { size: Some(size), ..SetAttributes::default() }).await
     }
 
     /// Sets the permission bits, as [`Client::set_permissions`].
@@ -284,7 +285,7 @@ impl File {
     /// # Errors
     /// As [`Client::set_permissions`].
     pub async fn set_permissions(&self, mode: u32) -> Result<(), Error> {
-        self.set(Sattr { mode: Some(mode & 0o7777), ..Sattr::default() }).await
+        self.set(SetAttributes { mode: Some(mode & 0o7777), ..SetAttributes::default() }).await
     }
 
     /// Sets the times of last access and modification, as [`Client::set_times`].
@@ -292,8 +293,8 @@ impl File {
     /// # Errors
     /// As [`Client::set_times`].
     pub async fn set_times(&self, times: FileTimes) -> Result<(), Error> {
-        let (atime, mtime) = times.to_nfs(self.client.nfs3().version())?;
-        self.set(Sattr { atime, mtime, ..Sattr::default() }).await
+        let (atime, mtime) = times.to_nfs(self.client.by_handle().version())?;
+        self.set(SetAttributes { atime, mtime, ..SetAttributes::default() }).await
     }
 
     /// The value of an extended attribute, as [`Client::xattr`].
@@ -301,7 +302,7 @@ impl File {
     /// # Errors
     /// As [`Client::xattr`].
     pub async fn xattr(&self, name: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, Error> {
-        self.client.nfs3().xattr(self.handle(), name).await.map_err(|e| self.at(e))
+        self.client.by_handle().xattr(self.handle(), name).await.map_err(|e| self.at(e))
     }
 
     /// Creates or replaces an extended attribute, as [`Client::set_xattr`].
@@ -309,7 +310,7 @@ impl File {
     /// # Errors
     /// As [`Client::set_xattr`].
     pub async fn set_xattr(&self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<(), Error> {
-        let (client, how) = (self.client.nfs3(), SetxattrOption::Either);
+        let (client, how) = (self.client.by_handle(), SetxattrOption::Either);
         let set = client.set_xattr(self.handle(), name, value.as_ref(), how).await;
         set.map(drop).map_err(|e| self.at(e))
     }
@@ -319,7 +320,7 @@ impl File {
     /// # Errors
     /// As [`Client::list_xattrs`].
     pub async fn list_xattrs(&self) -> Result<Vec<Vec<u8>>, Error> {
-        self.client.nfs3().list_xattrs(self.handle()).await.map_err(|e| self.at(e))
+        self.client.by_handle().list_xattrs(self.handle()).await.map_err(|e| self.at(e))
     }
 
     /// Removes an extended attribute, as [`Client::remove_xattr`].
@@ -327,13 +328,13 @@ impl File {
     /// # Errors
     /// As [`Client::remove_xattr`].
     pub async fn remove_xattr(&self, name: impl AsRef<[u8]>) -> Result<(), Error> {
-        let removed = self.client.nfs3().remove_xattr(self.handle(), name).await;
+        let removed = self.client.by_handle().remove_xattr(self.handle(), name).await;
         removed.map(drop).map_err(|e| self.at(e))
     }
 
-    async fn set(&self, attributes: Sattr) -> Result<(), Error> {
+    async fn set(&self, attributes: SetAttributes) -> Result<(), Error> {
         self.write.drained().await;
-        let set = self.client.nfs3().setattr(self.handle(), attributes, None).await;
+        let set = self.client.by_handle().setattr(self.handle(), attributes, None).await;
         set.map(drop).map_err(|e| self.at(e))
     }
 
@@ -419,7 +420,7 @@ impl File {
         let cursor = ready!(self.poll_seek(cx))?;
         ready!(self.write.poll_drained(cx));
         let stream = self.stream.get_mut();
-        let len = ready!(stream.read.poll_read(cx, (&self.inner, self.client.nfs3()), cursor, out))?;
+        let len = ready!(stream.read.poll_read(cx, (&self.inner, self.client.by_handle()), cursor, out))?;
         stream.cursor += len as u64;
         Poll::Ready(Ok(()))
     }

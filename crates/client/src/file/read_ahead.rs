@@ -10,7 +10,7 @@ use millrace_buffer::Views;
 use millrace_runtime::BoxFuture;
 use tokio::io::ReadBuf;
 
-use crate::{Error, nfs3, paths::DEPTH};
+use crate::{Error, handles, paths::DEPTH};
 
 /// Minimum size of a READ in bytes.
 const LEAST_READ: u64 = 4 << 10;
@@ -42,7 +42,7 @@ pub(super) struct ReadAhead {
     eof: bool,
     /// Minimum size of the file: READs beyond it are sent one at a time.
     known_end: u64,
-    /// [`nfs3::File::changes`] at the time of the first READ.
+    /// [`handles::File::changes`] at the time of the first READ.
     changes: u64,
     discards: u32,
 }
@@ -79,7 +79,7 @@ impl ReadAhead {
     pub(super) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
-        (file, caller): (&nfs3::File, &nfs3::Client),
+        (file, caller): (&handles::File, &handles::Client),
         offset: u64,
         out: &mut ReadBuf<'_>,
     ) -> Poll<Result<usize, Error>> {
@@ -120,7 +120,7 @@ impl ReadAhead {
 
     /// Discards data that was read before this client changed the file. The number of re-reads is limited, so
     /// that frequent changes do not block the reader.
-    fn discard_changed(&mut self, file: &nfs3::File) {
+    fn discard_changed(&mut self, file: &handles::File) {
         let changes = file.changes();
         if changes == self.changes {
             return;
@@ -150,7 +150,7 @@ impl ReadAhead {
     }
 
     /// Sends READs for at least `wanted` bytes and the window.
-    fn read_on(&mut self, cx: &mut Context<'_>, file: &nfs3::File, caller: &nfs3::Client, wanted: u64) {
+    fn read_on(&mut self, cx: &mut Context<'_>, file: &handles::File, caller: &handles::Client, wanted: u64) {
         if self.eof {
             return;
         }

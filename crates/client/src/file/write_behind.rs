@@ -10,7 +10,7 @@ use std::{
 use millrace_buffer::{Buffer, Views};
 use millrace_runtime::sync::Mutex;
 
-use crate::{Error, nfs3, paths::DEPTH};
+use crate::{Error, handles, paths::DEPTH};
 
 /// Size of the first WRITE after a flush, in bytes; it doubles with each further one, up to `wsize`.
 const FIRST_WRITE: usize = 64 << 10;
@@ -18,9 +18,9 @@ const FIRST_WRITE: usize = 64 << 10;
 /// Coalesces the bytes of a stream into WRITEs, and executes up to [`DEPTH`] of them concurrently as tasks of
 /// the client's runtime. WRITEs to overlapping ranges are serialised.
 pub(super) struct WriteBehind {
-    file: nfs3::File,
+    file: handles::File,
     /// Client with the credentials of the writer.
-    caller: nfs3::Client,
+    caller: handles::Client,
     state: Mutex<State>,
 }
 
@@ -99,7 +99,7 @@ impl Drop for InFlight {
 }
 
 impl WriteBehind {
-    pub(super) fn new(file: nfs3::File, caller: nfs3::Client) -> Arc<Self> {
+    pub(super) fn new(file: handles::File, caller: handles::Client) -> Arc<Self> {
         Arc::new(Self { file, caller, state: Mutex::default() })
     }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Error,
-    nfs3::{Client, File},
+    handles::{Client, File},
 };
 
 fn files(client: &Client) -> [File; 2] {

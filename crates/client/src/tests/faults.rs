@@ -3,16 +3,19 @@
 use std::sync::atomic::Ordering;
 
 use millrace_nfs::v3::{
-    CreateHow, CreateOk, FileType, GetattrOk, LinkArgs, LookupArgs, LookupOk, MkdirArgs, PathconfOk,
-    Procedure, RenameOk, Sattr, SetattrArgs, StableHow, Status, WccData, WriteOk,
+    self, CreateOk, FileType, GetattrOk, LinkArgs, LookupArgs, LookupOk, MkdirArgs, PathconfOk, Procedure,
+    RenameOk, SetattrArgs, Status, WccData, WriteOk,
 };
 
-use super::script::{Act, Script, args, attributes, fail, handle, nfs3, ok, quick, run};
-use crate::{Error, Options, RetryPolicy};
+use super::script::{Act, Script, args, attributes, fail, handle, handle3, nfs3, ok, quick, run};
+use crate::{
+    Error, Options, RetryPolicy,
+    ops::{CreateHow, SetAttributes, StableHow},
+};
 
 fn found(n: u8, file_type: FileType) -> Act {
     let a = attributes(file_type, u64::from(n));
-    ok(LookupOk { object: handle(n), attributes: Some(a), dir: None })
+    ok(LookupOk { object: handle3(n), attributes: Some(a), dir: None })
 }
 
 /// Drops the connection at the first `times` calls of `procedure`; passes the others to `then`.
@@ -64,7 +67,7 @@ fn a_retransmitted_write_keeps_its_xid() {
             ok(WriteOk {
                 file: WccData::default(),
                 count: 3,
-                committed: StableHow::FileSync,
+                committed: v3::StableHow::FileSync,
                 verifier: [0; 8],
             })
         });
@@ -105,8 +108,8 @@ fn exist_after_a_retransmitted_mkdir_is_success_for_directories_only() {
             }
         });
         let c = script.client().await;
-        assert_eq!(c.mkdir(c.root(), "d", Sattr::default()).await.unwrap().handle, handle(9));
-        let e = c.mkdir(c.root(), "d", Sattr::default()).await.unwrap_err();
+        assert_eq!(c.mkdir(c.root(), "d", SetAttributes::default()).await.unwrap().handle, handle(9));
+        let e = c.mkdir(c.root(), "d", SetAttributes::default()).await.unwrap_err();
         assert_eq!(e.status(), Some(Status::Exist), "EXIST without a retransmission is an error");
 
         let script = losing(Procedure::Mkdir, 1, |p, _| match p {
@@ -114,7 +117,7 @@ fn exist_after_a_retransmitted_mkdir_is_success_for_directories_only() {
             _ => fail(Status::Exist),
         });
         let c = script.client().await;
-        let e = c.mkdir(c.root(), "d", Sattr::default()).await.unwrap_err();
+        let e = c.mkdir(c.root(), "d", SetAttributes::default()).await.unwrap_err();
         assert_eq!(e.status(), Some(Status::Exist));
     });
 }
@@ -124,7 +127,7 @@ fn exist_after_a_retransmitted_guarded_create_is_an_error() {
     run(async {
         let script = losing(Procedure::Create, 1, |_, _| fail(Status::Exist));
         let c = script.client().await;
-        let e = c.create(c.root(), "f", CreateHow::Guarded(Sattr::default())).await.unwrap_err();
+        let e = c.create(c.root(), "f", CreateHow::Guarded(SetAttributes::default())).await.unwrap_err();
         assert_eq!(e.status(), Some(Status::Exist));
         assert_eq!(script.xids(Procedure::Lookup).len(), 0);
     });
@@ -181,7 +184,7 @@ fn a_retransmitted_guarded_setattr_checks_the_attributes() {
                 _ => ok(GetattrOk { attributes: attributes(FileType::Regular, 5) }),
             });
             let c = script.client().await;
-            let set = Sattr { mode: Some(mode), ..Sattr::default() };
+            let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
             assert_eq!(c.setattr(handle(5), set, Some(Default::default())).await.is_ok(), accepted);
         }
     });
@@ -193,15 +196,15 @@ fn a_created_object_without_handle_or_attributes_is_looked_up() {
         let script = Script::new(|p, _| match p {
             Procedure::Create => ok(CreateOk { object: None, attributes: None, dir: WccData::default() }),
             Procedure::Mkdir => {
-                ok(CreateOk { object: Some(handle(3)), attributes: None, dir: WccData::default() })
+                ok(CreateOk { object: Some(handle3(3)), attributes: None, dir: WccData::default() })
             }
             Procedure::Getattr => ok(GetattrOk { attributes: attributes(FileType::Directory, 3) }),
             _ => found(4, FileType::Regular),
         });
         let c = script.client().await;
-        let made = c.create(c.root(), "f", CreateHow::Unchecked(Sattr::default())).await.unwrap();
+        let made = c.create(c.root(), "f", CreateHow::Unchecked(SetAttributes::default())).await.unwrap();
         assert_eq!((made.handle, made.attributes.fileid), (handle(4), 4));
-        let made = c.mkdir(c.root(), "d", Sattr::default()).await.unwrap();
+        let made = c.mkdir(c.root(), "d", SetAttributes::default()).await.unwrap();
         assert_eq!((made.handle, made.attributes.fileid), (handle(3), 3));
     });
 }

@@ -1,12 +1,12 @@
 //! Invalid replies end a call with an error, never with a loop, a panic or wrong data.
 
 use millrace_nfs::v3::{
-    Procedure, ReadArgs, ReadOk, ReaddirArgs, ReaddirEncoder, ReaddirplusArgs, StableHow, Status, WriteArgs,
+    self, Procedure, ReadArgs, ReadOk, ReaddirArgs, ReaddirEncoder, ReaddirplusArgs, Status, WriteArgs,
     WriteOk,
 };
 
 use super::script::{Act, Script, args, fail, handle, ok, run};
-use crate::{Error, read_dir::ReadDir};
+use crate::{Error, ops::StableHow, read_dir::ReadDir};
 
 fn bad_reply<T: std::fmt::Debug>(result: Result<T, Error>, expected: &str) {
     let e = result.unwrap_err();
@@ -77,9 +77,9 @@ fn short_reads_are_continued_until_the_end_of_the_file() {
 fn a_write_reply_with_an_excess_or_zero_count_is_rejected() {
     run(async {
         for (count, committed, expected) in [
-            (5, StableHow::FileSync, "5 bytes written of 4"),
-            (0, StableHow::FileSync, "0 bytes written of 4"),
-            (4, StableHow::Unstable, "less stable"),
+            (5, v3::StableHow::FileSync, "5 bytes written of 4"),
+            (0, v3::StableHow::FileSync, "0 bytes written of 4"),
+            (4, v3::StableHow::Unstable, "less stable"),
         ] {
             let script = Script::new(move |_, _| {
                 ok(WriteOk { file: Default::default(), count, committed, verifier: [1; 8] })
@@ -99,7 +99,7 @@ fn short_writes_are_continued() {
             ok(WriteOk {
                 file: Default::default(),
                 count: a.count.min(3),
-                committed: StableHow::FileSync,
+                committed: v3::StableHow::FileSync,
                 verifier: [1; 8],
             })
         });
@@ -136,7 +136,7 @@ fn without_readdirplus_the_client_uses_readdir() {
             }
         });
         let c = script.client().await;
-        let names = |list: Vec<crate::nfs3::DirEntry>| list.into_iter().map(|e| e.name).collect::<Vec<_>>();
+        let names = |list: Vec<crate::ops::DirEntry>| list.into_iter().map(|e| e.name).collect::<Vec<_>>();
         assert_eq!(names(c.readdir(handle(2)).await.unwrap()), [&b"."[..], b"a", b"b"]);
         c.readdir(handle(2)).await.unwrap();
         assert_eq!(script.xids(Procedure::Readdirplus).len(), 1, "requested once, then cached");

@@ -13,7 +13,7 @@ mod streams;
 mod unstable;
 mod xattrs;
 
-use crate::nfs3::{Client, File};
+use crate::handles::{Client, File};
 
 /// The client's futures must be `Send` for multi-threaded executors.
 #[allow(dead_code)]

@@ -7,7 +7,7 @@ use millrace_oncrpc::RpcError;
 use millrace_runtime::tokio_rt::TokioRuntime;
 
 use super::script::{Script, fail, quick, run};
-use crate::{Error, Options, nfs3::Client};
+use crate::{Error, Options, handles::Client};
 
 #[test]
 fn mount_uses_another_connection_if_the_nfs_connection_does_not_offer_it() {

@@ -8,7 +8,7 @@ use super::{
     nfs4::{self, Fault, count, on},
     script::{Script, fail, quick, run},
 };
-use crate::{Error, Options, Version, nfs3::Client};
+use crate::{Error, Options, Version, handles::Client};
 
 async fn mount(script: &Arc<Script>, path: &str) -> Result<Client, Error> {
     script.mount_with(path, Options { retry: quick(), ..Options::default() }).await

@@ -3,16 +3,13 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use millrace_buffer::{Arena, ArenaConfig};
-use millrace_nfs::{
-    v3::{FileType, Sattr},
-    v4::*,
-};
+use millrace_nfs::v4::*;
 use millrace_oncrpc::CallContext;
 use millrace_runtime::{RuntimeExt, sync::Mutex};
 use millrace_xdr::{Decoder, Encoder};
 
 use super::script::{Act, Script, quick, run};
-use crate::{Error, Options, RetryPolicy, Version, nfs3::Client};
+use crate::{Error, Options, RetryPolicy, Version, handles::Client, ops::SetAttributes};
 
 /// The fault of a request.
 #[derive(Clone, Copy)]
@@ -152,7 +149,7 @@ fn put_ok(e: &mut Encoder, operation: Operation, server: &Server) {
         Op::Access => e.put(&AccessOk { supported: u32::MAX, access: u32::MAX }),
         Op::Getfh => e.put(&GetfhOk { handle: Opaque(&server.handle) }),
         Op::Getattr => e.put(&Attributes {
-            file_type: Some(millrace_nfs::v4::FileType::Directory),
+            file_type: Some(FileType::Directory),
             size: Some(server.size),
             fsid: Some(Fsid { major: 1, minor: 0 }),
             fileid: Some(1),
@@ -352,7 +349,7 @@ fn a_client_mounts_with_one_session() {
         let (script, server) = script(|_, _| Fault::None);
         let c = mount(&script, quick()).await.unwrap();
         let attributes = c.getattr(c.root()).await.unwrap();
-        assert_eq!((attributes.file_type, c.export()), (FileType::Directory, "/"));
+        assert_eq!((attributes.file_type, c.export()), (crate::FileType::Directory, "/"));
         for once in [Operation::ExchangeId, Operation::CreateSession, Operation::ReclaimComplete] {
             assert_eq!(count(&server, once), 1, "{once}");
         }
@@ -379,7 +376,7 @@ fn a_call_is_executed_once_after_lost_connections() {
         let faults = vec![Fault::LoseBefore, Fault::LoseAfter, Fault::LoseAfter];
         let (script, server) = script(on(Operation::Create, faults));
         let c = mount(&script, quick()).await.unwrap();
-        c.mkdir(c.root(), "d", Sattr::default()).await.unwrap();
+        c.mkdir(c.root(), "d", SetAttributes::default()).await.unwrap();
         assert_eq!((count(&server, Operation::Create), c.stats().retransmits), (1, 3));
     });
 }
@@ -391,7 +388,7 @@ fn an_abandoned_call_is_settled_before_its_slot_is_used_again() {
             let fault = if executed { Fault::LoseAfter } else { Fault::Mute };
             let (script, server) = script(on(Operation::Create, vec![fault]));
             let c = mount(&script, RetryPolicy::NONE).await.unwrap();
-            let mkdir = c.mkdir(c.root(), "d", Sattr::default()).await;
+            let mkdir = c.mkdir(c.root(), "d", SetAttributes::default()).await;
             assert!(matches!(mkdir, Err(Error::Unreachable { .. })), "{mkdir:?}");
             let before = server.lock().requests;
             c.getattr(c.root()).await.unwrap();
@@ -412,7 +409,7 @@ fn a_lost_session_is_replaced_and_a_forgotten_client_id_too() {
             let (script, server) = script(on(Operation::Create, vec![fault]));
             let c = mount(&script, quick()).await.unwrap();
             server.lock().session = 9;
-            c.mkdir(c.root(), "d", Sattr::default()).await.unwrap();
+            c.mkdir(c.root(), "d", SetAttributes::default()).await.unwrap();
             assert_eq!(count(&server, Operation::CreateSession), 2, "{status:?}");
             assert_eq!(count(&server, Operation::ReclaimComplete), 1, "{status:?}");
         }
@@ -429,7 +426,7 @@ fn a_lost_session_is_replaced_and_a_forgotten_client_id_too() {
             _ => Fault::None,
         });
         let c = mount(&script, quick()).await.unwrap();
-        c.mkdir(c.root(), "d", Sattr::default()).await.unwrap();
+        c.mkdir(c.root(), "d", SetAttributes::default()).await.unwrap();
         for twice in [Operation::ExchangeId, Operation::CreateSession, Operation::ReclaimComplete] {
             assert_eq!(count(&server, twice), 2, "{twice}");
         }
@@ -452,7 +449,7 @@ fn a_connection_is_bound_to_the_session_if_the_server_demands_it() {
         });
         let c = mount(&script, quick()).await.unwrap();
         server.lock().bound = false;
-        c.mkdir(c.root(), "d", Sattr::default()).await.unwrap();
+        c.mkdir(c.root(), "d", SetAttributes::default()).await.unwrap();
         assert_eq!(count(&server, Operation::BindConnToSession), 1);
     });
 }

@@ -20,7 +20,7 @@ use millrace_oncrpc::{
 use millrace_runtime::{BoxFuture, sync::Mutex, tokio_rt::TokioRuntime};
 use millrace_xdr::{Encode, Encoder};
 
-use crate::{Connection, Connector, Error, Options, Proto, RetryPolicy, Version, nfs3::Client};
+use crate::{Connection, Connector, Error, Options, Proto, RetryPolicy, Version, handles::Client, ops};
 
 /// Outcome of a call.
 pub(super) enum Act {
@@ -76,7 +76,13 @@ pub(super) struct Script {
     xids: AtomicU64,
 }
 
-pub(super) fn handle(n: u8) -> FileHandle {
+/// The client's form of a handle.
+pub(super) fn handle(n: u8) -> ops::FileHandle {
+    ops::FileHandle::new(handle3(n).as_bytes()).unwrap()
+}
+
+/// A handle of the script.
+pub(super) fn handle3(n: u8) -> FileHandle {
     FileHandle::new(&[n]).unwrap()
 }
 
@@ -96,7 +102,6 @@ pub(super) fn attributes(file_type: FileType, fileid: u64) -> Fattr {
         atime: t,
         mtime: t,
         ctime: t,
-        change: None,
     }
 }
 
@@ -168,7 +173,7 @@ impl Script {
             mount::Procedure::Mnt => {
                 let path: Dirpath<'_> = call.args().get().unwrap();
                 let known = self.mountable.lock().iter().any(|m| m.as_bytes() == path.0);
-                let ok = MntOk { handle: handle(1), flavors: [1].into_iter().collect() };
+                let ok = MntOk { handle: handle3(1), flavors: [1].into_iter().collect() };
                 let res = if known { Ok(ok) } else { Err(mount::Status::NoEnt) };
                 Act::Answer(Box::new(move |e| mount::encode_mnt(&res, e)))
             }

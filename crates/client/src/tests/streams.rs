@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use millrace_nfs::v3::{CommitOk, FileType, GetattrOk, Procedure, StableHow, Status, WriteArgs, WriteOk};
+use millrace_nfs::v3::{self, CommitOk, FileType, GetattrOk, Procedure, Status, WriteArgs, WriteOk};
 use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 
 use super::script::{Act, Script, args, attributes, fail, handle, ok, run};
@@ -42,7 +42,7 @@ fn serve(disk: &Arc<Mutex<Disk>>) -> Arc<Script> {
                 disk.content.resize(len, 0);
                 disk.content[at..end].copy_from_slice(data);
                 let (count, verifier) = (data.len() as u32, disk.instance.to_be_bytes());
-                ok(WriteOk { file: Default::default(), count, committed: StableHow::Unstable, verifier })
+                ok(WriteOk { file: Default::default(), count, committed: v3::StableHow::Unstable, verifier })
             }
             Procedure::Commit => {
                 if disk.restarts > 0 {

@@ -3,8 +3,11 @@
 
 use std::sync::Arc;
 
-use millrace_client::{Error, Proto, Version, nfs3::Client};
-use millrace_nfs::v3::{ChangeNumbers, CreateHow, FileHandle, Sattr, StableHow, WccData};
+use millrace_client::{
+    Error, Proto, Version,
+    handles::Client,
+    ops::{ChangeNumbers, CreateHow, FileHandle, SetAttributes, StableHow, Wcc},
+};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, Running, Server};
 
@@ -12,15 +15,15 @@ use super::{config, options, url};
 
 /// Changes of each client.
 const CHANGES: u32 = 300;
-const NEW: CreateHow = CreateHow::Unchecked(Sattr { mode: None, ..NOTHING });
+const NEW: CreateHow = CreateHow::Unchecked(SetAttributes { mode: None, ..NOTHING });
 /// No attribute.
-const NOTHING: Sattr = Sattr {
+const NOTHING: SetAttributes = SetAttributes {
     mode: None,
     uid: None,
     gid: None,
     size: None,
-    atime: millrace_nfs::v3::SetTime::DontChange,
-    mtime: millrace_nfs::v3::SetTime::DontChange,
+    atime: millrace_client::ops::SetTime::DontChange,
+    mtime: millrace_client::ops::SetTime::DontChange,
 };
 
 async fn client(server: &Running, proto: Proto, attributes_before: bool) -> Client {
@@ -28,12 +31,12 @@ async fn client(server: &Running, proto: Proto, attributes_before: bool) -> Clie
     Client::connect(TokioRuntime::current(), &url(server, proto, "/data"), options).await.unwrap()
 }
 
-fn mode(mode: u32) -> Sattr {
-    Sattr { mode: Some(mode), ..NOTHING }
+fn mode(mode: u32) -> SetAttributes {
+    SetAttributes { mode: Some(mode), ..NOTHING }
 }
 
 /// Makes a change of the file and one of the directory, alternately, and returns their results. COMMIT changes nothing.
-async fn change(c: Client, file: FileHandle, name: &'static str) -> [Vec<WccData>; 2] {
+async fn change(c: Client, file: FileHandle, name: &'static str) -> [Vec<Wcc>; 2] {
     let (root, mut of_file, mut of_root) = (c.root(), Vec::new(), Vec::new());
     for n in 0..CHANGES {
         of_file.push(match n % 3 {
@@ -51,7 +54,7 @@ async fn change(c: Client, file: FileHandle, name: &'static str) -> [Vec<WccData
 }
 
 /// Checks that no two proven changes have the same place among all changes. Returns their number.
-fn check(results: &[&[WccData]], what: &str) -> usize {
+fn check(results: &[&[Wcc]], what: &str) -> usize {
     let mut proven: Vec<_> = results.iter().flat_map(|r| r.iter()).filter_map(|wcc| wcc.change).collect();
     proven.sort_unstable_by_key(|change| change.before);
     assert!(proven.iter().all(|change| change.after == change.before + 1), "{what}");
@@ -90,7 +93,7 @@ const OPERATIONS: [&str; 9] =
     ["create", "mkdir", "symlink", "link", "rename", "remove", "rmdir", "write", "setattr"];
 
 /// Makes one of [`OPERATIONS`] in the root directory, which has the file `f`. Returns the changed object and its change.
-async fn make(c: &Client, operation: &str, file: FileHandle) -> Result<(FileHandle, WccData), Error> {
+async fn make(c: &Client, operation: &str, file: FileHandle) -> Result<(FileHandle, Wcc), Error> {
     let root = c.root();
     Ok(match operation {
         "create" => (root, c.create(root, "new", NEW).await?.dir),

@@ -2,7 +2,7 @@
 
 #![allow(clippy::panic)] // Tests fail by panics.
 
-use millrace_client::{Error, Proto, Version, nfs3::Client};
+use millrace_client::{Error, Proto, Version, handles::Client};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Config, Running, Server};
 

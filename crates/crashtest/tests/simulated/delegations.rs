@@ -14,7 +14,7 @@ use std::{
 use futures::future::{join, join_all};
 use millrace_client::{
     Delegation, Design, Error, Proto, Strategy, Version,
-    nfs3::{Client, Delegated, File},
+    handles::{Client, Delegated, File},
 };
 use millrace_crashtest::{
     Random,

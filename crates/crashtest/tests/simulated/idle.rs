@@ -6,8 +6,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::{Design, Proto, Strategy, nfs3::Client};
-use millrace_nfs::v3::Sattr;
+use millrace_client::{Design, Proto, Strategy, handles::Client, ops::SetAttributes};
 use millrace_rdma_sim::Profile;
 use millrace_runtime::{RuntimeExt, virtual_time::VirtualTime};
 use millrace_server::Stats;
@@ -47,7 +46,7 @@ fn of(proto: Proto, stats: &Stats) -> millrace_server::ConnectionStats {
 }
 
 async fn make(client: &Client, name: &str) {
-    let made = client.mkdir(client.root(), name, Sattr::default()).await;
+    let made = client.mkdir(client.root(), name, SetAttributes::default()).await;
     made.unwrap_or_else(|e| panic!("{name}: {e}"));
 }
 
@@ -126,7 +125,7 @@ fn calls_at_the_end_of_an_idle_connection_are_executed_once() {
                 println!("{proto} {design:?}: {met} of {made} calls were retransmitted");
                 // The server executed none of them twice: it does not start calls that arrive while it
                 // closes.
-                assert_eq!(cluster.stats().calls_of(millrace_nfs::v3::Procedure::Mkdir), made + 1);
+                assert_eq!(cluster.stats().calls_of(millrace_client::ops::Procedure::Mkdir), made + 1);
             });
             done.expect("the run made no progress");
         });

@@ -5,7 +5,7 @@ use std::{cell::Cell, sync::LazyLock};
 use futures::{FutureExt, StreamExt};
 use millrace_client::{
     Design, LockKind, Proto, Strategy, Version,
-    nfs3::{Client, File},
+    handles::{Client, File},
 };
 use millrace_crashtest::{
     cluster::{Cluster, mount, options},

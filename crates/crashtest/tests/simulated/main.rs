@@ -16,7 +16,7 @@ mod waiting_locks;
 
 use std::{cell::Cell, sync::atomic::Ordering, time::Duration};
 
-use millrace_client::nfs3::Client;
+use millrace_client::handles::Client;
 use millrace_crashtest::{
     Library,
     seeds::{self, Kind, RunStats},

@@ -12,12 +12,10 @@ use futures::{
 };
 use millrace_client::{
     Design, Error, Proto, Strategy, Version,
-    nfs3::{Client, File},
+    handles::{Client, File},
+    ops::{Procedure, SetAttributes},
 };
-use millrace_nfs::{
-    v3::{Procedure, Sattr},
-    v4::Operation,
-};
+use millrace_nfs::v4::Operation;
 use millrace_rdma_sim::{Faults, Seed, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 
@@ -199,7 +197,7 @@ impl ClientState {
         let name = format!("dir-{}-{step}", self.number);
         let done = match self.made.last() {
             Some(old) if step.is_multiple_of(3) => self.client.rename(root, old, root, &name).await.map(drop),
-            _ => self.client.mkdir(root, &name, Sattr::default()).await.map(drop),
+            _ => self.client.mkdir(root, &name, SetAttributes::default()).await.map(drop),
         };
         done.map_err(|e| e.to_string())?;
         self.made.push(name);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use millrace_client::{Design, Proto, RetryPolicy, Strategy, nfs3::Client};
+use millrace_client::{Design, Proto, RetryPolicy, Strategy, handles::Client};
 use millrace_rdma_sim::Profile;
 use millrace_runtime::virtual_time::VirtualTime;
 

@@ -10,7 +10,7 @@ use futures::{
     FutureExt,
     future::{join, join_all, join3},
 };
-use millrace_client::{Design, LockKind, Proto, Strategy, Version, nfs3::File};
+use millrace_client::{Design, LockKind, Proto, Strategy, Version, handles::File};
 use millrace_crashtest::cluster::{Cluster, mount, options};
 use millrace_nfs::v4::Operation;
 use millrace_rdma_sim::Profile;

@@ -2,8 +2,8 @@
 
 use std::future::Future;
 
+use millrace_client::ops;
 use millrace_fuse_protocol::{Reply, SetAttributes, Statistics};
-use millrace_nfs::v3::Sattr;
 use rustix::io::Errno;
 
 use super::{FuseHandler, done};
@@ -32,7 +32,7 @@ impl FuseHandler {
         // server sets the mtime itself.
         let mtime = mtime.filter(|_| size.is_none());
         let mode = mode.map(|m| m & 0o7777);
-        let set = Sattr { mode, uid, gid, size, atime: set_time(atime), mtime: set_time(mtime) };
+        let set = ops::SetAttributes { mode, uid, gid, size, atime: set_time(atime), mtime: set_time(mtime) };
         let node = call.node();
         self.run_attributes(call, async move {
             let client = match opened {

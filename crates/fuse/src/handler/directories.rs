@@ -2,11 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use millrace_client::nfs3::{DirEntry, Object};
+use millrace_client::{
+    handles::Object,
+    ops::{DirEntry, FileType, Wcc},
+};
 use millrace_fuse_protocol::{
     DirectoryEntries, DirectoryEntry, Entry, OpenFlags, Opened, ReadDirectory, Reply,
 };
-use millrace_nfs::v3::{FileType, WccData};
 use rustix::io::Errno;
 
 use super::{FuseHandler, names::entry};
@@ -118,7 +120,7 @@ async fn add_plus(
         let dot = Entry { node: e.fileid, attributes, ..Entry::default() };
         return Ok(push_plus(entries, &dot, e));
     }
-    let object = Object { handle, attributes: found, dir: WccData::default() };
+    let object = Object { handle, attributes: found, dir: Wcc::default() };
     let made = fs.make_listed_entry(&stream.client, (&stream.dir, &e.name), issued, object).await;
     let made = match made {
         Err(Errno::STALE) => return Ok(true), // The file no longer exists.

@@ -11,7 +11,7 @@ mod xattrs;
 use std::{future::Future, sync::Arc};
 
 use millrace_buffer::Arena;
-use millrace_client::nfs3::Client;
+use millrace_client::handles::Client;
 use millrace_fuse_protocol::{InitFlags, Operation, WriteRequest};
 use rustix::io::Errno;
 use tokio::sync::oneshot;

@@ -2,8 +2,8 @@
 
 use std::future::Future;
 
+use millrace_client::ops::{MknodWhat, SetAttributes};
 use millrace_fuse_protocol::{Entry as FoundEntry, Reply};
-use millrace_nfs::v3::{MknodWhat, Sattr};
 use rustix::{
     fs::{FileType, RenameFlags},
     io::Errno,
@@ -103,8 +103,8 @@ impl FuseHandler {
 }
 
 /// Attributes of a new file: the permissions of a mode.
-fn permissions(mode: u32) -> Sattr {
-    Sattr { mode: Some(mode & 0o7777), ..Sattr::default() }
+fn permissions(mode: u32) -> SetAttributes {
+    SetAttributes { mode: Some(mode & 0o7777), ..SetAttributes::default() }
 }
 
 /// Converts an entry for the kernel.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use millrace_client::nfs3::SeekTarget;
+use millrace_client::handles::SeekTarget;
 use millrace_fuse_protocol::{CopyFileRange, FileRange, Reply};
 use rustix::io::Errno;
 

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use millrace_client::{
     Design, Proto, Strategy, Version,
-    nfs3::{Client, File},
+    handles::{Client, File},
 };
 use millrace_crashtest::{
     Random,

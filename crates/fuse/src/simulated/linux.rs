@@ -10,7 +10,7 @@ use std::{
 };
 
 use futures::{FutureExt, future::join_all};
-use millrace_client::nfs3::Client;
+use millrace_client::handles::Client;
 use millrace_crashtest::{Random, unstable::choice};
 use millrace_fuse_protocol::InitFlags;
 use millrace_runtime::{RuntimeExt, RuntimeRef};

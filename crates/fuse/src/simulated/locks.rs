@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::join;
 use millrace_client::{
     Design, LockKind, Proto, Strategy, Version,
-    nfs3::{Client, File},
+    handles::{Client, File},
 };
 use millrace_crashtest::{
     Random,

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_client::nfs3::Client;
+use millrace_client::handles::Client;
 use millrace_crashtest::{
     lost_locks::{self, Counts, LockedFile, NAME},
     seeds::{Kind, RunStats},

@@ -20,7 +20,7 @@ mod xattrs;
 
 use std::{cell::Cell, sync::Arc};
 
-use millrace_client::nfs3::Client;
+use millrace_client::handles::Client;
 use millrace_crashtest::{
     Disk, Subject,
     seeds::{self, Kind, RunStats},

@@ -3,12 +3,15 @@
 
 use std::{process::Command, time::Duration};
 
-use millrace_client::{Design, Proto, Strategy, nfs3::Client};
+use millrace_client::{
+    Design, Proto, Strategy,
+    handles::Client,
+    ops::{CreateHow, FileHandle, SetAttributes},
+};
 use millrace_crashtest::{
     Random,
     cluster::{self, Cluster, options},
 };
-use millrace_nfs::v3::{CreateHow, FileHandle, Sattr};
 use millrace_rdma_sim::Profile;
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 use rustix::io::Errno;
@@ -35,7 +38,7 @@ struct Mounted {
 impl Mounted {
     /// The other client creates a file.
     async fn create(&self, name: &str) {
-        let set = Sattr { mode: Some(0o666), ..Sattr::default() };
+        let set = SetAttributes { mode: Some(0o666), ..SetAttributes::default() };
         self.other.create(self.root, name, CreateHow::Unchecked(set)).await.unwrap();
     }
 
@@ -145,7 +148,7 @@ fn kernel_thread_opens_a_file_with_new_permissions() {
             let file = m.lookup(PID).await;
             m.rt.sleep(PAUSE).await;
             let (handle, attributes) = m.other.resolve("file").await.unwrap();
-            let set = Sattr { mode: Some(attributes.mode ^ 0o11), ..Sattr::default() };
+            let set = SetAttributes { mode: Some(attributes.mode ^ 0o11), ..SetAttributes::default() };
             m.other.setattr(handle, set, None).await.unwrap();
             // The kernel of a program must check the new permissions.
             let expected = if thread == PID { Err(Errno::STALE) } else { Ok(()) };

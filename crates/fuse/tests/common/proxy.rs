@@ -7,10 +7,8 @@ use std::{
     thread,
 };
 
-use millrace_nfs::{
-    v3::{Procedure, Status},
-    v4::{self, Operation},
-};
+use millrace_client::ops::{Procedure, Status};
+use millrace_nfs::v4::{self, Operation};
 
 /// An NFS call, or its reply: procedures of NFSv3, and READ of NFSv4.
 pub struct ObservedCall<'r> {
@@ -115,7 +113,7 @@ fn word_at(record: &[u8], i: usize) -> u32 {
 /// Parses an NFS call with AUTH_SYS: XID, CALL, 2, program, version, procedure; flavor and length of the
 /// credentials, stamp, machine name, user.
 fn parse_call(call: &[u8], is_reply: bool) -> Option<ObservedCall<'_>> {
-    if word_at(call, 3) != millrace_nfs::v3::PROGRAM {
+    if word_at(call, 3) != millrace_client::nfs::v3::PROGRAM {
         return None;
     }
     let procedure = match word_at(call, 4) {

@@ -19,12 +19,11 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_client::{Design, Options, Url, Version, nfs3::blocking::Client};
+use millrace_client::{Design, Options, Url, Version, handles::blocking::Client, ops::StableHow};
 use millrace_hostile::{
     Files, Peer, READ_READ, READ_WRITE, Source,
     attack::{self, Tries},
 };
-use millrace_nfs::v3::StableHow;
 use millrace_rdma_iwarp::Iwarp;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_server::{Config, ExposedBuffers, Exposure, Research, Running, Server, ServerError};

@@ -1,28 +1,22 @@
-//! `nfs_fh3` (RFC 1813 section 2.5), and `nfs_fh4` of clients (RFC 8881 section 3.2).
+//! `nfs_fh3` (RFC 1813 section 2.5).
 
 use std::{fmt, hash};
 
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 use super::MAX_HANDLE;
-use crate::v4;
 
 /// A file handle: opaque to the client, stored inline.
-///
-/// A client keeps handles of both versions in this type: those of NFSv4 have at most 128 bytes, those of NFSv3 at most
-/// [`MAX_HANDLE`], which decoding checks.
 #[derive(Clone, Copy)]
 pub struct FileHandle {
     len: u8,
-    bytes: [u8; Self::CAPACITY],
+    bytes: [u8; MAX_HANDLE],
 }
 
 impl FileHandle {
-    const CAPACITY: usize = v4::MAX_HANDLE;
-
-    /// Creates a handle; `None` if `bytes` is longer than 128.
+    /// Creates a handle; `None` if `bytes` is longer than [`MAX_HANDLE`].
     pub fn new(bytes: &[u8]) -> Option<Self> {
-        let mut h = Self { len: u8::try_from(bytes.len()).ok()?, bytes: [0; Self::CAPACITY] };
+        let mut h = Self { len: u8::try_from(bytes.len()).ok()?, bytes: [0; MAX_HANDLE] };
         h.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
         Some(h)
     }
@@ -46,7 +40,7 @@ impl FileHandle {
 impl TryFrom<&[u8]> for FileHandle {
     type Error = usize;
 
-    /// Returns the length if it exceeds 128.
+    /// Returns the length if it exceeds [`MAX_HANDLE`].
     fn try_from(bytes: &[u8]) -> Result<Self, usize> {
         Self::new(bytes).ok_or(bytes.len())
     }

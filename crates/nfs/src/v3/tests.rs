@@ -83,7 +83,6 @@ const ATTR: Fattr = Fattr {
     atime: NfsTime { seconds: 1, nanoseconds: 2 },
     mtime: NfsTime { seconds: 3, nanoseconds: 4 },
     ctime: NfsTime { seconds: 5, nanoseconds: 6 },
-    change: None,
 };
 
 #[test]
@@ -243,7 +242,7 @@ fn reply_sizes_cover_the_largest_reply_of_each_procedure() {
 
 fn full_attr_sizes() -> (CreateOk, LookupOk) {
     let h = FileHandle::new(&[9; 64]).unwrap();
-    let wcc = WccData { before: Some((&ATTR).into()), after: Some(ATTR), change: None };
+    let wcc = WccData { before: Some((&ATTR).into()), after: Some(ATTR) };
     (
         CreateOk { object: Some(h), attributes: Some(ATTR), dir: wcc },
         LookupOk { object: h, attributes: Some(ATTR), dir: Some(ATTR) },
@@ -354,16 +353,13 @@ prop_compose! {
         (atime, mtime, ctime) in (time(), time(), time()),
     ) -> Fattr {
         let rdev = SpecData { major, minor };
-        Fattr { file_type, mode, nlink, uid, gid, size, used, rdev, fsid, fileid, atime, mtime, ctime, change: None }
+        Fattr { file_type, mode, nlink, uid, gid, size, used, rdev, fsid, fileid, atime, mtime, ctime }
     }
 }
 
 fn wcc() -> impl Strategy<Value = WccData> {
-    (prop::option::of(fattr()), prop::option::of(fattr())).prop_map(|(b, after)| WccData {
-        before: b.as_ref().map(WccAttr::from),
-        after,
-        change: None,
-    })
+    (prop::option::of(fattr()), prop::option::of(fattr()))
+        .prop_map(|(b, after)| WccData { before: b.as_ref().map(WccAttr::from), after })
 }
 
 fn set_time() -> impl Strategy<Value = SetTime> {

@@ -60,11 +60,6 @@ pub struct NfsTime {
 }
 
 impl NfsTime {
-    /// Whether `nfstime3` has the time.
-    pub fn is_in_v3(&self) -> bool {
-        u32::try_from(self.seconds).is_ok()
-    }
-
     /// The words of `nfstime3`.
     fn words(self) -> [u32; 2] {
         match u32::try_from(self.seconds) {
@@ -127,8 +122,6 @@ pub struct Fattr {
     pub mtime: NfsTime,
     /// Time of last change of data or attributes.
     pub ctime: NfsTime,
-    /// The change attribute of NFSv4 ([`ChangeNumbers`]). NFSv3 has none: it is neither encoded nor decoded.
-    pub change: Option<u64>,
 }
 
 /// The words of an unsigned hyper.
@@ -171,7 +164,6 @@ impl<'a> Decode<'a> for Fattr {
             atime: time(15),
             mtime: time(17),
             ctime: time(19),
-            change: None,
         })
     }
 }
@@ -203,54 +195,14 @@ impl From<&Fattr> for WccAttr {
     }
 }
 
-/// The change attribute of an object before and after an operation of NFSv4, which alone has changed the object, or left it
-/// unchanged. All changes of an object have different numbers (RFC 8881 section 5.8.1.4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ChangeNumbers {
-    /// Before the operation.
-    pub before: u64,
-    /// After the operation.
-    pub after: u64,
-}
-
-/// `wcc_data`: weak cache consistency data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct WccData {
-    /// Attributes before the operation.
-    pub before: Option<WccAttr>,
-    /// Attributes after the operation.
-    pub after: PostOpAttr,
-    /// The change with NFSv4, in place of `before`. NFSv3 has none: it is neither encoded nor decoded.
-    pub change: Option<ChangeNumbers>,
-}
-
-impl Encode for WccData {
-    fn encode(&self, e: &mut Encoder) {
-        e.put(&self.before);
-        e.put(&self.after);
-    }
-}
-
-impl<'a> Decode<'a> for WccData {
-    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
-        Ok(Self { before: d.get()?, after: d.get()?, change: None })
-    }
-}
-
-impl WccData {
-    /// Combines this operation with the `next` one. The result has no `before` attributes, or no `change`, if the object may
-    /// have been changed by others between the two.
-    #[must_use]
-    pub fn then(self, next: Self) -> Self {
-        let left = self.after.as_ref().map(WccAttr::from);
-        let joined = |(a, b): (ChangeNumbers, ChangeNumbers)| {
-            (a.after == b.before).then_some(ChangeNumbers { before: a.before, after: b.after })
-        };
-        Self {
-            before: self.before.filter(|_| left.is_some() && left == next.before),
-            after: next.after,
-            change: self.change.zip(next.change).and_then(joined),
-        }
+xdr_struct! {
+    /// `wcc_data`: weak cache consistency data.
+    #[derive(Default)]
+    pub struct WccData {
+        /// Attributes before the operation.
+        pub before: Option<WccAttr>,
+        /// Attributes after the operation.
+        pub after: PostOpAttr,
     }
 }
 

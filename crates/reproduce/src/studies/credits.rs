@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use millrace_bench::{BenchError, stats::Latencies};
-use millrace_client::{Options, nfs3::Client};
-use millrace_nfs::v3::{CreateHow, FileHandle, Sattr, StableHow};
+use millrace_client::{
+    Options,
+    handles::Client,
+    ops::{CreateHow, FileHandle, SetAttributes, StableHow},
+};
 use millrace_plot::Scale;
 use millrace_rdma_sim::Profile;
 use millrace_server::Limits;
@@ -114,7 +117,8 @@ fn failed(e: millrace_client::Error) -> BenchError {
 }
 
 async fn make(client: &Client) -> Result<FileHandle, BenchError> {
-    let how = CreateHow::Unchecked(Sattr { mode: Some(0o600), size: Some(0), ..Sattr::default() });
+    let how =
+        CreateHow::Unchecked(SetAttributes { mode: Some(0o600), size: Some(0), ..SetAttributes::default() });
     let file = client.create(client.root(), "file", how).await.map_err(failed)?.handle;
     let mut data = client.buffer(FILE).map_err(failed)?;
     data.fill(7);

@@ -87,7 +87,6 @@ pub(super) fn fattr(a: &Attr) -> Fattr {
         atime: nfs_time(a.atime),
         mtime: nfs_time(a.mtime),
         ctime: nfs_time(a.ctime),
-        change: None,
     }
 }
 
@@ -99,7 +98,6 @@ pub(super) fn wcc(w: &Wcc) -> WccData {
             ctime: nfs_time(b.ctime),
         }),
         after: w.after.as_ref().map(fattr),
-        change: None,
     }
 }
 

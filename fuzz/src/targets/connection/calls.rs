@@ -35,6 +35,7 @@ fn handles() -> [FileHandle; 2] {
             let client = scene.net.mount(&scene.rt, 1, Proto::Tcp, "/data").await.expect("a mount");
             let full = client.lookup(client.root(), FULL).await.expect("a file");
             [client.root(), full.handle]
+                .map(|handle| FileHandle::new(handle.as_bytes()).expect("a handle of NFSv3"))
         });
         handles.expect("the mount ends")
     });

@@ -27,7 +27,10 @@ impl GetattrServer {
         let (net, rt) = (&scene.net, &scene.rt);
         let set_up = scene.time.block_on(async {
             let client = net.mount(rt, 1, Proto::Tcp, "/data").await.expect("a mount");
-            (client.root(), Wire::connect(rt, &net.host(1), server(TCP)).await)
+            (
+                FileHandle::new(client.root().as_bytes()).expect("a handle of NFSv3"),
+                Wire::connect(rt, &net.host(1), server(TCP)).await,
+            )
         });
         let (root, wire) = set_up.expect("a connection");
         Self { wire: RefCell::new(wire), root, scene }
@@ -40,7 +43,7 @@ impl GetattrServer {
 
     /// Checks that GETATTR succeeds with the handle of the root, and with no other.
     pub(in crate::targets) fn check_handle(&self, bytes: &[u8]) {
-        let Some(object) = FileHandle::new(bytes).filter(|h| h.len() <= v3::MAX_HANDLE) else { return };
+        let Some(object) = FileHandle::new(bytes) else { return };
         let getattr = (v3::PROGRAM, v3::VERSION, Procedure::Getattr.number());
         let call = record(&call(9, getattr, &v3::GetattrArgs { object }));
         let mut wire = self.wire.borrow_mut();

@@ -3,7 +3,7 @@
 use std::{cell::RefCell, collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use futures::future::join;
-use millrace_client::{Design, Options, Proto, RetryPolicy, Version, nfs3::Client};
+use millrace_client::{Design, Options, Proto, RetryPolicy, Version, handles::Client};
 use millrace_rdma::Provider;
 use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{RuntimeExt, RuntimeRef, StreamProvider, virtual_time::VirtualTime};

@@ -3,8 +3,7 @@
 use std::{pin::pin, time::Duration};
 
 use futures::future::{Either, select};
-use millrace_client::{Design, Error, Proto, nfs3::Client};
-use millrace_nfs::v3::Sattr;
+use millrace_client::{Design, Error, Proto, handles::Client, ops::SetAttributes};
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 
 use super::{
@@ -112,9 +111,9 @@ async fn work(net: Net, rt: RuntimeRef) {
     let to = ([10, 0, 1, PROXY], TCP).into();
     let Ok(client) = net.mount_at(&rt, HOST, Proto::Tcp, to, "/data").await else { return };
     let root = client.root();
-    drop(client.mkdir(root, "directory", Sattr::default()).await);
+    drop(client.mkdir(root, "directory", SetAttributes::default()).await);
     drop(files(&client).await);
-    drop(client.symlink(root, "link", "to/there", Sattr::default()).await);
+    drop(client.symlink(root, "link", "to/there", SetAttributes::default()).await);
     if let Ok(link) = client.lookup(root, "link").await {
         drop(client.readlink(link.handle).await);
     }

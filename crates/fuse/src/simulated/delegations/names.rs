@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use millrace_client::nfs3::Object;
-use millrace_nfs::v3::FileHandle;
+use millrace_client::{handles::Object, ops::FileHandle};
 use rustix::io::Errno;
 
 use super::*;

@@ -1,0 +1,38 @@
+//! SETATTR.
+
+use millrace_nfs::v4::{self, Attributes, Operation};
+
+use super::{
+    attributes::{settable, time4},
+    changes::{attributes_changed, before, put_before},
+};
+use crate::{
+    ops::{self, Setattr, Wcc},
+    v4::compound::{Compound, Failure, Operations, Results},
+};
+
+impl Compound for Setattr {
+    type Ok = Wcc;
+
+    fn operations(&self, ops: &mut Operations<'_>) {
+        ops.putfh(self.object.as_bytes());
+        if let Some(ctime) = self.guard {
+            let same = Attributes { time_metadata: Some(time4(ctime)), ..Attributes::default() };
+            ops.put(Operation::Verify, &same);
+        }
+        put_before(ops);
+        let attributes = settable(&self.attributes);
+        ops.put(Operation::Setattr, &v4::SetattrArgs { stateid: self.stateid, attributes });
+        ops.attributes();
+    }
+
+    fn results(&self, r: &mut Results<'_>) -> Result<Wcc, Failure> {
+        r.done(Operation::Putfh)?;
+        if self.guard.is_some() {
+            r.done(Operation::Verify)?;
+        }
+        let before = before(r)?;
+        r.next::<v4::SetattrRes>(Operation::Setattr)?;
+        attributes_changed(before, self.attributes != ops::SetAttributes::default(), r)
+    }
+}

@@ -1,0 +1,129 @@
+//! From a path of an NFSv4 server to its export.
+
+use std::sync::Arc;
+
+use millrace_nfs::v4::{Operation, Status};
+use millrace_oncrpc::{CallClass, EncodedCredential};
+
+use super::{
+    compounds::{GetChangeProof, GetServerInfo, Root, ServerInfo, Step},
+    status::status_of,
+};
+use crate::{
+    Error,
+    mount::{Mounted, normalize, text},
+    ops::{self, FileType, access},
+    v4::{self, ChangeProof, Session, compound::Compound},
+};
+
+/// Maximum size of the replies to these calls in bytes.
+const REPLY: usize = 2048;
+
+/// The end of a search for an export.
+pub(crate) struct Found {
+    pub(crate) mounted: Mounted,
+    /// Whether the root has the first component of the path.
+    pub(crate) known: bool,
+}
+
+type Reply<O> = Result<O, (Operation, Status)>;
+
+async fn call<C: Compound>(
+    session: &Arc<Session>,
+    credential: &EncodedCredential,
+    name: &'static str,
+    compound: &C,
+) -> Result<Reply<C::Ok>, Error> {
+    let spec = v4::spec(name, REPLY, CallClass::Other);
+    Ok(session.call(credential, spec, false, compound, None).await?.result)
+}
+
+/// Finds the export that contains `path`: NFSv4 has one tree of all exports and no MOUNT. An export begins where the
+/// file system ID changes; the last such directory of the path is the export, or the root of the tree if there is none.
+pub(crate) async fn find_export(
+    session: &Arc<Session>,
+    credential: &EncodedCredential,
+    path: &[u8],
+) -> Result<Found, Error> {
+    let failed = |(operation, status)| Error::Nfs4 { operation, status };
+    let root = call(session, credential, "PUTROOTFH", &Root).await?.map_err(failed)?;
+    let path = normalize(path);
+    let (mut export, mut depth, mut at, mut known) = (root, 0, root, true);
+    let names: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|name| !name.is_empty()).collect();
+    for (i, name) in names.iter().enumerate() {
+        let step = Step { dir: at.handle, name };
+        match call(session, credential, "LOOKUP", &step).await? {
+            Ok(next) if next.file_type == FileType::Directory && *name != b".." => {
+                if next.fsid != at.fsid {
+                    (export, depth) = (next, i + 1);
+                }
+                at = next;
+            }
+            // Later calls resolve the rest, and report errors.
+            Ok(_) => break,
+            Err((_, Status::NoEnt)) if i == 0 => {
+                if !can_create(session, credential, root.handle).await? {
+                    let server = session.pool.server().to_owned();
+                    let exports = names_in(session, credential, root.handle).await?;
+                    return Err(Error::UnknownExport { server, path: text(&path), exports });
+                }
+                known = false;
+                break;
+            }
+            Err(_) => break,
+        }
+    }
+    let (export_names, rest) = names.split_at(depth);
+    let mounted = Mounted {
+        export: format!("/{}", text(&export_names.join(&b'/'))),
+        root: export.handle,
+        rest: rest.join(&b'/'),
+    };
+    Ok(Found { mounted, known })
+}
+
+/// The properties of the file system of the export with this root, or the status of the call.
+pub(crate) async fn server_info(
+    session: &Arc<Session>,
+    credential: &EncodedCredential,
+    root: ops::FileHandle,
+) -> Result<Result<ServerInfo, ops::Status>, Error> {
+    match call(session, credential, "FSINFO", &GetServerInfo { root }).await? {
+        Ok(info) => Ok(Ok(info)),
+        Err((operation, status)) => Ok(Err(status_of(operation, status)?)),
+    }
+}
+
+/// What the change attribute of objects proves.
+pub(crate) async fn change_proof(
+    session: &Arc<Session>,
+    credential: &EncodedCredential,
+    object: ops::FileHandle,
+) -> Result<ChangeProof, Error> {
+    let proof = call(session, credential, "GETATTR", &GetChangeProof { object }).await?;
+    Ok(proof.unwrap_or_default())
+}
+
+/// Whether the caller can create objects in `dir`: not in the directories above exports.
+async fn can_create(
+    session: &Arc<Session>,
+    credential: &EncodedCredential,
+    dir: ops::FileHandle,
+) -> Result<bool, Error> {
+    let args = ops::Access { object: dir, access: access::EXTEND };
+    let granted = call(session, credential, "ACCESS", &args).await?;
+    Ok(granted.is_ok_and(|ok| ok.access & access::EXTEND != 0))
+}
+
+/// The first names in a directory, as paths. Errors are ignored: the names are for a message.
+async fn names_in(
+    session: &Arc<Session>,
+    credential: &EncodedCredential,
+    dir: ops::FileHandle,
+) -> Result<Vec<String>, Error> {
+    let count = REPLY as u32 / 2;
+    let args = ops::Readdir { dir, cookie: 0, verifier: [0; 8], count };
+    let page = call(session, credential, "READDIR", &args).await?;
+    let path = |e: ops::DirEntry| format!("/{}", e.name_lossy());
+    Ok(page.map_or_else(|_| Vec::new(), |page| page.entries.into_iter().map(path).collect()))
+}
