@@ -4,6 +4,7 @@
 - A crate depends only on crates above it in the table of ARCHITECTURE.md, and every crate is in the table.
 - No two sibling modules of a crate refer to each other, directly or through others, except those in `exceptions`.
 - Modules that allow `unsafe_code` are named in ARCHITECTURE.md.
+- The crates that use the client know no wire format: they name no type of the codec of NFS.
 
 With --edges CRATE it prints the references between the modules that refer to each other. With --update it removes from
 `exceptions` what is no longer so, and shortens groups of modules that have become smaller.
@@ -17,6 +18,8 @@ from pathlib import Path
 from rust_modules import Crate, components
 
 HERE = Path(__file__).resolve().parent
+# They use the client's `ops`, so that a procedure's form in NFSv3 and in NFSv4 is known in the client alone.
+ABOVE_OPS = ("cli", "cli-common", "copy", "fuse", "object-store", "objects", "opendal", "python")
 
 
 def exceptions(file):
@@ -94,6 +97,17 @@ def cycles(root):
     return found
 
 
+def codec_users(root):
+    """Messages for crates above the client's `ops` that name the codec of NFS, in code that is not for tests."""
+    for crate, others in manifests(root).items():
+        if crate in ABOVE_OPS and ("nfs", False) in others:
+            yield f"crates/{crate} depends on the codec of NFS: use the types of millrace_client::ops"
+    for crate in ABOVE_OPS:
+        for file in sorted((root / "crates" / crate / "src").glob("**/*.rs")):
+            if re.search(r"\bmillrace_client::(\{[^;]*\b)?nfs\b", file.read_text()):
+                yield f"{file.relative_to(root)} names the codec of NFS: use the types of millrace_client::ops"
+
+
 def compare(found, listed, what):
     """Messages for what is not listed, and for what is listed and gone."""
     for entry in found:
@@ -161,6 +175,7 @@ def problems(root, listed):
         *compare(order, arrows, "dependency on a crate that is not above in ARCHITECTURE.md's table"),
         *compare(cycles(root), groups, "modules that refer to each other"),
         *unsafe_modules(root, text),
+        *codec_users(root),
     ]
 
 

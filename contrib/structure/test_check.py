@@ -114,6 +114,18 @@ class Order(Fixture):
         self.assertEqual(found, ["low -> two"])
         self.assertEqual(len(missing), 1)
 
+    def test_a_crate_above_ops_that_names_the_codec(self):
+        self.manifest("nfs", "")
+        self.manifest("copy", "[dependencies]\nm-nfs.workspace = true\n")
+        self.manifest("fuse", "[dev-dependencies]\nm-nfs.workspace = true\n")
+        self.manifest("cli", "")
+        self.manifest("server", "[dependencies]\nm-nfs.workspace = true\n")
+        for crate, line in (("cli", "use millrace_client::{Error, nfs::v3::Status};"), ("fuse", "use millrace_client::ops;")):
+            (self.root / "crates" / crate / "src").mkdir()
+            (self.root / "crates" / crate / "src/a.rs").write_text(line)
+        found = list(check.codec_users(self.root))
+        self.assertEqual([f.split()[0] for f in found], ["crates/copy", "crates/cli/src/a.rs"])
+
     def test_exceptions_may_only_shrink(self):
         listed = {"a: b, c": 1, "d: e, f": 2}
         found = list(check.compare(["a: b, c", "g: h, i"], listed, "cycle"))
