@@ -9,7 +9,7 @@ use std::{
 use millrace_block::Transport;
 use millrace_client::Proto;
 use millrace_oncrpc::stages::StageStats;
-use millrace_rpcrdma::registration::Strategy;
+use millrace_rdma::registration::Strategy;
 
 use crate::{
     At, BenchError,

@@ -5,12 +5,12 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use futures::future::try_join_all;
+use millrace_admission::{Budget, BudgetConfig};
 use millrace_block::{BlockDevice, DigestPolicy, Options, Url};
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi_target::{
     ConnectionLimits, MAX_COMMAND_MEMORY, TableLimits, TargetConfig, TargetTable, tcp::TcpTarget,
 };
-use millrace_oncrpc::serving::{Budget, BudgetConfig};
 use millrace_runtime::tokio_rt::{TcpByteStream, TokioRuntime};
 use millrace_scsi::{BlockSize, Disk, DiskConfig, Lun, Target};
 use millrace_vfs::{

@@ -33,6 +33,6 @@ pub use copied::copy;
 pub use mapping::{SPAN_BYTES, SpanRef};
 pub use quota::{OverQuota, Quota};
 pub use slot::{Buffer, View};
-pub use span::{BLOCK_BYTES, PAGE_BYTES};
+pub use span::{BLOCK_BYTES, PAGE_BYTES, slot_bytes};
 pub use stash::Stash;
 pub use views::Views;

@@ -43,6 +43,11 @@ pub(crate) const fn class_bytes(class: usize) -> usize {
     1 << (class as u32 + MIN_CLASS_SHIFT)
 }
 
+/// Size in bytes of the memory that a [`Buffer`](crate::Buffer) of `len` bytes occupies in its arena.
+pub fn slot_bytes(len: usize) -> usize {
+    len.next_power_of_two().max(class_bytes(0))
+}
+
 /// The smallest order with slots of at least `len` bytes.
 pub(crate) fn order_of(len: usize) -> Option<u8> {
     let pages = len.max(1).div_ceil(PAGE_BYTES).checked_next_power_of_two()?;

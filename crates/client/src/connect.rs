@@ -12,8 +12,8 @@ use millrace_oncrpc::{
     rpcbind::{self, NetId, Rpcbind},
     tcp::{TcpClientConfig, TcpTransport},
 };
-use millrace_rdma::{ConnectParams, Provider};
-use millrace_rpcrdma::{Requester, RequesterConfig, registration::Registration};
+use millrace_rdma::{ConnectParams, Provider, registration::Registration};
+use millrace_rpcrdma::{Requester, RequesterConfig};
 use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef, StreamProvider, resolve, tokio_rt::TcpByteStream};
 
 use crate::{ConnectionStats, Error, Options, Proto, Url};

@@ -71,17 +71,15 @@ pub use millrace_nfs::{self as nfs, v4::SetxattrOption};
 #[doc(no_inline)]
 pub use millrace_oncrpc::{self as oncrpc, RpcError, Transport};
 #[doc(no_inline)]
+pub use millrace_rdma::registration::{Invalidation, RegistrationStats, Strategy};
+#[doc(no_inline)]
 pub use millrace_rdma::{self as rdma, Provider};
 #[doc(no_inline)]
 pub use millrace_rdma_providers::{self as rdma_providers, ProviderChoice};
 #[cfg(feature = "research")]
 #[doc(no_inline)]
 pub use millrace_rpcrdma::Padding;
-#[doc(no_inline)]
-pub use millrace_rpcrdma::{
-    self as rpcrdma, Design,
-    registration::{Invalidation, RegistrationStats, Strategy},
-};
+pub use millrace_rpcrdma::{self as rpcrdma, Design};
 #[doc(no_inline)]
 pub use millrace_runtime::{self as runtime, RuntimeRef, StreamProvider, tokio_rt::TokioRuntime};
 pub use mount::exports;

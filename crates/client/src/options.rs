@@ -3,13 +3,11 @@
 use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use millrace_oncrpc::{AuthSys, Credential};
+use millrace_rdma::registration::{Invalidation, Registration, Settings, Strategy};
 use millrace_rdma_providers::ProviderChoice;
+use millrace_rpcrdma::Design;
 #[cfg(feature = "research")]
 use millrace_rpcrdma::Padding;
-use millrace_rpcrdma::{
-    Design,
-    registration::{Invalidation, Registration, Settings, Strategy},
-};
 use millrace_runtime::LocalPort;
 
 use crate::{Url, Version};

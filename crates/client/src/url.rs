@@ -9,8 +9,8 @@ use std::{
 };
 
 use millrace_buffer::ByteSize;
+use millrace_rdma::registration::Strategy;
 use millrace_rdma_providers::ProviderChoice;
-use millrace_rpcrdma::registration::Strategy;
 use millrace_runtime::ipv6_host;
 
 use crate::{Error, Proto, Version};

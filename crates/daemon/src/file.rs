@@ -67,8 +67,8 @@ fn key(invalid: &InvalidSetting) -> String {
 mod tests {
     use millrace_iscsi::chap::{Credentials, Mutual, Secret};
     use millrace_oncrpc::stages::DEFAULT_SAMPLE;
+    use millrace_rdma::registration::Strategy;
     use millrace_rdma_providers::ProviderChoice;
-    use millrace_rpcrdma::registration::Strategy;
     use millrace_server::{
         Backend, ByteSize, Delegations, ExportConfig, Identities, Nfs4Settings, Squash, TargetSettings,
     };

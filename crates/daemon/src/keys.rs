@@ -3,8 +3,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use millrace_rdma::registration::Strategy;
 use millrace_rdma_providers::ProviderChoice;
-use millrace_rpcrdma::registration::Strategy;
 use millrace_server::{
     Backend, ByteSize, ClientRule, Delegations, ExportConfig, Identities, Limits, Nfs4Settings, Research,
     Squash, StageSampling,

@@ -4,11 +4,9 @@ use std::{io, sync::Arc, time::Duration};
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
 use millrace_oncrpc::{Reply, ReplySpec, Request, RpcError, Transport};
+use millrace_rdma::registration::{Registration, Settings};
 use millrace_rdma_iwarp::Iwarp;
-use millrace_rpcrdma::{
-    Requester, RequesterConfig,
-    registration::{Registration, Settings},
-};
+use millrace_rpcrdma::{Requester, RequesterConfig};
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 use millrace_xdr::Encoder;
 

@@ -7,8 +7,8 @@ use millrace_hostile::{
     victim::{self, LEN, Outcome},
 };
 use millrace_oncrpc::RpcError;
+use millrace_rdma::registration::{Invalidation, Settings, Strategy};
 use millrace_rdma_iwarp::Iwarp;
-use millrace_rpcrdma::registration::{Invalidation, Settings, Strategy};
 use millrace_runtime::tokio_rt::TokioRuntime;
 
 async fn commit(violation: Violation, settings: Settings) -> Outcome {

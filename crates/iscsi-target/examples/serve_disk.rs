@@ -11,11 +11,11 @@
 use std::{env, net::SocketAddr, sync::Arc};
 
 use anyhow::{Context, Result, bail};
+use millrace_admission::{Budget, BudgetConfig};
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi_target::{
     ConnectionLimits, MAX_COMMAND_MEMORY, TableLimits, TargetConfig, TargetTable, tcp::TcpTarget,
 };
-use millrace_oncrpc::serving::{Budget, BudgetConfig};
 use millrace_runtime::{
     RuntimeRef,
     tokio_rt::{TcpByteStream, TokioRuntime},

@@ -35,7 +35,7 @@ impl TargetConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableLimits {
     /// Maximum number of sessions without discovery sessions, which are divided among the clients
-    /// ([`ClientQuota`](millrace_oncrpc::serving::ClientQuota)).
+    /// ([`ClientQuota`](millrace_admission::ClientQuota)).
     pub sessions: u16,
     /// Maximum number of connections in the login phase and of discovery sessions, which are divided likewise.
     pub logins: u16,
@@ -62,7 +62,7 @@ pub struct ConnectionLimits {
     /// Time limit for the login, and for a discovery session with its login.
     pub login_timeout: Duration,
     /// Tolerated delay of a transfer: a peer that sends requested data, the rest of a PDU, or receives responses
-    /// more slowly than [`MIN_RATE`](millrace_oncrpc::serving::MIN_RATE), with this tolerance, is disconnected.
+    /// more slowly than [`MIN_RATE`](millrace_admission::MIN_RATE), with this tolerance, is disconnected.
     pub stall_timeout: Duration,
     /// After one to two times this time without data from the initiator, a NOP-In requires an answer within the same
     /// time.

@@ -7,6 +7,7 @@ use std::{
     task::Poll,
 };
 
+use millrace_admission::Account;
 use millrace_iscsi::{
     login::{
         Admission, Authority, Established, Grant, Identity, LoginPdu, Progress, Refusal, Status,
@@ -16,7 +17,6 @@ use millrace_iscsi::{
     pdu::Bhs,
     session,
 };
-use millrace_oncrpc::serving::Account;
 use millrace_runtime::{RuntimeExt, Sleep};
 
 use crate::{

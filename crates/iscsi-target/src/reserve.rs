@@ -7,12 +7,12 @@
 //! client. If that memory does not suffice for a useful window, all data is requested (`InitialR2T=Yes`,
 //! `ImmediateData=No`), and gets memory when the client's share permits.
 
+use millrace_admission::Account;
 use millrace_iscsi::{
     login::Status,
     negotiation::{Parameters, Settings},
     session::MAX_IMMEDIATE,
 };
-use millrace_oncrpc::serving::Account;
 
 use crate::{
     config::ConnectionLimits,

@@ -11,12 +11,12 @@ use std::{
 
 use arc_swap::ArcSwap;
 use futures::{channel::oneshot, task::AtomicWaker};
+use millrace_admission::{ClientAddr, ClientQuota};
 use millrace_iscsi::{
     discovery::{DiscoveredTarget, SendTargets},
     name::{IscsiName, TargetAddress},
     session::{Admission, Nexus, Refusal, Registry},
 };
-use millrace_oncrpc::serving::{ClientAddr, ClientQuota};
 use millrace_runtime::Instant;
 use parking_lot::Mutex;
 

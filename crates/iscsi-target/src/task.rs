@@ -1,8 +1,7 @@
 //! The data of a command.
 
-use millrace_buffer::{Arena, BLOCK_BYTES, Buffer, OutOfMemory, View, Views};
+use millrace_buffer::{Arena, BLOCK_BYTES, Buffer, OutOfMemory, View, Views, slot_bytes};
 use millrace_iscsi::session::{Command, Direction};
-use millrace_oncrpc::serving::slot_bytes;
 use millrace_scsi::{MAX_TRANSFER_BYTES, TaskAttribute, Transfer};
 use smallvec::SmallVec;
 

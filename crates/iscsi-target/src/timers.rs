@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
+use millrace_admission::RateMonitor;
 use millrace_iscsi::session::TargetSession;
-use millrace_oncrpc::serving::RateMonitor;
 use millrace_runtime::{RuntimeExt, RuntimeRef, Sleep, StallTimer};
 
 use crate::{config::ConnectionLimits, end::End};

@@ -9,8 +9,8 @@ use std::{
     ops::{Bound, RangeInclusive},
 };
 
+use millrace_admission::ClientAddr;
 use millrace_nfs::v4::ClientId;
-use millrace_oncrpc::serving::ClientAddr;
 use parking_lot::Mutex;
 
 use crate::visits::count_visits;

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
+use millrace_admission::ClientAddr;
 use millrace_nfs::v4::ClientId;
-use millrace_oncrpc::serving::ClientAddr;
 use parking_lot::Mutex;
 
 use crate::{

@@ -5,8 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
+use millrace_admission::ClientQuota;
 use millrace_nfs::v4::ClientId;
-use millrace_oncrpc::serving::ClientQuota;
 use parking_lot::Mutex;
 
 use crate::{

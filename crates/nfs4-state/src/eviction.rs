@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
+use millrace_admission::{ClientAddr, ClientQuota};
 use millrace_nfs::v4::Status;
-use millrace_oncrpc::serving::{ClientAddr, ClientQuota};
 
 use crate::{
     candidates::{ANY, Examined, Found, VISITS, WITH_STATE, Weight, weight},

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use millrace_oncrpc::serving::{ClientAddr, ClientQuota};
+use millrace_admission::{ClientAddr, ClientQuota};
 
 use crate::candidates::{Candidates, weight};
 

@@ -13,7 +13,7 @@ pub struct Identity {
 }
 
 /// Limits on what clients may hold, and times. What is limited for all clients together is divided among their addresses:
-/// [`ClientQuota`](millrace_oncrpc::serving::ClientQuota).
+/// [`ClientQuota`](millrace_admission::ClientQuota).
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Time after which a lease expires that its client does not renew (attribute `lease_time`).

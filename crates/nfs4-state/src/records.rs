@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
+use millrace_admission::{ClientAddr, ClientQuota};
 use millrace_nfs::v4::{ClientId, SessionId, Status, Verifier};
-use millrace_oncrpc::serving::{ClientAddr, ClientQuota};
 use siphasher::sip::SipHasher13;
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use millrace_oncrpc::serving::{ClientAddr, ClientQuota};
+use millrace_admission::{ClientAddr, ClientQuota};
 
 use crate::{
     channel::{ReplyRoom, memory},

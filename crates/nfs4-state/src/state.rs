@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
+use millrace_admission::ClientQuota;
 use millrace_nfs::v4::{ClientId, SessionId, Status};
-use millrace_oncrpc::serving::ClientQuota;
 use parking_lot::{Mutex, RwLock};
 use siphasher::sip::SipHasher13;
 

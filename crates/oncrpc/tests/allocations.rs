@@ -7,10 +7,10 @@ mod common;
 use std::sync::Arc;
 
 use common::{Doubler, arena, peer};
+use millrace_admission::Account;
 use millrace_counting_allocator::allocations;
 use millrace_oncrpc::{
     Credential, Dispatcher, Program, ReplySpec, Request, Transport, call_header,
-    serving::Account,
     tcp::{TcpServer, TcpTransport},
 };
 use millrace_runtime::{memory_stream, tokio_rt::TokioRuntime};

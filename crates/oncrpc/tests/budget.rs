@@ -15,9 +15,10 @@ use std::{
 
 use common::{Doubler, peer, words};
 use futures::future::poll_fn;
+use millrace_admission::{Budget, BudgetConfig, ClientAddr};
 use millrace_oncrpc::{
     Credential, Dispatcher, PendingCall, Program, ReplySpec, Request, RpcError, Transport, call_header,
-    serving::{Budget, BudgetConfig, ClientAddr, CloseReason},
+    serving::CloseReason,
     tcp::{TcpClientConfig, TcpServer, TcpServerConfig, TcpTransport, record::START_BYTES},
 };
 use millrace_runtime::{

@@ -12,10 +12,10 @@ use std::{
 };
 
 use common::{arena, peer, words};
+use millrace_admission::Account;
 use millrace_oncrpc::{
     CallContext, Dispatcher, Fault, MaybeReady, Outcome, Program, RpcError, Service,
     rpcbind::{Binding, NetId, Rpcbind, parse_universal_address, universal_address},
-    serving::Account,
     tcp::TcpServer,
 };
 use millrace_runtime::{RuntimeRef, memory_stream, tokio_rt::TokioRuntime};

@@ -17,9 +17,10 @@ use std::{
 
 use common::{Doubler, arena, peer, words};
 use futures::{StreamExt, future::poll_fn, stream::FuturesUnordered};
+use millrace_admission::Budget;
 use millrace_oncrpc::{
     Credential, Dispatcher, Program, Reply, ReplySpec, Request, RpcError, Transport, call_header,
-    serving::{Budget, CloseReason, ConnectionConfig},
+    serving::{CloseReason, ConnectionConfig},
     tcp::{TcpClientConfig, TcpServer, TcpServerConfig, TcpStats, TcpTransport},
 };
 use millrace_runtime::{

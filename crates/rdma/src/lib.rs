@@ -9,6 +9,7 @@
 //! - A [`Domain`] is the protection domain of one connection. [`MemoryRegion::expose`] *consumes* a region
 //!   and returns an [`ExposedRegion`], whose memory no Rust code can access until [`ExposedRegion::revoke`]
 //!   has ended the peer's access.
+//! - [`registration`] has the registration strategies of the users of connections.
 //! - [`stag`] and [`provider`] are for implementations of providers.
 
 mod domain;
@@ -16,6 +17,7 @@ mod memory;
 mod meter;
 pub mod provider;
 mod queue_pair;
+pub mod registration;
 pub mod stag;
 
 pub use domain::{

@@ -4,10 +4,12 @@ use std::cell::RefCell;
 
 use millrace_buffer::Buffer;
 use millrace_oncrpc::{Stage, Stages};
-use millrace_rdma::{Memory, Segment, SteeringTag};
 use smallvec::SmallVec;
 
-use crate::registration::{RegisteredMemory, Registrar};
+use millrace_rdma::{
+    Memory, Segment, SteeringTag,
+    registration::{RegisteredMemory, Registrar},
+};
 
 /// Maximum number of unused [`CallMemory`] of a connection.
 const MAX_SPARE: usize = 64;

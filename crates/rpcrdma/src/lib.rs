@@ -10,7 +10,6 @@
 //!   buffer.
 //! - [`Header`] is the transport header, [`PrivateData`] the parameters that both ends exchange at connection
 //!   setup.
-//! - [`registration`] contains the registration strategies.
 //!
 //! The Cargo feature `research` adds the Read-Read design and RDMA_MSGP, which RFC 8166 has removed.
 
@@ -21,7 +20,6 @@ mod design;
 mod header;
 mod private_data;
 mod pull;
-pub mod registration;
 mod requester;
 mod responder;
 

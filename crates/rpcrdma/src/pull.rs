@@ -3,8 +3,7 @@
 
 use std::collections::VecDeque;
 
-use millrace_buffer::{Arena, Buffer, OutOfMemory, SPAN_BYTES, View, Views};
-use millrace_oncrpc::serving::slot_bytes;
+use millrace_buffer::{Arena, Buffer, OutOfMemory, SPAN_BYTES, View, Views, slot_bytes};
 use millrace_rdma::{ReadRequest, Segment, WorkId};
 use millrace_xdr::{Message, Payload};
 use slab::Slab;

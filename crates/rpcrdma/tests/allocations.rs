@@ -5,13 +5,12 @@ mod support;
 
 use std::sync::Arc;
 
+use millrace_admission::Account;
 use millrace_buffer::Arena;
 use millrace_counting_allocator::allocations;
 use millrace_oncrpc::{
     CallClass, CallContext, MaybeReady, Message, ReplyHeader, ReplySpec, ReplyStatus, Request, Sampler,
-    Service, Transport,
-    serving::{Account, ConnectionConfig},
-    stages::StageTimes,
+    Service, Transport, serving::ConnectionConfig, stages::StageTimes,
 };
 use millrace_rdma::ConnectParams;
 use millrace_rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};

@@ -16,11 +16,9 @@ use std::{
     time::Duration,
 };
 
+use millrace_admission::{Budget, BudgetConfig, ClientAddr};
 use millrace_buffer::{Arena, ArenaConfig};
-use millrace_oncrpc::{
-    Transport,
-    serving::{Budget, BudgetConfig, ClientAddr, CloseReason},
-};
+use millrace_oncrpc::{Transport, serving::CloseReason};
 use millrace_rdma::{Access, ConnectParams, ExposedRegion, QueuePair, Segment, SteeringTag};
 use millrace_rpcrdma::{
     Chunk, Header, Lists, ReadSegment, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats,

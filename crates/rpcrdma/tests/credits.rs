@@ -11,10 +11,9 @@ use std::{
     task::Poll,
 };
 
+use millrace_admission::Account;
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
-use millrace_oncrpc::{
-    CallContext, MaybeReady, Message, ReplyHeader, ReplyStatus, Service, serving::Account,
-};
+use millrace_oncrpc::{CallContext, MaybeReady, Message, ReplyHeader, ReplyStatus, Service};
 use millrace_rdma::{Completion, ConnectParams, ConnectionError, QueuePair, SendRequest};
 use millrace_rpcrdma::{Body, Header, Lists, RequesterConfig, Responder, ResponderConfig};
 use millrace_xdr::Encoder;

@@ -5,11 +5,11 @@ mod support;
 
 use std::sync::{Arc, atomic::Ordering};
 
+use millrace_admission::Account;
 use millrace_buffer::Arena;
-use millrace_oncrpc::serving::Account;
+use millrace_rdma::registration::{Invalidation, Registration, Settings, Strategy};
 use millrace_rpcrdma::{
     Design, NFS_RDMA_PORT, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats,
-    registration::{Invalidation, Registration, Settings, Strategy},
 };
 use support::{Ask, DESIGNS, Echo, Link, PIECE, Server, arena, connected, echo, ended, finish, queue_pairs};
 

@@ -7,10 +7,12 @@ mod support;
 use std::{sync::Arc, time::Duration};
 
 use millrace_oncrpc::{RpcError, Transport};
-use millrace_rdma::{Segment, SteeringTag};
+use millrace_rdma::{
+    Segment, SteeringTag,
+    registration::{Invalidation, Registration, Settings, Strategy},
+};
 use millrace_rpcrdma::{
     Body, Chunk, Header, Lists, PrivateData, ReadSegment, RequesterConfig, TransportError,
-    registration::{Invalidation, Registration, Settings, Strategy},
 };
 use support::{
     Ask,

@@ -8,10 +8,11 @@ mod support;
 
 use std::{collections::BTreeSet, net::Ipv4Addr, sync::atomic::Ordering, time::Duration};
 
+use millrace_admission::{Account, Budget, BudgetConfig};
 use millrace_buffer::Arena;
+use millrace_buffer::slot_bytes;
 use millrace_oncrpc::{
     Callbacks, Credential, Message, Reply, ReplyHeader, ReplyStatus, RpcError, call_header,
-    serving::{Account, Budget, BudgetConfig, slot_bytes},
 };
 use millrace_rdma::{ConnectParams, ConnectionError, Segment, SteeringTag};
 use millrace_rpcrdma::{Body, Header, Lists, PrivateData, ResponderConfig, TransportError};

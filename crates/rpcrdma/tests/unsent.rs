@@ -8,10 +8,9 @@ use std::{
     time::Duration,
 };
 
+use millrace_admission::Account;
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
-use millrace_oncrpc::{
-    CallContext, Message, ReplyHeader, ReplyStatus, SMALL_REPLY, Service, serving::Account,
-};
+use millrace_oncrpc::{CallContext, Message, ReplyHeader, ReplyStatus, SMALL_REPLY, Service};
 use millrace_rdma::ConnectParams;
 use millrace_rpcrdma::{Header, Lists, RequesterConfig, Responder, ResponderConfig};
 use millrace_runtime::{MaybeReady, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime};

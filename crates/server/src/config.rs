@@ -4,8 +4,8 @@ use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use millrace_buffer::{ByteSize, InvalidByteSize};
 use millrace_oncrpc::stages::DEFAULT_SAMPLE;
+use millrace_rdma::registration::Strategy;
 use millrace_rdma_providers::ProviderChoice;
-use millrace_rpcrdma::registration::Strategy;
 
 use crate::{
     Limits, Nfs4Settings, Research, TargetSettings,

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use millrace_admission::BudgetConfig;
 use millrace_buffer::{Arena, ArenaConfig, ByteSize, SPAN_BYTES};
 use millrace_iscsi_target::MAX_COMMAND_MEMORY;
-use millrace_oncrpc::{SMALL_REPLY, serving::BudgetConfig};
+use millrace_oncrpc::SMALL_REPLY;
 use millrace_scsi::MAX_TRANSFER_BYTES;
 
 use crate::{drc, error::InvalidSetting};
@@ -43,7 +44,7 @@ pub struct Limits {
     /// clients connect.
     pub max_connections_per_client: Option<usize>,
     /// Tolerated delay in seconds, 1 to 3600. A client that sends a call, answers RDMA Reads or receives
-    /// replies more slowly than [`MIN_RATE`](millrace_oncrpc::serving::MIN_RATE) (16 KiB per second) is
+    /// replies more slowly than [`MIN_RATE`](millrace_admission::MIN_RATE) (16 KiB per second) is
     /// disconnected after this delay, which frees the memory of the call. So is a client that sends no call
     /// within this time after it connected.
     pub stall_timeout: u64,
@@ -316,7 +317,8 @@ impl Limits {
 mod tests {
     use std::net::IpAddr;
 
-    use millrace_oncrpc::serving::{Budget, slot_bytes};
+    use millrace_admission::Budget;
+    use millrace_buffer::slot_bytes;
     use millrace_runtime::virtual_time::VirtualTime;
 
     use super::*;

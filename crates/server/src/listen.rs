@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures::future::{Either, select};
-use millrace_oncrpc::serving::{Account, AdmissionError, Budget};
+use millrace_admission::{Account, AdmissionError, Budget};
 use millrace_rdma::{Listener, RejectReason};
 use millrace_runtime::{
     ByteStream, RuntimeExt, RuntimeRef, StreamListener,

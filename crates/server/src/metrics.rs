@@ -8,14 +8,16 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
+use millrace_admission::{BudgetStats, ClientAddr};
 use millrace_buffer::{ArenaStats, SpanCount};
 use millrace_nfs::{v3::Procedure, v4::Operation};
 use millrace_oncrpc::{
     TransportKind,
-    serving::{BudgetStats, ClientAddr, CloseReason, CloseStats},
+    serving::{CloseReason, CloseStats},
     stages::StageStats,
 };
-use millrace_rpcrdma::{ResponderStatsSnapshot, registration::RegistrationStats};
+use millrace_rdma::registration::RegistrationStats;
+use millrace_rpcrdma::ResponderStatsSnapshot;
 
 use crate::{
     procedures::{ProcedureCounters, ProcedureStats},

@@ -17,9 +17,10 @@ use futures::{
     channel::oneshot,
     future::{Either, select},
 };
+use millrace_buffer::slot_bytes;
 use millrace_nfs::v4::{ClientId, Status};
 use millrace_nfs4_state::{Client, Identity, Limits, State};
-use millrace_oncrpc::{Credential, serving::slot_bytes};
+use millrace_oncrpc::Credential;
 use millrace_runtime::{Instant, RuntimeExt, RuntimeRef};
 use millrace_xdr::{Arena, View};
 use smallvec::SmallVec;

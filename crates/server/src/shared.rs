@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, atomic::AtomicU64};
 
+use millrace_admission::Budget;
 use millrace_buffer::Arena;
-use millrace_oncrpc::serving::{Budget, CloseStats};
-use millrace_rpcrdma::registration::{Registration, Settings, Strategy};
+use millrace_oncrpc::serving::CloseStats;
+use millrace_rdma::registration::{Registration, Settings, Strategy};
 use millrace_runtime::RuntimeRef;
 use millrace_vfs::FileSystemRef;
 

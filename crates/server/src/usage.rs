@@ -208,7 +208,7 @@ impl<K: Hash + Eq + Clone> Clients<K> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_oncrpc::serving::ClientAddr;
+    use millrace_admission::ClientAddr;
 
     use super::*;
 

@@ -2,16 +2,18 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
+use millrace_admission::Budget;
 use millrace_bench::{BenchError, Figure, disk::DiskRun};
 use millrace_block::{BlockDevice, IscsiName, Lun, Options, TargetAddress, Transport, Url};
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi_target::{
     ConnectionLimits, TableLimits, TargetConfig, TargetStats, TargetTable, iser::IserTarget, tcp::TcpTarget,
 };
-use millrace_oncrpc::serving::Budget;
-use millrace_rdma::{ConnectParams, Listener};
+use millrace_rdma::{
+    ConnectParams, Listener,
+    registration::{Registration, Settings, Strategy},
+};
 use millrace_rdma_sim::{Framing, Profile, World};
-use millrace_rpcrdma::registration::{Registration, Settings, Strategy};
 use millrace_runtime::{RuntimeRef, StreamListener, virtual_time::VirtualTime};
 use millrace_scsi::{BlockSize, Disk, DiskConfig, Target};
 use millrace_vfs::{

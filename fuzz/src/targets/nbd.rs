@@ -9,13 +9,13 @@ use std::{
 };
 
 use futures::future::join;
+use millrace_admission::{Budget, BudgetConfig};
 use millrace_block::{BlockDevice, Url};
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi_target::{
     ConnectionLimits, TableLimits, TargetConfig, TargetStats, TargetTable, tcp::TcpTarget,
 };
 use millrace_nbd::{Export, Options};
-use millrace_oncrpc::serving::{Budget, BudgetConfig};
 use millrace_runtime::{
     BoxFuture, ByteStream, LocalPort, MemoryStream, RuntimeExt, RuntimeRef, StreamListener, StreamProvider,
     memory_stream, timeout, virtual_time::VirtualTime,

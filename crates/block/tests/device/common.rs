@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use millrace_admission::{Account, Budget, BudgetConfig};
 use millrace_block::{BlockDevice, Error, Options, Transport, Url};
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi::chap::Mutual;
@@ -15,10 +16,11 @@ use millrace_iscsi_target::{
     ConnectionLimits, MAX_COMMAND_MEMORY, TableLimits, TargetConfig, TargetStats, TargetTable,
     iser::IserTarget, tcp::TcpTarget,
 };
-use millrace_oncrpc::serving::{Account, Budget, BudgetConfig};
-use millrace_rdma::{ConnectParams, ConnectionError, Listener, Provider, QueuePair};
+use millrace_rdma::{
+    ConnectParams, ConnectionError, Listener, Provider, QueuePair,
+    registration::{Registration, Settings, Strategy},
+};
 use millrace_rdma_iwarp::{accept_over, connect_over};
-use millrace_rpcrdma::registration::{Registration, Settings, Strategy};
 use millrace_runtime::{
     BoxFuture, ByteStream, LocalPort, MemoryStream, RuntimeRef, StreamListener, StreamProvider,
     memory_stream,

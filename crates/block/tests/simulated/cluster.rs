@@ -2,16 +2,18 @@
 
 use std::{cell::RefCell, future::pending, net::SocketAddr, sync::Arc};
 
+use millrace_admission::{Budget, BudgetConfig};
 use millrace_block::{Arena, Lun, Options, Transport, Url};
 use millrace_buffer::ArenaConfig;
 use millrace_iscsi_target::{
     ConnectionLimits, MAX_COMMAND_MEMORY, TableLimits, TargetConfig, TargetStats, TargetTable,
     iser::IserTarget, tcp::TcpTarget,
 };
-use millrace_oncrpc::serving::{Budget, BudgetConfig};
-use millrace_rdma::{ConnectParams, Listener};
+use millrace_rdma::{
+    ConnectParams, Listener,
+    registration::{Registration, Settings, Strategy},
+};
 use millrace_rdma_sim::World;
-use millrace_rpcrdma::registration::{Registration, Settings, Strategy};
 use millrace_runtime::{
     RuntimeRef, StreamListener,
     virtual_time::{TaskGroup, VirtualTime},

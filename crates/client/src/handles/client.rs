@@ -11,8 +11,10 @@ use std::{
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer, SPAN_BYTES, TRIM_INTERVAL};
 use millrace_oncrpc::EncodedCredential;
-use millrace_rdma::Provider;
-use millrace_rpcrdma::registration::{Registration, RegistrationStats};
+use millrace_rdma::{
+    Provider,
+    registration::{Registration, RegistrationStats},
+};
 use millrace_runtime::{RuntimeExt, RuntimeRef, StreamProvider};
 
 use super::{

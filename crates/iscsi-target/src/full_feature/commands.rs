@@ -2,13 +2,13 @@
 
 use std::{task::Context, time::Duration};
 
+use millrace_admission::Batch;
 use millrace_buffer::{Buffer, Views};
 use millrace_iscsi::{
     discovery::{self, SendTargets},
     pdu::{self, RejectReason, TaskFunction, TaskResult},
     session::{Command, Completion, Direction, TargetEvent},
 };
-use millrace_oncrpc::serving::Batch;
 use millrace_runtime::MaybeReady;
 use millrace_scsi::{Aborted, MAX_TRANSFER_BYTES, Management, Request, Response, Status, TaskAttribute};
 

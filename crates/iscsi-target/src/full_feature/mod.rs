@@ -13,13 +13,13 @@ use std::{
 };
 
 use futures::{StreamExt, stream::FuturesUnordered};
+use millrace_admission::{Account, Batch, Turn};
 use millrace_buffer::{OutOfMemory, Views};
 use millrace_iscsi::{
     iser::RemoteBuffer,
     name::{IscsiName, PORT, TargetAddress},
     session::{TargetConfig, TargetSession},
 };
-use millrace_oncrpc::serving::{Account, Batch, Turn};
 use millrace_runtime::{BoxFuture, RuntimeExt, Sleep};
 use millrace_scsi::{Aborted, InitiatorPort, Nexus, Response, Target};
 

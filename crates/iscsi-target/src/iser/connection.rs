@@ -7,12 +7,12 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use millrace_admission::{Account, Turn};
 use millrace_buffer::{Buffer, copied};
 use millrace_iscsi::{
     iser::{Advertised, PrivateData, RemoteBuffer, prefix},
     session::{Payload, Placement, TargetPdu, TargetTransmit},
 };
-use millrace_oncrpc::serving::{Account, Turn};
 use millrace_rdma::{Segment, SteeringTag};
 use millrace_runtime::{RuntimeExt, Sleep};
 

@@ -12,8 +12,8 @@ use millrace_iscsi::iser::{HEADER_BYTES, Header, Hello, Message, MessageError, P
 use millrace_rdma::{
     Completion, ConnectionError, PostError, QueuePair, ReadRequest, Segment, SendRequest, SteeringTag,
     WorkId, WriteRequest,
+    registration::{Local, LocalRegistration, LocalRegistrations, Registration},
 };
-use millrace_rpcrdma::registration::{Local, LocalRegistration, LocalRegistrations, Registration};
 use millrace_runtime::{RuntimeRef, timeout};
 
 use crate::{end::End, service::Service};

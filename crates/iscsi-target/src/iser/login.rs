@@ -2,12 +2,13 @@
 
 use std::{future::poll_fn, task::Poll};
 
+use millrace_admission::Account;
+use millrace_buffer::slot_bytes;
 use millrace_iscsi::{
     iser::{Advertised, prefix},
     login::{Established, LoginPdu},
     pdu::Bhs,
 };
-use millrace_oncrpc::serving::{Account, slot_bytes};
 use millrace_rdma::ConnectionError;
 
 use super::{MESSAGE, RECEIVE_SLACK, UNEXPECTED, link::Link};

@@ -16,15 +16,14 @@ mod reads;
 use std::{future::Future, pin::pin, sync::Arc};
 
 use futures::future::{Either, select};
+use millrace_admission::Account;
 use millrace_buffer::Arena;
 use millrace_iscsi::{
     iser::{PrivateData, max_message},
     login::MAX_LOGIN_DATA,
     negotiation::IserSettings,
 };
-use millrace_oncrpc::serving::Account;
-use millrace_rdma::{ConnectParams, QueuePair};
-use millrace_rpcrdma::registration::Registration;
+use millrace_rdma::{ConnectParams, QueuePair, registration::Registration};
 use millrace_runtime::RuntimeRef;
 
 use crate::{

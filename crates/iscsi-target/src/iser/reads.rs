@@ -4,8 +4,10 @@ use std::collections::HashMap;
 
 use millrace_buffer::Buffer;
 use millrace_iscsi::iser::RemoteBuffer;
-use millrace_rdma::{ReadRequest, Segment, SteeringTag, WorkId};
-use millrace_rpcrdma::registration::{LocalRegistration, LocalRegistrations};
+use millrace_rdma::{
+    ReadRequest, Segment, SteeringTag, WorkId,
+    registration::{LocalRegistration, LocalRegistrations},
+};
 
 /// The data of a task.
 struct Fetch {

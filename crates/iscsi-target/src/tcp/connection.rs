@@ -8,8 +8,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use millrace_admission::{Account, Turn};
 use millrace_iscsi::session::TargetTransmit;
-use millrace_oncrpc::serving::{Account, Turn};
 
 use super::Link;
 use crate::{

@@ -11,10 +11,10 @@ use std::{
 };
 
 use futures::future::{Either, select};
+use millrace_admission::Account;
 use millrace_buffer::Arena;
 use millrace_iscsi::pdu::PduReader;
 use millrace_iscsi_tcp::{Input, Output};
-use millrace_oncrpc::serving::Account;
 use millrace_runtime::{ByteStream, RuntimeRef};
 
 use crate::{

@@ -26,9 +26,9 @@ use millrace_iscsi_target::{ConnectionLimits, iser::IserTarget};
 use millrace_rdma::{
     Access, Completion, ConnectParams, DomainRef, ExposedRegion, ExposureMeter, Memory, MemoryRegion,
     Provider, QueuePair, SendRequest,
+    registration::{Registration, Settings as RegistrationSettings, Strategy},
 };
 use millrace_rdma_sim::{Profile, World};
-use millrace_rpcrdma::registration::{Registration, Settings as RegistrationSettings, Strategy};
 use millrace_runtime::{RuntimeRef, memory_stream, timeout, virtual_time::VirtualTime};
 use millrace_vfs::FileSystemRef;
 

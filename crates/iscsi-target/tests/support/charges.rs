@@ -1,8 +1,8 @@
 //! The memory that a session uses, and the memory that it is charged.
 
+use millrace_admission::{Budget, BudgetConfig};
 use millrace_iscsi::session::Direction;
 use millrace_iscsi_target::MAX_COMMAND_MEMORY;
-use millrace_oncrpc::serving::{Budget, BudgetConfig};
 
 use crate::support::Fixture;
 

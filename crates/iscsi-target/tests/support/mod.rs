@@ -12,12 +12,12 @@ use std::{
 };
 
 use futures::channel::oneshot;
+use millrace_admission::{Account, Budget, BudgetConfig};
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi::name::IscsiName;
 use millrace_iscsi_target::{
     ConnectionLimits, MAX_COMMAND_MEMORY, TableLimits, TargetConfig, TargetStats, TargetTable,
 };
-use millrace_oncrpc::serving::{Account, Budget, BudgetConfig};
 use millrace_runtime::{RuntimeExt, RuntimeRef, virtual_time::VirtualTime};
 use millrace_scsi::{BlockSize, Disk, DiskConfig, Lun, Target};
 use millrace_vfs::{

@@ -16,9 +16,11 @@ use millrace_iscsi::{
 };
 use millrace_iscsi_target::{ConnectionLimits, iser::IserTarget};
 use millrace_iser_initiator::{Error, Event, InitiatorConnection, LoggedIn, connect_params, log_in};
-use millrace_rdma::{ConnectParams, DomainRef, Memory, Provider, QueuePair};
+use millrace_rdma::{
+    ConnectParams, DomainRef, Memory, Provider, QueuePair,
+    registration::{Registration, Settings as RegistrationSettings, Strategy},
+};
 use millrace_rdma_sim::{Profile, World};
-use millrace_rpcrdma::registration::{Registration, Settings as RegistrationSettings, Strategy};
 use millrace_runtime::{memory_stream, virtual_time::VirtualTime};
 
 pub(crate) use crate::support::*;

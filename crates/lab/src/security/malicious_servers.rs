@@ -3,8 +3,8 @@
 use millrace_bench::table::{Align, Table};
 use millrace_cli_common::{executor, failure::Failure};
 use millrace_hostile::{MaliciousServer, Violation, victim};
+use millrace_rdma::registration::{Invalidation, Settings, Strategy};
 use millrace_rdma_iwarp::Iwarp;
-use millrace_rpcrdma::registration::{Invalidation, Settings, Strategy};
 use millrace_runtime::tokio_rt::TokioRuntime;
 
 use super::failed;

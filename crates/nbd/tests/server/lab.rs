@@ -8,13 +8,13 @@ use std::{
 };
 
 use futures::{FutureExt, channel::oneshot};
+use millrace_admission::{Budget, BudgetConfig};
 use millrace_block::{BlockDevice, Options, Url};
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi_target::{
     ConnectionLimits, MAX_COMMAND_MEMORY, TableLimits, TargetConfig, TargetTable, tcp::TcpTarget,
 };
 use millrace_nbd::{Error, Server};
-use millrace_oncrpc::serving::{Budget, BudgetConfig};
 use millrace_runtime::{
     RuntimeRef,
     tokio_rt::{TcpByteStream, TokioRuntime},

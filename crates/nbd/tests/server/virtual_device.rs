@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
+use millrace_admission::Budget;
 use millrace_block::{BlockDevice, Options, Url};
 use millrace_iscsi_target::tcp::TcpTarget;
-use millrace_oncrpc::serving::Budget;
 use millrace_runtime::{
     BoxFuture, ByteStream, LocalPort, MemoryStream, RuntimeRef, StreamListener, StreamProvider,
     memory_stream, timeout,

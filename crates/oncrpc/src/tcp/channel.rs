@@ -9,7 +9,8 @@ use millrace_runtime::{ByteStream, RuntimeExt, RuntimeRef, Sleep};
 use millrace_xdr::{Arena, Buffer, Message};
 
 use super::record::{Next, RecordReader, RecordWriter};
-use crate::serving::{Account, MEMORY_RETRY};
+use crate::serving::MEMORY_RETRY;
+use millrace_admission::Account;
 
 pub(super) struct Channel {
     stream: Box<dyn ByteStream>,

@@ -8,11 +8,10 @@ use std::{
     io::{IoSlice, IoSliceMut},
 };
 
-use millrace_buffer::{SPAN_BYTES, Stash};
 use millrace_xdr::{Arena, Buffer, Message, View, Views};
 use smallvec::SmallVec;
 
-use crate::serving::slot_bytes;
+use millrace_buffer::{SPAN_BYTES, Stash, slot_bytes};
 
 const LAST: u32 = 1 << 31;
 /// Bytes read beyond the end of a small or nearly complete record: at a server one read returns about a hundred small calls.

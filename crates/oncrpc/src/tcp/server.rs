@@ -20,8 +20,9 @@ use super::{channel::Channel, record::RecordReader};
 use crate::{
     Peer, ReceivedCall, Service, Stage, Stages,
     callbacks::{CallbackQueue, is_reply},
-    serving::{Account, Answer, CloseReason, ConnectionConfig, RateMonitor, Reservation, ServerConnection},
+    serving::{Answer, CloseReason, ConnectionConfig, Reservation, ServerConnection},
 };
+use millrace_admission::{Account, RateMonitor};
 
 /// Time limit for reading after the end of a connection by this end. Unread bytes would make the kernel reset
 /// the connection and discard replies in flight.

@@ -22,7 +22,6 @@ use std::{
 
 use millrace_buffer::{Arena, Buffer, View, Views};
 use millrace_oncrpc::{Message, ReplySpec, Stages};
-use millrace_rdma::{ConnectionError, DomainRef, QueuePair, WorkId, WriteRequest};
 use millrace_runtime::RuntimeRef;
 use millrace_xdr::ItemPadding;
 use smallvec::SmallVec;
@@ -32,6 +31,9 @@ use crate::{
     counters::{RequesterStats, ResponderStats},
     header::{Body, Header, Lists},
     private_data::{Design, PrivateData, Thresholds, states_read_read},
+};
+use millrace_rdma::{
+    ConnectionError, DomainRef, QueuePair, WorkId, WriteRequest,
     registration::{Local, Registrar, Registration},
 };
 

@@ -2,12 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use millrace_rdma::ConnectParams;
-
 #[cfg(feature = "research")]
 use crate::header::{MAX_ALIGN, Padding};
-use crate::{
-    private_data::{DEFAULT_INLINE, Design, MAX_INLINE, PrivateData},
+use crate::private_data::{DEFAULT_INLINE, Design, MAX_INLINE, PrivateData};
+use millrace_rdma::{
+    ConnectParams,
     registration::{Registration, Settings, Strategy},
 };
 

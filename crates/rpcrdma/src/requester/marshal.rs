@@ -3,7 +3,6 @@
 
 use millrace_buffer::{View, Views};
 use millrace_oncrpc::{Message, ReplySpec, Request, RpcError, Stage};
-use millrace_rdma::{Access, Memory};
 
 use crate::{
     call_memory::CallMemory,
@@ -14,8 +13,8 @@ use crate::{
         Body, Chunk, Header, Lists, MIN_CALL, READ_ENTRY, REPLY_CHUNK, ReadSegment, SEGMENT, WRITE_CHUNK,
     },
     private_data::{Design, Thresholds},
-    registration::RegisteredMemory,
 };
+use millrace_rdma::{Access, Memory, registration::RegisteredMemory};
 
 /// Form in which a call's message is conveyed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

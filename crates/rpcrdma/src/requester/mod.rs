@@ -19,7 +19,6 @@ use millrace_oncrpc::{
     CallbackHandler, CallbackHandlerRef, Calls, Connection, PendingCall, Request, RpcError, Submissions,
     Transport,
 };
-use millrace_rdma::{ConnectionError, Counters, DomainRef, GLOBAL_PAGE, Provider, QueuePair};
 use millrace_runtime::RuntimeRef;
 
 pub use self::config::RequesterConfig;
@@ -32,7 +31,9 @@ use crate::{
     counters::{RequesterStats, RequesterStatsSnapshot},
     design::RequesterContext,
     private_data::{PrivateData, Thresholds},
-    registration::Strategy,
+};
+use millrace_rdma::{
+    ConnectionError, Counters, DomainRef, GLOBAL_PAGE, Provider, QueuePair, registration::Strategy,
 };
 
 /// Maximum number of queued calls on one connection.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use millrace_buffer::SPAN_BYTES;
 use millrace_oncrpc::serving::ConnectionConfig;
-use millrace_rdma::ConnectParams;
 
-use crate::{
-    private_data::{DEFAULT_INLINE, Design, MAX_INLINE, PrivateData},
+use crate::private_data::{DEFAULT_INLINE, Design, MAX_INLINE, PrivateData};
+use millrace_rdma::{
+    ConnectParams,
     registration::{Registration, Settings, Strategy},
 };
 

@@ -19,12 +19,12 @@ use std::{
 };
 
 use futures::FutureExt;
-use millrace_buffer::{Arena, Buffer, OutOfMemory, View, Views};
+use millrace_admission::{Account, RateMonitor};
+use millrace_buffer::{Arena, Buffer, OutOfMemory, View, Views, slot_bytes};
 use millrace_oncrpc::{
     Message, Peer, ReceivedCall, Service, Stage, Stages,
-    serving::{Account, Answer, CloseReason, RateMonitor, Reservation, ServerConnection, slot_bytes},
+    serving::{Answer, CloseReason, Reservation, ServerConnection},
 };
-use millrace_rdma::{Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest};
 use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, Sleep};
 use millrace_xdr::ItemPadding;
 use smallvec::SmallVec;
@@ -39,6 +39,9 @@ use crate::{
     header::{Body, Header, HeaderError, Lists, MIN_CALL, TransportError, VERSION},
     private_data::{PrivateData, Thresholds},
     pull::{self, MessageLayout, PlannedRead, Pulls, Sources},
+};
+use millrace_rdma::{
+    Completion, ConnectionError, PostError, QueuePair, SendRequest, WorkId, WriteRequest,
     registration::{Local, LocalRegistration, LocalRegistrations},
 };
 

@@ -5,8 +5,8 @@
 
 use std::task::Context;
 
-use millrace_buffer::{Buffer, OutOfMemory, Views};
-use millrace_oncrpc::{CallbackQueue, Callbacks, MSG_REPLY, Message, RpcError, serving::slot_bytes};
+use millrace_buffer::{Buffer, OutOfMemory, Views, slot_bytes};
+use millrace_oncrpc::{CallbackQueue, Callbacks, MSG_REPLY, Message, RpcError};
 use millrace_rdma::ConnectionError;
 
 use super::Responder;

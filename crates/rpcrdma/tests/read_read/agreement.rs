@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use millrace_oncrpc::{RpcError, serving::Account};
-use millrace_rdma::ConnectionError;
+use millrace_admission::Account;
+use millrace_oncrpc::RpcError;
+use millrace_rdma::{
+    ConnectionError,
+    registration::{Registration, Settings, Strategy},
+};
 use millrace_rpcrdma::{
     Body, Design, Requester, RequesterConfig, Responder, ResponderConfig, TransportError,
-    registration::{Registration, Settings, Strategy},
 };
 
 use crate::{

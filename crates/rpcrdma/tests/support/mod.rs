@@ -16,10 +16,11 @@ use std::{
     },
 };
 
+use millrace_admission::Account;
 use millrace_buffer::{Arena, ArenaConfig, Views};
 use millrace_oncrpc::{
     AcceptError, CallContext, Callbacks, MaybeReady, Message, Peer, Reply, ReplyHeader, ReplySpec,
-    ReplyStatus, Request, RpcError, SMALL_REPLY, Service, Transport, TransportKind, serving::Account,
+    ReplyStatus, Request, RpcError, SMALL_REPLY, Service, Transport, TransportKind,
 };
 use millrace_rdma::{ConnectParams, QueuePair};
 use millrace_rdma_providers::ProviderChoice;

@@ -7,7 +7,8 @@ use std::{
 };
 
 use futures::channel::oneshot;
-use millrace_oncrpc::{Fault, Peer, serving::ClientAddr};
+use millrace_admission::ClientAddr;
+use millrace_oncrpc::{Fault, Peer};
 use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
 use millrace_xdr::View;
 

@@ -5,7 +5,8 @@ use std::{
     net::IpAddr,
 };
 
-use millrace_oncrpc::{CallContext, CallHeader, serving::ClientAddr};
+use millrace_admission::ClientAddr;
+use millrace_oncrpc::{CallContext, CallHeader};
 
 use super::checksum::checksum;
 

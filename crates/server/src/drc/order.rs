@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use millrace_oncrpc::serving::ClientAddr;
+use millrace_admission::ClientAddr;
 use millrace_runtime::Instant;
 
 use super::key::Key;

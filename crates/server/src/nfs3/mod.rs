@@ -19,11 +19,10 @@ pub(crate) use directory::MAX_PAGE;
 
 use std::{ops::RangeInclusive, sync::Arc};
 
+use millrace_admission::ClientAddr;
+use millrace_buffer::slot_bytes;
 use millrace_nfs::v3::{MAX_HANDLE, PROGRAM, Procedure, Status, VERSION};
-use millrace_oncrpc::{
-    CallContext, CallHeader, Fault, MaybeReady, Outcome, Program, Results, SMALL_REPLY,
-    serving::{ClientAddr, slot_bytes},
-};
+use millrace_oncrpc::{CallContext, CallHeader, Fault, MaybeReady, Outcome, Program, Results, SMALL_REPLY};
 use millrace_runtime::{Instant, RuntimeRef};
 use millrace_xdr::{Decoder, Encode, Encoder};
 

@@ -31,10 +31,9 @@ mod xattr;
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
+use millrace_admission::ClientAddr;
 use millrace_nfs::v4::{Bitmap, Operation, PROGRAM, Status, VERSION};
-use millrace_oncrpc::{
-    CallContext, CallHeader, Callbacks, Fault, MaybeReady, Outcome, Program, serving::ClientAddr,
-};
+use millrace_oncrpc::{CallContext, CallHeader, Callbacks, Fault, MaybeReady, Outcome, Program};
 use millrace_runtime::{RuntimeRef, sync::Mutex};
 use millrace_xdr::{Decoder, Encoder};
 

@@ -1,10 +1,11 @@
 //! The memory that the reply to a COMPOUND may need, from its arguments.
 
+use millrace_buffer::slot_bytes;
 use millrace_nfs::v4::{
     AccessArgs, CloseArgs, CompoundArgs, Fattr, GetattrArgs, GetxattrArgs, ListxattrsArgs, LookupArgs,
     OpenArgs, Operation, PutfhArgs, ReadPlusArgs, ReaddirArgs, SecinfoArgs, SecinfoNoNameArgs,
 };
-use millrace_oncrpc::{CallContext, SMALL_REPLY, serving::slot_bytes};
+use millrace_oncrpc::{CallContext, SMALL_REPLY};
 use millrace_xdr::{Decoder, XdrError};
 
 /// Maximum size in bytes of a call that requests bulk data. Larger calls would hold memory while they wait for memory of

@@ -5,8 +5,8 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+use millrace_admission::Account;
 use millrace_iscsi_target::{iser::IserTarget, tcp::TcpTarget};
-use millrace_oncrpc::serving::Account;
 use millrace_rdma::{ConnectParams, ConnectionError, ConnectionInfo, Incoming, QueuePair};
 use millrace_rdma_providers::accept_iwarp;
 use millrace_runtime::{timeout, tokio_rt::TcpByteStream};

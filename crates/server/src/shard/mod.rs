@@ -22,10 +22,11 @@ use futures::{
     channel::mpsc,
     future::{Either, select},
 };
+use millrace_admission::{Account, ClientAddr};
 use millrace_iscsi_target::{ConnectionLimits, TargetStats, tcp::TcpTarget};
 use millrace_oncrpc::{
     Callbacks, Dispatcher, Peer, Program, Sampler, Service, TransportKind,
-    serving::{Account, ClientAddr, CloseStats, ConnectionConfig},
+    serving::{CloseStats, ConnectionConfig},
     stages::StageTimes,
     tcp::{TcpServer, TcpServerConfig, TcpStats},
 };

@@ -8,7 +8,6 @@ use std::{
 use futures::FutureExt;
 use millrace_buffer::{View, Views};
 use millrace_oncrpc::{Message, Stage, Stages};
-use millrace_rdma::{Access, ConnectionError, Memory};
 use millrace_runtime::{Instant, Sleep};
 use smallvec::SmallVec;
 
@@ -18,11 +17,16 @@ use crate::{
     design::{Acknowledged, Limits, Plan, ReplyTo, ReplyTooLong, ResponderContext, ResponderDesign},
     header::{Body, Header, Lists, MIN_CALL, ReadSegment},
     private_data::Design,
-    registration::{RegisteredMemory, Registrar},
+};
+use millrace_rdma::{
+    Access, ConnectionError, Memory,
+    registration::{RegisteredMemory, Registrar, Strategy},
 };
 
 /// Maximum number of segments of one reply: the maximum of a call, which every peer accepts.
 const MAX_SEGMENTS: usize = 16;
+const ALL_PHYSICAL: &str = "registration all-physical would permit every client to read all memory of the server in the \
+     Read-Read design: use another strategy";
 
 /// The responder's end of the design: unacknowledged replies.
 pub(in crate::design) struct Exposer {
@@ -69,7 +73,12 @@ impl Exposer {
         }
         let (domain, arena, rt) =
             (Arc::clone(&context.domain), context.arena.clone(), Arc::clone(&context.rt));
-        let registrar = context.registration.attach_responder(domain, arena, rt)?;
+        let registrar = match context.registration.settings().strategy {
+            Strategy::AllPhysical => return Err(ConnectionError::Local(ALL_PHYSICAL.into())),
+            // Cached buffers would stay exposed.
+            Strategy::Cache => context.registration.attach_as(Strategy::Dynamic, domain, arena, rt)?,
+            other => context.registration.attach_as(other, domain, arena, rt)?,
+        };
         Ok(Self { context, registrar, open: Vec::new(), regions: 0, bytes: 0, timer: None })
     }
 

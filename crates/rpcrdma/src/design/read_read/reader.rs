@@ -2,7 +2,6 @@
 
 use millrace_buffer::{Buffer, SPAN_BYTES, View};
 use millrace_oncrpc::{Message, Stage, Stages};
-use millrace_rdma::{ConnectionError, PostError, QueuePair, ReadRequest, SendRequest, WorkId};
 use smallvec::SmallVec;
 
 use crate::{
@@ -10,6 +9,9 @@ use crate::{
     design::{Pulled, ReceivedReply, ReplyOutcome, RequesterContext, RequesterDesign},
     header::{Body, Header, Lists, ReadSegment},
     pull::{self, MessageLayout, PlannedRead, Pulls, Sources},
+};
+use millrace_rdma::{
+    ConnectionError, PostError, QueuePair, ReadRequest, SendRequest, WorkId,
     registration::{Local, LocalRegistration, LocalRegistrations},
 };
 

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use millrace_admission::{Budget, BudgetConfig};
 use millrace_buffer::{Arena, ArenaConfig};
 use millrace_iscsi::{
     chap::{Credentials, Mutual, Secret},
@@ -16,7 +17,6 @@ use millrace_iscsi::{
 use millrace_iscsi_target::{
     ConnectionLimits, TableLimits, TargetConfig, TargetStats, TargetTable, tcp::TcpTarget,
 };
-use millrace_oncrpc::serving::{Budget, BudgetConfig};
 use millrace_runtime::{
     MemoryStream, RuntimeExt, RuntimeRef, memory_stream, timeout, virtual_time::VirtualTime,
 };

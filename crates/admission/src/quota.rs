@@ -7,7 +7,7 @@ use std::{
 
 use millrace_runtime::sync::Mutex;
 
-use super::ClientAddr;
+use crate::ClientAddr;
 
 /// A client may have this many times the free items. One client gets at most three quarters, the next one three quarters of
 /// the rest, and there is always room for others.

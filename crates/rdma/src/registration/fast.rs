@@ -5,9 +5,9 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use millrace_rdma::{Access, DomainRef, ExposeError, Memory, MemoryRegion, RegistrationKind};
+use crate::{Access, DomainRef, ExposeError, Memory, MemoryRegion, RegistrationKind};
 
-use super::{Counts, Invalidation, RegisteredMemory, Registrar, Settings, dynamic::Dynamic};
+use super::{Counts, Invalidation, Registered, RegisteredMemory, Registrar, Settings, dynamic::Dynamic};
 
 /// [`super::Strategy::Fast`] on one connection.
 pub(super) struct Fast {
@@ -44,7 +44,7 @@ impl Registrar for Fast {
         {
             Ok(region) => {
                 self.fallback.counts.hit();
-                Ok(RegisteredMemory::Direct(region, None))
+                Ok(RegisteredMemory(Registered::Direct(region, None)))
             }
             Err(e) => {
                 let lent = self.fallback.map(e.memory, access)?;
@@ -55,7 +55,9 @@ impl Registrar for Fast {
     }
 
     fn unmap(&self, lent: RegisteredMemory, placed: usize) -> Option<Memory> {
-        let RegisteredMemory::Direct(region, None) = lent else { return self.fallback.unmap(lent, placed) };
+        let RegisteredMemory(Registered::Direct(region, None)) = lent else {
+            return self.fallback.unmap(lent, placed);
+        };
         let region = match self.invalidation {
             Invalidation::AtOnce => region.revoke(),
             Invalidation::Batched(most) => {

@@ -2,11 +2,13 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
+use crate::{Access, DomainRef, ExposeError, ExposedRegion, Memory, MemoryRegion, Segment, Segments};
 use millrace_buffer::{Arena, SPAN_BYTES};
-use millrace_rdma::{Access, DomainRef, ExposeError, ExposedRegion, Memory, MemoryRegion, Segment, Segments};
 use millrace_runtime::{RuntimeRef, sync::Mutex};
 
-use super::{Counts, RegisteredMemory, Registrar, RegistrationCount, Settings, pressure::Watermarks};
+use super::{
+    Counts, Registered, RegisteredMemory, Registrar, RegistrationCount, Settings, pressure::Watermarks,
+};
 
 /// The smallest size class in bytes.
 const SMALLEST: usize = 4096;
@@ -158,11 +160,11 @@ impl Registrar for Cache {
         }
         buffer.advertise(memory.len());
         buffer.caller = Some((memory, access));
-        Ok(RegisteredMemory::Bounce(buffer))
+        Ok(RegisteredMemory(Registered::Bounce(buffer)))
     }
 
     fn unmap(&self, mapped: RegisteredMemory, placed: usize) -> Option<Memory> {
-        let RegisteredMemory::Bounce(mut buffer) = mapped else { return None };
+        let RegisteredMemory(Registered::Bounce(mut buffer)) = mapped else { return None };
         let (mut memory, access) = buffer.caller.take()?;
         let copied = match &mut memory {
             Memory::Owned(b) => b.get_mut(..placed).is_some_and(|to| buffer.region.copy_out(to)),

@@ -1,4 +1,4 @@
-//! One connection: its calls in progress, and the conditions for closing it.
+//! A server's connection, independent of the transport: its calls in progress, and the conditions for closing it.
 
 use std::{
     future::Future,
@@ -15,8 +15,9 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use millrace_runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep, StallTimer};
 use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 
-use super::{Account, Batch, Turn, slot_bytes};
 use crate::{LastSender, Peer, REPLY_HEAD, ReceivedCall, SMALL_REPLY, Sampler, Service, Stages};
+use millrace_admission::{Account, Batch, Turn};
+use millrace_buffer::slot_bytes;
 
 /// Maximum size in bytes of a call whose memory is counted in addition to that of its reply. The memory of
 /// larger calls is free when the reply is built.
@@ -28,7 +29,7 @@ pub(crate) const MEMORY_RETRY: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone)]
 pub struct ConnectionConfig {
     /// Tolerated delay of a transfer: a peer that sends a call, answers RDMA Reads or receives replies more
-    /// slowly than [`MIN_RATE`](super::MIN_RATE), with this tolerance, is disconnected.
+    /// slowly than [`MIN_RATE`](millrace_admission::MIN_RATE), with this tolerance, is disconnected.
     pub stall_timeout: Duration,
     /// Time limit for the first call of a connection.
     pub first_call_timeout: Duration,
@@ -319,7 +320,7 @@ impl<T: Unpin> ServerConnection<T> {
 
     fn answered(&mut self, to: T, reply: Option<Message>, charge: usize) -> Answer<T> {
         if let Some(reply) = &reply {
-            self.turn.reply(reply);
+            self.turn.reply(reply.head.len(), reply.payloads.iter().map(|p| p.data.len()).sum());
         }
         Answer { to, reply, charge }
     }

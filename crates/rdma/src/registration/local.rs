@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::{DomainRef, LocalKey, LocalUse, RegistrationKind};
 use millrace_buffer::{Buffer, SpanRef, Views};
-use millrace_rdma::{DomainRef, LocalKey, LocalUse, RegistrationKind};
 use smallvec::SmallVec;
 
 use super::{

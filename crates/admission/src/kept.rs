@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Maximum bytes that a connection keeps.
-pub(super) const MAXIMUM: usize = 256 << 10;
+pub(crate) const MAXIMUM: usize = 256 << 10;
 
 /// The value while the connection may keep nothing.
 const PROHIBITED: usize = usize::MAX;
@@ -11,11 +11,11 @@ const PROHIBITED: usize = usize::MAX;
 /// Bytes that a connection's task keeps for its next calls, and that the ledger takes back when memory is scarce. The
 /// bytes are all that both share, so no order of other memory accesses is needed.
 #[derive(Debug, Default)]
-pub(super) struct Kept(AtomicUsize);
+pub(crate) struct Kept(AtomicUsize);
 
 impl Kept {
     /// Bytes that the connection keeps.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         match self.0.load(Ordering::Relaxed) {
             PROHIBITED => 0,
             bytes => bytes,
@@ -23,7 +23,7 @@ impl Kept {
     }
 
     /// Keeps as many of `bytes` as are permitted. Returns their number.
-    pub(super) fn keep(&self, bytes: usize) -> usize {
+    pub(crate) fn keep(&self, bytes: usize) -> usize {
         let sum = |now: usize| if now == PROHIBITED { now } else { (now + bytes).min(MAXIMUM) };
         match self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(sum(now))) {
             Ok(before) | Err(before) => sum(before) - before,
@@ -31,13 +31,13 @@ impl Kept {
     }
 
     /// Takes all kept bytes for a call.
-    pub(super) fn take(&self) -> usize {
+    pub(crate) fn take(&self) -> usize {
         let none = |now| (now != PROHIBITED).then_some(0);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, none).unwrap_or(0)
     }
 
     /// Takes all kept bytes back, and prohibits that the connection keeps others.
-    pub(super) fn prohibit(&self) -> usize {
+    pub(crate) fn prohibit(&self) -> usize {
         match self.0.swap(PROHIBITED, Ordering::Relaxed) {
             PROHIBITED => 0,
             bytes => bytes,
@@ -45,7 +45,7 @@ impl Kept {
     }
 
     /// Permits that the connection keeps bytes. Kept ones remain.
-    pub(super) fn permit(&self) {
+    pub(crate) fn permit(&self) {
         let _ = self.0.compare_exchange(PROHIBITED, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }

@@ -4,9 +4,6 @@ use std::{fmt, path::PathBuf, str::FromStr};
 
 pub(super) const TRUST_REQUIRED: &str = "registration all-physical permits the server access to all buffer memory \
      at any time: state that the peer is trusted (`trust_server` of the client's options), or use another strategy";
-#[cfg(feature = "research")]
-pub(super) const NOT_FOR_RESPONDERS: &str = "registration all-physical would permit every client to read all memory \
-     of the server in the Read-Read design: use another strategy";
 
 /// When memory is registered and invalidated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -12,7 +12,7 @@ use std::{
 use futures::task::AtomicWaker;
 use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
 
-use super::{
+use crate::{
     ClientAddr,
     kept::Kept,
     ledger::{ClientState, ConnectionLimits, Entry, Ledger},
@@ -191,17 +191,17 @@ impl Budget {
 
 /// The state of a connection that the ledger shares with its task.
 #[derive(Debug)]
-pub(super) struct ConnectionState {
+pub(crate) struct ConnectionState {
     /// Time of the last call, by the budget's clock.
     last_call: AtomicU64,
     /// Shared memory that the connection keeps for its next calls.
-    pub(super) kept: Kept,
+    pub(crate) kept: Kept,
     evicted: AtomicBool,
     task: AtomicWaker,
 }
 
 impl ConnectionState {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             last_call: AtomicU64::new(now.as_nanos()),
             kept: Kept::default(),
@@ -211,16 +211,16 @@ impl ConnectionState {
     }
 
     /// Time of the last call, or of the opening of the connection.
-    pub(super) fn last_use(&self) -> Instant {
+    pub(crate) fn last_use(&self) -> Instant {
         Instant::from_nanos(self.last_call.load(Ordering::Relaxed))
     }
 
-    pub(super) fn touch(&self, now: Instant) {
+    pub(crate) fn touch(&self, now: Instant) {
         self.last_call.store(now.as_nanos(), Ordering::Relaxed);
     }
 
     /// The waker of the connection's task, which it registers again when it runs.
-    pub(super) fn waker(&self) -> Option<Waker> {
+    pub(crate) fn waker(&self) -> Option<Waker> {
         self.task.take()
     }
 
@@ -465,7 +465,7 @@ impl Account {
     }
 
     /// The time of the budget's clock.
-    pub(super) fn now(&self) -> Instant {
+    pub fn now(&self) -> Instant {
         self.budget.now()
     }
 
@@ -477,11 +477,11 @@ impl Account {
     }
 
     /// Whether another client made a call within the last 100 ms before `now`.
-    pub(super) fn others_called(&self, now: Instant) -> bool {
+    pub fn others_called(&self, now: Instant) -> bool {
         self.budget.ledger.lock().others_called(self.entry.client, now)
     }
 
-    /// The time that the peer may fall behind in a transfer ([`RateMonitor`](super::RateMonitor)): usually `limit`, but 5
+    /// The time that the peer may fall behind in a transfer ([`RateMonitor`](crate::RateMonitor)): usually `limit`, but 5
     /// seconds at most while the connection uses shared memory, its client is the one that uses most, and more than its
     /// share, and others wait for memory. When that begins, the task that polls [`Self::poll_evicted`] is woken.
     pub fn stall_limit(&self, limit: Duration) -> Duration {
@@ -522,7 +522,8 @@ mod tests {
     use futures::FutureExt;
     use millrace_runtime::tokio_rt::TokioRuntime;
 
-    use super::{super::kept, *};
+    use super::*;
+    use crate::kept;
 
     const KIB: usize = 1 << 10;
 

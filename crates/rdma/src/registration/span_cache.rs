@@ -8,8 +8,8 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+use crate::{DomainRef, LocalKey};
 use millrace_buffer::SpanRef;
-use millrace_rdma::{DomainRef, LocalKey};
 use millrace_runtime::RuntimeRef;
 use smallvec::SmallVec;
 

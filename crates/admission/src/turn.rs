@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use millrace_runtime::Instant;
-use millrace_xdr::Message;
 
 /// Maximum number of calls started per turn.
 const MAX_CALLS: usize = 64;
@@ -84,11 +83,10 @@ impl Turn {
         self.bytes += bytes;
     }
 
-    /// Counts the reply to a call.
-    pub fn reply(&mut self, reply: &Message) {
-        let bulk: usize = reply.payloads.iter().map(|p| p.data.len()).sum();
-        self.heads += reply.head.len();
-        self.bytes += HEAD_WEIGHT * reply.head.len() + bulk;
+    /// Counts the reply to a call: the bytes of its head, which are encoded, and of its bulk data.
+    pub fn reply(&mut self, head: usize, bulk: usize) {
+        self.heads += head;
+        self.bytes += HEAD_WEIGHT * head + bulk;
     }
 
     /// Whether the connection must yield to others.
@@ -97,41 +95,31 @@ impl Turn {
     }
 
     /// Whether replies with long heads were encoded, which take milliseconds.
-    pub(super) fn is_long(&self) -> bool {
+    pub fn is_long(&self) -> bool {
         self.heads >= LONG_HEADS
     }
 
     /// The delay after a long turn that ends at `now`, so that all `connections` of the client together use a
     /// third of the shard's time. Without the delay, each small call of another client would wait for a whole
     /// listing.
-    pub(super) fn delay(&self, now: Instant, connections: usize) -> Duration {
+    pub fn delay(&self, now: Instant, connections: usize) -> Duration {
         let factor = u32::try_from(connections).unwrap_or(u32::MAX).max(1).saturating_mul(DELAY_FACTOR);
         now.duration_since(self.started).saturating_mul(factor).min(MAX_DELAY)
     }
 
     /// Number of turns that the connection skips after this one. A client with `connections` connections has
     /// as many turns as a client with one.
-    pub(super) fn skipped_turns(&self, connections: usize) -> usize {
+    pub fn skipped_turns(&self, connections: usize) -> usize {
         if self.is_over() { connections.saturating_sub(1).min(MAX_SKIPPED) } else { 0 }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use millrace_buffer::{Arena, ArenaConfig};
-    use millrace_xdr::Encoder;
-
     use super::*;
 
     fn at(micros: u64) -> Instant {
         Instant::from_nanos(micros * 1000)
-    }
-
-    fn reply(words: usize) -> Message {
-        let arena = Arena::new(ArenaConfig { limit: 8 << 20, huge_pages: false });
-        let mut head = Encoder::new(&arena, 4 * words);
-        (0..words).for_each(|_| head.put_u32(0));
-        head.finish().unwrap()
     }
 
     #[test]
@@ -165,9 +153,9 @@ mod tests {
         let mut turn = Turn::default();
         turn.call(|| at(100));
         turn.call(|| at(999));
-        turn.reply(&reply(1000));
+        turn.reply(4000, 0);
         assert!(!turn.is_over() && !turn.is_long());
-        turn.reply(&reply(LONG_HEADS / 4));
+        turn.reply(LONG_HEADS, 0);
         assert!(turn.is_over() && turn.is_long());
         assert_eq!(turn.delay(at(600), 1), Duration::from_micros(1000));
         assert_eq!(turn.delay(at(600), 3), Duration::from_micros(3000));

@@ -1,4 +1,4 @@
-//! The ledger of a [`Budget`](super::Budget): the memory of each client, and the waiting connections. No
+//! The ledger of a [`Budget`](crate::Budget): the memory of each client, and the waiting connections. No
 //! locks, clocks or I/O.
 //!
 //! The limit of a client depends on the free memory: dynamic thresholds (Choudhury and Hahne, "Dynamic queue
@@ -17,7 +17,7 @@ use std::{
 use millrace_runtime::Instant;
 use slab::Slab;
 
-use super::{AdmissionError, ClientAddr, account::ConnectionState};
+use crate::{AdmissionError, ClientAddr, account::ConnectionState};
 
 /// Threshold of a single client as a multiple of the free memory, and of a client's single connection as a
 /// multiple of the remainder of the client's share. It may use 8/9.
@@ -32,18 +32,18 @@ const RECENT: Duration = Duration::from_millis(100);
 
 /// Maximum numbers of connections.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ConnectionLimits {
-    pub(super) all: usize,
-    pub(super) per_client: usize,
+pub(crate) struct ConnectionLimits {
+    pub(crate) all: usize,
+    pub(crate) per_client: usize,
 }
 
 /// What the accounts of a client share with the ledger.
 #[derive(Debug, Default)]
-pub(super) struct ClientState {
+pub(crate) struct ClientState {
     /// Number of counted connections.
-    pub(super) connections: AtomicUsize,
+    pub(crate) connections: AtomicUsize,
     /// Whether other clients wait for memory that this one uses beyond its share.
-    pub(super) overdrawn: AtomicBool,
+    pub(crate) overdrawn: AtomicBool,
 }
 
 #[derive(Default)]
@@ -84,12 +84,12 @@ struct Waiter {
 
 /// Keys of an account in the ledger.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
-    pub(super) client: usize,
+pub(crate) struct Entry {
+    pub(crate) client: usize,
     state: usize,
 }
 
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     memory: usize,
     /// Bytes that each client may use for calls.
     least_share: usize,
@@ -118,7 +118,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(memory: usize, least_share: usize, limits: ConnectionLimits) -> Self {
+    pub(crate) fn new(memory: usize, least_share: usize, limits: ConnectionLimits) -> Self {
         Self {
             memory,
             least_share,
@@ -141,21 +141,21 @@ impl Ledger {
     }
 
     /// Bytes in use, without those that connections keep.
-    pub(super) fn in_use(&self) -> usize {
+    pub(crate) fn in_use(&self) -> usize {
         let kept: usize = self.clients.iter().map(|(_, c)| c.kept()).sum();
         self.in_use.saturating_sub(kept)
     }
 
-    pub(super) fn peak(&self) -> usize {
+    pub(crate) fn peak(&self) -> usize {
         self.peak
     }
 
     /// Number of waiting connections, and number of waits so far.
-    pub(super) fn waiting(&self) -> (usize, u64) {
+    pub(crate) fn waiting(&self) -> (usize, u64) {
         (self.waiting, self.waits)
     }
 
-    pub(super) fn client_in_use(&self, addr: ClientAddr) -> usize {
+    pub(crate) fn client_in_use(&self, addr: ClientAddr) -> usize {
         self.client_at(addr).map_or(0, |c| c.in_use.saturating_sub(c.kept()))
     }
 
@@ -163,12 +163,12 @@ impl Ledger {
         self.clients.get(*self.by_addr.get(&addr)?)
     }
 
-    pub(super) fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections
     }
 
     /// Admits a connection of `addr`. At a limit, another connection may be evicted, which is returned.
-    pub(super) fn admit(
+    pub(crate) fn admit(
         &mut self,
         addr: ClientAddr,
         state: Arc<ConnectionState>,
@@ -213,12 +213,12 @@ impl Ledger {
     }
 
     /// What the accounts of a client share.
-    pub(super) fn state_of(&self, client: usize) -> Arc<ClientState> {
+    pub(crate) fn state_of(&self, client: usize) -> Arc<ClientState> {
         self.clients.get(client).map(|c| Arc::clone(&c.state)).unwrap_or_default()
     }
 
     /// Whether a client other than `client` made a call within [`RECENT`] before `now`.
-    pub(super) fn others_called(&self, client: usize, now: Instant) -> bool {
+    pub(crate) fn others_called(&self, client: usize, now: Instant) -> bool {
         let mut others = self.clients.iter().filter(|(id, _)| *id != client);
         others.any(|(_, c)| c.states.iter().any(|(_, l)| now.duration_since(l.last_use()) < RECENT))
     }
@@ -236,7 +236,7 @@ impl Ledger {
     }
 
     /// Closes an account that holds no memory and has no waiting request.
-    pub(super) fn close(
+    pub(crate) fn close(
         &mut self,
         addr: ClientAddr,
         entry: Entry,
@@ -288,7 +288,7 @@ impl Ledger {
 
     /// Allocates `bytes` to a connection that uses `held`, if its threshold permits and no other connection
     /// of its client waits.
-    pub(super) fn take(&mut self, client: usize, held: usize, bytes: usize) -> bool {
+    pub(crate) fn take(&mut self, client: usize, held: usize, bytes: usize) -> bool {
         let first = self.clients.get(client).is_some_and(|c| c.waiting.is_empty());
         let mut allowed = self.starved.is_none() && first && self.permits(client, held, bytes);
         if !allowed && self.reclaim() {
@@ -324,14 +324,14 @@ impl Ledger {
     }
 
     /// Allocates `bytes` beyond all thresholds.
-    pub(super) fn take_unconditionally(&mut self, client: usize, bytes: usize) {
+    pub(crate) fn take_unconditionally(&mut self, client: usize, bytes: usize) {
         self.count_in(client, bytes);
     }
 
     /// Counts `bytes` of a client as receives, if the threshold permits. Idle connections keep their
     /// receives, so receives may use half of the memory, which clients share as they share the memory for
     /// calls.
-    pub(super) fn add_receives(&mut self, client: usize, bytes: usize, woken: &mut Vec<Waker>) -> bool {
+    pub(crate) fn add_receives(&mut self, client: usize, bytes: usize, woken: &mut Vec<Waker>) -> bool {
         let Some(c) = self.clients.get(client) else { return false };
         let required_free = bytes + (c.receives + bytes).div_ceil(self.factors(c).0);
         let allowed = (self.memory / 2).saturating_sub(self.receives) >= required_free;
@@ -342,7 +342,7 @@ impl Ledger {
     }
 
     /// Counts `bytes` as indispensable receives.
-    pub(super) fn add_receives_unconditionally(
+    pub(crate) fn add_receives_unconditionally(
         &mut self,
         client: usize,
         bytes: usize,
@@ -359,7 +359,7 @@ impl Ledger {
     }
 
     /// Ends the counting of `bytes` as receives.
-    pub(super) fn remove_receives(&mut self, client: usize, bytes: usize) {
+    pub(crate) fn remove_receives(&mut self, client: usize, bytes: usize) {
         self.receives = self.receives.saturating_sub(bytes);
         if let Some(c) = self.clients.get_mut(client) {
             c.receives = c.receives.saturating_sub(bytes);
@@ -367,7 +367,7 @@ impl Ledger {
     }
 
     /// Releases bytes; adds the wakers of connections that are granted memory to `woken`.
-    pub(super) fn give(&mut self, client: usize, bytes: usize, woken: &mut Vec<Waker>) {
+    pub(crate) fn give(&mut self, client: usize, bytes: usize, woken: &mut Vec<Waker>) {
         self.in_use = self.in_use.saturating_sub(bytes);
         if let Some(c) = self.clients.get_mut(client) {
             c.in_use = c.in_use.saturating_sub(bytes);
@@ -388,7 +388,7 @@ impl Ledger {
     }
 
     /// Determines which client has overdrawn its share, and wakes its connections when it is another one than before, since
-    /// they have less time then ([`Account::stall_limit`](super::Account::stall_limit)).
+    /// they have less time then ([`Account::stall_limit`](crate::Account::stall_limit)).
     fn find_overdrawn(&mut self, woken: &mut Vec<Waker>) {
         let mut found = None;
         if self.waiting > 0 {
@@ -412,7 +412,7 @@ impl Ledger {
     }
 
     /// Queues a request of a connection for `bytes`.
-    pub(super) fn wait(
+    pub(crate) fn wait(
         &mut self,
         client: usize,
         held: usize,
@@ -434,7 +434,7 @@ impl Ledger {
     }
 
     /// Updates a waiting request to `bytes`. Returns the granted bytes if it was granted.
-    pub(super) fn poll_grant(
+    pub(crate) fn poll_grant(
         &mut self,
         key: usize,
         held: usize,
@@ -458,7 +458,7 @@ impl Ledger {
 
     /// Cancels a request. Returns the bytes that were granted in the meantime, which the connection now
     /// holds.
-    pub(super) fn cancel(&mut self, key: usize, woken: &mut Vec<Waker>) -> usize {
+    pub(crate) fn cancel(&mut self, key: usize, woken: &mut Vec<Waker>) -> usize {
         let Some(waiter) = self.waiters.try_remove(key) else { return 0 };
         if waiter.granted {
             return waiter.bytes;
@@ -529,17 +529,17 @@ impl Ledger {
 
     /// Bytes that the connections of a client use or keep.
     #[cfg(test)]
-    pub(super) fn client_held(&self, addr: ClientAddr) -> usize {
+    pub(crate) fn client_held(&self, addr: ClientAddr) -> usize {
         self.client_at(addr).map_or(0, |c| c.in_use)
     }
 
     #[cfg(test)]
-    pub(super) fn receives(&self) -> usize {
+    pub(crate) fn receives(&self) -> usize {
         self.receives
     }
 
     #[cfg(test)]
-    pub(super) fn states(&self, addr: ClientAddr) -> usize {
+    pub(crate) fn states(&self, addr: ClientAddr) -> usize {
         self.client_at(addr).map_or(0, |c| c.states.len())
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::{Domain, Exposure, ExposureId, LocalKey, LocalUse, RegistrationKind, SteeringTag};
 use millrace_buffer::{ArenaConfig, Buffer, Views};
-use millrace_rdma::{Domain, Exposure, ExposureId, LocalKey, LocalUse, RegistrationKind, SteeringTag};
 use millrace_runtime::sync::Mutex;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use proptest::{prelude::*, strategy::Strategy as Generate};

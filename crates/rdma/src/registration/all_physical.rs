@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use millrace_rdma::{Access, DomainRef, ExposeError, Memory, MemoryRegion, RegistrationKind};
+use crate::{Access, DomainRef, ExposeError, Memory, MemoryRegion, RegistrationKind};
 
-use super::{Counts, RegisteredMemory, Registrar};
+use super::{Counts, Registered, RegisteredMemory, Registrar};
 
 /// [`super::Strategy::AllPhysical`] on one connection, whose domain has its global tag.
 pub(super) struct AllPhysical {
@@ -17,11 +17,11 @@ impl Registrar for AllPhysical {
         let region = MemoryRegion::new(Arc::clone(&self.domain), memory)
             .expose_by(RegistrationKind::Global, access)?;
         self.counts.hit();
-        Ok(RegisteredMemory::Direct(region, None))
+        Ok(RegisteredMemory(Registered::Direct(region, None)))
     }
 
     fn unmap(&self, lent: RegisteredMemory, _placed: usize) -> Option<Memory> {
-        let RegisteredMemory::Direct(region, _) = lent else { return None };
+        let RegisteredMemory(Registered::Direct(region, _)) = lent else { return None };
         region.revoke().map(MemoryRegion::into_memory)
     }
 }

@@ -44,10 +44,10 @@ use std::{
     },
 };
 
-use millrace_buffer::Arena;
-use millrace_rdma::{
+use crate::{
     Access, ConnectionError, DomainRef, ExposeError, ExposedRegion, Memory, RegistrationKind, Segment,
 };
+use millrace_buffer::Arena;
 use millrace_runtime::RuntimeRef;
 
 pub use self::local::{Local, LocalRegistration, LocalRegistrations};
@@ -77,7 +77,7 @@ impl Registration {
     }
 
     /// Whether the peer may invalidate a call's tags: only tags that are not reused.
-    pub(crate) fn tags_are_single_use(&self) -> bool {
+    pub fn tags_are_single_use(&self) -> bool {
         matches!(self.settings.strategy, Strategy::Dynamic | Strategy::Fast)
     }
 
@@ -104,7 +104,7 @@ impl Registration {
     ///
     /// # Errors
     /// The strategy is rejected or the provider does not support it.
-    pub(crate) fn attach(
+    pub fn attach(
         &self,
         domain: DomainRef,
         arena: Arena,
@@ -113,26 +113,11 @@ impl Registration {
         self.attach_as(self.settings.strategy, domain, arena, rt)
     }
 
-    /// The registrar of one connection's responder in the Read-Read design. With `cache`, replies are
-    /// registered individually, because cached buffers would stay exposed.
+    /// As [`Self::attach`], with another strategy than that of the settings.
     ///
     /// # Errors
-    /// The strategy would expose more than replies, or the provider does not support it.
-    #[cfg(feature = "research")]
-    pub(crate) fn attach_responder(
-        &self,
-        domain: DomainRef,
-        arena: Arena,
-        rt: RuntimeRef,
-    ) -> Result<Box<dyn Registrar>, ConnectionError> {
-        match self.settings.strategy {
-            Strategy::AllPhysical => Err(ConnectionError::Local(strategy::NOT_FOR_RESPONDERS.into())),
-            Strategy::Cache => self.attach_as(Strategy::Dynamic, domain, arena, rt),
-            other => self.attach_as(other, domain, arena, rt),
-        }
-    }
-
-    fn attach_as(
+    /// As [`Self::attach`].
+    pub fn attach_as(
         &self,
         strategy: Strategy,
         domain: DomainRef,
@@ -165,7 +150,9 @@ impl fmt::Debug for Registration {
 }
 
 /// Memory of a call that the peer can access. Dropping it revokes the access.
-pub(crate) enum RegisteredMemory {
+pub struct RegisteredMemory(Registered);
+
+enum Registered {
     /// The caller's memory, and the count of its registration if it was registered.
     Direct(ExposedRegion, Option<RegistrationCount>),
     /// A bounce buffer in place of the caller's memory.
@@ -174,10 +161,10 @@ pub(crate) enum RegisteredMemory {
 
 impl RegisteredMemory {
     /// The segments for the peer, in the order of the bytes.
-    pub(crate) fn segments(&self) -> &[Segment] {
-        match self {
-            Self::Direct(region, _) => region.segments(),
-            Self::Bounce(kept) => kept.segments(),
+    pub fn segments(&self) -> &[Segment] {
+        match &self.0 {
+            Registered::Direct(region, _) => region.segments(),
+            Registered::Bounce(kept) => kept.segments(),
         }
     }
 }
@@ -200,7 +187,7 @@ impl Drop for RegistrationCount {
 }
 
 /// A strategy's part on one connection.
-pub(crate) trait Registrar: Send {
+pub trait Registrar: Send {
     /// Grants the peer the right `access` to `memory`.
     ///
     /// # Errors
