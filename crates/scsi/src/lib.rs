@@ -21,7 +21,6 @@ pub mod initiator;
 mod lun;
 mod medium;
 mod nexus;
-mod range_lock;
 pub mod reservation;
 mod sense;
 mod target;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use millrace_runtime::MaybeReady;
+use millrace_runtime::{MaybeReady, RangeLocks};
 use millrace_vfs::Views;
 use parking_lot::{Mutex, RwLock};
 
@@ -219,7 +219,7 @@ impl Target {
         if request.attribute == TaskAttribute::HeadOfQueue {
             return self.start(request);
         }
-        match disk.order().lock(0..1, request.attribute == TaskAttribute::Ordered) {
+        match RangeLocks::lock(Arc::clone(disk.order()), 0..1, request.attribute == TaskAttribute::Ordered) {
             MaybeReady::Ready(guard) => self.start(request).map(move |result| {
                 drop(guard);
                 result

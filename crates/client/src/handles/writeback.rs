@@ -184,7 +184,7 @@ impl Writeback {
             let range = range(range(offset, done)?.end, part.len())?;
             let (this, caller) = (Arc::clone(self), caller.clone());
             let write = async move {
-                let _lock = this.ranges.lock(range.clone()).await;
+                let _lock = RangeLocks::lock(&this.ranges, range.clone(), true).await;
                 this.write_locked(&caller, range.start, part, since).await
             };
             let written = Uncancelled::new(self.client.runtime(), "write", write).await?;
@@ -230,7 +230,7 @@ impl Writeback {
     ) -> impl Future<Output = Result<T, Error>> + Send {
         let rt = self.client.runtime().clone();
         Uncancelled::new(&rt, "change data", async move {
-            let _lock = self.ranges.lock(range).await;
+            let _lock = RangeLocks::lock(&self.ranges, range, true).await;
             let done = call.await?;
             self.retained().cut(&changed(&done));
             Ok(done)
@@ -284,7 +284,7 @@ impl Writeback {
 
     /// Rewrites the parts of a piece that newer data has not replaced.
     async fn rewrite_piece(&self, piece: &Piece) -> Result<Option<Wcc>, Error> {
-        let _lock = self.ranges.lock(piece.range()).await;
+        let _lock = RangeLocks::lock(&self.ranges, piece.range(), true).await;
         let since = self.check_locks()?;
         let left = self.retained().left_of(piece);
         let mut wcc = None;

@@ -86,7 +86,7 @@ impl DiskFile {
     /// Writes, and returns the number of bytes. The future must be completed once it was polled, so that the lock is
     /// held until the device has executed the write.
     pub(super) async fn write(&self, write: Pending) -> Result<usize, Error> {
-        let _lock = self.writes.lock(write.blocks.clone()).await;
+        let _lock = RangeLocks::lock(&self.writes, write.blocks.clone(), true).await;
         self.write_locked(write).await
     }
 
@@ -119,7 +119,7 @@ impl DiskFile {
     /// [`Self::write`], the future must be completed.
     pub(super) async fn zero(&self, range: Range<u64>, punch: bool) -> Result<(), Error> {
         let range = self.clip(range.start, range.end.saturating_sub(range.start));
-        let _lock = self.writes.lock(self.blocks(&range)).await;
+        let _lock = RangeLocks::lock(&self.writes, self.blocks(&range), true).await;
         let whole = range.start.next_multiple_of(self.block())..range.end - range.end % self.block();
         if whole.start > whole.end {
             return self.zero_part(range).await;

@@ -27,6 +27,7 @@ use std::{
 pub use command::Transfer;
 pub(crate) use command::{Job, parameter_data};
 pub(crate) use inquiry::absent;
+use millrace_runtime::RangeLocks;
 use millrace_vfs::{FileKind, FileSystemRef, FsError, Handle, Identity};
 use mode::Modes;
 use parking_lot::Mutex;
@@ -37,7 +38,6 @@ use crate::{
     cdb::Operation,
     medium::Medium,
     nexus::{Nexus, UnitNexus},
-    range_lock::RangeLock,
     reservation::{self, InitiatorPort, RecordError, Reservations},
 };
 
@@ -121,13 +121,13 @@ pub struct Disk {
     /// Capacity in blocks, at least 1.
     blocks: AtomicU64,
     /// Locks on ranges of bytes, for commands that write.
-    ranges: Arc<RangeLock>,
+    ranges: Arc<RangeLocks>,
     /// Exclusive for ORDERED tasks, shared for others.
-    order: Arc<RangeLock>,
+    order: Arc<RangeLocks>,
     modes: Mutex<Modes>,
     reservations: Mutex<Reservations>,
     /// Exclusive for a command that changes reservations.
-    reserving: Arc<RangeLock>,
+    reserving: Arc<RangeLocks>,
     record: Record,
     nexuses: Mutex<Nexuses>,
 }
@@ -242,7 +242,7 @@ impl Disk {
     }
 
     /// The queue of ORDERED tasks.
-    pub(crate) fn order(&self) -> &Arc<RangeLock> {
+    pub(crate) fn order(&self) -> &Arc<RangeLocks> {
         &self.order
     }
 

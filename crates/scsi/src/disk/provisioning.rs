@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use millrace_buffer::{BLOCK_BYTES, View};
+use millrace_runtime::RangeLocks;
 use millrace_vfs::{Stability, Views};
 
 use super::{
@@ -125,7 +126,7 @@ impl Job {
         };
         Step::wait(async move {
             for extent in extents {
-                let _guard = self.disk.ranges.lock(extent.range(), false).await;
+                let _guard = RangeLocks::lock(&*self.disk.ranges, extent.range(), false).await;
                 let fill = if self.cdb.flag(UNMAP_ANCHOR) { Fill::Zero } else { Fill::Unmap };
                 self.fill(extent, fill).await?;
             }

@@ -1,5 +1,6 @@
 //! PERSISTENT RESERVE IN and OUT, RESERVE(6) and RELEASE(6).
 
+use millrace_runtime::RangeLocks;
 use millrace_vfs::Views;
 
 use super::{
@@ -35,7 +36,7 @@ impl Job {
     /// RESERVE(6) and RELEASE(6), one command that changes reservations at a time.
     pub(super) fn reserve_unit(self) -> Step<Views> {
         Step::wait(async move {
-            let _guard = self.disk.reserving.lock(0..1, true).await;
+            let _guard = RangeLocks::lock(&*self.disk.reserving, 0..1, true).await;
             let mut reservations = self.disk.reservations.lock();
             if self.cdb.operation() == Operation::Reserve {
                 reservations.reserve(self.id())?;
@@ -49,7 +50,7 @@ impl Job {
     /// PERSISTENT RESERVE OUT: the change applies when its record is durable.
     pub(super) fn reserve_out(self) -> Step<Views> {
         Step::wait(async move {
-            let _guard = self.disk.reserving.lock(0..1, true).await;
+            let _guard = RangeLocks::lock(&*self.disk.reserving, 0..1, true).await;
             let len = self.data.len().min(self.cdb.length() as usize);
             let list = self.data.slice(0, len).to_vec();
             let change = self.disk.reservations.lock().plan(self.id(), &self.cdb.first_ten(), &list)?;

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use millrace_runtime::MaybeReady;
+use millrace_runtime::{MaybeReady, RangeLocks};
 use millrace_vfs::{Stability, Views};
 
 use super::{blocks::Extent, command::Job};
 use crate::{
     failure::{Outcome, Step},
-    range_lock::RangeLock,
     sense::{AdditionalSense, Sense, SenseKey},
 };
 
@@ -17,7 +16,7 @@ pub(super) const PIECE: u32 = 1 << 20;
 
 /// Runs `operation` with a lock on `extent`.
 pub(super) fn locked<T: Send + 'static>(
-    ranges: &Arc<RangeLock>,
+    ranges: &Arc<RangeLocks>,
     extent: Extent,
     exclusive: bool,
     operation: impl FnOnce() -> Step<T> + Send + 'static,
@@ -25,7 +24,7 @@ pub(super) fn locked<T: Send + 'static>(
 where
     Outcome<T>: Unpin,
 {
-    match ranges.lock(extent.range(), exclusive) {
+    match RangeLocks::lock(Arc::clone(ranges), extent.range(), exclusive) {
         MaybeReady::Ready(guard) => operation().map(move |result| {
             drop(guard);
             result
