@@ -8,6 +8,7 @@ use std::{
 };
 
 use millrace_nfs::v4::Status;
+use millrace_oncrpc::serving::ClientAddr;
 use parking_lot::Mutex;
 
 use crate::client::Client;
@@ -20,11 +21,12 @@ const STEPS: u32 = 3;
 /// The clients that may have state, in storage that survives the server: only these may reclaim state after a restart.
 /// A method returns when its effect is durable, so that the caller may have to move it to another thread.
 pub trait ClientList: fmt::Debug + Send + Sync {
-    /// Adds a client, before it gets its first state. Adding one that is on the list succeeds.
+    /// Adds a client, which is charged to `address`, before it gets its first state. Adding one that is on the list
+    /// succeeds.
     ///
     /// # Errors
     /// Any error: the client gets DELAY, and no state.
-    fn add(&self, owner: &[u8]) -> std::io::Result<()>;
+    fn add(&self, owner: &[u8], address: ClientAddr) -> std::io::Result<()>;
 
     /// Removes clients, before others get what their state excludes. Those that are not on the list are ignored.
     ///

@@ -81,7 +81,7 @@ impl<R: Clone> State<R> {
                 client.reclaimed.load(Ordering::Acquire) && client.table.lock().revoked().count() == 0;
             let is_listed = !client.is_removed()
                 && returns
-                && self.list.as_ref().is_none_or(|list| list.add(client.owner()).is_ok());
+                && self.list.as_ref().is_none_or(|list| list.add(client.owner(), client.address()).is_ok());
             if is_listed {
                 client.unlisted.store(false, Ordering::Release);
             }

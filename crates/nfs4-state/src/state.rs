@@ -174,7 +174,7 @@ impl<R: Clone> State<R> {
         if let Some(list) = &self.list
             && !client.unlisted.load(Ordering::Acquire)
         {
-            list.add(client.owner()).map_err(|_| Status::Delay)?;
+            list.add(client.owner(), client.address()).map_err(|_| Status::Delay)?;
         }
         client.reclaimed.store(true, Ordering::Release);
         self.grace.complete(client.owner());

@@ -3,24 +3,26 @@
 //! The file is text. Each line ends with its tag, the SipHash-2-4 of what precedes the tag, which detects damage:
 //!
 //! ```text
-//! millrace NFSv4 clients 2 TAG
+//! millrace NFSv4 clients 3 TAG
 //! epoch 1767225600 clients 2 TAG
-//! 4c696e7578204e465376342e322061 TAG
-//! 4c696e7578204e465376342e322062 TAG
-//! +4c696e7578204e465376342e322063 -4c696e7578204e465376342e322061 TAG
+//! 4c696e7578204e465376342e322061@192.0.2.1 TAG
+//! 4c696e7578204e465376342e322062@2001:db8:0:1:: TAG
+//! +4c696e7578204e465376342e322063@192.0.2.3 -4c696e7578204e465376342e322061 TAG
 //! ```
 //!
-//! The third and later lines are `co_ownerid`s in hexadecimal digits: those of the list when the file was written, and
-//! then in each line the changes that were made together. Changes are appended, until they are longer than the list; then
+//! The third and later lines are `co_ownerid`s in hexadecimal digits with the IPv4 address or the IPv6 prefix of 64 bits
+//! that each is charged to: those of the list when the file was written, and then in each line the changes that were made
+//! together. Versions 1 and 2 have no addresses, and version 1 no changes. Changes are appended, until they are longer than the list; then
 //! the file is replaced as a whole. After a crash, the last line may be incomplete, and its changes are not made; any other
 //! file is the old one or the new one. A client whose record is damaged cannot reclaim its state after a restart: it gets
 //! NO_GRACE or RECLAIM_BAD. A damaged line of changes may have removed any client, so that the earlier ones are lost.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     fmt::Write as _,
     fs::{File, OpenOptions},
     io::{self, Read, Write},
+    net::{IpAddr, Ipv4Addr},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
@@ -28,6 +30,7 @@ use std::{
 
 use millrace_nfs::v4::OPAQUE_LIMIT;
 use millrace_nfs4_state::ClientList;
+use millrace_oncrpc::serving::{ClientAddr, ClientQuota};
 use millrace_runtime::sync::Mutex;
 use rustix::fs::FlockOperation;
 
@@ -36,27 +39,33 @@ use crate::siphash::siphash;
 const NAME: &str = "nfs4-clients";
 /// The file that is locked while a server uses the list.
 const LOCK_NAME: &str = "nfs4-clients.lock";
-const HEADER: &str = "millrace NFSv4 clients 2";
-/// That of a file without changes, which servers wrote before there were any.
-const OLD_HEADER: &str = "millrace NFSv4 clients 1";
+const HEADER: &str = "millrace NFSv4 clients 3";
+/// Those of files that earlier releases wrote.
+const OLD_HEADERS: [&str; 2] = ["millrace NFSv4 clients 1", "millrace NFSv4 clients 2"];
+/// The address of a client in a file of an earlier release: no client has it.
+const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// The key of the tags: they detect damage only.
 const TAG_KEY: [u64; 2] = [0x6e66_7376_3420_636c, 0x6965_6e74_7300_0001];
 /// Characters of a tag.
 const TAG: usize = 16;
+/// Maximum characters of an address: four groups of an IPv6 address and `::`.
+const ADDRESS: usize = 21;
 /// Maximum bytes of a line with one client.
-const LINE: u64 = (2 * OPAQUE_LIMIT + 1 + TAG + 1) as u64;
+const LINE: u64 = (2 * OPAQUE_LIMIT + 1 + ADDRESS + 1 + TAG + 1) as u64;
 /// Bytes of changes that a file may have, however short its list is.
 const CHANGES: u64 = 1 << 16;
 
-type Owners = BTreeSet<Box<[u8]>>;
+/// The clients with the addresses that they are charged to.
+type Owners = BTreeMap<Box<[u8]>, ClientAddr>;
 
 /// The list in a file. Concurrent changes are written together.
 #[derive(Debug)]
 pub(crate) struct StoredList {
     directory: PathBuf,
     epoch: u32,
-    /// Maximum number of clients.
-    capacity: usize,
+    /// The clients on the list: their number is limited, and divided among addresses. Those of earlier instances cannot be
+    /// removed to make room, because they may reclaim state.
+    places: ClientQuota,
     content: Mutex<Content>,
     /// Locked during a write.
     durable: Mutex<Durable>,
@@ -76,12 +85,26 @@ struct Content {
 }
 
 impl Content {
-    fn change(&mut self, sign: char, owner: &[u8]) {
+    /// Adds a client, or changes its address.
+    fn add(&mut self, owner: &[u8], address: ClientAddr) {
+        self.owners.insert(owner.into(), address);
+        self.begin_change('+');
+        put_client(&mut self.changes, owner, address);
+    }
+
+    /// Removes a client, and returns its address.
+    fn remove(&mut self, owner: &[u8]) -> Option<ClientAddr> {
+        let address = self.owners.remove(owner)?;
+        self.begin_change('-');
+        put_digits(&mut self.changes, owner);
+        Some(address)
+    }
+
+    fn begin_change(&mut self, sign: char) {
         if !self.changes.is_empty() {
             self.changes.push(' ');
         }
         self.changes.push(sign);
-        put_digits(&mut self.changes, owner);
         self.version += 1;
     }
 }
@@ -155,10 +178,12 @@ impl StoredList {
                 "the list of NFSv4 clients is damaged; these clients lose their locks and open files"
             );
         }
+        let places = ClientQuota::new(capacity);
+        stored.owners.values().for_each(|address| places.add(*address, 1));
         let list = Self {
             directory: directory.to_owned(),
             epoch: epoch.max(stored.epoch.wrapping_add(1)),
-            capacity,
+            places,
             content: Mutex::new(Content { owners: stored.owners, version: 1, changes: String::new() }),
             durable: Mutex::new(Durable::default()),
             failing: AtomicBool::new(false),
@@ -175,7 +200,7 @@ impl StoredList {
 
     /// The clients on the list.
     pub(crate) fn owners(&self) -> Vec<Box<[u8]>> {
-        self.content.lock().owners.iter().cloned().collect()
+        self.content.lock().owners.keys().cloned().collect()
     }
 
     /// Returns when `version` of the content, or a later one, is durable.
@@ -215,15 +240,18 @@ impl StoredList {
 }
 
 impl ClientList for StoredList {
-    fn add(&self, owner: &[u8]) -> io::Result<()> {
+    fn add(&self, owner: &[u8], address: ClientAddr) -> io::Result<()> {
         let version = {
             let mut content = self.content.lock();
-            if !content.owners.contains(owner) {
-                if content.owners.len() >= self.capacity {
-                    return Err(io::Error::new(io::ErrorKind::StorageFull, "there are too many clients"));
+            let charged = content.owners.get(owner).copied();
+            if charged != Some(address) {
+                if self.places.take(address, 1) {
+                    content.add(owner, address);
+                    charged.into_iter().for_each(|earlier| self.places.give_back(earlier, 1));
+                } else if charged.is_none() {
+                    let full = format!("{address} has too many NFSv4 clients on the list");
+                    return Err(io::Error::new(io::ErrorKind::StorageFull, full));
                 }
-                content.owners.insert(owner.into());
-                content.change('+', owner);
             }
             content.version
         };
@@ -234,8 +262,8 @@ impl ClientList for StoredList {
         let version = {
             let mut content = self.content.lock();
             for owner in owners {
-                if content.owners.remove(owner) {
-                    content.change('-', owner);
+                if let Some(address) = content.remove(owner) {
+                    self.places.give_back(address, 1);
                 }
             }
             content.version
@@ -278,18 +306,23 @@ fn encode(epoch: u32, owners: &Owners) -> String {
     let mut text = String::new();
     put_line(&mut text, HEADER);
     put_line(&mut text, &format!("epoch {epoch} clients {}", owners.len()));
-    let mut digits = String::new();
-    for owner in owners {
-        digits.clear();
-        put_digits(&mut digits, owner);
-        put_line(&mut text, &digits);
+    let mut client = String::new();
+    for (owner, address) in owners {
+        client.clear();
+        put_client(&mut client, owner, *address);
+        put_line(&mut text, &client);
     }
     text
 }
 
+fn put_client(text: &mut String, owner: &[u8], address: ClientAddr) {
+    put_digits(text, owner);
+    let _ = write!(text, "@{}", address.prefix()); // A string takes what is written.
+}
+
 fn put_digits(text: &mut String, owner: &[u8]) {
     for byte in owner {
-        let _ = write!(text, "{byte:02x}"); // A string takes what is written.
+        let _ = write!(text, "{byte:02x}");
     }
 }
 
@@ -309,6 +342,15 @@ fn bytes(digits: &str) -> Option<Box<[u8]>> {
     (bytes.len() <= OPAQUE_LIMIT).then_some(bytes)
 }
 
+/// The owner and the address of a client.
+fn client(text: &str) -> Option<(Box<[u8]>, ClientAddr)> {
+    let (digits, address) = match text.split_once('@') {
+        Some((digits, address)) => (digits, address.parse().ok()?),
+        None => (text, UNKNOWN),
+    };
+    Some((bytes(digits)?, address.into()))
+}
+
 /// Epoch and number of clients in the second line.
 fn numbers(line: &str) -> Option<(u32, u64)> {
     let (epoch, clients) = line.strip_prefix("epoch ")?.split_once(" clients ")?;
@@ -320,7 +362,7 @@ fn decode(text: &[u8], capacity: usize) -> Decoded {
     let mut lines = text.strip_suffix(b"\n").unwrap_or(text).split(|byte| *byte == b'\n');
     let header = lines.next().and_then(untagged);
     let numbers = lines.next().and_then(untagged).and_then(numbers);
-    let is_known = matches!(header, Some(HEADER | OLD_HEADER));
+    let is_known = header.is_some_and(|header| header == HEADER || OLD_HEADERS.contains(&header));
     let (mut owners, mut records, mut kept, mut lost) = (Owners::new(), 0, 0, 0);
     // Whether lines that may be changes are damaged. At the end of the file these are changes that were not completed.
     let mut skipped = false;
@@ -338,19 +380,19 @@ fn decode(text: &[u8], capacity: usize) -> Decoded {
         }
         if !line.starts_with(['+', '-']) {
             records += 1;
-            if let Some(owner) = bytes(line).filter(|_| owners.len() < capacity) {
-                owners.insert(owner);
+            if let Some((owner, address)) = client(line).filter(|_| owners.len() < capacity) {
+                owners.insert(owner, address);
                 kept += 1;
             }
             continue;
         }
         for change in line.split(' ') {
-            match (change.strip_prefix('-').and_then(bytes), change.strip_prefix('+').and_then(bytes)) {
+            match (change.strip_prefix('-').and_then(bytes), change.strip_prefix('+').and_then(client)) {
                 (Some(removed), _) => {
                     owners.remove(&removed);
                 }
-                (_, Some(added)) if owners.len() < capacity => {
-                    owners.insert(added);
+                (_, Some((added, address))) if owners.len() < capacity || owners.contains_key(&added) => {
+                    owners.insert(added, address);
                 }
                 _ => lost += 1,
             }
@@ -374,8 +416,32 @@ mod tests {
         name.as_bytes().into()
     }
 
+    const HOSTILE_LINE: &str =
+        "epoch [0-9]{1,25} clients [0-9]{1,25}|[-+]?[0-9a-g]{0,6}[@:. +-]?[0-9a-f:.@/]{0,12}";
+
+    /// Another address for each name, so that a list can be full.
+    fn address(owner: &[u8]) -> ClientAddr {
+        let n = owner.iter().fold(1_u16, |n, byte| n.wrapping_mul(31).wrapping_add((*byte).into()));
+        IpAddr::from(Ipv4Addr::from_bits(0x0a00_0000 + u32::from(n))).into()
+    }
+
     fn owners(names: &[&str]) -> Owners {
-        names.iter().map(|name| owner(name)).collect()
+        names.iter().map(|name| (owner(name), address(name.as_bytes()))).collect()
+    }
+
+    fn add(list: &StoredList, owner: &[u8]) -> io::Result<()> {
+        list.add(owner, address(owner))
+    }
+
+    /// The line that adds a client.
+    fn change(name: &str) -> String {
+        let mut content = Content::default();
+        content.add(name.as_bytes(), address(name.as_bytes()));
+        content.changes
+    }
+
+    fn prefix(text: &str) -> ClientAddr {
+        text.parse::<IpAddr>().unwrap().into()
     }
 
     fn open(dir: &tempfile::TempDir) -> StoredList {
@@ -388,7 +454,7 @@ mod tests {
         let list = open(&dir);
         assert_eq!((list.epoch(), list.owners().len()), (100, 0));
         for name in ["a", "b", "b", "c"] {
-            list.add(name.as_bytes()).unwrap();
+            add(&list, name.as_bytes()).unwrap();
         }
         list.remove(&[owner("a"), owner("z")]).unwrap();
         drop(list); // As does the end of the process, this writes nothing.
@@ -403,39 +469,90 @@ mod tests {
 
     #[test]
     fn the_file_has_the_documented_layout() {
-        let mut text = encode(7, &owners(&["Linux", ""]));
-        let mut changes = Content::default();
-        changes.change('+', b"b");
-        changes.change('-', b"");
-        put_line(&mut text, &changes.changes);
-        let lines: Vec<_> = text.lines().map(|line| line.rsplit_once(' ').unwrap().0).collect();
-        assert_eq!(lines, [HEADER, "epoch 7 clients 2", "", "4c696e7578", "+62 -"]);
-        assert_eq!(
-            decode(text.as_bytes(), 3),
-            Decoded { epoch: 7, owners: owners(&["Linux", "b"]), lost: 0 }
-        );
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(NAME), encode(6, &Owners::from([(owner(""), prefix("192.0.2.1"))])))
+            .unwrap();
+        let list = StoredList::open(dir.path(), 7, 100).unwrap();
+        list.add(b"Linux", prefix("2001:db8:0:1:2:3:4:5")).unwrap();
+        list.content.lock().add(b"b", prefix("::ffff:192.0.2.2"));
+        list.remove(&[owner("")]).unwrap();
+        let text = fs::read_to_string(dir.path().join(NAME)).unwrap();
+        let expected = "millrace NFSv4 clients 3 896af73cac98242a
+epoch 7 clients 1 7e8ff7c0a359547a
+@192.0.2.1 459d1e1d92f9489c
++4c696e7578@2001:db8:0:1:: 7ceaa41ca86ce457
++62@192.0.2.2 - 6449f1039602909a
+";
+        assert_eq!(text, expected);
+        drop(list);
+        let list = StoredList::open(dir.path(), 7, 100).unwrap();
+        let stored = [(owner("Linux"), prefix("2001:db8:0:1::")), (owner("b"), prefix("192.0.2.2"))];
+        assert_eq!(list.content.lock().owners, Owners::from(stored));
     }
 
     #[test]
-    fn a_file_of_an_earlier_version_is_read() {
-        let mut text = String::new();
-        put_line(&mut text, OLD_HEADER);
-        put_line(&mut text, "epoch 7 clients 1");
-        put_line(&mut text, "61");
-        assert_eq!(decode(text.as_bytes(), 2), Decoded { epoch: 7, owners: owners(&["a"]), lost: 0 });
+    fn files_of_earlier_releases_are_read() {
+        for (version, changes) in [(1, None), (2, Some("-61 +63"))] {
+            let mut text = String::new();
+            put_line(&mut text, &format!("millrace NFSv4 clients {version}"));
+            for line in ["epoch 7 clients 2", "61", "62"].into_iter().chain(changes) {
+                put_line(&mut text, line);
+            }
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join(NAME), text).unwrap();
+            let list = open(&dir);
+            let expected = if version == 1 { ["a", "b"] } else { ["b", "c"] };
+            assert_eq!((list.owners(), list.epoch()), (expected.map(owner).into(), 100));
+            assert_eq!(list.places.left(), 2);
+            // The first address that a client comes back from is charged.
+            for _ in 0..2 {
+                add(&list, b"b").unwrap();
+            }
+            assert_eq!((list.places.left(), list.places.of(address(b"b"))), (2, 1));
+            let charged = list.content.lock().owners.clone();
+            drop(list);
+            assert_eq!(open(&dir).content.lock().owners, charged);
+        }
+    }
+
+    #[test]
+    fn an_address_leaves_places_to_others_after_restarts() {
+        let dir = tempfile::tempdir().unwrap();
+        for address in ["10.0.0.1", "2001:db8::"] {
+            fs::write(dir.path().join(NAME), encode(1, &Owners::new())).unwrap();
+            let (mut added, greedy) = (0, prefix(address));
+            // Each instance of the server has other clients, and waits for those of all earlier ones.
+            for instance in 0..3_u8 {
+                let list = StoredList::open(dir.path(), 100, 64).unwrap();
+                added += (0..40).filter(|n| list.add(&[instance, *n], greedy).is_ok()).count();
+            }
+            assert_eq!(added, 48, "{address} has at most three quarters");
+            let list = StoredList::open(dir.path(), 100, 64).unwrap();
+            let of_another = (100..200).filter(|n| list.add(&[*n], prefix("10.0.0.2")).is_ok()).count();
+            assert_eq!(of_another, 12);
+            list.add(&[0, 0], greedy).unwrap();
+            list.add(&[100], greedy).unwrap();
+            assert_eq!(
+                (list.places.of(greedy), list.places.left()),
+                (48, 4),
+                "a client that is on the list stays"
+            );
+            list.remove(&[[0, 0].into(), [0, 1].into()]).unwrap();
+            assert_eq!((list.places.of(greedy), list.places.left()), (46, 6));
+        }
     }
 
     #[test]
     fn clients_that_a_damaged_line_may_have_removed_are_lost() {
         let mut text = encode(7, &owners(&["a", "b"]));
-        for line in ["-61", "+63", "+64"] {
+        for line in ["-61", &change("c"), &change("d")] {
             put_line(&mut text, line);
         }
         let decoded = |damage: &str| decode(text.replace(damage, "x").as_bytes(), 4);
         assert_eq!(decoded("-61 "), Decoded { epoch: 7, owners: owners(&["c", "d"]), lost: 2 });
-        assert_eq!(decoded("+63 "), Decoded { epoch: 7, owners: owners(&["d"]), lost: 1 });
+        assert_eq!(decoded("+63@"), Decoded { epoch: 7, owners: owners(&["d"]), lost: 1 });
         let torn = Decoded { epoch: 7, owners: owners(&["b", "c"]), lost: 0 };
-        assert_eq!(decoded("+64 "), torn, "the last line was not completed");
+        assert_eq!(decoded("+64@"), torn, "the last line was not completed");
     }
 
     #[test]
@@ -449,7 +566,7 @@ mod tests {
         for round in 0..20 {
             for name in &names {
                 match round % 2 {
-                    0 => list.add(name).unwrap(),
+                    0 => add(&list, name).unwrap(),
                     _ => list.remove(&[name.as_slice().into()]).unwrap(),
                 }
                 let after = file();
@@ -469,10 +586,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let list = open(&dir);
         for name in ["a", "b", "c", "d"] {
-            list.add(name.as_bytes()).unwrap();
+            add(&list, name.as_bytes()).unwrap();
         }
-        assert_eq!(list.add(b"e").unwrap_err().kind(), io::ErrorKind::StorageFull);
-        list.add(b"d").unwrap();
+        assert_eq!(add(&list, b"e").unwrap_err().kind(), io::ErrorKind::StorageFull);
+        add(&list, b"d").unwrap();
         drop(list);
         let list = StoredList::open(dir.path(), 100, 2).unwrap();
         assert_eq!(list.owners(), [owner("a"), owner("b")]);
@@ -486,9 +603,9 @@ mod tests {
         let cases: [(Vec<u8>, &[&str], u64); 7] = [
             (Vec::new(), &[], 1),
             (b"\0".repeat(100), &[], 1),
-            (whole.replace("clients 2", "clients 3").into_bytes(), &[], 3),
+            (whole.replace("NFSv4 clients 3", "NFSv4 clients 2").into_bytes(), &[], 3),
             (whole.replace("epoch 7", "epoch 9").into_bytes(), &["a", "b", "c"], 1),
-            (whole.replace("62 ", "64 ").into_bytes(), &["a", "c"], 1),
+            (whole.replace("62@", "64@").into_bytes(), &["a", "c"], 1),
             (whole.as_bytes()[..whole.len() - 5].to_vec(), &["a", "b"], 1),
             (whole.lines().take(3).collect::<Vec<_>>().join("\n").into_bytes(), &["a"], 2),
         ];
@@ -499,7 +616,7 @@ mod tests {
             fs::write(dir.path().join(NAME), &text).unwrap();
             let list = open(&dir);
             assert_eq!(list.owners().len(), kept.len(), "{i}");
-            list.add(b"new").unwrap();
+            add(&list, b"new").unwrap();
             drop(list);
             assert_eq!(open(&dir).owners().len(), kept.len() + 1, "{i}");
         }
@@ -531,13 +648,13 @@ mod tests {
         let blocker = dir.path().join(format!("{NAME}.new"));
         fs::create_dir(&blocker).unwrap();
         list.durable.lock().file = None;
-        list.add(b"a").unwrap_err();
-        list.add(b"a").unwrap_err();
+        add(&list, b"a").unwrap_err();
+        add(&list, b"a").unwrap_err();
         list.remove(&[owner("z")]).unwrap_err();
         let stored = || decode(&fs::read(dir.path().join(NAME)).unwrap(), 4).owners;
         assert_eq!(stored(), owners(&[]));
         fs::remove_dir(&blocker).unwrap();
-        list.add(b"b").unwrap();
+        add(&list, b"b").unwrap();
         assert_eq!(stored(), owners(&["a", "b"]));
     }
 
@@ -545,14 +662,14 @@ mod tests {
     fn a_failed_append_is_repeated_with_the_whole_list() {
         let dir = tempfile::tempdir().unwrap();
         let list = open(&dir);
-        list.add(b"a").unwrap();
+        add(&list, b"a").unwrap();
         // A file that cannot be written.
         list.durable.lock().file = Some(File::open(dir.path().join(NAME)).unwrap());
-        list.add(b"b").unwrap_err();
+        add(&list, b"b").unwrap_err();
         let stored = || decode(&fs::read(dir.path().join(NAME)).unwrap(), 4);
         assert_eq!(stored().owners, owners(&["a"]));
         list.remove(&[owner("a")]).unwrap();
-        list.add(b"c").unwrap();
+        add(&list, b"c").unwrap();
         assert_eq!(stored(), Decoded { epoch: 100, owners: owners(&["b", "c"]), lost: 0 });
     }
 
@@ -566,8 +683,8 @@ mod tests {
                 scope.spawn(move || {
                     for k in 0..4 {
                         let name: Box<[u8]> = Box::new([n, k]);
-                        let stored = || decode(&fs::read(&file).unwrap(), 100).owners.contains(&name);
-                        list.add(&name).unwrap();
+                        let stored = || decode(&fs::read(&file).unwrap(), 100).owners.contains_key(&name);
+                        add(list, &name).unwrap();
                         assert!(stored());
                         if k % 2 == 0 {
                             list.remove(std::slice::from_ref(&name)).unwrap();
@@ -599,12 +716,12 @@ mod tests {
                 }
                 let names: Vec<_> = names.into_iter().map(name).collect();
                 let earlier = model.clone();
-                if kind % 2 == 0 && (model.len() < 9 || model.contains(&names[0])) {
-                    list.add(&names[0]).unwrap();
-                    model.insert(names[0].clone());
+                if kind % 2 == 0 && (model.len() < 9 || model.contains_key(&names[0])) {
+                    add(&list, &names[0]).unwrap();
+                    model.insert(names[0].clone(), address(&names[0]));
                 } else {
                     list.remove(&names).unwrap();
-                    model.retain(|name| !names.contains(name));
+                    model.retain(|name, _| !names.contains(name));
                 }
                 let after = fs::read(&path).unwrap();
                 prop_assert_eq!(&decode(&after, 9).owners, &model);
@@ -626,14 +743,61 @@ mod tests {
             fs::write(dir.path().join(format!("{NAME}.new")), b"a crash").unwrap();
             let list = StoredList::open(dir.path(), 100, 9).unwrap();
             prop_assert_eq!(list.epoch(), 101);
-            prop_assert_eq!(list.owners(), model.into_iter().collect::<Vec<_>>());
+            prop_assert_eq!(list.owners(), model.into_keys().collect::<Vec<_>>());
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        /// In any order of additions, removals and restarts, an address has at most three times what it leaves free.
+        #[test]
+        fn the_places_of_addresses_are_those_of_a_model(
+            steps in proptest::collection::vec((0..10_u8, 0..24_u8, 1..4_u8), 1..60),
+        ) {
+            const CAPACITY: usize = 16;
+            let dir = tempfile::tempdir().unwrap();
+            let open = || StoredList::open(dir.path(), 1, CAPACITY).unwrap();
+            let (mut list, mut model) = (Some(open()), Owners::new());
+            for (kind, owner, host) in steps {
+                let (owner, host): (Box<[u8]>, _) = ([owner].into(), prefix(&format!("10.0.0.{host}")));
+                let of = |model: &Owners, host| model.values().filter(|other| **other == host).count();
+                match kind {
+                    0 => {
+                        drop(list.take());
+                        list = Some(open());
+                    }
+                    1 | 2 => {
+                        list.as_ref().unwrap().remove(std::slice::from_ref(&owner)).unwrap();
+                        model.remove(&owner);
+                    }
+                    _ => {
+                        let left = CAPACITY - model.len();
+                        let permitted = left > 0 && of(&model, host) < 3 * left;
+                        let added = list.as_ref().unwrap().add(&owner, host).is_ok();
+                        prop_assert_eq!(added, permitted || model.contains_key(&owner));
+                        if permitted {
+                            model.insert(owner, host);
+                        }
+                    }
+                }
+                let list = list.as_ref().unwrap();
+                prop_assert_eq!(&list.content.lock().owners, &model);
+                prop_assert_eq!(list.places.left(), CAPACITY - model.len());
+                for host in model.values() {
+                    prop_assert_eq!(list.places.of(*host), of(&model, *host));
+                }
+            }
         }
     }
 
     proptest! {
         #[test]
-        fn lists_round_trip(epoch: u32, owners in proptest::collection::btree_set(any::<Vec<u8>>(), 0..9)) {
-            let owners: Owners = owners.into_iter().map(Vec::into_boxed_slice).collect();
+        fn lists_round_trip(
+            epoch: u32,
+            owners in proptest::collection::btree_map(any::<Vec<u8>>(), any::<IpAddr>(), 0..9),
+        ) {
+            let owners: Owners = owners.into_iter().map(|(owner, ip)| (owner.into(), ip.into())).collect();
             let text = encode(epoch, &owners);
             prop_assert_eq!(decode(text.as_bytes(), 9), Decoded { epoch, owners, lost: 0 });
         }
@@ -644,7 +808,8 @@ mod tests {
             let all = owners(&["host a", "host b", "host c"]);
             let mut text = encode(7, &owners(&["host a", "gone", "host b"]));
             // A damaged end is that of a crash; damage of the end of a line makes two lines one.
-            for line in ["-676f6e65", "+686f73742063", "+686f73742063", "+686f73742063"] {
+            let added = change("host c");
+            for line in ["-676f6e65", &added, &added, &added] {
                 put_line(&mut text, line);
             }
             let mut text = text.into_bytes();
@@ -652,7 +817,7 @@ mod tests {
             prop_assume!(text[at] != byte);
             text[at] = byte;
             let decoded = decode(&text, 4);
-            prop_assert!(decoded.owners.is_subset(&all), "{:?}", decoded);
+            prop_assert!(decoded.owners.iter().all(|(name, of)| all.get(name) == Some(of)), "{:?}", decoded);
             let lost = decoded.owners.len() < 3;
             prop_assert!(!lost || decoded.lost > 0);
             prop_assert!(matches!(decoded.epoch, 0 | 7));
@@ -661,6 +826,24 @@ mod tests {
         #[test]
         fn arbitrary_text_does_not_panic(text: Vec<u8>) {
             decode(&text, 4);
+        }
+
+        /// Lines with the right tags, as another program can write them.
+        #[test]
+        fn arbitrary_lines_give_a_list_that_can_be_used(
+            version in 1..5,
+            lines in proptest::collection::vec(HOSTILE_LINE, 0..12),
+        ) {
+            let mut text = String::new();
+            put_line(&mut text, &format!("millrace NFSv4 clients {version}"));
+            lines.iter().for_each(|line| put_line(&mut text, line));
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join(NAME), text).unwrap();
+            let list = open(&dir);
+            let owners = list.content.lock().owners.clone();
+            prop_assert!(owners.len() <= 4 && list.places.left() == 4 - owners.len());
+            list.remove(&list.owners()).unwrap();
+            prop_assert_eq!(list.places.left(), 4);
         }
     }
 }

@@ -1,27 +1,28 @@
 //! The grace period and the durable list of clients.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use millrace_nfs::v4::Stateid;
+use millrace_oncrpc::serving::ClientAddr;
 use parking_lot::Mutex;
 
 use super::*;
 
 #[derive(Debug, Default)]
 pub(super) struct List {
-    owners: Mutex<BTreeSet<String>>,
+    owners: Mutex<BTreeMap<String, ClientAddr>>,
     broken: AtomicBool,
 }
 
 impl ClientList for Arc<List> {
-    fn add(&self, owner: &[u8]) -> std::io::Result<()> {
+    fn add(&self, owner: &[u8], address: ClientAddr) -> std::io::Result<()> {
         if self.is_broken() {
             return Err(std::io::Error::other("broken"));
         }
-        self.owners.lock().insert(String::from_utf8_lossy(owner).into_owned());
+        self.owners.lock().insert(String::from_utf8_lossy(owner).into_owned(), address);
         Ok(())
     }
 
@@ -29,14 +30,19 @@ impl ClientList for Arc<List> {
         if self.is_broken() {
             return Err(std::io::Error::other("broken"));
         }
-        self.owners.lock().retain(|other| !owners.iter().any(|owner| **owner == *other.as_bytes()));
+        self.owners.lock().retain(|other, _| !owners.iter().any(|owner| **owner == *other.as_bytes()));
         Ok(())
     }
 }
 
 impl List {
     pub(super) fn owners(&self) -> Vec<String> {
-        self.owners.lock().iter().cloned().collect()
+        self.owners.lock().keys().cloned().collect()
+    }
+
+    /// The address that an owner on the list is charged to.
+    pub(super) fn address(&self, owner: &str) -> Option<ClientAddr> {
+        self.owners.lock().get(owner).copied()
     }
 
     pub(super) fn is_broken(&self) -> bool {
@@ -51,7 +57,7 @@ impl List {
 /// A server that has restarted when `owners` had state; the grace period ends at 90 s.
 fn restarted(owners: &[&str]) -> (State<u64>, Arc<List>) {
     let list = Arc::new(List::default());
-    list.owners.lock().extend(owners.iter().map(ToString::to_string));
+    list.owners.lock().extend(owners.iter().map(|owner| (owner.to_string(), address(1).into())));
     let known = owners.iter().map(|owner| owner.as_bytes().into());
     (state().with_client_list(Box::new(list.clone()), known, S(90)), list)
 }

@@ -140,6 +140,10 @@ struct Model {
     grants: Vec<Grant>,
 }
 
+fn host_address(n: usize, epoch: u32) -> IpAddr {
+    Ipv4Addr::new(10, 0, n as u8, (epoch / 2) as u8).into()
+}
+
 fn start(list: &Arc<List>, epoch: u32, grace_end: Duration) -> State<u64> {
     let owners: Vec<Box<[u8]>> = list.owners().into_iter().map(|owner| owner.into_bytes().into()).collect();
     let state = State::new(limits(), Identity { epoch, secret: [3; 16] });
@@ -219,7 +223,9 @@ impl Model {
             return;
         }
         let host = &mut self.hosts[n];
-        let id = self.state.exchange_id(&identify(HOSTS[n], host.verifier), self.now).unwrap();
+        // Hosts get other addresses from time to time.
+        let args = ExchangeId { address: host_address(n, self.epoch), ..identify(HOSTS[n], host.verifier) };
+        let id = self.state.exchange_id(&args, self.now).unwrap();
         assert!(!id.confirmed, "the host has no session, because its client was removed");
         match self.state.create_session(&create(id.client, id.sequence), self.now) {
             Ok(created) => {
@@ -423,8 +429,8 @@ impl Model {
             host.complete = true;
             self.waiting.remove(HOSTS[n]);
             host.held.retain(|_, held| !held.pending); // The host reports the others as lost.
-            let listed = self.list.owners().iter().any(|owner| owner == HOSTS[n]);
-            assert_eq!(listed, !host.unlisted);
+            let charged = (!host.unlisted).then(|| host_address(n, self.epoch).into());
+            assert_eq!(self.list.address(HOSTS[n]), charged);
         }
     }
 
@@ -478,10 +484,11 @@ impl Model {
         if self.now > self.grace_end {
             self.waiting.clear();
         }
-        for (name, host) in HOSTS.iter().zip(&mut self.hosts) {
+        for (n, host) in self.hosts.iter_mut().enumerate() {
             if host.unlisted && host.complete && !host.has_revoked() && !host.is_removed(self.epoch) {
                 host.unlisted = false;
-                assert!(self.list.owners().iter().any(|owner| owner == name), "it has freed everything");
+                let charged = Some(host_address(n, self.epoch).into());
+                assert_eq!(self.list.address(HOSTS[n]), charged, "it has freed everything");
             }
         }
     }

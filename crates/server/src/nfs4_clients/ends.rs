@@ -86,6 +86,7 @@ mod tests {
     use millrace_nfs4_state::{
         ChannelAttributes, ClientList, CreateSession, ExchangeId, Identity, Limits, State,
     };
+    use millrace_oncrpc::serving::ClientAddr;
     use millrace_runtime::virtual_time::VirtualTime;
 
     use super::*;
@@ -103,7 +104,7 @@ mod tests {
     struct Shared(Arc<List>);
 
     impl ClientList for Shared {
-        fn add(&self, owner: &[u8]) -> io::Result<()> {
+        fn add(&self, owner: &[u8], _: ClientAddr) -> io::Result<()> {
             self.0.owners.lock().insert(owner.into());
             Ok(())
         }
