@@ -34,7 +34,8 @@ impl Operation {
     /// that these tables omit, but other sections require or the Linux kernel's server returns, are permitted too: PERM
     /// of EXCHANGE_ID (RFC 8881 section 18.35.4), NOTSUPP of OPEN with a claim that is not supported, OPENMODE of OPEN
     /// for writing under a read delegation, ISDIR of RENAME, ISDIR and SYMLINK of SETATTR of a size; NOTSUPP of COPY and
-    /// COPY_NOTIFY, which are optional (RFC 7862 section 13), and XDEV of COPY, as of CLONE; NOFILEHANDLE of
+    /// COPY_NOTIFY, which are optional (RFC 7862 section 13), and XDEV of COPY, as of CLONE; WRONGSEC of COPY and CLONE for
+    /// the saved file handle, as of LINK and RENAME (RFC 8881 section 2.6.3.1.2); NOFILEHANDLE of
     /// OFFLOAD_CANCEL and OFFLOAD_STATUS (RFC 7862 sections 15.8.3 and 15.9.3 have a current file handle). RFC 8276
     /// describes the errors of operations on extended attributes in sections 8.3 and 8.4: they are those of GETATTR and
     /// SETATTR with NOXATTR and XATTR2BIG.
@@ -268,9 +269,9 @@ impl Operation {
                 FILE,
                 LAYOUT,
                 SPACE,
-                &[FBig, NotSupp, OffloadDenied, PartnerNotsupp, PartnerNoAuth, XDev],
+                &[FBig, NotSupp, OffloadDenied, PartnerNotsupp, PartnerNoAuth, WrongSec, XDev],
             ],
-            Self::Clone => &[OBJECT, STATEID, FILE, LAYOUT, SPACE, &[FBig, NotSupp, XDev]],
+            Self::Clone => &[OBJECT, STATEID, FILE, LAYOUT, SPACE, &[FBig, NotSupp, WrongSec, XDev]],
             Self::CopyNotify => &[OBJECT, STATEID, FILE, LAYOUT, &[NotSupp]],
             Self::IoAdvise => &[OBJECT, STATEID, FILE, &[FBig, NotSupp]],
             Self::OffloadCancel | Self::OffloadStatus => {
@@ -312,6 +313,9 @@ mod tests {
             (Operation::Deallocate, NoSpc, false),
             (Operation::Setattr, PnfsNoLayout, false),
             (Operation::Clone, XDev, true),
+            (Operation::Clone, WrongSec, true),
+            (Operation::Getattr, WrongSec, false),
+            (Operation::Secinfo, WrongSec, false),
             (Operation::Clone, OffloadDenied, false),
             (Operation::Copy, OffloadNoReqs, false),
             (Operation::OffloadStatus, Stale, false),
@@ -364,7 +368,8 @@ mod tests {
             WrongType,
         ];
         for status in (0..20_000).filter_map(|number| Status::try_from(number).ok()) {
-            let expected = status == Ok || row.contains(&status) || [NotSupp, XDev].contains(&status);
+            let expected =
+                status == Ok || row.contains(&status) || [NotSupp, WrongSec, XDev].contains(&status);
             assert_eq!(Operation::Copy.permits(status), expected, "{status:?}");
         }
     }

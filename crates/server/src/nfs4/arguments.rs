@@ -53,9 +53,11 @@ impl Arguments {
         Ok(d)
     }
 
-    /// The next operation, which stays the next one.
-    pub(super) fn following(&self) -> Option<Operation> {
-        Operation::try_from(self.decoder().ok()?.u32().ok()?).ok()
+    /// The first of the next `left` operations that is not SAVEFH; it stays the next one.
+    pub(super) fn following(&self, left: u32) -> Option<Operation> {
+        let mut d = self.decoder().ok()?;
+        let operations = (0..left).map_while(|_| Operation::try_from(d.u32().ok()?).ok());
+        operations.into_iter().find(|operation| *operation != Operation::Savefh)
     }
 
     /// Replaces the message by what follows the position `at`.

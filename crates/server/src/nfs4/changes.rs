@@ -143,7 +143,7 @@ impl Compound<'_> {
     }
 
     pub(super) async fn rename(&mut self, args: RenameArgs<'_>) -> Result<(), Status> {
-        let from = self.saved.as_ref().ok_or(Status::NoFileHandle)?.file(Status::RoFs)?;
+        let from = self.saved_file(Status::RoFs)?;
         let to = self.current()?.file(Status::XDev)?;
         check_same_export(from, to)?;
         let (old, new) = (check_name(&args.from)?, check_name(&args.to)?);
@@ -157,7 +157,7 @@ impl Compound<'_> {
     }
 
     pub(super) async fn link(&mut self, args: LinkArgs<'_>) -> Result<(), Status> {
-        let file = self.saved.as_ref().ok_or(Status::NoFileHandle)?.file(Status::IsDir)?;
+        let file = self.saved_file(Status::IsDir)?;
         let dir = self.current()?.file(Status::XDev)?;
         check_same_export(file, dir)?;
         let name = check_name(&args.name)?;

@@ -9,7 +9,7 @@ use millrace_xdr::{Encoder, XdrError};
 use super::{
     Env,
     arguments::Arguments,
-    object::{Caller, Object},
+    object::{Caller, File, Object},
     paths::Paths,
     reply_size,
     timer::Timer,
@@ -86,6 +86,18 @@ impl<'c> Compound<'c> {
         self.current.as_ref().ok_or(Status::NoFileHandle)
     }
 
+    /// The file of the saved file handle, for an operation that uses it and the current one.
+    ///
+    /// # Errors
+    /// NOFILEHANDLE; `in_pseudo` for a directory of the pseudo file system; WRONGSEC and ACCESS if its export does not
+    /// admit the caller, even if the other one does: there is a flavor for both, because all exports accept AUTH_SYS (RFC
+    /// 8881 section 2.6.3.1.2).
+    pub(super) fn saved_file(&self, in_pseudo: Status) -> Result<&File, Status> {
+        let file = self.saved.as_ref().ok_or(Status::NoFileHandle)?.file(in_pseudo)?;
+        file.caller()?;
+        Ok(file)
+    }
+
     /// Sets the current file handle, whose stateid is unknown.
     pub(super) fn set_current(&mut self, object: Object) {
         self.current = Some(object);
@@ -156,7 +168,8 @@ pub(super) async fn execute(
     results: &mut CompoundEncoder,
 ) {
     for position in 1..header.operations {
-        compound.is_last = position + 1 == header.operations;
+        let left = header.operations - position - 1;
+        compound.is_last = left == 0;
         let Some(operation) = next_operation(header.minor_version, args, &mut compound.reply, results) else {
             return;
         };
@@ -167,7 +180,7 @@ pub(super) async fn execute(
         if result.is_ok() {
             result = compound.run(operation, args).await;
         }
-        if result.is_ok() && !compound.is_last && compound.is_wrongsec(operation, args) {
+        if result.is_ok() && !compound.is_last && compound.is_wrongsec(operation, args, left) {
             result = Err(Status::WrongSec);
         }
         if result.is_ok() {
@@ -231,21 +244,22 @@ fn bad_xdr(error: XdrError) -> Status {
 }
 
 impl Compound<'_> {
-    /// Executes one operation, and appends the data of its result.
-    #[rustfmt::skip] // One line per operation.
-                     /// Whether an operation that has set the current file handle fails, because the next one uses the file with a flavor
-                     /// that its export does not accept (RFC 8881 section 2.6.3.1.1).
-    fn is_wrongsec(&self, operation: Operation, args: &Arguments) -> bool {
+    /// Whether an operation that has set the current file handle fails, because the first of the next `left` operations,
+    /// but for SAVEFH, uses the file with a flavor that its export does not accept (RFC 8881 section 2.6.3.1.1). LOOKUP,
+    /// LOOKUPP and OPEN return the status themselves: they may cross into an export that accepts it.
+    fn is_wrongsec(&self, operation: Operation, args: &Arguments, left: u32) -> bool {
         use Operation as Op;
-        let sets = matches!(operation, Op::Putfh | Op::Lookup | Op::Lookupp | Op::RestoreFh);
+        let puts = |operation| matches!(operation, Op::Putfh | Op::Putrootfh | Op::Putpubfh | Op::RestoreFh);
+        let sets = puts(operation) || matches!(operation, Op::Lookup | Op::Lookupp);
         let Some(Object::File(file)) = self.current.as_ref().filter(|_| sets) else { return false };
-        let uses = |next: Option<Op>| match next {
-            Some(Op::Putfh | Op::Putrootfh | Op::Putpubfh | Op::RestoreFh | Op::Savefh) => false,
-            next => !matches!(next, None | Some(Op::Secinfo | Op::SecinfoNoName | Op::Lookupp)),
-        };
-        file.caller().err() == Some(Status::WrongSec) && uses(args.following())
+        let checks =
+            |next| matches!(next, Op::Secinfo | Op::SecinfoNoName | Op::Lookup | Op::Lookupp | Op::Open);
+        file.caller().err() == Some(Status::WrongSec)
+            && args.following(left).is_some_and(|next| !puts(next) && !checks(next))
     }
 
+    /// Executes one operation, and appends the data of its result.
+    #[rustfmt::skip] // One line per operation.
     async fn run(&mut self, operation: Operation, args: &mut Arguments) -> Result<(), Status> {
         macro_rules! args {
             () => {

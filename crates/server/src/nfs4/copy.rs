@@ -93,7 +93,7 @@ impl Compound<'_> {
 
     /// The saved and the current file, which are in one export.
     fn transfer_files(&self) -> Result<(&File, &File), Status> {
-        let source = self.saved.as_ref().ok_or(Status::NoFileHandle)?.file(Status::IsDir)?;
+        let source = self.saved_file(Status::IsDir)?;
         let destination = self.current()?.file(Status::IsDir)?;
         if Arc::ptr_eq(&source.export, &destination.export) {
             Ok((source, destination))
@@ -111,7 +111,6 @@ impl Compound<'_> {
         count: u64,
     ) -> Result<Transfer<'_>, Status> {
         let (source, destination) = self.transfer_files()?;
-        source.caller()?;
         destination.writer()?;
         // The current stateid stands for that of the saved file handle.
         let stateid = match stateid {

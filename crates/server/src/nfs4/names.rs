@@ -108,7 +108,11 @@ impl Compound<'_> {
     }
 
     pub(super) async fn secinfo(&mut self, args: SecinfoArgs<'_>) -> Result<(), Status> {
-        let object = self.child(&args.name).await?;
+        let object = match self.child(&args.name).await {
+            // SECINFO returns ACCESS for what the caller cannot look up, and never WRONGSEC (RFC 8881 section 18.29.3).
+            Err(Status::WrongSec) => return Err(Status::Access),
+            object => object?,
+        };
         self.put_flavors(&object);
         Ok(())
     }
@@ -116,7 +120,11 @@ impl Compound<'_> {
     pub(super) async fn secinfo_no_name(&mut self, args: SecinfoNoNameArgs) -> Result<(), Status> {
         let object = match args.style {
             SecinfoStyle::CurrentFh => self.current()?.clone(),
-            SecinfoStyle::Parent => self.scope.paths().parent(self.current()?).await?,
+            SecinfoStyle::Parent => match self.scope.paths().parent(self.current()?).await {
+                // The parent is in the same export, and accepts the same flavors.
+                Err(Status::WrongSec) => self.current()?.clone(),
+                parent => parent?,
+            },
         };
         self.put_flavors(&object);
         Ok(())

@@ -78,6 +78,17 @@ impl File {
         self.caller.as_ref().map(|who| &who.identity).map_err(|status| *status)
     }
 
+    /// Checks that the export is visible to the peer, for any flavor of its calls.
+    ///
+    /// # Errors
+    /// ACCESS.
+    pub(super) fn check_visible(&self) -> Result<(), Status> {
+        match self.caller() {
+            Ok(_) | Err(Status::WrongSec) => Ok(()),
+            Err(status) => Err(status),
+        }
+    }
+
     /// Whether the caller's changes are rejected.
     ///
     /// # Errors

@@ -63,13 +63,13 @@ impl Paths<'_> {
 
     /// The object `name` in the directory `dir` of an export, and its attributes if they are known.
     pub(super) async fn child(&self, dir: &File, name: &[u8]) -> Result<(Object, Option<Attr>), Status> {
-        let caller = dir.caller()?;
+        dir.check_visible()?;
         let nested = self.nested(dir, Some(name)).await;
         let nested = nested.first().copied();
         if let Some(root) = nested.and_then(|at| self.export_root(at)) {
             return Ok((Object::File(root), None));
         }
-        match (dir.fs().lookup(caller, &dir.handle, name).await, nested) {
+        match (dir.fs().lookup(dir.caller()?, &dir.handle, name).await, nested) {
             (Ok((handle, attr)), _) => Ok((Object::File(dir.sibling(handle)), Some(attr))),
             (Err(FsError::NoEnt), Some(at)) => Ok((Object::Pseudo(at), None)),
             (Err(e), _) => Err(convert::status(e)),
@@ -79,12 +79,13 @@ impl Paths<'_> {
     /// The parent of a directory.
     ///
     /// # Errors
-    /// NOENT for the root of all paths; NOTDIR if `dir` is not a directory.
+    /// NOENT for the root of all paths; NOTDIR if `dir` is not a directory; WRONGSEC if the parent is in the same export,
+    /// and that does not accept the caller's flavor.
     pub(super) async fn parent(&self, dir: &Object) -> Result<Object, Status> {
         let at = match dir {
             Object::Pseudo(at) => *at,
             Object::File(file) if file.is_root() => {
-                file.caller()?;
+                file.check_visible()?;
                 self.position(&file.export).ok_or(Status::Stale)?
             }
             Object::File(file) => {

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use millrace_nfs::v4::*;
+use millrace_nfs4_conformance::operations::{link, lookupp, mkdir, rename, restorefh, savefh};
 use millrace_oncrpc::Credential;
 use millrace_server::Server;
 
 use crate::{
     common::{Caller, Proto, config, run},
     compound::*,
+    files::opened,
 };
 
 async fn names(c: &Caller, session: &Session, handle: &[u8]) -> Vec<String> {
@@ -78,6 +80,112 @@ fn callers_without_a_credential_get_the_flavors_of_an_export() {
                     (results.status, results.count),
                     (expected, if expected == Status::Ok { 4 } else { 3 })
                 );
+            }
+        }
+    });
+}
+
+/// The operation that fails if the next ones use a file with a flavor that its export does not accept (RFC 8881 section
+/// 2.6.3.1).
+#[test]
+fn the_operation_that_finds_a_wrong_flavor_is_the_one_that_the_client_can_recover_from() {
+    run(async {
+        let exports =
+            ["/a=memory:1M,squash=none", "/b=memory:1M,squash=none,auth_none", "/a/in=memory:1M,auth_none"];
+        let server = Server::start(config(&exports)).unwrap();
+        let c = Caller::connect(&server, Proto::Tcp).await;
+        let s = Session::new(&c, b"client").await;
+        let [a, b] = [s.path(&c, "/a").await.unwrap(), s.path(&c, "/b").await.unwrap()];
+        assert_eq!(s.status(&c, [putfh(&a), mkdir("dir")]).await, Status::Ok);
+        let dir = s.path(&c, "/a/dir").await.unwrap();
+        let (_, of_a) = opened(&c, &s, &a, open(b"o", "f", 3, 0, true)).await.unwrap();
+        let (_, of_b) = opened(&c, &s, &b, open(b"o", "f", 3, 0, true)).await.unwrap();
+        let c = c.with(Credential::None);
+        let (source, destination) = (Stateid::ANONYMOUS, Stateid::ANONYMOUS);
+        let copy = || {
+            let (requirements, source_servers) =
+                (CopyRequirements { consecutive: true, synchronous: true }, List(vec![]));
+            let (source_offset, destination_offset, count) = (0, 0, 0);
+            let args = CopyArgs {
+                source,
+                destination,
+                source_offset,
+                destination_offset,
+                count,
+                requirements,
+                source_servers,
+            };
+            op(Operation::Copy, args)
+        };
+        let clone = || {
+            let args = CloneArgs { source, destination, source_offset: 0, destination_offset: 0, count: 0 };
+            op(Operation::Clone, args)
+        };
+        let type_of = || getattr(&[Attribute::FileType]);
+        let no_name = |style| op(Operation::SecinfoNoName, SecinfoNoNameArgs { style });
+        let (of_current, of_parent) = (|| no_name(SecinfoStyle::CurrentFh), || no_name(SecinfoStyle::Parent));
+        let secinfo = |name| named(Operation::Secinfo, name);
+        let (wrong, ok) = (Status::WrongSec, Status::Ok);
+        // The number of results includes that of SEQUENCE.
+        let cases: Vec<(Vec<Op>, Status, u32)> = vec![
+            // SAVEFH counts as absent.
+            (vec![putfh(&a), savefh()], ok, 3),
+            (vec![putfh(&a), savefh(), type_of()], wrong, 2),
+            (vec![putfh(&a), savefh(), savefh(), getfh()], wrong, 2),
+            (vec![putfh(&a), savefh(), of_current()], ok, 4),
+            (vec![putfh(&of_a), savefh(), copy()], wrong, 2),
+            // Of several operations that set the file handle, the last one counts.
+            (vec![putfh(&a), savefh(), putfh(&b), type_of()], ok, 5),
+            (vec![putfh(&a), savefh(), putfh(&b), restorefh(), type_of()], wrong, 5),
+            (vec![putfh(&a), savefh(), putfh(&b), restorefh(), putfh(&b), type_of()], ok, 7),
+            (vec![putfh(&a), savefh(), putfh(&b), restorefh(), savefh(), of_current()], ok, 7),
+            // LOOKUP, LOOKUPP and OPEN return the status themselves; exports below may accept other flavors.
+            (vec![putfh(&a), lookup("x")], wrong, 3),
+            (vec![putfh(&a), lookup("in"), type_of()], ok, 4),
+            (vec![putfh(&a), open(b"o", "f", 1, 0, false)], wrong, 3),
+            (vec![putfh(&a), lookupp(), type_of()], ok, 4),
+            (vec![putfh(&dir), lookupp()], wrong, 3),
+            // SECINFO never returns it.
+            (vec![putfh(&a), secinfo("in")], ok, 3),
+            (vec![putfh(&a), secinfo("x")], Status::Access, 3),
+            (vec![putfh(&dir), of_parent()], ok, 3),
+            (vec![putfh(&a), of_parent()], ok, 3),
+            // The saved file handle has another export.
+            (vec![putfh(&of_a), savefh(), putfh(&of_b), copy()], wrong, 5),
+            (vec![putfh(&of_a), savefh(), putfh(&of_b), clone()], wrong, 5),
+            (vec![putfh(&of_a), savefh(), putfh(&b), link("new")], wrong, 5),
+            (vec![putfh(&a), savefh(), putfh(&b), rename("f", "new")], wrong, 5),
+            (vec![putfh(&of_b), savefh(), putfh(&of_a), copy()], wrong, 4),
+        ];
+        for (n, (operations, status, count)) in cases.into_iter().enumerate() {
+            let results = s.send(&c, operations).await;
+            assert_eq!((results.status, results.count), (status, count), "case {n}");
+        }
+        let results = s.send(&c, [putfh(&dir), of_parent()]).await;
+        let flavors =
+            results.skip(&[Operation::Putfh]).take::<SecinfoOk<'_>>(Operation::SecinfoNoName).flavors.0;
+        assert_eq!(flavors, [Secinfo::SYS]);
+    });
+}
+
+#[test]
+fn the_root_of_all_paths_may_be_an_export_that_rejects_the_flavor() {
+    run(async {
+        let server = Server::start(config(&["/=memory:1M", "/b=memory:1M,auth_none"])).unwrap();
+        let c = Caller::connect(&server, Proto::Tcp).await.with(Credential::None);
+        let s = Session::new(&c, b"client").await;
+        let type_of = || getattr(&[Attribute::FileType]);
+        for root in [Operation::Putrootfh, Operation::Putpubfh] {
+            let root = || op(root, ());
+            for (operations, status, count) in [
+                (vec![root()], Status::Ok, 2),
+                (vec![root(), type_of()], Status::WrongSec, 2),
+                (vec![root(), getfh()], Status::WrongSec, 2),
+                (vec![root(), lookup("b"), type_of()], Status::Ok, 4),
+                (vec![root(), named(Operation::Secinfo, "b")], Status::Ok, 3),
+            ] {
+                let results = s.send(&c, operations).await;
+                assert_eq!((results.status, results.count), (status, count));
             }
         }
     });
