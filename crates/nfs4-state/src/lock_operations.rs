@@ -12,7 +12,7 @@ use crate::{
     files::File,
     heap::{Charge, RANGE},
     locks::{ByteRange, LockKind, LockNotice},
-    reservation::stateid_bytes,
+    reservation::{FULL, stateid_bytes},
     share::{READ, WRITE},
     state::State,
     table::{Entry, Kind, Name, Table, stateid},
@@ -109,9 +109,9 @@ impl<R: Clone> State<R> {
     ///
     /// # Errors
     /// Those of [`admit`](Self::admit); DENIED, or RECLAIM_CONFLICT for a reclaim; INVAL for an invalid range; OPENMODE if
-    /// the open does not permit the kind; DELAY if the client, the open or the server has too many locks or stateids, or while a
-    /// client with which the request conflicts is removed; those of a stateid, and BAD_STATEID if it is of the wrong type
-    /// or file.
+    /// the open does not permit the kind; SERVERFAULT if the client or the open has too many locks or stateids, which
+    /// only their owner can end; DELAY if the server has too many, or while a client with which the request conflicts is
+    /// removed; those of a stateid, and BAD_STATEID if it is of the wrong type or file.
     pub fn lock(
         &self,
         client: &Arc<Client>,
@@ -201,7 +201,8 @@ impl<R: Clone> State<R> {
     /// LOCKU. Unlocking bytes that are not locked succeeds.
     ///
     /// # Errors
-    /// INVAL for an invalid range; DELAY if the range divides another and the client has too many; those of a stateid.
+    /// INVAL for an invalid range; SERVERFAULT if the range divides another and the client or the open has too many, and
+    /// DELAY if the server has; those of a stateid.
     pub fn unlock(
         &self,
         client: &Client,
@@ -249,15 +250,17 @@ impl<R: Clone> State<R> {
     /// Whether the client may have one more locked range.
     fn admit_range(&self, client: &Client, table: &Table, open: u32) -> Result<(), Status> {
         let (_, ranges) = table.locks_with(open);
-        let is_few = table.ranges < self.limits.ranges_per_client && ranges < self.limits.ranges_per_open;
-        if is_few && client.heap.permits(RANGE) { Ok(()) } else { Err(Status::Delay) }
+        if table.ranges >= self.limits.ranges_per_client || ranges >= self.limits.ranges_per_open {
+            return Err(FULL);
+        }
+        if client.heap.permits(RANGE) { Ok(()) } else { Err(Status::Delay) }
     }
 
     /// Admits the stateid of one more lock owner of an open.
     fn admit_locks(&self, client: &Client, table: &Table, owner: &[u8], open: u32) -> Result<Charge, Status> {
         let (owners, _) = table.locks_with(open);
         if owners >= self.limits.lock_owners_per_open {
-            return Err(Status::Delay);
+            return Err(FULL);
         }
         self.admit_stateid(client, table, owner)
     }

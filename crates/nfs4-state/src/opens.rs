@@ -47,8 +47,8 @@ impl<R: Clone> State<R> {
     ///
     /// # Errors
     /// INVAL for an undefined `access` or `deny`; those of [`admit`](Self::admit); SHARE_DENIED, or RECLAIM_CONFLICT for a
-    /// reclaim; DELAY if the client or the server has too many stateids, while a client with which the request conflicts is
-    /// removed, and while a delegation of another client is recalled; EXPIRED if the client is removed.
+    /// reclaim; SERVERFAULT if the client has too many stateids; DELAY if the server has, while a client with which the
+    /// request conflicts is removed, and while a delegation of another client is recalled; EXPIRED if the client is removed.
     pub fn open(
         &self,
         client: &Arc<Client>,

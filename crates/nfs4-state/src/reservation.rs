@@ -13,6 +13,10 @@ use crate::{
     table::Table,
 };
 
+/// The status for a client that has as much as one client, or one of its opens, may have. Only that client can change
+/// that, so that DELAY would have it try again without end; no error of NFSv4.1 is for resources. Linux returns EREMOTEIO.
+pub(crate) const FULL: Status = Status::ServerFault;
+
 /// Heap of a stateid of an owner.
 pub(crate) fn stateid_bytes(owner: &[u8]) -> usize {
     STATEID + owner.len()
@@ -42,7 +46,7 @@ impl<R: Clone> State<R> {
     /// Reserves a stateid for an OPEN of `owner`, which may use it in [`OpenRequest`](crate::OpenRequest).
     ///
     /// # Errors
-    /// DELAY if the client or its address has too many; EXPIRED if the client is removed.
+    /// SERVERFAULT if the client has too many, DELAY if its address has; EXPIRED if the client is removed.
     pub fn reserve_stateid(
         &self,
         client: &Arc<Client>,
@@ -59,7 +63,7 @@ impl<R: Clone> State<R> {
     /// Admits one more stateid of a client, whose table is locked.
     ///
     /// # Errors
-    /// DELAY if the client or its address has too many.
+    /// SERVERFAULT if the client has too many, DELAY if its address has.
     pub(crate) fn admit_stateid(
         &self,
         client: &Client,
@@ -68,7 +72,7 @@ impl<R: Clone> State<R> {
     ) -> Result<Charge, Status> {
         let count = table.len() + client.reserved.load(Ordering::Relaxed);
         if count >= self.limits.stateids_per_client {
-            return Err(Status::Delay);
+            return Err(FULL);
         }
         client.heap.charge(stateid_bytes(owner)).ok_or(Status::Delay)
     }

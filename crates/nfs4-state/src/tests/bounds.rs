@@ -164,11 +164,11 @@ fn operations_on_locks_visit_those_of_one_open() {
     let (session, id, of_first) = many_locks(&state);
     let (owners, ranges) = (limits.lock_owners_per_open, limits.ranges_per_open);
     let few = FEW + 3 * WAITERS + WAITERS * PATH;
-    let delay = Err(LockError::Status(Status::Delay));
+    let full = Err(LockError::Status(Status::ServerFault));
     let (visits, refused) = visits_of(|| lock(&state, &session, &id, (0, false), (1 << 40, 1)));
-    assert!(visits < few && refused == delay, "{visits} {refused:?}");
+    assert!(visits < few && refused == full, "{visits} {refused:?}");
     let (visits, refused) = visits_of(|| lock(&state, &session, &id, (owners as u32, false), (1 << 40, 1)));
-    assert!(visits < few && refused == delay, "{visits} {refused:?}");
+    assert!(visits < few && refused == full, "{visits} {refused:?}");
     let tested =
         |owner: &[u8]| state.test_lock(session.client(), owner, b"f", LockKind::Write, (0, u64::MAX), S(0));
     let (visits, tested) = visits_of(|| tested(b"new"));

@@ -192,7 +192,7 @@ fn opens_are_limited() {
     let (a, b) = (ready(&state, "a", S(0)), ready(&state, "b", S(0)));
     let first = open(&state, &a, "o", "f", READ, 0).unwrap();
     open(&state, &a, "o", "g", READ, 0).unwrap();
-    assert_eq!(open(&state, &a, "o", "h", READ, 0), Err(Status::Delay));
+    assert_eq!(open(&state, &a, "o", "h", READ, 0), Err(Status::ServerFault));
     assert!(open(&state, &a, "o", "g", WRITE, 0).is_ok(), "an upgrade needs no other stateid");
     open(&state, &b, "o", "f", READ, 0).unwrap();
     assert_eq!(open(&state, &b, "o", "g", READ, BOTH), Err(Status::ShareDenied));
