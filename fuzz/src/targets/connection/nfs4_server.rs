@@ -192,15 +192,27 @@ impl Client {
             (messages::STATEID.other.to_vec(), self.stateid.other.to_vec()),
             (opaque(&messages::HANDLE), opaque(&self.file)),
         ];
-        let mut out = operation.to_vec();
-        for (from, to) in pairs {
-            let found = out.windows(from.len()).position(|w| w == from);
-            if let Some(at) = found {
-                out.splice(at..at + from.len(), to);
-            }
-        }
-        out
+        replaced(operation, &pairs)
     }
+}
+
+/// `bytes` with the second value of a pair for each occurrence of the first.
+fn replaced(bytes: &[u8], pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
+    while let Some((first, after)) = rest.split_first() {
+        let found = pairs.iter().find_map(|(from, to)| Some((rest.strip_prefix(from.as_slice())?, to)));
+        rest = match found {
+            Some((after, to)) => {
+                out.extend_from_slice(to);
+                after
+            }
+            None => {
+                out.push(*first);
+                after
+            }
+        };
+    }
+    out
 }
 
 /// Decodes the operation and the status of a result, which is successful.
@@ -331,5 +343,13 @@ mod tests {
             assert_eq!(done.expect("it ends"), Some(()), "{proto:?}");
             assert_ne!(client.stateid, messages::STATEID);
         }
+    }
+
+    #[test]
+    fn each_value_of_the_seeds_is_replaced() {
+        let pairs = [(vec![7; 3], vec![1, 7, 7, 7]), (vec![5], vec![]), (vec![1], vec![2])];
+        let bytes = [7, 7, 7, 0, 7, 7, 7, 7, 7, 7, 5, 1, 7, 7];
+        assert_eq!(replaced(&bytes, &pairs), [1, 7, 7, 7, 0, 1, 7, 7, 7, 1, 7, 7, 7, 2, 7, 7]);
+        assert_eq!(replaced(&[], &pairs), [0; 0]);
     }
 }
