@@ -307,6 +307,8 @@ fn times_of_files_of_a_local_file_system_are_delegated() {
         assert!(unsaved.change > first.change);
 
         assert_eq!(s.status(&c, [putfh(&file), write(&c, id, 0, &[1; 5])]).await, Status::Ok);
+        let of_others = seen(held(&own, 0, access, mtime)).await;
+        assert_eq!(of_others.time_modify, Some(mtime), "that of the holder, not of the WRITE");
         let written = times_of(&c, &s, &file).await;
         let accessed = Attributes { time_deleg_access: Some(future), ..Attributes::default() };
         assert_eq!(s.status(&c, [putfh(&file), setattr(id, accessed)]).await, Status::Ok);
