@@ -11,7 +11,7 @@ use millrace_nfs::v4::Status;
 use millrace_oncrpc::serving::ClientAddr;
 use parking_lot::Mutex;
 
-use crate::client::Client;
+use crate::{client::Client, table::Name};
 
 /// Time after the end of the grace period in which the execution of the last reclaims ends.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -49,7 +49,7 @@ pub(crate) struct Grace {
 #[derive(Debug)]
 struct Waiting {
     /// Clients of the earlier instance that have not sent RECLAIM_COMPLETE.
-    owners: HashSet<Box<[u8]>>,
+    owners: HashSet<Name>,
     end: Duration,
     /// The clients that are missing are being removed from the list: none can reclaim state any more.
     closed: bool,
@@ -59,7 +59,7 @@ impl Grace {
     /// A grace period until `end`; it is over at once if there are no clients to wait for. As long as clients reclaim
     /// state, it is extended, by one `lease` at most: they need not lose the rest of it.
     pub(crate) fn new(clients: impl IntoIterator<Item = Box<[u8]>>, end: Duration, lease: Duration) -> Self {
-        let owners: HashSet<_> = clients.into_iter().collect();
+        let owners: HashSet<_> = clients.into_iter().map(Name::from).collect();
         let (over, step, last) = (AtomicBool::new(owners.is_empty()), lease / STEPS, end + lease);
         Self { over, step, last, waiting: Mutex::new(Waiting { owners, end, closed: false }) }
     }
@@ -70,7 +70,7 @@ impl Grace {
     }
 
     /// The clients that have not sent RECLAIM_COMPLETE, in the order of their names.
-    pub(crate) fn awaited(&self) -> Vec<Box<[u8]>> {
+    pub(crate) fn awaited(&self) -> Vec<Name> {
         let mut owners: Vec<_> = self.waiting.lock().owners.iter().cloned().collect();
         owners.sort();
         owners
@@ -93,7 +93,11 @@ impl Grace {
         }
         let mut waiting = self.waiting.lock();
         waiting.closed |= now >= waiting.end + MARGIN;
-        if waiting.closed { waiting.owners.iter().cloned().collect() } else { Vec::new() }
+        if waiting.closed {
+            waiting.owners.iter().map(|owner| (&**owner).into()).collect()
+        } else {
+            Vec::new()
+        }
     }
 
     /// Whether a client may get state: by a reclaim only in the grace period, otherwise only after it.

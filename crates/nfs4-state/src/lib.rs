@@ -14,8 +14,9 @@
 //! No operation visits more entries than the state of one open, of one file's waiting requests (1,024) and delegations (one
 //! for each client), and some hundred others: at most [`Limits::lock_owners_per_open`] and [`Limits::ranges_per_open`]. What
 //! concerns more is done in steps of about a thousand entries: the end of a client, and [`State::expire`]. A client to
-//! remove is found in an order of all. Tests count the visits of each operation with the state at its limits. Lists and
-//! revocation for an administrator, and [`State::recall_all`], visit all state that there is.
+//! remove is found in an order of all. Tests count the visits of each operation with the state at its limits. Revocation
+//! for an administrator and [`State::recall_all`] visit all state that there is, which other threads need not wait for: they
+//! lock a thousand stateids of a client, or one of 64 parts of the files, at a time.
 //!
 //! # Leases
 //!
@@ -93,7 +94,7 @@ pub use lock_operations::{LockDenied, LockError, LockRequest, Locker};
 pub use locks::{ByteRange, LockKind, LockNotice};
 pub use opens::OpenRequest;
 pub use recalls::{DelegationStats, Recall, RecallAny};
-pub use report::{ClientReport, Selection, StateidKind, StateidPosition, StateidReport};
+pub use report::{ClientReport, Selection, StateidKind, StateidPage, StateidPosition, StateidReport};
 pub use reservation::ReservedStateid;
 pub use session::{Direction, Execution, Sequence, SequenceReply, SequenceRequest, Session};
 pub use state::State;

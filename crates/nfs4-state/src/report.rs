@@ -5,10 +5,12 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 use millrace_nfs::v4::ClientId;
 
 use crate::{
+    candidates::VISITS,
     client::Client,
     files::File,
     state::State,
-    table::{DelegationKind, Entry, Kind, Name, Table},
+    table::{DelegationKind, Entry, Kind, Name},
+    visits::{STEP, count_visits},
 };
 
 /// Which state an administrator lists or revokes.
@@ -34,11 +36,6 @@ impl Selection<'_> {
     /// Whether a stateid of a selected client is selected and not revoked.
     pub(crate) fn includes(&self, entry: &Entry) -> bool {
         !entry.revoked && self.has_file(&entry.file)
-    }
-
-    /// The selected stateids of a client with a number above `after`.
-    fn of<'t>(&self, table: &'t Table, after: u32) -> impl Iterator<Item = (u32, &'t Entry)> {
-        table.after(after).filter(|(_, entry)| self.has_file(&entry.file))
     }
 }
 
@@ -77,6 +74,15 @@ impl StateidPosition {
     pub const fn new(client: u64, number: u32) -> Self {
         Self { client: ClientId { number: client }, number }
     }
+}
+
+/// What a step of a list of stateids has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateidPage {
+    /// Selected stateids, in the order of their positions.
+    pub stateids: Vec<StateidReport>,
+    /// Where the next step continues; `None` at the end of the list.
+    pub next: Option<StateidPosition>,
 }
 
 /// The kind of state that a stateid identifies.
@@ -135,28 +141,45 @@ impl<R: Clone> State<R> {
             .collect()
     }
 
-    /// At most `limit` of the selected stateids after a position, in the order of their positions.
+    /// At most `limit` of the selected stateids after a position. This is a step, which finds few or none where few are
+    /// selected.
     pub fn stateid_reports(
         &self,
         selection: Selection<'_>,
         after: Option<StateidPosition>,
         limit: usize,
-    ) -> Vec<StateidReport> {
-        let mut reports = Vec::new();
-        for client in self.selected_clients(selection) {
-            let first = match after {
-                Some(after) if client.id() < after.client => continue,
-                Some(after) if client.id() == after.client => after.number,
-                _ => 0,
-            };
+    ) -> StateidPage {
+        let (mut stateids, mut visits, mut at) = (Vec::new(), 0, after);
+        let clients = self.clients_from(selection, after.map(|after| after.client));
+        for client in &clients {
+            let number = after.filter(|after| after.client == client.id()).map_or(0, |after| after.number);
             let table = client.table.lock();
-            let entries = selection.of(&table, first).take(limit - reports.len());
-            reports.extend(entries.map(|(number, entry)| self.stateid_report(&client, number, entry)));
-            if reports.len() == limit {
-                break;
+            for (number, entry) in table.after(number) {
+                if visits == STEP || stateids.len() == limit {
+                    return StateidPage { stateids, next: at };
+                }
+                visits += 1;
+                count_visits(1);
+                at = Some(StateidPosition { client: client.id(), number });
+                if selection.has_file(&entry.file) {
+                    stateids.push(self.stateid_report(client, number, entry));
+                }
             }
+            at = Some(StateidPosition { client: client.id(), number: u32::MAX });
         }
-        reports
+        StateidPage { stateids, next: at.filter(|_| clients.len() >= VISITS) }
+    }
+
+    /// Some of the clients that may have selected state, in the order of their IDs, from a client on.
+    fn clients_from(&self, selection: Selection<'_>, first: Option<ClientId>) -> Vec<Arc<Client>> {
+        if let Selection::Client(_) = selection {
+            let selected = self.selected_clients(selection).into_iter();
+            return selected.filter(|client| first.is_none_or(|first| client.id() >= first)).collect();
+        }
+        let records = self.records.lock();
+        let of_first = first.filter(|id| records.is_confirmed(*id)).and_then(|id| records.client(id));
+        let others = records.confirmed_after(first).map(|record| &record.client);
+        of_first.into_iter().chain(others).take(VISITS).cloned().collect()
     }
 
     /// The clients that may have selected state, in the order of their IDs.

@@ -8,13 +8,21 @@ use std::{
 use millrace_nfs::v4::Status;
 
 use crate::{
-    client::Client,
-    lock_operations::count_ranges,
-    report::Selection,
-    state::State,
-    table::{Kind, Table},
-    visits::STEP,
+    client::Client, lock_operations::count_ranges, report::Selection, state::State, table::Kind, visits::STEP,
 };
+
+/// Whether state of a client is selected. Its table is locked for a step only.
+fn has_selected(client: &Client, selection: Selection<'_>) -> bool {
+    let mut after = Some(0);
+    while let Some(first) = after.take() {
+        let table = client.table.lock();
+        let mut step = table.after(first).take(STEP).inspect(|(number, _)| after = Some(*number));
+        if step.any(|(_, entry)| selection.includes(entry)) {
+            return true;
+        }
+    }
+    false
+}
 
 impl<R: Clone> State<R> {
     /// Revokes state, and returns the number of its stateids. Until the clients free them, their use fails with
@@ -31,8 +39,7 @@ impl<R: Clone> State<R> {
         if clients.is_empty() && matches!(selection, Selection::Client(_)) {
             return Err(Status::StaleClientid);
         }
-        let has_selected = |table: &Table| table.after(0).any(|(_, entry)| selection.includes(entry));
-        clients.retain(|client| has_selected(&client.table.lock()));
+        clients.retain(|client| has_selected(client, selection));
         let owners: Vec<Box<[u8]>> = clients.iter().map(|client| client.owner().into()).collect();
         if owners.is_empty() {
             return Ok(0);

@@ -119,7 +119,7 @@ impl<R: Clone> State<R> {
     }
 
     /// The owners of the clients that the grace period waits for, in order.
-    pub fn awaited(&self) -> Vec<Box<[u8]>> {
+    pub fn awaited(&self) -> Vec<Arc<[u8]>> {
         self.grace.awaited()
     }
 

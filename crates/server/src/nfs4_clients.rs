@@ -252,8 +252,8 @@ fn recovered(
 }
 
 /// The names of clients for the log, of which it shows some.
-fn names(owners: &[Box<[u8]>]) -> String {
-    let shown = owners.iter().take(LOGGED_NAMES).map(|owner| owner.escape_ascii().to_string());
+fn names(owners: &[impl AsRef<[u8]>]) -> String {
+    let shown = owners.iter().take(LOGGED_NAMES).map(|owner| owner.as_ref().escape_ascii().to_string());
     let more = (owners.len() > LOGGED_NAMES).then(|| String::from("..."));
     shown.chain(more).collect::<Vec<_>>().join(", ")
 }

@@ -233,6 +233,42 @@ fn operations_on_opens_visit_few_others() {
     few("a list of clients", visits_of(|| state.client_reports(None, 10, S(1))).0);
 }
 
+/// Few stateids or none are selected of many, which few of many clients have.
+#[test]
+fn stateids_are_listed_in_steps() {
+    const OPENS: u32 = 5000;
+    let state = with_limits(Limits { clients: 4096, unconfirmed: 8192, ..limits() });
+    let sessions = crowd(&state, 500);
+    let (last, others) = sessions.split_last().unwrap();
+    for session in [last, &others[100], &others[200]] {
+        state.reclaim_complete(session.client()).unwrap();
+        for n in 0..OPENS {
+            open(&state, session, &n.to_be_bytes(), b"f").unwrap();
+        }
+    }
+    for (selection, limit, found) in [
+        (Selection::File(b"g"), 10, 0),
+        (Selection::Prefix(b"f"), 700, 3 * OPENS as usize),
+        (Selection::Client(last.client().id()), usize::MAX, OPENS as usize),
+    ] {
+        let (mut after, mut stateids) = (None, Vec::new());
+        loop {
+            let (visits, page) = visits_of(|| state.stateid_reports(selection, after, limit));
+            assert!(visits < FEW + 1024, "{visits}");
+            assert!(page.stateids.len() <= limit);
+            stateids.extend(page.stateids.into_iter().map(|stateid| stateid.at));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert!(stateids.is_sorted_by(|a, b| a < b));
+        assert_eq!(stateids.len(), found);
+    }
+    open(&state, last, b"o", b"g").unwrap();
+    assert_eq!(state.revoke(Selection::File(b"g")), Ok(1), "one that follows many others");
+}
+
 /// A step may end with a lock owner with all ranges of its open.
 fn step(limits: &Limits) -> usize {
     FEW + 2 * 1024 + 2 * limits.ranges_per_open + WAITERS * PATH

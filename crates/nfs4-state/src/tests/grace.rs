@@ -345,7 +345,7 @@ fn reclaims_extend_the_grace_period_by_one_lease_at_most() {
     assert_eq!(open(&state, &a, true, 89), Ok(()));
     assert_eq!(open(&state, &a, true, 118), Ok(()), "30 s after the last one");
     state.expire(S(119));
-    assert_eq!(state.awaited(), [Box::from(&b"a"[..]), Box::from(&b"b"[..])]);
+    assert_eq!(state.awaited(), [Arc::from(&b"a"[..]), Arc::from(&b"b"[..])]);
     for now in [147, 176, 179] {
         assert_eq!(open(&state, &a, true, now), Ok(()));
         state.expire(S(now));

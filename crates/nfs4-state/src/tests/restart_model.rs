@@ -297,7 +297,7 @@ impl Model {
         let Some(session) = self.renew(n) else { return };
         let client = session.client();
         let all = self.state.stateid_reports(Selection::Client(client.id()), None, usize::MAX);
-        for report in all.iter().filter(|report| report.revoked) {
+        for report in all.stateids.iter().filter(|report| report.revoked) {
             let stateid = table::stateid(client.id(), report.at.number, 0);
             assert_eq!(self.state.test_stateid(client, &stateid), Status::AdminRevoked);
             self.state.free_stateid(client, &stateid).unwrap();

@@ -68,10 +68,12 @@ fn stateids_are_listed_in_pages_by_client_file_and_prefix() {
         let (mut all, mut after) = (Vec::new(), None);
         loop {
             let page = state.stateid_reports(selection, after, 2);
-            assert!(page.len() <= 2);
-            let Some(last) = page.last() else { return all };
-            after = Some(last.at);
-            all.extend(page);
+            assert!(page.stateids.len() <= 2);
+            all.extend(page.stateids);
+            after = page.next;
+            if after.is_none() {
+                return all;
+            }
         }
     };
     assert_eq!(pages(Selection::Prefix(b"")).len(), 9);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use millrace_nfs::v4::{ClientId, Status};
 use millrace_nfs4_state::{ClientReport, Selection, StateidKind, StateidPosition};
-use millrace_runtime::RuntimeRef;
+use millrace_runtime::{RuntimeRef, yield_now};
 use millrace_vfs::{FsError, Handle, Identity};
 use thiserror::Error;
 
@@ -107,7 +107,7 @@ impl Nfs4State {
     }
 
     /// The names of the clients that the grace period waits for, in order.
-    pub fn awaited(&self) -> Vec<Box<[u8]>> {
+    pub fn awaited(&self) -> Vec<Arc<[u8]>> {
         self.clients.state.awaited()
     }
 
@@ -129,14 +129,28 @@ impl Nfs4State {
     ) -> Result<Vec<FileState>, StateError> {
         let exports = self.exports.load_full();
         let selected = select(&exports, filter).await?;
-        let reports = self.clients.state.stateid_reports(selected.selection(), after, limit);
-        let mut states = Vec::with_capacity(reports.len());
-        for report in reports {
-            let (export, fileid) = file(&exports, &report.file).await;
-            let (at, owner) = (report.at, report.owner);
-            states.push(FileState { at, export, fileid, owner, kind: report.kind, revoked: report.revoked });
+        let (mut states, mut after) = (Vec::new(), after);
+        loop {
+            let left = limit - states.len();
+            let page = self.clients.state.stateid_reports(selected.selection(), after, left);
+            for report in page.stateids {
+                let (export, fileid) = file(&exports, &report.file).await;
+                let (at, owner) = (report.at, report.owner);
+                states.push(FileState {
+                    at,
+                    export,
+                    fileid,
+                    owner,
+                    kind: report.kind,
+                    revoked: report.revoked,
+                });
+            }
+            after = page.next;
+            if after.is_none() || states.len() >= limit {
+                return Ok(states);
+            }
+            yield_now().await;
         }
-        Ok(states)
     }
 
     /// Revokes state, and returns the number of its stateids. The next request of each client reports it (RFC 8881
