@@ -11,9 +11,8 @@ use std::{
 use crate::{
     client::Client,
     heap::RANGE,
-    rests::Rest,
     state::State,
-    table::{Entry, Kind},
+    table::{Entry, Kind, Table},
     visits::{STEP, count_visits},
 };
 
@@ -24,32 +23,51 @@ impl<R: Clone> State<R> {
         let table = own.end();
         if !table.is_empty() {
             client.has_rest.store(true, Ordering::Release);
-            self.ended.push(Rest { client: Arc::clone(client), table });
+            self.push_rest(Arc::clone(client), table);
         }
+    }
+
+    /// Whether clients that have ended may have state.
+    pub(crate) fn has_rests(&self) -> bool {
+        self.any_rest.load(Ordering::Acquire)
+    }
+
+    fn push_rest(&self, client: Arc<Client>, table: Table) {
+        self.rests.lock().push_back((client, table));
+        self.any_rest.store(true, Ordering::Release);
+    }
+
+    fn pop_rest(&self) -> Option<(Arc<Client>, Table)> {
+        if !self.has_rests() {
+            return None; // The common case, without a lock.
+        }
+        let mut rests = self.rests.lock();
+        let rest = rests.pop_front();
+        self.any_rest.store(!rests.is_empty(), Ordering::Release);
+        rest
     }
 
     /// Removes state of clients that have ended: all of it, or as much as a step permits.
     pub(crate) fn clear_ended(&self, now: Duration) {
         let mut visits = 0;
         while visits < STEP
-            && let Some(mut rest) = self.ended.pop()
+            && let Some((client, mut table)) = self.pop_rest()
         {
-            let Rest { client, table } = &mut rest;
             while visits < STEP
                 && let Some((number, entry)) = table.first()
             {
                 visits += 1;
                 if !entry.revoked {
-                    let (unlocked, waiting) = self.end_in_file(client, number, entry, now);
+                    let (unlocked, waiting) = self.end_in_file(&client, number, entry, now);
                     client.heap.give_back(unlocked * RANGE);
                     visits += unlocked + waiting;
                 }
                 table.remove(number);
             }
-            if rest.table.is_empty() {
-                rest.client.has_rest.store(false, Ordering::Release);
+            if table.is_empty() {
+                client.has_rest.store(false, Ordering::Release);
             } else {
-                self.ended.push(rest);
+                self.push_rest(client, table);
             }
         }
     }

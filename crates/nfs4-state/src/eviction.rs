@@ -175,7 +175,7 @@ impl<R: Clone> State<R> {
     /// Makes room for `bytes` of state of a client, if others have left too little.
     pub(crate) fn make_room_for_state(&self, client: &Client, bytes: usize, now: Duration) {
         self.clear_ended(now);
-        if client.heap.permits(bytes) || !self.ended.is_empty() {
+        if client.heap.permits(bytes) || self.has_rests() {
             return; // The common case; or what clients that have ended leave comes first.
         }
         let millis = millis(now);

@@ -67,7 +67,6 @@ mod records;
 mod replies;
 mod report;
 mod reservation;
-mod rests;
 mod revocation;
 mod session;
 mod share;

@@ -1,7 +1,7 @@
 //! The state of a server.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, VecDeque},
     hash::Hasher,
     sync::{
         Arc,
@@ -25,8 +25,8 @@ use crate::{
     locks::LockNotice,
     records::{Record, Records},
     replies::Replies,
-    rests::Ended,
     session::Session,
+    table::Table,
 };
 
 /// Clients, sessions and all state of an NFSv4 server. `R` is the type of the replies that slots keep.
@@ -43,8 +43,10 @@ pub struct State<R> {
     pub(crate) sessions: RwLock<HashMap<SessionId, Arc<Session<R>>>>,
     // In the order of locks, that of one client's table is here.
     pub(crate) files: Files,
-    /// The clients that are removed, with state that is not.
-    pub(crate) ended: Ended,
+    /// The clients that are removed, with the state that is not.
+    pub(crate) rests: Mutex<VecDeque<(Arc<Client>, Table)>>,
+    /// Whether there may be some.
+    pub(crate) any_rest: AtomicBool,
     /// The heap of the state of all clients.
     pub(crate) heap: Arc<ClientQuota>,
     /// The records of confirmed clients.
@@ -80,7 +82,8 @@ impl<R: Clone> State<R> {
             records: Mutex::new(Records::new(Arc::clone(&clients), Arc::clone(&candidates))),
             sessions: RwLock::new(HashMap::new()),
             files: Files::new(),
-            ended: Ended::default(),
+            rests: Mutex::default(),
+            any_rest: AtomicBool::new(false),
             heap: Arc::new(ClientQuota::new(limits.heap)),
             replies: Replies::new(&limits, &clients),
             clients,
@@ -237,7 +240,7 @@ impl<R: Clone> State<R> {
             }
         }
         self.clear_ended(now);
-        more || !self.ended.is_empty()
+        more || self.has_rests()
     }
 
     /// Removes clients from the list. Returns whether that is durable.
