@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
+use millrace_admission::ClientAddr;
 use millrace_nfs::v4::Status;
-use millrace_oncrpc::serving::ClientAddr;
 use parking_lot::Mutex;
 
 use crate::{client::Client, table::Name};

@@ -28,9 +28,9 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
+use millrace_admission::{ClientAddr, ClientQuota};
 use millrace_nfs::v4::OPAQUE_LIMIT;
 use millrace_nfs4_state::ClientList;
-use millrace_oncrpc::serving::{ClientAddr, ClientQuota};
 use millrace_runtime::sync::Mutex;
 use rustix::fs::FlockOperation;
 

@@ -5,8 +5,8 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
+use millrace_admission::ClientAddr;
 use millrace_nfs::v4::Stateid;
-use millrace_oncrpc::serving::ClientAddr;
 use parking_lot::Mutex;
 
 use super::*;

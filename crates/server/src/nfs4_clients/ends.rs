@@ -82,11 +82,11 @@ mod tests {
     };
 
     use futures::future::join_all;
+    use millrace_admission::ClientAddr;
     use millrace_nfs::v4::{ClientId, Status};
     use millrace_nfs4_state::{
         ChannelAttributes, ClientList, CreateSession, ExchangeId, Identity, Limits, State,
     };
-    use millrace_oncrpc::serving::ClientAddr;
     use millrace_runtime::virtual_time::VirtualTime;
 
     use super::*;
