@@ -103,8 +103,8 @@ pub(crate) trait LoginTransport: Send {
     /// The receives that the transport posts before the response that completes a login.
     fn receives(&self) -> Receives;
 
-    /// Receives a PDU with its data segment.
-    fn receive(&mut self) -> impl Future<Output = Result<(Bhs, Vec<u8>), End>> + Send;
+    /// Receives a PDU with its data segment. `None` for a Hello of iSER, which is answered.
+    fn receive(&mut self) -> impl Future<Output = Result<Option<(Bhs, Vec<u8>)>, End>> + Send;
 
     /// Sends a PDU. If it completes a login, the next PDUs are those of the full feature phase.
     fn send(
@@ -112,6 +112,9 @@ pub(crate) trait LoginTransport: Send {
         pdu: LoginPdu,
         established: Option<&Established>,
     ) -> impl Future<Output = Result<(), End>> + Send;
+
+    /// Charges the arena memory of PDUs that are being sent, and releases that of sent ones.
+    fn settle(&mut self, account: &mut Account);
 }
 
 impl Service {
@@ -139,7 +142,9 @@ impl Service {
         let (table, limits) = (&self.table, &self.limits);
         let mut gate = Gate { table, control, limits, receives, account, held, target: None, session: None };
         loop {
-            let (bhs, data) = unless_ended(control, gate.account, &mut limit, transport.receive()).await?;
+            let received = unless_ended(control, gate.account, &mut limit, transport.receive()).await?;
+            transport.settle(gate.account);
+            let Some((bhs, data)) = received else { continue };
             let reply = login.receive(&bhs, &data, &mut gate);
             if let Some(session) = &mut gate.session
                 && let Some(predecessor) = session.predecessor.take()
@@ -154,6 +159,7 @@ impl Service {
             };
             if let Some(pdu) = reply.pdu {
                 unless_ended(control, gate.account, &mut limit, transport.send(pdu, established)).await?;
+                transport.settle(gate.account);
             }
             match reply.progress {
                 Progress::Continue => {}

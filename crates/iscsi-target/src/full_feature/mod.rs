@@ -261,11 +261,10 @@ impl<'a> FullFeature<'a> {
     /// Completes the commands that the device executes, and ends the nexus and the session.
     pub(crate) async fn finish(mut self) {
         self.order.clear();
-        let charges = |tasks: &HashMap<u32, Task>| tasks.values().map(|task| task.charge).sum::<usize>();
-        let before = charges(&self.tasks);
         self.tasks.retain(|_, task| matches!(task.state, State::Running | State::Aborted) && !task.reading);
         self.account.cancel();
-        self.account.give(before - charges(&self.tasks));
+        let kept: usize = self.tasks.values().map(|task| task.charge).sum();
+        self.account.give(self.account.used() - kept);
         while let Some((itt, _)) = self.running.next().await {
             let charge = self.tasks.remove(&itt).map_or(0, |task| task.charge);
             self.account.give(charge);

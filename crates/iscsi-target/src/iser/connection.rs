@@ -137,7 +137,7 @@ impl<'a> Connection<'a> {
         let mut progress = self.link.poll(cx)?;
         let moved = self.link.received + self.link.sent - before;
         self.core.turn.received(usize::try_from(moved).unwrap_or(usize::MAX));
-        self.core.account.give(self.link.take_released());
+        self.link.settle(&mut self.core.account);
         for (id, sink) in self.link.reads.drain(..) {
             if let Some((itt, data)) = self.reads.completed(id, sink) {
                 self.core.rdma_reads_ended(itt, data);
@@ -151,6 +151,7 @@ impl<'a> Connection<'a> {
         progress |= self.core.run_commands(cx);
         progress |= self.post_reads()?;
         progress |= self.send(cx)?;
+        self.link.settle(&mut self.core.account);
         Ok(progress)
     }
 

@@ -9,6 +9,7 @@ use std::{
 
 use millrace_buffer::{Arena, Buffer, OutOfMemory, Views};
 use millrace_iscsi::iser::{HEADER_BYTES, Header, Hello, Message, MessageError, Pdu};
+use millrace_oncrpc::serving::Account;
 use millrace_rdma::{
     Completion, ConnectionError, PostError, QueuePair, ReadRequest, Segment, SendRequest, SteeringTag,
     WorkId, WriteRequest,
@@ -16,7 +17,7 @@ use millrace_rdma::{
 };
 use millrace_runtime::{RuntimeRef, timeout};
 
-use crate::{end::End, service::Service};
+use crate::{end::End, service::Service, task::kept_memory};
 
 /// Time limit for the peer to close its end of a connection that this end closed.
 pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -28,7 +29,7 @@ struct Sent {
     message: usize,
     /// Bytes of the RDMA Writes before it.
     written: usize,
-    /// Bytes charged to the account.
+    /// Bytes charged to the account: the memory of the message, and that of the task that it ends.
     charge: usize,
     /// Registrations of the sources of the RDMA Writes.
     _sources: LocalRegistrations,
@@ -52,7 +53,8 @@ pub(super) struct Link {
     unsent: usize,
     /// Bytes and registrations of the RDMA Writes since the last Send.
     writes: (usize, LocalRegistrations),
-    /// Bytes to release from the account.
+    /// Bytes to charge to the account, and to release from it.
+    charged: usize,
     released: usize,
     greeted: bool,
     /// Bytes of messages and of RDMA Reads that were received.
@@ -75,6 +77,7 @@ impl Link {
             waiting: VecDeque::new(),
             unsent: 0,
             writes: (0, LocalRegistrations::new()),
+            charged: 0,
             released: 0,
             greeted: false,
             received: 0,
@@ -87,9 +90,9 @@ impl Link {
         self.unsent
     }
 
-    /// The charges of Sends that have completed since the last call.
-    pub(super) fn take_released(&mut self) -> usize {
-        std::mem::take(&mut self.released)
+    /// Charges the messages that were posted since the last call, and releases the charges of Sends that have completed.
+    pub(super) fn settle(&mut self, account: &mut Account) {
+        account.replace(std::mem::take(&mut self.released), std::mem::take(&mut self.charged));
     }
 
     /// Drives the queue pair. Returns whether there were completions, and otherwise registers the task.
@@ -173,7 +176,7 @@ impl Link {
         Ok(buffer.freeze().into())
     }
 
-    /// Posts a Send, which invalidates `invalidate`, and releases `charge` bytes when it completes.
+    /// Posts a Send, which invalidates `invalidate`, and releases `charge` bytes, besides its own, when it completes.
     pub(super) fn post_send(
         &mut self,
         data: Views,
@@ -182,8 +185,11 @@ impl Link {
     ) -> Result<(), End> {
         let (written, sources) = std::mem::take(&mut self.writes);
         let message = data.len();
+        let memory: usize = data.iter().map(kept_memory).sum();
         self.posted += 1;
         self.unsent += message;
+        self.charged += memory;
+        let charge = charge + memory;
         self.waiting.push_back(Sent { id: self.posted, message, written, charge, _sources: sources });
         let invalidate = invalidate.map(SteeringTag);
         let signaled = Some(WorkId(self.posted));

@@ -40,13 +40,14 @@ impl LoginTransport for LoginLink<'_> {
         Receives { fixed: (1 + BEYOND_WINDOW) as usize * command, command }
     }
 
-    async fn receive(&mut self) -> Result<(Bhs, Vec<u8>), End> {
+    async fn receive(&mut self) -> Result<Option<(Bhs, Vec<u8>)>, End> {
         loop {
             if let Some(message) = self.link.inbox.pop_front() {
-                match self.link.decode(&message)? {
-                    Some(pdu) => return Ok((*pdu.bhs, pdu.data.to_vec())),
-                    None => self.link.recycle(message)?,
+                let pdu = self.link.decode(&message)?.map(|pdu| (*pdu.bhs, pdu.data.to_vec()));
+                if pdu.is_none() {
+                    self.link.recycle(message)?;
                 }
+                return Ok(pdu);
             }
             poll_fn(|cx| match self.link.poll(cx) {
                 Ok(true) => Poll::Ready(Ok(())),
@@ -65,5 +66,9 @@ impl LoginTransport for LoginLink<'_> {
         let message = self.link.message(&prefix(Advertised::default(), &pdu.bhs), &pdu.data);
         let message = message.map_err(|e| End::QueuePair(ConnectionError::Local(e.to_string())))?;
         self.link.post_send(message, None, 0)
+    }
+
+    fn settle(&mut self, account: &mut Account) {
+        self.link.settle(account);
     }
 }

@@ -5,6 +5,7 @@ use millrace_iscsi::{
     pdu::Bhs,
 };
 use millrace_iscsi_tcp::Segment;
+use millrace_oncrpc::serving::Account;
 
 use super::Link;
 use crate::{end::End, login::LoginTransport, reserve::Receives};
@@ -14,8 +15,8 @@ impl LoginTransport for Link {
         Receives::default()
     }
 
-    async fn receive(&mut self) -> Result<(Bhs, Vec<u8>), End> {
-        Ok(self.input.receive(&mut *self.stream).await?)
+    async fn receive(&mut self) -> Result<Option<(Bhs, Vec<u8>)>, End> {
+        Ok(Some(self.input.receive(&mut *self.stream).await?))
     }
 
     async fn send(&mut self, pdu: LoginPdu, established: Option<&Established>) -> Result<(), End> {
@@ -28,4 +29,6 @@ impl LoginTransport for Link {
         }
         Ok(())
     }
+
+    fn settle(&mut self, _account: &mut Account) {}
 }

@@ -41,7 +41,7 @@ fn command(itt: u32, numbers: RequestNumbers, write: bool, blocks: u16) -> ScsiC
     }
 }
 
-fn nop(numbers: RequestNumbers) -> NopOut {
+pub(crate) fn nop(numbers: RequestNumbers) -> NopOut {
     NopOut { immediate: true, lun: 0, itt: 7, ttt: RESERVED_TAG, numbers }
 }
 
@@ -53,6 +53,10 @@ async fn session(bench: &Bench) -> (Client, RequestNumbers) {
     let stat_sn = client.established.as_ref().unwrap().stat_sn;
     // POWER ON and GOOD follow the login.
     (client, RequestNumbers { cmd_sn: 102, exp_stat_sn: stat_sn + 2 })
+}
+
+pub(crate) fn hello(hello: Hello) -> [u8; HEADER_BYTES] {
+    Header::Hello(hello).encode()
 }
 
 /// A message that ends the connection.
@@ -234,7 +238,6 @@ fn violations_end_a_login() {
 #[test]
 fn a_hello_is_answered_once() {
     run(&ConnectionLimits::default(), async |bench| {
-        let hello = |hello| Header::Hello(hello).encode();
         for in_login in [true, false] {
             let mut client = bench.connect().await;
             if !in_login {

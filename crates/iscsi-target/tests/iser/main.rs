@@ -4,11 +4,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod blocks;
+#[path = "../support/charges.rs"]
+mod charges;
 mod common;
 #[path = "../support/gate.rs"]
 mod gate;
 mod hostile;
 mod observed;
+mod requests;
 mod service;
 mod shares;
 mod slow;

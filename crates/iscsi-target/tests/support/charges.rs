@@ -1,4 +1,5 @@
 //! The memory that a session uses, and the memory that it is charged.
+#![allow(dead_code)] // Each test program uses a part.
 
 use millrace_admission::{Budget, BudgetConfig};
 use millrace_iscsi::session::Direction;
@@ -40,6 +41,13 @@ impl Fixture {
     pub(crate) fn expect_charged(&self, case: &str) {
         let now = self.memory();
         assert!(now.used <= now.charged, "{case}: {now:?}");
+    }
+
+    /// What is used beyond `before` is charged beyond it.
+    pub(crate) fn expect_charged_beyond(&self, before: Memory, case: &str) {
+        let now = self.memory();
+        let (used, charged) = (now.used + before.charged, now.charged + before.used);
+        assert!(used <= charged + UNIT, "{case}: {before:?}, {now:?}");
     }
 
     /// What is used and charged beyond `before` is the same.

@@ -14,7 +14,11 @@ use std::{
 use futures::channel::oneshot;
 use millrace_admission::{Account, Budget, BudgetConfig};
 use millrace_buffer::{Arena, ArenaConfig};
-use millrace_iscsi::name::IscsiName;
+use millrace_iscsi::{
+    login::LoginPdu,
+    name::IscsiName,
+    pdu::{Isid, LoginRequest, Request, RequestNumbers, Stage},
+};
 use millrace_iscsi_target::{
     ConnectionLimits, MAX_COMMAND_MEMORY, TableLimits, TargetConfig, TargetStats, TargetTable,
 };
@@ -171,4 +175,29 @@ pub(crate) fn rw10(opcode: u8, lba: u32, blocks: u16) -> [u8; 10] {
 /// Bytes that differ between blocks and seeds.
 pub(crate) fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|i| ((i / 512 + seed) * 7 + i % 253) as u8).collect()
+}
+
+/// The numbers of the first requests of a session.
+pub(crate) const NUMBERS: RequestNumbers = RequestNumbers { cmd_sn: 100, exp_stat_sn: 0 };
+
+/// The names of a login.
+pub(crate) const NAMES: &[u8] =
+    b"InitiatorName=iqn.2026-01.example:host\0TargetName=iqn.2026-01.example:target\0";
+
+/// A request of the operational stage, which ends the login unless `change` says otherwise.
+pub(crate) fn login(change: impl FnOnce(&mut LoginRequest), data: &[u8]) -> LoginPdu {
+    let mut request = LoginRequest {
+        stage: Stage::Operational,
+        next: Some(Stage::FullFeature),
+        continued: false,
+        version_max: 0,
+        version_min: 0,
+        isid: Isid([0x80, 0, 0, 0, 0, 1]),
+        tsih: 0,
+        itt: 0,
+        cid: 1,
+        numbers: NUMBERS,
+    };
+    change(&mut request);
+    LoginPdu { bhs: Request::Login(request).encode(data.len() as u32), data: data.to_vec() }
 }

@@ -3,39 +3,14 @@
 use millrace_iscsi::{
     login::{LoginPdu, MAX_LOGIN_DATA},
     pdu::{
-        Bhs, DataOut, Isid, LoginRequest, LogoutReason, LogoutRequest, NopOut, RESERVED_TAG, RejectReason,
-        Request, RequestNumbers, Response, ScsiCommand, Stage, TaskAttribute, TaskFunction, TaskRequest,
-        TaskResult, TextRequest,
+        Bhs, DataOut, LogoutReason, LogoutRequest, NopOut, RESERVED_TAG, RejectReason, Request,
+        RequestNumbers, Response, ScsiCommand, Stage, TaskAttribute, TaskFunction, TaskRequest, TaskResult,
+        TextRequest,
     },
 };
 use millrace_iscsi_target::ConnectionLimits;
 
-use crate::common::{Bench, Client, run, rw10};
-
-const NUMBERS: RequestNumbers = RequestNumbers { cmd_sn: 100, exp_stat_sn: 0 };
-
-fn login_request() -> LoginRequest {
-    LoginRequest {
-        stage: Stage::Operational,
-        next: Some(Stage::FullFeature),
-        continued: false,
-        version_max: 0,
-        version_min: 0,
-        isid: Isid([0x80, 0, 0, 0, 0, 1]),
-        tsih: 0,
-        itt: 0,
-        cid: 1,
-        numbers: NUMBERS,
-    }
-}
-
-const NAMES: &[u8] = b"InitiatorName=iqn.2026-01.example:host\0TargetName=iqn.2026-01.example:target\0";
-
-pub(crate) fn login(change: impl FnOnce(&mut LoginRequest), data: &[u8]) -> LoginPdu {
-    let mut request = login_request();
-    change(&mut request);
-    LoginPdu { bhs: Request::Login(request).encode(data.len() as u32), data: data.to_vec() }
-}
+use crate::common::{Bench, Client, NAMES, NUMBERS, login, run, rw10};
 
 fn with(mut pdu: LoginPdu, change: impl FnOnce(&mut Bhs)) -> LoginPdu {
     change(&mut pdu.bhs);

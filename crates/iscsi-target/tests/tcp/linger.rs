@@ -7,8 +7,8 @@ use millrace_iscsi_target::ConnectionLimits;
 use millrace_runtime::RuntimeExt;
 
 use crate::{
-    common::{Bench, Client, Ended, run},
-    hostile::{login, nop, session},
+    common::{Bench, Client, Ended, login, run},
+    hostile::{nop, session},
 };
 
 /// Begins a session and violates the protocol: an answer to a ping that was not sent.

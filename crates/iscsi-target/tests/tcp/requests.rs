@@ -12,8 +12,8 @@ use millrace_runtime::RuntimeExt;
 
 use crate::{
     charges::{Memory, REPORT_OPCODES, command, opcodes},
-    common::{Bench, Client, run, rw10},
-    hostile::{CONTINUED_TEXT, data_out, login, nop},
+    common::{Bench, Client, login, run, rw10},
+    hostile::{CONTINUED_TEXT, data_out, nop},
 };
 
 /// Bytes that a stream buffers: longer responses wait in the target.
