@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Bound,
     sync::{
         Arc,
         atomic::{AtomicU8, AtomicU64, Ordering},
@@ -13,7 +14,7 @@ use arc_swap::ArcSwap;
 use futures::{channel::oneshot, task::AtomicWaker};
 use millrace_admission::{ClientAddr, ClientQuota};
 use millrace_iscsi::{
-    discovery::{DiscoveredTarget, SendTargets},
+    discovery::{self, DiscoveredTarget, SendTargets},
     name::{IscsiName, TargetAddress},
     session::{Admission, Nexus, Refusal, Registry},
 };
@@ -24,6 +25,9 @@ use crate::{
     config::{TableLimits, TargetConfig},
     linger::EndingStreams,
 };
+
+/// Bytes of text above which an answer to SendTargets is divided.
+pub(crate) const MAX_ANSWER: usize = 8192;
 
 /// Two targets have the same name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -266,32 +270,41 @@ impl TargetTable {
         Ok(Session { table, tsih, control, _place: place, _ended: sender, predecessor })
     }
 
-    /// The answer to `request` of `initiator`, in a discovery session if `session` is `None`. `local` is the address
-    /// of the connection.
+    /// The text of the answer to `request` of `initiator`, in a discovery session if `session` is `None`. `local` is the
+    /// address of the connection. A long answer ends after [`MAX_ANSWER`] bytes and the target that exceeds them, whose
+    /// name is returned: the rest of the answer has the targets `after` it.
     pub(crate) fn discover(
         &self,
         request: &SendTargets,
+        after: Option<&IscsiName>,
         initiator: &IscsiName,
         session: Option<&IscsiName>,
         local: &TargetAddress,
-    ) -> Vec<DiscoveredTarget> {
-        let asked = |name: &IscsiName| match (request, session) {
-            (SendTargets::All, None) => true,
-            (SendTargets::Name(asked), None) => asked == name,
-            (SendTargets::Name(asked), Some(session)) => asked == name && session == name,
-            (SendTargets::Session, Some(session)) => session == name,
-            (SendTargets::Session, None) | (SendTargets::All, Some(_)) => false,
+    ) -> (Vec<u8>, Option<IscsiName>) {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let all = (from, Bound::Unbounded);
+        let one = |name| (Bound::Included(name), Bound::Included(name));
+        let asked = match (request, session) {
+            (SendTargets::All, None) => all,
+            (SendTargets::Name(asked), None) => one(asked),
+            (SendTargets::Name(asked), Some(session)) if asked == session => one(asked),
+            (SendTargets::Session, Some(session)) => one(session),
+            _ => return (Vec::new(), None),
         };
         let targets = self.targets.load();
-        let found = targets.values().filter(|t| asked(&t.name) && t.permits(initiator));
-        found
-            .map(|target| DiscoveredTarget {
-                name: target.name.clone(),
-                addresses: match target.addresses.as_slice() {
-                    [] => vec![local.clone()],
-                    addresses => addresses.to_vec(),
-                },
-            })
-            .collect()
+        let mut text = Vec::new();
+        let mut last: Option<&IscsiName> = None;
+        for (name, target) in targets.range::<IscsiName, _>(asked).filter(|(_, t)| t.permits(initiator)) {
+            if text.len() >= MAX_ANSWER {
+                return (text, last.cloned());
+            }
+            let addresses = match target.addresses.as_slice() {
+                [] => vec![local.clone()],
+                addresses => addresses.to_vec(),
+            };
+            text.extend(discovery::encode(&[DiscoveredTarget { name: name.clone(), addresses }]));
+            last = Some(name);
+        }
+        (text, None)
     }
 }

@@ -1,7 +1,10 @@
 //! The data of a command.
 
 use millrace_buffer::{Arena, BLOCK_BYTES, Buffer, OutOfMemory, View, Views, slot_bytes};
-use millrace_iscsi::session::{Command, Direction};
+use millrace_iscsi::{
+    pdu::BHS_BYTES,
+    session::{Command, Direction},
+};
 use millrace_scsi::{MAX_TRANSFER_BYTES, TaskAttribute, Transfer};
 use smallvec::SmallVec;
 
@@ -16,6 +19,11 @@ const MAX_SPARE_LISTS: usize = 16;
 /// Bytes of memory that `data` keeps from being reused. A file in memory keeps, and has a charge for, what it shares.
 pub(crate) fn kept_memory(data: &View) -> usize {
     if data.is_unique() { data.capacity() } else { data.len() }
+}
+
+/// Bytes of memory of a PDU with `data` bytes that waits to be sent.
+pub(crate) fn pdu_memory(data: usize) -> usize {
+    slot_bytes(BHS_BYTES) + data
 }
 
 /// Buffers, in place for small commands.

@@ -5,14 +5,14 @@ use std::{task::Context, time::Duration};
 use millrace_admission::Batch;
 use millrace_buffer::{Buffer, Views};
 use millrace_iscsi::{
-    discovery::{self, SendTargets},
+    discovery::SendTargets,
     pdu::{self, RejectReason, TaskFunction, TaskResult},
     session::{Command, Completion, Direction, TargetEvent},
 };
 use millrace_runtime::MaybeReady;
 use millrace_scsi::{Aborted, MAX_TRANSFER_BYTES, Management, Request, Response, Status, TaskAttribute};
 
-use super::{Device, FullFeature, RdmaRead, Running};
+use super::{Device, FullFeature, Names, RdmaRead, Running};
 use crate::{
     stats::{add, count},
     task::{BufferLengths, State, kept_memory},
@@ -42,7 +42,8 @@ impl FullFeature<'_> {
                 TargetEvent::DataReady { itt } => self.set_state(itt, State::Ready),
                 TargetEvent::Abort { itt } => self.abort(itt),
                 TargetEvent::Manage { itt, function, lun } => self.manage(itt, function, lun),
-                TargetEvent::Text { itt, text } => self.answer_text(itt, &text),
+                TargetEvent::Text { itt, text } => self.begin_text(itt, &text),
+                TargetEvent::MoreText { itt } => self.answer_text(itt),
                 TargetEvent::RdmaRead { itt, source, offset, .. } => {
                     self.rdma_reads.push_back(RdmaRead { itt, source, offset });
                 }
@@ -252,12 +253,21 @@ impl FullFeature<'_> {
 
     /// Answers a text request, which is SendTargets. Others are rejected, as Linux's target does: libiscsi ends the session
     /// when it receives `NotUnderstood` or `Reject` in a Text Response, the answers of RFC 7143 section 6.2.
-    fn answer_text(&mut self, itt: u32, request: &[u8]) {
+    fn begin_text(&mut self, itt: u32, request: &[u8]) {
         let Ok(asked) = SendTargets::decode(request) else {
             return self.session.reject_text(itt, RejectReason::INVALID_PDU_FIELD);
         };
-        let (names, table) = (&self.names, &self.service.table);
-        let targets = table.discover(&asked, &names.initiator, names.target.as_ref(), &names.local);
-        self.session.answer_text(itt, discovery::encode(&targets));
+        self.discovered = Some((asked, None));
+        self.answer_text(itt);
+    }
+
+    /// Answers with the next part of the targets.
+    fn answer_text(&mut self, itt: u32) {
+        let Some((asked, after)) = self.discovered.take() else { return };
+        let Names { initiator, target, local } = &self.names;
+        let table = &self.service.table;
+        let (text, last) = table.discover(&asked, after.as_ref(), initiator, target.as_ref(), local);
+        self.session.answer_text(itt, text, last.is_some());
+        self.discovered = last.map(|last| (asked, Some(last)));
     }
 }

@@ -16,6 +16,7 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use millrace_admission::{Account, Batch, Turn};
 use millrace_buffer::{OutOfMemory, Views};
 use millrace_iscsi::{
+    discovery::SendTargets,
     iser::RemoteBuffer,
     name::{IscsiName, PORT, TargetAddress},
     session::{TargetConfig, TargetSession},
@@ -31,6 +32,7 @@ use crate::{
     task::{SpareLists, State, Task},
     timers::{Timers, Traffic},
 };
+pub(crate) use arrival::Unplaced;
 use commands::MEMORY_RETRY;
 
 /// The device of a normal session.
@@ -103,6 +105,10 @@ pub(crate) struct FullFeature<'a> {
     /// `None` in a discovery session.
     device: Option<Device>,
     names: Names,
+    /// The answer to SendTargets that has further targets, and the last one that it has had.
+    discovered: Option<(SendTargets, Option<IscsiName>)>,
+    /// Bytes charged to the account for what the session holds.
+    held: usize,
     /// Tags of the commands that are not executed yet, in order of arrival.
     order: VecDeque<u32>,
     /// Tags of the commands that wait for memory, in order of arrival.
@@ -162,6 +168,8 @@ impl<'a> FullFeature<'a> {
             discovery,
             device,
             names: Names { initiator: established.initiator, target: established.target, local },
+            discovered: None,
+            held: 0,
             order: VecDeque::new(),
             waiting: VecDeque::new(),
             running: FuturesUnordered::new(),

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     end::End,
-    full_feature::{FullFeature, RdmaRead, Transport},
+    full_feature::{FullFeature, RdmaRead, Transport, Unplaced},
     login::LoggedIn,
     service::Service,
     stats::add,
@@ -39,8 +39,8 @@ struct Arriving {
     message: Buffer,
     data: Range<usize>,
     place: Placement,
-    /// The command, and the number of bytes, for whose immediate data memory is needed first.
-    unplaced: Option<(u32, usize)>,
+    /// Memory that is needed first.
+    unplaced: Option<Unplaced>,
 }
 
 /// One connection, owned by one task. The queue pair is dropped before the memory of its work.
@@ -192,8 +192,8 @@ impl<'a> Connection<'a> {
     /// Places the data of the message, and posts its receive again. Returns whether there was memory.
     fn finish_pdu(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         let Some(arriving) = &mut self.arriving else { return Ok(true) };
-        if let Some((itt, length)) = arriving.unplaced {
-            if !self.core.place_unsolicited(cx, itt, length) {
+        if let Some(unplaced) = arriving.unplaced {
+            if self.core.poll_place(cx, unplaced, self.link.unsent() > 0).is_pending() {
                 return Ok(false);
             }
             arriving.unplaced = None;
@@ -303,6 +303,7 @@ impl<'a> Connection<'a> {
             }
         };
         let ended = pdu.ends.and_then(|itt| self.core.tasks.remove(&itt));
+        self.core.settle_held();
         self.link.post_send(message, pdu.invalidate, ended.map_or(0, |task| task.charge))?;
         Ok(true)
     }

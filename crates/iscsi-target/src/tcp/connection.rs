@@ -126,11 +126,11 @@ impl<'a> Connection<'a> {
                 }
                 taken = true;
             }
-            progress |= taken;
             let sent = self.link.output.sent();
             let flushed = self.link.output.poll_flush(cx, &mut *self.link.stream);
-            // Sent bytes make room for further PDUs.
+            // Sent bytes make room for further PDUs, and for requests.
             taken |= self.link.output.sent() > sent;
+            progress |= taken;
             self.core.turn.received(usize::try_from(self.link.output.sent() - sent).unwrap_or(usize::MAX));
             self.core.account.give(self.link.output.take_sent());
             match flushed {

@@ -37,6 +37,11 @@ impl Fixture {
         Memory { used: self.transient(), charged: self.budget.stats().in_use }
     }
 
+    /// Bytes charged beyond `before`.
+    pub(crate) fn charged_since(&self, before: Memory) -> usize {
+        self.memory().charged - before.charged
+    }
+
     /// What is used is charged.
     pub(crate) fn expect_charged(&self, case: &str) {
         let now = self.memory();

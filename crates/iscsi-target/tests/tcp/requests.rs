@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
+use futures::FutureExt;
 use millrace_iscsi::{
-    discovery::SendTargets,
+    discovery::{self, SendTargets},
     pdu::{Request, RequestNumbers, TaskFunction, TextRequest, opcode},
     session::{Direction, InitiatorEvent},
 };
-use millrace_iscsi_target::ConnectionLimits;
+use millrace_iscsi_target::{ConnectionLimits, TargetConfig};
 use millrace_runtime::RuntimeExt;
 
 use crate::{
     charges::{Memory, REPORT_OPCODES, command, opcodes},
-    common::{Bench, Client, login, run, rw10},
+    common::{Bench, Client, TARGET, login, name, run, rw10, target},
     hostile::{CONTINUED_TEXT, data_out, nop},
 };
 
@@ -183,19 +184,118 @@ fn other_requests_and_logout() {
             ("data of no task", Request::DataOut(data_out(999, u32::MAX, 0, 0)).encode(4096), 4096),
             ("an unknown opcode", unknown, 0),
             ("SNACK", snack, 0),
-            ("a text with a C bit", Request::Text(text).encode(4096), 4096),
-            ("a login", login(|_| {}, b"").bhs, 0),
         ];
+        client.send(&Request::Text(text).encode(4096), &[b'x'; 4096]).await.unwrap();
+        settle(bench).await;
+        let charged = bench.charged_since(before);
+        assert!((4096..=5632).contains(&charged), "{kind:?}: a text with a C bit: {charged}");
+        let (end, target) =
+            (TextRequest { last: true, continued: false, ..text }, SendTargets::Session.encode());
+        client.send(&Request::Text(end).encode(target.len() as u32), &target).await.unwrap();
+        settle(bench).await;
+        while let Some(Ok(_)) = client.receive().now_or_never() {}
         for (case, mut bhs, length) in raw {
             bhs[28..32].copy_from_slice(&exp_stat_sn.to_be_bytes());
             client.send(&bhs, &vec![b'x'; length]).await.unwrap();
             settle(bench).await;
+            while let Some(Ok(_)) = client.receive().now_or_never() {}
+            settle(bench).await;
             bench.expect_settled(before, &format!("{kind:?}: {case}"));
         }
+        client.send(&login(|r| r.numbers.exp_stat_sn = exp_stat_sn, b"").bhs, b"").await.unwrap();
         client.expect_end().await;
         let (mut client, before) = session(bench, kind).await;
         begin(bench, &mut client, before, kind).await;
         client.log_out().await;
+    });
+}
+
+/// Pings whose answers the initiator does not receive, and an answer to SendTargets of which it has received a part.
+#[test]
+fn answers_are_charged() {
+    const PINGS: usize = 8;
+    on_kinds(async |bench, mut client, before, kind| {
+        for length in [0, 1, 8192] {
+            for _ in 0..PINGS {
+                client.session().ping(vec![7; length]).unwrap();
+            }
+            client.flush().await.unwrap();
+            settle(bench).await;
+            let unsent = PINGS - CAPACITY.div_ceil(48 + length); // The stream has the others.
+            let charged = bench.charged_since(before);
+            let expected = unsent * length..=PINGS * (length + 512) + 512;
+            assert!(charged > 0 && expected.contains(&charged), "{kind:?}, {length} bytes: {charged}");
+            for _ in 0..PINGS {
+                client.event(|e| matches!(e, InitiatorEvent::Pong { .. }).then_some(())).await.unwrap();
+            }
+            settle(bench).await;
+            bench.expect_settled(before, &format!("{kind:?}: answers with {length} bytes"));
+        }
+        client.log_out().await;
+    });
+}
+
+/// An answer to SendTargets takes many PDUs: the session has a part of it at a time.
+#[test]
+fn the_answer_of_a_discovery_is_charged_by_its_parts() {
+    const TARGETS: usize = 500;
+    run(ConnectionLimits::default(), async |mut bench| {
+        bench.fixture.charge_all();
+        let names: Vec<String> = (0..TARGETS).map(|n| format!("{TARGET}:{}{n:03}", "x".repeat(50))).collect();
+        let targets = names.iter().map(|n| TargetConfig { name: name(n), ..target(&bench.device) });
+        bench.table.replace(targets.collect()).unwrap();
+        let mut client = bench.connect_with(CAPACITY, usize::MAX);
+        client.log_in_to(1, None).await.unwrap();
+        settle(&bench).await;
+        let before = bench.memory();
+        client.session().send_text(SendTargets::All.encode()).unwrap();
+        client.flush().await.unwrap();
+        let mut most = 0;
+        let answer = loop {
+            settle(&bench).await;
+            let text = client.events.drain(..).find_map(|event| match event {
+                InitiatorEvent::Text { text, .. } => Some(text),
+                _ => None,
+            });
+            if let Some(text) = text {
+                break text;
+            }
+            most = most.max(bench.charged_since(before));
+            client.step().await.unwrap();
+        };
+        let found = discovery::decode(&answer).unwrap();
+        let found: Vec<&str> = found.iter().map(|target| target.name.as_str()).collect();
+        assert!(found == names, "{} targets", found.len());
+        assert!((8192..=40 << 10).contains(&most), "{most} of {} bytes", answer.len());
+        bench.expect_settled(before, "the answer is complete");
+        client.log_out().await;
+        bench.expect_idle().await;
+    });
+}
+
+/// Pings that arrive together are answered by a limited number per turn of the connection.
+#[test]
+fn pings_are_answered_in_turns() {
+    const PINGS: usize = 4096;
+    run(ConnectionLimits::default(), async |bench| {
+        let mut client = bench.connect_with(1 << 20, usize::MAX);
+        client.log_in(1).await.unwrap();
+        client.clear_attention().await;
+        let bytes = client.encode(&Request::NopOut(nop(1)).encode(0), b"").repeat(PINGS);
+        client.send_bytes(&bytes).await.unwrap();
+        let (mut answers, mut most) = (0, 0);
+        while answers < PINGS {
+            client.receive().await.unwrap();
+            let mut together = 1;
+            while let Some(answer) = client.receive().now_or_never() {
+                answer.unwrap();
+                together += 1;
+            }
+            (answers, most) = (answers + together, most.max(together));
+        }
+        assert!(most <= 64, "{most} at a time");
+        client.stream_shutdown();
+        bench.expect_idle().await;
     });
 }
 

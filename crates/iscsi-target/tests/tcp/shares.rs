@@ -13,11 +13,11 @@ use millrace_iscsi::{
     session::{Direction, InitiatorEvent, Outcome},
 };
 use millrace_iscsi_target::{ConnectionLimits, TableLimits};
-use millrace_runtime::RuntimeExt;
+use millrace_runtime::{RuntimeExt, timeout};
 
 use crate::{
     common::{Bench, Client, run, rw10},
-    hostile::{data_out, write},
+    hostile::{data_out, nop, write},
 };
 
 const VICTIM: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 2, 0, 0, 0, 1));
@@ -130,6 +130,67 @@ fn data_that_does_not_come_takes_the_share_of_its_host() {
             bench.expect_idle().await;
         });
     }
+}
+
+/// Pings whose answers are not received, of sessions without and with a write: they wait for memory, or are rejected.
+#[test]
+fn pings_take_the_share_of_their_host() {
+    const PING: usize = 256 << 10;
+    for writes in [0, 1] {
+        run(ConnectionLimits::default(), async |mut bench| {
+            bench.fixture.limits.settings.immediate_data = false;
+            bench.server.limits = bench.limits.clone();
+            let mount = bench.account_of(VICTIM);
+            let command = |numbers| ScsiCommand { numbers, ..write(0x1000, 8) };
+            let mut sessions = attack(&bench, |numbers| {
+                (0..writes).map(|_| (Request::ScsiCommand(command(numbers)), 0)).collect()
+            })
+            .await;
+            let mut received = 0;
+            for client in &mut sessions {
+                let ping = Request::NopOut(nop(1)).encode(PING as u32);
+                for _ in 0..8 {
+                    let sent =
+                        timeout(&*bench.rt, Duration::from_millis(10), client.send(&ping, &[7; PING])).await;
+                    received += if sent == Some(Ok(())) { PING } else { 0 };
+                }
+            }
+            let stats = bench.budget.stats();
+            assert!(stats.in_use <= stats.shared, "{writes} writes: {stats:?}");
+            assert!(writes > 0 || received <= stats.shared, "{received} bytes of pings");
+            expect_share(&bench, "pings").await;
+            drop((sessions, mount));
+            bench.expect_idle().await;
+        });
+    }
+}
+
+/// A session beyond its share: its ping is answered, although a write waits for data that arrives after it.
+#[test]
+fn a_ping_does_not_wait_for_data_that_follows_it() {
+    run(ConnectionLimits::default(), async |bench| {
+        let mut client = bench.connect_from(greedy(0));
+        client.settings.initial_r2t = true;
+        client.settings.immediate_data = false;
+        client.log_in(1).await.unwrap();
+        client.clear_attention().await;
+        let itt = client.submit(&rw10(0x2a, 0, 8), Direction::Write, vec![3; 4096]);
+        client.flush().await.unwrap();
+        bench.rt.sleep(Duration::from_millis(1)).await;
+        let mut others = bench.account_of(greedy(1));
+        while others.take(4096) {}
+        for length in [0, 8192] {
+            client.session().ping(vec![7; length]).unwrap();
+            client.flush().await.unwrap();
+        }
+        assert!(matches!(client.outcome(itt).await, Ok(Outcome::Completed { status: 0, .. })));
+        for _ in 0..2 {
+            client.event(|e| matches!(e, InitiatorEvent::Pong { .. }).then_some(())).await.unwrap();
+        }
+        client.log_out().await;
+        drop(others);
+        bench.expect_idle().await;
+    });
 }
 
 /// The greedy host was alone, and has nearly all memory for WRITEs whose data does not come. For the victim, sessions of it

@@ -10,7 +10,7 @@ use millrace_iscsi::{
 use millrace_iscsi_tcp::Segment;
 
 use super::Connection;
-use crate::{end::End, stats::add};
+use crate::{end::End, full_feature::Unplaced, stats::add, task::pdu_memory};
 
 /// The PDU that is being received.
 #[derive(Default)]
@@ -21,8 +21,8 @@ pub(super) struct Receiving {
     done: usize,
     /// Data that is passed to the session.
     control: Vec<u8>,
-    /// The command, and the number of bytes, for whose unsolicited data there is no memory yet.
-    unplaced: Option<(u32, usize)>,
+    /// What there is no memory for yet.
+    unplaced: Option<Unplaced>,
     /// The violation that ended the session.
     violation: Option<Violation>,
 }
@@ -53,8 +53,8 @@ impl Connection<'_> {
                     continue;
                 }
             }
-            if let Some((itt, length)) = self.receiving.unplaced {
-                if !self.core.place_unsolicited(cx, itt, length) {
+            if let Some(unplaced) = self.receiving.unplaced {
+                if self.core.poll_place(cx, unplaced, self.link.output.queued() > 0).is_pending() {
                     break;
                 }
                 self.receiving.unplaced = None;
@@ -135,14 +135,21 @@ impl Connection<'_> {
     /// Queues a PDU for the stream.
     pub(super) fn push(&mut self, pdu: TargetPdu) {
         let bhs = pdu.encode();
-        let data = match pdu.data {
-            Payload::Bytes(bytes) => Segment::Bytes(bytes),
+        // The charge of a task has its data.
+        let (data, bytes) = match pdu.data {
+            Payload::Bytes(bytes) => {
+                let length = bytes.len();
+                (Segment::Bytes(bytes), length)
+            }
             Payload::Task { itt, offset, length } => {
                 add(&self.core.service.stats.read_bytes, length.into());
-                Segment::Views(self.core.data_in(itt, offset, length))
+                (Segment::Views(self.core.data_in(itt, offset, length)), 0)
             }
         };
         let ended = pdu.ends.and_then(|itt| self.core.tasks.remove(&itt));
-        self.link.output.push(&bhs, data, ended.map_or(0, |task| task.charge));
+        self.core.settle_held();
+        let memory = pdu_memory(bytes);
+        self.core.account.take_unconditionally(memory);
+        self.link.output.push(&bhs, data, memory + ended.map_or(0, |task| task.charge));
     }
 }

@@ -110,6 +110,11 @@ pub enum TargetEvent {
         /// `key=value` pairs with a NUL after each, as received: not validated.
         text: Vec<u8>,
     },
+    /// Continue the answer to a text request, which has `more` text, with [`TargetSession::answer_text`].
+    MoreText {
+        /// Tag of the request.
+        itt: u32,
+    },
 }
 
 /// The result of a command.
@@ -250,8 +255,24 @@ impl TargetSession {
     /// Whether the owner may call [`TargetSession::begin`]. If not, too many answers wait to be sent: the owner takes
     /// them first.
     pub fn accepts_input(&self) -> bool {
-        let answers = self.queue.iter().filter(|q| !matches!(q, Queued::Scsi { .. } | Queued::R2t { .. }));
-        answers.count() < MAX_BACKLOG
+        self.answers().count() < MAX_BACKLOG
+    }
+
+    /// Lengths of the data segments of answers in the queue.
+    fn answers(&self) -> impl Iterator<Item = usize> {
+        self.queue.iter().filter_map(|queued| match queued {
+            Queued::Scsi { .. } | Queued::R2t { .. } => None,
+            Queued::Nop { data, .. } | Queued::Async { data, .. } => Some(data.len()),
+            Queued::Text(piece) => Some(piece.text.len()),
+            Queued::Reject { .. } => Some(BHS_BYTES),
+            Queued::Ping | Queued::Task { .. } | Queued::Logout { .. } | Queued::Close => Some(0),
+        })
+    }
+
+    /// Lengths of the data that the session holds: data segments of answers that wait to be sent, and the text of an
+    /// exchange.
+    pub fn held(&self) -> impl Iterator<Item = usize> {
+        self.answers().chain(self.exchange.iter().map(Exchange::held))
     }
 
     /// The command of a task.

@@ -108,6 +108,13 @@ impl TargetSession {
         }
     }
 
+    /// Rejects the request whose header [`TargetSession::begin`] has processed. Its data is discarded.
+    pub fn refuse(&mut self, reason: RejectReason) -> Placement {
+        self.receiving = Receiving::Nothing;
+        self.reject(reason);
+        Placement::discard(Lengths::of(&self.bhs).data)
+    }
+
     fn dispatch(
         &mut self,
         bhs: &Bhs,
@@ -290,6 +297,7 @@ impl TargetSession {
                 self.queue.push_back(Queued::Text(piece));
             }
             Step::Complete(text) => self.events.push_back(TargetEvent::Text { itt: pdu.itt, text }),
+            Step::Continue => self.events.push_back(TargetEvent::MoreText { itt: pdu.itt }),
         }
         Ok(())
     }
@@ -304,13 +312,14 @@ impl TargetSession {
         }
     }
 
-    /// Answers [`TargetEvent::Text`]: `key=value` pairs with a NUL after each. Long answers take several PDUs. Without
-    /// effect if the initiator has begun another exchange.
-    pub fn answer_text(&mut self, itt: u32, text: Vec<u8>) {
+    /// Answers [`TargetEvent::Text`] or [`TargetEvent::MoreText`]: `key=value` pairs with a NUL after each. Long answers
+    /// take several PDUs. With `more`, the text is not empty, and the rest is requested when it is needed. Without effect
+    /// if the initiator has begun another exchange.
+    pub fn answer_text(&mut self, itt: u32, text: Vec<u8>, more: bool) {
         let Some(exchange) = self.exchange.as_mut().filter(|e| e.awaits_answer(itt)) else {
             return;
         };
-        let piece = exchange.answer(text, self.config.parameters.max_send_data as usize);
+        let piece = exchange.answer(text, more, self.config.parameters.max_send_data as usize);
         if Exchange::ends_with(&piece) {
             self.exchange = None;
         }

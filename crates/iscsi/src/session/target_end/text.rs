@@ -15,14 +15,22 @@ pub(super) struct Exchange {
     /// The tag that the next request of the exchange has.
     ttt: u32,
     received: Vec<u8>,
-    /// The answer that has not been sent.
-    answer: Option<Vec<u8>>,
+    /// The rest of the answer, from its first response to its last one.
+    answer: Option<Rest>,
     /// The initiator has nothing more to negotiate.
     last: bool,
     /// The text is complete, and has no answer.
     awaiting: bool,
     /// The header of the first request.
     header: Box<Bhs>,
+}
+
+/// The part of an answer that has not been sent.
+#[derive(Debug)]
+struct Rest {
+    text: Vec<u8>,
+    /// The owner has more text.
+    more: bool,
 }
 
 /// The result of a request.
@@ -32,6 +40,8 @@ pub(super) enum Step {
     Respond(Piece),
     /// The text is complete: it needs an answer.
     Complete(Vec<u8>),
+    /// The answer needs more text of the owner.
+    Continue,
 }
 
 /// A Text Response.
@@ -90,6 +100,10 @@ impl Exchange {
             if !text.is_empty() {
                 return Err(Violation::Unexpected("Text Request with text before the end of the answer"));
             }
+            if answer.text.is_empty() {
+                self.awaiting = true;
+                return Ok(Step::Continue);
+            }
             return Ok(Step::Respond(self.piece(answer, max)));
         }
         if self.received.len() + text.len() > MAX_TEXT {
@@ -104,18 +118,25 @@ impl Exchange {
         Ok(Step::Complete(std::mem::take(&mut self.received)))
     }
 
-    /// The first response of the answer.
-    pub(super) fn answer(&mut self, answer: Vec<u8>, max: usize) -> Piece {
-        self.awaiting = false;
-        self.piece(answer, max)
+    /// Bytes of text that the exchange holds.
+    pub(super) fn held(&self) -> usize {
+        self.received.len() + self.answer.as_ref().map_or(0, |rest| rest.text.len())
     }
 
-    fn piece(&mut self, mut answer: Vec<u8>, max: usize) -> Piece {
-        if answer.len() <= max {
-            return self.response(answer, self.last, false);
+    /// The first response with `text` of the answer; `more`: the owner has more of it.
+    pub(super) fn answer(&mut self, text: Vec<u8>, more: bool, max: usize) -> Piece {
+        self.awaiting = false;
+        self.piece(Rest { text, more }, max)
+    }
+
+    fn piece(&mut self, answer: Rest, max: usize) -> Piece {
+        let Rest { mut text, more } = answer;
+        let rest = text.split_off(text.len().min(max));
+        if rest.is_empty() && !more {
+            return self.response(text, self.last, false);
         }
-        self.answer = Some(answer.split_off(max));
-        self.response(answer, false, true)
+        self.answer = Some(Rest { text: rest, more });
+        self.response(text, false, true)
     }
 
     const fn response(&self, text: Vec<u8>, last: bool, continued: bool) -> Piece {

@@ -258,8 +258,9 @@ impl Pair {
             TargetEvent::Manage { itt, function, lun } => self.functions.push((itt, function, lun)),
             TargetEvent::Text { itt, text } => {
                 assert_eq!(text, b"SendTargets=\0");
-                self.t.answer_text(itt, vec![b'x'; 3000]);
+                self.t.answer_text(itt, vec![b'x'; 2000], true);
             }
+            TargetEvent::MoreText { itt } => self.t.answer_text(itt, vec![b'x'; 1000], false),
         }
         true
     }

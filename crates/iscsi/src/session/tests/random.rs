@@ -60,8 +60,8 @@ proptest! {
                     TargetEvent::Execute { itt, command } => t.fetch(itt, command.expected),
                     TargetEvent::DataReady { itt } | TargetEvent::Abort { itt } => t.complete(itt, Completion::default()),
                     TargetEvent::Manage { itt, .. } => t.managed(itt, TaskResult::COMPLETE),
-                    TargetEvent::Text { itt, text } => t.answer_text(itt, text),
-                    TargetEvent::RdmaRead { .. } => {}
+                    TargetEvent::Text { itt, text } => t.answer_text(itt, text, false),
+                    TargetEvent::RdmaRead { .. } | TargetEvent::MoreText { .. } => {}
                 }
             }
             transmits(&mut t);

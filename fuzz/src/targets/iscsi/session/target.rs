@@ -208,7 +208,11 @@ impl TargetEnd {
                 }
             }
             TargetEvent::Manage { itt, .. } => self.functions.push_back(itt),
-            TargetEvent::Text { itt, text } => self.session.answer_text(itt, text.repeat(3)),
+            TargetEvent::Text { itt, text } => {
+                let more = !text.is_empty();
+                self.session.answer_text(itt, text.repeat(3), more);
+            }
+            TargetEvent::MoreText { itt } => self.session.answer_text(itt, b"A=b\0".to_vec(), false),
         }
     }
 
