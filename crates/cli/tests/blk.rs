@@ -78,6 +78,55 @@ fn disks_are_listed_described_and_copied() {
     assert!(copied[..700] == short && copied[700..] == data[700..]);
 }
 
+/// Runs `script` with the program as `$0` and `args` as `$1`... Returns its standard error.
+fn shell(script: &str, args: &[&str]) -> String {
+    let out =
+        Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_millrace")]).args(args).output().unwrap();
+    assert!(out.status.success(), "{script}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stderr).unwrap()
+}
+
+#[test]
+fn standard_streams_pipes_and_devices_are_copied_to_their_end() {
+    let (_server, address) = serve();
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (image, back) = (at("image"), at("back"));
+    let (mut data, short) = (noise(SIZE, 1), noise(2_000_700, 2));
+    fs::write(&image, &data).unwrap();
+    for scheme in ["iscsi", "iser"] {
+        let disk = format!("{scheme}://{address}/{NAME}/0");
+        shell(r#"cat "$2" | "$0" blk cp - "$1""#, &[&disk, text(&image)]);
+        shell(r#""$0" blk cp "$1" - | cat > "$2""#, &[&disk, text(&back)]);
+        assert!(fs::read(&back).unwrap() == data, "{scheme}");
+        fs::remove_file(&back).unwrap();
+    }
+    let disk = format!("iscsi://{address}/{NAME}/0");
+    // The end of the input is within a block, whose rest is kept. What the shell has read is not copied.
+    fs::write(&image, [b"line\n", &short[..]].concat()).unwrap();
+    let script = r#"{ read -r _; "$0" blk cp --json - "$1"; } < "$2""#;
+    shell(script, &[&disk, text(&image)]);
+    data[..short.len()].copy_from_slice(&short);
+    shell(r#"echo start > "$2"; "$0" blk cp "$1" - >> "$2""#, &[&disk, text(&back)]);
+    assert!(fs::read(&back).unwrap() == [b"start\n", &data[..]].concat());
+
+    let pipe = at("pipe");
+    shell(r#"mkfifo "$2"; cat "$3" > "$2" & "$0" blk cp "$2" "$1""#, &[&disk, text(&pipe), text(&image)]);
+    shell(r#"cat "$2" > "$3" & "$0" blk cp "$1" "$2"; wait"#, &[&disk, text(&pipe), text(&back)]);
+    data[..short.len() + 5].copy_from_slice(&fs::read(&image).unwrap());
+    assert!(fs::read(&back).unwrap() == data);
+    ok(&["blk", "cp", &disk, "/dev/null"]);
+    // The reader ends first.
+    assert_eq!(shell(r#""$0" blk cp "$1" - | head -c 1 > "$2""#, &[&disk, "/dev/null"]), "");
+
+    let small = format!("iscsi://{address}/{NAME}/1");
+    let more = fails(1, &["blk", "cp", "/dev/zero", &small]);
+    assert!(more.contains("1048576 bytes") && more.contains("choose a larger target"), "{more}");
+    assert!(fails(2, &["blk", "cp", "--json", &disk, "-"]).contains("--json"));
+    assert!(fails(2, &["blk", "cp", "-", "-"]).contains("neither source nor target is a URL"));
+    assert!(!Path::new("-").exists());
+}
+
 #[test]
 fn each_error_is_one_sentence_that_says_what_to_do() {
     let (server, address) = serve();

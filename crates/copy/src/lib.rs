@@ -70,7 +70,7 @@ mod tests;
 
 pub use control::Event;
 pub use error::Error;
-pub use local::{LocalReader, LocalTree, LocalWriter};
+pub use local::{LocalReader, LocalTree, LocalWriter, standard_stream};
 pub use millrace_client::is_valid_name;
 pub use options::{Options, Preserve};
 pub use remote::{RemoteTree, RemoteWriter};

@@ -228,7 +228,10 @@ fn standard_stream_index(path: &Path) -> Option<usize> {
 
 /// The standard stream of this process that `path` names. Its descriptor is duplicated, because opening the path again would
 /// truncate a file to which the shell appends, and fails for a socket.
-fn standard_stream(path: &Path) -> io::Result<Option<File>> {
+///
+/// # Errors
+/// The descriptor cannot be duplicated.
+pub fn standard_stream(path: &Path) -> io::Result<Option<File>> {
     let Some(index) = standard_stream_index(path) else { return Ok(None) };
     let stream = match index {
         0 => rustix::stdio::stdin(),

@@ -116,16 +116,18 @@ pub(crate) struct BlkInfoArgs {
 Examples:
   millrace blk cp disk.img iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0
   millrace blk cp iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0 backup.img
+  zstd -dc disk.img.zst | millrace blk cp - iscsi://127.0.0.1/iqn.2026-01.example.millrace:disk/0
   millrace blk cp iscsi://one/iqn.2026-01.example.millrace:a/0 iscsi://two/iqn.2026-01.example.millrace:b/0
 
 The whole source is copied, byte by byte. A disk as target must be at least as large; the rest of it keeps its
-content. The copy is on stable storage when the command ends.")]
+content. The copy is on stable storage when the command ends. `-` is standard input or output; pipes and devices
+are read to their end.")]
 pub(crate) struct BlkCpArgs {
-    /// The source: a file or a URL
+    /// The source: a file, `-` or a URL
     #[arg(value_name = "FROM")]
     pub(crate) from: OsString,
 
-    /// The target: a file or a URL
+    /// The target: a file, `-` or a URL
     #[arg(value_name = "TO")]
     pub(crate) to: OsString,
 

@@ -86,12 +86,13 @@ pub(crate) struct ServeArgs {
 #[command(after_help = "\
 Examples:
   millrace check-config                        check /etc/millrace.toml
+  ./generate | millrace check-config -         check standard input
   millrace check-config new.toml && mv new.toml /etc/millrace.toml && millrace reload
 
 The command reports the first error with its line and column. Exported directories must exist; the
 files of LUNs are not checked, and addresses are not opened.")]
 pub(crate) struct CheckConfigArgs {
-    /// The TOML file
+    /// The TOML file, or `-`
     #[arg(default_value = "/etc/millrace.toml")]
     pub(crate) file: PathBuf,
 }

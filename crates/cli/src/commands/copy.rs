@@ -32,19 +32,19 @@ use crate::{
 };
 
 /// A source or a target on the command line.
-enum Location {
+pub(super) enum Location {
     Url(String),
     Local(PathBuf),
 }
 
 impl Location {
     /// A source; `-` is the standard input.
-    fn source(text: &OsString) -> Self {
+    pub(super) fn source(text: &OsString) -> Self {
         Self::new(text, STDIN)
     }
 
     /// A target; `-` is the standard output.
-    fn target(text: &OsString) -> Self {
+    pub(super) fn target(text: &OsString) -> Self {
         Self::new(text, STDOUT)
     }
 
@@ -53,6 +53,16 @@ impl Location {
             url if is_url(url) => Self::Url(url_text(url)),
             dash if dash == "-" => Self::Local(stream.into()),
             path => Self::Local(path.into()),
+        }
+    }
+
+    /// Refuses the standard output as target of a copy whose result is to be printed as JSON.
+    pub(super) fn permits_json(&self, json: bool) -> Result<(), Failure> {
+        match self {
+            Self::Local(path) if json && path == Path::new(STDOUT) => {
+                Err(Failure::usage("the standard output cannot have both the copy and the result of --json"))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -67,7 +77,7 @@ impl fmt::Display for Location {
 }
 
 /// The path that `-` stands for as a source.
-const STDIN: &str = "/dev/stdin";
+pub(super) const STDIN: &str = "/dev/stdin";
 /// The path that `-` stands for as a target.
 const STDOUT: &str = "/dev/stdout";
 
@@ -128,9 +138,7 @@ impl From<&CopyArgs> for Options {
 }
 
 fn transfer(from: &[Location], to: &Location, args: &CopyArgs) -> CommandResult {
-    if args.json && matches!(to, Location::Local(path) if path == Path::new(STDOUT)) {
-        return Err(Failure::usage("the standard output cannot have both the copy and the result of --json"));
-    }
+    to.permits_json(args.json)?;
     let rt = executor::large()?;
     let report = rt.block_on(async {
         match to {

@@ -165,6 +165,11 @@ fn with_hint(e: &DaemonError) -> String {
 fn config(args: &ServeArgs, activation: &Activation) -> Result<Config, Failure> {
     let global = session::global();
     let mut config = match &args.config {
+        Some(file) if file.as_os_str() == "-" => {
+            return Err(Failure::usage(
+                "--config cannot be standard input, since a reload reads it again; write a file, and name it",
+            ));
+        }
         Some(file) => Config::from_file(file).map_err(|e| Failure::new(with_hint(&e)))?,
         None => Config::default(),
     };

@@ -2,10 +2,13 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{self, Seek, SeekFrom},
-    os::unix::fs::FileExt,
+    io::{self, ErrorKind, Read, Seek, SeekFrom, Write},
+    os::unix::fs::{FileExt, FileTypeExt},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -17,11 +20,11 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_copy::Event;
+use millrace_copy::{Event, standard_stream};
 use serde_json::json;
 
 use super::{failed, open, parse};
-use crate::{args::BlkCpArgs, file_error::FileError, progress::CopyProgress, session::is_url};
+use crate::{args::BlkCpArgs, commands::copy::Location, file_error::FileError, progress::CopyProgress};
 
 /// Bytes of one transfer: a multiple of every block size.
 const CHUNK: u64 = 1 << 20;
@@ -29,18 +32,30 @@ const CHUNK: u64 = 1 << 20;
 /// A source or a target.
 enum Side {
     Device(BlockDevice),
-    File { path: PathBuf, file: Arc<File> },
+    File {
+        path: PathBuf,
+        file: Arc<File>,
+    },
+    /// A pipe or a character device, or a standard stream: it is read or written in order, to its end.
+    Stream {
+        path: PathBuf,
+        file: Arc<File>,
+    },
 }
 
 pub(super) fn cp(args: &BlkCpArgs) -> CommandResult {
-    if !is_url(&args.from) && !is_url(&args.to) {
+    let (from, to) = (Location::source(&args.from), Location::target(&args.to));
+    if let (Location::Local(_), Location::Local(_)) = (&from, &to) {
         return Err(Failure::usage("neither source nor target is a URL; use cp(1) for local copies"));
     }
-    for url in [&args.from, &args.to].into_iter().filter(|text| is_url(text)) {
-        parse(&url_text(url))?;
+    to.permits_json(args.json)?;
+    for place in [&from, &to] {
+        if let Location::Url(url) = place {
+            parse(url)?;
+        }
     }
     let rt = executor::large()?;
-    let bytes = rt.block_on(copy(args))?;
+    let bytes = rt.block_on(copy(&from, &to, args))?;
     // Do not wait for threads that are blocked on a file.
     rt.shutdown_background();
     if args.json {
@@ -52,33 +67,67 @@ pub(super) fn cp(args: &BlkCpArgs) -> CommandResult {
 }
 
 /// Copies; returns the number of bytes.
-async fn copy(args: &BlkCpArgs) -> Result<u64, Failure> {
-    let from = Side::source(args).await?;
-    let length = from.length()?;
-    let to = Side::target(args, length).await?;
+async fn copy(from: &Location, to: &Location, args: &BlkCpArgs) -> Result<u64, Failure> {
+    let source = Side::source(from, args).await?;
+    let length = source.length()?;
+    let target = Side::target(to, (from, length), args).await?;
     let arena = Arena::new(ArenaConfig::default());
     let progress = CopyProgress::new(args.quiet || args.json);
-    progress.show(&Event::Started { path: &args.from.to_string_lossy(), bytes: length });
-    let (from, to, arena, shown) = (&from, &to, &arena, &progress);
-    let chunks = stream::iter((0..length.div_ceil(CHUNK)).map(|i| i * CHUNK));
-    let copied = chunks.map(Ok).try_for_each_concurrent(usize::from(args.outstanding), |offset| async move {
-        let bytes = CHUNK.min(length - offset) as usize;
+    progress.show(&Event::Started { path: &from.to_string(), bytes: length.unwrap_or(0) });
+    let (source, target, arena, shown, copied) = (&source, &target, &arena, &progress, &AtomicU64::new(0));
+    let outstanding = usize::from(args.outstanding);
+    let chunk = async |offset: u64| {
+        let bytes = length.map_or(CHUNK, |length| CHUNK.min(length - offset)) as usize;
         let buffer = arena.alloc(bytes).map_err(|e| Failure::new(e.to_string()))?;
-        let data = from.read(offset, buffer).await?;
-        to.write(offset, data, arena).await?;
+        source.read(offset, buffer).await
+    };
+    let write = async |(offset, data): (u64, View)| {
+        let bytes = data.len();
+        if let Side::Device(device) = target
+            && offset + bytes as u64 > device.capacity()
+        {
+            let capacity = device.capacity();
+            return Err(Failure::new(format!(
+                "{to} has {capacity} bytes, but {from} has more; choose a larger target, and copy again"
+            )));
+        }
+        target.write(offset, data, arena).await?;
+        copied.fetch_add(bytes as u64, Ordering::Relaxed);
         shown.show(&Event::Written { bytes });
-        Ok::<_, Failure>(())
-    });
-    let result = copied.await;
+        Ok(())
+    };
+    let result = match (length, target) {
+        (None, _) => {
+            let next = async |offset| {
+                let data = chunk(offset).await?;
+                let end = offset + data.len() as u64;
+                Ok::<_, Failure>((end > offset).then_some(((offset, data), end)))
+            };
+            stream::try_unfold(0, next).try_for_each_concurrent(outstanding, write).await
+        }
+        (Some(length), Side::Stream { .. }) => {
+            let reads = offsets(length).map(async |offset| Ok((offset, chunk(offset).await?)));
+            stream::iter(reads).buffered(outstanding).try_for_each(write).await
+        }
+        (Some(length), _) => {
+            let copy = async |offset| write((offset, chunk(offset).await?)).await;
+            stream::iter(offsets(length)).map(Ok).try_for_each_concurrent(outstanding, copy).await
+        }
+    };
     progress.finish();
     result?;
-    to.flush().await?;
-    for side in [from, to] {
+    target.flush().await?;
+    for side in [source, target] {
         if let Side::Device(device) = side {
             device.close().await;
         }
     }
-    Ok(length)
+    Ok(copied.load(Ordering::Relaxed))
+}
+
+/// The offsets of the chunks of `length` bytes.
+fn offsets(length: u64) -> impl Iterator<Item = u64> {
+    (0..length.div_ceil(CHUNK)).map(|i| i * CHUNK)
 }
 
 /// Runs `work`, which blocks, on another thread.
@@ -87,55 +136,82 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
 }
 
 impl Side {
-    async fn source(args: &BlkCpArgs) -> Result<Self, Failure> {
-        if is_url(&args.from) {
-            return Ok(Self::Device(open(&url_text(&args.from), &args.options).await?));
+    async fn source(from: &Location, args: &BlkCpArgs) -> Result<Self, Failure> {
+        let path = match from {
+            Location::Url(url) => return Ok(Self::Device(open(url, &args.options).await?)),
+            Location::Local(path) => path.clone(),
+        };
+        let side = Self::local(path, OpenOptions::new().read(true), "read").await?;
+        if let Self::Stream { path, file } = &side
+            && file.metadata().is_ok_and(|m| m.is_dir())
+        {
+            let path = path.display();
+            return Err(Failure::new(format!("cannot read {path}: it is a directory; name an image file")));
         }
-        let path = PathBuf::from(&args.from);
-        let file = File::open(&path).map_err(|e| local("read", &path, &e))?;
-        if file.metadata().is_ok_and(|m| m.is_dir()) {
-            return Err(Failure::new(format!(
-                "cannot read {}: it is a directory; name an image file",
-                path.display()
-            )));
-        }
-        Ok(Self::File { path, file: Arc::new(file) })
+        Ok(side)
     }
 
-    /// The target for `length` bytes.
-    async fn target(args: &BlkCpArgs, length: u64) -> Result<Self, Failure> {
-        let to = &args.to;
-        if is_url(to) {
-            let to = url_text(to);
-            let device = open(&to, &args.options).await?;
-            let capacity = device.capacity();
-            if capacity < length {
-                return Err(Failure::new(format!(
-                    "{to} has {capacity} bytes, but {} has {length}; choose a larger target",
-                    args.from.display()
-                )));
+    /// The target for what `from` has: a number of bytes, if that is known.
+    async fn target(
+        to: &Location,
+        (from, length): (&Location, Option<u64>),
+        args: &BlkCpArgs,
+    ) -> Result<Self, Failure> {
+        let path = match to {
+            Location::Url(url) => {
+                let device = open(url, &args.options).await?;
+                let capacity = device.capacity();
+                if let Some(length) = length.filter(|length| capacity < *length) {
+                    return Err(Failure::new(format!(
+                        "{to} has {capacity} bytes, but {from} has {length}; choose a larger target"
+                    )));
+                }
+                return Ok(Self::Device(device));
             }
-            return Ok(Self::Device(device));
-        }
-        let opened = OpenOptions::new().write(true).create(true).truncate(false).open(to);
-        let file = opened.map_err(|e| local("write", Path::new(to), &e))?;
+            Location::Local(path) => path.clone(),
+        };
+        let side = Self::local(path, OpenOptions::new().write(true).create(true), "write").await?;
         // The size of a block device is fixed.
-        if file.metadata().is_ok_and(|m| m.is_file()) {
-            file.set_len(length).map_err(|e| local("write", Path::new(to), &e))?;
+        if let (Self::File { path, file }, Some(length)) = (&side, length)
+            && file.metadata().is_ok_and(|m| m.is_file())
+        {
+            file.set_len(length).map_err(|e| local("write", path, &e))?;
         }
-        Ok(Self::File { path: to.into(), file: Arc::new(file) })
+        Ok(side)
     }
 
-    fn length(&self) -> Result<u64, Failure> {
+    /// The local file, device, pipe or standard stream at `path`. Opening a named pipe waits for its other end.
+    async fn local(path: PathBuf, options: &OpenOptions, what: &str) -> Result<Self, Failure> {
+        let (at, options) = (path.clone(), options.clone());
+        let opened = blocking(move || {
+            let (file, positioned) = match standard_stream(&at)? {
+                Some(stream) => (stream, false),
+                None => {
+                    let file = options.open(&at)?;
+                    let kind = file.metadata()?.file_type();
+                    (file, kind.is_file() || kind.is_block_device())
+                }
+            };
+            Ok((Arc::new(file), positioned))
+        });
+        let (file, positioned) = opened.await.map_err(|e| local(what, &path, &e))?;
+        Ok(if positioned { Self::File { path, file } } else { Self::Stream { path, file } })
+    }
+
+    /// The length in bytes, unless it is known only at the end.
+    fn length(&self) -> Result<Option<u64>, Failure> {
         match self {
-            Self::Device(device) => Ok(device.capacity()),
+            Self::Device(device) => Ok(Some(device.capacity())),
             // Also for block devices, whose metadata has no length.
             Self::File { path, file } => {
-                (&**file).seek(SeekFrom::End(0)).map_err(|e| local("read", path, &e))
+                let end = (&**file).seek(SeekFrom::End(0));
+                end.map(Some).map_err(|e| local("read", path, &e))
             }
+            Self::Stream { .. } => Ok(None),
         }
     }
 
+    /// Fills `buffer`, unless a stream ends before.
     async fn read(&self, offset: u64, mut buffer: Buffer) -> Result<View, Failure> {
         match self {
             Self::Device(device) => {
@@ -145,6 +221,23 @@ impl Side {
                 let file = Arc::clone(file);
                 let read = blocking(move || {
                     file.read_exact_at(&mut buffer, offset)?;
+                    Ok(buffer.freeze())
+                });
+                read.await.map_err(|e| local("read", path, &e))
+            }
+            Self::Stream { path, file } => {
+                let file = Arc::clone(file);
+                let read = blocking(move || {
+                    let mut have = 0;
+                    while have < buffer.len() {
+                        match (&*file).read(&mut buffer[have..]) {
+                            Ok(0) => break,
+                            Ok(n) => have += n,
+                            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                            Err(e) => return Err(e),
+                        }
+                    }
+                    buffer.set_len(have);
                     Ok(buffer.freeze())
                 });
                 read.await.map_err(|e| local("read", path, &e))
@@ -166,6 +259,14 @@ impl Side {
                 let written = blocking(move || file.write_all_at(&data, offset)).await;
                 written.map_err(|e| local("write", path, &e))
             }
+            Self::Stream { path, file } => {
+                let file = Arc::clone(file);
+                let written = blocking(move || (&*file).write_all(&data)).await;
+                written.map_err(|e| match e.kind() {
+                    ErrorKind::BrokenPipe => output::failed(&e),
+                    _ => local("write", path, &e),
+                })
+            }
         }
     }
 
@@ -178,6 +279,14 @@ impl Side {
             Self::File { path, file } => {
                 let file = Arc::clone(file);
                 blocking(move || file.sync_all()).await.map_err(|e| local("write", path, &e))
+            }
+            Self::Stream { path, file } => {
+                let file = Arc::clone(file);
+                match blocking(move || file.sync_all()).await {
+                    // It is a pipe or a device, which has no stable storage.
+                    Err(e) if e.kind() == ErrorKind::InvalidInput => Ok(()),
+                    flushed => flushed.map_err(|e| local("write", path, &e)),
+                }
             }
         }
     }
