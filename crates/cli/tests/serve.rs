@@ -384,7 +384,7 @@ fn a_get_over_rdma_survives_a_restart_of_the_server() {
 /// Runs the program in its own network namespace, whose loopback interface has the address fe80::7.
 const LINK_LOCAL: &str = r#"
     ip link set lo up && ip -6 address add fe80::7/64 dev lo nodad || exit 77
-    "$0" serve --log error --export /m=memory:16MiB --lun d=/m/disk,size=1MiB --metrics '[fe80::7%lo]:9100' \
+    "$0" serve --log error --export /m=memory:16MiB,client=fe80::%lo/64 --lun d=/m/disk,size=1MiB --metrics '[fe80::7%lo]:9100' \
         --listen-tcp '[fe80::7%lo]:2049' --listen-rdma '[fe80::7%25lo]:20049' --listen-iscsi '[fe80::7%lo]:3260' > "$1" &
     trap "kill -KILL $!" EXIT
     until grep -q ^iscsi "$1"; do sleep 0.01; done
@@ -420,6 +420,19 @@ fn link_local_addresses_have_an_interface() {
     ] {
         let message = fails(1, args);
         assert!(message.contains(part) && message.contains("write [fe80::7%"), "{message}");
+    }
+    let none = "fe80::7%no-such0";
+    let config =
+        format!("[[export]]\nname = \"/m\"\nbackend = \"memory:16MiB\"\nclients = [\"{none}(ro)\"]\n");
+    let mut check = millrace();
+    let check = check.args(["check-config", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut check = check.spawn().unwrap();
+    check.stdin.take().unwrap().write_all(config.as_bytes()).unwrap();
+    let checked = String::from_utf8(check.wait_with_output().unwrap().stderr).unwrap();
+    let given = fails(2, &["serve", "--export", &format!("/m=memory:16MiB,client={none}")]);
+    for message in [checked, given] {
+        let part = "this host has no interface no-such0: write fe80::7%INTERFACE";
+        assert!(message.contains(part), "{message}");
     }
     for listen in ["--listen-rdma", "--listen-tcp", "--listen-iscsi", "--listen-iser", "--metrics"] {
         let out = common::run(&["serve", "--export", "/m=memory:16MiB", listen, "[fe80::7]:0"]);

@@ -25,13 +25,18 @@ pub(crate) enum Hosts {
 }
 
 impl Hosts {
-    /// The order in which rules are compared with a client, as in exports(5): single hosts, networks, `*`.
+    /// The order in which rules are compared with a client, as in exports(5): single hosts, networks, `*`; those of one link
+    /// before those of all.
     pub(crate) fn rank(&self) -> u8 {
         match self {
-            Self::Name(_) => 0,
-            Self::Network(network) if network.is_host() => 0,
-            Self::Network(_) => 1,
-            Self::Any => 2,
+            Self::Network(network) => match (network.is_host(), network.has_interface()) {
+                (true, true) => 0,
+                (true, false) => 1,
+                (false, true) => 2,
+                (false, false) => 3,
+            },
+            Self::Name(_) => 1,
+            Self::Any => 4,
         }
     }
 
@@ -174,12 +179,14 @@ mod tests {
     #[test]
     fn hosts_are_names_addresses_networks_or_all() {
         for (text, shown, rank) in [
-            ("*", "*", 2),
-            ("10.0.0.5", "10.0.0.5/32", 0),
-            ("10.0.0.0/255.0.0.0", "10.0.0.0/8", 1),
-            ("fd00::/8(ro)", "fd00::/8", 1),
-            ("::1", "::1/128", 0),
-            ("node-1.example.com(rw,no_root_squash)", "node-1.example.com", 0),
+            ("*", "*", 4),
+            ("10.0.0.5", "10.0.0.5/32", 1),
+            ("10.0.0.0/255.0.0.0", "10.0.0.0/8", 3),
+            ("fd00::/8(ro)", "fd00::/8", 3),
+            ("fe80::1%lo(ro)", "fe80::1%lo/128", 0),
+            ("fe80::%lo/64", "fe80::%lo/64", 2),
+            ("::1", "::1/128", 1),
+            ("node-1.example.com(rw,no_root_squash)", "node-1.example.com", 1),
         ] {
             let rule: ClientRule = text.parse().unwrap();
             assert_eq!((rule.hosts.to_string(), rule.hosts.rank()), (shown.to_owned(), rank));

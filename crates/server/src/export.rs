@@ -79,7 +79,7 @@ fn rules(policy: &ExportConfig) -> Vec<Rule> {
     let rule = |client: &ClientRule| {
         let networks = match &client.hosts {
             Hosts::Any => None,
-            Hosts::Network(network) => Some(vec![*network]),
+            Hosts::Network(network) => Some(vec![network.clone()]),
             Hosts::Name(name) => Some(addresses(name, &policy.name)),
         };
         Rule { networks, access: (&policy.of(client)).into() }
@@ -89,7 +89,7 @@ fn rules(policy: &ExportConfig) -> Vec<Rule> {
 
 /// The addresses of the host `name`; none if the lookup fails, so that the name admits no client.
 fn addresses(name: &str, export: &str) -> Vec<Network> {
-    let found = (name, 0).to_socket_addrs().map(|found| found.map(|a| a.ip().into()).collect());
+    let found = (name, 0).to_socket_addrs().map(|found| found.map(Network::from).collect());
     found.unwrap_or_else(|e| {
         tracing::warn!(
             export,
@@ -177,9 +177,8 @@ impl Export {
 
     /// The rights of the peer, by its address and port.
     fn access(&self, peer: &Peer) -> Result<&Access, AccessDenial> {
-        let ip = peer.addr.ip();
         let matches = |rule: &&Rule| {
-            rule.networks.as_ref().is_none_or(|networks| networks.iter().any(|n| n.contains(ip)))
+            rule.networks.as_ref().is_none_or(|networks| networks.iter().any(|n| n.contains(peer.addr)))
         };
         let access = &self.rules.iter().find(matches).ok_or(AccessDenial::Address)?.access;
         // Linux's client lets the RDMA stack choose its port, so Linux's server treats every RDMA peer as

@@ -2,21 +2,45 @@
 
 use std::{
     fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     str::FromStr,
 };
 
+use millrace_runtime::{ipv6_host, lookup};
+
+/// Prefix length of the link-local addresses, fe80::/10.
+const LINK_LOCAL: u8 = 10;
+
 /// An address with a prefix length or a netmask (`10.0.0.0/8`, `10.0.0.0/255.0.0.0`, `fe80::/10`), or a single address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Link-local addresses may have an interface (`fe80::1%eth0`, `fe80::%eth0/64`); without it, those of all links are meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Network {
     addr: IpAddr,
     prefix: u8,
+    interface: Option<Interface>,
 }
 
-impl From<IpAddr> for Network {
-    fn from(addr: IpAddr) -> Self {
-        let addr = addr.to_canonical();
-        Self { addr, prefix: width(addr) }
+/// The interface of link-local addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Interface {
+    name: String,
+    index: u32,
+}
+
+/// The interface of the link of `addr`; 0 if it is not link-local.
+fn interface_of(addr: SocketAddr) -> u32 {
+    match addr {
+        SocketAddr::V6(addr) => addr.scope_id(),
+        SocketAddr::V4(_) => 0,
+    }
+}
+
+impl From<SocketAddr> for Network {
+    fn from(addr: SocketAddr) -> Self {
+        let index = interface_of(addr);
+        let interface = (index > 0).then(|| Interface { name: index.to_string(), index });
+        let addr = addr.ip().to_canonical();
+        Self { addr, prefix: width(addr), interface }
     }
 }
 
@@ -36,9 +60,17 @@ impl Network {
         self.prefix == 0
     }
 
-    /// Whether `ip` is in the network. An IPv4-mapped IPv6 address counts as IPv4.
-    pub(crate) fn contains(&self, ip: IpAddr) -> bool {
-        match (self.addr, ip.to_canonical()) {
+    /// Whether it has addresses of one link only.
+    pub(crate) fn has_interface(&self) -> bool {
+        self.interface.is_some()
+    }
+
+    /// Whether the address of `peer` is in the network. An IPv4-mapped IPv6 address counts as IPv4.
+    pub(crate) fn contains(&self, peer: SocketAddr) -> bool {
+        if self.interface.as_ref().is_some_and(|interface| interface.index != interface_of(peer)) {
+            return false;
+        }
+        match (self.addr, peer.ip().to_canonical()) {
             (IpAddr::V4(net), IpAddr::V4(ip)) => {
                 same_prefix(u128::from(net.to_bits()), u128::from(ip.to_bits()), 32, self.prefix)
             }
@@ -63,7 +95,10 @@ impl FromStr for Network {
             Some((addr, length)) => (addr, Some(length)),
             None => (s.trim(), None),
         };
-        let addr: IpAddr = addr.parse().map_err(|_| bad())?;
+        let (addr, interface) = match addr.contains('%') {
+            true => link_local(addr).map(|(addr, interface)| (addr, Some(interface)))?,
+            false => (addr.parse().map_err(|_| bad())?, None),
+        };
         let width = width(addr);
         let prefix = match length {
             None => width,
@@ -79,18 +114,42 @@ impl FromStr for Network {
         if prefix > width {
             return Err(bad());
         }
-        Ok(Self { addr, prefix })
+        if let Some(Interface { name, .. }) = interface.as_ref().filter(|_| prefix < LINK_LOCAL) {
+            return Err(format!(
+                "only link-local addresses have an interface: write fe80::%{name}/{LINK_LOCAL}"
+            ));
+        }
+        Ok(Self { addr, prefix, interface })
+    }
+}
+
+/// The link-local address `text` with an interface of this host.
+fn link_local(text: &str) -> Result<(IpAddr, Interface), String> {
+    let host = ipv6_host(text)?;
+    let found = lookup(&host, 0).ok().and_then(|found| found.first().copied());
+    let (addr, name) = host.split_once('%').unwrap_or((&host, ""));
+    match found.map(|found| (found.ip(), interface_of(found))) {
+        Some((addr, index)) if index > 0 => Ok((addr, Interface { name: name.to_owned(), index })),
+        _ => Err(format!(
+            "this host has no interface {name}: write {addr}%INTERFACE with one of those that `ip link` shows"
+        )),
     }
 }
 
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.addr, self.prefix)
+        let Self { addr, prefix, interface } = self;
+        match interface {
+            Some(Interface { name, .. }) => write!(f, "{addr}%{name}/{prefix}"),
+            None => write!(f, "{addr}/{prefix}"),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddrV6;
+
     use super::*;
 
     #[test]
@@ -111,7 +170,39 @@ mod tests {
         ];
         for (net, ip, inside) in cases {
             let n: Network = net.parse().unwrap();
-            assert_eq!(n.contains(ip.parse().unwrap()), inside, "{ip} in {net}");
+            assert_eq!(n.contains(SocketAddr::new(ip.parse().unwrap(), 1)), inside, "{ip} in {net}");
+        }
+    }
+
+    #[test]
+    fn link_local_addresses_may_have_an_interface() {
+        let index: u32 =
+            std::fs::read_to_string("/sys/class/net/lo/ifindex").unwrap().trim().parse().unwrap();
+        let peer = |ip: &str, index| SocketAddr::V6(SocketAddrV6::new(ip.parse().unwrap(), 1, 0, index));
+        for (net, shown, ip, inside) in [
+            ("fe80::1%lo", "fe80::1%lo/128", "fe80::1", (true, false)),
+            ("fe80::1%25lo", "fe80::1%lo/128", "fe80::1", (true, false)),
+            ("fe80::1%lo", "fe80::1%lo/128", "fe80::2", (false, false)),
+            ("fe80::%lo/64", "fe80::%lo/64", "fe80::2", (true, false)),
+            ("fe80::1", "fe80::1/128", "fe80::1", (true, true)),
+            ("fe80::/10", "fe80::/10", "fe80::1", (true, true)),
+        ] {
+            let n: Network = net.parse().unwrap();
+            assert_eq!(n.to_string(), shown);
+            assert_eq!(shown.parse(), Ok(n.clone()));
+            let found = (n.contains(peer(ip, index)), n.contains(peer(ip, index + 1)));
+            assert_eq!(found, inside, "{ip} in {net}");
+            assert!(!n.contains("10.0.0.1:1".parse().unwrap()));
+        }
+        for (text, part) in [
+            ("2001:db8::1%lo", "write 2001:db8::1"),
+            ("fe80::%lo/9", "write fe80::%lo/10"),
+            ("fe80::1%no-such0", "no interface no-such0: write fe80::1%"),
+            ("fe80::zz%lo", "not an IPv6 address"),
+            ("10.0.0.1%lo", "not an IPv6 address"),
+        ] {
+            let why = text.parse::<Network>().unwrap_err();
+            assert!(why.contains(part), "{text}: {why}");
         }
     }
 
