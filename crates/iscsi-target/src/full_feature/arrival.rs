@@ -119,7 +119,7 @@ impl FullFeature<'_> {
                 return false;
             }
         } else if !self.account.take(bytes) {
-            if waits || unsent || self.held > 0 {
+            if waits || unsent || self.session.answers().next().is_some() {
                 return false;
             }
             self.account.take_unconditionally(bytes);

@@ -258,8 +258,8 @@ impl TargetSession {
         self.answers().count() < MAX_BACKLOG
     }
 
-    /// Lengths of the data segments of answers in the queue.
-    fn answers(&self) -> impl Iterator<Item = usize> {
+    /// Lengths of the data segments of answers that wait to be sent.
+    pub fn answers(&self) -> impl Iterator<Item = usize> {
         self.queue.iter().filter_map(|queued| match queued {
             Queued::Scsi { .. } | Queued::R2t { .. } => None,
             Queued::Nop { data, .. } | Queued::Async { data, .. } => Some(data.len()),
@@ -269,8 +269,7 @@ impl TargetSession {
         })
     }
 
-    /// Lengths of the data that the session holds: data segments of answers that wait to be sent, and the text of an
-    /// exchange.
+    /// Lengths of the data that the session holds: those of [`Self::answers`], and that of the text of an exchange.
     pub fn held(&self) -> impl Iterator<Item = usize> {
         self.answers().chain(self.exchange.iter().map(Exchange::held))
     }
