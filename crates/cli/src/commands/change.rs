@@ -76,9 +76,7 @@ struct Removal<'s> {
 /// A directory that is being emptied.
 struct Level {
     dir: FileHandle,
-    /// The directory in its parent. It is removed when it is empty.
-    name: Vec<u8>,
-    /// Its path below the root.
+    /// Its path below the root. It is removed when it is empty.
     path: Vec<u8>,
     /// The remaining subdirectories.
     below: Vec<(FileHandle, Vec<u8>)>,
@@ -90,13 +88,13 @@ impl Removal<'_> {
     /// Removes the contents of `root`. Symbolic links are removed, not followed.
     async fn empty(&mut self, root: FileHandle) -> Result<(), Error> {
         let entries = self.session.client.readdir(root).await?;
-        let mut levels = vec![self.open_level(root, Vec::new(), Vec::new(), entries).await?];
+        let mut levels = vec![self.open_level(root, Vec::new(), entries).await?];
         while let Some(level) = levels.last_mut() {
             if let Some((dir, name)) = level.below.pop() {
                 let path = below(&level.path, &name);
                 match self.session.client.readdir(dir).await {
                     Ok(entries) => {
-                        let next = self.open_level(dir, name, path, entries).await?;
+                        let next = self.open_level(dir, path, entries).await?;
                         levels.push(next);
                     }
                     Err(e) if is_gone(&e) => {}
@@ -109,7 +107,8 @@ impl Removal<'_> {
             if let Some(above) = levels.last()
                 && done.failed_before == self.failed
             {
-                let removed = self.session.client.rmdir(above.dir, &done.name).await;
+                let name = done.path.rsplit(|b| *b == b'/').next().unwrap_or_default();
+                let removed = self.session.client.rmdir(above.dir, name).await;
                 self.ended(&done.path, removed)?;
             }
         }
@@ -120,7 +119,6 @@ impl Removal<'_> {
     async fn open_level(
         &mut self,
         dir: FileHandle,
-        name: Vec<u8>,
         path: Vec<u8>,
         entries: Vec<DirEntry>,
     ) -> Result<Level, Error> {
@@ -152,7 +150,7 @@ impl Removal<'_> {
                 }
             }
         }
-        Ok(Level { dir, name, path, below: directories, failed_before })
+        Ok(Level { dir, path, below: directories, failed_before })
     }
 
     /// Counts the removal of the entry `path`.
