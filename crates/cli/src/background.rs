@@ -5,6 +5,7 @@ use millrace_cli_common::{
     output,
 };
 use std::{
+    ffi::OsStr,
     io::{self, BufRead, BufReader},
     os::unix::process::CommandExt,
     process::{Command, Stdio},
@@ -47,7 +48,7 @@ pub(crate) fn ready(daemon: bool, what: &str, serve: impl FnOnce() -> CommandRes
 
 /// Executes this command line again in this process, with `argument` replaced by `instead`, and with an environment
 /// variable: all users can read the arguments of a process, and only its user the environment. Returns if that fails.
-pub(crate) fn execute_without(argument: &str, instead: &str, (variable, value): (&str, &str)) -> io::Error {
+pub(crate) fn execute_without(argument: &str, instead: &str, (variable, value): (&str, &OsStr)) -> io::Error {
     let mut line = std::env::args_os();
     let program = match std::env::current_exe() {
         Ok(program) => program,

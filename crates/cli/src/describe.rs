@@ -1,9 +1,9 @@
 //! Text and JSON representation of file attributes.
 
-use std::{ffi::OsStr, fmt::Write as _, io::IsTerminal, os::unix::ffi::OsStrExt};
+use std::{fmt::Write as _, io::IsTerminal};
 
-use millrace_cli_common::args::url_text;
 use millrace_client::ops::{Attributes, FileType, NfsTime};
+use millrace_runtime::percent_encode;
 use serde::Serialize;
 
 /// Attributes of a file, directory or other object; serialised for `--json`.
@@ -38,12 +38,9 @@ pub(crate) struct ObjectInfo {
 }
 
 /// `name` as text and, if it is not UTF-8, its bytes with `%XX`.
-fn named(name: &[u8]) -> (String, Option<String>) {
+pub(crate) fn named(name: &[u8]) -> (String, Option<String>) {
     let text = String::from_utf8_lossy(name).into_owned();
-    let bytes = std::str::from_utf8(name).is_err().then(|| {
-        let escaped: Vec<u8> = name.split(|b| *b == b'%').collect::<Vec<_>>().join(&b"%25"[..]);
-        url_text(OsStr::from_bytes(&escaped))
-    });
+    let bytes = std::str::from_utf8(name).is_err().then(|| percent_encode(name));
     (text, bytes)
 }
 

@@ -1,6 +1,6 @@
 //! Requests for the state of NFSv4 clients on the control socket, and their answers as JSON.
 
-use std::fmt;
+use std::{fmt, path::PathBuf};
 
 use millrace_server::{
     ClientReport, DelegationKind, FileState, Nfs4State, StateFilter, StateidKind, StateidPosition,
@@ -51,7 +51,28 @@ impl TryFrom<String> for Id {
 pub(crate) enum Filter {
     Client(Id),
     Export(String),
-    File(String),
+    File(#[serde(with = "encoded")] PathBuf),
+}
+
+/// Paths in JSON, which is UTF-8.
+mod encoded {
+    use std::{
+        ffi::OsString,
+        os::unix::ffi::{OsStrExt, OsStringExt},
+        path::PathBuf,
+    };
+
+    use millrace_runtime::{percent_decode, percent_encode};
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(path: &PathBuf, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&percent_encode(path.as_os_str().as_bytes()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<PathBuf, D::Error> {
+        let bytes = percent_decode(&String::deserialize(d)?).map_err(de::Error::custom)?;
+        Ok(OsString::from_vec(bytes).into())
+    }
 }
 
 /// A request.

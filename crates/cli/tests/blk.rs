@@ -5,9 +5,11 @@
 mod common;
 
 use std::{
+    ffi::OsStr,
     fs::{self, File, OpenOptions},
     io::{Read, Seek, SeekFrom, Write},
     os::unix::{
+        ffi::OsStrExt,
         fs::{FileExt, MetadataExt},
         net::UnixStream,
     },
@@ -125,6 +127,17 @@ fn standard_streams_pipes_and_devices_are_copied_to_their_end() {
     assert!(fails(2, &["blk", "cp", "--json", &disk, "-"]).contains("--json"));
     assert!(fails(2, &["blk", "cp", "-", "-"]).contains("neither source nor target is a URL"));
     assert!(!Path::new("-").exists());
+}
+
+#[test]
+fn the_name_of_the_file_of_a_disk_need_not_be_utf8() {
+    let lun = OsStr::from_bytes(b"disk=/m/caf\xe9,size=1MiB");
+    let args = ["--export", "/m=memory:16MiB", "--listen-iscsi", "127.0.0.1:0", "--lun"].map(OsStr::new);
+    let server = Server::start_with("127.0.0.1:0", "127.0.0.1:0", &[&args[..], &[lun]].concat());
+    let list = ok(&["blk", "ls", &format!("iscsi://{}", iscsi_address(&server))]);
+    assert!(list.contains("1 MiB"), "{list}");
+    let stat = ok(&["stat", "--json", &server.url("tcp", "/m/caf%E9")]);
+    assert!(stat.contains("\"size\":1048576"), "{stat}");
 }
 
 #[test]

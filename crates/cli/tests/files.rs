@@ -6,7 +6,8 @@ mod common;
 
 use std::{
     fs,
-    io::{Seek, SeekFrom},
+    io::{Read, Seek, SeekFrom, Write},
+    net::{SocketAddr, TcpListener},
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::Path,
     process::{Command, Stdio},
@@ -279,6 +280,48 @@ fn standard_streams_pipes_and_devices_are_copied_to_their_end() {
         assert!(fails(2, &["get", "--json", &url("/put"), "-"]).contains("--json"));
         assert_eq!(ok(&["ls", "-a", &url("")]), "cp\nnull\npipe\nput\nrest\n");
     });
+}
+
+/// A MOUNT server (RFC 1813 appendix I) that exports `name`, for one connection.
+fn mount_server(name: &'static [u8]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut mark = [0; 4];
+        while stream.read_exact(&mut mark).is_ok() {
+            let mut call = vec![0; (u32::from_be_bytes(mark) & 0x7fff_ffff) as usize];
+            stream.read_exact(&mut call).unwrap();
+            // The XID, REPLY, MSG_ACCEPTED, AUTH_NONE, SUCCESS.
+            let mut reply = call[..4].to_vec();
+            reply.extend([1, 0, 0, 0, 0].map(u32::to_be_bytes).concat());
+            if call[20..24] == [0, 0, 0, 5] {
+                // EXPORT: one entry without groups.
+                reply.extend([0, 0, 0, 1]);
+                reply.extend((name.len() as u32).to_be_bytes());
+                reply.extend(name);
+                reply.resize(reply.len().next_multiple_of(4) + 8, 0);
+            }
+            let mark = 0x8000_0000 | reply.len() as u32;
+            stream.write_all(&[&mark.to_be_bytes(), &reply[..]].concat()).unwrap();
+        }
+    });
+    addr
+}
+
+#[test]
+fn exports_whose_names_are_not_utf8_can_be_named() {
+    let exports = |json: &[&str]| {
+        let addr = mount_server(b"/100% caf\xe9");
+        let url = format!("nfs://{addr}?proto=tcp&mountport={}", addr.port());
+        ok(&[&["exports"], json, &[url.as_str()]].concat())
+    };
+    assert!(exports(&[]).contains("/100% caf\\351"));
+    let line: serde_json::Value = serde_json::from_str(&exports(&["--json"])).unwrap();
+    assert_eq!(
+        (&line["export"], &line["export_bytes"]),
+        (&"/100% caf\u{fffd}".into(), &"/100%25 caf%E9".into())
+    );
 }
 
 #[test]

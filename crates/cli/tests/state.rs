@@ -4,13 +4,19 @@
 
 mod common;
 
-use std::{fs, io::Write, os::unix::net::UnixStream, path::PathBuf};
+use std::{
+    ffi::OsStr,
+    fs,
+    io::Write,
+    os::unix::{ffi::OsStrExt, net::UnixStream},
+    path::PathBuf,
+};
 
 use common::{Server, fails, ok, text};
 
 struct Setup {
     dir: tempfile::TempDir,
-    _server: Server,
+    server: Server,
 }
 
 impl Setup {
@@ -20,7 +26,7 @@ impl Setup {
         let export = "[[export]]\nname = \"/m\"\nbackend = \"memory:16MiB\"\n";
         fs::write(&config, format!("control = \"{}\"\n{export}", control.display())).unwrap();
         let server = Server::start(&["--config", text(&config)]);
-        Self { dir, _server: server }
+        Self { dir, server }
     }
 
     fn control(&self) -> PathBuf {
@@ -40,6 +46,28 @@ fn a_server_without_clients_has_no_state() {
     assert_eq!(state(&["--json", "--client", "0x1"]), "");
     let revoked = ok(&["state", "revoke", "--socket", text(&control), "--export", "/m"]);
     assert_eq!(revoked, "0 opens and lock owners of /m are revoked\n");
+}
+
+#[test]
+fn names_of_files_need_not_be_utf8() {
+    let setup = Setup::new();
+    ok(&["put", "/dev/null", &setup.server.url("tcp", "/m/100%25%20caf%E9")]);
+    let file = OsStr::from_bytes(b"/m/100% caf\xe9");
+    for (command, shown) in
+        [(&["state"][..], ""), (&["state", "revoke"], "0 opens and lock owners of /m/100% caf\u{fffd}")]
+    {
+        let mut state = common::millrace();
+        let out = state
+            .args(command)
+            .arg("--file")
+            .arg(file)
+            .arg("--socket")
+            .arg(setup.control())
+            .output()
+            .unwrap();
+        let (shows, error) = (String::from_utf8(out.stdout).unwrap(), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success() && shows.contains(shown), "{shows}{error}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! MOUNT protocol: from a path to the root handle of its export (RFC 1813 appendix I).
 
-use std::sync::Arc;
+use std::{ffi::OsString, os::unix::ffi::OsStringExt, sync::Arc};
 
 use millrace_nfs::mount::{self, Dirpath, ExportEntry, Procedure};
 use millrace_oncrpc::{AcceptError, Credential, ReplySpec, Request, RpcError, Transport};
@@ -28,7 +28,7 @@ pub async fn exports(
     rt: RuntimeRef,
     url: &Url,
     options: &Options,
-) -> Result<Vec<(String, Vec<String>)>, Error> {
+) -> Result<Vec<(OsString, Vec<String>)>, Error> {
     let options = options.clone().with_url(url);
     let arena = Arena::new(millrace_buffer::ArenaConfig { limit: options.arena_limit, ..Default::default() });
     let credential = options.credential.credential();
@@ -41,7 +41,7 @@ pub async fn exports(
     let caller = Caller::new(&connector, arena, credential, Arc::clone(&first.transport));
     let list = caller.exports().await;
     first.transport.close();
-    Ok(list?.into_iter().map(|(name, groups)| (text(&name), groups)).collect())
+    Ok(list?.into_iter().map(|(name, groups)| (OsString::from_vec(name), groups)).collect())
 }
 
 /// Mounts the longest export that contains `path`. Tries `transport` first.

@@ -11,7 +11,7 @@ use std::{
 use millrace_buffer::ByteSize;
 use millrace_rdma::registration::Strategy;
 use millrace_rdma_providers::ProviderChoice;
-use millrace_runtime::ipv6_host;
+use millrace_runtime::{ipv6_host, percent_decode};
 
 use crate::{Error, Proto, Version};
 
@@ -186,24 +186,13 @@ fn split_host(rest: &str) -> Result<(String, Option<u16>, &str), String> {
     Ok((host, number, tail))
 }
 
-fn unescape(path: &str) -> Result<OsString, String> {
-    let mut out = Vec::with_capacity(path.len());
-    let mut bytes = path.bytes();
-    while let Some(b) = bytes.next() {
-        if b != b'%' {
-            out.push(b);
-            continue;
-        }
-        let mut digit = || bytes.next().and_then(|b| char::from(b).to_digit(16));
-        match (digit(), digit()) {
-            (Some(h), Some(l)) => out.push((h << 4 | l) as u8),
-            _ => return Err("% must be followed by two hexadecimal digits".into()),
-        }
-    }
-    if out.contains(&0) {
+/// The path of `text`, in which `%XX` is a byte.
+fn unescape(text: &str) -> Result<OsString, String> {
+    let path = percent_decode(text)?;
+    if path.contains(&0) {
         return Err("the path contains a NUL byte".into());
     }
-    Ok(OsString::from_vec(out))
+    Ok(OsString::from_vec(path))
 }
 
 fn parse(s: &str) -> Result<Url, String> {

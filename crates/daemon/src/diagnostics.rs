@@ -1,7 +1,13 @@
 //! Diagnostics of a configuration file: the position of an error in the text, corrections of misspelt keys, warnings of
 //! deprecated keys.
 
-use std::{os::unix::fs::MetadataExt, path::Path};
+use std::{
+    ffi::OsString,
+    os::unix::{ffi::OsStringExt, fs::MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use millrace_runtime::percent_decode;
 
 use toml::de::{DeTable, DeValue};
 
@@ -88,6 +94,15 @@ fn suggestion(message: &str) -> Option<String> {
     Some(format!("there is no key `{unknown}`; is `{known}` meant?"))
 }
 
+/// The path of a key ([`path`](crate::values::path)).
+fn path_of(value: &DeValue<'_>) -> Option<PathBuf> {
+    let encoded = || {
+        let bytes = value.as_table()?.get("bytes")?.get_ref().as_str()?;
+        percent_decode(bytes).ok().map(|bytes| OsString::from_vec(bytes).into())
+    };
+    value.as_str().map(PathBuf::from).or_else(encoded)
+}
+
 /// A warning for each CHAP secret of the configuration `text` that all users of this host can read: in the file `path`, or
 /// in another one.
 pub(crate) fn readable_secrets(text: &str, path: &Path) -> Vec<String> {
@@ -100,8 +115,8 @@ pub(crate) fn readable_secrets(text: &str, path: &Path) -> Vec<String> {
     for user in users.flatten().filter_map(|user| user.get_ref().as_table()) {
         for (key, value) in user {
             let file = match key.get_ref().as_ref() {
-                "secret" => Some(path),
-                "secret_file" => value.get_ref().as_str().map(Path::new),
+                "secret" => Some(path.to_owned()),
+                "secret_file" => path_of(value.get_ref()),
                 _ => None,
             };
             if let Some(file) = file.filter(|file| is_readable(file)) {

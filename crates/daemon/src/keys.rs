@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, de};
 use crate::{
     Config,
     target_keys::Target,
-    values::{Listening, byte_size, optional_byte_size, parsed, parsed_list},
+    values::{Listening, backend, byte_size, optional_byte_size, optional_path, parsed, parsed_list},
 };
 
 /// All keys of a file, in the order in which error messages list them.
@@ -40,9 +40,11 @@ pub(crate) struct File {
     float_shards: bool,
     busy_poll: u64,
     metrics: Option<Listening>,
+    #[serde(deserialize_with = "optional_path")]
     control: Option<PathBuf>,
     crc: bool,
     rpcbind: bool,
+    #[serde(deserialize_with = "optional_path")]
     state_dir: Option<PathBuf>,
     manage_groups: bool,
     #[serde(deserialize_with = "strategy")]
@@ -94,7 +96,7 @@ struct Export(#[serde(with = "ExportKeys")] ExportConfig);
 #[serde(remote = "ExportConfig", deny_unknown_fields)]
 struct ExportKeys {
     name: String,
-    #[serde(deserialize_with = "parsed")]
+    #[serde(deserialize_with = "backend")]
     backend: Backend,
     #[serde(default)]
     read_only: bool,

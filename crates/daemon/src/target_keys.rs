@@ -14,7 +14,7 @@ use millrace_scsi::{self as scsi, BlockSize};
 use millrace_server::{ByteSize, LunSettings, TargetSettings, target_name};
 use serde::{Deserialize, Deserializer, de};
 
-use crate::values::{optional_byte_size, parsed_list};
+use crate::values::{optional_byte_size, optional_path, parsed_list, path};
 
 #[derive(Deserialize)]
 #[serde(try_from = "TargetKeys")]
@@ -70,7 +70,8 @@ struct Lun(#[serde(with = "LunKeys")] LunSettings);
 #[derive(Deserialize)]
 #[serde(remote = "LunSettings", deny_unknown_fields)]
 struct LunKeys {
-    path: String,
+    #[serde(deserialize_with = "path")]
+    path: PathBuf,
     #[serde(default, deserialize_with = "block_size")]
     block_size: BlockSize,
     #[serde(default)]
@@ -104,6 +105,7 @@ struct UserKeys {
     name: String,
     #[serde(default, deserialize_with = "text")]
     secret: Option<String>,
+    #[serde(default, deserialize_with = "optional_path")]
     secret_file: Option<PathBuf>,
 }
 

@@ -1,9 +1,12 @@
 //! Values of keys that have a text form.
 
-use std::{fmt, fmt::Display, net::SocketAddr, str::FromStr};
+use std::{
+    ffi::OsString, fmt, fmt::Display, net::SocketAddr, os::unix::ffi::OsStringExt, path::PathBuf,
+    str::FromStr,
+};
 
-use millrace_runtime::{ipv6_host, lookup};
-use millrace_server::ByteSize;
+use millrace_runtime::{ipv6_host, lookup, percent_decode};
+use millrace_server::{Backend, ByteSize};
 use serde::{Deserialize, Deserializer, de};
 
 /// Parses a value from its text form.
@@ -46,6 +49,49 @@ pub(crate) struct Listening(#[serde(deserialize_with = "address")] pub(crate) So
 
 fn address<'de, D: Deserializer<'de>>(d: D) -> Result<SocketAddr, D::Error> {
     listening_address(&String::deserialize(d)?).map_err(de::Error::custom)
+}
+
+/// A path, or a value with one: text, or `{ bytes = "..." }`, in which `%XX` is a byte, if it is not UTF-8.
+fn os_string<'de, D: Deserializer<'de>>(d: D) -> Result<OsString, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Encoded {
+        bytes: String,
+    }
+
+    struct Visitor;
+    impl<'de> de::Visitor<'de> for Visitor {
+        type Value = OsString;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("text, or { bytes = \"...\" } with %XX for each byte that is not UTF-8")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<OsString, E> {
+            Ok(text.into())
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<OsString, A::Error> {
+            let Encoded { bytes } = Deserialize::deserialize(de::value::MapAccessDeserializer::new(map))?;
+            percent_decode(&bytes).map(OsString::from_vec).map_err(de::Error::custom)
+        }
+    }
+    d.deserialize_any(Visitor)
+}
+
+/// A path.
+pub(crate) fn path<'de, D: Deserializer<'de>>(d: D) -> Result<PathBuf, D::Error> {
+    os_string(d).map(PathBuf::from)
+}
+
+/// A path that may be missing.
+pub(crate) fn optional_path<'de, D: Deserializer<'de>>(d: D) -> Result<Option<PathBuf>, D::Error> {
+    path(d).map(Some)
+}
+
+/// A backend, whose directory may have a path that is not UTF-8.
+pub(crate) fn backend<'de, D: Deserializer<'de>>(d: D) -> Result<Backend, D::Error> {
+    Backend::from_os_str(&os_string(d)?).map_err(de::Error::custom)
 }
 
 /// A number of bytes that may be missing, as an integer or as text.

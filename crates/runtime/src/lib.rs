@@ -10,6 +10,7 @@ pub mod call_counts;
 mod coalescing;
 mod local_port;
 mod maybe_ready;
+mod percent;
 pub mod queue;
 mod range_locks;
 mod readiness;
@@ -28,6 +29,7 @@ use std::{future::Future, io, os::fd::OwnedFd, pin::Pin, sync::Arc, time::Durati
 pub use coalescing::poll_coalescing;
 pub use local_port::{LocalPort, reserved_ports};
 pub use maybe_ready::{BoxFuture, MaybeReady};
+pub use percent::{percent_decode, percent_encode};
 pub use range_locks::{RangeLock, RangeLocks};
 pub use readiness::Readiness;
 pub use resolve::{ipv6_host, lookup, resolve};

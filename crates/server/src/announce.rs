@@ -30,7 +30,7 @@ pub(crate) fn targets<'t>(targets: impl IntoIterator<Item = &'t TargetSettings>,
     for t in targets {
         for (number, lun) in t.numbered() {
             let (number, block) = (number.number(), lun.block_size.bytes());
-            tracing::info!(target = %t.name, lun = number, path = lun.path, block, read_only = lun.read_only, "disk");
+            tracing::info!(target = %t.name, lun = number, path = %lun.path.display(), block, read_only = lun.read_only, "disk");
         }
         if !loopback && t.chap.is_none() && t.luns.iter().any(|lun| !lun.read_only) {
             tracing::warn!(

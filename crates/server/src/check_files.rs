@@ -28,7 +28,8 @@ impl Config {
         for (i, target) in self.targets.iter().enumerate() {
             for (j, lun) in target.luns.iter().enumerate() {
                 check_lun(lun, &self.exports).map_err(|reason| {
-                    let reason = format!("the LUN {} of target {}: {reason}", lun.path, target.name);
+                    let reason =
+                        format!("the LUN {} of target {}: {reason}", lun.path.display(), target.name);
                     InvalidSetting::new(format!("targets.{i}.luns.{j}.path"), reason)
                 })?;
             }
@@ -39,7 +40,7 @@ impl Config {
 
 /// Checks the file of a LUN; the error is the reason, as that of the start (`targets/locate.rs`).
 fn check_lun(lun: &LunSettings, exports: &[ExportConfig]) -> Result<(), String> {
-    let below = |e: &ExportConfig| strip_export(e.name.as_bytes(), lun.path.as_bytes());
+    let below = |e: &ExportConfig| strip_export(e.name.as_bytes(), lun.path.as_os_str().as_bytes());
     let above = exports.iter().filter_map(|e| Some((e, below(e)?)));
     let Some((export, rest)) = above.max_by_key(|(e, _)| e.name.len()) else { return Ok(()) };
     let is_created = lun.size.is_some() && !lun.read_only && !export.read_only;

@@ -1,6 +1,8 @@
 //! The configuration of a server, and the short form of an export on command lines.
 
-use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    ffi::OsStr, fmt, net::SocketAddr, os::unix::ffi::OsStrExt, path::PathBuf, str::FromStr, time::Duration,
+};
 
 use millrace_buffer::{ByteSize, InvalidByteSize};
 use millrace_oncrpc::stages::DEFAULT_SAMPLE;
@@ -181,6 +183,19 @@ impl fmt::Display for Backend {
         match self {
             Self::Memory { capacity } => write!(f, "memory:{capacity}"),
             Self::Local { path } => write!(f, "local:{}", path.display()),
+        }
+    }
+}
+
+impl Backend {
+    /// Parses the text form, in which the path of a directory need not be UTF-8.
+    ///
+    /// # Errors
+    /// Those of [`FromStr`].
+    pub fn from_os_str(text: &OsStr) -> Result<Self, String> {
+        match text.as_bytes().strip_prefix(b"local:") {
+            Some(path) if !path.is_empty() => Ok(Self::Local { path: OsStr::from_bytes(path).into() }),
+            _ => text.to_string_lossy().parse(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Settings of iSCSI targets, and the short form of a LUN on command lines.
 
-use std::str::FromStr;
+use std::{os::unix::ffi::OsStrExt, path::PathBuf, str::FromStr};
 
 use millrace_buffer::ByteSize;
 use millrace_iscsi::{
@@ -62,7 +62,7 @@ pub fn target_name(text: &str) -> Result<IscsiName, NameError> {
 pub struct LunSettings {
     /// Path of the file: the name of its export and the path in the export, without `.`, `..` and empty
     /// components. Symbolic links are not followed.
-    pub path: String,
+    pub path: PathBuf,
     /// Length of a logical block. The size of the file is a multiple of it.
     pub block_size: BlockSize,
     /// Refuse writes. A disk in a read-only export is always read-only.
@@ -76,7 +76,7 @@ pub struct LunSettings {
 
 impl LunSettings {
     /// A writable disk with blocks of 512 bytes on an existing file.
-    pub fn new(path: impl Into<String>) -> Self {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), block_size: BlockSize::default(), read_only: false, size: None, lun: None }
     }
 
@@ -114,9 +114,10 @@ impl LunSettings {
 
     /// Checks the settings; the error is the field and the reason.
     pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
-        let parts = self.path.strip_prefix('/').map(|rest| rest.split('/'));
-        let valid = parts.is_some_and(|mut p| p.all(|p| !matches!(p, "" | "." | "..") && !p.contains('\0')));
-        if !valid || self.path.len() > MAX_PATH {
+        let path = self.path.as_os_str().as_bytes();
+        let parts = path.strip_prefix(b"/").map(|rest| rest.split(|b| *b == b'/'));
+        let valid = parts.is_some_and(|mut p| p.all(|p| !matches!(p, b"" | b"." | b"..") && !p.contains(&0)));
+        if !valid || path.len() > MAX_PATH {
             let reason = "its path is not absolute, or has `.`, `..` or empty parts; write /EXPORT/FILE";
             return Err(("path", reason.into()));
         }
@@ -138,7 +139,7 @@ impl FromStr for LunSettings {
         let mut parts = s.split(',');
         let mut lun = Self::new(parts.next().unwrap_or_default());
         parts.try_for_each(|o| lun.option(o))?;
-        lun.check().map_err(|(_, reason)| format!("the LUN {}: {reason}", lun.path))?;
+        lun.check().map_err(|(_, reason)| format!("the LUN {}: {reason}", lun.path.display()))?;
         Ok(lun)
     }
 }
@@ -154,7 +155,7 @@ mod tests {
     fn the_short_form_sets_path_and_options() {
         let lun: LunSettings = "/data/disk0,block=4096,ro,size=1GiB".parse().unwrap();
         assert_eq!(
-            (lun.path.as_str(), lun.block_size, lun.read_only),
+            (lun.path.to_str(), lun.block_size, lun.read_only),
             ("/data/disk0", BlockSize::B4096, true)
         );
         assert_eq!(lun.size, Some(ByteSize(1 << 30)));

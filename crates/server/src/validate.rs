@@ -1,6 +1,7 @@
 //! Validation of a configuration: the checks that open neither addresses nor files.
 
 use std::{
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -149,7 +150,7 @@ fn check_targets(targets: &[TargetSettings], exports: &[ExportConfig]) -> Result
                 unique(lun, earlier)
             });
             if let Err((field, reason)) = check {
-                let reason = format!("the LUN {} of target {name}: {reason}", lun.path);
+                let reason = format!("the LUN {} of target {name}: {reason}", lun.path.display());
                 return invalid(&format!("luns.{j}.{field}"), reason);
             }
         }
@@ -159,7 +160,7 @@ fn check_targets(targets: &[TargetSettings], exports: &[ExportConfig]) -> Result
 
 /// Requires an export above the path.
 fn contained(lun: &LunSettings, exports: &[ExportConfig]) -> Result<(), (&'static str, String)> {
-    let below = |e: &ExportConfig| strip_export(e.name.as_bytes(), lun.path.as_bytes());
+    let below = |e: &ExportConfig| strip_export(e.name.as_bytes(), lun.path.as_os_str().as_bytes());
     match exports.iter().filter_map(below).any(|rest| !rest.is_empty()) {
         true => Ok(()),
         false => Err(("path", NO_EXPORT.into())),

@@ -46,7 +46,7 @@ pub(crate) struct ServeArgs {
     /// NAME is an iSCSI name (iqn., eui. or naa.), or a short name after `iqn.2026-01.example.millrace:`. The LUNs of a
     /// target are numbered from 0 in order. The file must exist, unless a size to create it is given.
     #[arg(long = "lun", value_name = "NAME=PATH")]
-    pub(crate) luns: Vec<String>,
+    pub(crate) luns: Vec<OsString>,
 
     /// Listening address for iSCSI; port 0 selects a free port [default: 127.0.0.1:3260 if there are targets]
     #[arg(long, value_name = "ADDR:PORT", value_parser = listening_address)]

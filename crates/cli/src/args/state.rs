@@ -81,7 +81,7 @@ pub(crate) struct StateFilterArgs {
 
     /// Those of one file, named by the path below the server's root
     #[arg(long, value_name = "PATH")]
-    file: Option<String>,
+    file: Option<PathBuf>,
 }
 
 impl StateFilterArgs {

@@ -14,7 +14,7 @@ use millrace_cli_common::{
 };
 use millrace_daemon::{Config, Daemon, DaemonError};
 use millrace_rdma_providers::IWARP;
-use millrace_server::{Backend, ExportConfig, ServerError, TargetSettings, target_name};
+use millrace_server::{Backend, ExportConfig, LunSettings, ServerError, TargetSettings, target_name};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::{
@@ -222,14 +222,19 @@ fn export(text: &OsStr) -> Result<ExportConfig, String> {
     }
 }
 
-/// Adds the LUN `NAME=PATH[,OPTION]...` to its target.
-fn add_lun(targets: &mut Vec<TargetSettings>, text: &str) -> Result<(), Failure> {
+/// Adds the LUN `NAME=PATH[,OPTION]...`, whose path need not be UTF-8, to its target.
+fn add_lun(targets: &mut Vec<TargetSettings>, given: &OsStr) -> Result<(), Failure> {
+    let text = given.to_string_lossy();
     let failed = |e: &dyn std::fmt::Display| Failure::usage(format!("--lun {text}: {e}"));
     let (name, lun) = text
         .split_once('=')
         .ok_or_else(|| failed(&"write NAME=/EXPORT/FILE, for example disks=/data/disk0,size=1GiB"))?;
     let name = target_name(name).map_err(|e| failed(&e))?;
-    let lun = lun.parse().map_err(|e: String| failed(&e))?;
+    let mut lun: LunSettings = lun.parse().map_err(|e: String| failed(&e))?;
+    let settings = given.as_bytes().splitn(2, |b| *b == b'=').nth(1);
+    if let Some(path) = settings.and_then(|settings| settings.split(|b| *b == b',').next()) {
+        lun.path = OsStr::from_bytes(path).into();
+    }
     match targets.iter_mut().find(|t| t.name == name) {
         Some(target) => target.luns.push(lun),
         None => targets.push(TargetSettings::new(name, vec![lun])),

@@ -1,6 +1,6 @@
 //! `millrace exports`, `stat`, `df` and `cat`.
 
-use std::io::Write;
+use std::{io::Write, os::unix::ffi::OsStrExt};
 
 use futures::{StreamExt, stream::FuturesOrdered};
 use millrace_bench::{
@@ -20,7 +20,7 @@ use serde_json::json;
 use super::each;
 use crate::{
     args::{CatArgs, DfArgs, ExportsArgs, StatArgs},
-    describe::{ObjectInfo, mode_text, printable},
+    describe::{ObjectInfo, mode_text, named, printable},
     file_error::FileError,
     session::{self, Session},
 };
@@ -36,7 +36,12 @@ pub(super) fn exports(args: &ExportsArgs) -> CommandResult {
             .map_err(|e| Failure::from(FileError::from(e)))?;
         if args.json {
             for (name, clients) in &list {
-                output::line(&json!({ "export": name, "clients": clients }).to_string())?;
+                let (export, bytes) = named(name.as_bytes());
+                let mut line = json!({ "export": export, "clients": clients });
+                if let Some(bytes) = bytes {
+                    line["export_bytes"] = bytes.into();
+                }
+                output::line(&line.to_string())?;
             }
             return Ok(Outcome::Done);
         }

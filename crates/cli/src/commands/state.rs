@@ -60,7 +60,8 @@ fn revoke(args: &RevokeArgs) -> CommandResult {
     let revoked: usize = request(&args.socket, StateRequest::Revoke { filter: filter.clone() })?;
     let of = match &filter {
         Filter::Client(id) => format!("client {id}"),
-        Filter::Export(name) | Filter::File(name) => name.clone(),
+        Filter::Export(name) => name.clone(),
+        Filter::File(path) => path.display().to_string(),
     };
     output::line(&format!("{revoked} opens and lock owners of {of} are revoked"))?;
     Ok(Outcome::Done)

@@ -3,6 +3,7 @@
 use std::{
     io::ErrorKind,
     net::SocketAddr,
+    os::unix::ffi::OsStrExt,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -18,7 +19,7 @@ use super::{
     Finding,
     port::{STEP_TIMEOUT, connect, mtu, resolve},
 };
-use crate::session;
+use crate::{describe::printable, session};
 
 /// Tolerated difference between the clocks of client and server.
 const MAX_SKEW: Duration = Duration::from_secs(2);
@@ -45,7 +46,7 @@ async fn steps(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
     }
     let exports = millrace_client::exports(TokioRuntime::current(), url, &options()).await;
     let exports = exports.map_err(|e| protocol_error(url, &e))?;
-    let names: Vec<&str> = exports.iter().map(|(name, _)| name.as_str()).collect();
+    let names: Vec<_> = exports.iter().map(|(name, _)| printable(name.as_bytes())).collect();
     let proto = url.proto.unwrap_or_default();
     out.push(Finding::fine("protocol", format!("an NFS server answers over {proto}")));
     if names.is_empty() {

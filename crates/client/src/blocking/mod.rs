@@ -31,13 +31,15 @@ pub use client::{Client, ReadDir};
 pub(crate) use driver::Driver;
 pub use file::File;
 
+use std::ffi::OsString;
+
 use crate::{Error, Options, Url};
 
 /// As [`crate::exports`].
 ///
 /// # Errors
 /// As [`crate::exports`].
-pub fn exports(url: &Url, options: &Options) -> Result<Vec<(String, Vec<String>)>, Error> {
+pub fn exports(url: &Url, options: &Options) -> Result<Vec<(OsString, Vec<String>)>, Error> {
     let driver = Driver::new()?;
     driver.wait(crate::exports(driver.runtime()?, url, options))
 }

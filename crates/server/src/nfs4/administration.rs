@@ -1,6 +1,10 @@
 //! The state of NFSv4 clients for an administrator: lists and revocation.
 
-use std::sync::Arc;
+use std::{
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use millrace_nfs::v4::{ClientId, Status};
 use millrace_nfs4_state::{ClientReport, Selection, StateidKind, StateidPosition};
@@ -22,7 +26,7 @@ pub enum StateFilter {
     /// That of the files of the export with this name.
     Export(String),
     /// That of the file with this path, which begins with the name of its export. Symbolic links are not followed.
-    File(String),
+    File(PathBuf),
 }
 
 /// A stateid, and its file by export and inode number.
@@ -56,11 +60,12 @@ pub enum StateError {
     NoExport(String, String),
     /// The file cannot be found.
     #[error(
-        "cannot find the file {path}: {reason}; give the path as clients of the root see it, such as /EXPORT/DIRECTORY/FILE"
+        "cannot find the file {}: {reason}; give the path as clients of the root see it, such as /EXPORT/DIRECTORY/FILE",
+        path.display()
     )]
     NoFile {
         /// The path.
-        path: String,
+        path: PathBuf,
         /// The reason.
         reason: FsError,
     },
@@ -190,8 +195,8 @@ async fn select(exports: &Exports, filter: &StateFilter) -> Result<Selected, Sta
 }
 
 /// The key of the file at a path.
-async fn find(exports: &Exports, path: &str) -> Result<FileKey, FsError> {
-    let (export, rest) = exports.find(path.as_bytes()).ok_or(FsError::NoEnt)?;
+async fn find(exports: &Exports, path: &Path) -> Result<FileKey, FsError> {
+    let (export, rest) = exports.find(path.as_os_str().as_bytes()).ok_or(FsError::NoEnt)?;
     let mut handle = export.fs().root();
     for name in rest.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
         handle = export.fs().lookup(&Identity::root(), &handle, name).await?.0;

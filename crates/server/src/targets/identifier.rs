@@ -15,8 +15,8 @@ impl Identifiers {
     }
 
     /// The identifier of the disk with the file at `path`, the same after every start.
-    pub(super) fn of(&self, path: &str) -> u64 {
-        siphash(self.key, &[b"lun\0", path.as_bytes()].concat())
+    pub(super) fn of(&self, path: &[u8]) -> u64 {
+        siphash(self.key, &[b"lun\0", path].concat())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The file of a LUN: from the path in the settings to the handle in the file system of an export.
 
-use std::sync::Arc;
+use std::{os::unix::ffi::OsStrExt, sync::Arc};
 
 use millrace_vfs::{Attr, CreateHow, FileKind, FileSystemRef, FsError, Handle, Identity, SetAttr};
 
@@ -35,7 +35,7 @@ impl Located {
 /// # Errors
 /// The reason, with the required change.
 pub(super) async fn locate(lun: &LunSettings, exports: &Exports) -> Result<Located, String> {
-    let (export, rest) = exports.find(lun.path.as_bytes()).ok_or(NO_EXPORT)?;
+    let (export, rest) = exports.find(lun.path.as_os_str().as_bytes()).ok_or(NO_EXPORT)?;
     let fs = Arc::clone(export.whole());
     let mut parts: Vec<&[u8]> = rest.split(|b| *b == b'/').filter(|p| !p.is_empty()).collect();
     let name = parts.pop().ok_or("it is an export; name a file in it")?;

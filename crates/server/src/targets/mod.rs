@@ -7,7 +7,7 @@ mod identifier;
 mod locate;
 mod stats;
 
-use std::sync::Arc;
+use std::{os::unix::ffi::OsStrExt, sync::Arc};
 
 use millrace_buffer::Arena;
 use millrace_iscsi::name::IscsiName;
@@ -140,8 +140,11 @@ impl Targets {
             for lun in &target.luns {
                 let taken = || new.iter().flat_map(|t| &t.disks).chain(&disks);
                 let opened = self.open_disk(lun, exports, &old, taken()).await;
-                let failed =
-                    |reason| ServerError::Lun { target: target.name.clone(), path: lun.path.clone(), reason };
+                let failed = |reason| ServerError::Lun {
+                    target: target.name.clone(),
+                    path: lun.path.display().to_string(),
+                    reason,
+                };
                 disks.push(opened.map_err(failed)?);
             }
             let device = self.device(target, &disks, &old);
@@ -180,7 +183,7 @@ impl Targets {
         let config = DiskConfig {
             block_size: lun.block_size,
             read_only: located.read_only,
-            identifier: self.identifiers.of(&lun.path),
+            identifier: self.identifiers.of(lun.path.as_os_str().as_bytes()),
             record_directory: located.directory,
             record_name: reservations_of(&located.name),
         };

@@ -35,7 +35,7 @@ fn hide_secret(url: &str) -> Result<(), Failure> {
     let secret = authority.and_then(|a| Some(a.rsplit_once('@')?.0.split_once('%')?.1));
     let (Some(_), Some(secret)) = (&parsed.secret, secret) else { return Ok(()) };
     // The variable takes precedence over the URL.
-    let secret = std::env::var(CHAP_SECRET).unwrap_or_else(|_| secret.to_owned());
+    let secret = std::env::var_os(CHAP_SECRET).unwrap_or_else(|| secret.into());
     let e = background::execute_without(url, &parsed.to_string(), (CHAP_SECRET, &secret));
     Err(Failure::new(format!(
         "cannot hide the CHAP secret of the URL from other users: {e}; use --chap-secret-file or {CHAP_SECRET} instead"

@@ -8,7 +8,7 @@ mod bench;
 mod copy;
 mod list;
 
-use std::{path::Path, time::Duration};
+use std::{os::unix::ffi::OsStringExt, path::Path, time::Duration};
 
 use millrace_block::{BlockDevice, Credentials, DigestPolicy, Error, Mutual, Options, Secret, Url};
 use millrace_cli_common::failure::{CommandResult, Failure};
@@ -99,9 +99,9 @@ fn secret(file: Option<&Path>, variable: &str) -> Result<Option<Secret>, Failure
             let failed = |e| Failure::new(format!("cannot read the CHAP secret in {}: {e}", file.display()));
             (read.map_err(failed)?, file.display().to_string())
         }
-        None => match std::env::var(variable) {
-            Ok(value) => (value.into_bytes(), variable.to_owned()),
-            Err(_) => return Ok(None),
+        None => match std::env::var_os(variable) {
+            Some(value) => (value.into_vec(), variable.to_owned()),
+            None => return Ok(None),
         },
     };
     let secret = Secret::new(bytes.trim_ascii_end());
