@@ -120,8 +120,8 @@ Examples:
   millrace blk cp iscsi://one/iqn.2026-01.example.millrace:a/0 iscsi://two/iqn.2026-01.example.millrace:b/0
 
 The whole source is copied, byte by byte. A disk as target must be at least as large; the rest of it keeps its
-content. The copy is on stable storage when the command ends. `-` is standard input or output; pipes and devices
-are read to their end.")]
+content. The copy is on stable storage when the command ends. `-` is standard input or output; pipes and
+devices are read to their end.")]
 pub(crate) struct BlkCpArgs {
     /// The source: a file, `-` or a URL
     #[arg(value_name = "FROM")]
