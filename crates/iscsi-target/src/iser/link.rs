@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
+use millrace_admission::Account;
 use millrace_buffer::{Arena, Buffer, OutOfMemory, Views};
 use millrace_iscsi::iser::{HEADER_BYTES, Header, Hello, Message, MessageError, Pdu};
-use millrace_oncrpc::serving::Account;
 use millrace_rdma::{
     Completion, ConnectionError, PostError, QueuePair, ReadRequest, Segment, SendRequest, SteeringTag,
     WorkId, WriteRequest,
