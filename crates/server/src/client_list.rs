@@ -12,10 +12,11 @@
 //!
 //! The third and later lines are `co_ownerid`s in hexadecimal digits with the IPv4 address or the IPv6 prefix of 64 bits
 //! that each is charged to: those of the list when the file was written, and then in each line the changes that were made
-//! together. Versions 1 and 2 have no addresses, and version 1 no changes. Changes are appended, until they are longer than the list; then
-//! the file is replaced as a whole. After a crash, the last line may be incomplete, and its changes are not made; any other
-//! file is the old one or the new one. A client whose record is damaged cannot reclaim its state after a restart: it gets
-//! NO_GRACE or RECLAIM_BAD. A damaged line of changes may have removed any client, so that the earlier ones are lost.
+//! together. Versions 1 and 2 have no addresses, and version 1 no changes. Changes are appended, until they are longer
+//! than the list; then the file is replaced as a whole. After a crash, the last line may be incomplete, and its changes
+//! are not made; any other file is the old one or the new one. A client whose record is damaged cannot reclaim its
+//! state after a restart: it gets NO_GRACE or RECLAIM_BAD. A damaged line of changes may have removed any client, so
+//! that the earlier ones are lost.
 
 use std::{
     collections::BTreeMap,
