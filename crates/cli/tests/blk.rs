@@ -131,12 +131,12 @@ fn standard_streams_pipes_and_devices_are_copied_to_their_end() {
 
 #[test]
 fn the_name_of_the_file_of_a_disk_need_not_be_utf8() {
-    let lun = OsStr::from_bytes(b"disk=/m/caf\xe9,size=1MiB");
+    let lun = OsStr::from_bytes(b"disk=/m/se\xf1or,size=1MiB");
     let args = ["--export", "/m=memory:16MiB", "--listen-iscsi", "127.0.0.1:0", "--lun"].map(OsStr::new);
     let server = Server::start_with("127.0.0.1:0", "127.0.0.1:0", &[&args[..], &[lun]].concat());
     let list = ok(&["blk", "ls", &format!("iscsi://{}", iscsi_address(&server))]);
     assert!(list.contains("1 MiB"), "{list}");
-    let stat = ok(&["stat", "--json", &server.url("tcp", "/m/caf%E9")]);
+    let stat = ok(&["stat", "--json", &server.url("tcp", "/m/se%F1or")]);
     assert!(stat.contains("\"size\":1048576"), "{stat}");
 }
 

@@ -94,18 +94,18 @@ mod tests {
         use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &[u8]| dir.path().join(OsStr::from_bytes(name));
-        std::fs::create_dir_all(at(b"caf\xe9 100%")).unwrap();
-        std::fs::write(at(b"caf\xe9 100%/d\xff"), [0; 512]).unwrap();
+        std::fs::create_dir_all(at(b"se\xf1or 100%")).unwrap();
+        std::fs::write(at(b"se\xf1or 100%/d\xff"), [0; 512]).unwrap();
         std::fs::write(at(b"s\xe9cret"), "secret of the host").unwrap();
-        let text = "state_dir = { bytes = \"DIR/caf%E9 100%25\" }\ncontrol = { bytes = \"DIR/c%FF\" }\n\
-                    [[export]]\nname = \"/a\"\nbackend = { bytes = \"local:DIR/caf%e9 100%25\" }\n\
+        let text = "state_dir = { bytes = \"DIR/se%F1or 100%25\" }\ncontrol = { bytes = \"DIR/c%FF\" }\n\
+                    [[export]]\nname = \"/a\"\nbackend = { bytes = \"local:DIR/se%f1or 100%25\" }\n\
                     [[target]]\nname = \"t\"\nincoming_user = { name = \"host\", secret_file = { bytes = \"DIR/s%E9cret\" } }\n\
                     [[target.lun]]\npath = { bytes = \"/a/d%FF\" }\n";
         let file = dir.path().join("c.toml");
         std::fs::write(&file, text.replace("DIR", dir.path().to_str().unwrap())).unwrap();
         let Config { server, control, warnings, .. } = Config::check_file(&file).unwrap();
-        let local = Backend::Local { path: at(b"caf\xe9 100%") };
-        assert_eq!((server.state_dir, control), (Some(at(b"caf\xe9 100%")), Some(at(b"c\xff"))));
+        let local = Backend::Local { path: at(b"se\xf1or 100%") };
+        assert_eq!((server.state_dir, control), (Some(at(b"se\xf1or 100%")), Some(at(b"c\xff"))));
         assert_eq!(server.exports[0].backend, local);
         assert_eq!(server.targets[0].luns[0].path.as_os_str().as_bytes(), b"/a/d\xff");
         assert!(warnings.iter().any(|w| w.contains("chmod o-r")), "{warnings:?}");
