@@ -156,7 +156,7 @@ mod tests {
         let lun: LunSettings = "/data/disk0,block=4096,ro,size=1GiB".parse().unwrap();
         assert_eq!(
             (lun.path.to_str(), lun.block_size, lun.read_only),
-            ("/data/disk0", BlockSize::B4096, true)
+            (Some("/data/disk0"), BlockSize::B4096, true)
         );
         assert_eq!(lun.size, Some(ByteSize(1 << 30)));
         assert_eq!("/data/disk0,lun=7".parse::<LunSettings>().unwrap().lun, Lun::new(7));

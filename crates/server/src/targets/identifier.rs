@@ -34,9 +34,9 @@ mod tests {
     #[test]
     fn identifiers_differ_between_disks_and_servers_and_are_stable() {
         let (a, b) = (Identifiers::new(Some([1, 2])), Identifiers::new(Some([1, 3])));
-        assert_eq!(a.of("/vol/0"), Identifiers::new(Some([1, 2])).of("/vol/0"));
-        let different = [a.of("/vol/0"), a.of("/vol/1"), b.of("/vol/0")].map(|id| id & (u64::MAX >> 4));
+        assert_eq!(a.of(b"/vol/0"), Identifiers::new(Some([1, 2])).of(b"/vol/0"));
+        let different = [a.of(b"/vol/0"), a.of(b"/vol/1"), b.of(b"/vol/0")].map(|id| id & (u64::MAX >> 4));
         assert!(different[0] != different[1] && different[0] != different[2], "{different:?}");
-        assert_eq!(Identifiers::new(None).of("/vol/0"), Identifiers::new(None).of("/vol/0"));
+        assert_eq!(Identifiers::new(None).of(b"/vol/0"), Identifiers::new(None).of(b"/vol/0"));
     }
 }
