@@ -142,6 +142,13 @@ impl Fs {
         self.inodes.get(number).ok_or(Errno::STALE)
     }
 
+    /// Like [`Inode::note_caller`].
+    pub(crate) fn note_caller(&self, number: u64, tid: u32) {
+        if let Some(inode) = self.inodes.get(number) {
+            inode.note_caller(tid);
+        }
+    }
+
     /// Records a change of a link count: the affected file is not known here.
     pub(crate) fn note_relink(&self) {
         self.last_relink.store(self.clock.tick(), Ordering::Release);

@@ -192,11 +192,23 @@ impl Inode {
         self.page_invalidations.note_read(range);
     }
 
-    /// Records the WRITE of a write(2). Returns the pages that may have the old data; see [`PageInvalidations`]. (A reader
-    /// calls [`Self::note_page_read`] before it takes the lock under which write data is taken.)
-    pub(crate) fn note_page_write(&self, range: Range<u64>) -> Vec<PageRead> {
+    /// Records the WRITE of a write(2) by a thread. Returns the pages that may have the old data; see [`PageInvalidations`].
+    /// (A reader calls [`Self::note_page_read`] before it takes the lock under which write data is taken.)
+    pub(crate) fn note_page_write(&self, range: Range<u64>, tid: u32) -> Vec<PageRead> {
         self.mark_pages_cached();
-        self.page_invalidations.note_write(range)
+        self.page_invalidations.note_write(range, tid)
+    }
+
+    /// Called before the reply to a request that a thread waits for; see [`PageInvalidations::note_caller`]. Without effect
+    /// while the kernel has another size: it drops the pages by itself when it gets the new one.
+    pub(crate) fn note_caller(&self, tid: u32) {
+        let has_size = {
+            let s = self.state.lock();
+            s.kernel_attrs.size == s.size
+        };
+        if has_size {
+            self.page_invalidations.note_caller(tid);
+        }
     }
 
     /// Records the WRITE of pages that were dirty: they are locked or marked until the reply, so that the kernel does not

@@ -43,7 +43,7 @@ fn drop_range(kernel: &Notifier, inode: &Inode, range: &Range<u64>) {
     if start == 0 && range.end >= i64::MAX as u64 {
         inode.page_invalidations.run_for_all(notify);
     } else {
-        inode.page_invalidations.run(notify);
+        inode.page_invalidations.run(range.clone(), notify);
     }
 }
 

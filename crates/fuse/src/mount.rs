@@ -97,8 +97,8 @@ impl Mount {
         self.io_uring_is_used.load(Ordering::Relaxed)
     }
 
-    /// Number of write(2) whose reply a time limit has ended the wait for pages of: none, unless the kernel reads or
-    /// reclaims pages of the write while it drops them.
+    /// Number of write(2) whose reply a time limit has ended the wait for pages of: none, unless the kernel drops and reads
+    /// the last page while it copies the data (`page_invalidations.rs`).
     #[doc(hidden)]
     pub fn page_drop_timeouts(&self) -> u64 {
         self.fs.page_drop_timeouts.load(Ordering::Relaxed)

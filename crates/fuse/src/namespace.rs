@@ -84,7 +84,7 @@ impl Fs {
     /// pages.
     pub(crate) async fn create(
         self: &Arc<Self>,
-        client: Client,
+        (client, tid): (Client, u32),
         dir: u64,
         name: &[u8],
         mode: u32,
@@ -115,7 +115,7 @@ impl Fs {
         }
         lookup.commit(); // There is no await between here and the reply, so it is sent.
         let (number, keep) =
-            self.insert_open_file(client, Arc::clone(&entry.inode), entry.attrs.update, flags);
+            self.insert_open_file((client, tid), Arc::clone(&entry.inode), entry.attrs.update, flags);
         Ok((entry, number, keep))
     }
 

@@ -24,9 +24,8 @@ use crate::{
 
 /// Maximum attempts to allocate a buffer; retained data is committed between them.
 const BUFFER_ATTEMPTS: u32 = 20;
-/// Time limit for dropping pages before a WRITE reply. It ends the wait for a page that is locked until the reply: the kernel
-/// has read it while it dropped the pages, and dropped it after that, or has reclaimed it. By its requests, this does not
-/// differ from a page that was dropped before it was read. Other reasons are excluded (`page_invalidations.rs`).
+/// Time limit for dropping pages before a WRITE reply. It ends the wait for a page that is locked until the reply, in the one
+/// case in which the requests of the kernel do not show whether it is (`page_invalidations.rs`).
 const PAGE_DROP_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How a WRITE relates to the kernel's page cache.
@@ -34,8 +33,8 @@ const PAGE_DROP_TIMEOUT: Duration = Duration::from_millis(100);
 pub(crate) enum WriteKind {
     /// It bypasses it (O_DIRECT).
     Direct,
-    /// The data of a write(2), which the kernel has also copied into its pages.
-    WriteThrough,
+    /// The data of a write(2), which the kernel has also copied into its pages, and its thread, or 0.
+    WriteThrough { tid: u32 },
     /// Pages that were dirty: of a mapping, and of write(2) with `writeback`.
     WriteBack,
 }
@@ -104,13 +103,13 @@ impl Fs {
         if last_open != 0 && flags & OFlags::RWMODE == OFlags::RDONLY {
             self.request_delegation(&client, &inode);
         }
-        Ok(self.insert_open_file(client, inode, update, flags))
+        Ok(self.insert_open_file((client, tid), inode, update, flags))
     }
 
-    /// Creates an open file description, after `update` was derived from fresh attributes.
+    /// Creates an open file description for a thread, after `update` was derived from fresh attributes.
     pub(crate) fn insert_open_file(
         &self,
-        client: Client,
+        (client, tid): (Client, u32),
         inode: Arc<Inode>,
         update: CacheUpdate,
         flags: OFlags,
@@ -124,9 +123,9 @@ impl Fs {
             (update.is_current && s.pages.are_valid(), s.pages.invalidations())
         };
         if !keep {
-            file.inode.page_invalidations.begin();
-            file.set_pending_drop(epoch);
+            file.set_pending_drop(epoch, tid);
         }
+        file.inode.note_caller(tid);
         (self.open.lock().insert(Arc::new(file)) as u64, keep)
     }
 
@@ -219,7 +218,7 @@ impl Fs {
                     completion.all = true;
                 }
             },
-            WriteKind::WriteThrough => completion.stale = inode.note_page_write(range),
+            WriteKind::WriteThrough { tid } => completion.stale = inode.note_page_write(range, tid),
             WriteKind::WriteBack => inode.note_page_write_back(),
         }
         if accepted.relocated {

@@ -25,6 +25,8 @@ pub(crate) struct OpenFile {
     /// 0, or one plus the [`PageState::invalidations`](crate::pages::PageState) up to which the kernel drops
     /// pages when it completes this open.
     pending_drop: AtomicU64,
+    /// The number of that invalidation in [`PageInvalidations`](crate::page_invalidations::PageInvalidations).
+    invalidation: u64,
     pub(crate) read_ahead: ReadAhead,
 }
 
@@ -42,12 +44,14 @@ impl OpenFile {
             uses_page_cache: readable && !flags.contains(OFlags::DIRECT),
             reported_failures,
             pending_drop: AtomicU64::new(0),
+            invalidation: 0,
             read_ahead: ReadAhead::default(),
         }
     }
 
-    /// Records that the kernel drops the pages up to `epoch` when it completes this open.
-    pub(crate) fn set_pending_drop(&mut self, epoch: u64) {
+    /// Records that the kernel drops the pages up to `epoch` when the thread `tid` completes this open.
+    pub(crate) fn set_pending_drop(&mut self, epoch: u64, tid: u32) {
+        self.invalidation = self.inode.page_invalidations.begin(tid);
         *self.pending_drop.get_mut() = epoch + 1;
     }
 
@@ -56,7 +60,7 @@ impl OpenFile {
         if self.pending_drop.load(Ordering::Relaxed) != 0
             && let Some(epoch) = self.pending_drop.swap(0, Ordering::Relaxed).checked_sub(1)
         {
-            self.inode.page_invalidations.end();
+            self.inode.page_invalidations.end(self.invalidation);
             self.inode.state.lock().pages.mark_dropped(epoch);
         }
     }

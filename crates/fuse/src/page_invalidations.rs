@@ -5,11 +5,18 @@
 //! data. The writes of one file are serialized, so this requires that pages were dropped since the previous WRITE was
 //! taken, and read after that. Such pages are dropped once more, before the reply to the WRITE.
 //!
-//! That reply must not wait for pages that are locked until it is sent: the last one of the write, if it was not up to
-//! date. Its earlier content, if it has been read, was then dropped by a later invalidation: that of all pages which has
-//! passed the page, and which ends.
+//! That reply must not wait for a page that is locked until it is sent: the last one of the write, if the write covers a
+//! part of it only and the kernel did not have it. The requests of the kernel do not show whether it has a page: it
+//! reclaims and truncates pages, and drops them when it opens a file, by itself. But a thread is not in write(2) while it
+//! waits for the reply to another request than those that page faults send (READ). What was dropped until then was dropped
+//! before the thread has copied any data, so reads since then do not matter to its next WRITE, unless pages have been
+//! dropped meanwhile.
+//!
+//! What remains: pages are dropped while a thread is in write(2), and the kernel reads the last page of the write in that
+//! time, before or after it drops it. Only then `PAGE_DROP_TIMEOUT` may end the wait. In doubt a page is dropped.
 
 use std::{
+    collections::VecDeque,
     ops::Range,
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -18,6 +25,10 @@ use parking_lot::Mutex;
 
 /// Reads that are recorded one by one; more are recorded as one range.
 const MAX_READS: usize = 64;
+/// Threads whose requests are recorded: the last ones.
+const MAX_CALLERS: usize = 32;
+/// All pages of a file.
+const ALL_PAGES: Range<u64> = 0..u64::MAX;
 
 /// A read of pages after an invalidation has begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,21 +43,35 @@ pub(crate) struct PageRead {
 /// Page invalidations by the kernel, and page reads since then.
 #[derive(Default)]
 pub(crate) struct PageInvalidations {
+    /// The number of the last invalidation.
     begun: AtomicU64,
-    ended: AtomicU64,
-    /// Value of `ended` when the last WRITE of a write(2) was taken.
+    /// All invalidations up to this one had ended when the last WRITE of a write(2) was taken.
     seen: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Reads since then.
+    /// Invalidations that have not ended, and the thread that opens the file with it, or 0. Bounded by open descriptions
+    /// and the tasks that notify the kernel.
+    unfinished: Vec<(u64, u32)>,
+    /// Threads that were not in write(2) when all invalidations up to this one had ended.
+    callers: VecDeque<(u32, u64)>,
+    /// Reads since `seen`.
     reads: Vec<PageRead>,
     /// The number of the notification to drop all pages that the kernel executes.
     running: Option<u64>,
-    /// The number of the last notification to drop all pages that has ended.
+    /// The number of the last invalidation of all pages that has ended.
     last_ended: u64,
+}
+
+impl State {
+    /// The last invalidation up to which all have ended when a system call of this thread begins: it has completed its
+    /// earlier opens.
+    fn ended_for(&self, begun: u64, tid: u32) -> u64 {
+        let others = self.unfinished.iter().filter(|(_, opener)| tid == 0 || *opener != tid);
+        others.map(|(number, _)| number - 1).min().unwrap_or(begun)
+    }
 }
 
 fn page_size() -> u64 {
@@ -54,37 +79,60 @@ fn page_size() -> u64 {
 }
 
 impl PageInvalidations {
-    /// The kernel begins to drop pages: after a notification, or because an open does not keep them. Returns the number of
-    /// the invalidation.
-    pub(crate) fn begin(&self) -> u64 {
-        self.begun.fetch_add(1, Ordering::Relaxed) + 1
+    /// The kernel begins to drop pages: after a notification, or because an open by the thread `opener` does not keep them.
+    /// Returns the number of the invalidation.
+    pub(crate) fn begin(&self, opener: u32) -> u64 {
+        let mut state = self.state.lock();
+        let number = self.begun.load(Ordering::Relaxed) + 1;
+        state.unfinished.push((number, opener));
+        self.begun.store(number, Ordering::Relaxed);
+        number
     }
 
-    /// Called once for each [`Self::begin`].
-    pub(crate) fn end(&self) {
-        self.ended.fetch_add(1, Ordering::Relaxed);
+    /// The kernel has dropped all pages. Called once for each [`Self::begin`].
+    pub(crate) fn end(&self, number: u64) {
+        self.end_range(number, &ALL_PAGES);
     }
 
-    /// Runs `notify`, which makes the kernel drop pages and returns when they are gone.
-    pub(crate) fn run(&self, notify: impl FnOnce()) {
-        self.begin();
+    fn end_range(&self, number: u64, dropped: &Range<u64>) {
+        let mut state = self.state.lock();
+        state.unfinished.retain(|(other, _)| *other != number);
+        if *dropped == ALL_PAGES {
+            state.last_ended = state.last_ended.max(number);
+        }
+        let is_in = |pages: &Range<u64>| dropped.start <= pages.start && pages.end <= dropped.end;
+        state.reads.retain(|read| read.begun >= number || !is_in(&read.pages));
+    }
+
+    /// Runs `notify`, which makes the kernel drop the pages of a range and returns when they are gone.
+    pub(crate) fn run(&self, range: Range<u64>, notify: impl FnOnce()) {
+        let number = self.begin(0);
         notify();
-        self.end();
+        self.end_range(number, &page_range(range));
     }
 
     /// As [`Self::run`], for all pages. One at a time.
     pub(crate) fn run_for_all(&self, notify: impl FnOnce()) {
-        let number = {
-            let mut state = self.state.lock();
-            let number = self.begin();
-            state.running = Some(number);
-            number
-        };
+        let number = self.begin(0);
+        self.state.lock().running = Some(number);
         notify();
+        self.end(number);
+        self.state.lock().running = None;
+    }
+
+    /// A thread waits for the reply to a request, which is sent now: it is not in write(2), or has not copied data yet. 0 if it
+    /// is unknown.
+    pub(crate) fn note_caller(&self, tid: u32) {
+        if tid == 0 || self.begun.load(Ordering::Relaxed) == self.seen.load(Ordering::Relaxed) {
+            return;
+        }
         let mut state = self.state.lock();
-        self.end();
-        (state.running, state.last_ended) = (None, number);
-        state.reads.retain(|read| read.begun >= number);
+        let ended = state.ended_for(self.begun.load(Ordering::Relaxed), tid);
+        state.callers.retain(|(other, _)| *other != tid);
+        if state.callers.len() >= MAX_CALLERS {
+            state.callers.pop_front();
+        }
+        state.callers.push_back((tid, ended));
     }
 
     /// Records a read of pages; see [`Inode::note_page_read`](crate::inode::Inode::note_page_read).
@@ -104,19 +152,26 @@ impl PageInvalidations {
         }
     }
 
-    /// Records the WRITE of a write(2). Returns the reads of its pages that may have the old data.
-    pub(crate) fn note_write(&self, range: Range<u64>) -> Vec<PageRead> {
-        let is_first = self.begun.load(Ordering::Relaxed) == self.seen.load(Ordering::Relaxed);
-        if is_first || range.is_empty() {
+    /// Records the WRITE of a write(2) by a thread; 0 if it is unknown. Returns the reads of its pages that may have the old
+    /// data.
+    pub(crate) fn note_write(&self, range: Range<u64>, tid: u32) -> Vec<PageRead> {
+        let seen = self.seen.load(Ordering::Relaxed);
+        if self.begun.load(Ordering::Relaxed) == seen || range.is_empty() {
             return Vec::new();
         }
         let mut state = self.state.lock();
-        self.seen.store(self.ended.load(Ordering::Relaxed), Ordering::Relaxed);
-        let pages = page_range(range);
-        let last = pages.end - page_size()..pages.end;
+        let now = state.ended_for(self.begun.load(Ordering::Relaxed), 0);
+        self.seen.store(now, Ordering::Relaxed);
+        let caller = state.callers.iter().find(|(caller, _)| tid != 0 && *caller == tid);
+        let ended = caller.map_or(seen, |(_, ended)| seen.max(*ended));
+        state.callers.retain(|(_, ended)| *ended > now);
+        let pages = page_range(range.clone());
+        let last = pages.end - page_size();
+        let is_whole = range.end == pages.end && range.start <= last;
+        let locked = if is_whole { pages.end } else { last }..pages.end;
         let mut stale = Vec::new();
-        for read in std::mem::take(&mut state.reads) {
-            for (part, is_last) in [(pages.start..last.start, false), (last.clone(), true)] {
+        for read in std::mem::take(&mut state.reads).into_iter().filter(|read| read.begun > ended) {
+            for (part, is_last) in [(pages.start..locked.start, false), (locked.clone(), true)] {
                 let both = part.start.max(read.pages.start)..part.end.min(read.pages.end);
                 if !both.is_empty() {
                     stale.push(PageRead { pages: both, is_last, ..read });
@@ -147,16 +202,28 @@ fn page_range(range: Range<u64>) -> Range<u64> {
 mod tests {
     use super::*;
 
-    /// The pages that a WRITE of pages `range` finds.
-    fn stale(invalidations: &PageInvalidations, range: Range<u64>) -> Vec<(u64, u64, bool)> {
+    /// A thread without requests other than WRITEs.
+    const WRITER: u32 = 1;
+
+    /// The pages that a WRITE of pages `range`, the last one in part, finds.
+    fn stale_for(i: &PageInvalidations, range: Range<u64>, tid: u32) -> Vec<(u64, u64, bool)> {
         let page = page_size();
-        let found = invalidations.note_write(range.start * page..range.end * page);
+        let found = i.note_write(range.start * page..range.end * page - 1, tid);
         found.into_iter().map(|r| (r.pages.start / page, r.pages.end / page, r.is_last)).collect()
+    }
+
+    fn stale(i: &PageInvalidations, range: Range<u64>) -> Vec<(u64, u64, bool)> {
+        stale_for(i, range, WRITER)
     }
 
     fn read(invalidations: &PageInvalidations, range: Range<u64>) {
         let page = page_size();
         invalidations.note_read(range.start * page..range.end * page);
+    }
+
+    /// Drops pages `range`.
+    fn drop_pages(i: &PageInvalidations, range: Range<u64>) {
+        i.run(range.start * page_size()..range.end * page_size(), || ());
     }
 
     #[test]
@@ -168,17 +235,26 @@ mod tests {
         read(&i, 2..5);
         assert_eq!(stale(&i, 6..8), []);
         assert_eq!(stale(&i, 0..8), [], "the earlier write has ended");
-        i.run(|| ());
+        drop_pages(&i, 9..10);
         read(&i, 2..5);
         assert_eq!(stale(&i, 0..4), [(2, 3, false), (3, 4, true)]);
-        i.run(|| ());
+        drop_pages(&i, 9..10);
         read(&i, 2..5);
-        i.run(|| ());
+        drop_pages(&i, 3..9);
         assert_eq!(stale(&i, 0..8), [(2, 5, false)], "not all pages were dropped");
-        // One byte of a page.
-        i.run(|| ());
-        read(&i, 3..4);
-        assert_eq!(i.note_write(3 * page_size() + 7..3 * page_size() + 8).len(), 1);
+        drop_pages(&i, 9..10);
+        read(&i, 2..5);
+        let whole = i.note_write(0..5 * page_size(), WRITER);
+        assert!(
+            matches!(&whole[..], [read] if !read.is_last),
+            "a page that is written as a whole is not locked"
+        );
+        // One byte of a page, and its end.
+        for bytes in [3 * page_size() + 7..3 * page_size() + 8, 3 * page_size() + 7..4 * page_size()] {
+            drop_pages(&i, 9..10);
+            read(&i, 3..4);
+            assert!(matches!(&i.note_write(bytes, WRITER)[..], [read] if read.is_last));
+        }
     }
 
     #[test]
@@ -188,12 +264,23 @@ mod tests {
         read(&i, 0..1);
         i.run_for_all(|| ());
         assert_eq!(stale(&i, 0..1), []);
+        drop_pages(&i, 9..10);
+        read(&i, 1..3);
+        drop_pages(&i, 0..3);
+        assert_eq!(stale(&i, 0..3), []);
+        // An open does not keep the pages.
+        drop_pages(&i, 9..10);
+        read(&i, 0..1);
+        let opening = i.begin(2);
+        read(&i, 1..2);
+        i.end(opening);
+        assert_eq!(stale(&i, 0..2), [(1, 2, true)], "perhaps read before they were dropped");
         // The WRITE arrives while pages are dropped.
         i.run_for_all(|| ());
         read(&i, 0..1);
         let mut found = Vec::new();
         i.run_for_all(|| {
-            found = i.note_write(0..1);
+            found = i.note_write(0..1, WRITER);
             assert!(i.is_being_dropped(&found[0]) && !i.is_dropped(&found[0]));
             read(&i, 0..1);
         });
@@ -202,13 +289,60 @@ mod tests {
     }
 
     #[test]
-    fn recorded_reads_are_bounded() {
+    fn pages_that_were_dropped_before_the_write_are_not_stale() {
         let i = PageInvalidations::default();
-        i.run(|| ());
+        let writes = |tid| stale_for(&i, 0..1, tid).len();
+        i.run_for_all(|| ());
+        i.note_caller(7);
+        read(&i, 0..1);
+        assert_eq!(writes(7), 0);
+        for (tid, found) in [(7, 1), (8, 1), (0, 1)] {
+            i.note_caller(tid);
+            drop_pages(&i, 9..10);
+            read(&i, 0..1);
+            assert_eq!(writes(tid), found, "dropped since the request of {tid}");
+        }
+        drop_pages(&i, 9..10);
+        i.note_caller(7);
+        i.note_caller(0);
+        read(&i, 0..1);
+        assert_eq!(writes(8), 1, "the request of another thread");
+        drop_pages(&i, 9..10);
+        i.note_caller(0);
+        read(&i, 0..1);
+        assert_eq!(writes(0), 1, "unknown threads");
+        // While pages are dropped.
+        i.run_for_all(|| {
+            i.note_caller(7);
+            read(&i, 0..1);
+        });
+        assert_eq!(writes(7), 1);
+        // The thread opens the file, and the kernel drops the pages before the thread continues.
+        let opening = i.begin(7);
+        i.note_caller(7);
+        i.note_caller(8);
+        read(&i, 0..1);
+        let before = i.state.lock().reads.clone();
+        assert_eq!(writes(7), 0);
+        i.state.lock().reads = before;
+        assert_eq!(writes(8), 1, "perhaps the other thread has not dropped the pages yet");
+        i.end(opening);
+    }
+
+    #[test]
+    fn recorded_reads_and_callers_are_bounded() {
+        let i = PageInvalidations::default();
+        drop_pages(&i, 9..10);
         for n in 0..1000 {
             read(&i, 2 * n..2 * n + 1);
+            i.note_caller(n as u32);
         }
         assert!(i.state.lock().reads.len() <= MAX_READS);
-        assert_eq!(i.note_write(0..u64::MAX / 2).iter().map(|r| r.pages.end).max(), Some(1999 * page_size()));
+        assert_eq!(i.state.lock().callers.len(), MAX_CALLERS);
+        assert_eq!(
+            i.note_write(0..u64::MAX / 2, 1).iter().map(|r| r.pages.end).max(),
+            Some(1999 * page_size())
+        );
+        assert!(i.state.lock().callers.is_empty(), "of no use after a WRITE");
     }
 }

@@ -38,9 +38,10 @@ fn try_flock(file: &File, how: Op) -> bool {
 }
 
 fn has_python() -> bool {
-    let has = Command::new("python3").args(["-c", "import fcntl"]).status().is_ok_and(|s| s.success());
+    let has =
+        Command::new("python3").args(["-c", "import fcntl, sqlite3"]).status().is_ok_and(|s| s.success());
     if !has {
-        eprintln!("SKIPPED, NOTHING WAS TESTED: python3 is not installed");
+        eprintln!("SKIPPED, NOTHING WAS TESTED: python3 with sqlite3 is not installed");
     }
     has
 }
@@ -381,7 +382,124 @@ print('done', flush=True)
         let mut program = Python::start(SCRIPT, &mount);
         assert_eq!(program.line(), "done");
         assert!(program.child.wait().unwrap().success());
-        assert_eq!(mount.page_drop_timeouts(), 0, "{options}");
         mount.unmount();
     }
+}
+
+/// A program locks a file, changes a part of a page, and unlocks it, while others read the pages through mappings and with
+/// read(2), so that the kernel reads pages again while it drops them.
+#[test]
+fn locks_of_a_file_that_others_read_wait_for_no_time_limit() {
+    if !fuse_is_available() || !has_python() {
+        return;
+    }
+    const READER: &str = "
+import mmap, os, sys
+f = os.open(sys.argv[1], os.O_RDWR)
+m = mmap.mmap(f, 4 * mmap.PAGESIZE)
+print('reads', flush=True)
+while True:
+    for page in range(4):
+        m[page * mmap.PAGESIZE]
+        os.pread(f, 10, (3 - page) * mmap.PAGESIZE)
+";
+    const WRITER: &str = "
+import fcntl, mmap, os, sys
+f = os.open(sys.argv[1], os.O_RDWR)
+for i in range(200):
+    fcntl.lockf(f, fcntl.LOCK_EX)
+    at = i % 4 * mmap.PAGESIZE + 9
+    os.pwrite(f, b'%d' % i, at)
+    assert os.pread(f, len(b'%d' % i), at) == b'%d' % i
+    fcntl.lockf(f, fcntl.LOCK_UN)
+print('done', flush=True)
+";
+    for (local, options) in [(false, "vers=4.2"), (true, "vers=4.1")] {
+        let export = Export::start(local);
+        let mount = export.mount("tcp", options);
+        open(&mount).set_len(1 << 16).unwrap();
+        let mut readers = [(); 3].map(|()| Python::start(READER, &mount));
+        readers.iter_mut().for_each(|reader| assert_eq!(reader.line(), "reads"));
+        let mut writer = Python::start(WRITER, &mount);
+        assert_eq!(writer.line(), "done");
+        assert!(writer.child.wait().unwrap().success());
+        for reader in &mut readers {
+            reader.child.kill().unwrap();
+            reader.child.wait().unwrap();
+        }
+        mount.unmount();
+    }
+}
+
+/// A program reads a file under a lock, and truncates it or lets the kernel drop its pages before it writes a part of one.
+#[test]
+fn writes_to_dropped_pages_under_a_lock_wait_for_no_time_limit() {
+    if !fuse_is_available() || !has_python() {
+        return;
+    }
+    const SCRIPT: &str = "
+import fcntl, mmap, os, sys
+f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.pwrite(f, b'.' * 2 * mmap.PAGESIZE, 0)
+for i in range(10):
+    fcntl.lockf(f, fcntl.LOCK_EX)
+    os.pread(f, 100, 0)
+    if i % 2: os.ftruncate(f, 0)
+    else: os.posix_fadvise(f, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.pwrite(f, b'%d' % i, 9)
+    assert os.pread(f, 1, 9) == b'%d' % i
+    fcntl.lockf(f, fcntl.LOCK_UN)
+print('done', flush=True)
+";
+    for (local, options) in [(false, "vers=4.2"), (true, "vers=4.1")] {
+        let export = Export::start(local);
+        let mount = export.mount("tcp", options);
+        let mut program = Python::start(SCRIPT, &mount);
+        assert_eq!(program.line(), "done");
+        assert!(program.child.wait().unwrap().success());
+        mount.unmount();
+    }
+}
+
+/// Processes change a database: SQLite maps a file that it locks, or a journal, which it truncates.
+#[test]
+fn sqlite_waits_for_no_time_limit() {
+    if !fuse_is_available() || !has_python() {
+        return;
+    }
+    const PROCESSES: usize = 3;
+    const ROWS: usize = 10;
+    const SCRIPT: &str = "
+import sqlite3, sys
+journal, rows = sys.argv[2], int(sys.argv[3])
+db = sqlite3.connect(sys.argv[1] + '.db', timeout=60, isolation_level=None)
+assert db.execute('PRAGMA journal_mode=' + journal).fetchone() == (journal,)
+if rows == 0:
+    db.execute('CREATE TABLE t (n INTEGER)')
+    sys.exit()
+for n in range(rows):
+    db.execute('BEGIN IMMEDIATE')
+    db.execute('INSERT INTO t SELECT count(*) FROM t')
+    db.execute('COMMIT')
+assert db.execute('PRAGMA integrity_check').fetchone() == ('ok',)
+print('done', flush=True)
+sys.stdin.readline()
+print(db.execute('SELECT count(*), count(DISTINCT n), max(n) FROM t').fetchone(), flush=True)
+";
+    let cases = [("wal", "vers=4.2"), ("truncate", "vers=4.1"), ("persist", "vers=4.2")];
+    for_each(cases, |(journal, options)| {
+        let export = Export::start(false);
+        let mount = export.mount("tcp", options);
+        let start = |rows: usize| Python::start_with(SCRIPT, &mount, &[journal.to_owned(), rows.to_string()]);
+        assert!(start(0).child.wait().unwrap().success());
+        let mut programs = [ROWS; PROCESSES].map(start);
+        programs.iter_mut().for_each(|program| assert_eq!(program.line(), "done", "{journal}"));
+        let all = PROCESSES * ROWS;
+        for program in &mut programs {
+            writeln!(program.child.stdin.as_mut().unwrap()).unwrap();
+            assert_eq!(program.line(), format!("({all}, {all}, {})", all - 1), "{journal}");
+            assert!(program.child.wait().unwrap().success());
+        }
+        mount.unmount();
+    });
 }

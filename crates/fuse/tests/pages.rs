@@ -19,6 +19,7 @@ use std::{
 
 use common::{Export, HANG, Mounted, for_each, fuse_is_available, proxy::Action, random_bytes};
 use millrace_client::ops::{Procedure, Status};
+use rustix::fs::{Advice, fadvise};
 
 /// Whole pages: the kernel reads the rest of a page that is written partially and was not read.
 const SIZE: usize = 73 * 4096;
@@ -411,6 +412,47 @@ fn async_direct_writes_leave_no_stale_pages() {
         assert!(out.status.success(), "{out:?}");
         assert_eq!(String::from_utf8(out.stdout).unwrap(), "0\n", "{options:?}: wrong reads of 1000");
         mounted.unmount();
+    });
+}
+
+/// The kernel drops pages by itself: when it truncates a file, needs memory, or opens a file that has changed. It then locks
+/// a page until the reply to a WRITE of a part of it, which waits for no page (see [`Mounted`]).
+#[test]
+fn writes_to_pages_that_the_kernel_has_dropped_wait_for_no_time_limit() {
+    if !fuse_is_available() {
+        return;
+    }
+    pairs(|pair, _| {
+        let create = || fs::write(pair.at_a(), vec![1; SIZE]).unwrap();
+        let open_changed = || {
+            pair.other_writes(0, &[2]);
+            let file = open(&pair.at_a());
+            file.read_exact_at(&mut [0; 1], 0).unwrap();
+            file
+        };
+        create();
+        let file = open_changed();
+        file.set_len(0).unwrap();
+        file.write_all_at(b"truncated", 9).unwrap();
+        drop(file);
+        create();
+        let file = open_changed();
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        file.write_all_at(b"reclaimed", 9).unwrap();
+        drop(file);
+        // Another thread opens the file, so that the kernel drops the pages, and reads others then.
+        let writer = OpenOptions::new().write(true).open(pair.at_a()).unwrap();
+        let read_page = |page: u64| {
+            pair.other_writes(0, &[3]);
+            let file = File::open(pair.at_a()).unwrap();
+            fadvise(&file, 0, None, Advice::Random).unwrap();
+            file.read_exact_at(&mut [0; 1], page * 4096).unwrap();
+        };
+        std::thread::scope(|scope| scope.spawn(|| [0, 8].map(read_page)).join().map(drop).unwrap());
+        writer.write_all_at(b"opened", 9).unwrap();
+        drop(writer);
+        assert_eq!(pair.read().0[9..15], *b"opened");
+        pair.unmount();
     });
 }
 

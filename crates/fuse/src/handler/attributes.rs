@@ -1,6 +1,6 @@
 //! Operations on attributes, access rights and statistics.
 
-use std::future::Future;
+use std::{future::Future, sync::Arc};
 
 use millrace_client::ops;
 use millrace_fuse_protocol::{Reply, SetAttributes, Statistics};
@@ -17,6 +17,7 @@ impl FuseHandler {
     pub(super) fn get_attributes(&self, call: Call) {
         let node = call.node();
         if let Some(cached) = self.fs.cached_attributes(node, call.ids()) {
+            self.fs.note_caller(node, call.tid());
             return reply_attributes(call, cached);
         }
         let (fs, client) = self.context(&call);
@@ -48,7 +49,11 @@ impl FuseHandler {
         call: Call,
         op: impl Future<Output = Result<AttrReply, Errno>> + Send + 'static,
     ) {
-        self.run_lookup(call, op, reply_attributes);
+        let fs = Arc::clone(&self.fs);
+        self.run_lookup(call, op, move |call, found| {
+            fs.note_caller(call.node(), call.tid());
+            reply_attributes(call, found);
+        });
     }
 
     pub(super) fn access(&self, call: Call, mask: u32) {

@@ -37,7 +37,8 @@ impl FuseHandler {
 
     pub(super) fn create(&self, call: Call, name: &[u8], (mode, flags): (u32, u32)) {
         let ((fs, client), parent, name) = (self.context(&call), call.node(), name.to_vec());
-        let op = async move { fs.create(client.await, parent, &name, mode & 0o7777, flags).await };
+        let tid = call.tid();
+        let op = async move { fs.create((client.await, tid), parent, &name, mode & 0o7777, flags).await };
         self.run(call, op, |call, (created, handle, keep)| {
             // The kernel caches the name as long as the attributes.
             let created = Entry { name_ttl: created.attrs.ttl, ..entry(&created) };
@@ -67,10 +68,10 @@ impl FuseHandler {
         let kind = match (is_direct(flags, lock_owner), is_from_cache) {
             (true, _) => WriteKind::Direct,
             (false, true) => WriteKind::WriteBack,
-            (false, false) => WriteKind::WriteThrough,
+            (false, false) => WriteKind::WriteThrough { tid: call.tid() },
         };
         // The parts of a direct write arrive in any order, and written-back pages at any offset.
-        let appends = has(flags, OFlags::APPEND) && kind == WriteKind::WriteThrough;
+        let appends = has(flags, OFlags::APPEND) && matches!(kind, WriteKind::WriteThrough { .. });
         let position = if appends { WritePosition::Append(offset) } else { WritePosition::Offset(offset) };
         if appends && file.inode.needs_revalidation(&fs.timeouts) {
             return self.write_later(call, file, (position, data.to_vec()), kind);

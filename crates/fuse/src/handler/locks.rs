@@ -31,6 +31,11 @@ impl FuseHandler {
             (Err(e), _) | (_, Err(e)) => return call.error(e),
         };
         let HeldRange { holder, range } = HeldRange::new(&lock);
+        let inode = Arc::clone(&file.inode);
+        let done = move |call: Call, ()| {
+            inode.note_caller(call.tid());
+            done(call, ());
+        };
         let Some(kind) = kind else {
             let Some(unlocking) = file.inode.locks.begin_unlock(holder) else { return done(call, ()) };
             let op = async move { fs.unlock(&file.inode, unlocking, range).await };

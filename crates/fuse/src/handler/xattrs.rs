@@ -27,6 +27,8 @@ impl FuseHandler {
     }
 
     pub(super) fn get_xattr(&self, call: Call, name: &[u8], size: u32) {
+        // Linux may ask for `security.capability` in write(2), before it copies the data.
+        self.fs.note_caller(call.node(), call.tid());
         let name = match self.xattr_name(name) {
             Ok(name) => name,
             Err(e) => return call.error(e),
