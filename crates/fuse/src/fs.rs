@@ -161,7 +161,7 @@ impl Fs {
         issued: Epoch,
         attributes: Attributes,
     ) -> AttrReply {
-        let attrs = inode.update_from_server(&self.timeouts, issued, attributes);
+        let attrs = inode.update_from_server(&self.timeouts, issued, attributes, false);
         self.apply_update(inode, attrs.update);
         attrs
     }
@@ -419,16 +419,48 @@ impl Fs {
 
     /// Fetches attributes from the server. If they show a remote change, waits until the kernel has dropped
     /// its stale pages, so that later reads return the new data.
-    pub(crate) async fn getattr(self: &Arc<Self>, client: &Client, number: u64) -> Result<AttrReply, Errno> {
+    ///
+    /// The kernel ignores the attributes of a reply if an invalidation has arrived before it uses them: a read that has
+    /// asked for the size would end at the old one. If it takes another size from the reply (`takes_size`), it drops the
+    /// pages by itself (`fuse_change_attributes`), and the reply is sent with [`Self::reply_resized`].
+    pub(crate) async fn getattr(
+        self: &Arc<Self>,
+        client: &Client,
+        number: u64,
+        takes_size: bool,
+    ) -> Result<AttrReply, Errno> {
         let inode = self.inode(number)?;
         self.write_back(&inode).await;
         let issued = self.clock.tick();
         let attributes = client.getattr(inode.handle).await.map_err(|e| errno(&e))?;
-        let attrs = self.update_from_server(&inode, issued, attributes);
-        if let Some(invalidator) = self.invalidator.get() {
-            invalidator.wait_until_dropped(&inode).await;
+        let attrs = inode.update_from_server(&self.timeouts, issued, attributes, takes_size);
+        if !attrs.update.is_resized {
+            self.apply_update(&inode, attrs.update);
+            if let Some(invalidator) = self.invalidator.get() {
+                invalidator.wait_until_dropped(&inode).await;
+            }
         }
         Ok(attrs)
+    }
+
+    /// Sends a reply with which the kernel drops all pages of a file in the thread `tid`, after it has got another size.
+    /// When it has certainly done so, stale pages are dropped in case it has ignored the size because of another change. (If
+    /// it does not cache attributes, it asks for the size again.)
+    pub(crate) fn reply_resized(self: &Arc<Self>, number: u64, tid: u32, reply: impl FnOnce()) {
+        let Some(inode) = self.inodes.get(number) else { return reply() };
+        let dropping = inode.page_invalidations.begin(tid);
+        reply();
+        let fs = Arc::clone(self);
+        let dropped = async move {
+            for _ in 0..2 {
+                fs.ticks.notified().await; // Half a second, at least.
+            }
+            if fs.timeouts.caches_file_attrs() {
+                fs.apply_update(&inode, inode.drop_stale_pages());
+            }
+            inode.page_invalidations.end_in_doubt(dropping);
+        };
+        self.rt.spawn("mount pages", Box::pin(dropped));
     }
 
     /// Opens a directory for listing. If the reply shows a remote change, waits until the kernel has expired

@@ -63,6 +63,8 @@ pub(crate) struct CacheUpdate {
     pub(crate) invalidates_pages: bool,
     /// The kernel's names in this directory are stale and must be expired now.
     pub(crate) invalidates_names: bool,
+    /// The kernel's pages are stale, and it drops them by itself when it gets the reply with another size.
+    pub(crate) is_resized: bool,
 }
 
 /// Attributes that the kernel has: those last sent, updated by its own writes and truncations.
@@ -186,10 +188,11 @@ impl Inode {
         }
     }
 
-    /// Records that the kernel reads a range into its page cache. Must be called before the data is fetched.
-    pub(crate) fn note_page_read(&self, range: Range<u64>) {
+    /// Records that the kernel reads a range into its page cache for a thread, or 0. Must be called before the data is
+    /// fetched.
+    pub(crate) fn note_page_read(&self, range: Range<u64>, tid: u32) {
         self.mark_pages_cached();
-        self.page_invalidations.note_read(range);
+        self.page_invalidations.note_read(range, tid);
     }
 
     /// Records the WRITE of a write(2) by a thread. Returns the pages that may have the old data; see [`PageInvalidations`].
@@ -246,13 +249,16 @@ impl Inode {
     ///
     /// Attributes that may predate a local change are not cached and do not change the size, since the
     /// kernel's is newer. Attributes from a request older than the cached ones are not cached either.
+    ///
+    /// `takes_size`: the kernel drops the pages by itself if the size differs from its own.
     pub(crate) fn update_from_server(
         &self,
         timeouts: &CacheTimeouts,
         issued: Epoch,
         attributes: Attributes,
+        takes_size: bool,
     ) -> AttrReply {
-        let (mut s, update) = self.apply_attributes(timeouts, issued, attributes);
+        let (mut s, update) = self.apply_attributes(timeouts, issued, attributes, takes_size);
         AttrReply { update, ..s.attr_reply(timeouts) }
     }
 
@@ -263,7 +269,7 @@ impl Inode {
         issued: Epoch,
         attributes: Attributes,
     ) -> CacheUpdate {
-        self.apply_attributes(timeouts, issued, attributes).1
+        self.apply_attributes(timeouts, issued, attributes, false).1
     }
 
     /// Returns the reply for the kernel with attributes that are too old to be cached.
@@ -279,6 +285,7 @@ impl Inode {
         timeouts: &CacheTimeouts,
         issued: Epoch,
         mut attributes: Attributes,
+        takes_size: bool,
     ) -> (MutexGuard<'_, InodeState>, CacheUpdate) {
         let (unwritten, retained) = self.writes.ends();
         let server_has = Version::from(&attributes);
@@ -296,7 +303,11 @@ impl Inode {
             let is_cached = matches!(self.kind, FileType::Regular | FileType::Directory);
             if is_cached && s.pages.compare(server_has) {
                 s.changed_by_others |= retained.is_some();
-                update = s.invalidate_cache(self.kind, issued, update);
+                update.is_resized =
+                    takes_size && self.kind == FileType::Regular && s.size != s.kernel_attrs.size;
+                if !update.is_resized {
+                    update = s.invalidate_cache(self.kind, issued, update);
+                }
             }
         }
         (s, update)
@@ -307,6 +318,13 @@ impl Inode {
         let mut s = self.state.lock();
         s.pages.invalidate();
         CacheUpdate { invalidates_pages: s.queue_page_invalidation(), ..CacheUpdate::default() }
+    }
+
+    /// Requests that the kernel drops its pages now if they are stale.
+    pub(crate) fn drop_stale_pages(&self) -> CacheUpdate {
+        let mut s = self.state.lock();
+        let invalidates_pages = !s.pages.are_valid() && s.queue_page_invalidation();
+        CacheUpdate { invalidates_pages, ..CacheUpdate::default() }
     }
 
     /// Expires the attributes after a failed GETATTR; the next attempt is due after one timeout.
@@ -388,7 +406,7 @@ impl Inode {
         attributes: Attributes,
         delegation: Delegation,
     ) -> CacheUpdate {
-        let (mut s, update) = self.apply_attributes(timeouts, issued, attributes);
+        let (mut s, update) = self.apply_attributes(timeouts, issued, attributes, false);
         let refused = if update.is_current && s.attrs_epoch == issued {
             // The server may have executed requests of before now without the delegation.
             s.attrs_epoch = clock.tick();
@@ -896,12 +914,12 @@ mod tests {
         let (clock, timeouts) = (LogicalClock::default(), timeouts());
         let inode = Inode::new(7, FileHandle::new(b"7").unwrap(), file(7, 0), 0, &timeouts);
         let (early, late) = (clock.tick(), clock.tick());
-        assert_eq!(inode.update_from_server(&timeouts, late, file(7, 20)).attributes.size, 20);
-        assert_eq!(inode.update_from_server(&timeouts, early, file(7, 10)).attributes.size, 20);
+        assert_eq!(inode.update_from_server(&timeouts, late, file(7, 20), false).attributes.size, 20);
+        assert_eq!(inode.update_from_server(&timeouts, early, file(7, 10), false).attributes.size, 20);
         // Nor is a size that was requested before a local write.
         let issued = clock.tick();
         inode.note_write(&clock, 30, 30);
-        let reply = inode.update_from_server(&timeouts, issued, file(7, 20));
+        let reply = inode.update_from_server(&timeouts, issued, file(7, 20), false);
         assert_eq!((reply.attributes.size, reply.ttl), (30, Duration::ZERO));
     }
 
@@ -920,7 +938,7 @@ mod tests {
         // The new inode does not take the older attributes either.
         let new = found(7, 30, clock.tick());
         let inode = look_up(&new).unwrap();
-        let reply = inode.update_from_server(&timeouts, old.issued, old.attributes);
+        let reply = inode.update_from_server(&timeouts, old.issued, old.attributes, false);
         assert_eq!((reply.attributes.size, reply.ttl), (30, Duration::ZERO));
     }
 

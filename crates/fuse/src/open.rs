@@ -134,18 +134,18 @@ impl Fs {
         self.open.lock().get(number as usize).cloned().ok_or(Errno::BADF)
     }
 
-    /// Reads up to `len` bytes, fewer only at the end of the file. `direct`: bypasses the page cache and
-    /// returns the server's current data.
+    /// Reads up to `len` bytes, fewer only at the end of the file. `reader`: the thread that reads pages, or 0. Otherwise the
+    /// request bypasses the page cache, and returns the server's current data.
     pub(crate) async fn read(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
         offset: u64,
         len: usize,
-        direct: bool,
+        reader: Option<u32>,
     ) -> Result<View, Errno> {
         file.note_use();
-        if !direct {
-            file.inode.note_page_read(offset..offset + len as u64);
+        if let Some(tid) = reader {
+            file.inode.note_page_read(offset..offset + len as u64, tid);
         }
         let (is_clean, mut uncommitted) = file.inode.writes.for_read();
         if !is_clean {
@@ -153,7 +153,7 @@ impl Fs {
             uncommitted = file.inode.writes.for_read().1;
         }
         if self.read_ahead_enabled.load(Ordering::Relaxed)
-            && !direct
+            && reader.is_some()
             && let Some(data) = self.read_prefetched(file, offset, len).await
         {
             return Ok(data);

@@ -10,10 +10,11 @@
 //! reclaims and truncates pages, and drops them when it opens a file, by itself. But a thread is not in write(2) while it
 //! waits for the reply to another request than those that page faults send (READ). What was dropped until then was dropped
 //! before the thread has copied any data, so reads since then do not matter to its next WRITE, unless pages have been
-//! dropped meanwhile.
+//! dropped meanwhile. Nor does it cause a page fault after it has copied the data of the last page of a WRITE: its own
+//! reads of that page were before.
 //!
-//! What remains: pages are dropped while a thread is in write(2), and the kernel reads the last page of the write in that
-//! time, before or after it drops it. Only then `PAGE_DROP_TIMEOUT` may end the wait. In doubt a page is dropped.
+//! What remains: pages are dropped while a thread is in write(2), and another one reads the last page of the write in that
+//! time, before or after the page is dropped. Only then `PAGE_DROP_TIMEOUT` may end the wait. In doubt a page is dropped.
 
 use std::{
     collections::VecDeque,
@@ -34,6 +35,8 @@ const ALL_PAGES: Range<u64> = 0..u64::MAX;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PageRead {
     pub(crate) pages: Range<u64>,
+    /// The thread that reads; 0 if it is unknown.
+    tid: u32,
     /// The number of invalidations that had begun.
     begun: u64,
     /// The last page of the WRITE, which may be locked until the reply.
@@ -94,6 +97,11 @@ impl PageInvalidations {
         self.end_range(number, &ALL_PAGES);
     }
 
+    /// As [`Self::end`], but the kernel may have kept the pages.
+    pub(crate) fn end_in_doubt(&self, number: u64) {
+        self.end_range(number, &(0..0));
+    }
+
     fn end_range(&self, number: u64, dropped: &Range<u64>) {
         let mut state = self.state.lock();
         state.unfinished.retain(|(other, _)| *other != number);
@@ -136,17 +144,17 @@ impl PageInvalidations {
     }
 
     /// Records a read of pages; see [`Inode::note_page_read`](crate::inode::Inode::note_page_read).
-    pub(crate) fn note_read(&self, range: Range<u64>) {
+    pub(crate) fn note_read(&self, range: Range<u64>, tid: u32) {
         if self.begun.load(Ordering::Relaxed) == self.seen.load(Ordering::Relaxed) {
             return;
         }
         let mut state = self.state.lock();
         let begun = self.begun.load(Ordering::Relaxed);
-        let read = PageRead { pages: page_range(range), begun, is_last: false };
+        let read = PageRead { pages: page_range(range), tid, begun, is_last: false };
         if state.reads.len() >= MAX_READS {
             let start = state.reads.iter().map(|r| r.pages.start).fold(read.pages.start, u64::min);
             let end = state.reads.iter().map(|r| r.pages.end).fold(read.pages.end, u64::max);
-            state.reads = vec![PageRead { pages: start..end, ..read }];
+            state.reads = vec![PageRead { pages: start..end, tid: 0, ..read }];
         } else if !state.reads.contains(&read) {
             state.reads.push(read);
         }
@@ -173,7 +181,8 @@ impl PageInvalidations {
         for read in std::mem::take(&mut state.reads).into_iter().filter(|read| read.begun > ended) {
             for (part, is_last) in [(pages.start..locked.start, false), (locked.clone(), true)] {
                 let both = part.start.max(read.pages.start)..part.end.min(read.pages.end);
-                if !both.is_empty() {
+                let is_before = is_last && tid != 0 && read.tid == tid;
+                if !both.is_empty() && !is_before {
                     stale.push(PageRead { pages: both, is_last, ..read });
                 }
             }
@@ -216,9 +225,13 @@ mod tests {
         stale_for(i, range, WRITER)
     }
 
-    fn read(invalidations: &PageInvalidations, range: Range<u64>) {
+    fn read_for(invalidations: &PageInvalidations, range: Range<u64>, tid: u32) {
         let page = page_size();
-        invalidations.note_read(range.start * page..range.end * page);
+        invalidations.note_read(range.start * page..range.end * page, tid);
+    }
+
+    fn read(invalidations: &PageInvalidations, range: Range<u64>) {
+        read_for(invalidations, range, WRITER + 1);
     }
 
     /// Drops pages `range`.
@@ -268,6 +281,14 @@ mod tests {
         read(&i, 1..3);
         drop_pages(&i, 0..3);
         assert_eq!(stale(&i, 0..3), []);
+        let doubtful = i.begin(2);
+        read(&i, 0..1);
+        i.run_for_all(|| i.end_in_doubt(doubtful));
+        assert_eq!(stale(&i, 0..1), []);
+        let doubtful = i.begin(2);
+        read(&i, 0..1);
+        i.end_in_doubt(doubtful);
+        assert_eq!(stale(&i, 0..1).len(), 1);
         // An open does not keep the pages.
         drop_pages(&i, 9..10);
         read(&i, 0..1);
@@ -327,6 +348,23 @@ mod tests {
         i.state.lock().reads = before;
         assert_eq!(writes(8), 1, "perhaps the other thread has not dropped the pages yet");
         i.end(opening);
+    }
+
+    #[test]
+    fn the_last_page_is_not_stale_after_a_read_by_the_writer() {
+        let i = PageInvalidations::default();
+        let after_read_by = |tid: u32, writer: u32| {
+            drop_pages(&i, 9..10);
+            read_for(&i, 0..2, tid);
+            stale_for(&i, 0..2, writer)
+        };
+        assert_eq!(after_read_by(7, 7), [(0, 1, false)]);
+        assert_eq!(after_read_by(8, 7), [(0, 1, false), (1, 2, true)]);
+        assert_eq!(after_read_by(0, 0), [(0, 1, false), (1, 2, true)], "unknown threads");
+        // More reads than are recorded one by one.
+        drop_pages(&i, 9..10);
+        (0..1000).for_each(|n| read_for(&i, 2 * n + 1..2 * n + 2, 7));
+        assert_eq!(stale_for(&i, 0..2, 7), [(1, 2, true)]);
     }
 
     #[test]

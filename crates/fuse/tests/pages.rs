@@ -72,6 +72,12 @@ impl Pair {
         f.sync_all().unwrap();
     }
 
+    /// Truncates or extends the file on the other mount.
+    fn other_sets_len(&self, size: usize) {
+        let f = OpenOptions::new().write(true).open(self.b.at.join("file")).unwrap();
+        f.set_len(size as u64).unwrap();
+    }
+
     fn unmount(self) {
         self.a.unmount();
         self.b.unmount();
@@ -334,6 +340,11 @@ fn reads_after_new_attributes_return_new_data() {
         f.read_exact_at(&mut data, 0).unwrap();
         assert!(data.iter().all(|b| *b == round), "round {round}: old data with new attributes");
     }
+    for size in [SIZE + 100, SIZE + 10_000, 100] {
+        pair.other_sets_len(size);
+        until("the size never changes", || f.metadata().unwrap().len() == size as u64);
+        assert_eq!(f.read_at(&mut vec![0; 2 * SIZE], 0).unwrap(), size);
+    }
     pair.unmount();
 }
 
@@ -344,12 +355,22 @@ fn noac_open_file_shows_remote_changes_at_once() {
     }
     let pair = Pair::start(false, "noac");
     fs::write(pair.at_a(), vec![0; SIZE]).unwrap();
-    let f = File::open(pair.at_a()).unwrap();
+    let f = open(&pair.at_a());
     for round in 0..5 {
         pair.other_writes(0, &vec![round; SIZE]);
         let mut data = vec![99; SIZE];
         f.read_exact_at(&mut data, 0).unwrap();
         assert!(data.iter().all(|b| *b == round), "round {round}");
+    }
+    // The read itself requests the attributes.
+    for size in [SIZE + 100, SIZE + 10_000, 100, 5000].into_iter().cycle().take(40) {
+        pair.other_sets_len(size);
+        let mut data = vec![99; 2 * SIZE];
+        assert_eq!(f.read_at(&mut data, 0).unwrap(), size);
+        let extended = &data[size.min(if size > SIZE { SIZE } else { 100 })..size];
+        assert!(extended.iter().all(|b| *b == 0), "{size}: old data after the old end");
+        // While the mount lets the kernel drop the pages.
+        f.write_all_at(&[0], size as u64 - 1).unwrap();
     }
     pair.unmount();
 }

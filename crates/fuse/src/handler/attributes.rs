@@ -18,10 +18,10 @@ impl FuseHandler {
         let node = call.node();
         if let Some(cached) = self.fs.cached_attributes(node, call.ids()) {
             self.fs.note_caller(node, call.tid());
-            return reply_attributes(call, cached);
+            return reply_attributes(call, &cached);
         }
-        let (fs, client) = self.context(&call);
-        self.run_attributes(call, async move { fs.getattr(&client.await, node).await });
+        let ((fs, client), takes_size) = (self.context(&call), !self.writeback);
+        self.run_attributes(call, async move { fs.getattr(&client.await, node, takes_size).await });
     }
 
     pub(super) fn set_attributes(&self, call: Call, set: SetAttributes) {
@@ -51,8 +51,12 @@ impl FuseHandler {
     ) {
         let fs = Arc::clone(&self.fs);
         self.run_lookup(call, op, move |call, found| {
-            fs.note_caller(call.node(), call.tid());
-            reply_attributes(call, found);
+            let tid = call.tid();
+            fs.note_caller(call.node(), tid);
+            if !found.update.is_resized {
+                return reply_attributes(call, &found);
+            }
+            fs.reply_resized(call.node(), tid, || reply_attributes(call, &found));
         });
     }
 
@@ -78,7 +82,7 @@ impl FuseHandler {
     }
 }
 
-fn reply_attributes(call: Call, found: AttrReply) {
+fn reply_attributes(call: Call, found: &AttrReply) {
     let attributes = attributes(call.node(), &found.attributes);
     call.reply(&Reply::Attributes(attributes, found.ttl));
 }

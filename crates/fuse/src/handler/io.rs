@@ -53,8 +53,8 @@ impl FuseHandler {
             Ok(file) => file,
             Err(e) => return call.error(e),
         };
-        let direct = is_direct(flags, lock_owner);
-        let op = async move { fs.read(&file, offset, size as usize, direct).await };
+        let reader = (!is_direct(flags, lock_owner)).then(|| call.tid());
+        let op = async move { fs.read(&file, offset, size as usize, reader).await };
         self.run(call, op, |call, data| call.reply(&Reply::Data(&data)));
     }
 

@@ -138,6 +138,7 @@ impl Linux {
         let mut cache = file.node.cache.lock();
         if cache.version == version && !cache.is_size_unstable && cache.size != size {
             cache.truncate(size);
+            cache.drop_clean(); // Pages of the old size (`fuse_change_attributes`).
         }
         Ok(())
     }
