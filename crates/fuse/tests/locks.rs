@@ -503,3 +503,38 @@ print(db.execute('SELECT count(*), count(DISTINCT n), max(n) FROM t').fetchone()
         mount.unmount();
     });
 }
+
+/// Processes of one mount lock different ranges of a file, and change them in the same pages, so that one drops pages which
+/// another writes.
+#[test]
+fn locks_of_ranges_in_the_same_pages_lose_no_data() {
+    if !fuse_is_available() || !has_python() {
+        return;
+    }
+    const SCRIPT: &str = "
+import fcntl, mmap, os, sys
+n, rounds = int(sys.argv[2]), int(sys.argv[3])
+f = os.open(sys.argv[1], os.O_RDWR)
+for i in range(rounds):
+    at = i % 4 * mmap.PAGESIZE + 100 * n
+    fcntl.lockf(f, fcntl.LOCK_EX, 100, at)
+    if i >= 4: assert os.pread(f, 6, at) == b'%06d' % (i - 4), (n, i)
+    os.pwrite(f, b'%06d' % i, at)
+    assert os.pread(f, 6, at) == b'%06d' % i, (n, i)
+    fcntl.lockf(f, fcntl.LOCK_UN, 100, at)
+print('done', flush=True)
+";
+    for (local, options) in [(false, "vers=4.2"), (true, "vers=4.1")] {
+        let export = Export::start(local);
+        let mut mount = export.mount("tcp", options);
+        mount.permit_page_drop_timeouts();
+        open(&mount).set_len(1 << 16).unwrap();
+        let start = |n: usize| Python::start_with(SCRIPT, &mount, &[n.to_string(), "200".to_owned()]);
+        let mut programs = [0, 1, 2, 3].map(start);
+        for program in &mut programs {
+            assert_eq!(program.line(), "done", "{options}");
+            assert!(program.child.wait().unwrap().success());
+        }
+        mount.unmount();
+    }
+}

@@ -121,10 +121,10 @@ impl Export {
     }
 }
 
-/// A mount, unmounted on drop. No reply to a WRITE may wait for pages until the time limit.
+/// A mount, unmounted on drop. No reply to a WRITE may wait for pages until the time limit, unless a test permits it.
 pub struct Mounted {
     mount: Option<Mount>,
-    page_drop_timeouts: u64,
+    page_drop_timeouts: Option<u64>,
     pub at: PathBuf,
     _dir: tempfile::TempDir,
 }
@@ -136,12 +136,23 @@ impl Mounted {
         o.read(options, false).unwrap();
         o.io_uring |= std::env::var_os("MILLRACE_TEST_IO_URING").is_some_and(|_| io_uring_is_available());
         let mount = Mount::new(url, dir.path(), &o, Options::default()).unwrap();
-        Self { at: mount.path().to_owned(), mount: Some(mount), page_drop_timeouts: 0, _dir: dir }
+        Self { at: mount.path().to_owned(), mount: Some(mount), page_drop_timeouts: Some(0), _dir: dir }
     }
 
     /// Whether requests arrive over io_uring.
     pub fn uses_io_uring(&self) -> bool {
         self.mount.as_ref().unwrap().uses_io_uring()
+    }
+
+    /// Replies to WRITEs may wait until the time limit: programs write a page while others drop and read it.
+    pub fn permit_page_drop_timeouts(&mut self) {
+        self.page_drop_timeouts = None;
+    }
+
+    fn count_page_drop_timeouts(&mut self) {
+        if let (Some(timeouts), Some(mount)) = (&mut self.page_drop_timeouts, &self.mount) {
+            *timeouts = mount.page_drop_timeouts();
+        }
     }
 
     /// Unmounts like the command; no data may be lost.
@@ -151,7 +162,7 @@ impl Mounted {
 
     /// Unmounts like the command; the mount has ended afterwards in any case.
     pub fn try_unmount(mut self, write_timeout: Duration) -> Result<(), millrace_fuse::MountError> {
-        self.page_drop_timeouts = self.mount.as_ref().unwrap().page_drop_timeouts();
+        self.count_page_drop_timeouts();
         let done = self.mount.take().unwrap().unmount(write_timeout);
         assert!(!is_mounted(&self.at));
         done
@@ -160,7 +171,8 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let timeouts = self.mount.as_ref().map_or(self.page_drop_timeouts, Mount::page_drop_timeouts);
+        self.count_page_drop_timeouts();
+        let timeouts = self.page_drop_timeouts.unwrap_or(0);
         drop(self.mount.take());
         if is_mounted(&self.at) {
             let _ = millrace_fuse::detach(&self.at);
