@@ -59,13 +59,13 @@ mod encoded {
     use std::{
         ffi::OsString,
         os::unix::ffi::{OsStrExt, OsStringExt},
-        path::PathBuf,
+        path::{Path, PathBuf},
     };
 
     use millrace_runtime::{percent_decode, percent_encode};
     use serde::{Deserialize, Deserializer, Serializer, de};
 
-    pub(super) fn serialize<S: Serializer>(path: &PathBuf, s: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(path: &Path, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_str(&percent_encode(path.as_os_str().as_bytes()))
     }
 
