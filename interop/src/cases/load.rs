@@ -38,7 +38,7 @@ pub(super) fn cases() -> Vec<Case> {
     cases
 }
 
-fn url(proto: &str, path: &str) -> String {
+pub(super) fn url(proto: &str, path: &str) -> String {
     let port = if proto == "rdma" { RDMA_PORT } else { TCP_PORT };
     format!("nfs://{HOST}:{port}{EXPORT}{path}?proto={proto}&mountport={TCP_PORT}")
 }

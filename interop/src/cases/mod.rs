@@ -1,6 +1,7 @@
 //! The cases, a file for each group.
 
 mod bad_input;
+mod churn;
 mod container;
 mod guide;
 mod iscsi;
@@ -59,6 +60,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(kernel_client::cases());
     cases.extend(knfsd::cases());
     cases.extend(bad_input::cases());
+    cases.extend(churn::cases());
     cases.extend(verbs::cases());
     cases.extend(guide::cases());
     cases.extend(container::cases());
