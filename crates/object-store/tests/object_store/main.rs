@@ -76,6 +76,18 @@ async fn files(store: &NfsStore) -> Vec<String> {
     names
 }
 
+/// The files, when there are `count`: the client removes temporary ones in the background.
+async fn files_left(store: &NfsStore, count: usize) -> Vec<String> {
+    let mut left = files(store).await;
+    for _ in 0..10_000 {
+        if left.len() == count {
+            break;
+        }
+        left = files(store).await;
+    }
+    left
+}
+
 /// The tests of object_store for implementations, except those of attributes and of traits that `NfsStore` does not
 /// implement (`MultipartStore`, `PaginatedListStore`).
 #[test]
