@@ -75,7 +75,9 @@ impl Client<'_> {
         let out = child.wait_with_output()?;
         if !dies && !out.status.success() {
             let error = String::from_utf8_lossy(&out.stderr).trim().to_owned();
-            self.counts.failures.lock().map_or((), |mut all| all.push(format!("{args:?}: {error}")));
+            if let Ok(mut failures) = self.counts.failures.lock() {
+                failures.push(format!("{args:?}: {error}"));
+            }
         }
         Ok(dies)
     }
