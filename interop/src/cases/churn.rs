@@ -121,7 +121,7 @@ fn churn(lab: &mut Lab) -> Result<()> {
     let seconds = std::env::var("MILLRACE_CHURN_SECONDS").map_or(Ok(SECONDS), |text| text.parse())?;
     let mut options =
         ServerOptions::default().memory(EXPORT, "1GiB").tables(&format!("[nfs4]\nlease = {LEASE}\n"));
-    options.config.push_str("memory = \"256MiB\"\n");
+    options.config.push_str("[limits]\nmemory = \"256MiB\"\n");
     let mut server = lab.server(&options)?;
     for transport in ["tcp", "rdma"] {
         server.expect_fault(&format!("connections_failed_total{{transport=\"{transport}\"}}"));
