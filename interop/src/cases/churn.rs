@@ -89,7 +89,7 @@ impl Client<'_> {
         let at = |name: &str| format!("{}&vers={version}", url(proto, name));
         let (first, second) = (format!("/c{}", self.number), format!("/d{}", self.number));
         let copied = self.run(&["put", "-r", &self.source.display().to_string(), &at(&first)])?;
-        self.run(&["ls", "-lR", &at("")])?;
+        self.run(&["ls", "-l", &at("")])?;
         if !copied && !self.run(&["mv", &at(&first), &at(&second)])? {
             self.run(&["df", &at(&second)])?;
         }
