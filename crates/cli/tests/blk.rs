@@ -21,7 +21,7 @@ use std::{
 use common::{
     HANG, Server, fails, kill, millrace,
     mounting::{Mounting, fuse_is_available},
-    noise, ok, run, text,
+    noise, ok, run, shell, text,
 };
 
 const NAME: &str = "iqn.2026-01.example.millrace:disk";
@@ -78,14 +78,6 @@ fn disks_are_listed_described_and_copied() {
     ok(&["blk", "cp", "--quiet", &disk, text(&back)]);
     let copied = fs::read(&back).unwrap();
     assert!(copied[..700] == short && copied[700..] == data[700..]);
-}
-
-/// Runs `script` with the program as `$0` and `args` as `$1`... Returns its standard error.
-fn shell(script: &str, args: &[&str]) -> String {
-    let out =
-        Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_millrace")]).args(args).output().unwrap();
-    assert!(out.status.success(), "{script}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stderr).unwrap()
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use common::{Server, fails, millrace, names, noise, ok, run, text};
+use common::{Server, fails, millrace, names, noise, ok, run, shell, text};
 
 /// Runs `test` with the URL of an empty directory for each transport and back end.
 fn with_all_transports_and_backends(test: impl Fn(&dyn Fn(&str) -> String, &Path)) {
@@ -236,14 +236,6 @@ fn with_input(input: impl Into<Stdio>, args: &[&str]) -> Vec<u8> {
     let out = millrace().args(args).stdin(input).output().unwrap();
     assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
     out.stdout
-}
-
-/// Runs `script` with the program as `$0` and `args` as `$1`... Returns its standard error.
-fn shell(script: &str, args: &[&str]) -> String {
-    let out =
-        Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_millrace")]).args(args).output().unwrap();
-    assert!(out.status.success(), "{script}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stderr).unwrap()
 }
 
 #[test]

@@ -40,6 +40,13 @@ pub fn ok<S: AsRef<std::ffi::OsStr> + std::fmt::Debug>(args: &[S]) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
+/// Runs the shell `script`, which must succeed, with the program as `$0` and `args` as `$1`... Returns its standard error.
+pub fn shell(script: &str, args: &[&str]) -> String {
+    let out = Command::new("sh").args(["-c", script, PROGRAM]).args(args).output().unwrap();
+    assert!(out.status.success(), "{script}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stderr).unwrap()
+}
+
 /// Runs the program, which must fail with `code`, and returns its one sentence.
 pub fn fails<S: AsRef<std::ffi::OsStr> + std::fmt::Debug>(code: i32, args: &[S]) -> String {
     let out = run(args);
