@@ -75,6 +75,18 @@ impl Python {
     }
 }
 
+/// Runs a program that prints `done`, on a mount with each of `options`, of a local export or one in memory.
+fn run_on_mounts(script: &str, options: &[(bool, &str)]) {
+    for (local, options) in options {
+        let export = Export::start(*local);
+        let mount = export.mount("tcp", options);
+        let mut program = Python::start(script, &mount);
+        assert_eq!(program.line(), "done");
+        assert!(program.child.wait().unwrap().success());
+        mount.unmount();
+    }
+}
+
 #[test]
 fn two_mounts_exclude_each_other() {
     if !fuse_is_available() {
@@ -376,14 +388,7 @@ for i in range(40):
     os.pwrite(f, b'.', mmap.PAGESIZE)
 print('done', flush=True)
 ";
-    for (local, options) in [(false, "vers=4.2"), (true, "vers=4.1"), (false, "vers=4.2,writeback")] {
-        let export = Export::start(local);
-        let mount = export.mount("tcp", options);
-        let mut program = Python::start(SCRIPT, &mount);
-        assert_eq!(program.line(), "done");
-        assert!(program.child.wait().unwrap().success());
-        mount.unmount();
-    }
+    run_on_mounts(SCRIPT, &[(false, "vers=4.2"), (true, "vers=4.1"), (false, "vers=4.2,writeback")]);
 }
 
 /// A program locks a file, changes a part of a page, and unlocks it, while others read the pages through mappings and with
@@ -451,14 +456,7 @@ for i in range(10):
     fcntl.lockf(f, fcntl.LOCK_UN)
 print('done', flush=True)
 ";
-    for (local, options) in [(false, "vers=4.2"), (true, "vers=4.1")] {
-        let export = Export::start(local);
-        let mount = export.mount("tcp", options);
-        let mut program = Python::start(SCRIPT, &mount);
-        assert_eq!(program.line(), "done");
-        assert!(program.child.wait().unwrap().success());
-        mount.unmount();
-    }
+    run_on_mounts(SCRIPT, &[(false, "vers=4.2"), (true, "vers=4.1")]);
 }
 
 /// Processes change a database: SQLite maps a file that it locks, or a journal, which it truncates.
