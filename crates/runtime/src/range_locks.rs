@@ -54,14 +54,16 @@ impl Entry {
 }
 
 impl Queue {
+    fn position(&self, number: u64) -> Option<usize> {
+        self.0.binary_search_by_key(&number, |e| e.number).ok()
+    }
+
     fn get_mut(&mut self, number: u64) -> Option<&mut Entry> {
-        let at = self.0.binary_search_by_key(&number, |e| e.number).ok()?;
-        self.0.get_mut(at)
+        self.position(number).and_then(|at| self.0.get_mut(at))
     }
 
     fn remove(&mut self, number: u64) -> Option<Entry> {
-        let at = self.0.binary_search_by_key(&number, |e| e.number).ok()?;
-        self.0.remove(at)
+        self.position(number).and_then(|at| self.0.remove(at))
     }
 
     /// The latest lock before `end` that overlaps `range`; `end` becomes its number, or 0 if there is none.
@@ -76,6 +78,10 @@ impl Queue {
 impl State {
     fn get_mut(&mut self, number: u64) -> Option<&mut Entry> {
         self.exclusive.get_mut(number).or_else(|| self.shared.get_mut(number))
+    }
+
+    fn queue(&mut self, exclusive: bool) -> &mut Queue {
+        if exclusive { &mut self.exclusive } else { &mut self.shared }
     }
 
     /// Adds a lock. Returns its number, and whether it is granted.
@@ -93,8 +99,7 @@ impl State {
         };
         self.block(&mut entry, exclusive);
         let granted = entry.blocker.is_none();
-        let queue = if exclusive { &mut self.exclusive } else { &mut self.shared };
-        queue.0.push_back(entry);
+        self.queue(exclusive).0.push_back(entry);
         (number, granted)
     }
 
@@ -124,12 +129,10 @@ impl State {
         }
         for later in ended.waiting {
             for exclusive in [true, false] {
-                let queue = if exclusive { &mut self.exclusive } else { &mut self.shared };
-                let Ok(at) = queue.0.binary_search_by_key(&later, |e| e.number) else { continue };
-                let Some(mut entry) = queue.0.remove(at) else { continue };
+                let Some(at) = self.queue(exclusive).position(later) else { continue };
+                let Some(mut entry) = self.queue(exclusive).0.remove(at) else { continue };
                 self.block(&mut entry, exclusive);
-                let queue = if exclusive { &mut self.exclusive } else { &mut self.shared };
-                queue.0.insert(at, entry);
+                self.queue(exclusive).0.insert(at, entry);
             }
         }
     }
