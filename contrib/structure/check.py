@@ -3,7 +3,7 @@
 
 - A crate depends only on crates above it in the table of ARCHITECTURE.md, and every crate is in the table.
 - No two sibling modules of a crate refer to each other, directly or through others, except those in `exceptions`.
-- Modules that allow `unsafe_code` are named in ARCHITECTURE.md.
+- Modules that allow `unsafe_code` are named in ARCHITECTURE.md, and the source files that it names exist.
 - The crates that use the client know no wire format: they name no type of the codec of NFS.
 
 With --edges CRATE it prints the references between the modules that refer to each other. With --update it removes from
@@ -97,6 +97,14 @@ def cycles(root):
     return found
 
 
+def missing_files(root, text):
+    """Messages for source files that ARCHITECTURE.md names and that do not exist. It may leave out folders."""
+    files = ["/" + str(f.relative_to(root)) for f in root.glob("**/*.rs") if "target" not in f.relative_to(root).parts]
+    for name in sorted({n for part in re.findall(r"`[^`]+`", text) for n in names_of(part) if n.endswith(".rs")}):
+        if not any(file.endswith("/" + name) for file in files):
+            yield f"ARCHITECTURE.md names {name}, which does not exist"
+
+
 def codec_users(root):
     """Messages for crates above the client's `ops` that name the codec of NFS, in code that is not for tests."""
     for crate, others in manifests(root).items():
@@ -175,6 +183,7 @@ def problems(root, listed):
         *compare(order, arrows, "dependency on a crate that is not above in ARCHITECTURE.md's table"),
         *compare(cycles(root), groups, "modules that refer to each other"),
         *unsafe_modules(root, text),
+        *missing_files(root, text),
         *codec_users(root),
     ]
 

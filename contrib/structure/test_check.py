@@ -126,6 +126,13 @@ class Order(Fixture):
         found = list(check.codec_users(self.root))
         self.assertEqual([f.split()[0] for f in found], ["crates/copy", "crates/cli/src/a.rs"])
 
+    def test_a_file_that_does_not_exist(self):
+        (self.root / "crates/one/src").mkdir(parents=True)
+        (self.root / "crates/one/src/a.rs").write_text("")
+        text = "`a.rs`, `one/src/{a,b}.rs` and `c.rs`"
+        found = list(check.missing_files(self.root, text))
+        self.assertEqual([f.split()[2] for f in found], ["c.rs,", "one/src/b.rs,"])
+
     def test_exceptions_may_only_shrink(self):
         listed = {"a: b, c": 1, "d: e, f": 2}
         found = list(check.compare(["a: b, c", "g: h, i"], listed, "cycle"))
