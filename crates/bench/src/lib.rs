@@ -20,7 +20,7 @@ pub mod no_halt;
 mod placement;
 pub mod random;
 pub mod raw;
-mod resident;
+pub mod resident;
 pub mod samples;
 mod scrape;
 pub mod stats;

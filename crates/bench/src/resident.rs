@@ -3,12 +3,12 @@
 use std::fs;
 
 /// Resident memory of the process `pid` in bytes; `None` if it does not exist or may not be queried.
-pub(crate) fn now(pid: u32) -> Option<u64> {
+pub fn now(pid: u32) -> Option<u64> {
     of_status(pid, "VmRSS:")
 }
 
 /// Peak of the resident memory of the process `pid` so far, in bytes; `None` as for [`now`].
-pub(crate) fn peak(pid: u32) -> Option<u64> {
+pub fn peak(pid: u32) -> Option<u64> {
     of_status(pid, "VmHWM:")
 }
 

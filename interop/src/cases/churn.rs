@@ -1,7 +1,6 @@
 //! Clients that come and go for a long time: the server's memory does not grow.
 
 use std::{
-    fs,
     path::Path,
     process::{Child, Command, Stdio},
     sync::{
@@ -12,12 +11,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use millrace_bench::resident;
+use rand_xoshiro::{
+    SplitMix64,
+    rand_core::{Rng, SeedableRng},
+};
 
 use super::{Case, kernel_client::mount::EXPORT, load::url};
 use crate::{
     lab::{self, Lab},
-    server::{Server, ServerOptions},
+    server::ServerOptions,
     tree,
 };
 
@@ -28,8 +32,8 @@ const SECONDS: u64 = 600;
 const LEASE: u64 = 10;
 /// One command of this number is killed.
 const KILLED: u64 = 6;
-/// What the resident memory of the last third may exceed that of the second third by, in KiB: a part of it, and a constant.
-const GROWTH: (u64, u64) = (20, 8 << 10);
+/// What the resident memory of the last third may exceed that of the second third by: a fifth, and this number of bytes.
+const GROWTH: u64 = 8 << 20;
 
 pub(super) fn cases() -> Vec<Case> {
     vec![Case::long("load/churn", churn)]
@@ -38,7 +42,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// The commands of one client.
 struct Client<'c> {
     number: u64,
-    random: u64,
+    random: SplitMix64,
     source: &'c Path,
     counts: &'c Counts,
     end: Instant,
@@ -52,12 +56,9 @@ struct Counts {
 }
 
 impl Client<'_> {
-    /// A number below `limit`, from the generator of Marsaglia (2003).
+    /// A number below `limit`.
     fn below(&mut self, limit: u64) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % limit
+        self.random.next_u64() % limit
     }
 
     /// Runs a command, or kills it. Returns whether it was killed.
@@ -108,15 +109,6 @@ impl Client<'_> {
     }
 }
 
-/// The resident memory of the server, in KiB.
-fn resident(server: &Server) -> Result<u64> {
-    let pid = server.pid().context("the server does not run")?;
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
-    let number = line.and_then(|l| l.split_whitespace().next()).context("no VmRSS")?;
-    Ok(number.parse()?)
-}
-
 fn churn(lab: &mut Lab) -> Result<()> {
     let seconds = std::env::var("MILLRACE_CHURN_SECONDS").map_or(Ok(SECONDS), |text| text.parse())?;
     let mut options =
@@ -130,7 +122,7 @@ fn churn(lab: &mut Lab) -> Result<()> {
     let samples = thread::scope(|scope| -> Result<Vec<u64>> {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
-                let random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(number + 1);
+                let random = SplitMix64::seed_from_u64(number);
                 Client { number, random, source: &source, counts: &counts, end }
             })
             .map(|client| scope.spawn(|| client.rounds()))
@@ -138,10 +130,11 @@ fn churn(lab: &mut Lab) -> Result<()> {
         let mut samples = Vec::new();
         while Instant::now() < end {
             thread::sleep(Duration::from_secs(1));
-            samples.push(resident(&server)?);
+            let pid = server.pid().context("the server does not run")?;
+            samples.push(resident::now(pid).context("the server has ended")?);
         }
         for client in clients {
-            client.join().map_err(|_| anyhow::anyhow!("a client has panicked"))??;
+            client.join().map_err(|_| anyhow!("a client has panicked"))??;
         }
         Ok(samples)
     })?;
@@ -149,7 +142,7 @@ fn churn(lab: &mut Lab) -> Result<()> {
     let [first, second, last] = [0, 1, 2].map(|n| third(n).unwrap_or_default());
     let count = |n: &AtomicU64| n.load(Ordering::Relaxed);
     lab.report(&format!(
-        "{CLIENTS} clients, {seconds} s: {} commands, {} killed; resident memory in KiB, maxima of each third: {first}, \
+        "{CLIENTS} clients, {seconds} s: {} commands, {} killed; resident memory in bytes, maxima of each third: {first}, \
          {second}, {last}",
         count(&counts.commands),
         count(&counts.killed)
@@ -157,8 +150,8 @@ fn churn(lab: &mut Lab) -> Result<()> {
     let failures = counts.failures.into_inner().unwrap_or_default();
     ensure!(failures.is_empty(), "{} commands failed, first: {}", failures.len(), failures[0]);
     ensure!(
-        last <= second + second * GROWTH.0 / 100 + GROWTH.1,
-        "the server's resident memory has grown from {second} to {last} KiB"
+        last <= second + second / 5 + GROWTH,
+        "the server's resident memory has grown from {second} to {last} bytes"
     );
     // Not that of an idle server: the clients that were killed keep their state, and with it open files, for up to a day.
     lab.report(&format!("{} bytes of memory in use at the end", server.metrics()?.memory_in_use()?))?;
