@@ -10,7 +10,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::Path,
-    process::{Command, Stdio},
+    process::Stdio,
     time::{Duration, UNIX_EPOCH},
 };
 
