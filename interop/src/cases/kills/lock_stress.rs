@@ -24,11 +24,11 @@ use crate::{
 
 /// Processes on each mount of the host, and in the guest: 16 together.
 const PROCESSES: [u32; 3] = [6, 6, 4];
-/// Bytes of each process for each kind of lock.
+/// Bytes of each process for each kind of lock, unless `MILLRACE_LOCK_ROUNDS` has another number.
 const ROUNDS: u32 = 200;
 /// Time from one start of the server to its end: more than a grace period in which all clients reclaim their locks.
 const LIFE: Duration = Duration::from_secs(20);
-/// Time limit of the processes of one kind, and of reads that wait for a grace period.
+/// Time limit of the processes of one kind for each 200 rounds, and of reads that wait for a grace period.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// Appends `ROUNDS` bytes to FILE, each under a lock of it of KIND and with a new description of the file, at the end that a
@@ -47,7 +47,7 @@ for my $round (1 .. $rounds) {
     open($own, "<", $local) or die "open: $!";
     flock($own, LOCK_EX | LOCK_NB) or die "two processes have the lock in round $round";
   }
-  defined(my $end = sysread($f, my $data, 65536)) or die "read: $!";
+  defined(my $end = sysread($f, my $data, 1 << 20)) or die "read: $!";
   sysseek($f, $end, SEEK_SET) and syswrite($f, "x") or die "write: $!";
   close($own) if $local;
   if ($round % 2) { ($kind eq "flock" ? flock($f, LOCK_UN) : range($f, F_UNLCK)) or die "unlock: $!" }
@@ -77,10 +77,11 @@ fn run(lab: &mut Lab, proto: &'static str) -> Result<()> {
     std::fs::write(&script, APPEND)?;
     let local = lab.dir.join("local");
     std::fs::write(&local, "")?;
+    let rounds = std::env::var("MILLRACE_LOCK_ROUNDS").map_or(Ok(ROUNDS), |text| text.parse())?;
     for kind in ["flock", "fcntl", "ofd"] {
         let started = Instant::now();
-        let kills = append(&mut guest, &mut server, (&places, &local), (&script, kind))?;
-        let expected = PROCESSES.iter().sum::<u32>() * ROUNDS;
+        let kills = append(&mut guest, &mut server, (&places, &local), (&script, kind, rounds))?;
+        let expected = PROCESSES.iter().sum::<u32>() * rounds;
         for at in &places {
             let path = at.join(kind).display().to_string();
             let size = program::run("stat", &["-c", "%s", &path], LIMIT)?.ok()?.stdout;
@@ -96,18 +97,19 @@ fn run(lab: &mut Lab, proto: &'static str) -> Result<()> {
     lab.finish(vec![guest], &[&server])
 }
 
-/// Runs the processes that append under one kind of lock, with the file `local` for those of the host, and kills the server
+/// Runs the processes that append `rounds` times under one kind of lock, with the file `local` for those of the host, and kills the server
 /// until they have ended. Returns how often.
 fn append(
     guest: &mut Guest,
     server: &mut Server,
     (places, local): (&[PathBuf], &Path),
-    (script, kind): (&Path, &str),
+    (script, kind, rounds): (&Path, &str, u32),
 ) -> Result<u32> {
     guest.must(&format!("cd /mnt/x && : > {kind} && sync {kind}"))?;
     let started = Instant::now();
+    let limit = LIMIT * rounds.div_ceil(ROUNDS);
     let in_guest = format!(
-        "pids=; for i in $(seq {}); do perl {} /mnt/x/{kind} {kind} {ROUNDS} & pids=\"$pids $!\"; done; \
+        "pids=; for i in $(seq {}); do perl {} /mnt/x/{kind} {kind} {rounds} & pids=\"$pids $!\"; done; \
          for p in $pids; do wait $p || exit 1; done",
         PROCESSES[2],
         guest.host_file(script),
@@ -117,14 +119,14 @@ fn append(
     for (at, processes) in places.iter().zip(PROCESSES) {
         for _ in 0..processes {
             let mut process = Command::new("perl");
-            process.arg(script).arg(at.join(kind)).args([kind, &ROUNDS.to_string()]).arg(local);
+            process.arg(script).arg(at.join(kind)).args([kind, &rounds.to_string()]).arg(local);
             children.push(process.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?);
         }
     }
     let mut kills = 0;
     while job.is_running() || running(&mut children)? {
         let seconds = started.elapsed().as_secs();
-        ensure!(seconds < LIMIT.as_secs(), "the processes have not ended after {seconds} s");
+        ensure!(seconds < limit.as_secs(), "the processes have not ended after {seconds} s");
         kill(server)?;
         kills += 1;
         thread::sleep(LIFE);
