@@ -5,6 +5,7 @@
 //! SYMLINK are gather lists ([`millrace_xdr::Views`]), encoded as payloads that a transport may place
 //! directly (RFC 8267 section 3). LOOKUP, READ and WRITE do not allocate from the heap.
 
+mod bulk;
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
 mod schema;
@@ -12,3 +13,5 @@ mod schema;
 pub mod mount;
 pub mod v3;
 pub mod v4;
+
+pub use bulk::Bulk;

@@ -6,8 +6,8 @@ use millrace_runtime::MaybeReady;
 use millrace_xdr::{Arena, Decoder, Encode, Encoder, Message};
 
 use crate::{
-    AcceptError, AuthStat, CallContext, CallHeader, Credential, Fault, Outcome, Program, ReplyHeader,
-    ReplyStatus, Results, SMALL_REPLY, Service, callbacks::Callbacks,
+    AcceptError, AuthStat, CallContext, CallHeader, Credential, Fault, Outcome, Plan, Program, ReplyHeader,
+    ReplyStatus, Results, Service, callbacks::Callbacks,
 };
 
 /// AUTH_SHORT (RFC 5531 section 8.2): a token that a server issues; this server issues none.
@@ -35,13 +35,15 @@ impl Dispatcher {
         Self { callbacks: Some(callbacks), ..self }
     }
 
-    /// The program that `header` calls.
-    fn program(&self, header: &CallHeader) -> Option<&Arc<dyn Program>> {
-        let serves = |p: &&Arc<dyn Program>| p.number() == header.prog && p.versions().contains(&header.vers);
-        self.programs.iter().find(serves)
+    /// Index of the program that `header` calls.
+    fn position(&self, header: &CallHeader) -> Option<usize> {
+        #[cfg(feature = "call-counts")]
+        crate::call_counts::PROGRAM_LOOKUPS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let serves = |p: &Arc<dyn Program>| p.number() == header.prog && p.versions().contains(&header.vers);
+        self.programs.iter().position(serves)
     }
 
-    fn find(&self, call: &CallContext) -> Result<&Arc<dyn Program>, ReplyStatus> {
+    fn find(&self, call: &CallContext) -> Result<usize, ReplyStatus> {
         let header = call.header;
         if let Credential::Other(flavor) = call.sender.credential
             && header.proc != 0
@@ -50,7 +52,14 @@ impl Dispatcher {
             let stat = if flavor == AUTH_SHORT { AuthStat::RejectedCred } else { AuthStat::BadCred };
             return Err(ReplyStatus::Auth(stat));
         }
-        self.program(&header).ok_or_else(|| ReplyStatus::Accept(self.unavailable(header.prog)))
+        self.position(&header).ok_or_else(|| ReplyStatus::Accept(self.unavailable(header.prog)))
+    }
+
+    /// The plan of the program at `index`, which executes the call.
+    fn plan_of(&self, index: usize, header: &CallHeader, args: &mut Decoder<'_>, length: usize) -> Plan {
+        let mut plan = self.programs[index].plan(header, args, length);
+        plan.program = Some(index);
+        plan
     }
 
     /// The error for a program of which the called version is unavailable.
@@ -71,20 +80,24 @@ impl Service for Dispatcher {
         self.callbacks.as_ref()
     }
 
-    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
-        self.find(call).map_or(Some(SMALL_REPLY), |program| program.reply_bytes(call))
+    fn plan(&self, call: &CallContext) -> Plan {
+        let Ok(index) = self.find(call) else { return Plan::default() };
+        self.plan_of(index, &call.header, &mut call.args(), call.message().stream_len())
     }
 
-    fn data_offset(&self, start: &[u8]) -> Option<usize> {
+    fn plan_of_prefix(&self, start: &[u8], length: usize) -> Plan {
         let mut d = Decoder::from_bytes(start);
-        let (header, ()) = CallHeader::decode_with(&mut d, |_, _, _| Ok(())).ok()?;
-        self.program(&header)?.data_offset(&header, &mut d)
+        let header = CallHeader::decode_with(&mut d, |_, _, _| Ok(())).map(|(header, ())| header);
+        let found = header.ok().and_then(|header| Some((self.position(&header)?, header)));
+        found.map_or_else(Plan::default, |(index, header)| self.plan_of(index, &header, &mut d, length))
     }
 
     fn call(&self, call: CallContext, mut reply: Encoder) -> MaybeReady<'static, Option<Message>> {
         let xid = call.header.xid;
-        let program = match self.find(&call) {
-            Ok(program) => program,
+        // A call without program is rejected, for which the reason is found again.
+        let found = call.plan.program.map_or_else(|| self.find(&call), Ok);
+        let program = match found {
+            Ok(index) => &self.programs[index],
             Err(status) => return MaybeReady::Ready(bare_reply(xid, status, reply)),
         };
         reply.put(&ReplyHeader { xid, status: ReplyStatus::Success });

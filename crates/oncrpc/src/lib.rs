@@ -7,6 +7,7 @@ mod callbacks;
 mod calling;
 mod dispatch;
 mod message;
+mod plan;
 mod received;
 mod request;
 pub mod rpcbind;
@@ -29,8 +30,9 @@ pub use message::{
 };
 pub use millrace_runtime::MaybeReady;
 pub use millrace_xdr::{Message, Payload};
+pub use plan::{Operations, Plan, SMALL_CALL, SMALL_REPLY};
 pub use received::ReceivedCall;
 pub use request::{Reply, ReplySpec, Request, RpcError, parse_reply};
 pub use sender::{LastSender, Peer, Sender, TransportKind};
-pub use service::{CallContext, Fault, Outcome, Program, REPLY_HEAD, Results, SMALL_REPLY, Service};
+pub use service::{CallContext, Fault, Outcome, Program, REPLY_HEAD, Results, Service};
 pub use stages::{CallClass, Sampler, Stage, Stages};

@@ -11,22 +11,20 @@ use crate::{
 /// A received message with a decoded RPC header. A server decodes call headers here only.
 pub struct ReceivedCall {
     parsed: Result<CallContext, CallHeaderError>,
-    reply_bytes: Option<usize>,
 }
 
 impl ReceivedCall {
-    /// Decodes the RPC header of `message`, and queries `service` for the maximum size of the reply. `last` is the
-    /// sender of the connection's last call, and becomes that of this one.
+    /// Decodes the RPC header of `message`, and has `service` look at the arguments. `last` is the sender of the
+    /// connection's last call, and becomes that of this one.
     pub fn parse(message: Message, last: &mut LastSender, service: &dyn Service) -> Self {
         let mut parsed = CallContext::parse(message, last);
-        let reply_bytes = match &mut parsed {
-            Ok(call) => service.reply_bytes(call),
+        match &mut parsed {
+            Ok(call) => call.plan = service.plan(call),
             Err(error) => {
                 tracing::debug!(peer = %last.peer().addr, ?error, "received a message without a valid call header");
-                Some(SMALL_REPLY)
             }
-        };
-        Self { parsed, reply_bytes }
+        }
+        Self { parsed }
     }
 
     /// Whether the message is an RPC message: a call or a reply.
@@ -36,7 +34,7 @@ impl ReceivedCall {
 
     /// Maximum size of the reply in bytes. `None`: the arguments are invalid, and the reply is GARBAGE_ARGS.
     pub fn reply_bytes(&self) -> Option<usize> {
-        self.reply_bytes
+        self.parsed.as_ref().map_or(Some(SMALL_REPLY), |call| call.plan.reply_bytes)
     }
 
     /// Executes the call, or rejects it according to RFC 5531 section 9. Returns the reply, or `None` if none
@@ -49,7 +47,7 @@ impl ReceivedCall {
         reply: Encoder,
     ) -> MaybeReady<'static, Option<Message>> {
         let (xid, status) = match self.parsed {
-            Ok(mut call) if self.reply_bytes.is_some() => {
+            Ok(mut call) if call.plan.reply_bytes.is_some() => {
                 call.stages = stages.clone();
                 return service.call(call, reply);
             }

@@ -5,12 +5,10 @@ use std::{ops::RangeInclusive, sync::Arc};
 use millrace_runtime::MaybeReady;
 use millrace_xdr::{Decode, Decoder, Encoder, Message};
 
-use crate::{AuthStat, CallHeader, CallHeaderError, LastSender, Sender, Stages, callbacks::Callbacks};
+use crate::{AuthStat, CallHeader, CallHeaderError, LastSender, Plan, Sender, Stages, callbacks::Callbacks};
 
 /// Bytes that suffice for the header and the results of nearly all procedures, without payload.
 pub const REPLY_HEAD: usize = 256;
-/// Bytes of memory for a reply without bulk data.
-pub const SMALL_REPLY: usize = 512;
 
 /// A call during its execution: the decoded RPC header and the sender. It is created once, when the call
 /// arrives, and passed to all functions that process the call.
@@ -21,8 +19,8 @@ pub struct CallContext {
     pub sender: Arc<Sender>,
     /// Records the stages of the call.
     pub stages: Stages,
-    /// Bytes of bulk data in the reply for which memory is reserved, if [`Program::reply_bytes`] has set it; 0 before.
-    pub reply_bulk: usize,
+    /// What the service has found in the arguments ([`Service::plan`]); before, that of a call with a small reply.
+    pub plan: Plan,
     message: Message,
     args_at: usize,
 }
@@ -38,7 +36,7 @@ impl CallContext {
         let (header, sender) =
             CallHeader::decode_with(&mut d, |flavor, body, at| last.of_call(flavor, body, at))?;
         let args_at = d.position();
-        Ok(Self { header, sender, stages: Stages::NONE, reply_bulk: 0, message, args_at })
+        Ok(Self { header, sender, stages: Stages::NONE, plan: Plan::default(), message, args_at })
     }
 
     /// The whole received message, including the RPC header.
@@ -113,20 +111,13 @@ pub trait Program: Send + Sync + 'static {
     /// Supported versions.
     fn versions(&self) -> RangeInclusive<u32>;
 
-    /// Maximum size in bytes of the reply to `call`. Memory for it is reserved before the call is executed.
-    /// `None`: the arguments are invalid, and the call is not executed. (Long calls that wait for the memory
-    /// of long replies could deadlock.) The default is the size of a small reply.
-    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
-        let _ = call;
-        Some(SMALL_REPLY)
-    }
-
-    /// Position of the data in a large call, if it has some, from the first bytes of the call: `args` is at the start of
-    /// the arguments, and ends anywhere. The data and what follows are received in other memory than what precedes, so
-    /// that the program can keep the data without a copy. The default is `None`.
-    fn data_offset(&self, header: &CallHeader, args: &mut Decoder<'_>) -> Option<usize> {
-        let _ = (header, args);
-        None
+    /// Looks at the arguments of a call once, before memory for it is reserved. `args` is at their start, and `length` is
+    /// the size of the whole call in bytes. Of a large call, `args` may have only a part, for the position of its data: what
+    /// follows this position is received in other memory than what precedes, so that the program can keep the data
+    /// without a copy. The default is that of a call with a small reply.
+    fn plan(&self, header: &CallHeader, args: &mut Decoder<'_>, length: usize) -> Plan {
+        let _ = (header, args, length);
+        Plan::default()
     }
 
     /// Executes `call`, which has this program's number and a supported version. `reply` contains the header
@@ -136,19 +127,17 @@ pub trait Program: Send + Sync + 'static {
 
 /// Executes the calls of connections.
 pub trait Service: Send + Sync + 'static {
-    /// Maximum size in bytes of the reply to `call`. Memory for it is reserved before the call is executed.
-    /// `None`: the arguments are invalid, and the call is not executed. The default is the size of a small
-    /// reply.
-    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
+    /// Looks at the arguments of `call` once, before memory for it is reserved. The default is that of a call with a
+    /// small reply.
+    fn plan(&self, call: &CallContext) -> Plan {
         let _ = call;
-        Some(SMALL_REPLY)
+        Plan::default()
     }
 
-    /// Position of the data in a large call, if it has some, from the first bytes of the call
-    /// ([`Program::data_offset`]). The default is `None`.
-    fn data_offset(&self, start: &[u8]) -> Option<usize> {
-        let _ = start;
-        None
+    /// As [`Self::plan`], for a call of `length` bytes that is still arriving, from its first bytes.
+    fn plan_of_prefix(&self, start: &[u8], length: usize) -> Plan {
+        let _ = (start, length);
+        Plan::default()
     }
 
     /// Executes `call` and returns the whole reply, or `None` if none is sent. The reply is encoded in

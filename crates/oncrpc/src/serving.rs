@@ -15,13 +15,10 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use millrace_runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep, StallTimer};
 use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 
-use crate::{LastSender, Peer, REPLY_HEAD, ReceivedCall, SMALL_REPLY, Sampler, Service, Stages};
+use crate::{LastSender, Peer, REPLY_HEAD, ReceivedCall, SMALL_CALL, SMALL_REPLY, Sampler, Service, Stages};
 use millrace_admission::{Account, Batch, Turn};
 use millrace_buffer::slot_bytes;
 
-/// Maximum size in bytes of a call whose memory is counted in addition to that of its reply. The memory of
-/// larger calls is free when the reply is built.
-const SMALL_CALL: usize = 4096;
 /// Interval between attempts to allocate memory that the arena lacks although the budget permits it.
 pub(crate) const MEMORY_RETRY: Duration = Duration::from_millis(10);
 

@@ -10,7 +10,7 @@ use std::{
 
 use millrace_admission::Account;
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
-use millrace_oncrpc::{CallContext, Message, ReplyHeader, ReplyStatus, SMALL_REPLY, Service};
+use millrace_oncrpc::{CallContext, Message, ReplyHeader, ReplyStatus, Service};
 use millrace_rdma::ConnectParams;
 use millrace_rpcrdma::{Header, Lists, RequesterConfig, Responder, ResponderConfig};
 use millrace_runtime::{MaybeReady, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime};
@@ -33,10 +33,6 @@ struct Exhausting {
 }
 
 impl Service for Exhausting {
-    fn reply_bytes(&self, _: &mut CallContext) -> Option<usize> {
-        Some(SMALL_REPLY)
-    }
-
     fn call(&self, call: CallContext, mut e: Encoder) -> MaybeReady<'static, Option<Message>> {
         e.put(&ReplyHeader { xid: call.header.xid, status: ReplyStatus::Success });
         let reply = e.finish().ok();

@@ -4,7 +4,7 @@
 use std::{collections::HashMap, io, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use futures::{FutureExt, channel::oneshot, future::Shared};
-use millrace_oncrpc::{CallContext, CallHeader, Credential, MaybeReady, Outcome, Program, Sender};
+use millrace_oncrpc::{CallContext, CallHeader, Credential, MaybeReady, Outcome, Plan, Program, Sender};
 use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
 use millrace_xdr::{Decoder, Encoder};
 use nix::unistd::{Uid, User, getgrouplist};
@@ -140,12 +140,8 @@ impl<P: Program> Program for Managed<P> {
         self.program.versions()
     }
 
-    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
-        self.program.reply_bytes(call)
-    }
-
-    fn data_offset(&self, header: &CallHeader, args: &mut Decoder<'_>) -> Option<usize> {
-        self.program.data_offset(header, args)
+    fn plan(&self, header: &CallHeader, args: &mut Decoder<'_>, length: usize) -> Plan {
+        self.program.plan(header, args, length)
     }
 
     fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {

@@ -6,6 +6,7 @@
 
 mod announce;
 mod backend;
+mod bulk;
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
 mod callbacks;

@@ -404,7 +404,7 @@ mod tests {
                 assert!(account.take(config.largest), "{least} for {transfer}: {:?}", budget.stats());
                 account.give(config.largest);
                 // A directory page may be larger than a small READ or WRITE.
-                let page = slot_bytes(crate::nfs3::MAX_PAGE as usize) + SMALL_REPLY;
+                let page = slot_bytes(crate::bulk::MAX_PAGE as usize) + SMALL_REPLY;
                 assert!(account.take(page), "{least} for {transfer}: {:?}", budget.stats());
                 account.give(page);
             }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use millrace_buffer::Buffer;
+use millrace_nfs::v4::READ_DATA_OFFSET;
 use millrace_oncrpc::{EncodedCredential, SUCCESS_HEADER_BYTES};
 
 use super::{Session, compound::Compound, session::spec, status::status_of};
@@ -12,10 +13,8 @@ use crate::{
     pool::CallSpec,
 };
 
-/// Bytes of a successful reply to READ before the data: the header, status, empty tag and
-/// number of the results, SEQUENCE (8 + 36), PUTFH (8), and READ (8, `eof`, and the length of the data; RFC 8881 sections
-/// 16.2.3, 18.46.2, 18.22.2).
-const READ_DATA: usize = SUCCESS_HEADER_BYTES + 12 + 44 + 8 + 16;
+/// Bytes of a successful reply to READ before the data.
+const READ_DATA: usize = SUCCESS_HEADER_BYTES + READ_DATA_OFFSET;
 
 /// Maximum size of the reply to a COMPOUND in bytes, without the data of READ, the target of a symbolic link and the
 /// entries of a directory: the RPC header, SEQUENCE, a handle, and twice the attributes of an object with long names of owners.

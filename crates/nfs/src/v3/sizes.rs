@@ -1,6 +1,10 @@
-//! Maximum sizes of replies, for which a requester must provide reply resources (RFC 8166 section 4.3).
+//! Sizes of replies, for which a requester must provide reply resources (RFC 8166 section 4.3) and a server memory, and
+//! positions of data.
+
+use millrace_xdr::Decoder;
 
 use super::{FATTR_BYTES, MAX_HANDLE, Procedure};
+use crate::Bulk;
 
 /// Size of the RPC reply header in bytes: 24 with an AUTH_NONE verifier, plus a reserve for other verifiers.
 pub const RPC_REPLY_HEAD: usize = 24 + SLACK;
@@ -34,6 +38,31 @@ impl Procedure {
             Self::Commit => STATUS + WCC + 8,
         };
         RPC_REPLY_HEAD + results
+    }
+
+    /// The bulk data that a call with the arguments at `args` requests; `None` if its results are small, or the arguments
+    /// malformed.
+    pub fn bulk(self, args: &mut Decoder<'_>) -> Option<Bulk> {
+        let (before_count, bulk): (_, fn(u32) -> Bulk) = match self {
+            Self::Read => (8, Bulk::Data),                // Offset.
+            Self::Readdir => (8 + 8, Bulk::List),         // Cookie and verifier.
+            Self::Readdirplus => (8 + 8 + 4, Bulk::List), // The same and `dircount`.
+            Self::Readlink => return Some(Bulk::Target),
+            _ => return None,
+        };
+        args.opaque(MAX_HANDLE).ok()?;
+        args.raw(before_count).ok()?;
+        args.u32().ok().map(bulk)
+    }
+
+    /// Position of the data of WRITE, if `args`, which is at the start of the arguments, has what precedes the data.
+    pub fn data_offset(self, args: &mut Decoder<'_>) -> Option<usize> {
+        if self != Self::Write {
+            return None;
+        }
+        args.opaque(MAX_HANDLE).ok()?;
+        args.raw(8 + 4 + 4 + 4).ok()?; // Offset, count, stability, and the length of the data.
+        Some(args.position())
     }
 }
 

@@ -499,3 +499,33 @@ fn times_out_of_range_are_replaced_by_the_nearest() {
     assert_eq!(encoded(max, 5), "ffffffff 00000005");
     assert_eq!(encoded(max + 1, 5), "ffffffff 00000000");
 }
+
+#[test]
+fn requested_bulk_data_and_the_position_of_data_are_found_in_arguments() {
+    use crate::Bulk;
+    let encoded = |m: Message| flat(&m).head.to_vec();
+    let file = FileHandle::new(&[7; 33]).unwrap();
+    let read = encoded(message(&ReadArgs { file, offset: 1, count: 1000 }));
+    let readdir = encoded(message(&ReaddirArgs { dir: file, cookie: 1, verifier: [2; 8], count: 2000 }));
+    let plus = ReaddirplusArgs { dir: file, cookie: 1, verifier: [2; 8], dircount: 5, maxcount: 3000 };
+    for (procedure, arguments, bulk) in [
+        (Procedure::Read, read, Bulk::Data(1000)),
+        (Procedure::Readdir, readdir, Bulk::List(2000)),
+        (Procedure::Readdirplus, encoded(message(&plus)), Bulk::List(3000)),
+    ] {
+        let found = |bytes: &[u8]| procedure.bulk(&mut Decoder::from_bytes(bytes));
+        assert_eq!(found(&arguments), Some(bulk), "{procedure}");
+        for cut in 0..arguments.len() {
+            assert_eq!(found(&arguments[..cut]), None, "{procedure} cut at {cut}");
+        }
+    }
+    assert_eq!(Procedure::Readlink.bulk(&mut Decoder::from_bytes(&[])), Some(Bulk::Target));
+    assert_eq!(Procedure::Getattr.bulk(&mut Decoder::from_bytes(&[0; 64])), None);
+
+    let data = arena().copy_from(b"data").unwrap().into();
+    let write = message(&WriteArgs { file, offset: 1, count: 4, stable: StableHow::FileSync, data });
+    let (at, bytes) = (write.payloads[0].position, flat(&write).head.to_vec());
+    let found = |len: usize| Procedure::Write.data_offset(&mut Decoder::from_bytes(&bytes[..len]));
+    assert_eq!((found(at - 1), found(at), found(bytes.len())), (None, Some(at), Some(at)));
+    assert_eq!(Procedure::Read.data_offset(&mut Decoder::from_bytes(&bytes)), None);
+}

@@ -3,7 +3,7 @@
 
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
-use super::{Opaque, Status};
+use super::{Opaque, Operation, Status};
 use crate::schema::xdr_struct;
 
 /// Maximum length of a decoded tag in bytes. The protocol has no limit.
@@ -12,8 +12,8 @@ pub const MAX_TAG: usize = 1024;
 /// Operation number of the result of an unknown operation (`OP_ILLEGAL`).
 pub const OP_ILLEGAL: u32 = 10_044;
 
-/// The beginning of the arguments of COMPOUND (`COMPOUND4args`). The operations follow: each is a number (see
-/// [`Operation`](super::Operation)) and its arguments.
+/// The beginning of the arguments of COMPOUND (`COMPOUND4args`). The operations follow: each is a number
+/// ([`next_operation`]) and its arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompoundArgs<'a> {
     /// Tag, which the server returns.
@@ -35,9 +35,21 @@ impl Encode for CompoundArgs<'_> {
 impl<'a> Decode<'a> for CompoundArgs<'a> {
     /// Rejects a number of operations for which the message is too short.
     fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        #[cfg(feature = "call-counts")]
+        crate::call_counts::COMPOUNDS_DECODED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let (tag, minor_version) = (d.get()?, d.get()?);
         Ok(Self { tag, minor_version, operations: d.count(usize::MAX, 4)? as u32 })
     }
+}
+
+/// Decodes the number of the next operation of a COMPOUND, whose arguments follow.
+///
+/// # Errors
+/// [`XdrError::Invalid`] for an unknown operation, [`XdrError::Short`].
+pub fn next_operation(d: &mut Decoder<'_>) -> Result<Operation, XdrError> {
+    #[cfg(feature = "call-counts")]
+    crate::call_counts::OPERATIONS_DECODED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    d.get()
 }
 
 xdr_struct! {

@@ -2,15 +2,29 @@
 //!
 //! PUTROOTFH, PUTPUBFH, SAVEFH, RESTOREFH and LOOKUPP have neither arguments nor data in their results.
 
+use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+
 use super::{Bitmap, FileHandle, Name};
 use crate::schema::xdr_struct;
 
-xdr_struct! {
-    /// Arguments of PUTFH (RFC 8881 section 18.19). The result has no data.
-    #[derive(Copy)]
-    pub struct PutfhArgs<'a> {
-        /// The new current file handle.
-        pub handle: FileHandle<'a>,
+/// Arguments of PUTFH (RFC 8881 section 18.19). The result has no data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PutfhArgs<'a> {
+    /// The new current file handle.
+    pub handle: FileHandle<'a>,
+}
+
+impl Encode for PutfhArgs<'_> {
+    fn encode(&self, e: &mut Encoder) {
+        e.put(&self.handle);
+    }
+}
+
+impl<'a> Decode<'a> for PutfhArgs<'a> {
+    fn decode(d: &mut Decoder<'a>) -> Result<Self, XdrError> {
+        #[cfg(feature = "call-counts")]
+        crate::call_counts::HANDLES_DECODED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok(Self { handle: d.get()? })
     }
 }
 

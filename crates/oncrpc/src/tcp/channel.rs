@@ -66,15 +66,15 @@ impl Channel {
 
     /// As [`Self::poll_reply`], with the record's memory charged to `account` before it is read. The charge
     /// passes to the caller with the record ([`Self::take_admitted`]). For a large record, `data_offset` returns the
-    /// position of the data that starts a buffer, from the first bytes of the record.
+    /// position of the data that starts a buffer, from the first bytes of the record and its length.
     pub(super) fn poll_call(
         &mut self,
         cx: &mut Context<'_>,
         account: &mut Account,
-        mut data_offset: impl FnMut(&[u8]) -> Option<usize>,
+        mut data_offset: impl FnMut(&[u8], usize) -> Option<usize>,
     ) -> Poll<io::Result<Option<Message>>> {
-        self.poll_next(cx, Some(account), |reader, _| {
-            if let Some(offset) = data_offset(reader.start()) {
+        self.poll_next(cx, Some(account), |reader, len| {
+            if let Some(offset) = data_offset(reader.start(), len) {
                 reader.align(offset);
             }
         })

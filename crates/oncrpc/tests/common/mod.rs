@@ -13,10 +13,11 @@ use std::{
 
 use millrace_buffer::ArenaConfig;
 use millrace_oncrpc::{
-    AuthStat, CallContext, Credential, Fault, MaybeReady, Outcome, Peer, Program, SMALL_REPLY, TransportKind,
+    AuthStat, CallContext, CallHeader, Credential, Fault, MaybeReady, Outcome, Peer, Plan, Program,
+    SMALL_CALL, SMALL_REPLY, TransportKind,
 };
 use millrace_runtime::{RuntimeExt, RuntimeRef};
-use millrace_xdr::{Arena, Encoder};
+use millrace_xdr::{Arena, Decoder, Encoder};
 
 pub fn arena() -> Arena {
     Arena::new(ArenaConfig { limit: 64 << 20, huge_pages: false })
@@ -47,11 +48,12 @@ impl Program for Doubler {
     fn versions(&self) -> std::ops::RangeInclusive<u32> {
         3..=4
     }
-    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
-        if !matches!(call.header.proc, 9 | 10) {
-            return Some(SMALL_REPLY);
+    fn plan(&self, header: &CallHeader, args: &mut Decoder<'_>, length: usize) -> Plan {
+        let mut plan = Plan::default();
+        if matches!(header.proc, 9 | 10) {
+            plan.reply_bytes = (length < SMALL_CALL).then(|| args.u32().unwrap_or(0) as usize + SMALL_REPLY);
         }
-        (call.message().stream_len() < 4096).then(|| call.args().u32().unwrap_or(0) as usize + SMALL_REPLY)
+        plan
     }
     fn call(&self, call: CallContext, mut reply: Encoder) -> MaybeReady<'static, Outcome> {
         fn double(call: &CallContext, mut reply: Encoder) -> Outcome {

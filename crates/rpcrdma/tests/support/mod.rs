@@ -19,7 +19,7 @@ use std::{
 use millrace_admission::Account;
 use millrace_buffer::{Arena, ArenaConfig, Views};
 use millrace_oncrpc::{
-    AcceptError, CallContext, Callbacks, MaybeReady, Message, Peer, Reply, ReplyHeader, ReplySpec,
+    AcceptError, CallContext, Callbacks, MaybeReady, Message, Peer, Plan, Reply, ReplyHeader, ReplySpec,
     ReplyStatus, Request, RpcError, SMALL_REPLY, Service, Transport, TransportKind,
 };
 use millrace_rdma::{ConnectParams, QueuePair};
@@ -101,9 +101,9 @@ impl Service for Echo {
         self.callbacks.as_ref()
     }
 
-    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
+    fn plan(&self, call: &CallContext) -> Plan {
         let ask = decode(call).map_or(Ask::default(), |(ask, _)| ask);
-        Some(SMALL_REPLY + ask.receive + ask.reply_head)
+        Plan { reply_bytes: Some(SMALL_REPLY + ask.receive + ask.reply_head), ..Plan::default() }
     }
 
     fn call(&self, call: CallContext, mut e: Encoder) -> MaybeReady<'static, Option<Message>> {

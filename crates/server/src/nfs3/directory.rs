@@ -8,10 +8,7 @@ use millrace_vfs::{DirPage, ReadDirLimits};
 use millrace_xdr::Encoder;
 
 use super::{Env, convert, outcome::Executed, target::Target};
-
-/// Maximum bytes of a page, independent of the client's request: with the headers of the reply it fits in 256 KiB of memory.
-/// A page of this size takes about as long as a READ of 1 MiB, and others of the shard wait for it.
-pub(crate) const MAX_PAGE: u32 = 240 << 10;
+use crate::bulk::MAX_PAGE;
 
 pub(super) async fn readdir(env: &Env, dir: &Target, args: ReaddirArgs, mut reply: Encoder) -> Executed {
     let (count, header) = (args.count.min(MAX_PAGE), reply.len());

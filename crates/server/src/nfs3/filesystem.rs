@@ -7,7 +7,8 @@ use millrace_nfs::v3::{
 use millrace_vfs::FsInfo;
 use millrace_xdr::Encoder;
 
-use super::{Env, MAX_PAGE, convert, done, outcome::Executed, target::Target};
+use super::{Env, convert, done, outcome::Executed, target::Target};
+use crate::bulk::MAX_PAGE;
 
 /// Preferred multiple of READ and WRITE sizes: a page.
 const MULTIPLE: u32 = 4096;

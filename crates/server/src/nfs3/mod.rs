@@ -15,14 +15,14 @@ mod names;
 mod outcome;
 mod target;
 
-pub(crate) use directory::MAX_PAGE;
-
 use std::{ops::RangeInclusive, sync::Arc};
 
 use millrace_admission::ClientAddr;
 use millrace_buffer::slot_bytes;
-use millrace_nfs::v3::{MAX_HANDLE, PROGRAM, Procedure, Status, VERSION};
-use millrace_oncrpc::{CallContext, CallHeader, Fault, MaybeReady, Outcome, Program, Results, SMALL_REPLY};
+use millrace_nfs::v3::{PROGRAM, Procedure, Status, VERSION};
+use millrace_oncrpc::{
+    CallContext, CallHeader, Fault, MaybeReady, Outcome, Plan, Program, Results, SMALL_CALL, SMALL_REPLY,
+};
 use millrace_runtime::{Instant, RuntimeRef};
 use millrace_xdr::{Decoder, Encode, Encoder};
 
@@ -32,6 +32,7 @@ use self::{
     target::{Rejection, RejectionReason},
 };
 use crate::{
+    bulk,
     callbacks::CallbackSender,
     drc::DuplicateRequestCache,
     export::{Export, ExportTable},
@@ -39,11 +40,6 @@ use crate::{
     shared::Shared,
     usage::Usage,
 };
-
-/// Maximum bytes of the text of a symbolic link.
-const MAX_LINK: u32 = 4096;
-/// Maximum bytes of calls that request bulk data.
-const MAX_SMALL_CALL: usize = 4096;
 
 /// The common state of the procedures of one connection.
 pub(crate) struct Env {
@@ -107,21 +103,14 @@ impl Program for Nfs3 {
         VERSION..=VERSION
     }
 
-    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
-        let bulk = self.env.bulk(call);
-        if bulk == 0 {
-            return Some(SMALL_REPLY);
+    fn plan(&self, header: &CallHeader, args: &mut Decoder<'_>, length: usize) -> Plan {
+        let Ok(procedure) = Procedure::try_from(header.proc) else { return Plan::default() };
+        let bulk = procedure.bulk(args).map_or(0, |bulk| bulk::bytes(bulk, self.env.rtmax));
+        if bulk > 0 {
+            let reply_bytes = (length <= SMALL_CALL).then(|| slot_bytes(bulk) + SMALL_REPLY);
+            return Plan { reply_bytes, bulk, ..Plan::default() };
         }
-        (call.message().stream_len() <= MAX_SMALL_CALL).then(|| slot_bytes(bulk) + SMALL_REPLY)
-    }
-
-    fn data_offset(&self, header: &CallHeader, args: &mut Decoder<'_>) -> Option<usize> {
-        if Procedure::try_from(header.proc) != Ok(Procedure::Write) {
-            return None;
-        }
-        args.opaque(MAX_HANDLE).ok()?;
-        args.raw(8 + 4 + 4 + 4).ok()?; // Offset, count, how stable, and the length of the data.
-        Some(args.position())
+        Plan { data_offset: procedure.data_offset(args), ..Plan::default() }
     }
 
     fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {
@@ -147,28 +136,6 @@ fn done(mut reply: Encoder, result: &impl Encode) -> Executed {
 }
 
 impl Env {
-    /// Maximum bytes of the data, directory page or link text that `call` requests, within the server's
-    /// limits; 0 if the call is malformed or its results are small.
-    fn bulk(&self, call: &CallContext) -> usize {
-        // The handle is skipped here and decoded with the arguments.
-        let count_at = |skip: usize| {
-            let mut args = call.args();
-            args.opaque(MAX_HANDLE).ok()?;
-            args.raw(skip).ok()?;
-            args.u32().ok()
-        };
-        let count = match Procedure::try_from(call.header.proc) {
-            // `count` follows the offset.
-            Ok(Procedure::Read) => count_at(8).map(|n| n.min(self.rtmax)),
-            // `count` follows cookie and verifier; in READDIRPLUS, `maxcount` follows these and `dircount`.
-            Ok(Procedure::Readdir) => count_at(16).map(|n| n.min(MAX_PAGE)),
-            Ok(Procedure::Readdirplus) => count_at(20).map(|n| n.min(MAX_PAGE)),
-            Ok(Procedure::Readlink) => Some(MAX_LINK),
-            _ => None,
-        };
-        count.unwrap_or(0) as usize
-    }
-
     /// Counts an answered call and its duration.
     fn account(&self, procedure: Procedure, started: Instant, result: ProcedureOutcome) -> Outcome {
         let ProcedureOutcome { outcome, export, counted } = result;

@@ -1,7 +1,7 @@
 //! The arguments of a COMPOUND, decoded operation by operation.
 
-use millrace_nfs::v4::{CompoundArgs, Operation, PutfhArgs, SequenceArgs};
-use millrace_oncrpc::CallContext;
+use millrace_nfs::v4::{Operation, next_operation};
+use millrace_oncrpc::{CallContext, Operations};
 use millrace_xdr::{Arena, Decode, Decoder, Message, Payload, View, XdrError};
 
 /// Maximum bytes after the data of a WRITE that are copied, so that the memory of the call can be passed to the
@@ -11,35 +11,31 @@ const MAX_COPIED: usize = 2048;
 /// Maximum bytes from SETXATTR on that are copied if they are in several buffers.
 const MAX_JOINED: usize = millrace_vfs::XATTR_SIZE_MAX + 4096;
 
-/// Bytes of the arguments of WRITE before its data: stateid, offset, stability and length.
-const BEFORE_DATA: usize = 16 + 8 + 4 + 4;
-
-/// Position of the data of WRITE in the arguments of a COMPOUND, at the start of which `d` is, if only SEQUENCE and PUTFH
-/// precede it, as usual.
-pub(super) fn data_offset(d: &mut Decoder<'_>) -> Option<usize> {
-    let frame: CompoundArgs<'_> = d.get().ok()?;
-    for _ in 0..frame.operations {
-        match Operation::try_from(d.u32().ok()?) {
-            Ok(Operation::Sequence) => drop(d.get::<SequenceArgs>().ok()?),
-            Ok(Operation::Putfh) => drop(d.get::<PutfhArgs<'_>>().ok()?),
-            Ok(Operation::Write) => return d.raw(BEFORE_DATA).is_ok().then(|| d.position()),
-            _ => return None,
-        }
-    }
-    None
-}
-
 /// The received message, and the position of the next operation.
 pub(super) struct Arguments {
     message: Message,
+    /// The operations that the plan of the call has found in the message.
+    planned: Operations,
+    /// Number of operations that were taken.
+    taken: usize,
     at: usize,
 }
 
 impl Arguments {
-    /// The arguments of `call`.
+    /// The arguments of `call`, at its first operation.
     pub(super) fn new(call: CallContext) -> Self {
-        let at = call.args().position();
-        Self { message: call.into_message(), at }
+        let planned = call.plan.operations;
+        Self { message: call.into_message(), planned, taken: 0, at: planned.first_at }
+    }
+
+    /// Number of operations.
+    pub(super) fn count(&self) -> u32 {
+        self.planned.count
+    }
+
+    /// Minor version.
+    pub(super) fn minor_version(&self) -> u32 {
+        self.planned.minor_version
     }
 
     /// Whether the message is in several buffers. Only data by reference continues in the next one.
@@ -56,8 +52,27 @@ impl Arguments {
     /// The first of the next `left` operations that is not SAVEFH; it stays the next one.
     pub(super) fn following(&self, left: u32) -> Option<Operation> {
         let mut d = self.decoder().ok()?;
-        let operations = (0..left).map_while(|_| Operation::try_from(d.u32().ok()?).ok());
+        let operations = (0..left).map_while(|_| next_operation(&mut d).ok());
         operations.into_iter().find(|operation| *operation != Operation::Savefh)
+    }
+
+    /// Takes the number of the next operation, if it is one of the minor version.
+    pub(super) fn next(&mut self) -> Option<Operation> {
+        let operation = match self.planned.get(self.taken) {
+            Some((number, at)) => {
+                debug_assert_eq!(self.at + 4, at, "the plan has skipped other arguments than were decoded");
+                self.at = at;
+                Operation::try_from(number).ok()?
+            }
+            None => {
+                let mut d = self.decoder().ok()?;
+                let operation = next_operation(&mut d).ok()?;
+                self.at = d.position();
+                operation
+            }
+        };
+        self.taken += 1;
+        Some(operation).filter(|operation| operation.minor_version() <= self.planned.minor_version)
     }
 
     /// Replaces the message by what follows the position `at`.
@@ -66,6 +81,7 @@ impl Arguments {
         let payloads = payloads.filter(|p| p.position > at);
         let payloads = payloads.map(|p| Payload { position: p.position - at, ..p }).collect();
         self.message = Message { payloads, ..Message::from_view(rest) };
+        self.planned.forget();
         self.at = 0;
     }
 

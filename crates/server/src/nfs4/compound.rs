@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use millrace_nfs::v4::{Bitmap, CompoundArgs, CompoundEncoder, Operation, Stateid, Status};
+use millrace_nfs::v4::{Bitmap, CHANGE_BYTES, CompoundEncoder, Operation, Stateid, Status};
 use millrace_oncrpc::Stages;
 use millrace_xdr::{Encoder, XdrError};
 
@@ -11,7 +11,6 @@ use super::{
     arguments::Arguments,
     object::{Caller, File, Object},
     paths::Paths,
-    reply_size,
     timer::Timer,
 };
 use crate::{export::Exports, nfs4_clients::Session, usage::Usage};
@@ -163,19 +162,16 @@ pub(super) struct ReplyLimits {
 /// Executes the operations after SEQUENCE until one fails.
 pub(super) async fn execute(
     compound: &mut Compound<'_>,
-    header: &Frame,
     args: &mut Arguments,
     results: &mut CompoundEncoder,
 ) {
-    for position in 1..header.operations {
-        let left = header.operations - position - 1;
+    for position in 1..args.count() {
+        let left = args.count() - position - 1;
         compound.is_last = left == 0;
-        let Some(operation) = next_operation(header.minor_version, args, &mut compound.reply, results) else {
-            return;
-        };
+        let Some(operation) = next_operation(args, &mut compound.reply, results) else { return };
         let before = (compound.reply.len(), compound.payload);
         // An operation that changes something fails before it does so.
-        let room = if reply_size::is_idempotent(operation) { 0 } else { reply_size::CHANGE };
+        let room = if operation.is_idempotent() { 0 } else { CHANGE_BYTES };
         let mut result = compound.check_reply(room);
         if result.is_ok() {
             result = compound.run(operation, args).await;
@@ -207,29 +203,13 @@ pub(super) async fn execute(
     }
 }
 
-/// The beginning of a COMPOUND without its tag.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Frame {
-    pub(super) minor_version: u32,
-    pub(super) operations: u32,
-}
-
-impl Frame {
-    pub(super) fn of(args: &CompoundArgs<'_>) -> Self {
-        Self { minor_version: args.minor_version, operations: args.operations }
-    }
-}
-
-/// Decodes the number of the next operation and begins its result. `None` if there is no such operation; its
-/// result is complete then.
+/// Takes the next operation and begins its result. `None` if there is no such operation; its result is complete then.
 pub(super) fn next_operation(
-    minor_version: u32,
     args: &mut Arguments,
     reply: &mut Encoder,
     results: &mut CompoundEncoder,
 ) -> Option<Operation> {
-    let number = args.get::<u32>().unwrap_or_default();
-    let operation = Operation::try_from(number).ok().filter(|op| op.minor_version() <= minor_version);
+    let operation = args.next();
     match operation {
         Some(operation) => results.operation(reply, operation),
         None => results.illegal(reply),

@@ -4,7 +4,8 @@ use millrace_nfs::v4::{CommitArgs, CommitOk, ReadArgs, ReadOk, ReadlinkOk, Statu
 use millrace_oncrpc::{CallClass, Stage};
 use millrace_vfs::{Arena, FsError, FsResult, Views};
 
-use super::{compound::Compound, convert, kind::data_error, reply_size::MAX_LINK};
+use super::{compound::Compound, convert, kind::data_error};
+use crate::bulk::MAX_LINK;
 
 /// Upper limit of file offsets (the largest `off_t` plus one).
 pub(super) const OFFSET_LIMIT: u64 = 1 << 63;

@@ -9,8 +9,8 @@ use super::{
     compound::{Compound, Scope},
     convert,
     object::{File, Object},
-    reply_size::MAX_PAGE,
 };
+use crate::bulk::MAX_PAGE;
 
 /// Bytes of an entry with a short name and the attributes that clients request, from which the number of entries
 /// of a page is estimated.

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 
-use millrace_nfs::v4::{CompoundArgs, CompoundEncoder, Operation, SequenceArgs, Status};
+use millrace_nfs::v4::{CompoundEncoder, MAX_TAG, Opaque, Operation, SequenceArgs, Status};
 use millrace_nfs4_state::{MIN_CACHED, Sequence};
 use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Results, Stage};
 use millrace_xdr::Encoder;
@@ -16,7 +16,7 @@ use millrace_xdr::Encoder;
 use super::{
     Env,
     arguments::Arguments,
-    compound::{Compound, Frame, MINOR_VERSIONS, ReplyLimits, Scope, execute, next_operation},
+    compound::{Compound, MINOR_VERSIONS, ReplyLimits, Scope, execute, next_operation},
     object::Caller,
     timer::Timer,
 };
@@ -116,31 +116,29 @@ fn mix(mut digest: u64, bytes: &[u8]) -> u64 {
 async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
     let digest = digest(&call);
     let request_bytes = call.message().stream_len();
-    let bulk = call.reply_bulk;
+    let bulk = call.plan.bulk;
     let caller = Caller { sender: Arc::clone(&call.sender), counters: &env.counters };
     let stages = call.stages.clone();
     let header = reply.len();
+    let mut results = CompoundEncoder::begin(&mut reply, &call.arguments::<Opaque<'_, MAX_TAG>>()?);
     let mut args = Arguments::new(call);
-    let Ok(start) = args.get::<CompoundArgs<'_>>() else { return Err(Fault::GarbageArgs) };
-    let frame = Frame::of(&start);
-    let mut results = CompoundEncoder::begin(&mut reply, &start.tag);
-    if !MINOR_VERSIONS.contains(&frame.minor_version) {
+    if !MINOR_VERSIONS.contains(&args.minor_version()) {
         results.reject(&mut reply, Status::MinorVersMismatch);
         return Ok(reply.into());
     }
-    if frame.operations == 0 {
+    if args.count() == 0 {
         results.finish(&mut reply);
         return Ok(reply.into());
     }
-    let Some(first) = next_operation(frame.minor_version, &mut args, &mut reply, &mut results) else {
+    let Some(first) = next_operation(&mut args, &mut reply, &mut results) else {
         results.finish(&mut reply);
         return Ok(reply.into());
     };
     let timer = Timer::start(&env.rt);
-    let scope = Scope { env, exports: env.exports.load_full(), caller, minor_version: frame.minor_version };
+    let scope = Scope { env, exports: env.exports.load_full(), caller, minor_version: args.minor_version() };
     let mut compound = Compound::new(scope, reply, bulk, stages, timer);
     if first != Operation::Sequence {
-        let result = compound.without_session(first, frame.operations, &mut args).await;
+        let result = compound.without_session(first, &mut args).await;
         env.executed(first, result, &mut compound.timer);
         if let Err(status) = result {
             results.fail(&mut compound.reply, status);
@@ -151,7 +149,7 @@ async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
         return Ok(compound.reply.into());
     }
     let request = Request { digest, bytes: request_bytes, header };
-    match in_session(&mut compound, frame, &request, &mut args, results).await {
+    match in_session(&mut compound, &request, &mut args, results).await {
         Some((execution, cached)) => finish(env, execution, compound.reply, header, cached),
         None => Ok(compound.reply.into()),
     }
@@ -170,14 +168,13 @@ struct Request {
 /// of results that the slot keeps, if it keeps them; `None` if the reply is complete.
 async fn in_session(
     compound: &mut Compound<'_>,
-    frame: Frame,
     request: &Request,
     args: &mut Arguments,
     mut results: CompoundEncoder,
 ) -> Option<(Execution, Option<usize>)> {
     let sequenced = match args.get::<SequenceArgs>() {
         Ok(sequence) => compound
-            .sequence(&sequence, frame.operations, request.bytes, request.digest)
+            .sequence(&sequence, args.count(), request.bytes, request.digest)
             .map(|sequenced| (sequence, sequenced)),
         Err(_) => Err(Status::BadXdr),
     };
@@ -197,9 +194,7 @@ async fn in_session(
         Ok((_, Sequence::Uncached(ok))) => {
             compound.scope.env.counters.replayed();
             compound.put_sequence(&ok);
-            if frame.operations > 1
-                && next_operation(frame.minor_version, args, &mut compound.reply, &mut results).is_some()
-            {
+            if args.count() > 1 && next_operation(args, &mut compound.reply, &mut results).is_some() {
                 results.fail(&mut compound.reply, Status::RetryUncachedRep);
             }
             results.finish(&mut compound.reply);
@@ -216,7 +211,7 @@ async fn in_session(
         size: fore.response_bytes as usize,
         cached: sequence.cache_this.then_some(fore.cached_bytes as usize),
     };
-    execute(compound, &frame, args, &mut results).await;
+    execute(compound, args, &mut results).await;
     results.finish(&mut compound.reply);
     compound.scope.env.sender.send_waiting();
     let export = compound.current.as_ref().and_then(|object| object.file(Status::Inval).ok());

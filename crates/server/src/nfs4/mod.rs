@@ -20,8 +20,8 @@ mod names;
 mod object;
 mod open;
 mod paths;
+mod plan;
 mod read_plus;
-mod reply_size;
 mod session;
 mod settable;
 mod sparse;
@@ -33,11 +33,11 @@ use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
 use millrace_admission::ClientAddr;
 use millrace_nfs::v4::{Bitmap, Operation, PROGRAM, Status, VERSION};
-use millrace_oncrpc::{CallContext, CallHeader, Callbacks, Fault, MaybeReady, Outcome, Program};
+use millrace_oncrpc::{CallContext, CallHeader, Callbacks, Fault, MaybeReady, Outcome, Plan, Program};
 use millrace_runtime::{RuntimeRef, sync::Mutex};
 use millrace_xdr::{Decoder, Encoder};
 
-use self::{attributes::Parameters, reply_size::ReplySize, timer::Timer};
+use self::{attributes::Parameters, timer::Timer};
 use crate::{
     callbacks::CallbackSender,
     export::{Export, ExportTable},
@@ -171,14 +171,12 @@ impl Program for Nfs4 {
         VERSION..=VERSION
     }
 
-    fn reply_bytes(&self, call: &mut CallContext) -> Option<usize> {
-        let size = ReplySize::of(call, self.env.rtmax);
-        call.reply_bulk = size.bulk;
-        Some(size.memory())
-    }
-
-    fn data_offset(&self, header: &CallHeader, args: &mut Decoder<'_>) -> Option<usize> {
-        (header.proc == procedure::COMPOUND).then(|| arguments::data_offset(args)).flatten()
+    fn plan(&self, header: &CallHeader, args: &mut Decoder<'_>, length: usize) -> Plan {
+        if header.proc == procedure::COMPOUND {
+            plan::plan(args, length, self.env.rtmax)
+        } else {
+            Plan::default()
+        }
     }
 
     fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {

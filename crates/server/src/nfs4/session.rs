@@ -5,8 +5,9 @@ use std::sync::Arc;
 use millrace_nfs::v4::{
     BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionOk, CallbackSecurity, ChannelAttrs,
     CreateSessionArgs, CreateSessionOk, DestroyClientidArgs, DestroySessionArgs, Direction, ExchangeIdArgs,
-    ExchangeIdOk, Opaque, Operation, ReclaimCompleteArgs, RequestedDirection, SequenceArgs, SequenceOk,
-    ServerOwner, SessionId, StateProtect, Status, create_session_flags, exchange_id_flags,
+    ExchangeIdOk, Opaque, Operation, ReclaimCompleteArgs, RequestedDirection, SEQUENCE_OK_BYTES,
+    SequenceArgs, SequenceOk, ServerOwner, SessionId, StateProtect, Status, create_session_flags,
+    exchange_id_flags,
 };
 use millrace_nfs4_state::{
     CallbackTarget, ChannelAttributes, CreateSession, ExchangeId, Sequence, SequenceReply, SequenceRequest,
@@ -18,9 +19,6 @@ use crate::{
     nfs4_clients::{KeptReply, Session, lease_time, now, principal},
     usage::Usage,
 };
-
-/// Bytes of the data of SEQUENCE in a reply.
-const SEQUENCE_OK: usize = 36;
 
 impl Env {
     /// The session `id`, and the counters of its client. SEQUENCE needs them with every call, so that the connection keeps
@@ -65,11 +63,10 @@ fn channel_attrs(attributes: &ChannelAttributes) -> ChannelAttrs {
 }
 
 impl Compound<'_> {
-    /// Executes an operation that needs no session, as the only operation of a COMPOUND of `operations`.
+    /// Executes an operation that needs no session, as the only operation of a COMPOUND.
     pub(super) async fn without_session(
         &mut self,
         operation: Operation,
-        operations: u32,
         args: &mut Arguments,
     ) -> Result<(), Status> {
         use Operation as Op;
@@ -79,7 +76,7 @@ impl Compound<'_> {
             | Op::DestroySession
             | Op::BindConnToSession
             | Op::DestroyClientid
-                if operations > 1 =>
+                if args.count() > 1 =>
             {
                 return Err(Status::NotOnlyOp);
             }
@@ -246,7 +243,7 @@ impl Compound<'_> {
         if bytes > fore.request_bytes as usize {
             return Err(Status::ReqTooBig);
         }
-        let reply = self.reply.len() + SEQUENCE_OK;
+        let reply = self.reply.len() + SEQUENCE_OK_BYTES;
         if reply > fore.response_bytes as usize {
             return Err(Status::RepTooBig);
         }

@@ -10,12 +10,8 @@ use millrace_vfs::SetXattr;
 use millrace_xdr::XdrError;
 use siphasher::sip::SipHasher13;
 
-use super::{
-    compound::Compound,
-    convert,
-    object::File,
-    reply_size::{MAX_PAGE, MAX_VALUE},
-};
+use super::{compound::Compound, convert, object::File};
+use crate::bulk::{MAX_PAGE, MAX_VALUE};
 
 /// The cookie of a name: names are listed in the order of their cookies, so that one that exists all the time is listed
 /// once, also if others are added and removed between the pages. It is not 0.

@@ -71,6 +71,54 @@ fn malformed_arguments_are_rejected() {
     });
 }
 
+/// The plan of a call keeps the positions of eight operations at most, and ends at the first that has no known size.
+#[test]
+fn the_results_before_a_malformed_operation_are_returned() {
+    with_session(async |c, s, export| {
+        let channel = ChannelAttrs { max_operations: 64, ..CHANNEL };
+        let (client, number) = (s.client, 2);
+        let created = send(c, 1, &[create_session(client, number, channel)]).await;
+        let session = created.take::<CreateSessionOk>(Operation::CreateSession);
+        assert!(session.fore.max_operations >= 24, "{session:?}");
+        let mut next = 1..;
+        for valid in 0..20 {
+            for (minor_version, bad, status) in [
+                (2, raw(&[9, 1 << 30, 0]), (9, Status::BadXdr)),
+                (2, raw(&[9]), (9, Status::BadXdr)),
+                (2, raw(&[22, 129, 0]), (22, Status::BadXdr)),
+                (2, raw(&[38, 0]), (38, Status::BadXdr)),
+                (2, raw(&[2]), (OP_ILLEGAL, Status::OpIllegal)),
+                (2, raw(&[9999]), (OP_ILLEGAL, Status::OpIllegal)),
+                (1, raw(&[69, 0, 0, 0, 0, 0, 0, 0]), (OP_ILLEGAL, Status::OpIllegal)),
+                (2, raw(&[49]), (49, Status::NotSupp)),
+                (2, getattr(&[Attribute::FileType]), (9, Status::Ok)),
+            ] {
+                let arguments = SequenceArgs {
+                    session: session.session,
+                    sequence: next.next().unwrap(),
+                    slot: 0,
+                    highest_slot: 0,
+                    cache_this: false,
+                };
+                let ops: Vec<Op> = [sequence(arguments), putfh(export)]
+                    .into_iter()
+                    .chain((0..valid).map(|_| getattr(&[Attribute::FileType])))
+                    .chain([bad])
+                    .collect();
+                let results = send(c, minor_version, &ops).await;
+                let _: SequenceOk = results.take(Operation::Sequence);
+                results.skip(&[Operation::Putfh]);
+                for _ in 0..valid {
+                    let found: Attributes<'_> = results.take(Operation::Getattr);
+                    assert_eq!(found.file_type, Some(FileType::Directory));
+                }
+                assert_eq!((results.next(), results.count), (status, valid + 3), "after {valid} operations");
+                assert_eq!(results.status, status.1);
+            }
+        }
+    });
+}
+
 /// The root of all exports, which is no file of an export, has no state.
 #[test]
 fn stateids_of_the_root_of_all_exports_are_bad() {

@@ -8,6 +8,7 @@ mod modify;
 mod open;
 mod properties;
 mod session;
+mod sizes;
 
 use millrace_xdr::{Arena, Decode, Decoder, Encode, Encoder, Message, View, Views};
 
