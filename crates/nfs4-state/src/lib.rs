@@ -95,6 +95,6 @@ pub use opens::OpenRequest;
 pub use recalls::{DelegationStats, Recall, RecallAny};
 pub use report::{ClientReport, Selection, StateidKind, StateidPage, StateidPosition, StateidReport};
 pub use reservation::ReservedStateid;
-pub use session::{Direction, Execution, Sequence, SequenceReply, SequenceRequest, Session};
+pub use session::{Direction, Execution, Sequence, SequenceRequest, Session};
 pub use state::State;
 pub use table::DelegationKind;

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use millrace_nfs::v4::{SessionId, Status};
+use millrace_nfs::v4::{SequenceOk, SessionId, Status};
 use parking_lot::RwLock;
 
 use crate::{
@@ -21,33 +21,16 @@ pub struct SequenceRequest {
     pub highest_slot: u32,
 }
 
-/// Result of SEQUENCE.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SequenceReply {
-    /// `sr_sessionid`.
-    pub session: SessionId,
-    /// `sr_sequenceid`.
-    pub sequence: u32,
-    /// `sr_slotid`.
-    pub slot: u32,
-    /// `sr_highest_slotid`.
-    pub highest_slot: u32,
-    /// `sr_target_highest_slotid`.
-    pub target_highest_slot: u32,
-    /// `sr_status_flags`.
-    pub status_flags: u32,
-}
-
 /// The treatment of a COMPOUND whose SEQUENCE is valid.
 #[derive(Debug)]
 pub enum Sequence<R: Clone> {
     /// The request is new and must be executed.
-    Execute(Execution<R>, SequenceReply),
+    Execute(Execution<R>, SequenceOk),
     /// Send this reply again: the request is a retry.
     Replay(R),
     /// The request is a retry, and its reply was not kept: answer SEQUENCE with this, and the operation after it with
     /// RETRY_UNCACHED_REP.
-    Uncached(SequenceReply),
+    Uncached(SequenceOk),
 }
 
 /// `channel_dir_from_client4` and `channel_dir_from_server4`: the channels of a connection.
@@ -211,8 +194,8 @@ impl<R: Clone> Session<R> {
         Ok(Sequence::Uncached(self.reply(slots, request)))
     }
 
-    fn reply(&self, slots: &Slots<R>, request: &SequenceRequest) -> SequenceReply {
-        SequenceReply {
+    fn reply(&self, slots: &Slots<R>, request: &SequenceRequest) -> SequenceOk {
+        SequenceOk {
             session: self.id,
             sequence: request.sequence,
             slot: request.slot,

@@ -277,7 +277,7 @@ fn call(
     slot: u32,
     sequence: u32,
     highest_slot: u32,
-) -> Result<SequenceReply, Status> {
+) -> Result<SequenceOk, Status> {
     match session.sequence(&SequenceRequest { sequence, slot, highest_slot }, sequence.into(), S(0))? {
         Sequence::Execute(execution, reply) => {
             execution.finish(Some(7));
@@ -295,7 +295,7 @@ fn the_address_with_most_slots_gives_half_of_them_to_a_new_client() {
     let (heavy, other) = (&greedy[0][0], &greedy[1][0]);
     let victim = mount(&state, VICTIM, "victim", S(0)).unwrap();
     assert_eq!(victim.fore().slots, 1, "there is nothing left");
-    let targets = |reply: &SequenceReply| (reply.highest_slot, reply.target_highest_slot);
+    let targets = |reply: &SequenceOk| (reply.highest_slot, reply.target_highest_slot);
     assert_eq!(targets(&call(other, 0, 1, 0).unwrap()), (63, 63));
     assert_eq!(call(&victim, 0, 1, 0).unwrap().highest_slot, 0);
 

@@ -18,7 +18,7 @@ mod slot_model;
 
 use std::{net::IpAddr, net::Ipv4Addr, sync::Arc, time::Duration};
 
-use millrace_nfs::v4::{ClientId, Stateid, Status};
+use millrace_nfs::v4::{ClientId, SequenceOk, Stateid, Status};
 
 use crate::*;
 

@@ -144,7 +144,7 @@ fn sequence_replies_with_its_arguments_and_the_slots() {
     let state = state();
     let session = client(&state, "a", S(0));
     let Ok(Sequence::Execute(execution, reply)) = session.sequence(&request(5, 1), 9, S(0)) else { panic!() };
-    let expected = SequenceReply {
+    let expected = SequenceOk {
         session: session.id(),
         sequence: 1,
         slot: 5,

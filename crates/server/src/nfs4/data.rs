@@ -2,7 +2,7 @@
 
 use millrace_nfs::v4::{CommitArgs, CommitOk, ReadArgs, ReadOk, ReadlinkOk, Status, WriteArgs, WriteOk};
 use millrace_oncrpc::{CallClass, Stage};
-use millrace_vfs::{Arena, FsError, FsResult, Views};
+use millrace_vfs::{Arena, FsError, FsResult, Op, Views};
 
 use super::{compound::Compound, convert, kind::data_error};
 use crate::bulk::MAX_LINK;
@@ -22,7 +22,11 @@ impl Compound<'_> {
         let to_limit = u32::try_from(OFFSET_LIMIT - args.offset).unwrap_or(u32::MAX);
         self.stages.set_class(CallClass::Read);
         self.stages.end(Stage::Decode);
-        let read = file.fs().read(caller, &file.handle, args.offset, count.min(to_limit)).await;
+        // A result that is ready would be moved twice if it was awaited.
+        let read = match file.fs().read(caller, &file.handle, args.offset, count.min(to_limit)) {
+            Op::Ready(read) => read,
+            Op::Pending(read) => read.await,
+        };
         self.stages.end(Stage::FileSystem);
         let read = match read {
             Ok(read) => read,

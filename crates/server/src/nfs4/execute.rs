@@ -11,7 +11,7 @@ use std::{
 use millrace_nfs::v4::{CompoundEncoder, MAX_TAG, Opaque, Operation, SequenceArgs, Status};
 use millrace_nfs4_state::{MIN_CACHED, Sequence};
 use millrace_oncrpc::{CallContext, Fault, MaybeReady, Outcome, Results, Stage};
-use millrace_xdr::Encoder;
+use millrace_xdr::{Arena, Encoder};
 
 use super::{
     Env,
@@ -60,13 +60,7 @@ impl<M: Unpin, F: Future<Output = Outcome>> Future for Reused<M, F> {
 
 /// A new slot.
 fn slot() -> Box<dyn Slot> {
-    let make = |env: Arc<Env>, call: CallContext, reply: Encoder| async move {
-        let stages = call.stages.clone();
-        let outcome = run(&env, call, reply).await;
-        stages.end(Stage::FileSystem);
-        outcome
-    };
-    Box::new(Reused { make, future: Box::pin(None) })
+    Box::new(Reused { make: run, future: Box::pin(None) })
 }
 
 thread_local! {
@@ -106,135 +100,161 @@ fn mix(mut digest: u64, bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
-    for word in words.iter().chain([&last]) {
+    let mut mix = |word| {
         // The golden ratio as an odd fraction of 2^64.
-        digest = (digest.rotate_left(23) ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
+        digest = (digest.rotate_left(23) ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    };
+    words.iter().for_each(|word| mix(*word));
+    mix(last);
     digest
 }
 
-async fn run(env: &Env, call: CallContext, mut reply: Encoder) -> Outcome {
-    let digest = digest(&call);
-    let request_bytes = call.message().stream_len();
-    let bulk = call.plan.bulk;
-    let caller = Caller { sender: Arc::clone(&call.sender), counters: &env.counters };
+/// Executes a COMPOUND.
+async fn run(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let stages = call.stages.clone();
-    let header = reply.len();
-    let mut results = CompoundEncoder::begin(&mut reply, &call.arguments::<Opaque<'_, MAX_TAG>>()?);
+    let outcome = match begin(&env, call, reply) {
+        Ok(mut request) => {
+            request.execute().await;
+            request.end()
+        }
+        Err(outcome) => outcome,
+    };
+    stages.end(Stage::FileSystem);
+    outcome
+}
+
+/// A COMPOUND whose first operation is accepted. What precedes and follows the execution of its operations waits for
+/// nothing, and is not in a future, where each variable is in memory.
+struct Request<'c> {
+    compound: Compound<'c>,
+    args: Arguments,
+    results: CompoundEncoder,
+    /// Size of the RPC header of the reply in bytes.
+    header: usize,
+    first: First,
+}
+
+/// The first operation of a COMPOUND.
+enum First {
+    /// SEQUENCE, which is executed.
+    Sequence(Execution),
+    /// One that needs no session, and is not executed yet.
+    WithoutSession(Operation),
+}
+
+/// Executes SEQUENCE, if it is the first operation of the COMPOUND. Returns its outcome if no operation is to be executed.
+fn begin(env: &Env, call: CallContext, mut reply: Encoder) -> Result<Request<'_>, Outcome> {
+    let (digest, bytes) = (digest(&call), call.message().stream_len());
+    let (bulk, stages, header) = (call.plan.bulk, call.stages.clone(), reply.len());
+    let caller = Caller { sender: Arc::clone(&call.sender), counters: &env.counters };
+    let tag = call.arguments::<Opaque<'_, MAX_TAG>>().map_err(Err)?;
+    let mut results = CompoundEncoder::begin(&mut reply, &tag);
     let mut args = Arguments::new(call);
     if !MINOR_VERSIONS.contains(&args.minor_version()) {
         results.reject(&mut reply, Status::MinorVersMismatch);
-        return Ok(reply.into());
+        return Err(Ok(reply.into()));
     }
-    if args.count() == 0 {
+    let first = if args.count() == 0 { None } else { next_operation(&mut args, &mut reply, &mut results) };
+    let Some(first) = first else {
         results.finish(&mut reply);
-        return Ok(reply.into());
-    }
-    let Some(first) = next_operation(&mut args, &mut reply, &mut results) else {
-        results.finish(&mut reply);
-        return Ok(reply.into());
+        return Err(Ok(reply.into()));
     };
     let timer = Timer::start(&env.rt);
     let scope = Scope { env, exports: env.exports.load_full(), caller, minor_version: args.minor_version() };
-    let mut compound = Compound::new(scope, reply, bulk, stages, timer);
-    if first != Operation::Sequence {
-        let result = compound.without_session(first, &mut args).await;
-        env.executed(first, result, &mut compound.timer);
+    let compound = Compound::new(scope, reply, bulk, stages, timer);
+    let request = Request { compound, args, results, header, first: First::WithoutSession(first) };
+    if first == Operation::Sequence { request.sequence(bytes, digest) } else { Ok(request) }
+}
+
+impl Request<'_> {
+    /// SEQUENCE of a request of `bytes`.
+    fn sequence(mut self, bytes: usize, digest: u64) -> Result<Self, Outcome> {
+        let Self { compound, args, results, header, .. } = &mut self;
+        let count = args.count();
+        let sequenced = match args.get::<SequenceArgs>() {
+            Ok(sequence) => compound.sequence(&sequence, count, bytes, digest).map(|found| (sequence, found)),
+            Err(_) => Err(Status::BadXdr),
+        };
+        let result = sequenced.as_ref().map(|_| ()).map_err(|status| *status);
+        compound.scope.env.executed(Operation::Sequence, result, &mut compound.timer);
+        match sequenced {
+            Ok((sequence, Sequence::Execute(execution, ok))) => {
+                compound.reply.put(&ok);
+                let fore = execution.session().fore();
+                compound.limits = ReplyLimits {
+                    size: fore.response_bytes as usize,
+                    cached: sequence.cache_this.then_some(fore.cached_bytes as usize),
+                };
+                self.first = First::Sequence(execution);
+                return Ok(self);
+            }
+            Ok((_, Sequence::Replay(body))) => {
+                compound.scope.env.counters.replayed();
+                compound.reply.truncate(*header);
+                compound.reply.put_raw(body.results());
+                return Err(Ok(self.compound.reply.into()));
+            }
+            Ok((_, Sequence::Uncached(ok))) => {
+                compound.scope.env.counters.replayed();
+                compound.reply.put(&ok);
+                if count > 1 && next_operation(args, &mut compound.reply, results).is_some() {
+                    results.fail(&mut compound.reply, Status::RetryUncachedRep);
+                }
+            }
+            Err(status) => results.fail(&mut compound.reply, status),
+        }
+        self.results.finish(&mut self.compound.reply);
+        Err(Ok(self.compound.reply.into()))
+    }
+
+    /// Executes the operations, or those after SEQUENCE.
+    async fn execute(&mut self) {
+        let Self { compound, args, results, first, .. } = self;
+        let First::WithoutSession(first) = *first else {
+            return execute(compound, args, results).await;
+        };
+        let result = compound.without_session(first, args).await;
+        compound.scope.env.executed(first, result, &mut compound.timer);
         if let Err(status) = result {
             results.fail(&mut compound.reply, status);
         }
+    }
+
+    /// Ends the request: the slot keeps the results if the client requested it (`sa_cachethis`) and they are not too long.
+    fn end(self) -> Outcome {
+        let Self { mut compound, results, header, first, .. } = self;
         results.finish(&mut compound.reply);
+        let env = compound.scope.env;
         env.sender.send_waiting();
-        env.account(None, None, compound.timer.total(&env.rt));
-        return Ok(compound.reply.into());
-    }
-    let request = Request { digest, bytes: request_bytes, header };
-    match in_session(&mut compound, &request, &mut args, results).await {
-        Some((execution, cached)) => finish(env, execution, compound.reply, header, cached),
-        None => Ok(compound.reply.into()),
-    }
-}
-
-/// Properties of the request.
-struct Request {
-    digest: u64,
-    /// Size of the call in bytes.
-    bytes: usize,
-    /// Size of the RPC header of the reply in bytes.
-    header: usize,
-}
-
-/// Executes a COMPOUND whose first operation is SEQUENCE. Returns the execution that [`finish`] ends, and the maximum size
-/// of results that the slot keeps, if it keeps them; `None` if the reply is complete.
-async fn in_session(
-    compound: &mut Compound<'_>,
-    request: &Request,
-    args: &mut Arguments,
-    mut results: CompoundEncoder,
-) -> Option<(Execution, Option<usize>)> {
-    let sequenced = match args.get::<SequenceArgs>() {
-        Ok(sequence) => compound
-            .sequence(&sequence, args.count(), request.bytes, request.digest)
-            .map(|sequenced| (sequence, sequenced)),
-        Err(_) => Err(Status::BadXdr),
-    };
-    let result = sequenced.as_ref().map(|_| ()).map_err(|status| *status);
-    compound.scope.env.executed(Operation::Sequence, result, &mut compound.timer);
-    let (sequence, execution) = match sequenced {
-        Ok((sequence, Sequence::Execute(execution, ok))) => {
-            compound.put_sequence(&ok);
-            (sequence, execution)
-        }
-        Ok((_, Sequence::Replay(body))) => {
-            compound.scope.env.counters.replayed();
-            compound.reply.truncate(request.header);
-            compound.reply.put_raw(body.results());
-            return None;
-        }
-        Ok((_, Sequence::Uncached(ok))) => {
-            compound.scope.env.counters.replayed();
-            compound.put_sequence(&ok);
-            if args.count() > 1 && next_operation(args, &mut compound.reply, &mut results).is_some() {
-                results.fail(&mut compound.reply, Status::RetryUncachedRep);
+        let export = compound.current.as_ref().and_then(|object| object.file(Status::Inval).ok());
+        env.account(
+            export.map(|file| &*file.export),
+            compound.usage.as_deref(),
+            compound.timer.total(&env.rt),
+        );
+        match first {
+            First::Sequence(execution) => {
+                finish(env, execution, compound.reply, header, compound.limits.cached)
             }
-            results.finish(&mut compound.reply);
-            return None;
+            First::WithoutSession(_) => Ok(compound.reply.into()),
         }
-        Err(status) => {
-            results.fail(&mut compound.reply, status);
-            results.finish(&mut compound.reply);
-            return None;
-        }
-    };
-    let fore = execution.session().fore();
-    compound.limits = ReplyLimits {
-        size: fore.response_bytes as usize,
-        cached: sequence.cache_this.then_some(fore.cached_bytes as usize),
-    };
-    execute(compound, args, &mut results).await;
-    results.finish(&mut compound.reply);
-    compound.scope.env.sender.send_waiting();
-    let export = compound.current.as_ref().and_then(|object| object.file(Status::Inval).ok());
-    let client = compound.usage.as_deref();
-    let took = compound.timer.total(&compound.scope.env.rt);
-    compound.scope.env.account(export.map(|file| &*file.export), client, took);
-    Some((execution, compound.limits.cached))
+    }
 }
 
-/// Ends the request: the slot keeps the results if the client requested it (`sa_cachethis`) and they have at most `cached`
-/// bytes. The result of a LOCK that is denied may be longer.
+/// Ends the execution with the results after the RPC header of `reply`, which are kept if they have at most `cached` bytes. The
+/// result of a LOCK that is denied may be longer.
 fn finish(env: &Env, execution: Execution, reply: Encoder, header: usize, cached: Option<usize>) -> Outcome {
-    let arena = reply.arena().clone();
+    let kept_in = cached.map(|most| (most.max(MIN_CACHED as usize), reply.arena().clone()));
     let Ok(message) = reply.finish() else { return Err(Fault::SystemErr) };
-    let kept = |most: usize| {
+    let kept = |(most, arena): (usize, Arena)| {
         if !message.payloads.iter().all(|p| p.data.is_empty()) {
             return None;
         }
         let head = message.head.iter().next()?;
         let results = head.slice(header, head.len().checked_sub(header)?);
-        if results.len() <= most.max(MIN_CACHED as usize) { env.clients.kept(results, &arena) } else { None }
+        if results.len() <= most { env.clients.kept(results, &arena) } else { None }
     };
-    execution.finish(cached.and_then(kept));
+    execution.finish(kept_in.and_then(kept));
     Ok(Results::Finished(message))
 }
 

@@ -6,11 +6,10 @@ use millrace_nfs::v4::{
     BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionOk, CallbackSecurity, ChannelAttrs,
     CreateSessionArgs, CreateSessionOk, DestroyClientidArgs, DestroySessionArgs, Direction, ExchangeIdArgs,
     ExchangeIdOk, Opaque, Operation, ReclaimCompleteArgs, RequestedDirection, SEQUENCE_OK_BYTES,
-    SequenceArgs, SequenceOk, ServerOwner, SessionId, StateProtect, Status, create_session_flags,
-    exchange_id_flags,
+    SequenceArgs, ServerOwner, SessionId, StateProtect, Status, create_session_flags, exchange_id_flags,
 };
 use millrace_nfs4_state::{
-    CallbackTarget, ChannelAttributes, CreateSession, ExchangeId, Sequence, SequenceReply, SequenceRequest,
+    CallbackTarget, ChannelAttributes, CreateSession, ExchangeId, Sequence, SequenceRequest,
 };
 
 use super::{Env, arguments::Arguments, compound::Compound};
@@ -255,17 +254,6 @@ impl Compound<'_> {
         let sequenced = session.sequence(&request, digest, lease_time(self.timer.started()));
         self.session = Some(session);
         sequenced
-    }
-
-    pub(super) fn put_sequence(&mut self, ok: &SequenceReply) {
-        self.reply.put(&SequenceOk {
-            session: ok.session,
-            sequence: ok.sequence,
-            slot: ok.slot,
-            highest_slot: ok.highest_slot,
-            target_highest_slot: ok.target_highest_slot,
-            status_flags: ok.status_flags,
-        });
     }
 
     pub(super) async fn reclaim_complete(&self, args: ReclaimCompleteArgs) -> Result<(), Status> {
