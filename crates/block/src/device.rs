@@ -138,6 +138,11 @@ impl BlockDevice {
         Ok(self.shared.arena.alloc(len)?)
     }
 
+    /// The arena of the buffers, in which operations allocate too.
+    pub fn arena(&self) -> &Arena {
+        &self.shared.arena
+    }
+
     /// Fills `buffer` with the data at `offset`, and returns it. The data is received directly into the buffer.
     ///
     /// # Errors

@@ -2,10 +2,10 @@
 
 #![allow(unsafe_code)] // The slots' references to the arena, and creating a buffer from a slot.
 
-use std::time::Duration;
+use std::{task::Waker, time::Duration};
 
 use crate::{
-    Buffer, Quota, View,
+    Buffer, BufferLengths, Quota, View,
     block_spans::BlockSpans,
     class_spans::ClassSpans,
     mapping::{SPAN_BYTES, SpanRef},
@@ -13,6 +13,7 @@ use crate::{
     slot_cache::{LockedCaches, SlotCaches},
     span::{AllocatedSlot, BLOCK_CLASS, CLASSES, Layout, Span, class_bytes, class_of},
     sync::{Arc, Mutex, MutexGuard},
+    waiters::Waiters,
 };
 
 /// Interval at which [`Arena::trim`] is to be called. A load that pauses for less than this keeps its memory;
@@ -48,6 +49,20 @@ pub struct OutOfMemory {
     pub wanted: usize,
     /// The arena's limit in bytes.
     pub limit: usize,
+    /// The buffers that were requested together.
+    pub(crate) lengths: BufferLengths,
+}
+
+impl OutOfMemory {
+    /// An arena with this limit has no memory for buffers of these lengths.
+    pub fn new(lengths: BufferLengths, limit: usize) -> Self {
+        Self { wanted: lengths.total(), limit, lengths }
+    }
+
+    /// The error of an allocation of all `lengths`, of which one has failed.
+    pub fn together(self, lengths: BufferLengths) -> Self {
+        Self::new(lengths, self.limit)
+    }
 }
 
 /// Memory use of an arena.
@@ -81,6 +96,7 @@ pub struct SpanCount {
 pub(crate) struct ArenaState {
     pub(crate) classes: ClassSpans,
     pub(crate) blocks: BlockSpans,
+    pub(crate) waiters: Waiters,
     peak: usize,
 }
 
@@ -104,6 +120,28 @@ impl ArenaState {
         self.classes.free(class, slot.span_index, slot.index);
         // SAFETY: a cached slot holds a strong reference. It is not the last one, because the caller has another.
         unsafe { Arc::decrement_strong_count(Arc::as_ptr(arena)) };
+    }
+
+    /// Takes a slot of `class` from the spans.
+    fn take(
+        &mut self,
+        class: usize,
+        arena: *const Inner,
+        map: impl Fn(bool) -> Option<SpanRef>,
+    ) -> Option<(Layout, AllocatedSlot)> {
+        if class == BLOCK_CLASS
+            && let Some(slot) = self.blocks.take_transient(arena, || map(true))
+        {
+            return Some((Layout::Blocks, slot));
+        }
+        self.classes.take(class, arena, map).map(|slot| (Layout::Class(class), slot))
+    }
+
+    fn free(&mut self, layout: Layout, slot: &AllocatedSlot) {
+        match layout {
+            Layout::Blocks => self.blocks.free(slot.span_index, slot.index, slot.order),
+            Layout::Class(class) => self.classes.free(class, slot.span_index, slot.index),
+        }
     }
 
     /// Removes the spans that are to be unmapped.
@@ -155,7 +193,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         let mut caches = self.0.caches.lock_all();
-        caches.close();
+        caches.set_closed(true);
         state.drain(&self.0, &mut caches);
     }
 }
@@ -175,6 +213,7 @@ impl Arena {
         let state = ArenaState {
             classes: ClassSpans::new(spans, reserve / SPAN_BYTES, small),
             blocks: BlockSpans::new(spans.div_ceil(RESERVE_FRACTION) as u64),
+            waiters: Waiters::default(),
             peak: 0,
         };
         let inner = Inner { state: Mutex::new(state), caches: SlotCaches::new(), config };
@@ -192,7 +231,7 @@ impl Arena {
     /// # Errors
     /// The limit is reached, the system has no memory, or `len` exceeds [`SPAN_BYTES`].
     pub fn alloc(&self, len: usize) -> Result<Buffer, OutOfMemory> {
-        let error = OutOfMemory { wanted: len, limit: self.inner().config.limit };
+        let error = OutOfMemory::new(len.into(), self.inner().config.limit);
         let class = class_of(len).ok_or(error)?;
         let allocated = self.take(class).ok_or(error)?;
         // SAFETY: the slot was free, and was allocated for `len` bytes; `take` counted its reference to the arena.
@@ -220,7 +259,7 @@ impl Arena {
             let mut caches = caches.lock_all();
             state.drain(inner, &mut caches);
             allocated = self.take_locked(&mut state, class);
-        } else if let Some(mut cache) = caches.own(class) {
+        } else if let Some(mut cache) = caches.own(class).filter(|_| state.waiters.is_empty()) {
             let take = || state.classes.take_from_used(class).inspect(|_| Inner::reference(inner));
             cache.refill(class, take);
         }
@@ -229,10 +268,7 @@ impl Arena {
     }
 
     fn take_locked(&self, state: &mut ArenaState, class: usize) -> Option<AllocatedSlot> {
-        let (inner, arena) = (self.inner(), Arc::as_ptr(self.inner()));
-        let adoptable_slot =
-            (class == BLOCK_CLASS).then(|| state.blocks.take_transient(arena, || inner.map(true))).flatten();
-        adoptable_slot.or_else(|| state.classes.take(class, arena, |huge| inner.map(huge)))
+        self.inner().take(state, class).map(|(_, slot)| slot)
     }
 
     /// Allocates a transient buffer, fills it from `bytes` (a counted copy) and returns a view.
@@ -258,8 +294,10 @@ impl Arena {
         let mut state = inner.lock();
         state.drain(inner, &mut inner.caches.lock_all());
         let removed = state.trim();
+        let waker = inner.next_waker(&mut state); // The system may have memory again.
         drop(state);
         drop(removed); // Unmapping is slow, so it is done without the lock.
+        waker.into_iter().for_each(Waker::wake);
     }
 
     /// Current memory use.
@@ -333,17 +371,67 @@ impl Inner {
         // SAFETY: the slot's strong reference, which no cache has.
         let arena = unsafe { Arc::from_raw(arena) };
         match layout {
-            Layout::Blocks => arena.lock().blocks.free(slot.span_index, slot.index, slot.order),
+            Layout::Blocks => arena.change(|state| state.free(layout, &slot)),
             Layout::Class(class) => Self::release_to_span(&arena, class, slot),
         }
     }
 
+    /// Makes a change after which there may be memory for a waiter.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut ArenaState) -> T) -> T {
+        let mut state = self.lock();
+        let changed = change(&mut state);
+        let waker = self.next_waker(&mut state);
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
+        changed
+    }
+
+    fn take(&self, state: &mut ArenaState, class: usize) -> Option<(Layout, AllocatedSlot)> {
+        state.take(class, self, |huge| self.map(huge))
+    }
+
+    /// Whether there is memory for buffers of `lengths` together.
+    pub(crate) fn has_memory(&self, state: &mut ArenaState, lengths: BufferLengths) -> bool {
+        let mut taken = Vec::new();
+        let mut take = |length| {
+            let slot = class_of(length).and_then(|class| self.take(state, class));
+            slot.map(|slot| taken.push(slot)).is_some()
+        };
+        let has_all = lengths.iter().all(&mut take);
+        taken.iter().for_each(|(layout, slot)| state.free(*layout, slot));
+        has_all
+    }
+
+    /// The waker of the next waiter that can be satisfied, to be woken without the lock.
+    pub(crate) fn next_waker(&self, state: &mut ArenaState) -> Option<Waker> {
+        if state.waiters.is_empty() {
+            return None;
+        }
+        let mut waiters = std::mem::take(&mut state.waiters);
+        let waker = waiters.wake_next(|wanted| self.has_memory(state, wanted));
+        state.waiters = waiters;
+        waker
+    }
+
+    /// Empties the caches of all threads, which then refuse slots.
+    pub(crate) fn close_caches(this: &Arc<Self>, state: &mut ArenaState) {
+        let mut caches = this.caches.lock_all();
+        caches.set_closed(true);
+        state.drain(this, &mut caches);
+    }
+
+    /// Lets the caches accept slots again.
+    pub(crate) fn open_caches(&self) {
+        self.caches.lock_all().set_closed(false);
+    }
+
     /// Frees a slot to its span, with half of the thread's cached ones of its class.
     fn release_to_span(arena: &Arc<Self>, class: usize, slot: AllocatedSlot) {
-        let mut state = arena.lock();
-        if let Some(mut cache) = arena.caches.own(class) {
-            cache.drain_half(class, |slot| state.free_cached(arena, class, slot));
-        }
-        state.classes.free(class, slot.span_index, slot.index);
+        arena.change(|state| {
+            if let Some(mut cache) = arena.caches.own(class) {
+                cache.drain_half(class, |slot| state.free_cached(arena, class, slot));
+            }
+            state.classes.free(class, slot.span_index, slot.index);
+        });
     }
 }

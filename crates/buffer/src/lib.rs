@@ -9,6 +9,7 @@
 
 mod arena;
 mod block_spans;
+mod buffer_lengths;
 mod byte_size;
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
@@ -26,8 +27,11 @@ mod system;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod views;
+mod waiters;
+mod waiting;
 
 pub use arena::{Arena, ArenaConfig, ArenaStats, OutOfMemory, SpanCount, TRIM_INTERVAL};
+pub use buffer_lengths::BufferLengths;
 pub use byte_size::{ByteSize, HumanSize, InvalidByteSize};
 pub use copied::copy;
 pub use mapping::{SPAN_BYTES, SpanRef};
@@ -36,3 +40,4 @@ pub use slot::{Buffer, View};
 pub use span::{BLOCK_BYTES, PAGE_BYTES, slot_bytes};
 pub use stash::Stash;
 pub use views::Views;
+pub use waiting::MemoryWait;

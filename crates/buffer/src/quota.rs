@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{
     Buffer, View,
-    arena::{Arena, Inner},
+    arena::{Arena, ArenaState, Inner},
     block_spans::SlotId,
     span::{PAGE_BYTES, order_of},
     sync::{Arc, AtomicU64, Ordering},
@@ -84,7 +84,7 @@ pub struct Quota {
 impl Quota {
     pub(crate) fn new(arena: Arena, limit: u64) -> Self {
         let account = Account { limit, used: AtomicU64::new(0), slots: AtomicU64::new(0) };
-        arena.inner().lock().blocks.add_quota(account.limit_pages());
+        arena.inner().change(|state| state.blocks.add_quota(account.limit_pages()));
         Self { arena, account: Arc::new(account) }
     }
 
@@ -136,26 +136,26 @@ impl Quota {
         let new = new.iter().filter_map(|v| self.slot_id(v));
         let old = old.iter().filter_map(|v| self.slot_id(v));
         let bytes = |at: SlotId| (PAGE_BYTES << at.order) as u64;
-        let mut state = self.arena.inner().lock();
-        let blocks = &mut state.blocks;
-        let (mut more, mut less) = (0, 0);
-        for at in new.clone() {
-            match blocks.owner(at) {
-                None => more += bytes(at),
-                Some(owner) if Arc::ptr_eq(owner, &self.account) => {}
-                Some(_) => return Err(OverQuota { wanted: bytes(at), limit: self.account.limit }),
+        self.arena.inner().change(|ArenaState { blocks, .. }| {
+            let (mut more, mut less) = (0, 0);
+            for at in new.clone() {
+                match blocks.owner(at) {
+                    None => more += bytes(at),
+                    Some(owner) if Arc::ptr_eq(owner, &self.account) => {}
+                    Some(_) => return Err(OverQuota { wanted: bytes(at), limit: self.account.limit }),
+                }
             }
-        }
-        for at in old.clone() {
-            if blocks.owner(at).is_some_and(|owner| Arc::ptr_eq(owner, &self.account)) {
-                less += bytes(at);
+            for at in old.clone() {
+                if blocks.owner(at).is_some_and(|owner| Arc::ptr_eq(owner, &self.account)) {
+                    less += bytes(at);
+                }
             }
-        }
-        self.account.exchange(more, less)?;
-        let stored = blocks.store(new, &self.account) * PAGE_BYTES as u64;
-        blocks.release(old);
-        self.refund(more - stored); // A slot that occurs twice in `new` is charged once.
-        Ok(())
+            self.account.exchange(more, less)?;
+            let stored = blocks.store(new, &self.account) * PAGE_BYTES as u64;
+            blocks.release(old);
+            self.refund(more - stored); // A slot that occurs twice in `new` is charged once.
+            Ok(())
+        })
     }
 
     /// Charges `bytes` of memory outside of the arena.
@@ -198,7 +198,7 @@ impl Quota {
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        self.arena.inner().lock().blocks.close(&self.account);
+        self.arena.inner().change(|state| state.blocks.close(&self.account));
     }
 }
 

@@ -59,7 +59,7 @@ struct ClassSlots {
 #[derive(Default)]
 pub(crate) struct SlotCache {
     classes: [ClassSlots; CACHED_CLASSES],
-    /// Whether the arena has no handles any more. Then no slot is added.
+    /// Whether no slot is added: a task waits for memory, or the arena has no handles any more.
     closed: bool,
 }
 
@@ -164,9 +164,9 @@ impl LockedCaches<'_> {
         self.0.iter_mut().for_each(|cache| cache.drain(&mut free));
     }
 
-    /// Has the caches refuse slots from now on.
-    pub(crate) fn close(&mut self) {
-        self.0.iter_mut().for_each(|cache| cache.closed = true);
+    /// Whether the caches refuse slots from now on.
+    pub(crate) fn set_closed(&mut self, closed: bool) {
+        self.0.iter_mut().for_each(|cache| cache.closed = closed);
     }
 
     /// Size of the slots in bytes.

@@ -9,9 +9,17 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used)]
 
-use std::hint::black_box;
+use std::{
+    future::Future,
+    hint::black_box,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+};
 
-use loom::{sync::mpsc, thread};
+use loom::{
+    sync::{Notify, mpsc},
+    thread,
+};
 use millrace_buffer::{Arena, ArenaConfig, BLOCK_BYTES, Buffer, SPAN_BYTES};
 
 /// Two slots of this size form a span.
@@ -333,5 +341,72 @@ fn allocation_finds_memory_that_moves_between_caches() {
         freeing.join().unwrap();
         drop(held);
         assert_eq!(a.stats().in_use, 0);
+    });
+}
+
+struct Unpark(Notify);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.notify();
+    }
+}
+
+/// Executes a future on this thread. Loom fails if it is never woken.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let (unpark, mut future) = (Arc::new(Unpark(Notify::new())), std::pin::pin!(future));
+    let waker = Waker::from(Arc::clone(&unpark));
+    loop {
+        if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return done;
+        }
+        unpark.0.wait();
+    }
+}
+
+#[test]
+fn a_free_beside_the_start_of_a_wait_wakes_it() {
+    explore(|| {
+        let a = arena(1);
+        let _held = [(); 3].map(|()| a.alloc(QUARTER).unwrap());
+        let last = a.alloc(QUARTER).unwrap();
+        let freeing = thread::spawn(move || drop(last));
+        drop(block_on(a.wait_for(|a| a.alloc(QUARTER))).unwrap());
+        freeing.join().unwrap();
+    });
+}
+
+#[test]
+fn one_slot_is_enough_for_two_waiters() {
+    explore(|| {
+        let a = arena(1);
+        let _held = a.alloc(HALF).unwrap();
+        let last = a.alloc(HALF).unwrap();
+        let waiting = {
+            let a = a.clone();
+            thread::spawn(move || drop(block_on(a.wait_for(|a| a.alloc(HALF))).unwrap()))
+        };
+        let freeing = thread::spawn(move || drop(last));
+        drop(block_on(a.wait_for(|a| a.alloc(HALF))).unwrap());
+        waiting.join().unwrap();
+        freeing.join().unwrap();
+    });
+}
+
+#[test]
+fn a_waiter_that_gives_up_passes_its_wake_on() {
+    explore(|| {
+        let a = arena(1);
+        let _held = a.alloc(HALF).unwrap();
+        let last = a.alloc(HALF).unwrap();
+        let mut wait = millrace_buffer::MemoryWait::new(&a);
+        wait.begin(&a.alloc(HALF).unwrap_err());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(wait.poll(&mut cx).is_pending());
+        let freeing = thread::spawn(move || drop(last));
+        let giving_up = thread::spawn(move || drop(wait));
+        drop(block_on(a.wait_for(|a| a.alloc(HALF))).unwrap());
+        giving_up.join().unwrap();
+        freeing.join().unwrap();
     });
 }

@@ -12,12 +12,12 @@ use std::{
 };
 
 use futures::{channel::oneshot, future::select};
-use millrace_buffer::{Arena, Buffer, SPAN_BYTES};
+use millrace_buffer::{Arena, Buffer};
 use millrace_oncrpc::{
     CallClass, CallbackHandler, EncodedCredential, Reply, ReplySpec, Request, RpcError, Sampler, Stage,
     Stages, Transport,
 };
-use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, sync::Mutex, tokio_rt::busy_poll};
+use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, sync::Mutex, timeout, tokio_rt::busy_poll};
 use millrace_xdr::{Encode, Encoder};
 
 use crate::{
@@ -27,8 +27,6 @@ use crate::{
 
 /// Time after which an allocation fails if the memory is exhausted all the time.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval of attempts to allocate memory.
-const MEMORY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The properties of a procedure's calls.
 #[derive(Debug, Clone, Copy)]
@@ -339,14 +337,12 @@ impl Pool {
     /// # Errors
     /// [`Error::OutOfMemory`] after [`MEMORY_TIMEOUT`], or at once if the arena has no buffers of this length.
     pub(crate) async fn wait_for_buffer(&self, len: usize) -> Result<Buffer, Error> {
-        let deadline = self.rt.now() + MEMORY_TIMEOUT;
-        loop {
-            match self.arena.alloc(len) {
-                Err(e) if len > e.limit.min(SPAN_BYTES) || self.rt.now() >= deadline => return Err(e.into()),
-                Err(_) => self.rt.sleep(MEMORY_INTERVAL).await,
-                Ok(buffer) => return Ok(buffer),
-            }
-        }
+        let full = match self.arena.alloc(len) {
+            Ok(buffer) => return Ok(buffer),
+            Err(full) => full,
+        };
+        let waiting = self.arena.wait_for(|arena| arena.alloc(len));
+        Ok(timeout(&*self.rt, MEMORY_TIMEOUT, waiting).await.unwrap_or(Err(full))?)
     }
 
     /// As [`Self::call_on`], for the first call on a connection. The time limit is that of the setup of a connection, because
@@ -362,7 +358,7 @@ impl Pool {
         args: &A,
     ) -> Result<Reply, Error> {
         let call = self.call_on(transport, spec, credential, args);
-        let answered = millrace_runtime::timeout(&*self.rt, self.first_answer, call).await;
+        let answered = timeout(&*self.rt, self.first_answer, call).await;
         let (server, procedure, after) = (self.server.clone(), spec.name, self.first_answer);
         answered.unwrap_or(Err(Error::NoAnswer { server, procedure, after }))
     }

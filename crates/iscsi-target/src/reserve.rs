@@ -8,6 +8,7 @@
 //! `ImmediateData=No`), and gets memory when the client's share permits.
 
 use millrace_admission::Account;
+use millrace_buffer::BufferLengths;
 use millrace_iscsi::{
     login::Status,
     negotiation::{Parameters, Settings},
@@ -16,7 +17,7 @@ use millrace_iscsi::{
 
 use crate::{
     config::ConnectionLimits,
-    task::{BufferLengths, CHUNK},
+    task::{CHUNK, memory_of},
 };
 
 /// The smallest window with unsolicited data, unless [`ConnectionLimits::max_unsolicited`] allows less: with fewer
@@ -45,7 +46,7 @@ impl Reserve {
     fn new(limits: &ConnectionLimits, receives: Receives, settings: (bool, bool, u32)) -> Self {
         let (initial_r2t, immediate_data, first_burst) = settings;
         let none = initial_r2t && !immediate_data;
-        let unsolicited = if none { 0 } else { BufferLengths::new(first_burst as usize, CHUNK).memory() };
+        let unsolicited = if none { 0 } else { memory_of(BufferLengths::new(first_burst as usize, CHUNK)) };
         let commands = limits.max_unsolicited.checked_div(unsolicited as u64);
         let commands = commands.map_or(u32::MAX, |n| u32::try_from(n).unwrap_or(u32::MAX));
         Self { receives, unsolicited, most: commands.min(limits.max_tasks).max(1) }

@@ -1,6 +1,6 @@
 //! The data of a command.
 
-use millrace_buffer::{Arena, BLOCK_BYTES, Buffer, OutOfMemory, View, Views, slot_bytes};
+use millrace_buffer::{Arena, BLOCK_BYTES, Buffer, BufferLengths, OutOfMemory, View, Views, slot_bytes};
 use millrace_iscsi::{
     pdu::BHS_BYTES,
     session::{Command, Direction},
@@ -41,36 +41,9 @@ impl SpareLists {
     }
 }
 
-/// The lengths of buffers.
-#[derive(Clone)]
-pub(crate) struct BufferLengths {
-    next: usize,
-    /// Maximum length.
-    chunk: usize,
-    /// Bytes for which there are no buffers yet.
-    left: usize,
-}
-
-impl BufferLengths {
-    /// Buffers of `chunk` bytes, and one of less, for `length` bytes.
-    pub(crate) fn new(length: usize, chunk: usize) -> Self {
-        Self { next: chunk, chunk, left: length }
-    }
-
-    /// Bytes of arena memory that the buffers use.
-    pub(crate) fn memory(self) -> usize {
-        self.map(slot_bytes).sum()
-    }
-}
-
-impl Iterator for BufferLengths {
-    type Item = usize;
-
-    fn next(&mut self) -> Option<usize> {
-        let length = std::mem::replace(&mut self.next, self.chunk).min(self.left);
-        self.left -= length;
-        (length > 0).then_some(length)
-    }
+/// Bytes of arena memory that buffers of these lengths use.
+pub(crate) fn memory_of(lengths: BufferLengths) -> usize {
+    lengths.iter().map(slot_bytes).sum()
 }
 
 /// Buffers for the first bytes of a write's data.
@@ -93,14 +66,14 @@ impl DataOut {
     /// all but the first and the last are whole blocks.
     pub(crate) fn aligned(&self, length: usize, chunk: usize) -> BufferLengths {
         let at = self.offset + self.length as u64;
-        BufferLengths { next: chunk - (at % chunk as u64) as usize, chunk, left: length }
+        BufferLengths::starting(chunk - (at % chunk as u64) as usize, length, chunk)
     }
 
     pub(crate) fn length(&self) -> usize {
         self.length
     }
 
-    /// Adds buffers of these lengths.
+    /// Adds buffers of these lengths, or none.
     pub(crate) fn extend(
         &mut self,
         arena: &Arena,
@@ -108,18 +81,20 @@ impl DataOut {
         spare: &mut SpareLists,
     ) -> Result<(), OutOfMemory> {
         let before = self.parts.len();
-        if before + lengths.clone().count() > self.parts.capacity()
+        if before + lengths.iter().count() > self.parts.capacity()
             && let Some(mut list) = spare.0.pop()
         {
             list.append(&mut self.parts);
             self.parts = list;
         }
-        let more = lengths.left;
-        for length in lengths {
-            let buffer = arena.alloc(length).inspect_err(|_| self.parts.truncate(before))?;
+        for length in lengths.iter() {
+            let buffer = arena.alloc(length).map_err(|e| {
+                self.parts.truncate(before);
+                e.together(lengths)
+            })?;
             self.parts.push(buffer);
         }
-        self.length += more;
+        self.length += lengths.total();
         Ok(())
     }
 

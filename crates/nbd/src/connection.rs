@@ -269,7 +269,7 @@ impl Connection {
                 Err(Error::OutOfMemory(_)) => {
                     let device = self.device.clone();
                     let attempt =
-                        async move { with_memory(&device.rt, async || device.buffers(length)).await }.boxed();
+                        async move { with_memory(&device, async || device.buffers(length)).await }.boxed();
                     return (Receiving::Memory { request, command, attempt: Some(attempt) }, true);
                 }
                 done => done,

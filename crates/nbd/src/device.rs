@@ -1,6 +1,7 @@
 //! Execution of commands on the device.
 
 use std::{
+    future::poll_fn,
     ops::Range,
     sync::{
         Arc,
@@ -11,7 +12,8 @@ use std::{
 
 use futures::{channel::oneshot, future::try_join_all};
 use millrace_block::{BlockDevice, BlockState, Buffer, Error, View};
-use millrace_runtime::{RuntimeExt, RuntimeRef};
+use millrace_buffer::{BufferLengths, MemoryWait};
+use millrace_runtime::{RuntimeRef, timeout};
 use tokio::sync::Mutex;
 
 use crate::{
@@ -27,8 +29,6 @@ use crate::{
 const MAX_PIECE: u32 = 1 << 20;
 /// Time after which a request fails if the device's memory is exhausted all the time.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval of attempts to allocate memory.
-const MEMORY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The device of a server, for all its connections.
 #[derive(Clone)]
@@ -97,8 +97,12 @@ impl Device {
     pub(crate) fn buffers(&self, length: usize) -> Result<Vec<Buffer>, Error> {
         let block = self.disk.block_size();
         let piece = (self.disk.limits().max_transfer.min(MAX_PIECE) / block * block).max(block) as usize;
-        let starts = (0..length).step_by(piece);
-        starts.map(|start| self.disk.buffer(piece.min(length - start))).collect()
+        let lengths = BufferLengths::new(length, piece);
+        let buffers = lengths.iter().map(|length| self.disk.buffer(length));
+        buffers.collect::<Result<_, _>>().map_err(|e| match e {
+            Error::OutOfMemory(full) => full.together(lengths).into(),
+            other => other,
+        })
     }
 
     pub(crate) async fn read(&self, start: u64, buffers: Vec<Buffer>) -> Result<Vec<View>, Failure> {
@@ -115,7 +119,7 @@ impl Device {
     }
 
     pub(crate) async fn trim(&self, range: Range<u64>, fua: bool) -> Result<(), Failure> {
-        with_memory(&self.rt, || self.disk.discard(range.clone())).await?;
+        with_memory(self, || self.disk.discard(range.clone())).await?;
         if fua { self.flush().await } else { Ok(()) }
     }
 
@@ -127,8 +131,8 @@ impl Device {
         punch: bool,
     ) -> Result<(), Failure> {
         match punch {
-            true => with_memory(&self.rt, || self.disk.punch_hole(range.clone())).await?,
-            false => with_memory(&self.rt, || self.disk.write_zeroes(range.clone())).await?,
+            true => with_memory(self, || self.disk.punch_hole(range.clone())).await?,
+            false => with_memory(self, || self.disk.write_zeroes(range.clone())).await?,
         }
         if fua { self.flush().await } else { Ok(()) }
     }
@@ -140,7 +144,7 @@ impl Device {
         range: Range<u64>,
         one: bool,
     ) -> Result<Vec<(u32, u32)>, Failure> {
-        let extents = with_memory(&self.rt, || self.disk.block_status(range.clone())).await?;
+        let extents = with_memory(self, || self.disk.block_status(range.clone())).await?;
         let zero = if self.disk.info().discard_reads_zeroes { state::ZERO } else { 0 };
         let ranges = extents.into_iter().map(|extent| {
             let flags = match extent.state {
@@ -187,14 +191,20 @@ impl Device {
 
 /// Repeats an operation while the device's memory is exhausted: other requests return theirs.
 pub(crate) async fn with_memory<T, F: Future<Output = Result<T, Error>>>(
-    rt: &RuntimeRef,
+    device: &Device,
     mut operation: impl FnMut() -> F,
 ) -> Result<T, Error> {
-    let deadline = rt.now() + MEMORY_TIMEOUT;
+    let deadline = device.rt.now() + MEMORY_TIMEOUT;
+    let mut wait = MemoryWait::new(device.disk.arena());
     loop {
-        match operation().await {
-            Err(Error::OutOfMemory(_)) if rt.now() < deadline => rt.sleep(MEMORY_INTERVAL).await,
+        let full = match operation().await {
+            Err(Error::OutOfMemory(full)) => full,
             done => return done,
+        };
+        wait.begin(&full);
+        let left = deadline.duration_since(device.rt.now());
+        if timeout(&*device.rt, left, poll_fn(|cx| wait.poll(cx))).await.is_none() {
+            return Err(full.into());
         }
     }
 }

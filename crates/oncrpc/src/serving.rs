@@ -17,10 +17,7 @@ use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 
 use crate::{LastSender, Peer, REPLY_HEAD, ReceivedCall, SMALL_CALL, SMALL_REPLY, Sampler, Service, Stages};
 use millrace_admission::{Account, Batch, Turn};
-use millrace_buffer::slot_bytes;
-
-/// Interval between attempts to allocate memory that the arena lacks although the budget permits it.
-pub(crate) const MEMORY_RETRY: Duration = Duration::from_millis(10);
+use millrace_buffer::{MemoryWait, slot_bytes};
 
 /// Limits of one connection that apply to all transports.
 #[derive(Debug, Clone)]
@@ -165,8 +162,8 @@ pub struct ServerConnection<T> {
     /// Delays the next turn.
     delay: Option<Sleep>,
     idle: StallTimer,
-    /// Runs while the arena lacks memory.
-    retry: Option<Sleep>,
+    /// What the connection waits for while the arena lacks memory within the budget.
+    pub memory: MemoryWait,
 }
 
 impl<T: Unpin> ServerConnection<T> {
@@ -182,6 +179,7 @@ impl<T: Unpin> ServerConnection<T> {
         Self {
             peer,
             rt,
+            memory: MemoryWait::new(&arena),
             arena,
             config,
             account,
@@ -195,12 +193,13 @@ impl<T: Unpin> ServerConnection<T> {
             skipped_turns: 0,
             delay: None,
             idle: StallTimer::default(),
-            retry: None,
         }
     }
 
     /// Starts a turn after other tasks ran. Pending if the connection must leave this turn to others.
     pub fn begin_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // Others get the memory for which this task was woken, if it takes none in this turn.
+        let _waits = self.memory.poll(cx);
         if let Some(delay) = &mut self.delay {
             ready!(delay.as_mut().poll(cx));
             self.delay = None;
@@ -248,38 +247,28 @@ impl<T: Unpin> ServerConnection<T> {
         used: usize,
         call: &ReceivedCall,
     ) -> Poll<Reservation> {
-        ready!(self.poll_memory(cx));
         let reply = call.reply_bytes().unwrap_or(SMALL_REPLY);
         let more = if used > SMALL_CALL { reply.saturating_sub(used) } else { reply };
-        if more > 0 {
-            ready!(self.account.poll_take(cx, more));
-        }
-        match Encoder::try_new(&self.arena, REPLY_HEAD) {
-            Ok(reply) => Poll::Ready(Reservation { charge: used + more, reply }),
-            Err(e) => {
-                self.account.give(more);
-                self.wait_for_memory(&e);
-                cx.waker().wake_by_ref(); // The next poll polls the timer.
-                Poll::Pending
+        loop {
+            ready!(self.memory.poll(cx));
+            if more > 0 {
+                ready!(self.account.poll_take(cx, more));
+            }
+            match Encoder::try_new(&self.arena, REPLY_HEAD) {
+                Ok(reply) => return Poll::Ready(Reservation { charge: used + more, reply }),
+                Err(e) => {
+                    self.account.give(more);
+                    self.wait_for_memory(&e);
+                }
             }
         }
     }
 
     /// Records that the arena lacks memory within the budget. The operation is to be repeated when
-    /// [`Self::poll_memory`] is ready.
+    /// [`MemoryWait::poll`] of [`Self::memory`] is ready.
     pub fn wait_for_memory(&mut self, e: &OutOfMemory) {
         tracing::debug!(peer = %self.peer.addr, "a call waits: {e}");
-        let rt = &self.rt;
-        self.retry.get_or_insert_with(|| rt.sleep(MEMORY_RETRY));
-    }
-
-    /// Ready unless an allocation failed within the retry interval.
-    pub fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(retry) = &mut self.retry {
-            ready!(retry.as_mut().poll(cx));
-            self.retry = None;
-        }
-        Poll::Ready(())
+        self.memory.begin(e);
     }
 
     /// Releases the reservation of a call that is not started.

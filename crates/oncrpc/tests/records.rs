@@ -30,7 +30,7 @@ fn receive(
     loop {
         match reader.next_record()? {
             Next::Record(m) => out.push(m),
-            Next::NoMemory => panic!("no memory"),
+            Next::NoMemory(_) => panic!("no memory"),
             Next::NeedAdmission(bytes) => reader.admit(bytes),
             Next::Large(len) => large(reader, len),
             Next::NeedBytes if bytes.is_empty() => return Ok(out),
@@ -112,7 +112,7 @@ fn read_greedily(
     loop {
         match r.next_record().unwrap() {
             Next::Record(m) => records.push(m),
-            Next::NoMemory => panic!("no memory"),
+            Next::NoMemory(_) => panic!("no memory"),
             Next::NeedAdmission(bytes) => r.admit(bytes),
             Next::Large(len) => large(&mut r, len),
             Next::NeedBytes if stream.is_empty() => return (records, reads, early),
@@ -191,8 +191,8 @@ fn placing_waits_for_the_memory_of_the_other_parts() {
     feed(&mut r, &[words(&[0x8000_0000 + 20_000]), vec![1; 300]].concat());
     assert!(matches!(r.next_record(), Ok(Next::Large(20_000))));
     r.place(100, buffer(19_500));
-    assert!(matches!(r.next_record(), Ok(Next::NoMemory)));
-    assert!(matches!(r.next_record(), Ok(Next::NoMemory)));
+    assert!(matches!(r.next_record(), Ok(Next::NoMemory(_))));
+    assert!(matches!(r.next_record(), Ok(Next::NoMemory(_))));
     held.clear();
     feed(&mut r, &vec![1; 19_700]);
     let Ok(Next::Record(m)) = r.next_record() else { panic!("no record") };
@@ -226,7 +226,7 @@ fn a_record_longer_than_a_buffer_uses_several() {
     let message = loop {
         match reader.next_record().unwrap() {
             Next::Record(m) => break m,
-            Next::NoMemory => panic!("no memory"),
+            Next::NoMemory(_) => panic!("no memory"),
             Next::NeedAdmission(_) | Next::Large(_) => panic!("this reader asks for nothing"),
             Next::NeedBytes => {
                 let mut got = 0;
@@ -256,8 +256,8 @@ fn the_reader_waits_for_memory_and_continues() {
     let mut r = RecordReader::new(&a, 1000);
     r.space()[0][..8].copy_from_slice(&words(&[0x8000_0004, 9]));
     r.advance(8);
-    assert!(matches!(r.next_record(), Ok(Next::NoMemory)));
-    assert!(matches!(r.next_record(), Ok(Next::NoMemory)));
+    assert!(matches!(r.next_record(), Ok(Next::NoMemory(_))));
+    assert!(matches!(r.next_record(), Ok(Next::NoMemory(_))));
     drop(held);
     assert!(matches!(r.next_record(), Ok(Next::Record(m)) if m.xid() == Some(9)));
 }

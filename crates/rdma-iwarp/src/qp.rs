@@ -30,8 +30,6 @@ use super::{
 const READS_PER_POLL: usize = 16;
 /// Time limit, at the end of a connection, for the peer to receive the last bytes and close.
 const LINGER: Duration = Duration::from_secs(1);
-/// Interval between attempts to allocate memory for a received message.
-const MEMORY_RETRY: Duration = Duration::from_millis(10);
 
 enum State {
     /// Connected.
@@ -67,7 +65,6 @@ pub(crate) struct IwarpQp {
     unwritable: Option<ConnectionError>,
     waker: Option<Waker>,
     /// Runs while a received message waits for memory.
-    retry: Option<Sleep>,
     /// Present on an initiator until the first FPDU arrives.
     nudge: Option<Nudge>,
 }
@@ -105,7 +102,6 @@ impl IwarpQp {
             done: Vec::new(),
             unwritable: None,
             waker: None,
-            retry: None,
             nudge: (!negotiated.responder).then(Nudge::default),
         }
     }
@@ -169,15 +165,8 @@ impl IwarpQp {
     }
 
     /// Ready when memory for a received message is to be allocated again; pending if none waits.
-    fn poll_retry(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.retry.is_none() && !self.rx.waits_for_memory() {
-            return Poll::Pending;
-        }
-        let rt = &self.rt;
-        let retry = self.retry.get_or_insert_with(|| rt.sleep(MEMORY_RETRY));
-        std::task::ready!(retry.as_mut().poll(cx));
-        self.retry = None;
-        Poll::Ready(())
+    fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.rx.waits_for_memory() { self.receives.poll_memory(cx) } else { Poll::Pending }
     }
 
     /// Ends the connection because of `fault`.
@@ -305,7 +294,7 @@ impl IwarpQp {
                         self.down(ConnectionError::Closed);
                         continue;
                     }
-                    if self.nudge(cx) || self.poll_retry(cx).is_ready() {
+                    if self.nudge(cx) || self.poll_memory(cx).is_ready() {
                         continue;
                     }
                     if sent == Poll::Ready(true) {

@@ -1,8 +1,11 @@
 //! Posted receives. Those without memory get it when a message arrives.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    task::{Context, Poll},
+};
 
-use millrace_buffer::{Arena, Buffer};
+use millrace_buffer::{Arena, Buffer, MemoryWait};
 use millrace_rdma::PostError;
 
 /// The reason why a message has no receive.
@@ -10,7 +13,7 @@ use millrace_rdma::PostError;
 pub(crate) enum NoReceive {
     /// No receive is posted.
     Posted,
-    /// The arena has no memory for the receive.
+    /// The arena has no memory for the receive ([`Receives::poll_memory`]).
     Memory,
 }
 
@@ -29,6 +32,13 @@ struct Empty {
     /// Size of each in bytes.
     bytes: usize,
     count: usize,
+    memory: MemoryWait,
+}
+
+impl Empty {
+    fn new(arena: &Arena, bytes: usize) -> Self {
+        Self { arena: arena.clone(), bytes, count: 1, memory: MemoryWait::new(arena) }
+    }
 }
 
 impl Receives {
@@ -43,7 +53,7 @@ impl Receives {
         match &mut self.empty {
             Some(empty) if empty.bytes == bytes => empty.count += 1,
             Some(_) => self.buffers.push_back(alloc(arena, bytes).map_err(PostError::NoMemory)?),
-            None => self.empty = Some(Empty { arena: arena.clone(), bytes, count: 1 }),
+            None => self.empty = Some(Empty::new(arena, bytes)),
         }
         Ok(())
     }
@@ -52,11 +62,20 @@ impl Receives {
     pub(crate) fn first(&mut self) -> Result<&mut Buffer, NoReceive> {
         if self.buffers.is_empty() {
             let empty = self.empty.as_mut().filter(|empty| empty.count > 0).ok_or(NoReceive::Posted)?;
-            let buffer = alloc(&empty.arena, empty.bytes).map_err(|_| NoReceive::Memory)?;
+            let buffer = alloc(&empty.arena, empty.bytes).map_err(|e| {
+                empty.memory.begin(&e);
+                NoReceive::Memory
+            })?;
+            empty.memory.end();
             empty.count -= 1;
             self.buffers.push_back(buffer);
         }
         self.buffers.front_mut().ok_or(NoReceive::Posted)
+    }
+
+    /// After [`NoReceive::Memory`]: ready when the memory is to be allocated again.
+    pub(crate) fn poll_memory(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.empty.as_mut().map_or(Poll::Ready(()), |empty| empty.memory.poll(cx))
     }
 
     /// Removes the first receive, whose message is complete.

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use millrace_buffer::{Arena, Buffer, OutOfMemory, SPAN_BYTES, View, Views, slot_bytes};
+use millrace_buffer::{Arena, Buffer, BufferLengths, OutOfMemory, SPAN_BYTES, View, Views, slot_bytes};
 use millrace_rdma::{ReadRequest, Segment, WorkId};
 use millrace_xdr::{Message, Payload};
 use slab::Slab;
@@ -270,18 +270,13 @@ impl<T> Pulls<T> {
 
 /// Allocates buffers for `len` bytes, or none.
 fn fill(sink: &mut Vec<Buffer>, len: usize, sources: &Sources<'_>) -> Result<(), OutOfMemory> {
-    let mut room = len;
-    while room > 0 {
-        match sources.arena.alloc(room.min(sources.piece)) {
-            Ok(b) => {
-                room -= b.len();
-                sink.push(b);
-            }
-            Err(e) => {
-                sink.clear();
-                return Err(e);
-            }
-        }
+    let lengths = BufferLengths::new(len, sources.piece);
+    for length in lengths.iter() {
+        let buffer = sources.arena.alloc(length).map_err(|e| {
+            sink.clear();
+            e.together(lengths)
+        })?;
+        sink.push(buffer);
     }
     Ok(())
 }

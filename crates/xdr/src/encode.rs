@@ -221,7 +221,7 @@ impl Encoder {
                 Ok(Message { head: b.freeze().into(), payloads: self.payloads, padding: None })
             }
             (Some(e), _) => Err(e),
-            (None, None) => Err(OutOfMemory { wanted: self.len, limit: self.arena.stats().limit }),
+            (None, None) => Err(OutOfMemory::new(self.len.into(), self.arena.stats().limit)),
         }
     }
 }

@@ -101,7 +101,7 @@ fn read(mut stream: &[u8], max: usize, make: Make, mut split: Option<Random>) ->
                 assert!(bytes <= most, "{bytes} bytes are requested for records of at most {max} bytes");
                 reader.admit(bytes);
             }
-            Ok(Next::NoMemory) => panic!("the arena has no space for a record of {max} bytes"),
+            Ok(Next::NoMemory(_)) => panic!("the arena has no space for a record of {max} bytes"),
             Err(_) => return Outcome { records, refused: true, at_start: false },
         }
     }

@@ -37,7 +37,7 @@ impl Pieces {
         }
         *self = new;
         // A part is never larger than the buffer, so this succeeds.
-        self.cut(offset, length).ok_or(OutOfMemory { wanted: length, limit: self.length })
+        self.cut(offset, length).ok_or(OutOfMemory::new(length.into(), self.length))
     }
 
     fn cut(&mut self, offset: usize, length: usize) -> Option<Buffer> {

@@ -5,6 +5,7 @@ mod quota;
 mod resident;
 mod slot_cache;
 mod trim;
+mod waiting;
 
 use std::sync::mpsc;
 

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A thread that executes one function at a time.
-struct Worker {
+pub(super) struct Worker {
     jobs: Sender<Job>,
     results: Receiver<Vec<Buffer>>,
     thread: JoinHandle<()>,
@@ -27,7 +27,7 @@ struct Worker {
 type Job = Box<dyn FnOnce() -> Vec<Buffer> + Send>;
 
 impl Worker {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let ((jobs, received), (done, results)) = (channel::<Job>(), channel());
         let thread = std::thread::spawn(move || {
             for job in received {
@@ -47,7 +47,7 @@ impl Worker {
         self.run(move || a.alloc(len).into_iter().collect()).pop()
     }
 
-    fn free<T: Send + 'static>(&self, value: T) {
+    pub(super) fn free<T: Send + 'static>(&self, value: T) {
         self.run(move || {
             drop(value);
             Vec::new()

@@ -2,6 +2,7 @@
 
 use std::task::{Context, Poll};
 
+use millrace_buffer::BufferLengths;
 use millrace_buffer::Views;
 use millrace_iscsi::{
     iser::Advertised,
@@ -12,7 +13,7 @@ use millrace_iscsi::{
 use super::{FullFeature, commands::attribute};
 use crate::{
     table::MAX_ANSWER,
-    task::{BufferLengths, DataOut, State, Task, pdu_memory},
+    task::{DataOut, State, Task, pdu_memory},
 };
 
 /// A PDU whose header was processed.
@@ -137,18 +138,16 @@ impl FullFeature<'_> {
     /// Allocates memory for unsolicited data, which the session holds from its login on ([`crate::reserve`]). Returns
     /// whether the arena has it.
     fn place_unsolicited(&mut self, cx: &mut Context<'_>, itt: u32, length: usize) -> bool {
-        if self.poll_retry(cx).is_pending() {
-            return false;
-        }
-        if let Some(task) = self.tasks.get_mut(&itt) {
-            // Not aligned, so that commands within the limit of unsolicited data use no more memory than that.
-            let lengths = BufferLengths::new(length, self.chunk);
-            if let Err(e) = task.data_out.extend(&self.service.arena, lengths, &mut self.spare) {
-                self.wait_for_memory(cx, &e);
-                return false;
+        // Not aligned, so that commands within the limit of unsolicited data use no more memory than that.
+        let lengths = BufferLengths::new(length, self.chunk);
+        while self.memory.poll(cx).is_ready() {
+            let Some(task) = self.tasks.get_mut(&itt) else { return true };
+            match task.data_out.extend(&self.service.arena, lengths, &mut self.spare) {
+                Ok(()) => return true,
+                Err(e) => self.wait_for_memory(&e),
             }
         }
-        true
+        false
     }
 
     /// Processes the PDU whose data is there; `control` is data that belongs to the session.

@@ -1,8 +1,9 @@
 //! Commands: memory, execution and task management.
 
-use std::{task::Context, time::Duration};
+use std::task::Context;
 
 use millrace_admission::Batch;
+use millrace_buffer::BufferLengths;
 use millrace_buffer::{Buffer, Views};
 use millrace_iscsi::{
     discovery::SendTargets,
@@ -15,11 +16,9 @@ use millrace_scsi::{Aborted, MAX_TRANSFER_BYTES, Management, Request, Response, 
 use super::{Device, FullFeature, Names, RdmaRead, Running};
 use crate::{
     stats::{add, count},
-    task::{BufferLengths, State, kept_memory},
+    task::{State, kept_memory, memory_of},
 };
 
-/// Interval between attempts to allocate memory that the arena lacks although the budget permits it.
-pub(super) const MEMORY_RETRY: Duration = Duration::from_millis(10);
 /// SCSI status TASK ABORTED (SAM-5 section 5.3.1).
 const TASK_ABORTED: u8 = 0x40;
 
@@ -79,7 +78,7 @@ impl FullFeature<'_> {
     pub(super) fn grant(&mut self, cx: &mut Context<'_>) -> bool {
         let mut progress = false;
         while let Some(&itt) = self.waiting.front() {
-            if self.poll_retry(cx).is_pending() {
+            if self.memory.poll(cx).is_pending() {
                 break;
             }
             let mut fetch = None;
@@ -89,8 +88,7 @@ impl FullFeature<'_> {
                 let writes = task.command.direction == Direction::Write;
                 let read = task.transfer.data_in.min(MAX_TRANSFER_BYTES) as usize;
                 let lengths = task.data_out.aligned(rest, self.chunk);
-                let charge =
-                    if writes { lengths.clone() } else { BufferLengths::new(read, self.chunk) }.memory();
+                let charge = memory_of(if writes { lengths } else { BufferLengths::new(read, self.chunk) });
                 if writes && rest > 0 && !self.rdma_reads.is_empty() {
                     break;
                 }
@@ -99,8 +97,8 @@ impl FullFeature<'_> {
                 }
                 if let Err(e) = task.data_out.extend(&self.service.arena, lengths, &mut self.spare) {
                     self.account.give(charge);
-                    self.wait_for_memory(cx, &e);
-                    break;
+                    self.wait_for_memory(&e);
+                    continue;
                 }
                 task.charge += charge;
                 task.state = if writes { State::Fetching } else { State::Ready };

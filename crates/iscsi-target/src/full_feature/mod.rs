@@ -14,14 +14,14 @@ use std::{
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use millrace_admission::{Account, Batch, Turn};
-use millrace_buffer::{OutOfMemory, Views};
+use millrace_buffer::{MemoryWait, OutOfMemory, Views};
 use millrace_iscsi::{
     discovery::SendTargets,
     iser::RemoteBuffer,
     name::{IscsiName, PORT, TargetAddress},
     session::{TargetConfig, TargetSession},
 };
-use millrace_runtime::{BoxFuture, RuntimeExt, Sleep};
+use millrace_runtime::{BoxFuture, Sleep};
 use millrace_scsi::{Aborted, InitiatorPort, Nexus, Response, Target};
 
 use crate::{
@@ -33,7 +33,6 @@ use crate::{
     timers::{Timers, Traffic},
 };
 pub(crate) use arrival::Unplaced;
-use commands::MEMORY_RETRY;
 
 /// The device of a normal session.
 struct Device {
@@ -118,8 +117,8 @@ pub(crate) struct FullFeature<'a> {
     first_burst: u32,
     chunk: usize,
     spare: SpareLists,
-    /// Runs while the arena lacks memory.
-    retry: Option<Sleep>,
+    /// What the connection waits for while the arena lacks memory within the budget.
+    pub(crate) memory: MemoryWait,
     timers: Timers,
     stopped: bool,
     /// Whether sense data was sent whose receipt was not reported to the device yet.
@@ -176,7 +175,7 @@ impl<'a> FullFeature<'a> {
             first_burst: established.parameters.first_burst,
             chunk: transport.chunk,
             spare: SpareLists::default(),
-            retry: None,
+            memory: MemoryWait::new(&service.arena),
             timers: Timers::default(),
             stopped: false,
             reported: false,
@@ -237,20 +236,17 @@ impl<'a> FullFeature<'a> {
         timers.poll(cx, &service.rt, &service.limits, stall, session, traffic)
     }
 
-    /// Ready unless an allocation failed within the retry interval.
-    pub(crate) fn poll_retry(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Some(retry) = &mut self.retry {
-            ready!(retry.as_mut().poll(cx));
-            self.retry = None;
-        }
-        Poll::Ready(())
+    /// Starts a turn after other tasks ran.
+    pub(crate) fn begin_turn(&mut self, cx: &mut Context<'_>) {
+        self.turn = Turn::default();
+        // Others get the memory for which this task was woken, if it takes none in this turn.
+        let _waits = self.memory.poll(cx);
     }
 
     /// The arena lacks memory that the budget permits.
-    pub(crate) fn wait_for_memory(&mut self, cx: &mut Context<'_>, e: &OutOfMemory) {
+    pub(crate) fn wait_for_memory(&mut self, e: &OutOfMemory) {
         tracing::debug!("a command waits: {e}");
-        self.retry = Some(self.service.rt.sleep(MEMORY_RETRY));
-        cx.waker().wake_by_ref(); // The next poll polls the timer.
+        self.memory.begin(e);
     }
 
     /// `length` bytes at `offset` of the data of a read that has completed.

@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use millrace_admission::{Account, Turn};
+use millrace_admission::Account;
 use millrace_buffer::{Buffer, copied};
 use millrace_iscsi::{
     iser::{Advertised, PrivateData, RemoteBuffer, prefix},
@@ -101,7 +101,7 @@ impl<'a> Connection<'a> {
 
     /// Processes available work; ready at the end of the connection.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        self.core.turn = Turn::default();
+        self.core.begin_turn(cx);
         loop {
             let progress = match self.step(cx) {
                 Ok(progress) => progress,
@@ -253,11 +253,12 @@ impl<'a> Connection<'a> {
     /// Posts PDUs and RDMA Writes. Returns whether there is progress.
     fn send(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         let mut progress = false;
-        if self.deferred.is_some() && self.core.poll_retry(cx).is_pending() {
-            return Ok(false);
-        }
         while self.deferred.is_some() || self.link.unsent() < self.core.service.limits.max_queued {
             let pdu = match self.deferred.take() {
+                Some(pdu) if self.core.memory.poll(cx).is_pending() => {
+                    self.deferred = Some(pdu);
+                    break;
+                }
                 Some(pdu) => pdu,
                 None => match self.core.session.poll_transmit() {
                     Some(TargetTransmit::Pdu(pdu)) => pdu,
@@ -272,10 +273,7 @@ impl<'a> Connection<'a> {
                     None => break,
                 },
             };
-            if !self.push(cx, pdu)? {
-                break;
-            }
-            progress = true;
+            progress |= self.push(pdu)?;
         }
         Ok(progress)
     }
@@ -288,7 +286,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Posts a PDU. Returns whether there was memory for it.
-    fn push(&mut self, cx: &mut Context<'_>, pdu: TargetPdu) -> Result<bool, End> {
+    fn push(&mut self, pdu: TargetPdu) -> Result<bool, End> {
         let data = match &pdu.data {
             Payload::Bytes(bytes) => bytes.as_slice(),
             // A session with iSER has no Data-In PDUs.
@@ -297,7 +295,7 @@ impl<'a> Connection<'a> {
         let message = match self.link.message(&prefix(Advertised::default(), &pdu.encode()), data) {
             Ok(message) => message,
             Err(e) => {
-                self.core.wait_for_memory(cx, &e);
+                self.core.wait_for_memory(&e);
                 self.deferred = Some(pdu);
                 return Ok(false);
             }

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use millrace_admission::{Account, Turn};
+use millrace_admission::Account;
 use millrace_iscsi::session::TargetTransmit;
 
 use super::Link;
@@ -60,7 +60,7 @@ impl<'a> Connection<'a> {
 
     /// Processes available work; ready at the end of the connection.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<End> {
-        self.core.turn = Turn::default();
+        self.core.begin_turn(cx);
         loop {
             let mut progress = match self.receive(cx) {
                 Ok(progress) => progress,

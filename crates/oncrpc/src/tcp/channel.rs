@@ -5,19 +5,18 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use millrace_runtime::{ByteStream, RuntimeExt, RuntimeRef, Sleep};
+use millrace_buffer::MemoryWait;
+use millrace_runtime::ByteStream;
 use millrace_xdr::{Arena, Buffer, Message};
 
 use super::record::{Next, RecordReader, RecordWriter};
-use crate::serving::MEMORY_RETRY;
 use millrace_admission::Account;
 
 pub(super) struct Channel {
     stream: Box<dyn ByteStream>,
     reader: RecordReader,
     pub(super) writer: RecordWriter,
-    rt: RuntimeRef,
-    retry: Option<Sleep>,
+    memory: MemoryWait,
     /// Whether a record has started for which there is no memory yet.
     waits_for_memory: bool,
     pub(super) received: u64,
@@ -30,19 +29,13 @@ fn no_memory(e: millrace_xdr::OutOfMemory) -> io::Error {
 
 impl Channel {
     /// Creates a channel whose records `reader` decodes.
-    pub(super) fn new(
-        stream: Box<dyn ByteStream>,
-        rt: RuntimeRef,
-        arena: &Arena,
-        reader: RecordReader,
-    ) -> io::Result<Self> {
+    pub(super) fn new(stream: Box<dyn ByteStream>, arena: &Arena, reader: RecordReader) -> io::Result<Self> {
         let zeros = arena.copy_from(&[0; 4]).map_err(no_memory)?;
         Ok(Self {
             stream,
             reader,
             writer: RecordWriter::new(zeros),
-            rt,
-            retry: None,
+            memory: MemoryWait::new(arena),
             waits_for_memory: false,
             received: 0,
             sent: 0,
@@ -96,14 +89,13 @@ impl Channel {
                     self.reader.admit(bytes);
                 }
                 Ok(Next::Large(len)) => large(&mut self.reader, len),
-                Ok(Next::NoMemory) => {
-                    let rt = &self.rt;
-                    let sleep = self.retry.get_or_insert_with(|| rt.sleep(MEMORY_RETRY));
-                    ready!(sleep.as_mut().poll(cx));
-                    self.retry = None;
+                Ok(Next::NoMemory(e)) => {
+                    self.memory.begin(&e);
+                    ready!(self.memory.poll(cx));
                 }
                 other => {
                     self.waits_for_memory = false;
+                    self.memory.end();
                     return Poll::Ready(match other {
                         Ok(Next::Record(m)) => Ok(Some(m)),
                         Ok(_) => Ok(None),
@@ -112,6 +104,11 @@ impl Channel {
                 }
             }
         }
+    }
+
+    /// Lets others have the memory for which this task was woken, if it takes none in this turn.
+    pub(super) fn yield_memory(&mut self, cx: &mut Context<'_>) {
+        let _waits = self.memory.poll(cx);
     }
 
     /// Bytes charged for the last record.

@@ -77,9 +77,8 @@ impl TcpTransport {
         let peer = stream
             .peer_addr()
             .map_err(|e| RpcError::Disconnected { peer: "the server".into(), reason: e.to_string() })?;
-        let channel =
-            Channel::new(stream, Arc::clone(rt), arena, RecordReader::placing(arena, config.max_record))
-                .map_err(|e| RpcError::Local(e.to_string()))?;
+        let channel = Channel::new(stream, arena, RecordReader::placing(arena, config.max_record))
+            .map_err(|e| RpcError::Local(e.to_string()))?;
         let submissions = Submissions::new(peer);
         let calls = Calls::new(Arc::clone(&submissions), Arc::clone(rt), config.max_open, config.timeout);
         let max_payload = config.max_payload;

@@ -11,7 +11,7 @@ use std::{
 use millrace_xdr::{Arena, Buffer, Message, View, Views};
 use smallvec::SmallVec;
 
-use millrace_buffer::{SPAN_BYTES, Stash, slot_bytes};
+use millrace_buffer::{BufferLengths, OutOfMemory, SPAN_BYTES, Stash, slot_bytes};
 
 const LAST: u32 = 1 << 31;
 /// Bytes read beyond the end of a small or nearly complete record: at a server one read returns about a hundred small calls.
@@ -67,7 +67,7 @@ pub enum Next {
     /// A record needs this many more bytes of memory. No bytes may be read before [`RecordReader::admit`].
     NeedAdmission(usize),
     /// The arena has no memory for the record. No bytes may be read; try again later.
-    NoMemory,
+    NoMemory(OutOfMemory),
 }
 
 enum State {
@@ -177,8 +177,8 @@ impl RecordReader {
                     if let Some(more) = self.missing_admission(left, last) {
                         return Ok(Next::NeedAdmission(more));
                     }
-                    if !self.reserve(self.filled + left) {
-                        return Ok(Next::NoMemory);
+                    if let Err(e) = self.reserve(self.filled + left) {
+                        return Ok(Next::NoMemory(e));
                     }
                     let rest = self.take_from_stash(left);
                     self.state = State::Body { left: rest, last };
@@ -277,7 +277,7 @@ impl RecordReader {
 
     /// Reserves buffers for `total` bytes, or for the first buffer until it is full. Further fragments may
     /// move to a larger buffer; a record in one fragment never moves.
-    fn reserve(&mut self, total: usize) -> bool {
+    fn reserve(&mut self, total: usize) -> Result<(), OutOfMemory> {
         if let Some((offset, buffer)) = self.placed.take() {
             return self.reserve_around(offset, buffer, total);
         }
@@ -288,9 +288,12 @@ impl RecordReader {
             let small = self.pop_incomplete();
             have -= small.as_ref().map_or(0, |small| small.len());
             let end = if have < self.before { self.before } else { total.min(have + self.piece) };
-            let Ok(mut buffer) = self.arena.alloc(end - have) else {
-                self.parts.extend(small);
-                return false;
+            let mut buffer = match self.arena.alloc(end - have) {
+                Ok(buffer) => buffer,
+                Err(e) => {
+                    self.parts.extend(small);
+                    return Err(e);
+                }
             };
             buffer.set_len(if end == self.before { end } else { buffer.capacity() });
             if let Some(small) = small {
@@ -300,7 +303,7 @@ impl RecordReader {
             have += buffer.len();
             self.parts.push(buffer);
         }
-        true
+        Ok(())
     }
 
     /// Takes the last buffer if a larger one replaces it when the record grows.
@@ -312,19 +315,23 @@ impl RecordReader {
     }
 
     /// Reserves buffers for the parts of a record of `total` bytes before and after `placed`, which is at `offset`.
-    fn reserve_around(&mut self, offset: usize, placed: Buffer, total: usize) -> bool {
+    fn reserve_around(&mut self, offset: usize, placed: Buffer, total: usize) -> Result<(), OutOfMemory> {
         let rest = total - offset - placed.len();
-        let full = |len: usize| {
-            let mut buffer = self.arena.alloc(len).ok()?;
+        let full = |len: usize| -> Result<Buffer, OutOfMemory> {
+            let mut buffer = self.arena.alloc(len)?;
             buffer.set_len(len);
-            Some(buffer)
+            Ok(buffer)
         };
-        let (Some(before), Some(after)) = (full(offset), full(rest)) else {
-            self.placed = Some((offset, placed));
-            return false;
-        };
-        self.parts.extend([before, placed, after].into_iter().filter(|part| !part.is_empty()));
-        true
+        match full(offset).and_then(|before| Ok((before, full(rest)?))) {
+            Ok((before, after)) => {
+                self.parts.extend([before, placed, after].into_iter().filter(|part| !part.is_empty()));
+                Ok(())
+            }
+            Err(e) => {
+                self.placed = Some((offset, placed));
+                Err(e.together(BufferLengths::starting(offset, offset + rest, rest)))
+            }
+        }
     }
 
     /// The unfilled memory of the record, at most `left` bytes, in order.

@@ -112,7 +112,7 @@ impl TcpServer {
     fn connect(self, stream: Box<dyn ByteStream>, peer: Peer, account: Account) -> io::Result<Connection> {
         let Self { service, rt, arena, config, stats } = self;
         let reader = RecordReader::growing(&arena, config.max_record);
-        let channel = Channel::new(stream, Arc::clone(&rt), &arena, reader)?;
+        let channel = Channel::new(stream, &arena, reader)?;
         let limits = config.connection.clone();
         let callbacks = service.callbacks().cloned().map(CallbackQueue::new);
         Ok(Connection {
@@ -237,6 +237,7 @@ impl Connection {
     }
 
     fn run(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.channel.yield_memory(cx);
         ready!(self.core.begin_turn(cx));
         loop {
             self.take_calls(cx);

@@ -613,7 +613,7 @@ impl Responder {
         {
             let reservation = match next {
                 Waiting::Chunks { to, .. } => self.core.account.poll_take(cx, to.charge).map(|()| None),
-                Waiting::ReadsComplete(_) => self.core.poll_memory(cx).map(|()| None),
+                Waiting::ReadsComplete(_) => self.core.memory.poll(cx).map(|()| None),
                 Waiting::Complete { to, call } => self.core.poll_reserve(cx, to.charge, call).map(Some),
             };
             let Poll::Ready(reservation) = reservation else { break };
@@ -662,7 +662,7 @@ impl Responder {
         let mut progress = false;
         while self.pulls.has_planned()
             && self.pulls.in_flight() < most
-            && self.core.poll_memory(cx).is_ready()
+            && self.core.memory.poll(cx).is_ready()
         {
             let sources = Sources { arena: &self.core.arena, piece: self.config.sink_piece };
             let (read, reading) = match self.pulls.next_read(&sources) {
@@ -670,7 +670,7 @@ impl Responder {
                 Ok(None) => break,
                 Err(e) => {
                     self.wait_for_arena(&e);
-                    continue; // `poll_memory` then waits for memory of the arena.
+                    continue; // The poll then waits for memory.
                 }
             };
             let stages = reading.to.stages.clone();
@@ -755,7 +755,7 @@ impl Responder {
     fn post_deferred(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
         let waiting = self.deferred.len();
         while !self.deferred.is_empty()
-            && self.core.poll_memory(cx).is_ready()
+            && self.core.memory.poll(cx).is_ready()
             && let Some(reply) = self.deferred.pop_front()
         {
             self.post_reply(reply)?;
