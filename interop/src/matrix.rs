@@ -53,6 +53,9 @@ pub(crate) struct MatrixArgs {
     /// Number of times that a failed case is run again; if it then succeeds, it is reported as flaky
     #[arg(long, default_value_t = 0)]
     retries: u8,
+    /// Seconds after which a case has failed (default: 900 with --quick, otherwise 3000; ten times as many with --qemu)
+    #[arg(long)]
+    limit: Option<u64>,
     /// Directory of the cases' files
     #[arg(long, env = "MILLRACE_INTEROP_CACHE", default_value = "/var/tmp/millrace-interop")]
     cache: PathBuf,
@@ -202,7 +205,8 @@ fn run_in_sandbox(name: &str, dir: &Path, options: &MatrixArgs) -> Result<Verdic
         .stderr(output)
         .spawn()
         .context("cannot create a sandbox (needs root)")?;
-    let limit = CASE_LIMITS[usize::from(!options.quick)] * Machine::selected(options.qemu).time_factor();
+    let usual = CASE_LIMITS[usize::from(!options.quick)] * Machine::selected(options.qemu).time_factor();
+    let limit = options.limit.map_or(usual, Duration::from_secs);
     let deadline = Instant::now() + limit;
     let status = loop {
         match process.try_wait()? {
