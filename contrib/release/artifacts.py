@@ -43,7 +43,7 @@ class Target:
         return directory / ("debug" if self.profile == "dev" else self.profile) / "millrace"
 
     def build(self):
-        arguments = ["-p", "millrace", "--locked", "--profile", self.profile]
+        arguments = ["-p", "millrace-cli", "--locked", "--profile", self.profile]
         if self.host:
             run("cargo", "build", *arguments)
             return
@@ -76,7 +76,7 @@ def generate(target):
 
 def dependencies():
     """Names and versions of the crates in the program, without those of this repository."""
-    tree = output("cargo", "tree", "--locked", "-p", "millrace", "-e", "normal", "--prefix", "none", "-f", "{p}")
+    tree = output("cargo", "tree", "--locked", "-p", "millrace-cli", "-e", "normal", "--prefix", "none", "-f", "{p}")
     found = {tuple(line.split()[:2]) for line in tree.splitlines() if "(/" not in line}
     return sorted((name, number.removeprefix("v")) for name, number in found)
 
@@ -96,7 +96,7 @@ def licences():
 
 def deb(target, directory):
     """The Debian package, for every Debian with a C library of GLIBC or later."""
-    arguments = ["-p", "millrace", "--no-build", "--profile", target.profile, "--output", f"{directory}/"]
+    arguments = ["-p", "millrace-cli", "--no-build", "--profile", target.profile, "--output", f"{directory}/"]
     # Without the other machine's libraries dpkg-shlibdeps cannot tell the dependencies; check.py compares them.
     arguments += ["--strip"] if target.host else ["--target", target.triple, "--variant", "release", "--no-strip"]
     run(tools.cargo_deb(), "deb", *arguments)
@@ -104,7 +104,7 @@ def deb(target, directory):
 
 def assets():
     """The files of the Debian package: path in the package, and source, mode or target of a link."""
-    package = next(p for p in metadata()["packages"] if p["name"] == "millrace")
+    package = next(p for p in metadata()["packages"] if p["name"] == "millrace-cli")
     base = Path(package["manifest_path"]).parent
     for asset in package["metadata"]["deb"]["assets"]:
         if isinstance(asset, dict):

@@ -106,24 +106,24 @@ def tarball(file, version, target):
 def wheel(file, version, target):
     python = re.sub(r"-?(rc|alpha|beta)", lambda match: {"rc": "rc", "alpha": "a", "beta": "b"}[match[1]], version)
     tag = f"manylinux_{artifacts.GLIBC.replace('.', '_')}_{target.machine}"
-    start = f"millrace-{python}-cp39-abi3-"
+    start = f"millrace_nfs-{python}-cp39-abi3-"
     require(file.name.startswith(start), f"the name of {file.name} does not begin with {start}")
     require(target.host or tag in file.name, f"{file.name} is not for {tag}")
     with zipfile.ZipFile(file) as archive, tempfile.TemporaryDirectory() as root:
         names = archive.namelist()
-        info = f"millrace-{python}.dist-info"
-        expected = ["millrace/__init__.py", "millrace/py.typed", "millrace/_native.pyi", f"{info}/entry_points.txt"]
-        expected += [f"{info}/licenses/LICENSE-MIT", f"{info}/licenses/LICENSE-APACHE"]
+        info = f"millrace_nfs-{python}.dist-info"
+        expected = ["millrace_nfs/__init__.py", "millrace_nfs/py.typed", "millrace_nfs/_native.pyi"]
+        expected += [f"{info}/entry_points.txt", f"{info}/licenses/LICENSE-MIT", f"{info}/licenses/LICENSE-APACHE"]
         missing = sorted(set(expected) - set(names))
         require(not missing, f"{file.name} lacks {', '.join(missing)}")
-        elf(Path(archive.extract("millrace/_native.abi3.so", root)), target)
+        elf(Path(archive.extract("millrace_nfs/_native.abi3.so", root)), target)
 
 
 def sbom(file, version):
     bom = json.loads(file.read_text())
     root = bom["metadata"]["component"]
     of = root["name"], root["version"]
-    require(of == ("millrace", version), f"{file.name} is of {' '.join(of)}")
+    require(of == ("millrace-cli", version), f"{file.name} is of {' '.join(of)}")
     listed = {(component["name"], component["version"]) for component in bom["components"]}
     missing = [" ".join(crate) for crate in artifacts.dependencies() if crate not in listed]
     require(not missing, f"{file.name} lacks {', '.join(missing)}")
@@ -155,7 +155,7 @@ def directory(path, version, targets, parts):
             if "tarball" in parts:
                 tarball(only(path, f"millrace-*-{target.machine}-linux.tar.xz"), version, target)
             if "wheel" in parts:
-                wheel(only(path, f"millrace-*_{target.machine}.whl"), version, target)
+                wheel(only(path, f"millrace_nfs-*_{target.machine}.whl"), version, target)
         if "sbom" in parts:
             sbom(only(path, "millrace-*.cdx.json"), version)
         if "notes" in parts:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import artifacts
 import check
+import names
 import versions
 
 HERE = artifacts.Target(platform.machine(), "amd64", "release", host=True)
@@ -49,6 +50,42 @@ class Release(unittest.TestCase):
         }
         expected = [own.get(line, line.replace("/etc/millrace.toml", "/etc/millrace/%i.toml")) for line in expected]
         self.assertEqual(settings, expected)
+
+    def answers(self, **texts):
+        """Lets the registries answer with the text for the last word of a command, and otherwise that it is unknown."""
+        known = {"serde": "serde #keyword\nA framework\nversion: 1.0.0\n", "pip": "pip (1.0)"}
+
+        def ask(*command):
+            text = {**known, **texts}.get(command[-1])
+            return (0, text) if text else (1, "could not find it in the registry. No matching distribution found")
+
+        self.addCleanup(setattr, names, "ask", names.ask)
+        names.ask = ask
+
+    def test_a_name_of_another_project_is_found(self):
+        self.answers(x="x\nOf others\nversion: 0.1.0\n", y="y #nfs\nTwo\nlines\nversion: 1.0.0\n", w="w (1.0)")
+        packages = [("x", "Ours", names.crate), ("y", "Two lines", names.crate), ("free", "Ours", names.crate)]
+        (found,) = names.problems(packages)
+        self.assertIn("the crate x belongs to another project (Of others)", found)
+        packages = [("free", "Ours", names.wheel), ("w", "Ours", names.wheel)]
+        found = list(names.problems(packages))
+        self.assertEqual(len(found), 1)
+        self.assertIn("the wheel w belongs to another project", found[0])
+
+    def test_a_registry_that_does_not_answer_is_said(self):
+        self.answers(serde=None, pip=None)
+        for registry in (names.crate, names.wheel):
+            (found,) = names.problems([("free", "Ours", registry)])
+            self.assertIn(f"SKIPPED: the {registry.__name__} free, because its registry does not answer", found)
+        names.ask = lambda *_: (1, "warning: x\nerror: no route to host\n")
+        (found,) = names.problems([("free", "Ours", names.crate)])
+        self.assertIn("no route to host", found)
+
+    def test_the_published_names_are_those_of_the_manifests(self):
+        published = {name: registry for name, _, registry in names.ours()}
+        self.assertIs(published.get("millrace-cli"), names.crate)
+        self.assertNotIn("millrace", published)
+        self.assertIs([registry for name, _, registry in names.ours() if name == "millrace-nfs"][-1], names.wheel)
 
     def test_a_tarball_without_its_files_is_refused(self):
         file = self.path / "millrace-1.0.0-x86_64-linux.tar.xz"

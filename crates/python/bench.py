@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares reads of the Python package with those of the Rust client, on loopback.
 
-    cargo build --release -p millrace -p millrace-python --example baseline --bin millrace
-    crates/python/build && pip install --force-reinstall --no-deps target/wheels/millrace-*.whl fsspec
+    cargo build --release -p millrace-cli -p millrace-python --example baseline --bin millrace
+    crates/python/build && pip install --force-reinstall --no-deps target/wheels/millrace_nfs-*.whl fsspec
     python crates/python/bench.py [--proto tcp] [--size 1024] [--rounds 9]
 
 A round reads 64 ranges of 1 MiB with cat_ranges and a whole file with fsspec.open().read(), each in turn with the Rust
@@ -20,8 +20,8 @@ from pathlib import Path
 
 import fsspec
 
-import millrace
-from millrace.fsspec import MillraceFileSystem
+import millrace_nfs
+from millrace_nfs.fsspec import MillraceFileSystem
 
 MIB = 1 << 20
 RANGES = 64
@@ -74,7 +74,7 @@ def main():
 
 def measure(arguments, programs, url, port):
     size, proto = arguments.size * MIB, arguments.proto
-    with millrace.Client(f"{url}?proto={proto}") as client, client.open("file", "wb") as file:
+    with millrace_nfs.Client(f"{url}?proto={proto}") as client, client.open("file", "wb") as file:
         for _ in range(arguments.size):
             file.write(bytes(range(256)) * 4096)
     rust = Baseline(arguments.baseline or programs / "examples" / "baseline", f"{url}?proto={proto}", "file")

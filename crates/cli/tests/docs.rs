@@ -317,7 +317,7 @@ fn the_metrics_page_lists_all_metrics() {
     if std::env::var_os("MILLRACE_UPDATE_DOCS").is_some() {
         fs::write(repository().join(path), format!("{}{made}{}", &page[..start], &page[end..])).unwrap();
     } else {
-        let how = "write it again: MILLRACE_UPDATE_DOCS=1 cargo test -p millrace --test docs metrics";
+        let how = "write it again: MILLRACE_UPDATE_DOCS=1 cargo test -p millrace-cli --test docs metrics";
         assert!(page[start..end] == made, "{path} is not up to date; {how}\n{made}");
     }
 }

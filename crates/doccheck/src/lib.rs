@@ -11,12 +11,14 @@ use std::{
 };
 
 /// The package whose binary `cargo run` runs without `-p`.
-const DEFAULT_PACKAGE: &str = "millrace";
+const DEFAULT_PACKAGE: &str = "millrace-cli";
 
-/// A program and the definitions of its commands. The package has the name of the program.
+/// A program and the definitions of its commands.
 pub struct Program {
     /// The name of the program.
     pub name: &'static str,
+    /// The package that contains it, as `cargo run -p` takes it.
+    pub package: &'static str,
     /// The definition of its command line.
     pub command: fn() -> clap::Command,
     /// The reason why the program rejects a command line (with the program's name) that [`Self::command`]
@@ -72,7 +74,7 @@ impl Program {
         let (of_cargo, passed) = (parts.next()?, parts.next()?);
         let package =
             of_cargo.iter().skip_while(|w| *w != "-p").nth(1).map_or(DEFAULT_PACKAGE, String::as_str);
-        (package == self.name && !of_cargo.contains(&"--example".into())).then_some(passed)
+        (package == self.package && !of_cargo.contains(&"--example".into())).then_some(passed)
     }
 
     /// The reason why the program rejects `args`, if it does.
@@ -184,7 +186,7 @@ impl Program {
     /// When the page differs.
     pub fn check_reference(&self, page: &str, title: &str) {
         let path = repository().join(page);
-        let how = format!("MILLRACE_UPDATE_DOCS=1 cargo test -p {} documented", self.name);
+        let how = format!("MILLRACE_UPDATE_DOCS=1 cargo test -p {} documented", self.package);
         let made = self.reference(title, &how);
         if std::env::var_os("MILLRACE_UPDATE_DOCS").is_some() {
             fs::write(&path, &made).unwrap();
@@ -232,27 +234,27 @@ fn describe(
 mod tests {
     use super::*;
 
-    fn program(name: &'static str) -> Program {
+    fn program(name: &'static str, package: &'static str) -> Program {
         let command =
             || clap::Command::new("x").subcommand(clap::Command::new("ls").arg(clap::Arg::new("url")));
-        Program { name, command, refused: |_| None }
+        Program { name, package, command, refused: |_| None }
     }
 
     #[test]
     fn calls_are_found_in_shell_and_invalid_ones_rejected() {
         let script = "sudo millrace ls 'nfs://h/e?proto=tcp' | sort   # comment\n\
             cargo run --release -- demo && millrace df \\\n  nfs://h/e > out\nls millrace\nmillrace lss x\n\
-            cargo run --release -p millrace-lab -- security\ncargo run --example ls -- x";
-        let found = program("millrace").calls(script);
+            cargo run --release -p millrace-lab -- security\ncargo run -p millrace-cli -- top\ncargo run --example ls -- x";
+        let found = program("millrace", "millrace-cli").calls(script);
         assert_eq!(
             found,
-            [&["ls", "nfs://h/e?proto=tcp"][..], &["demo"], &["df", "nfs://h/e"], &["lss", "x"]]
+            [&["ls", "nfs://h/e?proto=tcp"][..], &["demo"], &["df", "nfs://h/e"], &["lss", "x"], &["top"]]
                 .map(|c| c.to_vec())
         );
-        assert_eq!(program("millrace-lab").calls(script), [["security"]]);
+        assert_eq!(program("millrace-lab", "millrace-lab").calls(script), [["security"]]);
         let refusals: Vec<bool> =
-            found.iter().map(|args| program("millrace").refuses(args).is_some()).collect();
-        assert_eq!(refusals, [false, true, true, true]);
+            found.iter().map(|args| program("millrace", "millrace-cli").refuses(args).is_some()).collect();
+        assert_eq!(refusals, [false, true, true, true, true]);
     }
 }
 

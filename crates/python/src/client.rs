@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// A client of one export. It connects at the first operation in each process.
-#[pyclass(frozen, module = "millrace._native")]
+#[pyclass(frozen, module = "millrace_nfs._native")]
 pub(crate) struct Client {
     export: Arc<Export>,
 }

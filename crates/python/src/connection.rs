@@ -56,7 +56,7 @@ pub(crate) struct Export {
     closed: AtomicBool,
 }
 
-/// The arguments of `millrace.Client` that are not part of the URL, `millrace._settings.Settings`.
+/// The arguments of `millrace_nfs.Client` that are not part of the URL, `millrace_nfs._settings.Settings`.
 #[derive(FromPyObject)]
 pub(crate) struct Settings {
     pub(crate) timeout: Option<f64>,

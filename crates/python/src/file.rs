@@ -42,7 +42,7 @@ pub(crate) struct Access {
 type Opened = Arc<OnceCell<Arc<Lock<Stream>>>>;
 
 /// An open file.
-#[pyclass(frozen, module = "millrace._native")]
+#[pyclass(frozen, module = "millrace_nfs._native")]
 pub(crate) struct File {
     export: Arc<Export>,
     path: PathBuf,

@@ -1,7 +1,7 @@
-//! The native part of the Python package `millrace`.
+//! The native part of the Python package `millrace_nfs`.
 //!
 //! Each method of `Client` and `File` returns an `Operation`, which the Python classes
-//! either wait for (`millrace.Client`) or await (`millrace.aio.Client`). The package's Python modules define its API.
+//! either wait for (`millrace_nfs.Client`) or await (`millrace_nfs.aio.Client`). The package's Python modules define its API.
 
 mod client;
 mod connection;
@@ -16,7 +16,7 @@ mod runtime;
 
 use pyo3::prelude::*;
 
-/// The module `millrace._native`.
+/// The module `millrace_nfs._native`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

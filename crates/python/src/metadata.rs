@@ -1,8 +1,8 @@
-//! Attributes of objects as a tuple of `millrace.Stat`.
+//! Attributes of objects as a tuple of `millrace_nfs.Stat`.
 
 use millrace_client::ops::{Attributes, FileHandle, FileType, NfsTime};
 
-/// The fields of `millrace.Stat`: type, size, mode, uid, gid, nlink, ino, atime, mtime and ctime in nanoseconds since
+/// The fields of `millrace_nfs.Stat`: type, size, mode, uid, gid, nlink, ino, atime, mtime and ctime in nanoseconds since
 /// 1970, and the file handle.
 pub(crate) type Stat = (&'static str, u64, u32, u32, u32, u32, u64, i128, i128, i128, Vec<u8>);
 

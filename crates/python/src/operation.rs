@@ -29,7 +29,7 @@ type Running = Pin<Box<dyn Future<Output = Result<Finish, Failure>> + Send>>;
 
 /// An operation that has not started. `wait` runs it in the calling thread without the GIL; `start` runs it in the
 /// background for an event loop of asyncio. It runs once; to drop it cancels it.
-#[pyclass(frozen, module = "millrace._native")]
+#[pyclass(frozen, module = "millrace_nfs._native")]
 pub(crate) struct Operation {
     running: Mutex<Option<Running>>,
     /// Number of bytes that the operation has transferred, if it counts them.

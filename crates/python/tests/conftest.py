@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import millrace
+import millrace_nfs
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = os.environ.get("MILLRACE_PROGRAM", ROOT / "target" / "debug" / "millrace")
@@ -69,7 +69,7 @@ def url(request, server):
 
 @pytest.fixture
 def client(url):
-    with millrace.Client(url) as client:
+    with millrace_nfs.Client(url) as client:
         for entry in list(client.scandir()):
             (client.rmtree if entry.stat.is_dir() else client.unlink)(entry.name)
         yield client

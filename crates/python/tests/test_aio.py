@@ -6,14 +6,14 @@ import socket
 
 import pytest
 
-import millrace
-import millrace.aio
+import millrace_nfs
+import millrace_nfs.aio
 from test_client import MIB, pattern
 
 
 async def test_files_and_names(client, url):
     data = pattern(3 * MIB + 1)
-    async with millrace.aio.Client(url) as aio:
+    async with millrace_nfs.aio.Client(url) as aio:
         assert await aio.export() == "/data"
         await aio.makedirs("a/b")
         await aio.write_bytes("a/file", data)
@@ -44,7 +44,7 @@ async def test_files_and_names(client, url):
 
 async def test_many_calls_in_flight(client, url):
     data = [pattern(300_000, n) for n in range(50)]
-    async with millrace.aio.Client(url) as aio:
+    async with millrace_nfs.aio.Client(url) as aio:
         await asyncio.gather(*(aio.write_bytes(f"file{n}", data[n]) for n in range(50)))
         assert await asyncio.gather(*(aio.read_bytes(f"file{n}") for n in range(50))) == data
 
@@ -56,7 +56,7 @@ async def test_calls_wait_for_memory(client, url):
     async def read(aio):
         return len(await aio.read_bytes("file"))
 
-    async with millrace.aio.Client(url) as aio:
+    async with millrace_nfs.aio.Client(url) as aio:
         # Without a limit, the READs in flight would need more than the memory of the client's arena (1 GiB).
         assert await asyncio.gather(*(read(aio) for _ in range(120))) == [size] * 120
         data = bytes(9 * MIB)
@@ -65,7 +65,7 @@ async def test_calls_wait_for_memory(client, url):
 
 async def test_a_cancelled_call_ends_and_others_continue(client, url):
     client.write_bytes("file", pattern(64 * MIB))
-    async with millrace.aio.Client(url) as aio:
+    async with millrace_nfs.aio.Client(url) as aio:
         for delay in (0, 0.001, 0.01):
             task = asyncio.ensure_future(aio.read_bytes("file"))
             await asyncio.sleep(delay)
@@ -79,7 +79,7 @@ async def test_a_call_that_gets_no_answer_can_time_out():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        aio = millrace.aio.Client(f"nfs://127.0.0.1:{listener.getsockname()[1]}/data?proto=tcp")
+        aio = millrace_nfs.aio.Client(f"nfs://127.0.0.1:{listener.getsockname()[1]}/data?proto=tcp")
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(aio.stat(""), 0.2)
         aio.close()
@@ -89,7 +89,7 @@ async def test_a_call_that_gets_no_answer_can_time_out():
 
 async def test_pickles(client, url):
     client.write_bytes("file", b"hello")
-    aio = pickle.loads(pickle.dumps(millrace.aio.Client(url)))
+    aio = pickle.loads(pickle.dumps(millrace_nfs.aio.Client(url)))
     assert await aio.read_bytes("file") == b"hello"
     aio.close()
 
@@ -102,6 +102,6 @@ def test_a_loop_that_was_closed(client, url):
         await asyncio.sleep(0)
 
     for _ in range(3):
-        aio = millrace.aio.Client(url)
+        aio = millrace_nfs.aio.Client(url)
         asyncio.run(abandon())
         aio.close()

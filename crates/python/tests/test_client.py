@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-import millrace
+import millrace_nfs
 
 MIB = 1 << 20
 
@@ -229,7 +229,7 @@ def test_put_and_get(client, tmp_path):
 
 
 def test_after_close(url):
-    client = millrace.Client(url)
+    client = millrace_nfs.Client(url)
     client.write_bytes("file", b"hello")
     file = client.open("file")
     written = client.open("written", "wb")
@@ -241,20 +241,20 @@ def test_after_close(url):
         with pytest.raises(ValueError, match="closed"):
             call()
     file.close()
-    with millrace.Client(url) as client:
+    with millrace_nfs.Client(url) as client:
         assert client.read_bytes("written") == b"data of an open file"
 
 
 @pytest.mark.parametrize("text", ["", "http://host/x", "nfs://", "nfs://host/x?proto=udp", "nfs://[::1/x"])
 def test_invalid_urls(text):
     with pytest.raises(ValueError):
-        millrace.Client(text)
+        millrace_nfs.Client(text)
 
 
 def test_invalid_settings(url):
     for options in ({"timeout": -1}, {"retry": float("nan")}, {"connect_timeout": float("inf")}):
         with pytest.raises(ValueError, match=next(iter(options))):
-            millrace.Client(url, **options)
+            millrace_nfs.Client(url, **options)
 
 
 @pytest.mark.parametrize("proto", ["tcp", "rdma"])
@@ -263,14 +263,14 @@ def test_a_refused_connection(proto):
         taken.bind(("127.0.0.1", 0))  # It does not listen.
         port = taken.getsockname()[1]
         with pytest.raises(ConnectionRefusedError) as caught:
-            millrace.Client(f"nfs://127.0.0.1:{port}/data?proto={proto}", retry=0)
+            millrace_nfs.Client(f"nfs://127.0.0.1:{port}/data?proto={proto}", retry=0)
     assert caught.value.errno == errno.ECONNREFUSED
 
 
 def test_an_unknown_export(server):
     with pytest.raises(FileNotFoundError, match="/data"):
-        millrace.Client(server.url("/missing"))
-    assert sorted(millrace.exports(server.url())) == ["/data", "/local"]
+        millrace_nfs.Client(server.url("/missing"))
+    assert sorted(millrace_nfs.exports(server.url())) == ["/data", "/local"]
 
 
 def test_threads_share_a_client(client):
@@ -353,11 +353,11 @@ def test_a_child_that_drops_everything_leaves_the_parent_alone(client):
 
 
 def test_open_files_are_closed_at_exit(url):
-    with millrace.Client(url) as client:
+    with millrace_nfs.Client(url) as client:
         for ending in ("", "raise SystemExit(3)", "1 / 0", "file.cycle = [file, client]"):
             text = f"""
-                import sys, millrace
-                client = millrace.Client(sys.argv[1])
+                import sys, millrace_nfs
+                client = millrace_nfs.Client(sys.argv[1])
                 file = client.open("exit", "wb")
                 file.write(b"written before the exit")
                 {ending}
@@ -370,19 +370,19 @@ def test_open_files_are_closed_at_exit(url):
 
 def test_a_client_ends_at_the_server_with_close_and_at_exit(server, url):
     before = len(server.clients())
-    client = millrace.Client(url)
+    client = millrace_nfs.Client(url)
     assert len(server.clients()) == before + 1
     client.close()
     client.close()
     assert len(server.clients()) == before
-    script("import sys, millrace; client = millrace.Client(sys.argv[1])", url)
+    script("import sys, millrace_nfs; client = millrace_nfs.Client(sys.argv[1])", url)
     assert len(server.clients()) == before
 
 
 def test_exit_while_threads_and_tasks_work(url):
     text = """
-        import asyncio, sys, threading, millrace, millrace.aio
-        client = millrace.Client(sys.argv[1])
+        import asyncio, sys, threading, millrace_nfs, millrace_nfs.aio
+        client = millrace_nfs.Client(sys.argv[1])
         client.write_bytes("file", bytes(8 << 20))
         def work():
             while True:
@@ -390,7 +390,7 @@ def test_exit_while_threads_and_tasks_work(url):
         for _ in range(3):
             threading.Thread(target=work, daemon=True).start()
         async def main():
-            other = millrace.aio.Client(sys.argv[1])
+            other = millrace_nfs.aio.Client(sys.argv[1])
             for _ in range(10):
                 asyncio.ensure_future(other.read_bytes("file"))
             await asyncio.sleep(0.05)
@@ -402,7 +402,7 @@ def test_exit_while_threads_and_tasks_work(url):
 
 
 SILENT = """
-    import os, signal, sys, threading, time, millrace
+    import os, signal, sys, threading, time, millrace_nfs
     # A shell in the background has its processes ignore the signal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # A server that accepts connections and never answers.
@@ -419,7 +419,7 @@ SILENT = """
         os.kill(os.getpid(), signal.SIGINT)
     threading.Thread(target=interrupt).start()
     try:
-        millrace.Client(url)
+        millrace_nfs.Client(url)
     except KeyboardInterrupt:
         print(time.monotonic() - started)
 """

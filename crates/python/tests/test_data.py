@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 
-from millrace.fsspec import MillraceFileSystem
+from millrace_nfs.fsspec import MillraceFileSystem
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_pandas_reads_and_writes(fs, server):
 def test_a_zarr_array(fs, kind):
     zarr = pytest.importorskip("zarr", minversion="3")
     numpy = pytest.importorskip("numpy")
-    from millrace.fsspec import AsyncMillraceFileSystem
+    from millrace_nfs.fsspec import AsyncMillraceFileSystem
 
     if kind == "async":
         fs = AsyncMillraceFileSystem("127.0.0.1", fs.port, asynchronous=True, proto=fs.storage_options["proto"])

@@ -15,9 +15,9 @@ from fsspec.callbacks import Callback
 from fsspec.implementations.local import LocalFileSystem, make_path_posix
 from fsspec.tests import abstract
 
-import millrace
-from millrace._exports import split_url
-from millrace.fsspec import AsyncMillraceFileSystem, MillraceFile, MillraceFileSystem
+import millrace_nfs
+from millrace_nfs._exports import split_url
+from millrace_nfs.fsspec import AsyncMillraceFileSystem, MillraceFile, MillraceFileSystem
 from test_client import MIB, pattern
 
 
@@ -338,4 +338,4 @@ def test_an_unreachable_server():
     fs = MillraceFileSystem("127.0.0.1", 1, proto="tcp", retry=0, skip_instance_cache=True)
     with pytest.raises(ConnectionRefusedError):
         fs.ls("/data")
-    assert millrace.__version__
+    assert millrace_nfs.__version__

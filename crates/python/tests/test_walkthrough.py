@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-import millrace
+import millrace_nfs
 from conftest import PROGRAM, ROOT
 
 PAGE = (ROOT / "docs" / "guide" / "python.md").read_text()
@@ -46,7 +46,7 @@ def test_the_programs_print_what_the_page_says(default_ports):
 
 @pytest.mark.long
 def test_the_commands_install_the_package(default_ports, tmp_path):
-    wheels = list((ROOT / "target" / "wheels").glob("millrace-*.whl"))
+    wheels = list((ROOT / "target" / "wheels").glob("millrace_nfs-*.whl"))
     if not wheels:
         pytest.skip("no wheel: run crates/python/build")
     stand_in = tmp_path / "crates" / "python" / "build"
@@ -67,6 +67,6 @@ def test_the_commands_install_the_package(default_ports, tmp_path):
 def test_the_page_names_what_exists():
     for name in set(re.findall(r"`((?:Client|File)\.\w+)`", PAGE)):
         kind, method = name.split(".")
-        assert hasattr(getattr(millrace, kind), method), name
+        assert hasattr(getattr(millrace_nfs, kind), method), name
     for path in set(re.findall(r"`(crates/python/[\w.]+)`", PAGE)):
         assert (ROOT / path).exists(), path

@@ -5,7 +5,8 @@ use millrace_doccheck::Program;
 
 use super::Cli;
 
-const MILLRACE: Program = Program { name: "millrace", command: Cli::command, refused: |_| None };
+const MILLRACE: Program =
+    Program { name: "millrace", package: "millrace-cli", command: Cli::command, refused: |_| None };
 
 #[test]
 fn every_command_in_a_page_is_accepted() {

@@ -7,6 +7,7 @@ use super::Cli;
 
 const LAB: Program = Program {
     name: "millrace-lab",
+    package: "millrace-lab",
     command: Cli::command,
     refused: |line| Cli::try_parse_from(line).ok().and_then(|cli| cli.check().err()),
 };

@@ -1,6 +1,6 @@
-"""The client for asyncio: the methods of ``millrace.Client`` and ``millrace.File`` as coroutines.
+"""The client for asyncio: the methods of ``millrace_nfs.Client`` and ``millrace_nfs.File`` as coroutines.
 
->>> async with millrace.aio.Client("nfs://server/data") as client:
+>>> async with millrace_nfs.aio.Client("nfs://server/data") as client:
 ...     async with await client.open("greeting") as file:
 ...         print(await file.read())
 
@@ -29,12 +29,12 @@ def _start(operation: _native.Operation) -> asyncio.Future[Any]:
 
 
 async def exports(url: str) -> list[str]:
-    """As ``millrace.exports``."""
+    """As ``millrace_nfs.exports``."""
     return await _start(_native.exports(url))
 
 
 class File:
-    """An open file, as ``millrace.File``. Close it: nothing else makes written data stable."""
+    """An open file, as ``millrace_nfs.File``. Close it: nothing else makes written data stable."""
 
     def __init__(self, path: str, wanted: Access, native: _native.File) -> None:
         self.name = path
@@ -57,7 +57,7 @@ class File:
         return self._native.position()
 
     async def read(self, size: int | None = -1) -> bytes:
-        """As ``millrace.File.read``."""
+        """As ``millrace_nfs.File.read``."""
         self._check(self._access.read, "reading")
         if size is None or size < 0 or size > _CHUNK:
             rest = max((await self.stat()).st_size - self.tell(), 0)
@@ -65,38 +65,38 @@ class File:
         return await _start(self._native.read(size))
 
     async def readinto(self, buffer: Any) -> int:
-        """As ``millrace.File.readinto``. Do not access the buffer before the call has ended."""
+        """As ``millrace_nfs.File.readinto``. Do not access the buffer before the call has ended."""
         self._check(self._access.read, "reading")
         return await _start(self._native.readinto(buffer))
 
     async def write(self, data: Any) -> int:
-        """As ``millrace.File.write``."""
+        """As ``millrace_nfs.File.write``."""
         self._check(self._access.write or self._access.append, "writing")
         return await _start(self._native.write(data))
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """As ``millrace.File.seek``."""
+        """As ``millrace_nfs.File.seek``."""
         return await _start(self._native.seek(offset, whence))
 
     async def truncate(self, size: int | None = None) -> int:
-        """As ``millrace.File.truncate``."""
+        """As ``millrace_nfs.File.truncate``."""
         self._check(self._access.write or self._access.append, "writing")
         return await _start(self._native.truncate(self.tell() if size is None else size))
 
     async def flush(self) -> None:
-        """As ``millrace.File.flush``."""
+        """As ``millrace_nfs.File.flush``."""
         await _start(self._native.flush(False))
 
     async def sync(self) -> None:
-        """As ``millrace.File.sync``."""
+        """As ``millrace_nfs.File.sync``."""
         await _start(self._native.flush(True))
 
     async def stat(self) -> Stat:
-        """As ``millrace.File.stat``."""
+        """As ``millrace_nfs.File.stat``."""
         return Stat._make(await _start(self._native.stat()))
 
     async def close(self) -> None:
-        """As ``millrace.File.close``."""
+        """As ``millrace_nfs.File.close``."""
         if not self.closed:
             await _start(self._native.close())
 
@@ -108,7 +108,7 @@ class File:
 
 
 class Client:
-    """A mounted export, as ``millrace.Client``, with the same arguments except ``connect``.
+    """A mounted export, as ``millrace_nfs.Client``, with the same arguments except ``connect``.
 
     It connects at the first call, or in ``async with``.
     """
@@ -148,7 +148,7 @@ class Client:
         return File(name, wanted, await _start(self._native.open(name, wanted)))
 
     async def read_bytes(self, path: Path) -> bytes:
-        """As ``millrace.Client.read_bytes``."""
+        """As ``millrace_nfs.Client.read_bytes``."""
         found = await self.stat(path)
         if not found.is_file():
             async with await self.open(path) as file:  # Raises the error of the type.
@@ -159,31 +159,31 @@ class Client:
         return data
 
     async def read_ranges(self, ranges: Iterable[tuple[bytes, int, int]]) -> list[bytes | OSError]:
-        """As ``millrace.Client.read_ranges``."""
+        """As ``millrace_nfs.Client.read_ranges``."""
         return await _start(self._native.read_ranges(list(ranges)))
 
     async def write_bytes(self, path: Path, data: Any) -> None:
-        """As ``millrace.Client.write_bytes``."""
+        """As ``millrace_nfs.Client.write_bytes``."""
         await _start(self._native.write(path, data))
 
     async def stat(self, path: Path, *, follow_symlinks: bool = True) -> Stat:
-        """As ``millrace.Client.stat``."""
+        """As ``millrace_nfs.Client.stat``."""
         return Stat._make(await _start(self._native.stat(path, follow_symlinks)))
 
     async def stat_all(self, paths: Iterable[Path]) -> list[Stat | OSError]:
-        """As ``millrace.Client.stat_all``."""
+        """As ``millrace_nfs.Client.stat_all``."""
         return [_stat_or_error(found) for found in await _start(self._native.stat_all(list(paths)))]
 
     async def scandir(self, path: Path = "") -> list[DirEntry]:
-        """As ``millrace.Client.scandir``."""
+        """As ``millrace_nfs.Client.scandir``."""
         return [DirEntry(name, Stat._make(stat)) for name, stat in await _start(self._native.scan(path))]
 
     async def mkdir(self, path: Path) -> None:
-        """As ``millrace.Client.mkdir``."""
+        """As ``millrace_nfs.Client.mkdir``."""
         await _start(self._native.mkdir(path, False))
 
     async def makedirs(self, path: Path, exist_ok: bool = False) -> None:
-        """As ``millrace.Client.makedirs``."""
+        """As ``millrace_nfs.Client.makedirs``."""
         if not exist_ok:
             try:
                 await self.stat(path)
@@ -194,31 +194,31 @@ class Client:
         await _start(self._native.mkdir(path, True))
 
     async def unlink(self, path: Path) -> None:
-        """As ``millrace.Client.unlink``."""
+        """As ``millrace_nfs.Client.unlink``."""
         await _start(self._native.unlink(path))
 
     async def rmdir(self, path: Path) -> None:
-        """As ``millrace.Client.rmdir``."""
+        """As ``millrace_nfs.Client.rmdir``."""
         await _start(self._native.rmdir(path))
 
     async def rmtree(self, path: Path) -> None:
-        """As ``millrace.Client.rmtree``."""
+        """As ``millrace_nfs.Client.rmtree``."""
         await _start(self._native.rmtree(path))
 
     async def rename(self, source: Path, target: Path) -> None:
-        """As ``millrace.Client.rename``."""
+        """As ``millrace_nfs.Client.rename``."""
         await _start(self._native.rename(source, target))
 
     async def copy(self, source: Path, target: Path) -> int:
-        """As ``millrace.Client.copy``."""
+        """As ``millrace_nfs.Client.copy``."""
         return await _start(self._native.copy(source, target))
 
     async def put(self, local: Path, path: Path) -> int:
-        """As ``millrace.Client.put``."""
+        """As ``millrace_nfs.Client.put``."""
         return await _start(self._native.put(local, path))
 
     async def get(self, path: Path, local: Path) -> int:
-        """As ``millrace.Client.get``."""
+        """As ``millrace_nfs.Client.get``."""
         return await _start(self._native.get(path, local))
 
 

@@ -174,7 +174,7 @@ class File(io.RawIOBase):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else self.mode
-        return f"<millrace.File {self._path!r} {state}>"
+        return f"<millrace_nfs.File {self._path!r} {state}>"
 
 
 def _reopen(client: Client, path: str, offset: int) -> File:

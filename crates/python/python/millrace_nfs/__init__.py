@@ -1,10 +1,10 @@
 """NFS over RDMA and TCP in user space.
 
-``Client`` works by path in an export, and opens files (``File``). ``millrace.aio`` has the same for asyncio, and
-``millrace.fsspec`` file systems for fsspec, which are registered for ``nfs://``, ``nfs+rdma://`` and ``nfs+tcp://``.
+``Client`` works by path in an export, and opens files (``File``). ``millrace_nfs.aio`` has the same for asyncio, and
+``millrace_nfs.fsspec`` file systems for fsspec, which are registered for ``nfs://``, ``nfs+rdma://`` and ``nfs+tcp://``.
 
->>> import millrace
->>> with millrace.Client("nfs://server/data?proto=tcp") as client:
+>>> import millrace_nfs
+>>> with millrace_nfs.Client("nfs://server/data?proto=tcp") as client:
 ...     client.write_bytes("greeting", b"hello")
 ...     with client.open("greeting") as file:
 ...         print(file.read())

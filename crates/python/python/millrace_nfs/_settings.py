@@ -6,7 +6,7 @@ from typing import NamedTuple, Optional
 
 
 class Settings(NamedTuple):
-    """The arguments of ``millrace.Client``, which documents them; None stands for the default."""
+    """The arguments of ``millrace_nfs.Client``, which documents them; None stands for the default."""
 
     timeout: Optional[float] = None
     connect_timeout: Optional[float] = None

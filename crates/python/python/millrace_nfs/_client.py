@@ -76,7 +76,7 @@ class Client:
         return _lazy, (self.url, self._settings)
 
     def __repr__(self) -> str:
-        return f"<millrace.Client {self.url}{' closed' if self.closed else ''}>"
+        return f"<millrace_nfs.Client {self.url}{' closed' if self.closed else ''}>"
 
     def close(self) -> None:
         """Closes the files of this client, then its session and connections. Raises the first error of a file."""

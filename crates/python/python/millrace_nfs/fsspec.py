@@ -7,7 +7,7 @@
 pandas takes ``nfs://`` for a URL of urllib: use ``nfs+rdma://`` or ``nfs+tcp://`` with it.
 
 Storage options are ``host``, ``port``, the options of URLs (``proto``, ``vers``, ``nconnect``, ``rsize``, ``wsize`` and
-others of ``millrace.Client``), the arguments of ``millrace.Client`` (``timeout``, ``retry``, ``uid`` and others), and
+others of ``millrace_nfs.Client``), the arguments of ``millrace_nfs.Client`` (``timeout``, ``retry``, ``uid`` and others), and
 ``auto_mkdir``.
 """
 

@@ -26,7 +26,7 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
     :param host: name or address of the server.
     :param port: port of the server; the default is 20049 for RDMA and 2049 for TCP.
     :param auto_mkdir: create missing parent directories of files that are written.
-    :param kwargs: options of URLs, arguments of ``millrace.Client``, and those of ``AbstractFileSystem``.
+    :param kwargs: options of URLs, arguments of ``millrace_nfs.Client``, and those of ``AbstractFileSystem``.
     """
 
     def __init__(self, host: str = "", port: int | None = None, auto_mkdir: bool = True, **kwargs: Any) -> None:
