@@ -96,9 +96,9 @@ def licences():
 
 def deb(target, directory):
     """The Debian package, for every Debian with a C library of GLIBC or later."""
-    arguments = ["-p", "millrace-cli", "--no-build", "--profile", target.profile, "--output", f"{directory}/"]
+    arguments = ["-p", "millrace-cli", "--no-build", "--no-strip", "--profile", target.profile, "--output", f"{directory}/"]
     # Without the other machine's libraries dpkg-shlibdeps cannot tell the dependencies; check.py compares them.
-    arguments += ["--strip"] if target.host else ["--target", target.triple, "--variant", "release", "--no-strip"]
+    arguments += [] if target.host else ["--target", target.triple, "--variant", "release"]
     run(tools.cargo_deb(), "deb", *arguments)
 
 
@@ -136,16 +136,12 @@ def tarball(target, version, directory):
             entry.type, entry.linkname = tarfile.SYMTYPE, link
         archive.addfile(entry, io.BytesIO(data))
 
-    with tempfile.TemporaryDirectory() as scratch, tarfile.open(directory / f"{name}.tar.xz", "w:xz") as archive:
-        program = Path(scratch) / "millrace"
-        shutil.copy(target.program, program)
-        if target.host:
-            run("strip", program)
+    with tarfile.open(directory / f"{name}.tar.xz", "w:xz") as archive:
         for path, source, mode in assets():
             if mode is None:
                 add(archive, path, mode="777", link=source)
             else:
-                add(archive, path, (source or program).read_bytes(), mode)
+                add(archive, path, (source or target.program).read_bytes(), mode)
         for path in TARBALL_ONLY:
             add(archive, path, (ROOT / path).read_bytes())
 

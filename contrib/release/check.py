@@ -53,11 +53,12 @@ def number(text):
 
 def elf(file, target):
     """The machine, the libraries and the version of the C library that a program or library needs."""
-    text = output("readelf", "-hdVW", file)
+    text = output("readelf", "-hdVSW", file)
     require(MACHINES[target.machine] in text, f"{file.name} is not for {target.machine}")
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", text)
     others = [name for name in needed if not LIBRARIES.fullmatch(name)]
     require(not others, f"{file.name} needs {', '.join(others)}")
+    require(target.profile == "dev" or " .symtab " not in text, f"{file.name} has symbols")
     if not target.host:
         newest = max(re.findall(r"GLIBC_([0-9.]+)", text), key=number)
         require(number(newest) <= number(artifacts.GLIBC), f"{file.name} needs the C library {newest}")

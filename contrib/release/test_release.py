@@ -11,6 +11,7 @@ from pathlib import Path
 import artifacts
 import check
 import names
+import tools
 import versions
 
 HERE = artifacts.Target(platform.machine(), "amd64", "release", host=True)
@@ -102,6 +103,15 @@ class Release(unittest.TestCase):
         self.addCleanup(setattr, artifacts, "GLIBC", newest)
         artifacts.GLIBC = "2.2"
         self.wrong("needs the C library", check.elf, shell, artifacts.Target(HERE.machine, "", "release", host=False))
+
+    def test_a_program_with_symbols_is_refused(self):
+        source, file = self.path / "main.c", self.path / "main"
+        source.write_text("int main(void) { return 0; }\n")
+        tools.run("cc", "-o", file, source)
+        self.wrong("main has symbols", check.elf, file, HERE)
+        check.elf(file, artifacts.Target(HERE.machine, "amd64", "dev", host=True))
+        tools.run("strip", file)
+        check.elf(file, HERE)
 
     def test_a_checksum_that_is_wrong_or_of_no_file_is_refused(self):
         (self.path / "a").write_text("content")

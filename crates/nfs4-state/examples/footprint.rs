@@ -5,8 +5,8 @@
 //! cargo run --release -p millrace-nfs4-state --example footprint [opens|locks|clients NUMBER]
 //! ```
 //!
-//! Instructions do not depend on the load of the machine; callgrind counts those of the checks with
-//! `--toggle-collect='*open_checks*'` or `'*lock_checks*'`.
+//! Instructions do not depend on the load of the machine; callgrind counts those of the checks in a build with
+//! `--profile profiling`, with `--toggle-collect='*open_checks*'` or `'*lock_checks*'`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)] // A program for measurements.
 
