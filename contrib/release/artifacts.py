@@ -96,10 +96,10 @@ def licences():
 
 def deb(target, directory):
     """The Debian package, for every Debian with a C library of GLIBC or later."""
-    arguments = ["-p", "millrace-cli", "--no-build", "--no-strip", "--profile", target.profile, "--output", f"{directory}/"]
+    arguments = ["-p", "millrace-cli", "--no-build", "--no-strip", "--profile", target.profile]
     # Without the other machine's libraries dpkg-shlibdeps cannot tell the dependencies; check.py compares them.
     arguments += [] if target.host else ["--target", target.triple, "--variant", "release"]
-    run(tools.cargo_deb(), "deb", *arguments)
+    run(tools.cargo_deb(), "deb", *arguments, "--output", f"{directory}/")
 
 
 def assets():
@@ -144,6 +144,38 @@ def tarball(target, version, directory):
                 add(archive, path, (source or target.program).read_bytes(), mode)
         for path in TARBALL_ONLY:
             add(archive, path, (ROOT / path).read_bytes())
+
+
+def engine():
+    """The program that makes images."""
+    found = next(filter(None, map(shutil.which, ["podman", "docker"])), None)
+    return found or sys.exit("the part container needs podman or docker: install one, or name the other parts")
+
+
+def containerfile():
+    """The container file without the stage that builds: with the program of the release instead."""
+    text = (ROOT / "contrib/container/Containerfile").read_text()
+    stage = text[text.rindex("\nFROM ") + 1 :]
+    return re.sub(r"^COPY --from=build \S+ ", "COPY millrace ", stage, flags=re.MULTILINE)
+
+
+def container(target, version, directory):
+    """An archive with the image of the server, for `podman load` and `docker load`."""
+    tag = f"millrace:{version}"
+    # podman keeps the health check only in the format of docker, which is docker's default.
+    kind = ["--format", "docker"] if Path(engine()).name == "podman" else []
+    with tempfile.TemporaryDirectory() as context:
+        text = containerfile()
+        shutil.copy(target.program, context)
+        for name in re.findall(r"^COPY (contrib/\S+) ", text, re.MULTILINE):
+            (Path(context) / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, Path(context) / name)
+        (Path(context) / "Containerfile").write_text(text)
+        options = [*kind, "--platform", f"linux/{target.debian}", "--tag", tag, "--file", f"{context}/Containerfile"]
+        run(engine(), "build", *options, context)
+    archive = directory / f"millrace-{version}-{target.machine}-container.tar"
+    run(engine(), "save", "--output", archive, tag)
+    run("gzip", "--no-name", archive)
 
 
 def wheel(target, directory):

@@ -104,6 +104,31 @@ def tarball(file, version, target):
         program(Path(root) / top / "usr/bin/millrace", version, target)
 
 
+def container(file, version, target):
+    with tarfile.open(file) as archive, tempfile.TemporaryDirectory() as root:
+        (manifest,) = json.load(archive.extractfile("manifest.json"))
+        configuration = json.load(archive.extractfile(manifest["Config"]))
+        name, architecture, settings = manifest["RepoTags"][0], configuration["architecture"], configuration["config"]
+        require(name.endswith(f"millrace:{version}"), f"{file.name} has the image {name}")
+        require(architecture == target.debian, f"{file.name} is for {architecture}")
+        require(settings["User"] == "10001", f"{file.name} runs as {settings['User'] or 'root'}")
+        require(settings.get("Healthcheck"), f"{file.name} has no health check")
+        for layer in reversed(manifest["Layers"]):
+            with tarfile.open(fileobj=archive.extractfile(layer)) as files:
+                if "usr/bin/millrace" in files.getnames():
+                    files.extract("usr/bin/millrace", root, filter="data")
+                    return program(Path(root) / "usr/bin/millrace", version, target)
+    raise Wrong(f"{file.name} has no usr/bin/millrace")
+
+
+def installer(path, version):
+    """What the script of the release installs from the release."""
+    with tempfile.TemporaryDirectory() as prefix:
+        output("sh", path / "install.sh", path, "--prefix", prefix)
+        printed = output(f"{prefix}/bin/millrace", "--version").strip()
+    require(printed == f"millrace {version}", f"install.sh installed {printed!r}")
+
+
 def wheel(file, version, target):
     python = re.sub(r"-?(rc|alpha|beta)", lambda match: {"rc": "rc", "alpha": "a", "beta": "b"}[match[1]], version)
     tag = f"manylinux_{artifacts.GLIBC.replace('.', '_')}_{target.machine}"
@@ -155,6 +180,8 @@ def directory(path, version, targets, parts):
                 deb(only(path, f"millrace_*_{target.debian}.deb"), version, target)
             if "tarball" in parts:
                 tarball(only(path, f"millrace-*-{target.machine}-linux.tar.xz"), version, target)
+            if "container" in parts:
+                container(only(path, f"millrace-*-{target.machine}-container.tar.gz"), version, target)
             if "wheel" in parts:
                 wheel(only(path, f"millrace_nfs-*_{target.machine}.whl"), version, target)
         if "sbom" in parts:
@@ -162,5 +189,7 @@ def directory(path, version, targets, parts):
         if "notes" in parts:
             require(only(path, "release-notes.md").read_text().count("\n- "), "release-notes.md has no entries")
         sums(path / "SHA256SUMS")
+        if "tarball" in parts:
+            installer(path, version)
     except Wrong as error:
         sys.exit(f"the release is not complete: {error}")

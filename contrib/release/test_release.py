@@ -2,6 +2,7 @@
 """Tests that the checks of a release find what is wrong."""
 
 import io
+import json
 import platform
 import tarfile
 import tempfile
@@ -103,6 +104,46 @@ class Release(unittest.TestCase):
         self.addCleanup(setattr, artifacts, "GLIBC", newest)
         artifacts.GLIBC = "2.2"
         self.wrong("needs the C library", check.elf, shell, artifacts.Target(HERE.machine, "", "release", host=False))
+
+    def image(self, **changes):
+        """The archive of an image as `docker save` writes it, with a program that prints a version."""
+        settings = {"User": "10001", "Healthcheck": {"Test": ["CMD"]}}
+        settings |= {name: value for name, value in changes.items() if name in settings}
+        layer = io.BytesIO()
+        with tarfile.open(fileobj=layer, mode="w") as archive:
+            archive.addfile(tarfile.TarInfo("etc/passwd"))
+            program = Path("/bin/true").resolve().read_bytes()
+            entry = tarfile.TarInfo(changes.get("program", "usr/bin/millrace"))
+            entry.size = len(program)
+            archive.addfile(entry, io.BytesIO(program))
+        configuration = {"architecture": changes.get("architecture", HERE.debian), "config": settings}
+        manifest = [{"Config": "config.json", "RepoTags": [changes.get("tag", "millrace:1.0.0")], "Layers": ["a/layer.tar"]}]
+        file = self.path / "millrace-1.0.0-x86_64-container.tar.gz"
+        with tarfile.open(file, "w:gz") as archive:
+            texts = {"manifest.json": manifest, "config.json": configuration}
+            files = {name: json.dumps(content).encode() for name, content in texts.items()}
+            for name, data in {**files, "a/layer.tar": layer.getvalue()}.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+        return file
+
+    def test_an_image_that_differs_from_the_release_is_refused(self):
+        for message, changes in {
+            "millrace --version prints": {},  # Everything else is right.
+            "has the image millrace:0.9.0": {"tag": "millrace:0.9.0"},
+            "is for mips": {"architecture": "mips"},
+            "runs as root": {"User": ""},
+            "has no health check": {"Healthcheck": None},
+            "has no usr/bin/millrace": {"program": "bin/millrace"},
+        }.items():
+            self.wrong(message, check.container, self.image(**changes), "1.0.0", HERE)
+
+    def test_the_image_of_a_release_has_its_program(self):
+        text = artifacts.containerfile()
+        self.assertTrue(text.startswith("FROM docker.io/library/debian:"), text)
+        self.assertNotIn("--from", text)
+        self.assertIn("COPY millrace /usr/bin/millrace", text)
 
     def test_a_program_with_symbols_is_refused(self):
         source, file = self.path / "main.c", self.path / "main"
