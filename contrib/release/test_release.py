@@ -3,7 +3,9 @@
 
 import io
 import json
+import os
 import platform
+import re
 import tarfile
 import tempfile
 import unittest
@@ -88,6 +90,22 @@ class Release(unittest.TestCase):
         self.assertIs(published.get("millrace-cli"), names.crate)
         self.assertNotIn("millrace", published)
         self.assertIs([registry for name, _, registry in names.ours() if name == "millrace-nfs"][-1], names.wheel)
+
+    def test_the_workflows_have_the_compiler_of_the_baseline_and_programs_that_exist(self):
+        baseline = re.search(r"rustc (\d+\.\d+)", (artifacts.ROOT / ".ci/instructions.baseline").read_text())[1]
+        for name, program in {"ci": ".ci/run", "release": "contrib/release/build"}.items():
+            text = (artifacts.ROOT / f".github/workflows/{name}.yml").read_text()
+            self.assertEqual(set(re.findall(r"(?:rust:|toolchain install )(\d[\d.]*)", text)), {baseline})
+            self.assertIn(f"- run: {program}\n", text)
+            self.assertTrue(os.access(artifacts.ROOT / program, os.X_OK))
+
+    def test_pages_that_state_another_rust_version_are_found(self):
+        right = {versions.INSTALLATION: "needs Rust 1.93 or newer"}
+        self.assertEqual(list(versions.rust_problems(right, "1.93")), [])
+        (found,) = versions.rust_problems({**right, "a.md": "Rust 1.92 or later, or Rust 1.93 or newer"}, "1.93")
+        self.assertEqual(found, "a.md states Rust 1.92, Cargo.toml 1.93")
+        (found,) = versions.rust_problems({}, "1.93")
+        self.assertIn("does not state which Rust a build needs", found)
 
     def test_a_tarball_without_its_files_is_refused(self):
         file = self.path / "millrace-1.0.0-x86_64-linux.tar.xz"

@@ -26,10 +26,18 @@ PLACES = [
     ("contrib/container/*", rf"\bmillrace[-_:]({NUMBER})"),
     ("crates/python/*.md", rf"\bmillrace[-_:]({NUMBER})"),
 ]
+# Pages that may state which Rust a build needs, as `Rust 1.93 or newer`. The page of the installation must.
+RUST_PAGES = ["*.md", "docs/**/*.md", "crates/python/*.md"]
+RUST = re.compile(r"\bRust (\d+\.\d+) or (?:newer|later)")
+INSTALLATION = "docs/guide/install.md"
+
+
+def workspace():
+    return tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]
 
 
 def version():
-    return tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    return workspace()["version"]
 
 
 def files():
@@ -40,8 +48,21 @@ def files():
                 yield file, re.compile(expression, re.MULTILINE)
 
 
+def rust_problems(pages, expected):
+    """Messages for the pages (path and text) that state another Rust than `expected`."""
+    if INSTALLATION not in pages:
+        yield f"{INSTALLATION} does not state which Rust a build needs, as `Rust {expected} or newer`"
+    for name, text in pages.items():
+        for found in RUST.findall(text):
+            if found != expected:
+                yield f"{name} states Rust {found}, Cargo.toml {expected}"
+
+
 def problems(expected):
     seen = set()
+    pages = {str(f.relative_to(ROOT)): f.read_text() for pattern in RUST_PAGES for f in sorted(ROOT.glob(pattern))}
+    pages = {name: text for name, text in pages.items() if RUST.search(text)}
+    yield from rust_problems(pages, workspace()["rust-version"])
     for file, expression in files():
         for found in expression.findall(file.read_text()):
             seen.add(file)
