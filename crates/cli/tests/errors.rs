@@ -18,6 +18,7 @@ fn invalid_command_lines_are_usage_errors() {
     assert!(fails(2, &["ls", "somewhere"]).contains("nfs://"));
     assert!(fails(2, &["ls", "http://host/x"]).contains("nfs://"));
     assert!(fails(2, &["ls", "nfs://host/x?proto=udp"]).contains("rdma or tcp"));
+    assert!(fails(2, &["ls", "host:/x"]).contains("write 'nfs://host/x'"));
     assert!(fails(2, &["cp", "a", "b"]).contains("cp(1)"));
     assert!(fails(2, &["put", "a", "b"]).contains("not a URL"));
     assert!(fails(2, &["serve", "--export", "/x=disk:/y"]).contains("memory:SIZE"));

@@ -86,6 +86,25 @@ impl Url {
         }
     }
 
+    /// The URL of an export as mount(8), fstab(5) and mount tables name it: `HOST:/PATH`, with an IPv6 address in
+    /// brackets. None for other text.
+    ///
+    /// ```
+    /// use millrace_client::Url;
+    ///
+    /// let url = Url::from_source("[::1]:/data/a b").unwrap();
+    /// assert_eq!(url.to_string(), "nfs://[::1]/data/a%20b");
+    /// assert_eq!(Url::from_source("nfs://[::1]/data"), None);
+    /// ```
+    pub fn from_source(source: &str) -> Option<Self> {
+        let (host, path) = source.split_at(source.find(":/")?);
+        let path = path.strip_prefix(':').filter(|path| !path.starts_with("//"))?;
+        match split_host(host) {
+            Ok((name, None, "")) => Some(Self::new(name, path)),
+            _ => None,
+        }
+    }
+
     /// The port of the URL, or the default port of the transport (rdma 20049, tcp 2049).
     pub fn port(&self) -> u16 {
         self.port.unwrap_or_else(|| self.proto.unwrap_or_default().default_port())
@@ -165,6 +184,9 @@ fn size(key: &str, s: &str) -> Result<u32, String> {
 fn split_host(rest: &str) -> Result<(String, Option<u16>, &str), String> {
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, tail) = rest.split_at(end);
+    if authority.contains('@') {
+        return Err("the URL of an export has no user: calls have the user of this process".into());
+    }
     let (host, after) = if let Some(inner) = authority.strip_prefix('[') {
         let (host, after) =
             inner.split_once(']').ok_or("the closing bracket of the IPv6 address is missing")?;
@@ -196,6 +218,9 @@ fn unescape(text: &str) -> Result<OsString, String> {
 }
 
 fn parse(s: &str) -> Result<Url, String> {
+    if s.starts_with(['/', '.']) {
+        return Err("it is a path of this host".into());
+    }
     let rest = s.strip_prefix("nfs://").ok_or("the URL does not begin with nfs://")?;
     let (host, port, tail) = split_host(rest)?;
     let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
@@ -207,11 +232,39 @@ fn parse(s: &str) -> Result<Url, String> {
     Ok(url)
 }
 
+/// The URL that `s` means in the spelling of mount(8), nfs(5) or other URLs, if that is one.
+fn corrected(s: &str) -> Option<Url> {
+    if let Some(url) = Url::from_source(s) {
+        return Some(url);
+    }
+    let schemes = [("nfs://", ""), ("nfs+tcp://", "proto=tcp"), ("nfs+rdma://", "proto=rdma")];
+    let (rest, proto) = schemes.iter().find_map(|(scheme, proto)| Some((s.strip_prefix(scheme)?, *proto)))?;
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, path) = place.split_at(place.find('/').unwrap_or(place.len()));
+    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let options: Vec<_> = query.split('&').chain([proto]).map(as_option).collect();
+    parse(&format!("nfs://{host}{path}?{}", options.join("&"))).ok()
+}
+
+/// The option of a URL for a synonym of nfs(5).
+fn as_option(option: &str) -> String {
+    match (option, option.split_once('=')) {
+        ("tcp" | "rdma", _) => format!("proto={option}"),
+        (_, Some(("version" | "nfsvers", value))) => format!("vers={value}"),
+        _ => option.to_owned(),
+    }
+}
+
 impl FromStr for Url {
     type Err = Error;
 
     fn from_str(s: &str) -> Result<Self, Error> {
-        parse(s).map_err(|reason| Error::Url { url: s.to_owned(), reason })
+        parse(s).map_err(|mut reason| {
+            if let Some(url) = corrected(s) {
+                reason.push_str(&format!("; write '{url}'"));
+            }
+            Error::Url { url: s.to_owned(), reason }
+        })
     }
 }
 
@@ -291,6 +344,8 @@ mod tests {
     fn errors_say_what_is_wrong() {
         for (text, part) in [
             ("http://h/", "does not begin with nfs://"),
+            ("/data", "path of this host"),
+            ("nfs://root@h/x", "no user"),
             ("nfs:///x", "host is missing"),
             ("nfs://::1/x", "brackets"),
             ("nfs://[::1/x", "closing bracket"),
@@ -319,6 +374,36 @@ mod tests {
         ] {
             let err = text.parse::<Url>().unwrap_err().to_string();
             assert!(err.contains(part), "{text}: {err}");
+        }
+    }
+
+    #[test]
+    fn errors_have_the_url_for_spellings_of_other_programs() {
+        for (text, corrected) in [
+            ("127.0.0.1:/data", "'nfs://127.0.0.1/data'"),
+            ("[fe80::1%eth0]:/data/a b?", "'nfs://[fe80::1%eth0]/data/a%20b%3F'"),
+            ("nfs://root@h/data", "'nfs://h/data'"),
+            ("nfs://root:secret@h:2049/data/a@b", "'nfs://h:2049/data/a@b'"),
+            ("nfs://h/data?version=3", "'nfs://h/data?vers=3'"),
+            ("nfs://h/data?nconnect=2&nfsvers=4.2&tcp", "'nfs://h/data?vers=4.2&proto=tcp&nconnect=2'"),
+            ("nfs+tcp://h/data", "'nfs://h/data?proto=tcp'"),
+            ("nfs+rdma://u@h/data?rsize=1M", "'nfs://h/data?proto=rdma&rsize=1048576'"),
+        ] {
+            let err = text.parse::<Url>().unwrap_err().to_string();
+            assert!(err.contains(&format!("; write {corrected}")), "{text}: {err}");
+        }
+        // A guess that would be wrong too is not made.
+        for text in [
+            "nfs://h/data?version=2",
+            "http://h/data",
+            "/data",
+            "./a:/b",
+            "h/a:/b",
+            ":/data",
+            "nfs://u@/data",
+        ] {
+            let err = text.parse::<Url>().unwrap_err().to_string();
+            assert!(!err.contains("write"), "{text}: {err}");
         }
     }
 

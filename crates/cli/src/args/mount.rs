@@ -4,6 +4,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::Args;
 use millrace_cli_common::args::url;
+use millrace_client::Url;
 
 /// Names of the helper of mount(8): for the type `millrace`, and for the type in the mount table.
 const HELPERS: [&str; 2] = ["mount.millrace", "mount.fuse.millrace"];
@@ -83,6 +84,12 @@ pub(crate) struct MountArgs {
 pub(crate) fn expand_mount_helper(mut line: Vec<OsString>) -> Vec<OsString> {
     let name = line.first().map(PathBuf::from);
     if name.as_deref().and_then(|p| p.file_name()).is_some_and(|n| HELPERS.iter().any(|h| n == *h)) {
+        // fstab(5) names an export as HOST:/PATH, so that an entry of type nfs needs another type only.
+        if let Some(source) = line.get_mut(1)
+            && let Some(url) = source.to_str().and_then(Url::from_source)
+        {
+            *source = url.to_string().into();
+        }
         line.splice(1..1, HELPER_ARGUMENTS.map(OsString::from));
     }
     line
@@ -106,6 +113,14 @@ mod tests {
             (args.url.as_str(), args.options.join(",").as_str()),
             ("nfs://h/e", "suid,dev,rw,_netdev")
         );
+        for source in ["h:/e", "nfs://h/e"] {
+            let words = ["/sbin/mount.millrace", source, "/mnt"].map(OsString::from);
+            let line = expand_mount_helper(words.to_vec());
+            let Command::Mount(args) = Cli::try_parse_from(line).unwrap().command else {
+                panic!("not mount")
+            };
+            assert_eq!(args.url, "nfs://h/e");
+        }
         let words = ["millrace", "df", "nfs://h/e"].map(OsString::from).to_vec();
         assert_eq!(expand_mount_helper(words.clone()), words);
     }
