@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_cli_common::failure::Failure;
+use millrace_cli_common::{coloured_log, failure::Failure};
 use tracing::{
     Event, Level, Subscriber,
     callsite::Identifier,
@@ -45,7 +45,7 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat, command: &Command) 
     let printed = if daemon && filter.is_none() { LevelFilter::WARN } else { LevelFilter::TRACE };
     let filter = EnvFilter::try_new(filter.unwrap_or(default))
         .map_err(|e| Failure::usage(format!("--log: {e}; write a level such as debug, or module=level")))?;
-    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let colours = coloured_log();
     let lines = if system_log::stderr_is_journal() {
         lines(format, Journal, without_time_and_level)
     } else {

@@ -11,7 +11,7 @@ mod settings;
 use std::process::ExitCode;
 
 use clap::Parser;
-use millrace_cli_common::failure::Failure;
+use millrace_cli_common::{coloured_log, failure::Failure};
 use tracing_subscriber::EnvFilter;
 
 use crate::args::Cli;
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 fn start_log(filter: Option<&str>) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(filter.filter(|f| !f.trim().is_empty()).unwrap_or("error"))
         .map_err(|e| Failure::usage(format!("--log: {e}; specify a level such as debug, or module=level")))?;
-    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_ansi(coloured_log()).init();
     Ok(())
 }
