@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Server, fails, kill, millrace, noise, ok, text};
+use common::{Server, fails, kill, millrace, noise, ok, text, wait_for};
 
 #[test]
 fn standard_output_has_only_the_ready_line_with_the_ports() {
@@ -51,6 +51,75 @@ fn standard_output_has_only_the_ready_line_with_the_ports() {
     out.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "");
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn sighup_ends_a_server_that_has_no_file_to_read_again() {
+    let mut child = Command::new("env")
+        .args([
+            "--default-signal=HUP",
+            env!("CARGO_BIN_EXE_millrace"),
+            "serve",
+            "--export",
+            "/m=memory:16MiB",
+        ])
+        .args(["--listen-rdma", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0", "--log", "off"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    ready_line(&mut child);
+    kill(child.id(), "HUP");
+    assert_eq!(wait_for(&mut child).code(), Some(0));
+}
+
+#[test]
+fn sighup_does_not_end_a_server_that_was_started_with_it_ignored() {
+    let any = ["serve", "--listen-rdma", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0", "--log", "off"];
+    let mut child = Command::new("sh")
+        .args(["-c", r#"trap "" HUP; exec "$0" "$@""#, env!("CARGO_BIN_EXE_millrace")])
+        .args(any)
+        .args(["--export", "/m=memory:16MiB"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let ready = ready_line(&mut child);
+    kill(child.id(), "HUP");
+    let tcp = ready.trim().split("tcp=").nth(1).unwrap();
+    ok(&["ls", &format!("nfs://{tcp}/m?proto=tcp")]);
+    kill(child.id(), "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// The shell of a terminal: it sends SIGHUP to its job when the terminal is closed, and writes how the job ended.
+const SHELL: &str = r#""$0" serve --config "$1" & trap "kill -HUP $!" HUP; wait $!; wait $!; echo $? >"$2""#;
+
+#[test]
+fn a_server_ends_with_its_terminal_though_it_has_a_file_to_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, status) = (dir.path().join("millrace.toml"), dir.path().join("status"));
+    let addresses = "listen_rdma = [\"127.0.0.1:0\"]\nlisten_tcp = [\"127.0.0.1:0\"]\n";
+    fs::write(&config, format!("{addresses}[[export]]\nname = \"/m\"\nbackend = \"memory:16MiB\"\n"))
+        .unwrap();
+    let words = ["sh", "-c", SHELL, env!("CARGO_BIN_EXE_millrace"), text(&config), text(&status)];
+    let job = words.map(|word| format!("'{word}'")).join(" ");
+    let mut terminal = Command::new("env")
+        .args(["--default-signal=HUP", "NO_COLOR=1", "script", "-qec", &job, "/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(terminal.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let before: Vec<_> = lines.take_while(|line| !line.starts_with("ready ")).collect();
+    assert!(before.iter().any(|line| line.contains(" INFO ")), "no log: {before:?}");
+    assert!(!before.iter().any(|line| line.contains('\x1b')), "colours in spite of NO_COLOR: {before:?}");
+    terminal.kill().unwrap();
+    terminal.wait().unwrap();
+    let start = std::time::Instant::now();
+    while fs::read_to_string(&status).unwrap_or_default().is_empty() {
+        assert!(start.elapsed() < common::HANG, "the server did not end with its terminal");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(fs::read_to_string(&status).unwrap(), "0\n");
 }
 
 /// Starts a server on two sockets of this process, as a service manager does (sd_listen_fds(3)): the shell moves them to

@@ -21,7 +21,8 @@ Examples:
   millrace mount nfs://HOST/data /mnt --log debug
 
 The command stays in the foreground and prints `ready /mnt` on standard output when the mount is ready. At
-SIGTERM or SIGINT it writes back cached data and unmounts; a second signal ends it immediately.
+SIGTERM or SIGINT, or when its terminal is closed, it writes back cached data and unmounts; a second signal
+ends it immediately.
 `umount /mnt` also ends it.
 
 Options (-o), as in mount(8) and nfs(5):

@@ -12,7 +12,7 @@ use millrace_daemon::listening_address;
 Examples:
   millrace serve --export /data=local:/srv/data
   millrace serve --export /scratch=memory:2GiB --listen-rdma 0.0.0.0:20049 --listen-tcp 0.0.0.0:2049
-  millrace serve --config /etc/millrace.toml --metrics 127.0.0.1:9100
+  millrace serve --config /etc/millrace.toml --metrics 127.0.0.1:9464
   millrace serve --export /vol=memory:4GiB --lun disks=/vol/disk0,size=1GiB
 
 When the server is ready it prints one line on standard output, with the ports in use:
@@ -23,7 +23,7 @@ With iSCSI targets, the line has iscsi=ADDR:PORT and iser=ADDR:PORT, and lines w
 
 SIGHUP, or `millrace reload`, applies changes of the exports and targets in the configuration file. The first
 SIGTERM or SIGINT stops accepting calls, completes the calls in progress and exits; the second exits
-immediately.
+immediately. Without --config, and when the terminal is closed, SIGHUP acts as SIGTERM unless it is ignored (nohup).
 
 Mount it from Linux (as root; the siw driver provides a software RDMA device on any network interface):
   rdma link add siw0 type siw netdev eth0

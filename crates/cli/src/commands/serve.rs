@@ -26,6 +26,7 @@ use crate::{
     activation::Activation,
     args::ServeArgs,
     control::{self, Control, Request},
+    interrupt::is_ignored,
     reachable::reachable,
     session, state,
 };
@@ -51,7 +52,7 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
     notify_service_manager(NotifyState::Ready);
     rt.block_on(async {
         let name = loop {
-            match next(&mut signals, control.as_ref()).await {
+            match next(&mut signals, control.as_ref(), args.config.is_some()).await {
                 Event::End(name) => break name,
                 Event::HangUp => drop(reload(&mut daemon, args, &activation)),
                 Event::Request(stream, Request::Reload) => {
@@ -106,13 +107,13 @@ fn raise_file_limit() {
 enum Event {
     /// A signal to stop.
     End(&'static str),
-    /// SIGHUP: a reload.
+    /// SIGHUP that does not end the server: a reload.
     HangUp,
     /// A request of a client of the control socket.
     Request(UnixStream, Request),
 }
 
-async fn next(signals: &mut Signals, control: Option<&Control>) -> Event {
+async fn next(signals: &mut Signals, control: Option<&Control>, has_file: bool) -> Event {
     let request = async {
         match control {
             Some(control) => control.accept().await,
@@ -121,7 +122,10 @@ async fn next(signals: &mut Signals, control: Option<&Control>) -> Event {
     };
     tokio::select! {
         name = ended(&mut signals.terminate, &mut signals.interrupt) => Event::End(name),
-        _ = signals.hang_up.recv() => Event::HangUp,
+        _ = signals.hang_up.recv() => match signals.hang_up_ends(has_file) {
+            true => Event::End("SIGHUP"),
+            false => Event::HangUp,
+        },
         (stream, request) = request => Event::Request(stream, request),
     }
 }
@@ -308,6 +312,10 @@ fn ready(daemon: &Daemon) -> String {
 
 /// Handlers of SIGHUP, SIGTERM and SIGINT.
 pub(super) struct Signals {
+    /// Whether this process was started with SIGHUP ignored, as by nohup(1).
+    ignores_hang_up: bool,
+    /// Whether this process had a controlling terminal.
+    had_terminal: bool,
     hang_up: Signal,
     terminate: Signal,
     interrupt: Signal,
@@ -319,16 +327,40 @@ impl Signals {
         let on =
             |kind| signal(kind).map_err(|e| Failure::new(format!("cannot install signal handlers: {e}")));
         Ok(Self {
+            ignores_hang_up: is_ignored(SignalKind::hangup()),
+            had_terminal: has_terminal(),
             hang_up: on(SignalKind::hangup())?,
             terminate: on(SignalKind::terminate())?,
             interrupt: on(SignalKind::interrupt())?,
         })
     }
 
-    /// Waits for SIGTERM or SIGINT, and returns its name.
+    /// Waits for SIGTERM, SIGINT or the end of the terminal, and returns the name of the signal.
     pub(super) async fn end(&mut self) -> &'static str {
-        ended(&mut self.terminate, &mut self.interrupt).await
+        loop {
+            tokio::select! {
+                name = ended(&mut self.terminate, &mut self.interrupt) => return name,
+                _ = self.hang_up.recv() => {
+                    if self.hang_up_ends(true) {
+                        return "SIGHUP";
+                    }
+                }
+            }
+        }
     }
+
+    /// Whether a SIGHUP ends the process: if its terminal is gone, or if it has no file to read again. Does so once,
+    /// because the kernel and the shell both send the signal when a terminal is closed.
+    fn hang_up_ends(&mut self, has_file: bool) -> bool {
+        let ends = !self.ignores_hang_up && (!has_file || (self.had_terminal && !has_terminal()));
+        self.ignores_hang_up |= ends;
+        ends
+    }
+}
+
+/// Whether this process has a controlling terminal (tty(4)).
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
 }
 
 async fn ended(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {

@@ -93,14 +93,7 @@ impl Server {
 
     /// Waits until the process exits.
     pub fn wait(&mut self) -> std::process::ExitStatus {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(start.elapsed() < HANG, "the server does not exit");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_for(&mut self.child)
     }
 }
 
@@ -108,6 +101,18 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
+    }
+}
+
+/// Waits until a server process exits; a hang is a failure.
+pub fn wait_for(child: &mut Child) -> std::process::ExitStatus {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        assert!(start.elapsed() < HANG, "the server does not exit");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
