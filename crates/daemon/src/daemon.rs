@@ -8,7 +8,7 @@ use std::{
 
 use millrace_server::{Reloaded, Running, Server, Stats};
 
-use crate::{Config, DaemonError, endpoint, rpcbind};
+use crate::{Config, DaemonError, control_group, endpoint, rpcbind};
 
 /// A running server with its metrics endpoint and its registration with rpcbind. Dropping it stops it
 /// immediately, without waiting for calls in progress; [`Self::stop`] stops it gracefully.
@@ -38,6 +38,7 @@ impl Daemon {
             sockets.iter().position(|s| s.local_addr().ok() == config.metrics && config.metrics.is_some());
         let metrics_socket = of_metrics.map(|index| sockets.swap_remove(index));
         let server = Server::start_on(config.server.clone(), sockets)?;
+        control_group::warn_of_limit(&config.server);
         let mut daemon = Self { server, metrics: None, config };
         let server = &daemon.server;
         if let Some(addr) = daemon.config.metrics {
@@ -72,6 +73,7 @@ impl Daemon {
     /// [`DaemonError`]; nothing is changed then.
     pub fn reload(&mut self, config: &Config) -> Result<Reloaded, DaemonError> {
         let mut done = self.server.reload(&config.server)?;
+        control_group::warn_of_limit(&config.server);
         // Lists every field, so that a new field must be added here.
         let Config { server: _, metrics, control, rpcbind, warnings: _ } = &self.config;
         let differs = [

@@ -5,6 +5,7 @@
 //! them.
 
 mod config;
+mod control_group;
 mod daemon;
 mod diagnostics;
 mod endpoint;
