@@ -72,8 +72,13 @@ fn the_demo_copies_every_file_and_reports_the_transfers() {
     for key in ["sends", "rdma_writes", "rdma_reads", "bytes_placed_directly"] {
         assert!(moved[key].as_u64() > Some(0), "{key}: {moved}");
     }
-    assert!(moved["rdma_write_bytes"].as_u64() >= Some(3_000_000));
-    assert!(moved["rdma_read_bytes"].as_u64() >= Some(3_000_000));
+    for transport in ["rdma", "tcp"] {
+        let passes = json[transport]["passes"].as_array().unwrap();
+        assert_eq!(passes.iter().map(|p| p["files_same"].as_u64()).collect::<Vec<_>>(), [Some(2); 2]);
+        assert!(passes.iter().all(|p| p["processor_seconds"].as_f64() > Some(0.0)), "{passes:?}");
+    }
+    assert!(moved["rdma_write_bytes"].as_u64() >= Some(6_000_000));
+    assert!(moved["rdma_read_bytes"].as_u64() >= Some(6_000_000));
     assert_eq!(json["tcp"]["moved"]["rdma_writes"].as_u64(), Some(0));
     let text = ok(&["demo", path]);
     assert!(text.contains("All 2 files are identical"), "{text}");

@@ -130,11 +130,11 @@ pub(crate) struct DemoArgs {
     pub(crate) dir: Option<PathBuf>,
 
     /// Maximum total size of the copied files
-    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    #[arg(long, value_name = "SIZE", default_value = "64M")]
     pub(crate) max_bytes: ByteSize,
 
     /// Maximum number of copied files
-    #[arg(long, value_name = "N", default_value_t = 4000)]
+    #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) max_files: usize,
 
     /// Print one JSON object instead of text
