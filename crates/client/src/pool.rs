@@ -1,5 +1,4 @@
-//! The connections of one client, and calls over them, with reconnection and retransmission
-//! ([`crate::retransmission`]).
+//! The connections of one client, single transmissions on them, and the deadlines of calls.
 
 use std::{
     convert::Infallible,
@@ -11,17 +10,17 @@ use std::{
     time::Duration,
 };
 
-use futures::{channel::oneshot, future::select};
+use futures::{channel::oneshot, future::select, lock::MutexGuard};
 use millrace_buffer::{Arena, Buffer};
 use millrace_oncrpc::{
-    CallClass, CallbackHandler, EncodedCredential, Reply, ReplySpec, Request, RpcError, Sampler, Stage,
-    Stages, Transport,
+    CallClass, CallbackHandler, EncodedCredential, Reply, ReplySpec, Request, RpcError, Sampler, Transport,
 };
 use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, sync::Mutex, timeout, tokio_rt::busy_poll};
 use millrace_xdr::{Encode, Encoder};
 
 use crate::{
     Connection, Connector, Error, Options, RetryPolicy, Stats,
+    retry::{Clock, Event, Moment, Next, State},
     stats::{Counts, add},
 };
 
@@ -44,15 +43,11 @@ pub(crate) struct CallSpec {
     pub(crate) class: CallClass,
 }
 
-/// The reply to a call.
-pub(crate) struct Answered {
-    pub(crate) reply: Reply,
-    /// The connection of the reply.
-    pub(crate) transport: Arc<dyn Transport>,
-    /// Whether the call was retransmitted: the server may have executed it twice.
-    pub(crate) resent: bool,
-    /// The time stamps of the call's stages, up to its reply.
-    pub(crate) stages: Stages,
+impl CallSpec {
+    /// Encodes the header of a call.
+    pub(crate) fn put_header(&self, e: &mut Encoder, credential: &EncodedCredential) {
+        millrace_oncrpc::call_header(e, self.program, self.version, self.procedure, credential);
+    }
 }
 
 /// A slot for a connection.
@@ -61,6 +56,12 @@ struct Slot {
     current: Mutex<Option<Connection>>,
     /// Whether the slot has had a connection.
     used: AtomicBool,
+}
+
+/// The right of a call to set up the connection of a slot, over its attempts.
+pub(crate) struct Turn<'p> {
+    slot: &'p Slot,
+    _setup: MutexGuard<'p, ()>,
 }
 
 /// Maximum number of concurrent connection setups of one client. A larger burst can overflow a server's
@@ -223,113 +224,68 @@ impl Pool {
         Ok(transport)
     }
 
-    /// Returns an established connection. Reconnects if necessary, until `attempt` expires.
-    async fn transport(&self, attempt: &mut Attempt<'_>) -> Result<Arc<dyn Transport>, Error> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::Closed);
-        }
-        let i = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
-        let (slot, setup) = (&self.slots[i], &self.setups[i % SETUPS]);
-        if let Some(t) = slot.live() {
-            return Ok(t);
-        }
-        let _turn = match setup.try_lock() {
-            Some(guard) => guard,
-            // Another task is connecting: use any established connection.
-            None => {
-                if let Some(t) = self.slots.iter().find_map(Slot::live) {
-                    return Ok(t);
-                }
-                // The wait is bounded, because the holder's attempt expires.
-                setup.lock().await
-            }
-        };
-        loop {
-            if let Some(t) = slot.live() {
-                return Ok(t);
-            }
-            match self.connect_slot(slot).await {
-                Ok(t) => return Ok(t),
-                Err(e @ (Error::Closed | Error::OutOfMemory(_) | Error::Local(_))) => return Err(e),
-                Err(e) => {
-                    let why = e.to_string();
-                    attempt.pause(why.clone()).await?;
-                    if !self.unreachable.swap(true, Ordering::AcqRel) {
-                        tracing::warn!("{why}; retrying until the server answers");
-                    }
-                }
-            }
-        }
-    }
-
-    /// Makes a call. `payload` is the buffer for the reply's payload; a retransmission after a lost
-    /// connection allocates a new buffer of the same length.
-    pub(crate) async fn call<A: Encode>(
-        &self,
-        spec: CallSpec,
-        credential: &EncodedCredential,
-        args: &A,
-        mut payload: Option<Buffer>,
-    ) -> Result<Answered, Error> {
-        let payload_len = payload.as_ref().map(|b| b.len());
-        let mut attempt = Attempt::new(self, spec.name);
-        let (mut first_xid, mut resent) = (None, false);
-        loop {
-            let transport = self.transport(&mut attempt).await?;
-            let payload = self.take_payload(&mut payload, payload_len).await?;
-            // Retransmissions are not sampled, because the loss of the connection dominates their time.
-            let stages = if resent { Stages::NONE } else { self.sampler.next_call(None) };
-            let kept_xid = first_xid.filter(|_| spec.keep_xid);
-            let message = self.encode(spec, credential, args)?;
-            stages.set_class(spec.class);
-            stages.end(Stage::Encode);
-            let request = Request {
-                message,
-                reply: ReplySpec { max_head: spec.max_head, payload, payload_offset: spec.payload_offset },
-                xid: kept_xid,
-                stages: stages.clone(),
-            };
-            let mut pending = transport.submit(request);
-            let result = (&mut pending).await;
-            // `None` if the call was never sent, so that the server cannot have executed it.
-            let xid = pending.xid();
-            match result {
-                Ok(reply) => {
-                    add(&self.counts.calls, 1);
-                    stages.set_xid(xid.unwrap_or_default());
-                    return Ok(Answered { reply, transport, resent, stages });
-                }
-                Err(e @ (RpcError::Disconnected { .. } | RpcError::TimedOut { .. })) => {
-                    // After a timeout the peer may be unresponsive: discard the connection.
-                    transport.close();
-                    self.slots.iter().for_each(|s| s.discard(&transport));
-                    attempt.pause(e.to_string()).await?;
-                }
-                // Another call on the new connection has the same XID: wait for its reply.
-                Err(RpcError::Local(why)) if kept_xid.is_some() => attempt.pause(why).await?,
-                Err(error) => return Err(self.rpc_error(spec.name, error)),
-            }
-            if xid.is_some() {
-                resent = true;
-                first_xid = first_xid.or(xid);
-                add(&self.counts.retransmits, 1);
-            }
-        }
-    }
-
-    /// The buffer for the payload of the next reply: the given one for the first transmission, then new ones of `len` bytes.
+    /// Returns an established connection. If there is none, sets one up, once, while no other call does so; returns why
+    /// that has failed.
     ///
     /// # Errors
-    /// Those of [`Self::wait_for_buffer`].
-    pub(crate) async fn take_payload(
-        &self,
-        given: &mut Option<Buffer>,
-        len: Option<usize>,
-    ) -> Result<Option<Buffer>, Error> {
-        match (given.take(), len) {
-            (None, Some(len)) => Ok(Some(self.wait_for_buffer(len).await?)),
-            (given, _) => Ok(given),
+    /// Those that end the call.
+    pub(crate) async fn transport<'p>(
+        &'p self,
+        turn: &mut Option<Turn<'p>>,
+        retry: &Retry<'_>,
+    ) -> Result<Result<Arc<dyn Transport>, String>, Error> {
+        if self.is_closed() {
+            return Err(Error::Closed);
         }
+        let slot = match turn {
+            Some(turn) => turn.slot,
+            None => {
+                let i = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
+                let (slot, setup) = (&self.slots[i], &self.setups[i % SETUPS]);
+                if let Some(t) = slot.live() {
+                    return Ok(Ok(t));
+                }
+                let setup = match setup.try_lock() {
+                    Some(guard) => guard,
+                    // Another task is connecting: use any established connection.
+                    None => {
+                        if let Some(t) = self.any_transport() {
+                            return Ok(Ok(t));
+                        }
+                        retry.within("another call sets up the connection", setup.lock()).await?
+                    }
+                };
+                // The call may have waited for its turn, or for a slot of the session, until its deadline.
+                if retry.left() == Some(Duration::ZERO) {
+                    return Err(retry.expired("there is no connection"));
+                }
+                turn.insert(Turn { slot, _setup: setup }).slot
+            }
+        };
+        let connected = match slot.live() {
+            Some(t) => Ok(t),
+            None => self.connect_slot(slot).await,
+        };
+        match connected {
+            Ok(t) => {
+                *turn = None;
+                Ok(Ok(t))
+            }
+            Err(e @ (Error::Closed | Error::OutOfMemory(_) | Error::Local(_))) => Err(e),
+            Err(e) => {
+                let why = e.to_string();
+                if retry.left().is_some() && !self.unreachable.swap(true, Ordering::AcqRel) {
+                    tracing::warn!("{why}; retrying until the server answers");
+                }
+                Ok(Err(why))
+            }
+        }
+    }
+
+    /// Closes a connection on which a call got no reply: the peer may be unresponsive.
+    pub(crate) fn abandon(&self, transport: &Arc<dyn Transport>) {
+        transport.close();
+        self.slots.iter().for_each(|s| s.discard(transport));
     }
 
     /// Allocates a buffer of `len` bytes. Waits if other calls use the memory, because they return it.
@@ -382,7 +338,10 @@ impl Pool {
         credential: &EncodedCredential,
         args: &A,
     ) -> Result<Request, Error> {
-        let message = self.encode(spec, credential, args)?;
+        let message = self.encode(|e| {
+            spec.put_header(e, credential);
+            e.put(args);
+        })?;
         Ok(Request::new(message, ReplySpec { max_head: spec.max_head, ..ReplySpec::default() }))
     }
 
@@ -391,20 +350,15 @@ impl Pool {
         self.closed.load(Ordering::Acquire)
     }
 
-    fn encode<A: Encode>(
-        &self,
-        spec: CallSpec,
-        credential: &EncodedCredential,
-        args: &A,
-    ) -> Result<millrace_oncrpc::Message, Error> {
+    /// Encodes a call: its header and arguments.
+    pub(crate) fn encode(&self, put: impl FnOnce(&mut Encoder)) -> Result<millrace_oncrpc::Message, Error> {
         // Sufficient for an AUTH_SYS header with all groups and most calls; longer calls grow the buffer.
         let mut e = Encoder::new(&self.arena, 384);
-        millrace_oncrpc::call_header(&mut e, spec.program, spec.version, spec.procedure, credential);
-        e.put(args);
+        put(&mut e);
         Ok(e.finish()?)
     }
 
-    fn rpc_error(&self, procedure: &'static str, error: RpcError) -> Error {
+    pub(crate) fn rpc_error(&self, procedure: &'static str, error: RpcError) -> Error {
         if self.closed.load(Ordering::Acquire) {
             return Error::Closed;
         }
@@ -417,56 +371,73 @@ impl Pool {
     }
 }
 
-/// Retry timer of a call.
-pub(crate) struct Attempt<'p> {
+/// The retries of a call, or of the calls of one recovery, with one deadline ([`Clock`]).
+pub(crate) struct Retry<'p> {
     pool: &'p Pool,
     name: &'static str,
     started: Instant,
-    delay: Duration,
+    clock: Clock,
 }
 
-impl<'p> Attempt<'p> {
+impl<'p> Retry<'p> {
     pub(crate) fn new(pool: &'p Pool, name: &'static str) -> Self {
-        Self { pool, name, started: pool.rt.now(), delay: pool.retry.first_delay }
+        Self { pool, name, started: pool.rt.now(), clock: Clock::new(&pool.retry) }
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.pool.rt.now().duration_since(self.started)
+    }
+
+    /// What to do after `event`.
+    pub(crate) fn next(&mut self, state: &mut State, event: Event) -> Next {
+        let Self { pool, started, clock, .. } = self;
+        state.next(clock, event, || Moment::now(&*pool.rt, *started))
+    }
+
+    /// The time until the deadline; `None` without retries.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        self.clock.left(self.elapsed())
+    }
+
+    /// The error of a call that no further attempt follows. `last`: the reason of the last retry.
+    pub(crate) fn expired(&self, last: &str) -> Error {
+        let (server, last) = (self.pool.server.clone(), last.to_owned());
+        Error::Unreachable { server, procedure: self.name, after: self.elapsed(), last }
     }
 
     /// Waits before the next attempt.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] with the reason `last` if the retry policy permits no further attempt;
+    /// [`Error::Unreachable`] if the policy permits no further attempt; [`Error::Closed`].
+    pub(crate) async fn pause(&mut self, last: &str) -> Result<(), Error> {
+        match self.clock.delay(Moment::now(&*self.pool.rt, self.started)) {
+            Some(delay) => self.sleep(delay, last).await,
+            None => Err(self.expired(last)),
+        }
+    }
+
+    /// Waits for `delay` before the next attempt.
+    ///
+    /// # Errors
     /// [`Error::Closed`].
-    pub(crate) async fn pause(&mut self, last: String) -> Result<(), Error> {
-        self.pause_within(self.pool.retry.max_elapsed, last).await
-    }
-
-    /// As [`Self::pause`], where the time for attempts is at least `limit`, unless the retry policy permits none.
-    pub(crate) async fn pause_at_least(&mut self, limit: Duration, last: &str) -> Result<(), Error> {
-        let most = self.pool.retry.max_elapsed;
-        let limit = if most.is_zero() { most } else { most.max(limit) };
-        self.pause_within(limit, last.to_owned()).await
-    }
-
-    /// As [`Self::pause`], where the time for attempts is `limit` instead of that of the retry policy.
-    async fn pause_within(&mut self, limit: Duration, last: String) -> Result<(), Error> {
-        let Pool { rt, retry, server, .. } = self.pool;
-        let elapsed = rt.now().duration_since(self.started);
-        // A random part of the delay, half or more, so that clients do not retry simultaneously.
-        let delay = self.delay / 2
-            + self.delay.mul_f64(f64::from(rt.random_u64() as u32) / 2.0 / f64::from(u32::MAX));
-        if self.pool.closed.load(Ordering::Acquire) {
+    pub(crate) async fn sleep(&self, delay: Duration, last: &str) -> Result<(), Error> {
+        if self.pool.is_closed() {
             return Err(Error::Closed);
         }
-        if elapsed + delay >= limit {
-            return Err(Error::Unreachable {
-                server: server.clone(),
-                procedure: self.name,
-                after: elapsed,
-                last,
-            });
+        if !delay.is_zero() {
+            tracing::debug!(server = self.pool.server, procedure = self.name, ?delay, last, "retrying");
+            self.pool.rt.sleep(delay).await;
         }
-        tracing::debug!(server, procedure = self.name, ?delay, last, "retrying");
-        self.delay = (self.delay * 2).min(retry.max_delay);
-        rt.sleep(delay).await;
         Ok(())
+    }
+
+    /// Waits for what another task or a recovery does, until the deadline.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] with the reason `what`.
+    pub(crate) async fn within<T>(&self, what: &str, other: impl Future<Output = T>) -> Result<T, Error> {
+        let Some(left) = self.left() else { return Ok(other.await) };
+        let ended = millrace_runtime::timeout(&*self.pool.rt, left, other).await;
+        ended.ok_or_else(|| self.expired(what))
     }
 }

@@ -24,8 +24,9 @@ use super::{
 use crate::{
     Connector, Error, Identity, Options, Stats, Url, Version,
     connect::{Network, NetworkConnector, UrlConnector},
+    exchange::Answer,
     mount::Mounted,
-    ops::{Answer, Attributes, Call, FileHandle, FsInfo, Wcc},
+    ops::{Attributes, Call, FileHandle, FsInfo, Status, Wcc},
     pool::Pool,
     v3,
     v4::{self, Session, compound::Compound, compounds::ServerInfo},
@@ -359,9 +360,9 @@ impl Client {
     /// of the reply.
     pub(crate) async fn call<C: v3::Procedure + Compound<Ok = <C as Call>::Ok>>(
         &self,
-        args: &C,
+        args: &mut C,
         payload: Option<Buffer>,
-    ) -> Result<Answer<<C as Call>::Ok>, Error> {
+    ) -> Result<Answer<Result<<C as Call>::Ok, Status>>, Error> {
         match self.session() {
             None => v3::call(&self.shared.pool, &self.credential, args, payload).await,
             Some(session) => v4::call(session, &self.credential, args, payload).await,

@@ -11,10 +11,10 @@ use millrace_oncrpc::CallClass;
 use super::{Client, File};
 use crate::{
     Error, Version,
-    ops::{FileHandle, Verifier},
-    pool::Attempt,
+    ops::{FileHandle, LockEpoch, Verifier},
+    pool::Retry,
     stats::add,
-    v4::{self, LockEpoch, compounds::Copy},
+    v4::{self, compounds::Copy},
 };
 
 /// Maximum number of bytes that become stable together. Servers divide it further (Linux: 4 MiB), and a dropped
@@ -108,7 +108,7 @@ impl Client {
     /// A piece is copied again after a loss. That is safe, although the source may have changed meanwhile: the copy then
     /// has the newer data, as if it had started later, and no other write of this client has changed the range.
     async fn copy_piece(&self, piece: Range) -> Result<u64, Error> {
-        let mut attempt = Attempt::new(&self.shared.pool, "COPY");
+        let mut retry = Retry::new(&self.shared.pool, "COPY");
         let mut losses = 0;
         loop {
             let (count, unstable) = self.copy_unstable(piece).await?;
@@ -121,7 +121,7 @@ impl Client {
             add(&self.shared.pool.counts.rewritten, count as usize);
             losses += 1;
             if losses > 1 {
-                self.pause_after_loss(&mut attempt, losses).await?;
+                self.pause_after_loss(&mut retry, losses).await?;
             }
         }
     }
@@ -164,27 +164,18 @@ impl Client {
         Ok(self.getattr(range.source).await?.size < range.from + range.len)
     }
 
-    /// One COPY, and again if a recovery has replaced stateids.
+    /// One COPY.
     async fn copy_call(&self, range: Range) -> Result<CopyOk, Error> {
         let Some(session) = self.session() else { return Err(unsupported()) };
         let Range { source, from, destination, to, len, since: [source_since, destination_since] } = range;
-        let (read, write) = (share_access::READ, share_access::WRITE);
-        let files = [(source, read, source_since), (destination, write, destination_since)];
-        let stateid =
-            |(file, access, since)| self.stateid(file, access, Some(since)).map(|(stateid, _)| stateid);
-        let mut stateids = [stateid(files[0])?, stateid(files[1])?];
-        loop {
-            let call = Copy { source, from, destination, to, len, stateids };
-            let spec = v4::spec("COPY", REPLY, CallClass::Other);
-            let status = match session.call(self.credential(), spec, true, &call, None).await?.result {
-                Ok(ok) => return Ok(ok),
-                Err((Operation::Copy, status)) => status,
-                Err((operation, status)) => return Err(Error::Nfs4 { operation, status }),
-            };
-            match session.next_stateids(status, files, stateids).await? {
-                Some(next) => stateids = next,
-                None => return Err(self.refused(status)),
-            }
+        let source_state = self.open_state(source, share_access::READ, Some(source_since))?;
+        let destination_state = self.open_state(destination, share_access::WRITE, Some(destination_since))?;
+        let mut call = Copy { source, from, destination, to, len, source_state, destination_state };
+        let spec = v4::spec("COPY", REPLY, CallClass::Other);
+        match session.call(self.credential(), spec, true, &mut call, None).await?.result {
+            Ok(ok) => Ok(ok),
+            Err((Operation::Copy, status)) => Err(self.refused(status)),
+            Err((operation, status)) => Err(Error::Nfs4 { operation, status }),
         }
     }
 

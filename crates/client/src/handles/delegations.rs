@@ -62,7 +62,9 @@ async fn request(
     let asked = async {
         session.bind_back_channel().await?;
         let spec = spec("OPEN", REPLY, CallClass::Other);
-        Ok::<_, Error>(session.call(&credential, spec, true, &Delegate(file.as_bytes()), None).await?.result)
+        Ok::<_, Error>(
+            session.call(&credential, spec, true, &mut Delegate(file.as_bytes()), None).await?.result,
+        )
     };
     let delegates = match asked.await {
         Ok(Ok(delegates)) => delegates,

@@ -29,8 +29,8 @@ impl Client {
     ) -> Result<DirPage, Error> {
         let page = || Readdir { dir, cookie, verifier, count: self.shared.readdir_size };
         if self.plus() {
-            let args = Readdirplus(page());
-            let answer = self.call(&args, None).await?;
+            let mut args = Readdirplus(page());
+            let answer = self.call(&mut args, None).await?;
             match answer.result {
                 Err(Status::NotSupp) => self.shared.plus.store(false, Ordering::Relaxed),
                 other => {
@@ -39,7 +39,7 @@ impl Client {
                 }
             }
         }
-        let answer = self.call(&page(), None).await?;
+        let answer = self.call(&mut page(), None).await?;
         let page = answer.result.map_err(|s| nfs_error(Procedure::Readdir, dir, s))?;
         self.advancing(page, cookie)
     }

@@ -36,11 +36,11 @@ impl Client {
             mode: self.shared.exclusive_mode.then_some(mode),
             owner: self.runtime().random_u64(),
         };
-        let mut result = self.call(&args, None).await?.result;
+        let mut result = self.call(&mut args, None).await?.result;
         if args.mode.is_some() && matches!(result, Err(Status::Inval | Status::NotSupp)) {
             // Another file system below the export may support fewer attributes.
             args.mode = None;
-            result = self.call(&args, None).await?.result;
+            result = self.call(&mut args, None).await?.result;
         }
         if matches!(result, Err(Status::NotSupp)) {
             let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };

@@ -1,18 +1,18 @@
 //! The procedures without bulk data, one method each (RFC 1813 section 3.3).
 
-use millrace_nfs::v4::{Stateid, share_access};
+use millrace_nfs::v4::share_access;
 use millrace_runtime::RuntimeExt;
 
 use super::{Client, Object};
 use crate::{
     Error,
     error::{named_error, nfs_error},
+    exchange::Answer,
     ops::{
-        self, AccessOk, Answer, Attributes, CommitOk, CreateHow, CreateOk, FileHandle, FileType, FsInfo,
-        FsStat, LinkOk, MknodWhat, NameIn, NfsTime, PathConf, Procedure, RenameOk, SetAttributes, Status,
-        Wcc,
+        self, AccessOk, Attributes, CommitOk, CreateHow, CreateOk, FileHandle, FileType, FsInfo, FsStat,
+        LinkOk, LockEpoch, MknodWhat, NameIn, NfsTime, OpenState, PathConf, Procedure, RenameOk,
+        SetAttributes, Status, Wcc,
     },
-    v4::LockEpoch,
 };
 
 /// Length of names that every server accepts; before a longer one the client queries PATHCONF.
@@ -24,8 +24,8 @@ impl Client {
     /// # Errors
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn getattr(&self, object: FileHandle) -> Result<Attributes, Error> {
-        let args = ops::Getattr { object };
-        let answer = self.call(&args, None).await?;
+        let mut args = ops::Getattr { object };
+        let answer = self.call(&mut args, None).await?;
         answer.result.map_err(|s| nfs_error(Procedure::Getattr, object, s))
     }
 
@@ -64,20 +64,11 @@ impl Client {
         guard: Option<NfsTime>,
         since: LockEpoch,
     ) -> Result<Wcc, Error> {
-        let access = share_access::WRITE;
-        let stateid = match attributes.size {
-            Some(_) => self.stateid(object, access, Some(since))?.0,
-            None => Stateid::ANONYMOUS,
+        let state = match attributes.size {
+            Some(_) => self.open_state(object, share_access::WRITE, Some(since))?,
+            None => OpenState::NONE,
         };
-        let mut args = ops::Setattr { object, attributes, guard, stateid };
-        let mut answer = self.call(&args, None).await;
-        while let Err(e) = &answer
-            && let Some(stateid) = self.next_stateid(e, object, (args.stateid, access), since).await?
-        {
-            args.stateid = stateid;
-            answer = self.call(&args, None).await;
-        }
-        let answer = answer?;
+        let answer = self.call(&mut ops::Setattr { object, attributes, guard, state }, None).await?;
         match answer.result {
             Err(Status::NotSync) if answer.resent => {
                 let now = self.getattr(object).await?;
@@ -96,8 +87,8 @@ impl Client {
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn lookup(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<Object, Error> {
         let name = name.as_ref();
-        let args = ops::Lookup { what: self.place(Procedure::Lookup, dir, name).await? };
-        let answer = self.call(&args, None).await?;
+        let mut args = ops::Lookup { what: self.place(Procedure::Lookup, dir, name).await? };
+        let answer = self.call(&mut args, None).await?;
         let ok = answer.result.map_err(|s| named_error(Procedure::Lookup, name, s))?;
         let attributes = match ok.attributes {
             Some(a) => a,
@@ -132,8 +123,8 @@ impl Client {
     }
 
     async fn access_ok(&self, object: FileHandle, wanted: u32) -> Result<AccessOk, Error> {
-        let args = ops::Access { object, access: wanted };
-        let answer = self.call(&args, None).await?;
+        let mut args = ops::Access { object, access: wanted };
+        let answer = self.call(&mut args, None).await?;
         let ok = answer.result.map_err(|s| nfs_error(Procedure::Access, object, s))?;
         Ok(AccessOk { access: ok.access & wanted, ..ok })
     }
@@ -143,11 +134,11 @@ impl Client {
     /// # Errors
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn readlink(&self, symlink: FileHandle) -> Result<Vec<u8>, Error> {
-        let args = ops::Readlink { symlink };
+        let mut args = ops::Readlink { symlink };
         // Linux's server (7.3) puts the target at a wrong position of the chunk with NFSv4.
         let memory =
             if self.session().is_some() { None } else { Some(self.buffer(millrace_nfs::v3::MAX_PATH)?) };
-        let answer = self.call(&args, memory).await?;
+        let answer = self.call(&mut args, memory).await?;
         let ok = answer.result.map_err(|s| nfs_error(Procedure::Readlink, symlink, s))?;
         Ok(ok.to_vec())
     }
@@ -167,7 +158,7 @@ impl Client {
         let name = name.as_ref();
         let at = self.place(Procedure::Create, dir, name).await?;
         let owner = self.runtime().random_u64();
-        let answer = self.call(&ops::Create { at, how, owner }, None).await?;
+        let answer = self.call(&mut ops::Create { at, how, owner }, None).await?;
         if let (Err(Status::Access), CreateHow::Unchecked(SetAttributes { size: None, .. }), Some(_)) =
             (&answer.result, &how, self.session())
             && let Ok(there) = self.lookup(dir, name).await
@@ -210,8 +201,8 @@ impl Client {
         attributes: SetAttributes,
     ) -> Result<Object, Error> {
         let name = name.as_ref();
-        let args = ops::Mkdir { at: self.place(Procedure::Mkdir, dir, name).await?, attributes };
-        let answer = self.call(&args, None).await?;
+        let mut args = ops::Mkdir { at: self.place(Procedure::Mkdir, dir, name).await?, attributes };
+        let answer = self.call(&mut args, None).await?;
         if answer.resent && matches!(answer.result, Err(Status::Exist)) {
             let there = self.lookup(dir, name).await?;
             if there.attributes.file_type == FileType::Directory {
@@ -234,9 +225,9 @@ impl Client {
     ) -> Result<Object, Error> {
         let (name, target) = (name.as_ref(), target.as_ref());
         let text = self.arena().copy_from(target)?.into();
-        let args =
+        let mut args =
             ops::Symlink { at: self.place(Procedure::Symlink, dir, name).await?, attributes, target: text };
-        let answer = self.call(&args, None).await?;
+        let answer = self.call(&mut args, None).await?;
         if answer.resent && matches!(answer.result, Err(Status::Exist)) {
             let there = self.lookup(dir, name).await?;
             if there.attributes.file_type == FileType::Symlink && self.readlink(there.handle).await? == target
@@ -258,8 +249,8 @@ impl Client {
         what: MknodWhat,
     ) -> Result<Object, Error> {
         let name = name.as_ref();
-        let args = ops::Mknod { at: self.place(Procedure::Mknod, dir, name).await?, what };
-        let answer = self.call(&args, None).await?;
+        let mut args = ops::Mknod { at: self.place(Procedure::Mknod, dir, name).await?, what };
+        let answer = self.call(&mut args, None).await?;
         if answer.resent && matches!(answer.result, Err(Status::Exist)) {
             let there = self.lookup(dir, name).await?;
             if there.attributes.file_type == what.file_type() {
@@ -275,8 +266,8 @@ impl Client {
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn remove(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<Wcc, Error> {
         let name = name.as_ref();
-        let args = ops::Remove { object: self.place(Procedure::Remove, dir, name).await? };
-        let answer = self.call(&args, None).await?;
+        let mut args = ops::Remove { object: self.place(Procedure::Remove, dir, name).await? };
+        let answer = self.call(&mut args, None).await?;
         gone(Procedure::Remove, name, answer)
     }
 
@@ -286,8 +277,8 @@ impl Client {
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn rmdir(&self, dir: FileHandle, name: impl AsRef<[u8]>) -> Result<Wcc, Error> {
         let name = name.as_ref();
-        let args = ops::Rmdir { object: self.place(Procedure::Rmdir, dir, name).await? };
-        let answer = self.call(&args, None).await?;
+        let mut args = ops::Rmdir { object: self.place(Procedure::Rmdir, dir, name).await? };
+        let answer = self.call(&mut args, None).await?;
         gone(Procedure::Rmdir, name, answer)
     }
 
@@ -304,11 +295,11 @@ impl Client {
         to: impl AsRef<[u8]>,
     ) -> Result<RenameOk, Error> {
         let (from, to) = (from.as_ref(), to.as_ref());
-        let args = ops::Rename {
+        let mut args = ops::Rename {
             from: self.place(Procedure::Rename, from_dir, from).await?,
             to: self.place(Procedure::Rename, to_dir, to).await?,
         };
-        let answer = self.call(&args, None).await?;
+        let answer = self.call(&mut args, None).await?;
         let status = match answer.result {
             Ok(done) => return Ok(done),
             Err(status) => status,
@@ -333,8 +324,8 @@ impl Client {
         name: impl AsRef<[u8]>,
     ) -> Result<LinkOk, Error> {
         let name = name.as_ref();
-        let args = ops::Link { file, link: self.place(Procedure::Link, dir, name).await? };
-        let answer = self.call(&args, None).await?;
+        let mut args = ops::Link { file, link: self.place(Procedure::Link, dir, name).await? };
+        let answer = self.call(&mut args, None).await?;
         let status = match answer.result {
             Ok(done) => return Ok(done),
             Err(status) => status,
@@ -354,8 +345,8 @@ impl Client {
     /// # Errors
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn fsstat(&self, root: FileHandle) -> Result<FsStat, Error> {
-        let args = ops::Fsstat { root };
-        let answer = self.call(&args, None).await?;
+        let mut args = ops::Fsstat { root };
+        let answer = self.call(&mut args, None).await?;
         answer.result.map_err(|s| nfs_error(Procedure::Fsstat, root, s))
     }
 
@@ -364,8 +355,8 @@ impl Client {
     /// # Errors
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn fsinfo(&self, root: FileHandle) -> Result<FsInfo, Error> {
-        let args = ops::Fsinfo { root };
-        let answer = self.call(&args, None).await?;
+        let mut args = ops::Fsinfo { root };
+        let answer = self.call(&mut args, None).await?;
         answer.result.map_err(|s| nfs_error(Procedure::Fsinfo, root, s))
     }
 
@@ -374,8 +365,8 @@ impl Client {
     /// # Errors
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn pathconf(&self, object: FileHandle) -> Result<PathConf, Error> {
-        let args = ops::Pathconf { object };
-        let answer = self.call(&args, None).await?;
+        let mut args = ops::Pathconf { object };
+        let answer = self.call(&mut args, None).await?;
         answer.result.map_err(|s| nfs_error(Procedure::Pathconf, object, s))
     }
 
@@ -385,8 +376,8 @@ impl Client {
     /// # Errors
     /// [`Error::Nfs`] and the errors of a call.
     pub async fn commit(&self, file: FileHandle, offset: u64, count: u32) -> Result<CommitOk, Error> {
-        let args = ops::Commit { file, offset, count };
-        let answer = self.call(&args, None).await?;
+        let mut args = ops::Commit { file, offset, count };
+        let answer = self.call(&mut args, None).await?;
         answer.result.map_err(|s| nfs_error(Procedure::Commit, file, s))
     }
 
@@ -428,7 +419,7 @@ impl Client {
 
 /// REMOVE and RMDIR: NOENT after a retransmission is success, because the first transmission removed the
 /// name.
-fn gone(procedure: Procedure, name: &[u8], answer: Answer<Wcc>) -> Result<Wcc, Error> {
+fn gone(procedure: Procedure, name: &[u8], answer: Answer<Result<Wcc, Status>>) -> Result<Wcc, Error> {
     match answer.result {
         Ok(dir) => Ok(dir),
         Err(Status::NoEnt) if answer.resent => Ok(Wcc::default()),

@@ -126,8 +126,8 @@ impl Client {
         let names = todo.iter().rev().map(Vec::as_slice);
         let names: Vec<_> = names.take(MAX_COMPONENTS).take_while(|name| *name != b"..").collect();
         if names.len() > 1 && names.iter().all(|name| name.len() <= COMMON_NAME_MAX) {
-            let walk = Walk { dir, names: &names, read: None };
-            if let Some(walked) = self.walk_names(&walk, None).await? {
+            let mut walk = Walk { dir, names: &names, read: None };
+            if let Some(walked) = self.walk_names(&mut walk, None).await? {
                 let object = |(handle, attributes)| Object { handle, attributes, dir: Wcc::default() };
                 return Ok(walked.found.into_iter().map(object).collect());
             }

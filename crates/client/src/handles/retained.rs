@@ -13,7 +13,7 @@ use millrace_buffer::Views;
 use smallvec::SmallVec;
 
 use super::{Client, ReadInto};
-use crate::{ops::Verifier, v4::LockEpoch};
+use crate::ops::{LockEpoch, Verifier};
 
 /// A contiguous piece of retained data.
 #[derive(Clone)]

@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, ops::Range};
 
-use millrace_nfs::v4::{ContentType, Stateid, Status, share_access};
+use millrace_nfs::v4::{ContentType, Status, share_access};
 use millrace_oncrpc::CallClass;
 
 use super::Client;
@@ -10,7 +10,7 @@ use crate::{
     Error, Version,
     ops::{FileHandle, SpaceChange, Wcc},
     v4::{
-        self, LockEpoch,
+        self,
         compound::Compound,
         compounds::{ChangeSpace, Seek},
     },
@@ -46,9 +46,9 @@ impl Client {
         }
         let (me, whole, since) = (self.clone(), range.clone(), self.lock_epoch(file));
         let call = async move {
-            let make = |stateid| ChangeSpace { file, stateid, range: whole.clone(), change };
+            let state = me.open_state(file, share_access::WRITE, Some(since))?;
             let name = if change == SpaceChange::Allocate { "ALLOCATE" } else { "DEALLOCATE" };
-            me.call_v4_2((name, true), (file, share_access::WRITE, since), make).await
+            me.call_v4_2(name, true, &mut ChangeSpace { file, state, range: whole, change }).await
         };
         let Some(open) = self.shared.open_files.get(file) else { return call.await };
         open.commit().await?;
@@ -72,8 +72,8 @@ impl Client {
             SeekTarget::Data => ContentType::Data,
             SeekTarget::Hole => ContentType::Hole,
         };
-        let make = |stateid| Seek { file, stateid, offset, what };
-        match self.call_v4_2(("SEEK", false), (file, share_access::READ, self.lock_epoch(file)), make).await {
+        let state = self.open_state(file, share_access::READ, None)?;
+        match self.call_v4_2("SEEK", false, &mut Seek { file, state, offset, what }).await {
             Ok(ok) if ok.eof && target == SeekTarget::Data => Ok(None),
             Ok(ok) if ok.offset < offset => {
                 Err(self.shared.pool.bad_reply("SEEK", "an offset before that of the call"))
@@ -109,29 +109,17 @@ impl Client {
         Ok(Some(out))
     }
 
-    /// Makes a call of NFSv4.2 with the stateid of `file` for `access`, and again if a recovery has replaced it.
+    /// Makes a call of NFSv4.2.
     async fn call_v4_2<C: Compound>(
         &self,
-        (name, cache_this): (&'static str, bool),
-        (file, access, since): (FileHandle, u32, LockEpoch),
-        make: impl Fn(Stateid) -> C,
+        name: &'static str,
+        cache_this: bool,
+        call: &mut C,
     ) -> Result<C::Ok, Error> {
         let session = self.session().filter(|_| self.version() == Version::V4_2);
         let session = session.ok_or(Error::RequiresV4_2(name))?;
         let spec = v4::spec(name, REPLY, CallClass::Other);
-        let (mut stateid, _) = self.stateid(file, access, Some(since))?;
-        loop {
-            let call = make(stateid);
-            let answer = session.call(self.credential(), spec, cache_this, &call, None).await?;
-            let (operation, status) = match answer.result {
-                Ok(ok) => return Ok(ok),
-                Err(failed) => failed,
-            };
-            let error = Error::Nfs4 { operation, status };
-            match self.next_stateid(&error, file, (stateid, access), since).await? {
-                Some(next) => stateid = next,
-                None => return Err(error),
-            }
-        }
+        let answer = session.call(self.credential(), spec, cache_this, call, None).await?;
+        answer.result.map_err(|(operation, status)| Error::Nfs4 { operation, status })
     }
 }

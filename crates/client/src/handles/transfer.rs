@@ -7,9 +7,8 @@ use super::Client;
 use crate::{
     Error,
     error::nfs_error,
-    ops::{FileHandle, Procedure, Read, ReadOk, StableHow, Verifier, Wcc, Write},
+    ops::{FileHandle, LockEpoch, OpenState, Procedure, Read, ReadOk, StableHow, Verifier, Wcc, Write},
     stats::add,
-    v4::LockEpoch,
 };
 
 /// Result of [`Client::read_into`].
@@ -56,19 +55,19 @@ impl Client {
         self.session().map_or(LockEpoch::UNLOCKED, |s| s.locked.epoch(file.as_bytes()))
     }
 
-    /// The stateid of a request, and the epoch in which its operation began: `since`, or the current one.
+    /// The state of a request whose operation began in the epoch `since`, or begins now.
     ///
     /// # Errors
     /// [`Error::LocksLost`].
-    pub(super) fn stateid(
+    pub(super) fn open_state(
         &self,
         file: FileHandle,
         access: u32,
         since: Option<LockEpoch>,
-    ) -> Result<(Stateid, LockEpoch), Error> {
+    ) -> Result<OpenState, Error> {
         match self.session() {
-            Some(session) => session.locked.stateid(file.as_bytes(), access, since),
-            None => Ok((Stateid::ANONYMOUS, LockEpoch::UNLOCKED)),
+            Some(session) => session.locked.open_state(file.as_bytes(), access, since),
+            None => Ok(OpenState::NONE),
         }
     }
 
@@ -77,25 +76,7 @@ impl Client {
     /// # Errors
     /// [`Error::LocksLost`].
     pub(super) fn is_locked(&self, file: FileHandle) -> Result<bool, Error> {
-        Ok(self.stateid(file, share_access::READ, None)?.0 != Stateid::ANONYMOUS)
-    }
-
-    /// The stateid with which a READ or WRITE must be repeated, because a recovery has replaced the one that the server
-    /// rejected with `error`, or the file was unlocked; `None` if `error` is another one.
-    ///
-    /// # Errors
-    /// [`Error::LocksLost`].
-    pub(super) async fn next_stateid(
-        &self,
-        error: &Error,
-        file: FileHandle,
-        (rejected, access): (Stateid, u32),
-        since: LockEpoch,
-    ) -> Result<Option<Stateid>, Error> {
-        let (Error::Nfs4 { status, .. }, Some(session)) = (error, self.session()) else {
-            return Ok(None);
-        };
-        session.next_stateid(*status, file.as_bytes(), (rejected, access), since).await
+        Ok(self.open_state(file, share_access::READ, None)?.stateid != Stateid::ANONYMOUS)
     }
 
     /// READ: up to `buffer.len()` bytes (and at most [`Self::rsize`]) in one call into `buffer`, without a
@@ -140,17 +121,9 @@ impl Client {
         buffer: Buffer,
     ) -> Result<ReadOk, Error> {
         let wanted = buffer.len();
-        let access = share_access::READ;
-        let (stateid, since) = self.stateid(file, access, since)?;
-        let mut args = Read { file, offset, count: wanted as u32, stateid };
-        let mut answer = self.call(&args, Some(buffer)).await;
-        while let Err(e) = &answer
-            && let Some(stateid) = self.next_stateid(e, file, (args.stateid, access), since).await?
-        {
-            args.stateid = stateid;
-            answer = self.call(&args, Some(self.wait_for_buffer(wanted).await?)).await;
-        }
-        let answer = answer?;
+        let state = self.open_state(file, share_access::READ, since)?;
+        let mut args = Read { file, offset, count: wanted as u32, state };
+        let answer = self.call(&mut args, Some(buffer)).await?;
         let ok = answer.result.map_err(|s| nfs_error(Procedure::Read, file, s))?;
         if ok.data.len() > wanted {
             return Err(self.shared.pool.bad_reply("READ", "more data than requested"));
@@ -251,17 +224,9 @@ impl Client {
         stable: StableHow,
         since: Option<LockEpoch>,
     ) -> Result<Written, Error> {
-        let (len, access) = (data.len(), share_access::WRITE);
-        let (stateid, since) = self.stateid(file, access, since)?;
-        let mut args = Write { file, offset, stable, data, stateid };
-        let mut answer = self.call(&args, None).await;
-        while let Err(e) = &answer
-            && let Some(stateid) = self.next_stateid(e, file, (args.stateid, access), since).await?
-        {
-            args.stateid = stateid;
-            answer = self.call(&args, None).await;
-        }
-        let answer = answer?;
+        let len = data.len();
+        let state = self.open_state(file, share_access::WRITE, since)?;
+        let answer = self.call(&mut Write { file, offset, stable, data, state }, None).await?;
         let ok = answer.result.map_err(|s| nfs_error(Procedure::Write, file, s))?;
         let count = ok.count as usize;
         if count > len || (count == 0 && len > 0) {

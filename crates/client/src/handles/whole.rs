@@ -33,7 +33,7 @@ impl Client {
     /// Looks up the names of `walk`, into `memory` with the data of a READ; `None` with NFSv3.
     pub(super) async fn walk_names(
         &self,
-        walk: &Walk<'_>,
+        walk: &mut Walk<'_>,
         memory: Option<Buffer>,
     ) -> Result<Option<Walked>, Error> {
         let Some(session) = self.session() else { return Ok(None) };
@@ -65,9 +65,9 @@ impl Client {
             return Ok((self.open(path).await?, None));
         }
         let len = self.rsize().min(READ_AT_OPEN);
-        let walk = Walk { dir: self.root(), names: &names, read: Some(len) };
+        let mut walk = Walk { dir: self.root(), names: &names, read: Some(len) };
         let memory = self.wait_for_buffer(len as usize).await?;
-        let walked = self.walk_names(&walk, Some(memory)).await.map_err(|e| e.at(path))?;
+        let walked = self.walk_names(&mut walk, Some(memory)).await.map_err(|e| e.at(path))?;
         let Some(Walked { found, data: Some(data) }) = walked else {
             return Ok((self.open(path).await?, None));
         };
@@ -102,9 +102,9 @@ impl Client {
         }
         let owner = self.runtime().random_u64();
         let temporary = NameIn { dir, name: temporary };
-        let whole = Whole { temporary, name, data, attributes, owner };
+        let mut whole = Whole { temporary, name, data, attributes, owner };
         let spec = v4::spec("WRITE", REPLY, CallClass::Write);
-        let result = session.call(self.credential(), spec, true, &whole, None).await;
+        let result = session.call(self.credential(), spec, true, &mut whole, None).await;
         let failed = match result.map(|answer| answer.result) {
             Ok(Ok(file)) => {
                 add(&self.shared.pool.counts.bytes_written, len);

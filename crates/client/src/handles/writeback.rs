@@ -21,10 +21,10 @@ use super::{
 };
 use crate::{
     Error,
-    ops::{FileHandle, StableHow, Wcc},
-    pool::Attempt,
+    ops::{FileHandle, LockEpoch, StableHow, Wcc},
+    pool::Retry,
     stats::add,
-    v4::{FileLocks, LockEpoch},
+    v4::FileLocks,
 };
 
 /// The data that all files retain is limited to the client's memory divided by this number.
@@ -114,9 +114,9 @@ impl Client {
     }
 
     /// Waits before data is written again that the server has lost `times` times.
-    pub(super) async fn pause_after_loss(&self, attempt: &mut Attempt<'_>, times: u32) -> Result<(), Error> {
+    pub(super) async fn pause_after_loss(&self, retry: &mut Retry<'_>, times: u32) -> Result<(), Error> {
         let server = self.server().to_owned();
-        attempt.pause("the server lost data again".into()).await.map_err(|e| match e {
+        retry.pause("the server lost data again").await.map_err(|e| match e {
             Error::Unreachable { .. } => Error::Unstable { server, times },
             other => other,
         })
@@ -249,7 +249,7 @@ impl Writeback {
     /// Makes all acknowledged data stable. Returns the attributes before and after the calls, if it made some.
     pub(crate) async fn commit(self: &Arc<Self>) -> Result<Option<Wcc>, Error> {
         let _one = self.committing.lock().await;
-        let mut attempt = Attempt::new(&self.client.shared.pool, "COMMIT");
+        let mut retry = Retry::new(&self.client.shared.pool, "COMMIT");
         let (mut losses, mut wcc) = (0, None);
         loop {
             let Some(to) = self.retained().to_commit() else { break };
@@ -261,7 +261,7 @@ impl Writeback {
             }
             losses += 1;
             if losses > 1 {
-                self.client.pause_after_loss(&mut attempt, losses).await?;
+                self.client.pause_after_loss(&mut retry, losses).await?;
             }
             wcc = self.rewrite(lost, wcc).await?;
         }

@@ -40,8 +40,8 @@ impl Client {
     pub async fn xattr(&self, object: FileHandle, name: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, Error> {
         let name = name.as_ref();
         let spec = v4::spec("GETXATTR", REPLY + VALUE_MAX, CallClass::Other);
-        let call = Getxattr { object, name };
-        let answer = self.xattr_session()?.call(self.credential(), spec, false, &call, None).await?;
+        let mut call = Getxattr { object, name };
+        let answer = self.xattr_session()?.call(self.credential(), spec, false, &mut call, None).await?;
         match answer.result {
             Ok(value) => Ok(Some(value)),
             Err((Operation::Getxattr, Status::NoXattr)) => Ok(None),
@@ -65,8 +65,8 @@ impl Client {
         if value.len() > VALUE_MAX {
             return Err(error((Operation::Setxattr, Status::Xattr2Big), name, object));
         }
-        let call = ChangeXattr { object, name, new: Some((value, option)) };
-        let (changed, resent) = self.change_xattr(&call).await?;
+        let mut call = ChangeXattr { object, name, new: Some((value, option)) };
+        let (changed, resent) = self.change_xattr(&mut call).await?;
         match changed {
             // The first transmission has created it.
             Err((_, Status::Exist))
@@ -84,7 +84,7 @@ impl Client {
     /// As [`Self::xattr`]; [`Status::NoXattr`] if it does not exist.
     pub async fn remove_xattr(&self, object: FileHandle, name: impl AsRef<[u8]>) -> Result<Wcc, Error> {
         let name = name.as_ref();
-        let (changed, resent) = self.change_xattr(&ChangeXattr { object, name, new: None }).await?;
+        let (changed, resent) = self.change_xattr(&mut ChangeXattr { object, name, new: None }).await?;
         match changed {
             // The first transmission has removed it.
             Err((_, Status::NoXattr)) if resent => Ok(Wcc::default()),
@@ -95,7 +95,7 @@ impl Client {
     /// Returns the result of a change, and whether the server may have executed it before.
     async fn change_xattr(
         &self,
-        call: &ChangeXattr<'_>,
+        call: &mut ChangeXattr<'_>,
     ) -> Result<(Result<Wcc, (Operation, Status)>, bool), Error> {
         let spec = v4::spec(call.operation().name(), REPLY, CallClass::Other);
         let answer = self.xattr_session()?.call(self.credential(), spec, true, call, None).await?;
@@ -112,8 +112,8 @@ impl Client {
         let spec = v4::spec("LISTXATTRS", REPLY + maxcount as usize, CallClass::Other);
         let (mut names, mut size, mut cookie) = (Vec::new(), 0, 0);
         loop {
-            let call = Listxattrs { object, cookie, maxcount };
-            let answer = session.call(self.credential(), spec, false, &call, None).await?;
+            let mut call = Listxattrs { object, cookie, maxcount };
+            let answer = session.call(self.credential(), spec, false, &mut call, None).await?;
             let page = answer.result.map_err(|failed| error(failed, b"", object))?;
             size += page.names.iter().map(|name| name.len() + AROUND).sum::<usize>();
             let makes_progress = !page.names.is_empty() && page.cookie != cookie;

@@ -6,13 +6,13 @@ use millrace_oncrpc::CallClass;
 
 use super::{
     Attributes, CommitOk, CreateHow, DirPage, FileHandle, FsInfo, FsStat, LinkOk, MknodWhat, NfsTime,
-    PathConf, Procedure, RenameOk, SetAttributes, SetTime, StableHow, Status, Verifier, Wcc,
+    PathConf, Procedure, RenameOk, SetAttributes, SetTime, StableHow, Verifier, Wcc,
 };
 
 /// The arguments of a call, which `v3` and `v4` encode, and whose results they decode.
-pub(crate) trait Call {
+pub(crate) trait Call: Send + Sync {
     /// The results.
-    type Ok;
+    type Ok: Send;
 
     /// The procedure.
     const PROCEDURE: Procedure;
@@ -21,14 +21,6 @@ pub(crate) trait Call {
     fn entries(&self) -> Option<u32> {
         None
     }
-}
-
-/// The reply to a [`Call`].
-pub(crate) struct Answer<O> {
-    /// The results, or the status.
-    pub(crate) result: Result<O, Status>,
-    /// Whether the call was retransmitted.
-    pub(crate) resent: bool,
 }
 
 /// Whether the server must recognize a retransmission. WRITE is idempotent, but see [`crate::retransmission`].
@@ -76,6 +68,32 @@ calls! {
     Commit(Commit) -> CommitOk,
 }
 
+/// Identifies the time between two losses of locks of a file: it changes when the server has revoked locks, and again when
+/// their owners have unlocked. What was accepted in one epoch must not change the file in a later one, because other
+/// clients may have held the locks in between. Unique in the session, so that an epoch of a file that was dropped is not
+/// taken for one of the same file opened again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LockEpoch(pub(crate) u64);
+
+impl LockEpoch {
+    /// Before the first lock of the file: nothing is protected that could be lost.
+    pub(crate) const UNLOCKED: Self = Self(0);
+}
+
+/// The open of a locked file, in which a request reads or changes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OpenState {
+    /// Anonymous if the file is not locked.
+    pub(crate) stateid: Stateid,
+    /// When the operation of the request began: it ends with [`crate::Error::LocksLost`] in another epoch.
+    pub(crate) since: LockEpoch,
+}
+
+impl OpenState {
+    /// That of a file without locks.
+    pub(crate) const NONE: Self = Self { stateid: Stateid::ANONYMOUS, since: LockEpoch::UNLOCKED };
+}
+
 /// A name in a directory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NameIn<'a> {
@@ -93,7 +111,7 @@ pub(crate) struct Setattr {
     /// The call fails unless the object has this ctime.
     pub(crate) guard: Option<NfsTime>,
     /// The state for NFSv4, which matters if the size is set.
-    pub(crate) stateid: Stateid,
+    pub(crate) state: OpenState,
 }
 
 pub(crate) struct Lookup<'a> {
@@ -127,7 +145,7 @@ pub(crate) struct Read {
     pub(crate) offset: u64,
     pub(crate) count: u32,
     /// The state for NFSv4.
-    pub(crate) stateid: Stateid,
+    pub(crate) state: OpenState,
 }
 
 pub(crate) struct ReadOk {
@@ -142,7 +160,7 @@ pub(crate) struct Write {
     pub(crate) stable: StableHow,
     pub(crate) data: Views,
     /// The state for NFSv4.
-    pub(crate) stateid: Stateid,
+    pub(crate) state: OpenState,
 }
 
 pub(crate) struct WriteOk {

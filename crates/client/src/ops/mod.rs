@@ -15,9 +15,9 @@ mod types;
 
 pub use arguments::SpaceChange;
 pub(crate) use arguments::{
-    Access, AccessOk, Answer, Call, Commit, Create, CreateExclusive, CreateOk, CreatedExclusive, Fsinfo,
-    Fsstat, Getattr, LeftToSet, Link, Lookup, LookupOk, Mkdir, Mknod, NameIn, Pathconf, Read, ReadOk,
-    Readdir, Readdirplus, Readlink, Remove, Rename, Rmdir, Setattr, Symlink, Write, WriteOk, class,
+    Access, AccessOk, Call, Commit, Create, CreateExclusive, CreateOk, CreatedExclusive, Fsinfo, Fsstat,
+    Getattr, LeftToSet, Link, LockEpoch, Lookup, LookupOk, Mkdir, Mknod, NameIn, OpenState, Pathconf, Read,
+    ReadOk, Readdir, Readdirplus, Readlink, Remove, Rename, Rmdir, Setattr, Symlink, Write, WriteOk, class,
     is_unrepeatable,
 };
 pub use entries::{DirEntry, DirPage};

@@ -255,6 +255,21 @@ fn an_unresponsive_connection_is_replaced() {
 }
 
 #[test]
+fn an_unresponsive_connection_is_replaced_for_later_calls_without_retries() {
+    run(async {
+        let mut first = true;
+        let script = Script::new(move |_, _| match std::mem::take(&mut first) {
+            true => Act::Mute,
+            false => ok(GetattrOk { attributes: attributes(FileType::Regular, 7) }),
+        });
+        let c = script.mount("/e", RetryPolicy::NONE).await.unwrap();
+        assert!(matches!(c.getattr(handle(2)).await, Err(Error::Unreachable { .. })));
+        c.getattr(handle(2)).await.unwrap();
+        assert_eq!((c.stats().reconnects, c.stats().retransmits), (1, 0));
+    });
+}
+
+#[test]
 fn a_call_is_repeated_after_jukebox() {
     run(async {
         let mut busy = 3;

@@ -8,6 +8,7 @@ mod invalid_replies;
 mod mounting;
 mod negotiation;
 mod nfs4;
+mod retries;
 mod script;
 mod streams;
 mod unstable;

@@ -17,7 +17,7 @@ use millrace_oncrpc::{
     AcceptError, CallContext, CallbackHandler, LastSender, Message, Peer, PendingCall, Reply, ReplyHeader,
     ReplyStatus, Request, RpcError, Transport, TransportKind,
 };
-use millrace_runtime::{BoxFuture, sync::Mutex, tokio_rt::TokioRuntime};
+use millrace_runtime::{BoxFuture, RuntimeRef, sync::Mutex, tokio_rt::TokioRuntime};
 use millrace_xdr::{Encode, Encoder};
 
 use crate::{Connection, Connector, Error, Options, Proto, RetryPolicy, Version, handles::Client, ops};
@@ -128,9 +128,18 @@ impl Script {
     }
 
     pub(super) async fn mount_with(self: &Arc<Self>, path: &str, options: Options) -> Result<Client, Error> {
+        self.mount_on(TokioRuntime::current(), path, options).await
+    }
+
+    pub(super) async fn mount_on(
+        self: &Arc<Self>,
+        rt: RuntimeRef,
+        path: &str,
+        options: Options,
+    ) -> Result<Client, Error> {
         let options = Options { wsize: Some(4096), rsize: Some(4096), ..options };
         let connector = Arc::new(ScriptConnector(Arc::clone(self)));
-        Client::mount(TokioRuntime::current(), self.arena.clone(), connector, path, options).await
+        Client::mount(rt, self.arena.clone(), connector, path, options).await
     }
 
     pub(super) async fn client(self: &Arc<Self>) -> Client {

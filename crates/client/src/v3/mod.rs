@@ -5,23 +5,17 @@ mod procedures;
 
 use millrace_buffer::Buffer;
 use millrace_nfs::v3;
-use millrace_oncrpc::{EncodedCredential, SUCCESS_HEADER_BYTES, Stage};
-use millrace_xdr::{Decoder, Encode, Encoder, XdrError};
+use millrace_oncrpc::{EncodedCredential, Reply, SUCCESS_HEADER_BYTES};
+use millrace_xdr::{Decoder, Encoder, XdrError};
 pub(crate) use procedures::Procedure;
 
 use crate::{
     Error,
-    ops::{self, Answer, Status, class, is_unrepeatable},
-    pool::{Attempt, CallSpec, Pool},
+    exchange::{Answer, Exchange, Verdict},
+    ops::{self, Status, class, is_unrepeatable},
+    pool::{CallSpec, Pool, Retry},
+    retry::Event,
 };
-
-struct Arguments<'a, C>(&'a C);
-
-impl<C: Procedure> Encode for Arguments<'_, C> {
-    fn encode(&self, e: &mut Encoder) {
-        self.0.encode(e);
-    }
-}
 
 /// Decodes the results without the data of the error case, which the client does not use.
 fn decode<C: Procedure>(d: &mut Decoder<'_>) -> Result<Result<C::Ok, Status>, XdrError> {
@@ -35,13 +29,13 @@ fn decode<C: Procedure>(d: &mut Decoder<'_>) -> Result<Result<C::Ok, Status>, Xd
 /// `eof`, and the length of the data (RFC 1813 section 3.3.6).
 const READ_DATA: usize = SUCCESS_HEADER_BYTES + 4 + 4 + 84 + 4 + 4 + 4;
 
-/// Makes a call. Retries after a delay while the server returns JUKEBOX.
+/// Makes a call. Repeats it while the server returns JUKEBOX.
 pub(crate) async fn call<C: Procedure>(
     pool: &Pool,
     credential: &EncodedCredential,
     args: &C,
-    mut payload: Option<Buffer>,
-) -> Result<Answer<C::Ok>, Error> {
+    payload: Option<Buffer>,
+) -> Result<Answer<Result<C::Ok, Status>>, Error> {
     let procedure = C::PROCEDURE;
     let spec = CallSpec {
         program: v3::PROGRAM,
@@ -53,21 +47,44 @@ pub(crate) async fn call<C: Procedure>(
         keep_xid: is_unrepeatable(procedure),
         class: class(procedure),
     };
-    let payload_len = payload.as_ref().map(|b| b.len());
-    let mut attempt = None;
-    loop {
-        let payload = pool.take_payload(&mut payload, payload_len).await?;
-        let answered = pool.call(spec, credential, &Arguments(args), payload).await?;
-        let decoded = decode::<C>(&mut answered.reply.results());
-        answered.stages.end(Stage::Delivery);
-        pool.sampler.finish(answered.stages);
-        let result = decoded.map_err(|e| pool.bad_reply(procedure.name(), e))?;
-        if matches!(result, Err(Status::Jukebox)) {
-            let attempt = attempt.get_or_insert_with(|| Attempt::new(pool, procedure.name()));
-            if attempt.pause(String::new()).await.is_ok() {
-                continue;
+    let mut exchange = Call { pool, spec, credential, args };
+    pool.call(&mut Retry::new(pool, spec.name), &mut exchange, payload).await
+}
+
+/// A call, which its XID identifies.
+struct Call<'c, C> {
+    pool: &'c Pool,
+    spec: CallSpec,
+    credential: &'c EncodedCredential,
+    args: &'c C,
+}
+
+impl<C: Procedure> Exchange for Call<'_, C> {
+    type Result = Result<C::Ok, Status>;
+    type Slot = ();
+    const EXACTLY_ONCE: bool = false;
+
+    async fn slot(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn spec(&self, (): &()) -> CallSpec {
+        self.spec
+    }
+
+    fn encode(&mut self, (): &mut (), e: &mut Encoder) {
+        self.spec.put_header(e, self.credential);
+        self.args.encode(e);
+    }
+
+    fn evaluate(&mut self, (): &mut (), reply: Reply) -> Result<Verdict<Self::Result>, Error> {
+        match decode::<C>(&mut reply.results()).map_err(|e| self.pool.bad_reply(self.spec.name, e))? {
+            Err(Status::Jukebox) => {
+                let again =
+                    Verdict::again(Event::Delayed { changed: false }, "the server asks to retry later");
+                Ok(again.or(Err(Status::Jukebox)))
             }
+            result => Ok(Verdict::done(result)),
         }
-        return Ok(Answer { result, resent: answered.resent });
     }
 }

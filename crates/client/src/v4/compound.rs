@@ -7,12 +7,24 @@ use millrace_nfs::v4::{
 use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
 
 use super::ChangeProof;
+use crate::ops::OpenState;
+
+/// The state of an open file that a request uses.
+pub(crate) struct UsedState<'c> {
+    pub(crate) file: &'c [u8],
+    /// Bits of [`share_access`](millrace_nfs::v4::share_access).
+    pub(crate) access: u32,
+    pub(crate) state: &'c mut OpenState,
+}
 
 /// A COMPOUND without its SEQUENCE: the operations of one call of the protocol layer, and how to decode their
 /// results.
-pub(crate) trait Compound {
+pub(crate) trait Compound: Send + Sync {
     /// The results of a success.
-    type Ok;
+    type Ok: Send;
+
+    /// Passes each state to `visit`, which replaces it after a recovery.
+    fn state(&mut self, _visit: &mut dyn FnMut(UsedState<'_>)) {}
 
     /// Encodes the operations, the same ones for each transmission.
     fn operations(&self, ops: &mut Operations<'_>);

@@ -140,14 +140,14 @@ impl Session {
         stateid: Stateid,
     ) {
         let spec = |operation: Operation| spec(operation.name(), REPLY, CallClass::Other);
-        let call = Return { file, stateid };
-        let returned = self.call(credential, spec(Operation::Delegreturn), true, &call, None).await;
+        let mut call = Return { file, stateid };
+        let returned = self.call(credential, spec(Operation::Delegreturn), true, &mut call, None).await;
         if let Ok(Err((_, Status::DelegRevoked | Status::AdminRevoked | Status::Expired))) =
             returned.map(|answer| answer.result)
         {
             // The server reports revoked state until the client has freed it.
             let freed: Result<_, Error> =
-                self.call(credential, spec(Operation::FreeStateid), true, &Free(stateid), None).await;
+                self.call(credential, spec(Operation::FreeStateid), true, &mut Free(stateid), None).await;
             drop(freed);
         }
         self.delegations.remove(file, &stateid);

@@ -19,7 +19,7 @@ mod status;
 pub(crate) use change_proof::ChangeProof;
 pub use held_delegation::{Delegation, Recalled};
 pub use lock_calls::Conflict;
-pub(crate) use locks::{FileLocks, LockEpoch};
+pub(crate) use locks::FileLocks;
 pub(crate) use procedures::call;
 pub use ranges::LockKind;
 pub(crate) use session::{OVERHEAD, Session, is_unsupported, spec};

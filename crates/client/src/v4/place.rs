@@ -32,7 +32,7 @@ async fn call<C: Compound>(
     session: &Arc<Session>,
     credential: &EncodedCredential,
     name: &'static str,
-    compound: &C,
+    compound: &mut C,
 ) -> Result<Reply<C::Ok>, Error> {
     let spec = v4::spec(name, REPLY, CallClass::Other);
     Ok(session.call(credential, spec, false, compound, None).await?.result)
@@ -46,13 +46,13 @@ pub(crate) async fn find_export(
     path: &[u8],
 ) -> Result<Found, Error> {
     let failed = |(operation, status)| Error::Nfs4 { operation, status };
-    let root = call(session, credential, "PUTROOTFH", &Root).await?.map_err(failed)?;
+    let root = call(session, credential, "PUTROOTFH", &mut Root).await?.map_err(failed)?;
     let path = normalize(path);
     let (mut export, mut depth, mut at, mut known) = (root, 0, root, true);
     let names: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|name| !name.is_empty()).collect();
     for (i, name) in names.iter().enumerate() {
-        let step = Step { dir: at.handle, name };
-        match call(session, credential, "LOOKUP", &step).await? {
+        let mut step = Step { dir: at.handle, name };
+        match call(session, credential, "LOOKUP", &mut step).await? {
             Ok(next) if next.file_type == FileType::Directory && *name != b".." => {
                 if next.fsid != at.fsid {
                     (export, depth) = (next, i + 1);
@@ -88,7 +88,7 @@ pub(crate) async fn server_info(
     credential: &EncodedCredential,
     root: ops::FileHandle,
 ) -> Result<Result<ServerInfo, ops::Status>, Error> {
-    match call(session, credential, "FSINFO", &GetServerInfo { root }).await? {
+    match call(session, credential, "FSINFO", &mut GetServerInfo { root }).await? {
         Ok(info) => Ok(Ok(info)),
         Err((operation, status)) => Ok(Err(status_of(operation, status)?)),
     }
@@ -100,7 +100,7 @@ pub(crate) async fn change_proof(
     credential: &EncodedCredential,
     object: ops::FileHandle,
 ) -> Result<ChangeProof, Error> {
-    let proof = call(session, credential, "GETATTR", &GetChangeProof { object }).await?;
+    let proof = call(session, credential, "GETATTR", &mut GetChangeProof { object }).await?;
     Ok(proof.unwrap_or_default())
 }
 
@@ -110,8 +110,8 @@ async fn can_create(
     credential: &EncodedCredential,
     dir: ops::FileHandle,
 ) -> Result<bool, Error> {
-    let args = ops::Access { object: dir, access: access::EXTEND };
-    let granted = call(session, credential, "ACCESS", &args).await?;
+    let mut args = ops::Access { object: dir, access: access::EXTEND };
+    let granted = call(session, credential, "ACCESS", &mut args).await?;
     Ok(granted.is_ok_and(|ok| ok.access & access::EXTEND != 0))
 }
 
@@ -122,8 +122,8 @@ async fn names_in(
     dir: ops::FileHandle,
 ) -> Result<Vec<String>, Error> {
     let count = REPLY as u32 / 2;
-    let args = ops::Readdir { dir, cookie: 0, verifier: [0; 8], count };
-    let page = call(session, credential, "READDIR", &args).await?;
+    let mut args = ops::Readdir { dir, cookie: 0, verifier: [0; 8], count };
+    let page = call(session, credential, "READDIR", &mut args).await?;
     let path = |e: ops::DirEntry| format!("/{}", e.name_lossy());
     Ok(page.map_or_else(|_| Vec::new(), |page| page.entries.into_iter().map(path).collect()))
 }

@@ -9,7 +9,8 @@ use millrace_oncrpc::{EncodedCredential, SUCCESS_HEADER_BYTES};
 use super::{Session, compound::Compound, session::spec, status::status_of};
 use crate::{
     Error,
-    ops::{Answer, Call, Procedure, class, is_unrepeatable},
+    exchange::Answer,
+    ops::{Call, Procedure, Status, class, is_unrepeatable},
     pool::CallSpec,
 };
 
@@ -24,9 +25,9 @@ const COMPOUND_REPLY: usize = 2048;
 pub(crate) async fn call<C: Call + Compound<Ok = <C as Call>::Ok>>(
     session: &Arc<Session>,
     credential: &EncodedCredential,
-    args: &C,
+    args: &mut C,
     payload: Option<Buffer>,
-) -> Result<Answer<<C as Call>::Ok>, Error> {
+) -> Result<Answer<Result<<C as Call>::Ok, Status>>, Error> {
     let procedure = C::PROCEDURE;
     let variable = match procedure {
         Procedure::Readlink => millrace_nfs::v3::MAX_PATH,

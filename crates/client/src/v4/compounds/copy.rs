@@ -1,10 +1,10 @@
 //! COPY within a server, which NFSv3 has not (RFC 7862 section 15.2).
 
-use millrace_nfs::v4::{CopyArgs, CopyOk, CopyRequirements, List, Operation, Stateid};
+use millrace_nfs::v4::{CopyArgs, CopyOk, CopyRequirements, List, Operation, share_access};
 
 use crate::{
-    ops::FileHandle,
-    v4::compound::{Compound, Failure, Operations, Results},
+    ops::{FileHandle, OpenState},
+    v4::compound::{Compound, Failure, Operations, Results, UsedState},
 };
 
 /// A synchronous COPY.
@@ -15,19 +15,28 @@ pub(crate) struct Copy {
     pub(crate) to: u64,
     /// Number of bytes, not 0.
     pub(crate) len: u64,
-    /// Those of source and destination.
-    pub(crate) stateids: [Stateid; 2],
+    pub(crate) source_state: OpenState,
+    pub(crate) destination_state: OpenState,
 }
 
 impl Compound for Copy {
     type Ok = CopyOk;
 
+    fn state(&mut self, visit: &mut dyn FnMut(UsedState<'_>)) {
+        let (source, destination) = (self.source.as_bytes(), self.destination.as_bytes());
+        visit(UsedState { file: source, access: share_access::READ, state: &mut self.source_state });
+        visit(UsedState {
+            file: destination,
+            access: share_access::WRITE,
+            state: &mut self.destination_state,
+        });
+    }
+
     fn operations(&self, ops: &mut Operations<'_>) {
-        let [source, destination] = self.stateids;
         ops.putfh(self.source.as_bytes()).put(Operation::Savefh, &());
         let args = CopyArgs {
-            source,
-            destination,
+            source: self.source_state.stateid,
+            destination: self.destination_state.stateid,
             source_offset: self.from,
             destination_offset: self.to,
             count: self.len,

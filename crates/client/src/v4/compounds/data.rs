@@ -1,19 +1,23 @@
 //! READ, WRITE, COMMIT and READLINK. The data of a reply is its end, where transports place it without a copy.
 
 use millrace_buffer::Views;
-use millrace_nfs::v4::{self, Operation};
+use millrace_nfs::v4::{self, Operation, share_access};
 
 use super::changes::{before, changed, put_after, put_before, unchanged};
 use crate::{
     ops::{self, Read, Write},
-    v4::compound::{Compound, Failure, Operations, Results},
+    v4::compound::{Compound, Failure, Operations, Results, UsedState},
 };
 
 impl Compound for Read {
     type Ok = ops::ReadOk;
 
+    fn state(&mut self, visit: &mut dyn FnMut(UsedState<'_>)) {
+        visit(UsedState { file: self.file.as_bytes(), access: share_access::READ, state: &mut self.state });
+    }
+
     fn operations(&self, ops: &mut Operations<'_>) {
-        let args = v4::ReadArgs { stateid: self.stateid, offset: self.offset, count: self.count };
+        let args = v4::ReadArgs { stateid: self.state.stateid, offset: self.offset, count: self.count };
         ops.putfh(self.file.as_bytes()).put(Operation::Read, &args);
     }
 
@@ -43,9 +47,13 @@ fn achieved(how: v4::StableHow) -> ops::StableHow {
 impl Compound for Write {
     type Ok = ops::WriteOk;
 
+    fn state(&mut self, visit: &mut dyn FnMut(UsedState<'_>)) {
+        visit(UsedState { file: self.file.as_bytes(), access: share_access::WRITE, state: &mut self.state });
+    }
+
     fn operations(&self, ops: &mut Operations<'_>) {
         let args = v4::WriteArgs {
-            stateid: self.stateid,
+            stateid: self.state.stateid,
             offset: self.offset,
             stable: stable(self.stable),
             data: self.data.clone(),

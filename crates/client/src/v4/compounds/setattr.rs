@@ -1,6 +1,6 @@
 //! SETATTR.
 
-use millrace_nfs::v4::{self, Attributes, Operation};
+use millrace_nfs::v4::{self, Attributes, Operation, share_access};
 
 use super::{
     attributes::{settable, time4},
@@ -8,11 +8,19 @@ use super::{
 };
 use crate::{
     ops::{self, Setattr, Wcc},
-    v4::compound::{Compound, Failure, Operations, Results},
+    v4::compound::{Compound, Failure, Operations, Results, UsedState},
 };
 
 impl Compound for Setattr {
     type Ok = Wcc;
+
+    fn state(&mut self, visit: &mut dyn FnMut(UsedState<'_>)) {
+        visit(UsedState {
+            file: self.object.as_bytes(),
+            access: share_access::WRITE,
+            state: &mut self.state,
+        });
+    }
 
     fn operations(&self, ops: &mut Operations<'_>) {
         ops.putfh(self.object.as_bytes());
@@ -22,7 +30,7 @@ impl Compound for Setattr {
         }
         put_before(ops);
         let attributes = settable(&self.attributes);
-        ops.put(Operation::Setattr, &v4::SetattrArgs { stateid: self.stateid, attributes });
+        ops.put(Operation::Setattr, &v4::SetattrArgs { stateid: self.state.stateid, attributes });
         ops.attributes();
     }
 

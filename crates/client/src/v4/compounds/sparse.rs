@@ -2,18 +2,20 @@
 
 use std::ops::Range;
 
-use millrace_nfs::v4::{AllocateArgs, ContentType, DeallocateArgs, Operation, SeekArgs, SeekOk, Stateid};
+use millrace_nfs::v4::{
+    AllocateArgs, ContentType, DeallocateArgs, Operation, SeekArgs, SeekOk, share_access,
+};
 
 use super::attributes::after;
 use crate::{
-    ops::{FileHandle, SpaceChange, Wcc},
-    v4::compound::{Compound, Failure, Operations, Results},
+    ops::{FileHandle, OpenState, SpaceChange, Wcc},
+    v4::compound::{Compound, Failure, Operations, Results, UsedState},
 };
 
 /// DEALLOCATE and ALLOCATE of one range.
 pub(crate) struct ChangeSpace {
     pub(crate) file: FileHandle,
-    pub(crate) stateid: Stateid,
+    pub(crate) state: OpenState,
     pub(crate) range: Range<u64>,
     pub(crate) change: SpaceChange,
 }
@@ -31,8 +33,13 @@ impl ChangeSpace {
 impl Compound for ChangeSpace {
     type Ok = Wcc;
 
+    fn state(&mut self, visit: &mut dyn FnMut(UsedState<'_>)) {
+        visit(UsedState { file: self.file.as_bytes(), access: share_access::WRITE, state: &mut self.state });
+    }
+
     fn operations(&self, ops: &mut Operations<'_>) {
-        let (stateid, offset, length) = (self.stateid, self.range.start, self.range.end - self.range.start);
+        let (stateid, offset, length) =
+            (self.state.stateid, self.range.start, self.range.end - self.range.start);
         ops.putfh(self.file.as_bytes());
         if self.deallocates() {
             ops.put(Operation::Deallocate, &DeallocateArgs { stateid, offset, length });
@@ -59,7 +66,7 @@ impl Compound for ChangeSpace {
 /// SEEK.
 pub(crate) struct Seek {
     pub(crate) file: FileHandle,
-    pub(crate) stateid: Stateid,
+    pub(crate) state: OpenState,
     pub(crate) offset: u64,
     pub(crate) what: ContentType,
 }
@@ -67,8 +74,12 @@ pub(crate) struct Seek {
 impl Compound for Seek {
     type Ok = SeekOk;
 
+    fn state(&mut self, visit: &mut dyn FnMut(UsedState<'_>)) {
+        visit(UsedState { file: self.file.as_bytes(), access: share_access::READ, state: &mut self.state });
+    }
+
     fn operations(&self, ops: &mut Operations<'_>) {
-        let args = SeekArgs { stateid: self.stateid, offset: self.offset, what: self.what };
+        let args = SeekArgs { stateid: self.state.stateid, offset: self.offset, what: self.what };
         ops.putfh(self.file.as_bytes()).put(Operation::Seek, &args);
     }
 

@@ -31,13 +31,14 @@ use millrace_runtime::{
 };
 
 pub(super) use self::reclaim::Reclaimed;
-pub(crate) use self::table::{LockEpoch, LockedFiles};
+pub(super) use self::revocation::{is_invalid, uses_state};
+pub(crate) use self::table::LockedFiles;
 use self::{table::FileState, waiting::Waiting};
 use super::{
     compound::Compound,
     session::{Session, spec},
 };
-use crate::Error;
+use crate::{Error, ops::LockEpoch};
 
 /// Maximum size of the replies in bytes: a denied lock has an owner of up to 1 KiB.
 const REPLY: usize = 2048;
@@ -105,7 +106,7 @@ impl FileLocks {
     async fn call<C: Compound>(
         &self,
         name: &'static str,
-        compound: &C,
+        compound: &mut C,
     ) -> Result<Result<C::Ok, (Operation, Status)>, Error> {
         let spec = spec(name, REPLY, CallClass::Other);
         Ok(self.session.call(&self.credential, spec, true, compound, None).await?.result)

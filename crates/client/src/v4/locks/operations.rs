@@ -147,8 +147,8 @@ impl FileLocks {
         let mut refused = None;
         // Both, so that an owner can change the kind of its locks.
         for access in [share_access::BOTH, needed] {
-            let call = Open { file: &self.file, owner: &self.open_owner, access, reclaim: false };
-            match self.call("OPEN", &call).await? {
+            let mut call = Open { file: &self.file, owner: &self.open_owner, access, reclaim: false };
+            match self.call("OPEN", &mut call).await? {
                 Ok(stateid) => {
                     let mut state = self.state();
                     let had = state.open.map_or(0, |(_, access)| access);
@@ -171,8 +171,9 @@ impl FileLocks {
         let owner = wanted.owner.to_be_bytes();
         let locks = self.state().owners.get(&wanted.owner).and_then(|o| o.stateid);
         let (range, kind, waits) = (wanted.range.clone(), wanted.kind, wanted.waits);
-        let call = Lock { file: &self.file, open, owner: &owner, locks, range, kind, waits, reclaim: false };
-        self.call("LOCK", &call).await
+        let mut call =
+            Lock { file: &self.file, open, owner: &owner, locks, range, kind, waits, reclaim: false };
+        self.call("LOCK", &mut call).await
     }
 
     /// Unlocks a range of `owner`. Dropping the future does not stop it.
@@ -200,7 +201,7 @@ impl FileLocks {
         for _ in 0..ATTEMPTS {
             let before = self.state().stateids();
             let Some(locks) = self.state().owners.get(&owner).and_then(|o| o.stateid) else { return Ok(()) };
-            match self.call("LOCKU", &Unlock { file: &self.file, locks, range: range.clone() }).await? {
+            match self.call("LOCKU", &mut Unlock { file: &self.file, locks, range: range.clone() }).await? {
                 Ok(stateid) => {
                     if let Some(locks) = self.state().owners.get_mut(&owner) {
                         locks.stateid = Some(stateid);
@@ -222,7 +223,8 @@ impl FileLocks {
         kind: LockKind,
     ) -> Result<Option<Conflict>, Error> {
         let owner = owner.to_be_bytes();
-        let tested = self.call("LOCKT", &TestLock { file: &self.file, owner: &owner, range, kind }).await?;
+        let tested =
+            self.call("LOCKT", &mut TestLock { file: &self.file, owner: &owner, range, kind }).await?;
         tested.map_err(|(operation, status)| Error::Nfs4 { operation, status })
     }
 
@@ -242,7 +244,7 @@ impl FileLocks {
         };
         let Some((open, _)) = open else { return Ok(()) };
         // If it fails, the server closes it with the client's lease.
-        self.call("CLOSE", &Close { file: &self.file, open }).await.map(drop)
+        self.call("CLOSE", &mut Close { file: &self.file, open }).await.map(drop)
     }
 }
 

@@ -7,6 +7,7 @@ use millrace_nfs::v4::{Operation, Stateid, Status};
 use super::FileLocks;
 use crate::{
     Error,
+    pool::Retry,
     v4::{
         lock_calls::{Lock, Locked, Open},
         ranges::LockKind,
@@ -33,8 +34,10 @@ impl FileLocks {
     /// Claims the open and the locks again from a restarted server.
     async fn reclaim(&self) -> Result<Reclaimed, Error> {
         let Some((access, locks)) = self.discard_stateids() else { return Ok(Reclaimed::Done) };
-        let call = Open { file: &self.file, owner: &self.open_owner, access, reclaim: true };
-        let open = match self.session.call_until_settled(&self.credential, "OPEN", &call).await? {
+        let mut call = Open { file: &self.file, owner: &self.open_owner, access, reclaim: true };
+        // The claims of a file have a separate deadline: the more files, the longer the recovery takes.
+        let retry = &mut Retry::new(&self.session.pool, "OPEN");
+        let open = match self.session.call_in_recovery(&self.credential, "OPEN", &mut call, retry).await? {
             None => return Ok(Reclaimed::SessionLost),
             Some(Ok(open)) => open,
             Some(Err(failed)) => return Ok(self.rejected(failed)),
@@ -42,7 +45,7 @@ impl FileLocks {
         self.state().open = Some((open, access));
         for lock in locks {
             let owner = lock.owner;
-            match self.reclaim_lock(open, lock).await? {
+            match self.reclaim_lock(open, lock, retry).await? {
                 None => return Ok(Reclaimed::SessionLost),
                 Some(Ok(Ok(stateid))) => {
                     self.state().owners.entry(owner).or_default().stateid = Some(stateid)
@@ -75,13 +78,14 @@ impl FileLocks {
         &self,
         open: Stateid,
         lock: EarlierLock,
+        retry: &mut Retry<'_>,
     ) -> Result<Option<Result<Locked, (Operation, Status)>>, Error> {
         let EarlierLock { owner, range, kind } = lock;
         let locks = self.state().owners.get(&owner).and_then(|o| o.stateid);
         let owner = owner.to_be_bytes();
         let (file, owner) = (&self.file, &owner);
-        let call = Lock { file, open, owner, locks, range, kind, waits: false, reclaim: true };
-        self.session.call_until_settled(&self.credential, "LOCK", &call).await
+        let mut call = Lock { file, open, owner, locks, range, kind, waits: false, reclaim: true };
+        self.session.call_in_recovery(&self.credential, "LOCK", &mut call, retry).await
     }
 
     /// Records the loss of the locks after the server has rejected a claim.

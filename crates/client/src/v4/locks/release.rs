@@ -20,11 +20,11 @@ impl Drop for FileLocks {
         let release = async move {
             let spec = |name| spec(name, REPLY, CallClass::Other);
             for locks in state.owners.values().filter_map(|o| o.stateid) {
-                let unlock = Unlock { file: &file, locks, range: 0..u64::MAX };
-                drop(session.call(&credential, spec("LOCKU"), true, &unlock, None).await);
+                let mut unlock = Unlock { file: &file, locks, range: 0..u64::MAX };
+                drop(session.call(&credential, spec("LOCKU"), true, &mut unlock, None).await);
             }
-            let close = Close { file: &file, open };
-            drop(session.call(&credential, spec("CLOSE"), true, &close, None).await);
+            let mut close = Close { file: &file, open };
+            drop(session.call(&credential, spec("CLOSE"), true, &mut close, None).await);
         };
         self.session.pool.rt.spawn("release locks", Box::pin(release));
     }

@@ -4,12 +4,13 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use millrace_nfs::v4::{Operation, Stateid, Status};
+use millrace_runtime::BoxFuture;
 
-use super::{FileLocks, LockEpoch};
+use super::FileLocks;
 use crate::{
     Error,
-    ops::FileHandle,
     v4::{
+        compound::{Compound, UsedState},
         lock_calls::{Free, Test},
         session::Session,
     },
@@ -54,85 +55,66 @@ impl FileLocks {
     }
 
     /// Asks the server which state it has revoked, and frees it.
-    async fn check_revoked(&self) -> Result<(), Error> {
-        let _turn = self.turn.lock().await;
-        let stateids = self.state().stateids();
-        let Ok(statuses) = self.call("TEST_STATEID", &Test(stateids.clone())).await? else { return Ok(()) };
-        let revoked: Vec<_> = stateids
-            .iter()
-            .copied()
-            .zip(statuses)
-            .filter(|(_, s)| is_invalid(*s))
-            .map(|(id, _)| id)
-            .collect();
-        self.session.recovered().await;
-        if revoked.is_empty() || self.state().stateids() != stateids {
-            return Ok(());
-        }
-        for stateid in revoked {
-            self.call("FREE_STATEID", &Free(stateid)).await?.ok();
-        }
-        self.lose("TEST_STATEID");
-        Ok(())
+    fn check_revoked(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async {
+            let _turn = self.turn.lock().await;
+            let stateids = self.state().stateids();
+            let Ok(statuses) = self.call("TEST_STATEID", &mut Test(stateids.clone())).await? else {
+                return Ok(());
+            };
+            let tested = stateids.iter().copied().zip(statuses);
+            let revoked: Vec<_> = tested.filter(|(_, s)| is_invalid(*s)).map(|(id, _)| id).collect();
+            self.session.recovered().await;
+            if revoked.is_empty() || self.state().stateids() != stateids {
+                return Ok(());
+            }
+            for stateid in revoked {
+                self.call("FREE_STATEID", &mut Free(stateid)).await?.ok();
+            }
+            self.lose("TEST_STATEID");
+            Ok(())
+        })
     }
 }
 
 impl Session {
-    /// The stateid with which a request of an operation that began in the epoch `since` must be repeated after `status` for
-    /// the stateid `rejected`; `None` if another stateid does not help.
-    ///
-    /// # Errors
-    /// [`Error::LocksLost`].
-    pub(crate) async fn next_stateid(
-        &self,
-        status: Status,
-        file: &[u8],
-        (rejected, access): (Stateid, u32),
-        since: LockEpoch,
-    ) -> Result<Option<Stateid>, Error> {
-        if !is_invalid(status) || rejected == Stateid::ANONYMOUS {
-            return Ok(None);
-        }
-        self.recovered().await;
-        let (next, _) = self.locked.stateid(file, access, Some(since))?;
-        if next == rejected
-            && let Some(locks) = self.locked.get(file)
-        {
-            locks.lose(&format!("{status:?}"));
-            return Err(Error::LocksLost);
-        }
-        Ok(Some(next))
-    }
-
-    /// As [`Self::next_stateid`] for COPY, whose status does not show which of the stateids `rejected` is not valid.
+    /// Replaces the stateids of a request, one of which the server rejects, by those of a recovery. `false` if the
+    /// request has the current ones.
     ///
     /// # Errors
     /// [`Error::LocksLost`]; the errors of a call.
-    pub(crate) async fn next_stateids(
-        &self,
-        status: Status,
-        files: [(FileHandle, u32, LockEpoch); 2],
-        rejected: [Stateid; 2],
-    ) -> Result<Option<[Stateid; 2]>, Error> {
-        if !is_invalid(status) || rejected == [Stateid::ANONYMOUS; 2] {
-            return Ok(None);
-        }
+    pub(in crate::v4) async fn renew_state(&self, compound: &mut impl Compound) -> Result<bool, Error> {
         self.recovered().await;
-        let next = || -> Result<_, Error> {
-            let [source, destination] = files;
-            let of = |(file, access, since): (FileHandle, u32, LockEpoch)| {
-                self.locked.stateid(file.as_bytes(), access, Some(since)).map(|(stateid, _)| stateid)
-            };
-            Ok([of(source)?, of(destination)?])
-        };
-        if next()? == rejected {
-            for (file, ..) in files {
-                if let Some(locks) = self.locked.get(file.as_bytes()) {
-                    locks.check_revoked().await?;
-                }
-            }
+        if self.replace_state(compound)? {
+            return Ok(true);
         }
-        Ok(Some(next()?).filter(|next| *next != rejected))
+        let mut files = Vec::new();
+        compound.state(&mut |used| files.push(self.locked.get(used.file)));
+        if let [Some(locks)] = &files[..] {
+            locks.lose("the server rejects the stateid");
+            return Err(Error::LocksLost);
+        }
+        // The status does not show which of the stateids is not valid.
+        for locks in files.iter().flatten() {
+            locks.check_revoked().await?;
+        }
+        self.replace_state(compound)
+    }
+
+    /// Sets the current stateids of a request. Returns whether one differs.
+    ///
+    /// # Errors
+    /// [`Error::LocksLost`].
+    fn replace_state(&self, compound: &mut impl Compound) -> Result<bool, Error> {
+        let mut replaced = Ok(false);
+        compound.state(&mut |UsedState { file, access, state }| {
+            let Ok(is_replaced) = &mut replaced else { return };
+            match self.locked.open_state(file, access, Some(state.since)) {
+                Ok(now) => *is_replaced |= std::mem::replace(state, now) != now,
+                Err(e) => replaced = Err(e),
+            }
+        });
+        replaced
     }
 
     /// Looks for revoked state in the background, after the server has reported some.
@@ -150,8 +132,15 @@ impl Session {
     }
 }
 
+/// Whether a request has a stateid of an open.
+pub(in crate::v4) fn uses_state(compound: &mut impl Compound) -> bool {
+    let mut uses = false;
+    compound.state(&mut |used| uses |= used.state.stateid != Stateid::ANONYMOUS);
+    uses
+}
+
 /// Whether the stateid of the request is not valid any more.
-fn is_invalid(status: Status) -> bool {
+pub(in crate::v4) fn is_invalid(status: Status) -> bool {
     use Status as S;
     matches!(
         status,

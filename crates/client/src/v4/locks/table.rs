@@ -16,20 +16,11 @@ use millrace_runtime::sync::Mutex;
 use super::FileLocks;
 use crate::{
     Error,
+    ops::{LockEpoch, OpenState},
     v4::{lock_calls::latest, ranges::Ranges},
 };
 
-/// Identifies the time between two losses of locks of a file: it changes when the server has revoked locks, and again when
-/// their owners have unlocked. What was accepted in one epoch must not change the file in a later one, because other
-/// clients may have held the locks in between. Unique in the session, so that an epoch of a file that was dropped is not
-/// taken for one of the same file opened again.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct LockEpoch(pub(super) u64);
-
 impl LockEpoch {
-    /// Before the first lock of the file: nothing is protected that could be lost.
-    pub(crate) const UNLOCKED: Self = Self(0);
-
     /// Checks that what began in this epoch may continue in the epoch `now`.
     ///
     /// # Errors
@@ -94,27 +85,27 @@ impl LockedFiles {
         self.get(file).map_or(LockEpoch::UNLOCKED, |f| f.epoch())
     }
 
-    /// The stateid for a request that needs `access`, that of the open if the file is locked, and the epoch in which
-    /// the operation of the request began: `since`, or the current one if it begins now.
+    /// The state for a request that needs `access`: that of the open if the file is locked. Its operation began in the
+    /// epoch `since`, or begins now.
     ///
     /// # Errors
     /// [`Error::LocksLost`].
-    pub(crate) fn stateid(
+    pub(crate) fn open_state(
         &self,
         file: &[u8],
         access: u32,
         since: Option<LockEpoch>,
-    ) -> Result<(Stateid, LockEpoch), Error> {
+    ) -> Result<OpenState, Error> {
         let Some(locks) = self.get(file) else {
             let since = since.unwrap_or(LockEpoch::UNLOCKED);
-            return since.may_continue(LockEpoch::UNLOCKED).map(|()| (Stateid::ANONYMOUS, since));
+            return since.may_continue(LockEpoch::UNLOCKED).map(|()| OpenState { since, ..OpenState::NONE });
         };
         let state = locks.state(); // Until the end, so that the stateid is one of this epoch.
         let now = locks.epoch_in(&state)?;
         let since = since.unwrap_or(now);
         since.may_continue(now)?;
         let open = state.open.filter(|(_, has)| has & access != 0);
-        Ok((open.map_or(Stateid::ANONYMOUS, |(stateid, _)| latest(stateid)), since))
+        Ok(OpenState { stateid: open.map_or(Stateid::ANONYMOUS, |(stateid, _)| latest(stateid)), since })
     }
 }
 

@@ -8,6 +8,7 @@ use millrace_oncrpc::{CallClass, CallbackHandler, Message};
 use super::{STATE_REPLY, Session, spec};
 use crate::{
     Error,
+    pool::Retry,
     v4::{back_channel::Callbacks, calls::Bind, compound::Request},
 };
 
@@ -49,6 +50,7 @@ impl Session {
         let compound = &Bind { session, back_channel: true };
         let request = Request::without_session(self.minor_version, compound);
         let spec = spec(Operation::BindConnToSession.name(), STATE_REPLY, CallClass::Other);
-        self.pool.call(spec, &self.credential, &request, None).await.map(drop)
+        let mut retry = Retry::new(&self.pool, spec.name);
+        self.pool.call_without_slot(spec, &self.credential, &request, &mut retry).await.map(drop)
     }
 }

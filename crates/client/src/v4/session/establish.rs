@@ -8,7 +8,7 @@ use millrace_oncrpc::{AcceptError, CallClass, RpcError};
 use super::{ClientRecord, Granted, OVERHEAD, STATE_REPLY, Session, spec};
 use crate::{
     Error,
-    pool::Attempt,
+    pool::Retry,
     v4::{
         ChangeProof,
         calls::{CreateSession, DestroySession, ExchangeId},
@@ -18,20 +18,23 @@ use crate::{
 
 impl Session {
     /// Creates a session, with a new client ID if the server rejects the current one (STALE_CLIENTID).
-    pub(super) async fn create_session(&self, record: &mut ClientRecord) -> Result<(), Error> {
+    pub(super) async fn create_session(
+        &self,
+        record: &mut ClientRecord,
+        retry: &mut Retry<'_>,
+    ) -> Result<(), Error> {
         if let Some(old) = self.slots.session() {
             // The server has probably lost the old session.
-            self.call_without_session(Operation::DestroySession, &DestroySession(old)).await?.ok();
+            self.call_without_session(Operation::DestroySession, &DestroySession(old), retry).await?.ok();
         }
-        let mut attempt = Attempt::new(&self.pool, "CREATE_SESSION");
         let mut forgotten = false;
         loop {
             let (client_id, sequence) = match record.client {
                 Some(client) => client,
-                None => self.exchange_id(record).await?,
+                None => self.exchange_id(record, retry).await?,
             };
             let create = CreateSession { client_id, sequence, fore: self.fore };
-            match self.call_without_session(Operation::CreateSession, &create).await? {
+            match self.call_without_session(Operation::CreateSession, &create, retry).await? {
                 Ok(ok) => {
                     record.client = Some((client_id, sequence.wrapping_add(1)));
                     return self.use_session(&ok);
@@ -39,21 +42,24 @@ impl Session {
                 Err((_, Status::StaleClientid | Status::SeqMisordered)) => {
                     record.client = None;
                     if std::mem::replace(&mut forgotten, true) {
-                        attempt.pause("the server forgot the client ID again".into()).await?;
+                        retry.pause("the server forgot the client ID again").await?;
                     }
                 }
-                Err((_, Status::Delay)) => attempt.pause("the server asks to retry later".into()).await?,
+                Err((_, Status::Delay)) => retry.pause("the server asks to retry later").await?,
                 Err((operation, status)) => return Err(Error::Nfs4 { operation, status }),
             }
         }
     }
 
     /// Requests a client ID (EXCHANGE_ID). Returns it with the sequence number of the next CREATE_SESSION.
-    async fn exchange_id(&self, record: &mut ClientRecord) -> Result<(ClientId, u32), Error> {
-        let mut attempt = Attempt::new(&self.pool, "EXCHANGE_ID");
+    async fn exchange_id(
+        &self,
+        record: &mut ClientRecord,
+        retry: &mut Retry<'_>,
+    ) -> Result<(ClientId, u32), Error> {
         let exchange = ExchangeId { verifier: self.verifier, owner: self.owner.as_bytes() };
         loop {
-            match self.call_without_session(Operation::ExchangeId, &exchange).await? {
+            match self.call_without_session(Operation::ExchangeId, &exchange, retry).await? {
                 Ok(ok) => {
                     // The server has no state for an unconfirmed client ID: the client must reclaim it.
                     record.reclaimed &= ok.confirmed;
@@ -64,7 +70,7 @@ impl Session {
                     record.client = Some(client);
                     return Ok(client);
                 }
-                Err((_, Status::Delay)) => attempt.pause("the server asks to retry later".into()).await?,
+                Err((_, Status::Delay)) => retry.pause("the server asks to retry later").await?,
                 Err((operation, status)) => return Err(Error::Nfs4 { operation, status }),
             }
         }
@@ -94,6 +100,7 @@ impl Session {
         &self,
         operation: Operation,
         compound: &C,
+        retry: &mut Retry<'_>,
     ) -> Result<Result<C::Ok, (Operation, Status)>, Error> {
         let name = operation.name();
         let request = Request::without_session(self.minor_version, compound);
@@ -101,7 +108,7 @@ impl Session {
         let is_first = operation == Operation::ExchangeId && self.target.load(Ordering::Relaxed) == 0;
         let reply = match self.pool.any_transport().filter(|_| is_first) {
             Some(transport) => self.pool.first_call(&transport, spec, &self.credential, &request).await?,
-            None => self.pool.call(spec, &self.credential, &request, None).await?.reply,
+            None => self.pool.call_without_slot(spec, &self.credential, &request, retry).await?,
         };
         let bad = |reason: String| self.pool.bad_reply(name, reason);
         let mut results =

@@ -1,18 +1,26 @@
-//! One request in a slot: its transmissions and the evaluation of its reply (RFC 8881 sections 2.10.6 and 18.46).
+//! Requests in slots of the session, and the evaluation of their replies (RFC 8881 sections 2.10.6 and 18.46).
 
-use std::sync::atomic::Ordering;
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use millrace_buffer::Buffer;
 use millrace_nfs::v4::{Operation, SequenceOk, Status, sequence_flags};
-use millrace_oncrpc::{CallClass, EncodedCredential, Stage};
+use millrace_oncrpc::{CallClass, EncodedCredential, Reply, Transport};
+use millrace_runtime::Instant;
+use millrace_xdr::{Encode, Encoder};
 
 use super::{STATE_REPLY, Session, spec};
 use crate::{
     Error,
-    pool::{Answered, Attempt, CallSpec},
+    exchange::{Answer, Exchange, Verdict},
+    pool::{CallSpec, Retry},
+    retry::{Event, Recovery},
     v4::{
         calls::Bind,
         compound::{Compound, Failure, Nothing, Request, Results},
+        locks::{is_invalid, uses_state},
         slots::Held,
     },
 };
@@ -22,118 +30,224 @@ const REVOKED: u32 = sequence_flags::EXPIRED_ALL_STATE_REVOKED
     | sequence_flags::EXPIRED_SOME_STATE_REVOKED
     | sequence_flags::ADMIN_STATE_REVOKED;
 
-/// The outcome of one request in a slot.
-pub(super) enum Outcome<O> {
-    Done(Result<O, (Operation, Status)>),
-    /// The server requests a later retry. `changed`: a part of the operations was executed.
-    Later {
-        failed: (Operation, Status),
-        changed: bool,
-    },
-    /// The server has executed a request with this number, and has no reply to it.
-    NoReply,
-    /// The session is lost. `executed`: the server may have executed the request.
-    Lost {
-        executed: bool,
-    },
+/// Minimum time for which a call waits for the end of the grace period. It is usually as long as a lease, but Linux
+/// configures both separately (90 s by default).
+const GRACE: Duration = Duration::from_secs(120);
+
+type VerdictOf<C> = Verdict<Result<<C as Compound>::Ok, (Operation, Status)>>;
+
+/// A call in the session. The server executes a request in a slot once, with any number of transmissions.
+struct InSlot<'c, C> {
+    session: &'c Arc<Session>,
+    credential: &'c EncodedCredential,
+    spec: CallSpec,
+    /// Whether the server must keep the reply, because the operations cannot be repeated.
+    cache_this: bool,
+    compound: &'c mut C,
+    /// Whether the call recovers what the server has lost. If not, it is a part of the recovery, and the loss of the
+    /// session is a failure of SEQUENCE.
+    recovers: bool,
+    /// The number of the session of the last slot.
+    generation: u64,
+    /// When the last request was sent, if the client has delegations.
+    sent: Option<Instant>,
 }
 
-impl Session {
-    /// Settles an uncertain slot with a SEQUENCE alone. `false` if the session is lost.
-    pub(super) async fn settle(&self, held: &mut Held) -> Result<bool, Error> {
-        if !held.is_uncertain() {
-            return Ok(true);
-        }
-        let spec = spec("SEQUENCE", STATE_REPLY, CallClass::Other);
-        let probe = self.exchange(held, &self.credential, spec, false, &Nothing, None);
-        // Boxed, because it is rare and would enlarge every call.
-        Ok(!matches!(Box::pin(probe).await?, Outcome::Lost { .. }))
+impl<C: Compound> Exchange for InSlot<'_, C> {
+    type Result = Result<C::Ok, (Operation, Status)>;
+    type Slot = Held;
+    const EXACTLY_ONCE: bool = true;
+
+    async fn slot(&mut self) -> Result<Held, Error> {
+        let held = self.session.slots.take().await.ok_or(Error::Closed)?;
+        self.generation = held.generation();
+        Ok(held)
     }
 
-    /// Sends one request in a slot, and again on other connections until there is a reply.
-    pub(super) async fn exchange<C: Compound>(
-        &self,
-        held: &mut Held,
-        credential: &EncodedCredential,
-        spec: CallSpec,
-        cache_this: bool,
-        compound: &C,
-        mut payload: Option<Buffer>,
-    ) -> Result<Outcome<C::Ok>, Error> {
-        let payload_len = payload.as_ref().map(|b| b.len());
-        let mut attempt = Attempt::new(&self.pool, spec.name);
-        let mut resent = false;
-        loop {
-            let payload = self.pool.take_payload(&mut payload, payload_len).await?;
-            let sequence = Some(held.send(cache_this));
-            let (minor_version, proof) = (self.minor_version, self.proof());
-            let request = Request { minor_version, sequence, proof, compound };
-            let sent = self.delegations.are_used().then(|| self.pool.rt.now());
-            let answered = self.pool.call(spec, credential, &request, payload).await?;
-            resent |= answered.resent;
-            let outcome = self.outcome(held, compound, &answered, resent);
-            if let (Some(sent), Ok(Outcome::Done(_) | Outcome::Later { .. })) = (sent, &outcome) {
-                self.delegations.confirm(sent);
-            }
-            answered.stages.end(Stage::Delivery);
-            let status = match outcome {
-                Ok(outcome) => {
-                    self.pool.sampler.finish(answered.stages);
-                    return Ok(outcome);
-                }
-                Err(Failure::Status(_, status)) => status,
-                Err(Failure::Invalid(reason)) => return Err(self.pool.bad_reply(spec.name, reason)),
-            };
-            match status {
-                // The server still executes an earlier transmission.
-                Status::Delay => attempt.pause("the server executes the call".into()).await?,
-                Status::ConnNotBoundToSession => {
-                    self.bind(&answered).await?;
-                    attempt.pause("the connection was not bound to the session".into()).await?;
-                }
-                status => return Err(Error::Nfs4 { operation: Operation::Sequence, status }),
-            }
+    /// A slot whose last call was abandoned is settled by SEQUENCE alone.
+    fn settles(&self, held: &Held) -> bool {
+        held.is_uncertain()
+    }
+
+    fn spec(&self, held: &Held) -> CallSpec {
+        match held.is_uncertain() {
+            true => spec("SEQUENCE", STATE_REPLY, CallClass::Other),
+            false => self.spec,
         }
     }
 
+    fn encode(&mut self, held: &mut Held, e: &mut Encoder) {
+        let session = self.session;
+        self.sent = session.delegations.are_used().then(|| session.pool.rt.now());
+        let (minor_version, proof) = (session.minor_version, session.proof());
+        if held.is_uncertain() {
+            self.spec.put_header(e, &session.credential);
+            let sequence = Some(held.send(false));
+            Request { minor_version, sequence, proof, compound: &Nothing }.encode(e);
+        } else {
+            self.spec.put_header(e, self.credential);
+            let sequence = Some(held.send(self.cache_this));
+            Request { minor_version, sequence, proof, compound: &*self.compound }.encode(e);
+        }
+    }
+
+    fn evaluate(&mut self, held: &mut Held, reply: Reply) -> Result<Verdict<Self::Result>, Error> {
+        let verdict = self.outcome(held, &reply);
+        if self.recovers {
+            self.session.check_if_reported(self.generation);
+        }
+        verdict.map_err(|failure| match failure {
+            Failure::Status(operation, status) => Error::Nfs4 { operation, status },
+            Failure::Invalid(reason) => self.session.pool.bad_reply(self.spec.name, reason),
+        })
+    }
+
+    /// Binds a connection to the session, for servers that do not bind it implicitly. A failure shows in the next reply.
+    async fn bind(&self, transport: &Arc<dyn Transport>) -> Result<(), Error> {
+        let Some(session) = self.session.slots.session() else { return Ok(()) };
+        let compound = &Bind { session, back_channel: false };
+        let request = Request::without_session(self.session.minor_version, compound);
+        let spec = spec(Operation::BindConnToSession.name(), STATE_REPLY, CallClass::Other);
+        self.session.pool.call_on(transport, spec, &self.session.credential, &request).await.map(drop)
+    }
+
+    async fn recover(&mut self, lost: Recovery) -> Result<bool, Error> {
+        match lost {
+            Recovery::Session => self.session.recover(Some(self.generation)).await.map(|()| true),
+            // If they fail, the result of the call is still the status of its reply.
+            Recovery::Reclaims => Ok(self.session.recover(None).await.is_ok()),
+            Recovery::State => self.session.renew_state(self.compound).await,
+        }
+    }
+}
+
+impl<C: Compound> InSlot<'_, C> {
     /// Evaluates a reply.
     ///
     /// # Errors
-    /// The status of SEQUENCE, after which the same request must be sent again or fails; an invalid reply.
-    fn outcome<C: Compound>(
-        &self,
-        held: &mut Held,
-        compound: &C,
-        answered: &Answered,
-        resent: bool,
-    ) -> Result<Outcome<C::Ok>, Failure> {
-        let mut results = Results::new(answered.reply.results(), self.proof())?;
+    /// The status of SEQUENCE that ends the call; an invalid reply.
+    fn outcome(&mut self, held: &mut Held, reply: &Reply) -> Result<VerdictOf<C>, Failure> {
+        let settles = held.is_uncertain();
+        let mut results = Results::new(reply.results(), self.session.proof())?;
         if let Some(status) = results.rejected() {
-            return Err(Failure::Status(Operation::Sequence, status));
+            return self.failed_sequence(held, status);
         }
         let ok: SequenceOk = match results.next(Operation::Sequence) {
             Ok(ok) => ok,
-            Err(Failure::Status(_, status)) => return failed_sequence(held, status, resent),
+            Err(Failure::Status(_, status)) => return self.failed_sequence(held, status),
             Err(invalid) => return Err(invalid),
         };
         if let Err(what) = held.check(&ok) {
             // The server repeats an invalid reply: the slot cannot be used any more.
-            return match held.is_uncertain() {
-                true => Ok(Outcome::Lost { executed: resent }),
+            return match settles {
+                true => Ok(self.session_lost(Status::BadSession)),
                 false => Err(Failure::Invalid(format!("SEQUENCE with another {what}"))),
             };
         }
         held.executed();
-        self.sequenced(held, &ok);
-        match compound.results(&mut results) {
-            Ok(value) => results.finish().map(|()| Outcome::Done(Ok(value))),
-            Err(Failure::Status(_, Status::RetryUncachedRep)) => Ok(Outcome::NoReply),
-            Err(Failure::Status(operation, status @ (Status::Delay | Status::Grace))) => {
-                Ok(Outcome::Later { failed: (operation, status), changed: results.changed })
-            }
-            Err(Failure::Status(operation, status)) => Ok(Outcome::Done(Err((operation, status)))),
+        self.session.sequenced(held, &ok);
+        if let Some(sent) = self.sent {
+            self.session.delegations.confirm(sent);
+        }
+        if settles {
+            return Ok(Verdict::again(Event::Settled, ""));
+        }
+        match self.compound.results(&mut results) {
+            Ok(value) => results.finish().map(|()| Verdict::done(Ok(value))),
+            Err(Failure::Status(operation, status)) => Ok(self.failed(operation, status, results.changed)),
             Err(invalid) => Err(invalid),
         }
+    }
+
+    /// A failed SEQUENCE.
+    ///
+    /// # Errors
+    /// A status that ends the call.
+    fn failed_sequence(&self, held: &mut Held, status: Status) -> Result<VerdictOf<C>, Failure> {
+        Ok(match status {
+            Status::Delay => Verdict::again(Event::InProgress, "the server executes the call"),
+            Status::ConnNotBoundToSession => {
+                Verdict::again(Event::Unbound, "the connection was not bound to the session")
+            }
+            Status::BadSession
+            | Status::DeadSession
+            | Status::SeqMisordered
+            | Status::BadSlot
+            | Status::BadHighSlot => self.session_lost(status),
+            Status::RetryUncachedRep | Status::SeqFalseRetry => {
+                let settles = held.is_uncertain();
+                held.executed();
+                if settles { Verdict::again(Event::Settled, "") } else { not_kept() }
+            }
+            status => return Err(Failure::Status(Operation::Sequence, status)),
+        })
+    }
+
+    fn session_lost(&self, status: Status) -> VerdictOf<C> {
+        match self.recovers {
+            true => Verdict::again(Event::SessionLost, "the server lost the session again"),
+            false => Verdict::done(Err((Operation::Sequence, status))),
+        }
+    }
+
+    /// A failed operation. `changed`: one before it has changed something.
+    fn failed(&mut self, operation: Operation, status: Status, changed: bool) -> VerdictOf<C> {
+        let failed = Err((operation, status));
+        let again = match status {
+            Status::RetryUncachedRep => return not_kept(),
+            Status::Grace if self.recovers => {
+                let limit = GRACE.max(2 * self.session.lease());
+                Verdict::again(Event::Grace { changed, limit }, "the server is in its grace period")
+            }
+            Status::Delay | Status::Grace => {
+                Verdict::again(Event::Delayed { changed }, "the server asks to retry later")
+            }
+            status if self.recovers && is_invalid(status) && uses_state(self.compound) => {
+                Verdict::again(Event::StateLost, "the server rejects the stateid")
+            }
+            _ => return Verdict::done(failed),
+        };
+        // A part of a recovery has no result but the server's decision.
+        if self.recovers { again.or(failed) } else { again }
+    }
+}
+
+fn not_kept<R>() -> Verdict<R> {
+    Verdict::again(Event::NotKept, "the server has no reply to a retransmission")
+}
+
+impl Session {
+    /// Makes a call. Waits for a slot, repeats the call while the server returns DELAY or is in its grace period, and
+    /// recovers the session and stateids that the server has lost. `cache_this`: the server must keep the reply, because
+    /// the operations cannot be repeated. `payload` is the buffer for the data at the end of the reply.
+    pub(crate) async fn call<C: Compound>(
+        self: &Arc<Self>,
+        credential: &EncodedCredential,
+        spec: CallSpec,
+        cache_this: bool,
+        compound: &mut C,
+        payload: Option<Buffer>,
+    ) -> Result<Answer<Result<C::Ok, (Operation, Status)>>, Error> {
+        let (session, recovers, generation, sent) = (self, true, 0, None);
+        let mut exchange =
+            InSlot { session, credential, spec, cache_this, compound, recovers, generation, sent };
+        self.pool.call(&mut Retry::new(&self.pool, spec.name), &mut exchange, payload).await
+    }
+
+    /// Makes a call of a recovery, whose deadline it has. `None` if the session is lost.
+    pub(in crate::v4) async fn call_in_recovery<C: Compound>(
+        self: &Arc<Self>,
+        credential: &EncodedCredential,
+        name: &'static str,
+        compound: &mut C,
+        retry: &mut Retry<'_>,
+    ) -> Result<Option<Result<C::Ok, (Operation, Status)>>, Error> {
+        let spec = spec(name, STATE_REPLY, CallClass::Other);
+        let (session, cache_this, recovers, generation, sent) = (self, true, false, 0, None);
+        let mut exchange =
+            InSlot { session, credential, spec, cache_this, compound, recovers, generation, sent };
+        let result = self.pool.call(retry, &mut exchange, None).await?.result;
+        Ok(Some(result).filter(|result| !matches!(result, Err((Operation::Sequence, _)))))
     }
 
     /// Handles the data of a successful SEQUENCE.
@@ -159,32 +273,23 @@ impl Session {
         self.delegations.note_flags(flags);
     }
 
-    /// Binds the connection of a reply to the session, for servers that do not bind it implicitly.
-    async fn bind(&self, answered: &Answered) -> Result<(), Error> {
-        let Some(session) = self.slots.session() else { return Ok(()) };
-        let compound = &Bind { session, back_channel: false };
-        let request = Request::without_session(self.minor_version, compound);
-        let spec = spec("BIND_CONN_TO_SESSION", STATE_REPLY, CallClass::Other);
-        // A failure shows in the next reply to the call.
-        self.pool.call_on(&answered.transport, spec, &self.credential, &request).await.map(drop)
-    }
-}
-
-/// The outcome of a request whose SEQUENCE failed.
-///
-/// # Errors
-/// A status that the caller handles, or that ends the call.
-fn failed_sequence<O>(held: &mut Held, status: Status, resent: bool) -> Result<Outcome<O>, Failure> {
-    match status {
-        Status::BadSession
-        | Status::DeadSession
-        | Status::SeqMisordered
-        | Status::BadSlot
-        | Status::BadHighSlot => Ok(Outcome::Lost { executed: resent }),
-        Status::RetryUncachedRep | Status::SeqFalseRetry => {
-            held.executed();
-            Ok(Outcome::NoReply)
+    /// Looks for revoked state if the server has reported some, and replaces the session with the number `generation` if
+    /// the server has reported that it cannot use its back channel.
+    fn check_if_reported(self: &Arc<Self>, generation: u64) {
+        if self.back_channel.take_fault() {
+            let this = Arc::clone(self);
+            let replace = async move {
+                if let Err(e) = this.recover(Some(generation)).await {
+                    tracing::debug!(server = this.pool.server(), "cannot replace the session: {e}");
+                }
+            };
+            self.pool.rt.spawn("replace session", Box::pin(replace));
         }
-        status => Err(Failure::Status(Operation::Sequence, status)),
+        if self.reports_revoked.load(Ordering::Relaxed) {
+            self.reports_revoked.store(false, Ordering::Relaxed);
+            if !self.checks_revoked.swap(true, Ordering::AcqRel) {
+                self.check_revoked();
+            }
+        }
     }
 }

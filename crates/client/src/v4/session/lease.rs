@@ -29,7 +29,7 @@ pub(super) async fn renew(rt: RuntimeRef, session: Weak<Session>) {
             continue;
         }
         let spec = spec("SEQUENCE", STATE_REPLY, CallClass::Other);
-        if let Err(e) = session.call(&session.credential, spec, false, &Nothing, None).await {
+        if let Err(e) = session.call(&session.credential, spec, false, &mut Nothing, None).await {
             tracing::debug!(server = session.pool.server(), "cannot renew the lease: {e}");
         }
     }

@@ -1,9 +1,8 @@
 //! The client ID and the session with a server (RFC 8881 sections 2.10 and 8.3 to 8.4): they are created at the start
-//! (`establish.rs`) and again after the server has lost them (`recovery.rs`). `call.rs` makes calls, which
-//! `exchange.rs` sends in slots; `lease.rs` renews the lease between calls; `callbacks.rs` accepts the calls of the server;
+//! (`establish.rs`) and again after the server has lost them (`recovery.rs`). `exchange.rs` makes calls in the slots of the
+//! session; `lease.rs` renews the lease between calls; `callbacks.rs` accepts the calls of the server;
 //! `end.rs` destroys both.
 
-mod call;
 mod callbacks;
 mod end;
 mod establish;
@@ -95,7 +94,7 @@ pub(crate) struct Session {
     slots: Arc<Slots>,
     granted: Mutex<Granted>,
     /// Locked during recovery.
-    record: futures::lock::Mutex<ClientRecord>,
+    record: Arc<futures::lock::Mutex<ClientRecord>>,
     /// Duration of a lease in seconds.
     lease: AtomicU32,
     /// Whether a call has renewed the lease since the last period of the renewal.
@@ -162,7 +161,7 @@ impl Session {
             reports_revoked: AtomicBool::new(false),
         });
         session.accept_callbacks();
-        if let Err(e) = session.recover(0).await {
+        if let Err(e) = session.recover(Some(0)).await {
             session.destroy().await;
             return Err(e);
         }

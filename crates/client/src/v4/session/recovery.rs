@@ -3,92 +3,66 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use millrace_nfs::v4::{Operation, Status};
-use millrace_oncrpc::{CallClass, EncodedCredential};
-use millrace_runtime::Uncancelled;
+use millrace_runtime::{BoxFuture, Uncancelled};
 
-use super::{ClientRecord, STATE_REPLY, Session, exchange::Outcome, spec};
+use super::{ClientRecord, Session};
 use crate::{
     Error,
-    pool::Attempt,
-    v4::{calls::ReclaimComplete, compound::Compound, locks::Reclaimed},
+    pool::Retry,
+    v4::{calls::ReclaimComplete, locks::Reclaimed},
 };
 
 impl Session {
-    /// Replaces the session with the number `lost`, unless another call has done so. Dropping the future does not
-    /// stop the recovery.
-    pub(super) async fn recover(self: &Arc<Self>, lost: u64) -> Result<(), Error> {
+    /// Replaces the session with the number `lost`, unless another call has done so, and claims the state again after a new
+    /// client ID. Dropping the future does not stop the recovery, but gives up the wait for that of another call: one
+    /// recovery at a time is in progress, with one deadline.
+    pub(super) fn recover(self: &Arc<Self>, lost: Option<u64>) -> BoxFuture<'static, Result<(), Error>> {
         let this = Arc::clone(self);
-        let recovery = async move {
-            let mut record = this.record.lock().await;
-            if this.slots.generation() == lost {
-                this.create_session(&mut record).await?;
+        Box::pin(async move {
+            let mut record = Arc::clone(&this.record).lock_owned().await;
+            let is_lost = lost == Some(this.slots.generation());
+            if !is_lost && record.reclaimed {
+                return Ok(());
             }
-            this.complete_reclaims(&mut record).await
-        };
-        Uncancelled::new(&self.pool.rt, "recover session", recovery).await
+            let rt = Arc::clone(&this.pool.rt);
+            let recovery = async move {
+                let mut retry = Retry::new(&this.pool, "CREATE_SESSION");
+                if is_lost {
+                    this.create_session(&mut record, &mut retry).await?;
+                }
+                this.complete_reclaims(&mut record, &mut retry).await
+            };
+            Uncancelled::new(&rt, "recover session", recovery).await
+        })
     }
 
     /// After a new client ID, claims the state again and then ends the reclaims with RECLAIM_COMPLETE.
-    pub(super) async fn complete_reclaims(&self, record: &mut ClientRecord) -> Result<(), Error> {
-        let mut attempt = Attempt::new(&self.pool, "RECLAIM_COMPLETE");
+    async fn complete_reclaims(
+        self: &Arc<Self>,
+        record: &mut ClientRecord,
+        retry: &mut Retry<'_>,
+    ) -> Result<(), Error> {
         while !record.reclaimed {
-            if let Reclaimed::SessionLost = self.reclaim().await? {
-                attempt.pause("the server lost the session during recovery".into()).await?;
-                self.create_session(record).await?;
-                continue;
-            }
-            match self.call_in_recovery(&self.credential, "RECLAIM_COMPLETE", &ReclaimComplete).await? {
-                Outcome::Done(Ok(lease)) => {
+            let complete = match self.reclaim().await? {
+                Reclaimed::Done => {
+                    let (credential, name) = (&self.credential, "RECLAIM_COMPLETE");
+                    self.call_in_recovery(credential, name, &mut ReclaimComplete, retry).await?
+                }
+                Reclaimed::SessionLost => None,
+            };
+            match complete {
+                Some(Ok(lease)) => {
                     self.lease.store(lease, Ordering::Relaxed);
                     record.reclaimed = true;
                 }
-                Outcome::Done(Err((operation, status))) => return Err(Error::Nfs4 { operation, status }),
-                Outcome::Lost { .. } => {
-                    attempt.pause("the server lost the session during recovery".into()).await?;
-                    self.create_session(record).await?;
-                }
-                Outcome::Later { .. } | Outcome::NoReply => {
-                    attempt.pause("the server asks to retry later".into()).await?;
+                Some(Err((operation, status))) => return Err(Error::Nfs4 { operation, status }),
+                None => {
+                    retry.pause("the server lost the session during recovery").await?;
+                    self.create_session(record, retry).await?;
                 }
             }
         }
         Ok(())
-    }
-
-    /// Makes a call during recovery: the caller handles the loss of the session.
-    async fn call_in_recovery<C: Compound>(
-        &self,
-        credential: &EncodedCredential,
-        name: &'static str,
-        compound: &C,
-    ) -> Result<Outcome<C::Ok>, Error> {
-        let mut held = self.slots.take().await.ok_or(Error::Closed)?;
-        if !self.settle(&mut held).await? {
-            return Ok(Outcome::Lost { executed: false });
-        }
-        let spec = spec(name, STATE_REPLY, CallClass::Other);
-        self.exchange(&mut held, credential, spec, true, compound, None).await
-    }
-
-    /// As [`Self::call_in_recovery`], and repeats the call while the server returns DELAY. `None` if the session is
-    /// lost.
-    pub(in crate::v4) async fn call_until_settled<C: Compound>(
-        &self,
-        credential: &EncodedCredential,
-        name: &'static str,
-        compound: &C,
-    ) -> Result<Option<Result<C::Ok, (Operation, Status)>>, Error> {
-        let mut attempt = Attempt::new(&self.pool, name);
-        loop {
-            match self.call_in_recovery(credential, name, compound).await? {
-                Outcome::Done(result) => return Ok(Some(result)),
-                Outcome::Lost { .. } => return Ok(None),
-                Outcome::Later { .. } | Outcome::NoReply => {
-                    attempt.pause("the server asks to retry later".into()).await?;
-                }
-            }
-        }
     }
 
     /// Waits for the end of a recovery in progress.

@@ -1,0 +1,266 @@
+//! The calls of all versions of NFS, with reconnection, retransmission and recovery ([`crate::retransmission`]).
+
+use std::{borrow::Cow, future::Future, sync::Arc};
+
+use millrace_buffer::Buffer;
+use millrace_oncrpc::{EncodedCredential, Reply, ReplySpec, Request, Stage, Stages, Transport};
+use millrace_xdr::{Encode, Encoder};
+
+use crate::{
+    Error,
+    pool::{CallSpec, Pool, Retry},
+    retry::{Event, How, Next, Recovery, State},
+    stats::add,
+};
+
+/// What a call of a protocol sends, and what the replies mean. [`Pool::call`] runs it: it takes a [slot](Self::slot),
+/// [encodes](Self::encode) the request and [evaluates](Self::evaluate) the reply. [`crate::retry`] selects what is next:
+/// the same in the same slot, or again from the beginning, perhaps after a [recovery](Self::recover).
+pub(crate) trait Exchange: Send {
+    /// The results, or the status of a failure.
+    type Result: Send;
+    /// What identifies a request beside its XID, on all connections, from its first transmission to its reply.
+    type Slot: Send;
+    /// Whether the server executes a request in a slot once, however often it is sent.
+    const EXACTLY_ONCE: bool;
+
+    /// Takes a slot, when there is one.
+    fn slot(&mut self) -> impl Future<Output = Result<Self::Slot, Error>> + Send;
+
+    /// Whether the next request in the slot settles what became of an earlier one of another call, and is not that of the
+    /// call.
+    fn settles(&self, _slot: &Self::Slot) -> bool {
+        false
+    }
+
+    /// The properties of the next request in the slot.
+    fn spec(&self, slot: &Self::Slot) -> CallSpec;
+
+    /// Encodes the next request in the slot with its header, the same one for each transmission.
+    fn encode(&mut self, slot: &mut Self::Slot, e: &mut Encoder);
+
+    /// Evaluates the reply.
+    ///
+    /// # Errors
+    /// The call ends with them.
+    fn evaluate(&mut self, slot: &mut Self::Slot, reply: Reply) -> Result<Verdict<Self::Result>, Error>;
+
+    /// Binds a connection to the session.
+    fn bind(&self, _transport: &Arc<dyn Transport>) -> impl Future<Output = Result<(), Error>> + Send {
+        async { Ok(()) }
+    }
+
+    /// Recovers what the server has lost. `false`: the call ends with the reply that has reported it.
+    fn recover(&mut self, _lost: Recovery) -> impl Future<Output = Result<bool, Error>> + Send {
+        async { Ok(true) }
+    }
+}
+
+/// What became of a transmission.
+pub(crate) struct Verdict<R> {
+    event: Event,
+    /// The reason of a retry.
+    why: Cow<'static, str>,
+    /// The result of the call, if the transmission is the last one.
+    result: Option<R>,
+}
+
+impl<R> Verdict<R> {
+    /// The reply with this result ends the call.
+    pub(crate) fn done(result: R) -> Self {
+        Self { event: Event::Answered, why: Cow::Borrowed(""), result: Some(result) }
+    }
+
+    /// The request must be sent again.
+    pub(crate) fn again(event: Event, why: impl Into<Cow<'static, str>>) -> Self {
+        Self { event, why: why.into(), result: None }
+    }
+
+    /// The call ends with this result if no further attempt is permitted, instead of [`Error::Unreachable`].
+    pub(crate) fn or(self, result: R) -> Self {
+        Self { result: Some(result), ..self }
+    }
+}
+
+/// The reply to a call.
+pub(crate) struct Answer<R> {
+    pub(crate) result: R,
+    /// Whether the server may have executed the call before.
+    pub(crate) resent: bool,
+}
+
+/// A request until its reply.
+struct Sent<S> {
+    slot: S,
+    /// The XID of its first transmission.
+    xid: Option<u32>,
+}
+
+/// The memory for the payload of a reply: the given one for the first transmission, then new one of the same length.
+struct Payload {
+    given: Option<Buffer>,
+    len: Option<usize>,
+}
+
+impl Payload {
+    async fn take(&mut self, pool: &Pool, retry: &Retry<'_>) -> Result<Option<Buffer>, Error> {
+        match (self.given.take(), self.len) {
+            (None, Some(len)) => {
+                retry.within("no memory for the reply", pool.wait_for_buffer(len)).await?.map(Some)
+            }
+            (given, _) => Ok(given),
+        }
+    }
+}
+
+impl Pool {
+    /// Makes a call, within the deadline of `retry`. `payload` is the buffer for the reply's payload.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] after the deadline, unless the last reply has a result; those of the recovery;
+    /// [`Error::Closed`]; failures that another transmission does not cure.
+    pub(crate) async fn call<X: Exchange>(
+        &self,
+        retry: &mut Retry<'_>,
+        exchange: &mut X,
+        payload: Option<Buffer>,
+    ) -> Result<Answer<X::Result>, Error> {
+        let mut payload = Payload { len: payload.as_ref().map(|b| b.len()), given: payload };
+        let mut state = State::new(X::EXACTLY_ONCE);
+        let (mut turn, mut kept) = (None, Some(Sent { slot: exchange.slot().await?, xid: None }));
+        loop {
+            let mut sent = match kept.take() {
+                Some(sent) => sent,
+                None => {
+                    let slot = retry.within("all slots of the session are in use", exchange.slot()).await??;
+                    Sent { slot, xid: None }
+                }
+            };
+            let (verdict, transport) = match self.transport(&mut turn, retry).await? {
+                Ok(transport) => {
+                    let memory = match exchange.settles(&sent.slot) {
+                        true => None,
+                        false => payload.take(self, retry).await?,
+                    };
+                    (self.transmit(exchange, &mut sent, &transport, memory).await?, Some(transport))
+                }
+                Err(why) => (Verdict::again(Event::Unconnected, why), None),
+            };
+            let Verdict { event, why, result } = verdict;
+            if let (Event::Lost { .. }, Some(transport)) = (event, &transport) {
+                self.abandon(transport);
+            }
+            let next = retry.next(&mut state, event);
+            let ended = |result: Option<X::Result>, error: &dyn Fn() -> Error| match result {
+                Some(result) => Ok(Answer { result, resent: state.resent() }),
+                None => Err(error()),
+            };
+            let Next::Retry { how, after } = next else { return ended(result, &|| retry.expired(&why)) };
+            add(&self.counts.retransmits, usize::from(how == How::Reconnect && sent.xid.is_some()));
+            // Before the wait, so that other calls may use its slot.
+            kept = Some(sent).filter(|_| how.keeps_identity());
+            retry.sleep(after, &why).await?;
+            match (how, &transport) {
+                (How::Bind, Some(transport)) => {
+                    retry.within("the connection is not bound", exchange.bind(transport)).await??;
+                }
+                (How::Recover(lost), _) => {
+                    // Boxed, because it is rare and would enlarge every call.
+                    let recovery = Box::pin(exchange.recover(lost));
+                    match retry.within("a recovery is in progress", recovery).await {
+                        Ok(Ok(true)) => {}
+                        Ok(Ok(false)) | Err(_) => return ended(result, &|| retry.expired(&why)),
+                        Ok(Err(error)) => return Err(error),
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Sends a request once, and waits for its reply.
+    async fn transmit<X: Exchange>(
+        &self,
+        exchange: &mut X,
+        sent: &mut Sent<X::Slot>,
+        transport: &Arc<dyn Transport>,
+        payload: Option<Buffer>,
+    ) -> Result<Verdict<X::Result>, Error> {
+        let (spec, is_call) = (exchange.spec(&sent.slot), !exchange.settles(&sent.slot));
+        // Retransmissions are not sampled, because the loss of the connection dominates their time.
+        let stages = if sent.xid.is_some() { Stages::NONE } else { self.sampler.next_call(None) };
+        let message = self.encode(|e| exchange.encode(&mut sent.slot, e))?;
+        stages.set_class(spec.class);
+        stages.end(Stage::Encode);
+        let kept_xid = sent.xid.filter(|_| spec.keep_xid);
+        let mut pending = transport.submit(Request {
+            message,
+            reply: ReplySpec { max_head: spec.max_head, payload, payload_offset: spec.payload_offset },
+            xid: kept_xid,
+            stages: stages.clone(),
+        });
+        let result = (&mut pending).await;
+        // `None` if the request was never sent, so that the server cannot have executed it.
+        let xid = pending.xid();
+        let reply = match result {
+            Ok(reply) => reply,
+            Err(error) => {
+                sent.xid = sent.xid.or(xid);
+                return match Event::of_failure(&error, xid.is_some() && is_call, kept_xid.is_some()) {
+                    Some(event) => Ok(Verdict::again(event, error.to_string())),
+                    None => Err(self.rpc_error(spec.name, error)),
+                };
+            }
+        };
+        add(&self.counts.calls, 1);
+        stages.set_xid(xid.unwrap_or_default());
+        let verdict = exchange.evaluate(&mut sent.slot, reply);
+        stages.end(Stage::Delivery);
+        self.sampler.finish(stages);
+        verdict
+    }
+}
+
+/// A call that no slot identifies, with any reply as its result.
+struct WithoutSlot<'c, A> {
+    spec: CallSpec,
+    credential: &'c EncodedCredential,
+    args: &'c A,
+}
+
+impl<A: Encode + Sync> Exchange for WithoutSlot<'_, A> {
+    type Result = Reply;
+    type Slot = ();
+    const EXACTLY_ONCE: bool = false;
+
+    async fn slot(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn spec(&self, (): &()) -> CallSpec {
+        self.spec
+    }
+
+    fn encode(&mut self, (): &mut (), e: &mut Encoder) {
+        self.spec.put_header(e, self.credential);
+        e.put(self.args);
+    }
+
+    fn evaluate(&mut self, (): &mut (), reply: Reply) -> Result<Verdict<Reply>, Error> {
+        Ok(Verdict::done(reply))
+    }
+}
+
+impl Pool {
+    /// Makes a call outside of sessions, whose reply the caller evaluates.
+    pub(crate) async fn call_without_slot<A: Encode + Sync>(
+        &self,
+        spec: CallSpec,
+        credential: &EncodedCredential,
+        args: &A,
+        retry: &mut Retry<'_>,
+    ) -> Result<Reply, Error> {
+        let mut exchange = WithoutSlot { spec, credential, args };
+        Ok(self.call(retry, &mut exchange, None).await?.result)
+    }
+}
