@@ -437,7 +437,7 @@ impl<'p> Retry<'p> {
     /// [`Error::Unreachable`] with the reason `what`.
     pub(crate) async fn within<T>(&self, what: &str, other: impl Future<Output = T>) -> Result<T, Error> {
         let Some(left) = self.left() else { return Ok(other.await) };
-        let ended = millrace_runtime::timeout(&*self.pool.rt, left, other).await;
+        let ended = timeout(&*self.pool.rt, left, other).await;
         ended.ok_or_else(|| self.expired(what))
     }
 }

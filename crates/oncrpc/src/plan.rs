@@ -6,8 +6,8 @@ pub const SMALL_REPLY: usize = 512;
 /// reply. Longer calls that hold memory while they wait for that of their replies could deadlock; their own memory is free
 /// when the reply is built.
 pub const SMALL_CALL: usize = 4096;
-/// Maximum number of operations of a COMPOUND whose positions are kept: those of usual ones. They are kept without a memory
-/// of their own, because none is charged for a call that waits.
+/// Maximum number of operations of a COMPOUND whose positions are kept: those of usual ones. They are kept within the
+/// plan, because no memory is charged for a call that waits.
 const MAX_KEPT: usize = 8;
 
 /// What a program has found in the arguments of a call, in one pass before memory for the call is reserved. The call
