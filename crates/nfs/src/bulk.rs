@@ -1,6 +1,6 @@
 //! Bulk data in results.
 
-/// The bulk data of a result, as a call requests it. A server has its own limits.
+/// The bulk data of a result, as a call requests it. A server limits it further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bulk {
     /// Up to this many bytes of a file.

@@ -58,7 +58,7 @@ impl Dispatcher {
     /// The plan of the program at `index`, which executes the call.
     fn plan_of(&self, index: usize, header: &CallHeader, args: &mut Decoder<'_>, length: usize) -> Plan {
         let mut plan = self.programs[index].plan(header, args, length);
-        plan.program = Some(index);
+        plan.program = u16::try_from(index).ok();
         plan
     }
 
@@ -95,7 +95,7 @@ impl Service for Dispatcher {
     fn call(&self, call: CallContext, mut reply: Encoder) -> MaybeReady<'static, Option<Message>> {
         let xid = call.header.xid;
         // A call without program is rejected, for which the reason is found again.
-        let found = call.plan.program.map_or_else(|| self.find(&call), Ok);
+        let found = call.plan.program.map_or_else(|| self.find(&call), |index| Ok(index.into()));
         let program = match found {
             Ok(index) => &self.programs[index],
             Err(status) => return MaybeReady::Ready(bare_reply(xid, status, reply)),

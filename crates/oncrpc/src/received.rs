@@ -34,7 +34,10 @@ impl ReceivedCall {
 
     /// Maximum size of the reply in bytes. `None`: the arguments are invalid, and the reply is GARBAGE_ARGS.
     pub fn reply_bytes(&self) -> Option<usize> {
-        self.parsed.as_ref().map_or(Some(SMALL_REPLY), |call| call.plan.reply_bytes)
+        match &self.parsed {
+            Ok(call) => call.plan.reply_bytes.map(|bytes| bytes as usize),
+            Err(_) => Some(SMALL_REPLY),
+        }
     }
 
     /// Executes the call, or rejects it according to RFC 5531 section 9. Returns the reply, or `None` if none

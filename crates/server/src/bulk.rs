@@ -11,12 +11,12 @@ pub(crate) const MAX_LINK: u32 = 4096;
 pub(crate) const MAX_VALUE: u32 = millrace_vfs::XATTR_SIZE_MAX as u32;
 
 /// Bytes of memory for `bulk`. `rtmax` is the maximum size of READ.
-pub(crate) fn bytes(bulk: Bulk, rtmax: u32) -> usize {
+pub(crate) fn bytes(bulk: Bulk, rtmax: u32) -> u32 {
     match bulk {
-        Bulk::Data(count) => count.min(rtmax) as usize,
-        Bulk::List(count) => count.min(MAX_PAGE) as usize,
-        Bulk::Target => MAX_LINK as usize,
+        Bulk::Data(count) => count.min(rtmax),
+        Bulk::List(count) => count.min(MAX_PAGE),
+        Bulk::Target => MAX_LINK,
         // The value is in one buffer with the other results.
-        Bulk::Value => MAX_VALUE as usize + CHANGE_BYTES,
+        Bulk::Value => MAX_VALUE + CHANGE_BYTES as u32,
     }
 }

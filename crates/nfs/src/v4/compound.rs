@@ -134,7 +134,7 @@ impl CompoundEncoder {
     }
 
     /// Sets the number of results and the status, and returns the status: that of the last operation.
-    pub fn finish(self, e: &mut Encoder) -> Status {
+    pub fn finish(&self, e: &mut Encoder) -> Status {
         e.patch_u32(self.status_at, self.status.number());
         e.patch_u32(self.count_at, self.results);
         self.status
@@ -142,7 +142,7 @@ impl CompoundEncoder {
 
     /// Sets a status that is not that of an operation, and no results: for a minor version that the server does
     /// not support.
-    pub fn reject(self, e: &mut Encoder, status: Status) {
+    pub fn reject(&self, e: &mut Encoder, status: Status) {
         e.truncate(self.count_at + 4);
         e.patch_u32(self.status_at, status.number());
     }

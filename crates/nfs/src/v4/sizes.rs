@@ -43,6 +43,7 @@ impl ResultBytes {
 
 impl Operation {
     /// The size of the result of the operation. Skips its arguments, which `d` is at.
+    #[inline]
     pub fn result_bytes(self, d: &mut Decoder<'_>) -> ResultBytes {
         let malformed = ResultBytes { is_skipped: false, ..ResultBytes::without_bulk(FIXED) };
         self.skip(d).unwrap_or(malformed)

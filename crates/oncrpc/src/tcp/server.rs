@@ -319,7 +319,9 @@ impl Connection {
     /// The next received record, if it is complete.
     fn poll_record(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Message>>> {
         let ServerConnection { account, service, .. } = &mut self.core;
-        self.channel.poll_call(cx, account, |start, len| service.plan_of_prefix(start, len).data_offset)
+        self.channel.poll_call(cx, account, |start, len| {
+            service.plan_of_prefix(start, len).data_offset.map(|offset| offset as usize)
+        })
     }
 
     /// Decodes a complete record. `None` if it is the reply to a callback.

@@ -51,7 +51,7 @@ impl Program for Doubler {
     fn plan(&self, header: &CallHeader, args: &mut Decoder<'_>, length: usize) -> Plan {
         let mut plan = Plan::default();
         if matches!(header.proc, 9 | 10) {
-            plan.reply_bytes = (length < SMALL_CALL).then(|| args.u32().unwrap_or(0) as usize + SMALL_REPLY);
+            plan.reply_bytes = (length < SMALL_CALL).then(|| args.u32().unwrap_or(0) + SMALL_REPLY as u32);
         }
         plan
     }

@@ -103,7 +103,8 @@ impl Service for Echo {
 
     fn plan(&self, call: &CallContext) -> Plan {
         let ask = decode(call).map_or(Ask::default(), |(ask, _)| ask);
-        Plan { reply_bytes: Some(SMALL_REPLY + ask.receive + ask.reply_head), ..Plan::default() }
+        let reply_bytes = (SMALL_REPLY + ask.receive + ask.reply_head) as u32;
+        Plan { reply_bytes: Some(reply_bytes), ..Plan::default() }
     }
 
     fn call(&self, call: CallContext, mut e: Encoder) -> MaybeReady<'static, Option<Message>> {

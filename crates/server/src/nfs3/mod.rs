@@ -107,10 +107,11 @@ impl Program for Nfs3 {
         let Ok(procedure) = Procedure::try_from(header.proc) else { return Plan::default() };
         let bulk = procedure.bulk(args).map_or(0, |bulk| bulk::bytes(bulk, self.env.rtmax));
         if bulk > 0 {
-            let reply_bytes = (length <= SMALL_CALL).then(|| slot_bytes(bulk) + SMALL_REPLY);
+            let reply_bytes =
+                (length <= SMALL_CALL).then(|| (slot_bytes(bulk as usize) + SMALL_REPLY) as u32);
             return Plan { reply_bytes, bulk, ..Plan::default() };
         }
-        Plan { data_offset: procedure.data_offset(args), ..Plan::default() }
+        Plan { data_offset: procedure.data_offset(args).map(|at| at as u32), ..Plan::default() }
     }
 
     fn call(&self, call: CallContext, reply: Encoder) -> MaybeReady<'static, Outcome> {

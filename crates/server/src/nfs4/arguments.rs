@@ -25,17 +25,12 @@ impl Arguments {
     /// The arguments of `call`, at its first operation.
     pub(super) fn new(call: CallContext) -> Self {
         let planned = call.plan.operations;
-        Self { message: call.into_message(), planned, taken: 0, at: planned.first_at }
+        Self { message: call.into_message(), planned, taken: 0, at: planned.first_at() }
     }
 
     /// Number of operations.
     pub(super) fn count(&self) -> u32 {
         self.planned.count
-    }
-
-    /// Minor version.
-    pub(super) fn minor_version(&self) -> u32 {
-        self.planned.minor_version
     }
 
     /// Whether the message is in several buffers. Only data by reference continues in the next one.
@@ -59,9 +54,8 @@ impl Arguments {
     /// Takes the number of the next operation, if it is one of the minor version.
     pub(super) fn next(&mut self) -> Option<Operation> {
         let operation = match self.planned.get(self.taken) {
-            Some((number, at)) => {
-                debug_assert_eq!(self.at + 4, at, "the plan has skipped other arguments than were decoded");
-                self.at = at;
+            Some(number) => {
+                self.at += 4;
                 Operation::try_from(number).ok()?
             }
             None => {
@@ -81,7 +75,6 @@ impl Arguments {
         let payloads = payloads.filter(|p| p.position > at);
         let payloads = payloads.map(|p| Payload { position: p.position - at, ..p }).collect();
         self.message = Message { payloads, ..Message::from_view(rest) };
-        self.planned.forget();
         self.at = 0;
     }
 

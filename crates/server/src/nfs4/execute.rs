@@ -109,70 +109,93 @@ fn mix(mut digest: u64, bytes: &[u8]) -> u64 {
     digest
 }
 
-/// Executes a COMPOUND.
+/// Executes a COMPOUND. What precedes and follows its operations waits for nothing, and changes the request in place: as a
+/// part of the future, it would take more instructions, and so would moving the request.
 async fn run(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
-    let stages = call.stages.clone();
-    let outcome = match begin(&env, call, reply) {
-        Ok(mut request) => {
-            request.execute().await;
-            request.end()
+    let mut request = Request::new(&env, call, reply);
+    match request.begin() {
+        Begun::Complete => {}
+        Begun::Sequence => {
+            execute(&mut request.compound, &mut request.args, &mut request.results).await;
+            request.end();
         }
-        Err(outcome) => outcome,
+        Begun::WithoutSession(operation) => {
+            request.without_session(operation).await;
+            request.end();
+        }
+    }
+    let Request { compound: Compound { reply, stages, limits, .. }, header, execution, .. } = request;
+    let outcome = match execution {
+        Some(execution) => finish(&env, execution, reply, header, limits.cached),
+        None => Ok(reply.into()),
     };
     stages.end(Stage::FileSystem);
     outcome
 }
 
-/// A COMPOUND whose first operation is accepted. What precedes and follows the execution of its operations waits for
-/// nothing, and is not in a future, where each variable is in memory.
+/// A COMPOUND and its reply.
 struct Request<'c> {
     compound: Compound<'c>,
     args: Arguments,
     results: CompoundEncoder,
+    /// Size of the call in bytes.
+    bytes: usize,
+    digest: u64,
     /// Size of the RPC header of the reply in bytes.
     header: usize,
-    first: First,
+    /// That of SEQUENCE.
+    execution: Option<Execution>,
 }
 
-/// The first operation of a COMPOUND.
-enum First {
-    /// SEQUENCE, which is executed.
-    Sequence(Execution),
-    /// One that needs no session, and is not executed yet.
+/// What remains of a COMPOUND after its first operation.
+enum Begun {
+    /// Nothing: the results are complete.
+    Complete,
+    /// The operations after SEQUENCE.
+    Sequence,
+    /// The first operation, which is not SEQUENCE.
     WithoutSession(Operation),
 }
 
-/// Executes SEQUENCE, if it is the first operation of the COMPOUND. Returns its outcome if no operation is to be executed.
-fn begin(env: &Env, call: CallContext, mut reply: Encoder) -> Result<Request<'_>, Outcome> {
-    let (digest, bytes) = (digest(&call), call.message().stream_len());
-    let (bulk, stages, header) = (call.plan.bulk, call.stages.clone(), reply.len());
-    let caller = Caller { sender: Arc::clone(&call.sender), counters: &env.counters };
-    let tag = call.arguments::<Opaque<'_, MAX_TAG>>().map_err(Err)?;
-    let mut results = CompoundEncoder::begin(&mut reply, &tag);
-    let mut args = Arguments::new(call);
-    if !MINOR_VERSIONS.contains(&args.minor_version()) {
-        results.reject(&mut reply, Status::MinorVersMismatch);
-        return Err(Ok(reply.into()));
+impl<'c> Request<'c> {
+    fn new(env: &'c Env, call: CallContext, mut reply: Encoder) -> Self {
+        let (digest, bytes, header) = (digest(&call), call.message().stream_len(), reply.len());
+        // The plan of the call has decoded the tag before.
+        let tag = call.args().get::<Opaque<'_, MAX_TAG>>().unwrap_or_default();
+        let results = CompoundEncoder::begin(&mut reply, &tag);
+        let caller = Caller { sender: Arc::clone(&call.sender), counters: &env.counters };
+        let minor_version = call.plan.operations.minor_version;
+        let scope = Scope { env, exports: env.exports.load_full(), caller, minor_version };
+        let (bulk, stages) = (call.plan.bulk as usize, call.stages.clone());
+        let compound = Compound::new(scope, reply, bulk, stages, Timer::start(&env.rt));
+        Self { compound, args: Arguments::new(call), results, bytes, digest, header, execution: None }
     }
-    let first = if args.count() == 0 { None } else { next_operation(&mut args, &mut reply, &mut results) };
-    let Some(first) = first else {
-        results.finish(&mut reply);
-        return Err(Ok(reply.into()));
-    };
-    let timer = Timer::start(&env.rt);
-    let scope = Scope { env, exports: env.exports.load_full(), caller, minor_version: args.minor_version() };
-    let compound = Compound::new(scope, reply, bulk, stages, timer);
-    let request = Request { compound, args, results, header, first: First::WithoutSession(first) };
-    if first == Operation::Sequence { request.sequence(bytes, digest) } else { Ok(request) }
-}
 
-impl Request<'_> {
-    /// SEQUENCE of a request of `bytes`.
-    fn sequence(mut self, bytes: usize, digest: u64) -> Result<Self, Outcome> {
-        let Self { compound, args, results, header, .. } = &mut self;
+    /// Takes the first operation, and executes it if it is SEQUENCE.
+    fn begin(&mut self) -> Begun {
+        let Self { compound, args, results, .. } = self;
+        if !MINOR_VERSIONS.contains(&compound.scope.minor_version) {
+            results.reject(&mut compound.reply, Status::MinorVersMismatch);
+            return Begun::Complete;
+        }
+        let first = if args.count() == 0 { None } else { next_operation(args, &mut compound.reply, results) };
+        match first {
+            Some(Operation::Sequence) => self.sequence(),
+            Some(operation) => Begun::WithoutSession(operation),
+            None => {
+                results.finish(&mut compound.reply);
+                Begun::Complete
+            }
+        }
+    }
+
+    fn sequence(&mut self) -> Begun {
+        let Self { compound, args, results, .. } = self;
         let count = args.count();
         let sequenced = match args.get::<SequenceArgs>() {
-            Ok(sequence) => compound.sequence(&sequence, count, bytes, digest).map(|found| (sequence, found)),
+            Ok(sequence) => compound
+                .sequence(&sequence, count, self.bytes, self.digest)
+                .map(|sequenced| (sequence, sequenced)),
             Err(_) => Err(Status::BadXdr),
         };
         let result = sequenced.as_ref().map(|_| ()).map_err(|status| *status);
@@ -185,14 +208,14 @@ impl Request<'_> {
                     size: fore.response_bytes as usize,
                     cached: sequence.cache_this.then_some(fore.cached_bytes as usize),
                 };
-                self.first = First::Sequence(execution);
-                return Ok(self);
+                self.execution = Some(execution);
+                return Begun::Sequence;
             }
             Ok((_, Sequence::Replay(body))) => {
                 compound.scope.env.counters.replayed();
-                compound.reply.truncate(*header);
+                compound.reply.truncate(self.header);
                 compound.reply.put_raw(body.results());
-                return Err(Ok(self.compound.reply.into()));
+                return Begun::Complete;
             }
             Ok((_, Sequence::Uncached(ok))) => {
                 compound.scope.env.counters.replayed();
@@ -203,26 +226,23 @@ impl Request<'_> {
             }
             Err(status) => results.fail(&mut compound.reply, status),
         }
-        self.results.finish(&mut self.compound.reply);
-        Err(Ok(self.compound.reply.into()))
+        results.finish(&mut compound.reply);
+        Begun::Complete
     }
 
-    /// Executes the operations, or those after SEQUENCE.
-    async fn execute(&mut self) {
-        let Self { compound, args, results, first, .. } = self;
-        let First::WithoutSession(first) = *first else {
-            return execute(compound, args, results).await;
-        };
-        let result = compound.without_session(first, args).await;
-        compound.scope.env.executed(first, result, &mut compound.timer);
+    /// Executes the first operation, which is not SEQUENCE.
+    async fn without_session(&mut self, operation: Operation) {
+        let Self { compound, args, results, .. } = self;
+        let result = compound.without_session(operation, args).await;
+        compound.scope.env.executed(operation, result, &mut compound.timer);
         if let Err(status) = result {
             results.fail(&mut compound.reply, status);
         }
     }
 
-    /// Ends the request: the slot keeps the results if the client requested it (`sa_cachethis`) and they are not too long.
-    fn end(self) -> Outcome {
-        let Self { mut compound, results, header, first, .. } = self;
+    /// Completes the results of executed operations, and counts the COMPOUND.
+    fn end(&mut self) {
+        let Self { compound, results, .. } = self;
         results.finish(&mut compound.reply);
         let env = compound.scope.env;
         env.sender.send_waiting();
@@ -232,12 +252,6 @@ impl Request<'_> {
             compound.usage.as_deref(),
             compound.timer.total(&env.rt),
         );
-        match first {
-            First::Sequence(execution) => {
-                finish(env, execution, compound.reply, header, compound.limits.cached)
-            }
-            First::WithoutSession(_) => Ok(compound.reply.into()),
-        }
     }
 }
 

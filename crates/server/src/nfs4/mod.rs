@@ -173,7 +173,7 @@ impl Program for Nfs4 {
 
     fn plan(&self, header: &CallHeader, args: &mut Decoder<'_>, length: usize) -> Plan {
         if header.proc == procedure::COMPOUND {
-            plan::plan(args, length, self.env.rtmax)
+            plan::plan(args, length, self.env.rtmax, self.env.clients.state.limits().operations)
         } else {
             Plan::default()
         }
