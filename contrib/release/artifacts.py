@@ -175,7 +175,7 @@ def container(target, version, directory):
         run(engine(), "build", *options, context)
     archive = directory / f"millrace-{version}-{target.machine}-container.tar"
     run(engine(), "save", "--output", archive, tag)
-    run("gzip", "--no-name", archive)
+    run("xz", "--threads=0", archive)  # podman of Debian 12 does not load an archive of gzip.
 
 
 def wheel(target, directory):

@@ -181,7 +181,7 @@ def directory(path, version, targets, parts):
             if "tarball" in parts:
                 tarball(only(path, f"millrace-*-{target.machine}-linux.tar.xz"), version, target)
             if "container" in parts:
-                container(only(path, f"millrace-*-{target.machine}-container.tar.gz"), version, target)
+                container(only(path, f"millrace-*-{target.machine}-container.tar.xz"), version, target)
             if "wheel" in parts:
                 wheel(only(path, f"millrace_nfs-*_{target.machine}.whl"), version, target)
         if "sbom" in parts:

@@ -136,8 +136,8 @@ class Release(unittest.TestCase):
             archive.addfile(entry, io.BytesIO(program))
         configuration = {"architecture": changes.get("architecture", HERE.debian), "config": settings}
         manifest = [{"Config": "config.json", "RepoTags": [changes.get("tag", "millrace:1.0.0")], "Layers": ["a/layer.tar"]}]
-        file = self.path / "millrace-1.0.0-x86_64-container.tar.gz"
-        with tarfile.open(file, "w:gz") as archive:
+        file = self.path / "millrace-1.0.0-x86_64-container.tar.xz"
+        with tarfile.open(file, "w:xz") as archive:
             texts = {"manifest.json": manifest, "config.json": configuration}
             files = {name: json.dumps(content).encode() for name, content in texts.items()}
             for name, data in {**files, "a/layer.tar": layer.getvalue()}.items():
