@@ -79,7 +79,10 @@ def problems(expected):
     python = tomllib.loads((ROOT / "crates/python/pyproject.toml").read_text())["project"]
     if "version" not in python.get("dynamic", []):
         yield 'crates/python/pyproject.toml has its own version: write dynamic = ["version"]'
-    if notes((ROOT / "CHANGELOG.md").read_text(), expected) is None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    # What the first release will have is under Unreleased until it is made.
+    first = expected == version() and not re.search(rf"^## \[{NUMBER}\]", changelog, re.MULTILINE)
+    if not first and notes(changelog, expected) is None:
         yield f"CHANGELOG.md has no section [{expected}]"
 
 
@@ -92,12 +95,12 @@ def notes(changelog, name):
 def set_version(new):
     if not re.fullmatch(NUMBER, new):
         sys.exit(f"{new} is not a version: give MAJOR.MINOR.PATCH")
-    if new == version():
+    changelog = ROOT / "CHANGELOG.md"
+    if new == version() and notes(changelog.read_text(), new) is not None:
         sys.exit(f"the version is {new} already")
     for file, expression in files():
         text = file.read_text()
         file.write_text(expression.sub(lambda match: match[0].replace(match[1], new), text))
-    changelog = ROOT / "CHANGELOG.md"
     heading = f"## [Unreleased]\n\n## [{new}] - {datetime.date.today()}\n"
     changelog.write_text(changelog.read_text().replace("## [Unreleased]\n", heading, 1))
     subprocess.run(["cargo", "update", "--quiet", "--workspace"], cwd=ROOT, check=True)

@@ -3,7 +3,8 @@
 
 - A crate depends only on crates above it in the table of ARCHITECTURE.md, and every crate is in the table.
 - No two sibling modules of a crate refer to each other, directly or through others, except those in `exceptions`.
-- Modules that allow `unsafe_code` are named in ARCHITECTURE.md, and the source files that it names exist.
+- Modules that allow `unsafe_code` are named in ARCHITECTURE.md, and the source files and folders that it and the design
+  notes name exist.
 - The crates that use the client know no wire format: they name no type of the codec of NFS.
 
 With --edges CRATE it prints the references between the modules that refer to each other. With --update it removes from
@@ -20,6 +21,8 @@ from rust_modules import Crate, components
 HERE = Path(__file__).resolve().parent
 # They use the client's `ops`, so that a procedure's form in NFSv3 and in NFSv4 is known in the client alone.
 ABOVE_OPS = ("cli", "cli-common", "copy", "fuse", "object-store", "objects", "opendal", "python")
+# Pages whose sources must exist.
+DESCRIPTIONS = ("ARCHITECTURE.md", "docs/dev/changing.md", "docs/dev/design/*.md")
 
 
 def exceptions(file):
@@ -97,12 +100,17 @@ def cycles(root):
     return found
 
 
-def missing_files(root, text):
-    """Messages for source files that ARCHITECTURE.md names and that do not exist. It may leave out folders."""
+def missing_files(root):
+    """Messages for source files and folders that a page names and that do not exist. It may leave out upper folders."""
     files = ["/" + str(f.relative_to(root)) for f in root.glob("**/*.rs") if "target" not in f.relative_to(root).parts]
-    for name in sorted({n for part in re.findall(r"`[^`]+`", text) for n in names_of(part) if n.endswith(".rs")}):
-        if not any(file.endswith("/" + name) for file in files):
-            yield f"ARCHITECTURE.md names {name}, which does not exist"
+    for page in sorted(page for pattern in DESCRIPTIONS for page in root.glob(pattern)):
+        for name in sorted({n for part in re.findall(r"`[^`]+`", page.read_text()) for n in names_of(part)}):
+            there = {
+                ".rs": lambda: any(file.endswith("/" + name) for file in files),
+                "/": lambda: any((root / top / name).is_dir() for top in (".", "crates")) or any("/" + name in f for f in files),
+            }
+            if any(name.endswith(end) and not exists() for end, exists in there.items()) and " " not in name:
+                yield f"{page.relative_to(root)} names {name}, which does not exist"
 
 
 def codec_users(root):
@@ -183,7 +191,7 @@ def problems(root, listed):
         *compare(order, arrows, "dependency on a crate that is not above in ARCHITECTURE.md's table"),
         *compare(cycles(root), groups, "modules that refer to each other"),
         *unsafe_modules(root, text),
-        *missing_files(root, text),
+        *missing_files(root),
         *codec_users(root),
     ]
 

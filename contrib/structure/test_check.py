@@ -129,9 +129,15 @@ class Order(Fixture):
     def test_a_file_that_does_not_exist(self):
         (self.root / "crates/one/src").mkdir(parents=True)
         (self.root / "crates/one/src/a.rs").write_text("")
-        text = "`a.rs`, `one/src/{a,b}.rs` and `c.rs`"
-        found = list(check.missing_files(self.root, text))
-        self.assertEqual([f.split()[2] for f in found], ["c.rs,", "one/src/b.rs,"])
+        (self.root / "docs/dev/design").mkdir(parents=True)
+        (self.root / "ARCHITECTURE.md").write_text("`a.rs`, `one/src/{a,b}.rs` and `c.rs`")
+        (self.root / "docs/dev/design/x.md").write_text("`one/src/`, `docs/dev/`, `two/`, `text with /`, `src/d.rs`")
+        found = list(check.missing_files(self.root))
+        self.assertEqual(
+            [f.split()[:3:2] for f in found],
+            [["ARCHITECTURE.md", "c.rs,"], ["ARCHITECTURE.md", "one/src/b.rs,"]]
+            + [["docs/dev/design/x.md", name] for name in ("src/d.rs,", "two/,")],
+        )
 
     def test_exceptions_may_only_shrink(self):
         listed = {"a: b, c": 1, "d: e, f": 2}

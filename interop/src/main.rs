@@ -1,7 +1,7 @@
 //! The interoperability lab: Millrace against real Linux kernels, which run as ordinary programs (User Mode
 //! Linux) or, as they do at users, under QEMU.
 //!
-//! `interop/run` prepares the guests and calls `interop matrix`. See CONTRIBUTING.md.
+//! `interop/run` prepares the guests and calls `interop matrix`. See docs/dev/testing.md.
 
 mod agent;
 mod bench;

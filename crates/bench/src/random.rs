@@ -2,7 +2,7 @@
 
 /// A generator (xorshift64*, Vigna 2016): fast and platform-independent.
 // Not one of `rand_xoshiro`, because another generator would change the operations of each seed, and with them
-// the figures of the papers' workloads in `docs/reproduction.md`.
+// the figures of the papers' workloads in `docs/lab/reproduction.md`.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 

@@ -80,14 +80,18 @@ fn every_link_has_an_existing_target() {
 }
 
 #[test]
-fn the_summary_lists_every_page_once() {
-    let mut listed = links("docs/SUMMARY.md");
-    listed.sort();
-    let mut there: Vec<String> =
-        pages().iter().filter_map(|p| p.strip_prefix("docs/")).map(String::from).collect();
-    there.retain(|p| p != "SUMMARY.md");
-    there.sort();
-    assert_eq!(listed, there);
+fn the_summary_of_each_book_lists_every_page_once() {
+    let (lab, product): (Vec<_>, Vec<_>) = pages()
+        .into_iter()
+        .filter(|p| p.starts_with("docs/") && !p.ends_with("/SUMMARY.md"))
+        .partition(|p| p.starts_with("docs/lab/"));
+    for (book, mut there) in [("docs", product), ("docs/lab", lab)] {
+        let mut listed: Vec<String> =
+            links(&format!("{book}/SUMMARY.md")).iter().map(|page| format!("{book}/{page}")).collect();
+        listed.sort();
+        there.sort();
+        assert_eq!(listed, there);
+    }
 }
 
 /// Directories in which files named by pages must exist.

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)] // A failed check panics.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fmt::Write,
     fs,
     path::{Path, PathBuf},
@@ -199,34 +200,81 @@ impl Program {
     fn reference(&self, title: &str, how: &str) -> String {
         let mut root = (self.command)().term_width(110).mut_args(|a| a.hide_env_values(true));
         root.build();
-        let (mut contents, mut sections) = (String::new(), String::new());
-        describe(&root, self.name, self.name, (&mut contents, &mut sections));
+        let mut page = Reference::default();
+        page.describe(&root, self.name, self.name);
         format!(
-            "# {title}\n\nWhat `{0} COMMAND --help` prints. The global options at the end of `{0} --help` belong to every \
-             command. This page is made from\nthe definitions of the commands: `{how}` writes it again.\n\n\
-             {contents}{sections}",
-            self.name
+            "# {title}\n\nWhat `{0} COMMAND --help` prints, without the options of every command (`--help`, `--version`, and \
+             the global options at the\nend of `{0} --help`) and what an earlier command has. Made from the definitions \
+             of the commands:\n`{how}` writes it again.\n\n{1}\n{2}",
+            self.name,
+            page.links[1..].join(",\n"),
+            page.sections
         )
     }
 }
 
-fn describe(
-    command: &clap::Command,
-    program: &str,
-    path: &str,
-    (contents, sections): (&mut String, &mut String),
-) {
-    let mut shown = command.clone();
-    if path != program {
-        shown = shown.mut_args(|a| if a.get_help_heading().is_some() { a.hide(true) } else { a });
-    }
-    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-    writeln!(contents, "- [`{path}`](#{}): {about}", path.replace(' ', "-")).unwrap();
-    let help = shown.render_help().to_string();
-    let help: String = help.lines().flat_map(|l| [l.trim_end(), "\n"]).collect();
-    writeln!(sections, "\n## {path}\n\n```text\n{}\n```", help.trim_end()).unwrap();
-    for sub in command.get_subcommands().filter(|s| s.get_name() != "help" && !s.is_hide_set()) {
-        describe(sub, program, &format!("{path} {}", sub.get_name()), (contents, sections));
+/// The parts of a reference page.
+#[derive(Default)]
+struct Reference {
+    links: Vec<String>,
+    sections: String,
+    /// The options of the commands so far, by name and help with defaults, with the first command that has them.
+    seen: BTreeMap<(String, String), String>,
+    /// The long paragraphs so far.
+    paragraphs: BTreeSet<String>,
+}
+
+/// Minimum number of options of an earlier command that are not repeated.
+const REPEATED: usize = 3;
+/// Minimum number of words of a paragraph of an earlier command that is not repeated.
+const LONG: usize = 40;
+
+impl Reference {
+    fn describe(&mut self, command: &clap::Command, program: &str, path: &str) {
+        let mut shown = command.clone();
+        let mut earlier = BTreeMap::<String, Vec<String>>::new();
+        if path != program {
+            for option in command.get_arguments().filter(|a| !a.is_hide_set()) {
+                let Some(name) = option.get_long().map(|l| format!("--{l}")) else { continue };
+                let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+                let help = format!("{help} {:?}", (option.get_value_names(), option.get_default_values()));
+                let first = self.seen.entry((name.clone(), help)).or_insert_with(|| path.to_owned());
+                if first != path && option.get_help_heading().is_none() {
+                    earlier.entry(first.clone()).or_default().push(name);
+                }
+            }
+            earlier.retain(|_, options| options.len() >= REPEATED);
+            let general = |a: &clap::Arg| {
+                a.get_help_heading().is_some() || matches!(a.get_id().as_str(), "help" | "version")
+            };
+            let repeated =
+                |a: &clap::Arg| earlier.values().flatten().any(|o| a.get_long() == o.strip_prefix("--"));
+            shown = shown.mut_args(|a| if general(&a) || repeated(&a) { a.hide(true) } else { a });
+        }
+        self.links.push(format!(
+            "[`{}`](#{})",
+            path.trim_start_matches(program).trim(),
+            path.replace(' ', "-")
+        ));
+        let help = shown.render_help().to_string();
+        let help: Vec<_> = help.lines().map(str::trim_end).collect();
+        let help = help.join("\n");
+        let is_new =
+            |p: &&str| p.split_whitespace().count() < LONG || self.paragraphs.insert((*p).to_owned());
+        let help: Vec<_> = help.split("\n\n").filter(is_new).collect();
+        writeln!(self.sections, "\n## {path}\n\n```text\n{}\n```", help.join("\n\n").trim_end()).unwrap();
+        for (first, options) in earlier {
+            writeln!(
+                self.sections,
+                "\nAlso, as [`{first}`](#{}): `{}`.",
+                first.replace(' ', "-"),
+                options.join("`, `")
+            )
+            .unwrap();
+        }
+        for sub in command.get_subcommands().filter(|s| s.get_name() != "help" && !s.is_hide_set()) {
+            self.describe(sub, program, &format!("{path} {}", sub.get_name()));
+        }
     }
 }
 

@@ -64,7 +64,7 @@
 //!   rename). The name is not listed through this mount, but its directory cannot be removed before.
 //! - Locks (flock, fcntl) are byte-range locks at the server with NFSv4 (`locks.rs`, `lock_owners.rs`). With NFSv3, and with
 //!   `local_lock=all`, they are local to this mount.
-//! - Extended attributes fail with EOPNOTSUPP. `fallocate` does so before NFSv4.2, and `lseek` then reports no holes.
+//! - Extended attributes (of users) and `fallocate` fail with EOPNOTSUPP before NFSv4.2, and `lseek` then reports no holes.
 //! - Concurrent appends from several hosts may overwrite each other, as with every NFS client.
 //!
 //! # Unreachable server

@@ -83,6 +83,6 @@ pub struct Claim {
     /// claim fails.
     pub model_gaps: &'static str,
     /// The reasons for a failure with calibrated parameters, found by experiments
-    /// (`docs/reproduction.md`).
+    /// (`docs/lab/reproduction.md`).
     pub calibrated_gaps: &'static str,
 }

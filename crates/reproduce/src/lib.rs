@@ -7,7 +7,7 @@
 //!
 //! [`studies`] contains experiments beyond the papers.
 //!
-//! The rules and the papers' figures were written before any experiment was run; see `docs/reproduction.md`.
+//! The rules and the papers' figures were written before any experiment was run; see `docs/lab/reproduction.md`.
 
 pub mod calibration;
 pub mod causes;

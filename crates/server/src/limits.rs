@@ -26,7 +26,7 @@ pub const TRANSFER_UNIT: u64 = 4096;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum and preferred bytes of one READ, as FSINFO reports: a multiple of 4096, at most 4 MiB. On
-    /// high-latency links larger transfers need fewer calls in flight (`docs/studies/distance.md`), at the
+    /// high-latency links larger transfers need fewer calls in flight (`docs/lab/studies/distance.md`), at the
     /// cost of latency for other calls.
     pub rtmax: ByteSize,
     /// Maximum and preferred bytes of one WRITE, as for `rtmax`.

@@ -1,7 +1,7 @@
 //! Millrace beside the kernel's NFS server, with the same clients on the same network.
 //!
 //! Every run measures every row with each server in turn, so that noise of the machine affects both equally.
-//! The table shows medians with the minimum and maximum of the runs. See CONTRIBUTING.md for the meaning of
+//! The table shows medians with the minimum and maximum of the runs. See docs/dev/testing.md for the meaning of
 //! the figures.
 
 pub(crate) mod block;

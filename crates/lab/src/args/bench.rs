@@ -29,7 +29,7 @@ Examples:
 
 Like `millrace bench iozone`, with lists of designs and strategies: every combination of design, strategy, number of
 threads, record and test is measured. Each run measures all combinations once, with a new server for each design and
-strategy; the table shows medians, --json and --csv all runs. docs/registration.md explains the output. --self implies
+strategy; the table shows medians, --json and --csv all runs. docs/lab/registration.md explains the output. --self implies
 the options that --design read-read and --registration all-physical require of a server and a client.")]
 pub(crate) struct IozoneArgs {
     #[command(flatten)]
@@ -54,7 +54,7 @@ Examples:
 
 A server with a memory export is started in a child process for each design and strategy; files are written, then
 read. Every call is timed at each end (--sample-stages N: one in N), and the table shows the mean of each stage in
-microseconds; the stages of a call are consecutive, and their sum is its time. docs/breakdown.md explains each
+microseconds; the stages of a call are consecutive, and their sum is its time. docs/tuning.md explains each
 stage. JSON keys, one object per line: those of the other benchmarks, and mean_us, client and server, each with
 sampled_calls, sum_us and stages_us.")]
 pub(crate) struct BreakdownArgs {

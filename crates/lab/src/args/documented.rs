@@ -41,5 +41,5 @@ fn every_command_has_examples() {
 
 #[test]
 fn the_command_reference_is_up_to_date() {
-    LAB.check_reference("docs/reference/lab-commands.md", "Lab commands");
+    LAB.check_reference("docs/lab/commands.md", "Lab commands");
 }

@@ -110,7 +110,7 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "A:N", help_heading = "Global options")]
     pub(crate) padding: Option<Padding>,
 
-    /// Sample one call in N for the latency breakdown; 0 disables it (docs/breakdown.md)
+    /// Sample one call in N for the latency breakdown; 0 disables it (docs/tuning.md)
     #[arg(long, global = true, value_name = "N", help_heading = "Global options")]
     pub(crate) sample_stages: Option<u32>,
 }

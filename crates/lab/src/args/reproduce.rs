@@ -17,7 +17,7 @@ Writes index.html (self-contained), claims.md, claims.json, calibration.json, ca
 SIMULATED, not measured: the real client and server run on simulated machines in virtual time. The rules that
 decide whether a claim holds were stated, with the papers' figures, before the first run. A first column simulates
 hosts that are defined by raw numbers only. For a second column, one stated figure calibrates each parameter that
-raw numbers do not define. See docs/reproduction.md and docs/calibration.md.
+raw numbers do not define. See docs/lab/reproduction.md and docs/lab/calibration.md.
 
 The command succeeds if the report was written, whether or not the claims hold.")]
 pub(crate) struct ReproduceArgs {

@@ -9,7 +9,7 @@ use clap::Args;
 #[command(after_help = "\
 Examples:
   millrace-lab study distance
-  millrace-lab study all --out docs/studies
+  millrace-lab study all --out docs/lab/studies
 
 Writes a page NAME.md for each study, and its plots. Everything is SIMULATED, not measured: the real client and server
 run on simulated machines in virtual time.")]

@@ -1,7 +1,7 @@
 //! The calibration of simulated hosts: the mechanisms that raw numbers do not define, and for each of their
 //! parameters one figure of a paper that sets it.
 //!
-//! The table was written before any calibrated experiment was run; `docs/calibration.md` states the method.
+//! The table was written before any calibrated experiment was run; `docs/lab/calibration.md` states the method.
 
 mod table;
 mod values;
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn the_documented_table_is_the_table_of_the_program() {
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/calibration.md");
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lab/calibration.md");
         let text = fs::read_to_string(page).unwrap();
-        assert!(text.contains(&table()), "docs/calibration.md must contain:\n{}", table());
+        assert!(text.contains(&table()), "docs/lab/calibration.md must contain:\n{}", table());
     }
 }

@@ -36,7 +36,7 @@ pub(super) const CLAIM: Claim = Claim {
               0.2 mile: IPoIB-UD 220 both ways, RDMA better for READ and not for WRITE; at 1400 miles IPoIB-UD is best",
     profiles: &[PROFILE],
     testbeds: &[Testbed::WanDatagram],
-    conditions: "the profile was set from the raw figures at 4 KiB (docs/simulation.md), so that those rules \
+    conditions: "the profile was set from the raw figures at 4 KiB (docs/lab/simulation.md), so that those rules \
                  only test the model's arithmetic; NFS transfers blocks of 32 KiB in pages, on one mount; \
                  the x axis of NFS is miles",
     rules: &[

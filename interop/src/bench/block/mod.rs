@@ -1,7 +1,7 @@
 //! Millrace's iSCSI target beside those of tgt and of the kernel (LIO), with the same initiators.
 //!
-//! Every run measures every row with each target in turn, as the comparison with knfsd does. See CONTRIBUTING.md for
-//! the meaning of the figures.
+//! Every run measures every row with each target in turn, as the comparison with knfsd does. See
+//! docs/dev/testing.md for the meaning of the figures.
 
 mod load;
 mod report;
