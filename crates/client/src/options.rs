@@ -53,10 +53,12 @@ impl FromStr for Proto {
     }
 }
 
-/// Retries of a call after the loss of its connection or the status JUKEBOX.
+/// Retries of a call after the loss of its connection or session, and while the server asks to repeat it later (JUKEBOX,
+/// DELAY).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Time from the first attempt after which no further attempt starts. Zero disables retries.
+    /// Time from the start of a call after which no further attempt starts, over failures of all kinds. During the grace
+    /// period of an NFSv4 server it is at least two minutes, and two leases. Zero disables retries.
     pub max_elapsed: Duration,
     /// Delay before the second attempt; it doubles with each further attempt.
     pub first_delay: Duration,

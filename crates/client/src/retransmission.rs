@@ -1,8 +1,8 @@
 //! Retransmission of calls after the loss of a connection (documentation only).
 //!
 //! A call that times out or whose connection is lost is retransmitted on a new connection until it is
-//! answered or [`RetryPolicy::max_elapsed`](crate::RetryPolicy::max_elapsed) has passed. The server may have
-//! executed the first transmission.
+//! answered or [`RetryPolicy::max_elapsed`](crate::RetryPolicy::max_elapsed) has passed, which includes the time for
+//! recovery and for what the server asks to repeat later. The server may have executed the first transmission.
 //!
 //! - **Idempotent procedures** (reads, lookups, COMMIT) need no further measures.
 //! - **WRITE** is idempotent too, but a late execution of the first transmission must not overwrite data that

@@ -8,7 +8,7 @@
 //! Invariants:
 //! - **One deadline.** The [`Clock`] of a call begins with it and covers failures of all kinds. No transmission and no
 //!   recovery starts after it. Only the grace period of a server extends it, because clients must wait for its end. Without
-//!   retries (a policy of zero) one recovery of each call is permitted, which is no retry: the server has not executed it.
+//!   retries (a policy of zero) each call may recover the session once, and stateids once: the server has not executed it.
 //! - **The identity of a request stays as long as the server may execute it.** After a lost reply the request is sent again
 //!   with the same XID, or in the same slot with the same sequence number ([`How::Reconnect`], [`How::Resend`],
 //!   [`How::Bind`]).
@@ -169,13 +169,15 @@ pub(crate) struct State {
     unanswered: bool,
     /// Whether the server may have executed the call with an earlier identity.
     repeated: bool,
-    /// Whether something was recovered.
-    recovered: bool,
+    /// Whether the session or stateids were recovered.
+    session_recovered: bool,
+    state_recovered: bool,
 }
 
 impl State {
     pub(crate) fn new(exactly_once: bool) -> Self {
-        Self { exactly_once, unanswered: false, repeated: false, recovered: false }
+        let (unanswered, repeated, session_recovered, state_recovered) = (false, false, false, false);
+        Self { exactly_once, unanswered, repeated, session_recovered, state_recovered }
     }
 
     /// Whether the server may have executed the call before the transmission whose reply is the result.
@@ -203,8 +205,12 @@ impl State {
             Event::SessionLost => self.repeat(self.unanswered, How::Recover(Recovery::Session)),
             Event::StateLost => self.repeat(false, How::Recover(Recovery::State)),
         };
-        let at_once = matches!(event, Event::SessionLost | Event::StateLost)
-            && !std::mem::replace(&mut self.recovered, true);
+        // After a restart of the server, a request in an open loses the session and then its stateid.
+        let at_once = match event {
+            Event::SessionLost => !std::mem::replace(&mut self.session_recovered, true),
+            Event::StateLost => !std::mem::replace(&mut self.state_recovered, true),
+            _ => false,
+        };
         let now = now();
         let after = match at_once {
             true => clock.left(now.elapsed).is_none_or(|left| !left.is_zero()).then_some(Duration::ZERO),
@@ -290,14 +296,14 @@ mod tests {
     }
 
     #[test]
-    fn without_retries_a_call_is_repeated_only_after_its_first_recovery() {
-        for events in sequences(3, 1) {
-            let expected = match events[0] {
-                Event::SessionLost | Event::StateLost => 2,
-                _ => 1,
+    fn without_retries_a_call_is_repeated_only_after_the_first_recovery_of_each_kind() {
+        for events in sequences(4, 1) {
+            let is_first = |i: &usize| {
+                matches!(events[*i], Event::SessionLost | Event::StateLost) && !events[..*i].contains(&events[*i])
             };
+            let repeated = (0..events.len()).take_while(is_first).count();
             let started = attempts(&RetryPolicy::NONE, events.iter().copied(), Duration::ZERO);
-            assert_eq!(started.len(), expected, "{events:?}");
+            assert_eq!(started.len(), 1 + repeated, "{events:?}");
         }
     }
 
