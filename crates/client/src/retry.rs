@@ -299,7 +299,8 @@ mod tests {
     fn without_retries_a_call_is_repeated_only_after_the_first_recovery_of_each_kind() {
         for events in sequences(4, 1) {
             let is_first = |i: &usize| {
-                matches!(events[*i], Event::SessionLost | Event::StateLost) && !events[..*i].contains(&events[*i])
+                matches!(events[*i], Event::SessionLost | Event::StateLost)
+                    && !events[..*i].contains(&events[*i])
             };
             let repeated = (0..events.len()).take_while(is_first).count();
             let started = attempts(&RetryPolicy::NONE, events.iter().copied(), Duration::ZERO);
