@@ -109,8 +109,8 @@ fn mix(mut digest: u64, bytes: &[u8]) -> u64 {
     digest
 }
 
-/// Executes a COMPOUND. What precedes and follows its operations waits for nothing, and changes the request in place: as a
-/// part of the future, it would take more instructions, and so would moving the request.
+/// Executes a COMPOUND. What precedes and follows its operations waits for nothing, and changes the request in place: to
+/// move the request from one function to the next took 700 instructions of a READ.
 async fn run(env: Arc<Env>, call: CallContext, reply: Encoder) -> Outcome {
     let mut request = Request::new(&env, call, reply);
     match request.begin() {
