@@ -49,14 +49,24 @@ pub struct OutOfMemory {
     pub wanted: usize,
     /// The arena's limit in bytes.
     pub limit: usize,
-    /// The buffers that were requested together.
-    pub(crate) lengths: BufferLengths,
+    /// Sizes of the first of the buffers that were requested together, and of the others: at most [`SPAN_BYTES`], or more than
+    /// the arena has in any case. They are short because every attempt to allocate may return them.
+    first: u32,
+    piece: u32,
 }
 
 impl OutOfMemory {
     /// An arena with this limit has no memory for buffers of these lengths.
+    #[cold]
     pub fn new(lengths: BufferLengths, limit: usize) -> Self {
-        Self { wanted: lengths.total(), limit, lengths }
+        let (first, piece) = lengths.sizes();
+        let short = |size: usize| u32::try_from(size).unwrap_or(u32::MAX);
+        Self { wanted: lengths.total(), limit, first: short(first), piece: short(piece) }
+    }
+
+    /// The buffers that were requested together.
+    pub(crate) fn lengths(&self) -> BufferLengths {
+        BufferLengths::starting(self.first as usize, self.wanted, self.piece as usize)
     }
 
     /// The error of an allocation of all `lengths`, of which one has failed.
@@ -231,9 +241,9 @@ impl Arena {
     /// # Errors
     /// The limit is reached, the system has no memory, or `len` exceeds [`SPAN_BYTES`].
     pub fn alloc(&self, len: usize) -> Result<Buffer, OutOfMemory> {
-        let error = OutOfMemory::new(len.into(), self.inner().config.limit);
-        let class = class_of(len).ok_or(error)?;
-        let allocated = self.take(class).ok_or(error)?;
+        let error = || OutOfMemory::new(len.into(), self.inner().config.limit);
+        let class = class_of(len).ok_or_else(error)?;
+        let allocated = self.take(class).ok_or_else(error)?;
         // SAFETY: the slot was free, and was allocated for `len` bytes; `take` counted its reference to the arena.
         Ok(Buffer::new(unsafe { Slot::first(allocated, len) }))
     }

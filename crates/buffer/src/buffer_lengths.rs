@@ -25,6 +25,11 @@ impl BufferLengths {
         self.total
     }
 
+    /// The sizes of the first one and of the others.
+    pub(crate) fn sizes(self) -> (usize, usize) {
+        (self.first, self.piece)
+    }
+
     /// The length of each.
     pub fn iter(self) -> impl Iterator<Item = usize> + Clone {
         let (mut next, mut left) = (self.first, self.total);

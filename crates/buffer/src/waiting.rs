@@ -19,7 +19,7 @@ use std::{
 };
 
 use crate::{
-    Arena, OutOfMemory, SPAN_BYTES,
+    Arena, BufferLengths, OutOfMemory, SPAN_BYTES,
     arena::{ArenaState, Inner},
     sync::Arc,
 };
@@ -53,8 +53,16 @@ impl MemoryWait {
 
     /// Ready if no allocation has failed, or when there is memory for it: it is to be repeated, and may fail again. Never
     /// ready if the arena never has that much.
+    #[inline]
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(OutOfMemory { lengths: wanted, .. }) = self.failed else { return Poll::Ready(()) };
+        match self.failed {
+            None => Poll::Ready(()),
+            Some(failed) => self.poll_failed(failed.lengths(), cx),
+        }
+    }
+
+    #[cold]
+    fn poll_failed(&mut self, wanted: BufferLengths, cx: &mut Context<'_>) -> Poll<()> {
         let inner = Arc::clone(self.arena.inner());
         let mut state = inner.lock();
         if state.waiters.is_empty() {
@@ -83,11 +91,16 @@ impl MemoryWait {
     }
 
     /// Gives up the wait.
+    #[inline]
     pub fn end(&mut self) {
         self.failed = None;
-        if self.place.is_none() {
-            return;
+        if self.place.is_some() {
+            self.give_up();
         }
+    }
+
+    #[cold]
+    fn give_up(&mut self) {
         let inner = Arc::clone(self.arena.inner());
         let mut state = inner.lock();
         self.leave(&mut state);
@@ -125,7 +138,7 @@ impl Arena {
         let mut wait = MemoryWait::new(self);
         loop {
             match alloc(self) {
-                Err(e) if e.wanted <= e.limit && e.lengths.iter().all(|length| length <= SPAN_BYTES) => {
+                Err(e) if e.wanted <= e.limit && e.lengths().iter().all(|length| length <= SPAN_BYTES) => {
                     wait.begin(&e)
                 }
                 done => return done,

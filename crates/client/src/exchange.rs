@@ -106,7 +106,8 @@ impl Payload {
     async fn take(&mut self, pool: &Pool, retry: &Retry<'_>) -> Result<Option<Buffer>, Error> {
         match (self.given.take(), self.len) {
             (None, Some(len)) => {
-                retry.within("no memory for the reply", pool.wait_for_buffer(len)).await?.map(Some)
+                let memory = Box::pin(pool.wait_for_buffer(len));
+                retry.within("no memory for the reply", memory).await?.map(Some)
             }
             (given, _) => Ok(given),
         }
@@ -132,15 +133,21 @@ impl Pool {
             let mut sent = match kept.take() {
                 Some(sent) => sent,
                 None => {
-                    let slot = retry.within("all slots of the session are in use", exchange.slot()).await??;
+                    let slot = Box::pin(exchange.slot());
+                    let slot = Box::pin(retry.within("all slots of the session are in use", slot)).await??;
                     Sent { slot, xid: None }
                 }
             };
-            let (verdict, transport) = match self.transport(&mut turn, retry).await? {
+            let transport = match self.next_connection()? {
+                (_, Some(transport)) if turn.is_none() => Ok(transport),
+                (next, _) => Box::pin(self.transport(&mut turn, next, retry)).await?,
+            };
+            let (verdict, transport) = match transport {
                 Ok(transport) => {
                     let memory = match exchange.settles(&sent.slot) {
                         true => None,
-                        false => payload.take(self, retry).await?,
+                        false if payload.given.is_some() || payload.len.is_none() => payload.given.take(),
+                        false => Box::pin(payload.take(self, retry)).await?,
                     };
                     (self.transmit(exchange, &mut sent, &transport, memory).await?, Some(transport))
                 }
@@ -159,15 +166,16 @@ impl Pool {
             add(&self.counts.retransmits, usize::from(how == How::Reconnect && sent.xid.is_some()));
             // Before the wait, so that other calls may use its slot.
             kept = Some(sent).filter(|_| how.keeps_identity());
-            retry.sleep(after, &why).await?;
+            // What precedes another attempt is boxed, because it is rare and would enlarge every call.
+            Box::pin(retry.sleep(after, &why)).await?;
             match (how, &transport) {
                 (How::Bind, Some(transport)) => {
-                    retry.within("the connection is not bound", exchange.bind(transport)).await??;
+                    let bound = Box::pin(exchange.bind(transport));
+                    Box::pin(retry.within("the connection is not bound", bound)).await??;
                 }
                 (How::Recover(lost), _) => {
-                    // Boxed, because it is rare and would enlarge every call.
                     let recovery = Box::pin(exchange.recover(lost));
-                    match retry.within("a recovery is in progress", recovery).await {
+                    match Box::pin(retry.within("a recovery is in progress", recovery)).await {
                         Ok(Ok(true)) => {}
                         Ok(Ok(false)) | Err(_) => return ended(result, &|| retry.expired(&why)),
                         Ok(Err(error)) => return Err(error),

@@ -224,14 +224,27 @@ impl Pool {
         Ok(transport)
     }
 
-    /// Returns an established connection. If there is none, sets one up, once, while no other call does so; returns why
-    /// that has failed.
+    /// Index of the connection for the next call, and the connection if it is established.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub(crate) fn next_connection(&self) -> Result<(usize, Option<Arc<dyn Transport>>), Error> {
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        let next = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
+        Ok((next, self.slots[next].live()))
+    }
+
+    /// Returns an established connection: that of index `next`, or another one while it is set up. If there is none, sets one
+    /// up, once, while no other call does so; returns why that has failed.
     ///
     /// # Errors
     /// Those that end the call.
     pub(crate) async fn transport<'p>(
         &'p self,
         turn: &mut Option<Turn<'p>>,
+        next: usize,
         retry: &Retry<'_>,
     ) -> Result<Result<Arc<dyn Transport>, String>, Error> {
         if self.is_closed() {
@@ -240,8 +253,7 @@ impl Pool {
         let slot = match turn {
             Some(turn) => turn.slot,
             None => {
-                let i = self.next.fetch_add(1, Ordering::Relaxed) % self.slots.len();
-                let (slot, setup) = (&self.slots[i], &self.setups[i % SETUPS]);
+                let (slot, setup) = (&self.slots[next], &self.setups[next % SETUPS]);
                 if let Some(t) = slot.live() {
                     return Ok(Ok(t));
                 }
@@ -297,7 +309,8 @@ impl Pool {
             Ok(buffer) => return Ok(buffer),
             Err(full) => full,
         };
-        let waiting = self.arena.wait_for(|arena| arena.alloc(len));
+        // Boxed, because it is rare and would enlarge every call.
+        let waiting = Box::pin(self.arena.wait_for(|arena| arena.alloc(len)));
         Ok(timeout(&*self.rt, MEMORY_TIMEOUT, waiting).await.unwrap_or(Err(full))?)
     }
 
