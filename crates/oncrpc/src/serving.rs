@@ -372,6 +372,7 @@ impl<T: Unpin> ServerConnection<T> {
     pub async fn finish(&mut self) {
         self.account.give(self.account.used() - self.charged);
         self.account.cancel();
+        self.memory.end();
         while let Some(in_progress) = &mut self.in_progress
             && let Some((_, charge, _)) = in_progress.next().await
         {

@@ -10,15 +10,17 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
 use common::{Doubler, peer, words};
 use futures::future::poll_fn;
-use millrace_admission::{Budget, BudgetConfig, ClientAddr};
+use millrace_admission::{Account, Budget, BudgetConfig, ClientAddr};
+use millrace_buffer::SPAN_BYTES;
 use millrace_oncrpc::{
     Credential, Dispatcher, PendingCall, Program, ReplySpec, Request, RpcError, Transport, call_header,
-    serving::CloseReason,
+    serving::{CloseReason, ConnectionConfig, ServerConnection},
     tcp::{TcpClientConfig, TcpServer, TcpServerConfig, TcpTransport, record::START_BYTES},
 };
 use millrace_runtime::{
@@ -539,4 +541,33 @@ fn an_evicted_connection_ends_at_once_and_frees_its_memory() {
         while take(&mut streams[0], 10_000).await > 0 {}
         assert_eq!(server.budget.stats().connections, CONNECTIONS);
     });
+}
+
+/// A connection that waited for memory may take long to end, because its calls in progress are completed.
+#[test]
+fn an_ended_connection_leaves_memory_to_those_that_wait() {
+    let time = VirtualTime::new(1);
+    let arena = Arena::new(millrace_buffer::ArenaConfig { limit: SPAN_BYTES, huge_pages: false });
+    let service = Arc::new(Dispatcher::new([]));
+    let (rt, config, account) = (time.runtime(), ConnectionConfig::default(), Account::unlimited());
+    let mut ended =
+        ServerConnection::<()>::new(peer(), service, Arc::clone(&rt), arena.clone(), config, account);
+    time.block_on(async {
+        let held = arena.alloc(SPAN_BYTES).unwrap();
+        ended.wait_for_memory(&arena.alloc(SPAN_BYTES).unwrap_err());
+        assert!(poll_fn(|cx| Poll::Ready(ended.memory.poll(cx).is_pending())).await);
+        let (got, other) = (Arc::new(AtomicUsize::new(0)), arena.clone());
+        let counted = Arc::clone(&got);
+        let waiting = async move {
+            drop(other.wait_for(|arena| arena.alloc(SPAN_BYTES)).await.unwrap());
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        rt.spawn("other", Box::pin(waiting));
+        rt.sleep(Duration::from_secs(1)).await;
+        ended.finish().await;
+        drop(held);
+        rt.sleep(Duration::from_secs(1)).await;
+        assert_eq!(got.load(Ordering::Relaxed), 1, "the other one is not woken");
+    })
+    .unwrap();
 }

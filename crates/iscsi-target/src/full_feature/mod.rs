@@ -267,6 +267,7 @@ impl<'a> FullFeature<'a> {
         self.order.clear();
         self.tasks.retain(|_, task| matches!(task.state, State::Running | State::Aborted) && !task.reading);
         self.account.cancel();
+        self.memory.end();
         let kept: usize = self.tasks.values().map(|task| task.charge).sum();
         self.account.give(self.account.used() - kept);
         while let Some((itt, _)) = self.running.next().await {

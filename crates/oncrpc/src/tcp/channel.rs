@@ -120,6 +120,7 @@ impl Channel {
     pub(super) fn clear(&mut self) -> usize {
         self.writer.clear();
         self.reader.clear();
+        self.memory.end();
         self.reader.take_admitted()
     }
 
