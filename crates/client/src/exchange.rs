@@ -96,26 +96,12 @@ struct Sent<S> {
     xid: Option<u32>,
 }
 
-/// The memory for the payload of a reply: the given one for the first transmission, then new one of the same length.
-struct Payload {
-    given: Option<Buffer>,
-    len: Option<usize>,
-}
-
-impl Payload {
-    async fn take(&mut self, pool: &Pool, retry: &Retry<'_>) -> Result<Option<Buffer>, Error> {
-        match (self.given.take(), self.len) {
-            (None, Some(len)) => {
-                let memory = Box::pin(pool.wait_for_buffer(len));
-                retry.within("no memory for the reply", memory).await?.map(Some)
-            }
-            (given, _) => Ok(given),
-        }
-    }
-}
-
 impl Pool {
-    /// Makes a call, within the deadline of `retry`. `payload` is the buffer for the reply's payload.
+    /// Makes a call, within the deadline of `retry`. `payload` is the buffer for the reply's payload; further
+    /// transmissions have new ones of the same length.
+    ///
+    /// What the first transmission on an established connection does not need is boxed: it is rare, and would enlarge the
+    /// future of every call.
     ///
     /// # Errors
     /// [`Error::Unreachable`] after the deadline, unless the last reply has a result; those of the recovery;
@@ -124,18 +110,17 @@ impl Pool {
         &self,
         retry: &mut Retry<'_>,
         exchange: &mut X,
-        payload: Option<Buffer>,
+        mut payload: Option<Buffer>,
     ) -> Result<Answer<X::Result>, Error> {
-        let mut payload = Payload { len: payload.as_ref().map(|b| b.len()), given: payload };
+        let payload_len = payload.as_ref().map(|b| b.len());
         let mut state = State::new(X::EXACTLY_ONCE);
         let (mut turn, mut kept) = (None, Some(Sent { slot: exchange.slot().await?, xid: None }));
         loop {
             let mut sent = match kept.take() {
                 Some(sent) => sent,
                 None => {
-                    let slot = Box::pin(exchange.slot());
-                    let slot = Box::pin(retry.within("all slots of the session are in use", slot)).await??;
-                    Sent { slot, xid: None }
+                    let slot = retry.within("all slots of the session are in use", exchange.slot());
+                    Sent { slot: Box::pin(slot).await??, xid: None }
                 }
             };
             let transport = match self.next_connection()? {
@@ -144,10 +129,14 @@ impl Pool {
             };
             let (verdict, transport) = match transport {
                 Ok(transport) => {
-                    let memory = match exchange.settles(&sent.slot) {
-                        true => None,
-                        false if payload.given.is_some() || payload.len.is_none() => payload.given.take(),
-                        false => Box::pin(payload.take(self, retry)).await?,
+                    let settles = exchange.settles(&sent.slot);
+                    let memory = match payload_len {
+                        _ if settles => None,
+                        Some(len) if payload.is_none() => {
+                            let memory = retry.within("no memory for the reply", self.wait_for_buffer(len));
+                            Some(Box::pin(memory).await??)
+                        }
+                        _ => payload.take(),
                     };
                     (self.transmit(exchange, &mut sent, &transport, memory).await?, Some(transport))
                 }
@@ -166,16 +155,15 @@ impl Pool {
             add(&self.counts.retransmits, usize::from(how == How::Reconnect && sent.xid.is_some()));
             // Before the wait, so that other calls may use its slot.
             kept = Some(sent).filter(|_| how.keeps_identity());
-            // What precedes another attempt is boxed, because it is rare and would enlarge every call.
             Box::pin(retry.sleep(after, &why)).await?;
             match (how, &transport) {
                 (How::Bind, Some(transport)) => {
-                    let bound = Box::pin(exchange.bind(transport));
-                    Box::pin(retry.within("the connection is not bound", bound)).await??;
+                    let bound = retry.within("the connection is not bound", exchange.bind(transport));
+                    Box::pin(bound).await??;
                 }
                 (How::Recover(lost), _) => {
-                    let recovery = Box::pin(exchange.recover(lost));
-                    match Box::pin(retry.within("a recovery is in progress", recovery)).await {
+                    let recovery = retry.within("a recovery is in progress", exchange.recover(lost));
+                    match Box::pin(recovery).await {
                         Ok(Ok(true)) => {}
                         Ok(Ok(false)) | Err(_) => return ended(result, &|| retry.expired(&why)),
                         Ok(Err(error)) => return Err(error),
@@ -229,15 +217,23 @@ impl Pool {
     }
 }
 
-/// A call that no slot identifies, with any reply as its result.
-struct WithoutSlot<'c, A> {
-    spec: CallSpec,
-    credential: &'c EncodedCredential,
-    args: &'c A,
+/// A call that only its XID identifies.
+pub(crate) struct WithoutSlot<'c, A, V> {
+    pub(crate) spec: CallSpec,
+    pub(crate) credential: &'c EncodedCredential,
+    /// Encodes the arguments.
+    pub(crate) args: A,
+    /// Evaluates a reply.
+    pub(crate) evaluate: V,
 }
 
-impl<A: Encode + Sync> Exchange for WithoutSlot<'_, A> {
-    type Result = Reply;
+impl<R, A, V> Exchange for WithoutSlot<'_, A, V>
+where
+    R: Send,
+    A: Fn(&mut Encoder) + Send,
+    V: Fn(Reply) -> Result<Verdict<R>, Error> + Send,
+{
+    type Result = R;
     type Slot = ();
     const EXACTLY_ONCE: bool = false;
 
@@ -251,11 +247,11 @@ impl<A: Encode + Sync> Exchange for WithoutSlot<'_, A> {
 
     fn encode(&mut self, (): &mut (), e: &mut Encoder) {
         self.spec.put_header(e, self.credential);
-        e.put(self.args);
+        (self.args)(e);
     }
 
-    fn evaluate(&mut self, (): &mut (), reply: Reply) -> Result<Verdict<Reply>, Error> {
-        Ok(Verdict::done(reply))
+    fn evaluate(&mut self, (): &mut (), reply: Reply) -> Result<Verdict<R>, Error> {
+        (self.evaluate)(reply)
     }
 }
 
@@ -268,7 +264,8 @@ impl Pool {
         args: &A,
         retry: &mut Retry<'_>,
     ) -> Result<Reply, Error> {
-        let mut exchange = WithoutSlot { spec, credential, args };
+        let (args, evaluate) = (|e: &mut Encoder| e.put(args), |reply| Ok(Verdict::done(reply)));
+        let mut exchange = WithoutSlot { spec, credential, args, evaluate };
         Ok(self.call(retry, &mut exchange, None).await?.result)
     }
 }

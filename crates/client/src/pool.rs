@@ -247,16 +247,10 @@ impl Pool {
         next: usize,
         retry: &Retry<'_>,
     ) -> Result<Result<Arc<dyn Transport>, String>, Error> {
-        if self.is_closed() {
-            return Err(Error::Closed);
-        }
         let slot = match turn {
             Some(turn) => turn.slot,
             None => {
                 let (slot, setup) = (&self.slots[next], &self.setups[next % SETUPS]);
-                if let Some(t) = slot.live() {
-                    return Ok(Ok(t));
-                }
                 let setup = match setup.try_lock() {
                     Some(guard) => guard,
                     // Another task is connecting: use any established connection.

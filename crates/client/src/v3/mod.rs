@@ -11,7 +11,7 @@ pub(crate) use procedures::Procedure;
 
 use crate::{
     Error,
-    exchange::{Answer, Exchange, Verdict},
+    exchange::{Answer, Verdict, WithoutSlot},
     ops::{self, Status, class, is_unrepeatable},
     pool::{CallSpec, Pool, Retry},
     retry::Event,
@@ -47,44 +47,14 @@ pub(crate) async fn call<C: Procedure>(
         keep_xid: is_unrepeatable(procedure),
         class: class(procedure),
     };
-    let mut exchange = Call { pool, spec, credential, args };
-    pool.call(&mut Retry::new(pool, spec.name), &mut exchange, payload).await
-}
-
-/// A call, which its XID identifies.
-struct Call<'c, C> {
-    pool: &'c Pool,
-    spec: CallSpec,
-    credential: &'c EncodedCredential,
-    args: &'c C,
-}
-
-impl<C: Procedure> Exchange for Call<'_, C> {
-    type Result = Result<C::Ok, Status>;
-    type Slot = ();
-    const EXACTLY_ONCE: bool = false;
-
-    async fn slot(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn spec(&self, (): &()) -> CallSpec {
-        self.spec
-    }
-
-    fn encode(&mut self, (): &mut (), e: &mut Encoder) {
-        self.spec.put_header(e, self.credential);
-        self.args.encode(e);
-    }
-
-    fn evaluate(&mut self, (): &mut (), reply: Reply) -> Result<Verdict<Self::Result>, Error> {
-        match decode::<C>(&mut reply.results()).map_err(|e| self.pool.bad_reply(self.spec.name, e))? {
-            Err(Status::Jukebox) => {
-                let again =
-                    Verdict::again(Event::Delayed { changed: false }, "the server asks to retry later");
-                Ok(again.or(Err(Status::Jukebox)))
-            }
-            result => Ok(Verdict::done(result)),
+    let evaluate = |reply: Reply| match decode::<C>(&mut reply.results()) {
+        Ok(Err(Status::Jukebox)) => {
+            let again = Verdict::again(Event::Delayed { changed: false }, "the server asks to retry later");
+            Ok(again.or(Err(Status::Jukebox)))
         }
-    }
+        Ok(result) => Ok(Verdict::done(result)),
+        Err(e) => Err(pool.bad_reply(spec.name, e)),
+    };
+    let mut exchange = WithoutSlot { spec, credential, args: |e: &mut Encoder| args.encode(e), evaluate };
+    pool.call(&mut Retry::new(pool, spec.name), &mut exchange, payload).await
 }
