@@ -68,11 +68,6 @@ impl OutOfMemory {
     pub(crate) fn lengths(&self) -> BufferLengths {
         BufferLengths::starting(self.first as usize, self.wanted, self.piece as usize)
     }
-
-    /// The error of an allocation of all `lengths`, of which one has failed.
-    pub fn together(self, lengths: BufferLengths) -> Self {
-        Self::new(lengths, self.limit)
-    }
 }
 
 /// Memory use of an arena.
@@ -246,6 +241,14 @@ impl Arena {
         let allocated = self.take(class).ok_or_else(error)?;
         // SAFETY: the slot was free, and was allocated for `len` bytes; `take` counted its reference to the arena.
         Ok(Buffer::new(unsafe { Slot::first(allocated, len) }))
+    }
+
+    /// Allocates buffers of `lengths`, which are needed together: after an error, the caller returns those before it.
+    ///
+    /// # Errors
+    /// As [`Self::alloc`], for all of them: waiting for one would end without memory for the others.
+    pub fn alloc_all(&self, lengths: BufferLengths) -> impl Iterator<Item = Result<Buffer, OutOfMemory>> {
+        lengths.iter().map(move |length| self.alloc(length).map_err(|e| OutOfMemory::new(lengths, e.limit)))
     }
 
     /// Allocates a slot with a strong reference to the arena: from the thread's cache if possible.

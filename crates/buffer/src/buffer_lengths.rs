@@ -1,4 +1,4 @@
-//! BufferLengths of buffers that are allocated together.
+//! The lengths of buffers that are allocated together.
 
 /// The lengths of buffers that are allocated together: the first one, then pieces of a size, of which the last one may be
 /// shorter.

@@ -7,8 +7,8 @@
 //! While a waiter can be satisfied and has not been woken, there is a woken one that has not been polled since, or dropped:
 //! each free, each poll and each drop of a waiter wakes the next one that can be satisfied. While there are waiters, all
 //! freed memory goes to the spans, and the caches of the threads stay empty: otherwise memory in the cache of an idle thread
-//! would wake none of them. So a free costs nothing more unless there is a waiter; then it tries the allocations of those that have
-//! not been woken, once for each different one.
+//! would wake none of them. So a free costs nothing more unless there is a waiter; then it tries the allocations of those
+//! that have not been woken, once for each different one.
 //!
 //! Buffers that are allocated together are waited for together: if a waiter were ready with memory for one of them, it would
 //! allocate it, fail with the next, free it, and be ready again, without end.
@@ -21,7 +21,7 @@ use std::{
 use crate::{
     Arena, BufferLengths, OutOfMemory, SPAN_BYTES,
     arena::{ArenaState, Inner},
-    sync::Arc,
+    sync::{Arc, MutexGuard},
 };
 
 /// The place of one task among those that wait for memory of an arena. One for each connection suffices.
@@ -75,12 +75,7 @@ impl MemoryWait {
         } else {
             self.place = Some(state.waiters.enter(self.place, wanted, cx.waker().clone()));
         }
-        let next = inner.next_waker(&mut state);
-        if state.waiters.is_empty() {
-            inner.open_caches();
-        }
-        drop(state);
-        next.into_iter().for_each(Waker::wake);
+        wake_next(&inner, state);
         if ready { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -104,13 +99,18 @@ impl MemoryWait {
         let inner = Arc::clone(self.arena.inner());
         let mut state = inner.lock();
         self.leave(&mut state);
-        let next = inner.next_waker(&mut state);
-        if state.waiters.is_empty() {
-            inner.open_caches();
-        }
-        drop(state);
-        next.into_iter().for_each(Waker::wake);
+        wake_next(&inner, state);
     }
+}
+
+/// Wakes the next waiter after one has been polled or dropped.
+fn wake_next(inner: &Inner, mut state: MutexGuard<'_, ArenaState>) {
+    let next = inner.next_waker(&mut state);
+    if state.waiters.is_empty() {
+        inner.open_caches();
+    }
+    drop(state);
+    next.into_iter().for_each(Waker::wake);
 }
 
 impl Drop for MemoryWait {

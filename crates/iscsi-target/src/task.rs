@@ -87,11 +87,8 @@ impl DataOut {
             list.append(&mut self.parts);
             self.parts = list;
         }
-        for length in lengths.iter() {
-            let buffer = arena.alloc(length).map_err(|e| {
-                self.parts.truncate(before);
-                e.together(lengths)
-            })?;
+        for buffer in arena.alloc_all(lengths) {
+            let buffer = buffer.inspect_err(|_| self.parts.truncate(before))?;
             self.parts.push(buffer);
         }
         self.length += lengths.total();

@@ -97,12 +97,8 @@ impl Device {
     pub(crate) fn buffers(&self, length: usize) -> Result<Vec<Buffer>, Error> {
         let block = self.disk.block_size();
         let piece = (self.disk.limits().max_transfer.min(MAX_PIECE) / block * block).max(block) as usize;
-        let lengths = BufferLengths::new(length, piece);
-        let buffers = lengths.iter().map(|length| self.disk.buffer(length));
-        buffers.collect::<Result<_, _>>().map_err(|e| match e {
-            Error::OutOfMemory(full) => full.together(lengths).into(),
-            other => other,
-        })
+        let buffers = self.disk.arena().alloc_all(BufferLengths::new(length, piece));
+        Ok(buffers.collect::<Result<_, _>>()?)
     }
 
     pub(crate) async fn read(&self, start: u64, buffers: Vec<Buffer>) -> Result<Vec<View>, Failure> {

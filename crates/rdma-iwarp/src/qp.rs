@@ -64,7 +64,6 @@ pub(crate) struct IwarpQp {
     /// a Terminate.
     unwritable: Option<ConnectionError>,
     waker: Option<Waker>,
-    /// Runs while a received message waits for memory.
     /// Present on an initiator until the first FPDU arrives.
     nudge: Option<Nudge>,
 }

@@ -270,12 +270,8 @@ impl<T> Pulls<T> {
 
 /// Allocates buffers for `len` bytes, or none.
 fn fill(sink: &mut Vec<Buffer>, len: usize, sources: &Sources<'_>) -> Result<(), OutOfMemory> {
-    let lengths = BufferLengths::new(len, sources.piece);
-    for length in lengths.iter() {
-        let buffer = sources.arena.alloc(length).map_err(|e| {
-            sink.clear();
-            e.together(lengths)
-        })?;
+    for buffer in sources.arena.alloc_all(BufferLengths::new(len, sources.piece)) {
+        let buffer = buffer.inspect_err(|_| sink.clear())?;
         sink.push(buffer);
     }
     Ok(())

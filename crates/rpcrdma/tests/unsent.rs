@@ -51,8 +51,7 @@ impl Service for Exhausting {
     }
 }
 
-/// The arena has no memory for a reply for one second, during which the retry timer fires repeatedly.
-/// Meanwhile the connection is stopped, exceeds its idle timeout, or neither.
+/// The arena has no memory for a reply for one second. Meanwhile the connection is stopped, exceeds its idle timeout, or neither.
 #[test]
 fn a_reply_without_memory_is_sent_once_memory_is_available() {
     for (stop, idle) in [(None, None), (Some(1500), None), (None, Some(200))] {

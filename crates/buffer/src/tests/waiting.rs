@@ -29,9 +29,8 @@ struct Task {
     wanted: BufferLengths,
 }
 
-/// Allocates buffers together.
-fn alloc_all(a: &Arena, lengths: BufferLengths) -> Result<Vec<Buffer>, OutOfMemory> {
-    lengths.iter().map(|length| a.alloc(length).map_err(|e| e.together(lengths))).collect()
+fn all_or_none(a: &Arena, lengths: BufferLengths) -> Result<Vec<Buffer>, OutOfMemory> {
+    a.alloc_all(lengths).collect()
 }
 
 impl Task {
@@ -39,7 +38,7 @@ impl Task {
     fn new(a: &Arena, wanted: impl Into<BufferLengths>) -> Self {
         let wanted = wanted.into();
         let mut wait = MemoryWait::new(a);
-        alloc_all(a, wanted).err().iter().for_each(|full| wait.begin(full));
+        all_or_none(a, wanted).err().iter().for_each(|full| wait.begin(full));
         assert!(wait.is_waiting(), "there is memory for {wanted:?}");
         let mut task = Self { wait, flag: Arc::default(), wanted };
         assert!(!task.poll());
@@ -214,7 +213,7 @@ proptest! {
             match step {
                 Step::Alloc(size, count) => {
                     let wanted = BufferLengths::new(size * count, size);
-                    match alloc_all(&a, wanted) {
+                    match all_or_none(&a, wanted) {
                         Ok(buffers) => views.extend(buffers.into_iter().map(Buffer::freeze)),
                         Err(_) if size * count <= limit * SPAN_BYTES => tasks.push(Task::new(&a, wanted)),
                         Err(_) => {}
@@ -234,7 +233,7 @@ proptest! {
                     let task = task % tasks.len();
                     if tasks[task].poll() {
                         let Task { wanted, .. } = tasks.swap_remove(task);
-                        views.extend(alloc_all(&a, wanted).unwrap().into_iter().map(Buffer::freeze));
+                        views.extend(all_or_none(&a, wanted).unwrap().into_iter().map(Buffer::freeze));
                     }
                 }
                 Step::Drop(task) if !tasks.is_empty() => drop(tasks.swap_remove(task % tasks.len())),
@@ -243,7 +242,8 @@ proptest! {
             }
             if !tasks.iter().any(Task::is_woken) {
                 for task in &tasks {
-                    prop_assert!(alloc_all(&a, task.wanted).is_err(), "a task waits for {:?}, which are free", task.wanted);
+                    let wanted = task.wanted;
+                    prop_assert!(all_or_none(&a, wanted).is_err(), "a task waits for {wanted:?}, which are free");
                 }
             }
         }

@@ -317,19 +317,19 @@ impl RecordReader {
     /// Reserves buffers for the parts of a record of `total` bytes before and after `placed`, which is at `offset`.
     fn reserve_around(&mut self, offset: usize, placed: Buffer, total: usize) -> Result<(), OutOfMemory> {
         let rest = total - offset - placed.len();
-        let full = |len: usize| -> Result<Buffer, OutOfMemory> {
-            let mut buffer = self.arena.alloc(len)?;
-            buffer.set_len(len);
-            Ok(buffer)
-        };
-        match full(offset).and_then(|before| Ok((before, full(rest)?))) {
-            Ok((before, after)) => {
-                self.parts.extend([before, placed, after].into_iter().filter(|part| !part.is_empty()));
+        let first = if offset > 0 { offset } else { rest };
+        let around = BufferLengths::starting(first, offset + rest, rest);
+        match self.arena.alloc_all(around).collect::<Result<SmallVec<[Buffer; 3]>, _>>() {
+            Ok(mut parts) => {
+                if !placed.is_empty() {
+                    parts.insert(usize::from(offset > 0), placed);
+                }
+                self.parts.append(&mut parts);
                 Ok(())
             }
             Err(e) => {
                 self.placed = Some((offset, placed));
-                Err(e.together(BufferLengths::starting(offset, offset + rest, rest)))
+                Err(e)
             }
         }
     }

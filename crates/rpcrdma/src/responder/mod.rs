@@ -750,8 +750,7 @@ impl Responder {
         }
     }
 
-    /// Posts deferred replies. Returns whether one was posted. The remaining replies have registered the task
-    /// with the retry timer.
+    /// Posts deferred replies. Returns whether one was posted. The remaining ones wait for memory.
     fn post_deferred(&mut self, cx: &mut Context<'_>) -> Result<bool, ConnectionError> {
         let waiting = self.deferred.len();
         while !self.deferred.is_empty()
