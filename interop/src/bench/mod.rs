@@ -1,8 +1,19 @@
 //! Millrace beside the kernel's NFS server, with the same clients on the same network.
 //!
 //! Every run measures every row with each server in turn, so that noise of the machine affects both equally.
-//! The table shows medians with the minimum and maximum of the runs. See docs/dev/testing.md for the meaning of
-//! the figures.
+//! The table shows medians with the minimum and maximum of the runs, and:
+//!
+//! - *bare TCP*: the throughput of a TCP connection between a program in the client's guest and one on the host, in the same
+//!   run: a stream in the direction of the data, or for small operations a ping-pong of requests of 128 bytes and replies of
+//!   4 KiB. The program in the guest has slow system calls, which a client in the guest's kernel does not make, so that a
+//!   ping-pong can be slower than the READs.
+//! - *CPU* of the server, for each GB (10^9 bytes) or operation: of Millrace, that of its process; of knfsd, that of its whole
+//!   guest minus the idle consumption. A part of the receive processing of the host's kernel for Millrace is charged to the
+//!   sending guest, because it happens in the guest's write to its tap device. The columns of server and client together
+//!   include everything.
+//!
+//! Two differences cannot be removed: knfsd has one processor, and every byte to it crosses a second tap device; and the rows
+//! `millrace/...` reach Millrace over the host's loopback.
 
 pub(crate) mod block;
 mod load;

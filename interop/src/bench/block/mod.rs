@@ -1,7 +1,11 @@
 //! Millrace's iSCSI target beside those of tgt and of the kernel (LIO), with the same initiators.
 //!
-//! Every run measures every row with each target in turn, as the comparison with knfsd does. See
-//! docs/dev/testing.md for the meaning of the figures.
+//! Every run measures every row with each target in turn, as the comparison with knfsd does, and the
+//! differences between host and guest are the same ([`super`]). In the rows `iscsi-perf/...` the tool of libiscsi runs on
+//! the host, over loopback, with random reads of 4 KiB and 16 in flight: `local` is a file of the same file system for both
+//! targets, in the page cache, and `memory` a memory export for Millrace and a file of a tmpfs for tgt. In the rows
+//! `kernel/...` the initiator of a guest's kernel uses Millrace (a memory export) and LIO (a disk in memory, `rd_mcp`, in
+//! another guest) with the same settings.
 
 mod load;
 mod report;
