@@ -117,10 +117,11 @@ fn transferred(passes: &[Pass]) -> TransferCounts {
     sum
 }
 
-/// Processor time for a byte of payload, in seconds per GB: both ends, and the local files.
-fn processor_time(passes: &[Pass]) -> f64 {
+/// Processor time for each GB of file data, if there is some: of both ends, and of the local files.
+fn processor_time(passes: &[Pass]) -> String {
     let bytes: u64 = passes.iter().map(|pass| pass.to_server.bytes + pass.from_server.bytes).sum();
-    passes.iter().map(|pass| pass.processor_time.as_secs_f64()).sum::<f64>() / (bytes as f64 / 1e9)
+    let time: Duration = passes.iter().map(|pass| pass.processor_time).sum();
+    if bytes == 0 { "-".into() } else { format!("{:.2} s", time.as_secs_f64() / (bytes as f64 / 1e9)) }
 }
 
 /// The contents of the demo's output.
@@ -182,7 +183,7 @@ impl Summary {
         let mut row = |what: &str, of: &dyn Fn(&[Pass]) -> String| t.row([what.into(), of(rdma), of(tcp)]);
         row("to the server", &|passes| rate(passes.iter().map(|p| &p.to_server)));
         row("from the server", &|passes| rate(passes.iter().map(|p| &p.from_server)));
-        row("processor time per GB", &|passes| format!("{:.2} s", processor_time(passes)));
+        row("processor time per GB", &processor_time);
         row("copied by Millrace", &|passes| ByteSize(transferred(passes).copied).human().to_string());
         row("identical", &|passes| {
             let same = passes.iter().map(|p| p.verified.same).min();
