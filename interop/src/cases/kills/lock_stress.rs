@@ -28,6 +28,8 @@ const PROCESSES: [u32; 3] = [6, 6, 4];
 const ROUNDS: u32 = 200;
 /// Time from one start of the server to its end: more than a grace period in which all clients reclaim their locks.
 const LIFE: Duration = Duration::from_secs(20);
+/// The same with more rounds than `ROUNDS`: most of the time of a life is outside the grace period.
+const LONG_LIFE: Duration = Duration::from_secs(90);
 /// Time limit of the processes of one kind for each 200 rounds, and of reads that wait for a grace period.
 const LIMIT: Duration = Duration::from_secs(1800);
 
@@ -108,6 +110,7 @@ fn append(
     guest.must(&format!("cd /mnt/x && : > {kind} && sync {kind}"))?;
     let started = Instant::now();
     let limit = LIMIT * rounds.div_ceil(ROUNDS);
+    let life = if rounds > ROUNDS { LONG_LIFE } else { LIFE };
     let in_guest = format!(
         "pids=; for i in $(seq {}); do perl {} /mnt/x/{kind} {kind} {rounds} & pids=\"$pids $!\"; done; \
          for p in $pids; do wait $p || exit 1; done",
@@ -129,7 +132,10 @@ fn append(
         ensure!(seconds < limit.as_secs(), "the processes have not ended after {seconds} s");
         kill(server)?;
         kills += 1;
-        thread::sleep(LIFE);
+        let until = Instant::now() + life;
+        while Instant::now() < until && (job.is_running() || running(&mut children)?) {
+            thread::sleep(Duration::from_millis(500));
+        }
     }
     job.wait(LIMIT)?.ok().with_context(|| format!("the guest, {kind}"))?;
     for child in children {
