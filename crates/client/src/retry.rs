@@ -54,6 +54,11 @@ pub(crate) enum Event {
 }
 
 impl Event {
+    /// Whether the server has not answered.
+    fn is_unanswered(self) -> bool {
+        matches!(self, Self::Unconnected | Self::Lost { .. })
+    }
+
     /// The failure of a transmission; `None` if another one cannot succeed. `sent`: the server may execute the request.
     pub(crate) fn of_failure(error: &RpcError, sent: bool, keeps_xid: bool) -> Option<Self> {
         match error {
@@ -121,18 +126,28 @@ impl Moment {
     }
 }
 
-/// The deadline of a call, and the delay before its next attempt.
+/// The deadline of a call, and the delay before its next attempt. Delays grow apart for a server that does not answer and
+/// one that does: after an outage of a minute, a call that must recover the session or the lease waits for 20 ms, not 5 s.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     /// Time after which no further attempt starts; zero permits no retries.
     limit: Duration,
-    delay: Duration,
+    /// The delay after an answer.
+    after_answer: Duration,
+    /// The delay after a failure to reach the server.
+    after_failure: Duration,
     max_delay: Duration,
 }
 
 impl Clock {
     pub(crate) fn new(policy: &RetryPolicy) -> Self {
-        Self { limit: policy.max_elapsed, delay: policy.first_delay, max_delay: policy.max_delay }
+        let first = policy.first_delay;
+        Self {
+            limit: policy.max_elapsed,
+            after_answer: first,
+            after_failure: first,
+            max_delay: policy.max_delay,
+        }
     }
 
     /// The time until the deadline; `None` without retries.
@@ -140,14 +155,23 @@ impl Clock {
         (!self.limit.is_zero()).then(|| self.limit.saturating_sub(elapsed))
     }
 
-    /// The delay before the next attempt; `None` if that would not start before the deadline.
+    /// The delay before the next attempt after an answer; `None` if that would not start before the deadline.
     pub(crate) fn delay(&mut self, now: Moment) -> Option<Duration> {
+        Self::next_delay(&mut self.after_answer, (self.limit, self.max_delay), now)
+    }
+
+    /// As [`Self::delay`], after a failure to reach the server.
+    fn delay_after_failure(&mut self, now: Moment) -> Option<Duration> {
+        Self::next_delay(&mut self.after_failure, (self.limit, self.max_delay), now)
+    }
+
+    fn next_delay(next: &mut Duration, (limit, max): (Duration, Duration), now: Moment) -> Option<Duration> {
         // A random part of the delay, half or more, so that clients do not retry simultaneously.
-        let delay = self.delay / 2 + self.delay.mul_f64(f64::from(now.random) / 2.0 / f64::from(u32::MAX));
-        if now.elapsed.saturating_add(delay) >= self.limit {
+        let delay = *next / 2 + next.mul_f64(f64::from(now.random) / 2.0 / f64::from(u32::MAX));
+        if now.elapsed.saturating_add(delay) >= limit {
             return None;
         }
-        self.delay = (self.delay * 2).min(self.max_delay);
+        *next = (*next * 2).min(max);
         Some(delay)
     }
 
@@ -214,6 +238,7 @@ impl State {
         let now = now();
         let after = match at_once {
             true => clock.left(now.elapsed).is_none_or(|left| !left.is_zero()).then_some(Duration::ZERO),
+            false if event.is_unanswered() => clock.delay_after_failure(now),
             false => clock.delay(now),
         };
         after.map_or(Next::Expired, |after| Next::Retry { how, after })
@@ -306,6 +331,18 @@ mod tests {
             let started = attempts(&RetryPolicy::NONE, events.iter().copied(), Duration::ZERO);
             assert_eq!(started.len(), 1 + repeated, "{events:?}");
         }
+    }
+
+    #[test]
+    fn an_outage_does_not_delay_what_follows_it() {
+        let policy = RetryPolicy::default();
+        let outage = std::iter::repeat_n(Event::Unconnected, 14);
+        let after =
+            [Event::SessionLost, Event::Delayed { changed: false }, Event::SessionLost, Event::StateLost];
+        let started = attempts(&policy, outage.chain(after), Duration::ZERO);
+        let delays: Vec<_> = started.windows(2).map(|at| at[1] - at[0]).collect();
+        assert_eq!((delays.len(), delays[13]), (18, policy.max_delay));
+        assert!(delays[14..].iter().all(|delay| *delay <= 2 * policy.first_delay), "{delays:?}");
     }
 
     /// A lost request is sent again unchanged, until a reply to it.
