@@ -68,9 +68,9 @@ pub struct IozoneOptions {
     #[arg(long, value_name = "IP", default_value = "127.0.0.1", requires = "self_server")]
     pub address: IpAddr,
 
-    /// The transport to the server of --self
-    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = proto(), requires = "self_server")]
-    pub proto: Proto,
+    /// The transport; to the server of --self, rdma by default
+    #[arg(long, value_name = "NAME", value_parser = proto())]
+    pub proto: Option<Proto>,
 
     /// Threads, each with a connection and a file
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1",
@@ -148,7 +148,7 @@ impl IozoneOptions {
     pub fn servers(&self) -> Result<Servers, Failure> {
         Ok(match &self.url {
             Some(url) => Servers::Url(parse_url(url)?),
-            None => Servers::Embedded { address: self.address, proto: self.proto },
+            None => Servers::Embedded { address: self.address, proto: self.proto.unwrap_or(Proto::Rdma) },
         })
     }
 

@@ -75,6 +75,7 @@ pub(crate) fn options() -> Options {
     let (global, default) = (global(), Options::default());
     Options::default()
         .retry(RetryPolicy { max_elapsed: RETRY_LIMIT, ..RetryPolicy::default() })
+        .proto(global.proto)
         .provider(global.provider.unwrap_or_default())
         .registration(global.registration.unwrap_or(default.registration))
 }

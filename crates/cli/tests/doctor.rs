@@ -39,6 +39,13 @@ fn all_checks_of_a_working_server_are_fine() {
         }
         assert!(list.iter().all(|f| (f[0] == "fine") == f[3].is_empty()), "{list:?}");
     }
+    // Without a transport in the URL, that of the port is found.
+    for (addr, proto) in [(&server.rdma, "rdma"), (&server.tcp, "tcp")] {
+        let (list, code) = findings(&[&format!("nfs://{addr}/m")]);
+        let answer = format!("an NFS server answers over {proto} ");
+        assert!(code == 0 && list.iter().any(|f| f[2].starts_with(&answer)), "{list:?}");
+        assert!(list.iter().all(|f| f[0] == "fine" || !matches!(&*f[1], "port" | "protocol")), "{list:?}");
+    }
     let text = common::ok(&["doctor"]);
     assert!(text.contains("providers") && !text.contains("exports"), "{text}");
 }
@@ -89,10 +96,11 @@ fn each_problem_has_a_remedy() {
     let port = |addr: &str| addr.rsplit(':').next().unwrap().to_owned();
     let (rdma, tcp) = (port(&server.rdma), port(&server.tcp));
     for (url, check, found, mend) in [
-        ("nfs://127.0.0.1:1/m".to_owned(), "port", "nothing listens", "--listen-rdma"),
+        ("nfs://127.0.0.1:1/m".to_owned(), "port", "nothing listens", "--listen-tcp"),
+        ("nfs+rdma://127.0.0.1:1/m".to_owned(), "port", "nothing listens", "--listen-rdma"),
         ("nfs://127.0.0.1:1/m?proto=tcp".to_owned(), "port", "nothing listens", "--listen-tcp"),
-        (format!("nfs://127.0.0.1:{tcp}/m"), "protocol", "no NFS over RDMA", "?proto=tcp"),
-        (format!("nfs://127.0.0.1:{rdma}/m?proto=tcp"), "protocol", "no NFS over TCP", "?proto=rdma"),
+        (format!("nfs+rdma://127.0.0.1:{tcp}/m"), "protocol", "no NFS over rdma", "?proto=tcp"),
+        (format!("nfs://127.0.0.1:{rdma}/m?proto=tcp"), "protocol", "no NFS over tcp", "?proto=rdma"),
         (server.url("rdma", "/none"), "export", "/m", "millrace reload"),
         (server.url("rdma", "/far"), "access", "/far", "clients"),
         (server.url("tcp", "/m/none"), "path", "/m/none", "millrace ls"),

@@ -1,6 +1,11 @@
-//! Connection setup: name resolution, RDMA, TCP, and the port of MOUNT.
+//! Connection setup: name resolution, choice of the transport, RDMA, TCP, and the port of MOUNT.
 
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use futures::{
     channel::oneshot,
@@ -12,7 +17,8 @@ use millrace_oncrpc::{
     rpcbind::{self, NetId, Rpcbind},
     tcp::{TcpClientConfig, TcpTransport},
 };
-use millrace_rdma::{ConnectParams, Provider, registration::Registration};
+use millrace_rdma::{ConnectParams, ConnectionError, Provider, registration::Registration};
+use millrace_rdma_providers::{IWARP, ProviderChoice};
 use millrace_rpcrdma::{Requester, RequesterConfig};
 use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef, StreamProvider, resolve, tokio_rt::TcpByteStream};
 
@@ -48,19 +54,61 @@ pub trait Connector: Send + Sync + 'static {
     fn connect_mount(&self) -> BoxFuture<'static, Result<Connection, Error>>;
 }
 
+/// The transports and ports that a client tries for `url` in this order, one after the other, to take the first that
+/// answers: the one that `url` or `options` state, or
+/// - RDMA, if the route to the server begins at an RDMA device, then TCP;
+/// - else TCP, then RDMA in software: without a device, RDMA costs processor time that TCP leaves to the network adapter;
+/// - with a port in the URL other than that of NFS over TCP, RDMA first: only an RDMA listener answers its first message.
+///
+/// # Errors
+/// [`Error::Resolve`].
+pub async fn transports(rt: RuntimeRef, url: &Url, options: &Options) -> Result<Vec<(Proto, u16)>, Error> {
+    let options = options.clone().with_url(url);
+    let port = |proto: Proto| (proto, url.port.unwrap_or(proto.default_port()));
+    if let Some(proto) = options.stated_proto() {
+        return Ok(vec![port(proto)]);
+    }
+    let rdma_first = match url.port {
+        Some(port) => port != Proto::Tcp.default_port(),
+        None => {
+            let (host, limit) = (url.host.clone(), options.connect_timeout);
+            let resolver = Arc::clone(&rt);
+            let found = on_runtime(&rt, limit, async move { resolve_host(&resolver, &host, 0).await }).await;
+            let addrs = found.unwrap_or_else(|| {
+                let reason = format!("no answer within {limit:?}");
+                Err(Error::Resolve { host: url.host.clone(), reason, source: None })
+            })?;
+            let chosen = addrs.first().and_then(|addr| ProviderChoice::Auto.to_connect(*addr).ok());
+            chosen.is_some_and(|chosen| chosen.provider.name() != IWARP)
+        }
+    };
+    let order = if rdma_first { [Proto::Rdma, Proto::Tcp] } else { [Proto::Tcp, Proto::Rdma] };
+    Ok(order.map(port).into())
+}
+
 /// Connects to the server of a URL.
+#[derive(Clone)]
 pub(crate) struct UrlConnector {
-    pub(crate) rt: RuntimeRef,
-    pub(crate) arena: Arena,
-    pub(crate) url: Url,
+    rt: RuntimeRef,
+    arena: Arena,
+    url: Url,
     /// Options, including those of the URL.
-    pub(crate) options: Options,
-    pub(crate) registration: Arc<Registration>,
+    options: Options,
+    registration: Arc<Registration>,
+    /// The transport and port of the first connection, which all later ones have: a session of NFSv4 and the sizes of its
+    /// requests are those of one transport.
+    chosen: Arc<OnceLock<(Proto, u16)>>,
 }
 
 impl UrlConnector {
-    fn port(&self) -> u16 {
-        self.url.port.unwrap_or_else(|| self.options.proto.default_port())
+    pub(crate) fn new(
+        rt: RuntimeRef,
+        arena: Arena,
+        url: &Url,
+        options: Options,
+        registration: Arc<Registration>,
+    ) -> Self {
+        Self { rt, arena, url: url.clone(), options, registration, chosen: Arc::default() }
     }
 
     fn to(&self, port: u16, proto: Proto) -> Target {
@@ -74,15 +122,60 @@ impl UrlConnector {
             registration: Arc::clone(&self.registration),
         }
     }
+
+    /// Connects over the first transport that answers.
+    async fn connect_first(self) -> Result<Connection, Error> {
+        let tried = transports(Arc::clone(&self.rt), &self.url, &self.options).await?;
+        let limit = self.options.connect_timeout / u32::try_from(tried.len()).unwrap_or(u32::MAX);
+        let mut failures = Vec::new();
+        for (proto, port) in tried {
+            let mut target = self.to(port, proto);
+            target.options.connect_timeout = limit;
+            match target.connect().await {
+                Ok(connection) => {
+                    let chosen = *self.chosen.get_or_init(|| (proto, port));
+                    if chosen == (proto, port) {
+                        tracing::info!(server = self.server(), %proto, "connected");
+                        return Ok(connection);
+                    }
+                    // Another connection was the first.
+                    connection.transport.close();
+                    return self.to(chosen.1, chosen.0).connect().await;
+                }
+                Err(e @ Error::Connect { .. }) if !is_answer(&e) => failures.push(e),
+                Err(e) => return Err(e),
+            }
+        }
+        match failures.pop() {
+            Some(only) if failures.is_empty() => Err(only),
+            Some(last) => {
+                let all = failures.into_iter().chain([last]).collect();
+                Err(Error::NoTransport { server: self.server(), failures: all })
+            }
+            None => Err(Error::Local("there is no transport".into())),
+        }
+    }
+}
+
+/// Whether the server has the transport, and the connection failed for a reason that the user should know.
+fn is_answer(failure: &Error) -> bool {
+    let Error::Connect { source: Some(cause), .. } = failure else { return false };
+    matches!(cause.downcast_ref(), Some(ConnectionError::Incompatible(_) | ConnectionError::Local(_)))
 }
 
 impl Connector for UrlConnector {
+    /// Without a port until the transport, and with it the port, is known.
     fn server(&self) -> String {
-        authority(&self.url.host, self.port())
+        let stated = self.options.stated_proto().map(Proto::default_port);
+        let port = self.url.port.or(stated).or_else(|| self.chosen.get().map(|(_, port)| *port));
+        port.map_or_else(|| self.url.host.clone(), |port| authority(&self.url.host, port))
     }
 
     fn connect(&self) -> BoxFuture<'static, Result<Connection, Error>> {
-        Box::pin(self.to(self.port(), self.options.proto).connect())
+        match self.chosen.get() {
+            Some((proto, port)) => Box::pin(self.to(*port, *proto).connect()),
+            None => Box::pin(self.clone().connect_first()),
+        }
     }
 
     fn connect_mount(&self) -> BoxFuture<'static, Result<Connection, Error>> {

@@ -45,6 +45,18 @@ pub enum Error {
         /// The error of the last address that was tried; `None` after a timeout.
         source: Option<Box<dyn StdError + Send + Sync>>,
     },
+    /// The client could not connect to the server over any of [`transports`](crate::transports).
+    #[error(
+        "cannot connect to {server}: {}; check that the server runs, or state its port and transport \
+         (nfs://HOST:PORT/PATH?proto=tcp)",
+        failures.iter().map(over_transport).collect::<Vec<_>>().join("; ")
+    )]
+    NoTransport {
+        /// Name or address, with the port of the URL.
+        server: String,
+        /// [`Self::Connect`] for each transport.
+        failures: Vec<Error>,
+    },
     /// The server accepted a connection, but did not answer the first call on it.
     #[error(
         "{server} accepts connections, but has not answered {procedure} within {after:?}; check that the port is that of NFS, and of the transport (proto=rdma or proto=tcp)"
@@ -216,6 +228,7 @@ impl Error {
             Self::Url { .. } | Self::InvalidInput(_) => K::InvalidInput,
             Self::Resolve { .. } => K::HostUnreachable,
             Self::Connect { source, .. } => source.as_deref().map_or(K::TimedOut, connect_kind),
+            Self::NoTransport { failures, .. } => failures.first().map_or(K::Other, Self::kind),
             Self::UnknownExport { .. } => K::NotFound,
             Self::Mount { status, .. } => mount_kind(*status),
             Self::Nfs { status, .. } => status_kind(*status),
@@ -259,7 +272,8 @@ impl Error {
     pub fn is_unreachable(&self) -> bool {
         let is_lost = |e: &RpcError| matches!(e, RpcError::Disconnected { .. } | RpcError::TimedOut { .. });
         match self {
-            Self::Connect { .. } | Self::NoAnswer { .. } | Self::Unreachable { .. } => true,
+            Self::Connect { .. } | Self::NoTransport { .. } => true,
+            Self::NoAnswer { .. } | Self::Unreachable { .. } => true,
             Self::Rpc { error, .. } => is_lost(error),
             _ => false,
         }
@@ -416,6 +430,17 @@ fn mount_hint(status: mount::Status) -> &'static str {
         }
         mount::Status::NoEnt => "; check the list of exports",
         _ => "",
+    }
+}
+
+/// The failure of a transport of [`Error::NoTransport`].
+fn over_transport(failure: &Error) -> String {
+    match failure {
+        Error::Connect { server, proto, reason, .. } => {
+            let port = server.rsplit_once(':').map_or("", |(_, port)| port);
+            format!("{proto} at port {port}: {reason}")
+        }
+        other => other.to_string(),
     }
 }
 

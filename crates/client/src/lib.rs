@@ -61,7 +61,7 @@ mod tests;
 pub use atomic_file::{AtomicFile, is_temporary_name, temporary_name};
 pub use builder::ClientBuilder;
 pub use client::Client;
-pub use connect::{Connection, Connector};
+pub use connect::{Connection, Connector, transports};
 pub use error::Error;
 pub use file::File;
 pub use handles::ReadInto;

@@ -33,7 +33,7 @@ pub async fn exports(
     let arena = Arena::new(millrace_buffer::ArenaConfig { limit: options.arena_limit, ..Default::default() });
     let credential = options.credential.credential();
     let registration = options.new_registration();
-    let connector = UrlConnector { rt, arena: arena.clone(), url: url.clone(), options, registration };
+    let connector = UrlConnector::new(rt, arena.clone(), url, options, registration);
     let first = match url.mountport {
         Some(_) => connector.connect_mount().await?,
         None => connector.connect().await?,

@@ -13,10 +13,9 @@ use millrace_runtime::LocalPort;
 use crate::{Url, Version};
 
 /// The transport.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Proto {
     /// RPC-over-RDMA.
-    #[default]
     Rdma,
     /// ONC RPC over TCP.
     Tcp,
@@ -139,16 +138,16 @@ impl Identity {
 /// use std::time::Duration;
 /// use millrace_client::{Options, Proto};
 ///
-/// let options = Options::default().proto(Proto::Tcp).nconnect(4).timeout(Duration::from_secs(5));
-/// assert_eq!((options.proto, options.nconnect), (Proto::Tcp, 4));
+/// let options = Options::default().proto(Some(Proto::Tcp)).nconnect(4).timeout(Duration::from_secs(5));
+/// assert_eq!((options.proto, options.nconnect), (Some(Proto::Tcp), 4));
 /// ```
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
     /// The version of NFS; `None`: the first of 4.2, 4.1 and 3 that the server offers, and in which it has the path.
     pub vers: Option<Version>,
-    /// The transport.
-    pub proto: Proto,
+    /// The transport; `None`: the first that answers of those that [`transports`](crate::transports) returns.
+    pub proto: Option<Proto>,
     /// Connections to the server, 1 to 64; calls are spread over them.
     pub nconnect: usize,
     /// Maximum size of one READ in bytes; `None`: the server's preferred size, limited by the transport.
@@ -215,7 +214,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             vers: None,
-            proto: Proto::default(),
+            proto: None,
             nconnect: 1,
             rsize: None,
             wsize: None,
@@ -251,7 +250,7 @@ macro_rules! with_setters {
             /// Sets [`Options::vers`], the version of NFS.
             vers: Option<Version>,
             /// Sets [`Options::proto`], the transport.
-            proto: Proto,
+            proto: Option<Proto>,
             /// Sets [`Options::nconnect`], the number of connections (1 to 64).
             nconnect: usize,
             /// Sets [`Options::rsize`], the maximum size of one READ in bytes.
@@ -347,7 +346,7 @@ impl Options {
     #[must_use]
     pub fn with_url(mut self, url: &Url) -> Self {
         self.vers = url.vers.or(self.vers);
-        self.proto = url.proto.unwrap_or(self.proto);
+        self.proto = url.proto.or(self.proto);
         self.provider = url.provider.unwrap_or(self.provider);
         self.nconnect = url.nconnect.unwrap_or(self.nconnect);
         self.busy_poll = url.busy_poll.unwrap_or(self.busy_poll);
@@ -356,6 +355,11 @@ impl Options {
         self.reserved_port = url.resvport.unwrap_or(self.reserved_port);
         self.registration = url.registration.unwrap_or(self.registration);
         self
+    }
+
+    /// The transport that the options name. A provider is one of RDMA.
+    pub(crate) fn stated_proto(&self) -> Option<Proto> {
+        self.proto.or((self.provider != ProviderChoice::Auto).then_some(Proto::Rdma))
     }
 
     pub(crate) fn local_port(&self) -> LocalPort {

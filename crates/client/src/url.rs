@@ -20,11 +20,11 @@ pub(crate) const MAX_CONNECTIONS: usize = 64;
 /// Longest `busy_poll` in microseconds.
 const MAX_BUSY_POLL: u64 = 1000;
 
-/// URL of an export: `nfs://HOST[:PORT]/EXPORT/PATH[?OPTIONS]`.
+/// URL of an export: `nfs://HOST[:PORT]/EXPORT/PATH[?OPTIONS]`. `nfs+tcp://` and `nfs+rdma://` state the transport.
 ///
 /// The host is a name, an IPv4 address or an IPv6 address in brackets; a link-local address has an interface,
 /// `[fe80::1%eth0]` or `[fe80::1%25eth0]`. Options, joined by `&`:
-/// `vers=3|4.1|4.2`, `proto=rdma|tcp`, `provider=auto|iwarp|verbs`, `nconnect=1..64`, `busy_poll=0..1000`
+/// `vers=3|4.1|4.2`, `proto=auto|rdma|tcp`, `provider=auto|iwarp|verbs`, `nconnect=1..64`, `busy_poll=0..1000`
 /// (microseconds), `rsize=SIZE`, `wsize=SIZE`, `mountport=PORT`, `resvport`, `noresvport`,
 /// `registration=dynamic|fast|cache`. A size has the text form of
 /// [`ByteSize`] and is below 4 GiB. The client determines with MOUNT which part of the path is the export.
@@ -32,7 +32,7 @@ const MAX_BUSY_POLL: u64 = 1000;
 ///
 /// ```
 /// let url: millrace_client::Url = "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=256K".parse().unwrap();
-/// assert_eq!((url.host.as_str(), url.port(), url.path.to_str()), ("::1", 2049, Some("/data/a b")));
+/// assert_eq!((url.host.as_str(), url.port, url.path.to_str()), ("::1", Some(2049), Some("/data/a b")));
 /// assert_eq!((url.proto, url.rsize), (Some(millrace_client::Proto::Tcp), Some(262_144)));
 /// assert_eq!(url.to_string(), "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=262144");
 /// ```
@@ -40,13 +40,13 @@ const MAX_BUSY_POLL: u64 = 1000;
 pub struct Url {
     /// Name or address of the server, without brackets.
     pub host: String,
-    /// The port, if given; see [`Self::port`].
+    /// The port, if given; the default is that of the transport (rdma 20049, tcp 2049).
     pub port: Option<u16>,
     /// The path, beginning with `/`.
     pub path: OsString,
     /// The version of NFS, if given; see [`crate::Options::vers`].
     pub vers: Option<Version>,
-    /// The transport, if given.
+    /// The transport, if given; see [`crate::transports`].
     pub proto: Option<Proto>,
     /// The RDMA provider, if given.
     pub provider: Option<ProviderChoice>,
@@ -105,11 +105,6 @@ impl Url {
         }
     }
 
-    /// The port of the URL, or the default port of the transport (rdma 20049, tcp 2049).
-    pub fn port(&self) -> u16 {
-        self.port.unwrap_or_else(|| self.proto.unwrap_or_default().default_port())
-    }
-
     /// Sets an option, such as `rsize=64K`; replaces an earlier value.
     ///
     /// # Errors
@@ -127,7 +122,7 @@ impl Url {
     fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "vers" => self.vers = Some(value.parse()?),
-            "proto" => self.proto = Some(value.parse()?),
+            "proto" => self.proto = proto(value)?,
             "provider" => self.provider = Some(value.parse()?),
             // The default, which URLs of earlier releases may contain.
             "design" if value == "read-write" => {
@@ -149,6 +144,20 @@ impl Url {
         }
         Ok(())
     }
+}
+
+/// Schemes of URLs, and the transports that they state.
+const SCHEMES: [(&str, Option<Proto>); 3] =
+    [("nfs://", None), ("nfs+tcp://", Some(Proto::Tcp)), ("nfs+rdma://", Some(Proto::Rdma))];
+
+/// Parses the value of `proto`; `None` for `auto`.
+fn proto(s: &str) -> Result<Option<Proto>, String> {
+    if s == "auto" { Ok(None) } else { s.parse().map(Some) }
+}
+
+/// The transport that the scheme of `s` states, and the rest.
+fn split_scheme(s: &str) -> Option<(Option<Proto>, &str)> {
+    SCHEMES.iter().find_map(|(scheme, proto)| Some((*proto, s.strip_prefix(scheme)?)))
 }
 
 /// Hint for research options.
@@ -221,13 +230,19 @@ fn parse(s: &str) -> Result<Url, String> {
     if s.starts_with(['/', '.']) {
         return Err("it is a path of this host".into());
     }
-    let rest = s.strip_prefix("nfs://").ok_or("the URL does not begin with nfs://")?;
+    let (stated, rest) = split_scheme(s).ok_or("the URL does not begin with nfs://")?;
     let (host, port, tail) = split_host(rest)?;
     let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
     let path = if path.is_empty() { "/".into() } else { unescape(path)? };
     let mut url = Url { port, ..Url::new(host, path) };
     for option in query.split('&').filter(|o| !o.is_empty()) {
         url.set_option(option)?;
+    }
+    match (stated, url.proto) {
+        (Some(stated), Some(other)) if stated != other => {
+            return Err(format!("the scheme nfs+{stated}:// contradicts proto={other}"));
+        }
+        _ => url.proto = stated.or(url.proto),
     }
     Ok(url)
 }
@@ -237,13 +252,13 @@ fn corrected(s: &str) -> Option<Url> {
     if let Some(url) = Url::from_source(s) {
         return Some(url);
     }
-    let schemes = [("nfs://", ""), ("nfs+tcp://", "proto=tcp"), ("nfs+rdma://", "proto=rdma")];
-    let (rest, proto) = schemes.iter().find_map(|(scheme, proto)| Some((s.strip_prefix(scheme)?, *proto)))?;
+    let (stated, rest) = split_scheme(s)?;
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, path) = place.split_at(place.find('/').unwrap_or(place.len()));
     let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let options: Vec<_> = query.split('&').chain([proto]).map(as_option).collect();
-    parse(&format!("nfs://{host}{path}?{}", options.join("&"))).ok()
+    let options: Vec<_> = query.split('&').map(as_option).collect();
+    let url = parse(&format!("nfs://{host}{path}?{}", options.join("&"))).ok()?;
+    Some(Url { proto: stated.or(url.proto), ..url })
 }
 
 /// The option of a URL for a synonym of nfs(5).
@@ -309,13 +324,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_url_means_rdma_on_its_port() {
+    fn a_plain_url_states_no_transport_and_no_port() {
         let u: Url = "nfs://server/export".parse().unwrap();
-        assert_eq!((u.host.as_str(), u.port(), u.path.to_str()), ("server", 20049, Some("/export")));
-        let u: Url = "nfs://server/export?proto=tcp".parse().unwrap();
-        assert_eq!(u.port(), 2049);
-        let u: Url = "nfs://10.0.0.1:7".parse().unwrap();
-        assert_eq!((u.port(), u.path.to_str()), (7, Some("/")));
+        assert_eq!(
+            (u.host.as_str(), u.port, u.path.to_str(), u.proto),
+            ("server", None, Some("/export"), None)
+        );
+        let u: Url = "nfs://10.0.0.1:7?proto=auto".parse().unwrap();
+        assert_eq!((u.port, u.path.to_str(), u.proto), (Some(7), Some("/"), None));
+    }
+
+    #[test]
+    fn a_scheme_states_the_transport() {
+        for (scheme, proto) in [("nfs+tcp", Proto::Tcp), ("nfs+rdma", Proto::Rdma)] {
+            let url: Url = format!("{scheme}://h:7/x?nconnect=2").parse().unwrap();
+            assert_eq!(url, format!("nfs://h:7/x?nconnect=2&proto={proto}").parse().unwrap());
+            assert_eq!(url, format!("{scheme}://h:7/x?nconnect=2&proto={proto}").parse().unwrap());
+        }
     }
 
     #[test]
@@ -355,6 +380,7 @@ mod tests {
             ("nfs://[::1]x/", "unexpected text"),
             ("nfs://h/?vers=4", "use 3, 4.1 or 4.2"),
             ("nfs://h/?proto=udp", "use rdma or tcp"),
+            ("nfs+tcp://h/?proto=rdma", "contradicts proto=rdma"),
             ("nfs://h/?provider=roce", "auto, iwarp or verbs"),
             ("nfs://h/?design=read-read", "millrace-lab"),
             ("nfs://h/?padding=512:0", "millrace-lab"),
@@ -386,7 +412,7 @@ mod tests {
             ("nfs://root:secret@h:2049/data/a@b", "'nfs://h:2049/data/a@b'"),
             ("nfs://h/data?version=3", "'nfs://h/data?vers=3'"),
             ("nfs://h/data?nconnect=2&nfsvers=4.2&tcp", "'nfs://h/data?vers=4.2&proto=tcp&nconnect=2'"),
-            ("nfs+tcp://h/data", "'nfs://h/data?proto=tcp'"),
+            ("nfs+tcp://u@h/data", "'nfs://h/data?proto=tcp'"),
             ("nfs+rdma://u@h/data?rsize=1M", "'nfs://h/data?proto=rdma&rsize=1048576'"),
         ] {
             let err = text.parse::<Url>().unwrap_err().to_string();

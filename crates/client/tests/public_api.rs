@@ -101,7 +101,7 @@ async fn types_of_connections(
 async fn types_of_paths(url: Url, memory: Arena) -> Result<(), Error> {
     let builder: ClientBuilder = Client::builder(url)
         .runtime(TokioRuntime::current())
-        .proto(Proto::Rdma)
+        .proto(Some(Proto::Rdma))
         .provider(ProviderChoice::default())
         .design(Design::default())
         .padding(None::<Padding>)

@@ -54,7 +54,7 @@ fn measured(case: &Case, sample: u32) -> (StageStats, StageStats) {
     let (proto, design, registration) = (case.proto, case.design, case.registration);
     let options = Options::default()
         .vers(Some(Version::V3))
-        .proto(proto)
+        .proto(Some(proto))
         .design(design)
         .registration(registration)
         .trust_server(true)

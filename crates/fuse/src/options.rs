@@ -305,7 +305,7 @@ mod tests {
         let url: Url = "nfs://server/data?proto=tcp&rsize=64K".parse().unwrap();
         let o = read("rsize=128K,nconnect=3,busy_poll=20,port=2050,soft,timeo=10,retrans=2").unwrap();
         let (url, options) = o.apply(&url, Options::default()).unwrap();
-        assert_eq!((url.rsize, url.nconnect, url.port()), (Some(128 << 10), Some(3), 2050));
+        assert_eq!((url.rsize, url.nconnect, url.port), (Some(128 << 10), Some(3), Some(2050)));
         assert_eq!(url.busy_poll, Some(Duration::from_micros(20)));
         assert_eq!(options.retry.max_elapsed, Duration::from_secs(3));
         assert_eq!((options.vers, options.attributes_before), (None, true));

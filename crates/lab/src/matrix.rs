@@ -95,7 +95,7 @@ impl Matrix {
         let over_tcp = match &self.place {
             Place::Measured(Servers::Embedded { proto, .. }) => *proto == Proto::Tcp,
             Place::Measured(Servers::Url(_)) => false,
-            Place::Simulated { .. } => self.options.proto == Proto::Tcp,
+            Place::Simulated { .. } => self.options.proto == Some(Proto::Tcp),
         };
         if several && over_tcp {
             return error_of(

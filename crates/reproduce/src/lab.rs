@@ -85,7 +85,7 @@ impl Iozone {
 
     /// Selects TCP between the same machines.
     pub(crate) fn over_tcp(mut self) -> Self {
-        self.machines.options.proto = Proto::Tcp;
+        self.machines.options.proto = Some(Proto::Tcp);
         self
     }
 

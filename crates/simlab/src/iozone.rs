@@ -125,7 +125,7 @@ impl SimulatedIozone {
         let mut all = Outcome::default();
         outcomes.into_iter().for_each(|o| all.merge(o));
         mounts.iter().zip(&before).for_each(|(m, before)| Exposure::of(m).add_since(before, &mut all));
-        let rdma = self.machines.options.proto == Proto::Rdma;
+        let rdma = self.machines.proto() == Proto::Rdma;
         let line = Figure {
             breakdown: Some(registering(&spent, &all)),
             client_registrations: rdma.then_some(all.registrations as f64),
@@ -225,7 +225,7 @@ mod tests {
     fn the_same_machines_are_slower_over_tcp_and_figures_contain_the_transport() {
         let read = |proto| {
             let what = what("ipoib-ud", 1);
-            let options = what.machines.options.proto(proto);
+            let options = what.machines.options.proto(Some(proto));
             let machines = Machines { options, ..what.machines };
             figures(&SimulatedIozone { machines, ..what }).swap_remove(1)
         };

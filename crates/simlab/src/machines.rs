@@ -62,6 +62,11 @@ impl Machines {
         }
     }
 
+    /// The transport: RDMA, unless the options state TCP.
+    pub fn proto(&self) -> Proto {
+        self.options.proto.unwrap_or(Proto::Rdma)
+    }
+
     /// The server's strategy, which defaults to that of the clients.
     fn registration_of_server(&self) -> Strategy {
         server_strategy(self.options.design, self.server_registration.unwrap_or(self.options.registration))
@@ -69,7 +74,7 @@ impl Machines {
 
     /// The buffers of the server.
     fn buffers(&self) -> Buffers {
-        match (self.options.proto, self.registration_of_server()) {
+        match (self.proto(), self.registration_of_server()) {
             (Proto::Tcp, _) => Buffers::Segments,
             (Proto::Rdma, Strategy::Cache) => Buffers::Kept,
             (Proto::Rdma, _) => Buffers::Mapped,
@@ -116,7 +121,7 @@ impl Machines {
         };
         let hosted = Hosted::start(config, Arc::clone(rt), open).map_err(|e| failed(&e))?;
         let at = SocketAddr::new(Hosts::SERVER, PORT);
-        match self.options.proto {
+        match self.proto() {
             Proto::Rdma => {
                 let listener = hosts.server().listen(Arc::clone(rt), at).map_err(|e| failed(&e))?;
                 hosted.serve(listener);
@@ -131,10 +136,10 @@ impl Machines {
 
     /// The fields that all figures of these machines share; `what` is the name of the workload.
     pub(crate) fn line(&self, what: &str) -> Figure {
-        let rdma = self.options.proto == Proto::Rdma;
+        let rdma = self.proto() == Proto::Rdma;
         Figure {
             workload: format!("simulated {what} on {}", self.profile.name),
-            proto: self.options.proto.to_string(),
+            proto: self.proto().to_string(),
             provider: rdma.then(|| "sim".into()),
             design: rdma.then(|| self.options.design.to_string()),
             registration: rdma.then(|| self.options.registration.to_string()),
@@ -178,7 +183,7 @@ impl Simulation {
             self.machines.options.clone().credential(credential).trust_server(true).measure_exposure(true);
         options.vers.get_or_insert(Version::V3);
         let (rt, to) = (Arc::clone(&self.rt), SocketAddr::new(Hosts::SERVER, PORT));
-        let mounted = match options.proto {
+        let mounted = match self.machines.proto() {
             Proto::Rdma => Client::connect_over(rt, self.hosts.client(host), to, EXPORT, options).await,
             Proto::Tcp => {
                 let streams = self.hosts.world().tcp(self.hosts.address(host));

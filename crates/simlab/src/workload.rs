@@ -36,7 +36,7 @@ mod tests {
 
     use super::*;
     fn run(workload: &impl Workload, profile: &str, client_hosts: usize, proto: Proto) -> Vec<Figure> {
-        let options = Options::default().proto(proto);
+        let options = Options::default().proto(Some(proto));
         let machines = Machines { client_hosts, options, ..Machines::new(Profile::named(profile).unwrap()) };
         simulate(workload, &machines).unwrap()
     }

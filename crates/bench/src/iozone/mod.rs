@@ -26,6 +26,7 @@ use crate::{
     no_halt,
     stats::Latencies,
     units::{cpu_s_per_gb, cpu_us_per_op, mb_per_s},
+    workload::proto_of,
 };
 pub use grid::{Grid, Seen, Servers, measure};
 use thread::{ClientLimits, Request, Step, Worker};
@@ -220,7 +221,7 @@ impl Session {
     }
 
     fn proto(&self) -> millrace_client::Proto {
-        self.config.url.proto.unwrap_or(self.config.options.proto)
+        proto_of(&self.config.url, &self.config.options, self.limits.provider)
     }
 
     fn rdma(&self) -> bool {

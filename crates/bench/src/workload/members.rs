@@ -10,7 +10,7 @@ use std::{
 
 use futures::future::join_all;
 use millrace_buffer::{Arena, ArenaConfig};
-use millrace_client::{Options, Url, handles::Client};
+use millrace_client::{Options, Proto, Url, handles::Client};
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 use parking_lot::Mutex;
 
@@ -62,9 +62,9 @@ impl Target {
         f.provider = provider.map(Into::into);
         match self {
             Self::Server { url, options } => {
-                let proto = url.proto.unwrap_or(options.proto);
+                let proto = proto_of(url, options, provider);
                 f.proto = proto.to_string();
-                if proto == millrace_client::Proto::Rdma {
+                if proto == Proto::Rdma {
                     f.design = Some(options.design.to_string());
                     f.registration = Some(url.registration.unwrap_or(options.registration).to_string());
                 }
@@ -73,6 +73,12 @@ impl Target {
         }
         f
     }
+}
+
+/// The transport of clients of `url`, whose connections have `provider` over RDMA.
+pub(crate) fn proto_of(url: &Url, options: &Options, provider: Option<&str>) -> Proto {
+    let used = if provider.is_some() { Proto::Rdma } else { Proto::Tcp };
+    url.proto.or(options.proto).unwrap_or(used)
 }
 
 /// Runs `workload` in a new directory of `target`, which is removed afterwards. Each member is a thread with

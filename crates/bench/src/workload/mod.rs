@@ -19,6 +19,7 @@ pub use checkpoint::{Checkpoint, Model};
 pub use directory::{Data, Directory};
 pub use latency::Latency;
 pub use loader::{Loader, Training};
+pub(crate) use members::proto_of;
 pub use members::{Part, Target, run, run_concurrently};
 pub use metadata::Metadata;
 pub use report::table;

@@ -285,9 +285,9 @@ Before sequential reads and listings the file systems are mounted again, so that
 empty; random reads bypass the page cache (O_DIRECT). A write ends with fsync (library: COMMIT). Files in
 listings are empty.")]
 pub(crate) struct MountBenchArgs {
-    /// The transport
-    #[arg(long, value_name = "NAME", default_value = "rdma", value_parser = proto())]
-    pub(crate) proto: Proto,
+    /// The transport [default: rdma]
+    #[arg(long, value_name = "NAME", value_parser = proto())]
+    pub(crate) proto: Option<Proto>,
 
     /// Local address on which the server listens
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]

@@ -19,7 +19,8 @@ use clap::{
     Args, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use millrace_client::Strategy;
+use millrace_cli_common::args::proto;
+use millrace_client::{Proto, Strategy};
 use millrace_rdma_providers::ProviderChoice;
 
 pub(crate) use bench::{
@@ -52,7 +53,7 @@ Start here:
 URLs:
   nfs://HOST[:PORT]/EXPORT/PATH[?OPTION=VALUE&...]
   vers=3|4.1|4.2    the version of NFS (default: the latest of the server; 3 for bench)
-  proto=rdma|tcp    the transport (default rdma; port 20049 for rdma, 2049 for tcp)
+  proto=NAME        the transport, as --proto; also as nfs+tcp:// and nfs+rdma://
   provider=NAME     the RDMA provider, as --provider
   nconnect=N        number of parallel connections (default 1)
   busy_poll=N       microseconds to poll for a reply before the thread sleeps: 0 (default) to 1000
@@ -95,6 +96,11 @@ pub(crate) struct Global {
         help_heading = "Global options"
     )]
     pub(crate) log_format: LogFormat,
+
+    /// The transport: rdma (port 20049) or tcp (port 2049) [default: rdma where the route to the server begins at an
+    /// RDMA device, else the first of tcp and rdma in software that answers]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Global options", value_parser = proto())]
+    pub(crate) proto: Option<Proto>,
 
     /// The RDMA provider: verbs (RDMA devices, through rdma-core), iwarp (in software, over TCP), or auto:
     /// verbs where the local address belongs to an RDMA device, else iwarp; `millrace devices` shows which

@@ -27,9 +27,9 @@ pub(crate) struct PlaceArgs {
     #[arg(long, value_name = "IP", default_value = "127.0.0.1", requires = "self_server")]
     pub(crate) address: IpAddr,
 
-    /// The transport to the server of --self
-    #[arg(long, value_name = "PROTO", default_value = "rdma", value_parser = proto(), requires = "self_server")]
-    pub(crate) proto: Proto,
+    /// The transport; to the server of --self, rdma by default
+    #[arg(long, value_name = "NAME", value_parser = proto())]
+    pub(crate) proto: Option<Proto>,
 
     /// Number of runs; the table shows medians
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]

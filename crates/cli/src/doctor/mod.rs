@@ -53,6 +53,11 @@ impl Finding {
         Self { state: State::Note, check, found: found.into(), remedy: Some(remedy.into()) }
     }
 
+    /// A restriction instead of a problem: another way works.
+    fn into_note(self) -> Self {
+        Self { state: State::Note, ..self }
+    }
+
     fn broken(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { state: State::Broken, check, found: found.into(), remedy: Some(remedy.into()) }
     }

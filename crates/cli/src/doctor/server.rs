@@ -33,34 +33,65 @@ pub(crate) async fn server(url: &Url) -> Vec<Finding> {
 }
 
 async fn steps(url: &Url, out: &mut Vec<Finding>) -> Result<(), Finding> {
-    let addr = resolve(&url.host, url.port())?;
-    if over_tcp(url, addr) {
-        let start = format!(
-            "`millrace serve --listen-{} 0.0.0.0:{} ...`",
-            url.proto.unwrap_or_default(),
-            addr.port()
-        );
-        let stream = connect(addr, &start)?;
-        out.push(Finding::fine("port", format!("a server listens at {addr}")));
-        out.push(mtu(&stream));
-    }
-    let exports = millrace_client::exports(TokioRuntime::current(), url, &options()).await;
-    let exports = exports.map_err(|e| protocol_error(url, &e))?;
-    let names: Vec<_> = exports.iter().map(|(name, _)| printable(name.as_bytes())).collect();
-    let proto = url.proto.unwrap_or_default();
-    out.push(Finding::fine("protocol", format!("an NFS server answers over {proto}")));
-    if names.is_empty() {
+    let (url, exports) = &transport(url, out).await?;
+    if exports.is_empty() {
         return Err(Finding::broken(
             "exports",
             "the server exports nothing",
             "add an [[export]] to the server's configuration and run `millrace reload` there",
         ));
     }
-    out.push(Finding::fine("exports", names.join(", ")));
+    out.push(Finding::fine("exports", exports.join(", ")));
     if url.path != "/" {
         check_path(url, out).await?;
     }
     Ok(())
+}
+
+/// Checks all transports that a client would try. Returns the URL with the first that answers, and the server's exports.
+async fn transport(url: &Url, out: &mut Vec<Finding>) -> Result<(Url, Vec<String>), Finding> {
+    resolve(&url.host, 0)?;
+    let tried = millrace_client::transports(TokioRuntime::current(), url, &options()).await;
+    let tried = tried.map_err(|e| Finding::broken("name", e.to_string(), "correct the name"))?;
+    let (mut first, mut failures) = (None, Vec::new());
+    for (proto, port) in tried {
+        let to = Url { proto: Some(proto), port: Some(port), ..url.clone() };
+        match answers(&to, (proto, port), out).await {
+            Ok(exports) => drop(first.get_or_insert((to, exports))),
+            Err(broken) => failures.push(broken),
+        }
+        // One server listens at a port.
+        if url.port.is_some() && first.is_some() {
+            failures.clear();
+            break;
+        }
+    }
+    let Some((url, exports)) = first else {
+        // The last one ends the checks.
+        let last = failures.pop();
+        out.extend(failures);
+        return Err(last.unwrap_or_else(|| Finding::broken("protocol", "there is no transport", "")));
+    };
+    out.extend(failures.into_iter().map(Finding::into_note));
+    Ok((url, exports))
+}
+
+/// Checks one transport. Returns the server's exports.
+async fn answers(
+    url: &Url,
+    (proto, port): (Proto, u16),
+    out: &mut Vec<Finding>,
+) -> Result<Vec<String>, Finding> {
+    let addr = resolve(&url.host, port)?;
+    if over_tcp(url, addr) {
+        let stream = connect(addr, &format!("`millrace serve --listen-{proto} 0.0.0.0:{port} ...`"))?;
+        out.push(Finding::fine("port", format!("a server listens at {addr}")));
+        out.push(mtu(&stream));
+    }
+    let exports = millrace_client::exports(TokioRuntime::current(), url, &options()).await;
+    let exports = exports.map_err(|e| protocol_error(proto, port, &e))?;
+    out.push(Finding::fine("protocol", format!("an NFS server answers over {proto} at port {port}")));
+    Ok(exports.iter().map(|(name, _)| printable(name.as_bytes())).collect())
 }
 
 /// Mounts the export and checks the path, access and clocks.
@@ -109,14 +140,14 @@ fn over_tcp(url: &Url, addr: SocketAddr) -> bool {
 }
 
 /// The server that listens at the port uses another protocol.
-fn protocol_error(url: &Url, e: &Error) -> Finding {
-    let (proto, other) = match url.proto.unwrap_or_default() {
-        Proto::Rdma => ("RDMA", "tcp"),
-        Proto::Tcp => ("TCP", "rdma"),
+fn protocol_error(proto: Proto, port: u16, e: &Error) -> Finding {
+    let other = match proto {
+        Proto::Rdma => Proto::Tcp,
+        Proto::Tcp => Proto::Rdma,
     };
     Finding::broken(
         "protocol",
-        format!("no NFS over {proto} at port {}: {e}", url.port()),
+        format!("no NFS over {proto} at port {port}: {e}"),
         format!(
             "the port may belong to another service: use the server's port for {proto}, or try ?proto={other}; \
              the server's `ready` line shows both"

@@ -95,19 +95,14 @@ impl Client {
     /// TCP to the URL's `mountport`, the port from rpcbind, or port 2049.
     ///
     /// # Errors
-    /// [`Error::Resolve`], [`Error::Connect`], [`Error::UnknownExport`], [`Error::Mount`], and the errors of
-    /// a call.
+    /// [`Error::Resolve`], [`Error::Connect`], [`Error::NoTransport`], [`Error::UnknownExport`], [`Error::Mount`], and
+    /// the errors of a call.
     pub async fn connect(rt: RuntimeRef, url: &Url, options: Options) -> Result<Self, Error> {
         let options = options.with_url(url);
         let arena = Arena::new(ArenaConfig { limit: options.arena_limit, ..ArenaConfig::default() });
         let registration = options.new_registration();
-        let connector = UrlConnector {
-            rt: Arc::clone(&rt),
-            arena: arena.clone(),
-            url: url.clone(),
-            options: options.clone(),
-            registration: Arc::clone(&registration),
-        };
+        let shared = (Arc::clone(&rt), arena.clone(), Arc::clone(&registration));
+        let connector = UrlConnector::new(shared.0, shared.1, url, options.clone(), shared.2);
         let client = Self::mount_with(
             Arc::clone(&rt),
             arena,

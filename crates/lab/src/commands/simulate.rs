@@ -71,7 +71,7 @@ pub(super) fn machines(
     };
     Ok(Machines {
         seed: args.seed,
-        options: global.options().proto(proto),
+        options: global.options().proto(Some(proto)),
         storage: args.storage.clone(),
         client_hosts: args.client_hosts.map_or(client_hosts, usize::from),
         ..Machines::new(placed)
@@ -84,11 +84,14 @@ fn usage_error(e: ProfileError) -> Failure {
 
 /// Describes the simulated machines in one line.
 pub(super) fn about(machines: &Machines) -> String {
-    let Machines { profile, seed, storage, client_hosts, options, .. } = machines;
+    let Machines { profile, seed, storage, client_hosts, .. } = machines;
     format!(
         "SIMULATED, not measured: {}: {}; {} miles; client hosts: {client_hosts}; server's file system: {storage}; {}; \
          seed {seed}",
-        profile.name, profile.about, profile.link.miles, options.proto
+        profile.name,
+        profile.about,
+        profile.link.miles,
+        machines.proto()
     )
 }
 

@@ -121,7 +121,7 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
 
 fn hosts(lookup: Lookup, proto: Proto, setting: Setting) -> Result<Machines, BenchError> {
     let mut machines = machines("sdr-opensolaris", setting)?;
-    (machines.options.design, machines.options.proto) = (Design::ReadRead, proto);
+    (machines.options.design, machines.options.proto) = (Design::ReadRead, Some(proto));
     if let Storage::Tmpfs(tmpfs) = &mut machines.storage {
         tmpfs.lookup = lookup;
     }

@@ -86,7 +86,7 @@ fn run(setting: Setting) -> Result<Curves, BenchError> {
         [(Proto::Rdma, BTIO_RDMA, READ_RDMA, WRITE_RDMA), (Proto::Tcp, BTIO_IPOIB, READ_IPOIB, WRITE_IPOIB)]
     {
         let mut machines = machines("sdr-opensolaris", setting)?;
-        (machines.options.design, machines.options.proto) = (Design::ReadRead, proto);
+        (machines.options.design, machines.options.proto) = (Design::ReadRead, Some(proto));
         if let Some(modification) = setting.modification {
             modification.machines(&mut machines);
         }

@@ -5,6 +5,7 @@ use millrace_cli_common::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
+use millrace_client::Proto;
 
 use super::{at, warn_of_debug_build};
 use crate::{
@@ -23,7 +24,7 @@ pub(super) fn run(args: &MountBenchArgs) -> CommandResult {
         random_ops: args.random_ops,
         files: args.files,
         entries: args.entries,
-        proto: args.proto,
+        proto: args.proto.unwrap_or(Proto::Rdma),
         at: at(args.address),
         tmpfs: args.tmpfs.clone(),
         passthrough: PASSTHROUGH.to_vec(),

@@ -6,6 +6,7 @@ use millrace_cli_common::{
     output,
     workload::{Place, run as run_workload},
 };
+use millrace_client::Proto;
 
 use super::warn_of_debug_build;
 use crate::{
@@ -20,7 +21,7 @@ fn run(workload: &impl Workload, args: &PlaceArgs) -> CommandResult {
         self_server: args.self_server,
         dir: args.dir.clone(),
         address: args.address,
-        proto: args.proto,
+        proto: args.proto.unwrap_or(Proto::Rdma),
         runs: args.runs,
         json: args.json,
         options: session::options(),
