@@ -157,7 +157,7 @@ impl UrlConnector {
     }
 }
 
-/// Whether the server has the transport, and the connection failed for a reason that the user should know.
+/// Whether the server has the transport, and the connection failed for a reason that concerns the user.
 fn is_answer(failure: &Error) -> bool {
     let Error::Connect { source: Some(cause), .. } = failure else { return false };
     matches!(cause.downcast_ref(), Some(ConnectionError::Incompatible(_) | ConnectionError::Local(_)))
