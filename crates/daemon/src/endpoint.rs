@@ -3,20 +3,25 @@
 use std::{
     convert::Infallible,
     future::ready,
-    io,
+    io::{self, Write},
     net::{SocketAddr, TcpListener},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
+use flate2::{Compression, write::GzEncoder};
 use futures::future::{Either, select};
 use hyper::{
-    Method, Request, Response, StatusCode,
-    body::Incoming,
-    header::{CONTENT_TYPE, HeaderValue},
+    HeaderMap, Method, Request, Response, StatusCode,
+    body::{Body, Bytes, Frame, SizeHint},
+    header::{
+        ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY, X_CONTENT_TYPE_OPTIONS,
+    },
     server::conn::http1,
     service::service_fn,
 };
@@ -24,7 +29,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use millrace_server::StatsReader;
 use tokio::{net::TcpStream, task::AbortHandle};
 
-use crate::prometheus::render;
+use crate::{
+    negotiation::{Format, accepts_gzip},
+    prometheus::render,
+};
 
 /// Pause after an accept that failed for lack of descriptors or memory, to avoid a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -36,8 +44,10 @@ const MAX_REQUEST_BYTES: usize = 8 << 10;
 const HEADERS_LIMIT: Duration = Duration::from_secs(1);
 /// Time limit of a request and its reply.
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
-/// The media type of the text format.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The statistics.
+const METRICS: &str = "/metrics";
+/// The pages of the endpoint.
+const PATHS: [&str; 2] = [METRICS, "/healthz"];
 
 /// Answers requests until `stopping` completes.
 pub(crate) async fn serve(listener: TcpListener, stats: StatsReader, stopping: impl Future<Output = ()>) {
@@ -111,21 +121,84 @@ async fn answer(stream: TcpStream, stats: &StatsReader, has_request: &AtomicBool
         .await
 }
 
-fn respond(request: &Request<Incoming>, stats: &StatsReader) -> Response<String> {
-    let (status, body) = match (request.method(), request.uri().path()) {
-        (&Method::GET, "/metrics") => (StatusCode::OK, render(&stats.stats())),
+fn respond<B>(request: &Request<B>, stats: &StatsReader) -> Response<Whole> {
+    let path = request.uri().path();
+    if !PATHS.contains(&path) {
+        return plain(
+            StatusCode::NOT_FOUND,
+            format!("{path} is not a page of this server: use {}\n", PATHS.join(" or ")),
+        );
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "use GET or HEAD\n".to_owned());
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    match path {
+        METRICS => {
+            let format = Format::preferred(request.headers());
+            let mut response =
+                answered(StatusCode::OK, format.content_type(), render(&stats.stats(), format));
+            response.headers_mut().append(VARY, HeaderValue::from_static("accept"));
+            compressed(response, request.headers())
+        }
         // The endpoint stops with the listeners. The control thread answers, so a blocked shard is not
         // detected.
-        (&Method::GET, "/healthz") => (StatusCode::OK, "ok\n".to_owned()),
-        _ => {
-            let paths = "use /metrics for statistics, or /healthz for the health of the server\n";
-            (StatusCode::NOT_FOUND, paths.to_owned())
-        }
-    };
-    let mut response = Response::new(body);
+        _ => plain(StatusCode::OK, "ok\n".to_owned()),
+    }
+}
+
+/// A response for people.
+fn plain(status: StatusCode, text: String) -> Response<Whole> {
+    answered(status, "text/plain; charset=utf-8", text)
+}
+
+fn answered(status: StatusCode, content_type: &'static str, text: String) -> Response<Whole> {
+    let mut response = Response::new(Whole(Some(text.into())));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(OPEN_METRICS));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
+}
+
+/// `response`, compressed if the request with the headers `accepted` allows it.
+fn compressed(mut response: Response<Whole>, accepted: &HeaderMap) -> Response<Whole> {
+    response.headers_mut().append(VARY, HeaderValue::from_static("accept-encoding"));
+    if accepts_gzip(accepted)
+        && let Some(body) = &response.body().0
+    {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        if let Ok(short) = encoder.write_all(body).and_then(|()| encoder.finish()) {
+            *response.body_mut() = Whole(Some(short.into()));
+            response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+    }
+    response
+}
+
+/// A body that is sent at once, and has a known length.
+struct Whole(Option<Bytes>);
+
+impl Body for Whole {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
 }
 
 /// Creates a listening socket for the endpoint, whose address can be reused immediately after a restart.

@@ -12,6 +12,7 @@ mod endpoint;
 mod error;
 mod file;
 mod keys;
+mod negotiation;
 mod prometheus;
 mod rpcbind;
 mod target_keys;

@@ -1,4 +1,4 @@
-//! The statistics of a server in the OpenMetrics text format, which Prometheus reads.
+//! The statistics of a server in the formats that Prometheus reads.
 
 use std::fmt;
 
@@ -13,8 +13,41 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// Renders the statistics in the OpenMetrics text format.
-pub(crate) fn render(stats: &Stats) -> String {
+use crate::negotiation::Format;
+
+/// Renders the statistics.
+pub(crate) fn render(stats: &Stats, format: Format) -> String {
+    let text = open_metrics(stats);
+    match format {
+        Format::OpenMetrics => text,
+        Format::Text => text_format(&text),
+    }
+}
+
+/// OpenMetrics as the text format 0.0.4, in which the name of a counter ends with `_total` in its descriptions too, and
+/// which has neither units nor an end.
+fn text_format(open_metrics: &str) -> String {
+    let mut out = String::with_capacity(open_metrics.len());
+    let mut help = None;
+    for line in open_metrics.lines() {
+        let Some(comment) = line.strip_prefix("# ") else {
+            out.extend([line, "\n"]);
+            continue;
+        };
+        if let Some(described) = comment.strip_prefix("HELP ") {
+            help = described.split_once(' '); // Its type is in the next line.
+        } else if let Some((name, kind)) = comment.strip_prefix("TYPE ").and_then(|of| of.split_once(' ')) {
+            let total = if kind == "counter" { "_total" } else { "" };
+            if let Some((_, text)) = help.take() {
+                out.extend(["# HELP ", name, total, " ", text, "\n"]);
+            }
+            out.extend(["# TYPE ", name, total, " ", kind, "\n"]);
+        }
+    }
+    out
+}
+
+fn open_metrics(stats: &Stats) -> String {
     let mut registry = Registry::with_prefix("millrace");
     registry.register_collector(Box::new(Scrape(stats.clone())));
     let mut out = String::new();
@@ -396,7 +429,7 @@ mod tests {
     fn commands_of_iscsi_are_counted_by_direction() {
         let mut stats = Stats::default();
         (stats.iscsi.writes, stats.iscsi.bytes_written, stats.iscsi.sessions) = (3, 4096, 2);
-        let text = render(&stats);
+        let text = open_metrics(&stats);
         for line in [
             "millrace_iscsi_commands_total{kind=\"write\"} 3",
             "millrace_iscsi_data_bytes_total{direction=\"written\"} 4096",
@@ -415,7 +448,7 @@ mod tests {
             (usage.bytes_read, usage.latency.buckets[3]) = (1, 40 - u64::from(i));
             stats.clients.push((IpAddr::from([10, 0, 0, i]).into(), usage));
         }
-        let text = render(&stats);
+        let text = open_metrics(&stats);
         let shown = |l: &&str| l.starts_with("millrace_client_bytes_total") && l.contains("\"read\"");
         assert_eq!(text.lines().filter(shown).count(), MAX_CLIENTS + 1, "{text}");
         for line in [
@@ -439,7 +472,7 @@ mod tests {
             usage.bytes_read = bytes;
             stats.nfs4_clients.push((owner.into(), usage));
         }
-        let text = render(&stats);
+        let text = open_metrics(&stats);
         let long = "x".repeat(MAX_OWNER);
         for (name, bytes) in [("Linux NFSv4.2 host", 5), ("a\u{fffd}b\\\"", 6), (&long, 15)] {
             let line = format!(
@@ -447,6 +480,37 @@ mod tests {
             );
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn the_text_format_has_the_names_of_samples_in_descriptions() {
+        let mut stats = Stats::default();
+        let mut usage = UsageStats::default();
+        (usage.bytes_read, usage.latency.buckets[3]) = (5, 1);
+        stats.exports.push(("/# HELP".to_owned(), usage));
+        let (text, open) = (render(&stats, Format::Text), render(&stats, Format::OpenMetrics));
+        let samples =
+            |text: &str| text.lines().filter(|l| !l.starts_with('#')).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(samples(&text), samples(&open));
+        let mut lines = text.lines().peekable();
+        let mut described = Vec::new();
+        while let Some(line) = lines.next() {
+            if let Some(comment) = line.strip_prefix('#') {
+                let name = comment.strip_prefix(" HELP ").and_then(|help| help.split(' ').next()).unwrap();
+                let kind = lines.next().unwrap().strip_prefix(&format!("# TYPE {name} ")).unwrap();
+                described.push((name, kind));
+                continue;
+            }
+            let (name, kind) = described.last().unwrap();
+            let rest = line.strip_prefix(name).unwrap();
+            let suffixes: &[&str] = if *kind == "histogram" { &["_sum", "_count", "_bucket"] } else { &[""] };
+            let follows =
+                |suffix: &&str| rest.strip_prefix(*suffix).is_some_and(|r| r.starts_with(['{', ' ']));
+            assert!(suffixes.iter().any(follows), "{line} is not of {name}, a {kind}");
+            assert_eq!(*kind == "counter", name.ends_with("_total"), "{name}");
+        }
+        assert!(described.contains(&("millrace_export_bytes_total", "counter")), "{described:?}");
+        assert!(!text.contains("# EOF") && open.ends_with("# EOF\n"));
     }
 
     #[test]
@@ -461,7 +525,7 @@ mod tests {
         stats.nfs4_operations.extend([(Operation::Open, of), (Operation::Lock, ProcedureStats::default())]);
         let times = [(Stage::FileSystem, Duration::from_micros(3)), (Stage::Reply, Duration::from_secs(2))];
         *stats.rdma_stages.of_mut(CallClass::Write) = StageSums::new(2, times);
-        let text = render(&stats);
+        let text = open_metrics(&stats);
         for line in [
             "millrace_nfs_calls_total{version=\"3\",procedure=\"READ\"} 5",
             "millrace_nfs_failures_total{version=\"3\",procedure=\"READ\"} 2",
