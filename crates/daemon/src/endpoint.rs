@@ -1,8 +1,8 @@
-//! The HTTP endpoint: `GET /metrics` answers with the statistics, `GET /healthz` while the server runs.
+//! The HTTP endpoint: `/metrics` has the statistics; `/healthz` answers while the server runs, `/readyz` whether all shards
+//! answer.
 
 use std::{
     convert::Infallible,
-    future::ready,
     io::{self, Write},
     net::{SocketAddr, TcpListener},
     pin::Pin,
@@ -18,20 +18,21 @@ use flate2::{Compression, write::GzEncoder};
 use futures::future::{Either, select};
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode,
-    body::{Body, Bytes, Frame, SizeHint},
+    body::{Body, Bytes, Frame, Incoming, SizeHint},
     header::{
         ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY, X_CONTENT_TYPE_OPTIONS,
     },
+    http::request::Parts,
     server::conn::http1,
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use millrace_server::StatsReader;
 use tokio::{net::TcpStream, task::AbortHandle};
 
 use crate::{
     negotiation::{Format, accepts_gzip},
     prometheus::render,
+    snapshot::Observer,
 };
 
 /// Pause after an accept that failed for lack of descriptors or memory, to avoid a busy loop.
@@ -46,11 +47,13 @@ const HEADERS_LIMIT: Duration = Duration::from_secs(1);
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// The statistics.
 const METRICS: &str = "/metrics";
+/// Whether all shards answer.
+const READY: &str = "/readyz";
 /// The pages of the endpoint.
-const PATHS: [&str; 2] = [METRICS, "/healthz"];
+const PATHS: [&str; 3] = [METRICS, READY, "/healthz"];
 
 /// Answers requests until `stopping` completes.
-pub(crate) async fn serve(listener: TcpListener, stats: StatsReader, stopping: impl Future<Output = ()>) {
+pub(crate) async fn serve(listener: TcpListener, observer: Observer, stopping: impl Future<Output = ()>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(l) => l,
         Err(e) => return tracing::error!("metrics: cannot listen: {e}"),
@@ -66,7 +69,7 @@ pub(crate) async fn serve(listener: TcpListener, stats: StatsReader, stopping: i
             Either::Right(_) => return,
         };
         match accepted {
-            Ok((stream, _)) => connections.add(stream, stats.clone()),
+            Ok((stream, _)) => connections.add(stream, observer.clone()),
             Err(e) => {
                 tracing::warn!("metrics: cannot accept a connection: {e}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -86,7 +89,7 @@ struct Connection {
 
 impl Connections {
     /// Serves a connection, which may replace another one.
-    fn add(&mut self, stream: TcpStream, stats: StatsReader) {
+    fn add(&mut self, stream: TcpStream, observer: Observer) {
         self.0.retain(|connection| !connection.task.is_finished());
         if self.0.len() >= MAX_CONNECTIONS {
             let is_idle = |connection: &Connection| !connection.has_request.load(Ordering::Relaxed);
@@ -96,7 +99,7 @@ impl Connections {
         let has_request = Arc::new(AtomicBool::new(false));
         let requested = Arc::clone(&has_request);
         let task = tokio::spawn(async move {
-            let answered = tokio::time::timeout(REQUEST_LIMIT, answer(stream, &stats, &requested)).await;
+            let answered = tokio::time::timeout(REQUEST_LIMIT, answer(stream, &observer, &requested)).await;
             if !matches!(answered, Ok(Ok(()))) {
                 tracing::debug!("metrics: a request was not answered");
             }
@@ -106,10 +109,11 @@ impl Connections {
 }
 
 /// Answers the one request of a connection, and records its arrival in `has_request`.
-async fn answer(stream: TcpStream, stats: &StatsReader, has_request: &AtomicBool) -> hyper::Result<()> {
-    let service = service_fn(|request| {
+async fn answer(stream: TcpStream, observer: &Observer, has_request: &AtomicBool) -> hyper::Result<()> {
+    let service = service_fn(|request: Request<Incoming>| {
         has_request.store(true, Ordering::Relaxed);
-        ready(Ok::<_, Infallible>(respond(&request, stats)))
+        let (head, _) = request.into_parts();
+        async move { Ok::<_, Infallible>(respond(&head, observer).await) }
     });
     http1::Builder::new()
         .keep_alive(false)
@@ -121,31 +125,40 @@ async fn answer(stream: TcpStream, stats: &StatsReader, has_request: &AtomicBool
         .await
 }
 
-fn respond<B>(request: &Request<B>, stats: &StatsReader) -> Response<Whole> {
-    let path = request.uri().path();
+async fn respond(head: &Parts, observer: &Observer) -> Response<Whole> {
+    let path = head.uri.path();
     if !PATHS.contains(&path) {
         return plain(
             StatusCode::NOT_FOUND,
             format!("{path} is not a page of this server: use {}\n", PATHS.join(" or ")),
         );
     }
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+    if !matches!(head.method, Method::GET | Method::HEAD) {
         let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "use GET or HEAD\n".to_owned());
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return response;
     }
     match path {
         METRICS => {
-            let format = Format::preferred(request.headers());
+            let format = Format::preferred(&head.headers);
             let mut response =
-                answered(StatusCode::OK, format.content_type(), render(&stats.stats(), format));
+                answered(StatusCode::OK, format.content_type(), render(&observer.snapshot().await, format));
             response.headers_mut().append(VARY, HeaderValue::from_static("accept"));
-            compressed(response, request.headers())
+            compressed(response, &head.headers)
         }
-        // The endpoint stops with the listeners. The control thread answers, so a blocked shard is not
-        // detected.
+        READY => readiness(&observer.hung_shards().await),
+        // The endpoint stops with the listeners. A restart would not help if a file system hangs, so no shard is asked.
         _ => plain(StatusCode::OK, "ok\n".to_owned()),
     }
+}
+
+fn readiness(hung_shards: &[usize]) -> Response<Whole> {
+    if hung_shards.is_empty() {
+        return plain(StatusCode::OK, "ok\n".to_owned());
+    }
+    let numbers = hung_shards.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let text = format!("shards that do not answer: {numbers}; see whether a file system hangs\n");
+    plain(StatusCode::SERVICE_UNAVAILABLE, text)
 }
 
 /// A response for people.
@@ -213,4 +226,18 @@ pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&addr.into())?;
     socket.listen(1024)?;
     Ok(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_with_a_shard_that_hangs_is_not_ready() {
+        assert_eq!(readiness(&[]).status(), StatusCode::OK);
+        let response = readiness(&[0, 2]);
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let text = response.body().0.clone().unwrap_or_default();
+        assert!(text.starts_with(b"shards that do not answer: 0, 2;"), "{text:?}");
+    }
 }

@@ -13,8 +13,10 @@ mod error;
 mod file;
 mod keys;
 mod negotiation;
+mod process;
 mod prometheus;
 mod rpcbind;
+mod snapshot;
 mod target_keys;
 mod values;
 

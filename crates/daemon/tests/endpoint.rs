@@ -147,6 +147,7 @@ fn each_page_has_its_status_and_type() {
     for (method, path, status, content_type) in [
         ("GET", "/metrics", 200, "text/plain; version=0.0.4; charset=utf-8"),
         ("GET", "/healthz", 200, "text/plain; charset=utf-8"),
+        ("GET", "/readyz", 200, "text/plain; charset=utf-8"),
         ("GET", "/metricsx", 404, "text/plain; charset=utf-8"),
         ("POST", "/metricsx", 404, "text/plain; charset=utf-8"),
         ("POST", "/metrics", 405, "text/plain; charset=utf-8"),
@@ -161,7 +162,7 @@ fn each_page_has_its_status_and_type() {
         assert_eq!(header(&head, "x-content-type-options"), Some("nosniff"));
         assert!(!body.is_empty(), "{method} {path}");
     }
-    for path in ["/metrics", "/healthz", "/other"] {
+    for path in ["/metrics", "/readyz", "/healthz", "/other"] {
         let (with_body, without) = (request(addr, "GET", path, ""), request(addr, "HEAD", path, ""));
         let (got, (asked, nothing)) = (parsed(&with_body), parsed(&without));
         assert!(nothing.is_empty() && !got.1.is_empty(), "{path}");
