@@ -298,12 +298,7 @@ fn metrics_table(text: &str) -> String {
         let inside = sample.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or("", |(l, _)| l);
         let labels: Vec<_> =
             inside.split(',').filter_map(|l| l.split_once('=')).map(|(l, _)| format!("`{l}`")).collect();
-        let total = if kind == "counter" { "_total" } else { "" };
-        table += &format!(
-            "| `{name}{total}` | {kind} | {} | {} |\n",
-            labels.join(", "),
-            help.trim_end_matches('.')
-        );
+        table += &format!("| `{name}` | {kind} | {} | {} |\n", labels.join(", "), help.trim_end_matches('.'));
     }
     table
 }

@@ -12,8 +12,11 @@ mod endpoint;
 mod error;
 mod file;
 mod keys;
+mod negotiation;
+mod process;
 mod prometheus;
 mod rpcbind;
+mod snapshot;
 mod target_keys;
 mod values;
 

@@ -1,4 +1,4 @@
-//! The statistics of a server in the OpenMetrics text format, which Prometheus reads.
+//! The statistics of a server in the formats that Prometheus reads.
 
 use std::fmt;
 
@@ -6,6 +6,7 @@ use millrace_buffer::{BLOCK_BYTES, SPAN_BYTES};
 use millrace_nfs::v3::Procedure;
 use millrace_oncrpc::{CallClass, Stage};
 use millrace_server::{LatencyStats, ProcedureStats, Stats, UsageStats};
+use millrace_vfs::FsStat;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet, text},
@@ -13,24 +14,80 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// Renders the statistics in the OpenMetrics text format.
-pub(crate) fn render(stats: &Stats) -> String {
-    let mut registry = Registry::with_prefix("millrace");
-    registry.register_collector(Box::new(Scrape(stats.clone())));
+use crate::{negotiation::Format, process::Process, snapshot::Snapshot};
+
+/// Renders the statistics.
+pub(crate) fn render(snapshot: &Snapshot, format: Format) -> String {
+    let text = open_metrics(snapshot);
+    match format {
+        Format::OpenMetrics => text,
+        Format::Text => text_format(&text),
+    }
+}
+
+/// OpenMetrics as the text format 0.0.4, in which the name of a counter ends with `_total` in its descriptions too, and
+/// which has neither units nor an end.
+fn text_format(open_metrics: &str) -> String {
+    let mut out = String::with_capacity(open_metrics.len());
+    let mut help = None;
+    for line in open_metrics.lines() {
+        let Some(comment) = line.strip_prefix("# ") else {
+            out.extend([line, "\n"]);
+            continue;
+        };
+        if let Some(described) = comment.strip_prefix("HELP ") {
+            help = described.split_once(' '); // Its type is in the next line.
+        } else if let Some((name, kind)) = comment.strip_prefix("TYPE ").and_then(|of| of.split_once(' ')) {
+            let total = if kind == "counter" { "_total" } else { "" };
+            if let Some((_, text)) = help.take() {
+                out.extend(["# HELP ", name, total, " ", text, "\n"]);
+            }
+            out.extend(["# TYPE ", name, total, " ", kind, "\n"]);
+        }
+    }
+    out
+}
+
+fn open_metrics(snapshot: &Snapshot) -> String {
+    let mut registry = Registry::default();
+    if let Some(process) = snapshot.process {
+        registry.register_collector(Box::new(process));
+    }
+    let server = registry.sub_registry_with_prefix("millrace");
+    server.register_collector(Box::new(Scrape(snapshot.clone())));
     let mut out = String::new();
     // Writing to a `String` cannot fail.
     let _ = text::encode(&mut out, &registry);
     out
 }
 
-#[derive(Debug)]
-struct Scrape(Stats);
+impl Collector for Process {
+    fn encode(&self, mut e: DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Time of processors in user and system mode";
+        let cpu = e.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?;
+        ConstCounter::new(self.cpu_seconds).encode(cpu)?;
+        gauge(&mut e, "process_resident_memory_bytes", "Resident memory", self.resident_bytes)?;
+        gauge(&mut e, "process_virtual_memory_bytes", "Virtual memory", self.virtual_bytes)?;
+        gauge(&mut e, "process_open_fds", "Open file descriptors", self.open_fds)?;
+        if let Some(max) = self.max_fds {
+            gauge(&mut e, "process_max_fds", "Maximum number of open file descriptors", max)?;
+        }
+        let help = "Start of the process in seconds after 1970";
+        let start = e.encode_descriptor("process_start_time_seconds", help, None, MetricType::Gauge)?;
+        ConstGauge::new(self.start_seconds).encode(start)
+    }
+}
 
-type Labels<'a> = [(&'a str, &'a str); 1];
+#[derive(Debug)]
+struct Scrape(Snapshot);
 
 impl Collector for Scrape {
     fn encode(&self, mut e: DescriptorEncoder<'_>) -> fmt::Result {
-        let s = &self.0;
+        let s = &self.0.stats;
+        let build = [([("version", env!("CARGO_PKG_VERSION"))], 1)];
+        gauges(&mut e, "build_info", "Version of the server", build)?;
+        gauge(&mut e, "shards", "Threads that serve connections", s.shards)?;
+        gauge(&mut e, "shards_hung", "Shards that do not answer", self.0.hung_shards.len() as u64)?;
         let calls = procedures(s).map(|(labels, of)| (labels, of.calls));
         let help = "Executed procedures of NFSv3 and operations of NFSv4";
         counters(&mut e, "nfs_calls", help, calls)?;
@@ -39,6 +96,9 @@ impl Collector for Scrape {
         counters(&mut e, "nfs_failures", help, failures)?;
         let callbacks = [([("operation", "CB_NOTIFY_LOCK")], s.nfs4_locks_notified)];
         counters(&mut e, "nfs4_callbacks", "Callbacks of NFSv4 that clients answered", callbacks)?;
+        gauge(&mut e, "nfs4_clients", "NFSv4 clients with a confirmed client ID", s.nfs4_confirmed_clients)?;
+        gauge(&mut e, "nfs4_opens", "Opens of NFSv4 clients", s.nfs4_opens)?;
+        gauge(&mut e, "nfs4_locks", "Byte ranges that NFSv4 clients have locked", s.nfs4_locks)?;
         gauge(&mut e, "nfs4_delegations", "Delegations that NFSv4 clients hold", s.nfs4_delegations)?;
         gauge(&mut e, "nfs4_state_bytes", "Heap of the opens, locks and delegations", s.nfs4_state_bytes)?;
         let recalled = s.nfs4_delegations_recalled;
@@ -58,6 +118,7 @@ impl Collector for Scrape {
         counter(&mut e, "copied_bytes", "Payload bytes copied by this process", s.bytes_copied)?;
         self.latencies(&mut e)?;
         self.users(&mut e)?;
+        self.spaces(&mut e)?;
         self.connections(&mut e)?;
         self.budget(&mut e)?;
         self.transports(&mut e)?;
@@ -121,7 +182,7 @@ fn owner_label(owner: &[u8]) -> String {
 impl Scrape {
     fn latencies(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         // A histogram has many time series: those of the many operations of NFSv4 that no client uses are omitted.
-        let timed = procedures(&self.0).filter(|([(_, version), (_, name)], of)| {
+        let timed = procedures(&self.0.stats).filter(|([(_, version), (_, name)], of)| {
             of.latency.count() > 0 || (*version == "3" && *name != Procedure::Null.name())
         });
         let values = timed.map(|(labels, of)| (labels, &of.latency));
@@ -132,17 +193,18 @@ impl Scrape {
     /// Usage by exports and by the busiest clients. The sum of the other clients decreases when one of them
     /// becomes one of the busiest.
     fn users(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let exports: Vec<_> = self.0.exports.iter().map(|(name, u)| (name.clone(), *u)).collect();
+        let exports: Vec<_> = self.0.stats.exports.iter().map(|(name, u)| (name.clone(), *u)).collect();
         usages(e, "export", "each export", &exports)?;
-        let clients = busiest(&self.0.clients, self.0.other_clients, ToString::to_string);
+        let clients = busiest(&self.0.stats.clients, self.0.stats.other_clients, ToString::to_string);
         usages(e, "client", "the busiest clients", &clients)?;
-        let clients = busiest(&self.0.nfs4_clients, self.0.other_nfs4_clients, |owner| owner_label(owner));
+        let clients =
+            busiest(&self.0.stats.nfs4_clients, self.0.stats.other_nfs4_clients, |owner| owner_label(owner));
         usages(e, "nfs4_client", "the busiest NFSv4 clients", &clients)
     }
 
     fn connections(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let by = |tcp, rdma| [([("transport", "tcp")], tcp), ([("transport", "rdma")], rdma)];
-        let (tcp, rdma) = (&self.0.tcp, &self.0.rdma);
+        let (tcp, rdma) = (&self.0.stats.tcp, &self.0.stats.rdma);
         counters(e, "connections_opened", "Connections opened", by(tcp.opened, rdma.opened))?;
         counters(e, "connections_failed", "Connections ended by an error", by(tcp.failed, rdma.failed))?;
         let closed = [("tcp", tcp), ("rdma", rdma)].into_iter().flat_map(|(transport, stats)| {
@@ -156,14 +218,14 @@ impl Scrape {
             e,
             "connections_turned_away",
             "Connections rejected at a connection limit",
-            self.0.turned_away,
+            self.0.stats.turned_away,
         )?;
         gauges(e, "connections", "Connections open", by(tcp.open, rdma.open))
     }
 
     /// Memory that clients share.
     fn budget(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let b = &self.0.budget;
+        let b = &self.0.stats.budget;
         gauge(e, "budget_limit_bytes", "Memory for calls and replies that clients share", b.shared as u64)?;
         gauge(e, "budget_in_use_bytes", "Shared memory in use by clients", b.in_use as u64)?;
         gauge(e, "budget_peak_bytes", "Maximum of the shared memory in use or kept", b.peak as u64)?;
@@ -173,10 +235,15 @@ impl Scrape {
 
     fn transports(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let by = |i, o| [([("direction", "in")], i), ([("direction", "out")], o)];
-        let r = &self.0.operations;
-        gauge(e, "credits", "Maximum number of calls in progress per connection", self.0.credits)?;
+        let r = &self.0.stats.operations;
+        gauge(e, "credits", "Maximum number of calls in progress per connection", self.0.stats.credits)?;
         gauge(e, "rdma_calls_in_progress", "Calls over RDMA in progress", r.calls_in_progress)?;
-        counters(e, "tcp_bytes", "Bytes over TCP", by(self.0.tcp_bytes_in, self.0.tcp_bytes_out))?;
+        counters(
+            e,
+            "tcp_bytes",
+            "Bytes over TCP",
+            by(self.0.stats.tcp_bytes_in, self.0.stats.tcp_bytes_out),
+        )?;
         let operations = [
             ([("operation", "send")], r.sends),
             ([("operation", "write")], r.writes),
@@ -198,7 +265,7 @@ impl Scrape {
             "Times that memory was short although the budget had some",
             r.out_of_memory,
         )?;
-        let g = &self.0.registration;
+        let g = &self.0.stats.registration;
         counter(e, "rdma_registrations", "Memory registrations", g.registrations)?;
         counter(e, "rdma_deregistrations", "Memory deregistrations", g.deregistrations)?;
         counter(e, "rdma_registration_hits", "Operations without a new registration", g.hits)?;
@@ -216,7 +283,7 @@ impl Scrape {
     }
 
     fn iscsi(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let i = &self.0.iscsi;
+        let i = &self.0.stats.iscsi;
         gauge(e, "iscsi_connections", "iSCSI connections open", i.open)?;
         counter(e, "iscsi_connections_opened", "iSCSI connections opened", i.opened)?;
         let closed = [([("reason", "malformed")], i.malformed), ([("reason", "stalled")], i.stalled)];
@@ -231,12 +298,63 @@ impl Scrape {
         counter(e, "iscsi_commands_failed", "SCSI commands with a status other than GOOD", i.failed)?;
         counter(e, "iscsi_commands_aborted", "SCSI commands aborted", i.aborted)?;
         let bytes = [([("direction", "read")], i.bytes_read), ([("direction", "written")], i.bytes_written)];
-        counters(e, "iscsi_data_bytes", "Data bytes of SCSI commands", bytes)
+        counters(e, "iscsi_data_bytes", "Data bytes of SCSI commands", bytes)?;
+        self.luns(e)
+    }
+
+    fn luns(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let luns: Vec<_> = self.0.stats.luns.iter().map(|lun| (lun.lun.to_string(), lun)).collect();
+        let of = luns
+            .iter()
+            .map(|(number, lun)| ([("target", lun.target.as_str()), ("lun", number.as_str())], *lun));
+        let sizes = of.clone().map(|(labels, lun)| (labels, lun.bytes));
+        gauges(e, "iscsi_lun_size_bytes", "Capacity of a disk", sizes)?;
+        let commands = of.clone().flat_map(|([target, number], lun)| {
+            let counts = [("read", lun.usage.reads), ("write", lun.usage.writes)];
+            counts.map(|(kind, n)| ([target, number, ("kind", kind)], n))
+        });
+        counters(e, "iscsi_lun_commands", "READ and WRITE commands of a disk", commands)?;
+        let bytes = of.flat_map(|([target, number], lun)| {
+            let counts = [("read", lun.usage.bytes_read), ("written", lun.usage.bytes_written)];
+            counts.map(|(direction, n)| ([target, number, ("direction", direction)], n))
+        });
+        counters(e, "iscsi_lun_data_bytes", "Bytes of the READ and WRITE commands of a disk", bytes)
+    }
+
+    /// Space of the exports whose file systems know it.
+    fn spaces(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        type Value = fn(&FsStat) -> u64;
+        let of_bytes: [(&str, &str, Value); 3] = [
+            ("export_size_bytes", "Size of the file system of an export", |stat| stat.total_bytes),
+            ("export_free_bytes", "Free space of an export", |stat| stat.free_bytes),
+            ("export_available_bytes", "Free space of an export for other users than root", |stat| {
+                stat.available_bytes
+            }),
+        ];
+        let of_files: [(&str, &str, Value); 2] = [
+            ("export_files", "Files that the file system of an export can have", |stat| stat.total_files),
+            ("export_free_files", "Files that can be created in an export", |stat| stat.free_files),
+        ];
+        for (name, help, value) in of_bytes {
+            let of = self.0.spaces.iter().map(|(export, stat)| ([("export", export.as_str())], value(stat)));
+            gauges(e, name, help, of)?;
+        }
+        // Some file systems have no limit of files.
+        let limited = || self.0.spaces.iter().filter(|(_, stat)| stat.total_files > 0);
+        for (name, help, value) in of_files {
+            gauges(
+                e,
+                name,
+                help,
+                limited().map(|(export, stat)| ([("export", export.as_str())], value(stat))),
+            )?;
+        }
+        Ok(())
     }
 
     /// Transient memory is that of network buffers, stored memory that of memory exports.
     fn memory(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let m = self.0.memory;
+        let m = self.0.stats.memory;
         let by = |transient: usize, stored: usize| {
             [([("kind", "transient")], transient as u64), ([("kind", "stored")], stored as u64)]
         };
@@ -246,7 +364,7 @@ impl Scrape {
         gauges(e, "memory_limit_bytes", "Maximum of the memory in use", limits)?;
         let help = "Memory taken from the system, by the size of the buffers in it; content has up to 64 KiB";
         let mut metric = e.encode_descriptor("memory_mapped_bytes", help, None, MetricType::Gauge)?;
-        for of in &self.0.spans {
+        for of in &self.0.stats.spans {
             let kind = if of.slot_bytes.is_some() { "transient" } else { "stored" };
             let size = of.slot_bytes.unwrap_or(BLOCK_BYTES).to_string();
             let labels = [("kind", kind), ("buffer", size.as_str())];
@@ -257,7 +375,7 @@ impl Scrape {
     }
 
     fn exposure(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let x = &self.0.operations.exposure;
+        let x = &self.0.stats.operations.exposure;
         gauge(e, "rdma_exposed_bytes", "Bytes of the server that clients can access", x.bytes)?;
         gauge(
             e,
@@ -289,7 +407,7 @@ type StageLabels = [(&'static str, &'static str); 3];
 impl Scrape {
     /// Total time of each stage; divided by the number of sampled calls, the mean.
     fn stages(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let transports = [("tcp", &self.0.tcp_stages), ("rdma", &self.0.rdma_stages)];
+        let transports = [("tcp", &self.0.stats.tcp_stages), ("rdma", &self.0.stats.rdma_stages)];
         let classes = || {
             transports.into_iter().flat_map(|(transport, stats)| {
                 CallClass::ALL.into_iter().map(move |class| {
@@ -369,11 +487,11 @@ fn counter(e: &mut DescriptorEncoder<'_>, name: &str, help: &str, v: u64) -> fmt
     ConstCounter::new(v).encode(e.encode_descriptor(name, help, None, MetricType::Counter)?)
 }
 
-fn gauges<'a>(
+fn gauges<'a, const LABELS: usize>(
     e: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
-    values: impl IntoIterator<Item = (Labels<'a>, u64)>,
+    values: impl IntoIterator<Item = ([(&'a str, &'a str); LABELS], u64)>,
 ) -> fmt::Result {
     let mut metric = e.encode_descriptor(name, help, None, MetricType::Gauge)?;
     values.into_iter().try_for_each(|(labels, v)| ConstGauge::new(v).encode(metric.encode_family(&labels)?))
@@ -389,14 +507,63 @@ mod tests {
 
     use millrace_nfs::v4::Operation;
     use millrace_oncrpc::stages::StageSums;
+    use millrace_server::LunStats;
 
     use super::*;
+
+    fn snapshot_of(stats: Stats) -> Snapshot {
+        Snapshot { stats, ..Snapshot::default() }
+    }
+
+    #[test]
+    fn space_disks_shards_and_process_are_shown() {
+        let mut snapshot = Snapshot::default();
+        let known = FsStat { total_bytes: 9, free_bytes: 7, available_bytes: 5, ..FsStat::default() };
+        let counted = FsStat { total_files: 4, free_files: 3, ..known };
+        snapshot.spaces = vec![("/a\"b".to_owned(), known), ("/c".to_owned(), counted)];
+        (snapshot.stats.shards, snapshot.hung_shards) = (2, vec![1]);
+        (snapshot.stats.nfs4_opens, snapshot.stats.nfs4_locks) = (6, 8);
+        let usage = millrace_scsi::DiskUsage { reads: 1, writes: 2, bytes_read: 512, bytes_written: 1024 };
+        let (target, path) = ("iqn.2026-01.example:t".to_owned(), "/a/disk".into());
+        snapshot.stats.luns = vec![LunStats { target, lun: 3, path, bytes: 4096, usage }];
+        snapshot.process = Some(Process {
+            cpu_seconds: 1.5,
+            resident_bytes: 10,
+            virtual_bytes: 20,
+            open_fds: 4,
+            max_fds: None,
+            start_seconds: 1.7e9,
+        });
+        let text = render(&snapshot, Format::Text);
+        for line in [
+            "millrace_export_size_bytes{export=\"/a\\\"b\"} 9",
+            "millrace_export_available_bytes{export=\"/c\"} 5",
+            "millrace_export_free_files{export=\"/c\"} 3",
+            "millrace_shards 2",
+            "millrace_shards_hung 1",
+            "millrace_nfs4_opens 6",
+            "millrace_nfs4_locks 8",
+            "millrace_iscsi_lun_size_bytes{target=\"iqn.2026-01.example:t\",lun=\"3\"} 4096",
+            "millrace_iscsi_lun_commands_total{target=\"iqn.2026-01.example:t\",lun=\"3\",kind=\"write\"} 2",
+            "millrace_iscsi_lun_data_bytes_total{target=\"iqn.2026-01.example:t\",lun=\"3\",direction=\"read\"} 512",
+            "# TYPE process_cpu_seconds_total counter",
+            "process_cpu_seconds_total 1.5",
+            "process_open_fds 4",
+            concat!("millrace_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
+        }
+        assert!(
+            !text.contains("process_max_fds") && !text.contains("millrace_export_files{export=\"/a"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn commands_of_iscsi_are_counted_by_direction() {
         let mut stats = Stats::default();
         (stats.iscsi.writes, stats.iscsi.bytes_written, stats.iscsi.sessions) = (3, 4096, 2);
-        let text = render(&stats);
+        let text = open_metrics(&snapshot_of(stats));
         for line in [
             "millrace_iscsi_commands_total{kind=\"write\"} 3",
             "millrace_iscsi_data_bytes_total{direction=\"written\"} 4096",
@@ -415,7 +582,7 @@ mod tests {
             (usage.bytes_read, usage.latency.buckets[3]) = (1, 40 - u64::from(i));
             stats.clients.push((IpAddr::from([10, 0, 0, i]).into(), usage));
         }
-        let text = render(&stats);
+        let text = open_metrics(&snapshot_of(stats));
         let shown = |l: &&str| l.starts_with("millrace_client_bytes_total") && l.contains("\"read\"");
         assert_eq!(text.lines().filter(shown).count(), MAX_CLIENTS + 1, "{text}");
         for line in [
@@ -439,7 +606,7 @@ mod tests {
             usage.bytes_read = bytes;
             stats.nfs4_clients.push((owner.into(), usage));
         }
-        let text = render(&stats);
+        let text = open_metrics(&snapshot_of(stats));
         let long = "x".repeat(MAX_OWNER);
         for (name, bytes) in [("Linux NFSv4.2 host", 5), ("a\u{fffd}b\\\"", 6), (&long, 15)] {
             let line = format!(
@@ -447,6 +614,40 @@ mod tests {
             );
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn the_text_format_has_the_names_of_samples_in_descriptions() {
+        let mut stats = Stats::default();
+        let mut usage = UsageStats::default();
+        (usage.bytes_read, usage.latency.buckets[3]) = (5, 1);
+        stats.exports.push(("/# HELP".to_owned(), usage));
+        let (text, open) = (
+            render(&snapshot_of(stats.clone()), Format::Text),
+            render(&snapshot_of(stats), Format::OpenMetrics),
+        );
+        let samples =
+            |text: &str| text.lines().filter(|l| !l.starts_with('#')).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(samples(&text), samples(&open));
+        let mut lines = text.lines().peekable();
+        let mut described = Vec::new();
+        while let Some(line) = lines.next() {
+            if let Some(comment) = line.strip_prefix('#') {
+                let name = comment.strip_prefix(" HELP ").and_then(|help| help.split(' ').next()).unwrap();
+                let kind = lines.next().unwrap().strip_prefix(&format!("# TYPE {name} ")).unwrap();
+                described.push((name, kind));
+                continue;
+            }
+            let (name, kind) = described.last().unwrap();
+            let rest = line.strip_prefix(name).unwrap();
+            let suffixes: &[&str] = if *kind == "histogram" { &["_sum", "_count", "_bucket"] } else { &[""] };
+            let follows =
+                |suffix: &&str| rest.strip_prefix(*suffix).is_some_and(|r| r.starts_with(['{', ' ']));
+            assert!(suffixes.iter().any(follows), "{line} is not of {name}, a {kind}");
+            assert_eq!(*kind == "counter", name.ends_with("_total"), "{name}");
+        }
+        assert!(described.contains(&("millrace_export_bytes_total", "counter")), "{described:?}");
+        assert!(!text.contains("# EOF") && open.ends_with("# EOF\n"));
     }
 
     #[test]
@@ -461,7 +662,7 @@ mod tests {
         stats.nfs4_operations.extend([(Operation::Open, of), (Operation::Lock, ProcedureStats::default())]);
         let times = [(Stage::FileSystem, Duration::from_micros(3)), (Stage::Reply, Duration::from_secs(2))];
         *stats.rdma_stages.of_mut(CallClass::Write) = StageSums::new(2, times);
-        let text = render(&stats);
+        let text = open_metrics(&snapshot_of(stats));
         for line in [
             "millrace_nfs_calls_total{version=\"3\",procedure=\"READ\"} 5",
             "millrace_nfs_failures_total{version=\"3\",procedure=\"READ\"} 2",

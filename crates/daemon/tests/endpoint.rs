@@ -93,28 +93,44 @@ fn exports_and_clients_are_counted_separately() {
 }
 
 /// Sends `request` and returns the bytes until the endpoint closes the connection.
-fn answer(addr: SocketAddr, request: &[u8]) -> String {
+fn answer(addr: SocketAddr, request: &[u8]) -> Vec<u8> {
     let mut s = TcpStream::connect(addr).unwrap();
     s.write_all(request).unwrap();
     let mut out = Vec::new();
     let _ = s.read_to_end(&mut out); // A connection that is closed with unread bytes may be reset.
-    String::from_utf8(out).unwrap()
+    out
+}
+
+fn text(answer: Vec<u8>) -> String {
+    String::from_utf8(answer).unwrap()
+}
+
+/// The lines of headers of a response, in lower case, and its body.
+fn parsed(response: &[u8]) -> (Vec<String>, &[u8]) {
+    let end = response.windows(4).position(|w| w == b"\r\n\r\n").unwrap();
+    let head = String::from_utf8_lossy(&response[..end]).to_ascii_lowercase();
+    (head.split("\r\n").map(str::to_owned).collect(), &response[end + 4..])
+}
+
+/// Requests `path` with `headers`, which end with CR LF.
+fn request(addr: SocketAddr, method: &str, path: &str, headers: &str) -> Vec<u8> {
+    answer(addr, format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n").as_bytes())
+}
+
+/// The value of a header.
+fn header<'h>(head: &'h [String], name: &str) -> Option<&'h str> {
+    head.iter().find_map(|l| l.strip_prefix(name)?.strip_prefix(": "))
 }
 
 #[test]
 fn every_request_gets_one_reply() {
     let daemon = start(config(&["/x=memory:8MiB"]));
     let addr = daemon.metrics_addr().unwrap();
-    let response = answer(addr, b"GET /healthz?verbose HTTP/1.0\r\n\r\n");
+    let response = text(answer(addr, b"GET /healthz?verbose HTTP/1.0\r\n\r\n"));
     assert!(response.starts_with("HTTP/1.0 200") && response.ends_with("\r\n\r\nok\n"), "{response}");
     let twice = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2);
-    assert_eq!(answer(addr, &twice).matches("HTTP/1.1 200").count(), 1);
-    for bad in
-        ["POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", "GET /metricsx HTTP/1.1\r\n\r\n"]
-    {
-        assert!(answer(addr, bad.as_bytes()).starts_with("HTTP/1.1 404"), "{bad}");
-    }
-    assert!(answer(addr, b"\x16\x03\x01 not HTTP\r\n\r\n").starts_with("HTTP/1.1 400"));
+    assert_eq!(text(answer(addr, &twice)).matches("HTTP/1.1 200").count(), 1);
+    assert!(text(answer(addr, b"\x16\x03\x01 not HTTP\r\n\r\n")).starts_with("HTTP/1.1 400"));
     // A client that closes its sending side gets its reply.
     let mut s = TcpStream::connect(addr).unwrap();
     s.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
@@ -125,11 +141,67 @@ fn every_request_gets_one_reply() {
 }
 
 #[test]
+fn each_page_has_its_status_and_type() {
+    let daemon = start(config(&["/x=memory:8MiB"]));
+    let addr = daemon.metrics_addr().unwrap();
+    for (method, path, status, content_type) in [
+        ("GET", "/metrics", 200, "text/plain; version=0.0.4; charset=utf-8"),
+        ("GET", "/healthz", 200, "text/plain; charset=utf-8"),
+        ("GET", "/readyz", 200, "text/plain; charset=utf-8"),
+        ("GET", "/metricsx", 404, "text/plain; charset=utf-8"),
+        ("POST", "/metricsx", 404, "text/plain; charset=utf-8"),
+        ("POST", "/metrics", 405, "text/plain; charset=utf-8"),
+        ("DELETE", "/healthz", 405, "text/plain; charset=utf-8"),
+    ] {
+        let response = request(addr, method, path, "Content-Length: 0\r\n");
+        let (head, body) = parsed(&response);
+        assert!(head[0].starts_with(&format!("http/1.1 {status} ")), "{method} {path}: {head:?}");
+        assert_eq!(header(&head, "content-type"), Some(content_type), "{method} {path}");
+        assert_eq!(header(&head, "allow"), (status == 405).then_some("get, head"));
+        assert_eq!(header(&head, "content-length"), Some(&*body.len().to_string()), "{method} {path}");
+        assert_eq!(header(&head, "x-content-type-options"), Some("nosniff"));
+        assert!(!body.is_empty(), "{method} {path}");
+    }
+    for path in ["/metrics", "/readyz", "/healthz", "/other"] {
+        let (with_body, without) = (request(addr, "GET", path, ""), request(addr, "HEAD", path, ""));
+        let (got, (asked, nothing)) = (parsed(&with_body), parsed(&without));
+        assert!(nothing.is_empty() && !got.1.is_empty(), "{path}");
+        for name in ["content-type", "cache-control", "vary"] {
+            assert_eq!(header(&asked, name), header(&got.0, name), "{path}");
+        }
+        assert!(header(&asked, "content-length").is_some_and(|n| n != "0"), "{asked:?}");
+    }
+}
+
+#[test]
+fn metrics_have_the_format_and_coding_that_the_request_accepts() {
+    let daemon = start(config(&["/x=memory:8MiB"]));
+    let addr = daemon.metrics_addr().unwrap();
+    let open = request(addr, "GET", "/metrics", "Accept: application/openmetrics-text;version=1.0.0\r\n");
+    let (head, body) = parsed(&open);
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!(header(&head, "content-type"), Some(content_type));
+    assert!(body.ends_with(b"# EOF\n"));
+    assert_eq!(header(&head, "content-encoding"), None);
+
+    let zipped = request(addr, "GET", "/metrics", "Accept-Encoding: br, gzip\r\n");
+    let (head, body) = parsed(&zipped);
+    assert_eq!(header(&head, "content-encoding"), Some("gzip"));
+    assert_eq!(header(&head, "content-length"), Some(&*body.len().to_string()));
+    let mut whole = String::new();
+    flate2::read::GzDecoder::new(body).read_to_string(&mut whole).unwrap();
+    assert!(whole.contains("\n# TYPE millrace_data_bytes_total counter\n"), "{whole}");
+    assert!(body.len() < whole.len() / 4, "{} of {} bytes", body.len(), whole.len());
+    let vary: Vec<_> = head.iter().filter_map(|l| l.strip_prefix("vary: ")).collect();
+    assert_eq!(vary, ["accept", "accept-encoding"]);
+}
+
+#[test]
 fn headers_connections_and_time_are_limited() {
     let daemon = start(config(&["/x=memory:8MiB"]));
     let addr = daemon.metrics_addr().unwrap();
     let long = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(16 << 10));
-    assert!(!answer(addr, long.as_bytes()).contains("200 OK"));
+    assert!(!text(answer(addr, long.as_bytes())).contains("200 OK"));
     // Connections without a request, more than are accepted, do not delay one with a request.
     let mut idle: Vec<_> = (0..200).map(|_| TcpStream::connect(addr).unwrap()).collect();
     idle[0].write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();

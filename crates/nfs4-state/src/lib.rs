@@ -93,7 +93,9 @@ pub use lock_operations::{LockDenied, LockError, LockRequest, Locker};
 pub use locks::{ByteRange, LockKind, LockNotice};
 pub use opens::OpenRequest;
 pub use recalls::{DelegationStats, Recall, RecallAny};
-pub use report::{ClientReport, Selection, StateidKind, StateidPage, StateidPosition, StateidReport};
+pub use report::{
+    ClientReport, Selection, StateTotals, StateidKind, StateidPage, StateidPosition, StateidReport,
+};
 pub use reservation::ReservedStateid;
 pub use session::{Direction, Execution, Sequence, SequenceRequest, Session};
 pub use state::State;

@@ -60,6 +60,17 @@ pub struct ClientReport {
     pub revoked: usize,
 }
 
+/// Numbers of the confirmed clients, and of the state of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StateTotals {
+    /// Confirmed clients.
+    pub clients: usize,
+    /// Stateids of opens that are not revoked.
+    pub opens: usize,
+    /// Locked byte ranges.
+    pub locks: usize,
+}
+
 /// A position in the stateids of all clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StateidPosition {
@@ -139,6 +150,25 @@ impl<R: Clone> State<R> {
                 }
             })
             .collect()
+    }
+
+    /// Numbers of the confirmed clients, and of their state. This visits each client; others wait for some of them only.
+    pub fn totals(&self) -> StateTotals {
+        let (mut totals, mut after) = (StateTotals::default(), None);
+        loop {
+            let page: Vec<_> = {
+                let records = self.records.lock();
+                records.confirmed_after(after).take(VISITS).map(|record| Arc::clone(&record.client)).collect()
+            };
+            let Some(last) = page.last() else { return totals };
+            after = Some(last.id());
+            totals.clients += page.len();
+            for client in &page {
+                let table = client.table.lock();
+                totals.opens += table.opens();
+                totals.locks += table.ranges;
+            }
+        }
     }
 
     /// At most `limit` of the selected stateids after a position. This is a step, which finds few or none where few are

@@ -27,7 +27,7 @@ mod target;
 
 pub use cdb::CDB_LEN;
 pub use config::TargetConfig;
-pub use disk::{BlockSize, Disk, DiskConfig, MAX_TRANSFER_BYTES, OpenError, Transfer};
+pub use disk::{BlockSize, Disk, DiskConfig, DiskUsage, MAX_TRANSFER_BYTES, OpenError, Transfer};
 pub use lun::{InvalidLun, Lun};
 pub use nexus::Nexus;
 pub use reservation::InitiatorPort;

@@ -53,7 +53,7 @@ impl Hosted {
         let (handle, connections) = ShardHandle::new(0);
         let worker = ShardWorker::new(&shared, Arc::clone(&rt), &handle, stopped);
         let handles = vec![handle];
-        let sources = Arc::new(StatsSources::new(&handles, &shared));
+        let sources = Arc::new(StatsSources::new(&handles, &shared, &rt));
         let acceptor = Acceptor::new(handles, shared.budget.clone(), sources.turned_away(), Arc::clone(&rt));
         let acceptor = Arc::new(acceptor);
         rt.spawn("hosted server", Box::pin(serve(Arc::clone(&rt), worker, connections)));

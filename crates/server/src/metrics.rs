@@ -21,7 +21,7 @@ use millrace_rpcrdma::ResponderStatsSnapshot;
 
 use crate::{
     procedures::{ProcedureCounters, ProcedureStats},
-    targets::IscsiStats,
+    targets::{IscsiStats, LunStats},
     usage::{Clients, UsageStats, add, value},
 };
 
@@ -125,6 +125,14 @@ pub struct Stats {
     pub nfs4_operations: Vec<(Operation, ProcedureStats)>,
     /// Callbacks CB_NOTIFY_LOCK of NFSv4 that clients have answered.
     pub nfs4_locks_notified: u64,
+    /// Shards.
+    pub shards: u64,
+    /// NFSv4 clients that have confirmed their client ID.
+    pub nfs4_confirmed_clients: u64,
+    /// Opens of NFSv4 clients.
+    pub nfs4_opens: u64,
+    /// Byte ranges that NFSv4 clients have locked.
+    pub nfs4_locks: u64,
     /// Delegations that NFSv4 clients hold.
     pub nfs4_delegations: u64,
     /// Bytes of the heap that the opens, locks and delegations of NFSv4 clients occupy, at most.
@@ -174,6 +182,8 @@ pub struct Stats {
     pub tcp_bytes_out: u64,
     /// iSCSI connections, sessions and commands.
     pub iscsi: IscsiStats,
+    /// The disks of the present targets, in the order of the configuration.
+    pub luns: Vec<LunStats>,
     /// RDMA operations and bytes.
     pub operations: RdmaStats,
     /// Times of sampled calls over TCP.

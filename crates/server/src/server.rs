@@ -95,7 +95,7 @@ impl Server {
         let shared = Shared::new(&startup.config, &startup.rt, shards, descriptors(), &mut open)?;
         let shards = startup.shards(&shared)?;
         let (handles, threads): (Vec<_>, Vec<_>) = shards.into_iter().map(|s| (s.handle, s.thread)).unzip();
-        let stats_sources = Arc::new(StatsSources::new(&handles, &shared));
+        let stats_sources = Arc::new(StatsSources::new(&handles, &shared, &startup.rt));
         let (task_guard, tasks_ended) = mpsc::sync_channel(1);
         let mut running = Running {
             rdma: Vec::new(),

@@ -51,6 +51,8 @@ fn clients_are_listed_in_pages() {
         revoked: 0,
     };
     assert_eq!((all.len(), &all[1]), (3, &expected));
+    let sums = all.iter().fold((0, 0), |sums, client| (sums.0 + client.opens, sums.1 + client.locks));
+    assert_eq!(state.totals(), StateTotals { clients: 3, opens: sums.0, locks: sums.1 });
     assert_eq!(state.client_reports(None, 2, S(10)), all[..2]);
     assert_eq!(state.client_reports(Some(all[1].id), 2, S(10)), all[2..]);
 }

@@ -133,6 +133,7 @@ impl Job {
             Ok(checked) => checked,
             Err(failure) => return Step::Ready(Err(failure)),
         };
+        self.disk.counters.written(extent.bytes);
         let ranges = Arc::clone(&self.disk.ranges);
         locked(&ranges, extent, true, move || {
             Step::wait(async move {

@@ -14,6 +14,7 @@ mod provisioning;
 mod report;
 mod reserve;
 mod transfer;
+mod usage;
 mod vital;
 
 use std::{
@@ -32,6 +33,7 @@ use millrace_vfs::{FileKind, FileSystemRef, FsError, Handle, Identity};
 use mode::Modes;
 use parking_lot::Mutex;
 use persistence::Record;
+pub use usage::DiskUsage;
 
 use crate::{
     attention::{Attentions, UnitAttention},
@@ -130,6 +132,7 @@ pub struct Disk {
     reserving: Arc<RangeLocks>,
     record: Record,
     nexuses: Mutex<Nexuses>,
+    counters: usage::Counters,
 }
 
 /// The present nexuses, and the initiator ports of former ones.
@@ -198,7 +201,13 @@ impl Disk {
             reserving: Arc::default(),
             record,
             nexuses: Mutex::default(),
+            counters: usage::Counters::default(),
         }))
+    }
+
+    /// Commands that have read and written data since the disk was opened.
+    pub fn usage(&self) -> DiskUsage {
+        self.counters.snapshot()
     }
 
     /// The configuration; `read_only` also if the file system is.

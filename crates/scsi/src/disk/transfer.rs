@@ -58,6 +58,7 @@ impl Job {
             Err(sense) => Step::Ready(Err(sense.into())),
             Ok(extent) if extent.bytes == 0 => Step::Ready(Ok(Views::new())),
             Ok(extent) => {
+                self.disk.counters.read(extent.bytes);
                 // At most MAX_TRANSFER_BYTES.
                 let read = || self.disk.medium.read(extent.offset, extent.bytes as u32);
                 if !self.cdb.fua() {
@@ -81,6 +82,7 @@ impl Job {
         if data.is_empty() {
             return Step::Ready(Ok(data));
         }
+        self.disk.counters.written(extent.bytes);
         let stable = self.stability(self.cdb.fua());
         let disk = Arc::clone(&self.disk);
         // Drops the references to the data, so that the file system can be its only owner.

@@ -5,6 +5,7 @@
 //! or the server stops.
 
 mod iscsi;
+mod probe;
 
 use std::{
     future::poll_fn,
@@ -47,6 +48,8 @@ use crate::{
     nfs4::{self, Nfs4},
     shared::Shared,
 };
+
+pub(crate) use probe::Probe;
 
 /// `Some(grace)` after a request to stop the server.
 pub(crate) type StopSignal = Option<Duration>;
@@ -113,6 +116,7 @@ pub(crate) struct ShardHandle {
     pub(crate) rdma: Arc<ResponderStats>,
     pub(crate) iscsi: Arc<TargetStats>,
     pub(crate) stages: Arc<Stages>,
+    pub(crate) probe: Arc<Probe>,
 }
 
 /// Times of sampled calls by transport.
@@ -134,6 +138,7 @@ impl ShardHandle {
             rdma: Arc::default(),
             iscsi: Arc::default(),
             stages: Arc::default(),
+            probe: Arc::default(),
         };
         (handle, new_connections)
     }
@@ -173,6 +178,7 @@ impl Shard {
                     if !busy_poll_limit.is_zero() {
                         rt.spawn("busy poll", Box::pin(busy_poll(busy_poll_limit)));
                     }
+                    rt.spawn("answer probes", Box::pin(Arc::clone(&own.probe).answer()));
                     let worker = ShardWorker::new(&shared, rt, &own, stopped);
                     drop(own); // The channel closes when the other handles are dropped.
                     worker.run(new_connections).await;

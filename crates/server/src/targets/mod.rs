@@ -25,7 +25,7 @@ use crate::{
 };
 use identifier::Identifiers;
 use locate::{Located, locate};
-pub use stats::IscsiStats;
+pub use stats::{IscsiStats, LunStats};
 
 /// A disk with its file.
 #[derive(Clone)]
@@ -102,6 +102,23 @@ impl Targets {
     /// The settings of the present targets.
     pub(crate) fn settings(&self) -> Vec<TargetSettings> {
         self.open.lock().iter().map(|t| t.settings.clone()).collect()
+    }
+
+    /// The disks of the present targets.
+    pub(crate) fn lun_stats(&self) -> Vec<LunStats> {
+        let open = self.open.lock();
+        let of_target = |t: &OpenTarget| {
+            let luns = t.settings.numbered().zip(&t.disks);
+            let stats = luns.map(|((lun, settings), open)| LunStats {
+                target: t.settings.name.to_string(),
+                lun: lun.number(),
+                path: settings.path.clone(),
+                bytes: open.disk.blocks() * u64::from(open.disk.config().block_size.bytes()),
+                usage: open.disk.usage(),
+            });
+            stats.collect::<Vec<_>>()
+        };
+        open.iter().flat_map(of_target).collect()
     }
 
     /// Opens the disks of `settings` on files of `exports`. Disks whose files and properties are unchanged are

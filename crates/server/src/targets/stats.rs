@@ -1,8 +1,9 @@
 //! Statistics of the iSCSI service.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use millrace_iscsi_target::TargetStats;
+use millrace_scsi::DiskUsage;
 
 use crate::usage::value;
 
@@ -40,6 +41,21 @@ pub struct IscsiStats {
     pub malformed: u64,
     /// Connections closed because the initiator was too slow, or did not answer a NOP-In.
     pub stalled: u64,
+}
+
+/// A disk at a LUN of a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LunStats {
+    /// Name of the target.
+    pub target: String,
+    /// The LUN.
+    pub lun: u16,
+    /// Path of the file, which begins with the name of its export.
+    pub path: PathBuf,
+    /// Capacity in bytes.
+    pub bytes: u64,
+    /// Commands and bytes since the disk was opened, over all targets and sessions.
+    pub usage: DiskUsage,
 }
 
 impl IscsiStats {

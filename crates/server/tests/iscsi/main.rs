@@ -22,6 +22,7 @@ use millrace_nfs::v3::{
     RemoveArgs, RenameArgs, RenameFail, RenameOk, Res, Sattr, WccData,
 };
 use millrace_runtime::tokio_rt::TokioRuntime;
+use millrace_scsi::DiskUsage;
 use millrace_server::{Config, Hosted, LunSettings, Running, Server, TargetSettings, target_name};
 
 const DISK: &str = "iqn.2026-01.example.millrace:disk";
@@ -72,6 +73,13 @@ fn blocks_are_bytes_of_a_local_file() {
     assert_eq!((stats.bytes_written, stats.logins, stats.failed > 0), (1024 + 4096, 1, true), "{stats:?}");
     assert!(stats.bytes_read >= 1024 && stats.opened == 1, "{stats:?}");
     assert_eq!(server.stats().tcp.opened, 0);
+    let [first, second] = &server.stats().luns[..] else { unreachable!("two disks") };
+    assert_eq!(
+        (&*first.target, first.lun, first.path.to_str(), first.bytes),
+        (DISK, 0, Some("/x/d/disk0"), 1 << 20)
+    );
+    let usage = DiskUsage { reads: 1, writes: 1, bytes_read: 1024, bytes_written: 1024 };
+    assert_eq!((first.usage, second.usage), (usage, DiskUsage::default()), "a refused command moves nothing");
 }
 
 #[test]

@@ -42,6 +42,8 @@ fn state_is_listed_with_exports_and_inodes() {
         let state = server.nfs4_state();
         let clients = state.clients(None, 10);
         assert_eq!(clients.len(), 1);
+        let stats = server.stats();
+        assert_eq!((stats.nfs4_confirmed_clients, stats.nfs4_opens, stats.nfs4_locks), (1, 2, 0));
         let client = &clients[0];
         assert_eq!(
             (client.id, &*client.owner, client.sessions, client.opens),
