@@ -116,6 +116,72 @@ fn listings_and_attributes_match_the_files() {
     });
 }
 
+/// As ls(1) and df(1): `-h` is not the help, which `--help` prints.
+#[test]
+fn sizes_are_readable_with_h_and_help_has_its_long_option() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/m=memory:64MiB"]);
+    let (file, url) = (dir.path().join("file"), server.url("tcp", "/m"));
+    fs::write(&file, noise(10_000, 3)).unwrap();
+    ok(&["put", text(&file), &url]);
+    let long = ok(&["ls", "-lh", &url]);
+    assert!(long.contains("9.8 KiB") && !long.contains("10000"), "{long}");
+    assert_eq!(ok(&["ls", "-h", &url]), "file\n");
+    assert_eq!(ok(&["df", "-h", &url]), ok(&["df", &url]));
+    for command in ["ls", "df"] {
+        let help = ok(&[command, "--help"]);
+        assert!(help.contains("-h, --human-readable") && !help.contains("-h, --help"), "{help}");
+    }
+}
+
+#[test]
+fn a_long_listing_has_local_times_and_the_names_of_owners() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/m=memory:64MiB"]);
+    let url = server.url("tcp", "/m");
+    for (name, seconds) in [("winter", 1_768_478_400), ("summer", 1_784_116_800)] {
+        let file = dir.path().join(name);
+        fs::write(&file, "x").unwrap();
+        fs::File::open(&file).unwrap().set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+        ok(&["put", text(&file), &url]);
+    }
+    let old = dir.path().join("old");
+    fs::write(&old, "x").unwrap();
+    let time = UNIX_EPOCH - Duration::new(312_508_800, 1);
+    fs::File::open(&old).unwrap().set_modified(time).unwrap();
+    ok(&["put", text(&old), &url]);
+    let listed = |zone: &str, option: &str| {
+        let out = millrace().env("TZ", zone).args(["ls", option, &url]).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    // The rules of POSIX need no time zone database.
+    for (zone, winter, summer, before) in [
+        ("UTC0", "2026-01-15 12:00", "2026-07-15 12:00", "1960-02-05 23:59"),
+        ("EST5EDT,M3.2.0,M11.1.0", "2026-01-15 07:00", "2026-07-15 08:00", "1960-02-05 18:59"),
+        ("<+0530>-5:30", "2026-01-15 17:30", "2026-07-15 17:30", "1960-02-06 05:29"),
+    ] {
+        let lines = listed(zone, "-l");
+        for (name, time) in [("winter", winter), ("summer", summer), ("old", before)] {
+            assert!(lines.contains(&format!("{time}  {name}\n")), "{zone}: {lines}");
+        }
+    }
+    let words = |option: &str| -> Vec<String> {
+        let lines = listed("UTC0", option);
+        lines.lines().next().unwrap().split_whitespace().map(str::to_owned).collect()
+    };
+    let (names, numbers) = (words("-l"), words("-n"));
+    let stat: serde_json::Value =
+        serde_json::from_str(&ok(&["stat", "--json", &server.url("tcp", "/m/old")])).unwrap();
+    assert_eq!(numbers[2..4], [stat["uid"].to_string(), stat["gid"].to_string()]);
+    let known = |database: &str, n: &str| {
+        let out = std::process::Command::new("getent").args([database, n]).output().unwrap();
+        let line = String::from_utf8(out.stdout).unwrap();
+        line.split(':').next().filter(|name| !name.is_empty()).unwrap_or(n).to_owned()
+    };
+    assert_eq!(names[2..4], [known("passwd", &numbers[2]), known("group", &numbers[3])]);
+}
+
 #[test]
 fn files_are_printed_moved_linked_and_removed() {
     with_all_transports_and_backends(|url, dir| {

@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use millrace_bench::units::ByteSize;
 use millrace_cli_common::args::url;
 
@@ -25,19 +25,28 @@ pub(crate) struct ExportsArgs {
 
 /// Arguments of `millrace ls`.
 #[derive(Debug, Args)]
+#[command(disable_help_flag = true)] // `-h` is another option, as in ls(1).
 #[command(after_help = "\
 Examples:
   millrace ls nfs://127.0.0.1/data
-  millrace ls -l nfs://127.0.0.1/data/logs
+  millrace ls -lh nfs://127.0.0.1/data/logs
   millrace ls --json nfs://127.0.0.1/data | jq -r 'select(.size > 1e9).name'")]
 pub(crate) struct LsArgs {
     /// Directories or files
     #[arg(value_name = "URL", required = true, value_parser = url())]
     pub(crate) urls: Vec<String>,
 
-    /// Show kind, mode, links, owner, group, size and time of each entry
+    /// Show kind, mode, links, owner, group, size and local time (TZ) of each entry
     #[arg(short, long)]
     pub(crate) long: bool,
+
+    /// As -l, with the numbers of owners and groups instead of their names on this host
+    #[arg(short, long)]
+    pub(crate) numeric_uid_gid: bool,
+
+    /// With -l: show sizes as 9.8 KiB
+    #[arg(short = 'h', long)]
+    pub(crate) human_readable: bool,
 
     /// Also show names that begin with a dot
     #[arg(short, long)]
@@ -46,6 +55,10 @@ pub(crate) struct LsArgs {
     /// Print one JSON object per entry
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    pub(crate) help: Option<bool>,
 }
 
 /// Arguments of `millrace stat`.
@@ -302,6 +315,7 @@ pub(crate) struct LnArgs {
 
 /// Arguments of `millrace df`.
 #[derive(Debug, Args)]
+#[command(disable_help_flag = true)] // `-h` is another option, as in df(1).
 #[command(after_help = "\
 Examples:
   millrace df nfs://127.0.0.1/data
@@ -311,9 +325,17 @@ pub(crate) struct DfArgs {
     #[arg(value_name = "URL", required = true, value_parser = url())]
     pub(crate) urls: Vec<String>,
 
+    /// Accepted as in df(1): sizes always have units
+    #[arg(short = 'h', long)]
+    pub(crate) human_readable: bool,
+
     /// Print one JSON object per URL
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    pub(crate) help: Option<bool>,
 }
 
 /// Arguments of `millrace clean`.
