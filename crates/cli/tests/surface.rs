@@ -31,6 +31,7 @@ fn help_contains_the_first_steps_and_the_exit_codes() {
         "ln",
         "df",
         "clean",
+        "sync",
         "blk",
         "devices",
         "completions",

@@ -32,7 +32,7 @@ pub(crate) use blk::{
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{
     CatArgs, CleanArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs,
-    PutArgs, RmArgs, StatArgs, TreeArgs,
+    PutArgs, RmArgs, StatArgs, SyncArgs, TransferArgs, TreeArgs,
 };
 pub(crate) use mount::{MountArgs, expand_mount_helper};
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, ReloadArgs, ServeArgs};
@@ -153,6 +153,8 @@ pub(crate) enum Command {
     Get(GetArgs),
     /// Copy files in any direction: local to server, server to local, server to server
     Cp(CpArgs),
+    /// Make a directory equal to another one: copy what differs, in any direction
+    Sync(SyncArgs),
     /// Remove files and directories
     Rm(RmArgs),
     /// Make directories

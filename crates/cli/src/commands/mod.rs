@@ -48,6 +48,7 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Put(args) => copy::put(&args),
         Command::Get(args) => copy::get(&args),
         Command::Cp(args) => copy::cp(&args),
+        Command::Sync(args) => copy::sync(&args),
         Command::Rm(args) => change::rm(&args),
         Command::Mkdir(args) => change::mkdir(&args),
         Command::Mv(args) => change::mv(&args),
