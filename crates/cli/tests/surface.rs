@@ -32,6 +32,7 @@ fn help_contains_the_first_steps_and_the_exit_codes() {
         "df",
         "clean",
         "sync",
+        "umount",
         "blk",
         "devices",
         "completions",

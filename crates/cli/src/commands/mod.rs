@@ -56,6 +56,7 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Df(args) => show::df(&args),
         Command::Clean(args) => clean::run(&args),
         Command::Mount(args) => mount::run(&args),
+        Command::Umount(args) => mount::umount(&args),
         Command::Blk(args) => blk::run(args.command),
         Command::Devices(args) => devices::run(&args),
         Command::Bench(args) => bench::run(args),
