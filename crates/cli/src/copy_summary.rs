@@ -20,6 +20,12 @@ pub(crate) struct CopySummary {
     pub(crate) symlinks: u64,
     /// Hard links created.
     pub(crate) hard_links: u64,
+    /// Existing files and symbolic links that were not replaced.
+    pub(crate) skipped: u64,
+    /// Objects removed from the target.
+    pub(crate) deleted: u64,
+    /// Objects that `--delete` did not remove because of errors.
+    pub(crate) not_deleted: u64,
     /// Bytes of the files copied.
     pub(crate) bytes: u64,
     /// Files read back with the same checksum.
@@ -28,6 +34,8 @@ pub(crate) struct CopySummary {
     pub(crate) without_xattrs: u64,
     /// Files and directories whose ACL was not copied.
     pub(crate) without_acl: u64,
+    /// Files and directories with other times than the source, because NFSv3 does not have these.
+    pub(crate) without_times: u64,
     /// Elapsed time in seconds.
     pub(crate) seconds: f64,
     /// `bytes` divided by `seconds`.
@@ -70,6 +78,10 @@ impl CopySummary {
         self.directories += other.directories;
         self.symlinks += other.symlinks;
         self.hard_links += other.hard_links;
+        self.skipped += other.skipped;
+        self.deleted += other.deleted;
+        self.not_deleted += other.not_deleted;
+        self.without_times += other.without_times;
         self.bytes += other.bytes;
         self.verified += other.verified;
         self.without_xattrs += other.without_xattrs;
@@ -81,8 +93,8 @@ impl CopySummary {
         self.bytes_per_second = self.bytes as f64 / self.seconds.max(1e-9);
     }
 
-    /// What the copies lack, if they lack something. `xattrs`: the option to copy extended attributes was given.
-    pub(crate) fn warning(&self, xattrs: bool) -> Option<String> {
+    /// What the copies lack, and what was not removed. `xattrs`: the option to copy extended attributes was given.
+    pub(crate) fn warnings(&self, xattrs: bool) -> Vec<String> {
         let count =
             |n: u64| format!("{n} {}", if n == 1 { "file or directory" } else { "files and directories" });
         let remedy = match xattrs {
@@ -93,13 +105,22 @@ impl CopySummary {
             .then(|| format!("extended attributes of {} ({remedy})", count(self.without_xattrs)));
         let acls =
             (self.without_acl > 0).then(|| format!("ACLs of {} (not supported)", count(self.without_acl)));
-        let lost: Vec<_> = attributes.into_iter().chain(acls).collect();
-        (!lost.is_empty()).then(|| format!("not copied: {}", lost.join("; ")))
+        let times = (self.without_times > 0).then(|| {
+            let count = count(self.without_times);
+            format!("times of {count} (NFSv3 has those of 1970 to 2106, the nearest was set: use vers=4.2)")
+        });
+        let lost: Vec<_> = attributes.into_iter().chain(acls).chain(times).collect();
+        let lost = (!lost.is_empty()).then(|| format!("not copied: {}", lost.join("; ")));
+        let kept = (self.not_deleted > 0).then(|| {
+            let n = self.not_deleted;
+            format!("not removed: {n} object{} that the source lacks, because of the errors", plural(n))
+        });
+        lost.into_iter().chain(kept).collect()
     }
 
     /// Outcome of the command: all files copied, some, or none.
     pub(crate) fn outcome(&self) -> Outcome {
-        let some = self.files + self.symlinks + self.hard_links > 0;
+        let some = self.files + self.symlinks + self.hard_links + self.skipped + self.deleted > 0;
         match (self.interrupted, self.failed.is_empty(), some) {
             (true, ..) => Outcome::Interrupted,
             (_, true, _) => Outcome::Done,
@@ -109,14 +130,22 @@ impl CopySummary {
     }
 }
 
+fn plural(n: u64) -> &'static str {
+    if n == 1 { "" } else { "s" }
+}
+
 /// The summary line at the end of a copy.
 impl fmt::Display for CopySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = |n: u64| if n == 1 { "" } else { "s" };
         write!(f, "{} file{}, {}", self.files, plural(self.files), ByteSize(self.bytes).human())?;
         for (n, what) in [(self.symlinks, "symbolic link"), (self.hard_links, "hard link")] {
             if n > 0 {
                 write!(f, ", {n} {what}{}", plural(n))?;
+            }
+        }
+        for (n, what) in [(self.skipped, "skipped"), (self.deleted, "removed")] {
+            if n > 0 {
+                write!(f, ", {n} {what}")?;
             }
         }
         if self.verified > 0 {
@@ -139,17 +168,26 @@ mod tests {
     #[test]
     fn one_line_warns_of_attributes_that_were_not_copied() {
         let mut r = CopySummary::default();
-        assert_eq!(r.warning(false), None);
+        assert_eq!(r.warnings(false), Vec::<String>::new());
         r.add(Report { without_xattrs: 2, ..Report::default() });
         let both = "not copied: extended attributes of 2 files and directories (add --xattrs, with NFSv4.2)";
-        assert_eq!(r.warning(false).as_deref(), Some(both));
+        assert_eq!(r.warnings(false), [both]);
         r.add(Report { without_xattrs: 1, without_acl: 1, ..Report::default() });
         assert_eq!(
-            r.warning(true).as_deref(),
-            Some(
+            r.warnings(true),
+            [
                 "not copied: extended attributes of 3 files and directories (the target has none: a server needs \
-                 NFSv4.2); ACLs of 1 file or directory (not supported)"
-            )
+              NFSv4.2); ACLs of 1 file or directory (not supported)"
+            ]
+        );
+        let r = CopySummary::from(Report { without_times: 1, not_deleted: 2, ..Report::default() });
+        assert_eq!(
+            r.warnings(true),
+            [
+                "not copied: times of 1 file or directory (NFSv3 has those of 1970 to 2106, the nearest was set: \
+                 use vers=4.2)",
+                "not removed: 2 objects that the source lacks, because of the errors"
+            ]
         );
     }
 
@@ -161,5 +199,7 @@ mod tests {
         r.add(Report { files: 2, symlinks: 1, verified: 3, ..Report::default() });
         r.failed.push(FailedFile { path: "x".into(), error: "y".into() });
         assert_eq!(r.to_string(), "3 files, 2 KiB, 1 symbolic link, verified, 1 failed in 2.0 s (1 KiB/s)");
+        r.add(Report { skipped: 4, deleted: 5, ..Report::default() });
+        assert!(r.to_string().contains("link, 4 skipped, 5 removed, verified"), "{r}");
     }
 }

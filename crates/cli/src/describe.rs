@@ -1,9 +1,11 @@
 //! Text and JSON representation of file attributes.
 
-use std::{fmt::Write as _, io::IsTerminal};
+use std::{collections::HashMap, fmt::Write as _, io::IsTerminal};
 
+use jiff::{Timestamp, tz::TimeZone};
 use millrace_client::ops::{Attributes, FileType, NfsTime};
 use millrace_runtime::percent_encode;
+use nix::unistd::{Group, User};
 use serde::Serialize;
 
 /// Attributes of a file, directory or other object; serialised for `--json`.
@@ -115,34 +117,46 @@ pub(crate) fn mode_text(a: &Attributes) -> String {
     out
 }
 
+fn timestamp(t: NfsTime) -> Option<Timestamp> {
+    // Servers may send any nanoseconds.
+    Timestamp::new(t.seconds, i32::try_from(t.nanoseconds.min(999_999_999)).ok()?).ok()
+}
+
+/// A time that the calendar does not have, as date(1) reads it.
+fn beyond(t: NfsTime) -> String {
+    format!("@{}", t.seconds)
+}
+
 /// `2026-11-21T02:30:50.123456789Z`.
 fn iso(t: NfsTime) -> String {
-    let (date, time) = civil(t.seconds);
-    format!("{date}T{time}.{:09}Z", t.nanoseconds)
+    timestamp(t).map_or_else(|| beyond(t), |at| format!("{at:.9}"))
 }
 
-/// `2026-11-21 02:30`, UTC.
-pub(crate) fn minute(t: NfsTime) -> String {
-    let (date, time) = civil(t.seconds);
-    format!("{date} {}", &time[..5])
+/// `2026-11-21 02:30`, in the time zone.
+pub(crate) fn minute(t: NfsTime, zone: &TimeZone) -> String {
+    let text = |at: Timestamp| at.to_zoned(zone.clone()).strftime("%Y-%m-%d %H:%M").to_string();
+    timestamp(t).map_or_else(|| beyond(t), text)
 }
 
-/// Date (Gregorian calendar) and time of day in UTC. The calculation uses years that begin in March, so that
-/// a leap day is the last of its year.
-fn civil(seconds: i64) -> (String, String) {
-    let (days, of_day) = (seconds.div_euclid(86_400) + 719_468, seconds.rem_euclid(86_400));
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    (
-        format!("{year:04}-{month:02}-{day:02}"),
-        format!("{:02}:{:02}:{:02}", of_day / 3600, of_day / 60 % 60, of_day % 60),
-    )
+/// The names of users and groups on this host.
+#[derive(Default)]
+pub(crate) struct Names {
+    users: HashMap<u32, String>,
+    groups: HashMap<u32, String>,
+}
+
+impl Names {
+    /// The name of the user, or the number of one without a name.
+    pub(crate) fn user(&mut self, uid: u32) -> &str {
+        let name = || User::from_uid(uid.into()).ok().flatten().map_or_else(|| uid.to_string(), |u| u.name);
+        self.users.entry(uid).or_insert_with(name)
+    }
+
+    /// The name of the group, or the number of one without a name.
+    pub(crate) fn group(&mut self, gid: u32) -> &str {
+        let name = || Group::from_gid(gid.into()).ok().flatten().map_or_else(|| gid.to_string(), |g| g.name);
+        self.groups.entry(gid).or_insert_with(name)
+    }
 }
 
 /// Returns `name` for standard output, as ls(1): escaped if that is a terminal, so that a server cannot control it.
@@ -183,7 +197,24 @@ mod tests {
         ] {
             assert_eq!(iso(NfsTime { seconds, nanoseconds: 5 }), text);
         }
-        assert_eq!(minute(NfsTime { seconds: 1_709_164_799, nanoseconds: 0 }), "2024-02-28 23:59");
+        let of = |seconds, nanoseconds| NfsTime { seconds, nanoseconds };
+        assert_eq!(minute(of(1_709_164_799, 0), &TimeZone::UTC), "2024-02-28 23:59");
+        // Values of a server that no calendar has.
+        assert_eq!(iso(of(-1, u32::MAX)), "1969-12-31T23:59:59.999999999Z");
+        assert_eq!(
+            (iso(of(i64::MIN, 0)), minute(of(i64::MAX, 5), &TimeZone::UTC)),
+            ("@-9223372036854775808".into(), "@9223372036854775807".into())
+        );
+    }
+
+    #[test]
+    fn owners_without_a_name_on_this_host_have_their_number() {
+        let mut names = Names::default();
+        for _ in 0..2 {
+            assert_eq!(names.user(0), "root");
+            assert_eq!(names.user(3_999_999_999), "3999999999");
+            assert_eq!(names.group(3_999_999_998), "3999999998");
+        }
     }
 
     #[test]

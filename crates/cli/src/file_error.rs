@@ -41,6 +41,9 @@ impl FileError {
             K::ReadOnlyFilesystem => "the file system is read-only; choose another target".into(),
             K::IsADirectory => "it is a directory".into(),
             K::NotADirectory => "a part of the path is not a directory".into(),
+            K::NotConnected => {
+                "the process of the mount there has ended; remove it with `millrace umount` and mount it again".into()
+            }
             K::InvalidFilename => "the name is not valid on this file system".into(),
             _ => e.to_string(),
         };

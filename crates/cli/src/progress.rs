@@ -6,14 +6,17 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use millrace_cli_common::output;
 use millrace_copy::{Error, Event};
 
-use crate::file_error::FileError;
+use crate::{describe::shown, file_error::FileError};
 
 /// A progress bar on standard error, and a line for each object that could not be copied.
 #[derive(Clone)]
 pub(crate) struct CopyProgress {
     bar: Option<ProgressBar>,
+    /// The words before the paths of copied and removed objects; `None`: they are not printed.
+    words: Option<[&'static str; 2]>,
 }
 
 impl CopyProgress {
@@ -29,7 +32,12 @@ impl CopyProgress {
             bar.enable_steady_tick(Duration::from_millis(250));
             bar
         });
-        Self { bar }
+        Self { bar, words: None }
+    }
+
+    /// Prints a line with `words` on standard output for each object that is copied or removed.
+    pub(crate) fn with_paths(self, words: [&'static str; 2]) -> Self {
+        Self { words: Some(words), ..self }
     }
 
     /// Shows an event of the copy.
@@ -39,6 +47,12 @@ impl CopyProgress {
         {
             self.print(&format!("millrace: {}", FileError::from(*error).of(path)));
         }
+        match (event, self.words) {
+            (Event::Copied { path }, Some([word, _])) | (Event::Deleted { path }, Some([_, word])) => {
+                self.print_path(word, path);
+            }
+            _ => {}
+        }
         let Some(bar) = &self.bar else { return };
         match event {
             Event::Started { path, bytes } => {
@@ -47,6 +61,16 @@ impl CopyProgress {
             }
             Event::Written { bytes } => bar.inc(*bytes as u64),
             _ => {}
+        }
+    }
+
+    /// Prints a path to standard output. A closed pipe does not end the copy.
+    fn print_path(&self, word: &str, path: &str) {
+        let line = [word.as_bytes(), b" ", &shown(path.as_bytes()), b"\n"].concat();
+        let print = || drop(output::write(&line));
+        match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
         }
     }
 

@@ -116,6 +116,72 @@ fn listings_and_attributes_match_the_files() {
     });
 }
 
+/// As ls(1) and df(1): `-h` is not the help, which `--help` prints.
+#[test]
+fn sizes_are_readable_with_h_and_help_has_its_long_option() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/m=memory:64MiB"]);
+    let (file, url) = (dir.path().join("file"), server.url("tcp", "/m"));
+    fs::write(&file, noise(10_000, 3)).unwrap();
+    ok(&["put", text(&file), &url]);
+    let long = ok(&["ls", "-lh", &url]);
+    assert!(long.contains("9.8 KiB") && !long.contains("10000"), "{long}");
+    assert_eq!(ok(&["ls", "-h", &url]), "file\n");
+    assert_eq!(ok(&["df", "-h", &url]), ok(&["df", &url]));
+    for command in ["ls", "df"] {
+        let help = ok(&[command, "--help"]);
+        assert!(help.contains("-h, --human-readable") && !help.contains("-h, --help"), "{help}");
+    }
+}
+
+#[test]
+fn a_long_listing_has_local_times_and_the_names_of_owners() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/m=memory:64MiB"]);
+    let url = server.url("tcp", "/m");
+    for (name, seconds) in [("winter", 1_768_478_400), ("summer", 1_784_116_800)] {
+        let file = dir.path().join(name);
+        fs::write(&file, "x").unwrap();
+        fs::File::open(&file).unwrap().set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+        ok(&["put", text(&file), &url]);
+    }
+    let old = dir.path().join("old");
+    fs::write(&old, "x").unwrap();
+    let time = UNIX_EPOCH - Duration::new(312_508_800, 1);
+    fs::File::open(&old).unwrap().set_modified(time).unwrap();
+    ok(&["put", text(&old), &url]);
+    let listed = |zone: &str, option: &str| {
+        let out = millrace().env("TZ", zone).args(["ls", option, &url]).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    // The rules of POSIX need no time zone database.
+    for (zone, winter, summer, before) in [
+        ("UTC0", "2026-01-15 12:00", "2026-07-15 12:00", "1960-02-05 23:59"),
+        ("EST5EDT,M3.2.0,M11.1.0", "2026-01-15 07:00", "2026-07-15 08:00", "1960-02-05 18:59"),
+        ("<+0530>-5:30", "2026-01-15 17:30", "2026-07-15 17:30", "1960-02-06 05:29"),
+    ] {
+        let lines = listed(zone, "-l");
+        for (name, time) in [("winter", winter), ("summer", summer), ("old", before)] {
+            assert!(lines.contains(&format!("{time}  {name}\n")), "{zone}: {lines}");
+        }
+    }
+    let words = |option: &str| -> Vec<String> {
+        let lines = listed("UTC0", option);
+        lines.lines().next().unwrap().split_whitespace().map(str::to_owned).collect()
+    };
+    let (names, numbers) = (words("-l"), words("-n"));
+    let stat: serde_json::Value =
+        serde_json::from_str(&ok(&["stat", "--json", &server.url("tcp", "/m/old")])).unwrap();
+    assert_eq!(numbers[2..4], [stat["uid"].to_string(), stat["gid"].to_string()]);
+    let known = |database: &str, n: &str| {
+        let out = std::process::Command::new("getent").args([database, n]).output().unwrap();
+        let line = String::from_utf8(out.stdout).unwrap();
+        line.split(':').next().filter(|name| !name.is_empty()).unwrap_or(n).to_owned()
+    };
+    assert_eq!(names[2..4], [known("passwd", &numbers[2]), known("group", &numbers[3])]);
+}
+
 #[test]
 fn files_are_printed_moved_linked_and_removed() {
     with_all_transports_and_backends(|url, dir| {
@@ -184,6 +250,129 @@ fn a_line_says_which_attributes_were_not_copied() {
     let mut value = [0; 8];
     assert_eq!(getxattr(&back, "user.k", &mut value), Ok(1));
     assert_eq!(value[0], b'v');
+}
+
+fn json(args: &[&str]) -> serde_json::Value {
+    serde_json::from_str(&ok(args)).unwrap()
+}
+
+#[test]
+fn a_directory_is_synchronised_in_every_direction() {
+    with_all_transports_and_backends(|url, dir| {
+        let at = |name: &str| dir.join(name);
+        for name in ["from/a", "from/gone", "from/sub/b", "from/sub/c.o"] {
+            fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+            fs::write(at(name), noise(20_000, 1)).unwrap();
+        }
+        let time = UNIX_EPOCH - Duration::new(312_508_800, 5);
+        fs::File::open(at("from/a")).unwrap().set_modified(time).unwrap();
+        symlink("a", at("from/link")).unwrap();
+        let (from, one, two) = (at("from"), url("/one"), url("/two"));
+        let (from, back) = (text(&from), at("back"));
+        let hops = [(from, one.as_str()), (&one, &two), (&two, text(&back))];
+        for (source, target) in hops {
+            let done = json(&["sync", "--json", source, target]);
+            assert_eq!(
+                (&done["files"], &done["symlinks"], &done["skipped"]),
+                (&4.into(), &1.into(), &0.into())
+            );
+            let again = json(&["sync", "--json", source, target]);
+            assert_eq!(
+                (&again["files"], &again["bytes"], &again["skipped"]),
+                (&0.into(), &0.into(), &5.into())
+            );
+        }
+        fs::remove_file(at("from/gone")).unwrap();
+        fs::write(at("from/sub/b"), b"changed").unwrap();
+        fs::write(at("from/sub/c.o"), b"changed").unwrap();
+        for (source, target) in hops {
+            let options = ["sync", "--delete", "--exclude", "*.o", "-v", source, target];
+            let printed = |options: &[&str]| {
+                let out = ok(options);
+                let mut lines: Vec<_> = out.lines().map(str::to_owned).collect();
+                lines.sort_by_key(|line| line.contains("gone"));
+                lines
+            };
+            let lines = |copied: &str, removed: &str| {
+                let path = |name: &str| format!("{source}/{name}");
+                vec![format!("{copied} {}", path("sub/b")), format!("{removed} {}", path("gone"))]
+            };
+            let dry = printed(&[&["sync", "--dry-run"], &options[1..]].concat());
+            assert_eq!(dry, lines("would copy", "would remove"));
+            assert_eq!(printed(&options), lines("copied", "removed"));
+            assert_eq!(printed(&options), Vec::<String>::new());
+        }
+        assert_eq!(names(&back), ["a", "link@", "sub/", "sub/b", "sub/c.o"]);
+        assert_eq!(fs::read(back.join("sub/b")).unwrap(), b"changed");
+        assert!(fs::read(back.join("sub/c.o")).unwrap() == noise(20_000, 1));
+        assert_eq!(fs::metadata(back.join("a")).unwrap().modified().unwrap(), time);
+
+        assert!(fails(1, &["sync", text(&at("from/a")), &one]).contains("use `millrace cp`"));
+        let message = fails(1, &["sync", "--delete", &url("/one/sub"), &one]);
+        assert!(message.contains("--delete would remove it"), "{message}");
+        assert!(fails(2, &["sync", from, text(&back)]).contains("rsync(1)"));
+        assert!(fails(2, &["sync", "--exclude", "[", from, &one]).contains("--exclude"));
+        assert_eq!(ok(&["ls", &url("/one/sub")]), "b\nc.o\n");
+    });
+}
+
+#[test]
+fn existing_files_are_kept_if_the_options_of_cp_say_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/m=memory:64MiB,squash=none"]);
+    let url = |path: &str| server.url("tcp", &format!("/m/{path}"));
+    let file = dir.path().join("file");
+    let write = |content: &str, seconds| {
+        fs::write(&file, content).unwrap();
+        fs::File::open(&file).unwrap().set_modified(UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+    };
+    write("first", 1000);
+    ok(&["cp", text(&file), &url("file")]);
+    let copy = |option: &str| {
+        ok(&["cp", option, text(&file), &url("file")]);
+        ok(&["cat", &url("file")])
+    };
+    write("second", 2000);
+    assert_eq!(copy("-n"), "first");
+    assert_eq!(copy("--dry-run"), "first");
+    assert_eq!(copy("-u"), "second");
+    write("third", 1500);
+    assert_eq!(copy("-u"), "second");
+    assert_eq!(ok(&["cp", "-v", text(&file), &url("file")]), format!("copied {}\n", file.display()));
+    assert_eq!(ok(&["cat", &url("file")]), "third");
+    // Everything that a copy can keep.
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("a"), "x").unwrap();
+    fs::hard_link(tree.join("a"), tree.join("b")).unwrap();
+    let set = std::process::Command::new("chown").args(["7:8", text(&tree.join("a"))]).status().unwrap();
+    ok(&["cp", "-a", text(&tree), &url("tree")]);
+    let stat = json(&["stat", "--json", &url("tree/b")]);
+    assert_eq!(stat["links"], 2);
+    if set.success() {
+        assert_eq!((&stat["uid"], &stat["gid"]), (&7.into(), &8.into()));
+    }
+    assert!(fails(2, &["get", "-v", &url("file"), "-"]).contains("--verbose"));
+}
+
+/// NFSv3 has times from 1970 to 2106.
+#[test]
+fn a_line_says_that_times_were_not_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/m=memory:64MiB"]);
+    let file = dir.path().join("file");
+    fs::write(&file, "x").unwrap();
+    fs::File::open(&file).unwrap().set_modified(UNIX_EPOCH - Duration::from_nanos(1)).unwrap();
+    let url = server.url("tcp", "/m");
+    for (version, is_kept) in [("3", false), ("4.1", true), ("4.2", true)] {
+        let out = run(&["cp", text(&file), &format!("{url}&vers={version}")]);
+        let message = String::from_utf8(out.stderr).unwrap();
+        assert!(out.status.success() && message.is_empty() == is_kept, "{version}: {message}");
+        assert!(is_kept || message.contains("times of 1 file or directory") && message.contains("vers=4.2"));
+        let stat = json(&["stat", "--json", &format!("{}&vers=4.2", server.url("tcp", "/m/file"))]);
+        let time = if is_kept { "1969-12-31T23:59:59.999999999Z" } else { "1970-01-01T00:00:00.000000000Z" };
+        assert_eq!(stat["mtime"], time, "{version}");
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::{
 use common::{
     HANG, Server, fails, kill, millrace,
     mounting::{Mounting, fuse_is_available, is_mounted},
-    text,
+    ok, text,
 };
 use rustix::process::{Pid, Signal};
 
@@ -115,6 +115,64 @@ fn neither_umount_nor_an_ioctl_logs_a_warning() {
     let (status, message) = mounting.end();
     assert_eq!(status.code(), Some(0), "{message}");
     assert!(message.contains("was unmounted") && !message.contains("WARN"), "{message}");
+}
+
+#[test]
+fn a_mount_whose_process_was_killed_is_named_and_removed() {
+    if !fuse_is_available() {
+        return;
+    }
+    let at = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/x=memory:16MiB"]);
+    let url = server.url("tcp", "/x");
+    let mut mounting = mount(millrace(), &url, at.path(), &[]);
+    fs::write(at.path().join("file"), "x").unwrap();
+    let message = fails(1, &["mount", &url, text(at.path())]);
+    assert!(message.contains("has already mounted") && message.contains("millrace umount"), "{message}");
+    let open = fs::File::open(at.path().join("file")).unwrap();
+    let busy = fails(1, &["umount", text(at.path())]);
+    assert!(busy.contains("in use") || busy.contains("busy"), "{busy}");
+
+    mounting.child.kill().unwrap();
+    mounting.child.wait().unwrap();
+    let message = fails(1, &["mount", &url, text(at.path())]);
+    assert!(message.contains("whose process has ended") && message.contains("millrace umount"), "{message}");
+    let message = fails(1, &["get", &format!("{url}&vers=4.2"), text(&at.path().join("new"))]);
+    assert!(message.contains("millrace umount"), "{message}");
+    // The open file does not keep it.
+    ok(&["umount", text(at.path())]);
+    assert!(!is_mounted(&mounting.at));
+    drop(open);
+    let message = fails(1, &["umount", text(at.path())]);
+    assert!(message.contains("has not mounted an export there"), "{message}");
+    mount(millrace(), &url, at.path(), &[]);
+}
+
+#[test]
+fn umount_waits_until_the_process_of_the_mount_has_written_its_data() {
+    if !fuse_is_available() {
+        return;
+    }
+    let at = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/x=memory:16MiB"]);
+    let mut mounting = mount(millrace(), &server.url("tcp", "/x"), at.path(), &[]);
+    fs::write(at.path().join("file"), "x").unwrap();
+    // The kernel needs no reply of the process to unmount it.
+    stop(mounting.child.id());
+    let start = || millrace().args(["umount", text(at.path())]).stderr(Stdio::null()).spawn().unwrap();
+    let (mut umount, begun) = (start(), Instant::now());
+    while is_mounted(&mounting.at) {
+        assert!(begun.elapsed() < HANG, "it is not unmounted");
+        // A process that another test starts may have copies of this one's descriptors for a moment.
+        if umount.try_wait().unwrap().is_some() {
+            umount = start();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(umount.try_wait().unwrap().is_none(), "umount does not wait");
+    signal(mounting.child.id(), Signal::CONT);
+    assert!(common::wait_for(&mut umount).success());
+    assert_eq!(mounting.end().0.code(), Some(0));
 }
 
 #[test]
@@ -217,11 +275,11 @@ fn a_background_mount_is_ready_when_the_command_exits_and_ends_with_umount() {
     let at = tempfile::tempdir().unwrap();
     let server = Server::start(&["--export", "/x=memory:16MiB"]);
     let path = at.path().canonicalize().unwrap();
-    common::ok(&["mount", "--daemon", &server.url("tcp", "/x"), text(at.path())]);
+    ok(&["mount", "--daemon", &server.url("tcp", "/x"), text(at.path())]);
     fs::write(path.join("file"), "there").unwrap();
     assert!(Command::new("umount").arg(&path).status().unwrap().success());
     assert!(!is_mounted(&path));
-    assert_eq!(common::ok(&["cat", &server.url("tcp", "/x/file")]), "there");
+    assert_eq!(ok(&["cat", &server.url("tcp", "/x/file")]), "there");
 }
 
 #[test]

@@ -31,6 +31,8 @@ fn help_contains_the_first_steps_and_the_exit_codes() {
         "ln",
         "df",
         "clean",
+        "sync",
+        "umount",
         "blk",
         "devices",
         "completions",

@@ -20,6 +20,16 @@ pub enum Event<'a> {
         /// Number of bytes.
         bytes: usize,
     },
+    /// A file, symbolic link or hard link was copied.
+    Copied {
+        /// Its path, as in [`Item::path`](crate::Item::path).
+        path: &'a str,
+    },
+    /// An object of the target was removed.
+    Deleted {
+        /// The path that its copy would have in the source, as in [`Item::path`](crate::Item::path).
+        path: &'a str,
+    },
     /// An object could not be copied.
     Failed {
         /// The path of the object, as in [`Item::path`](crate::Item::path).

@@ -60,6 +60,9 @@ pub enum Error {
     /// The directory is one that the copy has created or found at the target.
     #[error("a directory cannot be copied into itself")]
     IntoItself,
+    /// The directory to remove is the root of another file system.
+    #[error("it is a mount point, which is not removed")]
+    MountPoint,
     /// An existing file was written in place when the copy was stopped.
     #[error(
         "the copy was stopped after it had removed the content of the existing file, which is incomplete now"
@@ -110,6 +113,17 @@ impl Error {
                 | Client::Local(_),
             ) => false,
             Self::Remote(_) | Self::OutOfMemory(_) | Self::DataLost => true,
+            _ => false,
+        }
+    }
+}
+
+impl Error {
+    /// Whether the permissions do not allow the operation.
+    pub(crate) fn is_denied(&self) -> bool {
+        match self {
+            Self::Local { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
+            Self::Remote(e) => matches!(e.status(), Some(Status::Perm | Status::Access)),
             _ => false,
         }
     }

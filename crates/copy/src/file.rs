@@ -1,7 +1,7 @@
 //! The copy of one file: content, checksum, attributes, final name.
 
 use crate::{
-    Error, Metadata, Preserve,
+    Error, Metadata, Preserve, Replace,
     control::Event,
     data::{self, Content, Flow},
     tree::{Directory, Existing, FileKind, Lost, Source, Target, Xattrs},
@@ -10,12 +10,17 @@ use crate::{
 /// Time limit of a call in flight when the copy is stopped.
 const LAST_CALL: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// What a link or a file of a synchronised tree does not replace.
+const OTHER: &str = "a device, socket or named pipe, which is not replaced";
+
 /// Options for one file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileOptions {
     pub(crate) verify: bool,
     pub(crate) atomic: bool,
     pub(crate) preserve: Preserve,
+    pub(crate) replace: Replace,
+    pub(crate) dry_run: bool,
 }
 
 /// The place of a copy at the target.
@@ -23,8 +28,8 @@ pub(crate) struct FileOptions {
 pub(crate) struct Place<N> {
     pub(crate) dir: Directory<N>,
     pub(crate) name: Vec<u8>,
-    /// The existing object, if it is known already.
-    pub(crate) existing: Option<Existing<N>>,
+    /// The object that exists there, if that is known already.
+    pub(crate) existing: Option<Option<Existing<N>>>,
 }
 
 impl<N: Clone + Send + Sync> Place<N> {
@@ -34,7 +39,7 @@ impl<N: Clone + Send + Sync> Place<N> {
         target: &T,
     ) -> Result<Option<Existing<N>>, Error> {
         match &self.existing {
-            Some(existing) => Ok(Some(existing.clone())),
+            Some(existing) => Ok(existing.clone()),
             None if self.dir.created => Ok(None),
             None => target.find(&self.dir.node, &self.name).await,
         }
@@ -44,19 +49,81 @@ impl<N: Clone + Send + Sync> Place<N> {
     pub(crate) async fn check_replaceable<T: Target<Node = N>>(&self, target: &T) -> Result<(), Error> {
         match self.existing(target).await?.map(|existing| existing.meta.kind) {
             Some(FileKind::Directory) => Err(Error::TargetIsDirectory),
-            Some(FileKind::Special) => {
-                Err(Error::SpecialTarget("a device, socket or named pipe, which a link does not replace"))
-            }
+            Some(FileKind::Special) => Err(Error::SpecialTarget(OTHER)),
             _ => Ok(()),
         }
     }
 }
 
-/// A copied file.
+/// A copied file, or an existing one that was not replaced.
 pub(crate) struct Done<N> {
     pub(crate) node: N,
     pub(crate) bytes: u64,
     pub(crate) lost: Lost,
+    /// The [`Metadata::id`] of a file that was not replaced.
+    pub(crate) skipped: Option<(u64, u64)>,
+}
+
+/// Whether a copy that gets the attributes `new` replaces an object with the attributes `old`.
+pub(crate) fn replaces(replace: Replace, new: &Metadata, old: &Metadata) -> bool {
+    match replace {
+        Replace::Always => true,
+        Replace::Never => false,
+        Replace::Older => old.mtime < new.mtime && !old.mtime.is_rounded(new.mtime),
+        Replace::Different => {
+            let size = |m: &Metadata| (m.kind == FileKind::File).then_some(m.size);
+            old.kind != new.kind || size(old) != size(new) || !old.mtime.is_rounded(new.mtime)
+        }
+    }
+}
+
+/// What a copy of `meta` lacks of its times.
+pub(crate) fn lost_times<T: Target>(target: &T, meta: &Metadata, preserve: Preserve) -> Lost {
+    let kept = target.kept(meta, preserve);
+    Lost { times: (kept.atime, kept.mtime) != (meta.atime, meta.mtime), ..Lost::default() }
+}
+
+/// Decides whether the file is copied to `place`. If not, because of the file that exists there or in a dry run, it is done.
+pub(crate) async fn without_copy<T: Target>(
+    meta: &Metadata,
+    (target, place): (&T, &mut Place<T::Node>),
+    options: FileOptions,
+) -> Result<Option<Done<T::Node>>, Error> {
+    let FileOptions { preserve, replace, dry_run, .. } = options;
+    let existing = place.existing(target).await?;
+    place.existing = Some(existing.clone());
+    match existing {
+        Some(Existing { meta: Metadata { kind: FileKind::Directory, .. }, .. }) => {
+            Err(Error::TargetIsDirectory)
+        }
+        Some(Existing { node, meta: old, .. }) if !replaces(replace, &target.kept(meta, preserve), &old) => {
+            if replace == Replace::Different && !dry_run {
+                set_attributes(target, &node, (meta, &old), preserve).await?;
+            }
+            Ok(Some(Done { node, bytes: 0, lost: Lost::default(), skipped: Some(old.id) }))
+        }
+        // There is no new object: the node is not used.
+        _ if dry_run => {
+            let lost = lost_times(target, meta, preserve);
+            Ok(Some(Done { node: place.dir.node.clone(), bytes: meta.size, lost, skipped: None }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Sets the attributes of an existing object, which has the attributes `old`, if a copy from `meta` has others.
+pub(crate) async fn set_attributes<T: Target>(
+    target: &T,
+    node: &T::Node,
+    (meta, old): (&Metadata, &Metadata),
+    preserve: Preserve,
+) -> Result<(), Error> {
+    let new = target.kept(meta, preserve);
+    let has_owner = !preserve.owner || (new.uid, new.gid) == (old.uid, old.gid);
+    if has_owner && new.mode == old.mode && old.mtime.is_rounded(new.mtime) {
+        return Ok(());
+    }
+    target.set_meta(node, meta, preserve).await
 }
 
 /// Copies one regular file to its place. Removes the temporary file of a new file after an error.
@@ -97,7 +164,8 @@ pub(crate) async fn copy<S: Source, T: Target>(
             () = stopped() => tokio::time::timeout(LAST_CALL, put).await.unwrap_or(Err(Error::Stopped)),
         };
         if let Some(done) = outcome? {
-            return Ok(Done { lost: xattrs.lost, ..done });
+            let times = done.lost.times;
+            return Ok(Done { lost: Lost { times, ..xattrs.lost }, ..done });
         }
     }
     let to = target.create(dir, name).await?;
@@ -130,6 +198,7 @@ fn in_place<N>(
         }
         FileKind::File if options.atomic => Ok(None),
         FileKind::File if is_same(source, &existing.meta) => Err(Error::SameFile),
+        FileKind::Special if options.replace == Replace::Different => Err(Error::SpecialTarget(OTHER)),
         FileKind::File | FileKind::Special => Ok(Some(existing)),
     }
 }
@@ -157,7 +226,7 @@ async fn put<S: Source, T: Target>(
     let node = target.put(dir, name, &data, (meta, options.preserve)).await?;
     Ok(node.map(|node| {
         flow.control.report(Event::Written { bytes: data.len() });
-        Done { node, bytes: meta.size, lost: Lost::default() }
+        Done { node, bytes: meta.size, lost: lost_times(target, meta, options.preserve), skipped: None }
     }))
 }
 
@@ -192,10 +261,11 @@ async fn fill<S: Source, T: Target>(
             return Err(Error::Mismatch);
         }
     }
-    let mut lost = xattrs.lost;
+    let Lost { times, .. } = lost_times(target, meta, options.preserve);
+    let mut lost = Lost { times, ..xattrs.lost };
     if !xattrs.kept.is_empty() {
         lost.xattrs |= !target.set_xattrs(to, &xattrs.kept).await?;
     }
     let node = target.publish(to, meta, options.preserve).await?;
-    Ok(Done { node, bytes: copied.bytes, lost })
+    Ok(Done { node, bytes: copied.bytes, lost, skipped: None })
 }

@@ -8,6 +8,8 @@
 //!   its final name. The temporary file is removed if the copy fails or is interrupted.
 //! - An existing file is written in place, as by cp(1): it keeps its owner, mode, ACL and hard links. With
 //!   [`Options::atomic`] a new file replaces it. An existing directory keeps its attributes.
+//! - [`Options::replace`] selects the existing files to replace. With [`Replace::Different`] and [`Options::delete`] the
+//!   target gets equal to the source; what is equal already, also after an interruption, is not copied again.
 //! - Holes of a file are not written.
 //! - Data that an NFS server lost in a restart before COMMIT is rewritten (RFC 1813 section 4.8).
 //! - With [`Options::verify`], each file is read back from the target and its SHA-256 checksum compared.
@@ -55,7 +57,9 @@
 
 mod control;
 mod data;
+mod delete;
 mod error;
+mod exclude;
 mod file;
 mod local;
 mod options;
@@ -70,9 +74,10 @@ mod tests;
 
 pub use control::Event;
 pub use error::Error;
+pub use exclude::{Exclude, PatternError};
 pub use local::{LocalReader, LocalTree, LocalWriter, standard_stream};
 pub use millrace_client::is_valid_name;
-pub use options::{Options, Preserve};
+pub use options::{Options, Preserve, Replace};
 pub use remote::{RemoteTree, RemoteWriter};
 pub use report::{FailedFile, Report};
 pub use tree::{

@@ -5,6 +5,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
     ops::Range,
+    os::fd::AsRawFd,
     os::unix::{
         ffi::{OsStrExt, OsStringExt},
         fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt},
@@ -187,6 +188,12 @@ impl From<&fs::Metadata> for Metadata {
     }
 }
 
+/// Without the owner, set-user-ID and set-group-ID bits from a server would grant this user's rights.
+fn kept(meta: &Metadata, preserve: Preserve) -> Metadata {
+    let cleared = if meta.kind == FileKind::File && !preserve.owner { SET_ID } else { 0 };
+    Metadata { mode: meta.mode & !cleared, ..*meta }
+}
+
 /// Sets owner, then mode (which a change of owner may reset), then times, without following a link.
 fn apply(path: &Path, meta: &Metadata, preserve: Preserve) -> io::Result<()> {
     if preserve.owner {
@@ -194,10 +201,11 @@ fn apply(path: &Path, meta: &Metadata, preserve: Preserve) -> io::Result<()> {
         rustix::fs::chownat(CWD, path, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
     }
     if meta.kind != FileKind::Symlink {
-        // Without the owner, set-user-ID and set-group-ID bits from a server would grant this user's rights.
-        let mode =
-            if meta.kind == FileKind::File && !preserve.owner { meta.mode & !SET_ID } else { meta.mode };
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+        // fchmodat(2) follows a link that another process has put in place of the object.
+        let object =
+            rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let name = format!("/proc/self/fd/{}", object.as_raw_fd());
+        fs::set_permissions(name, fs::Permissions::from_mode(kept(meta, preserve).mode))?;
     }
     rustix::fs::utimensat(CWD, path, &times(meta), AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(())
@@ -394,8 +402,32 @@ impl Source for LocalTree {
     }
 }
 
+/// Removes an object of the directory that was listed, also if another process has put a link to another one in its place.
+fn remove(dir: &Directory<PathBuf>, name: &[u8], kind: FileKind) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = File::from(rustix::fs::open(&dir.node, flags, Mode::empty())?);
+    let is = opened.metadata()?;
+    if dir.id != Some((is.dev(), is.ino())) {
+        return Err(io::Error::other("its directory was replaced by another one"));
+    }
+    let flags = if kind == FileKind::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+    match rustix::fs::unlinkat(&opened, name, flags) {
+        Err(Errno::NOENT) => Ok(()),
+        removed => Ok(removed?),
+    }
+}
+
 impl Target for LocalTree {
     type Writer = LocalWriter;
+
+    fn kept(&self, meta: &Metadata, preserve: Preserve) -> Metadata {
+        kept(meta, preserve)
+    }
+
+    async fn remove(&self, dir: &Directory<PathBuf>, name: &[u8], kind: FileKind) -> Result<(), Error> {
+        let (path, dir, name) = (in_dir(&dir.node, name)?, dir.clone(), name.to_vec());
+        blocking(move || remove(&dir, &name, kind).map_err(failed("remove", &path))).await
+    }
 
     async fn make_dir(&self, dir: &PathBuf, name: &[u8], mode: u32) -> Result<Directory<PathBuf>, Error> {
         let path = in_dir(dir, name)?;

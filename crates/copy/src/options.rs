@@ -1,5 +1,7 @@
 //! Options of a copy.
 
+use crate::Exclude;
+
 /// Options of a copy.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -10,6 +12,17 @@ pub struct Options {
     pub verify: bool,
     /// Replace an existing file by a new one with a rename, instead of writing it in place.
     pub atomic: bool,
+    /// The existing files and symbolic links that the copy replaces.
+    pub replace: Replace,
+    /// Remove what the directories of the target have and those of the source lack, at the end, unless an object could not
+    /// be read or copied. An object whose type prevents a copy is removed too. Symbolic links are not followed, and
+    /// mount points not removed. The directory given to [`TreeCopy::run`](crate::TreeCopy::run) needs its
+    /// [`Directory::id`](crate::Directory::id).
+    pub delete: bool,
+    /// What below the copied directories is neither copied nor removed.
+    pub exclude: Exclude,
+    /// Change nothing; report and count what the copy would do.
+    pub dry_run: bool,
     /// Reproduce hard links between the copied files. Without it each name becomes a separate file.
     pub hard_links: bool,
     /// The attributes to set on copies besides mode and times.
@@ -29,6 +42,10 @@ impl Default for Options {
             recursive: true,
             verify: false,
             atomic: false,
+            replace: Replace::Always,
+            delete: false,
+            exclude: Exclude::default(),
+            dry_run: false,
             hard_links: false,
             preserve: Preserve::default(),
             parallel: 16,
@@ -36,6 +53,21 @@ impl Default for Options {
             record: None,
         }
     }
+}
+
+/// The existing files and symbolic links that a copy replaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Replace {
+    /// All.
+    #[default]
+    Always,
+    /// None.
+    Never,
+    /// Those with an earlier modification time than the source.
+    Older,
+    /// Those that differ in type, size or modification time. A symbolic link is equal too if its target is. Equal files and
+    /// existing directories get the mode and times of the source, and its owner with [`Preserve::owner`].
+    Different,
 }
 
 /// The attributes to set on copies besides mode and times, which are always set.

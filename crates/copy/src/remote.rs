@@ -126,7 +126,7 @@ impl From<&Attributes> for Metadata {
 /// The mode bits set-user-ID and set-group-ID.
 const SET_ID: u32 = 0o6000;
 
-/// The attributes to set on a copy. With NFSv3, times outside of 1970 to 2106 are clamped.
+/// The attributes to set on a copy.
 fn to_set(meta: &Metadata, preserve: Preserve) -> SetAttributes {
     let time = |t: Timestamp| SetTime::ClientTime(NfsTime { seconds: t.seconds, nanoseconds: t.nanos });
     SetAttributes {
@@ -223,6 +223,27 @@ impl Source for RemoteTree {
 
 impl Target for RemoteTree {
     type Writer = RemoteWriter;
+
+    fn kept(&self, meta: &Metadata, _preserve: Preserve) -> Metadata {
+        let nearest = |t: Timestamp| match u32::try_from(t.seconds) {
+            Err(_) if self.client.version() == Version::V3 => {
+                Timestamp { seconds: t.seconds.clamp(0, u32::MAX.into()), nanos: 0 }
+            }
+            _ => t,
+        };
+        Metadata { atime: nearest(meta.atime), mtime: nearest(meta.mtime), ..*meta }
+    }
+
+    async fn remove(&self, dir: &Directory<FileHandle>, name: &[u8], kind: FileKind) -> Result<(), Error> {
+        let removed = match kind {
+            FileKind::Directory => self.client.rmdir(dir.node, name).await.map(drop),
+            _ => self.client.remove(dir.node, name).await.map(drop),
+        };
+        match removed {
+            Err(e) if e.is_not_found() => Ok(()),
+            removed => Ok(removed?),
+        }
+    }
 
     async fn make_dir(
         &self,

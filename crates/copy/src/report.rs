@@ -15,6 +15,12 @@ pub struct Report {
     pub symlinks: u64,
     /// Hard links created.
     pub hard_links: u64,
+    /// Existing files and symbolic links that were not replaced ([`Options::replace`](crate::Options::replace)).
+    pub skipped: u64,
+    /// Objects removed at the target ([`Options::delete`](crate::Options::delete)).
+    pub deleted: u64,
+    /// Objects that were to be removed, and were not because of `failed` or a stop.
+    pub not_deleted: u64,
     /// Bytes of the regular files copied.
     pub bytes: u64,
     /// Files whose checksum was compared and matches.
@@ -24,6 +30,8 @@ pub struct Report {
     pub without_xattrs: u64,
     /// Local files and directories whose ACL was not copied.
     pub without_acl: u64,
+    /// Files and directories whose times the target does not have, so that the nearest were set (NFSv3: 1970 to 2106).
+    pub without_times: u64,
     /// The duration of the copy.
     pub elapsed: Duration,
     /// The objects that were not copied, in the order of their failure.

@@ -1,5 +1,7 @@
 //! Copies between local trees, with a target that fails on demand.
 
+mod sync;
+
 use std::{
     collections::HashMap,
     fs, io,
@@ -14,8 +16,9 @@ use std::{
 use millrace_buffer::{Arena, ArenaConfig, Views};
 
 use crate::{
-    Directory, Entries, Error, Event, Existing, FailedFile, Item, LocalReader, LocalTree, LocalWriter,
-    Metadata, Options, Preserve, Report, Source, Target, TreeCopy, WriteOutcome, Xattrs,
+    Directory, Entries, Error, Event, Exclude, Existing, FailedFile, FileKind, Item, LocalReader, LocalTree,
+    LocalWriter, Metadata, Options, Preserve, Replace, Report, Source, Target, TreeCopy, WriteOutcome,
+    Xattrs,
 };
 
 fn tree() -> LocalTree {
@@ -163,6 +166,8 @@ enum Fault {
     PublishFails,
     /// As a source: the extended attributes of directories cannot be read.
     NoXattrs,
+    /// As a source: the directory `unreadable` cannot be read.
+    Unreadable,
 }
 
 fn failure(kind: io::ErrorKind) -> Error {
@@ -208,7 +213,10 @@ impl Source for Faulty {
     type Node = PathBuf;
     type Reader = LocalReader;
     async fn list(&self, dir: &PathBuf) -> Result<Entries<PathBuf>, Error> {
-        self.inner.list(dir).await
+        match self.fault {
+            Fault::Unreadable if dir.ends_with("unreadable") => Err(failure(io::ErrorKind::PermissionDenied)),
+            _ => self.inner.list(dir).await,
+        }
     }
     async fn read_link(&self, link: &PathBuf) -> Result<Vec<u8>, Error> {
         self.inner.read_link(link).await
@@ -299,6 +307,9 @@ impl Target for Faulty {
     }
     async fn link(&self, file: &PathBuf, dir: &PathBuf, name: &[u8]) -> Result<(), Error> {
         self.inner.link(file, dir, name).await
+    }
+    async fn remove(&self, dir: &Directory<PathBuf>, name: &[u8], kind: FileKind) -> Result<(), Error> {
+        self.inner.remove(dir, name, kind).await
     }
     async fn set_meta(&self, node: &PathBuf, meta: &Metadata, preserve: Preserve) -> Result<(), Error> {
         self.inner.set_meta(node, meta, preserve).await
@@ -482,6 +493,7 @@ fn events_report_starts_writes_and_failures() {
         Event::Started { bytes, .. } => drop(s.fetch_add(bytes as usize, Ordering::SeqCst)),
         Event::Written { bytes } => drop(w.fetch_add(bytes, Ordering::SeqCst)),
         Event::Failed { path, .. } => f.lock().unwrap().push(path.to_owned()),
+        Event::Copied { .. } | Event::Deleted { .. } => {}
     });
     let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let report = rt.block_on(copy.run(vec![Item::local(&from, "copy").unwrap()], dir.path().to_owned()));

@@ -24,10 +24,18 @@ pub enum FileKind {
 /// A time since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Timestamp {
-    /// Seconds; negative before 1970. NFSv3 clamps to its range, 1970 to 2106.
+    /// Seconds; negative before 1970.
     pub seconds: i64,
     /// Nanoseconds, 0 to 999 999 999.
     pub nanos: u32,
+}
+
+impl Timestamp {
+    /// Whether this is `time` as a file system stores it, which may have fewer digits for the fraction of a second.
+    pub(crate) fn is_rounded(self, time: Self) -> bool {
+        let digits = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
+        self.seconds == time.seconds && digits.iter().any(|unit| time.nanos / unit * unit == self.nanos)
+    }
 }
 
 /// The attributes that a copy uses. `From<&std::fs::Metadata>` and `From<&millrace_client::ops::Attributes>` create
@@ -124,6 +132,8 @@ pub struct Lost {
     pub xattrs: bool,
     /// An access control list.
     pub acl: bool,
+    /// Its times: the copy has the nearest ones.
+    pub times: bool,
 }
 
 /// Durability of a record written to a [`Target`].
@@ -251,6 +261,11 @@ impl<N> From<N> for Directory<N> {
 pub trait Target: Source {
     /// A file that is being written.
     type Writer: Clone + Send + Sync + 'static;
+
+    /// The attributes that a copy gets from an object with `meta`: without those that the target does not keep.
+    fn kept(&self, meta: &Metadata, _preserve: Preserve) -> Metadata {
+        *meta
+    }
 
     /// Creates a directory with the permissions `mode`, or returns the existing one.
     ///
@@ -427,7 +442,19 @@ pub trait Target: Source {
         name: &[u8],
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Sets mode and times of a directory, and its owner with [`Preserve::owner`].
+    /// Removes the object `name` of `dir`, which is not a directory, or an empty directory. Does nothing if it is absent, and
+    /// fails if `dir` is not the directory with the ID [`Directory::id`].
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    fn remove(
+        &self,
+        dir: &Directory<Self::Node>,
+        name: &[u8],
+        kind: FileKind,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+
+    /// Sets mode and times of an existing file or directory, and its owner with [`Preserve::owner`].
     ///
     /// # Errors
     /// They cannot be set.

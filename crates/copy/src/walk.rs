@@ -13,12 +13,13 @@ use tokio::{
 };
 
 use crate::{
-    Error, Options, Preserve,
+    Error, Options, Preserve, Replace,
     control::{Control, Event, Listener},
     data::Flow,
-    file::{self, Done, FileOptions, Place},
+    delete::{Deletion, Extra},
+    file::{self, Done, FileOptions, Place, replaces, set_attributes},
     report::{FailedFile, Report},
-    tree::{Directory, Entries, Existing, FileKind, Item, Lost, Metadata, Source, Target, Xattrs},
+    tree::{Directory, Entries, Entry, Existing, FileKind, Item, Lost, Metadata, Source, Target, Xattrs},
 };
 
 /// A copy of objects of a [`Source`] into a directory of a [`Target`].
@@ -98,14 +99,39 @@ const STOP: Duration = Duration::from_secs(10);
 
 type Outcome<N> = (String, Option<(u64, u64)>, Result<Done<N>, Error>);
 
-/// An object to copy, and the directory of the target for it.
-type Task<S, T> = (Item<<S as Source>::Node>, Directory<<T as Source>::Node>);
+/// An object to copy.
+struct Task<S: Source, T: Source> {
+    item: Item<S::Node>,
+    /// The directory of the target for it.
+    dir: Directory<T::Node>,
+    /// Its path below the copied directory.
+    below: Vec<u8>,
+    /// The object of its name in `dir`, if that is known.
+    existing: Option<Option<Existing<T::Node>>>,
+}
 
-/// A directory of the source, its entries, its copy, and the copy of its extended attributes.
-type Listed<S, T> = (
-    Item<<S as Source>::Node>,
-    Result<(Entries<<S as Source>::Node>, Directory<<T as Source>::Node>, Result<Lost, Error>), Error>,
-);
+/// A directory of the source, and the result of its copy without its entries.
+type Listed<S, T> = (Task<S, T>, Result<Made<S, T>, Error>);
+
+/// A directory that was listed and created.
+struct Made<S: Source, T: Source> {
+    entries: Entries<S::Node>,
+    copy: Directory<T::Node>,
+    /// The existing entries of the copy, if they matter.
+    there: Option<Entries<T::Node>>,
+    /// The copy of its extended attributes.
+    attributes: Result<Lost, Error>,
+}
+
+/// A directory of the target whose attributes are set at the end.
+#[derive(Clone)]
+struct Finished<N> {
+    path: String,
+    node: N,
+    meta: Metadata,
+    /// The directory and the name of one that existed.
+    existed: Option<(N, Vec<u8>)>,
+}
 
 /// The mode of a new directory until its entries are copied, after which it gets that of its source. A copy that is killed
 /// leaves it, so it gives no right that the source does not give, except those that the owner needs to create the
@@ -113,6 +139,46 @@ type Listed<S, T> = (
 fn unfinished_mode(meta: &Metadata, preserve: Preserve) -> u32 {
     let of_others = if preserve.owner { 0 } else { 0o055 };
     0o700 | meta.mode & of_others
+}
+
+/// The directory that an existing object is.
+fn directory<N>(there: Option<Existing<N>>) -> Result<Option<Directory<N>>, Error> {
+    match there {
+        Some(there) if there.meta.kind != FileKind::Directory => Err(Error::NotDirectory),
+        there => {
+            Ok(there.map(|there| Directory { node: there.node, created: false, id: Some(there.meta.id) }))
+        }
+    }
+}
+
+/// Whether an object must be removed before one of the type `new` gets its name.
+fn is_conflict(new: FileKind, old: FileKind) -> bool {
+    let is_directory = |kind| kind == FileKind::Directory;
+    new != FileKind::Special && (is_directory(new) != is_directory(old) || old == FileKind::Special)
+}
+
+/// Sets the attributes of a directory whose entries were copied.
+async fn finish<T: Target>(
+    target: &T,
+    node: &T::Node,
+    meta: &Metadata,
+    existed: Option<(T::Node, Vec<u8>)>,
+    preserve: Preserve,
+) -> Result<(), Error> {
+    match existed {
+        None => target.set_meta(node, meta, preserve).await,
+        // The directory given to the copy may be one of another owner.
+        Some((_, name)) if name.is_empty() => match target.set_meta(node, meta, preserve).await {
+            Err(e) if e.is_denied() => Ok(()),
+            set => set,
+        },
+        Some((dir, name)) => match target.find(&dir, &name).await? {
+            Some(now) if now.meta.kind == FileKind::Directory => {
+                set_attributes(target, node, (meta, &now.meta), preserve).await
+            }
+            _ => Ok(()), // Removed concurrently.
+        },
+    }
 }
 
 struct Walk<'a, S: Source, T: Target> {
@@ -125,17 +191,23 @@ struct Walk<'a, S: Source, T: Target> {
     directories: JoinSet<Listed<S, T>>,
     report: Report,
     /// Created directories. Their attributes are set at the end, when all their entries exist.
-    made: Vec<(String, T::Node, Metadata)>,
-    /// The first copied name of each file with several hard links.
-    first: HashMap<(u64, u64), Option<T::Node>>,
+    made: Vec<Finished<T::Node>>,
+    /// The first copied name of each file with several hard links, and the ID of one that was not replaced.
+    first: HashMap<(u64, u64), Option<(T::Node, Option<(u64, u64)>)>>,
     /// Hard links to create after the copies of files.
     links: Vec<Task<S, T>>,
     /// The existing object of the first file.
     over: Option<Existing<T::Node>>,
     /// Whether source and target have the same IDs for the same directories.
     is_one_space: bool,
-    /// In this case, the IDs of the directories of the target that the copy has created or found.
+    /// The IDs of the directories of the target that the copy has created or found.
     targets: HashSet<(u64, u64)>,
+    /// The IDs of the objects that are copied, without those below directories.
+    roots: HashSet<(u64, u64)>,
+    /// What to remove from the target.
+    extra: Vec<Extra<T::Node>>,
+    /// The objects that cannot be copied before an object of another type is removed.
+    conflicts: Vec<(Task<S, T>, Existing<T::Node>)>,
 }
 
 impl<'a, S: Source, T: Target> Walk<'a, S, T> {
@@ -161,30 +233,90 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             over: None,
             is_one_space: source.id_space().is_some_and(|space| target.id_space() == Some(space)),
             targets: HashSet::new(),
+            roots: HashSet::new(),
+            extra: Vec::new(),
+            conflicts: Vec::new(),
         }
     }
 
     async fn run(&mut self, items: Vec<Item<S::Node>>, into: Directory<T::Node>) {
-        if self.is_one_space {
-            self.targets.extend(into.id);
+        self.targets.extend(into.id);
+        self.roots.extend(items.iter().map(|item| item.meta.id));
+        let task = |item| Task { item, dir: into.clone(), below: Vec::new(), existing: None };
+        self.copy(items.into_iter().rev().map(task).collect()).await;
+        if self.may_delete() {
+            // What prevents a copy is removed after all other objects were read.
+            let (waiting, there): (Vec<_>, Vec<_>) = std::mem::take(&mut self.conflicts)
+                .into_iter()
+                .map(|(task, there)| {
+                    let Task { item: Item { path, name, .. }, dir, below, .. } = &task;
+                    let entry = Entry { name: name.clone(), node: there.node, meta: there.meta };
+                    let extra = Extra { path: path.clone(), below: below.clone(), dir: dir.clone(), entry };
+                    (Task { existing: Some(None), ..task }, extra)
+                })
+                .unzip();
+            self.delete(there).await;
+            if self.may_delete() {
+                self.copy(waiting).await;
+            }
         }
-        let mut todo: Vec<Task<S, T>> = items.into_iter().rev().map(|i| (i, into.clone())).collect();
+        if self.may_delete() {
+            let extra = std::mem::take(&mut self.extra);
+            self.delete(extra).await;
+        }
+        self.report.not_deleted = (self.extra.len() + self.conflicts.len()) as u64;
+        for (Task { item, .. }, there) in std::mem::take(&mut self.conflicts) {
+            let is_directory = there.meta.kind == FileKind::Directory;
+            self.failed(item.path, if is_directory { Error::TargetIsDirectory } else { Error::NotDirectory });
+        }
+        if !self.options.dry_run {
+            self.directory_attributes().await;
+        }
+    }
+
+    /// Removes objects of the target.
+    async fn delete(&mut self, extra: Vec<Extra<T::Node>>) {
+        let roots = self.is_one_space.then_some(&self.roots);
+        let control = &self.flow.control;
+        let mut deletion = Deletion::new(self.target, self.options, control, (&self.targets, roots));
+        deletion.run(extra).await;
+        let Deletion { deleted, failed, .. } = deletion;
+        self.report.deleted += deleted;
+        for (path, e) in failed {
+            self.failed(path, e);
+        }
+    }
+
+    /// Whether everything was read and copied so far, but for objects of types that are never copied.
+    fn may_delete(&self) -> bool {
+        let failed = |f: &FailedFile| !matches!(f.error, Error::Special);
+        !self.flow.control.is_stopped() && !self.report.failed.iter().any(failed)
+    }
+
+    /// Copies objects, with what is below them.
+    async fn copy(&mut self, mut todo: Vec<Task<S, T>>) {
         while !self.flow.control.is_stopped() {
-            let Some((item, dir)) = todo.pop() else {
+            let Some(task) = todo.pop() else {
                 match self.next_directory().await {
                     Some(found) => todo.extend(found),
                     None => break,
                 }
                 continue;
             };
-            if item.meta.kind == FileKind::Directory {
+            if self.options.delete
+                && let Some(Some(there)) = &task.existing
+                && is_conflict(task.item.meta.kind, there.meta.kind)
+            {
+                let there = there.clone();
+                self.conflicts.push((task, there));
+            } else if task.item.meta.kind == FileKind::Directory {
                 while self.directories.len() >= self.options.parallel.max(1) {
                     todo.extend(self.next_directory().await.into_iter().flatten());
                 }
-                self.start_directory(item, dir);
+                self.start_directory(task);
             } else {
-                let path = item.path.clone();
-                if let Err(e) = self.leaf(item, dir).await {
+                let path = task.item.path.clone();
+                if let Err(e) = self.leaf(task).await {
                     self.failed(path, e);
                 }
             }
@@ -195,67 +327,89 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             self.ended(outcome);
         }
         self.further_names().await;
-        self.directory_attributes().await;
     }
 
     /// Starts the task that lists and creates a directory.
-    fn start_directory(&mut self, item: Item<S::Node>, dir: Directory<T::Node>) {
+    fn start_directory(&mut self, task: Task<S, T>) {
+        let item = &task.item;
         if !self.options.recursive {
-            return self.failed(item.path, Error::IsDirectory);
+            return self.failed(item.path.clone(), Error::IsDirectory);
         }
-        if self.targets.contains(&item.meta.id) {
-            return self.failed(item.path, Error::IntoItself);
+        if self.is_one_space && self.targets.contains(&item.meta.id) {
+            return self.failed(item.path.clone(), Error::IntoItself);
         }
         let (source, target) = (self.source.clone(), self.target.clone());
-        let preserve = self.options.preserve;
+        let Options { preserve, replace, delete, dry_run, .. } = *self.options;
         self.directories.spawn(async move {
-            let created = async {
+            let made = async {
+                let Task { item, dir, existing, .. } = &task;
                 let entries = source.list(&item.node).await?;
-                let made = match item.name.is_empty() {
-                    true => dir,
-                    false => {
+                let there = match (item.name.is_empty(), existing, dry_run) {
+                    (true, ..) => Some(dir.clone()),
+                    (_, Some(there), _) => directory(there.clone())?,
+                    (_, None, true) if dir.created => None,
+                    (_, None, true) => directory(target.find(&dir.node, &item.name).await?)?,
+                    _ => None,
+                };
+                let copy = match there {
+                    Some(there) => there,
+                    // There is no new directory, and no object is looked up in it: the node is not used.
+                    None if dry_run => Directory { created: true, id: None, ..dir.clone() },
+                    None => {
                         let mode = unfinished_mode(&item.meta, preserve);
                         target.make_dir(&dir.node, &item.name, mode).await?
                     }
                 };
+                if let (Replace::Different, Some(Some(Existing { meta, .. })), false) =
+                    (replace, existing, dry_run)
+                    && meta.mode & 0o700 != 0o700
+                {
+                    // Until it gets the mode of its source again. Another user's directory may permit what is needed.
+                    let meta = Metadata { mode: meta.mode | 0o700, ..*meta };
+                    drop(target.set_meta(&copy.node, &meta, Preserve::default()).await);
+                }
+                let there = match copy.created || (replace == Replace::Always && !delete) {
+                    true => None,
+                    false => Some(target.list(&copy.node).await?),
+                };
                 let attributes = async {
-                    if !made.created {
+                    if !copy.created || dry_run {
                         return Ok(Lost::default());
                     }
-                    let Xattrs { kept, mut lost } = source.xattrs(&item.node, preserve.xattrs).await?;
+                    let Xattrs { kept, lost } = source.xattrs(&item.node, preserve.xattrs).await?;
+                    let Lost { times, .. } = file::lost_times(&target, &item.meta, preserve);
+                    let mut lost = Lost { times, ..lost };
                     if !kept.is_empty() {
-                        lost.xattrs |= !target.set_directory_xattrs(&made.node, &kept).await?;
+                        lost.xattrs |= !target.set_directory_xattrs(&copy.node, &kept).await?;
                     }
                     Ok(lost)
                 };
                 let attributes = attributes.await;
-                Ok((entries, made, attributes))
+                Ok(Made { entries, copy, there, attributes })
             };
-            let created = created.await;
-            (item, created)
+            let made = made.await;
+            (task, made)
         });
     }
 
     /// Waits for the next directory to be created. Returns the objects to copy into it, the first one last; `None` if no
     /// directory is in progress.
     async fn next_directory(&mut self) -> Option<Vec<Task<S, T>>> {
-        let Ok((item, created)) = self.directories.join_next().await? else {
+        let Ok((Task { item, dir, below, .. }, made)) = self.directories.join_next().await? else {
             self.failed("a directory".into(), Error::Task);
             return Some(Vec::new());
         };
-        let (entries, made, attributes) = match created {
-            Ok(created) => created,
+        let Made { entries, copy, there, attributes } = match made {
+            Ok(made) => made,
             Err(e) => {
                 self.failed(item.path, e);
                 return Some(Vec::new());
             }
         };
-        if self.is_one_space {
-            self.targets.extend(made.id);
-            if made.id == Some(item.meta.id) {
-                self.failed(item.path, Error::IntoItself);
-                return Some(Vec::new());
-            }
+        self.targets.extend(copy.id);
+        if self.is_one_space && copy.id == Some(item.meta.id) {
+            self.failed(item.path, Error::IntoItself);
+            return Some(Vec::new());
         }
         self.report.directories += 1;
         match attributes {
@@ -264,74 +418,140 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             Err(e) => self.failed(item.path.clone(), e),
         }
         let path = |name: &[u8]| format!("{}/{}", item.path, String::from_utf8_lossy(name));
+        let beside = |name: &[u8]| match below.is_empty() {
+            true => name.to_vec(),
+            false => [&below[..], b"/", name].concat(),
+        };
+        let is_listed = there.is_some();
+        let Entries { found: there, failed: mut unknown } =
+            there.unwrap_or_else(|| Entries { found: Vec::new(), failed: Vec::new() });
+        let mut there: HashMap<_, _> = there.into_iter().map(|e| (e.name.clone(), e)).collect();
         for (name, e) in entries.failed {
+            there.remove(&name);
             self.failed(path(&name), e);
         }
-        let found = entries.found.into_iter().rev().map(|e| {
-            let path = path(&e.name);
-            (Item { path, name: e.name, node: e.node, meta: e.meta }, made.clone())
-        });
-        let found = found.collect();
-        if made.created {
-            self.made.push((item.path, made.node, item.meta));
+        let mut found = Vec::with_capacity(entries.found.len());
+        for e in entries.found.into_iter().rev() {
+            let below = beside(&e.name);
+            if self.options.exclude.matches(&below, e.meta.kind == FileKind::Directory) {
+                there.remove(&e.name);
+                continue;
+            }
+            let known = unknown.len();
+            unknown.retain(|(name, _)| *name != e.name);
+            let existing = (is_listed && known == unknown.len()).then(|| {
+                let there = there.remove(&e.name)?;
+                Some(Existing { node: there.node, meta: there.meta, through_link: false })
+            });
+            let item = Item { path: path(&e.name), name: e.name, node: e.node, meta: e.meta };
+            found.push(Task { item, dir: copy.clone(), below, existing });
+        }
+        if self.options.delete {
+            for (name, e) in unknown {
+                self.failed(path(&name), e);
+            }
+            for (name, entry) in there {
+                let below = beside(&name);
+                if !self.options.exclude.matches(&below, entry.meta.kind == FileKind::Directory) {
+                    self.extra.push(Extra { path: path(&name), below, dir: copy.clone(), entry });
+                }
+            }
+        }
+        if copy.created || self.options.replace == Replace::Different {
+            let existed = (!copy.created).then_some((dir.node, item.name));
+            self.made.push(Finished { path: item.path, node: copy.node, meta: item.meta, existed });
         }
         Some(found)
     }
 
     /// Copies an object other than a directory, or starts the task that copies it.
-    async fn leaf(&mut self, item: Item<S::Node>, dir: Directory<T::Node>) -> Result<(), Error> {
-        if self.options.hard_links && item.meta.nlink > 1 {
-            if self.first.contains_key(&item.meta.id) {
-                self.links.push((item, dir));
+    async fn leaf(&mut self, task: Task<S, T>) -> Result<(), Error> {
+        let meta = &task.item.meta;
+        if self.options.hard_links && meta.nlink > 1 {
+            if self.first.contains_key(&meta.id) {
+                self.links.push(task);
                 return Ok(());
             }
-            if item.meta.kind == FileKind::File {
-                self.first.insert(item.meta.id, None);
+            if meta.kind == FileKind::File {
+                self.first.insert(meta.id, None);
             }
         }
-        match item.meta.kind {
-            FileKind::File => self.start_file(item, dir).await,
-            FileKind::Symlink => {
-                let text = self.source.read_link(&item.node).await?;
-                let place = Place { dir, name: item.name, existing: None };
-                place.check_replaceable(self.target).await?;
-                let (dir, name) = (&place.dir.node, &place.name);
-                self.target.symlink(dir, name, &text, &item.meta, self.options.preserve).await?;
-                self.report.symlinks += 1;
-            }
+        match meta.kind {
+            FileKind::File => self.start_file(task).await,
+            FileKind::Symlink => return self.symlink(task).await,
             _ => return Err(Error::Special),
         }
         Ok(())
     }
 
-    async fn start_file(&mut self, item: Item<S::Node>, dir: Directory<T::Node>) {
+    async fn symlink(&mut self, Task { item, dir, existing, .. }: Task<S, T>) -> Result<(), Error> {
+        let Options { preserve, replace, dry_run, .. } = *self.options;
+        let mut place = Place { dir, name: item.name, existing };
+        let existing = place.existing(self.target).await?;
+        place.existing = Some(existing.clone());
+        place.check_replaceable(self.target).await?;
+        let new = self.target.kept(&item.meta, preserve);
+        let mut is_kept = existing.as_ref().is_some_and(|old| !replaces(replace, &new, &old.meta));
+        let text = if is_kept { Vec::new() } else { self.source.read_link(&item.node).await? };
+        if let (Replace::Different, false, Some(old)) = (replace, is_kept, &existing)
+            && old.meta.kind == FileKind::Symlink
+        {
+            // Not every server sets the times of links.
+            is_kept = self.target.read_link(&old.node).await? == text;
+        }
+        if is_kept {
+            self.report.skipped += 1;
+            return Ok(());
+        }
+        if !dry_run {
+            let (dir, name) = (&place.dir.node, &place.name);
+            self.target.symlink(dir, name, &text, &item.meta, preserve).await?;
+        }
+        self.report.symlinks += 1;
+        self.flow.control.report(Event::Copied { path: &item.path });
+        Ok(())
+    }
+
+    async fn start_file(&mut self, Task { item, dir, existing, .. }: Task<S, T>) {
         while self.files.len() >= self.options.parallel.max(1) {
             if let Some(outcome) = self.files.join_next().await {
                 self.ended(outcome);
             }
         }
-        self.flow.control.report(Event::Started { path: &item.path, bytes: item.meta.size });
         let (source, target, flow) = (self.source.clone(), self.target.clone(), Arc::clone(&self.flow));
-        let Options { verify, atomic, preserve, .. } = *self.options;
-        let options = FileOptions { verify, atomic, preserve };
-        let place = Place { dir, name: item.name, existing: self.over.take() };
+        let Options { verify, atomic, preserve, replace, dry_run, .. } = *self.options;
+        let options = FileOptions { verify, atomic, preserve, replace, dry_run };
+        let existing = self.over.take().map(Some).or(existing);
+        let mut place = Place { dir, name: item.name, existing };
         let shared = (self.options.hard_links && item.meta.nlink > 1).then_some(item.meta.id);
         self.files.spawn(async move {
             let from = (&source, &item.node, &item.meta);
-            let done = file::copy(from, (&target, &place), options, &flow).await;
+            let done = async {
+                if let Some(done) = file::without_copy(&item.meta, (&target, &mut place), options).await? {
+                    return Ok(done);
+                }
+                flow.control.report(Event::Started { path: &item.path, bytes: item.meta.size });
+                file::copy(from, (&target, &place), options, &flow).await
+            };
+            let done = done.await;
             (item.path, shared, done)
         });
     }
 
     fn ended(&mut self, outcome: Result<Outcome<T::Node>, tokio::task::JoinError>) {
         match outcome {
-            Ok((_, shared, Ok(done))) => {
-                self.report.files += 1;
+            Ok((path, shared, Ok(done))) => {
+                if done.skipped.is_some() {
+                    self.report.skipped += 1;
+                } else {
+                    self.report.files += 1;
+                    self.report.verified += u64::from(self.options.verify && !self.options.dry_run);
+                    self.flow.control.report(Event::Copied { path: &path });
+                }
                 self.note_lost(done.lost);
                 self.report.bytes += done.bytes;
-                self.report.verified += u64::from(self.options.verify);
                 if let Some(id) = shared {
-                    self.first.insert(id, Some(done.node));
+                    self.first.insert(id, Some((done.node, done.skipped)));
                 }
             }
             Ok((path, _, Err(e))) => self.failed(path, e),
@@ -342,6 +562,7 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
     fn note_lost(&mut self, lost: Lost) {
         self.report.without_xattrs += u64::from(lost.xattrs);
         self.report.without_acl += u64::from(lost.acl);
+        self.report.without_times += u64::from(lost.times);
     }
 
     fn failed(&mut self, path: String, e: Error) {
@@ -358,20 +579,37 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
     }
 
     async fn further_names(&mut self) {
-        for (item, dir) in std::mem::take(&mut self.links) {
-            let place = Place { dir, name: item.name, existing: None };
-            let outcome = match self.first.get(&item.meta.id) {
-                Some(Some(first)) => match place.check_replaceable(self.target).await {
-                    Ok(()) => self.target.link(first, &place.dir.node, &place.name).await,
-                    refused => refused,
-                },
-                _ => Err(Error::LinkTarget),
-            };
-            match outcome {
-                Ok(()) => self.report.hard_links += 1,
+        for Task { item, dir, existing, .. } in std::mem::take(&mut self.links) {
+            let place = Place { dir, name: item.name, existing };
+            match self.further_name(&item.meta, &place).await {
+                Ok(true) => {
+                    self.report.hard_links += 1;
+                    self.flow.control.report(Event::Copied { path: &item.path });
+                }
+                Ok(false) => self.report.skipped += 1,
                 Err(e) => self.failed(item.path, e),
             }
         }
+    }
+
+    /// Creates a hard link. `false` if the object that exists there is not replaced.
+    async fn further_name(&self, meta: &Metadata, place: &Place<T::Node>) -> Result<bool, Error> {
+        let Options { preserve, replace, dry_run, .. } = *self.options;
+        let Some(Some((first, id))) = self.first.get(&meta.id) else { return Err(Error::LinkTarget) };
+        place.check_replaceable(self.target).await?;
+        if let Some(old) = place.existing(self.target).await? {
+            let is_kept = match replace {
+                Replace::Different => *id == Some(old.meta.id),
+                _ => !replaces(replace, &self.target.kept(meta, preserve), &old.meta),
+            };
+            if is_kept {
+                return Ok(false);
+            }
+        }
+        if !dry_run {
+            self.target.link(first, &place.dir.node, &place.name).await?;
+        }
+        Ok(true)
     }
 
     /// Deepest first, so that a read-only directory does not prevent changes of its subdirectories; those of one depth
@@ -379,12 +617,12 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
     async fn directory_attributes(&mut self) {
         let mut made = std::mem::take(&mut self.made);
         let depth = |path: &str| path.bytes().filter(|b| *b == b'/').count();
-        made.sort_by_key(|(path, ..)| std::cmp::Reverse(depth(path)));
-        for level in made.chunk_by(|(a, ..), (b, ..)| depth(a) == depth(b)) {
+        made.sort_by_key(|of| std::cmp::Reverse(depth(&of.path)));
+        for level in made.chunk_by(|a, b| depth(&a.path) == depth(&b.path)) {
             let (target, preserve) = (self.target, self.options.preserve);
-            let set = |(path, node, meta): &'_ (String, T::Node, Metadata)| {
-                let (path, node, meta) = (path.clone(), node.clone(), *meta);
-                async move { (path, target.set_meta(&node, &meta, preserve).await) }
+            let set = |of: &Finished<T::Node>| {
+                let Finished { path, node, meta, existed } = of.clone();
+                async move { (path, finish(target, &node, &meta, existed, preserve).await) }
             };
             let level: Vec<_> = level.iter().map(set).collect();
             let mut all = stream::iter(level).buffer_unordered(self.options.parallel.max(1));

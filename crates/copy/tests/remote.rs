@@ -5,7 +5,9 @@
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use millrace_client::{Client, Proto, TokioRuntime, Url, Version, handles};
-use millrace_copy::{Error, Item, LocalTree, Options, RemoteTree, Report, TreeCopy};
+use millrace_copy::{
+    Directory, Error, Item, LocalTree, Metadata, Options, RemoteTree, Replace, Report, TreeCopy,
+};
 use millrace_server::{Config, Running, Server};
 
 const FILES: u64 = 40;
@@ -182,11 +184,13 @@ fn times_before_1970_and_after_2106_are_copied_in_both_directions() {
     fs::create_dir(dir.path().join("from")).unwrap();
     let epoch = std::time::UNIX_EPOCH;
     let times = [
-        ("old", epoch - Duration::new(312_508_800, 5000)),
-        ("new", epoch + Duration::new(7_258_118_400, 5000)),
+        ("1960", epoch - Duration::new(312_508_800, 5000)),
+        ("before", epoch - Duration::from_nanos(1)),
+        ("2150", epoch + Duration::new(5_680_281_600, 999_999_999)),
     ];
     for (name, time) in times {
-        fs::File::create(dir.path().join("from").join(name)).unwrap().set_modified(time).unwrap();
+        let file = fs::File::create(dir.path().join("from").join(name)).unwrap();
+        file.set_times(fs::FileTimes::new().set_accessed(epoch).set_modified(time)).unwrap();
     }
     let dir = &dir;
     on_all(|url| async move {
@@ -194,18 +198,73 @@ fn times_before_1970_and_after_2106_are_copied_in_both_directions() {
             .await
             .unwrap();
         let report = copy(&dir.path().join("from"), &client).await;
-        assert!(report.failed.is_empty() && report.files == 2, "{report:?}");
+        assert!(report.failed.is_empty() && report.files == 3, "{report:?}");
+        assert_eq!(report.without_times, if client.version() == Version::V3 { 3 } else { 0 });
         let back = tempfile::tempdir().unwrap();
         let (local, remote) = (LocalTree::new(client.arena().clone()), RemoteTree::new(client.clone()));
         let options = Options { recursive: true, ..Options::default() };
         let items = vec![item(&client, "copy", "back").await];
         let report = TreeCopy::new(&remote, &local, options).run(items, back.path().to_owned()).await;
-        assert!(report.failed.is_empty() && report.files == 2, "{report:?}");
+        assert!(report.failed.is_empty() && report.files == 3 && report.without_times == 0, "{report:?}");
         for (name, time) in times {
             let nearest = time.clamp(epoch, epoch + Duration::from_secs(u32::MAX.into()));
             let expected = if client.version() == Version::V3 { nearest } else { time };
             let copied = fs::metadata(back.path().join("back").join(name)).unwrap();
             assert_eq!(copied.modified().unwrap(), expected, "{name}, {}", client.version());
+        }
+    });
+}
+
+/// Also files whose times the server does not have, with NFSv3, are equal to their copies.
+#[test]
+fn a_synchronised_server_is_equal_to_its_source_and_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir_all(from.join("sub/below")).unwrap();
+    tree(&from.join("sub"));
+    let early = std::time::UNIX_EPOCH - Duration::from_nanos(1);
+    fs::File::create(from.join("early")).unwrap().set_modified(early).unwrap();
+    std::os::unix::fs::symlink("early", from.join("link")).unwrap();
+    let from = &from;
+    on_all(|url| async move {
+        let client = handles::Client::connect(TokioRuntime::current(), &url("data"), Default::default())
+            .await
+            .unwrap();
+        let paths = Client::from(client.clone());
+        for dir in ["copy", "copy/extra", "copy/extra/below", "copy/early"] {
+            paths.create_dir(dir).await.unwrap();
+        }
+        for file in ["copy/extra/below/file", "copy/sub", "copy/early/file"] {
+            paths.write(file, vec![1; 10]).await.unwrap();
+        }
+        let (local, remote) = (LocalTree::new(client.arena().clone()), RemoteTree::new(client.clone()));
+        let options =
+            Options { replace: Replace::Different, delete: true, atomic: true, ..Options::default() };
+        let files = FILES + 2;
+        for (copied, deleted) in [((files, 1), 6), ((0, 0), 0)] {
+            let dry = Options { dry_run: true, ..options.clone() };
+            for with in [dry, options.clone()] {
+                let items = vec![Item::local(from, "copy").unwrap()];
+                let report = TreeCopy::new(&local, &remote, with).run(items, client.root()).await;
+                assert!(report.failed.is_empty(), "{report:?}");
+                assert_eq!((report.files, report.symlinks), copied, "{report:?}");
+                assert_eq!((report.deleted, report.skipped), (deleted, files + 1 - copied.0 - copied.1));
+            }
+        }
+        let back = tempfile::tempdir().unwrap();
+        fs::create_dir_all(back.path().join("extra/below")).unwrap();
+        let id = Some(Metadata::from(&fs::metadata(back.path()).unwrap()).id);
+        for (copied, deleted) in [(files, 2), (0, 0)] {
+            let items = vec![item(&client, "copy", "").await];
+            let into = Directory { id, ..back.path().to_owned().into() };
+            let report = TreeCopy::new(&remote, &local, options.clone()).run(items, into).await;
+            assert!(report.failed.is_empty(), "{report:?}");
+            assert_eq!((report.files, report.deleted), (copied, deleted), "{report:?}");
+        }
+        for entry in fs::read_dir(from.join("sub")).unwrap() {
+            let (a, name) = (entry.as_ref().unwrap().path(), entry.as_ref().unwrap().file_name());
+            let b = back.path().join("sub").join(name);
+            assert!(a.is_dir() && b.is_dir() || fs::read(&a).unwrap() == fs::read(b).unwrap(), "{a:?}");
         }
     });
 }

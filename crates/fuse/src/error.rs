@@ -29,6 +29,14 @@ pub enum MountError {
         /// The reason and the remedy.
         reason: String,
     },
+    /// The mount cannot be removed.
+    #[error("cannot unmount {}: {reason}", path.display())]
+    Unmount {
+        /// The mount point.
+        path: PathBuf,
+        /// The reason and the remedy.
+        reason: String,
+    },
     /// The server is unreachable or rejected the mount.
     #[error(transparent)]
     Server(#[from] millrace_client::Error),

@@ -126,6 +126,6 @@ mod xattrs;
 pub use disk::DiskMount;
 pub use error::{LostFile, MountError};
 pub use mount::Mount;
-pub use mountpoint::detach;
+pub use mountpoint::{detach, umount};
 pub use options::{LookupCache, MountOptions};
 pub use remount::{is_remount, remount};

@@ -1,6 +1,7 @@
 //! The life cycle of a mount: connect, mount, serve, unmount.
 
 use std::{
+    fs::File,
     path::Path,
     sync::{
         Arc,
@@ -38,6 +39,8 @@ pub struct Mount {
     serving: Serving,
     io_uring_is_used: Arc<AtomicBool>,
     runtime: Option<Runtime>,
+    /// The lock of the mount point, released at last.
+    _held: Option<File>,
 }
 
 impl Mount {
@@ -49,6 +52,7 @@ impl Mount {
     /// `hard`.
     pub fn new(url: &Url, dir: &Path, options: &MountOptions, client: Options) -> Result<Self, MountError> {
         let path = mountpoint::check(dir)?;
+        let held = mountpoint::hold(&path);
         let (url, client_options) = options.apply(url, client)?;
         let connections = url.nconnect.unwrap_or(client_options.nconnect);
         let runtime = executor(connections)?;
@@ -84,7 +88,7 @@ impl Mount {
         fs.start_tasks();
         let channel = if io_uring_is_used.load(Ordering::Relaxed) { "io_uring" } else { "/dev/fuse" };
         tracing::info!(server = client.server(), path = %serving.path().display(), channel, "mounted");
-        Ok(Self { fs, serving, io_uring_is_used, runtime: Some(runtime) })
+        Ok(Self { fs, serving, io_uring_is_used, runtime: Some(runtime), _held: held })
     }
 
     /// The mount point.

@@ -1,8 +1,17 @@
 //! Checks of mount points, and unmounting.
 
-use std::{ffi::OsString, fs, io, os::unix::ffi::OsStrExt, path::Path};
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    sync::mpsc,
+    time::Duration,
+};
 
 use rustix::{
+    fs::{FlockOperation, Mode, OFlags, flock, statfs},
     io::Errno,
     mount::{MountFlags, UnmountFlags, unmount},
 };
@@ -11,18 +20,18 @@ use crate::MountError;
 
 /// Returns the absolute path of `dir` if it is a usable mount point: an empty directory that is not one of
 /// our mounts.
-pub(crate) fn check(dir: &Path) -> Result<std::path::PathBuf, MountError> {
+pub(crate) fn check(dir: &Path) -> Result<PathBuf, MountError> {
     let refuse = |reason: String| MountError::MountPoint { path: dir.to_owned(), reason };
-    let path = dir.canonicalize().map_err(|e| match e.kind() {
+    let path = absolute(dir).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => refuse("the directory does not exist; create it first".into()),
-        _ if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => refuse(format!(
-            "a mount whose process has exited is still there; remove it with: umount {}",
-            dir.display()
-        )),
         _ => refuse(e.to_string()),
     })?;
     if mounted(&path).is_some_and(|m| m.is_ours) {
-        return Err(refuse("millrace has already mounted an NFS export there; unmount it first".into()));
+        let (what, dir) = match is_dead(&path) {
+            true => ("a mount whose process has ended is still there", dir.display()),
+            false => ("millrace has already mounted an NFS export there", dir.display()),
+        };
+        return Err(refuse(format!("{what}; remove it with: millrace umount {dir}")));
     }
     if !path.is_dir() {
         return Err(refuse("it is not a directory".into()));
@@ -32,6 +41,78 @@ pub(crate) fn check(dir: &Path) -> Result<std::path::PathBuf, MountError> {
         return Err(refuse("it is not empty, and a mount would hide its content".into()));
     }
     Ok(path)
+}
+
+/// The absolute path of `dir`, also if the process of a mount there has ended.
+fn absolute(dir: &Path) -> io::Result<PathBuf> {
+    match dir.canonicalize() {
+        Err(e) if is_not_connected(&e) => {
+            let (above, name) = dir.parent().zip(dir.file_name()).ok_or(e)?;
+            let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+            Ok(above.canonicalize()?.join(name))
+        }
+        path => path,
+    }
+}
+
+/// What the kernel answers for a FUSE mount whose process has ended.
+fn is_not_connected(e: &io::Error) -> bool {
+    matches!(Errno::from_io_error(e), Some(Errno::NOTCONN | Errno::CONNABORTED))
+}
+
+/// Whether the process of the mount on `path` has ended.
+fn is_dead(path: &Path) -> bool {
+    // The kernel asks the process at each statfs(2), which may wait for its server: one that does not reply is alive.
+    let (sender, answer) = mpsc::channel();
+    let path = path.to_owned();
+    std::thread::spawn(move || sender.send(statfs(&path).is_err_and(|e| is_not_connected(&e.into()))));
+    answer.recv_timeout(Duration::from_secs(2)).unwrap_or(false)
+}
+
+fn open(dir: &Path) -> Result<File, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(dir, flags, Mode::empty())?.into())
+}
+
+/// Locks the directory `path`, on which an export will be mounted, until the mount has ended and written its data. `None` if
+/// its file system does not permit that: then [`umount`] does not wait.
+pub(crate) fn hold(path: &Path) -> Option<File> {
+    let dir = open(path).ok()?;
+    flock(&dir, FlockOperation::NonBlockingLockShared).ok()?;
+    Some(dir)
+}
+
+/// Unmounts the export on `dir`, and waits until the process of the mount has written all data and ended. A mount whose process
+/// has ended already is removed, also if files are open.
+///
+/// # Errors
+/// [`MountError::Unmount`]: no export is mounted there, or it is in use.
+pub fn umount(dir: &Path) -> Result<(), MountError> {
+    let refuse = |reason: String| MountError::Unmount { path: dir.to_owned(), reason };
+    let path = absolute(dir).map_err(|e| refuse(e.to_string()))?;
+    if !mounted(&path).is_some_and(|m| m.is_ours) {
+        return Err(refuse("millrace has not mounted an export there".into()));
+    }
+    if let Err(e) = unmount_idle(&path) {
+        if !is_dead(&path) {
+            let path = path.display();
+            return Err(refuse(format!("{e}; end the programs that use it, which `fuser -vm {path}` lists")));
+        }
+        tracing::warn!("the process of the mount has ended: data that it had not written is lost");
+        detach(&path).map_err(|e| refuse(e.to_string()))?;
+    }
+    if let Ok(dir) = open(&path) {
+        let (_waiting, ended) = mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            if ended.recv_timeout(Duration::from_secs(5)) == Err(mpsc::RecvTimeoutError::Timeout) {
+                tracing::info!(
+                    "waiting for the process of the mount: it writes data, or another mount namespace has the mount too"
+                );
+            }
+        });
+        let _ = flock(&dir, FlockOperation::LockExclusive); // An error: the file system has no such locks.
+    }
+    Ok(())
 }
 
 /// A line of `/proc/self/mountinfo`.

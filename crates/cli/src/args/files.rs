@@ -1,9 +1,9 @@
-//! Commands on files: `exports`, `ls`, `stat`, `tree`, `cat`, `put`, `get`, `cp`, `rm`, `mkdir`, `mv`, `ln`,
+//! Commands on files: `exports`, `ls`, `stat`, `tree`, `cat`, `put`, `get`, `cp`, `sync`, `rm`, `mkdir`, `mv`, `ln`,
 //! `df`, `clean`.
 
 use std::ffi::OsString;
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use millrace_bench::units::ByteSize;
 use millrace_cli_common::args::url;
 
@@ -25,19 +25,28 @@ pub(crate) struct ExportsArgs {
 
 /// Arguments of `millrace ls`.
 #[derive(Debug, Args)]
+#[command(disable_help_flag = true)] // `-h` is another option, as in ls(1).
 #[command(after_help = "\
 Examples:
   millrace ls nfs://127.0.0.1/data
-  millrace ls -l nfs://127.0.0.1/data/logs
+  millrace ls -lh nfs://127.0.0.1/data/logs
   millrace ls --json nfs://127.0.0.1/data | jq -r 'select(.size > 1e9).name'")]
 pub(crate) struct LsArgs {
     /// Directories or files
     #[arg(value_name = "URL", required = true, value_parser = url())]
     pub(crate) urls: Vec<String>,
 
-    /// Show kind, mode, links, owner, group, size and time of each entry
+    /// Show kind, mode, links, owner, group, size and local time (TZ) of each entry
     #[arg(short, long)]
     pub(crate) long: bool,
+
+    /// As -l, with the numbers of owners and groups instead of their names on this host
+    #[arg(short, long)]
+    pub(crate) numeric_uid_gid: bool,
+
+    /// With -l: show sizes as 9.8 KiB
+    #[arg(short = 'h', long)]
+    pub(crate) human_readable: bool,
 
     /// Also show names that begin with a dot
     #[arg(short, long)]
@@ -46,6 +55,10 @@ pub(crate) struct LsArgs {
     /// Print one JSON object per entry
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    pub(crate) help: Option<bool>,
 }
 
 /// Arguments of `millrace stat`.
@@ -107,13 +120,44 @@ pub(crate) struct CopyArgs {
     #[arg(short, long)]
     pub(crate) recursive: bool,
 
-    /// Read every file back from the target and compare SHA-256 checksums
-    #[arg(long)]
-    pub(crate) verify: bool,
-
     /// Replace existing files by new ones with a rename, instead of writing them in place
     #[arg(long)]
     pub(crate) atomic: bool,
+
+    /// Replace existing files only if they are older than the source
+    #[arg(short, long)]
+    pub(crate) update: bool,
+
+    /// Replace no existing file
+    #[arg(short, long, conflicts_with = "update")]
+    pub(crate) no_clobber: bool,
+
+    #[command(flatten)]
+    pub(crate) transfer: TransferArgs,
+}
+
+/// Options of every command that copies trees.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TransferArgs {
+    /// Preserve everything: as -r --hard-links --xattrs and, for root, --owner
+    #[arg(short, long)]
+    pub(crate) archive: bool,
+
+    /// Omit what matches a line of gitignore(5), without `!`: *.o, target/ or /path/below/the/source; may be repeated
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) exclude: Vec<String>,
+
+    /// Print what would be copied and removed, and change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Print the path of everything that is copied or removed
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) verbose: bool,
+
+    /// Read every file back from the target and compare SHA-256 checksums
+    #[arg(long)]
+    pub(crate) verify: bool,
 
     /// Preserve hard links between the copied files (otherwise each name becomes a separate file)
     #[arg(long)]
@@ -215,6 +259,38 @@ pub(crate) struct CpArgs {
     pub(crate) copy: CopyArgs,
 }
 
+/// Arguments of `millrace sync`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace sync ./photos nfs://127.0.0.1/data/photos
+  millrace sync --delete --dry-run nfs://127.0.0.1/data/photos ./photos
+  millrace sync -a --exclude '*.tmp' --exclude /cache/ nfs://one/data 'nfs://two/backup/data?nconnect=2'
+
+The target directory gets the contents of the source directory, and is created if it does not exist. A file
+is copied if its size or modification time differs, into a new file that replaces the old one in one step;
+other files keep their content, and get the mode of the source. The same command after an interruption
+continues with the next file.
+
+--delete removes nothing outside of the target, follows no symbolic link, and removes nothing at all if
+something could not be read or copied. What --exclude omits is not removed.")]
+pub(crate) struct SyncArgs {
+    /// The directory to copy: a path or a URL
+    #[arg(value_name = "SOURCE")]
+    pub(crate) from: OsString,
+
+    /// The directory to change: a URL or a path
+    #[arg(value_name = "TARGET")]
+    pub(crate) to: OsString,
+
+    /// Remove from the target what the source does not have
+    #[arg(long)]
+    pub(crate) delete: bool,
+
+    #[command(flatten)]
+    pub(crate) transfer: TransferArgs,
+}
+
 /// Arguments of `millrace rm`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -302,6 +378,7 @@ pub(crate) struct LnArgs {
 
 /// Arguments of `millrace df`.
 #[derive(Debug, Args)]
+#[command(disable_help_flag = true)] // `-h` is another option, as in df(1).
 #[command(after_help = "\
 Examples:
   millrace df nfs://127.0.0.1/data
@@ -311,9 +388,17 @@ pub(crate) struct DfArgs {
     #[arg(value_name = "URL", required = true, value_parser = url())]
     pub(crate) urls: Vec<String>,
 
+    /// Accepted as in df(1): sizes always have units
+    #[arg(short = 'h', long)]
+    pub(crate) human_readable: bool,
+
     /// Print one JSON object per URL
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    pub(crate) help: Option<bool>,
 }
 
 /// Arguments of `millrace clean`.

@@ -33,9 +33,9 @@ pub(crate) use blk::{
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{
     CatArgs, CleanArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs,
-    PutArgs, RmArgs, StatArgs, TreeArgs,
+    PutArgs, RmArgs, StatArgs, SyncArgs, TransferArgs, TreeArgs,
 };
-pub(crate) use mount::{MountArgs, expand_mount_helper};
+pub(crate) use mount::{MountArgs, UmountArgs, expand_mount_helper};
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, ReloadArgs, ServeArgs};
 pub(crate) use state::{RevokeArgs, StateArgs, StateCommand};
 pub(crate) use watch::{DoctorArgs, TopArgs};
@@ -159,6 +159,8 @@ pub(crate) enum Command {
     Get(GetArgs),
     /// Copy files in any direction: local to server, server to local, server to server
     Cp(CpArgs),
+    /// Make a directory equal to another one: copy what differs, in any direction
+    Sync(SyncArgs),
     /// Remove files and directories
     Rm(RmArgs),
     /// Make directories
@@ -173,6 +175,8 @@ pub(crate) enum Command {
     Clean(CleanArgs),
     /// Mount an export in a local directory (FUSE)
     Mount(MountArgs),
+    /// Unmount an export, and wait until its data is written
+    Umount(UmountArgs),
     /// List, show, copy and measure disks of iSCSI targets
     Blk(BlkArgs),
     /// List RDMA providers and devices, with the reason if one cannot be used

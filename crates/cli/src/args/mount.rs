@@ -23,7 +23,7 @@ Examples:
 The command stays in the foreground and prints `ready /mnt` on standard output when the mount is ready. At
 SIGTERM or SIGINT, or when its terminal is closed, it writes back cached data and unmounts; a second signal
 ends it immediately.
-`umount /mnt` also ends it.
+`umount /mnt` also ends it, and `millrace umount /mnt` waits until all data is written.
 
 Options (-o), as in mount(8) and nfs(5):
   ro  hard  soft  timeo=TENTHS  retrans=N             hard (default) retries indefinitely; soft gives errors
@@ -78,6 +78,19 @@ pub(crate) struct MountArgs {
     /// Time limit for writing back cached data when unmounting, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) grace: u64,
+}
+
+/// Arguments of `millrace umount`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace umount /mnt
+
+As umount(8), and it waits until the process of the mount has written all data and ended; what could not be
+written is in its log. A mount whose process was killed is removed too. Without root it uses fusermount3.")]
+pub(crate) struct UmountArgs {
+    /// The mount point
+    pub(crate) dir: PathBuf,
 }
 
 /// Returns the command line; if the program was called as the helper of mount(8), that of `millrace mount

@@ -1,4 +1,4 @@
-//! `millrace put`, `get` and `cp`.
+//! `millrace put`, `get`, `cp` and `sync`.
 
 use std::{
     collections::HashSet,
@@ -18,12 +18,12 @@ use millrace_cli_common::{
 };
 use millrace_client::ops::{FileHandle, FileType};
 use millrace_copy::{
-    Directory, Existing, FileKind, Item, LocalTree, Metadata, Options, Preserve, RemoteTree, Report, Source,
-    Target, TreeCopy,
+    Directory, Exclude, Existing, FileKind, Item, LocalTree, Metadata, Options, Preserve, RemoteTree,
+    Replace, Report, Source, Target, TreeCopy,
 };
 
 use crate::{
-    args::{CopyArgs, CpArgs, GetArgs, PutArgs},
+    args::{CopyArgs, CpArgs, GetArgs, PutArgs, SyncArgs, TransferArgs},
     copy_summary::{CopySummary, FailedFile},
     file_error::FileError,
     interrupt::interrupted,
@@ -56,12 +56,12 @@ impl Location {
         }
     }
 
-    /// Refuses the standard output as target of a copy whose result is to be printed as JSON.
-    pub(super) fn permits_json(&self, json: bool) -> Result<(), Failure> {
-        match self {
-            Self::Local(path) if json && path == Path::new(STDOUT) => {
-                Err(Failure::usage("the standard output cannot have both the copy and the result of --json"))
-            }
+    /// Refuses the standard output as target of a copy with `option`, whose result is printed there.
+    pub(super) fn permits_output(&self, option: Option<&str>) -> Result<(), Failure> {
+        match (self, option) {
+            (Self::Local(path), Some(option)) if path == Path::new(STDOUT) => Err(Failure::usage(format!(
+                "the standard output cannot have both the copy and the result of {option}"
+            ))),
             _ => Ok(()),
         }
     }
@@ -92,7 +92,7 @@ pub(super) fn put(args: &PutArgs) -> CommandResult {
             "put copies to a server, but {to} is not a URL; use nfs://HOST/EXPORT/PATH"
         )));
     }
-    transfer(&from, &to, &args.copy)
+    Plan::from_copy(&args.copy)?.transfer(&from, &to)
 }
 
 pub(super) fn get(args: &GetArgs) -> CommandResult {
@@ -106,7 +106,7 @@ pub(super) fn get(args: &GetArgs) -> CommandResult {
             "get copies from a server, but {path} is not a URL; use nfs://HOST/EXPORT/PATH, or put"
         )));
     }
-    transfer(&from, &to, &args.copy)
+    Plan::from_copy(&args.copy)?.transfer(&from, &to)
 }
 
 pub(super) fn cp(args: &CpArgs) -> CommandResult {
@@ -114,7 +114,15 @@ pub(super) fn cp(args: &CpArgs) -> CommandResult {
     if from.iter().chain([&to]).all(|place| matches!(place, Location::Local(_))) {
         return Err(Failure::usage("neither source nor target is a URL; use cp(1) for local copies"));
     }
-    transfer(&from, &to, &args.copy)
+    Plan::from_copy(&args.copy)?.transfer(&from, &to)
+}
+
+pub(super) fn sync(args: &SyncArgs) -> CommandResult {
+    let (from, to) = (Location::source(&args.from), Location::target(&args.to));
+    if matches!((&from, &to), (Location::Local(_), Location::Local(_))) {
+        return Err(Failure::usage("neither source nor target is a URL; use rsync(1) for local copies"));
+    }
+    Plan::from_sync(args)?.transfer(&[from], &to)
 }
 
 fn split(paths: &[OsString]) -> Result<(Vec<Location>, Location), Failure> {
@@ -122,56 +130,92 @@ fn split(paths: &[OsString]) -> Result<(Vec<Location>, Location), Failure> {
     Ok((from.iter().map(Location::source).collect(), Location::target(to)))
 }
 
-impl From<&CopyArgs> for Options {
-    fn from(a: &CopyArgs) -> Self {
-        Self {
-            recursive: a.recursive,
-            verify: a.verify,
-            atomic: a.atomic,
-            hard_links: a.hard_links,
-            preserve: Preserve { owner: a.owner, xattrs: a.xattrs },
-            parallel: a.parallel.into(),
-            outstanding: a.outstanding.into(),
-            record: a.record.map(|s| usize::try_from(s.0).unwrap_or(usize::MAX)),
+/// What a command line requests.
+struct Plan<'a> {
+    options: Options,
+    transfer: &'a TransferArgs,
+    /// Whether the contents of a source directory are copied, instead of the directory.
+    is_contents: bool,
+}
+
+impl<'a> Plan<'a> {
+    fn from_copy(args: &'a CopyArgs) -> Result<Self, Failure> {
+        let replace = match (args.update, args.no_clobber) {
+            (true, _) => Replace::Older,
+            (_, true) => Replace::Never,
+            _ => Replace::Always,
+        };
+        let recursive = args.recursive || args.transfer.archive;
+        let options = Options { recursive, atomic: args.atomic, replace, ..options(&args.transfer)? };
+        Ok(Self { options, transfer: &args.transfer, is_contents: false })
+    }
+
+    fn from_sync(args: &'a SyncArgs) -> Result<Self, Failure> {
+        let options = Options {
+            atomic: true,
+            replace: Replace::Different,
+            delete: args.delete,
+            ..options(&args.transfer)?
+        };
+        Ok(Self { options, transfer: &args.transfer, is_contents: true })
+    }
+
+    fn transfer(&self, from: &[Location], to: &Location) -> CommandResult {
+        let args = self.transfer;
+        to.permits_output(args.json.then_some("--json"))?;
+        to.permits_output(args.verbose.then_some("--verbose"))?;
+        to.permits_output(args.dry_run.then_some("--dry-run"))?;
+        let rt = executor::large()?;
+        let report = rt.block_on(async {
+            match to {
+                Location::Url(url) => {
+                    let to_server = async |session: &Session| {
+                        let target = Destination::remote(session, from.len()).await?;
+                        let linked = async |path: Vec<u8>| linked_remotely(session, &path).await;
+                        let tree = RemoteTree::new(session.client.clone());
+                        all(from, &tree, (target, &session.path), &linked, Some(session), self).await
+                    };
+                    Session::open_again(url).await?.closed_after(to_server).await
+                }
+                Location::Local(path) => {
+                    let target = Destination::local(path, from.len())?;
+                    let linked = async |path: Vec<u8>| linked_locally(Path::new(OsStr::from_bytes(&path)));
+                    let path = path.as_os_str().as_bytes();
+                    all(from, &local_tree(), (target, path), &linked, None, self).await
+                }
+            }
+        })?;
+        // Do not wait for threads that are blocked on an unreachable server.
+        rt.shutdown_background();
+        if !args.json {
+            for warning in report.warnings(self.options.preserve.xattrs) {
+                eprintln!("millrace: {warning}");
+            }
         }
+        if !args.json && !args.quiet && std::io::stderr().is_terminal() {
+            eprintln!("{}{report}", if args.dry_run { "nothing was changed; would copy: " } else { "" });
+        }
+        if args.json {
+            output::line(&serde_json::to_string(&report).unwrap_or_default())?;
+        }
+        Ok(report.outcome())
     }
 }
 
-fn transfer(from: &[Location], to: &Location, args: &CopyArgs) -> CommandResult {
-    to.permits_json(args.json)?;
-    let rt = executor::large()?;
-    let report = rt.block_on(async {
-        match to {
-            Location::Url(url) => {
-                let to_server = async |session: &Session| {
-                    let target = Destination::remote(session, from.len()).await?;
-                    let linked = async |path: Vec<u8>| linked_remotely(session, &path).await;
-                    let tree = RemoteTree::new(session.client.clone());
-                    all(from, &tree, (target, &session.path), &linked, Some(session), args).await
-                };
-                Session::open_again(url).await?.closed_after(to_server).await
-            }
-            Location::Local(path) => {
-                let target = Destination::local(path, from.len())?;
-                let linked = async |path: Vec<u8>| linked_locally(Path::new(OsStr::from_bytes(&path)));
-                all(from, &local_tree(), (target, path.as_os_str().as_bytes()), &linked, None, args).await
-            }
-        }
-    })?;
-    // Do not wait for threads that are blocked on an unreachable server.
-    rt.shutdown_background();
-    if !args.json
-        && let Some(warning) = report.warning(args.xattrs)
-    {
-        eprintln!("millrace: {warning}");
-    }
-    if !args.json && !args.quiet && std::io::stderr().is_terminal() {
-        eprintln!("{report}");
-    }
-    if args.json {
-        output::line(&serde_json::to_string(&report).unwrap_or_default())?;
-    }
-    Ok(report.outcome())
+fn options(args: &TransferArgs) -> Result<Options, Failure> {
+    let exclude = Exclude::new(&args.exclude).map_err(|e| Failure::usage(format!("--exclude: {e}")))?;
+    let owner = args.owner || args.archive && rustix::process::geteuid().is_root();
+    Ok(Options {
+        verify: args.verify,
+        hard_links: args.hard_links || args.archive,
+        preserve: Preserve { owner, xattrs: args.xattrs || args.archive },
+        exclude,
+        dry_run: args.dry_run,
+        parallel: args.parallel.into(),
+        outstanding: args.outstanding.into(),
+        record: args.record.map(|s| usize::try_from(s.0).unwrap_or(usize::MAX)),
+        ..Options::default()
+    })
 }
 
 fn local_tree() -> LocalTree {
@@ -201,8 +245,11 @@ impl Destination<FileHandle> {
 
 impl Destination<PathBuf> {
     fn local(path: &Path, sources: usize) -> Result<Self, Failure> {
-        if path.is_dir() {
-            return Ok(Self { dir: path.to_owned().into(), name: None });
+        if let Ok(meta) = path.metadata()
+            && meta.is_dir()
+        {
+            let id = Some(Metadata::from(&meta).id);
+            return Ok(Self { dir: Directory { node: path.to_owned(), created: false, id }, name: None });
         }
         let wants_dir = path.as_os_str().as_bytes().ends_with(b"/");
         check_single(&path.display().to_string(), sources, wants_dir, path.exists())?;
@@ -212,11 +259,15 @@ impl Destination<PathBuf> {
             Some(p) if !p.as_os_str().is_empty() => p.to_owned(),
             _ => PathBuf::from("."),
         };
-        if !dir.is_dir() {
-            return Err(Failure::new(format!(
-                "the directory {} does not exist; create it first",
-                dir.display()
-            )));
+        match dir.metadata() {
+            Ok(meta) if meta.is_dir() => {}
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                return Err(FileError::local("write to", &dir, &e).into());
+            }
+            _ => {
+                let dir = dir.display();
+                return Err(Failure::new(format!("the directory {dir} does not exist; create it first")));
+            }
         }
         Ok(Self { dir: dir.into(), name: Some(name) })
     }
@@ -270,7 +321,7 @@ async fn all<T: Target>(
     (destination, path): (Destination<T::Node>, &[u8]),
     linked: &impl AsyncFn(Vec<u8>) -> Result<Option<Existing<T::Node>>, Failure>,
     target_session: Option<&Session>,
-    args: &CopyArgs,
+    plan: &Plan<'_>,
 ) -> Result<CopySummary, Failure> {
     // The object that a link at the name of a copy refers to. Only files are written through links.
     let over = async |name: &[u8], kind: FileKind| match (kind, &destination.name) {
@@ -287,7 +338,7 @@ async fn all<T: Target>(
     let mut total = CopySummary::default();
     let mut names = HashSet::new();
     for source in from {
-        match one(source, target, (&destination, &over), target_session, &mut names, args).await {
+        match one(source, target, (&destination, &over), target_session, &mut names, plan).await {
             Ok(report) => total.add(report),
             Err(e) if from.len() == 1 => return Err(e),
             // Continue with the other sources.
@@ -313,12 +364,13 @@ async fn one<T: Target>(
     ),
     target_session: Option<&Session>,
     names: &mut HashSet<Vec<u8>>,
-    args: &CopyArgs,
+    plan: &Plan<'_>,
 ) -> Result<Report, Failure> {
     let mut check_name = |name: &[u8], kind: FileKind| {
         let failed = |why: &str| Err(Failure::new(format!("{source} {why}")));
         match (name, kind) {
             (b"", FileKind::Directory) => Ok(()), // Its contents are copied.
+            (b"", _) if plan.is_contents => failed("is not a directory; use `millrace cp`"),
             (b"", _) if destination.name.is_none() => {
                 failed("has no file name; add the name of the copy to the target directory")
             }
@@ -329,24 +381,33 @@ async fn one<T: Target>(
     match source {
         Location::Url(url) => {
             let from_server = async |session: &Session| {
-                let item = remote_item(session, args.recursive).await?;
+                let item = remote_item(session, plan).await?;
                 if let Some(to) = target_session.filter(|to| to.shares_export_with(session)) {
                     refuse_loop(session, &item.meta, to).await?;
+                    let id = destination.dir.id.filter(|_| plan.options.delete && destination.name.is_none());
+                    if let Some(id) = id
+                        && is_below(id, session).await
+                    {
+                        let (from, to) = (&session.text, &to.text);
+                        return Err(Failure::new(format!(
+                            "{from} is in {to}, from which --delete would remove it; choose another target"
+                        )));
+                    }
                 }
                 // With one client for both files, the server can copy.
                 let same = target_session.filter(|to| to.is_same_mount(session));
                 let tree = RemoteTree::new(same.unwrap_or(session).client.clone());
                 check_name(&item.name, item.meta.kind)?;
                 let over = over(&item.name, item.meta.kind).await?;
-                Ok(run((&tree, item), target, (destination, over), args).await)
+                Ok(run((&tree, item), target, (destination, over), plan).await)
             };
             Session::open_again(url).await?.closed_after(from_server).await
         }
         Location::Local(path) => {
-            let item = local_item(path, args.recursive)?;
+            let item = local_item(path, plan)?;
             check_name(&item.name, item.meta.kind)?;
             let over = over(&item.name, item.meta.kind).await?;
-            Ok(run((&local_tree(), item), target, (destination, over), args).await)
+            Ok(run((&local_tree(), item), target, (destination, over), plan).await)
         }
     }
 }
@@ -355,14 +416,20 @@ async fn run<S: Source, T: Target>(
     (tree, mut item): (&S, Item<S::Node>),
     target: &T,
     (destination, over): (&Destination<T::Node>, Option<Existing<T::Node>>),
-    args: &CopyArgs,
+    plan: &Plan<'_>,
 ) -> Report {
     if let Some(name) = &destination.name {
         item.name = name.clone();
     }
-    let progress = CopyProgress::new(args.quiet || args.json);
+    let TransferArgs { quiet, json, dry_run, verbose, .. } = *plan.transfer;
+    let progress = CopyProgress::new(quiet || json);
+    let progress = match (dry_run && !json, verbose) {
+        (true, _) => progress.with_paths(["would copy", "would remove"]),
+        (_, true) => progress.with_paths(["copied", "removed"]),
+        _ => progress,
+    };
     let shown = progress.clone();
-    let report = TreeCopy::new(tree, target, Options::from(args))
+    let report = TreeCopy::new(tree, target, plan.options.clone())
         .on_event(move |event| shown.show(&event))
         .interrupted_by(interrupted("unfinished new files are removed"))
         .over(over)
@@ -375,9 +442,6 @@ async fn run<S: Source, T: Target>(
 /// Refuses a copy of `from`, whose attributes are `meta`, to itself or, if it is a directory, to a place in it. Both are in one
 /// export.
 async fn refuse_loop(from: &Session, meta: &Metadata, to: &Session) -> Result<(), Failure> {
-    let parts = |path: &'_ [u8]| -> Vec<Vec<u8>> {
-        path.split(|b| *b == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
-    };
     let (source, target) = (parts(&from.path), parts(&to.path));
     if source == target {
         return Err(Failure::new(format!(
@@ -388,41 +452,54 @@ async fn refuse_loop(from: &Session, meta: &Metadata, to: &Session) -> Result<()
     if meta.kind != FileKind::Directory {
         return Ok(());
     }
-    // The directories of the path to the target, which may be other names of the source; those before a `..` are not.
-    let first = target.iter().rposition(|name| name == b"..").map_or(0, |last| last + 1);
-    for end in first..=target.len() {
-        match to.client.resolve(target[..end].join(&b'/')).await {
-            Ok((_, a)) if Metadata::from(&a).id == meta.id => {
-                return Err(Failure::new(format!(
-                    "{} cannot be copied to {}, which is below it; choose another target",
-                    from.text, to.text
-                )));
-            }
-            Ok(_) => {}
-            Err(_) => break, // It does not exist yet; another error is that of the copy.
-        }
+    if is_below(meta.id, to).await {
+        return Err(Failure::new(format!(
+            "{} cannot be copied to {}, which is below it; choose another target",
+            from.text, to.text
+        )));
     }
     Ok(())
 }
 
-async fn remote_item(session: &Session, recursive: bool) -> Result<Item<FileHandle>, Failure> {
-    let is_link_copied = recursive && !session.wants_dir;
+/// The names of a path.
+fn parts(path: &[u8]) -> Vec<&[u8]> {
+    path.split(|b| *b == b'/').filter(|name| !name.is_empty()).collect()
+}
+
+/// Whether the path of `session` leads through the directory with this ID, or ends there.
+async fn is_below(id: (u64, u64), session: &Session) -> bool {
+    let names = parts(&session.path);
+    // The directories of the path, which may be other names of that directory; those before a `..` are not.
+    let first = names.iter().rposition(|name| *name == b"..").map_or(0, |last| last + 1);
+    for end in first..=names.len() {
+        match session.client.resolve(names[..end].join(&b'/')).await {
+            Ok((_, a)) if Metadata::from(&a).id == id => return true,
+            Ok(_) => {}
+            Err(_) => break, // It does not exist yet; another error is that of the copy.
+        }
+    }
+    false
+}
+
+async fn remote_item(session: &Session, plan: &Plan<'_>) -> Result<Item<FileHandle>, Failure> {
+    let is_link_copied = plan.options.recursive && !session.wants_dir && !plan.is_contents;
     let (node, attributes) =
         if is_link_copied { session.resolve_link().await? } else { session.resolve().await? };
-    let name = if session.is_contents { Vec::new() } else { session.name() };
+    let name = if session.is_contents || plan.is_contents { Vec::new() } else { session.name() };
     Ok(Item { path: session.text.clone(), name, node, meta: (&attributes).into() })
 }
 
-fn local_item(path: &Path, recursive: bool) -> Result<Item<PathBuf>, Failure> {
+fn local_item(path: &Path, plan: &Plan<'_>) -> Result<Item<PathBuf>, Failure> {
     let bytes = path.as_os_str().as_bytes();
     let name = match last_component(bytes) {
-        _ if is_contents(bytes) || path == Path::new(STDIN) => &b""[..],
+        _ if is_contents(bytes) || plan.is_contents || path == Path::new(STDIN) => &b""[..],
         name => name.unwrap_or(b"root"),
     };
     if let Some(stream) = Item::stream(path, name) {
         return Ok(stream);
     }
-    let meta = if recursive { path.symlink_metadata() } else { path.metadata() };
+    let is_link_copied = plan.options.recursive && !plan.is_contents;
+    let meta = if is_link_copied { path.symlink_metadata() } else { path.metadata() };
     let meta = Metadata::from(&meta.map_err(|e| Failure::from(FileError::local("copy", path, &e)))?);
     Ok(Item { path: path.display().to_string(), name: name.to_vec(), node: path.to_owned(), meta })
 }

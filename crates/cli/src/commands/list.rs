@@ -1,5 +1,6 @@
 //! `millrace ls` and `tree`.
 
+use jiff::tz::TimeZone;
 use millrace_bench::{
     table::{Align, Table},
     units::ByteSize,
@@ -18,7 +19,7 @@ use millrace_client::{
 use super::each;
 use crate::{
     args::{LsArgs, TreeArgs},
-    describe::{ObjectInfo, minute, mode_text, shown},
+    describe::{Names, ObjectInfo, minute, mode_text, shown},
     file_error::is_gone,
     session::{Session, below},
 };
@@ -77,10 +78,11 @@ impl Listing<'_> {
 }
 
 pub(super) fn ls(args: &LsArgs) -> CommandResult {
-    let mut first = true;
+    let (mut first, mut names) = (true, Names::default());
+    let is_long = args.long || args.numeric_uid_gid;
     executor::small()?.block_on(each(&args.urls, async |session| {
         let (handle, attributes) = session.resolve().await?;
-        let mut listing = Listing { session, all: args.all, targets: args.long || args.json, failed: 0 };
+        let mut listing = Listing { session, all: args.all, targets: is_long || args.json, failed: 0 };
         let entries = if attributes.file_type == FileType::Directory {
             listing.list(handle, b"").await.map_err(|e| session.failed("list", e))?
         } else {
@@ -90,7 +92,7 @@ pub(super) fn ls(args: &LsArgs) -> CommandResult {
             output::line(&format!("{}{}:", if first { "" } else { "\n" }, session.text))?;
         }
         first = false;
-        show(&entries, args)?;
+        show(&entries, &mut names, args)?;
         Ok(listing.outcome())
     }))
 }
@@ -120,20 +122,21 @@ async fn complete(
     Ok(Some(Shown { name: e.name, handle, attributes, target }))
 }
 
-fn show(entries: &[Shown], args: &LsArgs) -> Result<(), Failure> {
+fn show(entries: &[Shown], names: &mut Names, args: &LsArgs) -> Result<(), Failure> {
     let mut text = Vec::new();
     if args.json {
         for e in entries {
             text.extend(described(e, &e.name).json().into_bytes());
             text.push(b'\n');
         }
-    } else if args.long {
+    } else if args.long || args.numeric_uid_gid {
+        let zone = TimeZone::system();
         // The names follow the table, which has text only.
         let mut t = Table::bare(&[
             Align::Left,
             Align::Right,
-            Align::Right,
-            Align::Right,
+            Align::Left,
+            Align::Left,
             Align::Right,
             Align::Left,
             Align::Left,
@@ -143,10 +146,10 @@ fn show(entries: &[Shown], args: &LsArgs) -> Result<(), Failure> {
             t.row([
                 mode_text(a),
                 a.nlink.to_string(),
-                a.uid.to_string(),
-                a.gid.to_string(),
-                a.size.to_string(),
-                minute(a.mtime),
+                if args.numeric_uid_gid { a.uid.to_string() } else { names.user(a.uid).to_owned() },
+                if args.numeric_uid_gid { a.gid.to_string() } else { names.group(a.gid).to_owned() },
+                if args.human_readable { ByteSize(a.size).human().to_string() } else { a.size.to_string() },
+                minute(a.mtime, &zone),
                 NAME.into(),
             ]);
         }

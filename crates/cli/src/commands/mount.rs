@@ -1,4 +1,4 @@
-//! `millrace mount`.
+//! `millrace mount` and `umount`.
 
 use std::time::Duration;
 
@@ -8,7 +8,10 @@ use millrace_fuse::{Mount, MountError, MountOptions};
 use tokio::runtime::Runtime;
 
 use super::serve::Signals;
-use crate::{args::MountArgs, background, session};
+use crate::{
+    args::{MountArgs, UmountArgs},
+    background, session,
+};
 
 pub(super) fn run(args: &MountArgs) -> CommandResult {
     let url = session::parse(&args.url)?;
@@ -25,6 +28,10 @@ pub(super) fn run(args: &MountArgs) -> CommandResult {
         return Ok(Outcome::Done);
     }
     background::run(args.daemon, || serve(&url, &options, args))
+}
+
+pub(super) fn umount(args: &UmountArgs) -> CommandResult {
+    millrace_fuse::umount(&args.dir).map(|()| Outcome::Done).map_err(|e| failure(&e))
 }
 
 /// Mounts the export, and serves the mount until it ends.

@@ -48,7 +48,7 @@ pub(super) fn cp(args: &BlkCpArgs) -> CommandResult {
     if let (Location::Local(_), Location::Local(_)) = (&from, &to) {
         return Err(Failure::usage("neither source nor target is a URL; use cp(1) for local copies"));
     }
-    to.permits_json(args.json)?;
+    to.permits_output(args.json.then_some("--json"))?;
     for place in [&from, &to] {
         if let Location::Url(url) = place {
             parse(url)?;

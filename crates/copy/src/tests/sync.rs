@@ -1,0 +1,341 @@
+//! Copies that make a target equal to its source, against a model: what the source has.
+
+use std::{
+    collections::HashSet,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// An object of a random tree.
+#[derive(Debug, Clone)]
+enum Object {
+    /// The content of files with one size and time is the same: a copy cannot distinguish others.
+    File {
+        len: usize,
+        time: usize,
+        mode: u32,
+    },
+    Directory {
+        mode: u32,
+    },
+    Link {
+        to: &'static str,
+    },
+}
+
+/// Objects by paths of up to three names.
+type Tree = Vec<(Vec<&'static str>, Object)>;
+
+fn object() -> impl Strategy<Value = Object> {
+    let file_mode = prop::sample::select(vec![0o600, 0o640, 0o755]);
+    let file = (prop::sample::select(vec![0_usize, 1, 5000, 9000]), 0..4_usize, file_mode)
+        .prop_map(|(len, time, mode)| Object::File { len, time, mode });
+    let directory = prop::sample::select(vec![0o700, 0o755]).prop_map(|mode| Object::Directory { mode });
+    let link = prop::sample::select(vec!["a", "../b", "/nowhere"]).prop_map(|to| Object::Link { to });
+    prop_oneof![4 => file, 2 => directory, 1 => link]
+}
+
+fn trees() -> impl Strategy<Value = Tree> {
+    let path = prop::collection::vec(prop::sample::select(vec!["a", "b", "c", "d"]), 1..=3);
+    prop::collection::vec((path, object()), 0..16)
+}
+
+fn time(index: usize) -> SystemTime {
+    let seconds = Duration::from_secs(1_000_000_000);
+    [
+        UNIX_EPOCH + seconds,
+        UNIX_EPOCH + seconds + Duration::from_nanos(123_456_789),
+        UNIX_EPOCH - Duration::new(312_508_800, 1),
+        UNIX_EPOCH + seconds * 5,
+    ][index]
+}
+
+/// Creates the objects whose parents are directories or can be made, and whose names are free.
+fn build(root: &Path, tree: &Tree) {
+    fs::create_dir_all(root).unwrap();
+    for (path, object) in tree {
+        let at = root.join(path.iter().collect::<PathBuf>());
+        if fs::create_dir_all(at.parent().unwrap()).is_err() || fs::symlink_metadata(&at).is_ok() {
+            continue;
+        }
+        match object {
+            Object::File { len, time: of, mode } => {
+                fs::write(&at, pattern(*len, *of as u8)).unwrap();
+                fs::set_permissions(&at, fs::Permissions::from_mode(*mode)).unwrap();
+                fs::File::open(&at).unwrap().set_modified(time(*of)).unwrap();
+            }
+            Object::Directory { mode } => {
+                fs::create_dir(&at).unwrap();
+                fs::set_permissions(&at, fs::Permissions::from_mode(*mode)).unwrap();
+            }
+            Object::Link { to } => symlink(to, &at).unwrap(),
+        }
+    }
+}
+
+/// As `picture`, without the times of symbolic links, which are not compared.
+fn compared(dir: &Path) -> HashMap<PathBuf, (u32, i64, i64, Vec<u8>)> {
+    let mut all = picture(dir);
+    for (path, (_, seconds, nanos, _)) in &mut all {
+        if dir.join(path).is_symlink() {
+            (*seconds, *nanos) = (0, 0);
+        }
+    }
+    all
+}
+
+fn sync_options() -> Options {
+    Options { replace: Replace::Different, delete: true, atomic: true, ..options() }
+}
+
+/// Copies the contents of `from` into `to`. The copy is interrupted after `limit` events. Returns the report and the paths
+/// that were copied.
+fn sync<S: Source<Node = PathBuf>>(
+    (source, from): (&S, &Path),
+    to: &Path,
+    options: &Options,
+    limit: Option<usize>,
+) -> (Report, HashSet<String>) {
+    let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let id = Some(Metadata::from(&fs::metadata(to).unwrap()).id);
+    let into = Directory { id, ..to.to_owned().into() };
+    let (count, copied) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(HashSet::new())));
+    let (counted, seen, reached) =
+        (Arc::clone(&count), Arc::clone(&copied), Arc::new(tokio::sync::Notify::new()));
+    let reach = Arc::clone(&reached);
+    let target = tree();
+    let copy = TreeCopy::new(source, &target, options.clone())
+        .on_event(move |event| {
+            if let Event::Copied { path } = event {
+                assert!(seen.lock().unwrap().insert(path.to_owned()), "{path} was copied twice");
+            }
+            if limit.is_some_and(|limit| counted.fetch_add(1, Ordering::SeqCst) >= limit) {
+                reach.notify_one();
+            }
+        })
+        .interrupted_by(async move { reached.notified().await });
+    let item = Item { name: Vec::new(), ..Item::local(from, "").unwrap() };
+    let report = rt.block_on(copy.run(vec![item], into));
+    let copied = std::mem::take(&mut *copied.lock().unwrap());
+    (report, copied)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_target_gets_equal_to_its_source(
+        before in trees(),
+        wanted in trees(),
+        limit in prop::option::of(0..12_usize),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        build(&from, &wanted);
+        build(&to, &before);
+        let source = tree();
+        let run = |options: &Options, limit| sync((&source, &from), &to, options, limit);
+
+        let untouched = compared(&to);
+        let (planned, would_copy) = run(&Options { dry_run: true, ..sync_options() }, None);
+        prop_assert!(complete(&planned), "{planned:?}");
+        prop_assert_eq!(compared(&to), untouched);
+
+        let (first, copied) = run(&sync_options(), limit);
+        if limit.is_none() {
+            let counts = |r: &Report| (r.files, r.symlinks, r.bytes, r.skipped, r.deleted);
+            prop_assert_eq!(counts(&first), counts(&planned));
+            prop_assert_eq!(&copied, &would_copy);
+        }
+        let (second, again) = run(&sync_options(), None);
+        prop_assert!(complete(&second), "{second:?}");
+        prop_assert!(copied.is_disjoint(&again), "copied again: {copied:?}, {again:?}");
+        prop_assert_eq!(compared(&to), compared(&from));
+
+        let changed: HashMap<_, _> = picture(&to)
+            .into_keys()
+            .map(|path| (fs::symlink_metadata(to.join(&path)).unwrap().ctime_nsec(), path))
+            .collect();
+        let (third, none) = run(&sync_options(), None);
+        prop_assert!(complete(&third) && none.is_empty(), "{third:?}");
+        prop_assert_eq!((third.files, third.symlinks, third.bytes, third.deleted), (0, 0, 0, 0));
+        for (ctime, path) in changed {
+            // Only the directory given to the copy gets its times again.
+            let now = fs::symlink_metadata(to.join(&path)).unwrap().ctime_nsec();
+            prop_assert!(path == Path::new("") || now == ctime, "{path:?} was changed");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_removed_after_a_read_error_in_the_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir_all(from.join("unreadable")).unwrap();
+    fs::write(from.join("new"), b"x").unwrap();
+    fs::write(from.join("kind"), b"x").unwrap();
+    fs::create_dir_all(to.join("extra/below")).unwrap();
+    fs::create_dir_all(to.join("kind/below")).unwrap();
+    fs::create_dir_all(to.join("unreadable/below")).unwrap();
+    let source = Faulty::new(Fault::Unreadable);
+    let (report, _) = sync((&source, &from), &to, &sync_options(), None);
+    assert_eq!((report.files, report.deleted, report.not_deleted), (1, 0, 2), "{report:?}");
+    let mut failed: Vec<_> = report.failed.iter().map(|f| f.path.rsplit('/').next().unwrap()).collect();
+    failed.sort_unstable();
+    assert_eq!(failed, ["kind", "unreadable"]);
+    assert_eq!(names(&to), ["extra", "kind", "new", "unreadable"]);
+    assert!(to.join("kind/below").is_dir() && to.join("unreadable/below").is_dir());
+    // A special file, which is never copied, is no read error; its name at the target stays.
+    fs::remove_dir(from.join("unreadable")).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(from.join("socket")).unwrap());
+    fs::write(to.join("socket"), b"x").unwrap();
+    let (report, _) = sync((&tree(), &from), &to, &sync_options(), None);
+    assert!(matches!(&report.failed[..], [FailedFile { error: Error::Special, .. }]), "{report:?}");
+    assert_eq!(names(&to), ["kind", "new", "socket"]);
+}
+
+#[test]
+fn without_delete_everything_else_stays_and_another_type_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir_all(from.join("directory")).unwrap();
+    fs::write(from.join("file"), b"x").unwrap();
+    fs::create_dir_all(to.join("file/below")).unwrap();
+    fs::write(to.join("directory"), b"x").unwrap();
+    fs::write(to.join("extra"), b"x").unwrap();
+    let (report, _) = sync((&tree(), &from), &to, &Options { delete: false, ..sync_options() }, None);
+    assert_eq!((report.failed.len(), report.deleted, report.not_deleted), (2, 0, 0), "{report:?}");
+    assert_eq!(names(&to), ["directory", "extra", "file"]);
+    assert!(to.join("file/below").is_dir());
+    let (report, _) = sync((&tree(), &from), &to, &sync_options(), None);
+    assert!(complete(&report) && report.deleted == 4, "{report:?}");
+    assert_eq!(compared(&to), compared(&from));
+}
+
+#[test]
+fn symbolic_links_are_removed_and_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    for name in ["from", "outside", "to/extra"] {
+        fs::create_dir_all(at(name)).unwrap();
+    }
+    fs::write(at("outside/file"), b"x").unwrap();
+    symlink(at("outside"), at("to/link")).unwrap();
+    symlink(at("outside"), at("to/extra/link")).unwrap();
+    symlink(at("outside/file"), at("to/extra/to-file")).unwrap();
+    let (report, _) = sync((&tree(), &at("from")), &at("to"), &sync_options(), None);
+    assert!(complete(&report) && report.deleted == 4, "{report:?}");
+    assert_eq!((names(&at("to")), names(&at("outside"))), (vec![], vec!["file".to_owned()]));
+}
+
+/// Another process exchanges a directory for a link after it was listed.
+#[test]
+fn nothing_is_removed_from_a_directory_that_was_not_listed() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    for name in ["listed", "outside"] {
+        fs::create_dir(at(name)).unwrap();
+        fs::write(at(name).join("file"), b"x").unwrap();
+    }
+    let id = Some(Metadata::from(&fs::metadata(at("listed")).unwrap()).id);
+    fs::rename(at("listed"), at("moved")).unwrap();
+    symlink(at("outside"), at("listed")).unwrap();
+    let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let listed = Directory { node: at("listed"), created: false, id };
+    let tree = tree();
+    assert!(rt.block_on(tree.remove(&listed, b"file", FileKind::File)).is_err());
+    assert_eq!(names(&at("outside")), ["file"]);
+    let moved = Directory { node: at("moved"), ..listed };
+    rt.block_on(tree.remove(&moved, b"file", FileKind::File)).unwrap();
+    rt.block_on(tree.remove(&moved, b"file", FileKind::File)).unwrap();
+    assert!(rt.block_on(tree.remove(&moved, b"../outside/file", FileKind::File)).is_err());
+    assert_eq!((names(&at("moved")), names(&at("outside"))), (vec![], vec!["file".to_owned()]));
+}
+
+#[test]
+fn excluded_objects_are_neither_copied_nor_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    for (root, files) in [
+        (&from, &["a", "a.o", "target/b", "sub/target/c", "sub/d"][..]),
+        (&to, &["old", "old.o", "extra/e", "extra/e.o", "sub/target/f", "target/g"]),
+    ] {
+        for file in files {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, b"x").unwrap();
+        }
+    }
+    let exclude = Exclude::new(["*.o", "/target/"]).unwrap();
+    let (report, _) = sync((&tree(), &from), &to, &Options { exclude, ..sync_options() }, None);
+    assert!(complete(&report), "{report:?}");
+    let mut found: Vec<_> = picture(&to).into_keys().filter(|path| to.join(path).is_file()).collect();
+    found.sort();
+    let expected = ["a", "extra/e.o", "old.o", "sub/d", "sub/target/c", "target/g"];
+    assert_eq!(found, expected.map(PathBuf::from));
+}
+
+#[test]
+fn hard_links_are_kept_and_not_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    make_tree(&from);
+    fs::create_dir_all(to.join("sub")).unwrap();
+    fs::copy(from.join("small"), to.join("sub/same")).unwrap();
+    let options = Options { hard_links: true, ..sync_options() };
+    let (report, _) = sync((&tree(), &from), &to, &options, None);
+    assert!(complete(&report) && report.hard_links == 1, "{report:?}");
+    let ino = |p: &str| fs::metadata(to.join(p)).unwrap().ino();
+    assert_eq!(ino("small"), ino("sub/same"));
+    assert_eq!(compared(&to), compared(&from));
+    let (report, copied) = sync((&tree(), &from), &to, &options, None);
+    assert!(complete(&report) && copied.is_empty() && report.skipped == 7, "{report:?}");
+}
+
+#[test]
+fn a_source_in_its_target_is_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("extra/from");
+    fs::create_dir_all(&from).unwrap();
+    fs::write(from.join("file"), b"x").unwrap();
+    let (report, _) = sync((&tree(), &from), dir.path(), &sync_options(), None);
+    assert!(matches!(&report.failed[..], [FailedFile { error: Error::IntoItself, .. }]), "{report:?}");
+    assert_eq!(names(&from), ["file"]);
+}
+
+#[test]
+fn existing_files_are_replaced_if_they_are_older_or_never() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    for root in [&from, &to] {
+        fs::create_dir(root).unwrap();
+    }
+    for (name, of_source, of_target) in
+        [("newer", 3, Some(0)), ("equal", 0, Some(0)), ("older", 0, Some(3)), ("new", 0, None)]
+    {
+        for (root, of) in [(&from, Some(of_source)), (&to, of_target)] {
+            let Some(of) = of else { continue };
+            let path = root.join(name);
+            fs::write(&path, root.file_name().unwrap().as_encoded_bytes()).unwrap();
+            fs::File::open(path).unwrap().set_modified(time(of)).unwrap();
+        }
+    }
+    let copied = |replace, dry_run| {
+        let with = Options { replace, dry_run, ..options() };
+        let (report, copied) = sync((&tree(), &from), &to, &with, None);
+        assert!(complete(&report) && report.skipped as usize == 4 - copied.len(), "{report:?}");
+        let mut copied: Vec<_> = copied.iter().map(|p| p.rsplit('/').next().unwrap().to_owned()).collect();
+        copied.sort();
+        copied
+    };
+    assert_eq!(copied(Replace::Never, true), ["new"]);
+    assert_eq!(copied(Replace::Older, true), ["new", "newer"]);
+    assert_eq!(names(&to), ["equal", "newer", "older"]);
+    assert_eq!(copied(Replace::Never, false), ["new"]);
+    assert_eq!(copied(Replace::Older, false), ["newer"]);
+    let content = |name: &str| fs::read_to_string(to.join(name)).unwrap();
+    assert_eq!(["new", "newer", "equal", "older"].map(content), ["from", "from", "to", "to"]);
+}
