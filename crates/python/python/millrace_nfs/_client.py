@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import weakref
@@ -45,6 +46,9 @@ class Client:
     :param gids: supplementary groups of the calls, at most 16; the default is those of the process.
     """
 
+    _absolute = False
+    """Whether the paths in errors begin with the export, as those of fsspec do."""
+
     def __init__(
         self,
         url: str,
@@ -60,7 +64,7 @@ class Client:
         self.url = url
         groups = None if gids is None else list(gids)
         self._settings = Settings(timeout, connect_timeout, retry, uid, gid, groups)
-        self._native = _native.Client(url, self._settings)
+        self._native = _native.Client(url, self._settings, self._absolute)
         self._files: weakref.WeakSet[File] = weakref.WeakSet()
         _open_clients.add(self)
         if connect:
@@ -112,7 +116,7 @@ class Client:
 
     def stats(self) -> dict[str, int]:
         """Counters of this process: ``calls``, ``bytes_read``, ``bytes_written``."""
-        return dict(zip(("calls", "bytes_read", "bytes_written"), self._native.stats().wait()))
+        return _counters(self._native.stats().wait())
 
     @overload
     def open(self, path: Path, mode: Literal["rb", "wb", "ab", "xb", "rb+", "wb+", "ab+", "xb+"] = "rb") -> File: ...
@@ -137,13 +141,10 @@ class Client:
         errors: str | None = None,
         newline: str | None = None,
     ) -> Any:
-        """Opens a file. ``mode`` is that of the built-in ``open``, but the default is binary: ``t`` selects text."""
-        text = "t" in mode
+        """Opens a file. ``mode`` is that of the built-in ``open``, but the default is ``rb``: text without ``b``."""
+        wanted, text = access(mode)
         if not text and (encoding, errors, newline) != (None, None, None):
-            raise ValueError("encoding, errors and newline are for text: add t to the mode")
-        if text and "b" in mode:
-            raise ValueError(f"invalid mode: {mode!r}; t and b exclude each other")
-        wanted = access(mode.replace("t", "", 1).replace("b", "", 1))
+            raise ValueError("encoding, errors and newline are for text: remove b from the mode")
         file = self._open(path, wanted)
         if not text:
             return file
@@ -220,7 +221,7 @@ class Client:
     def makedirs(self, path: Path, exist_ok: bool = False) -> None:
         """Creates a directory and its missing parents."""
         if not exist_ok and self.exists(path):
-            raise FileExistsError(17, "the directory exists", os.fspath(path))
+            raise FileExistsError(errno.EEXIST, "the directory exists", os.fspath(path))
         self._native.mkdir(path, True).wait()
 
     def unlink(self, path: Path) -> None:
@@ -274,6 +275,10 @@ class Client:
     def get(self, path: Path, local: Path, progress: Callable[[int], object] | None = None) -> int:
         """Copies a file to the local file system, as ``put``."""
         return self._native.get(path, local).wait(progress)
+
+
+def _counters(counts: tuple[int, int, int]) -> dict[str, int]:
+    return dict(zip(("calls", "bytes_read", "bytes_written"), counts))
 
 
 def _stat_or_error(found: Any) -> Stat | OSError:

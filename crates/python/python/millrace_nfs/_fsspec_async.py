@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from datetime import datetime, timezone
 from typing import Any
@@ -11,8 +12,12 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 
 from . import aio
 from ._exports import Exports, missing
-from ._fsspec_common import Paths, checked, directory, info_of, is_of_base, join, per_path, ranges_of
+from ._fsspec_common import Paths, checked, directory, info_of, is_of_base, join, of_path, per_path, ranges_of
 from ._fsspec_sync import MillraceFileSystem
+
+
+class _Client(aio.Client):
+    _absolute = True
 
 
 class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
@@ -26,7 +31,7 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
         own = {name: kwargs.pop(name) for name in list(kwargs) if not is_of_base(name)}
         super().__init__(**kwargs)
         self.host, self.port, self.auto_mkdir = host, port, auto_mkdir
-        self._exports: Exports[aio.Client] = Exports(host, port, own, aio.Client)
+        self._exports: Exports[aio.Client] = Exports(host, port, own, _Client)
         # The sync form opens files for reading and writing by fsspec.open, with its own connections.
         self._sync = MillraceFileSystem(host, port, auto_mkdir, skip_instance_cache=True, **own)
 
@@ -153,6 +158,7 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
         **kwargs: Any,
     ) -> list[Any]:
         starts, ends = per_path(paths, starts), per_path(paths, ends)
+        paths = self._strip_protocol(paths)
         out: list[Any] = [None] * len(paths)
         groups: dict[int, tuple[aio.Client, list[tuple[int, str]]]] = {}
         for n, path in enumerate(paths):
@@ -164,9 +170,9 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
         for client, names in groups.values():
             unique = list(dict.fromkeys(name for _, name in names))
             stats = dict(zip(unique, await client.stat_all(unique)))
-            wanted, ranges = ranges_of(names, stats, starts, ends, out)
+            wanted, ranges = ranges_of(paths, names, stats, starts, ends, out)
             for n, data in zip(wanted, await client.read_ranges(ranges)):
-                out[n] = data
+                out[n] = of_path(data, paths[n])
         return checked(out, on_error)
 
     async def _pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
@@ -181,12 +187,12 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
         self, lpath: Any, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
     ) -> None:
         if mode == "create" and await self._exists(rpath):
-            raise FileExistsError(17, "the file exists", rpath)
+            raise FileExistsError(errno.EEXIST, "the file exists", self._strip_protocol(rpath))
         if os.path.isdir(lpath):
             return await self._makedirs(rpath, exist_ok=True)
         client, name = await self._at(rpath)
         callback.set_size(os.stat(lpath).st_size)
-        callback.absolute_update(await self._with_parent(rpath, lambda: client.put(lpath, name)))
+        await self._with_parent(rpath, lambda: client.put(lpath, name, callback.absolute_update))
         return None
 
     async def _get_file(self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, **kwargs: Any) -> None:
@@ -196,7 +202,7 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
         os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
         client, name = await self._at(rpath)
         callback.set_size(info["size"])
-        callback.absolute_update(await client.get(name, lpath))
+        await client.get(name, lpath, callback.absolute_update)
         return None
 
     async def _created(self, path: str) -> datetime:

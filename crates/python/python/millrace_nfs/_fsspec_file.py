@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,7 @@ class MillraceFile(AbstractBufferedFile):
         if mode != "rb":
             if not autocommit and mode != "ab":
                 if mode == "xb" and fs.exists(path):
-                    raise FileExistsError(17, "the file exists", path)
+                    raise FileExistsError(errno.EEXIST, "the file exists", path)
                 parent, _, name = path.rpartition("/")
                 self._target = f"{parent}/.{name}.{uuid.uuid4().hex[:16]}"
             self._opened(fs, self._target, mode)
@@ -85,7 +86,7 @@ class MillraceFile(AbstractBufferedFile):
         if self._cached:
             return super().seek(loc, whence)
         if self.mode != "rb":
-            raise OSError(29, "seek is for files that are open for reading")
+            raise OSError(errno.ESPIPE, "seek is for files that are open for reading")
         return self._stream.seek(loc, whence)
 
     def read(self, length: int = -1) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from datetime import datetime, timezone
 from typing import Any
@@ -13,9 +14,13 @@ from fsspec.utils import isfilelike
 from ._client import Client, exports
 from ._exports import Exports, missing
 from ._file import File
-from ._fsspec_common import Paths, checked, directory, info_of, is_of_base, join, per_path, ranges_of
+from ._fsspec_common import Paths, checked, directory, info_of, is_of_base, join, of_path, per_path, ranges_of
 from ._fsspec_file import MillraceFile
 from ._stat import Stat
+
+
+class _Client(Client):
+    _absolute = True
 
 
 class MillraceFileSystem(Paths, AbstractFileSystem):
@@ -34,7 +39,7 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
         super().__init__(**kwargs)
         self.host, self.port, self.auto_mkdir = host, port, auto_mkdir
         self._exports: Exports[Client] = Exports(
-            host, port, own, lambda url, **settings: Client(url, connect=False, **settings)
+            host, port, own, lambda url, **settings: _Client(url, connect=False, **settings)
         )
 
     def _at(self, path: str) -> tuple[Client, str]:
@@ -212,6 +217,7 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
     ) -> list[Any]:
         """Reads ranges of files with many calls in flight. ``max_gap`` has no effect: ranges are not combined."""
         starts, ends = per_path(paths, starts), per_path(paths, ends)
+        paths = self._strip_protocol(paths)
         out: list[Any] = [None] * len(paths)
         groups: dict[int, tuple[Client, list[tuple[int, str]]]] = {}
         for n, path in enumerate(paths):
@@ -223,9 +229,9 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
         for client, names in groups.values():
             unique = list(dict.fromkeys(name for _, name in names))
             stats = dict(zip(unique, client.stat_all(unique)))
-            wanted, ranges = ranges_of(names, stats, starts, ends, out)
+            wanted, ranges = ranges_of(paths, names, stats, starts, ends, out)
             for n, data in zip(wanted, client.read_ranges(ranges)):
-                out[n] = data
+                out[n] = of_path(data, paths[n])
         return checked(out, on_error)
 
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
@@ -252,7 +258,7 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
     ) -> None:
         """Copies a local file with the copy engine: it gets its name when all data is stable."""
         if mode == "create" and self.exists(rpath):
-            raise FileExistsError(17, "the file exists", rpath)
+            raise FileExistsError(errno.EEXIST, "the file exists", self._strip_protocol(rpath))
         client, name = self._at(rpath)
         if os.path.isdir(lpath):
             return client.makedirs(name, exist_ok=True)
