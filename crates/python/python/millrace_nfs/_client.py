@@ -6,11 +6,11 @@ import errno
 import io
 import os
 import weakref
-from typing import Any, Callable, Iterable, Iterator, Literal, Union, overload
+from typing import Any, Callable, Iterable, Iterator, Union, overload
 
 from . import _native
 from ._file import File, _open_clients
-from ._mode import Access, access
+from ._mode import Access, BinaryMode, TextMode, access
 from ._settings import Settings
 from ._stat import DirEntry, Stat
 
@@ -119,7 +119,18 @@ class Client:
         return _counters(self._native.stats().wait())
 
     @overload
-    def open(self, path: Path, mode: Literal["rb", "wb", "ab", "xb", "rb+", "wb+", "ab+", "xb+"] = "rb") -> File: ...
+    def open(self, path: Path, mode: BinaryMode = "rb") -> File: ...
+
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: TextMode,
+        *,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> io.TextIOWrapper: ...
 
     @overload
     def open(
@@ -130,7 +141,7 @@ class Client:
         encoding: str | None = None,
         errors: str | None = None,
         newline: str | None = None,
-    ) -> Any: ...
+    ) -> File | io.TextIOWrapper: ...
 
     def open(
         self,
@@ -140,7 +151,7 @@ class Client:
         encoding: str | None = None,
         errors: str | None = None,
         newline: str | None = None,
-    ) -> Any:
+    ) -> File | io.TextIOWrapper:
         """Opens a file. ``mode`` is that of the built-in ``open``, but the default is ``rb``: text without ``b``."""
         wanted, text = access(mode)
         if not text and (encoding, errors, newline) != (None, None, None):
@@ -148,7 +159,7 @@ class Client:
         file = self._open(path, wanted)
         if not text:
             return file
-        buffered: Any
+        buffered: io.BufferedRandom | io.BufferedReader | io.BufferedWriter
         if file.readable() and file.writable():
             buffered = io.BufferedRandom(file)
         elif file.writable():
@@ -281,8 +292,8 @@ def _counters(counts: tuple[int, int, int]) -> dict[str, int]:
     return dict(zip(("calls", "bytes_read", "bytes_written"), counts))
 
 
-def _stat_or_error(found: Any) -> Stat | OSError:
-    return found if isinstance(found, BaseException) else Stat._make(found)  # type: ignore[return-value]
+def _stat_or_error(found: tuple[Any, ...] | OSError) -> Stat | OSError:
+    return found if isinstance(found, OSError) else Stat._make(found)
 
 
 def _lazy(url: str, settings: Settings) -> Client:

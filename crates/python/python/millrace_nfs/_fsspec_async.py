@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Awaitable, Callable, TypeVar
 
-from fsspec.asyn import AsyncFileSystem
-from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.asyn import AsyncFileSystem  # type: ignore[import-untyped]
+from fsspec.callbacks import DEFAULT_CALLBACK  # type: ignore[import-untyped]
 
 from . import aio
 from ._exports import Exports, missing
@@ -16,11 +16,14 @@ from ._fsspec_common import Paths, checked, directory, info_of, is_of_base, join
 from ._fsspec_sync import MillraceFileSystem
 
 
+_T = TypeVar("_T")
+
+
 class _Client(aio.Client):
     _absolute = True
 
 
-class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
+class AsyncMillraceFileSystem(Paths, AsyncFileSystem):  # type: ignore[misc]
     """The file system for asyncio: methods with a leading underscore are coroutines, and any number of them can be in
     flight. The others run them in fsspec's thread; for programs without asyncio ``MillraceFileSystem`` is faster.
 
@@ -55,7 +58,7 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
                 raise missing(path)
         return found
 
-    async def _with_parent(self, path: str, call: Any) -> Any:
+    async def _with_parent(self, path: str, call: Callable[[], Awaitable[_T]]) -> _T:
         try:
             return await call()
         except FileNotFoundError:
@@ -145,7 +148,8 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
         client, name = await self._at(path)
         if start is None and end is None:
             return await client.read_bytes(name)
-        return (await self._cat_ranges([path], [start], [end], on_error="raise"))[0]
+        data: bytes = (await self._cat_ranges([path], [start], [end], on_error="raise"))[0]
+        return data
 
     async def _cat_ranges(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any, Iterable
 
-from fsspec.utils import stringify_path
+from fsspec.utils import stringify_path  # type: ignore[import-untyped]
 
 from ._exports import PROTOCOLS, Exports, limits, split_url
 from ._stat import Stat

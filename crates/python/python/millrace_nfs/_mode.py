@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Union
+
+_Reads = Literal["rb", "br", "rb+", "r+b", "+rb", "br+", "b+r", "+br"]
+_Writes = Literal["wb", "bw", "wb+", "w+b", "+wb", "bw+", "b+w", "+bw"]
+_Appends = Literal["ab", "ba", "ab+", "a+b", "+ab", "ba+", "b+a", "+ba"]
+_Creates = Literal["xb", "bx", "xb+", "x+b", "+xb", "bx+", "b+x", "+bx"]
+BinaryMode = Union[_Reads, _Writes, _Appends, _Creates]
+"""The modes of binary files."""
+
+_TextReads = Literal["r", "rt", "tr", "r+", "+r", "rt+", "r+t", "+rt", "tr+", "t+r", "+tr"]
+_TextWrites = Literal["w", "wt", "tw", "w+", "+w", "wt+", "w+t", "+wt", "tw+", "t+w", "+tw"]
+_TextAppends = Literal["a", "at", "ta", "a+", "+a", "at+", "a+t", "+at", "ta+", "t+a", "+ta"]
+_TextCreates = Literal["x", "xt", "tx", "x+", "+x", "xt+", "x+t", "+xt", "tx+", "t+x", "+tx"]
+TextMode = Union[_TextReads, _TextWrites, _TextAppends, _TextCreates]
+"""The modes of text files."""
 
 
 class Access(NamedTuple):

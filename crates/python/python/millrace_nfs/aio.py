@@ -13,7 +13,7 @@ import asyncio
 import errno
 import io
 import os
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, TypeVar
 
 from . import _native
 from ._client import Path, _counters, _stat_or_error
@@ -25,11 +25,14 @@ from ._stat import DirEntry, Stat
 __all__ = ["Client", "File", "exports"]
 
 
-def _start(operation: _native.Operation) -> asyncio.Future[Any]:
+_T = TypeVar("_T")
+
+
+def _start(operation: _native.Operation[_T]) -> asyncio.Future[_T]:
     return operation.start(asyncio.get_running_loop())
 
 
-async def _counted(operation: _native.Operation, progress: Callable[[int], object] | None) -> Any:
+async def _counted(operation: _native.Operation[_T], progress: Callable[[int], object] | None) -> _T:
     """Runs an operation, and reports the number of transferred bytes every 100 ms, and at the end."""
     running = _start(operation)
     if progress is None:
