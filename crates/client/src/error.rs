@@ -90,7 +90,7 @@ pub enum Error {
         status: mount::Status,
     },
     /// The server returned an NFS error status.
-    #[error("{procedure} {object}: {status} ({})", status.name())]
+    #[error("{procedure} {object}: {status} ({})", status_name(*status))]
     Nfs {
         /// The procedure.
         procedure: v3::Procedure,
@@ -303,6 +303,11 @@ impl From<Error> for io::Error {
     fn from(e: Error) -> Self {
         Self::new(e.kind(), e)
     }
+}
+
+/// The name of a status in all versions, which share these statuses: without the 3 of `NFS3ERR_`, as in Linux.
+fn status_name(status: v3::Status) -> String {
+    status.name().replacen("NFS3ERR_", "NFSERR_", 1)
 }
 
 /// The kind of a status of NFSv4 (RFC 8881 section 15).

@@ -136,7 +136,7 @@ fn every_example_prints_its_usage_and_its_errors() {
         let failed = run(name, args);
         let message = String::from_utf8(failed.stderr).unwrap();
         assert_eq!(failed.status.code(), Some(1), "{name}: {message}");
-        assert!(message.starts_with(&format!("{name}: ")) && message.contains("NFS3ERR_NOENT"), "{message}");
+        assert!(message.starts_with(&format!("{name}: ")) && message.contains("NFSERR_NOENT"), "{message}");
         assert_eq!(message.lines().count(), 1, "{message}");
     }
     server.stop_blocking(Duration::from_secs(1));

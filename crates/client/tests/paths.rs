@@ -57,7 +57,7 @@ fn directories_are_created_listed_and_removed() {
         c.create_dir("a").await.unwrap();
         let again = c.create_dir("a").await.unwrap_err();
         assert_eq!(again.kind(), ErrorKind::AlreadyExists);
-        assert_eq!(again.to_string(), "MKDIR a: the file exists (NFS3ERR_EXIST)");
+        assert_eq!(again.to_string(), "MKDIR a: the file exists (NFSERR_EXIST)");
         assert_eq!(kind(c.create_dir("x/y").await), ErrorKind::NotFound);
 
         for path in ["a/b/c/d", "/a/b/c/d/", "a", "/", "a/b/../b2"] {
@@ -298,7 +298,7 @@ fn the_server_checks_permissions_at_open() {
         let c = c.as_caller(&other);
         let refused = c.open("open/mine").await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
-        assert_eq!(refused.to_string(), "ACCESS open/mine: permission denied (NFS3ERR_ACCES)");
+        assert_eq!(refused.to_string(), "ACCESS open/mine: permission denied (NFSERR_ACCES)");
         assert_eq!(kind(c.create("open/mine").await), ErrorKind::PermissionDenied);
         assert_eq!(kind(c.write("open/mine", "x").await), ErrorKind::PermissionDenied);
         assert_eq!(kind(c.set_permissions("open/mine", 0o666).await), ErrorKind::PermissionDenied);

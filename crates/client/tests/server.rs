@@ -95,7 +95,7 @@ fn objects_are_created_found_changed_and_removed() {
         let file = c.create(dir.handle, "file", how).await.unwrap();
         let again = c.create(dir.handle, "file", how).await.unwrap_err();
         assert_eq!(again.status(), Some(Status::Exist));
-        assert_eq!(again.to_string(), "CREATE \"file\": the file exists (NFS3ERR_EXIST)");
+        assert_eq!(again.to_string(), "CREATE \"file\": the file exists (NFSERR_EXIST)");
 
         c.symlink(dir.handle, "link", "../dir/file", SetAttributes::default()).await.unwrap();
         let (found, _) = c.resolve("dir/link").await.unwrap();
@@ -290,7 +290,7 @@ fn a_path_with_a_loop_or_out_of_the_export_is_rejected() {
         assert_eq!(c.resolve("up").await.unwrap().0, dir.handle);
         assert_eq!(c.resolve("../..").await.unwrap().0, root);
         let e = c.resolve("dir/none/x").await.unwrap_err().to_string();
-        assert_eq!(e, "LOOKUP dir/none/x: no such file or directory (NFS3ERR_NOENT)");
+        assert_eq!(e, "LOOKUP dir/none/x: no such file or directory (NFSERR_NOENT)");
         let e = c.open("dir").await.unwrap_err().to_string();
         assert_eq!(e, "dir: not a regular file but a directory");
     });

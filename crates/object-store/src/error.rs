@@ -39,6 +39,17 @@ pub(crate) fn of_read(location: &Path, e: millrace_client::Error) -> Error {
     of_existing(location, e)
 }
 
+/// The error of a conditional put of an object that has another version, or does not exist.
+pub(crate) fn changed(location: &Path) -> Error {
+    let source = "the object has another ETag, or does not exist: read it again".into();
+    Error::Precondition { path: location.to_string(), source }
+}
+
+/// The error of a request for an earlier version.
+pub(crate) fn no_versions() -> Error {
+    Error::NotSupported { source: "an NFS export has no earlier versions of objects".into() }
+}
+
 /// An error of no other kind.
 pub(crate) fn generic(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::Generic { store: STORE, source: source.into() }

@@ -38,8 +38,19 @@
 //! | [`PutMode::Create`], [`CopyMode::Create`] | LINK of the temporary file: exactly one of several clients creates the name |
 //! | rename | RENAME |
 //! | [`RenameTargetMode::Create`] | LINK, then REMOVE of the old name: the object has both names for a moment |
-//! | [`PutMode::Update`] | [`Error::NotImplemented`]: NFS has no operation that replaces a name only if it still has a given file |
+//! | [`PutMode::Update`] | a lock of the present version (LOCK), comparison of the ETag, RENAME |
 //!
+//! # Conditional puts
+//! [`PutMode::Update`] replaces an object if it has the ETag, and returns [`Error::Precondition`] otherwise. It needs
+//! NFSv4; with NFSv3, it returns [`Error::NotImplemented`]. NFS has no call that compares and renames, so that the check
+//! is atomic against other puts with [`PutMode::Update`] and [`PutMode::Create`], of any number of clients of this crate, and not against
+//! other changes: a version that an unconditional put, a copy, a rename, a deletion or
+//! a program on a mount makes between the comparison and RENAME, a few calls later, is replaced. Writers of an object that
+//! is updated conditionally all use conditional puts, as table formats do. A lock is lost if its holder cannot reach the
+//! server for the duration of a lease: that put returns an error, although it may have been made, and another client's
+//! version with it been replaced. The caller needs permission to write the present version's file.
+//!
+//! # Temporary files
 //! Temporary files have names like `.NAME.millrace-0123456789abcdef`, and are never listed. They remain if a program
 //! ends during a put. To remove those older than a day on the server:
 //! `find DIRECTORY -name '.*.millrace-*' -mtime +1 -delete`.
@@ -75,7 +86,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, stream::BoxStream};
 pub use millrace_client::Client;
-use millrace_client::Url;
+use millrace_client::{Url, Version};
 use millrace_objects::{Mode, Objects};
 use object_store::{
     CopyMode, CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
@@ -183,15 +194,13 @@ impl std::fmt::Display for NfsStore {
 #[async_trait]
 impl ObjectStore for NfsStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
-        let mode = match options.mode {
-            PutMode::Overwrite => Mode::Replace,
-            PutMode::Create => Mode::Create,
-            PutMode::Update(_) => return Err(self.unimplemented("`put_opts` with mode `PutMode::Update`")),
-        };
+        if matches!(options.mode, PutMode::Update(_)) && self.client().by_handle().version() == Version::V3 {
+            return Err(self.unimplemented("`put_opts` with mode `PutMode::Update` (NFSv3 has no locks)"));
+        }
         if !options.attributes.is_empty() {
             return Err(self.unimplemented("`put_opts` with `attributes`"));
         }
-        write::put(self.objects(), self.file(location)?, location, payload, mode).await
+        write::put(self.objects(), self.file(location)?, location, payload, options.mode).await
     }
 
     async fn put_multipart_opts(

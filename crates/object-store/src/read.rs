@@ -32,8 +32,7 @@ pub(crate) async fn get(
     options: &GetOptions,
 ) -> Result<GetResult> {
     if options.version.is_some() {
-        let source = "an NFS export has no earlier versions of objects".into();
-        return Err(Error::NotSupported { source });
+        return Err(error::no_versions());
     }
     repeat(location, || try_get(objects, path, location, options)).await
 }

@@ -13,23 +13,49 @@ use futures::FutureExt;
 use millrace_client::AtomicFile;
 use millrace_objects::{Mode, Objects, Version, publish};
 use object_store::{
-    Error, Extensions, MultipartUpload, PutPayload, PutResult, Result, UploadPart, path::Path,
+    Error, Extensions, MultipartUpload, PutMode, PutPayload, PutResult, Result, UpdateVersion, UploadPart,
+    path::Path,
 };
 
 use crate::error;
 
-/// Writes an object: to a temporary file, which then replaces the object, or is created under its name.
+/// Writes an object: to a temporary file, which then replaces the object, or is created under its name, under the
+/// condition of `mode`.
 pub(crate) async fn put(
     objects: &Objects,
     path: PathBuf,
     location: &Path,
     payload: PutPayload,
-    mode: Mode,
+    mode: PutMode,
 ) -> Result<PutResult> {
     let at = |e| error::at(location, e);
+    if let PutMode::Update(version) = &mode {
+        // Before the data is sent.
+        let e_tag = expected(version)?;
+        objects.find_match(&path, e_tag).await.map_err(at)?.ok_or_else(|| error::changed(location))?;
+    }
     let mut file = AtomicFile::create(objects.client(), path).await.map_err(at)?;
     objects.write(file.file(), 0, payload).await.map_err(at)?;
-    Ok(result(&publish(&mut file, mode).await.map_err(at)?))
+    let version = match &mode {
+        PutMode::Overwrite => publish(&mut file, Mode::Replace).await.map_err(at)?,
+        PutMode::Create => publish(&mut file, Mode::Create).await.map_err(at)?,
+        PutMode::Update(version) => {
+            let updated = objects.update(file, expected(version)?).await.map_err(at)?;
+            updated.ok_or_else(|| error::changed(location))?
+        }
+    };
+    Ok(result(&version))
+}
+
+/// The ETag of the version that an update replaces.
+fn expected(version: &UpdateVersion) -> Result<&str> {
+    match version {
+        UpdateVersion { e_tag: Some(e_tag), version: None } => Ok(e_tag),
+        UpdateVersion { version: Some(_), .. } => Err(error::no_versions()),
+        _ => {
+            Err(error::generic("`PutMode::Update` needs the ETag of the object, from `head`, `get` or `put`"))
+        }
+    }
 }
 
 fn result(version: &Version) -> PutResult {

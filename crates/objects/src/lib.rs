@@ -12,6 +12,7 @@ mod directory;
 mod memory;
 mod names;
 mod read;
+mod update;
 mod version;
 mod write;
 
@@ -73,6 +74,12 @@ impl Objects {
 /// Whether the error of a read means that the version of the object has been replaced, removed or truncated.
 pub fn is_replaced(e: &Error) -> bool {
     e.kind() == ErrorKind::StaleNetworkFileHandle
+}
+
+/// Whether the error of [`Objects::find`] means that there is no object.
+fn is_absent(e: &Error) -> bool {
+    use ErrorKind as K;
+    matches!(e.kind(), K::NotFound | K::NotADirectory | K::IsADirectory | K::StaleNetworkFileHandle)
 }
 
 /// Gives a complete file its name.

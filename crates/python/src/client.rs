@@ -36,15 +36,16 @@ impl Client {
         T: for<'py> IntoPyObject<'py> + Send + 'static,
     {
         let mount = self.export.mount(py)?;
-        Operation::new(py, async move { run(mount.client().await?).await })
+        Operation::new(py, async move { run(mount.client().await?).await.map_err(|e| mount.located(e)) })
     }
 }
 
 #[pymethods]
 impl Client {
     #[new]
-    fn new(py: Python<'_>, url: &str, settings: Settings) -> PyResult<Self> {
-        let export = Export::new(url, settings).map_err(|e| e.exception(py))?;
+    /// With `absolute`, the paths in errors begin with the export.
+    fn new(py: Python<'_>, url: &str, settings: Settings, absolute: bool) -> PyResult<Self> {
+        let export = Export::new(url, settings, absolute).map_err(|e| e.exception(py))?;
         Ok(Self { export: Arc::new(export) })
     }
 
@@ -103,7 +104,7 @@ impl Client {
                 for result in found {
                     match result {
                         Ok(stat) => list.append(stat)?,
-                        Err(failure) => list.append(failure.exception(py).into_value(py))?,
+                        Err(failure) => list.append(mount.located(failure).exception(py).into_value(py))?,
                     }
                 }
                 Ok(list.into_any().unbind())
@@ -153,7 +154,8 @@ impl Client {
         Operation::new(py, async move {
             let connected = mount.connected().await?;
             let _permit = connected.write().await;
-            connected.client.write(&path, data.data()).await.map_err(at(&text(&path)))
+            let written = connected.client.write(&path, data.data()).await;
+            written.map_err(at(&text(&path))).map_err(|e| mount.located(e))
         })
     }
 
@@ -162,7 +164,8 @@ impl Client {
         let (export, mount) = (Arc::clone(&self.export), self.export.mount(py)?);
         Operation::finished_by(py, async move {
             let client = mount.client().await?;
-            let file = access.options().open(&client, &path).await.map_err(at(&text(&path)))?;
+            let opened = access.options().open(&client, &path).await;
+            let file = opened.map_err(at(&text(&path))).map_err(|e| mount.located(e))?;
             Ok(Box::new(move |py: Python<'_>| {
                 Ok(Py::new(py, File::new(export, path, access, file))?.into_any())
             }) as Finish)
@@ -245,7 +248,8 @@ impl Client {
         let mount: Mount = self.export.mount(py)?;
         let progress = Arc::default();
         let counter = Arc::clone(&progress);
-        let copy = async move { copying::put(&mount, &local, &path, counter).await };
+        let copy =
+            async move { copying::put(&mount, &local, &path, counter).await.map_err(|e| mount.located(e)) };
         Ok(Operation::new(py, copy)?.counted(progress))
     }
 
@@ -254,7 +258,8 @@ impl Client {
         let mount: Mount = self.export.mount(py)?;
         let progress = Arc::default();
         let counter = Arc::clone(&progress);
-        let copy = async move { copying::get(&mount, &path, &local, counter).await };
+        let copy =
+            async move { copying::get(&mount, &path, &local, counter).await.map_err(|e| mount.located(e)) };
         Ok(Operation::new(py, copy)?.counted(progress))
     }
 }

@@ -52,6 +52,8 @@ impl Connected {
 pub(crate) struct Export {
     url: Url,
     options: Options,
+    /// Whether the paths in errors begin with the export.
+    absolute: bool,
     mounted: Mutex<OfProcess<Arc<OnceCell<Connected>>>>,
     closed: AtomicBool,
 }
@@ -99,10 +101,11 @@ impl Settings {
 }
 
 impl Export {
-    pub(crate) fn new(url: &str, settings: Settings) -> Result<Self, Failure> {
+    pub(crate) fn new(url: &str, settings: Settings, absolute: bool) -> Result<Self, Failure> {
         Ok(Self {
             url: url.parse::<Url>()?,
             options: settings.options()?,
+            absolute,
             mounted: Mutex::new(OfProcess::new(Arc::default())),
             closed: AtomicBool::new(false),
         })
@@ -126,8 +129,8 @@ impl Export {
                 cell
             }
         };
-        let (url, options) = (self.url.clone(), self.options.clone());
-        Ok(Mount { cell, url, options, runtime: runtime::handle(py)? })
+        let (url, options, absolute) = (self.url.clone(), self.options.clone(), self.absolute);
+        Ok(Mount { cell, url, options, absolute, runtime: runtime::handle(py)? })
     }
 
     /// Makes later operations fail. The first call returns the client of this process, which the caller shuts down.
@@ -149,6 +152,7 @@ pub(crate) struct Mount {
     cell: Arc<OnceCell<Connected>>,
     url: Url,
     options: Options,
+    absolute: bool,
     pub(crate) runtime: Handle,
 }
 
@@ -166,5 +170,13 @@ impl Mount {
             Ok::<_, Failure>(Connected::new(client))
         };
         self.cell.get_or_try_init(connect).await
+    }
+
+    /// The error of an operation with the path that its exception has.
+    pub(crate) fn located(&self, failure: Failure) -> Failure {
+        match self.cell.get().filter(|_| self.absolute) {
+            Some(connected) => failure.below(connected.client.export()),
+            None => failure,
+        }
     }
 }

@@ -10,12 +10,12 @@ use std::{
     },
 };
 
-use millrace_copy::{Event, Item, LocalTree, Options, RemoteTree, Report, Source, Target, TreeCopy};
+use millrace_copy::{Error, Event, Item, LocalTree, Options, RemoteTree, Report, Source, Target, TreeCopy};
 use tokio::sync::oneshot;
 
 use crate::{
     connection::Mount,
-    errors::{Failure, at, text},
+    errors::{Failure, at, of_copy, text},
 };
 
 /// Copies the local file `from` to the path `to` of the export.
@@ -29,11 +29,13 @@ pub(crate) async fn put(
     let (parent, name) =
         client.by_handle().resolve_parent(to.as_os_str().as_bytes()).await.map_err(at(&text(to)))?;
     // Item::local follows no symbolic link.
-    let followed = std::fs::canonicalize(from).map_err(|source| local("open", from, source))?;
-    let item = Item::local(&followed, name)?;
+    let followed = std::fs::canonicalize(from)
+        .map_err(|source| Error::Local { action: "open", path: from.to_owned(), source })
+        .map_err(|e| of_copy(e, from, to))?;
+    let item = Item::local(&followed, name).map_err(|e| of_copy(e, from, to))?;
     let (source, target) =
         (LocalTree::new(client.arena().clone()), RemoteTree::new(client.by_handle().clone()));
-    copy(mount, (source, item), (target, parent), progress).await
+    copy(mount, (source, item), (target, parent), progress).await.map_err(|e| of_copy(e, from, to))
 }
 
 /// Copies the file `from` of the export to the local path `to`.
@@ -56,11 +58,7 @@ pub(crate) async fn get(
     };
     let (source, target) =
         (RemoteTree::new(client.by_handle().clone()), LocalTree::new(client.arena().clone()));
-    copy(mount, (source, item), (target, into), progress).await
-}
-
-fn local(action: &'static str, path: &Path, source: std::io::Error) -> Failure {
-    millrace_copy::Error::Local { action, path: path.to_owned(), source }.into()
+    copy(mount, (source, item), (target, into), progress).await.map_err(|e| of_copy(e, from, from))
 }
 
 /// Copies one file. When the caller drops the future, the copy stops and removes its temporary file in the background.
@@ -69,7 +67,7 @@ async fn copy<S: Source, T: Target>(
     (source, item): (S, Item<S::Node>),
     (target, into): (T, T::Node),
     progress: Arc<AtomicU64>,
-) -> Result<u64, Failure> {
+) -> Result<u64, Error> {
     let (keep, dropped) = oneshot::channel::<()>();
     let task = mount.runtime.spawn(async move {
         let options = Options { recursive: false, ..Options::default() };
@@ -81,10 +79,10 @@ async fn copy<S: Source, T: Target>(
         let copy = TreeCopy::new(&source, &target, options).on_event(count);
         copy.interrupted_by(async { drop(dropped.await) }).run(vec![item], into).await
     });
-    let report: Report = task.await.map_err(|_| Failure::Copy(millrace_copy::Error::Task))?;
+    let report: Report = task.await.map_err(|_| Error::Task)?;
     drop(keep);
     match report.failed.into_iter().next() {
-        Some(failed) => Err(failed.error.into()),
+        Some(failed) => Err(failed.error),
         None => Ok(report.bytes),
     }
 }

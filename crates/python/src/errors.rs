@@ -13,8 +13,8 @@ use pyo3::{
 pub(crate) enum Failure {
     /// An error of the client, with the path of the object.
     Client(Error, Option<String>),
-    /// An error of a copy.
-    Copy(millrace_copy::Error),
+    /// An error of a copy that is not one of the client, with the path of the source or of a local file.
+    Copy(millrace_copy::Error, String),
     /// The client, or the file, is closed.
     Closed(&'static str),
     /// An invalid argument.
@@ -24,12 +24,6 @@ pub(crate) enum Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Client(error, None)
-    }
-}
-
-impl From<millrace_copy::Error> for Failure {
-    fn from(error: millrace_copy::Error) -> Self {
-        Self::Copy(error)
     }
 }
 
@@ -48,12 +42,48 @@ pub(crate) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
+/// The error of a copy from `source` to or from the path `remote` of the export.
+pub(crate) fn of_copy(error: millrace_copy::Error, source: &Path, remote: &Path) -> Failure {
+    use millrace_copy::Error as E;
+    match error {
+        E::Remote(error) => Failure::Client(error, Some(text(remote))),
+        E::Local { ref path, .. } | E::Xattr { ref path, .. } => {
+            let path = text(path);
+            Failure::Copy(error, path)
+        }
+        error => Failure::Copy(error, text(source)),
+    }
+}
+
 /// Adds the path to the error of an operation.
 pub(crate) fn at(path: &str) -> impl Fn(Error) -> Failure {
     move |error| Failure::Client(error, Some(path.to_owned()))
 }
 
 impl Failure {
+    /// Adds the path of the object, unless the error has one.
+    pub(crate) fn or_at(self, path: &Path) -> Self {
+        match self {
+            Self::Client(error, None) => Self::Client(error, Some(text(path))),
+            other => other,
+        }
+    }
+
+    /// Puts the name of the export before the path.
+    pub(crate) fn below(self, export: &str) -> Self {
+        match self {
+            Self::Client(error, Some(path)) => {
+                let export = export.trim_end_matches('/');
+                let path = match path.trim_matches('/') {
+                    "" if !export.is_empty() => export.to_owned(),
+                    path => format!("{export}/{path}"),
+                };
+                Self::Client(error, Some(path))
+            }
+            other => other,
+        }
+    }
+
     /// The exception: the subclass of OSError for the errno, ValueError for invalid arguments.
     pub(crate) fn exception(self, py: Python<'_>) -> PyErr {
         match self {
@@ -61,10 +91,25 @@ impl Failure {
             Self::Client(Error::Closed, _) => PyValueError::new_err("I/O operation on closed client"),
             Self::Value(text) => PyValueError::new_err(text),
             Self::Client(error @ Error::Url { .. }, _) => PyValueError::new_err(error.to_string()),
-            Self::Client(error, path) => os_error(py, errno(&error), error.to_string(), path),
-            Self::Copy(millrace_copy::Error::Remote(error)) => Self::from(error).exception(py),
-            Self::Copy(error) => os_error(py, errno_of_copy(&error), error.to_string(), None),
+            Self::Client(error, None) => os_error(py, errno(&error), error.to_string(), None),
+            Self::Client(error, path) => os_error(py, errno(&error), reason(&error), path),
+            Self::Copy(error, path) => {
+                let text = match &error {
+                    millrace_copy::Error::Local { source, .. } => source.to_string(),
+                    error => error.to_string(),
+                };
+                os_error(py, errno_of_copy(&error), text, Some(path))
+            }
         }
+    }
+}
+
+/// The text of an error without the object, which `OSError.filename` has.
+fn reason(error: &Error) -> String {
+    match error {
+        Error::Path { reason, .. } => reason.clone(),
+        Error::Nfs { procedure, status, .. } => format!("{status} ({procedure})"),
+        error => error.to_string(),
     }
 }
 
@@ -81,10 +126,12 @@ fn os_error(py: Python<'_>, errno: i32, text: String, path: Option<String>) -> P
 fn errno_of_copy(error: &millrace_copy::Error) -> i32 {
     use millrace_copy::Error as E;
     match error {
-        E::Local { source, .. } => source.raw_os_error().unwrap_or_else(|| errno_of_kind(source.kind())),
-        E::IsDirectory => libc::EISDIR,
+        E::Local { source, .. } | E::Xattr { source, .. } => {
+            source.raw_os_error().unwrap_or_else(|| errno_of_kind(source.kind()))
+        }
+        E::IsDirectory | E::TargetIsDirectory => libc::EISDIR,
         E::NotDirectory => libc::ENOTDIR,
-        E::Special => libc::EINVAL,
+        E::Special | E::SpecialTarget(_) | E::SameFile => libc::EINVAL,
         E::OutOfMemory(_) => libc::ENOMEM,
         E::Stopped => libc::ECANCELED,
         _ => libc::EIO,

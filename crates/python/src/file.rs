@@ -76,6 +76,11 @@ impl Use {
         Ok(Arc::clone(stream).lock_owned().await)
     }
 
+    /// The error of an operation with the path of the file.
+    fn located(&self, failure: Failure) -> Failure {
+        self.mount.located(failure.or_at(&self.path))
+    }
+
     /// Remembers the cursor, for a process that opens the file again.
     async fn moved(&self, stream: &mut Stream) -> Result<u64, Failure> {
         let cursor = stream.stream_position().await?;
@@ -122,9 +127,12 @@ impl File {
     {
         let used = self.used(py)?;
         Operation::new(py, async move {
-            let (mut stream, result) = run(used.stream().await?).await?;
-            used.moved(&mut stream).await?;
-            Ok(result)
+            let done = async {
+                let (mut stream, result) = run(used.stream().await?).await?;
+                used.moved(&mut stream).await?;
+                Ok(result)
+            };
+            done.await.map_err(|e| used.located(e))
         })
     }
 }
@@ -136,9 +144,13 @@ impl File {
         let used = self.used(py)?;
         let mut data = NewBytes::new(py, len)?;
         Operation::finished_by(py, async move {
-            let mut stream = used.stream().await?;
-            let filled = fill(&mut stream, &mut data).await?;
-            used.moved(&mut stream).await?;
+            let read = async {
+                let mut stream = used.stream().await?;
+                let filled = fill(&mut stream, &mut data).await?;
+                used.moved(&mut stream).await?;
+                Ok(filled)
+            };
+            let filled = read.await.map_err(|e| used.located(e))?;
             Ok(Box::new(move |py: Python<'_>| Ok(data.finish(py, filled).into_any())) as Finish)
         })
     }
@@ -214,7 +226,8 @@ impl File {
         Operation::new(py, async move {
             // A process that has not used the file has no data to write.
             if used.access.writes() && used.opened.initialized() {
-                used.stream().await?.shutdown().await?;
+                let closed = async { Ok(used.stream().await?.shutdown().await?) };
+                closed.await.map_err(|e| used.located(e))?;
             }
             Ok(())
         })

@@ -104,6 +104,12 @@ impl Operation {
         }
     }
 
+    /// Number of bytes that the operation has transferred.
+    #[getter]
+    fn transferred(&self) -> u64 {
+        self.progress.load(Ordering::Relaxed)
+    }
+
     /// Starts the operation in the background. Returns a future of `event_loop`; to cancel it cancels the operation.
     fn start(&self, py: Python<'_>, event_loop: Py<PyAny>) -> PyResult<Py<PyAny>> {
         let running = self.take()?;

@@ -1,6 +1,7 @@
 """The client for asyncio."""
 
 import asyncio
+import inspect
 import pickle
 import socket
 
@@ -9,6 +10,68 @@ import pytest
 import millrace_nfs
 import millrace_nfs.aio
 from test_client import MIB, pattern
+
+
+def test_the_client_and_its_files_are_those_of_millrace_nfs():
+    def methods(kind, without):
+        members = {**vars(kind), "new": kind.__init__}
+        return {name: member for name, member in members.items() if not name.startswith("_") and name not in without}
+
+    # What only the streams of io have, and what they inherit.
+    streams = {"new", "fileno", "readall", "read1", "closed"}
+    for kind, other, without in (
+        (millrace_nfs.Client, millrace_nfs.aio.Client, {"open"}),
+        (millrace_nfs.File, millrace_nfs.aio.File, streams),
+    ):
+        blocking, awaited = methods(kind, without), methods(other, without)
+        assert sorted(blocking) == sorted(awaited)
+        for name, member in blocking.items():
+            if not isinstance(member, property):
+                parameters = list(inspect.signature(member).parameters.values())
+                other_parameters = list(inspect.signature(awaited[name]).parameters.values())
+                assert [(one.name, one.default) for one in parameters if one.name != "connect"] == [
+                    (one.name, one.default) for one in other_parameters
+                ], name
+
+
+async def test_names_and_attributes(client, url):
+    async with millrace_nfs.aio.Client(url) as aio:
+        assert await aio.server() == client.server and await aio.path_in_export() == ""
+        await aio.write_bytes("file", b"123")
+        await aio.symlink("file", "link")
+        assert await aio.readlink("link") == "file" and (await aio.lstat("link")).is_symlink()
+        await aio.link("file", "second")
+        await aio.chmod("file", 0o640)
+        await aio.utime("file", (None, 1_700_000_000_123_456_789))
+        found = await aio.stat("second")
+        assert (found.st_mode, found.st_mtime_ns, found.st_nlink) == (0o100640, 1_700_000_000_123_456_789, 2)
+        assert sorted(await aio.listdir()) == ["file", "link", "second"]
+        assert await aio.exists("link") and not await aio.exists("file/below") and not await aio.exists("missing")
+        with pytest.raises(FileExistsError):
+            await aio.makedirs("file")
+        assert (await aio.stats())["calls"] > 10
+        async with await aio.open("file", "rb+") as file:
+            assert (file.name, file.mode, file.readable(), file.writable()) == ("file", "rb+", True, True)
+        with pytest.raises(ValueError, match="add b"):
+            await aio.open("file", "r")
+
+
+async def test_copies_report_progress(client, url, tmp_path):
+    data = pattern(5 * MIB + 1)
+    (tmp_path / "local").write_bytes(data)
+    async with millrace_nfs.aio.Client(url) as aio:
+        reported = []
+        assert await aio.put(tmp_path / "local", "file", reported.append) == len(data)
+        assert reported == sorted(reported) and reported[-1] == len(data)
+        reported = []
+        assert await aio.get("file", tmp_path / "back", reported.append) == len(data)
+        assert reported[-1] == len(data) and (tmp_path / "back").read_bytes() == data
+
+        def fails(_):
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await aio.put(tmp_path / "local", "other", fails)
 
 
 async def test_files_and_names(client, url):

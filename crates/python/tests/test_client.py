@@ -121,6 +121,13 @@ def test_text_modes(client):
         assert list(file) == ["café\n", "second\n"]
     with io.BufferedReader(client.open("text")) as lines:
         assert lines.readline() == "café\n".encode()
+    # As with the built-in open, a mode without b is one of text.
+    with client.open("text", "a", encoding="utf-8") as file:
+        file.write("third\n")
+    with client.open("text", "r", encoding="utf-8") as file:
+        assert file.read() == "café\nsecond\nthird\n"
+    with pytest.raises(ValueError, match="remove b"):
+        client.open("text", "rb", encoding="utf-8")
 
 
 def test_modes(client):
@@ -193,6 +200,43 @@ def test_errors_are_those_of_os(client):
         with pytest.raises(kind) as caught:
             call()
         assert caught.value.errno == number, caught.value
+
+
+def test_errors_have_the_path_once_and_no_name_of_another_version(server, tmp_path):
+    (tmp_path / "local").write_bytes(b"x")
+    for version in ("3", "4.2"):
+        with millrace_nfs.Client(server.url(vers=version)) as client:
+            client.makedirs("tree", exist_ok=True)
+            cases = [
+                ("dir/none", lambda: client.read_bytes("dir/none")),
+                ("/none", lambda: client.open("/none")),
+                ("", lambda: client.read_bytes("")),
+                ("none/file", lambda: client.put(tmp_path / "local", "none/file")),
+                (str(tmp_path / "none"), lambda: client.put(tmp_path / "none", "file")),
+                ("none", lambda: client.get("none", tmp_path / "back")),
+                ("tree", lambda: client.get("tree", tmp_path / "back")),
+                (str(tmp_path / "none/back"), lambda: client.get("tree/file", tmp_path / "none/back")),
+            ]
+            client.write_bytes("tree/file", b"x")
+            for path, call in cases:
+                with pytest.raises(OSError) as caught:
+                    call()
+                assert caught.value.filename == path, caught.value
+                text = str(caught.value)
+                assert "NFS3" not in text and (not path or text.count(path) == 1), text
+            assert isinstance(client.stat_all(["missing"])[0], FileNotFoundError)
+            client.rmtree("tree")
+
+
+def test_an_error_of_an_open_file_has_its_path(server):
+    # A server has no open files of NFSv3, so that a removed one is stale.
+    with millrace_nfs.Client(server.url(vers="3")) as client:
+        client.write_bytes("file", b"x")
+        with client.open("file") as file:
+            client.unlink("file")
+            with pytest.raises(OSError) as caught:
+                file.stat()
+        assert (caught.value.errno, caught.value.filename) == (errno.ESTALE, "file")
 
 
 def test_ranges_are_read_together(client):

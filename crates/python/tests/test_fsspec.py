@@ -142,6 +142,28 @@ def test_exports_are_directories(fs):
     assert fs.unstrip_protocol("/data/moved").startswith("nfs://127.0.0.1:")
 
 
+def test_errors_have_the_path_at_the_server(fs, tmp_path):
+    fs.pipe("/data/dir/file", b"x")
+    cases = [
+        ("/data/dir/none.csv", lambda: fs.cat_file("/data/dir/none.csv")),
+        ("/data/dir/none.csv", lambda: fs.open("/data/dir/none.csv")),
+        ("/data/dir/none.csv", lambda: fs.info("nfs://127.0.0.1/data/dir/none.csv/")),
+        ("/data/dir/none", lambda: fs.ls("/data/dir/none")),
+        ("/data", lambda: fs.cat("/data")),
+        ("/data/dir", lambda: fs.cat_ranges(["/data/dir"], 0, 4, on_error="raise")),
+        ("/data/none", lambda: fs.cat_ranges(["/data/none"], 0, 4, on_error="raise")),
+        ("/data/none", lambda: fs.get_file("/data/none", str(tmp_path / "back"))),
+        ("/data/none", lambda: fs.rm("/data/none")),
+        ("/data/dir", lambda: fs.pipe_file("/data/dir", b"x")),
+        ("/other/file", lambda: fs.cat_file("/other/file")),
+    ]
+    for path, call in cases:
+        with pytest.raises(OSError) as caught:
+            call()
+        assert caught.value.filename == path, caught.value
+        assert str(caught.value).count(path) == 1, caught.value
+
+
 def test_trees(fs):
     for name in ("a/1.csv", "a/2.csv", "a/b/3.csv", "a/b/4.txt"):
         fs.pipe(f"/data/{name}", name.encode())

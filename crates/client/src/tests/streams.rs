@@ -97,7 +97,7 @@ fn the_error_of_a_write_is_returned_once_by_the_next_call() {
         file.write_all(b"lost").await.unwrap();
         let error = file.shutdown().await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
-        assert_eq!(error.to_string(), "WRITE f: no space left on the server (NFS3ERR_NOSPC)");
+        assert_eq!(error.to_string(), "WRITE f: no space left on the server (NFSERR_NOSPC)");
         file.shutdown().await.unwrap();
         file.write_all(b"kept").await.unwrap();
         file.sync_all().await.unwrap();

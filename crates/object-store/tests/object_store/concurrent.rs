@@ -1,9 +1,9 @@
 //! Concurrent changes and reads of the same objects, checked against a model.
 
-use std::{sync::Arc, time::Instant};
+use std::{sync::Arc, task::Poll, time::Instant};
 
 use futures::future::join_all;
-use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, path::Path};
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion, path::Path};
 
 use crate::{files_left, on_all, shared, store};
 
@@ -155,4 +155,102 @@ fn exactly_one_of_many_clients_creates_an_object() {
         }
         assert_eq!(files_left(&store(&*url, "created").await, 20).await.len(), 20);
     });
+}
+
+/// Adds 1 to the number in the object, which other clients do too. Returns the number before.
+async fn increment(store: &Arc<dyn ObjectStore>, location: &Path) -> u64 {
+    loop {
+        let read = store.get(location).await.unwrap();
+        let version = UpdateVersion { e_tag: read.meta.e_tag.clone(), version: None };
+        let Ok(content) = read.bytes().await else { continue };
+        let before = number(&content);
+        match store
+            .put_opts(location, self::version(before + 1).into(), PutMode::Update(version).into())
+            .await
+        {
+            Ok(_) => return before,
+            Err(Error::Precondition { .. }) => {}
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+#[test]
+fn no_conditional_put_of_many_clients_is_lost() {
+    on_all(|url| async move {
+        if url("").ends_with("vers=3") {
+            return;
+        }
+        let location = Path::from("counter/object");
+        // Two tasks share each connection.
+        let mut stores = Vec::new();
+        for _ in 0..WRITERS / 2 {
+            stores.push(shared(&store(&*url, "counter").await));
+        }
+        stores[0].put_opts(&location, version(0).into(), PutMode::Create.into()).await.unwrap();
+        let tasks = (0..WRITERS as usize).map(|n| {
+            let (store, location) = (Arc::clone(&stores[n % stores.len()]), location.clone());
+            tokio::spawn(async move {
+                let mut before = Vec::new();
+                for _ in 0..PUTS {
+                    before.push(increment(&store, &location).await);
+                }
+                before
+            })
+        });
+        let tasks: Vec<_> = tasks.collect();
+        let mut before: Vec<_> = join_all(tasks).await.into_iter().flat_map(Result::unwrap).collect();
+        before.sort_unstable();
+        assert!(before.into_iter().eq(0..WRITERS * PUTS), "each number was replaced once");
+        assert_eq!(get(&stores[0], &location).await, WRITERS * PUTS);
+        assert_eq!(files_left(&store(&*url, "counter").await, 1).await, ["counter/counter/object"]);
+    });
+}
+
+#[test]
+fn a_conditional_put_that_is_abandoned_does_not_exclude_others() {
+    on_all(|url| async move {
+        if url("").ends_with("vers=3") {
+            return;
+        }
+        let location = Path::from("abandoned/object");
+        let one = shared(&store(&*url, "abandoned").await);
+        let other = shared(&store(&*url, "abandoned").await);
+        one.put(&location, version(0).into()).await.unwrap();
+        // The future is dropped after each number of polls, until it has made the put.
+        for polls in 0.. {
+            let e_tag = other.head(&location).await.unwrap().e_tag;
+            let mode = PutMode::Update(UpdateVersion { e_tag, version: None });
+            let mut put = one.put_opts(&location, version(1).into(), mode.into());
+            let mut left = polls;
+            let made = std::future::poll_fn(|cx| {
+                if left == 0 {
+                    return Poll::Ready(None);
+                }
+                left -= 1;
+                put.as_mut().poll(cx).map(Some)
+            });
+            let made = made.await;
+            drop(put);
+            let replaced = replace(&other, &location).await;
+            assert_eq!(other.head(&location).await.unwrap().e_tag, replaced, "after {polls} polls");
+            if let Some(made) = made {
+                made.unwrap();
+                return;
+            }
+        }
+    });
+}
+
+/// Replaces the object by a conditional put. Returns the ETag.
+async fn replace(store: &Arc<dyn ObjectStore>, location: &Path) -> Option<String> {
+    loop {
+        let e_tag = store.head(location).await.unwrap().e_tag;
+        let mode = PutMode::Update(UpdateVersion { e_tag, version: None });
+        match store.put_opts(location, version(2).into(), mode.into()).await {
+            Ok(put) => return put.e_tag,
+            Err(Error::Precondition { .. }) => {}
+            Err(e) => panic!("{e}"),
+        }
+    }
 }

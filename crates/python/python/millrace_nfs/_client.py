@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import weakref
-from typing import Any, Callable, Iterable, Iterator, Literal, Union, overload
+from typing import Any, Callable, Iterable, Iterator, Union, overload
 
 from . import _native
 from ._file import File, _open_clients
-from ._mode import Access, access
+from ._mode import Access, BinaryMode, TextMode, access
 from ._settings import Settings
 from ._stat import DirEntry, Stat
 
@@ -45,6 +46,9 @@ class Client:
     :param gids: supplementary groups of the calls, at most 16; the default is those of the process.
     """
 
+    _absolute = False
+    """Whether the paths in errors begin with the export, as those of fsspec do."""
+
     def __init__(
         self,
         url: str,
@@ -60,7 +64,7 @@ class Client:
         self.url = url
         groups = None if gids is None else list(gids)
         self._settings = Settings(timeout, connect_timeout, retry, uid, gid, groups)
-        self._native = _native.Client(url, self._settings)
+        self._native = _native.Client(url, self._settings, self._absolute)
         self._files: weakref.WeakSet[File] = weakref.WeakSet()
         _open_clients.add(self)
         if connect:
@@ -112,10 +116,21 @@ class Client:
 
     def stats(self) -> dict[str, int]:
         """Counters of this process: ``calls``, ``bytes_read``, ``bytes_written``."""
-        return dict(zip(("calls", "bytes_read", "bytes_written"), self._native.stats().wait()))
+        return _counters(self._native.stats().wait())
 
     @overload
-    def open(self, path: Path, mode: Literal["rb", "wb", "ab", "xb", "rb+", "wb+", "ab+", "xb+"] = "rb") -> File: ...
+    def open(self, path: Path, mode: BinaryMode = "rb") -> File: ...
+
+    @overload
+    def open(
+        self,
+        path: Path,
+        mode: TextMode,
+        *,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> io.TextIOWrapper: ...
 
     @overload
     def open(
@@ -126,7 +141,7 @@ class Client:
         encoding: str | None = None,
         errors: str | None = None,
         newline: str | None = None,
-    ) -> Any: ...
+    ) -> File | io.TextIOWrapper: ...
 
     def open(
         self,
@@ -136,18 +151,15 @@ class Client:
         encoding: str | None = None,
         errors: str | None = None,
         newline: str | None = None,
-    ) -> Any:
-        """Opens a file. ``mode`` is that of the built-in ``open``, but the default is binary: ``t`` selects text."""
-        text = "t" in mode
+    ) -> File | io.TextIOWrapper:
+        """Opens a file. ``mode`` is that of the built-in ``open``, but the default is ``rb``: text without ``b``."""
+        wanted, text = access(mode)
         if not text and (encoding, errors, newline) != (None, None, None):
-            raise ValueError("encoding, errors and newline are for text: add t to the mode")
-        if text and "b" in mode:
-            raise ValueError(f"invalid mode: {mode!r}; t and b exclude each other")
-        wanted = access(mode.replace("t", "", 1).replace("b", "", 1))
+            raise ValueError("encoding, errors and newline are for text: remove b from the mode")
         file = self._open(path, wanted)
         if not text:
             return file
-        buffered: Any
+        buffered: io.BufferedRandom | io.BufferedReader | io.BufferedWriter
         if file.readable() and file.writable():
             buffered = io.BufferedRandom(file)
         elif file.writable():
@@ -220,7 +232,7 @@ class Client:
     def makedirs(self, path: Path, exist_ok: bool = False) -> None:
         """Creates a directory and its missing parents."""
         if not exist_ok and self.exists(path):
-            raise FileExistsError(17, "the directory exists", os.fspath(path))
+            raise FileExistsError(errno.EEXIST, "the directory exists", os.fspath(path))
         self._native.mkdir(path, True).wait()
 
     def unlink(self, path: Path) -> None:
@@ -276,8 +288,12 @@ class Client:
         return self._native.get(path, local).wait(progress)
 
 
-def _stat_or_error(found: Any) -> Stat | OSError:
-    return found if isinstance(found, BaseException) else Stat._make(found)  # type: ignore[return-value]
+def _counters(counts: tuple[int, int, int]) -> dict[str, int]:
+    return dict(zip(("calls", "bytes_read", "bytes_written"), counts))
+
+
+def _stat_or_error(found: tuple[Any, ...] | OSError) -> Stat | OSError:
+    return found if isinstance(found, OSError) else Stat._make(found)
 
 
 def _lazy(url: str, settings: Settings) -> Client:

@@ -55,14 +55,7 @@ class File(io.RawIOBase):
     @property
     def mode(self) -> str:
         """The mode, as of ``io.FileIO``."""
-        access = self._access
-        if access.append:
-            return "ab+" if access.read else "ab"
-        if access.create_new:
-            return "xb+" if access.read else "xb"
-        if access.write:
-            return "rb+" if access.read else "wb"
-        return "rb"
+        return self._access.mode
 
     def readable(self) -> bool:
         """Whether the file is open for reading."""

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Awaitable, Callable, TypeVar
 
-from fsspec.asyn import AsyncFileSystem
-from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.asyn import AsyncFileSystem  # type: ignore[import-untyped]
+from fsspec.callbacks import DEFAULT_CALLBACK  # type: ignore[import-untyped]
 
 from . import aio
 from ._exports import Exports, missing
-from ._fsspec_common import Paths, checked, directory, info_of, is_of_base, join, per_path, ranges_of
+from ._fsspec_common import Paths, checked, directory, info_of, is_of_base, join, of_path, per_path, ranges_of
 from ._fsspec_sync import MillraceFileSystem
 
 
-class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
+_T = TypeVar("_T")
+
+
+class _Client(aio.Client):
+    _absolute = True
+
+
+class AsyncMillraceFileSystem(Paths, AsyncFileSystem):  # type: ignore[misc]
     """The file system for asyncio: methods with a leading underscore are coroutines, and any number of them can be in
     flight. The others run them in fsspec's thread; for programs without asyncio ``MillraceFileSystem`` is faster.
 
@@ -26,7 +34,7 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
         own = {name: kwargs.pop(name) for name in list(kwargs) if not is_of_base(name)}
         super().__init__(**kwargs)
         self.host, self.port, self.auto_mkdir = host, port, auto_mkdir
-        self._exports: Exports[aio.Client] = Exports(host, port, own, aio.Client)
+        self._exports: Exports[aio.Client] = Exports(host, port, own, _Client)
         # The sync form opens files for reading and writing by fsspec.open, with its own connections.
         self._sync = MillraceFileSystem(host, port, auto_mkdir, skip_instance_cache=True, **own)
 
@@ -50,7 +58,7 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
                 raise missing(path)
         return found
 
-    async def _with_parent(self, path: str, call: Any) -> Any:
+    async def _with_parent(self, path: str, call: Callable[[], Awaitable[_T]]) -> _T:
         try:
             return await call()
         except FileNotFoundError:
@@ -140,7 +148,8 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
         client, name = await self._at(path)
         if start is None and end is None:
             return await client.read_bytes(name)
-        return (await self._cat_ranges([path], [start], [end], on_error="raise"))[0]
+        data: bytes = (await self._cat_ranges([path], [start], [end], on_error="raise"))[0]
+        return data
 
     async def _cat_ranges(
         self,
@@ -153,6 +162,7 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
         **kwargs: Any,
     ) -> list[Any]:
         starts, ends = per_path(paths, starts), per_path(paths, ends)
+        paths = self._strip_protocol(paths)
         out: list[Any] = [None] * len(paths)
         groups: dict[int, tuple[aio.Client, list[tuple[int, str]]]] = {}
         for n, path in enumerate(paths):
@@ -164,9 +174,9 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
         for client, names in groups.values():
             unique = list(dict.fromkeys(name for _, name in names))
             stats = dict(zip(unique, await client.stat_all(unique)))
-            wanted, ranges = ranges_of(names, stats, starts, ends, out)
+            wanted, ranges = ranges_of(paths, names, stats, starts, ends, out)
             for n, data in zip(wanted, await client.read_ranges(ranges)):
-                out[n] = data
+                out[n] = of_path(data, paths[n])
         return checked(out, on_error)
 
     async def _pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
@@ -181,12 +191,12 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
         self, lpath: Any, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
     ) -> None:
         if mode == "create" and await self._exists(rpath):
-            raise FileExistsError(17, "the file exists", rpath)
+            raise FileExistsError(errno.EEXIST, "the file exists", self._strip_protocol(rpath))
         if os.path.isdir(lpath):
             return await self._makedirs(rpath, exist_ok=True)
         client, name = await self._at(rpath)
         callback.set_size(os.stat(lpath).st_size)
-        callback.absolute_update(await self._with_parent(rpath, lambda: client.put(lpath, name)))
+        await self._with_parent(rpath, lambda: client.put(lpath, name, callback.absolute_update))
         return None
 
     async def _get_file(self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, **kwargs: Any) -> None:
@@ -196,7 +206,7 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):
         os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
         client, name = await self._at(rpath)
         callback.set_size(info["size"])
-        callback.absolute_update(await client.get(name, lpath))
+        await client.get(name, lpath, callback.absolute_update)
         return None
 
     async def _created(self, path: str) -> datetime:

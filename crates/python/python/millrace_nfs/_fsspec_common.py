@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any, Iterable
 
-from fsspec.utils import stringify_path
+from fsspec.utils import stringify_path  # type: ignore[import-untyped]
 
 from ._exports import PROTOCOLS, Exports, limits, split_url
 from ._stat import Stat
@@ -86,7 +87,12 @@ def per_path(paths: list[str], value: Any) -> list[Any]:
 
 
 def ranges_of(
-    names: list[tuple[int, str]], stats: dict[str, Any], starts: list[Any], ends: list[Any], out: list[Any]
+    paths: list[str],
+    names: list[tuple[int, str]],
+    stats: dict[str, Any],
+    starts: list[Any],
+    ends: list[Any],
+    out: list[Any],
 ) -> tuple[list[int], list[tuple[bytes, int, int]]]:
     """The ranges of existing files with their places in ``out``, which gets the errors of others."""
     wanted, ranges = [], []
@@ -96,11 +102,18 @@ def ranges_of(
             out[n] = found
             continue
         if found.is_dir():
-            out[n] = IsADirectoryError(21, "a directory", name)
+            out[n] = IsADirectoryError(errno.EISDIR, "a directory", paths[n])
             continue
         wanted.append(n)
         ranges.append((found.handle, *limits(starts[n], ends[n], found.st_size)))
     return wanted, ranges
+
+
+def of_path(data: Any, path: str) -> Any:
+    """The data of a range, or its error with the path."""
+    if isinstance(data, OSError) and data.filename is None:
+        data.filename = path
+    return data
 
 
 def checked(out: list[Any], on_error: str) -> list[Any]:

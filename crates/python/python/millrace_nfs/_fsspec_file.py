@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from fsspec.spec import AbstractBufferedFile
+from fsspec.spec import AbstractBufferedFile  # type: ignore[import-untyped]
 
 from ._file import File
 
@@ -17,7 +18,7 @@ _BUFFER = 128 << 10
 """Small reads and writes are combined to this number of bytes; larger ones pass through."""
 
 
-class MillraceFile(AbstractBufferedFile):
+class MillraceFile(AbstractBufferedFile):  # type: ignore[misc]
     """A file that is read ahead and written behind by the client.
 
     ``size`` is that at the time of ``open``. With a ``cache_type`` of fsspec, its cache is used instead of the client's
@@ -56,7 +57,7 @@ class MillraceFile(AbstractBufferedFile):
         if mode != "rb":
             if not autocommit and mode != "ab":
                 if mode == "xb" and fs.exists(path):
-                    raise FileExistsError(17, "the file exists", path)
+                    raise FileExistsError(errno.EEXIST, "the file exists", path)
                 parent, _, name = path.rpartition("/")
                 self._target = f"{parent}/.{name}.{uuid.uuid4().hex[:16]}"
             self._opened(fs, self._target, mode)
@@ -70,7 +71,7 @@ class MillraceFile(AbstractBufferedFile):
     @property
     def closed(self) -> bool:
         """Whether the file is closed."""
-        return self._stream is None or self._stream.closed
+        return self._stream is None or bool(self._stream.closed)
 
     @closed.setter
     def closed(self, _: bool) -> None:
@@ -78,29 +79,30 @@ class MillraceFile(AbstractBufferedFile):
 
     def tell(self) -> int:
         """The offset of the cursor."""
-        return super().tell() if self._cached else self._stream.tell()
+        offset: int = super().tell() if self._cached else self._stream.tell()
+        return offset
 
     def seek(self, loc: int, whence: int = 0) -> int:
         """Moves the cursor of a file that is open for reading."""
-        if self._cached:
-            return super().seek(loc, whence)
         if self.mode != "rb":
-            raise OSError(29, "seek is for files that are open for reading")
-        return self._stream.seek(loc, whence)
+            raise OSError(errno.ESPIPE, "seek is for files that are open for reading")
+        offset: int = super().seek(loc, whence) if self._cached else self._stream.seek(loc, whence)
+        return offset
 
     def read(self, length: int = -1) -> bytes:
         """Reads up to ``length`` bytes, or all to the end of the file."""
-        if self._cached:
-            return super().read(length)
-        return self._stream.read(-1 if length is None else length)
+        data: bytes = super().read(length) if self._cached else self._stream.read(-1 if length is None else length)
+        return data
 
     def readinto(self, b: Any) -> int:
         """Fills a buffer."""
-        return super().readinto(b) if self._cached else self._stream.readinto(b)
+        count: int = super().readinto(b) if self._cached else self._stream.readinto(b)
+        return count
 
     def readline(self, size: int = -1) -> bytes:
         """Reads a line."""
-        return super().readline() if self._cached else self._stream.readline(size)
+        line: bytes = super().readline() if self._cached else self._stream.readline(size)
+        return line
 
     def __next__(self) -> bytes:
         line = self.readline()
@@ -114,7 +116,8 @@ class MillraceFile(AbstractBufferedFile):
 
     def write(self, data: Any) -> int:
         """Writes all of ``data``."""
-        return self._stream.write(data)
+        count: int = self._stream.write(data)
+        return count
 
     def flush(self, force: bool = False) -> None:
         """Sends written data: other clients see it then."""
@@ -143,7 +146,8 @@ class MillraceFile(AbstractBufferedFile):
             self.fs.rm_file(self._target)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
-        return self.fs.cat_file(self.path, start, end)
+        data: bytes = self.fs.cat_file(self.path, start, end)
+        return data
 
     def __reduce__(self) -> Any:
         if self.mode != "rb":
@@ -152,6 +156,6 @@ class MillraceFile(AbstractBufferedFile):
 
 
 def _reopen(fs: MillraceFileSystem, path: str, block_size: int, loc: int, cache_type: str | None) -> MillraceFile:
-    file = fs._open(path, "rb", block_size, cache_type=cache_type)
+    file: MillraceFile = fs._open(path, "rb", block_size, cache_type=cache_type)
     file.seek(loc)
     return file

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Callable, TypeVar
 
-from fsspec.callbacks import DEFAULT_CALLBACK
-from fsspec.spec import AbstractFileSystem
-from fsspec.utils import isfilelike
+from fsspec.callbacks import DEFAULT_CALLBACK  # type: ignore[import-untyped]
+from fsspec.spec import AbstractFileSystem  # type: ignore[import-untyped]
+from fsspec.utils import isfilelike  # type: ignore[import-untyped]
 
 from ._client import Client, exports
 from ._exports import Exports, missing
 from ._file import File
-from ._fsspec_common import Paths, checked, directory, info_of, is_of_base, join, per_path, ranges_of
+from ._fsspec_common import Paths, checked, directory, info_of, is_of_base, join, of_path, per_path, ranges_of
 from ._fsspec_file import MillraceFile
+from ._mode import access
 from ._stat import Stat
 
 
-class MillraceFileSystem(Paths, AbstractFileSystem):
+_T = TypeVar("_T")
+
+
+class _Client(Client):
+    _absolute = True
+
+
+class MillraceFileSystem(Paths, AbstractFileSystem):  # type: ignore[misc]
     """Files of an NFS server for fsspec.
 
     It is fork-safe: each process has its own connections. Nothing is cached between calls.
@@ -34,7 +43,7 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
         super().__init__(**kwargs)
         self.host, self.port, self.auto_mkdir = host, port, auto_mkdir
         self._exports: Exports[Client] = Exports(
-            host, port, own, lambda url, **settings: Client(url, connect=False, **settings)
+            host, port, own, lambda url, **settings: _Client(url, connect=False, **settings)
         )
 
     def _at(self, path: str) -> tuple[Client, str]:
@@ -62,7 +71,7 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
         except OSError:
             self._exports.names = []  # The server does not offer MOUNT, or has no list.
 
-    def _with_parent(self, path: str, call: Any) -> Any:
+    def _with_parent(self, path: str, call: Callable[[], _T]) -> _T:
         """Calls ``call``; if the parent directory is missing, creates it and calls again."""
         try:
             return call()
@@ -156,7 +165,8 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Removes objects; directories with their contents, if ``recursive``."""
         if maxdepth is not None:
-            return super().rm(path, recursive, maxdepth)
+            super().rm(path, recursive, maxdepth)
+            return
         for one in self.expand_path(path, recursive=False):
             client, name = self._at(one)
             if client.lstat(name).is_dir():
@@ -175,7 +185,8 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
             (client, name), (other, name2) = self._at(source), self._at(target)
             if client is other:
                 return self._with_parent(target, lambda: client.rename(name, name2))
-        return super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
+        super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
+        return None
 
     @staticmethod
     def _has_magic(path: str) -> bool:
@@ -199,7 +210,8 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
         client, name = self._at(path)
         if start is None and end is None:
             return client.read_bytes(name)
-        return self.cat_ranges([path], [start], [end], on_error="raise")[0]
+        data: bytes = self.cat_ranges([path], [start], [end], on_error="raise")[0]
+        return data
 
     def cat_ranges(
         self,
@@ -212,6 +224,7 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
     ) -> list[Any]:
         """Reads ranges of files with many calls in flight. ``max_gap`` has no effect: ranges are not combined."""
         starts, ends = per_path(paths, starts), per_path(paths, ends)
+        paths = self._strip_protocol(paths)
         out: list[Any] = [None] * len(paths)
         groups: dict[int, tuple[Client, list[tuple[int, str]]]] = {}
         for n, path in enumerate(paths):
@@ -223,9 +236,9 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
         for client, names in groups.values():
             unique = list(dict.fromkeys(name for _, name in names))
             stats = dict(zip(unique, client.stat_all(unique)))
-            wanted, ranges = ranges_of(names, stats, starts, ends, out)
+            wanted, ranges = ranges_of(paths, names, stats, starts, ends, out)
             for n, data in zip(wanted, client.read_ranges(ranges)):
-                out[n] = data
+                out[n] = of_path(data, paths[n])
         return checked(out, on_error)
 
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
@@ -252,7 +265,7 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
     ) -> None:
         """Copies a local file with the copy engine: it gets its name when all data is stable."""
         if mode == "create" and self.exists(rpath):
-            raise FileExistsError(17, "the file exists", rpath)
+            raise FileExistsError(errno.EEXIST, "the file exists", self._strip_protocol(rpath))
         client, name = self._at(rpath)
         if os.path.isdir(lpath):
             return client.makedirs(name, exist_ok=True)
@@ -265,7 +278,8 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
     ) -> None:
         """Copies a file to the local file system with the copy engine."""
         if outfile is not None or isfilelike(lpath):
-            return super().get_file(rpath, lpath, callback=callback, outfile=outfile, **kwargs)
+            super().get_file(rpath, lpath, callback=callback, outfile=outfile, **kwargs)
+            return None
         info = self.info(rpath)
         if info["type"] == "directory":
             return os.makedirs(lpath, exist_ok=True)
@@ -277,9 +291,10 @@ class MillraceFileSystem(Paths, AbstractFileSystem):
 
     def _open_native(self, path: str, mode: str) -> File:
         client, name = self._at(path)
+        wanted, _ = access(mode)
         if mode[0] in "wax":
-            return self._with_parent(path, lambda: client.open(name, mode))
-        return client.open(name, mode)  # type: ignore[return-value]
+            return self._with_parent(path, lambda: client._open(name, wanted))
+        return client._open(name, wanted)
 
     def _open(
         self,

@@ -10,22 +10,41 @@ Any number of calls can be in flight. Cancelling a task cancels its call: the se
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import os
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable, TypeVar
 
 from . import _native
+from ._client import Path, _counters, _stat_or_error
 from ._file import _CHUNK
 from ._mode import Access, access
 from ._settings import Settings
 from ._stat import DirEntry, Stat
-from ._client import Path, _stat_or_error
 
 __all__ = ["Client", "File", "exports"]
 
 
-def _start(operation: _native.Operation) -> asyncio.Future[Any]:
+_T = TypeVar("_T")
+
+
+def _start(operation: _native.Operation[_T]) -> asyncio.Future[_T]:
     return operation.start(asyncio.get_running_loop())
+
+
+async def _counted(operation: _native.Operation[_T], progress: Callable[[int], object] | None) -> _T:
+    """Runs an operation, and reports the number of transferred bytes every 100 ms, and at the end."""
+    running = _start(operation)
+    if progress is None:
+        return await running
+    try:
+        while not (await asyncio.wait([running], timeout=0.1))[0]:
+            progress(operation.transferred)
+        result = running.result()
+        progress(operation.transferred)
+        return result
+    finally:
+        running.cancel()
 
 
 async def exports(url: str) -> list[str]:
@@ -37,7 +56,7 @@ class File:
     """An open file, as ``millrace_nfs.File``. Close it: nothing else makes written data stable."""
 
     def __init__(self, path: str, wanted: Access, native: _native.File) -> None:
-        self.name = path
+        self._path = path
         self._access = wanted
         self._native = native
 
@@ -52,13 +71,35 @@ class File:
         """Whether ``close`` was called."""
         return self._native.closed
 
+    @property
+    def name(self) -> str:
+        """The path with which the file was opened."""
+        return self._path
+
+    @property
+    def mode(self) -> str:
+        """As ``millrace_nfs.File.mode``."""
+        return self._access.mode
+
+    def readable(self) -> bool:
+        """Whether the file is open for reading."""
+        return self._access.read
+
+    def writable(self) -> bool:
+        """Whether the file is open for writing."""
+        return self._access.write or self._access.append
+
+    def seekable(self) -> bool:
+        """True: files have a cursor."""
+        return True
+
     def tell(self) -> int:
         """The offset of the cursor."""
         return self._native.position()
 
     async def read(self, size: int | None = -1) -> bytes:
         """As ``millrace_nfs.File.read``."""
-        self._check(self._access.read, "reading")
+        self._check(self.readable(), "reading")
         if size is None or size < 0 or size > _CHUNK:
             rest = max((await self.stat()).st_size - self.tell(), 0)
             size = rest if size is None or size < 0 else min(size, rest)
@@ -66,12 +107,12 @@ class File:
 
     async def readinto(self, buffer: Any) -> int:
         """As ``millrace_nfs.File.readinto``. Do not access the buffer before the call has ended."""
-        self._check(self._access.read, "reading")
+        self._check(self.readable(), "reading")
         return await _start(self._native.readinto(buffer))
 
     async def write(self, data: Any) -> int:
         """As ``millrace_nfs.File.write``."""
-        self._check(self._access.write or self._access.append, "writing")
+        self._check(self.writable(), "writing")
         return await _start(self._native.write(data))
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -80,7 +121,7 @@ class File:
 
     async def truncate(self, size: int | None = None) -> int:
         """As ``millrace_nfs.File.truncate``."""
-        self._check(self._access.write or self._access.append, "writing")
+        self._check(self.writable(), "writing")
         return await _start(self._native.truncate(self.tell() if size is None else size))
 
     async def flush(self) -> None:
@@ -113,10 +154,26 @@ class Client:
     It connects at the first call, or in ``async with``.
     """
 
-    def __init__(self, url: str, **options: Any) -> None:
+    _absolute = False
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout: float | None = None,
+        connect_timeout: float | None = None,
+        retry: float | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        gids: Iterable[int] | None = None,
+    ) -> None:
         self.url = url
-        self._settings = Settings(**options)
-        self._native = _native.Client(url, self._settings)
+        groups = None if gids is None else list(gids)
+        self._settings = Settings(timeout, connect_timeout, retry, uid, gid, groups)
+        self._native = _native.Client(url, self._settings, self._absolute)
+
+    def __repr__(self) -> str:
+        return f"<millrace_nfs.aio.Client {self.url}{' closed' if self.closed else ''}>"
 
     def __reduce__(self) -> Any:
         return _lazy, (self.url, self._settings)
@@ -141,9 +198,23 @@ class Client:
         """The name of the export."""
         return (await _start(self._native.connect()))[0]
 
+    async def path_in_export(self) -> str:
+        """As ``millrace_nfs.Client.path_in_export``."""
+        return (await _start(self._native.connect()))[1]
+
+    async def server(self) -> str:
+        """Host and port of the server."""
+        return (await _start(self._native.connect()))[2]
+
+    async def stats(self) -> dict[str, int]:
+        """As ``millrace_nfs.Client.stats``."""
+        return _counters(await _start(self._native.stats()))
+
     async def open(self, path: Path, mode: str = "rb") -> File:
-        """Opens a file; ``mode`` is that of the built-in ``open`` for binary files."""
-        wanted = access(mode.replace("b", "", 1))
+        """Opens a file; ``mode`` is that of the built-in ``open`` for binary files, with ``b``."""
+        wanted, text = access(mode)
+        if text:
+            raise ValueError(f"invalid mode: {mode!r}; files of millrace_nfs.aio are binary: add b to the mode")
         name = os.fspath(path)
         return File(name, wanted, await _start(self._native.open(name, wanted)))
 
@@ -174,9 +245,25 @@ class Client:
         """As ``millrace_nfs.Client.stat_all``."""
         return [_stat_or_error(found) for found in await _start(self._native.stat_all(list(paths)))]
 
+    async def lstat(self, path: Path) -> Stat:
+        """As ``millrace_nfs.Client.lstat``."""
+        return await self.stat(path, follow_symlinks=False)
+
+    async def exists(self, path: Path) -> bool:
+        """As ``millrace_nfs.Client.exists``."""
+        try:
+            await self.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
     async def scandir(self, path: Path = "") -> list[DirEntry]:
         """As ``millrace_nfs.Client.scandir``."""
         return [DirEntry(name, Stat._make(stat)) for name, stat in await _start(self._native.scan(path))]
+
+    async def listdir(self, path: Path = "") -> list[str]:
+        """As ``millrace_nfs.Client.listdir``."""
+        return [entry.name for entry in await self.scandir(path)]
 
     async def mkdir(self, path: Path) -> None:
         """As ``millrace_nfs.Client.mkdir``."""
@@ -184,13 +271,8 @@ class Client:
 
     async def makedirs(self, path: Path, exist_ok: bool = False) -> None:
         """As ``millrace_nfs.Client.makedirs``."""
-        if not exist_ok:
-            try:
-                await self.stat(path)
-            except FileNotFoundError:
-                pass
-            else:
-                raise FileExistsError(17, "the directory exists", os.fspath(path))
+        if not exist_ok and await self.exists(path):
+            raise FileExistsError(errno.EEXIST, "the directory exists", os.fspath(path))
         await _start(self._native.mkdir(path, True))
 
     async def unlink(self, path: Path) -> None:
@@ -209,17 +291,37 @@ class Client:
         """As ``millrace_nfs.Client.rename``."""
         await _start(self._native.rename(source, target))
 
+    async def link(self, source: Path, target: Path) -> None:
+        """As ``millrace_nfs.Client.link``."""
+        await _start(self._native.link(source, target))
+
+    async def symlink(self, target: Path, link: Path) -> None:
+        """As ``millrace_nfs.Client.symlink``."""
+        await _start(self._native.symlink(target, link))
+
+    async def readlink(self, path: Path) -> str:
+        """As ``millrace_nfs.Client.readlink``."""
+        return await _start(self._native.readlink(path))
+
+    async def chmod(self, path: Path, mode: int) -> None:
+        """As ``millrace_nfs.Client.chmod``."""
+        await _start(self._native.chmod(path, mode))
+
+    async def utime(self, path: Path, ns: tuple[int | None, int | None]) -> None:
+        """As ``millrace_nfs.Client.utime``."""
+        await _start(self._native.utime(path, *ns))
+
     async def copy(self, source: Path, target: Path) -> int:
         """As ``millrace_nfs.Client.copy``."""
         return await _start(self._native.copy(source, target))
 
-    async def put(self, local: Path, path: Path) -> int:
+    async def put(self, local: Path, path: Path, progress: Callable[[int], object] | None = None) -> int:
         """As ``millrace_nfs.Client.put``."""
-        return await _start(self._native.put(local, path))
+        return await _counted(self._native.put(local, path), progress)
 
-    async def get(self, path: Path, local: Path) -> int:
+    async def get(self, path: Path, local: Path, progress: Callable[[int], object] | None = None) -> int:
         """As ``millrace_nfs.Client.get``."""
-        return await _start(self._native.get(path, local))
+        return await _counted(self._native.get(path, local), progress)
 
 
 def _lazy(url: str, settings: Settings) -> Client:
