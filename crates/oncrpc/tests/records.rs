@@ -78,6 +78,7 @@ fn a_null_call_is_encoded_as_one_record() {
 #[test]
 fn the_length_limit_is_checked_before_allocation() {
     assert_eq!(one(&words(&[0xffff_ffff]), 1000), Err(RecordError::TooLong { len: 0x7fff_ffff, max: 1000 }));
+    assert_eq!(one(b"HTTP/1.1 400", 1000), Err(RecordError::Text { text: *b"HTTP" }));
     assert_eq!(one(&words(&[0x7fff_ffff]), 1000), Err(RecordError::TooLong { len: 0x7fff_ffff, max: 1000 }));
     let mut sum = words(&[600]);
     sum.extend([0; 600]);

@@ -47,6 +47,12 @@ pub enum RecordError {
         /// The limit in bytes.
         max: usize,
     },
+    /// The stream has text where a record begins: it belongs to another protocol, such as HTTP or SSH.
+    #[error("the peer does not speak RPC: it sends {:?}", String::from_utf8_lossy(text))]
+    Text {
+        /// The first bytes.
+        text: [u8; 4],
+    },
     /// Too many consecutive empty fragments.
     #[error("too many empty record fragments in a row")]
     EmptyFragments,
@@ -203,6 +209,10 @@ impl RecordReader {
     fn begin_fragment(&mut self, len: usize, last: bool) -> Result<(), RecordError> {
         let total = self.filled.saturating_add(len);
         if total > self.max_record {
+            let text = u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes();
+            if self.filled == 0 && !last && text.iter().all(|b| matches!(b, b' '..=b'~')) {
+                return Err(RecordError::Text { text });
+            }
             return Err(RecordError::TooLong { len: total, max: self.max_record });
         }
         if len == 0 && !last {
