@@ -32,6 +32,7 @@ FILES = {
     "usr/share/doc/millrace/third-party-licences.txt",
     "usr/share/doc/millrace/docs/guide/install.md",
     "usr/share/doc/millrace/grafana/millrace.json",
+    "usr/share/doc/millrace/prometheus/millrace.rules.yml",
 }
 MACHINES = {"x86_64": "Advanced Micro Devices X86-64", "aarch64": "AArch64"}
 # Libraries of the C library; everything else is in the program or is loaded at run time if it exists.

@@ -8,6 +8,7 @@ use std::{
 };
 
 use millrace_cli_common::{coloured_log, failure::Failure};
+use millrace_daemon::RecentWarnings;
 use tracing::{
     Event, Level, Subscriber,
     callsite::Identifier,
@@ -54,7 +55,9 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat, command: &Command) 
     let system = background::is_background_process().then(SystemLog::find).and_then(Result::ok);
     let system = system.map(|log| self::lines(format, log, without_time_and_level));
     let lines = lines.with_filter(printed);
-    tracing_subscriber::registry().with(filter).with(RateLimit::default()).with(lines).with(system).init();
+    // Without use in a process that serves no status page.
+    let registry = tracing_subscriber::registry().with(filter).with(RateLimit::default());
+    registry.with(RecentWarnings).with(lines).with(system).init();
     Ok(())
 }
 

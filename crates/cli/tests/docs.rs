@@ -305,7 +305,9 @@ fn metrics_table(text: &str) -> String {
 
 #[test]
 fn the_metrics_page_lists_all_metrics() {
-    let server = Server::start(&["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"]);
+    let mut args = vec!["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"];
+    args.extend(["--listen-iscsi", "127.0.0.1:0", "--lun", "disk=/m/disk,size=1MiB"]);
+    let server = Server::start(&args);
     ok(&["ls", &format!("{}&vers=4.2", server.url("rdma", "/m"))]); // With the labels of NFSv4 clients.
     let made = metrics_table(&server.metrics());
 

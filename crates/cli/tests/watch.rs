@@ -1,4 +1,4 @@
-//! `millrace top`, and the dashboard that shows the same counters.
+//! `millrace top`, and the dashboard and the alerts that use the same counters.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
@@ -49,13 +49,18 @@ fn an_error_of_top_names_the_address() {
     fails(1, &["top", "127.0.0.1:1"]);
 }
 
+/// The names of metrics in `text`.
+fn named(text: &str) -> impl Iterator<Item = String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.filter(|w| w.starts_with("millrace_") || w.starts_with("process_")).map(str::to_owned)
+}
+
 /// Collects the names of metrics in the queries of a dashboard.
 fn queried(value: &serde_json::Value, names: &mut BTreeSet<String>) {
     match value {
         serde_json::Value::Object(map) => {
             if let Some(expr) = map.get("expr").and_then(|e| e.as_str()) {
-                let words = expr.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-                names.extend(words.filter(|w| w.starts_with("millrace_")).map(str::to_owned));
+                names.extend(named(expr));
             }
             map.values().for_each(|v| queried(v, names));
         }
@@ -65,12 +70,17 @@ fn queried(value: &serde_json::Value, names: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_metrics_of_the_dashboard_exist() {
+fn the_metrics_of_the_dashboard_and_the_alerts_exist() {
     let dashboard = include_str!("../../../contrib/grafana/millrace.json");
     let mut names = BTreeSet::new();
     queried(&serde_json::from_str(dashboard).unwrap(), &mut names);
-    assert!(names.len() > 15, "{names:?}");
-    let server = Server::start(&["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"]);
+    assert!(names.len() > 30, "{names:?}");
+    let of_dashboard = names.len();
+    names.extend(named(include_str!("../../../contrib/prometheus/millrace.rules.yml")));
+    assert!(names.len() > of_dashboard + 4, "{names:?}");
+    let mut args = vec!["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"];
+    args.extend(["--listen-iscsi", "127.0.0.1:0", "--lun", "disk=/m/disk,size=1MiB"]);
+    let server = Server::start(&args);
     ok(&["ls", &server.url("rdma", "/m")]);
     let mut stream = std::net::TcpStream::connect(metrics(&server)).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();

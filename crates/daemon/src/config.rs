@@ -9,7 +9,7 @@ use crate::DaemonError;
 pub struct Config {
     /// The NFS and iSCSI service.
     pub server: millrace_server::Config,
-    /// Address of the HTTP endpoint with `/metrics` (Prometheus) and `/healthz`; none by default. Port 0
+    /// Address of the HTTP endpoint: the status page and `/metrics` (Prometheus); none by default. Port 0
     /// selects a free port.
     pub metrics: Option<SocketAddr>,
     /// Path of the control socket for `millrace reload`; none by default. The program opens it;

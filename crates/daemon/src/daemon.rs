@@ -8,7 +8,7 @@ use std::{
 
 use millrace_server::{Reloaded, Running, Server, Stats};
 
-use crate::{Config, DaemonError, control_group, endpoint, rpcbind, snapshot::Observer};
+use crate::{Config, DaemonError, control_group, endpoint, observer::Observer, rpcbind};
 
 /// A running server with its metrics endpoint and its registration with rpcbind. Dropping it stops it
 /// immediately, without waiting for calls in progress; [`Self::stop`] stops it gracefully.
@@ -46,10 +46,10 @@ impl Daemon {
             let given = metrics_socket.map(|socket| socket.set_nonblocking(true).map(|()| socket));
             let listener = given.unwrap_or_else(|| endpoint::bind(addr)).map_err(failed)?;
             daemon.metrics = Some(listener.local_addr().map_err(failed)?);
-            server.spawn(
-                "metrics",
-                endpoint::serve(listener, Observer::new(server.stats_reader()), server.stopping()),
-            );
+            let observer = Arc::new(Observer::new(server));
+            let (recorder, stopping) = (Arc::clone(&observer), server.stopping());
+            server.spawn("samples", async move { recorder.record(stopping).await });
+            server.spawn("metrics", endpoint::serve(listener, observer, server.stopping()));
         }
         if daemon.config.rpcbind {
             let bindings = rpcbind::bindings(server.tcp_addrs(), server.rdma_addrs());

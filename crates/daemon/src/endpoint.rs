@@ -1,4 +1,4 @@
-//! The HTTP endpoint: `/metrics` has the statistics; `/healthz` answers while the server runs, `/readyz` whether all shards
+//! The HTTP endpoint: `/` is a page for people, `/metrics` has the statistics; `/healthz` answers while the server runs, `/readyz` whether all shards
 //! answer.
 
 use std::{
@@ -31,8 +31,9 @@ use tokio::{net::TcpStream, task::AbortHandle};
 
 use crate::{
     negotiation::{Format, accepts_gzip},
+    observer::Observer,
     prometheus::render,
-    snapshot::Observer,
+    status_page::CONTENT_SECURITY_POLICY,
 };
 
 /// Pause after an accept that failed for lack of descriptors or memory, to avoid a busy loop.
@@ -47,13 +48,19 @@ const HEADERS_LIMIT: Duration = Duration::from_secs(1);
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 /// The statistics.
 const METRICS: &str = "/metrics";
+/// The state of the server for people.
+const STATUS: &str = "/";
 /// Whether all shards answer.
 const READY: &str = "/readyz";
 /// The pages of the endpoint.
-const PATHS: [&str; 3] = [METRICS, READY, "/healthz"];
+const PATHS: [&str; 4] = [STATUS, METRICS, READY, "/healthz"];
 
 /// Answers requests until `stopping` completes.
-pub(crate) async fn serve(listener: TcpListener, observer: Observer, stopping: impl Future<Output = ()>) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    observer: Arc<Observer>,
+    stopping: impl Future<Output = ()>,
+) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(l) => l,
         Err(e) => return tracing::error!("metrics: cannot listen: {e}"),
@@ -69,7 +76,7 @@ pub(crate) async fn serve(listener: TcpListener, observer: Observer, stopping: i
             Either::Right(_) => return,
         };
         match accepted {
-            Ok((stream, _)) => connections.add(stream, observer.clone()),
+            Ok((stream, _)) => connections.add(stream, Arc::clone(&observer)),
             Err(e) => {
                 tracing::warn!("metrics: cannot accept a connection: {e}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -89,7 +96,7 @@ struct Connection {
 
 impl Connections {
     /// Serves a connection, which may replace another one.
-    fn add(&mut self, stream: TcpStream, observer: Observer) {
+    fn add(&mut self, stream: TcpStream, observer: Arc<Observer>) {
         self.0.retain(|connection| !connection.task.is_finished());
         if self.0.len() >= MAX_CONNECTIONS {
             let is_idle = |connection: &Connection| !connection.has_request.load(Ordering::Relaxed);
@@ -144,6 +151,13 @@ async fn respond(head: &Parts, observer: &Observer) -> Response<Whole> {
             let mut response =
                 answered(StatusCode::OK, format.content_type(), render(&observer.snapshot().await, format));
             response.headers_mut().append(VARY, HeaderValue::from_static("accept"));
+            compressed(response, &head.headers)
+        }
+        STATUS => {
+            let page = observer.status_page().await.html();
+            let mut response = answered(StatusCode::OK, "text/html; charset=utf-8", page);
+            let policy = HeaderValue::from_static(CONTENT_SECURITY_POLICY);
+            response.headers_mut().insert(hyper::header::CONTENT_SECURITY_POLICY, policy);
             compressed(response, &head.headers)
         }
         READY => readiness(&observer.hung_shards().await),
@@ -230,14 +244,85 @@ pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::Read,
+        net,
+        sync::{Mutex, mpsc},
+        time::Instant,
+    };
+
+    use millrace_server::{Config, Resources, Running, Server};
+    use millrace_vfs::{FileSystem, FileSystemRef, Handle};
+
     use super::*;
 
+    /// A file system whose `root` blocks the thread while there is a gate that is not closed.
+    struct Hanging {
+        inner: FileSystemRef,
+        gate: Arc<Mutex<Option<mpsc::Receiver<()>>>>,
+    }
+
+    impl FileSystem for Hanging {
+        fn root(&self) -> Handle {
+            if let Some(gate) = &*self.gate.lock().unwrap() {
+                let _ = gate.recv();
+            }
+            self.inner.root()
+        }
+
+        millrace_vfs::forward!(inner: info getattr lookup read readdir stat);
+    }
+
+    /// MNT of `/x`, over TCP.
+    fn mount_call() -> Vec<u8> {
+        // XID, CALL, RPC version, MOUNT version 3, MNT, AUTH_NONE twice, the path.
+        let words = [1, 0, 2, 100_005, 3, 1, 0, 0, 0, 0, 2, u32::from_be_bytes(*b"/x\0\0")];
+        let record = [0x8000_0000 | 4 * words.len() as u32].into_iter().chain(words);
+        record.flat_map(u32::to_be_bytes).collect()
+    }
+
+    fn status(addr: SocketAddr, path: &str) -> String {
+        let mut stream = net::TcpStream::connect(addr).unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    }
+
     #[test]
-    fn a_server_with_a_shard_that_hangs_is_not_ready() {
-        assert_eq!(readiness(&[]).status(), StatusCode::OK);
-        let response = readiness(&[0, 2]);
-        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-        let text = response.body().0.clone().unwrap_or_default();
-        assert!(text.starts_with(b"shards that do not answer: 0, 2;"), "{text:?}");
+    fn a_server_with_a_shard_that_hangs_is_alive_and_not_ready() {
+        let gate: Arc<Mutex<Option<mpsc::Receiver<()>>>> = Arc::default();
+        let of_export = Arc::clone(&gate);
+        let open = move |export: &_, with: &Resources<'_>| {
+            let inner = millrace_server::open(export, with)?;
+            Ok(Arc::new(Hanging { inner, gate: Arc::clone(&of_export) }) as FileSystemRef)
+        };
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = Config {
+            exports: vec!["/x=memory:1MiB,auth_none".parse().unwrap()],
+            listen_tcp: vec![local],
+            shards: Some(2),
+            ..Config::default()
+        };
+        let server: Running = Server::start_with(config, open).unwrap();
+        let listener = bind(local).unwrap();
+        let addr = listener.local_addr().unwrap();
+        server.spawn("metrics", serve(listener, Arc::new(Observer::new(&server)), server.stopping()));
+        let end = Instant::now() + Duration::from_secs(60);
+        let until = |expected: &str| {
+            while status(addr, READY) != expected {
+                assert!(Instant::now() < end, "the server does not become {expected}");
+            }
+        };
+        until("200");
+        let (release, closed) = mpsc::channel::<()>();
+        *gate.lock().unwrap() = Some(closed);
+        let mut client = net::TcpStream::connect(server.tcp_addr().unwrap()).unwrap();
+        client.write_all(&mount_call()).unwrap();
+        until("503");
+        assert_eq!((status(addr, "/healthz"), status(addr, STATUS)), ("200".to_owned(), "200".to_owned()));
+        drop(release);
+        until("200");
+        client.read_exact(&mut [0; 4]).unwrap();
     }
 }

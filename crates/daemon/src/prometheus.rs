@@ -321,7 +321,7 @@ impl Scrape {
         counters(e, "iscsi_lun_data_bytes", "Bytes of the READ and WRITE commands of a disk", bytes)
     }
 
-    /// Space of the exports whose file systems know it.
+    /// Space of the exports whose file systems report it.
     fn spaces(&self, e: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Value = fn(&FsStat) -> u64;
         let of_bytes: [(&str, &str, Value); 3] = [

@@ -50,7 +50,6 @@ fn metrics_are_served_over_http() {
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }
-        assert!(get(addr, "/").starts_with("HTTP/1.1 404"));
         assert!(get(addr, "/healthz").ends_with("\r\n\r\nok\n"));
     });
 }
@@ -146,6 +145,7 @@ fn each_page_has_its_status_and_type() {
     let addr = daemon.metrics_addr().unwrap();
     for (method, path, status, content_type) in [
         ("GET", "/metrics", 200, "text/plain; version=0.0.4; charset=utf-8"),
+        ("GET", "/", 200, "text/html; charset=utf-8"),
         ("GET", "/healthz", 200, "text/plain; charset=utf-8"),
         ("GET", "/readyz", 200, "text/plain; charset=utf-8"),
         ("GET", "/metricsx", 404, "text/plain; charset=utf-8"),
@@ -162,7 +162,7 @@ fn each_page_has_its_status_and_type() {
         assert_eq!(header(&head, "x-content-type-options"), Some("nosniff"));
         assert!(!body.is_empty(), "{method} {path}");
     }
-    for path in ["/metrics", "/readyz", "/healthz", "/other"] {
+    for path in ["/", "/metrics", "/readyz", "/healthz", "/other"] {
         let (with_body, without) = (request(addr, "GET", path, ""), request(addr, "HEAD", path, ""));
         let (got, (asked, nothing)) = (parsed(&with_body), parsed(&without));
         assert!(nothing.is_empty() && !got.1.is_empty(), "{path}");
@@ -216,4 +216,27 @@ fn headers_connections_and_time_are_limited() {
         let _ = s.read_to_end(&mut out);
         assert!(!out.starts_with(b"HTTP/1.1 200"), "{out:?}");
     }
+}
+
+#[test]
+fn the_status_page_shows_names_of_clients_as_text() {
+    run(async {
+        let daemon = start(config(&["/x<b>=memory:8MiB"]));
+        let (rdma, tcp) = (daemon.server().rdma_addr().unwrap(), daemon.server().tcp_addr().unwrap());
+        let page = request(daemon.metrics_addr().unwrap(), "GET", "/", "");
+        let (head, body) = parsed(&page);
+        let policy = header(&head, "content-security-policy").unwrap();
+        assert!(policy.contains("default-src 'none'") && !policy.contains("script"), "{policy}");
+        let html = String::from_utf8(body.to_vec()).unwrap();
+        for part in [
+            "<bdi>/x&lt;b&gt;</bdi>",
+            "Ready: all shards answer.",
+            ">8 MiB<",
+            &tcp.to_string(),
+            &rdma.to_string(),
+        ] {
+            assert!(html.contains(part), "{part} is not in\n{html}");
+        }
+        assert!(!html.contains("<b>=") && !html.contains("x<b>"), "{html}");
+    });
 }

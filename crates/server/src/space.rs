@@ -1,4 +1,4 @@
-//! Space of the exports. Their file systems answer in tasks: one that hangs delays nobody longer than [`WAIT`].
+//! Space of the exports. Their file systems answer in tasks: one that hangs delays no caller longer than [`WAIT`].
 
 use std::{
     collections::HashMap,
@@ -32,7 +32,7 @@ struct Space {
 }
 
 impl Spaces {
-    /// The space of each of `exports` whose file system knows it, by name.
+    /// The space of each of `exports` whose file system reports it, by name.
     pub(crate) async fn of(self: &Arc<Self>, exports: &Exports, rt: &RuntimeRef) -> Vec<(String, FsStat)> {
         let answers = self.ask(exports, rt);
         timeout(&**rt, WAIT, join_all(answers)).await;

@@ -115,7 +115,7 @@ impl StatsReader {
         self.0.stats()
     }
 
-    /// The space of the exports whose file systems know it, by name, at most some seconds ago. The file systems are
+    /// The space of the exports whose file systems report it, by name, at most some seconds ago. The file systems are
     /// asked at the same time, and their answers are waited for half a second at most.
     pub async fn spaces(&self) -> Vec<(String, FsStat)> {
         let exports = self.0.shared.exports.load_full();
