@@ -135,6 +135,44 @@ fn sizes_are_readable_with_h_and_help_has_its_long_option() {
 }
 
 #[test]
+fn listings_are_sorted_and_the_space_of_directories_is_summed() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/m=memory:64MiB"]);
+    let (tree, url) = (dir.path().join("tree"), server.url("tcp", "/m/tree"));
+    fs::create_dir_all(tree.join("sub/below")).unwrap();
+    for (name, size, time) in [("a", 300_000, 2000), ("b", 100_000, 3000), ("sub/c", 200_000, 1000)] {
+        fs::write(tree.join(name), noise(size, 1)).unwrap();
+        let time = UNIX_EPOCH + Duration::from_secs(time);
+        fs::File::open(tree.join(name)).unwrap().set_modified(time).unwrap();
+    }
+    fs::hard_link(tree.join("sub/c"), tree.join("sub/below/d")).unwrap();
+    ok(&["put", "-r", "--hard-links", text(&tree), &url]);
+    let listed = |option: &str| ok(&["ls", option, &url]);
+    for (option, names) in [("-r", "sub/ b a"), ("-t", "sub/ b a"), ("-tr", "a b sub/"), ("-S", "a b sub/")] {
+        assert_eq!(listed(option).split_whitespace().collect::<Vec<_>>().join(" "), names, "{option}");
+    }
+    let used = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        (line["name"].as_str().unwrap().to_owned(), line["used"].as_u64().unwrap())
+    };
+    let all: Vec<_> = ok(&["du", "--json", &url]).lines().map(used).collect();
+    let stat = |path: &str| {
+        let at = server.url("tcp", &format!("/m/tree{path}"));
+        let stat: serde_json::Value = serde_json::from_str(&ok(&["stat", "--json", &at])).unwrap();
+        stat["used"].as_u64().unwrap()
+    };
+    let of = |paths: &[&str]| paths.iter().map(|path| stat(path)).sum::<u64>();
+    let names: Vec<_> = all.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["sub/below", "sub", &url]);
+    // The two names of one file count once.
+    let sub = of(&["/sub", "/sub/below", "/sub/c"]);
+    assert_eq!((all[1].1, all[2].1), (sub, sub + of(&["", "/a", "/b"])));
+    assert!(sub < 300_000 && all[2].1 >= 600_000, "{all:?}");
+    assert_eq!(ok(&["du", "-sh", &url]).lines().count(), 1);
+    assert_eq!(used(ok(&["du", "-s", "--json", &server.url("tcp", "/m/tree/a")]).trim()).1, stat("/a"));
+}
+
+#[test]
 fn a_long_listing_has_local_times_and_the_names_of_owners() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(&["--export", "/m=memory:64MiB"]);

@@ -33,6 +33,7 @@ fn help_contains_the_first_steps_and_the_exit_codes() {
         "clean",
         "sync",
         "umount",
+        "du",
         "blk",
         "devices",
         "completions",

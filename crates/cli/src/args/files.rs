@@ -1,5 +1,5 @@
 //! Commands on files: `exports`, `ls`, `stat`, `tree`, `cat`, `put`, `get`, `cp`, `sync`, `rm`, `mkdir`, `mv`, `ln`,
-//! `df`, `clean`.
+//! `df`, `du`, `clean`.
 
 use std::ffi::OsString;
 
@@ -51,6 +51,18 @@ pub(crate) struct LsArgs {
     /// Also show names that begin with a dot
     #[arg(short, long)]
     pub(crate) all: bool,
+
+    /// Sort by modification time, the newest first
+    #[arg(short, conflicts_with = "by_size")]
+    pub(crate) time: bool,
+
+    /// Sort by size, the largest first
+    #[arg(short = 'S')]
+    pub(crate) by_size: bool,
+
+    /// Reverse the order
+    #[arg(short, long)]
+    pub(crate) reverse: bool,
 
     /// Print one JSON object per entry
     #[arg(long)]
@@ -393,6 +405,38 @@ pub(crate) struct DfArgs {
     pub(crate) human_readable: bool,
 
     /// Print one JSON object per URL
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    pub(crate) help: Option<bool>,
+}
+
+/// Arguments of `millrace du`.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)] // `-h` is another option, as in du(1).
+#[command(after_help = "\
+Examples:
+  millrace du nfs://127.0.0.1/data
+  millrace du -s nfs://127.0.0.1/data/photos nfs://127.0.0.1/data/music
+
+The size is the storage that a directory and everything below it use at the server. A file with several names counts
+once.")]
+pub(crate) struct DuArgs {
+    /// Directories or files
+    #[arg(value_name = "URL", required = true, value_parser = url())]
+    pub(crate) urls: Vec<String>,
+
+    /// Print the sum of each URL only
+    #[arg(short, long)]
+    pub(crate) summarize: bool,
+
+    /// Accepted as in du(1): sizes always have units
+    #[arg(short = 'h', long)]
+    pub(crate) human_readable: bool,
+
+    /// Print one JSON object per directory
     #[arg(long)]
     pub(crate) json: bool,
 

@@ -32,8 +32,8 @@ pub(crate) use blk::{
 };
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{
-    CatArgs, CleanArgs, CopyArgs, CpArgs, DfArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs,
-    PutArgs, RmArgs, StatArgs, SyncArgs, TransferArgs, TreeArgs,
+    CatArgs, CleanArgs, CopyArgs, CpArgs, DfArgs, DuArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs,
+    MvArgs, PutArgs, RmArgs, StatArgs, SyncArgs, TransferArgs, TreeArgs,
 };
 pub(crate) use mount::{MountArgs, UmountArgs, expand_mount_helper};
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, ReloadArgs, ServeArgs};
@@ -171,6 +171,8 @@ pub(crate) enum Command {
     Ln(LnArgs),
     /// Show the available space
     Df(DfArgs),
+    /// Show the space that directories use
+    Du(DuArgs),
     /// Find and remove temporary files that interrupted copies have left
     Clean(CleanArgs),
     /// Mount an export in a local directory (FUSE)

@@ -83,11 +83,12 @@ pub(super) fn ls(args: &LsArgs) -> CommandResult {
     executor::small()?.block_on(each(&args.urls, async |session| {
         let (handle, attributes) = session.resolve().await?;
         let mut listing = Listing { session, all: args.all, targets: is_long || args.json, failed: 0 };
-        let entries = if attributes.file_type == FileType::Directory {
+        let mut entries = if attributes.file_type == FileType::Directory {
             listing.list(handle, b"").await.map_err(|e| session.failed("list", e))?
         } else {
             vec![Shown { name: session.name(), handle, attributes, target: None }]
         };
+        sort(&mut entries, args);
         if args.urls.len() > 1 && !args.json {
             output::line(&format!("{}{}:", if first { "" } else { "\n" }, session.text))?;
         }
@@ -95,6 +96,18 @@ pub(super) fn ls(args: &LsArgs) -> CommandResult {
         show(&entries, &mut names, args)?;
         Ok(listing.outcome())
     }))
+}
+
+/// Sorts entries, which are in the order of their names.
+fn sort(entries: &mut [Shown], args: &LsArgs) {
+    if args.time {
+        entries.sort_by_key(|e| std::cmp::Reverse(e.attributes.mtime));
+    } else if args.by_size {
+        entries.sort_by_key(|e| std::cmp::Reverse(e.attributes.size));
+    }
+    if args.reverse {
+        entries.reverse();
+    }
 }
 
 /// Fetches attributes that READDIRPLUS did not return; `None` if the entry has been removed.

@@ -20,6 +20,7 @@ mod serve;
 mod show;
 mod state;
 mod top;
+mod usage;
 
 pub(crate) use change::remove_tree;
 use millrace_cli_common::failure::{CommandResult, Failure, Outcome};
@@ -54,6 +55,7 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Mv(args) => change::mv(&args),
         Command::Ln(args) => change::ln(&args),
         Command::Df(args) => show::df(&args),
+        Command::Du(args) => usage::du(&args),
         Command::Clean(args) => clean::run(&args),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => mount::umount(&args),
