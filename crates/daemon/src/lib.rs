@@ -16,8 +16,10 @@ mod prometheus;
 mod rpcbind;
 mod target_keys;
 mod values;
+mod words;
 
 pub use config::Config;
 pub use daemon::Daemon;
+pub use diagnostics::Diagnostic;
 pub use error::DaemonError;
 pub use values::listening_address;

@@ -349,9 +349,10 @@ impl Running {
         exports: impl IntoIterator<Item = &'c ExportConfig>,
         targets: impl IntoIterator<Item = &'c TargetSettings>,
     ) {
-        let is_local = |addr: &SocketAddr| addr.ip().to_canonical().is_loopback();
-        announce::exports(exports, self.tcp.iter().chain(&self.rdma).all(is_local));
-        announce::targets(targets, self.iscsi.iter().chain(&self.iser).all(is_local));
+        let nfs = self.tcp.iter().chain(&self.rdma);
+        announce::exports(exports, announce::reached_by_this_host_only(nfs));
+        let block = self.iscsi.iter().chain(&self.iser);
+        announce::targets(targets, announce::reached_by_this_host_only(block));
     }
 
     /// Replaces the exports and targets by those of `config` without closing connections. New exports are opened with

@@ -89,12 +89,16 @@ Examples:
   ./generate | millrace check-config -         check standard input
   millrace check-config new.toml && mv new.toml /etc/millrace.toml && millrace reload
 
-The command reports the first error with its line and column. Exported directories must exist; the
-files of LUNs are not checked, and addresses are not opened.")]
+The command reports all errors with their lines and columns, and the warnings of a start. Exported directories
+and the files of LUNs must exist; addresses are not opened.")]
 pub(crate) struct CheckConfigArgs {
     /// The TOML file, or `-`
     #[arg(default_value = "/etc/millrace.toml")]
     pub(crate) file: PathBuf,
+
+    /// Print one JSON object with the errors and warnings
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Arguments of `millrace reload`.

@@ -37,7 +37,7 @@ const ISCSI: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), millr
 
 pub(super) fn run(args: &ServeArgs) -> CommandResult {
     let mut activation = Activation::take()?;
-    let config = config(args, &activation)?;
+    let config = config(args, &activation, with_hint)?;
     raise_file_limit();
     // An executor for signals only: the server starts its own threads.
     let rt = millrace_cli_common::executor::small()?;
@@ -132,7 +132,7 @@ async fn next(signals: &mut Signals, control: Option<&Control>, has_file: bool) 
 
 /// Reloads the configuration. Logs and returns the result.
 fn reload(daemon: &mut Daemon, args: &ServeArgs, activation: &Activation) -> Result<String, String> {
-    let new = config(args, activation).map_err(|e| e.to_string());
+    let new = config(args, activation, in_one_line).map_err(|e| e.to_string());
     let done = new.and_then(|c| daemon.reload(&c).map_err(|e| with_hint(&e)));
     match &done {
         Ok(done) => tracing::info!("reload: {done}"),
@@ -164,9 +164,21 @@ fn with_hint(e: &DaemonError) -> String {
     format!("{e}{hint}")
 }
 
+/// The errors of a file in one line, for a log.
+fn in_one_line(e: &DaemonError) -> String {
+    match e {
+        DaemonError::Config(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+        e => with_hint(e),
+    }
+}
+
 /// The configuration: the file, if there is one, with the addresses of passed sockets, overridden and extended by the
-/// command line.
-fn config(args: &ServeArgs, activation: &Activation) -> Result<Config, Failure> {
+/// command line. The errors of the file are in the words of `file_error`.
+fn config(
+    args: &ServeArgs,
+    activation: &Activation,
+    file_error: fn(&DaemonError) -> String,
+) -> Result<Config, Failure> {
     let global = session::global();
     let mut config = match &args.config {
         Some(file) if file.as_os_str() == "-" => {
@@ -174,7 +186,7 @@ fn config(args: &ServeArgs, activation: &Activation) -> Result<Config, Failure> 
                 "--config cannot be standard input, since a reload reads it again; write a file, and name it",
             ));
         }
-        Some(file) => Config::from_file(file).map_err(|e| Failure::new(with_hint(&e)))?,
+        Some(file) => Config::from_file(file).map_err(|e| Failure::new(file_error(&e)))?,
         None => Config::default(),
     };
     for warning in &config.warnings {
