@@ -171,9 +171,19 @@ impl Startup {
         Some(socket.set_nonblocking(true).map(|()| socket))
     }
 
+    /// Opens a listening TCP socket for `addr`. The one for all IPv6 addresses also accepts IPv4, as that of Linux's server,
+    /// unless the configuration has an IPv4 address with the same port.
+    fn bind(&self, addr: SocketAddr) -> io::Result<TcpListener> {
+        let Config { listen_tcp, listen_rdma, listen_iscsi, listen_iser, .. } = &self.config;
+        let others = listen_tcp.iter().chain(listen_rdma).chain(listen_iscsi).chain(listen_iser);
+        let mut others = others.filter(|other| other.is_ipv4() && other.port() == addr.port());
+        let is_shared = addr.port() != 0 && others.next().is_some();
+        bind(addr, !addr.ip().is_unspecified() || is_shared)
+    }
+
     /// A listening TCP socket for `what`.
     fn listen_tcp(&mut self, addr: SocketAddr, what: &'static str) -> Result<TcpListener, ServerError> {
-        let socket = self.given(addr).unwrap_or_else(|| bind(addr));
+        let socket = self.given(addr).unwrap_or_else(|| self.bind(addr));
         socket.map_err(|source| ServerError::Listen { addr, what, source })
     }
 
@@ -218,7 +228,9 @@ impl Startup {
     fn listen(&mut self, addr: SocketAddr, what: &'static str) -> Result<Box<dyn Listener>, ServerError> {
         let Chosen { provider, why } = self.provider_of(addr)?;
         let rt = Arc::clone(&self.rt);
-        let listener = match self.given(addr) {
+        let is_own_iwarp = self.provider.is_none() && provider.name() == IWARP;
+        let socket = self.given(addr).or_else(|| is_own_iwarp.then(|| self.bind(addr)));
+        let listener = match socket {
             None => provider.listen(rt, addr),
             Some(socket) if provider.name() == IWARP => socket.and_then(|socket| listen_iwarp(rt, socket)),
             Some(_) => Err(io::Error::new(
