@@ -468,7 +468,7 @@ fn the_service_manager_is_notified_of_start_and_stop() {
 #[test]
 fn the_log_has_one_json_object_for_each_event_of_a_connection() {
     let mut child = millrace()
-        .args(["serve", "--log-format", "json", "--export", "/m=memory:16MiB"])
+        .args(["serve", "--log", "debug", "--log-format", "json", "--export", "/m=memory:16MiB"])
         .args(["--listen-rdma", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -486,6 +486,49 @@ fn the_log_has_one_json_object_for_each_event_of_a_connection() {
         assert_eq!(of.len(), 1, "{message}: {log}");
         assert!(of[0]["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{log}");
     }
+}
+
+#[test]
+fn the_log_names_clients_that_stay_and_no_connections() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let mut child = millrace()
+        .args([
+            "serve",
+            "--export",
+            "/m=memory:64MiB",
+            "--listen-rdma",
+            "127.0.0.1:0",
+            "--listen-tcp",
+            "127.0.0.1:0",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let ready = ready_line(&mut child);
+    let url = format!("nfs://{}/m/file?proto=tcp&vers=4.2", ready.trim().split("tcp=").nth(1).unwrap());
+    let large = dir.path().join("large");
+    fs::write(&large, noise(32_000_000, 1)).unwrap();
+    ok(&["put", text(&large), &url]);
+    // It stays until its output is read.
+    let mut reader = millrace().args(["cat", &url]).stdout(Stdio::piped()).spawn().unwrap();
+    let shown = |words: &str| {
+        let start = std::time::Instant::now();
+        while !fs::read_to_string(&log).unwrap().contains(words) {
+            assert!(start.elapsed() < common::HANG, "{words}: {}", fs::read_to_string(&log).unwrap());
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    shown("NFSv4 client has come name=");
+    std::io::copy(&mut reader.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
+    assert!(reader.wait().unwrap().success());
+    shown("NFSv4 client has gone name=");
+    kill(child.id(), "TERM");
+    assert!(wait_for(&mut child).success());
+    let log = fs::read_to_string(&log).unwrap();
+    assert!(!log.contains("connection up") && !log.contains("session created"), "{log}");
+    assert!(log.contains("listening for TCP address=127.0.0.1:"), "{log}");
 }
 
 /// SIGKILL in the middle of a copy, then a new process on the same ports.

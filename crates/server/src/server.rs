@@ -193,7 +193,9 @@ impl Startup {
         let stopped = self.stopped.clone();
         for addr in self.config.listen_tcp.clone() {
             let listener = self.listen_tcp(addr, "TCP")?;
-            running.tcp.push(listener.local_addr().map_err(failed(addr, "TCP"))?);
+            let address = listener.local_addr().map_err(failed(addr, "TCP"))?;
+            tracing::info!(%address, "listening for TCP");
+            running.tcp.push(address);
             let accept = accept_tcp(listener, Protocol::Nfs, Arc::clone(acceptor), stopped.clone());
             running.spawn("accept TCP", accept);
         }
@@ -207,7 +209,9 @@ impl Startup {
         let both = self.is_shared()?;
         if let Some(addr) = self.config.listen_iscsi {
             let listener = self.listen_tcp(addr, "iSCSI")?;
-            running.iscsi = Some(listener.local_addr().map_err(failed(addr, "iSCSI"))?);
+            let address = listener.local_addr().map_err(failed(addr, "iSCSI"))?;
+            tracing::info!(%address, "listening for {}", if both { "iSCSI and iSER" } else { "iSCSI" });
+            running.iscsi = Some(address);
             let protocol = if both { Protocol::IscsiOrIser } else { Protocol::Iscsi };
             let accept = accept_tcp(listener, protocol, Arc::clone(acceptor), stopped.clone());
             running.spawn("accept iSCSI", accept);
@@ -243,7 +247,7 @@ impl Startup {
             )),
         };
         let listener = listener.map_err(|source| ServerError::Listen { addr, what, source })?;
-        tracing::info!(address = %listener.local_addr(), provider = provider.name(), why, "{what}");
+        tracing::info!(address = %listener.local_addr(), provider = provider.name(), why, "listening for {what}");
         Ok(listener)
     }
 
@@ -273,7 +277,7 @@ impl Startup {
         running.announce(&self.config.exports, &self.config.targets);
         #[cfg(feature = "research")]
         self.config.research.log_exposure(&running.rdma);
-        tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, iscsi = ?running.iscsi.as_slice(), iser = ?running.iser.as_slice(), shards = running.threads.len(), "serving");
+        tracing::info!(shards = running.threads.len(), "serving");
     }
 }
 

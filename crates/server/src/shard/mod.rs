@@ -347,11 +347,11 @@ impl ShardWorker {
                 Ok(s) => s,
                 Err(e) => return tracing::warn!(peer = %addr, "TCP connection failed: {e}"),
             };
-            tracing::info!(peer = %addr, connection = peer.connection, "TCP connection up");
+            tracing::debug!(peer = %addr, connection = peer.connection, "TCP connection up");
             counters.opened(TransportKind::Tcp);
             server.serve(stream, peer, account, stop).await;
             counters.closed(TransportKind::Tcp, true);
-            tracing::info!(peer = %addr, connection = peer.connection, "TCP connection down");
+            tracing::debug!(peer = %addr, connection = peer.connection, "TCP connection down");
         }
     }
 
@@ -400,7 +400,7 @@ impl ShardWorker {
             };
             counters.closed(TransportKind::Rdma, matches!(served, Ok(()) | Err(ConnectionError::Closed)));
             match served {
-                Ok(()) => tracing::info!(peer = %addr, connection = peer.connection, "RDMA connection down"),
+                Ok(()) => tracing::debug!(peer = %addr, connection = peer.connection, "RDMA connection down"),
                 Err(e) => {
                     tracing::warn!(peer = %addr, connection = peer.connection, "RDMA connection lost: {e}")
                 }
