@@ -6,7 +6,25 @@ mod common;
 
 use std::fs;
 
-use common::{noise, ok};
+use common::{Server, noise, ok};
+
+#[test]
+fn log_lines_have_colours_on_request() {
+    let server = Server::start(&["--export", "/m=memory:1MiB"]);
+    let log = |options: &[&str]| {
+        let out = common::millrace()
+            .args(["--log", "debug", "ls", &server.url("rdma", "/m")])
+            .args(options)
+            .env("NO_COLOR", "1")
+            .output()
+            .unwrap();
+        assert!(out.status.success() && !out.stderr.is_empty());
+        out.stderr
+    };
+    assert!(log(&["--color", "always"]).contains(&0x1b));
+    assert!(!log(&["--color", "never"]).contains(&0x1b));
+    assert!(!log(&[]).contains(&0x1b), "standard error is no terminal");
+}
 
 #[test]
 fn help_contains_the_first_steps_and_the_exit_codes() {

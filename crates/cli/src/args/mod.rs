@@ -16,7 +16,7 @@ mod watch;
 mod workloads;
 
 use clap::{
-    Args, Parser, Subcommand,
+    Args, ColorChoice, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use millrace_client::Strategy;
@@ -95,6 +95,11 @@ pub(crate) struct Global {
         help_heading = "Global options"
     )]
     pub(crate) log_format: LogFormat,
+
+    /// When log lines have colours: always, never, or auto: on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = "Global options",
+          hide_possible_values = true, value_parser = clap::value_parser!(ColorChoice))]
+    pub(crate) color: ColorChoice,
 
     /// The RDMA provider: verbs (RDMA devices, through rdma-core), iwarp (in software, over TCP), or auto:
     /// verbs where the local address belongs to an RDMA device, else iwarp; `millrace devices` shows which
