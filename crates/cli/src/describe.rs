@@ -1,6 +1,6 @@
 //! Text and JSON representation of file attributes.
 
-use std::{fmt::Write as _, io::IsTerminal};
+use std::{fmt::Write as _, io::IsTerminal, time::SystemTime};
 
 use millrace_client::ops::{Attributes, FileType, NfsTime};
 use millrace_runtime::percent_encode;
@@ -125,6 +125,14 @@ fn iso(t: NfsTime) -> String {
 pub(crate) fn minute(t: NfsTime) -> String {
     let (date, time) = civil(t.seconds);
     format!("{date} {}", &time[..5])
+}
+
+/// The date in UTC, or that of `SOURCE_DATE_EPOCH`, with which builds are reproducible.
+pub(crate) fn today() -> String {
+    let stated = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.parse().ok());
+    let now =
+        || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
+    civil(stated.unwrap_or_else(now)).0
 }
 
 /// Date (Gregorian calendar) and time of day in UTC. The calculation uses years that begin in March, so that

@@ -12,6 +12,7 @@ mod doctor;
 mod file_error;
 mod interrupt;
 mod logging;
+mod manual;
 mod progress;
 mod reachable;
 mod scratch;

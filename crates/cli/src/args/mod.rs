@@ -180,7 +180,7 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
-    /// Write the manual pages, one for each command
+    /// Write the manual pages: of each command, of the configuration file and of mount.millrace
     Man(ManArgs),
 }
 
@@ -188,9 +188,9 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  millrace man ~/.local/share/man/man1 && man millrace-serve")]
+  millrace man ~/.local/share/man && man millrace-serve")]
 pub(crate) struct ManArgs {
-    /// The directory; it is created if it does not exist
+    /// The directory, in which man1, man5 and man8 are made
     pub(crate) dir: std::path::PathBuf,
 }
 
