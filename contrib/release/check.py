@@ -26,6 +26,8 @@ FILES = {
     "usr/share/man/man1/millrace.1",
     "usr/share/man/man1/millrace-serve.1",
     "usr/share/man/man1/millrace-mount.1",
+    "usr/share/man/man5/millrace.toml.5",
+    "usr/share/man/man8/mount.millrace.8",
     "usr/share/bash-completion/completions/millrace",
     "usr/share/zsh/vendor-completions/_millrace",
     "usr/share/fish/vendor_completions.d/millrace.fish",

@@ -14,7 +14,7 @@ const MAX_RESPONSE: u64 = 16 << 20;
 /// A sample of a metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// Metric name without `millrace_`.
+    /// Metric name, without `millrace_` if it begins with it.
     pub name: String,
     labels: Vec<(String, String)>,
     /// Value.
@@ -59,7 +59,10 @@ fn ask(mut stream: TcpStream) -> io::Result<Vec<Sample>> {
 
 /// Parses samples; ignores lines that are not understood.
 pub fn parse(text: &str) -> Vec<Sample> {
-    text.lines().filter_map(|l| sample(l.strip_prefix("millrace_")?)).collect()
+    let process = |line: &&str| line.starts_with("process_");
+    text.lines()
+        .filter_map(|line| sample(line.strip_prefix("millrace_").or(Some(line).filter(process))?))
+        .collect()
 }
 
 fn sample(line: &str) -> Option<Sample> {

@@ -159,6 +159,13 @@ impl Names {
     }
 }
 
+/// The date in UTC, or that of `SOURCE_DATE_EPOCH`, with which builds are reproducible.
+pub(crate) fn today() -> String {
+    let stated = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.parse().ok());
+    let at = stated.and_then(|seconds| Timestamp::from_second(seconds).ok());
+    at.unwrap_or_else(Timestamp::now).strftime("%Y-%m-%d").to_string()
+}
+
 /// Returns `name` for standard output, as ls(1): escaped if that is a terminal, so that a server cannot control it.
 pub(crate) fn shown(name: &[u8]) -> Vec<u8> {
     if std::io::stdout().is_terminal() { printable(name).into_bytes() } else { name.to_vec() }

@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use clap::ColorChoice;
 use millrace_cli_common::{coloured_log, failure::Failure};
 use millrace_daemon::RecentWarnings;
 use tracing::{
@@ -24,7 +25,7 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    args::{BlkArgs, BlkCommand, Command, LogFormat},
+    args::{BlkArgs, BlkCommand, Command, Global, LogFormat},
     background,
     system_log::{self, Journal, SystemLog},
 };
@@ -33,10 +34,11 @@ use crate::{
 type TextLayer<S, W> = fmt::Layer<S, fmt::format::DefaultFields, fmt::format::Format, W>;
 type BoxedLayer<S> = Box<dyn Layer<S> + Send + Sync>;
 
-/// Starts logging with `filter`, or with the default level of `command`: info for servers and mounts, error
+/// Starts logging with the stated filter, or with the default level of `command`: info for servers and mounts, error
 /// for others. A mount in the background then prints warnings only, as mount.nfs: its system log has the rest.
-pub(crate) fn start(filter: Option<&str>, format: LogFormat, command: &Command) -> Result<(), Failure> {
-    let filter = filter.filter(|f| !f.trim().is_empty());
+pub(crate) fn start(global: &Global, command: &Command) -> Result<(), Failure> {
+    let filter = global.log.as_deref().filter(|f| !f.trim().is_empty());
+    let format = global.log_format;
     let (default, daemon) = match command {
         Command::Serve(_) => ("info", false),
         Command::Mount(args) => ("info", args.daemon),
@@ -46,7 +48,11 @@ pub(crate) fn start(filter: Option<&str>, format: LogFormat, command: &Command) 
     let printed = if daemon && filter.is_none() { LevelFilter::WARN } else { LevelFilter::TRACE };
     let filter = EnvFilter::try_new(filter.unwrap_or(default))
         .map_err(|e| Failure::usage(format!("--log: {e}; write a level such as debug, or module=level")))?;
-    let colours = coloured_log();
+    let colours = match global.color {
+        ColorChoice::Auto => coloured_log(),
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+    };
     let lines = if system_log::stderr_is_journal() {
         lines(format, Journal, without_time_and_level)
     } else {

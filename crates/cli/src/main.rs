@@ -12,6 +12,7 @@ mod doctor;
 mod file_error;
 mod interrupt;
 mod logging;
+mod manual;
 mod progress;
 mod reachable;
 mod scratch;
@@ -29,7 +30,7 @@ use crate::args::Cli;
 fn main() -> ExitCode {
     let cli = Cli::parse_from(args::expand_mount_helper(std::env::args_os().collect()));
     session::set_global(&cli.global);
-    let started = logging::start(cli.global.log.as_deref(), cli.global.log_format, &cli.command);
+    let started = logging::start(&cli.global, &cli.command);
     match started.and_then(|()| commands::run(cli.command)) {
         Ok(outcome) => outcome.exit_code(),
         Err(failure) => {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 /// The address at which a listener on `addr` is reached: for all addresses of the host (`0.0.0.0`, `::`), the first of the
-/// same family that other hosts can use, or the loopback address if there is none.
+/// same family that other hosts can use, for `::` otherwise of IPv4, or the loopback address if there is none.
 pub(crate) fn reachable(addr: SocketAddr) -> SocketAddr {
     if !addr.ip().is_unspecified() {
         return addr;
@@ -24,7 +24,9 @@ fn choose(listener: IpAddr, own: Vec<IpAddr>) -> IpAddr {
         IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
     };
-    own.into_iter().find(|ip| ip.is_ipv4() == listener.is_ipv4() && is_usable(ip)).unwrap_or(loopback)
+    let mut usable = own.iter().filter(|ip| is_usable(ip));
+    let same_family = usable.clone().find(|ip| ip.is_ipv4() == listener.is_ipv4());
+    same_family.or_else(|| usable.find(|_| listener.is_ipv6())).copied().unwrap_or(loopback)
 }
 
 #[cfg(test)]
@@ -41,6 +43,7 @@ mod tests {
         assert_eq!(choose(ip("::"), own), ip("2001:db8::1"));
         assert_eq!(choose(ip("0.0.0.0"), ips(&["127.0.0.1", "2001:db8::1"])), ip("127.0.0.1"));
         assert_eq!(choose(ip("::"), ips(&["fe80::1"])), ip("::1"));
+        assert_eq!(choose(ip("::"), ips(&["fe80::1", "192.0.2.1"])), ip("192.0.2.1"));
     }
 
     #[test]

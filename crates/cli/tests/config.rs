@@ -16,7 +16,6 @@ fn refused(dir: &Path, toml: &str) -> String {
     let out = common::run(&["serve", "--log", "off", "--config", text(&file)]);
     let message = String::from_utf8(out.stderr).unwrap();
     assert!(matches!(out.status.code(), Some(1 | 2)) && out.stdout.is_empty(), "{message}");
-    assert_eq!(message.lines().count(), 1, "{message}");
     message
 }
 
@@ -26,17 +25,19 @@ fn an_error_in_a_configuration_file_names_line_and_key() {
     let export = "[[export]]\nname = \"/a\"\nbackend = \"memory:16MiB\"\n";
     let message = refused(dir.path(), &format!("{export}readonly = true\n"));
     assert!(
-        message.contains("line 4") && message.contains("`readonly`") && message.contains("`read_only`"),
+        message.contains("millrace.toml:4:")
+            && message.contains("`readonly`")
+            && message.contains("`read_only`"),
         "{message}"
     );
     let message = refused(dir.path(), &format!("shards = \"two\"\n{export}"));
-    assert!(message.contains("line 1") && message.contains("two"), "{message}");
+    assert!(message.contains("millrace.toml:1:") && message.contains("two"), "{message}");
     let message = refused(dir.path(), "[[export]]\nname = \"/a\"\nbackend = \"disk:/x\"\n");
-    assert!(message.contains("line 3") && message.contains("memory:SIZE"), "{message}");
+    assert!(message.contains("millrace.toml:3:") && message.contains("memory:SIZE"), "{message}");
     let message = refused(dir.path(), &format!("[limits]\nrtmax = 5000\n{export}"));
     assert!(message.contains("rtmax") && message.contains("4096"), "{message}");
     let message = refused(dir.path(), "[[export]\n");
-    assert!(message.contains("line 1"), "{message}");
+    assert!(message.contains("millrace.toml:1:"), "{message}");
     let message = refused(dir.path(), "");
     assert!(message.contains("--export"), "{message}");
     let missing = dir.path().join("missing.toml");
@@ -134,6 +135,7 @@ fn the_example_has_every_key_with_its_default() {
         ("[[target]]\n[[target.lun]]\n", &[]),
     ] {
         let message = format!("{table}zzz = 1\n").parse::<Config>().unwrap_err().to_string();
+        let message = message.lines().find(|line| line.contains("unknown field")).unwrap();
         for key in message.split('`').skip(3).step_by(2).filter(|k| !not_shown.contains(k)) {
             let is_there = |l: &str| {
                 l == format!("[{key}]") || l.trim_start_matches('#').starts_with(&format!("{key} ="))
@@ -167,9 +169,58 @@ fn check_config_accepts_valid_and_rejects_invalid_files() {
     assert!(message.contains("; targets iqn.2026-01.example.millrace:disks"), "{message}");
     fs::write(&file, format!("{export}{}", target.replace("/a/", "/b/"))).unwrap();
     let message = fails(1, &["check-config", text(&file)]);
-    assert!(message.contains("line 7, column 1: the LUN /b/disk of target iqn."), "{message}");
+    assert!(message.contains("millrace.toml:7:1: the LUN /b/disk of target iqn."), "{message}");
     fs::write(&file, "[[export]]\nname = \"/a\"\nbakend = \"memory:1MiB\"\n").unwrap();
     let message = fails(1, &["check-config", text(&file)]);
-    assert!(message.contains("line 3, column 1: there is no key `bakend`; is `backend` meant?"), "{message}");
+    assert!(
+        message.contains("millrace.toml:3:1: there is no key `bakend`; is `backend` meant?"),
+        "{message}"
+    );
     fails(1, &["check-config", text(&dir.path().join("none"))]);
+}
+
+#[test]
+fn check_config_reports_all_errors_with_excerpts_also_as_json_and_from_standard_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("millrace.toml");
+    let toml = "metrics = \"localhost:9464\"\n[[export]]\nname = \"/a\"\nbackend = \"memory:1MiB\"\nsquash = \"no_root_squash\"\n";
+    fs::write(&file, toml).unwrap();
+    let name = text(&file);
+    let out = common::run(&["check-config", name]);
+    let expected = format!(
+        "millrace: {name}:1:11: \"localhost:9464\" has a host name, and a server listens on addresses of this host; \
+         write 127.0.0.1:9464; `ip address` shows them\n  |\n1 | metrics = \"localhost:9464\"\n  |           ^^^^^^^^^^^^^^^^\n\
+         {name}:5:10: `squash` is one of \"none\", \"root\", \"all\"; for \"no_root_squash\" write squash = \"none\"\n  |\n\
+         5 | squash = \"no_root_squash\"\n  |          ^^^^^^^^^^^^^^^^\n"
+    );
+    assert_eq!((String::from_utf8(out.stderr).unwrap(), out.status.code()), (expected, Some(1)));
+    let out = common::run(&["check-config", "--json", name]);
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!((out.status.code(), report["valid"].as_bool()), (Some(1), Some(false)));
+    let places: Vec<_> =
+        report["errors"].as_array().unwrap().iter().map(|e| (&e["line"], &e["column"])).collect();
+    assert_eq!(places, [(&1.into(), &11.into()), (&5.into(), &10.into())]);
+    let message = common::shell("! printf 'x = 1\\n' | \"$0\" check-config -", &[]);
+    assert!(message.contains("/dev/stdin:1:1: unknown field `x`"), "{message}");
+}
+
+#[test]
+fn check_config_gives_the_warnings_of_a_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("millrace.toml");
+    let export = "[[export]]\nname = \"/a\"\nbackend = \"memory:1MiB\"\nsquash = \"none\"\n";
+    let warnings = |listen: &str, export: &str| {
+        fs::write(&file, format!("listen_tcp = [\"{listen}:2049\"]\n{export}")).unwrap();
+        let out = common::run(&["check-config", text(&file)]);
+        assert!(out.status.success());
+        String::from_utf8(out.stderr).unwrap()
+    };
+    let message = warnings("0.0.0.0", export);
+    assert!(
+        message.contains("millrace.toml:2:1: every host that reaches this server may change"),
+        "{message}"
+    );
+    assert!(message.contains("root included"), "{message}");
+    assert_eq!(warnings("127.0.0.1", export), "");
+    assert_eq!(warnings("0.0.0.0", &format!("{export}clients = [\"10.0.0.0/8\"]\n")), "");
 }

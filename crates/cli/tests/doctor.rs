@@ -6,14 +6,14 @@ mod common;
 
 use common::{Server, run};
 
-/// The findings as (state, check, found, mend), and the exit code.
+/// The findings as (state, check, found, remedy), and the exit code.
 fn findings(args: &[&str]) -> (Vec<[String; 4]>, i32) {
     let out = run(&[&["doctor", "--json"], args].concat());
     let message = String::from_utf8(out.stdout).unwrap();
     let json: serde_json::Value = serde_json::from_str(&message).unwrap_or_else(|e| panic!("{e}: {message}"));
     let text = |f: &serde_json::Value, key: &str| f[key].as_str().unwrap_or_default().to_owned();
     let list = json["findings"].as_array().unwrap().iter();
-    let list = list.map(|f| ["state", "check", "found", "mend"].map(|key| text(f, key))).collect();
+    let list = list.map(|f| ["state", "check", "found", "remedy"].map(|key| text(f, key))).collect();
     (list, out.status.code().unwrap())
 }
 
@@ -95,7 +95,7 @@ fn each_problem_has_a_remedy() {
         Server::start(&["--export", "/m=memory:16MiB", "--export", "/far=memory:16MiB,client=203.0.113.1"]);
     let port = |addr: &str| addr.rsplit(':').next().unwrap().to_owned();
     let (rdma, tcp) = (port(&server.rdma), port(&server.tcp));
-    for (url, check, found, mend) in [
+    for (url, check, found, remedy) in [
         ("nfs://127.0.0.1:1/m".to_owned(), "port", "nothing listens", "--listen-tcp"),
         ("nfs+rdma://127.0.0.1:1/m".to_owned(), "port", "nothing listens", "--listen-rdma"),
         ("nfs://127.0.0.1:1/m?proto=tcp".to_owned(), "port", "nothing listens", "--listen-tcp"),
@@ -107,7 +107,7 @@ fn each_problem_has_a_remedy() {
         ("nfs://no.such.name.invalid/m".to_owned(), "name", "no.such.name.invalid", "getent"),
     ] {
         let last = broken(&url);
-        let matches = last[1] == check && last[2].contains(found) && last[3].contains(mend);
+        let matches = last[1] == check && last[2].contains(found) && last[3].contains(remedy);
         assert!(matches, "{url}: {last:?}");
     }
 }

@@ -81,7 +81,7 @@ fn an_invalid_file_changes_nothing_and_is_reported() {
     setup.configure("", &[("one", "")]);
     let server = setup.serve();
     for (bad, expected) in [
-        ("[[export]\n", "line 1, column"),
+        ("[[export]\n", ":1:10: "),
         ("zzz = 1\n", "`zzz`"),
         ("[[export]]\nname = \"/x\"\nbackend = \"local:/does/not/exist\"\n", "/does/not/exist"),
     ] {

@@ -54,6 +54,107 @@ fn standard_output_has_only_the_ready_line_with_the_ports() {
 }
 
 #[test]
+fn a_directory_is_served_by_its_name_with_the_commands_that_mount_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for (directory, export) in [("photos-1.0", "/photos-1.0"), ("my photos", "/")] {
+        let path = dir.path().join(directory);
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("file"), "x").unwrap();
+        let mut server = Server::start(&[text(&path)]);
+        assert_eq!(ok(&["ls", &server.url("tcp", export)]), "file\n");
+        let lines: Vec<String> = (0..6).map(|_| server.line()).collect();
+        let (tcp, rdma) = (server.tcp.rsplit(':').next().unwrap(), &server.rdma);
+        let expected = [
+            "\n".to_owned(),
+            format!("Mount {export}:\n"),
+            format!("  sudo mount -t nfs -o vers=4.2,proto=tcp,port={tcp} 127.0.0.1:{export} /mnt\n"),
+            format!("  millrace mount nfs://{rdma}{export} /mnt\n"),
+            format!(
+                "  python3 -c 'import millrace_nfs; print(millrace_nfs.Client(\"nfs://{rdma}{export}\").listdir())'\n"
+            ),
+        ];
+        assert_eq!(lines[..5], expected);
+        assert!(lines[5].contains("--listen-tcp '[::]:"), "{}", lines[5]);
+        assert_eq!(ok(&["ls", &format!("nfs://{rdma}{export}")]), "file\n");
+    }
+    let none = dir.path().join("none");
+    let message = fails(2, &["serve", text(&none)]);
+    assert!(message.contains("cannot serve") && message.contains("give an existing directory"), "{message}");
+    let message = fails(2, &["serve", "/data=local:/srv"]);
+    assert!(message.contains("--export before it"), "{message}");
+    let message = fails(2, &["serve"]);
+    for option in ["serve /srv/data`", "--export /data=local:/srv/data", "--config /etc/millrace.toml"] {
+        assert!(message.contains(option), "{message}");
+    }
+}
+
+#[test]
+fn the_address_of_all_hosts_accepts_both_families_and_clients_keep_their_ipv4_addresses() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let mut child = millrace()
+        .args(["serve", "--log", "debug", "--export", "/four=memory:1MiB,client=127.0.0.1"])
+        .args([
+            "--export",
+            "/six=memory:1MiB,client=::1",
+            "--listen-tcp",
+            "[::]:0",
+            "--listen-rdma",
+            "[::]:0",
+        ])
+        .args(["--metrics", "[::]:0", "--provider", "iwarp"])
+        .stdout(Stdio::piped())
+        .stderr(fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let ready = ready_line(&mut child);
+    let port = |key: &str| ready.split(key).nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    for proto in ["tcp", "rdma"] {
+        let port = port(&format!("{proto}=[::]:"));
+        for (host, export, other) in [("127.0.0.1", "four", "six"), ("[::1]", "six", "four")] {
+            for vers in ["3", "4.2"] {
+                let url = |export| format!("nfs://{host}:{port}/{export}?proto={proto}&vers={vers}");
+                ok(&["ls", &url(export)]);
+                assert!(!common::run(&["ls", &url(other)]).status.success(), "{host} {other}");
+            }
+        }
+    }
+    let mut stream = TcpStream::connect(format!("127.0.0.1:{}", port("metrics=[::]:"))).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut metrics = String::new();
+    stream.read_to_string(&mut metrics).unwrap();
+    assert!(metrics.contains("client=\"127.0.0.1\"") && !metrics.contains("ffff:"), "{metrics}");
+    kill(child.id(), "TERM");
+    assert!(wait_for(&mut child).success());
+    let log = fs::read_to_string(&log).unwrap();
+    assert!(log.contains("127.0.0.1:") && !log.contains("ffff:"), "{log}");
+}
+
+#[test]
+fn several_addresses_may_be_given_also_both_wildcards_with_one_port() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (four, six) = (format!("0.0.0.0:{port}"), format!("[::]:{port}"));
+    for (first, second) in [(&four, &six), (&six, &four)] {
+        let mut child = millrace()
+            .args(["serve", "--log", "error", "--export", "/m=memory:1MiB", "--listen-tcp", first])
+            .args(["--listen-tcp", second, "--listen-rdma", "127.0.0.1:0", "--listen-rdma", "[::1]:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let ready = ready_line(&mut child);
+        assert!(ready.ends_with(&format!(" tcp={first} tcp={second}\n")), "{ready}");
+        let rdma: Vec<&str> = ready.split(' ').filter_map(|word| word.strip_prefix("rdma=")).collect();
+        for host in ["127.0.0.1", "[::1]"] {
+            ok(&["ls", &format!("nfs://{host}:{port}/m?proto=tcp")]);
+            let at = rdma.iter().find(|at| at.starts_with(host)).unwrap();
+            ok(&["ls", &format!("nfs://{at}/m?proto=rdma")]);
+        }
+        kill(child.id(), "TERM");
+        assert!(wait_for(&mut child).success());
+    }
+}
+
+#[test]
 fn sighup_ends_a_server_that_has_no_file_to_read_again() {
     let mut child = Command::new("env")
         .args([
@@ -367,7 +468,7 @@ fn the_service_manager_is_notified_of_start_and_stop() {
 #[test]
 fn the_log_has_one_json_object_for_each_event_of_a_connection() {
     let mut child = millrace()
-        .args(["serve", "--log-format", "json", "--export", "/m=memory:16MiB"])
+        .args(["serve", "--log", "debug", "--log-format", "json", "--export", "/m=memory:16MiB"])
         .args(["--listen-rdma", "127.0.0.1:0", "--listen-tcp", "127.0.0.1:0"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -385,6 +486,49 @@ fn the_log_has_one_json_object_for_each_event_of_a_connection() {
         assert_eq!(of.len(), 1, "{message}: {log}");
         assert!(of[0]["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{log}");
     }
+}
+
+#[test]
+fn the_log_names_clients_that_stay_and_no_connections() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let mut child = millrace()
+        .args([
+            "serve",
+            "--export",
+            "/m=memory:64MiB",
+            "--listen-rdma",
+            "127.0.0.1:0",
+            "--listen-tcp",
+            "127.0.0.1:0",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let ready = ready_line(&mut child);
+    let url = format!("nfs://{}/m/file?proto=tcp&vers=4.2", ready.trim().split("tcp=").nth(1).unwrap());
+    let large = dir.path().join("large");
+    fs::write(&large, noise(32_000_000, 1)).unwrap();
+    ok(&["put", text(&large), &url]);
+    // It stays until its output is read.
+    let mut reader = millrace().args(["cat", &url]).stdout(Stdio::piped()).spawn().unwrap();
+    let shown = |words: &str| {
+        let start = std::time::Instant::now();
+        while !fs::read_to_string(&log).unwrap().contains(words) {
+            assert!(start.elapsed() < common::HANG, "{words}: {}", fs::read_to_string(&log).unwrap());
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    shown("NFSv4 client has come name=");
+    std::io::copy(&mut reader.stdout.take().unwrap(), &mut std::io::sink()).unwrap();
+    assert!(reader.wait().unwrap().success());
+    shown("NFSv4 client has gone name=");
+    kill(child.id(), "TERM");
+    assert!(wait_for(&mut child).success());
+    let log = fs::read_to_string(&log).unwrap();
+    assert!(!log.contains("connection up") && !log.contains("session created"), "{log}");
+    assert!(log.contains("listening for TCP address=127.0.0.1:"), "{log}");
 }
 
 /// SIGKILL in the middle of a copy, then a new process on the same ports.

@@ -42,6 +42,18 @@ fn top_shows_the_activity_of_clients() {
 }
 
 #[test]
+fn top_prints_json() {
+    let server = Server::start(&["--export", "/m=memory:16MiB", "--metrics", "127.0.0.1:0"]);
+    let report: serde_json::Value = serde_json::from_str(&ok(&["top", &metrics(&server), "--json"])).unwrap();
+    assert_eq!(
+        (report["export"][0]["name"].as_str(), report["client"].as_array().unwrap().len()),
+        (Some("/m"), 0)
+    );
+    assert_eq!((report["connections"].as_f64(), report["iscsi"].is_null()), (Some(0.0), true));
+    assert!(report["memory_limit_bytes"].as_f64().unwrap() > 0.0, "{report}");
+}
+
+#[test]
 fn an_error_of_top_names_the_address() {
     let server = Server::start(&["--export", "/m=memory:16MiB"]);
     let message = fails(1, &["top", &server.tcp, "--once"]);

@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use crate::DaemonError;
+use millrace_rdma_providers::IWARP;
+use millrace_server::{InvalidSetting, ServerError};
+
+use crate::{DaemonError, Diagnostic};
 
 /// The configuration of a daemon: that of its NFS and iSCSI service, and the additional services of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -18,7 +21,7 @@ pub struct Config {
     /// Whether to register NFS and MOUNT with the rpcbind of this host.
     pub rpcbind: bool,
     /// Warnings about the configuration file: deprecated keys, and secrets that every user can read.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Diagnostic>,
 }
 
 impl Config {
@@ -27,6 +30,48 @@ impl Config {
     /// # Errors
     /// [`DaemonError::Server`] with the reason and the required change.
     pub fn check(&self) -> Result<(), DaemonError> {
-        Ok(self.server.check()?)
+        self.server.check()?;
+        match self.conflicting_addresses().into_iter().next() {
+            Some(conflict) => Err(ServerError::from(conflict).into()),
+            None => Ok(()),
+        }
     }
+
+    /// The addresses on which two services would listen.
+    pub(crate) fn conflicting_addresses(&self) -> Vec<InvalidSetting> {
+        let server = &self.server;
+        let list = |key: &'static str, list: &[SocketAddr]| {
+            let keys = list.iter().enumerate().map(|(i, addr)| (format!("{key}.{i}"), key, *addr));
+            keys.collect::<Vec<_>>()
+        };
+        let single =
+            |key: &'static str, addr: Option<SocketAddr>| addr.map(|addr| (key.to_owned(), key, addr));
+        // Addresses of RDMA adapters are in another port space than those of TCP, which software iWARP uses.
+        let is_tcp = |addr: SocketAddr| {
+            server.provider.to_listen(addr.ip()).is_ok_and(|chosen| chosen.provider.name() == IWARP)
+        };
+        let iser = server.listen_iser.filter(|addr| server.listen_iscsi != Some(*addr));
+        let rdma = list("listen_rdma", &server.listen_rdma).into_iter().chain(single("listen_iser", iser));
+        let mut services = list("listen_tcp", &server.listen_tcp);
+        services.extend(rdma.filter(|(.., addr)| is_tcp(*addr)));
+        services.extend(single("listen_iscsi", server.listen_iscsi));
+        services.extend(single("metrics", self.metrics));
+        let conflict = |(i, (field, key, addr)): (usize, &(String, &str, SocketAddr))| {
+            let mut earlier = services.iter().take(i);
+            let (_, other, taken) =
+                earlier.find(|(.., earlier)| overlap(*earlier, *addr, *key != "metrics"))?;
+            let what = format!("{addr} of {key} is in use by {other} ({taken}); give each its own port");
+            Some(InvalidSetting::new(field.clone(), what))
+        };
+        services.iter().enumerate().filter_map(conflict).collect()
+    }
+}
+
+/// Whether only one socket can listen on both addresses. For all IPv6 addresses it also accepts IPv4, except beside
+/// sockets of the same server with an IPv4 address.
+fn overlap(a: SocketAddr, b: SocketAddr, of_one_server: bool) -> bool {
+    let has = |all: SocketAddr, other: SocketAddr| {
+        all.ip().is_unspecified() && (all.is_ipv4() == other.is_ipv4() || (all.is_ipv6() && !of_one_server))
+    };
+    a.port() == b.port() && a.port() != 0 && (a == b || has(a, b) || has(b, a))
 }

@@ -5,10 +5,15 @@ use std::{fs, path::Path};
 use millrace_buffer::ByteSize;
 use millrace_server::{Backend, Config};
 
-/// Warns in the log if the server may need more memory than the control group allows.
-pub(crate) fn warn_of_limit(config: &Config) {
+/// The warning that the server may need more memory than the control group allows.
+pub(crate) fn warning(config: &Config) -> Option<String> {
     let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    if let Some(warning) = limit(Path::new("/sys/fs/cgroup"), &membership).and_then(|at| excess(config, at)) {
+    excess(config, limit(Path::new("/sys/fs/cgroup"), &membership)?)
+}
+
+/// Writes the [`warning`] to the log.
+pub(crate) fn warn_of_limit(config: &Config) {
+    if let Some(warning) = warning(config) {
         tracing::warn!("{warning}");
     }
 }

@@ -1,8 +1,9 @@
-//! Diagnostics of a configuration file: the position of an error in the text, corrections of misspelt keys, warnings of
-//! deprecated keys.
+//! Diagnostics of a configuration file: the places of errors in the text, warnings of deprecated keys and of secrets.
 
 use std::{
     ffi::OsString,
+    fmt,
+    ops::Range,
     os::unix::{ffi::OsStringExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
@@ -11,87 +12,123 @@ use millrace_runtime::percent_decode;
 
 use toml::de::{DeTable, DeValue};
 
-/// Minimum similarity (Jaro-Winkler, 0 to 1) of an unknown key to the known key that is suggested.
-const MIN_SIMILARITY: f64 = 0.8;
+/// Longest line of which an excerpt is shown, in characters.
+const MAX_LINE: usize = 160;
 
-/// `reason` with the line and column of `key` in `text`.
-pub(crate) fn located(text: &str, key: &str, reason: &str) -> String {
-    match offset_of(text, key) {
-        Some(at) => format!("{}: {reason}", position(text, at)),
-        None => reason.to_owned(),
+/// An error or a warning with its place in a configuration file. Its text form is one line, `FILE:LINE:COLUMN: MESSAGE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// Name of the file.
+    pub file: String,
+    /// Line, counted from 1.
+    pub line: usize,
+    /// Column in characters, counted from 1.
+    pub column: usize,
+    /// A sentence with the reason and the required change.
+    pub message: String,
+    /// The line with a mark below the place. Lines with secrets are not shown.
+    pub excerpt: Option<String>,
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, line, column, message, excerpt: _ } = self;
+        write!(f, "{file}:{line}:{column}: {message}")
     }
 }
 
-/// Line and column, counted from 1, of the byte at offset `at`.
-fn position(text: &str, at: usize) -> String {
-    let before = text.get(..at).unwrap_or(text);
-    let line = before.matches('\n').count() + 1;
-    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-    format!("line {line}, column {column}")
+/// The text of a configuration file, and the name of the file.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'t> {
+    pub(crate) file: &'t str,
+    pub(crate) text: &'t str,
 }
 
-/// Offset of the key `at`, or of the innermost existing table that would contain it.
-fn offset_of(text: &str, at: &str) -> Option<usize> {
-    let table = DeTable::parse(text).ok()?;
+impl Source<'_> {
+    /// A diagnostic about the bytes `at`.
+    pub(crate) fn diagnostic(self, at: Range<usize>, message: &str) -> Diagnostic {
+        let Self { file, text } = self;
+        let start = text.floor_char_boundary(at.start);
+        let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+        let content = text[line_start..].lines().next().unwrap_or_default();
+        let line = text[..line_start].matches('\n').count() + 1;
+        let before = text[line_start..start].chars();
+        // Control characters could change the terminal.
+        let message = message.trim().replace('\n', "; ").replace(char::is_control, " ");
+        Diagnostic {
+            file: file.replace(char::is_control, " "),
+            line,
+            column: before.count() + 1,
+            message,
+            excerpt: self.is_shown(content).then(|| excerpt(line, content, start - line_start, at.len())),
+        }
+    }
+
+    /// Whether an excerpt can show the line `content`, which a terminal and a log display: not if a secret may be in it.
+    fn is_shown(self, content: &str) -> bool {
+        let Self { text, .. } = self;
+        let has_long_strings = text.contains("\"\"\"") || text.contains("'''");
+        let may_be_secret = content.contains("secret") || (has_long_strings && text.contains("secret"));
+        !may_be_secret && !content.trim().is_empty() && content.chars().count() <= MAX_LINE
+    }
+
+    /// A diagnostic about the key `key` (`limits.rtmax`, or `export.1.name`), or about the innermost existing table or list
+    /// that would contain it.
+    pub(crate) fn at_key(self, key: &str, message: &str) -> Diagnostic {
+        self.diagnostic(span_of(self.text, key).unwrap_or_default(), message)
+    }
+}
+
+/// The line `content` with marks below `length` bytes at `at`.
+fn excerpt(line: usize, content: &str, at: usize, length: usize) -> String {
+    let printable = |c: char| if c.is_control() && c != '\t' { ' ' } else { c };
+    let gutter = " ".repeat(line.to_string().len());
+    let (before, rest) = content.split_at_checked(at).unwrap_or((content, ""));
+    // Tabs are as wide as in the line above.
+    let space: String = before.chars().map(|c| if c == '\t' { c } else { ' ' }).collect();
+    let marked = rest.get(..rest.floor_char_boundary(length)).unwrap_or(rest).trim_end();
+    let marks = "^".repeat(marked.chars().count().max(1));
+    let content: String = content.chars().map(printable).collect();
+    format!("{gutter} |\n{line} | {}\n{gutter} | {space}{marks}", content.trim_end())
+}
+
+/// The bytes of the key `at`, or of the innermost existing table or list that would contain it.
+fn span_of(text: &str, at: &str) -> Option<Range<usize>> {
+    let (table, _) = DeTable::parse_recoverable(text);
     let mut parts = at.split('.');
     let first = parts.next()?;
     let (key, mut value) = table.get_ref().iter().find(|(k, _)| k.get_ref() == first)?;
-    let mut offset = key.span().start;
+    let mut span = key.span();
     for part in parts {
         let (at, inner) = match value.get_ref() {
             DeValue::Table(t) => match t.iter().find(|(k, _)| k.get_ref() == part) {
-                Some((key, inner)) => (key.span().start, inner),
+                Some((key, inner)) => (key.span(), inner),
                 None => break,
             },
             DeValue::Array(list) => match part.parse().ok().and_then(|i: usize| list.get(i)) {
-                Some(inner) => (inner.span().start, inner),
+                Some(inner) => (inner.span(), inner),
                 None => break,
             },
             _ => break,
         };
-        (offset, value) = (at, inner);
+        (span, value) = (at, inner);
     }
-    Some(offset)
+    Some(span)
 }
 
 /// Keys of the Read-Read design, which is for research. They have no effect.
-const RESEARCH: [&str; 3] = ["design", "exposed_buffers", "exposure"];
+pub(crate) const RESEARCH: [&str; 3] = ["design", "exposed_buffers", "exposure"];
 
-/// A warning for each deprecated key in `text`.
-pub(crate) fn deprecated(text: &str) -> Vec<String> {
-    let found = RESEARCH.into_iter().filter_map(|key| Some((key, offset_of(text, key)?)));
+/// A warning for each deprecated key.
+pub(crate) fn deprecated(source: Source<'_>) -> Vec<Diagnostic> {
+    let found = RESEARCH.into_iter().filter_map(|key| Some((key, span_of(source.text, key)?)));
     let warning = |(key, at)| {
-        format!(
-            "{}: the key `{key}` is deprecated and has no effect; remove it (the Read-Read design is an option of \
-             millrace-lab)",
-            position(text, at)
-        )
+        let message = format!(
+            "the key `{key}` is deprecated and has no effect; remove it (the Read-Read design is an option of millrace-lab)"
+        );
+        source.diagnostic(at, &message)
     };
     found.map(warning).collect()
-}
-
-/// The error with its position in `text`, in one line.
-pub(crate) fn one_line(text: &str, e: &toml::de::Error) -> String {
-    let mut message = e.message().trim().replace('\n', "; ");
-    // Deprecated keys are not suggested.
-    for key in RESEARCH {
-        message = message.replace(&format!("`{key}`, "), "");
-    }
-    let what = suggestion(&message).unwrap_or(message);
-    match e.span() {
-        Some(span) => format!("{}: {what}", position(text, span.start)),
-        None => what,
-    }
-}
-
-/// A suggestion for serde's message about an unknown key.
-fn suggestion(message: &str) -> Option<String> {
-    let mut names = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
-    let unknown = names.next()?;
-    let near = names.map(|known| (strsim::jaro_winkler(unknown, known), known));
-    let (_, known) =
-        near.filter(|(similarity, _)| *similarity >= MIN_SIMILARITY).max_by(|a, b| a.0.total_cmp(&b.0))?;
-    Some(format!("there is no key `{unknown}`; is `{known}` meant?"))
 }
 
 /// The path of a key ([`path`](crate::values::path)).
@@ -103,11 +140,11 @@ fn path_of(value: &DeValue<'_>) -> Option<PathBuf> {
     value.as_str().map(PathBuf::from).or_else(encoded)
 }
 
-/// A warning for each CHAP secret of the configuration `text` that all users of this host can read: in the file `path`, or
-/// in another one.
-pub(crate) fn readable_secrets(text: &str, path: &Path) -> Vec<String> {
-    let is_readable = |path: &Path| std::fs::metadata(path).is_ok_and(|file| file.mode() & 0o004 != 0);
-    let Ok(table) = DeTable::parse(text) else { return Vec::new() };
+/// A warning for each CHAP secret that all users of this host can read: in the file `path`, or in another one.
+pub(crate) fn readable_secrets(source: Source<'_>, path: &Path) -> Vec<Diagnostic> {
+    let is_readable =
+        |path: &Path| std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.mode() & 0o004 != 0);
+    let (table, _) = DeTable::parse_recoverable(source.text);
     let targets = table.get_ref().get("target").and_then(|targets| targets.get_ref().as_array());
     let tables = targets.into_iter().flatten().filter_map(|target| target.get_ref().as_table());
     let users = tables.flat_map(|target| ["incoming_user", "outgoing_user"].map(|user| target.get(user)));
@@ -120,10 +157,9 @@ pub(crate) fn readable_secrets(text: &str, path: &Path) -> Vec<String> {
                 _ => None,
             };
             if let Some(file) = file.filter(|file| is_readable(file)) {
-                let (at, file) = (position(text, key.span().start), file.display());
-                warnings.push(format!(
-                    "{at}: all users of this host can read the secret; run `chmod o-r {file}`"
-                ));
+                let message =
+                    format!("all users of this host can read the secret; run `chmod o-r {}`", file.display());
+                warnings.push(source.diagnostic(key.span(), &message));
             }
         }
     }

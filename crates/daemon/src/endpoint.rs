@@ -228,13 +228,14 @@ impl Body for Whole {
     }
 }
 
-/// Creates a listening socket for the endpoint, whose address can be reused immediately after a restart.
+/// Creates a listening socket for the endpoint, whose address can be reused immediately after a restart. That of all
+/// IPv6 addresses also accepts IPv4.
 pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if addr.is_ipv6() {
-        socket.set_only_v6(true)?;
+        socket.set_only_v6(!addr.ip().is_unspecified())?;
     }
     socket.set_nonblocking(true)?;
     socket.bind(&addr.into())?;

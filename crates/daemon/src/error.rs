@@ -4,14 +4,16 @@ use std::{io, net::SocketAddr, path::PathBuf};
 
 use millrace_server::ServerError;
 
+use crate::Diagnostic;
+
 /// The reason why a configuration is invalid or a daemon cannot start. Each message is one sentence for the
-/// administrator.
+/// administrator; those of a configuration file have an excerpt of it below.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DaemonError {
     /// The text of a configuration file is invalid.
-    #[error("{0}")]
-    Config(String),
+    #[error("{}", listed(.0))]
+    Config(Vec<Diagnostic>),
     /// The configuration file cannot be read.
     #[error("cannot read the configuration {}: {source}", path.display())]
     ReadConfig {
@@ -31,4 +33,9 @@ pub enum DaemonError {
     /// The server cannot start, or its configuration is invalid.
     #[error(transparent)]
     Server(#[from] ServerError),
+}
+
+fn listed(errors: &[Diagnostic]) -> String {
+    let lines = errors.iter().flat_map(|e| [Some(e.to_string()), e.excerpt.clone()]);
+    lines.flatten().collect::<Vec<_>>().join("\n")
 }

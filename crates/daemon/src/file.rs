@@ -1,19 +1,31 @@
 //! Reading a configuration file.
 
-use std::{path::Path, str::FromStr};
+use std::{ops::Range, path::Path, str::FromStr};
 
 use millrace_server::InvalidSetting;
+use serde::Deserialize;
+use toml::{
+    Spanned,
+    de::{DeArray, DeTable, DeValue, Deserializer},
+};
 
-use crate::{Config, DaemonError, diagnostics, keys};
+use crate::{
+    Config, DaemonError, Diagnostic, control_group,
+    diagnostics::{self, Source},
+    keys,
+    words::{Place, in_words, meant},
+};
+
+/// Maximum number of reported errors.
+const MAX_ERRORS: usize = 20;
 
 impl FromStr for Config {
     type Err = DaemonError;
 
     /// Reads TOML text. Unknown keys are errors.
     fn from_str(text: &str) -> Result<Self, DaemonError> {
-        let keys: keys::File =
-            toml::from_str(text).map_err(|e| DaemonError::Config(diagnostics::one_line(text, &e)))?;
-        Ok(Self { warnings: diagnostics::deprecated(text), ..keys.into() })
+        let source = Source { file: "configuration", text };
+        Reading::new(source).config().map_err(DaemonError::Config)
     }
 }
 
@@ -21,36 +33,185 @@ impl Config {
     /// Reads a TOML file. Its exports, targets and limits must be valid independent of the command line.
     ///
     /// # Errors
-    /// The file cannot be read, or is invalid; with line and column.
+    /// The file cannot be read, or is invalid; with all errors and their places.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, DaemonError> {
-        Self::read(path.as_ref(), |_| Ok(()))
+        Self::read(path.as_ref(), None)
     }
 
-    /// As [`Self::from_file`], and checks that directories and the files of LUNs exist. Opens no address.
+    /// As [`Self::from_file`], and checks that directories and the files of LUNs exist. Opens no address. The warnings
+    /// include those of a start of the server, which for host names looks them up.
     ///
     /// # Errors
     /// As [`Self::from_file`].
     pub fn check_file(path: impl AsRef<Path>) -> Result<Self, DaemonError> {
-        Self::read(path.as_ref(), |config| config.server.check_files())
+        Self::read(path.as_ref(), Some(|config| config.server.invalid_files()))
     }
 
-    /// Reads the file at `path` and checks its settings, then calls `check`.
-    fn read(
-        path: &Path,
-        check: impl FnOnce(&Self) -> Result<(), InvalidSetting>,
-    ) -> Result<Self, DaemonError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| DaemonError::ReadConfig { path: path.to_owned(), source })?;
-        let named = |what: String| DaemonError::Config(format!("{}: {what}", path.display()));
-        let mut config: Self = text.parse().map_err(|e: DaemonError| named(e.to_string()))?;
-        config.warnings.extend(diagnostics::readable_secrets(&text, path));
-        let checked = config.server.check_settings().and_then(|()| check(&config));
-        checked.map_err(|invalid| named(diagnostics::located(&text, &key(&invalid), &invalid.reason)))?;
+    /// Reads the file at `path` and checks its settings, with those of `check`, which also wants all warnings.
+    fn read(path: &Path, check: Option<fn(&Self) -> Vec<InvalidSetting>>) -> Result<Self, DaemonError> {
+        let unreadable = |source| DaemonError::ReadConfig { path: path.to_owned(), source };
+        let bytes = std::fs::read(path).map_err(unreadable)?;
+        let (text, valid) = match std::str::from_utf8(&bytes) {
+            Ok(text) => (text.into(), None),
+            Err(e) => (String::from_utf8_lossy(&bytes), Some(e.valid_up_to())),
+        };
+        let file = path.display().to_string();
+        let source = Source { file: &file, text: &text };
+        if let Some(valid) = valid {
+            let what = "the file is not UTF-8; save it as UTF-8, and write paths as { bytes = \"...\" }";
+            return Err(DaemonError::Config(vec![source.diagnostic(valid..valid + 1, what)]));
+        }
+        let mut reading = Reading::new(source);
+        reading.check(check);
+        let mut config = reading.config().map_err(DaemonError::Config)?;
+        config.warnings.extend(diagnostics::readable_secrets(source, path));
+        if check.is_some() {
+            let found = config.server.questionable_settings();
+            config.warnings.extend(found.iter().map(|found| source.at_key(&key(found), &found.reason)));
+            let memory = control_group::warning(&config.server);
+            config.warnings.extend(memory.map(|what| source.at_key("limits.memory", &what)));
+        }
         Ok(config)
     }
 }
 
-/// The key of an invalid setting in a file: `limits.rtmax`, or `export.1.name` for the name of the second export.
+/// The keys of a file that could be read, and the errors.
+struct Reading<'t> {
+    source: Source<'t>,
+    config: Option<Config>,
+    errors: Vec<Diagnostic>,
+    /// Whether the text is TOML.
+    is_toml: bool,
+    /// Whether no export, target or LUN of the file was left out.
+    has_all_tables: bool,
+}
+
+impl<'t> Reading<'t> {
+    /// Reads all keys. Each one with an error is left out, and the others are read again, so that all errors are found.
+    fn new(source: Source<'t>) -> Self {
+        let (table, syntax) = DeTable::parse_recoverable(source.text);
+        let mut read = Self {
+            source,
+            config: None,
+            errors: Vec::new(),
+            is_toml: syntax.is_empty(),
+            has_all_tables: true,
+        };
+        for e in &syntax {
+            read.add(source.diagnostic(e.span().unwrap_or_default(), &in_words(e.message(), None)));
+        }
+        let mut root = Spanned::new(table.span(), DeValue::Table(table.into_inner()));
+        // The tables, by their places, from which keys were removed.
+        let mut left_out: Vec<(Range<usize>, String)> = Vec::new();
+        while read.errors.len() < MAX_ERRORS {
+            let DeValue::Table(table) = root.get_ref() else { break };
+            let table = Spanned::new(root.span(), table.clone());
+            let e = match keys::File::deserialize(Deserializer::from(table)) {
+                Ok(keys) => {
+                    read.config = Some(keys.into());
+                    break;
+                }
+                Err(e) => e,
+            };
+            let at = e.span().unwrap_or_default();
+            let mut path = Vec::new();
+            if !find(&root, &at, &mut path) {
+                read.add(source.diagnostic(at, &in_words(e.message(), None)));
+                break;
+            }
+            let missing = e.message().strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+            let is_known = missing.is_some_and(|key| {
+                !read.is_toml || left_out.iter().any(|(table, k)| (table, k.as_str()) == (&at, key))
+            });
+            let Some((parent, value)) = remove(&mut root, &path) else { break };
+            if !is_known {
+                let written = source.text.get(value.span()).unwrap_or_default();
+                let place = Place { path: path.clone(), value: value.get_ref(), written };
+                read.add(source.diagnostic(at, &in_words(e.message(), Some(&place))));
+            }
+            let is_table = matches!(path.first().map(String::as_str), Some("export" | "target"))
+                && (path.len() <= 2 || path.get(2).is_some_and(|key| key == "lun") && path.len() <= 4);
+            read.has_all_tables &= !is_table;
+            let misspelt = meant(e.message()).map(str::to_owned);
+            left_out.extend(misspelt.or(path.pop()).map(|key| (parent, key)));
+        }
+        if let Some(config) = &mut read.config {
+            config.warnings = diagnostics::deprecated(source);
+        }
+        read
+    }
+
+    /// Adds an error, unless a line has another one that may be its cause.
+    fn add(&mut self, error: Diagnostic) {
+        if self.errors.iter().all(|other| self.is_toml || other.line != error.line) {
+            self.errors.push(error);
+        }
+    }
+
+    /// Checks the settings, with those of `check`.
+    fn check(&mut self, check: Option<fn(&Config) -> Vec<InvalidSetting>>) {
+        let Some(config) = self.config.as_ref().filter(|_| self.is_toml) else { return };
+        let mut invalid = config.server.invalid_settings();
+        invalid.extend(config.conflicting_addresses());
+        invalid.extend(check.into_iter().flat_map(|check| check(config)));
+        // The places of lists are not known if an element was left out.
+        let is_listed = |field: &str| field.starts_with("exports") || field.starts_with("targets");
+        invalid.retain(|invalid| self.has_all_tables || !is_listed(&invalid.field));
+        self.errors.extend(invalid.iter().map(|e| self.source.at_key(&key(e), &e.reason)));
+    }
+
+    /// The configuration, or the errors in the order of their places.
+    fn config(mut self) -> Result<Config, Vec<Diagnostic>> {
+        self.errors.sort_by_key(|e| (e.line, e.column));
+        self.errors.dedup();
+        self.errors.truncate(MAX_ERRORS);
+        self.config.filter(|_| self.errors.is_empty()).ok_or(self.errors)
+    }
+}
+
+/// Finds the innermost entry or element whose key or value is the bytes `at`. Appends the way to it to `path`.
+fn find(value: &Spanned<DeValue<'_>>, at: &Range<usize>, path: &mut Vec<String>) -> bool {
+    let mut is_in = |part: String, key: Option<Range<usize>>, value: &Spanned<DeValue<'_>>| {
+        path.push(part);
+        let found = find(value, at, path) || value.span() == *at || key.is_some_and(|key| key == *at);
+        if !found {
+            path.pop();
+        }
+        found
+    };
+    match value.get_ref() {
+        DeValue::Table(table) => {
+            table.iter().any(|(key, value)| is_in(key.get_ref().to_string(), Some(key.span()), value))
+        }
+        DeValue::Array(list) => list.iter().enumerate().any(|(i, value)| is_in(i.to_string(), None, value)),
+        _ => false,
+    }
+}
+
+/// Removes the value at `path`. Returns the place of the table or list that had it, and the value.
+fn remove<'v>(
+    value: &mut Spanned<DeValue<'v>>,
+    path: &[String],
+) -> Option<(Range<usize>, Spanned<DeValue<'v>>)> {
+    let (parent, (part, rest)) = (value.span(), path.split_first()?);
+    match value.get_mut() {
+        DeValue::Table(table) if rest.is_empty() => Some((parent, table.remove(part.as_str())?)),
+        DeValue::Table(table) => remove(table.get_mut(part.as_str())?, rest),
+        DeValue::Array(list) => {
+            let index = part.parse().ok()?;
+            if !rest.is_empty() {
+                return remove(list.get_mut(index)?, rest);
+            }
+            let mut values: Vec<_> = std::mem::replace(list, DeArray::new()).into_iter().collect();
+            let removed = (index < values.len()).then(|| values.remove(index));
+            *list = values.into_iter().collect();
+            Some((parent, removed?))
+        }
+        _ => None,
+    }
+}
+
+/// The key of a setting in a file: `limits.rtmax`, or `export.1.name` for the name of the second export.
 fn key(invalid: &InvalidSetting) -> String {
     // The fields `exports`, `targets` and `luns` of the configuration are `[[export]]`, `[[target]]` and `[[target.lun]]`
     // in a file.
@@ -108,7 +269,7 @@ mod tests {
         assert_eq!((server.state_dir, control), (Some(at(b"se\xf1or 100%")), Some(at(b"c\xff"))));
         assert_eq!(server.exports[0].backend, local);
         assert_eq!(server.targets[0].luns[0].path.as_os_str().as_bytes(), b"/a/d\xff");
-        assert!(warnings.iter().any(|w| w.contains("chmod o-r")), "{warnings:?}");
+        assert!(warnings.iter().any(|w| w.message.contains("chmod o-r")), "{warnings:?}");
         for (value, expected) in [
             ("{ bytes = \"%zz\" }", "write % itself as %25"),
             ("{ octets = \"x\" }", "unknown field `octets`"),
@@ -123,37 +284,31 @@ mod tests {
     fn errors_have_a_position_and_a_suggestion() {
         let a = export("/a", "memory:1MiB");
         for (text, expected) in [
-            (
-                format!("{a}  readonly = true\n"),
-                "line 4, column 3: there is no key `readonly`; is `read_only` meant?",
-            ),
-            ("zzz = 1\n".to_owned(), "line 1, column 1: unknown field `zzz`, expected one of"),
-            (format!("{a}{a}"), "line 5, column 1: export /a is configured twice"),
-            (format!("[limits]\n  credits = 0\n{a}"), "line 2, column 3: limits.credits is 0"),
-            (format!("[limits]\nmemory = \"1MiB\"\n{a}"), "line 2, column 1: limits.memory is 1MiB"),
-            (format!("x = [\n{a}"), "line 3, column"),
-            (export("a", "memory:1MiB"), "line 2, column 1: export name `a`"),
-            (export("/a", "local:DIR/none"), "line 3, column 1: there is no directory"),
-            (format!("state_dir = \"DIR/none\"\n{a}"), "line 1, column 1: there is no directory"),
+            (format!("{a}  readonly = true\n"), ":4:3: there is no key `readonly`; is `read_only` meant?"),
+            ("zzz = 1\n".to_owned(), ":1:1: unknown field `zzz`, expected one of"),
+            (format!("{a}{a}"), ":5:1: export /a is configured twice"),
+            (format!("[limits]\n  credits = 0\n{a}"), ":2:3: limits.credits is 0"),
+            (format!("[limits]\nmemory = \"1MiB\"\n{a}"), ":2:1: limits.memory is 1MiB"),
+            (format!("x = [\n{a}"), ":3:"),
+            (export("a", "memory:1MiB"), ":2:1: export name `a`"),
+            (export("/a", "local:DIR/none"), ":3:1: there is no directory"),
+            (format!("state_dir = \"DIR/none\"\n{a}"), ":1:1: there is no directory"),
             (
                 export("/a", "local:DIR") + "[[target]]\nname = \"t\"\nlun = [{path = \"/a/none\"}]\n",
-                "line 6, column 9: the LUN /a/none of target iqn.2026-01.example.millrace:t: there is no file",
+                ":6:9: the LUN /a/none of target iqn.2026-01.example.millrace:t: there is no file",
             ),
-            (
-                "\ndesign = \"read-read\"\n".to_owned(),
-                "line 2, column 10: design read-read is a research option",
-            ),
+            ("\ndesign = \"read-read\"\n".to_owned(), ":2:10: design read-read is a research option"),
             (
                 format!("{a}clients = [\n  \"*(rw)\",\n  \"10.0.0.5(rww)\",\n]\n"),
-                "line 6, column 3: `rww` is not an export option",
+                ":6:3: `rww` is not an export option",
             ),
             ("registration = \"all-physical\"\n".to_owned(), "research option: use millrace-lab"),
             (
                 format!("{a}[[target]]\nname = \"t\"\n[[target.lun]]\n  path = \"/b/disk\"\n"),
-                "line 7, column 3: the LUN /b/disk of target iqn.2026-01.example.millrace:t: no export contains it",
+                ":7:3: the LUN /b/disk of target iqn.2026-01.example.millrace:t: no export contains it",
             ),
-            (format!("{a}[[target]]\nname = \"t\"\n"), "line 4, column 1: target iqn"),
-            ("[[target]]\nname = \"a b\"\n".to_owned(), "line 2, column 8: an iSCSI name"),
+            (format!("{a}[[target]]\nname = \"t\"\n"), ":4:1: target iqn"),
+            ("[[target]]\nname = \"a b\"\n".to_owned(), ":2:8: an iSCSI name"),
             (
                 "[[target]]\nname = \"t\"\nlun = [{path = \"/a/x\", block_size = 513}]\n".to_owned(),
                 "512 or 4096",
@@ -166,7 +321,7 @@ mod tests {
         ] {
             let message = refused(&text);
             assert!(!message.contains("123456789012"), "{message}");
-            assert!(message.contains(expected) && message.lines().count() == 1, "{expected}\nbut: {message}");
+            assert!(message.contains(expected), "{expected}\nbut: {message}");
         }
     }
 
@@ -177,9 +332,9 @@ mod tests {
         let message = &config.warnings;
         assert_eq!(message.len(), 3, "{message:?}");
         for (line, key) in ["design", "exposed_buffers", "exposure"].into_iter().enumerate() {
-            let start = format!("line {}, column ", line + 1);
-            assert!(message[line].starts_with(&start) && message[line].contains(key), "{message:?}");
-            assert!(message[line].contains("millrace-lab"), "{message:?}");
+            let Diagnostic { line: found, message, .. } = &message[line];
+            assert!(*found == line + 1 && message.contains(key), "{message:?}");
+            assert!(message.contains("millrace-lab"), "{message:?}");
         }
         assert!("crc = true\n".parse::<Config>().unwrap().warnings.is_empty());
     }
@@ -258,11 +413,8 @@ mod tests {
             let warnings = Config::from_file(&file).unwrap().warnings;
             assert_eq!(warnings.len(), lines.len(), "{warnings:?}");
             for (warning, line) in warnings.iter().zip(lines) {
-                assert!(
-                    warning.starts_with(&format!("line {line}, ")) && warning.contains("chmod o-r"),
-                    "{warning}"
-                );
-                assert!(!warning.contains("123456789012"), "{warning}");
+                assert!(warning.line == line && warning.message.contains("chmod o-r"), "{warning}");
+                assert!(!format!("{warning:?}").contains("123456789012"), "{warning}");
             }
         }
     }
@@ -335,9 +487,9 @@ mod tests {
     #[test]
     fn an_unknown_key_is_an_error_with_its_line() {
         let e = "shards = 1\nlisten_tpc = []\n".parse::<Config>().unwrap_err().to_string();
-        assert!(e.contains("line 2") && e.contains("listen_tpc"), "{e}");
+        assert!(e.contains(":2:") && e.contains("listen_tpc"), "{e}");
         let e = "shards = 1\nprovider = \"roce\"\n".parse::<Config>().unwrap_err().to_string();
-        assert!(e.contains("line 2") && e.contains("auto, iwarp or verbs"), "{e}");
+        assert!(e.contains(":2:") && e.contains("auto, iwarp or verbs"), "{e}");
     }
 
     #[test]
@@ -347,10 +499,7 @@ mod tests {
         {
             let text = export("/x", &format!("local:{one}")) + &export("/y", &format!("local:{two}"));
             let message = refused(&text);
-            assert!(
-                message.contains("line 6, column 1: the directories of exports /x and /y overlap"),
-                "{message}"
-            );
+            assert!(message.contains(":6:1: the directories of exports /x and /y overlap"), "{message}");
         }
     }
 }

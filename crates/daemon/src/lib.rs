@@ -23,9 +23,11 @@ mod status_page;
 mod target_keys;
 mod values;
 mod warnings;
+mod words;
 
 pub use config::Config;
 pub use daemon::Daemon;
+pub use diagnostics::Diagnostic;
 pub use error::DaemonError;
 pub use values::listening_address;
 pub use warnings::RecentWarnings;

@@ -14,10 +14,15 @@ const LIMIT: Duration = Duration::from_secs(2);
 const MEMORY: usize = millrace_buffer::SPAN_BYTES;
 
 /// The bindings for these addresses: the first address of each kind, because rpcbind has one entry per
-/// program and network id.
+/// program and network id. That of all IPv6 addresses is also one for IPv4, unless there is another.
 pub(crate) fn bindings(tcp: &[SocketAddr], rdma: &[SocketAddr]) -> Vec<Binding> {
     let mut out: Vec<Binding> = Vec::new();
-    let named = tcp.iter().map(|a| (NetId::tcp(a), a)).chain(rdma.iter().map(|a| (NetId::rdma(a), a)));
+    let both = |addr: &&SocketAddr| addr.is_ipv6() && addr.ip().is_unspecified();
+    let ipv4 = |addr: &SocketAddr| SocketAddr::from((Ipv4Addr::UNSPECIFIED, addr.port()));
+    let with_ipv4 =
+        |list: &[SocketAddr]| [list, &list.iter().filter(both).map(ipv4).collect::<Vec<_>>()].concat();
+    let tcp = with_ipv4(tcp).into_iter().map(|addr| (NetId::tcp(&addr), addr));
+    let named = tcp.chain(with_ipv4(rdma).into_iter().map(|addr| (NetId::rdma(&addr), addr)));
     for (netid, addr) in named {
         let programs = [
             (millrace_nfs::v3::PROGRAM, millrace_nfs::v3::VERSION),
@@ -25,7 +30,7 @@ pub(crate) fn bindings(tcp: &[SocketAddr], rdma: &[SocketAddr]) -> Vec<Binding> 
         ];
         for (prog, vers) in programs {
             if !out.iter().any(|b| b.prog == prog && b.netid == netid) {
-                out.push(Binding { prog, vers, netid, addr: *addr });
+                out.push(Binding { prog, vers, netid, addr });
             }
         }
     }
@@ -81,5 +86,10 @@ mod tests {
             (100_005, "rdma", 20049),
         ];
         assert_eq!(registered, expected);
+        let both = bindings(&[addr("[::]:2049")], &[]);
+        let registered: Vec<_> = both.iter().map(|b| (b.prog, b.netid.name(), b.addr.to_string())).collect();
+        let expected = |program, netid, at: &str| (program, netid, at.to_owned());
+        assert!(registered.contains(&expected(100_003, "tcp", "0.0.0.0:2049")), "{registered:?}");
+        assert!(registered.contains(&expected(100_003, "tcp6", "[::]:2049")), "{registered:?}");
     }
 }

@@ -1,7 +1,11 @@
 //! Values of keys that have a text form.
 
 use std::{
-    ffi::OsString, fmt, fmt::Display, net::SocketAddr, os::unix::ffi::OsStringExt, path::PathBuf,
+    ffi::OsString,
+    fmt::{self, Display},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::unix::ffi::OsStringExt,
+    path::PathBuf,
     str::FromStr,
 };
 
@@ -33,14 +37,66 @@ where
 pub fn listening_address(text: &str) -> Result<SocketAddr, String> {
     let parts = text.strip_prefix('[').and_then(|rest| rest.split_once("]:"));
     let (host, port) = parts.or_else(|| text.rsplit_once(':')).unwrap_or((text, ""));
-    let invalid = || format!("{text:?} is not an address and a port, such as 127.0.0.1:2049 or [::1]:2049");
-    let port = port.parse().map_err(|_| invalid())?;
+    let Some(port) = number(port) else { return Err(not_an_address(text)) };
+    let port = port
+        .parse()
+        .map_err(|_| format!("the port of {text:?} is {port}; ports are 1 to 65535, and 0 for a free one"))?;
     let host = match parts {
         Some(_) => ipv6_host(host)?,
-        None => host.parse::<std::net::Ipv4Addr>().map_err(|_| invalid())?.to_string(),
+        None => host.parse::<Ipv4Addr>().map_err(|_| not_an_address(text))?.to_string(),
     };
     let found = lookup(&host, port).map_err(|e| e.to_string())?;
-    found.first().copied().ok_or_else(invalid)
+    found.first().copied().ok_or_else(|| not_an_address(text))
+}
+
+fn number(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// Says what is missing or wrong in an address, and how to write it.
+fn not_an_address(text: &str) -> String {
+    const EXAMPLES: &str = "write ADDRESS:PORT, such as 127.0.0.1:2049 or [::1]:2049";
+    let is_ip = |text: &str| text.parse::<IpAddr>().is_ok();
+    if let Some((scheme, rest)) = text.split_once("://") {
+        return format!("{text:?} has a scheme; leave {scheme}:// out: {rest}");
+    }
+    if number(text).is_some() {
+        return format!(
+            "{text:?} is a port without an address; write [::]:{text} for all addresses, or 127.0.0.1:{text} for this \
+             host only"
+        );
+    }
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, ""));
+    if let ("" | "*", Some(port)) = (host, number(port)) {
+        return format!("{text:?} has no address; write [::]:{port} for all addresses");
+    }
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        let with_port = match ip {
+            IpAddr::V6(ip) if number(port).is_some() && is_ip(host) && !text.starts_with('[') => {
+                let last = format!("[{host}]:{port}");
+                return format!("{text:?} is ambiguous; write {last}, or [{ip}]:PORT");
+            }
+            IpAddr::V6(ip) => format!("[{ip}]:2049"),
+            IpAddr::V4(ip) => format!("{ip}:2049"),
+        };
+        return format!("{text:?} has no port; write for example {with_port}");
+    }
+    if let (Ok(ip), Some(port)) = (host.parse::<Ipv6Addr>(), number(port)) {
+        return format!("an IPv6 address is in brackets; write [{ip}]:{port}");
+    }
+    let is_name = |host: &str| {
+        host.contains(|c: char| c.is_ascii_alphabetic())
+            && host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'))
+    };
+    if number(port).is_some() && is_name(host) {
+        let local = if host == "localhost" { format!("; write 127.0.0.1:{port}") } else { String::new() };
+        return format!(
+            "{text:?} has a host name, and a server listens on addresses of this host{local}; \
+                        `ip address` shows them"
+        );
+    }
+    format!("{text:?} is not an address and a port; {EXAMPLES}")
 }
 
 /// A listening address of a configuration file.
@@ -48,7 +104,23 @@ pub fn listening_address(text: &str) -> Result<SocketAddr, String> {
 pub(crate) struct Listening(#[serde(deserialize_with = "address")] pub(crate) SocketAddr);
 
 fn address<'de, D: Deserializer<'de>>(d: D) -> Result<SocketAddr, D::Error> {
-    listening_address(&String::deserialize(d)?).map_err(de::Error::custom)
+    struct Visitor;
+    impl de::Visitor<'_> for Visitor {
+        type Value = SocketAddr;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an address and a port, such as \"127.0.0.1:2049\" or \"[::1]:2049\"")
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<SocketAddr, E> {
+            listening_address(text).map_err(E::custom)
+        }
+
+        fn visit_i64<E: de::Error>(self, port: i64) -> Result<SocketAddr, E> {
+            self.visit_str(&port.to_string())
+        }
+    }
+    d.deserialize_any(Visitor)
 }
 
 /// A path, or a value with one: text, or `{ bytes = "..." }`, in which `%XX` is a byte, if it is not UTF-8.
@@ -137,10 +209,28 @@ mod tests {
         assert_eq!(listening_address("[fe80::1%25lo]:2049"), Ok(local));
         assert!(matches!(local, SocketAddr::V6(addr) if addr.scope_id() != 0), "{local}");
         for (text, part) in [
-            ("127.0.0.1", "and a port"),
-            ("[::1]", "and a port"),
-            ("host:2049", "and a port"),
-            ("::1:2049", "and a port"),
+            ("", "is not an address and a port; write ADDRESS:PORT"),
+            ("127.0.0.1", "no port; write for example 127.0.0.1:2049"),
+            ("127.0.0.1:", "write ADDRESS:PORT"),
+            ("127.0.0.1:70000", "the port of \"127.0.0.1:70000\" is 70000; ports are 1 to 65535"),
+            ("127.0.0.1:nfs", "write ADDRESS:PORT"),
+            ("127.0.0.1:-1", "write ADDRESS:PORT"),
+            ("[::1]", "no port; write for example [::1]:2049"),
+            ("[::1]2049", "write ADDRESS:PORT"),
+            ("2049", "a port without an address; write [::]:2049 for all addresses, or 127.0.0.1:2049"),
+            (":2049", "no address; write [::]:2049"),
+            ("*:2049", "no address; write [::]:2049"),
+            ("localhost:0", "write 127.0.0.1:0"),
+            ("host:2049", "host name, and a server listens on addresses"),
+            ("server.example.com:2049", "host name"),
+            ("tcp://0.0.0.0:2049", "leave tcp:// out: 0.0.0.0:2049"),
+            ("::1:2049", "write [::1]:2049, or [::1:2049]:PORT"),
+            ("::", "write for example [::]:2049"),
+            ("fe80::zz:1", "write ADDRESS:PORT"),
+            (
+                "2001:db8:1:2:3:4:5:6:2049",
+                "an IPv6 address is in brackets; write [2001:db8:1:2:3:4:5:6]:2049",
+            ),
             ("[fe80::1]:2049", "write [fe80::1%"),
             ("[fe80::1%no-such0]:2049", "no interface no-such0"),
             ("[::1%lo]:2049", "only link-local"),

@@ -17,7 +17,7 @@ use millrace_rdma::{
     stag::StagTables,
 };
 use millrace_runtime::{
-    BoxFuture, LocalPort, RuntimeRef,
+    BoxFuture, LocalPort, RuntimeRef, canonical,
     tokio_rt::{TcpByteStream, connect_tcp, prefer_loopback_congestion_control, probe_peer},
 };
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -102,7 +102,7 @@ impl IwarpListener {
             return Err(io::ErrorKind::NotConnected.into()); // Unreachable: created above.
         };
         loop {
-            match listener.accept().await.and_then(|(s, peer)| Ok((s.into_std()?, peer))) {
+            match listener.accept().await.and_then(|(s, peer)| Ok((s.into_std()?, canonical(peer)))) {
                 Ok((stream, peer)) => {
                     let (rt, tags) = (Arc::clone(&self.rt), self.tags.clone());
                     let rejects = Arc::clone(&self.rejects);

@@ -32,7 +32,7 @@ pub use maybe_ready::{BoxFuture, MaybeReady};
 pub use percent::{percent_decode, percent_encode};
 pub use range_locks::{RangeLock, RangeLocks};
 pub use readiness::Readiness;
-pub use resolve::{ipv6_host, lookup, resolve};
+pub use resolve::{canonical, ipv6_host, lookup, resolve};
 pub use send_queue::SendQueue;
 pub use stall_timer::StallTimer;
 pub use stream::{ByteStream, MemoryStream, StreamListener, StreamProvider, memory_stream};

@@ -65,6 +65,15 @@ fn no_interface(ip: Ipv6Addr, why: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, format!("{why}: write {}", addresses.join(" or ")))
 }
 
+/// `addr`, as an IPv4 address if it is an IPv4-mapped IPv6 address, which a socket for both families shows for IPv4.
+pub fn canonical(addr: SocketAddr) -> SocketAddr {
+    match addr.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.into(), addr.port()),
+        // Keeps the interface.
+        IpAddr::V6(_) => addr,
+    }
+}
+
 /// As [`lookup`], as blocking work of `rt`. Returns at least one address.
 ///
 /// # Errors

@@ -26,7 +26,8 @@ use tokio::{
 };
 
 use crate::{
-    BoxFuture, ByteStream, Instant, LocalPort, Readiness, Runtime, RuntimeRef, Sleep, reserved_ports,
+    BoxFuture, ByteStream, Instant, LocalPort, Readiness, Runtime, RuntimeRef, Sleep, canonical,
+    reserved_ports,
 };
 pub use busy_poll::busy_poll;
 pub use unix::UnixByteStream;
@@ -323,11 +324,11 @@ impl ByteStream for TcpByteStream {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.fd.get_ref().local_addr()
+        self.fd.get_ref().local_addr().map(canonical)
     }
 
     fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.fd.get_ref().peer_addr()
+        self.fd.get_ref().peer_addr().map(canonical)
     }
 }
 

@@ -10,31 +10,33 @@ use crate::{
 };
 
 impl Config {
-    /// Checks that the directories of exports, the state directory and the files of LUNs exist, as a start of the server
-    /// does. Creates nothing. The file of a LUN that this process may not look up counts as existing.
-    ///
-    /// # Errors
-    /// The first missing or unsuitable object.
-    pub fn check_files(&self) -> Result<(), InvalidSetting> {
+    /// The settings whose directory or file does not exist or is unsuitable: of exports, the state directory and LUNs, as a
+    /// start of the server finds them. Creates nothing. The file of a LUN that this process may not look up counts as
+    /// existing.
+    pub fn invalid_files(&self) -> Vec<InvalidSetting> {
         let exports = self.exports.iter().enumerate().filter_map(|(i, e)| match &e.backend {
             Backend::Local { path } => Some((format!("exports.{i}.backend"), path)),
             Backend::Memory { .. } => None,
         });
         let state = self.state_dir.iter().map(|dir| ("state_dir".to_owned(), dir));
-        if let Some((field, path)) = exports.chain(state).find(|(_, path)| !path.is_dir()) {
-            let reason = format!("there is no directory {}; make it, or correct the path", path.display());
-            return Err(InvalidSetting::new(field, reason));
-        }
+        let missing = exports.chain(state).filter(|(_, path)| !path.is_dir());
+        let mut invalid: Vec<_> = missing
+            .map(|(field, path)| {
+                let reason =
+                    format!("there is no directory {}; make it, or correct the path", path.display());
+                InvalidSetting::new(field, reason)
+            })
+            .collect();
         for (i, target) in self.targets.iter().enumerate() {
             for (j, lun) in target.luns.iter().enumerate() {
-                check_lun(lun, &self.exports).map_err(|reason| {
+                if let Err(reason) = check_lun(lun, &self.exports) {
                     let reason =
                         format!("the LUN {} of target {}: {reason}", lun.path.display(), target.name);
-                    InvalidSetting::new(format!("targets.{i}.luns.{j}.path"), reason)
-                })?;
+                    invalid.push(InvalidSetting::new(format!("targets.{i}.luns.{j}.path"), reason));
+                }
             }
         }
-        Ok(())
+        invalid
     }
 }
 
@@ -100,10 +102,10 @@ mod tests {
                 "/memory=memory:1MiB".into(),
             ];
             let exports = exports.iter().map(|e| e.parse().unwrap()).collect();
-            Config { exports, targets: vec![target], ..Config::default() }.check_files()
+            Config { exports, targets: vec![target], ..Config::default() }.invalid_files()
         };
         for lun in ["/data/disk", "/data/disk,block=4096", "/data/new,size=1MiB", "/memory/x,size=1MiB"] {
-            check(lun).unwrap();
+            assert_eq!(check(lun), []);
         }
         for (lun, reason) in [
             ("/data/none", "there is no file"),
@@ -115,7 +117,7 @@ mod tests {
             ("/data/link", "not a regular file"),
             ("/memory/x", "export in memory"),
         ] {
-            let e = check(lun).unwrap_err();
+            let [e] = check(lun).try_into().unwrap();
             assert_eq!(e.field, "targets.0.luns.0.path");
             assert!(e.reason.contains(reason), "{lun}: {}", e.reason);
         }

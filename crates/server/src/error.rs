@@ -60,7 +60,7 @@ pub enum ServerError {
     Thread(io::Error),
 }
 
-/// An invalid setting of a [`Config`](crate::Config).
+/// A setting of a [`Config`](crate::Config) that is invalid, or that deserves a warning.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 #[non_exhaustive]
@@ -73,7 +73,8 @@ pub struct InvalidSetting {
 }
 
 impl InvalidSetting {
-    pub(crate) fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
+    /// The setting at `field` with the `reason`.
+    pub fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self { field: field.into(), reason: reason.into() }
     }
 }

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::{
     ServerError,
+    announce::unknown_host,
     client_rule::{ClientRule, Hosts, Squash},
     config::{Delegations, ExportConfig},
     handle::{HandleBytes, SealedHandle, Sealer},
@@ -91,10 +92,7 @@ fn rules(policy: &ExportConfig) -> Vec<Rule> {
 fn addresses(name: &str, export: &str) -> Vec<Network> {
     let found = (name, 0).to_socket_addrs().map(|found| found.map(Network::from).collect());
     found.unwrap_or_else(|e| {
-        tracing::warn!(
-            export,
-            "cannot look up the client {name}: {e}; it is not admitted until a reload (`millrace reload`)"
-        );
+        tracing::warn!(export, "{}", unknown_host(name, &e));
         Vec::new()
     })
 }

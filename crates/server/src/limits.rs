@@ -190,97 +190,102 @@ impl Limits {
         (shared * 32 / 21).next_multiple_of(1 << 20)
     }
 
-    /// Checks that each connection has at least half of the memory that is to be reserved for it.
-    fn check_connections(&self) -> Result<(), InvalidSetting> {
+    /// The reason why not each connection has at least half of the memory that is to be reserved for it.
+    fn too_many_connections(&self) -> Option<String> {
         let (reserve, least) = (self.reserved_for_connections() as u64, self.own() / 2);
-        let Some(connections) = self.max_connections.map(|n| n as u64) else { return Ok(()) };
+        let connections = self.max_connections.map(|n| n as u64)?;
         let most = reserve / least;
-        if connections <= most.max(8) {
-            return Ok(());
-        }
-        let what = format!(
+        (connections > most.max(8)).then(|| format!(
             "limits.max_connections is {connections}, but each connection reserves {}, and limits.memory of {} suffices \
              for {most}; raise memory or lower max_connections",
             ByteSize(least),
             self.memory
-        );
-        Err(InvalidSetting::new("limits.max_connections", what))
+        ))
     }
 
-    /// Checks the ranges and the consistency of the limits, for a server with or without iSCSI.
-    ///
-    /// # Errors
-    /// The invalid setting with the required change.
-    pub(crate) fn check(&self, iscsi: bool) -> Result<(), InvalidSetting> {
-        let invalid = |key: &str, what: String| InvalidSetting::new(format!("limits.{key}"), what);
+    /// The limits that are out of range or else inconsistent, with the required change, for a server with or without iSCSI.
+    pub(crate) fn invalid(&self, iscsi: bool) -> Vec<InvalidSetting> {
+        let out_of_range = self.out_of_range();
+        // The calculations below do not overflow with limits in their ranges.
+        if out_of_range.is_empty() { self.inconsistent(iscsi) } else { out_of_range }
+    }
+
+    fn out_of_range(&self) -> Vec<InvalidSetting> {
+        let mut invalid = Vec::new();
+        let mut add = |key: &str, what| invalid.push(InvalidSetting::new(format!("limits.{key}"), what));
         for (name, ByteSize(v)) in [("rtmax", self.rtmax), ("wtmax", self.wtmax)] {
             if !(TRANSFER_UNIT..=MAX_TRANSFER).contains(&v) || !v.is_multiple_of(TRANSFER_UNIT) {
-                return Err(invalid(
+                add(
                     name,
                     format!("limits.{name} is {v}; it must be a multiple of 4096 between 4096 and 4MiB"),
-                ));
+                );
             }
         }
         if !(1..=16384).contains(&self.credits) {
-            return Err(invalid(
-                "credits",
-                format!("limits.credits is {}; it must be between 1 and 16384", self.credits),
-            ));
+            add("credits", format!("limits.credits is {}; it must be between 1 and 16384", self.credits));
         }
         let connections = [
             ("max_connections", self.max_connections),
             ("max_connections_per_client", self.max_connections_per_client),
         ];
-        if let Some((name, _)) = connections.iter().find(|(_, n)| *n == Some(0)) {
-            return Err(invalid(name, format!("limits.{name} is 0; no client could connect")));
+        for (name, _) in connections.iter().filter(|(_, n)| *n == Some(0)) {
+            add(name, format!("limits.{name} is 0; no client could connect"));
         }
-        self.check_connections()?;
         if !(1..=3600).contains(&self.stall_timeout) {
-            return Err(invalid(
+            add(
                 "stall_timeout",
                 format!("limits.stall_timeout is {}; it must be 1 to 3600 seconds", self.stall_timeout),
-            ));
+            );
         }
         if self.idle_timeout > 86_400 {
-            return Err(invalid(
+            add(
                 "idle_timeout",
                 format!(
                     "limits.idle_timeout is {}; it must be 1 to 86400 seconds, or 0 for never",
                     self.idle_timeout
                 ),
-            ));
+            );
         }
         if !(1024..=256 << 10).contains(&self.inline_size.0) || !self.inline_size.0.is_multiple_of(1024) {
-            return Err(invalid(
+            add(
                 "inline_size",
                 format!(
                     "limits.inline_size is {}; it must be a multiple of 1024 between 1024 and 256KiB",
                     self.inline_size
                 ),
-            ));
+            );
         }
         if !matches!(self.shared_receives, 0 | 16..=16384) {
-            return Err(invalid(
+            add(
                 "shared_receives",
                 format!(
                     "limits.shared_receives is {}; it must be 16 to 16384, or 0 for none",
                     self.shared_receives
                 ),
-            ));
+            );
+        }
+        invalid
+    }
+
+    fn inconsistent(&self, iscsi: bool) -> Vec<InvalidSetting> {
+        let mut invalid = Vec::new();
+        let mut add = |key: &str, what| invalid.push(InvalidSetting::new(format!("limits.{key}"), what));
+        if let Some(what) = self.too_many_connections() {
+            add("max_connections", what);
         }
         if (self.shared_receives as u64).saturating_mul(self.inline_size.0) > self.memory.0 / 2 {
-            return Err(invalid(
+            add(
                 "shared_receives",
                 format!(
                     "limits.shared_receives is {} times an inline_size of {}: more than half of limits.memory; raise memory \
                  or lower shared_receives",
                     self.shared_receives, self.inline_size
                 ),
-            ));
+            );
         }
         let needed = u64::from(self.credits).saturating_mul(self.max_transfer());
         if needed > self.memory.0 {
-            return Err(invalid(
+            add(
                 "memory",
                 format!(
                     "limits.memory is {}, but one connection may hold {} (credits {} times {}); raise memory or lower credits",
@@ -289,7 +294,7 @@ impl Limits {
                     self.credits,
                     ByteSize(self.max_transfer())
                 ),
-            ));
+            );
         }
         let least = self.least_memory(iscsi);
         if least > self.memory.0 {
@@ -300,16 +305,16 @@ impl Limits {
                 ),
                 false => (format!("calls of {}", ByteSize(self.max_transfer())), "lower rtmax and wtmax"),
             };
-            return Err(invalid(
+            add(
                 "memory",
                 format!(
                     "limits.memory is {}, but {what} need at least {} beside idle connections; raise memory or {remedy}",
                     self.memory,
                     ByteSize(least)
                 ),
-            ));
+            );
         }
-        Ok(())
+        invalid
     }
 }
 
@@ -327,9 +332,9 @@ mod tests {
     fn each_connection_has_reserved_memory_for_small_calls() {
         let limits = |n| Limits { max_connections: Some(n), memory: ByteSize(64 << 20), ..Limits::default() };
         let most = limits(1).reserved_for_connections() / (limits(1).own() as usize / 2);
-        limits(most).check(false).unwrap();
+        assert_eq!(limits(most).invalid(false), []);
         assert!(limits(most).budget(None, false).own >= 16 << 10);
-        let refused = limits(most + 1).check(false).unwrap_err();
+        let refused = limits(most + 1).invalid(false).remove(0);
         let expected = format!(
             "limits.max_connections is {}, but each connection reserves 16KiB, and limits.memory of 64MiB suffices for \
              {most}; raise memory or lower max_connections",
@@ -352,7 +357,7 @@ mod tests {
                 replies_kept,
                 ..Limits::default()
             };
-            limits.check(false).unwrap();
+            assert_eq!(limits.invalid(false), []);
             let config = limits.budget(None, false);
             let large = limits.arena();
             let bulk: Vec<_> = std::iter::from_fn(|| large.alloc(64 << 10).ok()).collect();
@@ -385,8 +390,8 @@ mod tests {
                 ..Limits::default()
             };
             let least = limits(0).least_memory(iscsi);
-            limits(least).check(iscsi).unwrap();
-            let refused = limits(least - 1).check(iscsi).unwrap_err().reason;
+            assert_eq!(limits(least).invalid(iscsi), []);
+            let refused = limits(least - 1).invalid(iscsi).remove(0).reason;
             assert!(refused.contains(&ByteSize(least).to_string()), "{refused}");
             let config = limits(least).budget(None, iscsi);
             assert!(!iscsi || config.largest >= MAX_COMMAND_MEMORY);

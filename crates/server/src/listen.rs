@@ -14,7 +14,7 @@ use futures::future::{Either, select};
 use millrace_admission::{Account, AdmissionError, Budget};
 use millrace_rdma::{Listener, RejectReason};
 use millrace_runtime::{
-    ByteStream, RuntimeExt, RuntimeRef, StreamListener,
+    ByteStream, RuntimeExt, RuntimeRef, StreamListener, canonical,
     tokio_rt::{TcpByteStream, prefer_loopback_congestion_control, probe_peer},
 };
 use tokio::sync::watch;
@@ -114,13 +114,14 @@ impl Acceptor {
     }
 }
 
-/// Creates a listening socket whose address can be reused immediately after a restart.
-pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+/// Creates a listening socket whose address can be reused immediately after a restart. That of all IPv6 addresses also
+/// accepts IPv4, unless `only_v6`.
+pub(crate) fn bind(addr: SocketAddr, only_v6: bool) -> io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if addr.is_ipv6() {
-        socket.set_only_v6(true)?;
+        socket.set_only_v6(only_v6)?;
     }
     socket.set_nonblocking(true)?;
     prefer_loopback_congestion_control(&socket, addr);
@@ -145,13 +146,13 @@ pub(crate) async fn accept_tcp(
         let accepted = match select(Box::pin(listener.accept()), stop).await {
             Either::Left((accepted, rest)) => {
                 stop = rest;
-                accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer)))
+                accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, canonical(peer))))
             }
             Either::Right(_) => return,
         };
         match accepted {
             Ok((stream, peer)) => {
-                let local = stream.local_addr().unwrap_or(peer);
+                let local = stream.local_addr().map_or(peer, canonical);
                 let open = move || {
                     probe_peer(&stream)?;
                     TcpByteStream::new(stream)
@@ -184,7 +185,7 @@ pub(crate) async fn accept_streams(
         let accepted = match select(listener.accept(), stop).await {
             Either::Left((accepted, rest)) => {
                 stop = rest;
-                accepted.and_then(|stream| Ok((stream.peer_addr()?, stream)))
+                accepted.and_then(|stream| Ok((canonical(stream.peer_addr()?), stream)))
             }
             Either::Right(_) => return,
         };
@@ -220,17 +221,22 @@ pub(crate) async fn accept_rdma(
             Either::Right(_) => return,
         };
         match accepted {
-            Ok(incoming) => match acceptor.account(incoming.peer()) {
-                Ok(account) => acceptor.dispatch(match protocol {
-                    Protocol::Nfs => NewConnection::Rdma { incoming, account },
-                    Protocol::Iscsi | Protocol::IscsiOrIser => NewConnection::Iser { incoming, account },
-                }),
-                Err(full) => {
-                    let name = protocol.rdma_name();
-                    tracing::warn!(peer = %incoming.peer(), "{name} connection refused: {full}");
-                    incoming.reject(RejectReason::Busy);
+            Ok(incoming) => {
+                let peer = canonical(incoming.peer());
+                match acceptor.account(peer) {
+                    Ok(account) => acceptor.dispatch(match protocol {
+                        Protocol::Nfs => NewConnection::Rdma { incoming, peer, account },
+                        Protocol::Iscsi | Protocol::IscsiOrIser => {
+                            NewConnection::Iser { incoming, peer, account }
+                        }
+                    }),
+                    Err(full) => {
+                        let name = protocol.rdma_name();
+                        tracing::warn!(%peer, "{name} connection refused: {full}");
+                        incoming.reject(RejectReason::Busy);
+                    }
                 }
-            },
+            }
             Err(e) => acceptor.pause(&e).await,
         }
     }

@@ -119,7 +119,27 @@ impl FromStr for Network {
                 "only link-local addresses have an interface: write fe80::%{name}/{LINK_LOCAL}"
             ));
         }
+        let first = first_address(addr, prefix);
+        if addr != first {
+            let zone = interface.map(|Interface { name, .. }| format!("%{name}")).unwrap_or_default();
+            return Err(format!(
+                "`{s}` has bits beyond its prefix; write {first}{zone}/{prefix} for the network, or {addr}{zone} for the host"
+            ));
+        }
         Ok(Self { addr, prefix, interface })
+    }
+}
+
+/// The first address of the network of `addr`.
+fn first_address(addr: IpAddr, prefix: u8) -> IpAddr {
+    let host_bits = u32::from(width(addr).saturating_sub(prefix));
+    match addr {
+        IpAddr::V4(ip) => {
+            Ipv4Addr::from_bits(ip.to_bits() & u32::MAX.checked_shl(host_bits).unwrap_or(0)).into()
+        }
+        IpAddr::V6(ip) => {
+            Ipv6Addr::from_bits(ip.to_bits() & u128::MAX.checked_shl(host_bits).unwrap_or(0)).into()
+        }
     }
 }
 
@@ -197,12 +217,28 @@ mod tests {
         for (text, part) in [
             ("2001:db8::1%lo", "write 2001:db8::1"),
             ("fe80::%lo/9", "write fe80::%lo/10"),
+            ("fe80::1%lo/64", "write fe80::%lo/64 for the network, or fe80::1%lo for the host"),
             ("fe80::1%no-such0", "no interface no-such0: write fe80::1%"),
             ("fe80::zz%lo", "not an IPv6 address"),
             ("10.0.0.1%lo", "not an IPv6 address"),
         ] {
             let why = text.parse::<Network>().unwrap_err();
             assert!(why.contains(part), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn networks_with_bits_of_hosts_are_rejected() {
+        for (text, network, host) in [
+            ("10.0.0.5/8", "10.0.0.0/8", "10.0.0.5"),
+            ("10.0.0.5/255.255.255.0", "10.0.0.0/24", "10.0.0.5"),
+            ("10.0.0.5/0", "0.0.0.0/0", "10.0.0.5"),
+            ("fd00::1/8", "fd00::/8", "fd00::1"),
+            ("2001:db8::1/0", "::/0", "2001:db8::1"),
+        ] {
+            let why = text.parse::<Network>().unwrap_err();
+            let expected = format!("write {network} for the network, or {host} for the host");
+            assert!(why.contains(&expected), "{text}: {why}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! The state of NFSv4 clients, shared by all shards, and the identity of the server.
 
 mod ends;
+mod presence;
 
 use std::{
     io,
@@ -25,7 +26,7 @@ use millrace_runtime::{Instant, RuntimeExt, RuntimeRef};
 use millrace_xdr::{Arena, View};
 use smallvec::SmallVec;
 
-use self::ends::Ends;
+use self::{ends::Ends, presence::Presence};
 use crate::{Config, client_list::StoredList, siphash::siphash};
 
 /// A session whose slots keep the results of COMPOUNDs.
@@ -87,6 +88,7 @@ pub(crate) struct Clients {
     /// Whether there is a list of clients in a file, so that they can reclaim state after a restart.
     durable: bool,
     ends: Ends,
+    presence: Presence,
     /// Bytes of memory of the replies that slots keep.
     kept_bytes: Arc<AtomicU64>,
 }
@@ -111,12 +113,20 @@ impl Clients {
                 scope,
                 durable: false,
                 ends: Ends::default(),
+                presence: Presence::default(),
                 kept_bytes: Arc::default(),
             }));
         };
         let state = recovered(rt, directory, limits, identity)?;
-        let (ends, kept_bytes) = (Ends::default(), Arc::default());
-        Ok(Arc::new(Self { state, owner, scope, durable: true, ends, kept_bytes }))
+        Ok(Arc::new(Self {
+            state,
+            owner,
+            scope,
+            durable: true,
+            ends: Ends::default(),
+            presence: Presence::default(),
+            kept_bytes: Arc::default(),
+        }))
     }
 
     /// The memory of a reply that a slot keeps: `results` in a buffer of their size. `None` if there is no memory: a retry then gets RETRY_UNCACHED_REP.
@@ -131,6 +141,11 @@ impl Clients {
     /// Bytes of memory of the replies that slots keep.
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.kept_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Reports the client of a new session in the log, if it stays.
+    pub(crate) fn session_created(&self, client: &Arc<Client>) {
+        self.presence.add(client, self.state.limits().clients);
     }
 
     /// Duration of a lease in seconds.
@@ -186,6 +201,9 @@ impl Clients {
             let pause = rt.sleep(if has_more { STEP_INTERVAL } else { EXPIRY_INTERVAL });
             let Either::Right(((), again)) = select(stopped, pause).await else { return };
             stopped = again;
+            if !has_more {
+                self.presence.report();
+            }
             if !self.durable {
                 has_more = self.state.expire(now(&rt));
                 continue;

@@ -39,25 +39,20 @@ impl Nfs4Settings {
         Duration::from_secs(self.lease)
     }
 
-    /// Checks the ranges.
-    ///
-    /// # Errors
-    /// The invalid setting with the required change.
-    pub(crate) fn check(&self) -> Result<(), InvalidSetting> {
-        let invalid = |key: &str, what: String| Err(InvalidSetting::new(format!("nfs4.{key}"), what));
+    /// The settings that are out of range.
+    pub(crate) fn invalid(&self) -> Vec<InvalidSetting> {
+        let mut invalid = Vec::new();
+        let mut add = |key: &str, what| invalid.push(InvalidSetting::new(format!("nfs4.{key}"), what));
         if !(1..=3600).contains(&self.lease) {
-            return invalid("lease", format!("nfs4.lease is {}; it must be 1 to 3600 seconds", self.lease));
+            add("lease", format!("nfs4.lease is {}; it must be 1 to 3600 seconds", self.lease));
         }
         for (key, value) in [("server_owner", &self.server_owner), ("server_scope", &self.server_scope)] {
             let length = value.as_ref().map_or(1, String::len);
             if !(1..=OPAQUE_LIMIT).contains(&length) {
-                return invalid(
-                    key,
-                    format!("nfs4.{key} has {length} bytes; it must have 1 to {OPAQUE_LIMIT}"),
-                );
+                add(key, format!("nfs4.{key} has {length} bytes; it must have 1 to {OPAQUE_LIMIT}"));
             }
         }
-        Ok(())
+        invalid
     }
 }
 
@@ -75,13 +70,13 @@ mod tests {
             (Nfs4Settings { server_owner: Some(String::new()), ..default() }, "nfs4.server_owner"),
             (Nfs4Settings { server_scope: long, ..default() }, "nfs4.server_scope"),
         ] {
-            let invalid = settings.check().unwrap_err();
+            let [invalid] = settings.invalid().try_into().unwrap();
             assert_eq!(invalid.field, key);
             assert!(invalid.reason.contains(key), "{invalid}");
         }
         let widest = Some("x".repeat(OPAQUE_LIMIT));
         let all =
             Nfs4Settings { lease: 3600, server_owner: widest.clone(), server_scope: widest, ..default() };
-        assert_eq!((default().check(), all.check()), (Ok(()), Ok(())));
+        assert_eq!((default().invalid(), all.invalid()), (vec![], vec![]));
     }
 }

@@ -171,9 +171,19 @@ impl Startup {
         Some(socket.set_nonblocking(true).map(|()| socket))
     }
 
+    /// Opens a listening TCP socket for `addr`. The one for all IPv6 addresses also accepts IPv4, as that of Linux's server,
+    /// unless the configuration has an IPv4 address with the same port.
+    fn bind(&self, addr: SocketAddr) -> io::Result<TcpListener> {
+        let Config { listen_tcp, listen_rdma, listen_iscsi, listen_iser, .. } = &self.config;
+        let others = listen_tcp.iter().chain(listen_rdma).chain(listen_iscsi).chain(listen_iser);
+        let mut others = others.filter(|other| other.is_ipv4() && other.port() == addr.port());
+        let is_shared = addr.port() != 0 && others.next().is_some();
+        bind(addr, !addr.ip().is_unspecified() || is_shared)
+    }
+
     /// A listening TCP socket for `what`.
     fn listen_tcp(&mut self, addr: SocketAddr, what: &'static str) -> Result<TcpListener, ServerError> {
-        let socket = self.given(addr).unwrap_or_else(|| bind(addr));
+        let socket = self.given(addr).unwrap_or_else(|| self.bind(addr));
         socket.map_err(|source| ServerError::Listen { addr, what, source })
     }
 
@@ -183,7 +193,9 @@ impl Startup {
         let stopped = self.stopped.clone();
         for addr in self.config.listen_tcp.clone() {
             let listener = self.listen_tcp(addr, "TCP")?;
-            running.tcp.push(listener.local_addr().map_err(failed(addr, "TCP"))?);
+            let address = listener.local_addr().map_err(failed(addr, "TCP"))?;
+            tracing::info!(%address, "listening for TCP");
+            running.tcp.push(address);
             let accept = accept_tcp(listener, Protocol::Nfs, Arc::clone(acceptor), stopped.clone());
             running.spawn("accept TCP", accept);
         }
@@ -197,7 +209,9 @@ impl Startup {
         let both = self.is_shared()?;
         if let Some(addr) = self.config.listen_iscsi {
             let listener = self.listen_tcp(addr, "iSCSI")?;
-            running.iscsi = Some(listener.local_addr().map_err(failed(addr, "iSCSI"))?);
+            let address = listener.local_addr().map_err(failed(addr, "iSCSI"))?;
+            tracing::info!(%address, "listening for {}", if both { "iSCSI and iSER" } else { "iSCSI" });
+            running.iscsi = Some(address);
             let protocol = if both { Protocol::IscsiOrIser } else { Protocol::Iscsi };
             let accept = accept_tcp(listener, protocol, Arc::clone(acceptor), stopped.clone());
             running.spawn("accept iSCSI", accept);
@@ -218,7 +232,9 @@ impl Startup {
     fn listen(&mut self, addr: SocketAddr, what: &'static str) -> Result<Box<dyn Listener>, ServerError> {
         let Chosen { provider, why } = self.provider_of(addr)?;
         let rt = Arc::clone(&self.rt);
-        let listener = match self.given(addr) {
+        let is_own_iwarp = self.provider.is_none() && provider.name() == IWARP;
+        let socket = self.given(addr).or_else(|| is_own_iwarp.then(|| self.bind(addr)));
+        let listener = match socket {
             None => provider.listen(rt, addr),
             Some(socket) if provider.name() == IWARP => socket.and_then(|socket| listen_iwarp(rt, socket)),
             Some(_) => Err(io::Error::new(
@@ -231,7 +247,7 @@ impl Startup {
             )),
         };
         let listener = listener.map_err(|source| ServerError::Listen { addr, what, source })?;
-        tracing::info!(address = %listener.local_addr(), provider = provider.name(), why, "{what}");
+        tracing::info!(address = %listener.local_addr(), provider = provider.name(), why, "listening for {what}");
         Ok(listener)
     }
 
@@ -261,7 +277,7 @@ impl Startup {
         running.announce(&self.config.exports, &self.config.targets);
         #[cfg(feature = "research")]
         self.config.research.log_exposure(&running.rdma);
-        tracing::info!(tcp = ?running.tcp, rdma = ?running.rdma, iscsi = ?running.iscsi.as_slice(), iser = ?running.iser.as_slice(), shards = running.threads.len(), "serving");
+        tracing::info!(shards = running.threads.len(), "serving");
     }
 }
 
@@ -349,9 +365,10 @@ impl Running {
         exports: impl IntoIterator<Item = &'c ExportConfig>,
         targets: impl IntoIterator<Item = &'c TargetSettings>,
     ) {
-        let is_local = |addr: &SocketAddr| addr.ip().to_canonical().is_loopback();
-        announce::exports(exports, self.tcp.iter().chain(&self.rdma).all(is_local));
-        announce::targets(targets, self.iscsi.iter().chain(&self.iser).all(is_local));
+        let nfs = self.tcp.iter().chain(&self.rdma);
+        announce::exports(exports, announce::reached_by_this_host_only(nfs));
+        let block = self.iscsi.iter().chain(&self.iser);
+        announce::targets(targets, announce::reached_by_this_host_only(block));
     }
 
     /// Replaces the exports and targets by those of `config` without closing connections. New exports are opened with

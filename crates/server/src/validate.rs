@@ -41,34 +41,32 @@ impl Config {
 
     /// Checks everything except the addresses, which a [`Hosted`](crate::Hosted) server ignores.
     pub(crate) fn check_service(&self) -> Result<(), ServerError> {
-        self.check_settings()?;
+        self.invalid_settings().into_iter().next().map_or(Ok(()), Err)?;
         #[cfg(feature = "research")]
         self.research.check(&self.listen_rdma)?;
         Ok(())
     }
 
-    /// Checks the settings that are independent of the addresses: exports, targets, limits, number of shards and busy
-    /// polling.
-    ///
-    /// # Errors
-    /// The first invalid setting.
-    pub fn check_settings(&self) -> Result<(), InvalidSetting> {
+    /// The invalid settings among those that are independent of the addresses: exports, targets, limits, number of shards
+    /// and busy polling.
+    pub fn invalid_settings(&self) -> Vec<InvalidSetting> {
+        let mut invalid = Vec::new();
         if self.shards == Some(0) {
-            return Err(InvalidSetting::new("shards", "shards is 0; give at least 1"));
+            invalid.push(InvalidSetting::new("shards", "shards is 0; give at least 1"));
         }
         if self.busy_poll > MAX_BUSY_POLL {
-            return Err(InvalidSetting::new(
-                "busy_poll",
-                "busy_poll is more than 1000 microseconds; give 0 to 1000",
-            ));
+            let what = "busy_poll is more than 1000 microseconds; give 0 to 1000";
+            invalid.push(InvalidSetting::new("busy_poll", what));
         }
         for (i, e) in self.exports.iter().enumerate() {
-            e.check().map_err(|reason| InvalidSetting::new(format!("exports.{i}.name"), reason))?;
+            let name = e.check().map_err(|reason| InvalidSetting::new(format!("exports.{i}.name"), reason));
+            invalid.extend(name.err());
         }
-        self.check_overlaps()?;
-        check_targets(&self.targets, &self.exports)?;
-        self.nfs4.check()?;
-        self.limits.check(self.has_iscsi())
+        invalid.extend(self.overlaps());
+        invalid.extend(invalid_targets(&self.targets, &self.exports));
+        invalid.extend(self.nfs4.invalid());
+        invalid.extend(self.limits.invalid(self.has_iscsi()));
+        invalid
     }
 
     /// Whether memory must suffice for the commands of iSCSI.
@@ -76,10 +74,10 @@ impl Config {
         self.listen_iscsi.is_some() || self.listen_iser.is_some() || !self.targets.is_empty()
     }
 
-    /// Rejects exports with the same name, and overlapping directories, in which the weaker of two policies
-    /// would apply to a file.
-    fn check_overlaps(&self) -> Result<(), InvalidSetting> {
+    /// Exports with the same name, and overlapping directories, in which the weaker of two policies would apply to a file.
+    fn overlaps(&self) -> Vec<InvalidSetting> {
         let mut seen: Vec<(&str, Option<PathBuf>)> = Vec::new();
+        let mut invalid = Vec::new();
         for (i, e) in self.exports.iter().enumerate() {
             let dir = match &e.backend {
                 // Links and `..` are resolved if the directory exists; otherwise the paths are compared as
@@ -87,26 +85,25 @@ impl Config {
                 Backend::Local { path } => Some(path.canonicalize().unwrap_or_else(|_| path.clone())),
                 Backend::Memory { .. } => None,
             };
-            if seen.iter().any(|(name, _)| *name == e.name) {
-                let what =
-                    format!("export {} is configured twice; give each export a different name", e.name);
-                return Err(InvalidSetting::new(format!("exports.{i}.name"), what));
-            }
             let inside = |a: &Option<PathBuf>, b: &Option<PathBuf>| match (a, b) {
                 (Some(a), Some(b)) => (a.starts_with(b) || b.starts_with(a)) && !are_apart(a, b),
                 _ => false,
             };
-            if let Some((other, _)) = seen.iter().find(|(_, d)| inside(d, &dir)) {
+            if seen.iter().any(|(name, _)| *name == e.name) {
+                let what =
+                    format!("export {} is configured twice; give each export a different name", e.name);
+                invalid.push(InvalidSetting::new(format!("exports.{i}.name"), what));
+            } else if let Some((other, _)) = seen.iter().find(|(_, d)| inside(d, &dir)) {
                 let what = format!(
                     "the directories of exports {other} and {} overlap; export one of them, or directories that do \
                      not overlap",
                     e.name
                 );
-                return Err(InvalidSetting::new(format!("exports.{i}.backend"), what));
+                invalid.push(InvalidSetting::new(format!("exports.{i}.backend"), what));
             }
             seen.push((&e.name, dir));
         }
-        Ok(())
+        invalid
     }
 }
 
@@ -121,29 +118,27 @@ fn are_apart(a: &Path, b: &Path) -> bool {
     matches!((identity(a), identity(b)), (Some(a), Some(b)) if a.0 != b.0 && a.1 != b.1)
 }
 
-/// Checks `targets`, whose disks are on files of `exports`.
-///
-/// # Errors
-/// The first invalid setting.
-fn check_targets(targets: &[TargetSettings], exports: &[ExportConfig]) -> Result<(), InvalidSetting> {
+/// The invalid settings of `targets`, whose disks are on files of `exports`.
+fn invalid_targets(targets: &[TargetSettings], exports: &[ExportConfig]) -> Vec<InvalidSetting> {
+    let mut invalid = Vec::new();
     for (i, target) in targets.iter().enumerate() {
         let name = &target.name;
-        let invalid = |field: &str, reason| Err(InvalidSetting::new(format!("targets.{i}.{field}"), reason));
+        let mut add = |field: String, reason: String| {
+            invalid.push(InvalidSetting::new(format!("targets.{i}.{field}"), reason));
+        };
         if targets.iter().take(i).any(|t| t.name == *name) {
-            return invalid(
-                "name",
-                format!("target {name} is configured twice; give each target its own name"),
-            );
+            add("name".into(), format!("target {name} is configured twice; give each target its own name"));
         }
         if target.luns.is_empty() || target.luns.len() > MAX_LUNS {
             let count = target.luns.len();
-            return invalid("luns", format!("target {name} has {count} LUNs; give it 1 to {MAX_LUNS}"));
+            add("luns".into(), format!("target {name} has {count} LUNs; give it 1 to {MAX_LUNS}"));
+            continue;
         }
         for (j, (number, lun)) in target.numbered().enumerate() {
             if target.numbered().take(j).any(|(earlier, _)| earlier == number) {
                 let reason =
                     format!("target {name} has two LUNs {}; give each its own number", number.number());
-                return invalid(&format!("luns.{j}.lun"), reason);
+                add(format!("luns.{j}.lun"), reason);
             }
             let check = lun.check().and_then(|()| contained(lun, exports)).and_then(|()| {
                 let earlier = targets.iter().take(i).flat_map(|t| &t.luns).chain(target.luns.iter().take(j));
@@ -151,11 +146,11 @@ fn check_targets(targets: &[TargetSettings], exports: &[ExportConfig]) -> Result
             });
             if let Err((field, reason)) = check {
                 let reason = format!("the LUN {} of target {name}: {reason}", lun.path.display());
-                return invalid(&format!("luns.{j}.{field}"), reason);
+                add(format!("luns.{j}.{field}"), reason);
             }
         }
     }
-    Ok(())
+    invalid
 }
 
 /// Requires an export above the path.
@@ -229,16 +224,16 @@ mod tests {
             let of =
                 |name: &str, at: &str| ExportConfig::new(name, Backend::Local { path: dir.path().join(at) });
             let exports = vec![of("/x", one), of("/x/y", two)];
-            Config { exports, ..Config::default() }.check_settings()
+            Config { exports, ..Config::default() }.invalid_settings()
         };
         for (one, two) in [("a", "a"), ("a", "a/b"), ("a/b", "a"), ("link", "a/b")] {
-            let e = checked(one, two).unwrap_err();
+            let [e] = checked(one, two).try_into().unwrap();
             assert_eq!(e.field, "exports.1.backend");
             assert!(e.reason.contains("the directories of exports /x and /x/y overlap"), "{e}");
         }
-        checked("a", "a2").unwrap();
+        assert_eq!(checked("a", "a2"), []);
         // On every Linux host, another file system is mounted there.
-        checked("/dev", "/dev/pts").unwrap();
+        assert_eq!(checked("/dev", "/dev/pts"), []);
     }
 
     #[test]
@@ -254,8 +249,8 @@ mod tests {
             target.luns[0].lun = Lun::new(first);
             target
         };
-        check_targets(&[numbered(2)], &exports).unwrap();
-        check_targets(&[a(), target("b", &["/vol/1", "/x"])], &exports).unwrap();
+        assert_eq!(invalid_targets(&[numbered(2)], &exports), []);
+        assert_eq!(invalid_targets(&[a(), target("b", &["/vol/1", "/x"])], &exports), []);
         for (targets, exports, field, reason) in [
             (vec![a(), a()], &exports[..], "targets.1.name", "configured twice"),
             (vec![target("a", &[])], &exports, "targets.0.luns", "1 to 256"),
@@ -265,7 +260,8 @@ mod tests {
             (vec![target("a", &["/x"])], &exports[..1], "targets.0.luns.0.path", "no export contains it"),
             (vec![target("a", &["/vol"])], &exports[..1], "targets.0.luns.0.path", "no export contains it"),
         ] {
-            let e = check_targets(&targets, exports).unwrap_err();
+            let invalid = invalid_targets(&targets, exports);
+            let e = invalid.first().unwrap();
             assert_eq!(e.field, field);
             assert!(e.reason.contains(reason), "{e}");
         }

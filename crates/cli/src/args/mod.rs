@@ -16,7 +16,7 @@ mod watch;
 mod workloads;
 
 use clap::{
-    Args, Parser, Subcommand,
+    Args, ColorChoice, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use millrace_cli_common::args::proto;
@@ -101,6 +101,11 @@ pub(crate) struct Global {
     /// RDMA device, else the first of tcp and rdma in software that answers]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Global options", value_parser = proto())]
     pub(crate) proto: Option<Proto>,
+
+    /// When log lines have colours: always, never, or auto: on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = "Global options",
+          hide_possible_values = true, value_parser = clap::value_parser!(ColorChoice))]
+    pub(crate) color: ColorChoice,
 
     /// The RDMA provider: verbs (RDMA devices, through rdma-core), iwarp (in software, over TCP), or auto:
     /// verbs where the local address belongs to an RDMA device, else iwarp; `millrace devices` shows which
@@ -187,7 +192,7 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
-    /// Write the manual pages, one for each command
+    /// Write the manual pages: of each command, of the configuration file and of mount.millrace
     Man(ManArgs),
 }
 
@@ -195,9 +200,9 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  millrace man ~/.local/share/man/man1 && man millrace-serve")]
+  millrace man ~/.local/share/man && man millrace-serve")]
 pub(crate) struct ManArgs {
-    /// The directory; it is created if it does not exist
+    /// The directory, in which man1, man5 and man8 are made
     pub(crate) dir: std::path::PathBuf,
 }
 

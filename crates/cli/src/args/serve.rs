@@ -10,8 +10,9 @@ use millrace_daemon::listening_address;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  millrace serve --export /data=local:/srv/data
-  millrace serve --export /scratch=memory:2GiB --listen-rdma 0.0.0.0:20049 --listen-tcp 0.0.0.0:2049
+  millrace serve /srv/data
+  millrace serve /srv/data --listen-rdma '[::]:20049' --listen-tcp '[::]:2049'
+  millrace serve --export /scratch=memory:2GiB --export /data=local:/srv/data,ro,client=10.0.0.0/8
   millrace serve --config /etc/millrace.toml --metrics 127.0.0.1:9464
   millrace serve --export /vol=memory:4GiB --lun disks=/vol/disk0,size=1GiB
 
@@ -26,20 +27,28 @@ SIGTERM or SIGINT stops accepting calls, completes the calls in progress and exi
 immediately. Without --config, and when the terminal is closed, SIGHUP acts as SIGTERM unless it is ignored (nohup).
 
 Mount it from Linux (as root; the siw driver provides a software RDMA device on any network interface):
-  rdma link add siw0 type siw netdev eth0
-  mount -t nfs -o vers=3,proto=rdma,port=20049,mountproto=tcp,mountport=2049,nolock HOST:/data /mnt")]
+  mount -t nfs -o vers=4.2,proto=tcp HOST:/data /mnt
+  rdma link add siw0 type siw netdev eth0 && mount -t nfs -o vers=4.2,proto=rdma HOST:/data /mnt")]
 pub(crate) struct ServeArgs {
+    /// Serve this directory as an export with its name, and print the commands that mount it
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+
     /// Export /NAME: /NAME=local:DIRECTORY or /NAME=memory:SIZE; may be repeated
-    #[arg(long = "export", value_name = "/NAME=BACKEND", required_unless_present = "config")]
+    #[arg(long = "export", value_name = "/NAME=BACKEND")]
     pub(crate) exports: Vec<OsString>,
 
-    /// Listening address for NFS over RDMA; port 0 selects a free port [default: 127.0.0.1:20049]
+    /// Listening address for NFS over RDMA; may be repeated [default: 127.0.0.1:20049]
+    ///
+    /// [::]:PORT accepts IPv4 and IPv6, 0.0.0.0:PORT IPv4. Port 0 selects a free port.
     #[arg(long, value_name = "ADDR:PORT", value_parser = listening_address)]
-    pub(crate) listen_rdma: Option<SocketAddr>,
+    pub(crate) listen_rdma: Vec<SocketAddr>,
 
-    /// Listening address for NFS and MOUNT over TCP; port 0 selects a free port [default: 127.0.0.1:2049]
+    /// Listening address for NFS and MOUNT over TCP; may be repeated [default: 127.0.0.1:2049]
+    ///
+    /// As for --listen-rdma.
     #[arg(long, value_name = "ADDR:PORT", value_parser = listening_address)]
-    pub(crate) listen_tcp: Option<SocketAddr>,
+    pub(crate) listen_tcp: Vec<SocketAddr>,
 
     /// Add a disk to the iSCSI target NAME: NAME=/EXPORT/FILE[,block=512|4096,ro,size=SIZE,lun=N]; may be repeated
     ///
@@ -89,12 +98,16 @@ Examples:
   ./generate | millrace check-config -         check standard input
   millrace check-config new.toml && mv new.toml /etc/millrace.toml && millrace reload
 
-The command reports the first error with its line and column. Exported directories must exist; the
-files of LUNs are not checked, and addresses are not opened.")]
+The command reports all errors with their lines and columns, and the warnings of a start. Exported directories
+and the files of LUNs must exist; addresses are not opened.")]
 pub(crate) struct CheckConfigArgs {
     /// The TOML file, or `-`
     #[arg(default_value = "/etc/millrace.toml")]
     pub(crate) file: PathBuf,
+
+    /// Print one JSON object with the errors and warnings
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Arguments of `millrace reload`.

@@ -14,10 +14,11 @@ Examples:
   millrace top                       the local server, at the address of the example configuration
   millrace top server:9464 --sort p99
   millrace top --once --interval 10  one text report over ten seconds
+  millrace top --json | jq '.client[0].ops'
 
 The figures are differences of the server's counters at its metrics address (`metrics` in the
 configuration, --metrics). p50 and p99 are percentiles of the time in the server, without the network;
-their resolution is a factor of two. If standard output is not a terminal, one report is printed, as with
+their resolution is a factor of two. Clients and procedures without activity are left out. If standard output is not a terminal, one report is printed, as with
 --once.")]
 pub(crate) struct TopArgs {
     /// The server's metrics address
@@ -27,6 +28,10 @@ pub(crate) struct TopArgs {
     /// Print one report and exit
     #[arg(long)]
     pub(crate) once: bool,
+
+    /// Print one report as a JSON object, with rates per second, and exit
+    #[arg(long)]
+    pub(crate) json: bool,
 
     /// Seconds between two samples
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]

@@ -45,7 +45,7 @@ fn to_text(findings: &[Finding]) -> String {
 fn to_json(findings: &[Finding]) -> String {
     let list: Vec<_> = findings
         .iter()
-        .map(|f| json!({ "state": f.state.name(), "check": f.check, "found": f.found, "mend": f.remedy }))
+        .map(|f| json!({ "state": f.state.name(), "check": f.check, "found": f.found, "remedy": f.remedy }))
         .collect();
     format!("{}\n", json!({ "findings": list }))
 }

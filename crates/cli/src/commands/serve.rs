@@ -4,7 +4,7 @@ use std::{
     ffi::OsStr,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     os::unix::ffi::OsStrExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -37,7 +37,8 @@ const ISCSI: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), millr
 
 pub(super) fn run(args: &ServeArgs) -> CommandResult {
     let mut activation = Activation::take()?;
-    let config = config(args, &activation)?;
+    let dir = args.dir.as_deref().map(export_of).transpose()?;
+    let config = config(args, &activation, with_hint)?;
     raise_file_limit();
     // An executor for signals only: the server starts its own threads.
     let rt = millrace_cli_common::executor::small()?;
@@ -49,6 +50,10 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
     let mut daemon =
         Daemon::start_on(config, activation.take_sockets()).map_err(|e| Failure::new(with_hint(&e)))?;
     output::line(&ready(&daemon))?;
+    if let (Some(dir), Some(rdma), Some(tcp)) = (dir, daemon.server().rdma_addr(), daemon.server().tcp_addr())
+    {
+        output::line(&mount_commands(&dir.name, rdma, tcp))?;
+    }
     notify_service_manager(NotifyState::Ready);
     rt.block_on(async {
         let name = loop {
@@ -132,7 +137,7 @@ async fn next(signals: &mut Signals, control: Option<&Control>, has_file: bool) 
 
 /// Reloads the configuration. Logs and returns the result.
 fn reload(daemon: &mut Daemon, args: &ServeArgs, activation: &Activation) -> Result<String, String> {
-    let new = config(args, activation).map_err(|e| e.to_string());
+    let new = config(args, activation, in_one_line).map_err(|e| e.to_string());
     let done = new.and_then(|c| daemon.reload(&c).map_err(|e| with_hint(&e)));
     match &done {
         Ok(done) => tracing::info!("reload: {done}"),
@@ -164,9 +169,21 @@ fn with_hint(e: &DaemonError) -> String {
     format!("{e}{hint}")
 }
 
+/// The errors of a file in one line, for a log.
+fn in_one_line(e: &DaemonError) -> String {
+    match e {
+        DaemonError::Config(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+        e => with_hint(e),
+    }
+}
+
 /// The configuration: the file, if there is one, with the addresses of passed sockets, overridden and extended by the
-/// command line.
-fn config(args: &ServeArgs, activation: &Activation) -> Result<Config, Failure> {
+/// command line. The errors of the file are in the words of `file_error`.
+fn config(
+    args: &ServeArgs,
+    activation: &Activation,
+    file_error: fn(&DaemonError) -> String,
+) -> Result<Config, Failure> {
     let global = session::global();
     let mut config = match &args.config {
         Some(file) if file.as_os_str() == "-" => {
@@ -174,7 +191,7 @@ fn config(args: &ServeArgs, activation: &Activation) -> Result<Config, Failure> 
                 "--config cannot be standard input, since a reload reads it again; write a file, and name it",
             ));
         }
-        Some(file) => Config::from_file(file).map_err(|e| Failure::new(with_hint(&e)))?,
+        Some(file) => Config::from_file(file).map_err(|e| Failure::new(file_error(&e)))?,
         None => Config::default(),
     };
     for warning in &config.warnings {
@@ -182,13 +199,16 @@ fn config(args: &ServeArgs, activation: &Activation) -> Result<Config, Failure> 
     }
     activation.apply(&mut config);
     let server = &mut config.server;
+    if let Some(dir) = &args.dir {
+        server.exports.push(export_of(dir)?);
+    }
     for text in &args.exports {
         server.exports.push(export(text).map_err(|e| Failure::usage(format!("--export: {e}")))?);
     }
     args.luns.iter().try_for_each(|text| add_lun(&mut server.targets, text))?;
     let no_address = server.listen_rdma.is_empty() && server.listen_tcp.is_empty();
-    listen(&mut server.listen_rdma, args.listen_rdma, no_address, RDMA)?;
-    listen(&mut server.listen_tcp, args.listen_tcp, no_address, TCP)?;
+    listen(&mut server.listen_rdma, &args.listen_rdma, no_address, RDMA)?;
+    listen(&mut server.listen_tcp, &args.listen_tcp, no_address, TCP)?;
     server.state_dir = server.state_dir.take().or_else(state_directory);
     config.metrics = args.metrics.or(config.metrics);
     server.provider = global.provider.unwrap_or(server.provider);
@@ -200,12 +220,52 @@ fn config(args: &ServeArgs, activation: &Activation) -> Result<Config, Failure> 
         server.limits.memory = memory;
     }
     if server.exports.is_empty() {
-        return Err(Failure::usage(
-            "no exports; add --export /NAME=local:DIRECTORY, or an [[export]] to the configuration",
-        ));
+        return Err(Failure::usage(match args.config {
+            Some(_) => {
+                "no exports; add --export /NAME=local:DIRECTORY, or an [[export]] to the configuration"
+            }
+            None => {
+                "nothing to serve; give a directory (`millrace serve /srv/data`), exports (`millrace serve --export \
+                 /data=local:/srv/data`) or a configuration (`millrace serve --config /etc/millrace.toml`)"
+            }
+        }));
     }
     config.check().map_err(|e| Failure::usage(e.to_string()))?;
     Ok(config)
+}
+
+/// The export of the directory `dir`, with its name if that needs no quotation in shells and URLs, otherwise `/`.
+fn export_of(dir: &Path) -> Result<ExportConfig, Failure> {
+    let path = dir.canonicalize().map_err(|e| {
+        let option = if dir.as_os_str().as_bytes().contains(&b'=') { ", or --export before it" } else { "" };
+        Failure::usage(format!("cannot serve {}: {e}; give an existing directory{option}", dir.display()))
+    })?;
+    let is_plain =
+        |name: &&str| name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+    let name = path.file_name().and_then(OsStr::to_str).filter(is_plain).unwrap_or_default();
+    Ok(ExportConfig::new(format!("/{name}"), Backend::Local { path }))
+}
+
+/// The commands that mount the export `name`.
+fn mount_commands(name: &str, rdma: SocketAddr, tcp: SocketAddr) -> String {
+    let (rdma, tcp) = (reachable(rdma), reachable(tcp));
+    let host = match tcp.ip() {
+        IpAddr::V6(ip) => format!("[{ip}]"),
+        IpAddr::V4(ip) => ip.to_string(),
+    };
+    let mut lines = format!(
+        "\nMount {name}:\n  sudo mount -t nfs -o vers=4.2,proto=tcp,port={} {host}:{name} /mnt\n  millrace mount nfs://{rdma}{name} \
+         /mnt\n  python3 -c 'import millrace_nfs; print(millrace_nfs.Client(\"nfs://{rdma}{name}\").listdir())'",
+        tcp.port()
+    );
+    if tcp.ip().is_loopback() {
+        lines += &format!(
+            "\nOnly this host can connect; for others add --listen-tcp '[::]:{}' --listen-rdma '[::]:{}'",
+            tcp.port(),
+            rdma.port()
+        );
+    }
+    lines
 }
 
 /// The export NAME=BACKEND, whose directory may have a path that is not UTF-8.
@@ -255,14 +315,14 @@ fn state_directory() -> Option<PathBuf> {
 /// Sets the listening addresses: from the command line, from the file, or the default if neither has any.
 fn listen(
     list: &mut Vec<SocketAddr>,
-    stated: Option<SocketAddr>,
+    stated: &[SocketAddr],
     no_address: bool,
     default: &str,
 ) -> Result<(), Failure> {
-    match stated {
-        Some(addr) => *list = vec![addr],
-        None if no_address => list.push(default.parse().map_err(|_| Failure::new("no default address"))?),
-        None => {}
+    if !stated.is_empty() {
+        *list = stated.to_vec();
+    } else if no_address {
+        list.push(default.parse().map_err(|_| Failure::new("no default address"))?);
     }
     Ok(())
 }
@@ -284,15 +344,16 @@ fn listen_iscsi(server: &mut millrace_server::Config, args: &ServeArgs) {
 fn ready(daemon: &Daemon) -> String {
     let mut line = String::from("ready");
     let server = daemon.server();
+    let (iscsi, iser, metrics) = (server.iscsi_addr(), server.iser_addr(), daemon.metrics_addr());
     let parts = [
-        ("rdma", server.rdma_addr()),
-        ("tcp", server.tcp_addr()),
-        ("iscsi", server.iscsi_addr()),
-        ("iser", server.iser_addr()),
-        ("metrics", daemon.metrics_addr()),
+        ("rdma", server.rdma_addrs()),
+        ("tcp", server.tcp_addrs()),
+        ("iscsi", iscsi.as_slice()),
+        ("iser", iser.as_slice()),
+        ("metrics", metrics.as_slice()),
     ];
-    for (name, addr) in parts {
-        if let Some(addr) = addr {
+    for (name, addrs) in parts {
+        for addr in addrs {
             line.push_str(&format!(" {name}={addr}"));
         }
     }

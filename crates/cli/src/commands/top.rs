@@ -26,9 +26,13 @@ use crate::{
 
 pub(super) fn run(args: &TopArgs) -> CommandResult {
     let first = scrape_counters(args)?;
-    if args.once || !stdout().is_terminal() {
+    if args.once || args.json || !stdout().is_terminal() {
         sleep(args.interval());
         let rates = Rates::between(&first, &scrape_counters(args)?, args.sort);
+        if args.json {
+            output::line(&serde_json::to_string(&rates).unwrap_or_default())?;
+            return Ok(Outcome::Done);
+        }
         return output::write(text(&rates).as_bytes()).map(|()| Outcome::Done);
     }
     let mut terminal = ratatui::init();
@@ -51,11 +55,11 @@ fn scrape_counters(args: &TopArgs) -> Result<Counters, Failure> {
 /// Draws reports until the user quits.
 fn watch(terminal: &mut DefaultTerminal, args: &TopArgs, mut before: Counters) -> CommandResult {
     let broken = |e: std::io::Error| Failure::new(format!("terminal error: {e}"));
-    let mut order = args.sort;
+    let (mut order, mut help) = (args.sort, false);
     let mut now = before.clone();
     loop {
         let rates = Rates::between(&before, &now, order);
-        terminal.draw(|f| draw(f, &args.address, order, &rates)).map_err(broken)?;
+        terminal.draw(|f| draw(f, &args.address, order, &rates, help)).map_err(broken)?;
         let next = Instant::now() + args.interval();
         loop {
             let left = next.saturating_duration_since(Instant::now());
@@ -65,11 +69,14 @@ fn watch(terminal: &mut DefaultTerminal, args: &TopArgs, mut before: Counters) -
             }
             match event::read().map_err(broken)? {
                 Event::Key(key) if ends(key) => return Ok(Outcome::Done),
-                Event::Key(key) => order = order_of(key).unwrap_or(order),
+                Event::Key(key) => {
+                    help = !help && matches!(key.code, KeyCode::Char('h' | '?'));
+                    order = order_of(key).unwrap_or(order);
+                }
                 _ => {}
             }
             let rates = Rates::between(&before, &now, order);
-            terminal.draw(|f| draw(f, &args.address, order, &rates)).map_err(broken)?;
+            terminal.draw(|f| draw(f, &args.address, order, &rates, help)).map_err(broken)?;
         }
     }
 }
@@ -91,8 +98,10 @@ fn order_of(key: KeyEvent) -> Option<Order> {
 
 /// The report as plain text.
 fn text(rates: &Rates) -> String {
-    let shown =
-        GROUPS.iter().zip(&rates.groups).filter(|(group, rows)| !rows.is_empty() || **group != "nfs4_client");
+    let shown = GROUPS
+        .iter()
+        .zip(rates.groups())
+        .filter(|(group, rows)| !rows.is_empty() || **group != "nfs4_client");
     let tables = shown.map(|(group, rows)| {
         let right = Align::Right;
         let mut t = Table::new(&[
@@ -110,5 +119,5 @@ fn text(rates: &Rates) -> String {
         t.to_string()
     });
     let iscsi = rates.iscsi.map(|iscsi| format!("{iscsi}\n"));
-    tables.chain(iscsi).collect::<Vec<_>>().join("\n")
+    rates.about().into_iter().chain(tables).chain(iscsi).collect::<Vec<_>>().join("\n")
 }

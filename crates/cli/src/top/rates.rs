@@ -1,8 +1,13 @@
 //! Rates: the difference of two samples of a server's counters divided by the time between them.
 
-use std::{collections::BTreeMap, fmt, time::Instant};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    time::{Instant, SystemTime},
+};
 
 use millrace_bench::samples::Sample;
+use serde::Serialize;
 
 use super::GROUPS;
 
@@ -35,6 +40,18 @@ impl Counters {
     /// The sum of a counter over all its labels.
     pub(crate) fn total(&self, name: &str) -> f64 {
         self.samples.iter().filter(|s| s.name == name).map(|s| s.value).sum()
+    }
+
+    fn version(&self) -> Option<String> {
+        let info = self.samples.iter().find(|s| s.name == "build_info")?;
+        info.label("version").map(str::to_owned)
+    }
+
+    /// Seconds from the start of the process to `now`.
+    fn uptime(&self, now: SystemTime) -> Option<u64> {
+        let start = self.samples.iter().find(|s| s.name == "process_start_time_seconds")?.value;
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64();
+        Some((now - start).max(0.0) as u64)
     }
 
     /// The counter with this label.
@@ -77,22 +94,32 @@ fn row_name(sample: &Sample, label: &str) -> String {
 }
 
 /// Activity of one client, export or procedure between two samples.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) name: String,
     /// Calls per second.
     pub(crate) ops: f64,
     /// Megabytes (10^6 bytes) per second; `None` for procedures.
+    #[serde(rename = "read_mb")]
     pub(crate) read: Option<f64>,
     /// As `read`, for writes.
+    #[serde(rename = "written_mb")]
     pub(crate) written: Option<f64>,
     /// Median of the call latency in microseconds; `None` without calls.
+    #[serde(rename = "p50_us")]
     pub(crate) p50: Option<f64>,
     /// 99th percentile of the call latency in microseconds; `None` without calls.
+    #[serde(rename = "p99_us")]
     pub(crate) p99: Option<f64>,
 }
 
 impl Row {
+    /// Whether there was no activity.
+    fn is_idle(&self) -> bool {
+        let bytes = self.read.unwrap_or_default() + self.written.unwrap_or_default();
+        self.ops == 0.0 && bytes == 0.0
+    }
+
     /// The figures as text.
     pub(crate) fn texts(&self) -> [String; 5] {
         let text = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| format!("{v:.1}"));
@@ -115,29 +142,43 @@ pub(crate) enum Order {
 }
 
 /// The contents of one report.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Rates {
+    /// Version of the server, if it states it.
+    pub(crate) version: Option<String>,
+    /// Seconds since the start of the server, if it states that.
+    #[serde(rename = "uptime_seconds")]
+    pub(crate) uptime: Option<u64>,
     /// Open connections.
     pub(crate) connections: f64,
     /// Calls over RDMA in progress.
     pub(crate) in_progress: f64,
-    /// Bytes of network memory in use, and its limit.
-    pub(crate) memory: (f64, f64),
+    /// Bytes of network memory in use.
+    #[serde(rename = "memory_bytes")]
+    pub(crate) memory: f64,
+    /// Limit of the network memory in bytes.
+    #[serde(rename = "memory_limit_bytes")]
+    pub(crate) memory_limit: f64,
     /// Activity of iSCSI; `None` if no initiator has logged in.
     pub(crate) iscsi: Option<Iscsi>,
-    /// The rows of each of [`GROUPS`].
-    pub(crate) groups: [Vec<Row>; GROUPS.len()],
+    // The rows of each of `GROUPS`.
+    pub(crate) client: Vec<Row>,
+    pub(crate) export: Vec<Row>,
+    pub(crate) nfs4_client: Vec<Row>,
+    pub(crate) procedure: Vec<Row>,
 }
 
 /// Activity of iSCSI between two samples.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Iscsi {
     sessions: f64,
     /// Commands per second.
     commands: f64,
     /// Megabytes (10^6 bytes) per second.
+    #[serde(rename = "read_mb")]
     read: f64,
     /// As `read`, for writes.
+    #[serde(rename = "written_mb")]
     written: f64,
 }
 
@@ -171,14 +212,15 @@ impl Rates {
     pub(crate) fn between(before: &Counters, now: &Counters, order: Order) -> Self {
         let seconds = now.at.duration_since(before.at).as_secs_f64().max(1e-9);
         let mut i = 0;
-        let groups = now.groups.each_ref().map(|group| {
+        let [client, export, nfs4_client, procedure] = now.groups.each_ref().map(|group| {
             let old = before.groups.get(i);
             i += 1;
             let mut rows: Vec<Row> =
                 group.iter().map(|(name, u)| row(name, &earlier(old, name, u), u, seconds)).collect();
-            // Procedures have no byte counters. Omit those without calls.
+            // The server lists clients for some time after they have gone.
+            rows.retain(|row| GROUPS.get(i - 1) == Some(&"export") || !row.is_idle());
+            // Procedures have no byte counters.
             if i == GROUPS.len() {
-                rows.retain(|r| r.ops > 0.0);
                 rows.iter_mut().for_each(|r| (r.read, r.written) = (None, None));
             }
             sort(&mut rows, order);
@@ -187,10 +229,35 @@ impl Rates {
         Self {
             connections: now.total("connections"),
             in_progress: now.total("rdma_calls_in_progress"),
-            memory: (now.total("memory_in_use_bytes"), now.total("memory_limit_bytes")),
+            memory: now.total("memory_in_use_bytes"),
+            memory_limit: now.total("memory_limit_bytes"),
             iscsi: Iscsi::between(before, now, seconds),
-            groups,
+            version: now.version(),
+            uptime: now.uptime(SystemTime::now()),
+            client,
+            export,
+            nfs4_client,
+            procedure,
         }
+    }
+
+    /// The rows of each of [`GROUPS`].
+    pub(crate) fn groups(&self) -> [&[Row]; GROUPS.len()] {
+        [&self.client, &self.export, &self.nfs4_client, &self.procedure]
+    }
+
+    /// Version and uptime of the server, as far as it states them.
+    pub(crate) fn about(&self) -> Option<String> {
+        let version = self.version.as_ref().map(|version| format!("millrace {version}"));
+        let uptime = self.uptime.map(|seconds| {
+            let (days, hours, minutes) = (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60);
+            match days {
+                0 => format!("up {hours}:{minutes:02}"),
+                _ => format!("up {days} d {hours}:{minutes:02}"),
+            }
+        });
+        let about: Vec<_> = version.into_iter().chain(uptime).collect();
+        (!about.is_empty()).then(|| about.join(", "))
     }
 }
 
@@ -302,7 +369,7 @@ mod tests {
         let (before, now) = (counters(start, 1), counters(start + Duration::from_secs(2), 3));
         let rates = Rates::between(&before, &now, Order::Ops);
         assert_eq!(rates.connections, 5.0);
-        let [clients, exports, nfs4, procedures] = &rates.groups;
+        let [clients, exports, nfs4, procedures] = rates.groups();
         assert!(clients.is_empty() && nfs4.is_empty());
         let a = &exports[0];
         assert_eq!((a.name.as_str(), a.ops, a.read, a.written), ("/a", 100.0, Some(4.0), Some(0.0)));
@@ -314,7 +381,7 @@ mod tests {
             [("NFSv3 READ", 100.0, false), ("NFSv4 READ", 40.0, true)]
         );
         let by_name = Rates::between(&before, &now, Order::Name);
-        assert_eq!(by_name.groups[1][0].name, "/a");
+        assert_eq!(by_name.export[0].name, "/a");
     }
 
     #[test]
@@ -349,11 +416,11 @@ mod tests {
         let before = sample(0, &[("10.0.0.1", 50), ("other", 1000)]);
         let now = sample(1, &[("10.0.0.1", 60), ("10.0.0.2", 700), ("other", 310)]);
         let rates = Rates::between(&before, &now, Order::Name);
-        let ops: Vec<_> = rates.groups[0].iter().map(|r| (r.name.as_str(), r.ops)).collect();
-        assert_eq!(ops, [("10.0.0.1", 10.0), ("10.0.0.2", 0.0), ("other", 0.0)]);
+        let ops: Vec<_> = rates.client.iter().map(|r| (r.name.as_str(), r.ops)).collect();
+        assert_eq!(ops, [("10.0.0.1", 10.0)], "those without known activity are left out");
         // Without the label "other", all clients are counted individually, so the client is new.
         let all = Rates::between(&sample(0, &[("10.0.0.1", 50)]), &now, Order::Name);
-        assert_eq!(all.groups[0][1].ops, 700.0);
+        assert_eq!(all.client[1].ops, 700.0);
     }
 
     #[test]
@@ -361,6 +428,40 @@ mod tests {
         let start = Instant::now();
         let (before, now) = (counters(start, 3), counters(start + Duration::from_secs(1), 1));
         let rates = Rates::between(&before, &now, Order::Bytes);
-        assert_eq!((rates.groups[1][0].ops, rates.groups[1][0].p50), (100.0, Some(1.0)));
+        assert_eq!((rates.export[0].ops, rates.export[0].p50), (100.0, Some(1.0)));
+    }
+
+    #[test]
+    fn clients_without_activity_are_left_out_and_exports_are_not() {
+        let start = Instant::now();
+        let sample = |after: u64, calls: u64| {
+            let text = format!(
+                "millrace_client_call_seconds_count{{client=\"10.0.0.1\"}} 7\n\
+                 millrace_client_call_seconds_count{{client=\"10.0.0.2\"}} {calls}\n\
+                 millrace_nfs4_client_call_seconds_count{{nfs4_client=\"millrace vm 5549\"}} 7\n\
+                 millrace_export_call_seconds_count{{export=\"/idle\"}} 7\n"
+            );
+            Counters::new(parse(&text), start + Duration::from_secs(after))
+        };
+        let rates = Rates::between(&sample(0, 1), &sample(1, 2), Order::Ops);
+        let names = rates.groups().map(|rows| rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>());
+        assert_eq!(names, [vec!["10.0.0.2"], vec!["/idle"], vec![], vec![]]);
+    }
+
+    #[test]
+    fn version_and_uptime_are_shown_if_the_server_states_them() {
+        let about = |text: &str| {
+            let counters = Counters::new(parse(text), Instant::now());
+            let now = SystemTime::UNIX_EPOCH + Duration::from_secs(200_000);
+            Rates { version: counters.version(), uptime: counters.uptime(now), ..Rates::default() }.about()
+        };
+        let info = "millrace_build_info{version=\"1.2.3\"} 1\n";
+        assert_eq!(about(info).unwrap(), "millrace 1.2.3");
+        assert_eq!(
+            about(&format!("{info}process_start_time_seconds 196300.5\n")).unwrap(),
+            "millrace 1.2.3, up 1:01"
+        );
+        assert_eq!(about("process_start_time_seconds 1000\n").unwrap(), "up 2 d 7:16");
+        assert_eq!(about("millrace_connections 1\n"), None);
     }
 }

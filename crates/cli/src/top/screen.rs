@@ -5,51 +5,70 @@ use ratatui::{
     layout::{Constraint, Layout},
     style::{Modifier, Style},
     text::Line,
-    widgets::{Block, Row as Cells, Table},
+    widgets::{Block, Paragraph, Row as Cells, Table},
 };
 
 use super::{GROUPS, Order, Rates, Row, title};
 
-/// Draws the screen: a summary line, one table for each group (for NFSv4 clients, if there are any), a line about iSCSI if it is used, and a line with the
-/// keys.
-pub(crate) fn draw(frame: &mut Frame<'_>, server: &str, order: Order, rates: &Rates) {
-    let [_, _, nfs4, _] = &rates.groups;
+/// Width below which a table has no percentiles, so that names have room.
+const WIDE: u16 = 74;
+
+/// What the keys do.
+const HELP: &str = "\
+q, Esc   quit
+o        sort by calls per second
+b        sort by bytes per second
+9        sort by the 99th percentile of the latency
+n        sort by name
+h, ?     show or hide this help
+
+p50 and p99 are percentiles of the time in the server.";
+
+/// Draws the screen: a summary line, one table for each group (for NFSv4 clients, if there are any) or the help, a line about
+/// iSCSI if it is used, and a line with the keys.
+pub(crate) fn draw(frame: &mut Frame<'_>, server: &str, order: Order, rates: &Rates, help: bool) {
     let [head, clients, exports, nfs4, procedures, iscsi, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Fill(2),
         Constraint::Fill(1),
-        if nfs4.is_empty() { Constraint::Length(0) } else { Constraint::Fill(1) },
+        if rates.nfs4_client.is_empty() { Constraint::Length(0) } else { Constraint::Fill(1) },
         Constraint::Fill(2),
         Constraint::Length(rates.iscsi.iter().len() as u16),
         Constraint::Length(1),
     ])
     .areas(frame.area());
     frame.render_widget(Line::from(summary(server, rates)), head);
-    for (area, (group, rows)) in
-        [clients, exports, nfs4, procedures].into_iter().zip(GROUPS.into_iter().zip(&rates.groups))
-    {
-        frame.render_widget(table(group, rows), area);
+    if help {
+        let area = [exports, nfs4, procedures].into_iter().fold(clients, |area, other| area.union(other));
+        frame.render_widget(Paragraph::new(HELP).block(Block::bordered()), area);
+    } else {
+        let areas = [clients, exports, nfs4, procedures].into_iter();
+        for (area, (group, rows)) in areas.zip(GROUPS.into_iter().zip(rates.groups())) {
+            frame.render_widget(table(group, rows, area.width), area);
+        }
     }
     if let Some(rates) = rates.iscsi {
         frame.render_widget(Line::from(rates.to_string()), iscsi);
     }
-    let line = format!("q quit   sort: o ops  b bytes  9 p99  n name   (now: {order:?})");
+    let line = format!("q quit  h help  sort: o ops  b bytes  9 p99  n name  (now: {order:?})");
     frame.render_widget(Line::from(line), keys);
 }
 
 fn summary(server: &str, rates: &Rates) -> String {
-    let (used, limit) = rates.memory;
     let mib = 1024.0 * 1024.0;
+    let about = rates.about().map(|about| format!(" ({about})")).unwrap_or_default();
     format!(
-        "{server}: {} connections, {} calls over RDMA in progress, {:.0} of {:.0} MiB",
+        "{server}{about}: {} connections, {} calls over RDMA in progress, {:.0} of {:.0} MiB",
         rates.connections,
         rates.in_progress,
-        used / mib,
-        limit / mib
+        rates.memory / mib,
+        rates.memory_limit / mib
     )
 }
 
-fn table<'r>(group: &'r str, rows: &'r [Row]) -> Table<'r> {
+/// A table for an area of `width` columns.
+fn table<'r>(group: &'r str, rows: &'r [Row], width: u16) -> Table<'r> {
+    let columns = if width < WIDE { 4 } else { 6 };
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(10),
@@ -58,14 +77,13 @@ fn table<'r>(group: &'r str, rows: &'r [Row]) -> Table<'r> {
         Constraint::Length(9),
         Constraint::Length(9),
     ];
-    let head = Cells::new([title(group), "ops/s", "read MB/s", "write MB/s", "p50 us", "p99 us"])
-        .style(Style::new().add_modifier(Modifier::BOLD));
+    let head = [title(group), "ops/s", "read MB/s", "write MB/s", "p50 us", "p99 us"];
+    let head = Cells::new(head.into_iter().take(columns)).style(Style::new().add_modifier(Modifier::BOLD));
     let cells = rows.iter().map(|r| {
-        let [ops, rest @ ..] = r.texts();
-        let [read, written, p50, p99] = rest;
-        Cells::new([r.name.clone(), ops, read, written, p50, p99])
+        let [ops, read, written, p50, p99] = r.texts();
+        Cells::new([r.name.clone(), ops, read, written, p50, p99].into_iter().take(columns))
     });
-    Table::new(cells, widths).header(head).block(Block::bordered())
+    Table::new(cells, widths.into_iter().take(columns)).header(head).block(Block::bordered())
 }
 
 #[cfg(test)]
@@ -87,17 +105,15 @@ mod tests {
         let rates = Rates {
             connections: 3.0,
             in_progress: 1.0,
-            memory: (2_097_152.0, 1_073_741_824.0),
-            iscsi: None,
-            groups: [
-                vec![row("10.0.0.1", 1234.0, Some(5.0)), row("other", 1.0, Some(0.0))],
-                vec![row("/data", 1235.0, Some(5.0))],
-                vec![],
-                vec![row("NFSv4 READ", 1000.4, None)],
-            ],
+            memory: 2_097_152.0,
+            memory_limit: 1_073_741_824.0,
+            client: vec![row("10.0.0.1", 1234.0, Some(5.0)), row("other", 1.0, Some(0.0))],
+            export: vec![row("/data", 1235.0, Some(5.0))],
+            procedure: vec![row("NFSv4 READ", 1000.4, None)],
+            ..Rates::default()
         };
         let mut terminal = Terminal::new(TestBackend::new(74, 18)).unwrap();
-        terminal.draw(|f| draw(f, "host:9464", Order::Ops, &rates)).unwrap();
+        terminal.draw(|f| draw(f, "host:9464", Order::Ops, &rates, false)).unwrap();
         let shown: Vec<String> = (0..18)
             .map(|y| (0..74).map(|x| terminal.backend().buffer()[(x, y)].symbol()).collect())
             .collect();
@@ -130,5 +146,21 @@ mod tests {
             assert!(shown.contains(&want.as_str()), "{want}");
         }
         assert!(shown.last().unwrap().contains("q quit"));
+    }
+
+    fn shown(rates: &Rates, width: u16, help: bool) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, 18)).unwrap();
+        terminal.draw(|f| draw(f, "host:9464", Order::Ops, rates, help)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn names_have_room_on_a_narrow_terminal_and_the_keys_are_explained() {
+        let name = "millrace vm 5549";
+        let row = Row { name: name.into(), ops: 1.0, read: None, written: None, p50: None, p99: None };
+        let rates = Rates { client: vec![row], ..Rates::default() };
+        assert!(shown(&rates, 60, false).contains(name), "{}", shown(&rates, 60, false));
+        let help = shown(&rates, 60, true);
+        assert!(help.contains("sort by bytes per second") && !help.contains(name), "{help}");
     }
 }

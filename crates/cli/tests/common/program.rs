@@ -47,12 +47,18 @@ pub fn shell(script: &str, args: &[&str]) -> String {
     String::from_utf8(out.stderr).unwrap()
 }
 
-/// Runs the program, which must fail with `code`, and returns its one sentence.
+/// Whether a line belongs to the excerpt of a file below an error.
+fn is_excerpt(line: &str) -> bool {
+    line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit()).starts_with('|')
+}
+
+/// Runs the program, which must fail with `code`, and returns its one sentence, with the excerpt of a file.
 pub fn fails<S: AsRef<std::ffi::OsStr> + std::fmt::Debug>(code: i32, args: &[S]) -> String {
     let out = run(args);
     let message = String::from_utf8(out.stderr).unwrap();
     assert_eq!(out.status.code(), Some(code), "{args:?}: {message}");
-    assert_eq!(message.lines().count(), 1, "{args:?} says more than one sentence: {message}");
+    let sentences = message.lines().filter(|line| !is_excerpt(line)).count();
+    assert_eq!(sentences, 1, "{args:?} says more than one sentence: {message}");
     assert!(message.starts_with(&format!("{NAME}: ")), "{message}");
     message
 }

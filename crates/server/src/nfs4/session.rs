@@ -148,13 +148,14 @@ impl Compound<'_> {
             principal: &principal(&scope.caller.sender.credential),
         };
         let created = scope.env.clients.state.create_session(&request, now(&scope.env.rt))?;
-        tracing::info!(peer = %scope.caller.sender.peer.addr, "NFSv4 session created");
-        if let Some(session) = scope.env.clients.state.session(created.session)
-            && let (Some(back), Some(target)) = (session.back(), target)
-        {
-            back.set_target(target);
-            if created.back_channel {
-                back.add(&scope.env.callbacks);
+        tracing::debug!(peer = %scope.caller.sender.peer.addr, "NFSv4 session created");
+        if let Some(session) = scope.env.clients.state.session(created.session) {
+            scope.env.clients.session_created(session.client());
+            if let (Some(back), Some(target)) = (session.back(), target) {
+                back.set_target(target);
+                if created.back_channel {
+                    back.add(&scope.env.callbacks);
+                }
             }
         }
         self.reply.put(&CreateSessionOk {
