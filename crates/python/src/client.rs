@@ -1,9 +1,18 @@
 //! The native client: an operation for each method.
 
-use std::{ffi::OsString, path::PathBuf, sync::Arc};
+use std::{
+    borrow::Cow,
+    ffi::OsString,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use futures::TryStreamExt;
-use millrace_client::{Client as Rust, FileTimes, Url, ops::FileHandle};
+use millrace_client::{
+    Client as Rust, FileTimes, Url,
+    ops::{FileHandle, FileType, SetAttributes, access},
+};
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyList};
 
 use crate::{
@@ -15,7 +24,7 @@ use crate::{
     metadata::stat,
     operation::{Finish, Operation},
     ranges::{self, Range},
-    runtime,
+    runtime, tree,
 };
 
 /// A client of one export. It connects at the first operation in each process.
@@ -86,7 +95,7 @@ impl Client {
     fn stat(&self, py: Python<'_>, path: PathBuf, follow: bool) -> PyResult<Operation> {
         self.operation(py, async move |client| {
             let nfs = client.by_handle();
-            let name = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+            let name = path.as_os_str().as_bytes();
             let found = if follow { nfs.resolve(name).await } else { nfs.resolve_link(name).await };
             let (handle, attributes) = found.map_err(at(&text(&path)))?;
             Ok(stat(Some(handle), &attributes))
@@ -122,6 +131,11 @@ impl Client {
             };
             entries.map_ok(entry).try_collect::<Vec<_>>().await.map_err(at(&text(&path)))
         })
+    }
+
+    /// The objects below a directory, down to `depth` levels: paths below it, attributes, whether a link leads to them.
+    fn tree(&self, py: Python<'_>, path: PathBuf, depth: usize) -> PyResult<Operation> {
+        self.operation(py, async move |client| tree::tree(&client, path, depth).await)
     }
 
     /// Reads ranges (file handle, start, length). Returns a list with bytes, or the exception, for each.
@@ -172,13 +186,23 @@ impl Client {
         })
     }
 
-    fn mkdir(&self, py: Python<'_>, path: PathBuf, parents: bool) -> PyResult<Operation> {
+    fn mkdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
+        self.operation(py, async move |client| client.create_dir(&path).await.map_err(at(&text(&path))))
+    }
+
+    /// Creates a directory and its missing parents; it may exist with `exist_ok`.
+    fn makedirs(&self, py: Python<'_>, path: PathBuf, exist_ok: bool) -> PyResult<Operation> {
         self.operation(py, async move |client| {
-            let made = match parents {
-                true => client.create_dir_all(&path).await,
-                false => client.create_dir(&path).await,
+            let made = async {
+                match path.parent().filter(|_| !exist_ok) {
+                    Some(parent) => {
+                        client.create_dir_all(parent).await?;
+                        client.create_dir(&path).await
+                    }
+                    None => client.create_dir_all(&path).await,
+                }
             };
-            made.map_err(at(&text(&path)))
+            made.await.map_err(at(&text(&path)))
         })
     }
 
@@ -216,6 +240,84 @@ impl Client {
     fn chmod(&self, py: Python<'_>, path: PathBuf, mode: u32) -> PyResult<Operation> {
         self.operation(py, async move |client| {
             client.set_permissions(&path, mode).await.map_err(at(&text(&path)))
+        })
+    }
+
+    /// Sets owner and group; None leaves one unchanged. Symbolic links are followed only with `follow`.
+    fn chown(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        follow: bool,
+    ) -> PyResult<Operation> {
+        let attributes = SetAttributes { uid, gid, ..SetAttributes::default() };
+        self.operation(py, async move |client| set_attributes(&client, path, attributes, follow).await)
+    }
+
+    /// Sets the size of a file.
+    fn truncate(&self, py: Python<'_>, path: PathBuf, size: u64) -> PyResult<Operation> {
+        let attributes = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        self.operation(py, async move |client| set_attributes(&client, path, attributes, true).await)
+    }
+
+    /// Whether the caller has all rights of `mode`, the bits of access(2).
+    fn access(&self, py: Python<'_>, path: PathBuf, mode: i32) -> PyResult<Operation> {
+        self.operation(py, async move |client| {
+            let nfs = client.by_handle();
+            let permitted = async {
+                let (object, attributes) = nfs.resolve(path.as_os_str().as_bytes()).await?;
+                let wanted = rights(mode, attributes.file_type);
+                Ok(nfs.access(object, wanted).await? == wanted)
+            };
+            permitted.await.map_err(at(&text(&path)))
+        })
+    }
+
+    /// Size of the file system of an object, space that the caller can use, and free space, in bytes.
+    fn space(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
+        self.operation(py, async move |client| {
+            let nfs = client.by_handle();
+            let space = async {
+                let (object, _) = nfs.resolve(path.as_os_str().as_bytes()).await?;
+                nfs.fsstat(object).await
+            };
+            let space = space.await.map_err(at(&text(&path)))?;
+            Ok((space.total_bytes, space.available_bytes, space.free_bytes))
+        })
+    }
+
+    /// The value of an extended attribute, whose name has no prefix.
+    fn xattr(&self, py: Python<'_>, path: PathBuf, name: OsString) -> PyResult<Operation> {
+        self.operation(py, async move |client| {
+            let value = client.xattr(&path, name.as_bytes()).await.map_err(at(&text(&path)))?;
+            value.map(Cow::<[u8]>::Owned).ok_or_else(|| Failure::NoXattr(text(&path)))
+        })
+    }
+
+    fn set_xattr(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        name: OsString,
+        value: Vec<u8>,
+    ) -> PyResult<Operation> {
+        self.operation(py, async move |client| {
+            client.set_xattr(&path, name.as_bytes(), value).await.map_err(at(&text(&path)))
+        })
+    }
+
+    fn list_xattrs(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
+        self.operation(py, async move |client| {
+            let names = client.list_xattrs(&path).await.map_err(at(&text(&path)))?;
+            Ok(names.into_iter().map(OsString::from_vec).collect::<Vec<_>>())
+        })
+    }
+
+    fn remove_xattr(&self, py: Python<'_>, path: PathBuf, name: OsString) -> PyResult<Operation> {
+        self.operation(py, async move |client| {
+            client.remove_xattr(&path, name.as_bytes()).await.map_err(at(&text(&path)))
         })
     }
 
@@ -262,6 +364,31 @@ impl Client {
             async move { copying::get(&mount, &path, &local, counter).await.map_err(|e| mount.located(e)) };
         Ok(Operation::new(py, copy)?.counted(progress))
     }
+}
+
+async fn set_attributes(
+    client: &Rust,
+    path: PathBuf,
+    attributes: SetAttributes,
+    follow: bool,
+) -> Result<(), Failure> {
+    let (nfs, name) = (client.by_handle(), path.as_os_str().as_bytes());
+    let set = async {
+        let (object, _) = if follow { nfs.resolve(name).await? } else { nfs.resolve_link(name).await? };
+        nfs.setattr(object, attributes, None).await.map(drop)
+    };
+    set.await.map_err(at(&text(&path)))
+}
+
+/// The rights of ACCESS that the bits of access(2) mean (RFC 1813 section 3.3.4).
+fn rights(mode: i32, of: FileType) -> u32 {
+    let is_directory = of == FileType::Directory;
+    let [execute, write] = match is_directory {
+        true => [access::LOOKUP, access::MODIFY | access::EXTEND | access::DELETE],
+        false => [access::EXECUTE, access::MODIFY | access::EXTEND],
+    };
+    let bits = [(libc::R_OK, access::READ), (libc::W_OK, write), (libc::X_OK, execute)];
+    bits.iter().filter(|(bit, _)| mode & bit != 0).fold(0, |all, (_, right)| all | right)
 }
 
 /// Names of the exports of the URL's server.

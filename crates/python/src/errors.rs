@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     Client(Error, Option<String>),
     /// An error of a copy that is not one of the client, with the path of the source or of a local file.
     Copy(millrace_copy::Error, String),
+    /// The object with the path does not have the extended attribute.
+    NoXattr(String),
     /// The client, or the file, is closed.
     Closed(&'static str),
     /// An invalid argument.
@@ -71,15 +73,14 @@ impl Failure {
 
     /// Puts the name of the export before the path.
     pub(crate) fn below(self, export: &str) -> Self {
+        let export = export.trim_end_matches('/');
+        let below = |path: String| match path.trim_matches('/') {
+            "" if !export.is_empty() => export.to_owned(),
+            path => format!("{export}/{path}"),
+        };
         match self {
-            Self::Client(error, Some(path)) => {
-                let export = export.trim_end_matches('/');
-                let path = match path.trim_matches('/') {
-                    "" if !export.is_empty() => export.to_owned(),
-                    path => format!("{export}/{path}"),
-                };
-                Self::Client(error, Some(path))
-            }
+            Self::Client(error, Some(path)) => Self::Client(error, Some(below(path))),
+            Self::NoXattr(path) => Self::NoXattr(below(path)),
             other => other,
         }
     }
@@ -89,6 +90,9 @@ impl Failure {
         match self {
             Self::Closed(what) => PyValueError::new_err(format!("I/O operation on closed {what}")),
             Self::Client(Error::Closed, _) => PyValueError::new_err("I/O operation on closed client"),
+            Self::NoXattr(path) => {
+                os_error(py, libc::ENODATA, "the extended attribute does not exist".into(), Some(path))
+            }
             Self::Value(text) => PyValueError::new_err(text),
             Self::Client(error @ Error::Url { .. }, _) => PyValueError::new_err(error.to_string()),
             Self::Client(error, None) => os_error(py, errno(&error), error.to_string(), None),

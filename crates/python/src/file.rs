@@ -2,6 +2,7 @@
 
 use std::{
     io::SeekFrom,
+    ops::Range,
     path::PathBuf,
     pin::Pin,
     sync::{
@@ -11,7 +12,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use millrace_client::{File as Stream, OpenOptions};
+use millrace_client::{File as Stream, LockKind, OpenOptions};
 use pyo3::prelude::*;
 use tokio::{
     io::{AsyncRead, AsyncSeekExt, AsyncWriteExt, ReadBuf},
@@ -205,6 +206,32 @@ impl File {
         })
     }
 
+    /// Locks a range of bytes, up to the end of the file without `len`. Returns whether it is locked; waits with `wait`.
+    fn lock(
+        &self,
+        py: Python<'_>,
+        start: u64,
+        len: Option<u64>,
+        exclusive: bool,
+        wait: bool,
+    ) -> PyResult<Operation> {
+        let kind = if exclusive { LockKind::Exclusive } else { LockKind::Shared };
+        self.operation(py, async move |stream| {
+            let locked = match wait {
+                true => stream.lock(range(start, len), kind).await.map(|()| true)?,
+                false => stream.try_lock(range(start, len), kind).await?,
+            };
+            Ok((stream, locked))
+        })
+    }
+
+    fn unlock(&self, py: Python<'_>, start: u64, len: Option<u64>) -> PyResult<Operation> {
+        self.operation(py, async move |stream| {
+            stream.unlock(range(start, len)).await?;
+            Ok((stream, ()))
+        })
+    }
+
     fn truncate(&self, py: Python<'_>, size: u64) -> PyResult<Operation> {
         self.operation(py, async move |stream| {
             stream.set_len(size).await?;
@@ -223,6 +250,8 @@ impl File {
     fn close(&self, py: Python<'_>) -> PyResult<Operation> {
         let used = self.used(py)?;
         self.closed.store(true, Ordering::Relaxed);
+        // The locks end with the stream, and the Python object may live on.
+        *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = OfProcess::new(Opened::default());
         Operation::new(py, async move {
             // A process that has not used the file has no data to write.
             if used.access.writes() && used.opened.initialized() {
@@ -256,6 +285,11 @@ impl Access {
     fn writes(self) -> bool {
         self.write || self.append
     }
+}
+
+/// The range of a lock: to the end of the file, however long it becomes, without `len`.
+fn range(start: u64, len: Option<u64>) -> Range<u64> {
+    start..len.map_or(u64::MAX, |len| start.saturating_add(len))
 }
 
 /// Reads until `out` is full or the file ends. Returns the number of bytes.

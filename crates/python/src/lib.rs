@@ -13,6 +13,7 @@ mod metadata;
 mod operation;
 mod ranges;
 mod runtime;
+mod tree;
 
 use pyo3::prelude::*;
 

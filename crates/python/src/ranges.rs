@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Maximum number of calls in flight for one operation.
-const DEPTH: usize = 16;
+pub(crate) const DEPTH: usize = 16;
 
 /// Attributes of all paths, in their order.
 pub(crate) async fn stat_all(client: &Client, paths: Vec<PathBuf>) -> Vec<Result<Stat, Failure>> {

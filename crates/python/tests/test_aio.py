@@ -56,6 +56,28 @@ async def test_names_and_attributes(client, url):
             await aio.open("file", "r")
 
 
+async def test_trees_locks_and_attributes(client, url):
+    async with millrace_nfs.aio.Client(url) as aio:
+        await aio.makedirs("a/b")
+        await aio.write_text("a/b/file", "text\n")
+        assert await aio.read_text("a/b/file") == "text\n"
+        assert await aio.walk() == [("", ["a"], []), ("a", ["b"], []), ("a/b", [], ["file"])]
+        assert await aio.glob("**/f*") == ["a/b/file"] and await aio.glob("a/*") == ["a/b"]
+        assert await aio.is_dir("a") and await aio.is_file("a/b/file") and await aio.access("a", 7)
+        assert (await aio.disk_usage()).total > 0
+        await aio.touch("new")
+        await aio.truncate("new", 5)
+        await aio.chown("new", -1, -1)
+        assert await aio.read_bytes("new") == bytes(5)
+        await aio.setxattr("new", "user.x", b"1")
+        assert await aio.getxattr("new", "user.x") == b"1" and await aio.listxattr("new") == ["user.x"]
+        await aio.removexattr("new", "user.x")
+        async with await aio.open("new", "rb+") as one, await aio.open("new", "rb+") as other:
+            assert await one.lock(0, 10) and not await other.lock(wait=False)
+            await one.unlock()
+            assert await other.lock(wait=False)
+
+
 async def test_copies_report_progress(client, url, tmp_path):
     data = pattern(5 * MIB + 1)
     (tmp_path / "local").write_bytes(data)

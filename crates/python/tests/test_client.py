@@ -239,6 +239,121 @@ def test_an_error_of_an_open_file_has_its_path(server):
         assert (caught.value.errno, caught.value.filename) == (errno.ESTALE, "file")
 
 
+def test_trees(client):
+    for path in ("a/1.csv", "a/b/2.csv", "a/b/c/3.csv", "a/b/c/.hidden.csv", "d/4.txt", "top"):
+        client.makedirs(os.path.dirname(path), exist_ok=True)
+        client.write_bytes(path, b"x")
+    client.symlink("b", "a/link")
+    client.symlink("..", "a/b/cycle")
+    client.symlink("1.csv", "a/file")
+    assert list(client.walk()) == [
+        ("", ["a", "d"], ["top"]),
+        ("a", ["b", "link"], ["1.csv", "file"]),
+        ("a/b", ["c", "cycle"], ["2.csv"]),
+        ("a/b/c", [], [".hidden.csv", "3.csv"]),
+        ("d", [], ["4.txt"]),
+    ]
+    left = []
+    for path, directories, _ in client.walk("/a/"):
+        directories[:] = [name for name in directories if name != "c"]
+        left.append(path)
+    assert left == ["/a/", "/a/b"]
+    assert client.glob("a/*.csv") == ["a/1.csv"] and client.glob("/a/[0-9].csv") == ["/a/1.csv"]
+    assert client.glob("**/*.csv") == ["a/1.csv", "a/b/2.csv", "a/b/c/3.csv"]
+    assert client.glob("a/b/c/.*") == ["a/b/c/.hidden.csv"] and client.glob("*/?.txt") == ["d/4.txt"]
+    assert client.glob("a/b/**") == ["a/b/2.csv", "a/b/c", "a/b/c/3.csv", "a/b/cycle"]
+    assert client.glob("top") == ["top"] and client.glob("none") == [] and client.glob("none/*") == []
+    with pytest.raises(FileNotFoundError):
+        client.walk("none")
+    with pytest.raises(NotADirectoryError):
+        client.walk("top")
+
+
+def test_a_tree_of_many_directories(client):
+    paths = [f"{a}/{b}/{c}" for a in range(3) for b in range(10) for c in range(5)]
+    for directory in {path.rpartition("/")[0] for path in paths}:
+        client.makedirs(directory)
+    for path in paths:
+        client.touch(path)
+    before = client.stats()["calls"]
+    assert sorted(f"{top}/{name}" for top, _, names in client.walk() for name in names) == paths
+    assert client.stats()["calls"] - before < 34 * 8
+
+
+def test_rights_owners_and_sizes(client):
+    client.write_bytes("file", b"12345")
+    client.mkdir("directory")
+    assert client.is_file("file") and not client.is_dir("file") and client.is_dir("directory") and not client.is_file("none")
+    assert client.access("file", os.R_OK | os.W_OK) and client.access("file", os.F_OK)
+    assert client.access("directory", os.R_OK | os.W_OK | os.X_OK) and not client.access("none", os.F_OK)
+    client.chmod("file", 0o444)
+    assert not client.access("file", os.X_OK)
+    client.chmod("file", 0o644)
+    client.truncate("file", 3)
+    assert client.read_bytes("file") == b"123"
+    found = client.stat("file")
+    client.chown("file", -1, found.st_gid)
+    client.chown("file", found.st_uid, -1, follow_symlinks=False)
+    usage = client.disk_usage()
+    assert usage.total >= usage.used + usage.free > 0 and usage.total == client.disk_usage("file").total
+    client.touch("file")
+    assert client.read_bytes("file") == b"123" and client.stat("file").st_mtime_ns >= found.st_mtime_ns
+    client.touch("new")
+    assert client.read_bytes("new") == b""
+    with pytest.raises(FileExistsError):
+        client.touch("new", exist_ok=False)
+    client.write_text("text", "café\n", encoding="latin-1", newline="\r\n")
+    assert client.read_bytes("text") == b"caf\xe9\r\n" and client.read_text("text", "latin-1") == "café\n"
+
+
+def test_extended_attributes(client):
+    client.write_bytes("file", b"x")
+    client.setxattr("file", "user.origin", b"sensor \0 7")
+    assert client.getxattr("file", "user.origin") == b"sensor \0 7" and client.listxattr("file") == ["user.origin"]
+    client.removexattr("file", "user.origin")
+    for call in (lambda: client.getxattr("file", "user.origin"), lambda: client.removexattr("file", "user.origin")):
+        with pytest.raises(OSError) as caught:
+            call()
+        assert (caught.value.errno, caught.value.filename) == (errno.ENODATA, "file")
+    with pytest.raises(OSError) as caught:
+        client.setxattr("file", "trusted.x", b"")
+    assert caught.value.errno == errno.EOPNOTSUPP
+
+
+def test_locks_exclude_other_files(client):
+    with client.open("file", "wb+") as one, client.open("file", "rb+") as other:
+        assert one.lock(0, 100)
+        assert not other.lock(50, 10, wait=False) and other.lock(100, wait=False)
+        with pytest.raises(OSError):
+            other.lock(0, 0)
+        one.unlock(50, 10)
+        assert other.lock(50, 10, exclusive=False, wait=False) and one.lock(50, 10, exclusive=False)
+    with client.open("file", "rb+") as third:
+        assert third.lock(), "closed files have no locks"
+
+
+def test_a_lock_waits_for_another_thread(client):
+    client.write_bytes("file", b"0")
+    counts = 5
+
+    def count():
+        with client.open("file", "rb+") as file:
+            for _ in range(counts):
+                file.lock()
+                file.seek(0)
+                number = int(file.read())
+                file.seek(0)
+                file.write(str(number + 1).encode())
+                file.unlock()
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert client.read_bytes("file") == str(4 * counts).encode()
+
+
 def test_ranges_are_read_together(client):
     data = pattern(3 * MIB)
     client.write_bytes("file", data)

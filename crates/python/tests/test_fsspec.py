@@ -155,6 +155,7 @@ def test_errors_have_the_path_at_the_server(fs, tmp_path):
         ("/data/none", lambda: fs.get_file("/data/none", str(tmp_path / "back"))),
         ("/data/none", lambda: fs.rm("/data/none")),
         ("/data/dir", lambda: fs.pipe_file("/data/dir", b"x")),
+        ("/data/dir", lambda: fs.makedirs("/data/dir")),
         ("/other/file", lambda: fs.cat_file("/other/file")),
     ]
     for path, call in cases:
@@ -184,6 +185,73 @@ def test_trees(fs):
         fs.mkdir("/data/x/y", create_parents=False)
     fs.rmdir("/data/d/e")
     assert fs.ls("/data/d") == [] and fs.ls("/data/a/1.csv", detail=False) == ["/data/a/1.csv"]
+
+
+class Plain(MillraceFileSystem):
+    """The file system with the methods of fsspec for trees."""
+
+    base = fsspec.AbstractFileSystem
+    find, walk, du = base.find, base.walk, base.du
+    exists, isdir, isfile = base.exists, base.isdir, base.isfile
+
+
+def test_trees_are_those_of_fsspec(fs, client):
+    """What the native calls return is what the methods of the base class return, which read one directory at a time."""
+    for name in ("a/1.csv", "a/b/3.csv", "a/b/c/5.csv", "z"):
+        fs.pipe(f"/data/{name}", name.encode())
+    client.symlink("1.csv", "a/link")
+    client.symlink("none", "a/dangling")
+    plain = Plain("127.0.0.1", fs.port, proto=fs.storage_options["proto"])
+    for path in ("/", "/data", "/data/a/", "/data/z", "/data/none", "/data/z/below"):
+        for options in ({}, {"maxdepth": 1}, {"maxdepth": 2, "withdirs": True}, {"withdirs": True, "detail": True}):
+            assert fs.find(path, **options) == plain.find(path, **options), (path, options)
+        if path != "/data/z":
+            for options in ({}, {"maxdepth": 1}, {"maxdepth": 2, "topdown": False}, {"detail": True}):
+                assert list(fs.walk(path, **options)) == list(plain.walk(path, **options)), (path, options)
+        assert fs.du(path) == plain.du(path) and fs.du(path, total=False) == plain.du(path, total=False)
+        for name in ("exists", "isdir", "isfile"):
+            assert getattr(fs, name)(path) == getattr(plain, name)(path), (path, name)
+    with pytest.raises(FileNotFoundError):
+        list(fs.walk("/data/none", on_error="raise"))
+    with pytest.raises(ValueError):
+        fs.find("/data", maxdepth=0)
+    # Links to directories are not followed, and dangling ones do not exist.
+    client.symlink("..", "a/b/cycle")
+    assert "/data/a/b/cycle" in fs.find("/data", withdirs=True) and "/data/a/b/cycle" not in fs.find("/data")
+    assert fs.isdir("/data/a/b/cycle") and not fs.exists("/data/a/dangling")
+    pruned = []
+    for path, directories, _ in fs.walk("/data"):
+        pruned.append(path)
+        directories[:] = [name for name in directories if name != "b"]
+    assert pruned == ["/data", "/data/a"]
+
+
+def test_a_tree_is_read_with_few_calls(client, server):
+    for n in range(20):
+        client.makedirs(f"directory/{n}")
+        client.touch(f"directory/{n}/file")
+    fs = MillraceFileSystem("127.0.0.1", server.ports["tcp"], proto="tcp")
+    connection, _ = fs._at("/data")
+    before = connection.stats()["calls"]
+    assert fs.du("/data") == 0 and len(fs.find("/data")) == 20
+    assert connection.stats()["calls"] - before < 2 * 22 * 8
+
+
+def test_modes_attributes_and_checksums(fs, client):
+    fs.pipe("/data/file", b"x")
+    fs.chmod("/data/file", 0o600)
+    assert fs.info("/data/file")["mode"] & 0o777 == 0o600
+    before = fs.checksum("/data/file")
+    assert before == fs.checksum("/data/file")
+    fs.pipe("/data/file", b"y")
+    assert fs.checksum("/data/file") != before
+    fs.setxattr("/data/file", "user.origin", b"1")
+    assert fs.getxattr("/data/file", "user.origin") == b"1" and fs.listxattr("/data/file") == ["user.origin"]
+    fs.removexattr("/data/file", "user.origin")
+    assert fs.listxattr("/data/file") == []
+    with pytest.raises(OSError) as caught:
+        fs.getxattr("/data/file", "user.origin")
+    assert caught.value.filename == "/data/file"
 
 
 def test_info(fs, client):

@@ -15,5 +15,6 @@ from ._client import Client, exports
 from ._file import File
 from ._native import __version__
 from ._stat import DirEntry, Stat
+from ._tree import DiskUsage
 
-__all__ = ["Client", "DirEntry", "File", "Stat", "__version__", "exports"]
+__all__ = ["Client", "DirEntry", "DiskUsage", "File", "Stat", "__version__", "exports"]

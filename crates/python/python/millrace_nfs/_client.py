@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
+import time
 import weakref
 from typing import Any, Callable, Iterable, Iterator, Union, overload
 
@@ -13,6 +13,8 @@ from ._file import File, _open_clients
 from ._mode import Access, BinaryMode, TextMode, access
 from ._settings import Settings
 from ._stat import DirEntry, Stat
+from ._tree import ALL_LEVELS, DiskUsage, Walk, decoded, disk_usage, encoded, walk, xattr_name
+from ._tree import pattern as _pattern
 
 Path = Union[str, "os.PathLike[str]"]
 """A path in the export, with or without a leading slash."""
@@ -197,6 +199,32 @@ class Client:
         """Creates or replaces a file with ``data``, which is on stable storage on return."""
         self._native.write(path, data).wait()
 
+    def read_text(self, path: Path, encoding: str | None = None, errors: str | None = None) -> str:
+        """Reads a whole file as text."""
+        return decoded(self.read_bytes(path), encoding, errors)
+
+    def write_text(
+        self,
+        path: Path,
+        text: str,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> None:
+        """As ``write_bytes``, with text."""
+        self.write_bytes(path, encoded(text, encoding, errors, newline))
+
+    def touch(self, path: Path, exist_ok: bool = True) -> None:
+        """Creates an empty file, or sets the times of an existing one to the present."""
+        file = self.open(path, "ab" if exist_ok else "xb")
+        file.close()
+        now = time.time_ns()
+        self.utime(path, (now, now))
+
+    def truncate(self, path: Path, length: int) -> None:
+        """Sets the size of a file to ``length`` bytes."""
+        self._native.truncate(path, length).wait()
+
     def stat(self, path: Path, *, follow_symlinks: bool = True) -> Stat:
         """The attributes of an object."""
         return Stat._make(self._native.stat(path, follow_symlinks).wait())
@@ -217,6 +245,27 @@ class Client:
             return False
         return True
 
+    def is_file(self, path: Path) -> bool:
+        """Whether it is a regular file. Symbolic links are followed."""
+        try:
+            return self.stat(path).is_file()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def is_dir(self, path: Path) -> bool:
+        """Whether it is a directory. Symbolic links are followed."""
+        try:
+            return self.stat(path).is_dir()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def access(self, path: Path, mode: int) -> bool:
+        """Whether the caller has the rights ``mode`` (``os.R_OK``, ``os.W_OK``, ``os.X_OK``), by the server's answer."""
+        try:
+            return self._native.access(path, mode).wait()
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return False
+
     def scandir(self, path: Path = "") -> Iterator[DirEntry]:
         """The entries of a directory with their attributes, in the order of the server."""
         return (DirEntry(name, Stat._make(stat)) for name, stat in self._native.scan(path).wait())
@@ -225,15 +274,30 @@ class Client:
         """The names of the entries of a directory, in the order of the server."""
         return [entry.name for entry in self.scandir(path)]
 
+    def walk(self, path: Path = "") -> Walk:
+        """The directories of a tree from the top down, as of ``os.walk``, with many calls in flight.
+
+        Links to directories are not followed. A directory that cannot be read is left out.
+        """
+        return walk(os.fspath(path), self._native.tree(path, ALL_LEVELS).wait())
+
+    def glob(self, pattern: str) -> list[str]:
+        """The paths that match a pattern, sorted; ``**`` stands for any number of directories, as in ``glob``."""
+        wanted = _pattern(pattern)
+        if wanted is None:
+            return [pattern] if self.exists(pattern) else []
+        try:
+            return wanted.matches(self._native.tree(wanted.top, wanted.depth).wait())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
     def mkdir(self, path: Path) -> None:
         """Creates a directory."""
-        self._native.mkdir(path, False).wait()
+        self._native.mkdir(path).wait()
 
     def makedirs(self, path: Path, exist_ok: bool = False) -> None:
         """Creates a directory and its missing parents."""
-        if not exist_ok and self.exists(path):
-            raise FileExistsError(errno.EEXIST, "the directory exists", os.fspath(path))
-        self._native.mkdir(path, True).wait()
+        self._native.makedirs(path, exist_ok).wait()
 
     def unlink(self, path: Path) -> None:
         """Removes a file or a symbolic link."""
@@ -266,6 +330,31 @@ class Client:
     def chmod(self, path: Path, mode: int) -> None:
         """Sets the permission bits."""
         self._native.chmod(path, mode).wait()
+
+    def chown(self, path: Path, uid: int, gid: int, *, follow_symlinks: bool = True) -> None:
+        """Sets owner and group; -1 leaves one unchanged."""
+        owner, group = (None if one == -1 else one for one in (uid, gid))
+        self._native.chown(path, owner, group, follow_symlinks).wait()
+
+    def disk_usage(self, path: Path = "") -> DiskUsage:
+        """Size, used and free space of the object's file system in bytes; ``free`` is what the caller can use."""
+        return disk_usage(*self._native.space(path).wait())
+
+    def getxattr(self, path: Path, attribute: str) -> bytes:
+        """The value of an extended attribute ``user.NAME``, as ``os.getxattr``. They need NFSv4.2."""
+        return self._native.xattr(path, xattr_name(attribute)).wait()
+
+    def setxattr(self, path: Path, attribute: str, value: bytes) -> None:
+        """Creates or replaces an extended attribute."""
+        self._native.set_xattr(path, xattr_name(attribute), value).wait()
+
+    def listxattr(self, path: Path) -> list[str]:
+        """The names of the extended attributes."""
+        return [f"user.{name}" for name in self._native.list_xattrs(path).wait()]
+
+    def removexattr(self, path: Path, attribute: str) -> None:
+        """Removes an extended attribute."""
+        self._native.remove_xattr(path, xattr_name(attribute)).wait()
 
     def utime(self, path: Path, ns: tuple[int | None, int | None]) -> None:
         """Sets the times of last access and modification, in nanoseconds since 1970; None leaves one unchanged."""

@@ -128,6 +128,22 @@ class File(io.RawIOBase):
         if self.writable() and not self._native.closed:
             self._native.flush(False).wait()
 
+    def lock(
+        self, start: int = 0, length: int | None = None, *, exclusive: bool = True, wait: bool = True
+    ) -> bool:
+        """Locks a range of bytes; without ``length`` to the end of the file, however long it becomes. Needs NFSv4.
+
+        Locks exclude other clients and other files of this one. Without ``wait`` it returns False if another lock
+        conflicts. Closing the file unlocks it.
+        """
+        self._check_open()
+        return self._native.lock(start, length, exclusive, wait).wait()
+
+    def unlock(self, start: int = 0, length: int | None = None) -> None:
+        """Makes all written data stable, and unlocks a range of bytes."""
+        self._check_open()
+        self._native.unlock(start, length).wait()
+
     def sync(self) -> None:
         """Makes all written data stable, as ``os.fsync``."""
         self._check_open()

@@ -5,14 +5,30 @@ from __future__ import annotations
 import errno
 import os
 from datetime import datetime, timezone
-from typing import Any, Awaitable, Callable, TypeVar
+from typing import Any, AsyncIterator, Awaitable, Callable, Iterator, TypeVar
 
 from fsspec.asyn import AsyncFileSystem  # type: ignore[import-untyped]
 from fsspec.callbacks import DEFAULT_CALLBACK  # type: ignore[import-untyped]
 
 from . import aio
 from ._exports import Exports, missing
-from ._fsspec_common import Paths, checked, directory, info_of, is_of_base, join, of_path, per_path, ranges_of
+from ._fsspec_common import (
+    Level,
+    Paths,
+    checked,
+    depth_of,
+    directory,
+    files_of,
+    info_of,
+    infos_of,
+    is_of_base,
+    join,
+    key_of,
+    of_path,
+    per_path,
+    ranges_of,
+    walked,
+)
 from ._fsspec_sync import MillraceFileSystem
 
 
@@ -100,6 +116,101 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):  # type: ignore[misc]
             return [join(path, entry.name) for entry in entries]
         infos = [info_of(join(path, entry.name), entry.stat) for entry in entries]
         return [await self._info(one["name"]) if one["islink"] else one for one in infos]
+
+    async def _type(self, path: str) -> str | None:
+        path = self._strip_protocol(path)
+        try:
+            client, name = await self._at(path)
+        except FileNotFoundError:
+            return "directory" if path == "/" or self._exports.below(path) else None
+        try:
+            return (await client.stat(name)).type
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    async def _exists(self, path: str, **kwargs: Any) -> bool:
+        return await self._type(path) is not None
+
+    async def _isdir(self, path: str) -> bool:
+        return await self._type(path) == "directory"
+
+    async def _isfile(self, path: str) -> bool:
+        return await self._type(path) == "file"
+
+    async def _tree(self, path: str, depth: int) -> dict[str, dict[str, Any]]:
+        try:
+            client, name = await self._at(path)
+        except FileNotFoundError:
+            below = self._exports.below(path)
+            if not below and path != "/":
+                raise
+            found = {one: directory(one) for one in below}
+            for one in below if depth > 1 else ():
+                found.update(await self._tree(one, depth - 1))
+            return found
+        return infos_of(path, await aio._start(client._native.tree(name, depth)))
+
+    async def _find(
+        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **kwargs: Any
+    ) -> Any:
+        path, depth = self._strip_protocol(path), depth_of(maxdepth)
+        try:
+            found = await self._tree(path, depth)
+            if withdirs:
+                found[path] = await self._info(path)
+        except FileNotFoundError:
+            found = {}
+        except NotADirectoryError:
+            found = {path: await self._info(path)} if await self._exists(path) else {}
+        return files_of(found, withdirs, detail)
+
+    async def _walk(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        topdown: bool = True,
+        on_error: Any = "omit",
+        detail: bool = False,
+        **kwargs: Any,
+    ) -> AsyncIterator[Level]:
+        path, depth = self._strip_protocol(path), depth_of(maxdepth)
+        try:
+            found = await self._tree(path, depth)
+        except OSError as error:
+            if on_error == "raise":
+                raise
+            if callable(on_error):
+                on_error(error)
+            return
+        for level in walked(path, found, depth, topdown, detail):
+            yield level
+
+    async def _du(
+        self, path: str, total: bool = True, maxdepth: int | None = None, withdirs: bool = False, **kwargs: Any
+    ) -> Any:
+        found = await self._find(path, maxdepth, withdirs, detail=True)
+        sizes = {name: info["size"] for name, info in found.items()}
+        return sum(sizes.values()) if total else sizes
+
+    async def _chmod(self, path: str, mode: int) -> None:
+        client, name = await self._at(path)
+        await client.chmod(name, mode)
+
+    async def _getxattr(self, path: str, attribute: str) -> bytes:
+        client, name = await self._at(path)
+        return await client.getxattr(name, attribute)
+
+    async def _setxattr(self, path: str, attribute: str, value: bytes) -> None:
+        client, name = await self._at(path)
+        await client.setxattr(name, attribute, value)
+
+    async def _listxattr(self, path: str) -> list[str]:
+        client, name = await self._at(path)
+        return await client.listxattr(name)
+
+    async def _removexattr(self, path: str, attribute: str) -> None:
+        client, name = await self._at(path)
+        await client.removexattr(name, attribute)
 
     async def _mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         client, name = await self._at(path)
@@ -214,6 +325,41 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):  # type: ignore[misc]
 
     async def _modified(self, path: str) -> datetime:
         return datetime.fromtimestamp((await self._info(path))["mtime"], timezone.utc)
+
+    async def _ukey(self, path: str) -> str:
+        return key_of(await self._info(path))
+
+    def ukey(self, path: str) -> str:
+        """As ``MillraceFileSystem.ukey``."""
+        return self._sync.ukey(path)
+
+    def checksum(self, path: str) -> int:
+        """As ``MillraceFileSystem.checksum``."""
+        return self._sync.checksum(path)
+
+    def chmod(self, path: str, mode: int) -> None:
+        """As ``MillraceFileSystem.chmod``."""
+        self._sync.chmod(path, mode)
+
+    def getxattr(self, path: str, attribute: str) -> bytes:
+        """As ``MillraceFileSystem.getxattr``."""
+        return self._sync.getxattr(path, attribute)
+
+    def setxattr(self, path: str, attribute: str, value: bytes) -> None:
+        """As ``MillraceFileSystem.setxattr``."""
+        self._sync.setxattr(path, attribute, value)
+
+    def listxattr(self, path: str) -> list[str]:
+        """As ``MillraceFileSystem.listxattr``."""
+        return self._sync.listxattr(path)
+
+    def removexattr(self, path: str, attribute: str) -> None:
+        """As ``MillraceFileSystem.removexattr``."""
+        self._sync.removexattr(path, attribute)
+
+    def walk(self, path: str, *arguments: Any, **kwargs: Any) -> Iterator[Level]:
+        """As ``MillraceFileSystem.walk``."""
+        return self._sync.walk(path, *arguments, **kwargs)
 
     def created(self, path: str) -> datetime:
         """As ``MillraceFileSystem.created``."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
-from typing import Any, Iterable
+from typing import Any, Iterable, Iterator, Tuple
 
 from fsspec.utils import stringify_path  # type: ignore[import-untyped]
 
 from ._exports import PROTOCOLS, Exports, limits, split_url
 from ._stat import Stat
+from ._tree import ALL_LEVELS, Found
 
 
 def info_of(path: str, found: Stat, is_link: bool = False) -> dict[str, Any]:
@@ -26,6 +27,57 @@ def info_of(path: str, found: Stat, is_link: bool = False) -> dict[str, Any]:
         "created": found.st_ctime,
         "islink": is_link or found.is_symlink(),
     }
+
+
+def infos_of(path: str, found: Found) -> dict[str, dict[str, Any]]:
+    """The attributes of the objects of a tree by path."""
+    paths = ((join(path, below), stat, is_link) for below, stat, is_link in found)
+    return {one: info_of(one, Stat._make(stat), is_link) for one, stat, is_link in paths}
+
+
+def depth_of(maxdepth: int | None) -> int:
+    if maxdepth is not None and maxdepth < 1:
+        raise ValueError("maxdepth must be at least 1")
+    return ALL_LEVELS if maxdepth is None else maxdepth
+
+
+def files_of(found: dict[str, dict[str, Any]], withdirs: bool, detail: bool) -> Any:
+    """The result of ``find``."""
+    names = sorted(name for name, info in found.items() if withdirs or info["type"] != "directory")
+    return {name: found[name] for name in names} if detail else names
+
+
+Level = Tuple[str, Any, Any]
+"""A directory with its directories and other objects: lists of names, or dictionaries with attributes."""
+
+
+def walked(
+    path: str, found: dict[str, dict[str, Any]], depth: int, topdown: bool, detail: bool
+) -> Iterator[Level]:
+    """The result of ``walk``. Names that the caller removes are left out. Links to directories are not followed."""
+    levels: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    for one, info in sorted(found.items()):
+        parent, _, name = one.rpartition("/")
+        levels.setdefault(parent or "/", ({}, {}))[0 if info["type"] == "directory" else 1][name] = info
+
+    def below(path: str, depth: int) -> Iterator[Level]:
+        directories, others = levels.get(path, ({}, {}))
+        level = (path, directories, others) if detail else (path, list(directories), list(others))
+        if topdown:
+            yield level
+        if depth > 1:
+            for name in list(level[1]):
+                if not found[join(path, name)]["islink"]:
+                    yield from below(join(path, name), depth - 1)
+        if not topdown:
+            yield level
+
+    return below(path, depth)
+
+
+def key_of(info: dict[str, Any]) -> str:
+    """A text that changes with the content of a file."""
+    return f"{info['ino']:x}-{info['size']:x}-{info['mtime']!r}-{info['created']!r}"
 
 
 def directory(path: str) -> dict[str, Any]:

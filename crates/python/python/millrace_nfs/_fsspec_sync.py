@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from datetime import datetime, timezone
-from typing import Any, Callable, TypeVar
+from hashlib import sha256
+from typing import Any, Callable, Iterator, TypeVar
 
 from fsspec.callbacks import DEFAULT_CALLBACK  # type: ignore[import-untyped]
 from fsspec.spec import AbstractFileSystem  # type: ignore[import-untyped]
@@ -14,7 +15,23 @@ from fsspec.utils import isfilelike  # type: ignore[import-untyped]
 from ._client import Client, exports
 from ._exports import Exports, missing
 from ._file import File
-from ._fsspec_common import Paths, checked, directory, info_of, is_of_base, join, of_path, per_path, ranges_of
+from ._fsspec_common import (
+    Level,
+    Paths,
+    checked,
+    depth_of,
+    directory,
+    files_of,
+    info_of,
+    infos_of,
+    is_of_base,
+    join,
+    key_of,
+    of_path,
+    per_path,
+    ranges_of,
+    walked,
+)
 from ._fsspec_file import MillraceFile
 from ._mode import access
 from ._stat import Stat
@@ -134,8 +151,118 @@ class MillraceFileSystem(Paths, AbstractFileSystem):  # type: ignore[misc]
 
     def ukey(self, path: str) -> str:
         """A text that changes with the content of a file."""
-        info = self.info(path)
-        return f"{info['ino']:x}-{info['size']:x}-{info['mtime']!r}-{info['created']!r}"
+        return key_of(self.info(path))
+
+    def checksum(self, path: str) -> int:
+        """A number that changes with the content of a file."""
+        return int(sha256(self.ukey(path).encode()).hexdigest()[:32], 16)
+
+    def _type(self, path: str) -> str | None:
+        """The type of an object, or of a link's target; None if it does not exist."""
+        path = self._strip_protocol(path)
+        try:
+            client, name = self._at(path)
+        except FileNotFoundError:
+            return "directory" if path == "/" or self._exports.below(path) else None
+        try:
+            return client.stat(name).type
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def exists(self, path: str, **kwargs: Any) -> bool:
+        """Whether an object exists. Symbolic links are followed."""
+        return self._type(path) is not None
+
+    def isdir(self, path: str) -> bool:
+        """Whether it is a directory. Symbolic links are followed."""
+        return self._type(path) == "directory"
+
+    def isfile(self, path: str) -> bool:
+        """Whether it is a regular file. Symbolic links are followed."""
+        return self._type(path) == "file"
+
+    def _tree(self, path: str, depth: int) -> dict[str, dict[str, Any]]:
+        """The attributes of the objects below a directory."""
+        try:
+            client, name = self._at(path)
+        except FileNotFoundError:
+            below = self._exports.below(path)
+            if not below and path != "/":
+                raise
+            found = {one: directory(one) for one in below}
+            for one in below if depth > 1 else ():
+                found.update(self._tree(one, depth - 1))
+            return found
+        return infos_of(path, client._native.tree(name, depth).wait())
+
+    def find(
+        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **kwargs: Any
+    ) -> Any:
+        """The paths below a directory, with many calls in flight. Links to directories are not followed."""
+        path, depth = self._strip_protocol(path), depth_of(maxdepth)
+        try:
+            found = self._tree(path, depth)
+            if withdirs:
+                found[path] = self.info(path)
+        except FileNotFoundError:
+            found = {}
+        except NotADirectoryError:
+            found = {path: self.info(path)} if self.exists(path) else {}
+        return files_of(found, withdirs, detail)
+
+    def walk(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        topdown: bool = True,
+        on_error: Any = "omit",
+        detail: bool = False,
+        **kwargs: Any,
+    ) -> Iterator[Level]:
+        """The directories of a tree, as of ``os.walk``, with many calls in flight."""
+        path, depth = self._strip_protocol(path), depth_of(maxdepth)
+        try:
+            found = self._tree(path, depth)
+        except OSError as error:
+            if on_error == "raise":
+                raise
+            if callable(on_error):
+                on_error(error)
+            return iter(())
+        return walked(path, found, depth, topdown, detail)
+
+    def du(
+        self, path: str, total: bool = True, maxdepth: int | None = None, withdirs: bool = False, **kwargs: Any
+    ) -> Any:
+        """The size of all files below a path in bytes; without ``total`` of each."""
+        found = self.find(path, maxdepth, withdirs, detail=True)
+        sizes = {name: info["size"] for name, info in found.items()}
+        return sum(sizes.values()) if total else sizes
+
+    def chmod(self, path: str, mode: int) -> None:
+        """Sets the permission bits."""
+        client, name = self._at(path)
+        client.chmod(name, mode)
+
+    def getxattr(self, path: str, attribute: str) -> bytes:
+        """The value of an extended attribute, as ``millrace_nfs.Client.getxattr``."""
+        client, name = self._at(path)
+        return client.getxattr(name, attribute)
+
+    def setxattr(self, path: str, attribute: str, value: bytes) -> None:
+        """Creates or replaces an extended attribute."""
+        client, name = self._at(path)
+        client.setxattr(name, attribute, value)
+
+    def listxattr(self, path: str) -> list[str]:
+        """The names of the extended attributes."""
+        client, name = self._at(path)
+        return client.listxattr(name)
+
+    def removexattr(self, path: str, attribute: str) -> None:
+        """Removes an extended attribute."""
+        client, name = self._at(path)
+        client.removexattr(name, attribute)
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Creates a directory, by default with its missing parents."""

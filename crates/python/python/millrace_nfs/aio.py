@@ -10,9 +10,9 @@ Any number of calls can be in flight. Cancelling a task cancels its call: the se
 from __future__ import annotations
 
 import asyncio
-import errno
 import io
 import os
+import time
 from typing import Any, Callable, Iterable, TypeVar
 
 from . import _native
@@ -21,6 +21,8 @@ from ._file import _CHUNK
 from ._mode import Access, access
 from ._settings import Settings
 from ._stat import DirEntry, Stat
+from ._tree import ALL_LEVELS, DiskUsage, decoded, disk_usage, encoded, walk, xattr_name
+from ._tree import pattern as _pattern
 
 __all__ = ["Client", "File", "exports"]
 
@@ -132,6 +134,18 @@ class File:
         """As ``millrace_nfs.File.sync``."""
         await _start(self._native.flush(True))
 
+    async def lock(
+        self, start: int = 0, length: int | None = None, *, exclusive: bool = True, wait: bool = True
+    ) -> bool:
+        """As ``millrace_nfs.File.lock``."""
+        self._check_open()
+        return await _start(self._native.lock(start, length, exclusive, wait))
+
+    async def unlock(self, start: int = 0, length: int | None = None) -> None:
+        """As ``millrace_nfs.File.unlock``."""
+        self._check_open()
+        await _start(self._native.unlock(start, length))
+
     async def stat(self) -> Stat:
         """As ``millrace_nfs.File.stat``."""
         return Stat._make(await _start(self._native.stat()))
@@ -141,9 +155,12 @@ class File:
         if not self.closed:
             await _start(self._native.close())
 
-    def _check(self, allowed: bool, purpose: str) -> None:
+    def _check_open(self) -> None:
         if self.closed:
             raise ValueError("I/O operation on closed file")
+
+    def _check(self, allowed: bool, purpose: str) -> None:
+        self._check_open()
         if not allowed:
             raise io.UnsupportedOperation(f"the file is not open for {purpose}")
 
@@ -237,6 +254,32 @@ class Client:
         """As ``millrace_nfs.Client.write_bytes``."""
         await _start(self._native.write(path, data))
 
+    async def read_text(self, path: Path, encoding: str | None = None, errors: str | None = None) -> str:
+        """As ``millrace_nfs.Client.read_text``."""
+        return decoded(await self.read_bytes(path), encoding, errors)
+
+    async def write_text(
+        self,
+        path: Path,
+        text: str,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> None:
+        """As ``millrace_nfs.Client.write_text``."""
+        await self.write_bytes(path, encoded(text, encoding, errors, newline))
+
+    async def touch(self, path: Path, exist_ok: bool = True) -> None:
+        """As ``millrace_nfs.Client.touch``."""
+        file = await self.open(path, "ab" if exist_ok else "xb")
+        await file.close()
+        now = time.time_ns()
+        await self.utime(path, (now, now))
+
+    async def truncate(self, path: Path, length: int) -> None:
+        """As ``millrace_nfs.Client.truncate``."""
+        await _start(self._native.truncate(path, length))
+
     async def stat(self, path: Path, *, follow_symlinks: bool = True) -> Stat:
         """As ``millrace_nfs.Client.stat``."""
         return Stat._make(await _start(self._native.stat(path, follow_symlinks)))
@@ -257,6 +300,27 @@ class Client:
             return False
         return True
 
+    async def is_file(self, path: Path) -> bool:
+        """As ``millrace_nfs.Client.is_file``."""
+        try:
+            return (await self.stat(path)).is_file()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    async def is_dir(self, path: Path) -> bool:
+        """As ``millrace_nfs.Client.is_dir``."""
+        try:
+            return (await self.stat(path)).is_dir()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    async def access(self, path: Path, mode: int) -> bool:
+        """As ``millrace_nfs.Client.access``."""
+        try:
+            return await _start(self._native.access(path, mode))
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return False
+
     async def scandir(self, path: Path = "") -> list[DirEntry]:
         """As ``millrace_nfs.Client.scandir``."""
         return [DirEntry(name, Stat._make(stat)) for name, stat in await _start(self._native.scan(path))]
@@ -265,15 +329,27 @@ class Client:
         """As ``millrace_nfs.Client.listdir``."""
         return [entry.name for entry in await self.scandir(path)]
 
+    async def walk(self, path: Path = "") -> list[tuple[str, list[str], list[str]]]:
+        """As ``millrace_nfs.Client.walk``."""
+        return list(walk(os.fspath(path), await _start(self._native.tree(path, ALL_LEVELS))))
+
+    async def glob(self, pattern: str) -> list[str]:
+        """As ``millrace_nfs.Client.glob``."""
+        wanted = _pattern(pattern)
+        if wanted is None:
+            return [pattern] if await self.exists(pattern) else []
+        try:
+            return wanted.matches(await _start(self._native.tree(wanted.top, wanted.depth)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
     async def mkdir(self, path: Path) -> None:
         """As ``millrace_nfs.Client.mkdir``."""
-        await _start(self._native.mkdir(path, False))
+        await _start(self._native.mkdir(path))
 
     async def makedirs(self, path: Path, exist_ok: bool = False) -> None:
         """As ``millrace_nfs.Client.makedirs``."""
-        if not exist_ok and await self.exists(path):
-            raise FileExistsError(errno.EEXIST, "the directory exists", os.fspath(path))
-        await _start(self._native.mkdir(path, True))
+        await _start(self._native.makedirs(path, exist_ok))
 
     async def unlink(self, path: Path) -> None:
         """As ``millrace_nfs.Client.unlink``."""
@@ -306,6 +382,31 @@ class Client:
     async def chmod(self, path: Path, mode: int) -> None:
         """As ``millrace_nfs.Client.chmod``."""
         await _start(self._native.chmod(path, mode))
+
+    async def chown(self, path: Path, uid: int, gid: int, *, follow_symlinks: bool = True) -> None:
+        """As ``millrace_nfs.Client.chown``."""
+        owner, group = (None if one == -1 else one for one in (uid, gid))
+        await _start(self._native.chown(path, owner, group, follow_symlinks))
+
+    async def disk_usage(self, path: Path = "") -> DiskUsage:
+        """As ``millrace_nfs.Client.disk_usage``."""
+        return disk_usage(*(await _start(self._native.space(path))))
+
+    async def getxattr(self, path: Path, attribute: str) -> bytes:
+        """As ``millrace_nfs.Client.getxattr``."""
+        return await _start(self._native.xattr(path, xattr_name(attribute)))
+
+    async def setxattr(self, path: Path, attribute: str, value: bytes) -> None:
+        """As ``millrace_nfs.Client.setxattr``."""
+        await _start(self._native.set_xattr(path, xattr_name(attribute), value))
+
+    async def listxattr(self, path: Path) -> list[str]:
+        """As ``millrace_nfs.Client.listxattr``."""
+        return [f"user.{name}" for name in await _start(self._native.list_xattrs(path))]
+
+    async def removexattr(self, path: Path, attribute: str) -> None:
+        """As ``millrace_nfs.Client.removexattr``."""
+        await _start(self._native.remove_xattr(path, xattr_name(attribute)))
 
     async def utime(self, path: Path, ns: tuple[int | None, int | None]) -> None:
         """As ``millrace_nfs.Client.utime``."""
