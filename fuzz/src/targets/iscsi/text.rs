@@ -52,7 +52,7 @@ fn pairs(bytes: &[u8]) {
 /// Each operation is the text of a PDU, continued if its kind is odd.
 fn assembly(input: &mut Input<'_>) {
     let mut assembly = Assembly::default();
-    let (mut expected, mut segments) = (Vec::new(), 0);
+    let (mut expected, mut segments) = (Vec::<u8>::new(), 0);
     while let Some((kind, operand)) = input.operation() {
         let continued = kind % 2 == 1;
         // A text of the maximum length needs more bytes than an input has.
