@@ -302,7 +302,7 @@ def test_rights_owners_and_sizes(client):
     assert client.read_bytes("new") == b""
     with pytest.raises(FileExistsError):
         client.touch("new", exist_ok=False)
-    client.write_text("text", "café\n", encoding="latin-1", newline="\r\n")
+    client.write_text("text", "grün\n", encoding="latin-1", newline="\r\n")
     assert client.read_bytes("text") == b"gr\xfcn\r\n" and client.read_text("text", "latin-1") == "grün\n"
 
 
