@@ -278,7 +278,7 @@ mod tests {
     fn mount_call() -> Vec<u8> {
         // XID, CALL, RPC version, MOUNT version 3, MNT, AUTH_NONE twice, the path.
         let words = [1, 0, 2, 100_005, 3, 1, 0, 0, 0, 0, 2, u32::from_be_bytes(*b"/x\0\0")];
-        let record = [0x8000_0000 | 4 * words.len() as u32].into_iter().chain(words);
+        let record = [0x8000_0000 | (4 * words.len() as u32)].into_iter().chain(words);
         record.flat_map(u32::to_be_bytes).collect()
     }
 

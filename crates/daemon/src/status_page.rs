@@ -95,7 +95,7 @@ impl StatusPage {
         item("Connections", &open.join(", "))?;
         if let Some(process) = process {
             let memory = bytes(process.resident_bytes);
-            let limit = process.max_fds.map_or_else(|| "unlimited".to_owned(), |max| count(max));
+            let limit = process.max_fds.map_or_else(|| "unlimited".to_owned(), count);
             let files = count(process.open_fds);
             item("Process", &format!("{memory} of memory, {files} open files (limit {limit})"))?;
         }
