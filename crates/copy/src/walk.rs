@@ -113,6 +113,9 @@ struct Task<S: Source, T: Source> {
 /// [`Metadata::id`].
 type Id = (u64, u64);
 
+/// A copied file, and the ID of one that was not replaced.
+type Copied<N> = (N, Option<Id>);
+
 /// An object to copy, and the object of another type that must be removed first.
 type Conflict<S, T> = (Task<S, T>, Existing<<T as Source>::Node>);
 
@@ -198,8 +201,8 @@ struct Walk<'a, S: Source, T: Target> {
     report: Report,
     /// Created directories. Their attributes are set at the end, when all their entries exist.
     made: Vec<Finished<T::Node>>,
-    /// The first copied name of each file with several hard links, and the ID of one that was not replaced.
-    first: HashMap<Id, Option<(T::Node, Option<Id>)>>,
+    /// The first copied name of each file with several hard links.
+    first: HashMap<Id, Option<Copied<T::Node>>>,
     /// Hard links to create after the copies of files.
     links: Vec<Task<S, T>>,
     /// The existing object of the first file.
