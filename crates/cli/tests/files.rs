@@ -414,6 +414,59 @@ fn a_line_says_that_times_were_not_copied() {
 }
 
 #[test]
+fn modes_owners_and_times_are_changed() {
+    with_all_transports_and_backends(|url, dir| {
+        let tree = dir.join("tree");
+        fs::create_dir_all(tree.join("sub")).unwrap();
+        for name in ["tree/a", "tree/sub/b", "outside"] {
+            fs::write(dir.join(name), "x").unwrap();
+            fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        symlink("../outside", tree.join("link")).unwrap();
+        ok(&["put", "-r", text(&tree), text(&dir.join("outside")), &url("/")]);
+        let of = |path: &str| json(&["stat", "--json", &url(path)]);
+        ok(&["chmod", "-R", "u=rwX,go=rX", &url("/tree")]);
+        let modes =
+            ["/tree", "/tree/sub", "/tree/sub/b", "/tree/a", "/outside"].map(|path| of(path)["mode"].clone());
+        assert_eq!(modes, ["0755", "0755", "0644", "0644", "0600"]);
+        ok(&["chmod", "4750", &url("/tree/a"), &url("/tree/link")]);
+        assert_eq!((&of("/tree/a")["mode"], &of("/outside")["mode"]), (&"4750".into(), &"4750".into()));
+
+        let time = ["touch", "-d", "1960-02-06T12:00:00.5Z"];
+        ok(&[&time[..], &[&url("/tree/a"), &url("/new")]].concat());
+        for path in ["/tree/a", "/new"] {
+            assert_eq!(of(path)["mtime"], "1960-02-06T12:00:00.500000000Z", "{path}");
+        }
+        assert_eq!(of("/new")["mode"], "0644");
+        ok(&["touch", "-c", &url("/none"), &url("/new")]);
+        assert!(of("/new")["mtime"].as_str().unwrap() > "2020");
+        assert!(fails(1, &["stat", &url("/none")]).contains("no such file"));
+        for (args, words) in [
+            (&["touch", "-d", "noon"][..], "2026-11-28"),
+            (&["chmod", "rwx"], "u+w,go-rx"),
+            (&["chown", "no such user"], "no user"),
+        ] {
+            let out = run(&[args, &[&url("/new")]].concat());
+            let message = String::from_utf8(out.stderr).unwrap();
+            assert!(out.status.code() == Some(2) && message.contains(words), "{message}");
+        }
+    });
+    let server = Server::start(&["--export", "/m=memory:64MiB,squash=none"]);
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let url = |path: &str| server.url("tcp", &format!("/m/{path}"));
+    ok(&["mkdir", "-p", &url("a/b")]);
+    ok(&["ln", "-s", "b", &url("a/link")]);
+    ok(&["chown", "-R", "7:8", &url("a")]);
+    ok(&["chown", ":9", &url("a/b")]);
+    for (path, owner) in [("a", [7, 8]), ("a/b", [7, 9]), ("a/link", [7, 8])] {
+        let stat = json(&["stat", "--json", &url(path)]);
+        assert_eq!([&stat["uid"], &stat["gid"]], owner, "{path}");
+    }
+}
+
+#[test]
 fn existing_files_are_written_through_links_and_in_place() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);

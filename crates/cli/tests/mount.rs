@@ -176,6 +176,25 @@ fn umount_waits_until_the_process_of_the_mount_has_written_its_data() {
 }
 
 #[test]
+fn a_mount_says_once_that_nfsv3_does_not_have_a_time() {
+    if !fuse_is_available() {
+        return;
+    }
+    let server = Server::start(&["--export", "/x=memory:16MiB"]);
+    for (options, count) in [("vers=3", 1), ("vers=4.2", 0)] {
+        let at = tempfile::tempdir().unwrap();
+        let mut mounting = mount(millrace(), &server.url("tcp", "/x"), at.path(), &["-o", options]);
+        for name in ["a", "b"] {
+            let file = fs::File::create(at.path().join(name)).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH - Duration::from_nanos(1)).unwrap();
+        }
+        kill(mounting.child.id(), "TERM");
+        let log = mounting.end().1;
+        assert_eq!(log.matches("NFSv3 has times of 1970 to 2106").count(), count, "{options}: {log}");
+    }
+}
+
+#[test]
 fn the_first_signal_after_umount_waits_for_write_back() {
     if !fuse_is_available() || !rustix::process::geteuid().is_root() {
         return;

@@ -31,10 +31,11 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// Whether this is `time` as a file system stores it, which may have fewer digits for the fraction of a second.
+    /// Whether this is `time` as a file system stores it, which may have units of up to a microsecond. Files that were changed
+    /// within a second or a millisecond differ.
     pub(crate) fn is_rounded(self, time: Self) -> bool {
-        let digits = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
-        self.seconds == time.seconds && digits.iter().any(|unit| time.nanos / unit * unit == self.nanos)
+        let units = [1, 10, 100, 1000];
+        self.seconds == time.seconds && units.iter().any(|unit| time.nanos / unit * unit == self.nanos)
     }
 }
 
@@ -488,6 +489,20 @@ pub(crate) fn random() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_may_be_stored_in_units_of_a_microsecond_and_not_more() {
+        let at = |seconds, nanos| Timestamp { seconds, nanos };
+        let time = at(-5, 123_456_789);
+        for stored in [123_456_789, 123_456_780, 123_456_700, 123_456_000] {
+            assert!(at(-5, stored).is_rounded(time), "{stored}");
+        }
+        for other in
+            [at(-4, 123_456_789), at(-5, 123_450_000), at(-5, 123_000_000), at(-5, 0), at(-5, 123_456_788)]
+        {
+            assert!(!other.is_rounded(time), "{other:?}");
+        }
+    }
 
     #[test]
     fn random_numbers_of_temporary_names_differ() {

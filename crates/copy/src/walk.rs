@@ -110,6 +110,15 @@ struct Task<S: Source, T: Source> {
     existing: Option<Option<Existing<T::Node>>>,
 }
 
+/// [`Metadata::id`].
+type Id = (u64, u64);
+
+/// A copied file, and the ID of one that was not replaced.
+type Copied<N> = (N, Option<Id>);
+
+/// An object to copy, and the object of another type that must be removed first.
+type Conflict<S, T> = (Task<S, T>, Existing<<T as Source>::Node>);
+
 /// A directory of the source, and the result of its copy without its entries.
 type Listed<S, T> = (Task<S, T>, Result<Made<S, T>, Error>);
 
@@ -192,8 +201,8 @@ struct Walk<'a, S: Source, T: Target> {
     report: Report,
     /// Created directories. Their attributes are set at the end, when all their entries exist.
     made: Vec<Finished<T::Node>>,
-    /// The first copied name of each file with several hard links, and the ID of one that was not replaced.
-    first: HashMap<(u64, u64), Option<(T::Node, Option<(u64, u64)>)>>,
+    /// The first copied name of each file with several hard links.
+    first: HashMap<Id, Option<Copied<T::Node>>>,
     /// Hard links to create after the copies of files.
     links: Vec<Task<S, T>>,
     /// The existing object of the first file.
@@ -206,8 +215,8 @@ struct Walk<'a, S: Source, T: Target> {
     roots: HashSet<(u64, u64)>,
     /// What to remove from the target.
     extra: Vec<Extra<T::Node>>,
-    /// The objects that cannot be copied before an object of another type is removed.
-    conflicts: Vec<(Task<S, T>, Existing<T::Node>)>,
+    /// What cannot be copied yet.
+    conflicts: Vec<Conflict<S, T>>,
 }
 
 impl<'a, S: Source, T: Target> Walk<'a, S, T> {

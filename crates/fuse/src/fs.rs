@@ -10,8 +10,9 @@ use std::{
 };
 
 use millrace_client::{
+    Version,
     handles::{Client, Object},
-    ops::{Attributes, FileHandle, FileType, FsStat, Wcc, access},
+    ops::{Attributes, FileHandle, FileType, FsStat, NfsTime, SetAttributes, SetTime, Wcc, access},
 };
 use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
@@ -79,6 +80,8 @@ pub(crate) struct Fs {
     pub(crate) lock_numbers: OwnerNumbers,
     /// WRITEs whose reply did not wait any longer until pages were dropped.
     pub(crate) page_drop_timeouts: AtomicU64,
+    /// The log names times that NFSv3 does not have.
+    are_times_noted: AtomicBool,
     pub(crate) invalidator: OnceLock<Invalidator>,
     pub(crate) stale_retries: StaleRetries,
     /// Notified every half second by [`Self::run_timer`].
@@ -87,6 +90,19 @@ pub(crate) struct Fs {
 }
 
 impl Fs {
+    /// Logs, once for a mount, that a time to set is one that NFSv3 does not have, so that the nearest is set.
+    pub(crate) fn note_times(&self, client: &Client, set: &SetAttributes) {
+        let is_other = |time| matches!(time, SetTime::ClientTime(time) if !NfsTime::is_in_v3(&time));
+        if client.version() == Version::V3
+            && [set.atime, set.mtime].into_iter().any(is_other)
+            && !self.are_times_noted.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                "NFSv3 has times of 1970 to 2106 only, and the nearest is set: vers=4.2 has others"
+            );
+        }
+    }
+
     /// Creates the file system below `root` with `workers` dispatcher tasks.
     pub(crate) fn new(
         (rt, workers): (RuntimeRef, usize),
@@ -119,6 +135,7 @@ impl Fs {
             silly_names: Mutex::default(),
             lock_numbers: OwnerNumbers::default(),
             page_drop_timeouts: AtomicU64::new(0),
+            are_times_noted: AtomicBool::new(false),
             invalidator: OnceLock::new(),
             stale_retries: StaleRetries::default(),
             ticks: Notify::new(),

@@ -1,11 +1,15 @@
 //! Commands on files: `exports`, `ls`, `stat`, `tree`, `cat`, `put`, `get`, `cp`, `sync`, `rm`, `mkdir`, `mv`, `ln`,
-//! `df`, `du`, `clean`.
+//! `df`, `du`, `chmod`, `chown`, `touch`, `clean`.
 
 use std::ffi::OsString;
 
 use clap::{ArgAction, Args};
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use millrace_bench::units::ByteSize;
 use millrace_cli_common::args::url;
+use millrace_client::ops::NfsTime;
+
+use super::{mode_change::ModeChange, owner::Owner};
 
 /// Arguments of `millrace exports`.
 #[derive(Debug, Args)]
@@ -443,6 +447,89 @@ pub(crate) struct DuArgs {
     /// Print help
     #[arg(long, action = ArgAction::Help)]
     pub(crate) help: Option<bool>,
+}
+
+/// Arguments of `millrace chmod`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace chmod 640 nfs://127.0.0.1/data/file
+  millrace chmod -R u=rwX,go=rX nfs://127.0.0.1/data/tree
+  millrace chmod g+s,o-w nfs://127.0.0.1/data/dir
+
+As chmod(1): without u, g, o or a, the bits of the umask are not changed, and directories keep set-user-ID and
+set-group-ID bits that the mode does not mention.")]
+pub(crate) struct ChmodArgs {
+    /// Permissions in octal, or changes such as u+w,go-rx
+    #[arg(value_name = "MODE")]
+    pub(crate) mode: ModeChange,
+
+    /// Files or directories
+    #[arg(value_name = "URL", required = true, value_parser = url())]
+    pub(crate) urls: Vec<String>,
+
+    /// Also change everything below directories; symbolic links are not followed
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
+}
+
+/// Arguments of `millrace chown`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace chown root nfs://127.0.0.1/data/file
+  millrace chown -R 1000:100 nfs://127.0.0.1/data/tree
+  millrace chown :root nfs://127.0.0.1/data/dir
+
+Names are those of this host; the server gets their numbers.")]
+pub(crate) struct ChownArgs {
+    /// The new owner, owner and group, or group; each a name or a number
+    #[arg(value_name = "OWNER[:GROUP]")]
+    pub(crate) owner: Owner,
+
+    /// Files or directories
+    #[arg(value_name = "URL", required = true, value_parser = url())]
+    pub(crate) urls: Vec<String>,
+
+    /// Also change everything below directories; symbolic links are changed, not followed
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
+}
+
+/// Arguments of `millrace touch`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace touch nfs://127.0.0.1/data/file
+  millrace touch -d '1960-02-06 12:00' nfs://127.0.0.1/data/file
+  millrace touch -c -d 2026-11-28T12:00:00Z nfs://127.0.0.1/data/file")]
+pub(crate) struct TouchArgs {
+    /// Files, created if they do not exist, or directories
+    #[arg(value_name = "URL", required = true, value_parser = url())]
+    pub(crate) urls: Vec<String>,
+
+    /// Create no file
+    #[arg(short = 'c', long)]
+    pub(crate) no_create: bool,
+
+    /// The time, local or with Z, instead of the server's
+    #[arg(short, long, value_name = "TIME", value_parser = time)]
+    pub(crate) date: Option<NfsTime>,
+}
+
+/// A time such as `2026-11-28T12:00:00Z`, `2026-11-28 12:00` (local) or `@SECONDS`.
+fn time(text: &str) -> Result<NfsTime, String> {
+    if let Some(seconds) = text.strip_prefix('@').and_then(|s| s.parse().ok()) {
+        return Ok(NfsTime { seconds, nanoseconds: 0 });
+    }
+    let local = |text: &str| text.parse::<DateTime>().ok()?.to_zoned(TimeZone::system()).ok();
+    let at = text.parse::<Timestamp>().ok().or_else(|| local(text).map(|at| at.timestamp()));
+    let at = at.ok_or("write a time such as 2026-11-28T12:00:00Z, '2026-11-28 12:00' or @1000000000")?;
+    // Before 1970, jiff counts the nanoseconds backwards.
+    let (seconds, nanoseconds) = (at.as_second(), at.subsec_nanosecond());
+    let is_before = nanoseconds < 0;
+    let nanoseconds = if is_before { nanoseconds + 1_000_000_000 } else { nanoseconds };
+    Ok(NfsTime { seconds: seconds - i64::from(is_before), nanoseconds: nanoseconds.unsigned_abs() })
 }
 
 /// Arguments of `millrace clean`.

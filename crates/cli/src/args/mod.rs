@@ -9,7 +9,9 @@ mod devices;
 #[cfg(test)]
 mod documented;
 mod files;
+mod mode_change;
 mod mount;
+mod owner;
 mod serve;
 mod state;
 mod watch;
@@ -32,9 +34,10 @@ pub(crate) use blk::{
 };
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{
-    CatArgs, CleanArgs, CopyArgs, CpArgs, DfArgs, DuArgs, ExportsArgs, GetArgs, LnArgs, LsArgs, MkdirArgs,
-    MvArgs, PutArgs, RmArgs, StatArgs, SyncArgs, TransferArgs, TreeArgs,
+    CatArgs, ChmodArgs, ChownArgs, CleanArgs, CopyArgs, CpArgs, DfArgs, DuArgs, ExportsArgs, GetArgs, LnArgs,
+    LsArgs, MkdirArgs, MvArgs, PutArgs, RmArgs, StatArgs, SyncArgs, TouchArgs, TransferArgs, TreeArgs,
 };
+pub(crate) use mode_change::mask;
 pub(crate) use mount::{MountArgs, UmountArgs, expand_mount_helper};
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, ReloadArgs, ServeArgs};
 pub(crate) use state::{RevokeArgs, StateArgs, StateCommand};
@@ -174,6 +177,12 @@ pub(crate) enum Command {
     Mv(MvArgs),
     /// Make hard and symbolic links
     Ln(LnArgs),
+    /// Change the permissions of files
+    Chmod(ChmodArgs),
+    /// Change the owners and groups of files
+    Chown(ChownArgs),
+    /// Set the times of files, and create those that do not exist
+    Touch(TouchArgs),
     /// Show the available space
     Df(DfArgs),
     /// Show the space that directories use

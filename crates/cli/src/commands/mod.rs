@@ -3,6 +3,7 @@
 //! `run` executes the command of a parsed command line (`args`). A `Failure` contains the message and the
 //! exit status of a command that fails.
 
+mod attributes;
 mod bench;
 mod blk;
 mod change;
@@ -54,6 +55,9 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Mkdir(args) => change::mkdir(&args),
         Command::Mv(args) => change::mv(&args),
         Command::Ln(args) => change::ln(&args),
+        Command::Chmod(args) => attributes::chmod(&args),
+        Command::Chown(args) => attributes::chown(&args),
+        Command::Touch(args) => attributes::touch(&args),
         Command::Df(args) => show::df(&args),
         Command::Du(args) => usage::du(&args),
         Command::Clean(args) => clean::run(&args),

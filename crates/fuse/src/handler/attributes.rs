@@ -40,6 +40,7 @@ impl FuseHandler {
                 Some(file) => file.client.clone(),
                 None => client.await,
             };
+            fs.note_times(&client, &set);
             fs.setattr(&client, node, set).await
         });
     }
