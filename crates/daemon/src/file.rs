@@ -284,7 +284,7 @@ mod tests {
         for (value, expected) in [
             ("{ bytes = \"%zz\" }", "write % itself as %25"),
             ("{ octets = \"x\" }", "unknown field `octets`"),
-            ("7", "expected text, or { bytes"),
+            ("7", "`state_dir` is text, or { bytes"),
         ] {
             let message = refused(&format!("state_dir = {value}\n"));
             assert!(message.contains(expected), "{value}: {message}");
