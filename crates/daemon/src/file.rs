@@ -127,7 +127,10 @@ impl<'t> Reading<'t> {
             if !is_known {
                 let written = source.text.get(value.span()).unwrap_or_default();
                 let place = Place { path: path.clone(), value: value.get_ref(), written };
-                read.add(source.diagnostic(at, &in_words(e.message(), Some(&place))));
+                let error = source.diagnostic(at, &in_words(e.message(), Some(&place)));
+                if !read.is_in_unknown_table(error.line) {
+                    read.add(error);
+                }
             }
             let is_table = matches!(path.first().map(String::as_str), Some("export" | "target"))
                 && (path.len() <= 2 || path.get(2).is_some_and(|key| key == "lun") && path.len() <= 4);
@@ -146,6 +149,14 @@ impl<'t> Reading<'t> {
         if self.errors.iter().all(|other| self.is_toml || other.line != error.line) {
             self.errors.push(error);
         }
+    }
+
+    /// Whether the header of a table above the line `line` has an error of the syntax, so that the table is not known.
+    fn is_in_unknown_table(&self, line: usize) -> bool {
+        let is_header = |e: &Diagnostic| {
+            self.source.text.lines().nth(e.line - 1).is_some_and(|text| text.trim_start().starts_with('['))
+        };
+        !self.is_toml && self.errors.iter().any(|e| e.line < line && is_header(e))
     }
 
     /// Checks the settings, with those of `check`.
@@ -273,7 +284,7 @@ mod tests {
         for (value, expected) in [
             ("{ bytes = \"%zz\" }", "write % itself as %25"),
             ("{ octets = \"x\" }", "unknown field `octets`"),
-            ("7", "expected text, or { bytes"),
+            ("7", "`state_dir` is text, or { bytes"),
         ] {
             let message = refused(&format!("state_dir = {value}\n"));
             assert!(message.contains(expected), "{value}: {message}");

@@ -57,7 +57,9 @@ pub(crate) fn in_words(message: &str, place: Option<&Place<'_>>) -> String {
             wrong_type().or_else(out_of_range).or_else(variant).or_else(missing)
         })
     };
-    found.unwrap_or_else(|| message.replace(", expected nothing", "; write text in quotation marks"))
+    let is_value = message.starts_with("invalid ");
+    let remedy = if is_value { "; write text in quotation marks" } else { "" };
+    found.unwrap_or_else(|| message.replace(", expected nothing", remedy))
 }
 
 /// The words in backquotes.

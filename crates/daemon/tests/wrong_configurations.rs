@@ -199,6 +199,10 @@ fn all_errors_of_a_file_are_reported_in_their_order() {
     check(&text, &[(5, 1, "configured twice"), (9, 1, "there is no directory")]);
     // Errors of the syntax.
     check("a = \nb = ]\n[[export]]\nname = /a\n", &[(1, 5, ""), (2, 5, ""), (4, 8, "")]);
+    check(
+        "a = = 1\n[limits\ncredits = 1\n[[export]]\nzzz = 1\n",
+        &[(1, 5, "extra `=`"), (2, 8, "unclosed table")],
+    );
     let many = "x = [\n".to_owned() + &"[[export]]\n".repeat(1000);
     assert!(errors(&many).len() <= 20);
     assert!(errors(&"[[export]]\n".repeat(1000)).len() <= 20);

@@ -126,7 +126,18 @@ mod tests {
             state.with_client_list(Box::new(Shared(Arc::clone(&list))), Vec::new(), Default::default());
         let (owner, scope) = (String::new(), String::new());
         let (ends, kept_bytes) = (Ends::default(), Arc::default());
-        (Arc::new(Clients { state, owner, scope, durable: true, ends, kept_bytes }), list)
+        (
+            Arc::new(Clients {
+                state,
+                owner,
+                scope,
+                durable: true,
+                ends,
+                presence: Default::default(),
+                kept_bytes,
+            }),
+            list,
+        )
     }
 
     /// A client that is on the list, and has ended its session.
