@@ -7,8 +7,8 @@
 
 A round reads 64 ranges of 1 MiB with cat_ranges and a whole file with fsspec.open().read(), each in turn with the Rust
 client, which does not copy the data. It prints the medians, and the median of the ratios of the rounds. With
-MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_ of 1073741824 the process keeps the memory of freed objects
-(docs/guide/python.md).
+GLIBC_TUNABLES=glibc.malloc.perturb=0, which has no effect of its own, the package does not change which memory the C
+library keeps (docs/guide/python.md).
 """
 
 import argparse

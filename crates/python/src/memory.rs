@@ -46,6 +46,32 @@ fn advise(start: *mut u8, len: usize, advice: c_int) {
     unsafe { libc::madvise(first, (before + len).next_multiple_of(PAGE), advice) };
 }
 
+/// Objects of at least this size are allocated with their own mapping by default (`M_MMAP_THRESHOLD`).
+const LARGE: usize = 128 << 10;
+
+/// Makes the C library keep the memory of freed objects for the next ones, unless the environment has its settings: the
+/// kernel sets the pages of new memory to zero, which can take longer than the reads. The caller has the GIL.
+fn keep_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    {
+        /// Maximum free memory at the end of the heap in bytes.
+        const KEPT: c_int = 256 << 20;
+        /// Size from which an object has its own mapping: the largest that the C library chooses itself.
+        const MAPPED: c_int = 32 << 20;
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| {
+            let settings = ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"];
+            if settings.iter().all(|name| std::env::var_os(name).is_none()) {
+                // SAFETY: it changes two numbers, which free(3) changes too without a lock.
+                unsafe {
+                    libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED);
+                    libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
+                }
+            }
+        });
+    }
+}
+
 /// A bytes object that no Python code has seen yet, with memory that is not initialised: to set a gigabyte to zero takes
 /// a tenth of the time in which it is read.
 pub(crate) struct NewBytes {
@@ -64,6 +90,9 @@ impl NewBytes {
     /// MemoryError.
     pub(crate) fn new(py: Python<'_>, len: usize) -> PyResult<Self> {
         let size = isize::try_from(len).map_err(|_| PyMemoryError::new_err(()))?;
+        if len >= LARGE {
+            keep_freed_memory();
+        }
         // SAFETY: without a source, the function allocates `size` bytes, or returns NULL with an exception.
         let object =
             unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(ptr::null(), size))? };

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import pickle
+import platform
 import signal
 import socket
 import subprocess
@@ -366,6 +367,25 @@ def test_ranges_are_read_together(client):
     assert beyond == b"" or isinstance(beyond, OSError)
     with pytest.raises(ValueError):
         client.read_ranges([(bytes(129), 0, 1)])
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the memory of other C libraries is not set")
+def test_the_memory_of_freed_objects_is_kept(client):
+    client.write_bytes("file", bytes(MIB))
+    program = """
+        import sys
+        import millrace_nfs
+
+        with millrace_nfs.Client(sys.argv[1]) as client:
+            handle = client.stat("file").handle
+            for _ in range(3):
+                client.read_ranges([(handle, 0, 1 << 20)] * 64)
+        heap = [line.split()[0].split("-") for line in open("/proc/self/maps") if "[heap]" in line]
+        print(sum(int(end, 16) - int(start, 16) for start, end in heap) >> 20)
+    """
+    assert int(script(program, client.url).stdout) >= 64
+    # The settings of the user apply.
+    assert int(script(program, client.url, env={**os.environ, "MALLOC_TRIM_THRESHOLD_": "131072"}).stdout) < 64
 
 
 def test_put_and_get(client, tmp_path):
