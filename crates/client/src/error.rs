@@ -55,7 +55,7 @@ pub enum Error {
         /// Name or address, with the port of the URL.
         server: String,
         /// [`Self::Connect`] for each transport.
-        failures: Vec<Error>,
+        failures: Vec<Self>,
     },
     /// The server accepted a connection, but did not answer the first call on it.
     #[error(
