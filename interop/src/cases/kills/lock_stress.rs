@@ -50,6 +50,7 @@ for my $round (1 .. $rounds) {
     flock($own, LOCK_EX | LOCK_NB) or die "two processes have the lock in round $round";
   }
   defined(my $end = sysread($f, my $data, 1 << 20)) or die "read: $!";
+  die "byte $-[0] of $end is lost in round $round" if $data =~ /[^x]/;
   sysseek($f, $end, SEEK_SET) and syswrite($f, "x") or die "write: $!";
   close($own) if $local;
   if ($round % 2) { ($kind eq "flock" ? flock($f, LOCK_UN) : range($f, F_UNLCK)) or die "unlock: $!" }
@@ -91,6 +92,8 @@ fn run(lab: &mut Lab, proto: &'static str) -> Result<()> {
                 size.trim() == expected.to_string(),
                 "{expected} appends under locks of {kind} gave {size} bytes"
             );
+            let lost = std::fs::read(at.join(kind))?.iter().position(|byte| *byte != b'x');
+            ensure!(lost.is_none(), "byte {lost:?} of {kind} is lost");
         }
         lab.report(&format!("{kind}: {expected} appends, {kills} kills, {} s", started.elapsed().as_secs()))?;
     }
