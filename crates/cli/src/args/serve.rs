@@ -40,7 +40,7 @@ pub(crate) struct ServeArgs {
 
     /// Listening address for NFS over RDMA; may be repeated [default: 127.0.0.1:20049]
     ///
-    /// [::]:PORT accepts IPv4 and IPv6, 0.0.0.0:PORT IPv4. Port 0 selects a free port.
+    /// `[::]:PORT` accepts IPv4 and IPv6, `0.0.0.0:PORT` IPv4. Port 0 selects a free port.
     #[arg(long, value_name = "ADDR:PORT", value_parser = listening_address)]
     pub(crate) listen_rdma: Vec<SocketAddr>,
 
