@@ -146,13 +146,9 @@ impl UrlConnector {
                 Err(e) => return Err(e),
             }
         }
-        match failures.pop() {
-            Some(only) if failures.is_empty() => Err(only),
-            Some(last) => {
-                let all = failures.into_iter().chain([last]).collect();
-                Err(Error::NoTransport { server: self.server(), failures: all })
-            }
-            None => Err(Error::Local("there is no transport".into())),
+        match <[Error; 1]>::try_from(failures) {
+            Ok([only]) => Err(only),
+            Err(failures) => Err(Error::NoTransport { server: self.server(), failures }),
         }
     }
 }

@@ -412,12 +412,12 @@ impl<'p> Retry<'p> {
         Error::Unreachable { server, procedure: self.name, after: self.elapsed(), last }
     }
 
-    /// Waits before the next attempt.
+    /// Waits before the next attempt, after an answer.
     ///
     /// # Errors
     /// [`Error::Unreachable`] if the policy permits no further attempt; [`Error::Closed`].
     pub(crate) async fn pause(&mut self, last: &str) -> Result<(), Error> {
-        match self.clock.delay(Moment::now(&*self.pool.rt, self.started)) {
+        match self.clock.delay(true, Moment::now(&*self.pool.rt, self.started)) {
             Some(delay) => self.sleep(delay, last).await,
             None => Err(self.expired(last)),
         }

@@ -54,9 +54,9 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Whether the server has not answered.
-    fn is_unanswered(self) -> bool {
-        matches!(self, Self::Unconnected | Self::Lost { .. })
+    /// Whether the attempt has reached the server.
+    fn reached_server(self) -> bool {
+        !matches!(self, Self::Unconnected | Self::Lost { .. })
     }
 
     /// The failure of a transmission; `None` if another one cannot succeed. `sent`: the server may execute the request.
@@ -155,23 +155,16 @@ impl Clock {
         (!self.limit.is_zero()).then(|| self.limit.saturating_sub(elapsed))
     }
 
-    /// The delay before the next attempt after an answer; `None` if that would not start before the deadline.
-    pub(crate) fn delay(&mut self, now: Moment) -> Option<Duration> {
-        Self::next_delay(&mut self.after_answer, (self.limit, self.max_delay), now)
-    }
-
-    /// As [`Self::delay`], after a failure to reach the server.
-    fn delay_after_failure(&mut self, now: Moment) -> Option<Duration> {
-        Self::next_delay(&mut self.after_failure, (self.limit, self.max_delay), now)
-    }
-
-    fn next_delay(next: &mut Duration, (limit, max): (Duration, Duration), now: Moment) -> Option<Duration> {
+    /// The delay before the next attempt; `None` if that would not start before the deadline. `reached_server`: the last
+    /// attempt has reached the server.
+    pub(crate) fn delay(&mut self, reached_server: bool, now: Moment) -> Option<Duration> {
+        let next = if reached_server { &mut self.after_answer } else { &mut self.after_failure };
         // A random part of the delay, half or more, so that clients do not retry simultaneously.
         let delay = *next / 2 + next.mul_f64(f64::from(now.random) / 2.0 / f64::from(u32::MAX));
-        if now.elapsed.saturating_add(delay) >= limit {
+        if now.elapsed.saturating_add(delay) >= self.limit {
             return None;
         }
-        *next = (*next * 2).min(max);
+        *next = (*next * 2).min(self.max_delay);
         Some(delay)
     }
 
@@ -238,8 +231,7 @@ impl State {
         let now = now();
         let after = match at_once {
             true => clock.left(now.elapsed).is_none_or(|left| !left.is_zero()).then_some(Duration::ZERO),
-            false if event.is_unanswered() => clock.delay_after_failure(now),
-            false => clock.delay(now),
+            false => clock.delay(event.reached_server(), now),
         };
         after.map_or(Next::Expired, |after| Next::Retry { how, after })
     }

@@ -101,8 +101,13 @@ impl Client {
         let options = options.with_url(url);
         let arena = Arena::new(ArenaConfig { limit: options.arena_limit, ..ArenaConfig::default() });
         let registration = options.new_registration();
-        let shared = (Arc::clone(&rt), arena.clone(), Arc::clone(&registration));
-        let connector = UrlConnector::new(shared.0, shared.1, url, options.clone(), shared.2);
+        let connector = UrlConnector::new(
+            Arc::clone(&rt),
+            arena.clone(),
+            url,
+            options.clone(),
+            Arc::clone(&registration),
+        );
         let client = Self::mount_with(
             Arc::clone(&rt),
             arena,
