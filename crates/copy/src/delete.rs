@@ -45,6 +45,8 @@ pub(crate) struct Deletion<'a, T: Target> {
     roots: Option<&'a Ids>,
     /// The number of objects removed.
     pub(crate) deleted: u64,
+    /// Those given to [`Self::run`] that remain.
+    pub(crate) kept: Ids,
     /// The paths of those that were not, and the reasons.
     pub(crate) failed: Vec<(String, Error)>,
 }
@@ -56,7 +58,7 @@ impl<'a, T: Target> Deletion<'a, T> {
         control: &'a Control,
         (copied, roots): (&'a Ids, Option<&'a Ids>),
     ) -> Self {
-        Self { target, options, control, copied, roots, deleted: 0, failed: Vec::new() }
+        Self { target, options, control, copied, roots, deleted: 0, kept: HashSet::new(), failed: Vec::new() }
     }
 
     /// Removes `extra`, directories with what they contain. Symbolic links are removed, not followed.
@@ -70,12 +72,13 @@ impl<'a, T: Target> Deletion<'a, T> {
             if let Some(next) = level.directories.pop() {
                 match self.entries(&next).await {
                     Ok(Some((entries, is_kept))) => {
-                        let next = Level { is_kept, ..self.level(Some(next), entries).await };
+                        let mut next = self.level(Some(next), entries).await;
+                        next.is_kept |= is_kept;
                         levels.push(next);
                     }
-                    Ok(None) => level.is_kept = true,
+                    Ok(None) => self.keep(level, &next.entry),
                     Err(e) => {
-                        level.is_kept = true;
+                        self.keep(level, &next.entry);
                         self.failed.push((next.path, e));
                     }
                 }
@@ -86,9 +89,19 @@ impl<'a, T: Target> Deletion<'a, T> {
                 let removed = self.remove(&directory).await;
                 self.removed(directory.path, removed)
             };
-            if let Some(above) = levels.last_mut() {
-                above.is_kept |= !is_removed;
+            if let Some(above) = levels.last_mut()
+                && !is_removed
+            {
+                self.keep(above, &directory.entry);
             }
+        }
+    }
+
+    /// Notes that an entry of `level` remains.
+    fn keep(&mut self, level: &mut Level<T::Node>, entry: &Entry<T::Node>) {
+        level.is_kept = true;
+        if level.directory.is_none() {
+            self.kept.insert(entry.meta.id);
         }
     }
 
@@ -138,19 +151,21 @@ impl<'a, T: Target> Deletion<'a, T> {
     ) -> Level<T::Node> {
         let is_directory = |extra: &Extra<T::Node>| extra.entry.meta.kind == FileKind::Directory;
         let (directories, others): (Vec<_>, Vec<_>) = extra.into_iter().partition(is_directory);
-        let mut is_kept = false;
+        let mut level = Level { directory, directories, is_kept: false };
         let limit = self.options.parallel.max(1);
         let mut others = others.into_iter().peekable();
         while others.peek().is_some() && !self.is_stopped() {
             let some: Vec<_> = others.by_ref().take(limit).collect();
             let this = &*self;
-            let remove = some.into_iter().map(|extra| async move { (this.remove(&extra).await, extra.path) });
+            let remove = some.into_iter().map(|extra| async move { (this.remove(&extra).await, extra) });
             let removed: Vec<_> = stream::iter(remove).buffer_unordered(limit).collect().await;
-            for (removed, path) in removed {
-                is_kept |= !self.removed(path, removed);
+            for (removed, Extra { path, entry, .. }) in removed {
+                if !self.removed(path, removed) {
+                    self.keep(&mut level, &entry);
+                }
             }
         }
-        Level { directory, directories, is_kept }
+        level
     }
 
     /// Removes an object, if it is still the one that was found. `false` if it is another one, which remains.

@@ -164,6 +164,8 @@ enum Fault {
     Corrupts,
     /// Renaming to the final name fails.
     PublishFails,
+    /// The object `stays` cannot be removed.
+    RemoveFails,
     /// As a source: the extended attributes of directories cannot be read.
     NoXattrs,
     /// As a source: the directory `unreadable` cannot be read.
@@ -309,7 +311,10 @@ impl Target for Faulty {
         self.inner.link(file, dir, name).await
     }
     async fn remove(&self, dir: &Directory<PathBuf>, name: &[u8], kind: FileKind) -> Result<(), Error> {
-        self.inner.remove(dir, name, kind).await
+        match self.fault {
+            Fault::RemoveFails if name == b"stays" => Err(failure(io::ErrorKind::PermissionDenied)),
+            _ => self.inner.remove(dir, name, kind).await,
+        }
     }
     async fn set_meta(&self, node: &PathBuf, meta: &Metadata, preserve: Preserve) -> Result<(), Error> {
         self.inner.set_meta(node, meta, preserve).await

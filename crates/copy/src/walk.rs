@@ -255,19 +255,19 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         self.copy(items.into_iter().rev().map(task).collect()).await;
         if self.may_delete() {
             // What prevents a copy is removed after all other objects were read.
-            let (waiting, there): (Vec<_>, Vec<_>) = std::mem::take(&mut self.conflicts)
-                .into_iter()
-                .map(|(task, there)| {
-                    let Task { item: Item { path, name, .. }, dir, below, .. } = &task;
-                    let entry = Entry { name: name.clone(), node: there.node, meta: there.meta };
-                    let extra = Extra { path: path.clone(), below: below.clone(), dir: dir.clone(), entry };
-                    (Task { existing: Some(None), ..task }, extra)
-                })
-                .unzip();
-            self.delete(there).await;
-            if self.may_delete() {
-                self.copy(waiting).await;
-            }
+            let conflicts = std::mem::take(&mut self.conflicts);
+            let there = conflicts.iter().map(|(task, there)| {
+                let Task { item: Item { path, name, .. }, dir, below, .. } = task;
+                let entry = Entry { name: name.clone(), node: there.node.clone(), meta: there.meta };
+                Extra { path: path.clone(), below: below.clone(), dir: dir.clone(), entry }
+            });
+            let kept = self.delete(there.collect()).await;
+            let (remaining, removed): (Vec<_>, Vec<_>) =
+                conflicts.into_iter().partition(|(_, there)| kept.contains(&there.meta.id));
+            self.conflicts = remaining;
+            // Also after an error: the target has no longer what was removed.
+            let waiting = removed.into_iter().map(|(task, _)| Task { existing: Some(None), ..task });
+            self.copy(waiting.collect()).await;
         }
         if self.may_delete() {
             let extra = std::mem::take(&mut self.extra);
@@ -283,17 +283,18 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         }
     }
 
-    /// Removes objects of the target.
-    async fn delete(&mut self, extra: Vec<Extra<T::Node>>) {
+    /// Removes objects of the target. Returns the IDs of those that remain.
+    async fn delete(&mut self, extra: Vec<Extra<T::Node>>) -> HashSet<Id> {
         let roots = self.is_one_space.then_some(&self.roots);
         let control = &self.flow.control;
         let mut deletion = Deletion::new(self.target, self.options, control, (&self.targets, roots));
         deletion.run(extra).await;
-        let Deletion { deleted, failed, .. } = deletion;
+        let Deletion { deleted, kept, failed, .. } = deletion;
         self.report.deleted += deleted;
         for (path, e) in failed {
             self.failed(path, e);
         }
+        kept
     }
 
     /// Whether everything was read and copied so far, but for objects of types that are never copied.
@@ -315,6 +316,8 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             if self.options.delete
                 && let Some(Some(there)) = &task.existing
                 && is_conflict(task.item.meta.kind, there.meta.kind)
+                // The type of either object may be the one that a pattern excludes.
+                && !self.options.exclude.matches(&task.below, there.meta.kind == FileKind::Directory)
             {
                 let there = there.clone();
                 self.conflicts.push((task, there));

@@ -43,6 +43,20 @@ fn trees() -> impl Strategy<Value = Tree> {
     prop::collection::vec((path, object()), 0..16)
 }
 
+/// Patterns of excluded objects.
+fn patterns() -> impl Strategy<Value = Vec<&'static str>> {
+    prop::collection::vec(prop::sample::select(vec!["a/", "b/", "/c/", "a/b/", "*/d/", "d", "b/c"]), 0..3)
+}
+
+/// The objects below `root` that are excluded, themselves or with a directory above them.
+fn excluded(exclude: &Exclude, root: &Path) -> HashSet<PathBuf> {
+    let matches = |path: &Path| {
+        let is_directory = fs::symlink_metadata(root.join(path)).unwrap().is_dir();
+        path != Path::new("") && exclude.matches(path.as_os_str().as_encoded_bytes(), is_directory)
+    };
+    picture(root).into_keys().filter(|path| path.ancestors().any(matches)).collect()
+}
+
 fn time(index: usize) -> SystemTime {
     let seconds = Duration::from_secs(1_000_000_000);
     [
@@ -91,11 +105,21 @@ fn sync_options() -> Options {
     Options { replace: Replace::Different, delete: true, atomic: true, ..options() }
 }
 
+/// As [`sync_to`], to a local tree.
+fn sync<S: Source<Node = PathBuf>>(
+    from: (&S, &Path),
+    to: &Path,
+    options: &Options,
+    limit: Option<usize>,
+) -> (Report, HashSet<String>) {
+    sync_to(from, (&tree(), to), options, limit)
+}
+
 /// Copies the contents of `from` into `to`. The copy is interrupted after `limit` events. Returns the report and the paths
 /// that were copied.
-fn sync<S: Source<Node = PathBuf>>(
+fn sync_to<S: Source<Node = PathBuf>, T: Target<Node = PathBuf>>(
     (source, from): (&S, &Path),
-    to: &Path,
+    (target, to): (&T, &Path),
     options: &Options,
     limit: Option<usize>,
 ) -> (Report, HashSet<String>) {
@@ -106,8 +130,7 @@ fn sync<S: Source<Node = PathBuf>>(
     let (counted, seen, reached) =
         (Arc::clone(&count), Arc::clone(&copied), Arc::new(tokio::sync::Notify::new()));
     let reach = Arc::clone(&reached);
-    let target = tree();
-    let copy = TreeCopy::new(source, &target, options.clone())
+    let copy = TreeCopy::new(source, target, options.clone())
         .on_event(move |event| {
             if let Event::Copied { path } = event {
                 assert!(seen.lock().unwrap().insert(path.to_owned()), "{path} was copied twice");
@@ -130,6 +153,7 @@ proptest! {
     fn a_target_gets_equal_to_its_source(
         before in trees(),
         wanted in trees(),
+        patterns in patterns(),
         limit in prop::option::of(0..12_usize),
     ) {
         let dir = tempfile::tempdir().unwrap();
@@ -137,30 +161,53 @@ proptest! {
         build(&from, &wanted);
         build(&to, &before);
         let source = tree();
+        let exclude = Exclude::new(patterns).unwrap();
+        let (omitted, kept) = (excluded(&exclude, &from), excluded(&exclude, &to));
+        // What is excluded stays, also if it is in the place of a file or link.
+        let is_directory = |path: PathBuf| fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
+        let is_prevented = picture(&from).into_keys().any(|path| {
+            !omitted.contains(&path)
+                && !is_directory(from.join(&path))
+                && is_directory(to.join(&path))
+                && kept.iter().any(|kept| kept.starts_with(&path))
+        });
+        let options = Options { exclude, ..sync_options() };
         let run = |options: &Options, limit| sync((&source, &from), &to, options, limit);
 
         let untouched = compared(&to);
-        let (planned, would_copy) = run(&Options { dry_run: true, ..sync_options() }, None);
-        prop_assert!(complete(&planned), "{planned:?}");
-        prop_assert_eq!(compared(&to), untouched);
+        let (planned, would_copy) = run(&Options { dry_run: true, ..options.clone() }, None);
+        prop_assert_eq!(&compared(&to), &untouched);
 
-        let (first, copied) = run(&sync_options(), limit);
+        let (first, copied) = run(&options, limit);
         if limit.is_none() {
-            let counts = |r: &Report| (r.files, r.symlinks, r.bytes, r.skipped, r.deleted);
+            let counts = |r: &Report| (r.files, r.symlinks, r.bytes, r.skipped, r.deleted, r.failed.len());
             prop_assert_eq!(counts(&first), counts(&planned));
             prop_assert_eq!(&copied, &would_copy);
         }
-        let (second, again) = run(&sync_options(), None);
-        prop_assert!(complete(&second), "{second:?}");
+        let (second, again) = run(&options, None);
         prop_assert!(copied.is_disjoint(&again), "copied again: {copied:?}, {again:?}");
-        prop_assert_eq!(compared(&to), compared(&from));
+        prop_assert_eq!(complete(&second), !is_prevented, "{:?}", second);
+        let now = compared(&to);
+        for path in &kept {
+            prop_assert_eq!(now.get(path), untouched.get(path), "{:?}", path);
+        }
+        if complete(&second) {
+            let mut wanted = compared(&from);
+            wanted.retain(|path, _| !omitted.contains(path));
+            for (path, of) in &wanted {
+                prop_assert_eq!(now.get(path), Some(of), "{:?}", path);
+            }
+            for path in now.keys().filter(|path| !wanted.contains_key(*path) && !omitted.contains(*path)) {
+                prop_assert!(kept.iter().any(|kept| kept.starts_with(path)), "{path:?} was not removed");
+            }
+        }
 
         let changed: HashMap<_, _> = picture(&to)
             .into_keys()
             .map(|path| (fs::symlink_metadata(to.join(&path)).unwrap().ctime_nsec(), path))
             .collect();
-        let (third, none) = run(&sync_options(), None);
-        prop_assert!(complete(&third) && none.is_empty(), "{third:?}");
+        let (third, none) = run(&options, None);
+        prop_assert!(third.failed.len() == second.failed.len() && none.is_empty(), "{third:?}");
         prop_assert_eq!((third.files, third.symlinks, third.bytes, third.deleted), (0, 0, 0, 0));
         for (ctime, path) in changed {
             // Only the directory given to the copy gets its times again.
@@ -276,6 +323,87 @@ fn excluded_objects_are_neither_copied_nor_removed() {
     found.sort();
     let expected = ["a", "extra/e.o", "old.o", "sub/d", "sub/target/c", "target/g"];
     assert_eq!(found, expected.map(PathBuf::from));
+}
+
+#[test]
+fn an_excluded_directory_is_not_replaced() {
+    for what in ["file", "link", "other name"] {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::create_dir(&from).unwrap();
+        fs::create_dir_all(to.join("cache/below")).unwrap();
+        fs::write(from.join("a"), b"x").unwrap();
+        match what {
+            "file" => fs::write(from.join("cache"), b"x").unwrap(),
+            "link" => symlink("a", from.join("cache")).unwrap(),
+            _ => fs::hard_link(from.join("a"), from.join("cache")).unwrap(),
+        }
+        let exclude = Exclude::new(["cache/"]).unwrap();
+        let options = Options { exclude, hard_links: true, ..sync_options() };
+        let (report, _) = sync((&tree(), &from), &to, &options, None);
+        let [FailedFile { path, error: Error::TargetIsDirectory }] = &report.failed[..] else {
+            panic!("{report:?}")
+        };
+        assert!(path.ends_with("from/cache"), "{report:?}");
+        assert!(to.join("cache/below").is_dir() && report.deleted == 0, "{what}: {report:?}");
+    }
+}
+
+/// A directory with an excluded entry stays; what it prevents is not copied, and a dry run knows that.
+#[test]
+fn a_directory_with_an_excluded_entry_is_not_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir(&from).unwrap();
+    fs::create_dir_all(to.join("a/cache")).unwrap();
+    fs::write(to.join("a/other"), b"x").unwrap();
+    fs::write(from.join("a"), b"x").unwrap();
+    let options = Options { exclude: Exclude::new(["cache/"]).unwrap(), ..sync_options() };
+    for dry_run in [true, false] {
+        let options = Options { dry_run, ..options.clone() };
+        let (report, copied) = sync((&tree(), &from), &to, &options, None);
+        assert!(
+            matches!(&report.failed[..], [FailedFile { error: Error::TargetIsDirectory, .. }]),
+            "{report:?}"
+        );
+        assert!(copied.is_empty() && report.deleted == 1 && report.not_deleted == 1, "{report:?}");
+    }
+    assert_eq!((names(&to), names(&to.join("a"))), (vec!["a".to_owned()], vec!["cache".to_owned()]));
+}
+
+#[test]
+fn what_was_removed_for_its_type_is_copied_after_another_removal_failed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir(&from).unwrap();
+    for name in ["a", "b", "c"] {
+        fs::write(from.join(name), b"x").unwrap();
+        fs::create_dir_all(to.join(name)).unwrap();
+    }
+    fs::write(to.join("b/stays"), b"x").unwrap();
+    fs::write(to.join("extra"), b"x").unwrap();
+    let target = Faulty::new(Fault::RemoveFails);
+    let (report, _) = sync_to((&tree(), &from), (&target, &to), &sync_options(), None);
+    assert_eq!((report.files, report.deleted, report.not_deleted), (2, 2, 2), "{report:?}");
+    assert!(to.join("a").is_file() && to.join("b/stays").is_file() && to.join("c").is_file());
+    assert_eq!(names(&to), ["a", "b", "c", "extra"]);
+    let failed: Vec<_> = report.failed.iter().map(|f| f.path.rsplit('/').next().unwrap()).collect();
+    assert_eq!(failed, ["stays", "b"]);
+}
+
+/// That a directory is not empty follows from the error of its entry.
+#[test]
+fn a_failed_removal_is_reported_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::create_dir(&from).unwrap();
+    fs::create_dir_all(to.join("extra/sub")).unwrap();
+    fs::write(to.join("extra/sub/stays"), b"x").unwrap();
+    fs::write(to.join("extra/sub/other"), b"x").unwrap();
+    let target = Faulty::new(Fault::RemoveFails);
+    let (report, _) = sync_to((&tree(), &from), (&target, &to), &sync_options(), None);
+    assert_eq!((report.failed.len(), report.deleted), (1, 1), "{report:?}");
+    assert!(report.failed[0].path.ends_with("extra/sub/stays"), "{report:?}");
 }
 
 #[test]
