@@ -121,7 +121,9 @@ impl<'a, T: Target> Deletion<'a, T> {
         if self.roots.is_some_and(|roots| roots.contains(&id)) {
             return Err(Error::IntoItself);
         }
-        if of.dir.id.is_some_and(|(file_system, _)| file_system != id.0) {
+        if of.dir.id.is_some_and(|(file_system, _)| file_system != id.0)
+            || self.target.is_mount_point(&entry.node).await?
+        {
             return Err(Error::MountPoint);
         }
         let dir = Directory { node: entry.node.clone(), created: false, id: Some(id) };

@@ -60,7 +60,7 @@ pub enum Error {
     /// The directory is one that the copy has created or found at the target.
     #[error("a directory cannot be copied into itself")]
     IntoItself,
-    /// The directory to remove is the root of another file system.
+    /// The directory to remove is a mount point.
     #[error("it is a mount point, which is not removed")]
     MountPoint,
     /// An existing file was written in place when the copy was stopped.

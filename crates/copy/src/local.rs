@@ -18,7 +18,10 @@ use std::{
 use millrace_buffer::{Arena, Views};
 use millrace_client::temporary_name;
 use rustix::{
-    fs::{AtFlags, CWD, Gid, Mode, OFlags, SeekFrom, Timespec, Timestamps, Uid, seek},
+    fs::{
+        AtFlags, CWD, Gid, Mode, OFlags, SeekFrom, StatxAttributes, StatxFlags, Timespec, Timestamps, Uid,
+        seek, statx,
+    },
     io::Errno,
 };
 
@@ -427,6 +430,16 @@ impl Target for LocalTree {
     async fn remove(&self, dir: &Directory<PathBuf>, name: &[u8], kind: FileKind) -> Result<(), Error> {
         let (path, dir, name) = (in_dir(&dir.node, name)?, dir.clone(), name.to_vec());
         blocking(move || remove(&dir, &name, kind).map_err(failed("remove", &path))).await
+    }
+
+    async fn is_mount_point(&self, dir: &PathBuf) -> Result<bool, Error> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let root = StatxAttributes::MOUNT_ROOT; // Linux 5.8; before, only the ID of the file system is known.
+        match statx(CWD, dir, flags, StatxFlags::empty()) {
+            Ok(stat) => Ok(stat.stx_attributes.contains(root)),
+            Err(Errno::NOSYS) => Ok(false),
+            Err(e) => Err(failed("remove", dir)(e.into())),
+        }
     }
 
     async fn make_dir(&self, dir: &PathBuf, name: &[u8], mode: u32) -> Result<Directory<PathBuf>, Error> {

@@ -443,6 +443,14 @@ pub trait Target: Source {
         name: &[u8],
     ) -> impl Future<Output = Result<(), Error>> + Send;
 
+    /// Whether the directory is one on which a file system or, as a bind mount, another directory is mounted.
+    ///
+    /// # Errors
+    /// It cannot be determined.
+    fn is_mount_point(&self, _dir: &Self::Node) -> impl Future<Output = Result<bool, Error>> + Send {
+        std::future::ready(Ok(false))
+    }
+
     /// Removes the object `name` of `dir`, which is not a directory, or an empty directory. Does nothing if it is absent, and
     /// fails if `dir` is not the directory with the ID [`Directory::id`].
     ///

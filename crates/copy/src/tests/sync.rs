@@ -406,6 +406,53 @@ fn a_failed_removal_is_reported_once() {
     assert!(report.failed[0].path.ends_with("extra/sub/stays"), "{report:?}");
 }
 
+/// A bind mount, until it is dropped.
+struct BindMount(PathBuf);
+
+impl Drop for BindMount {
+    fn drop(&mut self) {
+        rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH).unwrap();
+    }
+}
+
+#[test]
+fn a_bind_mount_of_the_same_file_system_is_not_emptied() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    for name in ["from", "outside", "to/extra/mount", "to/kind"] {
+        fs::create_dir_all(at(name)).unwrap();
+    }
+    fs::write(at("from/kind"), b"x").unwrap();
+    fs::write(at("outside/file"), b"x").unwrap();
+    let mut mounts = Vec::new();
+    for mount in ["to/extra/mount", "to/kind"] {
+        match rustix::mount::mount_bind(at("outside"), at(mount)) {
+            Ok(()) => mounts.push(BindMount(at(mount))),
+            Err(e) => {
+                println!("skipped: this user may not mount: {e}");
+                return;
+            }
+        }
+    }
+    let removed = |exclude: &[&str]| {
+        let options = Options { exclude: Exclude::new(exclude).unwrap(), ..sync_options() };
+        let (report, _) = sync((&tree(), &at("from")), &at("to"), &options, None);
+        assert_eq!(names(&at("outside")), ["file"]);
+        report
+    };
+    let report = removed(&[]);
+    let [FailedFile { error: Error::MountPoint, .. }, FailedFile { error: Error::TargetIsDirectory, .. }] =
+        &report.failed[..]
+    else {
+        panic!("{report:?}")
+    };
+    let report = removed(&["kind"]);
+    assert!(matches!(&report.failed[..], [FailedFile { error: Error::MountPoint, .. }]), "{report:?}");
+    drop(mounts);
+    assert!(complete(&removed(&[])));
+    assert_eq!(names(&at("to")), ["kind"]);
+}
+
 #[test]
 fn hard_links_are_kept_and_not_made_again() {
     let dir = tempfile::tempdir().unwrap();
