@@ -60,6 +60,10 @@ pub enum Error {
     /// The directory is one that the copy has created or found at the target.
     #[error("a directory cannot be copied into itself")]
     IntoItself,
+    /// With [`Options::delete`](crate::Options::delete), another source is copied to the same directory of the target: each
+    /// would remove what the other one has copied.
+    #[error("another source is copied to the same directory, and each would remove the copies of the other")]
+    SharedTarget,
     /// The directory to remove is a mount point.
     #[error("it is a mount point, which is not removed")]
     MountPoint,

@@ -16,7 +16,8 @@ pub struct Options {
     pub replace: Replace,
     /// Remove what the directories of the target have and those of the source lack, at the end, unless an object could not
     /// be read or copied. An object whose type prevents a copy is removed too. Symbolic links are not followed, and
-    /// mount points that the source lacks are kept with their content. The directory given to
+    /// mount points that the source lacks are kept with their content. Of several objects to copy, each needs a name
+    /// of its own ([`Error::SharedTarget`](crate::Error::SharedTarget)). The directory given to
     /// [`TreeCopy::run`](crate::TreeCopy::run) needs its [`Directory::id`](crate::Directory::id).
     pub delete: bool,
     /// What below the copied directories is neither copied nor removed.

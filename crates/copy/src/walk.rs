@@ -251,8 +251,16 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
     async fn run(&mut self, items: Vec<Item<S::Node>>, into: Directory<T::Node>) {
         self.targets.extend(into.id);
         self.roots.extend(items.iter().map(|item| item.meta.id));
+        let (mut names, is_single) = (HashSet::new(), items.len() == 1);
+        let (alone, shared): (Vec<_>, Vec<_>) = items.into_iter().partition(|item| {
+            let is_alone = names.insert(item.name.clone()) && (is_single || !item.name.is_empty());
+            is_alone || !self.options.delete
+        });
+        for item in shared {
+            self.failed(item.path, Error::SharedTarget);
+        }
         let task = |item| Task { item, dir: into.clone(), below: Vec::new(), existing: None };
-        self.copy(items.into_iter().rev().map(task).collect()).await;
+        self.copy(alone.into_iter().rev().map(task).collect()).await;
         if self.may_delete() {
             // What prevents a copy is removed after all other objects were read.
             let conflicts = std::mem::take(&mut self.conflicts);
@@ -418,7 +426,12 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
                 return Some(Vec::new());
             }
         };
-        self.targets.extend(copy.id);
+        // A target may take two names of the source for one.
+        let is_shared = copy.id.is_some_and(|id| !self.targets.insert(id)) && !item.name.is_empty();
+        if self.options.delete && is_shared {
+            self.failed(item.path, Error::SharedTarget);
+            return Some(Vec::new());
+        }
         if self.is_one_space && copy.id == Some(item.meta.id) {
             self.failed(item.path, Error::IntoItself);
             return Some(Vec::new());

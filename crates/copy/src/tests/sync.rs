@@ -453,6 +453,32 @@ fn a_bind_mount_of_the_same_file_system_is_not_emptied() {
     assert_eq!(names(&at("to")), ["kind"]);
 }
 
+/// Each source would remove what the other one has copied.
+#[test]
+fn sources_that_share_a_directory_of_the_target_are_not_copied_with_delete() {
+    for (first, second) in [("x", "x"), ("", ""), ("", "file"), ("file", "")] {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["one", "two", "to/x", "to/file"] {
+            fs::create_dir_all(at(name)).unwrap();
+            fs::write(at(name).join(format!("of {}", name.replace('/', " "))), b"x").unwrap();
+        }
+        let rt = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let id = Some(Metadata::from(&fs::metadata(at("to")).unwrap()).id);
+        let into = Directory { id, ..at("to").into() };
+        let items =
+            [("one", first), ("two", second)].map(|(from, name)| Item::local(&at(from), name).unwrap());
+        let copy =
+            async |options| TreeCopy::new(&tree(), &tree(), options).run(items.to_vec(), into.clone()).await;
+        let report = rt.block_on(copy(sync_options()));
+        assert!(report.failed.iter().any(|f| matches!(f.error, Error::SharedTarget)), "{report:?}");
+        assert_eq!(report.deleted, 0, "{report:?}");
+        assert!(at("to/x/of to x").is_file() && at("to/file/of to file").is_file());
+        let report = rt.block_on(copy(Options { delete: false, ..sync_options() }));
+        assert!(complete(&report), "{report:?}");
+    }
+}
+
 #[test]
 fn hard_links_are_kept_and_not_made_again() {
     let dir = tempfile::tempdir().unwrap();
