@@ -189,6 +189,52 @@ fn a_granted_lock_that_is_given_up_is_not_held() {
     }
 }
 
+/// The server crashes when it has executed an unlock, and the next holder has the lock, but the reply to the unlock has not
+/// arrived. The first holder, which is back before the second one, does not claim the lock.
+#[test]
+fn a_lock_whose_unlock_has_no_reply_is_not_claimed() {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        let (time, dir) = (VirtualTime::new(7), tempfile::tempdir().unwrap());
+        let mut cluster = Cluster::new(&time, Profile::named("gige-2003").unwrap(), DESIGN);
+        cluster.config.state_dir = Some(dir.path().into());
+        cluster.start(&time);
+        let rt = time.runtime();
+        let done = time.block_on(async {
+            let [one, two] = file_of_two_clients(&rt, &cluster, proto).await;
+            let [host_of_one, host_of_two] = [0, 1].map(|n| [10, 0, 1, n].into());
+            one.lock(1, 0..10, LockKind::Exclusive).await.unwrap();
+            let unlock = async {
+                one.write(0, b"one").await.unwrap();
+                one.unlock(1, 0..10).await.unwrap();
+            };
+            let lock = two.lock(2, 0..10, LockKind::Exclusive);
+            let crash = async {
+                while cluster.stats().operations_of(Operation::Locku) == 0 {
+                    rt.sleep(Duration::from_micros(1)).await;
+                }
+                cluster.world.crash(host_of_one); // The reply is lost.
+                cluster.world.stall(host_of_one, Duration::from_secs(4));
+                lock.await.unwrap();
+                two.write(0, b"two").await.unwrap();
+                cluster.world.stall(host_of_two, Duration::from_secs(8));
+                cluster.crash();
+                cluster.start(&time);
+                rt.sleep(Duration::from_secs(6)).await;
+                let [locks, unlocks] =
+                    [Operation::Lock, Operation::Locku].map(|name| cluster.stats().operations_of(name));
+                assert!(locks == 0 && unlocks > 0, "{proto}: {locks} locks, {unlocks} unlocks");
+                two.unlock(2, 0..10).await.unwrap();
+            };
+            join(unlock, crash).await;
+            let mut read = [0; 3];
+            one.read(0, &mut read).await.unwrap();
+            assert_eq!(&read, b"two", "{proto}");
+            one.lock(1, 0..10, LockKind::Exclusive).await.unwrap();
+        });
+        done.expect("the run made no progress");
+    }
+}
+
 /// Number of crashes of the server.
 const CRASHES: u32 = 12;
 /// Number of locks of each client, which take longer than the crashes.

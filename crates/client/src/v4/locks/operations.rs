@@ -116,6 +116,7 @@ impl FileLocks {
                         let mut state = self.state();
                         let locks = state.owners.entry(wanted.owner).or_default();
                         locks.stateid = Some(stateid);
+                        locks.releasing = None;
                         locks.ranges.set(&wanted.range, wanted.kind);
                         return Ok(None);
                     }
@@ -199,20 +200,36 @@ impl FileLocks {
     /// Unlocks a range, and closes the file if it has no other locks.
     async fn unlock_now(&self, owner: u64, range: &Range<u64>) -> Result<(), Error> {
         for _ in 0..ATTEMPTS {
-            let before = self.state().stateids();
-            let Some(locks) = self.state().owners.get(&owner).and_then(|o| o.stateid) else { return Ok(()) };
+            let (before, locks) = {
+                let mut state = self.state();
+                let before = state.stateids();
+                let Some(owner) = state.owners.get_mut(&owner) else { break };
+                owner.releasing = Some(range.clone());
+                let Some(locks) = owner.stateid else { break };
+                (before, locks)
+            };
             match self.call("LOCKU", &mut Unlock { file: &self.file, locks, range: range.clone() }).await? {
                 Ok(stateid) => {
-                    if let Some(locks) = self.state().owners.get_mut(&owner) {
-                        locks.stateid = Some(stateid);
-                        locks.ranges.clear(range);
+                    if let Some(owner) = self.state().owners.get_mut(&owner) {
+                        owner.stateid = Some(stateid);
                     }
-                    return self.close_if_unused().await;
+                    break;
                 }
-                Err(failed) => self.check_stateids(failed, &before).await?,
+                Err(failed) => {
+                    if let Err(refused) = self.check_stateids(failed, &before).await {
+                        if let Some(owner) = self.state().owners.get_mut(&owner) {
+                            owner.releasing = None;
+                        }
+                        return Err(refused);
+                    }
+                }
             }
         }
-        Ok(())
+        if let Some(owner) = self.state().owners.get_mut(&owner) {
+            owner.releasing = None;
+            owner.ranges.clear(range);
+        }
+        self.close_if_unused().await
     }
 
     /// Returns a lock that conflicts with a lock of `owner`.

@@ -68,7 +68,11 @@ impl FileLocks {
         let mut earlier = Vec::new();
         for (&owner, locks) in &mut state.owners {
             locks.stateid = None;
-            earlier.extend(locks.ranges.iter().map(|(range, kind)| EarlierLock { owner, range, kind }));
+            let mut held = locks.ranges.clone();
+            if let Some(released) = &locks.releasing {
+                held.clear(released);
+            }
+            earlier.extend(held.iter().map(|(range, kind)| EarlierLock { owner, range, kind }));
         }
         Some((access, earlier))
     }

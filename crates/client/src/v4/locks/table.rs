@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    ops::Range,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -137,6 +138,9 @@ impl FileLocks {
 pub(super) struct OwnerLocks {
     pub(super) stateid: Option<Stateid>,
     pub(super) ranges: Ranges,
+    /// The range of an unlock without a reply. It is not claimed from a restarted server: that may have executed the unlock
+    /// before, another client may have locked the range and written, and would lose its lock by the claim, and its data.
+    pub(super) releasing: Option<Range<u64>>,
 }
 
 /// The recorded state of a file at the server.
