@@ -127,7 +127,7 @@ impl Error {
     pub(crate) fn is_denied(&self) -> bool {
         match self {
             Self::Local { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
-            Self::Remote(e) => matches!(e.status(), Some(Status::Perm | Status::Access)),
+            Self::Remote(e) => e.kind() == io::ErrorKind::PermissionDenied,
             _ => false,
         }
     }

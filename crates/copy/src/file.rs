@@ -33,20 +33,21 @@ pub(crate) struct Place<N> {
 }
 
 impl<N: Clone + Send + Sync> Place<N> {
-    /// The object that exists there.
+    /// The object that exists there, which is looked up once.
     pub(crate) async fn existing<T: Target<Node = N>>(
-        &self,
+        &mut self,
         target: &T,
     ) -> Result<Option<Existing<N>>, Error> {
-        match &self.existing {
-            Some(existing) => Ok(existing.clone()),
-            None if self.dir.created => Ok(None),
-            None => target.find(&self.dir.node, &self.name).await,
-        }
+        let existing = match self.existing.take() {
+            Some(existing) => existing,
+            None if self.dir.created => None,
+            None => target.find(&self.dir.node, &self.name).await?,
+        };
+        Ok(self.existing.insert(existing).clone())
     }
 
     /// Checks that a rename or link may replace the object that exists there.
-    pub(crate) async fn check_replaceable<T: Target<Node = N>>(&self, target: &T) -> Result<(), Error> {
+    pub(crate) async fn check_replaceable<T: Target<Node = N>>(&mut self, target: &T) -> Result<(), Error> {
         match self.existing(target).await?.map(|existing| existing.meta.kind) {
             Some(FileKind::Directory) => Err(Error::TargetIsDirectory),
             Some(FileKind::Special) => Err(Error::SpecialTarget(OTHER)),
@@ -77,10 +78,10 @@ pub(crate) fn replaces(replace: Replace, new: &Metadata, old: &Metadata) -> bool
     }
 }
 
-/// What a copy of `meta` lacks of its times.
-pub(crate) fn lost_times<T: Target>(target: &T, meta: &Metadata, preserve: Preserve) -> Lost {
+/// Whether a copy of `meta` gets other times.
+pub(crate) fn loses_times<T: Target>(target: &T, meta: &Metadata, preserve: Preserve) -> bool {
     let kept = target.kept(meta, preserve);
-    Lost { times: (kept.atime, kept.mtime) != (meta.atime, meta.mtime), ..Lost::default() }
+    (kept.atime, kept.mtime) != (meta.atime, meta.mtime)
 }
 
 /// Decides whether the file is copied to `place`. If not, because of the file that exists there or in a dry run, it is done.
@@ -90,9 +91,7 @@ pub(crate) async fn without_copy<T: Target>(
     options: FileOptions,
 ) -> Result<Option<Done<T::Node>>, Error> {
     let FileOptions { preserve, replace, dry_run, .. } = options;
-    let existing = place.existing(target).await?;
-    place.existing = Some(existing.clone());
-    match existing {
+    match place.existing(target).await? {
         Some(Existing { meta: Metadata { kind: FileKind::Directory, .. }, .. }) => {
             Err(Error::TargetIsDirectory)
         }
@@ -103,10 +102,12 @@ pub(crate) async fn without_copy<T: Target>(
             Ok(Some(Done { node, bytes: 0, lost: Lost::default(), skipped: Some(old.id) }))
         }
         // There is no new object: the node is not used.
-        _ if dry_run => {
-            let lost = lost_times(target, meta, preserve);
-            Ok(Some(Done { node: place.dir.node.clone(), bytes: meta.size, lost, skipped: None }))
-        }
+        _ if dry_run => Ok(Some(Done {
+            node: place.dir.node.clone(),
+            bytes: meta.size,
+            lost: Lost::default(),
+            skipped: None,
+        })),
         _ => Ok(None),
     }
 }
@@ -129,7 +130,7 @@ pub(crate) async fn set_attributes<T: Target>(
 /// Copies one regular file to its place. Removes the temporary file of a new file after an error.
 pub(crate) async fn copy<S: Source, T: Target>(
     (source, node, meta): (&S, &S::Node, &Metadata),
-    (target, place): (&T, &Place<T::Node>),
+    (target, place): (&T, &mut Place<T::Node>),
     options: FileOptions,
     flow: &Flow,
 ) -> Result<Done<T::Node>, Error> {
@@ -164,8 +165,7 @@ pub(crate) async fn copy<S: Source, T: Target>(
             () = stopped() => tokio::time::timeout(LAST_CALL, put).await.unwrap_or(Err(Error::Stopped)),
         };
         if let Some(done) = outcome? {
-            let times = done.lost.times;
-            return Ok(Done { lost: Lost { times, ..xattrs.lost }, ..done });
+            return Ok(Done { lost: xattrs.lost, ..done });
         }
     }
     let to = target.create(dir, name).await?;
@@ -226,7 +226,7 @@ async fn put<S: Source, T: Target>(
     let node = target.put(dir, name, &data, (meta, options.preserve)).await?;
     Ok(node.map(|node| {
         flow.control.report(Event::Written { bytes: data.len() });
-        Done { node, bytes: meta.size, lost: lost_times(target, meta, options.preserve), skipped: None }
+        Done { node, bytes: meta.size, lost: Lost::default(), skipped: None }
     }))
 }
 
@@ -261,8 +261,7 @@ async fn fill<S: Source, T: Target>(
             return Err(Error::Mismatch);
         }
     }
-    let Lost { times, .. } = lost_times(target, meta, options.preserve);
-    let mut lost = Lost { times, ..xattrs.lost };
+    let mut lost = xattrs.lost;
     if !xattrs.kept.is_empty() {
         lost.xattrs |= !target.set_xattrs(to, &xattrs.kept).await?;
     }

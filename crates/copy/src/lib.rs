@@ -75,7 +75,7 @@ mod tests;
 pub use control::Event;
 pub use error::Error;
 pub use exclude::{Exclude, PatternError};
-pub use local::{LocalReader, LocalTree, LocalWriter, standard_stream};
+pub use local::{LocalReader, LocalTree, LocalWriter, standard_stream, umask};
 pub use millrace_client::is_valid_name;
 pub use options::{Options, Preserve, Replace};
 pub use remote::{RemoteTree, RemoteWriter};

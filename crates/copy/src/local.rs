@@ -159,7 +159,7 @@ impl Existing<PathBuf> {
 }
 
 /// The file mode creation mask of this process (umask(2)).
-fn umask() -> u32 {
+pub fn umask() -> u32 {
     // It can only be read by setting it: meanwhile, other threads create private files.
     let mask = rustix::process::umask(Mode::from_raw_mode(0o077));
     rustix::process::umask(mask);

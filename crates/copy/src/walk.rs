@@ -1,7 +1,7 @@
 //! Traversal of the source, which starts the copies of files.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -17,7 +17,7 @@ use crate::{
     control::{Control, Event, Listener},
     data::Flow,
     delete::{Deletion, Extra},
-    file::{self, Done, FileOptions, Place, replaces, set_attributes},
+    file::{self, Done, FileOptions, Place, loses_times, replaces, set_attributes},
     report::{FailedFile, Report},
     tree::{Directory, Entries, Entry, Existing, FileKind, Item, Lost, Metadata, Source, Target, Xattrs},
 };
@@ -393,11 +393,11 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
                     false => Some(target.list(&copy.node).await?),
                 };
                 let attributes = async {
+                    let times = copy.created && loses_times(&target, &item.meta, preserve);
                     if !copy.created || dry_run {
-                        return Ok(Lost::default());
+                        return Ok(Lost { times, ..Lost::default() });
                     }
                     let Xattrs { kept, lost } = source.xattrs(&item.node, preserve.xattrs).await?;
-                    let Lost { times, .. } = file::lost_times(&target, &item.meta, preserve);
                     let mut lost = Lost { times, ..lost };
                     if !kept.is_empty() {
                         lost.xattrs |= !target.set_directory_xattrs(&copy.node, &kept).await?;
@@ -448,8 +448,9 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
             false => [&below[..], b"/", name].concat(),
         };
         let is_listed = there.is_some();
-        let Entries { found: there, failed: mut unknown } =
+        let Entries { found: there, failed: unknown } =
             there.unwrap_or_else(|| Entries { found: Vec::new(), failed: Vec::new() });
+        let mut unknown: BTreeMap<_, _> = unknown.into_iter().collect();
         let mut there: HashMap<_, _> = there.into_iter().map(|e| (e.name.clone(), e)).collect();
         for (name, e) in entries.failed {
             there.remove(&name);
@@ -462,9 +463,8 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
                 there.remove(&e.name);
                 continue;
             }
-            let known = unknown.len();
-            unknown.retain(|(name, _)| *name != e.name);
-            let existing = (is_listed && known == unknown.len()).then(|| {
+            let is_known = unknown.remove(&e.name).is_none();
+            let existing = (is_listed && is_known).then(|| {
                 let there = there.remove(&e.name)?;
                 Some(Existing { node: there.node, meta: there.meta, through_link: false })
             });
@@ -512,9 +512,8 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
     async fn symlink(&mut self, Task { item, dir, existing, .. }: Task<S, T>) -> Result<(), Error> {
         let Options { preserve, replace, dry_run, .. } = *self.options;
         let mut place = Place { dir, name: item.name, existing };
-        let existing = place.existing(self.target).await?;
-        place.existing = Some(existing.clone());
         place.check_replaceable(self.target).await?;
+        let existing = place.existing(self.target).await?;
         let new = self.target.kept(&item.meta, preserve);
         let mut is_kept = existing.as_ref().is_some_and(|old| !replaces(replace, &new, &old.meta));
         let text = if is_kept { Vec::new() } else { self.source.read_link(&item.node).await? };
@@ -556,9 +555,12 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
                     return Ok(done);
                 }
                 flow.control.report(Event::Started { path: &item.path, bytes: item.meta.size });
-                file::copy(from, (&target, &place), options, &flow).await
+                file::copy(from, (&target, &mut place), options, &flow).await
             };
-            let done = done.await;
+            let done = done.await.map(|mut done| {
+                done.lost.times = done.skipped.is_none() && loses_times(&target, &item.meta, preserve);
+                done
+            });
             (item.path, shared, done)
         });
     }
@@ -605,8 +607,8 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
 
     async fn further_names(&mut self) {
         for Task { item, dir, existing, .. } in std::mem::take(&mut self.links) {
-            let place = Place { dir, name: item.name, existing };
-            match self.further_name(&item.meta, &place).await {
+            let mut place = Place { dir, name: item.name, existing };
+            match self.further_name(&item.meta, &mut place).await {
                 Ok(true) => {
                     self.report.hard_links += 1;
                     self.flow.control.report(Event::Copied { path: &item.path });
@@ -618,7 +620,7 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
     }
 
     /// Creates a hard link. `false` if the object that exists there is not replaced.
-    async fn further_name(&self, meta: &Metadata, place: &Place<T::Node>) -> Result<bool, Error> {
+    async fn further_name(&self, meta: &Metadata, place: &mut Place<T::Node>) -> Result<bool, Error> {
         let Options { preserve, replace, dry_run, .. } = *self.options;
         let Some(Some((first, id))) = self.first.get(&meta.id) else { return Err(Error::LinkTarget) };
         place.check_replaceable(self.target).await?;

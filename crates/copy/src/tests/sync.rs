@@ -349,7 +349,7 @@ fn an_excluded_directory_is_not_replaced() {
     }
 }
 
-/// A directory with an excluded entry stays; what it prevents is not copied, and a dry run knows that.
+/// A directory with an excluded entry stays; what it prevents is not copied, also according to a dry run.
 #[test]
 fn a_directory_with_an_excluded_entry_is_not_replaced() {
     let dir = tempfile::tempdir().unwrap();
