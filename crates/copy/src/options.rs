@@ -66,8 +66,9 @@ pub enum Replace {
     Never,
     /// Those with an earlier modification time than the source.
     Older,
-    /// Those that differ in type, size or modification time (of which a file system may omit what is below a microsecond). A symbolic link is equal too if its target is. Equal files and
-    /// existing directories get the mode and times of the source, and its owner with [`Preserve::owner`].
+    /// Files that differ in type, size or modification time (of which a file system may omit what is below a
+    /// microsecond), and symbolic links that differ in their target. Equal files and existing directories get the mode
+    /// and times of the source, and its owner with [`Preserve::owner`].
     Different,
 }
 

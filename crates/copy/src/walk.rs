@@ -515,14 +515,18 @@ impl<'a, S: Source, T: Target> Walk<'a, S, T> {
         place.check_replaceable(self.target).await?;
         let existing = place.existing(self.target).await?;
         let new = self.target.kept(&item.meta, preserve);
-        let mut is_kept = existing.as_ref().is_some_and(|old| !replaces(replace, &new, &old.meta));
-        let text = if is_kept { Vec::new() } else { self.source.read_link(&item.node).await? };
-        if let (Replace::Different, false, Some(old)) = (replace, is_kept, &existing)
-            && old.meta.kind == FileKind::Symlink
-        {
+        let (text, is_kept) = match existing {
+            Some(old) if replace != Replace::Different && !replaces(replace, &new, &old.meta) => {
+                (Vec::new(), true)
+            }
             // Not every server sets the times of links.
-            is_kept = self.target.read_link(&old.node).await? == text;
-        }
+            Some(old) if replace == Replace::Different && old.meta.kind == FileKind::Symlink => {
+                let text = self.source.read_link(&item.node).await?;
+                let is_kept = self.target.read_link(&old.node).await? == text;
+                (text, is_kept)
+            }
+            _ => (self.source.read_link(&item.node).await?, false),
+        };
         if is_kept {
             self.report.skipped += 1;
             return Ok(());

@@ -278,6 +278,27 @@ fn symbolic_links_are_removed_and_not_followed() {
     assert_eq!((names(&at("to")), names(&at("outside"))), (vec![], vec!["file".to_owned()]));
 }
 
+/// Two links that were made within one tick of the kernel's clock have the same time.
+#[test]
+fn symbolic_links_of_the_same_time_differ_in_their_targets() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    for (name, text) in [("from", "new"), ("to", "old")] {
+        fs::create_dir(at(name)).unwrap();
+        let link = at(name).join("link");
+        symlink(text, &link).unwrap();
+        let time = rustix::fs::Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
+        let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
+        let nofollow = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::utimensat(rustix::fs::CWD, &link, &times, nofollow).unwrap();
+    }
+    let (report, _) = sync((&tree(), &at("from")), &at("to"), &sync_options(), None);
+    assert!(complete(&report) && report.symlinks == 1, "{report:?}");
+    assert_eq!(fs::read_link(at("to/link")).unwrap(), Path::new("new"));
+    let (report, _) = sync((&tree(), &at("from")), &at("to"), &sync_options(), None);
+    assert!(complete(&report) && report.symlinks == 0 && report.skipped == 1, "{report:?}");
+}
+
 /// Another process exchanges a directory for a link after it was listed.
 #[test]
 fn nothing_is_removed_from_a_directory_that_was_not_listed() {
