@@ -1,13 +1,14 @@
 //! Conditions under which a file is not delegated: changes in progress, and recent recalls.
 
 use std::{
-    hash::{BuildHasher, RandomState},
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
+
+use siphasher::sip::SipHasher13;
 
 /// Number of buckets. Files of one bucket keep each other from being delegated.
 const BUCKETS: usize = 1024;
@@ -24,17 +25,22 @@ struct Bucket {
 /// All files, in a fixed amount of memory.
 #[derive(Debug)]
 pub(crate) struct Contention {
-    hash: RandomState,
+    hash: SipHasher13,
     buckets: Box<[Bucket]>,
 }
 
 impl Contention {
-    pub(crate) fn new() -> Self {
-        Self { hash: RandomState::new(), buckets: (0..BUCKETS).map(|_| Bucket::default()).collect() }
+    /// With the `secret` of the server instance, clients cannot choose files of one bucket; and a seed of a simulation, from
+    /// which the secret follows, determines the files that share one.
+    pub(crate) fn new(secret: &[u8; 16]) -> Self {
+        Self {
+            hash: SipHasher13::new_with_key(secret),
+            buckets: (0..BUCKETS).map(|_| Bucket::default()).collect(),
+        }
     }
 
     pub(crate) fn index(&self, file: &[u8]) -> usize {
-        self.hash.hash_one(file) as usize % BUCKETS
+        self.hash.hash(file) as usize % BUCKETS
     }
 
     /// Counts a change in progress. The caller then looks for delegations, and the caller of
@@ -83,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_change_counts_until_it_ends() {
-        let contention = Arc::new(Contention::new());
+        let contention = Arc::new(Contention::new(&[0; 16]));
         let (first, second) = (contention.begin(b"f"), contention.begin(b"f"));
         drop(first);
         assert!(contention.is_changing(b"f"));
@@ -93,8 +99,15 @@ mod tests {
     }
 
     #[test]
+    fn the_secret_alone_determines_the_bucket() {
+        let indices = |secret| (0..=u8::MAX).map(|n| Contention::new(secret).index(&[n])).collect::<Vec<_>>();
+        assert_eq!(indices(&[1; 16]), indices(&[1; 16]));
+        assert_ne!(indices(&[1; 16]), indices(&[2; 16]));
+    }
+
+    #[test]
     fn a_pause_is_never_shortened() {
-        let contention = Contention::new();
+        let contention = Contention::new(&[0; 16]);
         contention.pause(b"f", S(30));
         contention.pause(b"f", S(10));
         assert!(contention.is_paused(b"f", S(29)) && !contention.is_paused(b"f", S(30)));

@@ -33,7 +33,7 @@ pub(crate) struct Delegating {
 }
 
 impl Delegating {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, secret: &[u8; 16]) -> Self {
         Self {
             from: AtomicU64::new(u64::MAX),
             held: AtomicUsize::new(0),
@@ -41,7 +41,7 @@ impl Delegating {
             holders: AtomicUsize::new(0),
             asked: Mutex::new(None),
             quota: ClientQuota::new(limit),
-            contention: Arc::new(Contention::new()),
+            contention: Arc::new(Contention::new(secret)),
             recalls: Recalls::default(),
         }
     }

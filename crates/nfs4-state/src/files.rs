@@ -3,7 +3,6 @@
 use std::{
     any::Any,
     collections::{BTreeMap, HashMap},
-    hash::{BuildHasher, RandomState},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -12,6 +11,7 @@ use std::{
 
 use millrace_nfs::v4::ClientId;
 use parking_lot::Mutex;
+use siphasher::sip::SipHasher13;
 
 use crate::{
     client::Client,
@@ -116,20 +116,20 @@ impl File {
 /// All files that have state.
 #[derive(Debug)]
 pub(crate) struct Files {
-    hash: RandomState,
+    hash: SipHasher13,
     /// Number of files with an open that denies access to others.
     denying: AtomicUsize,
     shards: Box<[Mutex<HashMap<Name, File>>]>,
 }
 
 impl Files {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(secret: &[u8; 16]) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { hash: RandomState::new(), denying: AtomicUsize::new(0), shards }
+        Self { hash: SipHasher13::new_with_key(secret), denying: AtomicUsize::new(0), shards }
     }
 
     fn shard(&self, key: &[u8]) -> &Mutex<HashMap<Name, File>> {
-        &self.shards[self.hash.hash_one(key) as usize % SHARDS]
+        &self.shards[self.hash.hash(key) as usize % SHARDS]
     }
 
     /// Changes the state of a file. `change` gets the key, too, which is shared by all that refer to the file.

@@ -1,15 +1,11 @@
 //! The cached replies and their eviction.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher, RandomState},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use futures::channel::oneshot;
 use millrace_admission::ClientAddr;
 use millrace_oncrpc::{Fault, Peer};
-use millrace_runtime::{Instant, RuntimeRef, sync::Mutex};
+use millrace_runtime::{Instant, RuntimeExt, RuntimeRef, sync::Mutex};
 use millrace_xdr::View;
 
 use super::{
@@ -137,7 +133,7 @@ impl DuplicateRequestCache {
     /// Creates a cache for about `replies` replies.
     pub(crate) fn new(replies: usize, clock: RuntimeRef) -> Self {
         let size = replies.div_ceil(PARTS).max(1);
-        let secret = [(); 2].map(|()| RandomState::new().hash_one(()));
+        let secret = [(); 2].map(|()| clock.random_u64());
         Self { parts: std::array::from_fn(|_| Part::new(size)), size, clock, secret }
     }
 
