@@ -22,13 +22,15 @@ fn check(rc: i32) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Converts a socket address stored by the connection manager.
+/// Converts a socket address stored by the connection manager, an IPv4-mapped one to IPv4.
 fn address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let mut copy = SockAddrStorage::zeroed();
     // SAFETY: both have the C type `sockaddr_storage`.
     unsafe { *copy.view_as::<libc::sockaddr_storage>() = *storage };
     // SAFETY: a complete `sockaddr_storage`, zeroed and then filled by the connection manager.
-    unsafe { SockAddr::new(copy, size_of::<libc::sockaddr_storage>() as libc::socklen_t) }.as_socket()
+    unsafe { SockAddr::new(copy, size_of::<libc::sockaddr_storage>() as libc::socklen_t) }
+        .as_socket()
+        .map(millrace_runtime::canonical)
 }
 
 /// Milliseconds for the connection manager, at least 1.

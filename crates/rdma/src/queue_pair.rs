@@ -111,7 +111,7 @@ impl Capabilities {
 /// Result of the negotiation at connection setup.
 #[derive(Debug, Clone)]
 pub struct ConnectionInfo {
-    /// Local address.
+    /// Local address, an IPv4-mapped one as IPv4.
     pub local: SocketAddr,
     /// The peer's address.
     pub peer: SocketAddr,
@@ -425,7 +425,7 @@ pub enum RejectReason {
 
 /// A connection request that is not yet bound to a reactor: it may be moved to another shard.
 pub trait Incoming: Send {
-    /// The peer's address.
+    /// The peer's address, an IPv4-mapped one as IPv4.
     fn peer(&self) -> SocketAddr;
 
     /// Completes connection setup in the reactor of the runtime that polls the future. `params` may depend on

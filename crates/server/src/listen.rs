@@ -221,22 +221,17 @@ pub(crate) async fn accept_rdma(
             Either::Right(_) => return,
         };
         match accepted {
-            Ok(incoming) => {
-                let peer = canonical(incoming.peer());
-                match acceptor.account(peer) {
-                    Ok(account) => acceptor.dispatch(match protocol {
-                        Protocol::Nfs => NewConnection::Rdma { incoming, peer, account },
-                        Protocol::Iscsi | Protocol::IscsiOrIser => {
-                            NewConnection::Iser { incoming, peer, account }
-                        }
-                    }),
-                    Err(full) => {
-                        let name = protocol.rdma_name();
-                        tracing::warn!(%peer, "{name} connection refused: {full}");
-                        incoming.reject(RejectReason::Busy);
-                    }
+            Ok(incoming) => match acceptor.account(incoming.peer()) {
+                Ok(account) => acceptor.dispatch(match protocol {
+                    Protocol::Nfs => NewConnection::Rdma { incoming, account },
+                    Protocol::Iscsi | Protocol::IscsiOrIser => NewConnection::Iser { incoming, account },
+                }),
+                Err(full) => {
+                    let name = protocol.rdma_name();
+                    tracing::warn!(peer = %incoming.peer(), "{name} connection refused: {full}");
+                    incoming.reject(RejectReason::Busy);
                 }
-            }
+            },
             Err(e) => acceptor.pause(&e).await,
         }
     }

@@ -94,7 +94,7 @@ impl Program for Mount3 {
 }
 
 fn client(peer: &Peer) -> IpAddr {
-    peer.addr.ip().to_canonical()
+    peer.addr.ip()
 }
 
 impl Env {

@@ -114,6 +114,11 @@ impl FromStr for Network {
         if prefix > width {
             return Err(bad());
         }
+        // As the addresses of peers, an IPv4-mapped one is an IPv4 address.
+        let (addr, prefix) = match addr.to_canonical() {
+            ip @ IpAddr::V4(_) if addr.is_ipv6() && prefix >= 96 => (ip, prefix - 96),
+            _ => (addr, prefix),
+        };
         if let Some(Interface { name, .. }) = interface.as_ref().filter(|_| prefix < LINK_LOCAL) {
             return Err(format!(
                 "only link-local addresses have an interface: write fe80::%{name}/{LINK_LOCAL}"
@@ -187,6 +192,9 @@ mod tests {
             ("127.0.0.0/8", "::ffff:127.0.0.1", true),
             ("10.0.0.0/255.0.0.0", "10.255.1.2", true),
             ("10.0.0.0/255.0.0.0", "11.0.0.1", false),
+            ("::ffff:10.1.2.3", "10.1.2.3", true),
+            ("::ffff:10.0.0.0/104", "10.255.1.2", true),
+            ("::ffff:10.0.0.0/104", "11.0.0.1", false),
         ];
         for (net, ip, inside) in cases {
             let n: Network = net.parse().unwrap();

@@ -24,7 +24,7 @@ impl Key {
     pub(super) fn of(call: &CallContext, secret: [u64; 2]) -> Self {
         let CallHeader { xid, proc, .. } = call.header;
         let checksum = checksum(secret, xid, proc, call.message());
-        Self { client: call.sender.peer.addr.ip().to_canonical(), xid, proc, checksum }
+        Self { client: call.sender.peer.addr.ip(), xid, proc, checksum }
     }
 
     /// The client whose share of the cache the call uses.

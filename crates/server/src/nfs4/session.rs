@@ -117,7 +117,7 @@ impl Compound<'_> {
             verifier: args.owner.verifier,
             update: args.flags & exchange_id_flags::UPD_CONFIRMED_REC_A != 0,
             principal: &principal(&scope.caller.sender.credential),
-            address: scope.caller.sender.peer.addr.ip().to_canonical(),
+            address: scope.caller.sender.peer.addr.ip(),
         };
         let identified = clients.state.exchange_id(&request, now(&scope.env.rt))?;
         let confirmed = if identified.confirmed { exchange_id_flags::CONFIRMED_R } else { 0 };

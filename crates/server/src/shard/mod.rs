@@ -34,7 +34,7 @@ use millrace_oncrpc::{
 use millrace_rdma::{ConnectParams, ConnectionError, Incoming};
 use millrace_rpcrdma::{Responder, ResponderConfig, ResponderStats};
 use millrace_runtime::{
-    BoxFuture, ByteStream, RuntimeRef, canonical,
+    BoxFuture, ByteStream, RuntimeRef,
     tokio_rt::{TcpByteStream, TokioRuntime, busy_poll, run_shard},
 };
 use tokio::{sync::watch, task::JoinSet};
@@ -87,7 +87,6 @@ pub(crate) enum NewConnection {
     },
     Rdma {
         incoming: Box<dyn Incoming>,
-        peer: SocketAddr,
         account: Account,
     },
     Iscsi {
@@ -97,7 +96,6 @@ pub(crate) enum NewConnection {
     },
     Iser {
         incoming: Box<dyn Incoming>,
-        peer: SocketAddr,
         account: Account,
     },
     /// A connection for iSCSI or iSER; its first byte determines which.
@@ -309,12 +307,12 @@ impl ShardWorker {
             NewConnection::Tcp { open, peer, local, account } => {
                 Box::pin(self.tcp(open, peer, local, account))
             }
-            NewConnection::Rdma { incoming, peer, account } => Box::pin(self.rdma(incoming, peer, account)),
+            NewConnection::Rdma { incoming, account } => Box::pin(self.rdma(incoming, account)),
             NewConnection::Iscsi { open, peer, account } => {
                 Box::pin(self.block(peer, account).serve_tcp(open))
             }
-            NewConnection::Iser { incoming, peer, account } => {
-                Box::pin(self.block(peer, account).serve_iser(incoming))
+            NewConnection::Iser { incoming, account } => {
+                Box::pin(self.block(incoming.peer(), account).serve_iser(incoming))
             }
             NewConnection::IscsiOrIser { open, peer, account } => {
                 Box::pin(self.block(peer, account).serve_either(open))
@@ -365,7 +363,6 @@ impl ShardWorker {
     fn rdma(
         &self,
         incoming: Box<dyn Incoming>,
-        addr: SocketAddr,
         account: Account,
     ) -> impl Future<Output = ()> + Send + 'static {
         let limits = &self.shared.config.limits;
@@ -379,6 +376,7 @@ impl ShardWorker {
         };
         #[cfg(feature = "research")]
         let config = self.shared.config.research.configure(config);
+        let addr = incoming.peer();
         let peer = self.peer(addr, addr, TransportKind::Rdma);
         let params = config.connect_params(ConnectParams {
             crc: self.shared.config.crc,
@@ -396,7 +394,7 @@ impl ShardWorker {
                 Some(Err(e)) => return tracing::warn!(peer = %addr, "RDMA connection set-up failed: {e}"),
                 None => return,
             };
-            let peer = Peer { local: canonical(qp.info().local), ..peer };
+            let peer = Peer { local: qp.info().local, ..peer };
             let millrace_rdma::ConnectionInfo { ird, ord, crc, .. } = *qp.info();
             tracing::debug!(peer = %addr, connection = peer.connection, ird, ord, crc, "RDMA connection up");
             counters.opened(TransportKind::Rdma);
