@@ -28,14 +28,19 @@ impl Presence {
 
     /// Logs the clients that are new and those that have gone.
     pub(super) fn report(&self) {
+        let mut changes = Vec::new();
         self.0.lock().retain(|_, (client, is_logged)| {
             let has_gone = client.is_removed();
             if has_gone == *is_logged {
-                let name = names(&[client.owner()]);
-                tracing::info!(name, "NFSv4 client has {}", if has_gone { "gone" } else { "come" });
+                changes.push((Arc::clone(client), has_gone));
             }
             *is_logged = true;
             !has_gone
         });
+        // Without the lock, which a new session needs: the log may be slow.
+        for (client, has_gone) in changes {
+            let name = names(&[client.owner()]);
+            tracing::info!(name, "NFSv4 client has {}", if has_gone { "gone" } else { "come" });
+        }
     }
 }
