@@ -26,7 +26,7 @@ pub struct Diagnostic {
     pub column: usize,
     /// A sentence with the reason and the required change.
     pub message: String,
-    /// The line with a mark below the place. Lines with secrets are not shown.
+    /// The line with a mark below the place. Lines that may have secrets are not shown.
     pub excerpt: Option<String>,
 }
 
@@ -60,15 +60,20 @@ impl Source<'_> {
             line,
             column: before.count() + 1,
             message,
-            excerpt: self.is_shown(content).then(|| excerpt(line, content, start - line_start, at.len())),
+            excerpt: self
+                .is_shown(content, line_start + content.len())
+                .then(|| excerpt(line, content, start - line_start, at.len())),
         }
     }
 
-    /// Whether an excerpt can show the line `content`, which a terminal and a log display: not if a secret may be in it.
-    fn is_shown(self, content: &str) -> bool {
-        let Self { text, .. } = self;
-        let has_long_strings = text.contains("\"\"\"") || text.contains("'''");
-        let may_be_secret = content.contains("secret") || (has_long_strings && text.contains("secret"));
+    /// Whether an excerpt can show the line `content`, which ends at `end`, on a terminal and in a log. The key of a secret
+    /// may be misspelt, and its value in another line: nothing is shown from the first mention of a target or user on.
+    fn is_shown(self, content: &str, end: usize) -> bool {
+        let above = self.text[..end].lines().filter(|line| !line.trim_start().starts_with('#'));
+        let may_be_secret = above.chain([content]).any(|line| {
+            let line = line.to_ascii_lowercase();
+            ["target", "_user", "secret"].iter().any(|word| line.contains(word))
+        });
         !may_be_secret && !content.trim().is_empty() && content.chars().count() <= MAX_LINE
     }
 

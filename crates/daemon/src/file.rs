@@ -44,7 +44,8 @@ impl Config {
     /// # Errors
     /// As [`Self::from_file`].
     pub fn check_file(path: impl AsRef<Path>) -> Result<Self, DaemonError> {
-        Self::read(path.as_ref(), Some(|config| config.server.invalid_files()))
+        let check = |config: &Self| [config.server.invalid_files(), config.conflicting_addresses()].concat();
+        Self::read(path.as_ref(), Some(check))
     }
 
     /// Reads the file at `path` and checks its settings, with those of `check`, which also wants all warnings.
@@ -82,8 +83,8 @@ struct Reading<'t> {
     errors: Vec<Diagnostic>,
     /// Whether the text is TOML.
     is_toml: bool,
-    /// Whether no export, target or LUN of the file was left out.
-    has_all_tables: bool,
+    /// The first parts of the keys of which something was left out: their other settings cannot be judged.
+    incomplete: Vec<String>,
 }
 
 impl<'t> Reading<'t> {
@@ -95,15 +96,19 @@ impl<'t> Reading<'t> {
             config: None,
             errors: Vec::new(),
             is_toml: syntax.is_empty(),
-            has_all_tables: true,
+            incomplete: Vec::new(),
         };
-        for e in &syntax {
+        for e in syntax.iter().take(MAX_ERRORS) {
             read.add(source.diagnostic(e.span().unwrap_or_default(), &in_words(e.message(), None)));
         }
         let mut root = Spanned::new(table.span(), DeValue::Table(table.into_inner()));
         // The tables, by their places, from which keys were removed.
         let mut left_out: Vec<(Range<usize>, String)> = Vec::new();
-        while read.errors.len() < MAX_ERRORS {
+        // A key may be left out, and then the tables that need it.
+        for _ in 0..4 * MAX_ERRORS {
+            if read.errors.len() >= MAX_ERRORS {
+                break;
+            }
             let DeValue::Table(table) = root.get_ref() else { break };
             let table = Spanned::new(root.span(), table.clone());
             let e = match keys::File::deserialize(Deserializer::from(table)) {
@@ -120,9 +125,13 @@ impl<'t> Reading<'t> {
                 break;
             }
             let missing = e.message().strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
-            let is_known = missing.is_some_and(|key| {
-                !read.is_toml || left_out.iter().any(|(table, k)| (table, k.as_str()) == (&at, key))
-            });
+            let is_known = match missing {
+                Some(key) => {
+                    !read.is_toml || left_out.iter().any(|(table, k)| (table, k.as_str()) == (&at, key))
+                }
+                // What a whole table lacks may be what was left out.
+                None => left_out.iter().any(|(table, _)| *table == at),
+            };
             let Some((parent, value)) = remove(&mut root, &path) else { break };
             if !is_known {
                 let written = source.text.get(value.span()).unwrap_or_default();
@@ -132,9 +141,7 @@ impl<'t> Reading<'t> {
                     read.add(error);
                 }
             }
-            let is_table = matches!(path.first().map(String::as_str), Some("export" | "target"))
-                && (path.len() <= 2 || path.get(2).is_some_and(|key| key == "lun") && path.len() <= 4);
-            read.has_all_tables &= !is_table;
+            read.incomplete.extend(path.first().cloned());
             let misspelt = meant(e.message()).map(str::to_owned);
             left_out.extend(misspelt.or(path.pop()).map(|key| (parent, key)));
         }
@@ -163,12 +170,12 @@ impl<'t> Reading<'t> {
     fn check(&mut self, check: Option<fn(&Config) -> Vec<InvalidSetting>>) {
         let Some(config) = self.config.as_ref().filter(|_| self.is_toml) else { return };
         let mut invalid = config.server.invalid_settings();
-        invalid.extend(config.conflicting_addresses());
         invalid.extend(check.into_iter().flat_map(|check| check(config)));
-        // The places of lists are not known if an element was left out.
-        let is_listed = |field: &str| field.starts_with("exports") || field.starts_with("targets");
-        invalid.retain(|invalid| self.has_all_tables || !is_listed(&invalid.field));
-        self.errors.extend(invalid.iter().map(|e| self.source.at_key(&key(e), &e.reason)));
+        let is_complete = |key: &str| !self.incomplete.iter().any(|top| key.split('.').next() == Some(top));
+        let found =
+            invalid.iter().map(|found| (key(found), &found.reason)).filter(|(key, _)| is_complete(key));
+        let errors: Vec<_> = found.take(MAX_ERRORS).map(|(key, why)| self.source.at_key(&key, why)).collect();
+        self.errors.extend(errors);
     }
 
     /// The configuration, or the errors in the order of their places.

@@ -16,9 +16,13 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::values::{optional_byte_size, optional_path, parsed_list, path};
 
+/// A wrapper, so that an error has the place of the target and not of the list.
 #[derive(Deserialize)]
-#[serde(try_from = "TargetKeys")]
-pub(crate) struct Target(pub(crate) TargetSettings);
+pub(crate) struct Target(#[serde(deserialize_with = "target")] pub(crate) TargetSettings);
+
+fn target<'de, D: Deserializer<'de>>(d: D) -> Result<TargetSettings, D::Error> {
+    settings(TargetKeys::deserialize(d)?).map_err(de::Error::custom)
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,27 +39,21 @@ struct TargetKeys {
     addresses: Vec<TargetAddress>,
 }
 
-impl TryFrom<TargetKeys> for Target {
-    type Error = String;
-
-    fn try_from(keys: TargetKeys) -> Result<Self, String> {
-        let TargetKeys { name, luns, initiators, incoming_user, outgoing_user, addresses } = keys;
-        let chap = match (incoming_user, outgoing_user) {
-            (None, None) => None,
-            (Some(User(incoming)), outgoing) => {
-                Some(Mutual::new(incoming, outgoing.map(|User(u)| u)).map_err(|e| e.to_string())?)
-            }
-            (None, Some(_)) => {
-                return Err(
-                    "outgoing_user needs incoming_user: a target authenticates only to initiators that \
-                            authenticate; add incoming_user"
-                        .into(),
-                );
-            }
-        };
-        let luns = luns.into_iter().map(|Lun(lun)| lun).collect();
-        Ok(Self(TargetSettings { name, luns, initiators, chap, addresses }))
-    }
+fn settings(keys: TargetKeys) -> Result<TargetSettings, String> {
+    let TargetKeys { name, luns, initiators, incoming_user, outgoing_user, addresses } = keys;
+    let chap = match (incoming_user, outgoing_user) {
+        (None, None) => None,
+        (Some(User(incoming)), outgoing) => {
+            Some(Mutual::new(incoming, outgoing.map(|User(u)| u)).map_err(|e| e.to_string())?)
+        }
+        (None, Some(_)) => {
+            return Err("outgoing_user needs incoming_user: a target authenticates only to initiators that \
+                        authenticate; add incoming_user"
+                .into());
+        }
+    };
+    let luns = luns.into_iter().map(|Lun(lun)| lun).collect();
+    Ok(TargetSettings { name, luns, initiators, chap, addresses })
 }
 
 /// The name of a target, in the short form or not.

@@ -155,13 +155,12 @@ fn wrong_type(message: &str, place: &Place<'_>) -> Option<String> {
 
 fn out_of_range(message: &str, place: &Place<'_>) -> Option<String> {
     let (_, expected) = message.rsplit_once(", expected ")?;
-    let max = match expected {
+    let max: u64 = match expected {
         "u16" => u16::MAX.into(),
         "u32" => u32::MAX.into(),
         "u64" | "usize" => return Some(format!("`{}` is {}; give 0 or more", place.key(), place.written)),
         _ => return None,
     };
-    let max: u64 = max;
     Some(format!("`{}` is {}; give 0 to {max}", place.key(), place.written))
 }
 

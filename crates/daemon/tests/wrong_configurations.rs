@@ -223,6 +223,18 @@ fn an_excerpt_shows_the_line_without_secrets_and_control_characters() {
         let target = format!("[[target]]\nname = \"t\"\n[target.incoming_user]\nname = \"a\"\n{secret}");
         assert!(!format!("{:?}", errors(&target)).contains("123456789012"), "{secret}");
     }
+    for user in [
+        "incoming_user = { name = \"a\", secrt = \"123456789012\" }\n",
+        "incoming_user = { name = \"a\", password = \"123456789012\" }\n",
+        "incoming_user = \"a:123456789012\"\n",
+        "incoming_user = [\"a\", \"123456789012\"]\n",
+        "incoming_user = { name = \"a\", secret =\n\"123456789012\" }\n",
+        "[target.incomming_user]\nname = \"a\"\nsecrt = \"123456789012\"\n",
+    ] {
+        let excerpts: Vec<_> =
+            errors(&format!("[[target]]\nname = \"t\"\n{user}")).into_iter().map(|e| e.excerpt).collect();
+        assert!(!format!("{excerpts:?}").contains("123456789012"), "{user}: {excerpts:?}");
+    }
     assert_eq!(excerpt(&format!("x = 1 # {}\n", "y".repeat(1000))), None);
 }
 
@@ -287,4 +299,30 @@ proptest! {
             prop_assert!(!error.to_string().contains(char::is_control), "{error:?}");
         }
     }
+}
+
+#[test]
+fn consequences_of_an_error_are_not_reported() {
+    let user = "[[target]]\nname = \"t\"\nincoming_user = { name = \"a\", secrt = \"123456789012\" }\n";
+    check(user, &[(3, 31, "is `secret` meant?")]);
+    check(
+        "[[target]]\nname = \"t\"\nincoming_user = 7\noutgoing_user = { name = \"a\", secret = \"123456789012\" }\n",
+        &[(3, 17, "")],
+    );
+    check("[limits]\nmemory = \"64GX\"\ncredits = 16384\n", &[(2, 10, "not a size")]);
+    let valid = "[[target]]\nname = \"t\"\n";
+    let second = "[[target]]\nname = \"u\"\noutgoing_user = { name = \"a\", secret = \"123456789012\" }\n";
+    check(&format!("{valid}{second}"), &[(3, 1, "outgoing_user needs incoming_user")]);
+}
+
+/// The command line may resolve it.
+#[test]
+fn an_address_for_two_services_is_an_error_of_the_check_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("c.toml");
+    let twice = "listen_rdma = [\"127.0.0.1:7\"]\nlisten_tcp = [\"127.0.0.1:7\"]\nprovider = \"iwarp\"\n";
+    std::fs::write(&file, twice.to_owned() + &export("")).unwrap();
+    assert!(Config::check_file(&file).is_err());
+    let config = Config::from_file(&file).unwrap();
+    assert!(config.check().is_err());
 }
