@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use millrace_buffer::ByteSize;
+pub use millrace_buffer::{ByteSize, grouped};
 
 /// Megabytes (10^6) per second.
 pub fn mb_per_s(bytes: u64, took: Duration) -> f64 {
@@ -25,28 +25,5 @@ pub fn short(value: f64) -> String {
         v if v >= 100.0 => format!("{value:.0}"),
         v if v >= 10.0 => format!("{value:.1}"),
         _ => format!("{value:.2}"),
-    }
-}
-
-/// Formats `n` with a comma between groups of three digits.
-pub fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(c);
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_grouped_by_thousands() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
     }
 }

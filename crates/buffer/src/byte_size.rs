@@ -30,6 +30,19 @@ const UNITS: [(&str, u32); 4] = [("T", 40), ("G", 30), ("M", 20), ("K", 10)];
 )]
 pub struct InvalidByteSize(String);
 
+/// `n` with a comma between groups of three digits.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
 impl ByteSize {
     /// The number in the largest unit of which it has at least one, rounded to one digit after the point, for people:
     /// `1.5 KiB`.
@@ -85,6 +98,11 @@ impl fmt::Display for HumanSize {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
 
     #[test]
     fn sizes_are_read_with_and_without_units() {

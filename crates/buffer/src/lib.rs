@@ -32,7 +32,7 @@ mod waiting;
 
 pub use arena::{Arena, ArenaConfig, ArenaStats, OutOfMemory, SpanCount, TRIM_INTERVAL};
 pub use buffer_lengths::BufferLengths;
-pub use byte_size::{ByteSize, HumanSize, InvalidByteSize};
+pub use byte_size::{ByteSize, HumanSize, InvalidByteSize, grouped};
 pub use copied::copy;
 pub use mapping::{SPAN_BYTES, SpanRef};
 pub use quota::{OverQuota, Quota};

@@ -1,5 +1,5 @@
-//! The HTTP endpoint: `/` is a page for people, `/metrics` has the statistics; `/healthz` answers while the server runs, `/readyz` whether all shards
-//! answer.
+//! The HTTP endpoint: `/` is a page for people, `/metrics` has the statistics; `/healthz` answers while the server runs,
+//! `/readyz` whether all shards answer.
 
 use std::{
     convert::Infallible,

@@ -24,11 +24,14 @@ pub(crate) struct Process {
 impl Process {
     /// Those of this process; `None` without `/proc`. `boot` is the result of [`boot_seconds`].
     pub(crate) fn read(boot: f64) -> Option<Self> {
-        let fds = fs::read_dir("/proc/self/fd").ok()?.count() as u64;
+        // The number since Linux 6.2; the listing of an older kernel has opened one.
+        let open_fds = match fs::metadata("/proc/self/fd").ok()?.len() {
+            0 => (fs::read_dir("/proc/self/fd").ok()?.count() as u64).saturating_sub(1),
+            number => number,
+        };
         let of_process = Self::parse(&fs::read_to_string("/proc/self/stat").ok()?, boot)?;
         let max_fds = getrlimit(Resource::Nofile).current;
-        // The listing has opened one.
-        Some(Self { open_fds: fds.saturating_sub(1), max_fds, ..of_process })
+        Some(Self { open_fds, max_fds, ..of_process })
     }
 
     /// Those in `/proc/PID/stat` (proc_pid_stat(5)).

@@ -327,7 +327,7 @@ impl Scrape {
         let of_bytes: [(&str, &str, Value); 3] = [
             ("export_size_bytes", "Size of the file system of an export", |stat| stat.total_bytes),
             ("export_free_bytes", "Free space of an export", |stat| stat.free_bytes),
-            ("export_available_bytes", "Free space of an export for other users than root", |stat| {
+            ("export_available_bytes", "Space of an export available to users other than root", |stat| {
                 stat.available_bytes
             }),
         ];

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_buffer::ByteSize;
+use millrace_buffer::{ByteSize, grouped};
 use millrace_server::{ClientReport, UsageStats};
 
 use crate::{
@@ -95,8 +95,8 @@ impl StatusPage {
         item("Connections", &open.join(", "))?;
         if let Some(process) = process {
             let memory = bytes(process.resident_bytes);
-            let limit = process.max_fds.map_or_else(|| "unlimited".to_owned(), count);
-            let files = count(process.open_fds);
+            let limit = process.max_fds.map_or_else(|| "unlimited".to_owned(), grouped);
+            let files = grouped(process.open_fds);
             item("Process", &format!("{memory} of memory, {files} open files (limit {limit})"))?;
         }
         out.write_str("</dl><p><a href=\"/metrics\">Metrics</a> for Prometheus</p></section>")
@@ -105,7 +105,7 @@ impl StatusPage {
     fn activity(&self, out: &mut String) -> fmt::Result {
         out.write_str("<div class=\"row\">")?;
         let rates = |of: fn(&Rates) -> f64| self.rates.iter().map(of).collect::<Vec<_>>();
-        curve(out, "Calls", &rates(|r| r.calls), |rate| format!("{}/s", count(rate.round() as u64)))?;
+        curve(out, "Calls", &rates(|r| r.calls), |rate| format!("{}/s", grouped(rate.round() as u64)))?;
         let per_second = |rate: f64| format!("{}/s", bytes(rate as u64));
         curve(out, "Read", &rates(|r| r.read), per_second)?;
         curve(out, "Written", &rates(|r| r.written), per_second)?;
@@ -146,7 +146,7 @@ impl StatusPage {
     fn nfs4(&self, out: &mut String) -> fmt::Result {
         let stats = &self.snapshot.stats;
         let rows = self.nfs4_clients.iter().map(|client| {
-            let number = |n: usize| Cell::Number(count(n as u64));
+            let number = |n: usize| Cell::Number(grouped(n as u64));
             vec![
                 Cell::Name(String::from_utf8_lossy(&client.owner).into_owned()),
                 Cell::Name(client.address.to_string()),
@@ -158,9 +158,9 @@ impl StatusPage {
         });
         let title = format!(
             "NFSv4 state: {} opens, {} locks, {} delegations",
-            count(stats.nfs4_opens),
-            count(stats.nfs4_locks),
-            count(stats.nfs4_delegations)
+            grouped(stats.nfs4_opens),
+            grouped(stats.nfs4_locks),
+            grouped(stats.nfs4_delegations)
         );
         let columns = ["NFSv4 client", "Address", "Last renewal", "Sessions", "Opens", "Locks"];
         table(out, &title, &columns, rows, stats.nfs4_confirmed_clients as usize)
@@ -177,7 +177,7 @@ impl StatusPage {
                 Cell::Number(lun.lun.to_string()),
                 Cell::Name(lun.path.display().to_string()),
                 Cell::Number(bytes(lun.bytes)),
-                Cell::Number(count(lun.usage.reads + lun.usage.writes)),
+                Cell::Number(grouped(lun.usage.reads + lun.usage.writes)),
                 Cell::Number(bytes(lun.usage.bytes_read)),
                 Cell::Number(bytes(lun.usage.bytes_written)),
             ]
@@ -229,7 +229,7 @@ fn usage_cells(usage: &UsageStats) -> [Cell; 4] {
         Some(nanos) => format!("{:.3} ms", nanos as f64 / 1e6),
         None => String::new(),
     };
-    [count(calls), mean, bytes(usage.bytes_read), bytes(usage.bytes_written)].map(Cell::Number)
+    [grouped(calls), mean, bytes(usage.bytes_read), bytes(usage.bytes_written)].map(Cell::Number)
 }
 
 /// A table with the first [`ROWS`] of `total` rows.
@@ -273,7 +273,7 @@ fn table(
     }
     out.write_str("</table>")?;
     if let Some(hidden @ 1..) = total.checked_sub(ROWS) {
-        write!(out, "<p class=\"dim\">{} more</p>", count(hidden as u64))?;
+        write!(out, "<p class=\"dim\">{} more</p>", grouped(hidden as u64))?;
     }
     out.write_str("</section>")
 }
@@ -329,19 +329,6 @@ fn shortened(name: &str) -> String {
 
 fn bytes(n: u64) -> String {
     ByteSize(n).human().to_string()
-}
-
-/// A number with separated groups of three digits.
-fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// A duration in its two largest units.
@@ -422,7 +409,7 @@ mod tests {
     fn the_size_is_bounded() {
         let html = page(&"<".repeat(1000), 20_000).html();
         assert!(
-            html.contains(&format!("<p class=\"dim\">{} more</p>", count(20_000 - ROWS as u64))),
+            html.contains(&format!("<p class=\"dim\">{} more</p>", grouped(20_000 - ROWS as u64))),
             "{html}"
         );
         assert!(html.len() < 256 << 10, "{} bytes", html.len());
