@@ -98,6 +98,8 @@ pub(crate) struct UrlConnector {
     /// The transport and port of the first connection, which all later ones have: a session of NFSv4 and the sizes of its
     /// requests are those of one transport.
     chosen: Arc<OnceLock<(Proto, u16)>>,
+    /// Held while a connection chooses; others wait for its choice.
+    choice: Arc<futures::lock::Mutex<()>>,
 }
 
 impl UrlConnector {
@@ -108,7 +110,8 @@ impl UrlConnector {
         options: Options,
         registration: Arc<Registration>,
     ) -> Self {
-        Self { rt, arena, url: url.clone(), options, registration, chosen: Arc::default() }
+        let (chosen, choice) = (Arc::default(), Arc::default());
+        Self { rt, arena, url: url.clone(), options, registration, chosen, choice }
     }
 
     fn to(&self, port: u16, proto: Proto) -> Target {
@@ -125,6 +128,11 @@ impl UrlConnector {
 
     /// Connects over the first transport that answers.
     async fn connect_first(self) -> Result<Connection, Error> {
+        let choice = self.choice.lock().await;
+        if let Some((proto, port)) = self.chosen.get() {
+            drop(choice);
+            return self.to(*port, *proto).connect().await;
+        }
         let tried = transports(Arc::clone(&self.rt), &self.url, &self.options).await?;
         let limit = self.options.connect_timeout / u32::try_from(tried.len()).unwrap_or(u32::MAX);
         let mut failures = Vec::new();
@@ -133,14 +141,9 @@ impl UrlConnector {
             target.options.connect_timeout = limit;
             match target.connect().await {
                 Ok(connection) => {
-                    let chosen = *self.chosen.get_or_init(|| (proto, port));
-                    if chosen == (proto, port) {
-                        tracing::info!(server = self.server(), %proto, "connected");
-                        return Ok(connection);
-                    }
-                    // Another connection was the first.
-                    connection.transport.close();
-                    return self.to(chosen.1, chosen.0).connect().await;
+                    self.chosen.get_or_init(|| (proto, port));
+                    tracing::info!(server = self.server(), %proto, "connected");
+                    return Ok(connection);
                 }
                 Err(e @ Error::Connect { .. }) if !is_answer(&e) => failures.push(e),
                 Err(e) => return Err(e),
@@ -153,7 +156,8 @@ impl UrlConnector {
     }
 }
 
-/// Whether the server has the transport, and the connection failed for a reason that concerns the user.
+/// Whether another transport must not hide the failure: the server has this one, or this host must be corrected (limit of
+/// memory, permission).
 fn is_answer(failure: &Error) -> bool {
     let Error::Connect { source: Some(cause), .. } = failure else { return false };
     matches!(cause.downcast_ref(), Some(ConnectionError::Incompatible(_) | ConnectionError::Local(_)))

@@ -23,7 +23,8 @@ pub(crate) struct Mounted {
 /// groups that may mount it; an empty list means all.
 ///
 /// # Errors
-/// [`Error::Resolve`], [`Error::Connect`], and the errors of a call, also if the server does not offer MOUNT.
+/// [`Error::Resolve`], [`Error::Connect`], [`Error::NoTransport`], and the errors of a call, also if the server does not
+/// offer MOUNT.
 pub async fn exports(
     rt: RuntimeRef,
     url: &Url,

@@ -4,7 +4,7 @@ use std::{
     convert::Infallible,
     pin::pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -91,7 +91,8 @@ pub(crate) struct Pool {
     pub(crate) counts: Counts,
     pub(crate) sampler: Sampler,
     connector: Arc<dyn Connector>,
-    server: String,
+    /// Empty before its first use, at which the connector has the port.
+    server: OnceLock<String>,
     retry: RetryPolicy,
     /// Time limit of the first call on a connection.
     first_answer: Duration,
@@ -138,7 +139,7 @@ impl Pool {
             rt,
             arena,
             counts,
-            server: connector.server(),
+            server: OnceLock::new(),
             connector,
             retry: options.retry,
             first_answer: options.connect_timeout,
@@ -153,9 +154,9 @@ impl Pool {
         }
     }
 
-    /// Name of the server in messages.
+    /// Name of the server in messages: of the first use, which follows the choice of the transport and its port.
     pub(crate) fn server(&self) -> &str {
-        &self.server
+        self.server.get_or_init(|| self.connector.server())
     }
 
     /// Sets up all connections, each with one attempt.
@@ -214,7 +215,7 @@ impl Pool {
         }
         if slot.used.swap(true, Ordering::AcqRel) {
             add(&self.counts.reconnects, 1);
-            tracing::info!(server = self.server, "reconnected");
+            tracing::info!(server = self.server(), "reconnected");
         }
         // `close` may have run concurrently.
         if self.closed.load(Ordering::Acquire) {
@@ -322,7 +323,7 @@ impl Pool {
     ) -> Result<Reply, Error> {
         let call = self.call_on(transport, spec, credential, args);
         let answered = timeout(&*self.rt, self.first_answer, call).await;
-        let (server, procedure, after) = (self.server.clone(), spec.name, self.first_answer);
+        let (server, procedure, after) = (self.server().to_owned(), spec.name, self.first_answer);
         answered.unwrap_or(Err(Error::NoAnswer { server, procedure, after }))
     }
 
@@ -369,12 +370,12 @@ impl Pool {
         if self.closed.load(Ordering::Acquire) {
             return Error::Closed;
         }
-        Error::Rpc { server: self.server.clone(), procedure, error }
+        Error::Rpc { server: self.server().to_owned(), procedure, error }
     }
 
     /// Returns the error for an invalid reply.
     pub(crate) fn bad_reply(&self, procedure: &'static str, reason: impl ToString) -> Error {
-        Error::BadReply { server: self.server.clone(), procedure, reason: reason.to_string() }
+        Error::BadReply { server: self.server().to_owned(), procedure, reason: reason.to_string() }
     }
 }
 
@@ -408,7 +409,7 @@ impl<'p> Retry<'p> {
 
     /// The error of a call that no further attempt follows. `last`: the reason of the last retry.
     pub(crate) fn expired(&self, last: &str) -> Error {
-        let (server, last) = (self.pool.server.clone(), last.to_owned());
+        let (server, last) = (self.pool.server().to_owned(), last.to_owned());
         Error::Unreachable { server, procedure: self.name, after: self.elapsed(), last }
     }
 
@@ -432,7 +433,7 @@ impl<'p> Retry<'p> {
             return Err(Error::Closed);
         }
         if !delay.is_zero() {
-            tracing::debug!(server = self.pool.server, procedure = self.name, ?delay, last, "retrying");
+            tracing::debug!(server = self.pool.server(), procedure = self.name, ?delay, last, "retrying");
             self.pool.rt.sleep(delay).await;
         }
         Ok(())

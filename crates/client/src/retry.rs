@@ -54,7 +54,7 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Whether the attempt has reached the server.
+    /// Whether the failure is another one than that of the connection, or a missing reply.
     fn reached_server(self) -> bool {
         !matches!(self, Self::Unconnected | Self::Lost { .. })
     }
@@ -126,8 +126,8 @@ impl Moment {
     }
 }
 
-/// The deadline of a call, and the delay before its next attempt. Delays grow apart for a server that does not answer and
-/// one that does: after an outage of a minute, a call that must recover the session or the lease waits for 20 ms, not 5 s.
+/// The deadline of a call, and the delay before its next attempt. Delays grow separately for a server that does not answer
+/// and one that does: after an outage of a minute, a call that must recover the session or the lease waits for 20 ms, not 5 s.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock {
     /// Time after which no further attempt starts; zero permits no retries.
