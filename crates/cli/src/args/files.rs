@@ -425,8 +425,8 @@ Examples:
   millrace du nfs://127.0.0.1/data
   millrace du -s nfs://127.0.0.1/data/photos nfs://127.0.0.1/data/music
 
-The size is the storage that a directory and everything below it use at the server. A file with several names counts
-once.")]
+The size is the storage that a directory and everything below it use at the server. A file with several
+names counts once.")]
 pub(crate) struct DuArgs {
     /// Directories or files
     #[arg(value_name = "URL", required = true, value_parser = url())]

@@ -18,8 +18,8 @@ Examples:
 
 The figures are differences of the server's counters at its metrics address (`metrics` in the
 configuration, --metrics). p50 and p99 are percentiles of the time in the server, without the network;
-their resolution is a factor of two. Clients and procedures without activity are left out. If standard output is not a terminal, one report is printed, as with
---once.")]
+their resolution is a factor of two. Clients and procedures without activity are left out. If standard
+output is not a terminal, one report is printed, as with --once.")]
 pub(crate) struct TopArgs {
     /// The server's metrics address
     #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:9464")]
