@@ -34,8 +34,8 @@ use crate::{
 type TextLayer<S, W> = fmt::Layer<S, fmt::format::DefaultFields, fmt::format::Format, W>;
 type BoxedLayer<S> = Box<dyn Layer<S> + Send + Sync>;
 
-/// Starts logging with the stated filter, or with the default level of `command`: info for servers and mounts, error
-/// for others. A mount in the background then prints warnings only, as mount.nfs: its system log has the rest.
+/// Starts logging with the stated filter, or with the default level of `command`: info for servers and mounts, warn for
+/// umount, which may find that data was lost, and error for others. A mount in the background then prints warnings only, as mount.nfs: its system log has the rest.
 pub(crate) fn start(global: &Global, command: &Command) -> Result<(), Failure> {
     let filter = global.log.as_deref().filter(|f| !f.trim().is_empty());
     let format = global.log_format;
@@ -43,6 +43,7 @@ pub(crate) fn start(global: &Global, command: &Command) -> Result<(), Failure> {
         Command::Serve(_) => ("info", false),
         Command::Mount(args) => ("info", args.daemon),
         Command::Blk(BlkArgs { command: BlkCommand::Attach(args) }) => ("info", args.daemon),
+        Command::Umount(_) => ("warn", false),
         _ => ("error", false),
     };
     let printed = if daemon && filter.is_none() { LevelFilter::WARN } else { LevelFilter::TRACE };

@@ -140,7 +140,9 @@ fn a_mount_whose_process_was_killed_is_named_and_removed() {
     let message = fails(1, &["get", &format!("{url}&vers=4.2"), text(&at.path().join("new"))]);
     assert!(message.contains("millrace umount"), "{message}");
     // The open file does not keep it.
-    ok(&["umount", text(at.path())]);
+    let lost = millrace().args(["umount", text(at.path())]).output().unwrap();
+    let message = String::from_utf8(lost.stderr).unwrap();
+    assert!(lost.status.success() && message.contains("that it had not written is lost"), "{message}");
     assert!(!is_mounted(&mounting.at));
     drop(open);
     let message = fails(1, &["umount", text(at.path())]);
