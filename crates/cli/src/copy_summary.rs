@@ -7,7 +7,7 @@ use millrace_cli_common::failure::Outcome;
 use millrace_copy::Report;
 use serde::Serialize;
 
-use crate::file_error::FileError;
+use crate::{describe::with_noun, file_error::FileError};
 
 /// The outcome of the copies of a command.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -24,7 +24,7 @@ pub(crate) struct CopySummary {
     pub(crate) skipped: u64,
     /// Objects removed from the target.
     pub(crate) deleted: u64,
-    /// Objects that `--delete` did not remove because of errors.
+    /// Objects that `--delete` did not remove because of errors or an interruption.
     pub(crate) not_deleted: u64,
     /// Bytes of the files copied.
     pub(crate) bytes: u64,
@@ -95,8 +95,7 @@ impl CopySummary {
 
     /// What the copies lack, and what was not removed. `xattrs`: the option to copy extended attributes was given.
     pub(crate) fn warnings(&self, xattrs: bool) -> Vec<String> {
-        let count =
-            |n: u64| format!("{n} {}", if n == 1 { "file or directory" } else { "files and directories" });
+        let count = |n: u64| with_noun(n, ("file or directory", "files and directories"));
         let remedy = match xattrs {
             true => "the target has none: a server needs NFSv4.2",
             false => "add --xattrs, with NFSv4.2",
@@ -112,8 +111,9 @@ impl CopySummary {
         let lost: Vec<_> = attributes.into_iter().chain(acls).chain(times).collect();
         let lost = (!lost.is_empty()).then(|| format!("not copied: {}", lost.join("; ")));
         let kept = (self.not_deleted > 0).then(|| {
-            let n = self.not_deleted;
-            format!("not removed: {n} object{} that the source lacks, because of the errors", plural(n))
+            let objects = with_noun(self.not_deleted, ("object", "objects"));
+            let why = if self.interrupted { "the interruption" } else { "the errors" };
+            format!("not removed: {objects} that the source lacks, because of {why}")
         });
         lost.into_iter().chain(kept).collect()
     }
@@ -130,17 +130,16 @@ impl CopySummary {
     }
 }
 
-fn plural(n: u64) -> &'static str {
-    if n == 1 { "" } else { "s" }
-}
-
 /// The summary line at the end of a copy.
 impl fmt::Display for CopySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} file{}, {}", self.files, plural(self.files), ByteSize(self.bytes).human())?;
-        for (n, what) in [(self.symlinks, "symbolic link"), (self.hard_links, "hard link")] {
+        write!(f, "{}, {}", with_noun(self.files, ("file", "files")), ByteSize(self.bytes).human())?;
+        for (n, noun) in [
+            (self.symlinks, ("symbolic link", "symbolic links")),
+            (self.hard_links, ("hard link", "hard links")),
+        ] {
             if n > 0 {
-                write!(f, ", {n} {what}{}", plural(n))?;
+                write!(f, ", {}", with_noun(n, noun))?;
             }
         }
         for (n, what) in [(self.skipped, "skipped"), (self.deleted, "removed")] {
@@ -188,6 +187,11 @@ mod tests {
                  use vers=4.2)",
                 "not removed: 2 objects that the source lacks, because of the errors"
             ]
+        );
+        let r = CopySummary::from(Report { not_deleted: 1, interrupted: true, ..Report::default() });
+        assert_eq!(
+            r.warnings(true),
+            ["not removed: 1 object that the source lacks, because of the interruption"]
         );
     }
 

@@ -166,6 +166,11 @@ pub(crate) fn today() -> String {
     at.unwrap_or_else(Timestamp::now).strftime("%Y-%m-%d").to_string()
 }
 
+/// A number with a noun in the singular or plural.
+pub(crate) fn with_noun(n: u64, (singular, plural): (&str, &str)) -> String {
+    format!("{n} {}", if n == 1 { singular } else { plural })
+}
+
 /// Returns `name` for standard output, as ls(1): escaped if that is a terminal, so that a server cannot control it.
 pub(crate) fn shown(name: &[u8]) -> Vec<u8> {
     if std::io::stdout().is_terminal() { printable(name).into_bytes() } else { name.to_vec() }

@@ -9,7 +9,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_cli_common::output;
 use millrace_copy::{Error, Event};
 
-use crate::{describe::shown, file_error::FileError};
+use crate::{
+    describe::{printable, shown},
+    file_error::FileError,
+};
 
 /// A progress bar on standard error, and a line for each object that could not be copied.
 #[derive(Clone)]
@@ -45,7 +48,8 @@ impl CopyProgress {
         if let Event::Failed { path, error } = event
             && !is_closed_pipe(error)
         {
-            self.print(&format!("millrace: {}", FileError::from(*error).of(path)));
+            let message = FileError::from(*error).of(path);
+            self.print(&format!("millrace: {}", printable(message.as_bytes())));
         }
         match (event, self.words) {
             (Event::Copied { path }, Some([word, _])) | (Event::Deleted { path }, Some([_, word])) => {
@@ -57,7 +61,7 @@ impl CopyProgress {
         match event {
             Event::Started { path, bytes } => {
                 bar.inc_length(*bytes);
-                bar.set_message((*path).to_owned());
+                bar.set_message(printable(path.as_bytes()));
             }
             Event::Written { bytes } => bar.inc(*bytes as u64),
             _ => {}

@@ -212,7 +212,7 @@ impl Session {
         Failure::new(format!("cannot {what} {}: {}", self.text, FileError::from(e)))
     }
 
-    /// Names the object `path` in the directory of the URL, on which the operation `what` failed, on standard error. Returns
+    /// Names the object `path` in the directory of the URL, or this directory, on which the operation `what` failed, on standard error. Returns
     /// the error if other calls would fail too, because the server does not answer.
     pub(crate) fn failed_below(
         &self,
@@ -223,7 +223,11 @@ impl Session {
         if e.status().is_none() {
             return Err(e);
         }
-        eprintln!("millrace: cannot {what} {} in {}: {}", printable(path), self.text, FileError::from(e));
+        let object = match path {
+            b"" => self.text.clone(),
+            path => format!("{} in {}", printable(path), self.text),
+        };
+        eprintln!("millrace: cannot {what} {object}: {}", FileError::from(e));
         Ok(())
     }
 }

@@ -464,6 +464,46 @@ fn modes_owners_and_times_are_changed() {
         let stat = json(&["stat", "--json", &url(path)]);
         assert_eq!([&stat["uid"], &stat["gid"]], owner, "{path}");
     }
+    // As chown(1) -R without -H or -L: a link is changed, and not followed.
+    ok(&["chown", "-R", "5:6", &url("a/link")]);
+    ok(&["mkdir", &url("a/b/c")]);
+    ok(&["chown", "-R", ":4", &url("a/link/")]);
+    for (path, owner) in [("a", [7, 8]), ("a/b", [7, 4]), ("a/b/c", [0, 4]), ("a/link", [5, 6])] {
+        let stat = json(&["stat", "--json", &url(path)]);
+        assert_eq!([&stat["uid"], &stat["gid"]], owner, "{path}");
+    }
+}
+
+#[test]
+fn directories_that_cannot_be_read_are_named_and_the_others_are_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--export", "/m=memory:64MiB"]);
+    let url = |path: &str| server.url("tcp", &format!("/m/{path}"));
+    // A name of a server must not control the terminal.
+    ok(&["mkdir", "-p", &url("tree/a\x1b[2J/below"), &url("tree/b")]);
+    ok(&["touch", &url("tree/b/file")]);
+    ok(&["chmod", "0", &url("tree/a\x1b[2J")]);
+    let message = |args: &[&str]| {
+        let out = run(args);
+        assert_eq!(out.status.code(), Some(3), "{args:?}: {out:?}");
+        let message = String::from_utf8(out.stderr).unwrap();
+        assert!(!message.contains('\x1b') && message.contains("permission denied"), "{message:?}");
+        message
+    };
+    let back = dir.path().join("back");
+    for args in [
+        &["du", &url("tree")][..],
+        &["tree", &url("tree")],
+        &["chown", "-R", "65534", &url("tree")],
+        &["chmod", "-R", "o+r", &url("tree")],
+        &["get", "-r", &url("tree"), text(&back)],
+    ] {
+        assert!(message(args).contains("a\\u{1b}[2J"), "{args:?}: {}", message(args));
+    }
+    assert_eq!(names(&back), ["b/", "b/file"]);
+    let name = url("tree/b");
+    let refused = message(&["chmod", "-R", "0", &name]);
+    assert!(refused.contains(&format!("cannot list {name}: ")), "{refused}");
 }
 
 #[test]

@@ -37,7 +37,6 @@ pub(crate) use files::{
     CatArgs, ChmodArgs, ChownArgs, CleanArgs, CopyArgs, CpArgs, DfArgs, DuArgs, ExportsArgs, GetArgs, LnArgs,
     LsArgs, MkdirArgs, MvArgs, PutArgs, RmArgs, StatArgs, SyncArgs, TouchArgs, TransferArgs, TreeArgs,
 };
-pub(crate) use mode_change::mask;
 pub(crate) use mount::{MountArgs, UmountArgs, expand_mount_helper};
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, ReloadArgs, ServeArgs};
 pub(crate) use state::{RevokeArgs, StateArgs, StateCommand};

@@ -2,8 +2,6 @@
 
 use std::str::FromStr;
 
-use rustix::{fs::Mode, process::umask};
-
 /// All permissions.
 const ALL: u32 = 0o7777;
 /// Set-user-ID and set-group-ID.
@@ -110,13 +108,6 @@ impl ModeChange {
             }
         })
     }
-}
-
-/// The file mode creation mask (umask(2)) of this process, which has to be set to be read.
-pub(crate) fn mask() -> u32 {
-    let mask = umask(Mode::from_raw_mode(0o077));
-    umask(mask);
-    mask.as_raw_mode()
 }
 
 #[cfg(test)]

@@ -1,21 +1,16 @@
 //! `millrace chmod`, `chown` and `touch`.
 
 use futures::{StreamExt, stream};
-use millrace_cli_common::{
-    executor,
-    failure::{CommandResult, Failure, Outcome},
-};
+use millrace_cli_common::{executor, failure::CommandResult};
 use millrace_client::{
     Error,
-    ops::{CreateHow, FileHandle, SetAttributes, SetTime},
+    ops::{Attributes, CreateHow, FileHandle, FileType, SetAttributes, SetTime},
 };
-use millrace_copy::{FileKind, Metadata, RemoteTree, Source};
+use millrace_copy::umask;
 
-use super::each;
+use super::{each, list::Listing};
 use crate::{
-    args::{ChmodArgs, ChownArgs, TouchArgs, mask},
-    describe::printable,
-    file_error::FileError,
+    args::{ChmodArgs, ChownArgs, TouchArgs},
     session::{Session, below},
 };
 
@@ -23,78 +18,63 @@ use crate::{
 const PARALLEL: usize = 16;
 
 pub(super) fn chmod(args: &ChmodArgs) -> CommandResult {
-    let mask = mask();
-    let attributes = |meta: &Metadata| {
-        let mode = args.mode.apply(meta.mode, meta.kind == FileKind::Directory, mask);
+    let mask = umask();
+    let attributes = |a: &Attributes| {
+        let mode = args.mode.apply(a.mode & 0o7777, a.file_type == FileType::Directory, mask);
         // A symbolic link has no permissions.
-        (meta.kind != FileKind::Symlink)
+        (a.file_type != FileType::Symlink)
             .then(|| SetAttributes { mode: Some(mode), ..SetAttributes::default() })
     };
-    executor::small()?
-        .block_on(each(&args.urls, async |session| change(session, args.recursive, &attributes).await))
+    executor::small()?.block_on(each(&args.urls, async |session| {
+        change(session, session.resolve().await?, args.recursive, &attributes).await
+    }))
 }
 
 pub(super) fn chown(args: &ChownArgs) -> CommandResult {
     let (uid, gid) = (args.owner.uid, args.owner.gid);
-    let attributes = |_: &Metadata| Some(SetAttributes { uid, gid, ..SetAttributes::default() });
-    executor::small()?
-        .block_on(each(&args.urls, async |session| change(session, args.recursive, &attributes).await))
+    let attributes = |_: &Attributes| Some(SetAttributes { uid, gid, ..SetAttributes::default() });
+    executor::small()?.block_on(each(&args.urls, async |session| {
+        // As chown(1) -R without -H or -L.
+        let is_link_changed = args.recursive && !session.wants_dir;
+        let found = if is_link_changed { session.resolve_link().await? } else { session.resolve().await? };
+        change(session, found, args.recursive, &attributes).await
+    }))
 }
 
-/// Sets the attributes that `attributes` returns of the object that the URL names and, if `recursive`, of all below it. One
-/// that cannot be changed is named on standard error, and the others are changed.
+/// Sets the attributes that `attributes` returns of the object `root` that the URL names and, if `recursive`, of all below
+/// it. One that cannot be changed is named on standard error, and the others are changed.
 async fn change(
     session: &Session,
+    (root, found): (FileHandle, Attributes),
     recursive: bool,
-    attributes: &impl Fn(&Metadata) -> Option<SetAttributes>,
+    attributes: &impl Fn(&Attributes) -> Option<SetAttributes>,
 ) -> CommandResult {
-    let set = async |object: FileHandle, meta: &Metadata| -> Result<(), Error> {
-        match attributes(meta) {
+    let set = async |object: FileHandle, found: &Attributes| -> Result<(), Error> {
+        match attributes(found) {
             Some(attributes) => session.client.setattr(object, attributes, None).await.map(drop),
             None => Ok(()),
         }
     };
-    let (root, found) = session.resolve().await?;
-    let meta = Metadata::from(&found);
-    set(root, &meta).await.map_err(|e| session.failed("change", e))?;
-    if !recursive || meta.kind != FileKind::Directory {
-        return Ok(Outcome::Done);
-    }
-    let tree = RemoteTree::new(session.client.clone());
-    let (mut todo, mut failed) = (vec![(root, Vec::new())], 0_u64);
-    let mut name = |path: &[u8], e: &millrace_copy::Error| {
-        let (path, text) = (printable(path), &session.text);
-        eprintln!("millrace: cannot change {path} in {text}: {}", FileError::from(e));
-        failed += 1;
-    };
+    let failed = |e| session.failed("change", e);
+    set(root, &found).await.map_err(failed)?;
+    let mut listing = Listing::all(session);
+    let is_tree = recursive && found.file_type == FileType::Directory;
+    let mut todo: Vec<_> = is_tree.then(|| (root, Vec::new())).into_iter().collect();
     while let Some((directory, path)) = todo.pop() {
-        let entries = match tree.list(&directory).await {
-            Err(e) if e.is_fatal() => return Err(Failure::new(FileError::from(&e).of(&session.text))),
-            Err(e) => {
-                name(&path, &e);
-                continue;
-            }
-            Ok(entries) => entries,
-        };
-        for (entry, e) in entries.failed {
-            name(&below(&path, &entry), &e);
-        }
-        let set = &set;
-        let found = entries.found.iter().map(|e| async move { (e, set(e.node, &e.meta).await) });
-        let found: Vec<_> = stream::iter(found).buffered(PARALLEL).collect().await;
-        for (entry, done) in found {
+        let entries = listing.list_or_name(directory, &path).await.map_err(failed)?.unwrap_or_default();
+        let set = entries.iter().map(|e| set(e.handle, &e.attributes));
+        let done: Vec<_> = stream::iter(set).buffered(PARALLEL).collect().await;
+        for (entry, done) in entries.into_iter().zip(done) {
             let path = below(&path, &entry.name);
-            match done.map_err(millrace_copy::Error::from) {
-                Err(e) if e.is_fatal() => return Err(Failure::new(FileError::from(&e).of(&session.text))),
-                Err(e) => name(&path, &e),
-                Ok(()) => {}
+            if let Err(e) = done {
+                listing.failed("change", &path, e).map_err(failed)?;
             }
-            if entry.meta.kind == FileKind::Directory {
-                todo.push((entry.node, path));
+            if entry.attributes.file_type == FileType::Directory {
+                todo.push((entry.handle, path));
             }
         }
     }
-    Ok(if failed == 0 { Outcome::Done } else { Outcome::Partial })
+    Ok(listing.outcome())
 }
 
 pub(super) fn touch(args: &TouchArgs) -> CommandResult {

@@ -19,21 +19,21 @@ use millrace_client::{
 use super::each;
 use crate::{
     args::{LsArgs, TreeArgs},
-    describe::{Names, ObjectInfo, minute, mode_text, shown},
+    describe::{Names, ObjectInfo, minute, mode_text, shown, with_noun},
     file_error::is_gone,
     session::{Session, below},
 };
 
 /// A directory entry with its attributes and the target of a symbolic link.
-struct Shown {
-    name: Vec<u8>,
-    handle: FileHandle,
-    attributes: Attributes,
+pub(super) struct Shown {
+    pub(super) name: Vec<u8>,
+    pub(super) handle: FileHandle,
+    pub(super) attributes: Attributes,
     target: Option<Vec<u8>>,
 }
 
 /// The entries of directories, without those that cannot be read, which are named on standard error.
-struct Listing<'s> {
+pub(super) struct Listing<'s> {
     session: &'s Session,
     /// Whether to include names that begin with a dot.
     all: bool,
@@ -43,9 +43,14 @@ struct Listing<'s> {
     failed: u64,
 }
 
-impl Listing<'_> {
+impl<'s> Listing<'s> {
+    /// All entries, without the targets of symbolic links.
+    pub(super) fn all(session: &'s Session) -> Self {
+        Self { session, all: true, targets: false, failed: 0 }
+    }
+
     /// The entries of a directory in order of their names.
-    async fn list(&mut self, dir: FileHandle, path: &[u8]) -> Result<Vec<Shown>, Error> {
+    pub(super) async fn list(&mut self, dir: FileHandle, path: &[u8]) -> Result<Vec<Shown>, Error> {
         let entries = match self.session.client.readdir(dir).await {
             Err(e) if is_gone(&e) => Vec::new(), // Removed since its name was read.
             other => other?,
@@ -58,21 +63,33 @@ impl Listing<'_> {
             let path = below(path, &e.name);
             match complete(&self.session.client, dir, e, self.targets).await {
                 Ok(shown) => out.extend(shown),
-                Err(e) => self.failed(&path, e)?,
+                Err(e) => self.failed("read", &path, e)?,
             }
         }
         out.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(out)
     }
 
-    /// Names what cannot be read. Returns the error if other calls would fail too.
-    fn failed(&mut self, path: &[u8], e: Error) -> Result<(), Error> {
-        self.session.failed_below("read", path, e)?;
+    /// As [`Self::list`]; `None` if the directory cannot be read, which is named.
+    pub(super) async fn list_or_name(
+        &mut self,
+        dir: FileHandle,
+        path: &[u8],
+    ) -> Result<Option<Vec<Shown>>, Error> {
+        match self.list(dir, path).await {
+            Ok(entries) => Ok(Some(entries)),
+            Err(e) => self.failed("list", path, e).map(|()| None),
+        }
+    }
+
+    /// Names an object on which the operation `what` failed. Returns the error if other calls would fail too.
+    pub(super) fn failed(&mut self, what: &str, path: &[u8], e: Error) -> Result<(), Error> {
+        self.session.failed_below(what, path, e)?;
         self.failed += 1;
         Ok(())
     }
 
-    fn outcome(&self) -> Outcome {
+    pub(super) fn outcome(&self) -> Outcome {
         if self.failed == 0 { Outcome::Done } else { Outcome::Partial }
     }
 }
@@ -243,10 +260,8 @@ pub(super) fn tree(args: &TreeArgs) -> CommandResult {
             if e.attributes.file_type == FileType::Directory {
                 directories += 1;
                 if args.depth.is_none_or(|d| levels.len() < d) {
-                    match listing.list(e.handle, &path).await {
-                        Ok(rest) => levels.push(Level { rest: rest.into_iter(), indent, path }),
-                        Err(e) => listing.failed(&path, e).map_err(failed)?,
-                    }
+                    let rest = listing.list_or_name(e.handle, &path).await.map_err(failed)?;
+                    levels.extend(rest.map(|rest| Level { rest: rest.into_iter(), indent, path }));
                 }
             } else {
                 files += 1;
@@ -260,9 +275,4 @@ pub(super) fn tree(args: &TreeArgs) -> CommandResult {
         }
         Ok(listing.outcome())
     }))
-}
-
-/// A number with a noun in the singular or plural.
-fn with_noun(n: u64, (singular, plural): (&str, &str)) -> String {
-    format!("{n} {}", if n == 1 { singular } else { plural })
 }

@@ -5,18 +5,19 @@ use std::collections::HashSet;
 use millrace_bench::units::ByteSize;
 use millrace_cli_common::{
     executor,
-    failure::{CommandResult, Failure, Outcome},
+    failure::{CommandResult, Failure},
     output,
 };
-use millrace_client::ops::FileHandle;
-use millrace_copy::{Error, FileKind, Metadata, RemoteTree, Source};
+use millrace_client::ops::{Attributes, FileHandle, FileType};
 use serde_json::json;
 
-use super::each;
+use super::{
+    each,
+    list::{Listing, Shown},
+};
 use crate::{
     args::DuArgs,
     describe::{named, shown},
-    file_error::FileError,
     session::{Session, below},
 };
 
@@ -32,36 +33,39 @@ struct Level {
 struct Usage<'a> {
     session: &'a Session,
     args: &'a DuArgs,
-    /// The files with several names that were counted.
+    listing: Listing<'a>,
+    /// The files with several names that were counted: their file systems and numbers.
     counted: HashSet<(u64, u64)>,
-    /// The number of objects that could not be read.
-    failed: u64,
 }
 
 pub(super) fn du(args: &DuArgs) -> CommandResult {
     executor::small()?.block_on(each(&args.urls, async |session| {
         let (root, attributes) = session.resolve_link().await?;
-        let mut usage = Usage { session, args, counted: HashSet::new(), failed: 0 };
-        usage.sum(root, &(&attributes).into()).await?;
-        Ok(if usage.failed == 0 { Outcome::Done } else { Outcome::Partial })
+        let listing = Listing::all(session);
+        let mut usage = Usage { session, args, listing, counted: HashSet::new() };
+        usage.sum(root, &attributes).await?;
+        Ok(usage.listing.outcome())
     }))
 }
 
 impl Usage<'_> {
-    async fn sum(&mut self, root: FileHandle, meta: &Metadata) -> Result<(), Failure> {
-        if meta.kind != FileKind::Directory {
-            return self.print(b"", meta.used);
+    async fn sum(&mut self, root: FileHandle, attributes: &Attributes) -> Result<(), Failure> {
+        if attributes.file_type != FileType::Directory {
+            return self.print(b"", attributes.used);
         }
-        let mut levels = vec![self.level(root, Vec::new(), meta.used).await?];
+        let session = self.session;
+        let failed = |e| session.failed("list", e);
+        let entries = self.listing.list(root, b"").await.map_err(failed)?;
+        let mut levels = vec![self.level(entries, Vec::new(), attributes.used)];
         while let Some(level) = levels.last_mut() {
             if let Some((path, directory, used)) = level.directories.pop() {
-                let next = self.level(directory, path, used).await?;
-                levels.push(next);
+                let entries = self.listing.list_or_name(directory, &path).await.map_err(failed)?;
+                levels.push(self.level(entries.unwrap_or_default(), path, used));
                 continue;
             }
             let Some(done) = levels.pop() else { break };
             match levels.last_mut() {
-                Some(above) => above.bytes += done.bytes,
+                Some(above) => above.bytes = above.bytes.saturating_add(done.bytes),
                 None => return self.print(b"", done.bytes),
             }
             if !self.args.summarize {
@@ -71,37 +75,17 @@ impl Usage<'_> {
         Ok(())
     }
 
-    /// Reads a directory, which uses `used` itself.
-    async fn level(&mut self, directory: FileHandle, path: Vec<u8>, used: u64) -> Result<Level, Failure> {
+    /// The entries of a directory, which uses `used` itself.
+    fn level(&mut self, entries: Vec<Shown>, path: Vec<u8>, used: u64) -> Level {
         let mut level = Level { path, bytes: used, directories: Vec::new() };
-        let tree = RemoteTree::new(self.session.client.clone());
-        let entries = match tree.list(&directory).await {
-            Err(e) if level.path.is_empty() || e.is_fatal() => {
-                return Err(Failure::new(FileError::from(&e).of(&self.session.text)));
-            }
-            Err(e) => {
-                self.failed(&level.path, &e);
-                return Ok(level);
-            }
-            Ok(entries) => entries,
-        };
-        for (name, e) in entries.failed {
-            self.failed(&below(&level.path, &name), &e);
-        }
-        for e in entries.found.into_iter().rev() {
-            if e.meta.kind == FileKind::Directory {
-                level.directories.push((below(&level.path, &e.name), e.node, e.meta.used));
-            } else if e.meta.nlink < 2 || self.counted.insert(e.meta.id) {
-                level.bytes += e.meta.used;
+        for Shown { name, handle, attributes: a, .. } in entries.into_iter().rev() {
+            if a.file_type == FileType::Directory {
+                level.directories.push((below(&level.path, &name), handle, a.used));
+            } else if a.nlink < 2 || self.counted.insert((a.fsid, a.fileid)) {
+                level.bytes = level.bytes.saturating_add(a.used);
             }
         }
-        Ok(level)
-    }
-
-    fn failed(&mut self, path: &[u8], e: &Error) {
-        let path = String::from_utf8_lossy(path);
-        eprintln!("millrace: {}", FileError::from(e).of(&format!("{}/{path}", self.session.text)));
-        self.failed += 1;
+        level
     }
 
     fn print(&self, path: &[u8], bytes: u64) -> Result<(), Failure> {
