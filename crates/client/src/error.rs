@@ -247,6 +247,18 @@ impl Error {
         }
     }
 
+    /// The text without the object, for messages that name it themselves.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Path { reason, .. } => reason.clone(),
+            Self::Nfs { procedure, status, .. } => format!("{status} ({procedure})"),
+            Self::Xattr { operation, name, status, .. } => {
+                format!("{operation}{}: {}", xattr_name(name), xattr_reason(*status))
+            }
+            error => error.to_string(),
+        }
+    }
+
     /// The NFS status, if the server returned one.
     pub fn status(&self) -> Option<v3::Status> {
         match self {

@@ -63,7 +63,8 @@ impl DirEntry {
 pub struct ReadDir(BoxStream<'static, Result<DirEntry, Error>>);
 
 impl ReadDir {
-    pub(crate) fn new(client: handles::Client, dir: FileHandle, path: PathBuf) -> Self {
+    /// The entries of the directory `dir`; their paths, and those in errors, begin with `path`.
+    pub fn new(client: handles::Client, dir: FileHandle, path: PathBuf) -> Self {
         let pages =
             Pages { client, dir, path, page: VecDeque::new(), cookie: 0, verifier: [0; 8], eof: false };
         Self(

@@ -261,6 +261,20 @@ impl File {
         self.inner.unlock(self.lock_owner, range).await.map_err(|e| self.at(e))
     }
 
+    /// Flushes, and releases all locks of the file, as dropping it does without a result. Without locks it has no effect.
+    ///
+    /// # Errors
+    /// As [`Self::unlock`].
+    pub async fn unlock_all(&self) -> Result<(), Error> {
+        if !self.locked.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match self.unlock(0..u64::MAX).await {
+            Err(Error::LocksUnsupported) => Ok(()), // The lock has failed too.
+            unlocked => unlocked,
+        }
+    }
+
     /// The attributes. The size includes data of the stream.
     ///
     /// # Errors
