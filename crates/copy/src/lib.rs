@@ -6,10 +6,14 @@
 //!
 //! - A new file has a temporary name in the same directory until all of its data is stable; then it is renamed to
 //!   its final name. The temporary file is removed if the copy fails or is interrupted.
-//! - An existing file is written in place, as by cp(1): it keeps its owner, mode, ACL and hard links. With
-//!   [`Options::atomic`] a new file replaces it. An existing directory keeps its attributes.
+//! - Copies get the mode and times of their sources; owners, extended attributes and hard links if requested
+//!   ([`Options::preserve`], [`Options::hard_links`]). ACLs are not copied.
+//! - An existing file is written in place, as by cp(1): it keeps its owner, mode, ACL and hard links, and gets the times of
+//!   the source. With [`Options::atomic`] a new file replaces it. An existing directory keeps its attributes, except with
+//!   [`Replace::Different`].
 //! - [`Options::replace`] selects the existing files to replace. With [`Replace::Different`] and [`Options::delete`] the
-//!   target gets equal to the source; what is equal already, also after an interruption, is not copied again.
+//!   target gets what the source has, and nothing else; what does not differ, also after an interruption, is not copied
+//!   again.
 //! - Holes of a file are not written.
 //! - Data that an NFS server lost in a restart before COMMIT is rewritten (RFC 1813 section 4.8).
 //! - With [`Options::verify`], each file is read back from the target and its SHA-256 checksum compared.

@@ -14,10 +14,11 @@ pub struct Options {
     pub atomic: bool,
     /// The existing files and symbolic links that the copy replaces.
     pub replace: Replace,
-    /// Remove what the directories of the target have and those of the source lack, at the end, unless an object could not
-    /// be read or copied. An object whose type prevents a copy is removed too. Symbolic links are not followed, and
-    /// mount points that the source lacks are kept with their content. Of several objects to copy, each needs a name
-    /// of its own ([`Error::SharedTarget`](crate::Error::SharedTarget)). The directory given to
+    /// Remove what the directories of the target have and those of the source lack, unless an object could not be read,
+    /// copied or removed: first what has another type than the copy of its name, when all others are copied, and the
+    /// rest at the end. Symbolic links are not followed, and mount points that the source lacks are kept with their
+    /// content. The objects to copy must have different names, and one without a name must be the only one
+    /// ([`Error::SharedTarget`](crate::Error::SharedTarget)). The directory given to
     /// [`TreeCopy::run`](crate::TreeCopy::run) needs its [`Directory::id`](crate::Directory::id).
     pub delete: bool,
     /// What below the copied directories is neither copied nor removed.

@@ -19,7 +19,8 @@ pub struct Report {
     pub skipped: u64,
     /// Objects removed at the target ([`Options::delete`](crate::Options::delete)).
     pub deleted: u64,
-    /// Objects that were to be removed, and were not because of `failed` or a stop.
+    /// Objects that were to be removed, and were not: something in `failed` prevents it, the copy ended before
+    /// ([`Self::interrupted`], [`Self::stopped`]), or they contain what is excluded.
     pub not_deleted: u64,
     /// Bytes of the regular files copied.
     pub bytes: u64,

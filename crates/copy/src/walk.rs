@@ -199,7 +199,8 @@ struct Walk<'a, S: Source, T: Target> {
     /// Directories that are listed and created.
     directories: JoinSet<Listed<S, T>>,
     report: Report,
-    /// Created directories. Their attributes are set at the end, when all their entries exist.
+    /// The directories whose attributes are set at the end, when all their entries exist: those that were created and, with
+    /// [`Replace::Different`], those that existed.
     made: Vec<Finished<T::Node>>,
     /// The first copied name of each file with several hard links.
     first: HashMap<Id, Option<Copied<T::Node>>>,

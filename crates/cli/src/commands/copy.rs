@@ -384,13 +384,14 @@ async fn one<T: Target>(
                 let item = remote_item(session, plan).await?;
                 if let Some(to) = target_session.filter(|to| to.shares_export_with(session)) {
                     refuse_loop(session, &item.meta, to).await?;
+                    // With a new name, the target is a directory that does not exist yet.
                     let id = destination.dir.id.filter(|_| plan.options.delete && destination.name.is_none());
                     if let Some(id) = id
                         && is_below(id, session).await
                     {
                         let (from, to) = (&session.text, &to.text);
                         return Err(Failure::new(format!(
-                            "{from} is in {to}, from which --delete would remove it; choose another target"
+                            "cannot copy {from} to {to}, which contains it: --delete would remove it; choose another target"
                         )));
                     }
                 }
