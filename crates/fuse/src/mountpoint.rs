@@ -27,11 +27,11 @@ pub(crate) fn check(dir: &Path) -> Result<PathBuf, MountError> {
         _ => refuse(e.to_string()),
     })?;
     if mounted(&path).is_some_and(|m| m.is_ours) {
-        let (what, dir) = match is_dead(&path) {
-            true => ("a mount whose process has ended is still there", dir.display()),
-            false => ("millrace has already mounted an NFS export there", dir.display()),
+        let what = match is_dead(&path) {
+            true => "a mount whose process has ended is still there; remove it",
+            false => "millrace has already mounted an NFS export there; unmount it",
         };
-        return Err(refuse(format!("{what}; remove it with: millrace umount {dir}")));
+        return Err(refuse(format!("{what} with: millrace umount {}", dir.display())));
     }
     if !path.is_dir() {
         return Err(refuse("it is not a directory".into()));
