@@ -34,19 +34,43 @@ impl Exclude {
             };
             let glob = match path.strip_prefix('/').unwrap_or(path) {
                 "" => continue, // It matches nothing.
-                path if pattern.starts_with('/') || path.contains('/') => path.to_owned(),
-                path => format!("**/{path}"),
+                path if pattern.starts_with('/') || path.contains('/') => with_literal_braces(path),
+                path => format!("**/{}", with_literal_braces(path)),
             };
             set.add(GlobBuilder::new(&glob).literal_separator(true).backslash_escape(true).build()?);
         }
         Ok(Self { objects: objects.build()?, directories: directories.build()? })
     }
 
-    /// Whether the object `path` is omitted.
-    pub(crate) fn matches(&self, path: &[u8], is_directory: bool) -> bool {
+    /// Whether the object `path`, whose names are separated by `/`, matches a pattern.
+    pub fn matches(&self, path: &[u8], is_directory: bool) -> bool {
         let path = OsStr::from_bytes(path);
         self.objects.is_match(path) || is_directory && self.directories.is_match(path)
     }
+}
+
+/// Escapes braces, which have a meaning for `globset` only.
+fn with_literal_braces(pattern: &str) -> String {
+    let mut out = String::with_capacity(pattern.len());
+    // The index of the first character of a class, which may be its end.
+    let mut class = None;
+    let mut chars = pattern.chars().enumerate();
+    while let Some((at, c)) = chars.next() {
+        match (c, class) {
+            ('!' | '^', Some(first)) if first == at => class = Some(at + 1),
+            (']', Some(first)) if first != at => class = None,
+            ('[', None) => class = Some(at + 1),
+            ('\\', None) => {
+                out.push(c);
+                out.extend(chars.next().map(|(_, escaped)| escaped));
+                continue;
+            }
+            ('{' | '}', None) => out.push('\\'),
+            _ => {}
+        }
+        out.push(c);
+    }
+    out
 }
 
 #[cfg(test)]
@@ -70,6 +94,9 @@ mod tests {
             ("a/**/c", "a/c"),
             ("[ab]?", "x/a1"),
             ("\\*", "*"),
+            ("{a,b}", "x/{a,b}"),
+            ("\\{[]{]?", "{{}"),
+            ("[!{]}", "]}"),
         ] {
             assert!(matches(pattern, path, false), "{pattern} {path}");
         }
@@ -81,6 +108,7 @@ mod tests {
             ("a/**", "a"),
             ("x/", "x"),
             ("\\*", "a"),
+            ("{a,b}", "a"),
             ("", "a"),
             ("/", "a"),
         ] {
