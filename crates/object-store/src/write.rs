@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use futures::FutureExt;
 use millrace_client::AtomicFile;
-use millrace_objects::{Mode, Objects, Version, publish};
+use millrace_objects::{Mode, Objects, Publication, Version, publish};
 use object_store::{
     Error, Extensions, MultipartUpload, PutMode, PutPayload, PutResult, Result, UpdateVersion, UploadPart,
     path::Path,
@@ -29,19 +29,21 @@ pub(crate) async fn put(
     mode: PutMode,
 ) -> Result<PutResult> {
     let at = |e| error::at(location, e);
-    if let PutMode::Update(version) = &mode {
-        // Before the data is sent.
-        let e_tag = expected(version)?;
-        objects.find_match(&path, e_tag).await.map_err(at)?.ok_or_else(|| error::changed(location))?;
-    }
+    let publication = match mode {
+        PutMode::Overwrite => Publication::Mode(Mode::Replace),
+        PutMode::Create => Publication::Mode(Mode::Create),
+        PutMode::Update(version) => {
+            // Before the data is sent.
+            let found = objects.find_match(&path, expected(&version)?).await.map_err(at)?;
+            Publication::Update(found.ok_or_else(|| error::changed(location))?)
+        }
+    };
     let mut file = AtomicFile::create(objects.client(), path).await.map_err(at)?;
     objects.write(file.file(), 0, payload).await.map_err(at)?;
-    let version = match &mode {
-        PutMode::Overwrite => publish(&mut file, Mode::Replace).await.map_err(at)?,
-        PutMode::Create => publish(&mut file, Mode::Create).await.map_err(at)?,
-        PutMode::Update(version) => {
-            let updated = objects.update(file, expected(version)?).await.map_err(at)?;
-            updated.ok_or_else(|| error::changed(location))?
+    let version = match publication {
+        Publication::Mode(mode) => publish(&mut file, mode).await.map_err(at)?,
+        Publication::Update(version) => {
+            objects.update(file, version).await.map_err(at)?.ok_or_else(|| error::changed(location))?
         }
     };
     Ok(result(&version))

@@ -11,11 +11,10 @@ use crate::{Mode, Objects, Version, is_absent, is_replaced, publish};
 const ALL: std::ops::Range<u64> = 0..u64::MAX;
 
 impl Objects {
-    /// Gives the complete `file` its name if the version there has the ETag `e_tag`. `None` if it has another one, or there
-    /// is no object.
+    /// Gives the complete `file` its name if `version`, from [`Self::find_match`], is still there; `None` otherwise.
     ///
-    /// NFS has no call that compares and renames. The caller locks the file of the present version (LOCK), compares the
-    /// version of the name again, and renames. Of several clients that update the same version, one makes it; updates of
+    /// NFS has no call that compares and renames. The caller locks the file of the version (LOCK), compares it with that of
+    /// the name, and renames. Of several clients that update the same version, one makes it; updates of
     /// different versions follow one another. Locks exclude only other calls of this function: a version that another
     /// change (an unconditional replacement, a removal, a rename, a program on a mount) makes between the comparison and
     /// RENAME is replaced.
@@ -24,18 +23,17 @@ impl Objects {
     /// [`Error::LocksUnsupported`] with NFSv3; [`Error::LocksLost`] if the server has revoked the lock meanwhile, such as
     /// after a disconnection longer than a lease: the object may have been replaced, and with it a version that another
     /// client has made since. The errors of [`File::lock`], [`Self::find`] and [`publish`].
-    pub async fn update(&self, mut file: AtomicFile, e_tag: &str) -> Result<Option<Version>, Error> {
+    pub async fn update(&self, mut file: AtomicFile, version: Version) -> Result<Option<Version>, Error> {
         // Before the lock, which others wait for.
         file.file().commit().await?;
         let path = file.path().to_owned();
-        let Some(version) = self.find_match(&path, e_tag).await? else { return Ok(None) };
         let (client, owner) = (self.client(), self.client().runtime().random_u64());
         let locked = File::new(client.by_handle().clone(), version.handle);
         match locked.lock(owner, ALL, LockKind::Exclusive).await {
             Err(e) if is_replaced(&e) => return Ok(None),
             locked => locked?,
         }
-        let (this, e_tag) = (self.clone(), e_tag.to_owned());
+        let (this, e_tag) = (self.clone(), version.e_tag());
         let update = async move {
             let updated = match this.find_match(&path, &e_tag).await {
                 Ok(Some(_)) => publish(&mut file, Mode::Replace).await.map(Some),

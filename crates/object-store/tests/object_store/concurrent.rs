@@ -254,3 +254,23 @@ async fn replace(store: &Arc<dyn ObjectStore>, location: &Path) -> Option<String
         }
     }
 }
+
+#[test]
+fn a_conditional_put_looks_up_the_object_twice() {
+    on_all(|url| async move {
+        if url("").ends_with("vers=3") {
+            return;
+        }
+        let (store, location) = (store(&*url, "calls").await, Path::from("object"));
+        let calls = || store.client().stats().calls;
+        store.put(&location, version(0).into()).await.unwrap();
+        let before = calls();
+        let e_tag = store.put(&location, version(1).into()).await.unwrap().e_tag;
+        let plain = calls() - before;
+        let mode = PutMode::Update(UpdateVersion { e_tag, version: None });
+        let before = calls();
+        store.put_opts(&location, version(2).into(), mode.into()).await.unwrap();
+        // Two LOOKUPs, OPEN, LOCK, LOCKU and CLOSE.
+        assert!(calls() - before <= plain + 6, "{} and {plain} calls", calls() - before);
+    });
+}
