@@ -36,6 +36,11 @@ pub(crate) fn if_not_exists(e: millrace_client::Error) -> Error {
     }
 }
 
+/// The error of a write on the condition that the file has an ETag, if it has another one or does not exist.
+pub(crate) fn changed() -> Error {
+    Error::new(ErrorKind::ConditionNotMatch, "the file has another ETag, or does not exist: read it again")
+}
+
 /// The error of an operation that is not supported.
 pub(crate) fn unsupported(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported, what)

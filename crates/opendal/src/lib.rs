@@ -20,7 +20,7 @@
 //! |---|---|
 //! | `stat` | with the size, the modification time and an ETag |
 //! | `read` | ranges, with up to 8 READs in flight; without a copy ([`millrace_objects`] describes the memory). A reader reads one version of the file, and fails if the file is replaced meanwhile |
-//! | `write` | to a temporary file, which is committed and renamed by `close`: other readers see the old file or the new one, and the data is on stable storage. `if_not_exists`: exactly one of several clients creates the file |
+//! | `write` | to a temporary file, which is committed and renamed by `close`: other readers see the old file or the new one, and the data is on stable storage. `if_not_exists`: exactly one of several clients creates the file. `if_match` (not with NFSv3): other such writes are excluded by a lock, and other changes at that moment are not ([`Objects::update`]) |
 //! | `copy` | through the client, and atomic as `write`; `if_not_exists` too |
 //! | `rename` | RENAME; with `if_not_exists` LINK and REMOVE, so that the file has both names for a moment |
 //! | `delete` | files, and empty directories; `recursive` removes trees |
@@ -53,8 +53,8 @@ use std::{
 };
 
 pub use millrace_client::Client;
-use millrace_client::{FileType, Url, is_temporary_name};
-use millrace_objects::{Mode, Objects, Version};
+use millrace_client::{FileType, Url, Version, is_temporary_name};
+use millrace_objects::{Mode, Objects};
 pub use opendal_core::Operator;
 use opendal_core::{
     Builder, Capability, Error, ErrorKind, OperationContext, Result,
@@ -64,6 +64,7 @@ use opendal_core::{
     },
 };
 
+use self::write::Condition;
 pub use self::{list::Lister, read::Reader, write::Writer};
 
 /// Connects to the server of `url`, such as `nfs://server/export/directory?proto=rdma`, and returns an operator on the
@@ -204,6 +205,8 @@ impl Service for NfsService {
             write: true,
             write_can_empty: true,
             write_can_multi: true,
+            // It needs a lock, which NFSv3 does not have.
+            write_with_if_match: self.objects.client().by_handle().version() != Version::V3,
             write_with_if_not_exists: true,
             create_dir: true,
             delete: true,
@@ -229,7 +232,7 @@ impl Service for NfsService {
         let (handle, attributes) = found.map_err(error::of_existing)?;
         let metadata = match attributes.file_type {
             FileType::Directory => metadata::of(&attributes),
-            _ => metadata::of_version(&Version { handle, attributes }),
+            _ => metadata::of_version(&millrace_objects::Version { handle, attributes }),
         };
         Ok(RpStat::new(metadata))
     }
@@ -239,7 +242,16 @@ impl Service for NfsService {
     }
 
     fn write(&self, _: &OperationContext, path: &str, args: OpWrite) -> Result<Writer> {
-        Ok(Writer::new(self.objects.clone(), self.new_file(path)?, mode(args.if_not_exists())))
+        let condition = match args.if_match() {
+            Some(_) if args.if_not_exists() => {
+                return Err(error::unsupported(
+                    "the conditions if_match and if_not_exists exclude each other",
+                ));
+            }
+            Some(e_tag) => Condition::Match(e_tag.to_owned()),
+            None => Condition::Mode(mode(args.if_not_exists())),
+        };
+        Ok(Writer::new(self.objects.clone(), self.new_file(path)?, condition))
     }
 
     fn delete(&self, _: &OperationContext) -> Result<Self::Deleter> {

@@ -125,6 +125,74 @@ fn exactly_one_of_many_writers_creates_a_file() {
 }
 
 #[test]
+fn a_write_replaces_the_version_with_the_etag() {
+    on_all(|op| async move {
+        let capability = op.info().capability();
+        op.write("dir/other", content(10, 0)).await.unwrap();
+        let first = op.write("dir/file", content(1000, 1)).await.unwrap();
+        let e_tag = first.etag().unwrap();
+        if !capability.write_with_if_match {
+            let refused = op.write_with("dir/file", "x").if_match(e_tag).await;
+            assert_eq!(kind(refused), ErrorKind::Unsupported);
+            return;
+        }
+        let second = op.write_with("dir/file", content(20_000_000, 2)).if_match(e_tag).await.unwrap();
+        let stat = op.stat("dir/file").await.unwrap();
+        assert_eq!((second.etag(), second.content_length()), (stat.etag(), 20_000_000));
+        assert_content(&op, "dir/file", &content(20_000_000, 2)).await;
+        for len in [0, 10, 20_000_000] {
+            for path in ["dir/file", "dir/none", "dir"] {
+                let failed = op.write_with(path, content(len, 3)).if_match(e_tag).await;
+                assert_eq!(kind(failed), ErrorKind::ConditionNotMatch, "{path}");
+            }
+        }
+        assert_content(&op, "dir/file", &content(20_000_000, 2)).await;
+        // Changed after the first data was written: the second close has no effect either.
+        let mut writer = op.writer_with("dir/file").if_match(second.etag().unwrap()).await.unwrap();
+        writer.write(content(20_000_000, 4)).await.unwrap();
+        writer.write(content(20_000_000, 4)).await.unwrap();
+        op.write("dir/file", content(5, 5)).await.unwrap();
+        assert_eq!(kind(writer.close().await), ErrorKind::ConditionNotMatch);
+        assert!(writer.close().await.is_err());
+        assert_content(&op, "dir/file", &content(5, 5)).await;
+        let e_tag = op.stat("dir/file").await.unwrap().etag().unwrap().to_owned();
+        let both = op.write_with("dir/file", "x").if_match(&e_tag).if_not_exists(true).await;
+        assert_eq!(kind(both), ErrorKind::Unsupported);
+    });
+}
+
+#[test]
+fn no_conditional_write_of_many_is_lost() {
+    on_all(|op| async move {
+        if !op.info().capability().write_with_if_match {
+            return;
+        }
+        op.write("counter", "0").await.unwrap();
+        let writes = (0..4).map(|_| {
+            let op = op.clone();
+            tokio::spawn(async move {
+                for _ in 0..10 {
+                    loop {
+                        let e_tag = op.stat("counter").await.unwrap().etag().unwrap().to_owned();
+                        let Ok(read) = op.read("counter").await else { continue };
+                        let next = String::from_utf8(read.to_vec()).unwrap().parse::<u32>().unwrap() + 1;
+                        // A version that was read after the ETag has another one.
+                        match op.write_with("counter", next.to_string()).if_match(&e_tag).await {
+                            Ok(_) => break,
+                            Err(e) => assert_eq!(e.kind(), ErrorKind::ConditionNotMatch, "{e}"),
+                        }
+                    }
+                }
+            })
+        });
+        for write in futures::future::join_all(writes.collect::<Vec<_>>()).await {
+            write.unwrap();
+        }
+        assert_content(&op, "counter", b"40").await;
+    });
+}
+
+#[test]
 fn reads_return_ranges() {
     on_all(|op| async move {
         let all = content(3_300_000, 5);

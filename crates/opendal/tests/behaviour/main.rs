@@ -4,7 +4,7 @@
 //!
 //! | module | cases |
 //! |---|---|
-//! | `files` | stat, create_dir, write, writer (pieces, concurrent, sink, abort, overwrite, metadata), if_not_exists, read (full, ranges, suffix, streams, reader, missing, directory) |
+//! | `files` | stat, create_dir, write, writer (pieces, concurrent, sink, abort, overwrite, metadata), if_not_exists, if_match, read (full, ranges, suffix, streams, reader, missing, directory) |
 //! | `names` | copy, copier and rename (new, nested, overwrite, self, missing, directories, if_not_exists), delete (missing, empty directory, iterator, recursive) |
 //! | `lists` | lists of directories, prefixes, files, empty and missing directories, nested, recursive, root |
 
@@ -49,7 +49,12 @@ fn on_all<F: Future<Output = ()>>(test: impl Fn(Operator) -> F) {
         let url = format!("nfs://{address}/data/store?proto={proto}&vers={version}");
         let tokio =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        tokio.block_on(async { test(millrace_opendal::connect(&url).await.unwrap()).await });
+        tokio.block_on(async {
+            let op = millrace_opendal::connect(&url).await.unwrap();
+            // NFSv3 has no locks.
+            assert_eq!(op.info().capability().write_with_if_match, version != "3");
+            test(op).await;
+        });
         drop(tokio);
         server.stop_blocking(Duration::from_secs(1));
     }
