@@ -155,7 +155,7 @@ pub(crate) struct CopyArgs {
 /// Options of every command that copies trees.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TransferArgs {
-    /// Preserve everything: as -r --hard-links --xattrs and, for root, --owner
+    /// As -r --hard-links --xattrs and, for root, --owner; ACLs are not copied
     #[arg(short, long)]
     pub(crate) archive: bool,
 
@@ -288,8 +288,9 @@ is copied if its size or modification time differs, into a new file that replace
 other files keep their content, and get the mode of the source. The same command after an interruption
 continues with the next file.
 
---delete removes nothing outside of the target, follows no symbolic link, and removes nothing at all if
-something could not be read or copied. What --exclude omits is not removed.")]
+--delete removes nothing outside of the target, follows no symbolic link, and keeps mount points and what
+--exclude omits. First it removes what is in the place of a copy of another type, when all others are
+copied, and then the rest; nothing if something could not be read, copied or removed.")]
 pub(crate) struct SyncArgs {
     /// The directory to copy: a path or a URL
     #[arg(value_name = "SOURCE")]
@@ -527,9 +528,10 @@ fn time(text: &str) -> Result<NfsTime, String> {
     let at = at.ok_or("write a time such as 2026-11-28T12:00:00Z, '2026-11-28 12:00' or @1000000000")?;
     // Before 1970, jiff counts the nanoseconds backwards.
     let (seconds, nanoseconds) = (at.as_second(), at.subsec_nanosecond());
-    let is_before = nanoseconds < 0;
-    let nanoseconds = if is_before { nanoseconds + 1_000_000_000 } else { nanoseconds };
-    Ok(NfsTime { seconds: seconds - i64::from(is_before), nanoseconds: nanoseconds.unsigned_abs() })
+    Ok(NfsTime {
+        seconds: seconds + i64::from(nanoseconds.div_euclid(1_000_000_000)),
+        nanoseconds: nanoseconds.rem_euclid(1_000_000_000).unsigned_abs(),
+    })
 }
 
 /// Arguments of `millrace clean`.
