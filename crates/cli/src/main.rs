@@ -28,7 +28,8 @@ use clap::Parser;
 use crate::args::Cli;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(args::expand_mount_helper(std::env::args_os().collect()));
+    let line = args::expand_mount_helper(std::env::args_os().collect());
+    let cli = Cli::parse_from(args::expand_find(line));
     session::set_global(&cli.global);
     let started = logging::start(&cli.global, &cli.command);
     match started.and_then(|()| commands::run(cli.command)) {

@@ -212,6 +212,12 @@ impl Session {
         Failure::new(format!("cannot {what} {}: {}", self.text, FileError::from(e)))
     }
 
+    /// Names an entry `path` in the directory of the URL on which the operation `what` is refused for its name.
+    pub(crate) fn refused_name(&self, what: &str, path: &[u8]) {
+        let (path, text) = (printable(path), &self.text);
+        eprintln!("millrace: cannot {what} {path} in {text}: the name is invalid; do not trust this server");
+    }
+
     /// Names the object `path` in the directory of the URL, or this directory, on which the operation `what` failed, on standard error. Returns
     /// the error if other calls would fail too, because the server does not answer.
     pub(crate) fn failed_below(

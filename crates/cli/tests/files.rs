@@ -475,6 +475,51 @@ fn modes_owners_and_times_are_changed() {
 }
 
 #[test]
+fn trees_are_listed_and_searched() {
+    let server = Server::start(&["--export", "/m=memory:64MiB"]);
+    let url = |path: &str| server.url("tcp", &format!("/m/{path}"));
+    ok(&["mkdir", "-p", &url("t/a.d/sub"), &url("t/.hidden"), &url("t/{b}")]);
+    ok(&["touch", &url("t/a.d/one.log"), &url("t/a.d/sub/two.log"), &url("t/three.txt")]);
+    ok(&["ln", "-s", "a.d", &url("t/link.log")]);
+    let root = url("t");
+    assert_eq!(
+        ok(&["ls", "-R", &root]),
+        format!(
+            "{root}:\na.d/\nlink.log\nthree.txt\n{{b}}/\n\na.d:\none.log\nsub/\n\na.d/sub:\ntwo.log\n\n{{b}}:\n"
+        )
+    );
+    assert!(
+        ok(&["ls", "-Rar", &root]).ends_with(":\n\na.d:\nsub/\none.log\n\na.d/sub:\ntwo.log\n\n.hidden:\n")
+    );
+    let names: Vec<_> = ok(&["ls", "-R", "--json", &root])
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["name"].clone())
+        .collect();
+    assert_eq!(names, ["a.d", "link.log", "three.txt", "{b}", "a.d/one.log", "a.d/sub", "a.d/sub/two.log"]);
+
+    let find = |options: &[&str]| ok(&[&["find", &root][..], options].concat());
+    let all = ".\n.hidden\na.d\na.d/one.log\na.d/sub\na.d/sub/two.log\nlink.log\nthree.txt\n{b}\n";
+    assert_eq!(find(&[]), all);
+    for (options, expected) in [
+        (&["-name", "*.log"][..], "a.d/one.log\na.d/sub/two.log\nlink.log\n"),
+        (&["--name", "*.log", "-type", "f"], "a.d/one.log\na.d/sub/two.log\n"),
+        (&["-type", "l"], "link.log\n"),
+        (&["-type", "d", "-maxdepth", "1"], ".\n.hidden\na.d\n{b}\n"),
+        (&["-maxdepth", "0"], ".\n"),
+        (&["-name", "t"], ".\n"),
+        (&["-name", "{b}"], "{b}\n"),
+        (&["-name", "[!.]*.?og", "-print0"], "a.d/one.log\0a.d/sub/two.log\0link.log\0"),
+    ] {
+        assert_eq!(find(options), expected, "{options:?}");
+    }
+    assert_eq!(ok(&["find", &url("t/link.log")]), ".\n");
+    assert_eq!(ok(&["find", &url("t/link.log/"), "-name", "o*"]), "one.log\n");
+    for (option, value) in [("-name", "a/b"), ("-name", "["), ("-type", "x"), ("-maxdepth", "-1")] {
+        assert_eq!(run(&["find", &root, option, value]).status.code(), Some(2), "{option} {value}");
+    }
+}
+
+#[test]
 fn directories_that_cannot_be_read_are_named_and_the_others_are_done() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(&["--export", "/m=memory:64MiB"]);
@@ -494,6 +539,8 @@ fn directories_that_cannot_be_read_are_named_and_the_others_are_done() {
     for args in [
         &["du", &url("tree")][..],
         &["tree", &url("tree")],
+        &["ls", "-R", &url("tree")],
+        &["find", &url("tree")],
         &["chown", "-R", "65534", &url("tree")],
         &["chmod", "-R", "o+r", &url("tree")],
         &["get", "-r", &url("tree"), text(&back)],

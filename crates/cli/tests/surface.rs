@@ -39,6 +39,7 @@ fn help_contains_the_first_steps_and_the_exit_codes() {
         "ls",
         "stat",
         "tree",
+        "find",
         "cat",
         "put",
         "get",

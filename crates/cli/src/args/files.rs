@@ -1,4 +1,4 @@
-//! Commands on files: `exports`, `ls`, `stat`, `tree`, `cat`, `put`, `get`, `cp`, `sync`, `rm`, `mkdir`, `mv`, `ln`,
+//! Commands on files: `exports`, `ls`, `stat`, `tree`, `find`, `cat`, `put`, `get`, `cp`, `sync`, `rm`, `mkdir`, `mv`, `ln`,
 //! `df`, `du`, `chmod`, `chown`, `touch`, `clean`.
 
 use std::ffi::OsString;
@@ -7,7 +7,8 @@ use clap::{ArgAction, Args};
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use millrace_bench::units::ByteSize;
 use millrace_cli_common::args::url;
-use millrace_client::ops::NfsTime;
+use millrace_client::ops::{FileType, NfsTime};
+use millrace_copy::Exclude;
 
 use super::{mode_change::ModeChange, owner::Owner};
 
@@ -68,6 +69,10 @@ pub(crate) struct LsArgs {
     #[arg(short, long)]
     pub(crate) reverse: bool,
 
+    /// Also list the directories below; symbolic links are not followed
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
+
     /// Print one JSON object per entry
     #[arg(long)]
     pub(crate) json: bool,
@@ -115,6 +120,70 @@ pub(crate) struct TreeArgs {
     /// Print one JSON object per entry
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Arguments of `millrace find`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace find nfs://127.0.0.1/data --name '*.log' --type f
+  millrace find nfs://127.0.0.1/data --maxdepth 1 --type d --print0 | xargs -0 -n 1 echo
+
+Each line is a path below the URL, or `.` for the object of the URL. As in find(1), one dash is enough, and
+symbolic links are not followed.")]
+pub(crate) struct FindArgs {
+    /// The directory
+    #[arg(value_name = "URL", value_parser = url())]
+    pub(crate) url: String,
+
+    /// Only objects whose name matches, with *, ?, [...] and \ as in find(1)
+    #[arg(long, value_name = "GLOB", value_parser = glob)]
+    pub(crate) name: Option<Exclude>,
+
+    /// Only objects of this type: f (file), d (directory), l (symbolic link), b, c, p or s
+    #[arg(long = "type", value_name = "TYPE", value_parser = file_type)]
+    pub(crate) file_type: Option<FileType>,
+
+    /// Maximum depth: 0 is the object of the URL, and 1 also has the entries of its directory
+    #[arg(long, value_name = "N")]
+    pub(crate) maxdepth: Option<usize>,
+
+    /// End each path with a NUL byte instead of a newline
+    #[arg(long)]
+    pub(crate) print0: bool,
+}
+
+/// Options of find(1), which have one dash.
+const FIND: [&str; 4] = ["-name", "-type", "-maxdepth", "-print0"];
+
+/// Returns the command line with two dashes before the options of `millrace find`.
+pub(crate) fn expand_find(mut line: Vec<OsString>) -> Vec<OsString> {
+    for word in line.iter_mut().skip_while(|word| *word != "find") {
+        if let Some(option) = FIND.iter().find(|option| word == *option) {
+            *word = format!("-{option}").into();
+        }
+    }
+    line
+}
+
+fn glob(text: &str) -> Result<Exclude, String> {
+    match Exclude::new([text]) {
+        _ if text.contains('/') => Err("names have no `/`".into()),
+        glob => glob.map_err(|e| e.to_string()),
+    }
+}
+
+fn file_type(text: &str) -> Result<FileType, String> {
+    Ok(match text {
+        "f" => FileType::Regular,
+        "d" => FileType::Directory,
+        "l" => FileType::Symlink,
+        "b" => FileType::Block,
+        "c" => FileType::Character,
+        "p" => FileType::Fifo,
+        "s" => FileType::Socket,
+        _ => return Err("write one of f, d, l, b, c, p and s".into()),
+    })
 }
 
 /// Arguments of `millrace cat`.

@@ -34,8 +34,9 @@ pub(crate) use blk::{
 };
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{
-    CatArgs, ChmodArgs, ChownArgs, CleanArgs, CopyArgs, CpArgs, DfArgs, DuArgs, ExportsArgs, GetArgs, LnArgs,
-    LsArgs, MkdirArgs, MvArgs, PutArgs, RmArgs, StatArgs, SyncArgs, TouchArgs, TransferArgs, TreeArgs,
+    CatArgs, ChmodArgs, ChownArgs, CleanArgs, CopyArgs, CpArgs, DfArgs, DuArgs, ExportsArgs, FindArgs,
+    GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs, PutArgs, RmArgs, StatArgs, SyncArgs, TouchArgs, TransferArgs,
+    TreeArgs, expand_find,
 };
 pub(crate) use mount::{MountArgs, UmountArgs, expand_mount_helper};
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, ReloadArgs, ServeArgs};
@@ -158,6 +159,8 @@ pub(crate) enum Command {
     Stat(StatArgs),
     /// Show a directory tree
     Tree(TreeArgs),
+    /// Search the objects below a directory
+    Find(FindArgs),
     /// Write files to standard output
     Cat(CatArgs),
     /// Copy local files to a server

@@ -16,7 +16,6 @@ use millrace_copy::is_valid_name;
 use super::each;
 use crate::{
     args::{LnArgs, MkdirArgs, MvArgs, RmArgs},
-    describe::printable,
     file_error::is_gone,
     session::{Session, below, last_component},
 };
@@ -130,10 +129,7 @@ impl Removal<'_> {
             }
             let path = below(&path, &e.name);
             if !is_valid_name(&e.name) {
-                let (text, path) = (&self.session.text, printable(&path));
-                eprintln!(
-                    "millrace: cannot remove {path} in {text}: the name is invalid; do not trust this server"
-                );
+                self.session.refused_name("remove", &path);
                 self.failed += 1;
                 continue;
             }

@@ -1,4 +1,4 @@
-//! `millrace ls` and `tree`.
+//! `millrace ls`, `tree` and `find`.
 
 use jiff::tz::TimeZone;
 use millrace_bench::{
@@ -15,13 +15,14 @@ use millrace_client::{
     handles::Client,
     ops::{Attributes, DirEntry, FileHandle, FileType},
 };
+use millrace_copy::is_valid_name;
 
 use super::each;
 use crate::{
-    args::{LsArgs, TreeArgs},
+    args::{FindArgs, LsArgs, TreeArgs},
     describe::{Names, ObjectInfo, minute, mode_text, shown, with_noun},
     file_error::is_gone,
-    session::{Session, below},
+    session::{Session, below, last_component},
 };
 
 /// A directory entry with its attributes and the target of a symbolic link.
@@ -61,6 +62,11 @@ impl<'s> Listing<'s> {
                 continue;
             }
             let path = below(path, &e.name);
+            if !is_valid_name(&e.name) {
+                self.session.refused_name("read", &path);
+                self.failed += 1;
+                continue;
+            }
             match complete(&self.session.client, dir, e, self.targets).await {
                 Ok(shown) => out.extend(shown),
                 Err(e) => self.failed("read", &path, e)?,
@@ -100,18 +106,30 @@ pub(super) fn ls(args: &LsArgs) -> CommandResult {
     executor::small()?.block_on(each(&args.urls, async |session| {
         let (handle, attributes) = session.resolve().await?;
         let mut listing = Listing { session, all: args.all, targets: is_long || args.json, failed: 0 };
-        let mut entries = if attributes.file_type == FileType::Directory {
-            listing.list(handle, b"").await.map_err(|e| session.failed("list", e))?
+        let failed = |e| session.failed("list", e);
+        let mut next = Some(if attributes.file_type == FileType::Directory {
+            listing.list(handle, b"").await.map_err(failed)?
         } else {
             vec![Shown { name: session.name(), handle, attributes, target: None }]
-        };
-        sort(&mut entries, args);
-        if args.urls.len() > 1 && !args.json {
-            output::line(&format!("{}{}:", if first { "" } else { "\n" }, session.text))?;
+        });
+        let (mut path, mut todo) = (Vec::new(), Vec::new());
+        loop {
+            if let Some(mut entries) = next {
+                sort(&mut entries, args);
+                if (args.urls.len() > 1 || args.recursive) && !args.json {
+                    let name = if path.is_empty() { session.text.as_bytes().to_vec() } else { shown(&path) };
+                    output::write(&[if first { &b""[..] } else { b"\n" }, &name, b":\n"].concat())?;
+                }
+                first = false;
+                show(&entries, &path, &mut names, args)?;
+                let below = |e: &Shown| (e.handle, below(&path, &e.name));
+                let is_listed = |e: &&Shown| args.recursive && e.attributes.file_type == FileType::Directory;
+                todo.extend(entries.iter().rev().filter(is_listed).map(below));
+            }
+            let Some((directory, of)) = todo.pop() else { return Ok(listing.outcome()) };
+            path = of;
+            next = listing.list_or_name(directory, &path).await.map_err(failed)?;
         }
-        first = false;
-        show(&entries, &mut names, args)?;
-        Ok(listing.outcome())
     }))
 }
 
@@ -152,11 +170,12 @@ async fn complete(
     Ok(Some(Shown { name: e.name, handle, attributes, target }))
 }
 
-fn show(entries: &[Shown], names: &mut Names, args: &LsArgs) -> Result<(), Failure> {
+/// Prints the entries of the directory `path`.
+fn show(entries: &[Shown], path: &[u8], names: &mut Names, args: &LsArgs) -> Result<(), Failure> {
     let mut text = Vec::new();
     if args.json {
         for e in entries {
-            text.extend(described(e, &e.name).json().into_bytes());
+            text.extend(described(e, &below(path, &e.name)).json().into_bytes());
             text.push(b'\n');
         }
     } else if args.long || args.numeric_uid_gid {
@@ -272,6 +291,38 @@ pub(super) fn tree(args: &TreeArgs) -> CommandResult {
             let directories = with_noun(directories, ("directory", "directories"));
             let files = with_noun(files, ("file", "files"));
             output::line(&format!("\n{directories}, {files}, {}", ByteSize(bytes).human()))?;
+        }
+        Ok(listing.outcome())
+    }))
+}
+
+pub(super) fn find(args: &FindArgs) -> CommandResult {
+    executor::small()?.block_on(Session::with(&args.url, async |session| {
+        let (root, attributes) =
+            if session.wants_dir { session.resolve().await? } else { session.resolve_link().await? };
+        let mut listing = Listing::all(session);
+        let mut todo = vec![(root, attributes.file_type, Vec::new(), 0)];
+        while let Some((object, file_type, path, depth)) = todo.pop() {
+            let name = if path.is_empty() {
+                session.name()
+            } else {
+                last_component(&path).unwrap_or_default().to_vec()
+            };
+            let is_named = args.name.as_ref().is_none_or(|glob| glob.matches(&name, false));
+            if is_named && args.file_type.is_none_or(|wanted| wanted == file_type) {
+                let path = if path.is_empty() { b"." } else { &path[..] };
+                output::write(&match args.print0 {
+                    true => [path, b"\0"].concat(),
+                    false => [&shown(path)[..], b"\n"].concat(),
+                })?;
+            }
+            if file_type != FileType::Directory || args.maxdepth.is_some_and(|max| depth >= max) {
+                continue;
+            }
+            let entries = listing.list_or_name(object, &path).await.map_err(|e| session.failed("list", e))?;
+            for e in entries.into_iter().flatten().rev() {
+                todo.push((e.handle, e.attributes.file_type, below(&path, &e.name), depth + 1));
+            }
         }
         Ok(listing.outcome())
     }))

@@ -46,6 +46,7 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::Ls(args) => list::ls(&args),
         Command::Stat(args) => show::stat(&args),
         Command::Tree(args) => list::tree(&args),
+        Command::Find(args) => list::find(&args),
         Command::Cat(args) => show::cat(&args),
         Command::Put(args) => copy::put(&args),
         Command::Get(args) => copy::get(&args),
