@@ -259,6 +259,12 @@ impl Error {
         }
     }
 
+    /// The error of an extended attribute that does not exist, for callers of [`crate::Client::xattr`] that need it.
+    pub fn missing_xattr(name: impl Into<String>, object: impl Into<String>) -> Self {
+        let (operation, status) = (v4::Operation::Getxattr, v4::Status::NoXattr);
+        Self::Xattr { operation, name: name.into(), object: object.into(), status }
+    }
+
     /// The NFS status, if the server returned one.
     pub fn status(&self) -> Option<v3::Status> {
         match self {
