@@ -62,7 +62,9 @@ fn keep_freed_memory() {
         ONCE.call_once(|| {
             let settings = ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"];
             if settings.iter().all(|name| std::env::var_os(name).is_none()) {
-                // SAFETY: it changes two numbers, which free(3) changes too without a lock.
+                // SAFETY: mallopt(3) is not thread-safe by its contract: other threads may allocate meanwhile. In glibc, which
+                // this is compiled for, it stores two aligned words, as free(3) does when it adjusts the same thresholds
+                // without a lock, and each thread may see either value.
                 unsafe {
                     libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED);
                     libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
@@ -80,7 +82,9 @@ pub(crate) struct NewBytes {
     len: usize,
 }
 
-// SAFETY: the memory is accessed through `&mut self` only, and it is not bound to a thread.
+// SAFETY: the memory is not bound to a thread. It is accessed through `&mut self` only: `object` is new, is not shared (only
+// empty objects are, and those of one byte with a source), and is not tracked by the garbage collector, so that no Python
+// code has a reference to it before `finish`. The object itself is used with the GIL only.
 unsafe impl Send for NewBytes {}
 
 impl NewBytes {
@@ -111,14 +115,15 @@ impl NewBytes {
         self.len
     }
 
-    /// Returns the object with its first `filled` bytes, which must be initialised: the object itself if these are all,
-    /// otherwise a copy.
+    /// Returns the object with its first `filled` bytes, which the operation has written: the object itself if these are
+    /// all, otherwise a copy.
     pub(crate) fn finish(mut self, py: Python<'_>, filled: usize) -> Py<PyBytes> {
         if filled >= self.len {
             return self.object;
         }
         let memory = &self.memory()[..filled];
-        // SAFETY: the caller has written these bytes.
+        // SAFETY: `filled` is what `ReadBuf` has counted, or the end of the first piece that was short after all before it
+        // were put (`ranges::read`): these bytes are initialised.
         let written = unsafe { slice::from_raw_parts(memory.as_ptr().cast::<u8>(), memory.len()) };
         PyBytes::new(py, written).unbind()
     }
@@ -168,7 +173,8 @@ impl Destination for NewBytes {
         if self.len == 0 {
             return &mut []; // The empty bytes object is shared.
         }
-        // SAFETY: `object` keeps the memory, and only `self` refers to it until `finish`.
+        // SAFETY: `object` keeps the memory, which has `len` bytes, and nothing else refers to it until `finish`
+        // (`Send` above). `MaybeUninit` permits that it is not initialised.
         unsafe { slice::from_raw_parts_mut(self.start.cast(), self.len) }
     }
 }
@@ -206,9 +212,9 @@ unsafe extern "C" {
 /// the methods of `io`.
 pub(crate) struct UserBuffer(Box<PyBuffer>);
 
-// SAFETY: the memory is not bound to a thread, and the view is released with the GIL.
+// SAFETY: the memory is not bound to a thread: an exporter keeps it until the view is released, which needs the GIL.
 unsafe impl Send for UserBuffer {}
-// SAFETY: shared access only reads.
+// SAFETY: shared access only reads. Python code that writes meanwhile is the race that the documentation excludes.
 unsafe impl Sync for UserBuffer {}
 
 impl UserBuffer {
@@ -260,7 +266,9 @@ impl UserBuffer {
         if self.len() == 0 {
             return &[];
         }
-        // SAFETY: the view keeps the memory, contiguous and of this length, until `self` is dropped.
+        // SAFETY: the view keeps the memory, contiguous, of this length and initialised, until `self` is dropped. That other
+        // threads do not write it meanwhile is up to the program. If they do, other bytes are sent: they are copied, once, and no length
+        // or offset depends on them.
         unsafe { slice::from_raw_parts(self.0.buf.cast(), self.len()) }
     }
 }
@@ -276,7 +284,7 @@ impl Destination for UserBuffer {
         if self.len() == 0 || self.0.readonly != 0 {
             return &mut [];
         }
-        // SAFETY: as in `data`; the memory is writable.
+        // SAFETY: as in `data`; the memory is writable, and this is the only reference of the operation to it.
         unsafe { slice::from_raw_parts_mut(self.0.buf.cast(), self.len()) }
     }
 }
