@@ -29,6 +29,11 @@ def split_url(url: str) -> tuple[dict[str, Any], str]:
     if found is None:
         path = rest
     else:
+        stated = found.pop("proto", proto) if plus else proto
+        if stated not in (proto, "auto"):
+            others = "&".join(option for option in query.split("&") if not option.startswith("proto="))
+            correct = f"{protocol}://{path}{'?' * bool(others)}{others}"
+            raise ValueError(f"the scheme {protocol}:// contradicts proto={stated}; write {correct!r}")
         options.update(found)
     authority, slash, tail = path.partition("/")
     host, port = _authority(authority)
