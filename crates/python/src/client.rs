@@ -3,22 +3,22 @@
 use std::{
     borrow::Cow,
     ffi::OsString,
+    io::ErrorKind,
     os::unix::ffi::{OsStrExt, OsStringExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
-use futures::TryStreamExt;
 use millrace_client::{
-    Client as Rust, FileTimes, Url,
-    ops::{FileHandle, FileType, SetAttributes, access},
+    Client as Rust, Error, FileTimes, OpenOptions, Url,
+    ops::{FileHandle, FileType, SetAttributes, SetTime, access},
 };
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyList};
 
 use crate::{
     connection::{Export, Mount, Settings},
     copying,
-    errors::{Failure, at, text},
+    errors::{Failure, at, between, text},
     file::{Access, File},
     memory::{NewBytes, UserBuffer},
     metadata::stat,
@@ -97,7 +97,7 @@ impl Client {
             let nfs = client.by_handle();
             let name = path.as_os_str().as_bytes();
             let found = if follow { nfs.resolve(name).await } else { nfs.resolve_link(name).await };
-            let (handle, attributes) = found.map_err(at(&text(&path)))?;
+            let (handle, attributes) = found.map_err(at(&path))?;
             Ok(stat(Some(handle), &attributes))
         })
     }
@@ -124,12 +124,14 @@ impl Client {
     /// Names and attributes of the entries of a directory.
     fn scan(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
         self.operation(py, async move |client| {
-            let entries = client.read_dir(&path).await.map_err(at(&text(&path)))?;
-            let entry = |entry: millrace_client::DirEntry| {
+            let mut entries = client.read_dir(&path).await.map_err(at(&path))?;
+            let (mut found, count) = (Vec::new(), tree::Count::default());
+            while let Some(entry) = entries.next_entry().await.map_err(at(&path))? {
+                count.add().map_err(at(&path))?;
                 let name: OsString = entry.file_name().to_owned();
-                (name, stat(None, entry.metadata().attributes()))
-            };
-            entries.map_ok(entry).try_collect::<Vec<_>>().await.map_err(at(&text(&path)))
+                found.push((name, stat(None, entry.metadata().attributes())));
+            }
+            Ok(found)
         })
     }
 
@@ -138,8 +140,14 @@ impl Client {
         self.operation(py, async move |client| tree::tree(&client, path, depth).await)
     }
 
-    /// Reads ranges (file handle, start, length). Returns a list with bytes, or the exception, for each.
-    fn read_ranges(&self, py: Python<'_>, ranges: Vec<(Vec<u8>, u64, usize)>) -> PyResult<Operation> {
+    /// Reads ranges (file handle, start, length). Returns a list with bytes, or the exception, for each. Exceptions have the
+    /// path at the same place of `paths`, if there is one.
+    fn read_ranges(
+        &self,
+        py: Python<'_>,
+        ranges: Vec<(Vec<u8>, u64, usize)>,
+        paths: Vec<PathBuf>,
+    ) -> PyResult<Operation> {
         let mount = self.export.mount(py)?;
         let range = |(handle, start, len): (Vec<u8>, u64, usize)| {
             let file =
@@ -151,10 +159,18 @@ impl Client {
             let done = ranges::read(mount.connected().await?, ranges).await;
             Ok(Box::new(move |py: Python<'_>| {
                 let list = PyList::empty(py);
-                for (data, result) in done {
+                let paths = paths.iter().map(Some).chain(std::iter::repeat(None));
+                for ((data, result), path) in done.into_iter().zip(paths) {
                     match result {
                         Ok(filled) => list.append(data.finish(py, filled))?,
-                        Err(e) => list.append(Failure::from(e).exception(py).into_value(py))?,
+                        Err(e) => {
+                            let failure = Failure::from(e);
+                            let failure = match path {
+                                Some(path) => failure.or_at(path),
+                                None => failure,
+                            };
+                            list.append(mount.located(failure).exception(py).into_value(py))?;
+                        }
                     }
                 }
                 Ok(list.into_any().unbind())
@@ -169,7 +185,7 @@ impl Client {
             let connected = mount.connected().await?;
             let _permit = connected.write().await;
             let written = connected.client.write(&path, data.data()).await;
-            written.map_err(at(&text(&path))).map_err(|e| mount.located(e))
+            written.map_err(at(&path)).map_err(|e| mount.located(e))
         })
     }
 
@@ -179,7 +195,7 @@ impl Client {
         Operation::finished_by(py, async move {
             let client = mount.client().await?;
             let opened = access.options().open(&client, &path).await;
-            let file = opened.map_err(at(&text(&path))).map_err(|e| mount.located(e))?;
+            let file = opened.map_err(at(&path)).map_err(|e| mount.located(e))?;
             Ok(Box::new(move |py: Python<'_>| {
                 Ok(Py::new(py, File::new(export, path, access, file))?.into_any())
             }) as Finish)
@@ -187,60 +203,62 @@ impl Client {
     }
 
     fn mkdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
-        self.operation(py, async move |client| client.create_dir(&path).await.map_err(at(&text(&path))))
+        self.operation(py, async move |client| create_dir(&client, &path).await.map_err(at(&path)))
     }
 
     /// Creates a directory and its missing parents; it may exist with `exist_ok`.
     fn makedirs(&self, py: Python<'_>, path: PathBuf, exist_ok: bool) -> PyResult<Operation> {
         self.operation(py, async move |client| {
             let made = async {
-                match path.parent().filter(|_| !exist_ok) {
-                    Some(parent) => {
-                        client.create_dir_all(parent).await?;
-                        client.create_dir(&path).await
-                    }
-                    None => client.create_dir_all(&path).await,
+                if exist_ok {
+                    return client.create_dir_all(&path).await;
                 }
+                if let Some(parent) = path.parent() {
+                    client.create_dir_all(parent).await?;
+                }
+                create_dir(&client, &path).await
             };
-            made.await.map_err(at(&text(&path)))
+            made.await.map_err(at(&path))
         })
     }
 
     fn unlink(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
-        self.operation(py, async move |client| client.remove_file(&path).await.map_err(at(&text(&path))))
+        self.operation(py, async move |client| client.remove_file(&path).await.map_err(at(&path)))
     }
 
     fn rmdir(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
-        self.operation(py, async move |client| client.remove_dir(&path).await.map_err(at(&text(&path))))
+        self.operation(py, async move |client| client.remove_dir(&path).await.map_err(at(&path)))
     }
 
     fn rmtree(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
-        self.operation(py, async move |client| client.remove_dir_all(&path).await.map_err(at(&text(&path))))
+        self.operation(py, async move |client| client.remove_dir_all(&path).await.map_err(at(&path)))
     }
 
     fn rename(&self, py: Python<'_>, from: PathBuf, to: PathBuf) -> PyResult<Operation> {
-        self.operation(py, async move |client| client.rename(&from, &to).await.map_err(at(&text(&from))))
+        self.operation(py, async move |client| client.rename(&from, &to).await.map_err(between(&from, &to)))
     }
 
     fn link(&self, py: Python<'_>, from: PathBuf, to: PathBuf) -> PyResult<Operation> {
-        self.operation(py, async move |client| client.hard_link(&from, &to).await.map_err(at(&text(&to))))
+        self.operation(py, async move |client| {
+            client.hard_link(&from, &to).await.map_err(between(&from, &to))
+        })
     }
 
     fn symlink(&self, py: Python<'_>, target: PathBuf, link: PathBuf) -> PyResult<Operation> {
-        self.operation(py, async move |client| client.symlink(&target, &link).await.map_err(at(&text(&link))))
+        self.operation(py, async move |client| {
+            client.symlink(&target, &link).await.map_err(between(&target, &link))
+        })
     }
 
     fn readlink(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
         self.operation(py, async move |client| {
-            let target = client.read_link(&path).await.map_err(at(&text(&path)))?;
+            let target = client.read_link(&path).await.map_err(at(&path))?;
             Ok(target.into_os_string())
         })
     }
 
     fn chmod(&self, py: Python<'_>, path: PathBuf, mode: u32) -> PyResult<Operation> {
-        self.operation(py, async move |client| {
-            client.set_permissions(&path, mode).await.map_err(at(&text(&path)))
-        })
+        self.operation(py, async move |client| client.set_permissions(&path, mode).await.map_err(at(&path)))
     }
 
     /// Sets owner and group; None leaves one unchanged. Symbolic links are followed only with `follow`.
@@ -253,13 +271,17 @@ impl Client {
         follow: bool,
     ) -> PyResult<Operation> {
         let attributes = SetAttributes { uid, gid, ..SetAttributes::default() };
-        self.operation(py, async move |client| set_attributes(&client, path, attributes, follow).await)
+        self.operation(py, async move |client| {
+            set_attributes(&client, &path, attributes, follow).await.map_err(at(&path))
+        })
     }
 
     /// Sets the size of a file.
     fn truncate(&self, py: Python<'_>, path: PathBuf, size: u64) -> PyResult<Operation> {
         let attributes = SetAttributes { size: Some(size), ..SetAttributes::default() };
-        self.operation(py, async move |client| set_attributes(&client, path, attributes, true).await)
+        self.operation(py, async move |client| {
+            set_attributes(&client, &path, attributes, true).await.map_err(at(&path))
+        })
     }
 
     /// Whether the caller has all rights of `mode`, the bits of access(2).
@@ -271,7 +293,7 @@ impl Client {
                 let wanted = rights(mode, attributes.file_type);
                 Ok(nfs.access(object, wanted).await? == wanted)
             };
-            permitted.await.map_err(at(&text(&path)))
+            permitted.await.map_err(at(&path))
         })
     }
 
@@ -283,7 +305,7 @@ impl Client {
                 let (object, _) = nfs.resolve(path.as_os_str().as_bytes()).await?;
                 nfs.fsstat(object).await
             };
-            let space = space.await.map_err(at(&text(&path)))?;
+            let space = space.await.map_err(at(&path))?;
             Ok((space.total_bytes, space.available_bytes, space.free_bytes))
         })
     }
@@ -291,8 +313,9 @@ impl Client {
     /// The value of an extended attribute, whose name has no prefix.
     fn xattr(&self, py: Python<'_>, path: PathBuf, name: OsString) -> PyResult<Operation> {
         self.operation(py, async move |client| {
-            let value = client.xattr(&path, name.as_bytes()).await.map_err(at(&text(&path)))?;
-            value.map(Cow::<[u8]>::Owned).ok_or_else(|| Failure::NoXattr(text(&path)))
+            let value = client.xattr(&path, name.as_bytes()).await.map_err(at(&path))?;
+            let missing = || Error::missing_xattr(name.to_string_lossy(), text(&path));
+            value.map(Cow::<[u8]>::Owned).ok_or_else(missing).map_err(at(&path))
         })
     }
 
@@ -304,20 +327,20 @@ impl Client {
         value: Vec<u8>,
     ) -> PyResult<Operation> {
         self.operation(py, async move |client| {
-            client.set_xattr(&path, name.as_bytes(), value).await.map_err(at(&text(&path)))
+            client.set_xattr(&path, name.as_bytes(), value).await.map_err(at(&path))
         })
     }
 
     fn list_xattrs(&self, py: Python<'_>, path: PathBuf) -> PyResult<Operation> {
         self.operation(py, async move |client| {
-            let names = client.list_xattrs(&path).await.map_err(at(&text(&path)))?;
+            let names = client.list_xattrs(&path).await.map_err(at(&path))?;
             Ok(names.into_iter().map(OsString::from_vec).collect::<Vec<_>>())
         })
     }
 
     fn remove_xattr(&self, py: Python<'_>, path: PathBuf, name: OsString) -> PyResult<Operation> {
         self.operation(py, async move |client| {
-            client.remove_xattr(&path, name.as_bytes()).await.map_err(at(&text(&path)))
+            client.remove_xattr(&path, name.as_bytes()).await.map_err(at(&path))
         })
     }
 
@@ -337,12 +360,30 @@ impl Client {
         if let Some(ns) = mtime {
             times = times.set_modified(time(ns));
         }
-        self.operation(py, async move |client| client.set_times(&path, times).await.map_err(at(&text(&path))))
+        self.operation(py, async move |client| client.set_times(&path, times).await.map_err(at(&path)))
+    }
+
+    /// Sets both times of an object to those of the server, and creates an empty file if there is none; with `exist_ok` it
+    /// may exist.
+    fn touch(&self, py: Python<'_>, path: PathBuf, exist_ok: bool) -> PyResult<Operation> {
+        let now = SetTime::ServerTime;
+        let now = SetAttributes { atime: now, mtime: now, ..SetAttributes::default() };
+        self.operation(py, async move |client| {
+            if exist_ok {
+                match set_attributes(&client, &path, now, true).await {
+                    Err(e) if e.kind() == ErrorKind::NotFound => {}
+                    set => return set.map_err(at(&path)),
+                }
+            }
+            let mut options = OpenOptions::new();
+            let created = options.write(true).create(true).create_new(!exist_ok).open(&client, &path).await;
+            created.map(drop).map_err(at(&path))
+        })
     }
 
     /// Copies a file within the export. Returns the number of bytes.
     fn copy(&self, py: Python<'_>, from: PathBuf, to: PathBuf) -> PyResult<Operation> {
-        self.operation(py, async move |client| client.copy(&from, &to).await.map_err(at(&text(&from))))
+        self.operation(py, async move |client| client.copy(&from, &to).await.map_err(between(&from, &to)))
     }
 
     /// Copies a local file to the export with the copy engine. Returns the number of bytes.
@@ -366,18 +407,27 @@ impl Client {
     }
 }
 
+/// Creates a directory. One that has no name in its parent, such as the root, exists.
+async fn create_dir(client: &Rust, path: &Path) -> Result<(), Error> {
+    match client.create_dir(path).await {
+        Err(e) if e.kind() == ErrorKind::InvalidInput => {
+            let is_directory = client.metadata(path).await.is_ok_and(|found| found.is_dir());
+            let (path, reason) = (text(path), "the directory exists".into());
+            Err(if is_directory { Error::Path { path, reason, kind: ErrorKind::AlreadyExists } } else { e })
+        }
+        created => created,
+    }
+}
+
 async fn set_attributes(
     client: &Rust,
-    path: PathBuf,
+    path: &Path,
     attributes: SetAttributes,
     follow: bool,
-) -> Result<(), Failure> {
+) -> Result<(), Error> {
     let (nfs, name) = (client.by_handle(), path.as_os_str().as_bytes());
-    let set = async {
-        let (object, _) = if follow { nfs.resolve(name).await? } else { nfs.resolve_link(name).await? };
-        nfs.setattr(object, attributes, None).await.map(drop)
-    };
-    set.await.map_err(at(&text(&path)))
+    let (object, _) = if follow { nfs.resolve(name).await? } else { nfs.resolve_link(name).await? };
+    nfs.setattr(object, attributes, None).await.map(drop)
 }
 
 /// The rights of ACCESS that the bits of access(2) mean (RFC 1813 section 3.3.4).

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     connection::Mount,
-    errors::{Failure, at, of_copy, text},
+    errors::{Failure, Place, text},
 };
 
 /// Copies the local file `from` to the path `to` of the export.
@@ -26,16 +26,20 @@ pub(crate) async fn put(
     progress: Arc<AtomicU64>,
 ) -> Result<u64, Failure> {
     let client = mount.client().await?;
-    let (parent, name) =
-        client.by_handle().resolve_parent(to.as_os_str().as_bytes()).await.map_err(at(&text(to)))?;
-    // Item::local follows no symbolic link.
-    let followed = std::fs::canonicalize(from)
-        .map_err(|source| Error::Local { action: "open", path: from.to_owned(), source })
-        .map_err(|e| of_copy(e, from, to))?;
-    let item = Item::local(&followed, name).map_err(|e| of_copy(e, from, to))?;
-    let (source, target) =
-        (LocalTree::new(client.arena().clone()), RemoteTree::new(client.by_handle().clone()));
-    copy(mount, (source, item), (target, parent), progress).await.map_err(|e| of_copy(e, from, to))
+    let copied = async {
+        let (parent, name) = client.by_handle().resolve_parent(to.as_os_str().as_bytes()).await?;
+        // Item::local follows no symbolic link.
+        let followed = std::fs::canonicalize(from).map_err(|source| Error::Local {
+            action: "open",
+            path: from.to_owned(),
+            source,
+        })?;
+        let item = Item::local(&followed, name)?;
+        let (source, target) =
+            (LocalTree::new(client.arena().clone()), RemoteTree::new(client.by_handle().clone()));
+        copy(mount, (source, item), (target, parent), progress).await
+    };
+    copied.await.map_err(|e| Failure::of_copy(e, Place::local(from), Place::export(to)))
 }
 
 /// Copies the file `from` of the export to the local path `to`.
@@ -46,19 +50,21 @@ pub(crate) async fn get(
     progress: Arc<AtomicU64>,
 ) -> Result<u64, Failure> {
     let client = mount.client().await?;
-    let (node, attributes) =
-        client.by_handle().resolve(from.as_os_str().as_bytes()).await.map_err(at(&text(from)))?;
     let Some(name) = to.file_name().map(OsStr::as_bytes) else {
         return Err(Failure::Value(format!("{} has no file name", to.display())));
     };
-    let item = Item { path: text(from), name: name.to_vec(), node, meta: (&attributes).into() };
     let into = match to.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
         _ => PathBuf::from("."),
     };
-    let (source, target) =
-        (RemoteTree::new(client.by_handle().clone()), LocalTree::new(client.arena().clone()));
-    copy(mount, (source, item), (target, into), progress).await.map_err(|e| of_copy(e, from, from))
+    let copied = async {
+        let (node, attributes) = client.by_handle().resolve(from.as_os_str().as_bytes()).await?;
+        let item = Item { path: text(from), name: name.to_vec(), node, meta: (&attributes).into() };
+        let (source, target) =
+            (RemoteTree::new(client.by_handle().clone()), LocalTree::new(client.arena().clone()));
+        copy(mount, (source, item), (target, into), progress).await
+    };
+    copied.await.map_err(|e| Failure::of_copy(e, Place::export(from), Place::local(to)))
 }
 
 /// Copies one file. When the caller drops the future, the copy stops and removes its temporary file in the background.

@@ -8,15 +8,23 @@ use pyo3::{
     prelude::*,
 };
 
+/// A path that an operation was given.
+#[derive(Debug)]
+pub(crate) enum Place {
+    Export(String),
+    Local(String),
+}
+
+/// The paths of an operation in the order of its arguments, as `OSError.filename` and `filename2` have them.
+type Paths = [Option<Place>; 2];
+
 /// The reason why an operation failed, outside of the GIL.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// An error of the client, with the path of the object.
-    Client(Error, Option<String>),
-    /// An error of a copy that is not one of the client, with the path of the source or of a local file.
-    Copy(millrace_copy::Error, String),
-    /// The object with the path does not have the extended attribute.
-    NoXattr(String),
+    /// An error of the client.
+    Client(Error, Paths),
+    /// An error of a copy that is not one of the client.
+    Copy(millrace_copy::Error, Paths),
     /// The client, or the file, is closed.
     Closed(&'static str),
     /// An invalid argument.
@@ -25,7 +33,7 @@ pub(crate) enum Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Client(error, None)
+        Self::Client(error, [None, None])
     }
 }
 
@@ -44,43 +52,67 @@ pub(crate) fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// The error of a copy from `source` to or from the path `remote` of the export.
-pub(crate) fn of_copy(error: millrace_copy::Error, source: &Path, remote: &Path) -> Failure {
-    use millrace_copy::Error as E;
-    match error {
-        E::Remote(error) => Failure::Client(error, Some(text(remote))),
-        E::Local { ref path, .. } | E::Xattr { ref path, .. } => {
-            let path = text(path);
-            Failure::Copy(error, path)
+/// Adds the path to the error of an operation.
+pub(crate) fn at(path: &Path) -> impl Fn(Error) -> Failure {
+    move |error| Failure::Client(error, [Some(Place::export(path)), None])
+}
+
+/// Adds the two paths to the error of an operation.
+pub(crate) fn between(from: &Path, to: &Path) -> impl Fn(Error) -> Failure {
+    move |error| Failure::Client(error, [from, to].map(|path| Some(Place::export(path))))
+}
+
+impl Place {
+    pub(crate) fn export(path: &Path) -> Self {
+        Self::Export(text(path))
+    }
+
+    pub(crate) fn local(path: &Path) -> Self {
+        Self::Local(text(path))
+    }
+
+    /// Puts the name of the export before a path in it.
+    fn below(self, export: &str) -> Self {
+        match self {
+            Self::Export(path) => Self::Export(match path.trim_matches('/') {
+                "" if !export.is_empty() => export.to_owned(),
+                path => format!("{export}/{path}"),
+            }),
+            Self::Local(path) => Self::Local(path),
         }
-        error => Failure::Copy(error, text(source)),
+    }
+
+    fn into_text(self) -> String {
+        let (Self::Export(path) | Self::Local(path)) = self;
+        path
     }
 }
 
-/// Adds the path to the error of an operation.
-pub(crate) fn at(path: &str) -> impl Fn(Error) -> Failure {
-    move |error| Failure::Client(error, Some(path.to_owned()))
-}
-
 impl Failure {
+    /// The error of a copy.
+    pub(crate) fn of_copy(error: millrace_copy::Error, from: Place, to: Place) -> Self {
+        let paths = [Some(from), Some(to)];
+        match error {
+            millrace_copy::Error::Remote(error) => Self::Client(error, paths),
+            error => Self::Copy(error, paths),
+        }
+    }
+
     /// Adds the path of the object, unless the error has one.
     pub(crate) fn or_at(self, path: &Path) -> Self {
         match self {
-            Self::Client(error, None) => Self::Client(error, Some(text(path))),
+            Self::Client(error, [None, None]) => at(path)(error),
             other => other,
         }
     }
 
-    /// Puts the name of the export before the path.
+    /// Puts the name of the export before the paths in it.
     pub(crate) fn below(self, export: &str) -> Self {
         let export = export.trim_end_matches('/');
-        let below = |path: String| match path.trim_matches('/') {
-            "" if !export.is_empty() => export.to_owned(),
-            path => format!("{export}/{path}"),
-        };
+        let below = |paths: Paths| paths.map(|path| path.map(|path| path.below(export)));
         match self {
-            Self::Client(error, Some(path)) => Self::Client(error, Some(below(path))),
-            Self::NoXattr(path) => Self::NoXattr(below(path)),
+            Self::Client(error, paths) => Self::Client(error, below(paths)),
+            Self::Copy(error, paths) => Self::Copy(error, below(paths)),
             other => other,
         }
     }
@@ -90,39 +122,35 @@ impl Failure {
         match self {
             Self::Closed(what) => PyValueError::new_err(format!("I/O operation on closed {what}")),
             Self::Client(Error::Closed, _) => PyValueError::new_err("I/O operation on closed client"),
-            Self::NoXattr(path) => {
-                os_error(py, libc::ENODATA, "the extended attribute does not exist".into(), Some(path))
-            }
             Self::Value(text) => PyValueError::new_err(text),
             Self::Client(error @ Error::Url { .. }, _) => PyValueError::new_err(error.to_string()),
-            Self::Client(error, None) => os_error(py, errno(&error), error.to_string(), None),
-            Self::Client(error, path) => os_error(py, errno(&error), reason(&error), path),
-            Self::Copy(error, path) => {
-                let text = match &error {
-                    millrace_copy::Error::Local { source, .. } => source.to_string(),
-                    error => error.to_string(),
-                };
-                os_error(py, errno_of_copy(&error), text, Some(path))
-            }
+            Self::Client(error, paths @ [None, _]) => os_error(py, errno(&error), error.to_string(), paths),
+            Self::Client(error, paths) => os_error(py, errno(&error), error.reason(), paths),
+            Self::Copy(error, paths) => os_error(py, errno_of_copy(&error), reason_of_copy(&error), paths),
         }
     }
 }
 
-/// The text of an error without the object, which `OSError.filename` has.
-fn reason(error: &Error) -> String {
+/// The text of an error without the paths, which `OSError` has.
+fn reason_of_copy(error: &millrace_copy::Error) -> String {
+    use millrace_copy::Error as E;
     match error {
-        Error::Path { reason, .. } => reason.clone(),
-        Error::Nfs { procedure, status, .. } => format!("{status} ({procedure})"),
+        E::Local { action, source, .. } => format!("cannot {action} the local file: {source}"),
+        E::Xattr { action, name, source, .. } => {
+            format!("cannot {action} the extended attribute user.{name} of the local file: {source}")
+        }
         error => error.to_string(),
     }
 }
 
 /// OSError selects its subclass by errno.
-fn os_error(py: Python<'_>, errno: i32, text: String, path: Option<String>) -> PyErr {
+fn os_error(py: Python<'_>, errno: i32, text: String, paths: Paths) -> PyErr {
     let class = py.get_type::<PyOSError>();
-    let instance = match path {
-        Some(path) => class.call1((errno, text, path)),
-        None => class.call1((errno, text)),
+    let instance = match paths.map(|path| path.map(Place::into_text)) {
+        // The fourth argument is the error of Windows.
+        [Some(path), Some(second)] => class.call1((errno, text, path, py.None(), second)),
+        [Some(path), None] => class.call1((errno, text, path)),
+        [None, _] => class.call1((errno, text)),
     };
     instance.map_or_else(|e| e, PyErr::from_value)
 }

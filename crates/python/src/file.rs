@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::{
     connection::{Export, Mount},
-    errors::{Failure, at, text},
+    errors::{Failure, at},
     memory::{Destination, NewBytes, UserBuffer},
     metadata::{Stat, stat},
     operation::{Finish, Operation},
@@ -69,7 +69,7 @@ impl Use {
         let open = || async {
             let client = self.mount.client().await?;
             let options = self.access.reopened().options();
-            let mut stream = options.open(&client, &self.path).await.map_err(at(&text(&self.path)))?;
+            let mut stream = options.open(&client, &self.path).await.map_err(at(&self.path))?;
             stream.seek(SeekFrom::Start(self.cursor.load(Ordering::Relaxed))).await?;
             Ok::<_, Failure>(Arc::new(Lock::new(stream)))
         };
@@ -246,16 +246,22 @@ impl File {
         })
     }
 
-    /// Makes all written data stable, and closes the file. After an error it is closed too.
+    /// Makes all written data stable, releases the locks, and closes the file. After an error it is closed too.
     fn close(&self, py: Python<'_>) -> PyResult<Operation> {
         let used = self.used(py)?;
         self.closed.store(true, Ordering::Relaxed);
-        // The locks end with the stream, and the Python object may live on.
+        // The stream ends with the operation, and the Python object may live on.
         *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = OfProcess::new(Opened::default());
         Operation::new(py, async move {
-            // A process that has not used the file has no data to write.
-            if used.access.writes() && used.opened.initialized() {
-                let closed = async { Ok(used.stream().await?.shutdown().await?) };
+            // A process that has not used the file has no data to write, and no locks.
+            if used.opened.initialized() {
+                let closed = async {
+                    let mut stream = used.stream().await?;
+                    let written = if used.access.writes() { stream.shutdown().await } else { Ok(()) };
+                    let unlocked = stream.unlock_all().await;
+                    written?;
+                    Ok(unlocked?)
+                };
                 closed.await.map_err(|e| used.located(e))?;
             }
             Ok(())

@@ -8,7 +8,7 @@ use millrace_client::{Client, Error, handles::File, ops::FileHandle};
 
 use crate::{
     connection::Connected,
-    errors::{Failure, at, text},
+    errors::{Failure, at},
     memory::{NewBytes, make_huge_pages},
     metadata::{Stat, stat},
 };
@@ -20,7 +20,7 @@ pub(crate) const DEPTH: usize = 16;
 pub(crate) async fn stat_all(client: &Client, paths: Vec<PathBuf>) -> Vec<Result<Stat, Failure>> {
     let calls = paths.into_iter().map(|path| async move {
         let found = client.by_handle().resolve(path.as_os_str().as_bytes()).await;
-        let (handle, attributes) = found.map_err(at(&text(&path)))?;
+        let (handle, attributes) = found.map_err(at(&path))?;
         Ok(stat(Some(handle), &attributes))
     });
     stream::iter(calls).buffered(DEPTH).collect().await

@@ -30,6 +30,7 @@ class Server:
     """A server with a memory export /data, and a local directory /local, on free ports."""
 
     def __init__(self, directory, size="2GiB"):
+        self.directory = directory
         os.chmod(directory, 0o777)  # The server maps uid 0 of clients to the anonymous user.
         configuration = directory.with_name(directory.name + ".toml")
         self.control = directory.with_name(directory.name + ".control")

@@ -18,6 +18,7 @@ import time
 import pytest
 
 import millrace_nfs
+from conftest import Server
 
 MIB = 1 << 20
 
@@ -163,6 +164,11 @@ def test_names_and_attributes(client):
     client.makedirs("a/b", exist_ok=True)
     with pytest.raises(FileExistsError):
         client.makedirs("a/b")
+    for root in ("", "/", ".", "a/.."):
+        client.makedirs(root, exist_ok=True)
+        for create in (client.makedirs, client.mkdir):
+            with pytest.raises(FileExistsError):
+                create(root)
     client.write_bytes("a/file", b"123")
     client.symlink("file", "a/link")
     assert client.readlink("a/link") == "file"
@@ -208,25 +214,42 @@ def test_errors_have_the_path_once_and_no_name_of_another_version(server, tmp_pa
     for version in ("3", "4.2"):
         with millrace_nfs.Client(server.url(vers=version)) as client:
             client.makedirs("tree", exist_ok=True)
+            local, back = tmp_path / "local", tmp_path / "back"
             cases = [
-                ("dir/none", lambda: client.read_bytes("dir/none")),
-                ("/none", lambda: client.open("/none")),
-                ("", lambda: client.read_bytes("")),
-                ("none/file", lambda: client.put(tmp_path / "local", "none/file")),
-                (str(tmp_path / "none"), lambda: client.put(tmp_path / "none", "file")),
-                ("none", lambda: client.get("none", tmp_path / "back")),
-                ("tree", lambda: client.get("tree", tmp_path / "back")),
-                (str(tmp_path / "none/back"), lambda: client.get("tree/file", tmp_path / "none/back")),
+                (("dir/none", None), lambda: client.read_bytes("dir/none")),
+                (("/none", None), lambda: client.open("/none")),
+                (("", None), lambda: client.read_bytes("")),
+                # As those of os.rename, errors of calls with two paths have both.
+                ((local, "none/file"), lambda: client.put(local, "none/file")),
+                ((tmp_path / "none", "file"), lambda: client.put(tmp_path / "none", "file")),
+                (("none", back), lambda: client.get("none", back)),
+                (("tree", back), lambda: client.get("tree", back)),
+                (("tree/file", tmp_path / "none/back"), lambda: client.get("tree/file", tmp_path / "none/back")),
+                (("none", "tree/new"), lambda: client.rename("none", "tree/new")),
+                (("tree/file", "none/new"), lambda: client.link("tree/file", "none/new")),
+                (("text", "none/new"), lambda: client.symlink("text", "none/new")),
+                (("none", "tree/new"), lambda: client.copy("none", "tree/new")),
             ]
             client.write_bytes("tree/file", b"x")
-            for path, call in cases:
+            for (path, second), call in cases:
                 with pytest.raises(OSError) as caught:
                     call()
-                assert caught.value.filename == path, caught.value
+                names = [None if one is None else str(one) for one in (path, second)]
+                assert [caught.value.filename, caught.value.filename2] == names, caught.value
                 text = str(caught.value)
-                assert "NFS3" not in text and (not path or text.count(path) == 1), text
+                assert "NFS3" not in text and all(text.count(repr(name)) == 1 for name in names if name), text
+                assert not any(name in caught.value.strerror for name in names if name and "/" in name), text
             assert isinstance(client.stat_all(["missing"])[0], FileNotFoundError)
             client.rmtree("tree")
+
+
+def test_an_error_of_a_read_has_the_path(client):
+    client.write_bytes("file", b"x")
+    client.chmod("file", 0o600)
+    with millrace_nfs.Client(client.url, uid=1234, gid=1234, gids=[]) as other:
+        with pytest.raises(PermissionError) as caught:
+            other.read_bytes("/file")
+    assert caught.value.filename == "/file"
 
 
 def test_an_error_of_an_open_file_has_its_path(server):
@@ -281,6 +304,55 @@ def test_a_tree_of_many_directories(client):
     assert client.stats()["calls"] - before < 34 * 8
 
 
+def test_a_deep_tree_is_read_with_one_call_for_each_directory(server):
+    levels = 60
+    with millrace_nfs.Client(server.url(vers="3")) as client:
+        client.makedirs("/".join(["deep"] * levels))
+        before = client.stats()["calls"]
+        assert len(list(client.walk("deep"))) == levels
+        assert client.stats()["calls"] - before <= levels + 2
+        client.rmtree("deep")
+
+
+def test_a_tree_of_too_many_levels_is_an_error(server):
+    """One that a server makes without an end."""
+    parent = os.open(server.directory, os.O_RDONLY)
+    for _ in range(2100):
+        os.mkdir("d", 0o777, dir_fd=parent)
+        below = os.open("d", os.O_RDONLY, dir_fd=parent)
+        os.close(parent)
+        parent = below
+    try:
+        with millrace_nfs.Client(server.url("/local")) as client:
+            assert len(client.glob("d/d/d/*")) == 1
+            with pytest.raises(OSError, match="levels") as caught:
+                client.walk("d")
+            assert caught.value.errno == errno.ENAMETOOLONG
+    finally:
+        os.close(parent)
+        subprocess.run(["rm", "-r", server.directory / "d"], check=True)
+
+
+def test_a_touch_sets_the_time_of_the_server(client):
+    client.write_bytes("file", b"123")
+    client.chmod("file", 0o666)
+    old = 1_700_000_000_000_000_000
+    client.utime("file", (old, old))
+    with millrace_nfs.Client(client.url, uid=1234, gid=1234, gids=[]) as other:
+        # Only the owner may set another time (utimensat(2)).
+        with pytest.raises(PermissionError):
+            other.utime("file", (old, old))
+        before = other.stats()["calls"]
+        other.touch("file")
+        assert other.stats()["calls"] - before <= 2
+    found = client.stat("file")
+    assert found.st_atime_ns > old and found.st_mtime_ns > old and found.st_size == 3
+    client.mkdir("directory")
+    client.utime("directory", (old, old))
+    client.touch("directory")
+    assert client.stat("directory").st_mtime_ns > old
+
+
 def test_rights_owners_and_sizes(client):
     client.write_bytes("file", b"12345")
     client.mkdir("directory")
@@ -316,6 +388,7 @@ def test_extended_attributes(client):
         with pytest.raises(OSError) as caught:
             call()
         assert (caught.value.errno, caught.value.filename) == (errno.ENODATA, "file")
+        assert "user.origin: the attribute does not exist" in caught.value.strerror
     with pytest.raises(OSError) as caught:
         client.setxattr("file", "trusted.x", b"")
     assert caught.value.errno == errno.EOPNOTSUPP
@@ -331,6 +404,30 @@ def test_locks_exclude_other_files(client):
         assert other.lock(50, 10, exclusive=False, wait=False) and one.lock(50, 10, exclusive=False)
     with client.open("file", "rb+") as third:
         assert third.lock(), "closed files have no locks"
+
+
+def test_a_file_is_unlocked_when_close_returns(client):
+    client.write_bytes("file", b"x")
+    with client.open("file", "rb+") as other:
+        for mode in ("rb", "rb+") * 20:
+            file = client.open("file", mode)
+            assert file.lock()
+            file.close()
+            assert other.lock(wait=False)
+            other.unlock()
+
+
+def test_close_reports_that_a_file_is_not_unlocked(tmp_path):
+    server = Server(tmp_path, size="64MiB")
+    with millrace_nfs.Client(server.url(), retry=0) as client:
+        client.write_bytes("file", b"x")
+        file, other = client.open("file"), client.open("file")
+        assert file.lock()
+        server.stop()
+        other.close()
+        with pytest.raises(OSError) as caught:
+            file.close()
+        assert caught.value.filename == "file" and file.closed
 
 
 def test_a_lock_waits_for_another_thread(client):

@@ -4,6 +4,7 @@ import asyncio
 import io
 import multiprocessing
 import pickle
+import re
 import uuid
 from datetime import datetime, timedelta, timezone
 
@@ -109,6 +110,9 @@ def test_urls():
     assert split_url("nfs://h/a?.csv") == ({"host": "h"}, "/a?.csv")
     assert split_url("nfs://h/what?b=c") == ({"host": "h"}, "/what?b=c")
     assert split_url("/a/b/") == ({}, "/a/b") and split_url("") == ({}, "/")
+    assert split_url("nfs+tcp://h/a?proto=tcp") == split_url("nfs+tcp://h/a?proto=auto") == split_url("nfs+tcp://h/a")
+    with pytest.raises(ValueError, match=re.escape("write 'nfs+tcp://h/a?vers=3'")):
+        split_url("nfs+tcp://h/a?proto=rdma&vers=3")
     with pytest.raises(ValueError, match="port"):
         split_url("nfs://host:x/a")
     with pytest.raises(ValueError, match="host"):
@@ -156,6 +160,8 @@ def test_errors_have_the_path_at_the_server(fs, tmp_path):
         ("/data/none", lambda: fs.rm("/data/none")),
         ("/data/dir", lambda: fs.pipe_file("/data/dir", b"x")),
         ("/data/dir", lambda: fs.makedirs("/data/dir")),
+        ("/data", lambda: fs.makedirs("/data")),
+        ("/data", lambda: fs.mkdir("/data")),
         ("/other/file", lambda: fs.cat_file("/other/file")),
     ]
     for path, call in cases:
@@ -163,6 +169,18 @@ def test_errors_have_the_path_at_the_server(fs, tmp_path):
             call()
         assert caught.value.filename == path, caught.value
         assert str(caught.value).count(path) == 1, caught.value
+    fs.makedirs("/data", exist_ok=True)
+    fs.chmod("/data/dir/file", 0o600)
+    other = type(fs)("127.0.0.1", fs.port, proto=fs.storage_options["proto"], uid=1234, gid=1234, gids=())
+    for call in (lambda: other.cat_file("/data/dir/file"), lambda: other.cat_file("/data/dir/file", 0, 1)):
+        with pytest.raises(PermissionError) as caught:
+            call()
+        assert caught.value.filename == "/data/dir/file"
+    back = tmp_path / "back"
+    back.mkdir()
+    with pytest.raises(OSError) as caught:
+        fs.get_file("/data/dir/file", str(back))
+    assert (caught.value.filename, caught.value.filename2) == ("/data/dir/file", str(back))
 
 
 def test_trees(fs):
@@ -266,6 +284,26 @@ def test_info(fs, client):
         assert abs(datetime.now(timezone.utc) - time) < timedelta(minutes=5)
 
 
+def test_links_in_a_list_are_resolved_together(client, server):
+    client.write_bytes("file", b"x")
+    for n in range(20):
+        client.symlink("file", f"link{n}")
+    options = {"proto": "tcp", "vers": "3", "skip_instance_cache": True}
+    fs, other = (kind("127.0.0.1", server.ports["tcp"], **options) for kind in (MillraceFileSystem, AsyncMillraceFileSystem))
+    assert fs.ls("/data") == other.ls("/data")
+    assert sum(one["islink"] and one["type"] == "file" for one in fs.ls("/data")) == 20
+    (one,), (two,) = fs._exports.clients(), other._exports.clients()
+
+    async def calls():
+        before = (await two.stats())["calls"]
+        await other._ls("/data")
+        return (await two.stats())["calls"] - before
+
+    before = one.stats()["calls"]
+    fs.ls("/data")
+    assert one.stats()["calls"] - before == fsspec.asyn.sync(other.loop, calls)
+
+
 def test_ranges(fs):
     data = {f"/data/{n}": pattern(300_000, n) for n in range(3)}
     fs.pipe(data)
@@ -344,18 +382,20 @@ def test_copies_report_progress(fs, tmp_path):
         fs.put_file(str(tmp_path / "local"), "/data/a/remote", mode="create")
 
 
-def test_touch_and_modes_of_pipe(client, server):
-    fs = MillraceFileSystem("127.0.0.1", server.ports["tcp"], proto="tcp")
+def test_touch_and_modes_of_pipe(fs, server):
     fs.touch("/data/file")
     assert fs.cat("/data/file") == b""
     fs.pipe_file("/data/file", b"x")
     before = fs.ukey("/data/file")
     fs.touch("/data/file", truncate=False)
     assert fs.cat("/data/file") == b"x" and fs.ukey("/data/file") != before
+    fs.touch("/data/new/file", truncate=False)
+    assert fs.cat("/data/new/file") == b""
     with pytest.raises(FileExistsError):
         fs.pipe_file("/data/file", b"y", mode="create")
-    fs.get_file("/data/file", buffer := io.BytesIO())
-    assert buffer.getvalue() == b"x"
+    if isinstance(fs, MillraceFileSystem):
+        fs.get_file("/data/file", buffer := io.BytesIO())
+        assert buffer.getvalue() == b"x"
     strict = MillraceFileSystem("127.0.0.1", server.ports["tcp"], proto="tcp", auto_mkdir=False)
     with pytest.raises(FileNotFoundError):
         strict.pipe_file("/data/missing/file", b"x")

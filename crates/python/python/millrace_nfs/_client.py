@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import time
 import weakref
 from typing import Any, Callable, Iterable, Iterator, Union, overload
 
@@ -28,8 +27,9 @@ def exports(url: str) -> list[str]:
 class Client:
     """A mounted export: ``nfs://HOST[:PORT]/EXPORT[/PATH][?OPTION=VALUE&...]``.
 
-    Options of the URL are ``proto=rdma|tcp`` (default rdma), ``vers=3|4.1|4.2``, ``nconnect=N``, ``rsize=SIZE``,
-    ``wsize=SIZE``, ``provider=auto|iwarp|verbs``, ``noresvport`` and others of the command ``millrace``.
+    ``nfs+tcp://`` and ``nfs+rdma://`` state the transport. Options of the URL are ``proto=auto|rdma|tcp`` (default auto),
+    ``vers=3|4.1|4.2``, ``nconnect=N``, ``rsize=SIZE``, ``wsize=SIZE``, ``provider=auto|iwarp|verbs``, ``noresvport`` and
+    others of the command ``millrace``.
 
     Methods take paths from the root of the export (``export``), and raise the subclasses of ``OSError`` that the same
     functions of ``os`` raise, with ``errno``; ``ValueError`` for an invalid URL and after ``close``. They release the GIL,
@@ -178,22 +178,21 @@ class Client:
 
     def read_bytes(self, path: Path) -> bytes:
         """Reads a whole file."""
-        while True:
-            size = self.stat(path)
-            if not size.is_file():
-                with self.open(path) as file:  # Raises the error of the type.
-                    return file.read()
-            data = self.read_ranges([(size.handle, 0, size.st_size)])[0]
-            if isinstance(data, BaseException):
-                raise data
-            return data
+        found = self.stat(path)
+        if not found.is_file():
+            with self.open(path) as file:  # Raises the error of the type.
+                return file.read()
+        data = self._native.read_ranges([(found.handle, 0, found.st_size)], [path]).wait()[0]
+        if isinstance(data, BaseException):
+            raise data
+        return data
 
     def read_ranges(self, ranges: Iterable[tuple[bytes, int, int]]) -> list[bytes | OSError]:
         """Reads ranges (``Stat.handle``, offset, length) with many calls in flight.
 
         Returns for each the data, shorter at the end of the file, or the error. The memory for all is allocated first.
         """
-        return self._native.read_ranges(list(ranges)).wait()
+        return self._native.read_ranges(list(ranges), []).wait()
 
     def write_bytes(self, path: Path, data: Any) -> None:
         """Creates or replaces a file with ``data``, which is on stable storage on return."""
@@ -215,11 +214,8 @@ class Client:
         self.write_bytes(path, encoded(text, encoding, errors, newline))
 
     def touch(self, path: Path, exist_ok: bool = True) -> None:
-        """Creates an empty file, or sets the times of an existing one to the present."""
-        file = self.open(path, "ab" if exist_ok else "xb")
-        file.close()
-        now = time.time_ns()
-        self.utime(path, (now, now))
+        """Creates an empty file, or sets the times of an existing object to the server's present time."""
+        self._native.touch(path, exist_ok).wait()
 
     def truncate(self, path: Path, length: int) -> None:
         """Sets the size of a file to ``length`` bytes."""

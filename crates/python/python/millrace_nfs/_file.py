@@ -24,28 +24,13 @@ _open_files: weakref.WeakSet[File] = weakref.WeakSet()
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
-class File(io.RawIOBase):
-    """An open file, from ``Client.open``.
+class OpenFile:
+    """What the files of ``millrace_nfs`` and of ``millrace_nfs.aio`` have in common."""
 
-    It is a binary stream as those of ``io``: sequential reads are read ahead, and writes are sent in the background.
-    ``flush`` sends written data, so that all clients see it; ``sync`` and ``close`` also make it stable, and raise the
-    error of a failed write. Unlike raw files of ``io``, ``read`` returns less than requested only at the end of the file,
-    and ``write`` writes everything.
-
-    A file can be used after ``os.fork`` in both processes: the child opens it again by path at its first operation, and
-    has its own cursor. Data that the parent has not flushed belongs to the parent. Files opened for reading pickle; they
-    are opened again by path.
-
-    For reading lines wrap it: ``io.BufferedReader(file)``.
-    """
-
-    def __init__(self, client: Client, path: str, access: Access, native: _native.File) -> None:
-        self._client = client
-        self._path = path
-        self._access = access
-        self._native = native
-        if self.writable():
-            _open_files.add(self)
+    _path: str
+    _access: Access
+    closed: Any
+    """Whether the file is closed."""
 
     @property
     def name(self) -> str:
@@ -68,6 +53,44 @@ class File(io.RawIOBase):
     def seekable(self) -> bool:
         """True: files have a cursor."""
         return True
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+
+    def _check_readable(self) -> None:
+        self._check_open()
+        if not self.readable():
+            raise io.UnsupportedOperation("the file is not open for reading")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if not self.writable():
+            raise io.UnsupportedOperation("the file is not open for writing")
+
+
+class File(OpenFile, io.RawIOBase):
+    """An open file, from ``Client.open``.
+
+    It is a binary stream as those of ``io``: sequential reads are read ahead, and writes are sent in the background.
+    ``flush`` sends written data, so that all clients see it; ``sync`` and ``close`` also make it stable, and raise the
+    error of a failed write. Unlike raw files of ``io``, ``read`` returns less than requested only at the end of the file,
+    and ``write`` writes everything.
+
+    A file can be used after ``os.fork`` in both processes: the child opens it again by path at its first operation, and
+    has its own cursor. Data that the parent has not flushed belongs to the parent. Files opened for reading pickle; they
+    are opened again by path.
+
+    For reading lines wrap it: ``io.BufferedReader(file)``.
+    """
+
+    def __init__(self, client: Client, path: str, access: Access, native: _native.File) -> None:
+        self._client = client
+        self._path = path
+        self._access = access
+        self._native = native
+        if self.writable():
+            _open_files.add(self)
 
     def fileno(self) -> int:
         """Raises ``OSError``: the file has no descriptor."""
@@ -100,9 +123,7 @@ class File(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         """Writes all of ``data`` (bytes, or an object with the buffer protocol); returns its size in bytes."""
-        self._check_open()
-        if not self.writable():
-            raise io.UnsupportedOperation("the file is not open for writing")
+        self._check_writable()
         return self._native.write(data).wait()
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
@@ -117,9 +138,7 @@ class File(io.RawIOBase):
 
     def truncate(self, size: int | None = None, /) -> int:
         """Sets the size of the file to ``size`` bytes, or to the cursor."""
-        self._check_open()
-        if not self.writable():
-            raise io.UnsupportedOperation("the file is not open for writing")
+        self._check_writable()
         return self._native.truncate(self.tell() if size is None else size).wait()
 
     def flush(self) -> None:
@@ -134,7 +153,7 @@ class File(io.RawIOBase):
         """Locks a range of bytes; without ``length`` to the end of the file, however long it becomes. Needs NFSv4.
 
         Locks exclude other clients and other files of this one. Without ``wait`` it returns False if another lock
-        conflicts. Closing the file unlocks it.
+        conflicts. ``close`` unlocks the file.
         """
         self._check_open()
         return self._native.lock(start, length, exclusive, wait).wait()
@@ -155,7 +174,7 @@ class File(io.RawIOBase):
         return Stat._make(self._native.stat().wait())
 
     def close(self) -> None:
-        """Makes all written data stable and closes the file. It is closed even if that fails."""
+        """Makes all written data stable, unlocks the file and closes it. It is closed even if that fails."""
         if self.closed:
             return
         _open_files.discard(self)
@@ -165,18 +184,8 @@ class File(io.RawIOBase):
         finally:
             super().close()
 
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ValueError("I/O operation on closed file")
-
-    def _check_readable(self) -> None:
-        self._check_open()
-        if not self.readable():
-            raise io.UnsupportedOperation("the file is not open for reading")
-
     def __reduce__(self) -> Any:
-        if self.closed:
-            raise ValueError("I/O operation on closed file")
+        self._check_open()
         if self.writable():
             raise TypeError("a file that is open for writing cannot be pickled")
         return _reopen, (self._client, self._path, self.tell())

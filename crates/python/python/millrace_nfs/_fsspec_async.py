@@ -24,7 +24,8 @@ from ._fsspec_common import (
     is_of_base,
     join,
     key_of,
-    of_path,
+    links_in,
+    listed,
     per_path,
     ranges_of,
     walked,
@@ -41,7 +42,9 @@ class _Client(aio.Client):
 
 class AsyncMillraceFileSystem(Paths, AsyncFileSystem):  # type: ignore[misc]
     """The file system for asyncio: methods with a leading underscore are coroutines, and any number of them can be in
-    flight. The others run them in fsspec's thread; for programs without asyncio ``MillraceFileSystem`` is faster.
+    flight. The others run them in fsspec's thread; for programs without asyncio ``MillraceFileSystem`` is faster. Those
+    without a coroutine in fsspec (``open``, ``mv``, ``touch`` and others), and ``walk``, are those of a
+    ``MillraceFileSystem``, which has connections of its own.
 
     Arguments are those of ``MillraceFileSystem``.
     """
@@ -51,7 +54,6 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):  # type: ignore[misc]
         super().__init__(**kwargs)
         self.host, self.port, self.auto_mkdir = host, port, auto_mkdir
         self._exports: Exports[aio.Client] = Exports(host, port, own, _Client)
-        # The sync form opens files for reading and writing by fsspec.open, with its own connections.
         self._sync = MillraceFileSystem(host, port, auto_mkdir, skip_instance_cache=True, **own)
 
     async def _at(self, path: str) -> tuple[aio.Client, str]:
@@ -114,8 +116,8 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):  # type: ignore[misc]
             return [await self._info(path)] if detail else [path]
         if not detail:
             return [join(path, entry.name) for entry in entries]
-        infos = [info_of(join(path, entry.name), entry.stat) for entry in entries]
-        return [await self._info(one["name"]) if one["islink"] else one for one in infos]
+        targets = await client.stat_all(links_in(name, entries))
+        return listed(path, entries, targets)
 
     async def _type(self, path: str) -> str | None:
         path = self._strip_protocol(path)
@@ -285,9 +287,11 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):  # type: ignore[misc]
         for client, names in groups.values():
             unique = list(dict.fromkeys(name for _, name in names))
             stats = dict(zip(unique, await client.stat_all(unique)))
+            names_of = dict(names)
             wanted, ranges = ranges_of(paths, names, stats, starts, ends, out)
-            for n, data in zip(wanted, await client.read_ranges(ranges)):
-                out[n] = of_path(data, paths[n])
+            read = await aio._start(client._native.read_ranges(ranges, [names_of[n] for n in wanted]))
+            for n, data in zip(wanted, read):
+                out[n] = data
         return checked(out, on_error)
 
     async def _pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
@@ -297,6 +301,12 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):  # type: ignore[misc]
                 await file.write(value)
         else:
             await self._with_parent(path, lambda: client.write_bytes(name, value))
+
+    async def _touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
+        if truncate:
+            return await self._pipe_file(path, b"")
+        client, name = await self._at(path)
+        return await self._with_parent(path, lambda: client.touch(name))
 
     async def _put_file(
         self, lpath: Any, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any
@@ -336,6 +346,10 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):  # type: ignore[misc]
     def checksum(self, path: str) -> int:
         """As ``MillraceFileSystem.checksum``."""
         return self._sync.checksum(path)
+
+    def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
+        """As ``MillraceFileSystem.touch``."""
+        self._sync.touch(path, truncate, **kwargs)
 
     def chmod(self, path: str, mode: int) -> None:
         """As ``MillraceFileSystem.chmod``."""

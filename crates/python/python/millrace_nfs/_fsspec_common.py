@@ -8,7 +8,7 @@ from typing import Any, Iterable, Iterator, Tuple
 from fsspec.utils import stringify_path  # type: ignore[import-untyped]
 
 from ._exports import PROTOCOLS, Exports, limits, split_url
-from ._stat import Stat
+from ._stat import DirEntry, Stat
 from ._tree import ALL_LEVELS, Found
 
 
@@ -27,6 +27,21 @@ def info_of(path: str, found: Stat, is_link: bool = False) -> dict[str, Any]:
         "created": found.st_ctime,
         "islink": is_link or found.is_symlink(),
     }
+
+
+def links_in(directory: str, entries: list[DirEntry]) -> list[str]:
+    """The paths of the symbolic links among the entries of a directory."""
+    return [join(directory, entry.name) for entry in entries if entry.stat.is_symlink()]
+
+
+def listed(path: str, entries: list[DirEntry], targets: list[Stat | OSError]) -> list[dict[str, Any]]:
+    """The attributes of the entries of the directory ``path``: those of links are their targets', if these exist."""
+    found, waiting = [], iter(targets)
+    for entry in entries:
+        target = next(waiting) if entry.stat.is_symlink() else entry.stat
+        found_stat = target if isinstance(target, Stat) else entry.stat
+        found.append(info_of(join(path, entry.name), found_stat, is_link=entry.stat.is_symlink()))
+    return found
 
 
 def infos_of(path: str, found: Found) -> dict[str, dict[str, Any]]:
@@ -60,19 +75,19 @@ def walked(
         parent, _, name = one.rpartition("/")
         levels.setdefault(parent or "/", ({}, {}))[0 if info["type"] == "directory" else 1][name] = info
 
-    def below(path: str, depth: int) -> Iterator[Level]:
-        directories, others = levels.get(path, ({}, {}))
-        level = (path, directories, others) if detail else (path, list(directories), list(others))
-        if topdown:
+    def from_top(first_to_last: bool) -> Iterator[Level]:
+        waiting = [(path, depth)]
+        while waiting:
+            one, left = waiting.pop()
+            directories, others = levels.get(one, ({}, {}))
+            level = (one, directories, others) if detail else (one, list(directories), list(others))
             yield level
-        if depth > 1:
-            for name in list(level[1]):
-                if not found[join(path, name)]["islink"]:
-                    yield from below(join(path, name), depth - 1)
-        if not topdown:
-            yield level
+            names = [join(one, name) for name in level[1]] if left > 1 else []
+            below = [(name, left - 1) for name in names if not found[name]["islink"]]
+            waiting.extend(reversed(below) if first_to_last else below)
 
-    return below(path, depth)
+    # From the bottom up, each directory follows those in it.
+    return from_top(True) if topdown else reversed(list(from_top(False)))
 
 
 def key_of(info: dict[str, Any]) -> str:
@@ -159,13 +174,6 @@ def ranges_of(
         wanted.append(n)
         ranges.append((found.handle, *limits(starts[n], ends[n], found.st_size)))
     return wanted, ranges
-
-
-def of_path(data: Any, path: str) -> Any:
-    """The data of a range, or its error with the path."""
-    if isinstance(data, OSError) and data.filename is None:
-        data.filename = path
-    return data
 
 
 def checked(out: list[Any], on_error: str) -> list[Any]:

@@ -27,7 +27,8 @@ from ._fsspec_common import (
     is_of_base,
     join,
     key_of,
-    of_path,
+    links_in,
+    listed,
     per_path,
     ranges_of,
     walked,
@@ -130,16 +131,9 @@ class MillraceFileSystem(Paths, AbstractFileSystem):  # type: ignore[misc]
             entries = sorted(client.scandir(name))
         except NotADirectoryError:
             return [self.info(path)] if detail else [path]
-        paths = [join(path, entry.name) for entry in entries]
         if not detail:
-            return paths
-        infos = [info_of(one, entry.stat) for one, entry in zip(paths, entries)]
-        links = [n for n, entry in enumerate(entries) if entry.stat.is_symlink()]
-        targets = client.stat_all([join(name, entries[n].name) for n in links])
-        for n, target in zip(links, targets):
-            if isinstance(target, Stat):
-                infos[n] = info_of(paths[n], target, is_link=True)
-        return infos
+            return [join(path, entry.name) for entry in entries]
+        return listed(path, entries, client.stat_all(links_in(name, entries)))
 
     def created(self, path: str) -> datetime:
         """The time of the last change of data or attributes: NFS servers need not record the creation."""
@@ -363,9 +357,11 @@ class MillraceFileSystem(Paths, AbstractFileSystem):  # type: ignore[misc]
         for client, names in groups.values():
             unique = list(dict.fromkeys(name for _, name in names))
             stats = dict(zip(unique, client.stat_all(unique)))
+            names_of = dict(names)
             wanted, ranges = ranges_of(paths, names, stats, starts, ends, out)
-            for n, data in zip(wanted, client.read_ranges(ranges)):
-                out[n] = of_path(data, paths[n])
+            read = client._native.read_ranges(ranges, [names_of[n] for n in wanted]).wait()
+            for n, data in zip(wanted, read):
+                out[n] = data
         return checked(out, on_error)
 
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **kwargs: Any) -> None:
@@ -381,11 +377,8 @@ class MillraceFileSystem(Paths, AbstractFileSystem):  # type: ignore[misc]
         """Creates an empty file; truncates an existing one, or sets its times."""
         if truncate:
             return self.pipe_file(path, b"")
-        now = datetime.now(timezone.utc).timestamp()
-        self._open_native(path, "ab").close()
         client, name = self._at(path)
-        client.utime(name, (int(now * 1e9), int(now * 1e9)))
-        return None
+        return self._with_parent(path, lambda: client.touch(name))
 
     def put_file(
         self, lpath: Any, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite", **kwargs: Any

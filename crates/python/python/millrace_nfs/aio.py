@@ -10,14 +10,12 @@ Any number of calls can be in flight. Cancelling a task cancels its call: the se
 from __future__ import annotations
 
 import asyncio
-import io
 import os
-import time
 from typing import Any, Callable, Iterable, TypeVar
 
 from . import _native
 from ._client import Path, _counters, _stat_or_error
-from ._file import _CHUNK
+from ._file import _CHUNK, OpenFile
 from ._mode import Access, access
 from ._settings import Settings
 from ._stat import DirEntry, Stat
@@ -54,7 +52,7 @@ async def exports(url: str) -> list[str]:
     return await _start(_native.exports(url))
 
 
-class File:
+class File(OpenFile):
     """An open file, as ``millrace_nfs.File``. Close it: nothing else makes written data stable."""
 
     def __init__(self, path: str, wanted: Access, native: _native.File) -> None:
@@ -73,35 +71,13 @@ class File:
         """Whether ``close`` was called."""
         return self._native.closed
 
-    @property
-    def name(self) -> str:
-        """The path with which the file was opened."""
-        return self._path
-
-    @property
-    def mode(self) -> str:
-        """As ``millrace_nfs.File.mode``."""
-        return self._access.mode
-
-    def readable(self) -> bool:
-        """Whether the file is open for reading."""
-        return self._access.read
-
-    def writable(self) -> bool:
-        """Whether the file is open for writing."""
-        return self._access.write or self._access.append
-
-    def seekable(self) -> bool:
-        """True: files have a cursor."""
-        return True
-
     def tell(self) -> int:
         """The offset of the cursor."""
         return self._native.position()
 
     async def read(self, size: int | None = -1) -> bytes:
         """As ``millrace_nfs.File.read``."""
-        self._check(self.readable(), "reading")
+        self._check_readable()
         if size is None or size < 0 or size > _CHUNK:
             rest = max((await self.stat()).st_size - self.tell(), 0)
             size = rest if size is None or size < 0 else min(size, rest)
@@ -109,12 +85,12 @@ class File:
 
     async def readinto(self, buffer: Any) -> int:
         """As ``millrace_nfs.File.readinto``. Do not access the buffer before the call has ended."""
-        self._check(self.readable(), "reading")
+        self._check_readable()
         return await _start(self._native.readinto(buffer))
 
     async def write(self, data: Any) -> int:
         """As ``millrace_nfs.File.write``."""
-        self._check(self.writable(), "writing")
+        self._check_writable()
         return await _start(self._native.write(data))
 
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -123,7 +99,7 @@ class File:
 
     async def truncate(self, size: int | None = None) -> int:
         """As ``millrace_nfs.File.truncate``."""
-        self._check(self.writable(), "writing")
+        self._check_writable()
         return await _start(self._native.truncate(self.tell() if size is None else size))
 
     async def flush(self) -> None:
@@ -154,15 +130,6 @@ class File:
         """As ``millrace_nfs.File.close``."""
         if not self.closed:
             await _start(self._native.close())
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ValueError("I/O operation on closed file")
-
-    def _check(self, allowed: bool, purpose: str) -> None:
-        self._check_open()
-        if not allowed:
-            raise io.UnsupportedOperation(f"the file is not open for {purpose}")
 
 
 class Client:
@@ -241,14 +208,14 @@ class Client:
         if not found.is_file():
             async with await self.open(path) as file:  # Raises the error of the type.
                 return await file.read()
-        data = (await self.read_ranges([(found.handle, 0, found.st_size)]))[0]
+        data = (await _start(self._native.read_ranges([(found.handle, 0, found.st_size)], [path])))[0]
         if isinstance(data, BaseException):
             raise data
         return data
 
     async def read_ranges(self, ranges: Iterable[tuple[bytes, int, int]]) -> list[bytes | OSError]:
         """As ``millrace_nfs.Client.read_ranges``."""
-        return await _start(self._native.read_ranges(list(ranges)))
+        return await _start(self._native.read_ranges(list(ranges), []))
 
     async def write_bytes(self, path: Path, data: Any) -> None:
         """As ``millrace_nfs.Client.write_bytes``."""
@@ -271,10 +238,7 @@ class Client:
 
     async def touch(self, path: Path, exist_ok: bool = True) -> None:
         """As ``millrace_nfs.Client.touch``."""
-        file = await self.open(path, "ab" if exist_ok else "xb")
-        await file.close()
-        now = time.time_ns()
-        await self.utime(path, (now, now))
+        await _start(self._native.touch(path, exist_ok))
 
     async def truncate(self, path: Path, length: int) -> None:
         """As ``millrace_nfs.Client.truncate``."""
