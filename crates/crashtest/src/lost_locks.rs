@@ -1,15 +1,17 @@
-//! Locks that their holders lose, because the server restarts without its list of clients, or because a lease ends
+//! Locks that their holders lose, because the server restarts, often without its list of clients, or because a lease ends
 //! while the holder cannot reach the server. Then another holder locks the file and writes newer data, which nothing
 //! that the earlier one does may replace: close, commit, unlock, read.
 //!
-//! Each owner repeats: lock the file, read it, write its own version in several pieces, unlock. Versions are numbered
-//! under the lock. A section is durable whose calls have succeeded up to a commit after its last write. The holder of a
+//! Each owner repeats: lock the file, read it, write its own version in several pieces, append the number of the version at
+//! the end that the read has shown, unlock. Versions are numbered under the lock. A section is durable whose calls have succeeded up to a commit after its last write. The holder of a
 //! lock must read versions that are not older than the last durable one, and none that was numbered after its own. An
 //! owner that has lost its lock reads no older version after the unlock, and no commit succeeds between the first error
-//! that can only report this loss and the unlock.
+//! that can only report this loss and the unlock. The appended numbers increase and name all durable versions; unless
+//! crashes lose UNSTABLE data behind which others have appended, there is no hole between them.
 
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeMap,
     future::Future,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -37,6 +39,8 @@ const SECTIONS: usize = 6;
 const PARTS: u64 = 16;
 const PART: u64 = 512;
 const SIZE: usize = (PARTS * PART) as usize;
+/// Length of a read of the whole file, with the number of each section behind the parts.
+const WHOLE: usize = SIZE + CLIENTS as usize * OWNERS as usize * SECTIONS * 8;
 /// Seconds of a lease.
 const LEASE: u64 = 10;
 /// Time limit of a run, in virtual time.
@@ -54,6 +58,10 @@ pub trait LockedFile {
     fn read(&self, len: usize) -> impl Future<Output = Result<Vec<u8>, String>>;
     /// Writes data at an offset.
     fn write(&self, offset: u64, data: &[u8]) -> impl Future<Output = Result<(), String>>;
+    /// Whether a read ends at the end of the file at the server, so that the owner can append.
+    fn has_current_size(&self) -> bool {
+        true
+    }
     /// Makes written data stable.
     fn sync(&self) -> impl Future<Output = Result<(), String>>;
 }
@@ -90,8 +98,33 @@ impl Counts {
 struct History {
     /// Number of the last section that has begun.
     begun: Cell<u64>,
+    /// Numbers of the durable sections, and whether they have appended.
+    durable: RefCell<BTreeMap<u64, bool>>,
+    /// Whether crashes keep UNSTABLE data.
+    keeps_unstable: bool,
+}
+
+impl History {
     /// Number of the newest durable section.
-    durable: Cell<u64>,
+    fn durable(&self) -> u64 {
+        self.durable.borrow().keys().next_back().copied().unwrap_or(0)
+    }
+
+    /// Checks the numbers behind the parts, which have those of the durable sections up to `durable`.
+    fn check_log(&self, log: &[u8], durable: u64) -> Result<(), String> {
+        let numbers: Vec<_> =
+            log.chunks(8).map(|n| n.try_into().map_or(u64::MAX, u64::from_be_bytes)).collect();
+        let written = || numbers.iter().filter(|n| **n != 0 || self.keeps_unstable);
+        let is_complete =
+            self.durable.borrow().range(..=durable).all(|(n, appended)| !appended || numbers.contains(n));
+        if is_complete
+            && written().is_sorted_by(|a, b| a < b)
+            && written().all(|n| (1..=self.begun.get()).contains(n))
+        {
+            return Ok(());
+        }
+        Err(format!("read the appended numbers {numbers:?}, but durable are {:?}", self.durable.borrow()))
+    }
 }
 
 /// A lock owner.
@@ -207,7 +240,7 @@ impl<F: LockedFile> Owner<'_, F> {
 
     fn note_unlock(&self) {
         if self.holds.replace(false) {
-            self.unlocked_at.set(self.history.durable.get());
+            self.unlocked_at.set(self.history.durable());
         }
     }
 
@@ -221,7 +254,7 @@ impl<F: LockedFile> Owner<'_, F> {
         for _ in 0..3 {
             let done = match self.below(4) {
                 0 => self.sync().await,
-                1 => self.checked(self.file.read(SIZE).await).map(drop),
+                1 => self.checked(self.file.read(WHOLE).await).map(drop),
                 2 => self.unlock().await,
                 _ => self.close().await,
             };
@@ -230,7 +263,7 @@ impl<F: LockedFile> Owner<'_, F> {
             }
         }
         let _ = self.unlock().await;
-        if is_lost && let Ok(content) = self.file.read(SIZE).await {
+        if is_lost && let Ok(content) = self.file.read(WHOLE).await {
             self.counts.read_again.fetch_add(1, Ordering::Relaxed);
             self.check(&content, self.unlocked_at.get(), self.history.begun.get())?;
         }
@@ -242,16 +275,20 @@ impl<F: LockedFile> Owner<'_, F> {
 
     async fn section(&self) -> Result<(), Failure> {
         self.checked(self.file.lock().await)?;
-        let (version, durable) = (self.history.begun.get() + 1, self.history.durable.get());
+        let (version, durable) = (self.history.begun.get() + 1, self.history.durable());
         self.history.begun.set(version);
         self.version.set(version);
         self.holds.set(true);
-        let content = self.checked(self.file.read(SIZE).await)?;
+        let content = self.checked(self.file.read(WHOLE).await)?;
         self.check(&content, durable, version - 1).map_err(Failure::Wrong)?;
-        let mut parts: Vec<_> = (0..PARTS).collect();
+        let mut parts: Vec<_> = (0..PARTS + u64::from(self.file.has_current_size())).collect();
         while !parts.is_empty() {
             let next = parts.swap_remove(self.below(parts.len() as u64) as usize);
-            self.checked(self.file.write(next * PART, &part(version)).await)?;
+            let written = match next {
+                PARTS => self.file.write(content.len() as u64, &version.to_be_bytes()).await,
+                _ => self.file.write(next * PART, &part(version)).await,
+            };
+            self.checked(written)?;
             self.has_written.set(true);
             match self.below(16) {
                 0 => self.sync().await?,
@@ -262,22 +299,26 @@ impl<F: LockedFile> Owner<'_, F> {
         let syncs_first = self.below(2) == 0;
         if syncs_first {
             self.sync().await?;
-            self.history.durable.set(self.history.durable.get().max(version));
+            self.history.durable.borrow_mut().insert(version, self.file.has_current_size());
         }
         self.unlock().await?;
         if !syncs_first {
             self.checked(self.file.sync().await)?;
-            self.history.durable.set(self.history.durable.get().max(version));
+            self.history.durable.borrow_mut().insert(version, self.file.has_current_size());
         }
         Ok(())
     }
 
     /// Checks that `content` has versions from `oldest` to `newest`.
     fn check(&self, content: &[u8], oldest: u64, newest: u64) -> Result<(), String> {
-        if content.len() != SIZE {
+        let Some((parts, log)) = content.split_at_checked(SIZE) else {
             return Err(format!("{} read {} bytes", self.name, content.len()));
+        };
+        // Without the lock, the size may be a cached one.
+        if self.holds.get() && self.file.has_current_size() {
+            self.history.check_log(log, oldest).map_err(|why| format!("{} {why}", self.name))?;
         }
-        for (n, read) in content.chunks(PART as usize).enumerate() {
+        for (n, read) in parts.chunks(PART as usize).enumerate() {
             let found = read.first_chunk().map_or(u64::MAX, |b| u64::from_be_bytes(*b));
             if read != part(found) || !(oldest..=newest).contains(&found) {
                 return Err(format!(
@@ -303,6 +344,8 @@ pub fn run<F: LockedFile>(
 ) -> Result<RunStats, String> {
     let mut cluster = Cluster::of_seed(time, Design::ReadWrite, (seed, trace, shown))?;
     cluster.config.nfs4.lease = LEASE;
+    let list = seed.0.is_multiple_of(3).then(tempfile::tempdir).transpose().map_err(|e| e.to_string())?;
+    cluster.config.state_dir = list.as_ref().map(|dir| dir.path().into());
     let disk = cluster.use_disk(time, seed, false);
     cluster.start(time);
     cluster::finish(time, LIMIT, execute(time, &mut cluster, &disk, seed, counts, make))
@@ -320,7 +363,9 @@ async fn execute<F: LockedFile>(
     let (rt, mut random) = (time.runtime(), Random::new(seed.0));
     let proto = if seed.0.is_multiple_of(2) { Proto::Tcp } else { Proto::Rdma };
     let version = if seed.0.is_multiple_of(3) { Version::V4_1 } else { Version::V4_2 };
-    let (mut clients, history, mut owners) = (Vec::new(), History::default(), Vec::new());
+    let (mut clients, mut history, mut owners) = (Vec::new(), History::default(), Vec::new());
+    history.keeps_unstable = random.below(2) == 0;
+    let history = history;
     let failures: [Cell<u64>; CLIENTS as usize] = Default::default();
     for (number, failures) in (0..).zip(&failures) {
         let options = options(Strategy::ALL[0], Design::ReadWrite).vers(Some(version));
@@ -361,7 +406,7 @@ async fn execute<F: LockedFile>(
         done.set(true);
         ended.into_iter().collect::<Result<(), String>>()
     };
-    // After a crash the server has no records of clients, so no lock can be reclaimed.
+    // After a crash, a server without its list of clients grants no lock again.
     let crashes = async {
         let mut crashes = 0;
         loop {
@@ -371,7 +416,9 @@ async fn execute<F: LockedFile>(
             }
             if random.below(2) == 0 && crashes < 6 {
                 cluster.crash();
-                disk.lose();
+                if !history.keeps_unstable {
+                    disk.lose();
+                }
                 rt.sleep(Duration::from_micros(random.below(500_000))).await;
                 cluster.start(time);
                 crashes += 1;
@@ -388,8 +435,9 @@ async fn execute<F: LockedFile>(
     for owner in &owners {
         let at_the_end = |why| format!("{} at the end: {why}", owner.name);
         owner.file.lock().await.map_err(|e| at_the_end(format!("lock: {e}")))?;
-        let content = owner.file.read(SIZE).await.map_err(|e| at_the_end(format!("read: {e}")))?;
-        owner.check(&content, history.durable.get(), history.begun.get()).map_err(at_the_end)?;
+        owner.holds.set(true);
+        let content = owner.file.read(WHOLE).await.map_err(|e| at_the_end(format!("read: {e}")))?;
+        owner.check(&content, history.durable(), history.begun.get()).map_err(at_the_end)?;
         owner.file.unlock().await.map_err(|e| at_the_end(format!("unlock: {e}")))?;
     }
     let reconnects = clients.iter().map(|c| c.stats().reconnects).sum();

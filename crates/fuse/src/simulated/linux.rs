@@ -158,9 +158,9 @@ impl Linux {
     fn handle_notifications(&self) {
         for (code, body) in self.channel.drain() {
             let node = self.nodes.lock().get(&u64_at(&body, 0)).cloned();
-            // A negative offset invalidates only attributes.
-            if let Some(node) = node.filter(|_| code == INVAL_INODE && u64_at(&body, 8) as i64 >= 0) {
-                node.cache.lock().drop_clean();
+            if let Some(node) = node.filter(|_| code == INVAL_INODE) {
+                // A negative offset invalidates only attributes.
+                node.cache.lock().invalidate(u64_at(&body, 8) as i64 >= 0);
             }
         }
     }

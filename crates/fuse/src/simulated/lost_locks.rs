@@ -96,6 +96,11 @@ impl LockedFile for Process {
         self.linux.write(&self.file(), offset, data).await.map_err(text)
     }
 
+    /// With `writeback`, Linux keeps the size that it has (`fuse_change_attributes`).
+    fn has_current_size(&self) -> bool {
+        self.linux.io != Io::WriteBack
+    }
+
     async fn sync(&self) -> Result<(), String> {
         self.linux.fsync(&self.file()).await.map_err(text)
     }

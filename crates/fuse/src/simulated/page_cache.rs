@@ -33,7 +33,7 @@ pub(super) struct Node {
 #[derive(Default)]
 pub(super) struct Cache {
     size: u64,
-    /// Number of size changes by the kernel: a reply to an earlier request does not change the size
+    /// Number of size changes by the kernel, and of invalidations: a reply to an earlier request does not change the size
     /// (`attr_version`).
     version: u64,
     /// The kernel changes the size: a write beyond it or a truncation is in progress, and no reply changes
@@ -70,6 +70,14 @@ impl Cache {
         self.pages.retain(|_, page| page.is_dirty);
     }
 
+    /// The file system has invalidated the attributes, and with `drops_pages` the pages (`fuse_reverse_inval_inode`).
+    pub(super) fn invalidate(&mut self, drops_pages: bool) {
+        self.version += 1;
+        if drops_pages {
+            self.drop_clean();
+        }
+    }
+
     /// `truncate_pagecache`.
     fn truncate(&mut self, size: u64) {
         (self.size, self.version) = (size, self.version + 1);
@@ -96,16 +104,16 @@ impl Linux {
         if self.io == Io::WriteThrough && range.end > node.cache.lock().size {
             self.fetch_size(file).await?;
         }
-        let end = range.end.min(node.cache.lock().size);
         let mut data = Vec::new();
-        if end <= offset {
-            return Ok(data);
-        }
-        for number in pages(&(offset..end)) {
+        for number in pages(&range) {
+            let start = offset.max(number * PAGE);
+            if node.cache.lock().size <= start {
+                break;
+            }
             let _lock = node.pages[number as usize].lock().await;
             let page = self.page(file, number).await?;
-            let start = offset.max(number * PAGE);
-            let until = end.min((number + 1) * PAGE);
+            // The size after the page was read (`filemap_read`).
+            let until = range.end.min((number + 1) * PAGE).min(node.cache.lock().size).max(start);
             data.extend(&page[(start - number * PAGE) as usize..(until - number * PAGE) as usize]);
         }
         Ok(data)
@@ -113,16 +121,22 @@ impl Linux {
 
     /// Returns the content of a page whose lock the caller holds.
     async fn page(&self, file: &Description, number: u64) -> SysResult<Vec<u8>> {
-        let (cached, dropped) = {
+        let (cached, dropped, version) = {
             let cache = file.node.cache.lock();
-            (cache.pages.get(&number).map(|page| page.data.clone()), cache.dropped)
+            (cache.pages.get(&number).map(|page| page.data.clone()), cache.dropped, cache.version)
         };
         if let Some(data) = cached {
             return Ok(data);
         }
         let mut data = self.get(file, number * PAGE..(number + 1) * PAGE, 0).await?;
+        let end = number * PAGE + data.len() as u64;
         data.resize(PAGE as usize, 0);
         let mut cache = file.node.cache.lock();
+        // `fuse_short_read`.
+        let is_current = self.io == Io::WriteThrough && cache.version == version && !cache.is_size_unstable;
+        if is_current && end < cache.size.min((number + 1) * PAGE) {
+            (cache.size, cache.version) = (end, version + 1);
+        }
         if cache.dropped == dropped {
             cache.pages.insert(number, Page { data: data.clone(), is_dirty: false });
         }
