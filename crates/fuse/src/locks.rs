@@ -19,13 +19,16 @@ use rustix::io::Errno;
 use crate::{
     error::errno,
     fs::Fs,
-    inode::Inode,
+    inode::{CacheUpdate, Inode},
     lock_owners::{LockHolder, Unlocking},
     open_file::OpenFile,
 };
 
 /// The end of a lock up to the end of the file, however long it becomes.
 const TO_THE_END: u64 = i64::MAX as u64;
+/// Maximum number of GETATTRs of a new holder, which repeats it if another process of this mount changes the file meanwhile:
+/// the size then stays that of before, which may have data that was discarded, or lack data of others.
+const SIZE_ATTEMPTS: u32 = 8;
 /// Types of locks in requests (`F_RDLCK`, `F_WRLCK` and `F_UNLCK` of fcntl(2)).
 const SHARED: u32 = 0;
 const EXCLUSIVE: u32 = 1;
@@ -102,13 +105,19 @@ impl Fs {
     pub(crate) async fn drop_unlocked_pages(self: &Arc<Self>, file: &OpenFile) {
         let inode = &file.inode;
         inode.note_unknown_change(&self.clock);
-        let issued = self.clock.tick();
-        let attributes = file.client.getattr(inode.handle).await;
-        let dropped = inode.invalidate_pages();
-        if let Ok(attributes) = attributes {
-            self.apply_update(inode, inode.record_attributes(&self.timeouts, issued, attributes));
+        for _ in 0..SIZE_ATTEMPTS {
+            let issued = self.clock.tick();
+            let attributes = file.client.getattr(inode.handle).await;
+            let dropped = inode.invalidate_pages();
+            let update = attributes.map(|new| inode.record_attributes(&self.timeouts, issued, new));
+            // After an error, the kernel's GETATTR has it too.
+            let update = update.unwrap_or(CacheUpdate { is_current: true, ..CacheUpdate::default() });
+            self.apply_update(inode, update);
+            self.apply_update(inode, dropped);
+            if update.is_current {
+                break;
+            }
         }
-        self.apply_update(inode, dropped);
         if let Some(invalidator) = self.invalidator.get() {
             invalidator.wait_until_dropped(inode).await;
         }
