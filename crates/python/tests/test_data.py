@@ -1,9 +1,12 @@
-"""Programs that open storage through fsspec: pyarrow, pandas, zarr, PyTorch."""
+"""Programs that open storage through fsspec (pyarrow, pandas, zarr, PyTorch), and through a mount (Delta Lake)."""
 
 import multiprocessing
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from conftest import PROGRAM
 from millrace_nfs.fsspec import MillraceFileSystem
 
 
@@ -59,6 +62,44 @@ def test_a_zarr_array(fs, kind):
     values[5, 7] = -1
     read = zarr.open_array(store=store, mode="r")
     assert (read[:] == values).all() and (read[95:105, 240:260] == values[95:105, 240:260]).all()
+
+
+@pytest.fixture
+def mounts(server, tmp_path):
+    """A directory of the export on two mounts, which are two clients."""
+    points = [tmp_path / "one", tmp_path / "other"]
+    processes = []
+    for point in points:
+        point.mkdir()
+        command = [PROGRAM, "mount", server.url(), point, "--log", "error"]
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    is_mounted = all([process.stdout.readline() for process in processes])
+    if is_mounted:
+        yield [point / tmp_path.name for point in points]
+    for process in processes:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+    if not is_mounted:
+        pytest.skip("FUSE cannot mount here")
+
+
+def test_no_commit_to_a_delta_table_is_lost(mounts):
+    # It has its own storage in Rust, and takes no file system of fsspec.
+    deltalake = pytest.importorskip("deltalake")
+    pyarrow = pytest.importorskip("pyarrow")
+    deltalake.write_deltalake(mounts[0], pyarrow.table({"n": [-1]}))
+
+    def append(n):
+        rows = pyarrow.table({"n": [n]})
+        deltalake.write_deltalake(mounts[n % 2], rows, mode="append")
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(append, range(20)))
+    for point in mounts:
+        table = deltalake.DeltaTable(point)
+        assert table.version() == 20
+        assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == list(range(-1, 20))
 
 
 def _rank(rank, size, directory, url, save):
