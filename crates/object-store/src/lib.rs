@@ -1,5 +1,5 @@
-//! An [`object_store::ObjectStore`] on a directory of an NFS export, over RDMA or TCP, for programs that use
-//! DataFusion, Delta Lake, Parquet and others. The server can be any NFS server (NFSv3, 4.1 or 4.2).
+//! An [`object_store::ObjectStore`] on a directory of an NFS export, over RDMA or TCP, for Parquet and other programs that
+//! use object_store. The server can be any NFS server (NFSv3, 4.1 or 4.2).
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/server.rs"));
