@@ -3,6 +3,7 @@
 //! critical section at once.
 
 use std::{
+    io::Read,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -35,9 +36,11 @@ const LIMIT: Duration = Duration::from_secs(1800);
 
 /// Appends `ROUNDS` bytes to FILE, each under a lock of it of KIND and with a new description of the file, at the end that a
 /// read under the lock shows: a reader with the size from before the lock replaces the byte of another. If LOCAL is not
-/// empty, it is a file that only one process may have locked meanwhile; the file system of the test does not see that lock.
+/// empty, it is a file that only one process may have locked meanwhile, and gets the time, process and offset of each write;
+/// the file system of the test does not see it.
 const APPEND: &str = r#"
 use Fcntl qw(:flock :seek F_SETLKW F_WRLCK F_UNLCK);
+use Time::HiRes qw(time);
 my ($file, $kind, $rounds, $local) = @ARGV;
 my $command = $kind eq "ofd" ? 38 : F_SETLKW;
 sub range { my ($f, $type) = @_; fcntl($f, $command, pack("s s x4 q q l x4", $type, SEEK_SET, 0, 0, 0)) }
@@ -46,13 +49,16 @@ for my $round (1 .. $rounds) {
   ($kind eq "flock" ? flock($f, LOCK_EX) : range($f, F_WRLCK)) or die "lock in round $round: $!";
   my $own;
   if ($local) {
-    open($own, "<", $local) or die "open: $!";
+    open($own, ">>", $local) or die "open: $!";
     flock($own, LOCK_EX | LOCK_NB) or die "two processes have the lock in round $round";
   }
   defined(my $end = sysread($f, my $data, 1 << 20)) or die "read: $!";
   die "byte $-[0] of $end is lost in round $round" if $data =~ /[^x]/;
   sysseek($f, $end, SEEK_SET) and syswrite($f, "x") or die "write: $!";
-  close($own) if $local;
+  if ($local) {
+    syswrite($own, sprintf("%.4f %d %d\n", time, $$, $end));
+    close($own);
+  }
   if ($round % 2) { ($kind eq "flock" ? flock($f, LOCK_UN) : range($f, F_UNLCK)) or die "unlock: $!" }
   close($f) or die "close in round $round: $!";
 }
@@ -130,33 +136,35 @@ fn append(
         }
     }
     let mut kills = 0;
-    while job.is_running() || running(&mut children)? {
+    while running(&mut children)? || job.is_running() {
         let seconds = started.elapsed().as_secs();
         ensure!(seconds < limit.as_secs(), "the processes have not ended after {seconds} s");
         kill(server)?;
         kills += 1;
         let until = Instant::now() + life;
-        while Instant::now() < until && (job.is_running() || running(&mut children)?) {
+        while Instant::now() < until && (running(&mut children)? || job.is_running()) {
             thread::sleep(Duration::from_millis(500));
         }
     }
     job.wait(LIMIT)?.ok().with_context(|| format!("the guest, {kind}"))?;
-    for child in children {
-        let out = child.wait_with_output()?;
-        if !out.status.success() {
-            bail!("a process that appends with {kind}: {}", String::from_utf8_lossy(&out.stderr).trim());
-        }
-    }
     Ok(kills)
 }
 
+/// Whether a process is running, if none has failed.
 fn running(children: &mut [Child]) -> Result<bool> {
+    let mut running = false;
     for child in children {
-        if child.try_wait()?.is_none() {
-            return Ok(true);
+        match child.try_wait()? {
+            None => running = true,
+            Some(status) if !status.success() => {
+                let mut why = String::new();
+                child.stderr.take().context("no standard error")?.read_to_string(&mut why)?;
+                bail!("process {} that appends: {}", child.id(), why.trim());
+            }
+            Some(_) => {}
         }
     }
-    Ok(false)
+    Ok(running)
 }
 
 fn kill(server: &mut Server) -> Result<()> {
