@@ -181,13 +181,21 @@ struct Faulty {
     inner: LocalTree,
     fault: Fault,
     writes: Arc<AtomicUsize>,
+    /// The number of names that were looked up.
+    lookups: Arc<AtomicUsize>,
     /// Unstable ranges since the last restart.
     unstable: Arc<Mutex<Vec<(LocalWriter, u64, usize)>>>,
 }
 
 impl Faulty {
     fn new(fault: Fault) -> Self {
-        Self { inner: tree(), fault, writes: Arc::default(), unstable: Arc::default() }
+        Self {
+            inner: tree(),
+            fault,
+            writes: Arc::default(),
+            lookups: Arc::default(),
+            unstable: Arc::default(),
+        }
     }
 
     /// Returns the number of a write. The restart happens before that write starts, so that no later one is
@@ -246,6 +254,7 @@ impl Target for Faulty {
         self.inner.make_dir(dir, name, mode).await
     }
     async fn find(&self, dir: &PathBuf, name: &[u8]) -> Result<Option<Existing<PathBuf>>, Error> {
+        self.lookups.fetch_add(1, Ordering::SeqCst);
         self.inner.find(dir, name).await
     }
     async fn open_existing(&self, existing: &Existing<PathBuf>) -> Result<LocalWriter, Error> {
@@ -429,6 +438,21 @@ fn verify_detects_a_different_byte() {
     assert!(nothing_copied(&report), "{report:?}");
     assert!(matches!(report.failed[0].error, Error::Mismatch), "{report:?}");
     assert_eq!(names(dir.path()), ["from"]);
+}
+
+#[test]
+fn each_name_is_looked_up_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("from");
+    fs::create_dir_all(&from).unwrap();
+    fs::write(from.join("a"), b"x").unwrap();
+    fs::hard_link(from.join("a"), from.join("b")).unwrap();
+    symlink("a", from.join("c")).unwrap();
+    fs::create_dir(dir.path().join("copy")).unwrap();
+    let target = Faulty::new(Fault::Restarts { after: usize::MAX });
+    let report = run(&from, dir.path(), &target, &Options { hard_links: true, ..options() });
+    assert!(complete(&report) && report.hard_links == 1, "{report:?}");
+    assert_eq!(target.lookups.load(Ordering::SeqCst), 3);
 }
 
 #[test]

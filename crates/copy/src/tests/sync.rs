@@ -430,6 +430,19 @@ fn a_failed_removal_is_reported_once() {
 /// A bind mount, until it is dropped.
 struct BindMount(PathBuf);
 
+impl BindMount {
+    /// `None`, which is printed, without the privilege to mount.
+    fn new(from: &Path, at: PathBuf) -> Option<Self> {
+        match rustix::mount::mount_bind(from, &at) {
+            Ok(()) => Some(Self(at)),
+            Err(e) => {
+                println!("skipped: this user may not mount: {e}");
+                None
+            }
+        }
+    }
+}
+
 impl Drop for BindMount {
     fn drop(&mut self) {
         rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH).unwrap();
@@ -445,16 +458,8 @@ fn a_bind_mount_of_the_same_file_system_is_not_emptied() {
     }
     fs::write(at("from/kind"), b"x").unwrap();
     fs::write(at("outside/file"), b"x").unwrap();
-    let mut mounts = Vec::new();
-    for mount in ["to/extra/mount", "to/kind"] {
-        match rustix::mount::mount_bind(at("outside"), at(mount)) {
-            Ok(()) => mounts.push(BindMount(at(mount))),
-            Err(e) => {
-                println!("skipped: this user may not mount: {e}");
-                return;
-            }
-        }
-    }
+    let Some(below) = BindMount::new(&at("outside"), at("to/extra/mount")) else { return };
+    let Some(kind) = BindMount::new(&at("outside"), at("to/kind")) else { return };
     let removed = |exclude: &[&str]| {
         let options = Options { exclude: Exclude::new(exclude).unwrap(), ..sync_options() };
         let (report, _) = sync((&tree(), &at("from")), &at("to"), &options, None);
@@ -469,9 +474,27 @@ fn a_bind_mount_of_the_same_file_system_is_not_emptied() {
     };
     let report = removed(&["kind"]);
     assert!(matches!(&report.failed[..], [FailedFile { error: Error::MountPoint, .. }]), "{report:?}");
-    drop(mounts);
+    drop((below, kind));
     assert!(complete(&removed(&[])));
     assert_eq!(names(&at("to")), ["kind"]);
+}
+
+/// As two names that differ in their case only, for a server that ignores it.
+#[test]
+fn two_directories_that_are_one_for_the_target_are_not_copied_with_delete() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    for name in ["from/a", "from/b", "one", "to/a", "to/b"] {
+        fs::create_dir_all(at(name)).unwrap();
+    }
+    for name in ["from/a/of a", "from/b/of b", "one/old"] {
+        fs::write(at(name), b"x").unwrap();
+    }
+    let Some(_a) = BindMount::new(&at("one"), at("to/a")) else { return };
+    let Some(_b) = BindMount::new(&at("one"), at("to/b")) else { return };
+    let (report, _) = sync((&tree(), &at("from")), &at("to"), &sync_options(), None);
+    assert!(matches!(&report.failed[..], [FailedFile { error: Error::SharedTarget, .. }]), "{report:?}");
+    assert!(report.files == 1 && report.deleted == 0 && at("one/old").is_file(), "{report:?}");
 }
 
 /// Each source would remove what the other one has copied.
