@@ -11,7 +11,7 @@ use std::{
     process::Stdio,
 };
 
-use common::{Server, fails, millrace, names, noise, ok, run, text};
+use common::{RESTARTS_AT, Server, fails, millrace, names, noise, ok, run, text};
 
 #[test]
 fn invalid_command_lines_are_usage_errors() {
@@ -47,7 +47,7 @@ fn a_copy_waits_for_a_server_that_cannot_be_reached_yet() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), noise(100_000, 3)).unwrap();
     let file = dir.path().join("file");
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let free = || std::net::TcpListener::bind(RESTARTS_AT).unwrap().local_addr().unwrap().to_string();
     let (rdma, tcp) = (free(), free());
     let mut copies = Vec::new();
     for (proto, addr) in [("rdma", &rdma), ("tcp", &tcp)] {

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Server, fails, kill, millrace, noise, ok, text, wait_for};
+use common::{RESTARTS_AT, Server, fails, kill, millrace, noise, ok, text, wait_for};
 
 #[test]
 fn standard_output_has_only_the_ready_line_with_the_ports() {
@@ -544,7 +544,7 @@ fn survives_a_restart(proto: &str, to_server: bool) {
         fs::write(directory.join(format!("{i}")), content).unwrap();
     }
     let export = format!("/x=local:{},squash=none", served.display());
-    let mut server = Server::start(&["--export", &export]);
+    let mut server = Server::start_at(RESTARTS_AT, RESTARTS_AT, &["--export", &export]);
     let (rdma, tcp) = (server.rdma.clone(), server.tcp.clone());
     let remote = server.url(proto, if to_server { "/x/copy" } else { "/x/tree" });
     let local = if to_server { from.clone() } else { dir.path().join("copy") };

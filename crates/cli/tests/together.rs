@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use common::{Server, kill, millrace, names, noise, ok, text};
+use common::{RESTARTS_AT, Server, kill, millrace, names, noise, ok, text};
 
 /// Runs all command lines concurrently; all must succeed.
 fn run_concurrently(lines: &[Vec<String>]) {
@@ -106,7 +106,7 @@ fn a_copy_survives_a_restart_of_a_server_with_a_state_directory() {
         );
         fs::write(&config, toml).unwrap();
         let to = served.join(proto);
-        let mut server = Server::start(&["--config", text(&config)]);
+        let mut server = Server::start_at(RESTARTS_AT, RESTARTS_AT, &["--config", text(&config)]);
         let (rdma, tcp) = (server.rdma.clone(), server.tcp.clone());
         let url = server.url(proto, &format!("/x/{proto}"));
         let copy = millrace()
@@ -147,7 +147,7 @@ fn a_copy_survives_a_graceful_restart_and_leaves_no_partial_file() {
         fs::write(from.join(format!("{i}")), noise(2_000_000, i)).unwrap();
     }
     let export = format!("/x=local:{},squash=none", served.display());
-    let mut server = Server::start(&["--export", &export]);
+    let mut server = Server::start_at(RESTARTS_AT, RESTARTS_AT, &["--export", &export]);
     let (rdma, tcp) = (server.rdma.clone(), server.tcp.clone());
     let copy = millrace()
         .args(["put", "-r", "--verify", text(&from), &server.url("rdma", "/x/t")])

@@ -168,8 +168,9 @@ impl Restartable {
         let export = format!("/data=local:{},squash=none", dir.path().join("files").display());
         let mut config = Config {
             exports: vec![export.parse().unwrap()],
-            listen_rdma: vec!["127.0.0.1:0".parse().unwrap()],
-            listen_tcp: vec!["127.0.0.1:0".parse().unwrap()],
+            // Not at 127.0.0.1, where another connection may get the free port as its local one.
+            listen_rdma: vec!["127.0.0.2:0".parse().unwrap()],
+            listen_tcp: vec!["127.0.0.2:0".parse().unwrap()],
             shards: Some(1),
             state_dir: Some(dir.path().join("state")),
             nfs4: Nfs4Settings { lease: 10, ..Nfs4Settings::default() },

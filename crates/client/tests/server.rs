@@ -5,7 +5,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use millrace_client::{
-    Design, Error, Options, Proto, RetryPolicy, Url, Version,
+    Design, Error, Options, Proto, ProviderChoice, RetryPolicy, Url, Version,
     handles::Client,
     ops::{CreateHow, FileType, SetAttributes, SetTime, StableHow, Status, access},
 };
@@ -319,16 +319,21 @@ fn the_error_of_a_refused_connection_has_address_and_remedy() {
 #[test]
 fn the_client_reconnects_to_a_restarted_server() {
     for (proto, version) in [Proto::Tcp, Proto::Rdma].into_iter().flat_map(|p| VERSIONS.map(|v| (p, v))) {
-        let first = Server::start(config()).unwrap();
+        // Not at 127.0.0.1, where another connection may get the free port as its local one.
+        let own = "127.0.0.2:0".parse().unwrap();
+        let at = Config {
+            listen_rdma: vec![own],
+            listen_tcp: vec![own],
+            provider: ProviderChoice::Iwarp,
+            ..config()
+        };
+        let first = Server::start(at.clone()).unwrap();
         let url = url(&first, proto, "/data");
         let options = options().vers(Some(version));
         let c = millrace_client::handles::blocking::Client::connect(&url, options).unwrap();
         c.getattr(c.root()).unwrap();
-        let again = Config {
-            listen_rdma: first.rdma_addrs().to_vec(),
-            listen_tcp: first.tcp_addrs().to_vec(),
-            ..config()
-        };
+        let again =
+            Config { listen_rdma: first.rdma_addrs().to_vec(), listen_tcp: first.tcp_addrs().to_vec(), ..at };
         first.stop_blocking(Duration::ZERO);
         let reader = {
             let c = c.clone();

@@ -168,6 +168,9 @@ fn close_in_a_child_does_not_hide_a_write_error() {
     mounted.unmount();
 }
 
+/// Address of a server that restarts. Not 127.0.0.1: there, another connection may get the free port as its local one.
+const RESTARTS_AT: &str = "127.0.0.2:0";
+
 /// Starts a server on a directory, at fixed addresses so that it can be restarted.
 fn start(dir: &Path, tcp: SocketAddr) -> millrace_server::Running {
     let mut config: Config = Export::config(&format!("local:{}", dir.display()));
@@ -201,7 +204,7 @@ fn hard_mount_waits_and_callers_can_be_killed() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let server = start(dir.path(), "127.0.0.1:0".parse().unwrap());
+    let server = start(dir.path(), RESTARTS_AT.parse().unwrap());
     let tcp = server.tcp_addr().unwrap();
     let mounted = Mounted::new(&format!("nfs://{tcp}/data?proto=tcp").parse().unwrap(), "timeo=20");
     let data = random_bytes(200_000, 3);
@@ -252,7 +255,7 @@ fn soft_mount_fails_when_the_server_is_unreachable() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let server = start(dir.path(), "127.0.0.1:0".parse().unwrap());
+    let server = start(dir.path(), RESTARTS_AT.parse().unwrap());
     let url = format!("nfs://{}/data?proto=tcp", server.tcp_addr().unwrap()).parse().unwrap();
     let mounted = Mounted::new(&url, "soft,timeo=5,retrans=1");
     let mut f = fs::File::create(mounted.at.join("file")).unwrap();
@@ -398,7 +401,7 @@ fn times_and_modes_survive_a_server_restart() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut server = start(dir.path(), "127.0.0.1:0".parse().unwrap());
+    let mut server = start(dir.path(), RESTARTS_AT.parse().unwrap());
     let tcp = server.tcp_addr().unwrap();
     let mounted = Mounted::new(&format!("nfs://{tcp}/data?proto=tcp").parse().unwrap(), "timeo=20");
     let set = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
@@ -425,7 +428,7 @@ fn recreated_file_has_no_old_data() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut server = start(dir.path(), "127.0.0.1:0".parse().unwrap());
+    let mut server = start(dir.path(), RESTARTS_AT.parse().unwrap());
     let tcp = server.tcp_addr().unwrap();
     let mounted = Mounted::new(&format!("nfs://{tcp}/data?proto=tcp").parse().unwrap(), "timeo=20");
     let mut f = fs::File::create(mounted.at.join("file")).unwrap();

@@ -40,6 +40,9 @@ pub struct Server {
     out: BufReader<std::process::ChildStdout>,
 }
 
+/// Address of a server that restarts. Not 127.0.0.1: there, another connection may get the free port as its local one.
+pub const RESTARTS_AT: &str = "127.0.0.2:0";
+
 impl Server {
     /// Starts `millrace serve` with `args` on free ports.
     pub fn start(args: &[&str]) -> Self {
