@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use futures::FutureExt;
 use millrace_client::AtomicFile;
-use millrace_objects::{Mode, Objects, Publication, Version, publish};
+use millrace_objects::{Mode, Objects, Version, publish};
 use object_store::{
     Error, Extensions, MultipartUpload, PutMode, PutPayload, PutResult, Result, UpdateVersion, UploadPart,
     path::Path,
@@ -29,20 +29,20 @@ pub(crate) async fn put(
     mode: PutMode,
 ) -> Result<PutResult> {
     let at = |e| error::at(location, e);
-    let publication = match mode {
-        PutMode::Overwrite => Publication::Mode(Mode::Replace),
-        PutMode::Create => Publication::Mode(Mode::Create),
+    let (mode, replaced) = match mode {
+        PutMode::Overwrite => (Mode::Replace, None),
+        PutMode::Create => (Mode::Create, None),
         PutMode::Update(version) => {
             // Before the data is sent.
             let found = objects.find_match(&path, expected(&version)?).await.map_err(at)?;
-            Publication::Update(found.ok_or_else(|| error::changed(location))?)
+            (Mode::Replace, Some(found.ok_or_else(|| error::changed(location))?))
         }
     };
     let mut file = AtomicFile::create(objects.client(), path).await.map_err(at)?;
     objects.write(file.file(), 0, payload).await.map_err(at)?;
-    let version = match publication {
-        Publication::Mode(mode) => publish(&mut file, mode).await.map_err(at)?,
-        Publication::Update(version) => {
+    let version = match replaced {
+        None => publish(&mut file, mode).await.map_err(at)?,
+        Some(version) => {
             objects.update(file, version).await.map_err(at)?.ok_or_else(|| error::changed(location))?
         }
     };

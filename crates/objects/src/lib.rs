@@ -43,15 +43,6 @@ pub enum Mode {
     Create,
 }
 
-/// How a complete file gets its name.
-#[derive(Debug, Clone, Copy)]
-pub enum Publication {
-    /// By [`publish`].
-    Mode(Mode),
-    /// In place of this version, by [`Objects::update`].
-    Update(Version),
-}
-
 impl Objects {
     /// Returns the objects of the export of `client`.
     pub fn new(client: Client) -> Self {

@@ -64,7 +64,6 @@ use opendal_core::{
     },
 };
 
-use self::write::Condition;
 pub use self::{list::Lister, read::Reader, write::Writer};
 
 /// Connects to the server of `url`, such as `nfs://server/export/directory?proto=rdma`, and returns an operator on the
@@ -242,16 +241,11 @@ impl Service for NfsService {
     }
 
     fn write(&self, _: &OperationContext, path: &str, args: OpWrite) -> Result<Writer> {
-        let condition = match args.if_match() {
-            Some(_) if args.if_not_exists() => {
-                return Err(error::unsupported(
-                    "the conditions if_match and if_not_exists exclude each other",
-                ));
-            }
-            Some(e_tag) => Condition::Match(e_tag.to_owned()),
-            None => Condition::Mode(mode(args.if_not_exists())),
-        };
-        Ok(Writer::new(self.objects.clone(), self.new_file(path)?, condition))
+        let (mode, if_match) = (mode(args.if_not_exists()), args.if_match().map(str::to_owned));
+        if mode == Mode::Create && if_match.is_some() {
+            return Err(error::unsupported("the conditions if_match and if_not_exists exclude each other"));
+        }
+        Ok(Writer::new(self.objects.clone(), self.new_file(path)?, mode, if_match))
     }
 
     fn delete(&self, _: &OperationContext) -> Result<Self::Deleter> {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use millrace_client::AtomicFile;
-use millrace_objects::{Bytes, Mode, Objects, Publication, publish};
+use millrace_objects::{Bytes, Mode, Objects, Version, publish};
 use opendal_core::{Buffer, Error, ErrorKind, Metadata, Result, raw::oio};
 
 use crate::{error, metadata, of_mode};
@@ -11,19 +11,12 @@ use crate::{error, metadata, of_mode};
 /// Data is written when this number of bytes is complete, so that small pieces share calls.
 const PENDING: usize = 8 << 20;
 
-/// The condition of a write.
-#[derive(Debug)]
-pub(crate) enum Condition {
-    Mode(Mode),
-    /// The file has this ETag.
-    Match(String),
-}
-
-/// A temporary file, and how it gets its name.
+/// A temporary file.
 #[derive(Debug)]
 struct Started {
     file: AtomicFile,
-    publication: Publication,
+    /// The version that it replaces, if there is a condition.
+    replaced: Option<Version>,
 }
 
 /// Writes a temporary file, which gets its name when the writer is closed.
@@ -31,7 +24,9 @@ struct Started {
 pub struct Writer {
     objects: Objects,
     path: PathBuf,
-    condition: Condition,
+    mode: Mode,
+    /// The ETag of the file that is replaced, if it is a condition.
+    if_match: Option<String>,
     /// Created with the first data, or when the writer is closed.
     started: Option<Started>,
     /// Whether the file has got its name on the condition of an ETag, or has not.
@@ -44,9 +39,9 @@ pub struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(objects: Objects, path: PathBuf, condition: Condition) -> Self {
+    pub(crate) fn new(objects: Objects, path: PathBuf, mode: Mode, if_match: Option<String>) -> Self {
         let (pending, pending_bytes, written) = (Vec::new(), 0, 0);
-        Self { objects, path, condition, started: None, ended: false, pending, pending_bytes, written }
+        Self { objects, path, mode, if_match, started: None, ended: false, pending, pending_bytes, written }
     }
 
     async fn start(&self) -> Result<Started> {
@@ -54,15 +49,15 @@ impl Writer {
             let reason = "the conditional write has ended: write the file again";
             return Err(Error::new(ErrorKind::Unexpected, reason));
         }
-        let publication = match &self.condition {
-            Condition::Mode(mode) => Publication::Mode(*mode),
-            Condition::Match(e_tag) => {
+        let replaced = match &self.if_match {
+            None => None,
+            Some(e_tag) => {
                 let found = self.objects.find_match(&self.path, e_tag).await.map_err(error::convert)?;
-                Publication::Update(found.ok_or_else(error::changed)?)
+                Some(found.ok_or_else(error::changed)?)
             }
         };
         let file = AtomicFile::create(self.objects.client(), &self.path).await.map_err(error::convert)?;
-        Ok(Started { file, publication })
+        Ok(Started { file, replaced })
     }
 
     async fn flush(&mut self) -> Result<&mut Started> {
@@ -95,10 +90,11 @@ impl oio::Write for Writer {
     }
 
     async fn close(&mut self) -> Result<Metadata> {
+        let mode = self.mode;
         let started = self.flush().await?;
-        let version = match started.publication {
-            Publication::Mode(mode) => publish(&mut started.file, mode).await.map_err(of_mode(mode))?,
-            Publication::Update(version) => {
+        let version = match started.replaced {
+            None => publish(&mut started.file, mode).await.map_err(of_mode(mode))?,
+            Some(version) => {
                 // The update owns the file, and may have given it its name although it fails: a retry has no effect.
                 self.ended = true;
                 let Some(Started { file, .. }) = self.started.take() else { return Err(error::changed()) };
