@@ -16,7 +16,7 @@ pub(crate) enum Place {
 }
 
 /// The paths of an operation in the order of its arguments, as `OSError.filename` and `filename2` have them.
-type Paths = [Option<Place>; 2];
+type Paths = Vec<Place>;
 
 /// The reason why an operation failed, outside of the GIL.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) enum Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::Client(error, [None, None])
+        Self::Client(error, Paths::new())
     }
 }
 
@@ -54,12 +54,12 @@ pub(crate) fn text(path: &Path) -> String {
 
 /// Adds the path to the error of an operation.
 pub(crate) fn at(path: &Path) -> impl Fn(Error) -> Failure {
-    move |error| Failure::Client(error, [Some(Place::export(path)), None])
+    move |error| Failure::Client(error, vec![Place::export(path)])
 }
 
 /// Adds the two paths to the error of an operation.
 pub(crate) fn between(from: &Path, to: &Path) -> impl Fn(Error) -> Failure {
-    move |error| Failure::Client(error, [from, to].map(|path| Some(Place::export(path))))
+    move |error| Failure::Client(error, vec![Place::export(from), Place::export(to)])
 }
 
 impl Place {
@@ -91,7 +91,7 @@ impl Place {
 impl Failure {
     /// The error of a copy.
     pub(crate) fn of_copy(error: millrace_copy::Error, from: Place, to: Place) -> Self {
-        let paths = [Some(from), Some(to)];
+        let paths = vec![from, to];
         match error {
             millrace_copy::Error::Remote(error) => Self::Client(error, paths),
             error => Self::Copy(error, paths),
@@ -101,7 +101,7 @@ impl Failure {
     /// Adds the path of the object, unless the error has one.
     pub(crate) fn or_at(self, path: &Path) -> Self {
         match self {
-            Self::Client(error, [None, None]) => at(path)(error),
+            Self::Client(error, paths) if paths.is_empty() => at(path)(error),
             other => other,
         }
     }
@@ -109,7 +109,7 @@ impl Failure {
     /// Puts the name of the export before the paths in it.
     pub(crate) fn below(self, export: &str) -> Self {
         let export = export.trim_end_matches('/');
-        let below = |paths: Paths| paths.map(|path| path.map(|path| path.below(export)));
+        let below = |paths: Paths| paths.into_iter().map(|path| path.below(export)).collect();
         match self {
             Self::Client(error, paths) => Self::Client(error, below(paths)),
             Self::Copy(error, paths) => Self::Copy(error, below(paths)),
@@ -124,7 +124,9 @@ impl Failure {
             Self::Client(Error::Closed, _) => PyValueError::new_err("I/O operation on closed client"),
             Self::Value(text) => PyValueError::new_err(text),
             Self::Client(error @ Error::Url { .. }, _) => PyValueError::new_err(error.to_string()),
-            Self::Client(error, paths @ [None, _]) => os_error(py, errno(&error), error.to_string(), paths),
+            Self::Client(error, paths) if paths.is_empty() => {
+                os_error(py, errno(&error), error.to_string(), paths)
+            }
             Self::Client(error, paths) => os_error(py, errno(&error), error.reason(), paths),
             Self::Copy(error, paths) => os_error(py, errno_of_copy(&error), reason_of_copy(&error), paths),
         }
@@ -146,11 +148,12 @@ fn reason_of_copy(error: &millrace_copy::Error) -> String {
 /// OSError selects its subclass by errno.
 fn os_error(py: Python<'_>, errno: i32, text: String, paths: Paths) -> PyErr {
     let class = py.get_type::<PyOSError>();
-    let instance = match paths.map(|path| path.map(Place::into_text)) {
+    let mut paths = paths.into_iter().map(Place::into_text);
+    let instance = match (paths.next(), paths.next()) {
         // The fourth argument is the error of Windows.
-        [Some(path), Some(second)] => class.call1((errno, text, path, py.None(), second)),
-        [Some(path), None] => class.call1((errno, text, path)),
-        [None, _] => class.call1((errno, text)),
+        (Some(path), Some(second)) => class.call1((errno, text, path, py.None(), second)),
+        (Some(path), None) => class.call1((errno, text, path)),
+        (None, _) => class.call1((errno, text)),
     };
     instance.map_or_else(|e| e, PyErr::from_value)
 }

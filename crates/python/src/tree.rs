@@ -110,7 +110,7 @@ async fn read(
         let link = stat(entry.handle(), entry.metadata().attributes());
         let path = entry.path().as_os_str().to_owned();
         match (entry.file_type(), entry.handle()) {
-            (FileType::Directory, Some(handle)) => Ok((((path, link, false)), Some(handle))),
+            (FileType::Directory, Some(handle)) => Ok(((path, link, false), Some(handle))),
             (FileType::Directory, None) => {
                 match nfs.lookup(directory, entry.file_name().as_encoded_bytes()).await {
                     Ok(object) => Ok(((path, link, false), Some(object.handle))),
