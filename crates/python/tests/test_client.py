@@ -19,6 +19,7 @@ import pytest
 
 import millrace_nfs
 from conftest import Server
+from millrace_nfs._tree import pattern as pattern_of
 
 MIB = 1 << 20
 
@@ -287,6 +288,9 @@ def test_trees(client):
     assert client.glob("a/b/c/.*") == ["a/b/c/.hidden.csv"] and client.glob("*/?.txt") == ["d/4.txt"]
     assert client.glob("a/b/**") == ["a/b/2.csv", "a/b/c", "a/b/c/3.csv", "a/b/cycle"]
     assert client.glob("top") == ["top"] and client.glob("none") == [] and client.glob("none/*") == []
+    deep = "/".join(["d"] * 2000 + ["x"])
+    assert pattern_of("**/**/x").matches([(deep, (), False)]) == [deep]
+    assert pattern_of("**/**/**/**/**/**/y").matches([(deep, (), False)]) == []
     with pytest.raises(FileNotFoundError):
         client.walk("none")
     with pytest.raises(NotADirectoryError):

@@ -84,13 +84,27 @@ def pattern(text: str) -> Pattern | None:
 
 
 def _matches(names: list[str], parts: list[str]) -> bool:
-    if not parts or not names:
-        return not names and all(part == "**" for part in parts)
-    part, name = parts[0], names[0]
-    is_hidden = name.startswith(".") and not part.startswith(".")
-    if part == "**":
-        return _matches(names, parts[1:]) or (not is_hidden and _matches(names[1:], parts))
-    return not is_hidden and fnmatchcase(name, part) and _matches(names[1:], parts[1:])
+    reached = _skip({0}, parts)
+    for name in names:
+        after = set()
+        for at in reached - {len(parts)}:
+            part = parts[at]
+            if name.startswith(".") and not part.startswith("."):
+                continue
+            if part == "**":
+                after.add(at)
+            elif fnmatchcase(name, part):
+                after.add(at + 1)
+        reached = _skip(after, parts)
+    return len(parts) in reached
+
+
+def _skip(reached: set[int], parts: list[str]) -> set[int]:
+    """Adds the places behind each ``**``, which can stand for no directory."""
+    for at, part in enumerate(parts):
+        if part == "**" and at in reached:
+            reached.add(at + 1)
+    return reached
 
 
 def decoded(data: bytes, encoding: str | None, errors: str | None) -> str:
