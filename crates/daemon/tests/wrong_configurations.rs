@@ -229,7 +229,7 @@ fn an_excerpt_shows_the_line_without_secrets_and_control_characters() {
         "incoming_user = \"a:123456789012\"\n",
         "incoming_user = [\"a\", \"123456789012\"]\n",
         "incoming_user = { name = \"a\", secret =\n\"123456789012\" }\n",
-        "[target.incomming_user]\nname = \"a\"\nsecrt = \"123456789012\"\n",
+        "[target.incoming_usr]\nname = \"a\"\nsecrt = \"123456789012\"\n",
     ] {
         let excerpts: Vec<_> =
             errors(&format!("[[target]]\nname = \"t\"\n{user}")).into_iter().map(|e| e.excerpt).collect();
