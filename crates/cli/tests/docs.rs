@@ -29,90 +29,6 @@ fn pages() -> Vec<String> {
     found
 }
 
-/// A page without its blocks of code.
-fn prose(page: &str) -> String {
-    read(page).split("```").step_by(2).collect()
-}
-
-/// Targets of the links of a page.
-fn links(page: &str) -> Vec<String> {
-    let text = prose(page);
-    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
-    targets.map(|(target, _)| target.to_owned()).collect()
-}
-
-/// The anchors of a page's headings, as GitHub and mdBook make them.
-fn anchors(page: &str) -> Vec<String> {
-    let keep = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
-    let of = |title: &str| -> String {
-        title.trim().to_lowercase().replace(' ', "-").chars().filter(|c| keep(*c)).collect()
-    };
-    prose(page).lines().filter(|l| l.starts_with('#')).map(|l| of(l.trim_start_matches('#'))).collect()
-}
-
-#[test]
-fn every_link_has_an_existing_target() {
-    let mut seen = 0;
-    for page in pages() {
-        for target in links(&page).iter().filter(|t| !t.starts_with("http")) {
-            seen += 1;
-            let (file, anchor) =
-                target.split_once('#').map_or((target.as_str(), None), |(f, a)| (f, Some(a)));
-            let dir = repository().join(&page).parent().unwrap().to_owned();
-            let path = if file.is_empty() { repository().join(&page) } else { dir.join(file) };
-            let path = path.canonicalize().unwrap_or_else(|_| panic!("{page}: there is no {target}"));
-            let there = path.strip_prefix(repository()).unwrap().to_str().unwrap().to_owned();
-            // The book contains only the pages in docs/.
-            assert!(
-                !page.starts_with("docs/") || there.starts_with("docs/"),
-                "{page}: {target} is not in the book"
-            );
-            if let Some(anchor) = anchor {
-                assert!(
-                    anchors(&there).iter().any(|a| a == anchor),
-                    "{page}: {target}: {:?}",
-                    anchors(&there)
-                );
-            }
-        }
-    }
-    assert!(seen > 60, "only {seen} links were found");
-}
-
-#[test]
-fn the_summary_of_each_book_lists_every_page_once() {
-    let (lab, product): (Vec<_>, Vec<_>) = pages()
-        .into_iter()
-        .filter(|p| p.starts_with("docs/") && !p.ends_with("/SUMMARY.md"))
-        .partition(|p| p.starts_with("docs/lab/"));
-    for (book, mut there) in [("docs", product), ("docs/lab", lab)] {
-        let mut listed: Vec<String> =
-            links(&format!("{book}/SUMMARY.md")).iter().map(|page| format!("{book}/{page}")).collect();
-        listed.sort();
-        there.sort();
-        assert_eq!(listed, there);
-    }
-}
-
-/// Directories in which files named by pages must exist.
-const FOLDERS: [&str; 5] = ["crates/", "contrib/", "docs/", "interop/", ".ci/"];
-
-#[test]
-fn every_file_named_by_a_page_exists() {
-    let mut seen = 0;
-    for page in pages() {
-        let text = prose(&page);
-        let named = text.split('`').skip(1).step_by(2);
-        for name in named.filter(|n| FOLDERS.iter().any(|f| n.starts_with(f)) && !n.contains('*')) {
-            seen += 1;
-            // Arguments may follow; braces stand for several.
-            let path = name.split([' ', '{']).next().unwrap_or_default();
-            assert!(repository().join(path).exists(), "{page}: there is no {name}");
-        }
-    }
-    assert!(seen > 40, "only {seen} names were found");
-}
-
 /// The names in the first column of the tables below the heading `section`.
 fn keys(page: &str, section: &str) -> BTreeSet<String> {
     let text = read(page);
@@ -224,7 +140,7 @@ fn the_transcript_in_the_readme_matches_its_quick_start() {
     let commands: Vec<_> = blocks[0].lines().skip(1).collect();
     assert_eq!((commands.len(), blocks[0].starts_with("sh\n")), (4, true));
     let typed: Vec<_> = blocks[1].lines().filter_map(|l| l.strip_prefix("$ ")).collect();
-    assert_eq!(typed[..3], commands[1..], "docs/transcript.sh --write makes it again");
+    assert_eq!(typed[..3], commands[1..], "contrib/transcript --write makes it again");
     assert!(blocks[1].contains("\nready rdma="), "{}", blocks[1]);
 }
 
