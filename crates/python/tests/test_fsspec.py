@@ -12,7 +12,7 @@ import pytest
 
 fsspec = pytest.importorskip("fsspec")
 
-from fsspec.callbacks import Callback
+from fsspec.callbacks import DEFAULT_CALLBACK, Callback
 from fsspec.implementations.local import LocalFileSystem, make_path_posix
 from fsspec.tests import abstract
 
@@ -380,6 +380,48 @@ def test_copies_report_progress(fs, tmp_path):
     assert (tmp_path / "x" / "back").read_bytes() == data
     with pytest.raises(FileExistsError):
         fs.put_file(str(tmp_path / "local"), "/data/a/remote", mode="create")
+
+
+class Recording(Callback):
+    """Records the children of a copy by their source, and all values."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.values, self.children = [], {}
+
+    def call(self, hook_name=None, **kwargs):
+        self.values.append(self.value)
+
+    def branched(self, path_1, path_2, **kwargs):
+        return self.children.setdefault(path_1.rpartition("/")[2], Recording())
+
+
+def test_copies_of_trees_report_progress(fs, tmp_path):
+    sizes = {"a": 3 * MIB + 1, "b": 0, "c": 70_000}
+    (tmp_path / "tree").mkdir()
+    for name, size in sizes.items():
+        (tmp_path / "tree" / name).write_bytes(pattern(size))
+    put, get = Recording(), Recording()
+    fs.put(f"{tmp_path}/tree", "/data/tree", recursive=True, callback=put)
+    fs.get("/data/tree", f"{tmp_path}/back", recursive=True, callback=get)
+    assert {path.name: path.stat().st_size for path in (tmp_path / "back").iterdir()} == sizes
+    for whole in (put, get):
+        assert whole.size == whole.value >= len(sizes)
+        files = {name: child for name, child in whole.children.items() if name in sizes}
+        assert {name: (child.size, child.value) for name, child in files.items()} == {n: (s, s) for n, s in sizes.items()}
+        assert all(child.values == sorted(child.values) for child in files.values())
+
+
+def test_copies_without_a_callback_report_nothing(fs, tmp_path, monkeypatch):
+    (tmp_path / "local").write_bytes(b"data")
+
+    def report(value):
+        raise AssertionError(f"nothing receives the report of {value} bytes")
+
+    monkeypatch.setattr(DEFAULT_CALLBACK, "absolute_update", report)
+    fs.put_file(str(tmp_path / "local"), "/data/remote")
+    fs.get_file("/data/remote", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == b"data"
 
 
 def test_touch_and_modes_of_pipe(fs, server):

@@ -27,6 +27,7 @@ from ._fsspec_common import (
     links_in,
     listed,
     per_path,
+    progress_of,
     ranges_of,
     walked,
 )
@@ -317,7 +318,7 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):  # type: ignore[misc]
             return await self._makedirs(rpath, exist_ok=True)
         client, name = await self._at(rpath)
         callback.set_size(os.stat(lpath).st_size)
-        await self._with_parent(rpath, lambda: client.put(lpath, name, callback.absolute_update))
+        await self._with_parent(rpath, lambda: client.put(lpath, name, progress_of(callback)))
         return None
 
     async def _get_file(self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, **kwargs: Any) -> None:
@@ -327,7 +328,7 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):  # type: ignore[misc]
         os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
         client, name = await self._at(rpath)
         callback.set_size(info["size"])
-        await client.get(name, lpath, callback.absolute_update)
+        await client.get(name, lpath, progress_of(callback))
         return None
 
     async def _created(self, path: str) -> datetime:

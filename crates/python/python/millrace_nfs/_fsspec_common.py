@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
-from typing import Any, Iterable, Iterator, Tuple
+from typing import Any, Callable, Iterable, Iterator, Tuple
 
+from fsspec.callbacks import NoOpCallback  # type: ignore[import-untyped]
 from fsspec.utils import stringify_path  # type: ignore[import-untyped]
 
 from ._exports import PROTOCOLS, Exports, limits, split_url
@@ -98,6 +99,11 @@ def key_of(info: dict[str, Any]) -> str:
 def directory(path: str) -> dict[str, Any]:
     """A directory that leads to exports."""
     return {"name": path, "size": 0, "type": "directory", "islink": False}
+
+
+def progress_of(callback: Any) -> Callable[[int], object] | None:
+    """What a copy calls with the number of its bytes; None for a callback that ignores it."""
+    return None if isinstance(callback, NoOpCallback) else callback.absolute_update
 
 
 def join(parent: str, name: str) -> str:

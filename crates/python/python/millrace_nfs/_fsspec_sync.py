@@ -30,6 +30,7 @@ from ._fsspec_common import (
     links_in,
     listed,
     per_path,
+    progress_of,
     ranges_of,
     walked,
 )
@@ -390,7 +391,7 @@ class MillraceFileSystem(Paths, AbstractFileSystem):  # type: ignore[misc]
         if os.path.isdir(lpath):
             return client.makedirs(name, exist_ok=True)
         callback.set_size(os.stat(lpath).st_size)
-        self._with_parent(rpath, lambda: client.put(lpath, name, callback.absolute_update))
+        self._with_parent(rpath, lambda: client.put(lpath, name, progress_of(callback)))
         return None
 
     def get_file(
@@ -406,7 +407,7 @@ class MillraceFileSystem(Paths, AbstractFileSystem):  # type: ignore[misc]
         os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
         callback.set_size(info["size"])
         client, name = self._at(rpath)
-        client.get(name, lpath, callback.absolute_update)
+        client.get(name, lpath, progress_of(callback))
         return None
 
     def _open_native(self, path: str, mode: str) -> File:
