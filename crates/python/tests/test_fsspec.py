@@ -128,9 +128,22 @@ def test_urls_open_files(client, server):
         with fsspec.open(url) as file:
             assert file.read() == data
         fs, path = fsspec.core.url_to_fs(url)
-        assert type(fs) is MillraceFileSystem and path == "/data/file"
+        assert isinstance(fs, MillraceFileSystem) and path == "/data/file"
     files = fsspec.open_files(f"nfs://127.0.0.1:{server.ports['tcp']}/data/f?l*", proto="tcp")
     assert [file.path for file in files] == ["/data/file"]
+
+
+@pytest.mark.parametrize("proto", ["rdma", "tcp"])
+def test_the_protocol_states_the_transport(client, server, proto):
+    client.write_bytes("file", b"x")
+    # The port has this transport only.
+    fs = fsspec.filesystem(f"nfs+{proto}", host="127.0.0.1", port=server.ports[proto])
+    for one in (fs, pickle.loads(pickle.dumps(fs)), fsspec.AbstractFileSystem.from_json(fs.to_json())):
+        assert one.cat("/data/file") == b"x" and f"proto={proto}" in one._exports.url("/data")
+    assert fsspec.filesystem(f"nfs+{proto}", host="h", proto="auto")._exports.url("/a") == f"nfs://h/a?proto={proto}"
+    other = {"rdma": "tcp", "tcp": "rdma"}[proto]
+    with pytest.raises(ValueError, match=re.escape(f"use nfs+{other}")):
+        fsspec.filesystem(f"nfs+{proto}", host="127.0.0.1", proto=other)
 
 
 def test_exports_are_directories(fs):

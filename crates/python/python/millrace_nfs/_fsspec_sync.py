@@ -57,8 +57,15 @@ class MillraceFileSystem(Paths, AbstractFileSystem):  # type: ignore[misc]
     :param kwargs: options of URLs, arguments of ``millrace_nfs.Client``, and those of ``AbstractFileSystem``.
     """
 
+    _transport: str | None = None
+    """The transport that the protocol states with which the class is registered."""
+
     def __init__(self, host: str = "", port: int | None = None, auto_mkdir: bool = True, **kwargs: Any) -> None:
         own = {name: kwargs.pop(name) for name in list(kwargs) if not is_of_base(name)}
+        if self._transport is not None:
+            stated, own["proto"] = own.get("proto"), self._transport
+            if stated not in (self._transport, "auto", None):
+                raise ValueError(f"the protocol nfs+{self._transport} contradicts proto={stated}; use nfs+{stated}")
         super().__init__(**kwargs)
         self.host, self.port, self.auto_mkdir = host, port, auto_mkdir
         self._exports: Exports[Client] = Exports(
@@ -434,3 +441,15 @@ class MillraceFileSystem(Paths, AbstractFileSystem):  # type: ignore[misc]
         """Closes all connections and files; the instance is not used afterwards."""
         for client in self._exports.clients():
             client.close()
+
+
+class RdmaFileSystem(MillraceFileSystem):
+    """``MillraceFileSystem`` over RDMA: the protocol ``nfs+rdma``."""
+
+    _transport = "rdma"
+
+
+class TcpFileSystem(MillraceFileSystem):
+    """``MillraceFileSystem`` over TCP: the protocol ``nfs+tcp``."""
+
+    _transport = "tcp"

@@ -13,6 +13,6 @@ others of ``millrace_nfs.Client``), the arguments of ``millrace_nfs.Client`` (``
 
 from ._fsspec_async import AsyncMillraceFileSystem
 from ._fsspec_file import MillraceFile
-from ._fsspec_sync import MillraceFileSystem
+from ._fsspec_sync import MillraceFileSystem, RdmaFileSystem, TcpFileSystem
 
-__all__ = ["AsyncMillraceFileSystem", "MillraceFile", "MillraceFileSystem"]
+__all__ = ["AsyncMillraceFileSystem", "MillraceFile", "MillraceFileSystem", "RdmaFileSystem", "TcpFileSystem"]
