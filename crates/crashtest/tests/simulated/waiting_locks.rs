@@ -15,7 +15,7 @@ use millrace_crashtest::cluster::{Cluster, mount, options};
 use millrace_nfs::v4::Operation;
 use millrace_rdma_sim::Profile;
 use millrace_runtime::{
-    BoxFuture, Instant, Runtime, RuntimeExt, RuntimeRef, Sleep, virtual_time::VirtualTime,
+    BoxFuture, Instant, Runtime, RuntimeExt, RuntimeRef, Sleep, timeout, virtual_time::VirtualTime,
 };
 
 const DESIGN: Design = Design::ReadWrite;
@@ -230,6 +230,47 @@ fn a_lock_whose_unlock_has_no_reply_is_not_claimed() {
             one.read(0, &mut read).await.unwrap();
             assert_eq!(&read, b"two", "{proto}");
             one.lock(1, 0..10, LockKind::Exclusive).await.unwrap();
+        });
+        done.expect("the run made no progress");
+    }
+}
+
+/// More than a grace period.
+const LIMIT: Duration = Duration::from_secs(200);
+
+/// Moments of the unlock after the restart: the recovery claims the lock in about 12 ms.
+const DELAYS: u32 = 160;
+const STEP: Duration = Duration::from_micros(100);
+
+/// An unlock at any moment of the recovery from a restart of the server. The claim of the lock may be on its way.
+#[test]
+fn a_lock_is_free_after_an_unlock_during_a_recovery() {
+    for proto in [Proto::Tcp, Proto::Rdma] {
+        let (time, dir) = (VirtualTime::new(7), tempfile::tempdir().unwrap());
+        let mut cluster = Cluster::new(&time, Profile::named("gige-2003").unwrap(), DESIGN);
+        cluster.config.state_dir = Some(dir.path().into());
+        cluster.start(&time);
+        let rt = time.runtime();
+        let done = time.block_on(async {
+            let [one, two] = file_of_two_clients(&rt, &cluster, proto).await;
+            let mut claims = 0;
+            for delay in (0..DELAYS).map(|n| STEP * n) {
+                one.lock(1, 0..10, LockKind::Exclusive).await.unwrap();
+                cluster.crash();
+                cluster.start(&time);
+                // Recovers: it is a call without the lock.
+                let recovery = async { one.test_lock(2, 20..30, LockKind::Shared).await.unwrap() };
+                let unlock = async {
+                    rt.sleep(delay).await;
+                    one.unlock(1, 0..10).await.unwrap();
+                };
+                join(recovery, unlock).await;
+                claims += cluster.stats().operations_of(Operation::Lock);
+                let lock = timeout(&*rt, LIMIT, two.lock(2, 0..10, LockKind::Exclusive)).await;
+                lock.unwrap_or_else(|| panic!("{proto}: not unlocked after {delay:?}")).unwrap();
+                two.unlock(2, 0..10).await.unwrap();
+            }
+            assert!((1..u64::from(DELAYS)).contains(&claims), "{proto}: the lock was claimed {claims} times");
         });
         done.expect("the run made no progress");
     }

@@ -199,14 +199,16 @@ impl FileLocks {
 
     /// Unlocks a range, and closes the file if it has no other locks.
     async fn unlock_now(&self, owner: u64, range: &Range<u64>) -> Result<(), Error> {
+        if let Some(owner) = self.state().owners.get_mut(&owner) {
+            owner.releasing = Some(range.clone());
+        }
+        // A recovery in progress may claim the range: it has taken the locks to claim before.
+        self.session.recovered().await;
         for _ in 0..ATTEMPTS {
             let (before, locks) = {
-                let mut state = self.state();
-                let before = state.stateids();
-                let Some(owner) = state.owners.get_mut(&owner) else { break };
-                owner.releasing = Some(range.clone());
-                let Some(locks) = owner.stateid else { break };
-                (before, locks)
+                let state = self.state();
+                let Some(locks) = state.owners.get(&owner).and_then(|o| o.stateid) else { break };
+                (state.stateids(), locks)
             };
             match self.call("LOCKU", &mut Unlock { file: &self.file, locks, range: range.clone() }).await? {
                 Ok(stateid) => {
