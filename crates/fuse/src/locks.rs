@@ -106,6 +106,8 @@ impl Fs {
         let inode = &file.inode;
         inode.note_unknown_change(&self.clock);
         for _ in 0..SIZE_ATTEMPTS {
+            // Written while the lock was waited for, under a lock that is lost: its size hides that of the server until then.
+            self.write_back(inode).await;
             let issued = self.clock.tick();
             let attributes = file.client.getattr(inode.handle).await;
             let dropped = inode.invalidate_pages();

@@ -122,6 +122,12 @@ fn run(time: &VirtualTime, seed: Seed, trace: bool, shown: &Cell<Option<World>>)
     })
 }
 
+/// A process loses its lock while its data is in flight, and another one of the mount gets the lock.
+#[test]
+fn a_holder_has_the_size_of_the_server_while_lost_data_is_in_flight() {
+    LOST_LOCKS.outcome(Seed(1486), false).unwrap();
+}
+
 #[test]
 fn data_of_a_lost_lock_replaces_nothing() {
     let (seeds, [reconnects, crashes, _]) = LOST_LOCKS.run_seeds();
