@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // Helpers of tests, which are to fail.
 #![allow(dead_code)] // The helpers have other users.
 
-#[path = "server/client.rs"]
+#[path = "nbd/client.rs"]
 mod client;
-#[path = "server/lab.rs"]
+#[path = "nbd/lab.rs"]
 mod lab;
 
 use lab::Lab;
