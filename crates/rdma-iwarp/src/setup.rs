@@ -302,5 +302,5 @@ async fn write_all(stream: &mut dyn ByteStream, mut buf: &[u8]) -> Result<(), Co
         }
         buf = &buf[n..];
     }
-    Ok(())
+    poll_fn(|cx| stream.poll_flush(cx)).await.map_err(|e| ConnectionError::Io(e.to_string()))
 }

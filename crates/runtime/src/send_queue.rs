@@ -60,7 +60,7 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
         self.marks.pop_front_if(|(end, _)| *end <= self.sent).map(|(_, mark)| mark)
     }
 
-    /// Writes until nothing waits.
+    /// Writes until nothing waits, and flushes the stream.
     ///
     /// # Errors
     /// The stream failed.
@@ -78,7 +78,7 @@ impl<P: AsRef<[u8]>> SendQueue<P> {
             }
             self.advance(n);
         }
-        Poll::Ready(Ok(()))
+        stream.poll_flush(cx)
     }
 
     fn advance(&mut self, n: usize) {

@@ -18,7 +18,14 @@ pub trait ByteStream: Send + 'static {
     /// Writes from `bufs` in order, possibly only a part.
     fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>>;
 
-    /// Ends the sending direction of the stream (TCP FIN). Idempotent.
+    /// Ready when the transport has all accepted bytes. To be called after writes, until it is ready: a stream that
+    /// encodes what it accepts, as TLS does, may have bytes left that the transport did not take.
+    fn poll_flush(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ends the sending direction of the stream (TCP FIN). Idempotent. A stream with bytes left to flush ends it after
+    /// them, during later calls of `poll_flush` or `poll_read`.
     fn shutdown(&mut self);
 
     /// Discards data that the peer has not received: a subsequent drop of the stream resets the connection

@@ -19,6 +19,8 @@ pub(super) struct Channel {
     memory: MemoryWait,
     /// Whether a record has started for which there is no memory yet.
     waits_for_memory: bool,
+    /// Whether the stream may have accepted bytes that its transport does not have.
+    unflushed: bool,
     pub(super) received: u64,
     pub(super) sent: u64,
 }
@@ -37,6 +39,7 @@ impl Channel {
             writer: RecordWriter::new(zeros),
             memory: MemoryWait::new(arena),
             waits_for_memory: false,
+            unflushed: false,
             received: 0,
             sent: 0,
         })
@@ -157,20 +160,30 @@ impl Channel {
 
     /// Whether no record is partially received or queued.
     pub(super) fn is_quiescent(&self) -> bool {
-        !self.waits_for_memory && self.reader.at_record_start() && self.writer.queued() == 0
+        !self.waits_for_memory && self.reader.at_record_start() && self.is_flushed()
     }
 
-    /// Writes until the queue is empty.
+    /// Writes until the queue is empty, and flushes the stream.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.writer.queued() > 0 {
             let n = ready!(self.stream.poll_write(cx, &self.writer.slices()))?;
+            self.unflushed = true;
             if n == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.sent += n as u64;
             self.writer.advance(n);
         }
+        if self.unflushed {
+            ready!(self.stream.poll_flush(cx))?;
+            self.unflushed = false;
+        }
         Poll::Ready(Ok(()))
+    }
+
+    /// Whether the stream has all queued records, and its transport too.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.writer.queued() == 0 && !self.unflushed
     }
 
     /// Shuts down the sending direction.

@@ -249,10 +249,7 @@ impl Connection {
                 self.reply(answer);
             }
             self.flush(cx);
-            if !self.reading
-                && self.core.in_progress() == 0
-                && (!self.writing || self.channel.writer.queued() == 0)
-            {
+            if !self.reading && self.core.in_progress() == 0 && (!self.writing || self.channel.is_flushed()) {
                 return Poll::Ready(());
             }
             if self.core.turn.is_over() {

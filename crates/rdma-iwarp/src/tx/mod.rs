@@ -203,7 +203,7 @@ impl Tx {
         (self.framed, self.sent, self.scratch_at, self.responses) = (0, 0, 0, 0);
     }
 
-    /// Sends until the stream accepts no more. Appends completions of signaled Sends to `done`.
+    /// Sends until the stream accepts no more, and flushes it if nothing is left. Appends completions of signaled Sends to `done`.
     pub(crate) fn flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -214,7 +214,7 @@ impl Tx {
     ) -> Poll<Result<Flushed, Fault>> {
         for _ in 0..WRITES_PER_FLUSH {
             if self.held || self.queue.is_empty() {
-                return Poll::Ready(Ok(Flushed::All));
+                return poll_flushed(cx, stream);
             }
             let n = match ready!(self.write_batch(cx, stream, domain)) {
                 Ok(0) => return Poll::Ready(Err(Fault::without_terminate(ConnectionError::Closed))),
@@ -224,7 +224,7 @@ impl Tx {
             counters.syscalls += 1;
             self.advance(n, done, counters);
         }
-        Poll::Ready(Ok(if self.queue.is_empty() { Flushed::All } else { Flushed::Some }))
+        if self.queue.is_empty() { poll_flushed(cx, stream) } else { Poll::Ready(Ok(Flushed::Some)) }
     }
 
     fn write_batch(
@@ -308,6 +308,10 @@ impl Tx {
         }
         done.extend(work.signal.map(Completion::Sent));
     }
+}
+
+fn poll_flushed(cx: &mut Context<'_>, stream: &mut dyn ByteStream) -> Poll<Result<Flushed, Fault>> {
+    stream.poll_flush(cx).map_ok(|()| Flushed::All).map_err(|e| Fault::io(&e))
 }
 
 impl Kind {
