@@ -24,6 +24,11 @@ impl Stash {
         &self.memory[self.start..self.end]
     }
 
+    /// The bytes, for changes in place.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.end]
+    }
+
     /// Number of the bytes.
     pub fn len(&self) -> usize {
         self.end - self.start

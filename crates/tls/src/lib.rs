@@ -1,0 +1,27 @@
+//! TLS 1.3 on byte streams, for RPC-with-TLS (RFC 9289).
+//!
+//! [`Session`] is one end of a connection without I/O, and [`TlsStream`] a session on a [`ByteStream`], which is one
+//! itself. [`ServerConfig`] and [`ClientConfig`] are read from files of PEM.
+//!
+//! rustls makes the handshake: messages, key schedule and the verification of certificates. The records after it are
+//! those of this crate, with the ciphers of ring: rustls allocates memory for each record and copies it once more. What
+//! is received is decrypted in place, and what is sent is encrypted where it waits for the stream. No type of rustls is
+//! in the interface, because its next version has another one.
+//!
+//! There is no resumption, no early data, no renegotiation, and no version before 1.3. Randomness is that of ring, which
+//! has no seed, so simulations in virtual time do not use TLS.
+//!
+//! [`ByteStream`]: millrace_runtime::ByteStream
+
+mod config;
+mod error;
+mod handshake;
+mod record;
+mod session;
+mod stream;
+mod verifier;
+
+pub use config::{ClientConfig, ClientFiles, ConfigError, PeerName, ServerConfig, ServerFiles};
+pub use error::TlsError;
+pub use session::{HANDSHAKE_BYTES, SESSION_BYTES, Session};
+pub use stream::TlsStream;
