@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the pages of this repository, or the site that mdbook has made of them. docs/dev/ci.md explains it.
 
-    contrib/site/check.py         the pages that git tracks
+    contrib/site/check.py         the pages that git does not ignore
     contrib/site/check.py SITE    the files in the directory SITE
 """
 
@@ -16,13 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 BOOKS = ("docs/lab", "docs")
 # Parts of the site, in this order.
 PARTS = ["Start", "Guide", "Operate", "Reference", "Development"]
-# Texts that a program inserts into pages of docs/lab/studies, with links that are relative to that directory.
-TEMPLATES = "crates/reproduce/src/studies/"
 # Directories in which files named by pages must exist.
 NAMED = (".ci/", "contrib/", "crates/", "docs/", "interop/")
 FIRST = "docs/README.md"
 # Pages whose commands and programs are executed by tests, or are examples in a tested help.
-EXECUTED = ["README.md"] + [f"docs/guide/{page}.md" for page in ("first-server", "linux", "mount", "python", "server", "install")]
+EXECUTED = [f"docs/guide/{page}.md" for page in ("first-server", "install", "linux", "mount", "python", "server")]
 PUBLISHED = {".css", ".html", ".ico", ".js", ".png", ".svg", ".ttf", ".txt", ".woff2"}
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
 
@@ -47,8 +45,8 @@ def without_code(prose):
 
 def anchors(prose):
     """The anchors of the headings, as GitHub and mdbook make them."""
-    titles = [line.lstrip("#").strip().lower().replace(" ", "-") for line in prose.splitlines() if re.match("#+ ", line)]
-    return ["".join(c for c in title if c.isalnum() or c in "-_") for title in titles]
+    titles = [line.lstrip("#").strip() for line in prose.splitlines() if re.match("#+ ", line)]
+    return ["".join(c for c in t.lower().replace(" ", "-") if c.isalnum() or c in "-_") for t in titles]
 
 
 def book(page):
@@ -118,15 +116,19 @@ def check_summary(name, texts):
 
 
 def check_recipes(texts):
-    """Each line of code in the first page is in a page that is executed."""
-    lines = {line for page in EXECUTED for _, found in blocks(texts.get(page, ""))[1] for line in found}
+    """Each line of code in the first page, but for comments, is in a page that is executed."""
+    lines = {code(line) for page in EXECUTED for _, found in blocks(texts.get(page, ""))[1] for line in found}
     for _, found in blocks(texts[FIRST])[1]:
-        yield from (f"no test executes: {line}" for line in found if line not in lines)
+        yield from (f"no test executes: {line}" for line in found if code(line) not in lines)
+
+
+def code(line):
+    return line.split("  #")[0].rstrip()
 
 
 def pages(root):
-    tracked = subprocess.run(["git", "ls-files", "-z", "*.md"], cwd=root, check=True, capture_output=True, text=True)
-    names = [name for name in tracked.stdout.split("\0") if name and not name.startswith(TEMPLATES)]
+    listed = subprocess.check_output(["git", "ls-files", "-zco", "--exclude-standard", "*.md"], cwd=root, text=True)
+    names = [name for name in listed.split("\0") if name]
     return {name: (root / name).read_text() for name in names if (root / name).exists()}
 
 
@@ -157,9 +159,11 @@ class Page(HTMLParser):
 
 def check_site(site):
     files = {file for file in site.rglob("*") if file.is_file()}
-    yield from (f"{file.relative_to(site)} is not to be published" for file in files if file.suffix not in PUBLISHED)
+    extra = [file for file in files if file.suffix not in PUBLISHED and file.name != ".nojekyll"]
+    yield from (f"{file.relative_to(site)} is not to be published" for file in extra)
     # The page without a fixed place has links that begin at the root of the server.
-    found = {file: Page(file.read_text()) for file in files if file.suffix == ".html" and file.name not in ("404.html", "toc.html")}
+    documents = [f for f in files if f.suffix == ".html" and f.name not in ("404.html", "toc.html")]
+    found = {file: Page(file.read_text()) for file in documents}
     for file, page in found.items():
         for link in page.links:
             url = urlsplit(link)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/images/peers.svg: the rates of Millrace relative to those of other servers, from the tables of docs/speed.md.
+"""Draws docs/images/peers.svg: the rates of Millrace relative to other servers, from the tables of docs/speed.md.
 
     contrib/site/plot.py            writes the plot
     contrib/site/plot.py --check    fails if the plot is not that of the tables
@@ -13,8 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, PLOT = ROOT / "docs/speed.md", ROOT / "docs/images/peers.svg"
-# Heading of the section; title of the group; columns of the peer and of Millrace (None: a table of `text`, with the values
-# before those of processor time); the rows, by their names in the table and in the plot.
+# Heading of the section; title of the group; columns of the peer and of Millrace (None: a table of `text`, with the
+# values before those of processor time); the rows, by their names in the table and in the plot.
 GROUPS = [
     ("Beside the Linux NFS server", "Linux NFS server (memory), over RDMA", None, None, {
         "kernel/rdma/read-1m-x8": "READ 1 MiB x 8",
@@ -103,7 +103,8 @@ def draw(groups):
             shapes.append(f'<text x="{LEFT - 52}" y="{y + 12}" text-anchor="end">{html.escape(name)}</text>')
             shapes.append(f'<rect class="{kind}" x="{start:.1f}" y="{y}" width="{end - start:.1f}" height="15"/>')
             shapes.append(f'<text x="{place(max(ratio, 1)) + 6:.1f}" y="{y + 12}">{ratio:.1f}</text>')
-            shapes.append(f'<text class="small" x="730" y="{y + 12}" text-anchor="end">{ours:,.0f} : {other:,.0f}</text>')
+            values = f"{ours:,.0f} : {other:,.0f}"
+            shapes.append(f'<text class="small" x="730" y="{y + 12}" text-anchor="end">{values}</text>')
             y += ROW
     body = "\n".join(shapes)
     return f"""\
