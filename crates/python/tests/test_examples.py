@@ -16,7 +16,7 @@ EXAMPLES = {
     "dask": "4 [124500, 124750, 125000, 125250]\n",
     "zarr": f"{list(range(999_990, 1_000_000))}\n",
     "pyiceberg": "[7, 7] 2\n['Bern', 'Oslo']\n",
-    "torch": "499500.0\n",
+    "torch": "499500.0\n" * 3,
     "datasets": "1000 {'text': 'line 999'}\n",
 }
 
