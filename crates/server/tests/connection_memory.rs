@@ -2,7 +2,9 @@
 //! threads.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // Test helpers, not input from a peer.
+#![allow(dead_code)] // The helpers have other users.
 
+#[path = "server/common/mod.rs"]
 mod common;
 
 use std::time::Duration;

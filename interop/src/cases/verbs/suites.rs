@@ -15,6 +15,8 @@ use crate::lab::{Lab, Skipped};
 struct Suite {
     name: &'static str,
     file: &'static str,
+    /// Arguments of the test program that select its tests.
+    tests: &'static str,
     /// Environment variables of the suite.
     environment: &'static str,
     devices: &'static [Device],
@@ -25,26 +27,31 @@ struct Suite {
 /// Kernel messages of rxe and siw about a protocol violation.
 const VIOLATIONS: &[&str] = &["non-flush error status", "siw: got TERMINATE"];
 
-const fn suite(name: &'static str, file: &'static str, provokes: &'static [&'static str]) -> Suite {
-    Suite { name, file, environment: "", devices: &Device::BOTH, provokes }
+const fn suite(
+    name: &'static str,
+    file: &'static str,
+    tests: &'static str,
+    provokes: &'static [&'static str],
+) -> Suite {
+    Suite { name, file, tests, environment: "", devices: &Device::BOTH, provokes }
 }
 
 const SUITES: [Suite; 8] = [
-    suite("rdma", "tests/verbs/main.rs", VIOLATIONS),
+    suite("rdma", "tests/verbs/main.rs", "", VIOLATIONS),
     // With memory windows and the features that need them, shared receive queues.
     Suite {
         environment: "MILLRACE_TEST_RXE_WINDOWS=1",
         devices: &[Device::Rxe],
-        ..suite("rdma-windows", "tests/verbs/main.rs", VIOLATIONS)
+        ..suite("rdma-windows", "tests/verbs/main.rs", "", VIOLATIONS)
     },
-    suite("rpcrdma", "tests/echo.rs", &[]),
-    suite("rpcrdma-hostile", "tests/hostile_requester.rs", VIOLATIONS),
-    suite("server", "tests/nfs3.rs", &[]),
-    suite("server-life", "tests/life.rs", &[]),
+    suite("rpcrdma", "tests/rpcrdma/main.rs", "echo::", &[]),
+    suite("rpcrdma-hostile", "tests/rpcrdma/main.rs", "hostile_requester:: --skip read_read::", VIOLATIONS),
+    suite("server", "tests/server/main.rs", "nfs3::", &[]),
+    suite("server-life", "tests/server/main.rs", "life::", &[]),
     // The suite cancels streams of READs while the server writes into their memory, which then returns to the
     // client.
-    suite("client", "tests/server.rs", VIOLATIONS),
-    suite("client-no-copy", "tests/no_copy.rs", &[]),
+    suite("client", "tests/client/main.rs", "server::", VIOLATIONS),
+    suite("client-no-copy", "tests/copied_bytes.rs", "", &[]),
 ];
 /// Longer than on a host, since system calls of a guest are slow.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -61,11 +68,10 @@ fn run(lab: &mut Lab, device: Device, suite: Suite) -> Result<()> {
     suite.provokes.iter().for_each(|text| lab.expect_log(text));
     let mut guest = boot(lab, device)?;
     let program = guest.host_file(&program);
-    let environment = suite.environment;
-    let job =
-        guest.spawn(&format!("MILLRACE_TEST_VERBS={INSIDE} {environment} {program} --test-threads 1"))?;
-    let output = job.wait(LIMIT)?.ok()?.stdout;
-    ensure!(output.contains("test result: ok."), "{output}");
+    let Suite { environment, tests, .. } = suite;
+    let command = format!("MILLRACE_TEST_VERBS={INSIDE} {environment} {program} {tests} --test-threads 1");
+    let output = guest.spawn(&command)?.wait(LIMIT)?.ok()?.stdout;
+    ensure!(output.contains("test result: ok.") && !output.contains("running 0 tests"), "{output}");
     lab.finish(vec![guest], &[])
 }
 
@@ -75,7 +81,7 @@ fn program(file: &str) -> Result<PathBuf> {
         bail!(Skipped("MILLRACE_INTEROP_SUITES is not set: interop/run builds the suites".into()));
     };
     let list_text = fs::read_to_string(&list).with_context(|| list.clone())?;
-    // `Executable tests/echo.rs (target/debug/deps/echo-0123456789abcdef)`
+    // `Executable tests/client/main.rs (target/debug/deps/client-0123456789abcdef)`
     let found = list_text.lines().find_map(|l| {
         let (what, path) = l.trim().strip_prefix("Executable ")?.split_once(" (")?;
         (what == file).then(|| path.trim_end_matches(')').to_owned())

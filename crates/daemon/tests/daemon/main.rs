@@ -1,0 +1,6 @@
+//! The tests of daemons.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
+
+mod endpoint;
+mod wrong_configurations;

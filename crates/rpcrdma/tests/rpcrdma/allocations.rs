@@ -1,0 +1,116 @@
+//! Calls in steady state allocate no heap memory at either end.
+
+use std::sync::Arc;
+
+use millrace_admission::Account;
+use millrace_buffer::Arena;
+use millrace_counting_allocator::allocations;
+use millrace_oncrpc::{
+    CallClass, CallContext, MaybeReady, Message, ReplyHeader, ReplySpec, ReplyStatus, Request, Sampler,
+    Service, Transport, serving::ConnectionConfig, stages::StageTimes,
+};
+use millrace_rdma::ConnectParams;
+use millrace_rpcrdma::{Design, Requester, RequesterConfig, Responder, ResponderConfig, ResponderStats};
+use millrace_xdr::{Encoder, Views};
+
+use crate::support::{self, Link, PROGRAM, queue_pairs, rt};
+
+const BYTES: usize = 256 << 10;
+
+/// A connection and the arena and service of its calls.
+struct Scene {
+    to: Arc<dyn Transport>,
+    arena: Arena,
+    data: Views,
+    sampler: Sampler,
+}
+
+/// Answers every call with the same pages by reference.
+struct Pages(Views);
+
+impl Service for Pages {
+    fn call(&self, call: CallContext, mut e: Encoder) -> MaybeReady<'static, Option<Message>> {
+        let mut d = call.args();
+        let want = d.u32().unwrap() as usize;
+        let sent = d.payload(BYTES).unwrap().len();
+        e.put(&ReplyHeader { xid: call.header.xid, status: ReplyStatus::Success });
+        e.put_u32(sent as u32);
+        e.put_payload(self.0.slice(0, want));
+        MaybeReady::Ready(e.finish().ok())
+    }
+}
+
+async fn call(scene: &Scene, send: usize, receive: usize) {
+    let Scene { to, arena, data, sampler } = scene;
+    let mut e = Encoder::new(arena, 64);
+    for word in [0, 0, 2, PROGRAM, 1, 1, 0, 0, 0, 0, receive as u32] {
+        e.put_u32(word);
+    }
+    e.put_payload(data.slice(0, send));
+    let payload = (receive > 0).then(|| arena.alloc(receive).unwrap());
+    let stages = sampler.next_call(None);
+    let request =
+        Request::new(e.finish().unwrap(), ReplySpec { max_head: 64, payload, ..ReplySpec::default() });
+    let reply = to.submit(Request { stages: stages.clone(), ..request }).await.unwrap();
+    sampler.finish(stages);
+    let mut d = reply.results();
+    assert_eq!(d.u32().unwrap() as usize, send);
+    assert_eq!(d.payload(BYTES).unwrap().len(), receive);
+}
+
+#[tokio::test]
+async fn calls_allocate_no_heap_memory() {
+    for design in support::DESIGNS {
+        for every in [0, 1, 3] {
+            measure(design, every).await;
+        }
+    }
+}
+
+/// One call in `every` is sampled at both ends.
+async fn measure(design: Design, every: u32) {
+    let arena = support::arena();
+    let c = RequesterConfig { design, ..Default::default() };
+    let (client_times, server_times) = (Arc::default(), Arc::default());
+    let sampler = |end, times: &Arc<StageTimes>| Sampler::new(rt(), end, every, Arc::clone(times));
+    let s = ResponderConfig {
+        design,
+        connection: ConnectionConfig {
+            sampler: Some(Arc::new(sampler("server", &server_times))),
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    let accept = s.connect_params(ConnectParams::default());
+    let (qc, qs) = queue_pairs(Link::Tcp, &arena, c.connect_params(), accept).await;
+    let pages: Views = (0..4).map(|_| arena.alloc(64 << 10).unwrap().freeze()).collect();
+    let (peer, stats) = (support::peer(&*qs), Arc::new(ResponderStats::default()));
+    let service = Arc::new(Pages(pages.clone()));
+    let responder =
+        Responder::new(qs, peer, service, rt(), arena.clone(), s, stats, Account::unlimited()).unwrap();
+    let task = tokio::spawn(responder.run());
+    let to: Arc<dyn Transport> = Requester::from_queue_pair(qc, rt(), arena.clone(), c).unwrap();
+    let scene = Scene { to, arena, data: pages, sampler: sampler("client", &client_times) };
+    for (send, receive) in [(0, 0), (0, BYTES), (BYTES, 0), (4096, 4096)] {
+        for _ in 0..50 {
+            call(&scene, send, receive).await;
+        }
+        let before = allocations();
+        for _ in 0..100 {
+            call(&scene, send, receive).await;
+        }
+        let taken = allocations() - before;
+        assert_eq!(
+            taken, 0,
+            "by 100 {design} calls that send {send} and receive {receive} bytes, 1 in {every} sampled"
+        );
+    }
+    let sampled = 600_u32.checked_div(every).map(u64::from).unwrap_or(0);
+    for times in [client_times, server_times] {
+        let calls = times.snapshot().of(CallClass::Other).calls;
+        // The Send of the last reply may not be complete.
+        assert!(calls == sampled || calls + 1 == sampled, "{calls} of {sampled}");
+    }
+    scene.to.close();
+    task.await.unwrap().unwrap();
+}
