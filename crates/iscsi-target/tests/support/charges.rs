@@ -1,5 +1,4 @@
 //! The memory that a session uses, and the memory that it is charged.
-#![allow(dead_code)] // Each test program uses a part.
 
 use millrace_admission::{Budget, BudgetConfig};
 use millrace_iscsi::session::Direction;

@@ -1,5 +1,4 @@
 //! A target with one disk in the memory file system.
-#![allow(dead_code)] // Each test program uses a part.
 
 use std::{
     future::Future,

@@ -5,5 +5,6 @@
 mod bench;
 mod hostile;
 mod service;
+#[allow(dead_code)] // The helpers have other users.
 #[path = "../../../iscsi-target/tests/support/mod.rs"]
 mod support;

@@ -9,10 +9,8 @@ use millrace_iscsi::{pdu::TaskResult, session::Direction};
 use millrace_iscsi_target::ConnectionLimits;
 use millrace_runtime::RuntimeExt;
 
-use crate::{
-    common::{Bench, run_on, rw10},
-    gate::{Gate, Gated},
-};
+use super::common::{Bench, run_on, rw10};
+use crate::gate::{Gate, Gated};
 
 fn run(test: impl AsyncFn(Bench, &Gate)) {
     let gate = Arc::new(Gate::default());

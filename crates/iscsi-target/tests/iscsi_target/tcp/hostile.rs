@@ -10,7 +10,7 @@ use millrace_iscsi::{
 };
 use millrace_iscsi_target::ConnectionLimits;
 
-use crate::common::{Bench, Client, NAMES, NUMBERS, login, run, rw10};
+use super::common::{Bench, Client, NAMES, NUMBERS, login, run, rw10};
 
 fn with(mut pdu: LoginPdu, change: impl FnOnce(&mut Bhs)) -> LoginPdu {
     change(&mut pdu.bhs);

@@ -9,7 +9,7 @@ use millrace_iscsi::{
 use millrace_iscsi_target::{ConnectionLimits, TableLimits};
 use millrace_runtime::RuntimeExt;
 
-use crate::{
+use super::{
     common::{Bench, Client, run, rw10},
     hostile::{data_out, session, write},
 };

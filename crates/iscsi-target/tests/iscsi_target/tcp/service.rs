@@ -10,7 +10,7 @@ use millrace_iscsi::{
 };
 use millrace_iscsi_target::ConnectionLimits;
 
-use crate::common::{Ended, TARGET, name, pattern, run, rw10, target};
+use super::common::{Ended, TARGET, name, pattern, run, rw10, target};
 
 #[test]
 fn data_is_written_immediately_unsolicited_and_by_request() {

@@ -1,8 +1,7 @@
 //! Clients that hold shared resources of a server, and an honest client, over RDMA (iWARP) and TCP sockets.
 //!
-//! These tests assert no times. `cargo test --release -p millrace-hostile --test holds -- --ignored
+//! These tests assert no times. `cargo test --release -p millrace-hostile --test hostile -- --ignored
 //! --nocapture` measures the rate of the honest client during each attack.
-#![allow(clippy::unwrap_used, clippy::panic)] // Test helpers fail by panicking.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},

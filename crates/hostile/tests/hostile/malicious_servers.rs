@@ -1,6 +1,5 @@
 //! Malicious servers against a client: memory that the call did not expose stays unchanged, and the call does
 //! not return wrong data.
-#![allow(clippy::unwrap_used, clippy::panic)] // Test helpers fail by panicking.
 
 use millrace_hostile::{
     MaliciousServer, Violation,

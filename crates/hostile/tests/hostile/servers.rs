@@ -1,5 +1,4 @@
 //! Attacks on servers of both designs.
-#![allow(clippy::unwrap_used)] // Test helpers fail by panicking.
 
 use std::{
     net::SocketAddr,

@@ -13,7 +13,7 @@ use millrace_iscsi::{
 use millrace_iscsi_target::ConnectionLimits;
 use millrace_rdma::ConnectParams;
 
-use crate::common::{Ended, Fabric, TARGET, name, pattern, run, rw10, target};
+use super::common::{Ended, Fabric, TARGET, name, pattern, run, rw10, target};
 
 #[test]
 fn data_is_written_immediately_and_by_rdma_reads() {

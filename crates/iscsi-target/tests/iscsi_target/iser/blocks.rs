@@ -18,7 +18,7 @@ use rand_xoshiro::{
     rand_core::{Rng, SeedableRng},
 };
 
-use crate::common::{BLOCKS, Bench, Client, pattern, run, run_alone, rw10};
+use super::common::{BLOCKS, Bench, Client, pattern, run, run_alone, rw10};
 
 /// Blocks of the disk in a block of the file.
 const IN_BLOCK: usize = BLOCK_BYTES / 512;

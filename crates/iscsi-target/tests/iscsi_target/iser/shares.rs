@@ -12,7 +12,7 @@ use millrace_iscsi::session::{Direction, Outcome};
 use millrace_iscsi_target::ConnectionLimits;
 use millrace_runtime::RuntimeExt;
 
-use crate::common::{Bench, Client, Fabric, pattern, run, rw10};
+use super::common::{Bench, Client, Fabric, pattern, run, rw10};
 
 const VICTIM: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 2, 0, 0, 0, 1));
 /// A third host, which takes less than its share.

@@ -1,7 +1,5 @@
 //! Copies to a server, with each version of NFS.
 
-#![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
-
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
 use millrace_client::{Client, Proto, TokioRuntime, Url, Version, handles};

@@ -1,8 +1,6 @@
 //! The time of a copy over a link with latency. Tokio's clock is paused: it advances to the next timer when all tasks wait,
 //! so that only the link takes time.
 
-#![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
-
 use std::{
     collections::VecDeque,
     fs, future,

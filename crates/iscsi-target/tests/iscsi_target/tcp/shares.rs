@@ -15,7 +15,7 @@ use millrace_iscsi::{
 use millrace_iscsi_target::{ConnectionLimits, TableLimits};
 use millrace_runtime::{RuntimeExt, timeout};
 
-use crate::{
+use super::{
     common::{Bench, Client, run, rw10},
     hostile::{data_out, nop, write},
 };

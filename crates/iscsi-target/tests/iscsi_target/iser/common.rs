@@ -32,7 +32,8 @@ use millrace_rdma_sim::{Profile, World};
 use millrace_runtime::{RuntimeRef, memory_stream, timeout, virtual_time::VirtualTime};
 use millrace_vfs::FileSystemRef;
 
-use crate::observed::Observed;
+use super::observed::Observed;
+
 pub(crate) use crate::support::*;
 
 /// Receives of the initiator.

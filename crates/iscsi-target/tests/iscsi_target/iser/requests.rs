@@ -11,11 +11,11 @@ use millrace_iscsi::{
 use millrace_iscsi_target::ConnectionLimits;
 use millrace_runtime::RuntimeExt;
 
-use crate::{
-    charges::{Memory, REPORT_OPCODES, command, opcodes},
+use super::{
     common::{Bench, Client, NAMES, NUMBERS, login, run, rw10},
     hostile::{hello, nop},
 };
+use crate::charges::{Memory, REPORT_OPCODES, command, opcodes};
 
 /// The memory of a session without commands.
 #[derive(Clone, Copy)]

@@ -11,11 +11,11 @@ use millrace_iscsi::{
 use millrace_iscsi_target::{ConnectionLimits, TargetConfig};
 use millrace_runtime::RuntimeExt;
 
-use crate::{
-    charges::{Memory, REPORT_OPCODES, command, opcodes},
+use super::{
     common::{Bench, Client, TARGET, login, name, run, rw10, target},
     hostile::{CONTINUED_TEXT, data_out, nop},
 };
+use crate::charges::{Memory, REPORT_OPCODES, command, opcodes};
 
 /// Bytes that a stream buffers: longer responses wait in the target.
 const CAPACITY: usize = 256;

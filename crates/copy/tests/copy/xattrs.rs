@@ -1,7 +1,5 @@
 //! Extended attributes of users, and what copies do not keep.
 
-#![allow(clippy::unwrap_used)] // Test helpers, not input from a peer.
-
 use std::{fs, path::Path};
 
 use millrace_client::{Client, TokioRuntime, Url, Version, handles, ops::FileHandle};

@@ -6,7 +6,7 @@ use millrace_iscsi::pdu::{NopOut, RESERVED_TAG, RejectReason, Request, RequestNu
 use millrace_iscsi_target::ConnectionLimits;
 use millrace_runtime::RuntimeExt;
 
-use crate::{
+use super::{
     common::{Bench, Client, Ended, login, run},
     hostile::{nop, session},
 };

@@ -12,10 +12,8 @@ use millrace_iscsi::{
 use millrace_iscsi_target::ConnectionLimits;
 use millrace_runtime::RuntimeExt;
 
-use crate::{
-    common::{Ended, TARGET, name, run, run_on, rw10},
-    gate::{Gate, Gated},
-};
+use super::common::{Ended, TARGET, name, run, run_on, rw10};
+use crate::gate::{Gate, Gated};
 
 #[test]
 fn an_aborted_command_ends_before_the_answer_and_its_data_is_dropped() {

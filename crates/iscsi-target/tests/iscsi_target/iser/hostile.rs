@@ -18,7 +18,7 @@ use rand_xoshiro::{
     rand_core::{Rng, SeedableRng},
 };
 
-use crate::common::{Bench, Client, Ended, message, pattern, run, rw10};
+use super::common::{Bench, Client, Ended, message, pattern, run, rw10};
 
 const NONE: Advertised = Advertised { write: None, read: None };
 const BUFFER: RemoteBuffer = RemoteBuffer { stag: 0x1234_5678, base: 0x7f00_0000_0000 };
