@@ -60,7 +60,7 @@ const fn by_depth(
 pub(super) const STUDY: Study = Study {
     name: "block",
     question: "How fast is a disk over 400 Gb/s: with iSER, with iSCSI, and as a file over NFS/RDMA?",
-    text: include_str!("block.md"),
+    page: include_str!("../../../../docs/lab/studies/block.md"),
     summary: None,
     pictures: &[
         by_depth(

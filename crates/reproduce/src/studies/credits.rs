@@ -66,7 +66,7 @@ const fn latency(name: &'static str, title: &'static str, curves: &'static [&'st
 pub(super) const STUDY: Study = Study {
     name: "credits",
     question: "How much memory do the receive buffers of a thousand clients need, and is service fair?",
-    text: include_str!("credits.md"),
+    page: include_str!("../../../../docs/lab/studies/credits.md"),
     summary: None,
     pictures: &[
         Picture {

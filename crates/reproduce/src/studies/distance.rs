@@ -42,7 +42,7 @@ const DEPTH: &str = "WRITE of 4 MiB";
 pub(super) const STUDY: Study = Study {
     name: "distance",
     question: "What does Read-Write need to fill 100 Gb/s over 1,400 and 6,000 miles?",
-    text: include_str!("distance.md"),
+    page: include_str!("../../../../docs/lab/studies/distance.md"),
     summary: None,
     pictures: &[
         Picture {

@@ -1,5 +1,5 @@
-//! Studies of machines and distances beyond the papers. One command produces each page with its plots, from a
-//! hand-written text and the figures of the simulation. They are **simulated, not measured**.
+//! Studies of machines and distances beyond the papers. One command produces each page with its plots, from the
+//! text of the published page and the figures of the simulation. They are **simulated, not measured**.
 
 mod block;
 mod credits;
@@ -21,9 +21,9 @@ pub struct Study {
     pub name: &'static str,
     /// The question, in a sentence.
     pub question: &'static str,
-    /// The text of the page. A line `{NAME}` is replaced by the plot of that name and, without a summary, by a table
-    /// of its figures. A line `{summary}` is replaced by the summary.
-    text: &'static str,
+    /// The published page. The study writes it with the plot NAME, and without a summary a table of its figures,
+    /// between `<!-- NAME -->` and `<!-- end -->`; and with the summary after `<!-- summary -->`.
+    page: &'static str,
     /// One table instead of those of the plots.
     summary: Option<fn(&Curves) -> String>,
     pictures: &'static [Picture],

@@ -46,7 +46,7 @@ const IN_FLIGHT: [(&str, usize, usize); 4] = [
 pub(super) const STUDY: Study = Study {
     name: "modern",
     question: "Which strategy, credits, transfer sizes and server memory suit 100 and 400 Gb/s?",
-    text: include_str!("modern.md"),
+    page: include_str!("../../../../docs/lab/studies/modern.md"),
     summary: Some(summary),
     pictures: &[
         Picture {

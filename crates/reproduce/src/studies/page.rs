@@ -17,7 +17,7 @@ pub(super) fn write(
     let small = if setting.small { " --small" } else { "" };
     let command = format!("millrace-lab study {} --seed {}{small}", study.name, setting.seed);
     let note = format!("SIMULATED, not measured: {command}");
-    let mut text = study.text.replace("{command}", &command);
+    let mut text = study.page.replace(&published(study), &command);
     for picture in study.pictures {
         let file = format!("{}-{}", study.name, picture.name);
         picture.draw(curves, &note, out, &file)?;
@@ -25,13 +25,26 @@ pub(super) fn write(
         if study.summary.is_none() {
             shown = format!("{shown}\n{}", table(picture, curves));
         }
-        text = text.replace(&format!("{{{}}}\n", picture.name), &shown);
+        text = fill(&text, picture.name, &shown);
     }
     if let Some(summary) = study.summary {
-        text = text.replace("{summary}\n", &summary(curves));
+        text = fill(&text, "summary", &summary(curves));
     }
     let path = out.join(format!("{}.md", study.name));
     fs::write(&path, text).map_err(|source| ReproduceError::File { path, source })
+}
+
+/// The command in the published page.
+fn published(study: &Study) -> String {
+    format!("millrace-lab study {} --seed 1", study.name)
+}
+
+/// The page with `content` between `<!-- NAME -->` and the next `<!-- end -->`.
+fn fill(page: &str, name: &str, content: &str) -> String {
+    let start = format!("<!-- {name} -->\n");
+    let (before, rest) = page.split_once(&start).unwrap_or((page, ""));
+    let after = rest.split_once("<!-- end -->").map_or("", |(_, after)| after);
+    format!("{before}{start}{content}\n<!-- end -->{after}")
 }
 
 /// The figures of a plot as a table, one row for each x value.
@@ -63,17 +76,31 @@ mod tests {
     use crate::{Unit, studies};
 
     #[test]
-    fn every_page_contains_all_its_pictures() {
+    fn every_page_has_a_place_for_each_result() {
         for study in studies::ALL {
-            assert!(study.text.contains("{command}"), "{}", study.name);
-            assert!(study.text.contains("simulated, not measured"), "{}", study.name);
+            let count = |text: &str| study.page.matches(text).count();
+            assert_eq!(
+                count(&format!("`{} --out docs/lab/studies`", published(&study))),
+                1,
+                "{}",
+                study.name
+            );
+            assert!(study.page.contains("simulated, not measured"), "{}", study.name);
             for p in study.pictures {
-                assert_eq!(study.text.matches(&format!("{{{}}}\n", p.name)).count(), 1, "{}", p.name);
+                assert_eq!(count(&format!("<!-- {} -->\n![{}]", p.name, p.title)), 1, "{}", p.name);
             }
             let summary = usize::from(study.summary.is_some());
-            assert_eq!(study.text.matches("{summary}\n").count(), summary, "{}", study.name);
-            assert_eq!(study.text.matches('{').count(), 1 + study.pictures.len() + summary, "{}", study.name);
+            assert_eq!(count("<!-- summary -->\n|"), summary, "{}", study.name);
+            assert_eq!(count("\n<!-- end -->\n"), study.pictures.len() + summary, "{}", study.name);
         }
+    }
+
+    #[test]
+    fn a_result_replaces_the_published_one_of_its_name_only() {
+        let page = "a\n<!-- p -->\nold p\n\n<!-- end -->\nb\n<!-- q -->\nold q\n\n<!-- end -->\nc\n";
+        let made = fill(&fill(page, "q", "| q |\n"), "p", "new p\n");
+        assert_eq!(made, page.replace("old p", "new p").replace("old q", "| q |"));
+        assert_eq!(fill(&made, "p", "new p\n"), made);
     }
 
     #[test]

@@ -49,7 +49,7 @@ const fn records(
 pub(super) const STUDY: Study = Study {
     name: "registration",
     question: "Which registration strategy is best for which records and threads at 400 Gb/s?",
-    text: include_str!("registration.md"),
+    page: include_str!("../../../../docs/lab/studies/registration.md"),
     summary: None,
     pictures: &[
         records("one", "READ by record, one thread with four in flight", "MB/s", &READ_1),
