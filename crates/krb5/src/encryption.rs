@@ -74,7 +74,7 @@ impl Keys {
                 mac.update(bytes);
             }
         };
-        // The last two blocks, of which one is incomplete, are exchanged. A single block remains as it is.
+        // The last two blocks, of which one is incomplete, are exchanged. A single block is not changed.
         let rest = if len == BLOCK { 0 } else { len - (len.div_ceil(BLOCK) - 2) * BLOCK };
         let mut left = len - rest;
         while left > 0 {

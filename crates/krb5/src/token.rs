@@ -74,7 +74,7 @@ impl Flags {
     }
 }
 
-/// `header` as it is inside the sealed part of a wrap token: without RRC.
+/// The copy of `header` in the sealed part of a wrap token: without RRC.
 pub(crate) fn sealed_header(mut header: [u8; HEADER]) -> [u8; HEADER] {
     header[6..8].fill(0);
     header

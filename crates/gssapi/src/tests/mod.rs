@@ -1,0 +1,5 @@
+//! Tests with the library and a key distribution center.
+
+mod contexts;
+mod realm;
+mod tokens;
