@@ -205,10 +205,8 @@ impl Program {
         format!(
             "# {title}\n\nWhat `{0} COMMAND --help` prints, without the options of every command (`--help`, `--version`, and \
              the global options at the\nend of `{0} --help`) and what an earlier command has. Made from the definitions \
-             of the commands:\n`{how}` writes it again.\n\n{1}\n{2}",
-            self.name,
-            page.links[1..].join(",\n"),
-            page.sections
+             of the commands:\n`{how}` writes it again.\n{1}",
+            self.name, page.sections
         )
     }
 }
@@ -216,7 +214,6 @@ impl Program {
 /// The parts of a reference page.
 #[derive(Default)]
 struct Reference {
-    links: Vec<String>,
     sections: String,
     /// The options of the commands so far, by name and help with defaults, with the first command that has them.
     seen: BTreeMap<(String, String), String>,
@@ -224,38 +221,37 @@ struct Reference {
     paragraphs: BTreeSet<String>,
 }
 
-/// Minimum number of options of an earlier command that are not repeated.
-const REPEATED: usize = 3;
+/// Minimum number of words about options of an earlier command that are not repeated.
+const REPEATED: usize = 20;
 /// Minimum number of words of a paragraph of an earlier command that is not repeated.
 const LONG: usize = 40;
 
 impl Reference {
     fn describe(&mut self, command: &clap::Command, program: &str, path: &str) {
         let mut shown = command.clone();
-        let mut earlier = BTreeMap::<String, Vec<String>>::new();
+        let mut earlier = BTreeMap::<String, (usize, Vec<String>)>::new();
         if path != program {
             for option in command.get_arguments().filter(|a| !a.is_hide_set()) {
                 let Some(name) = option.get_long().map(|l| format!("--{l}")) else { continue };
                 let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+                let words = help.split_whitespace().count();
                 let help = format!("{help} {:?}", (option.get_value_names(), option.get_default_values()));
                 let first = self.seen.entry((name.clone(), help)).or_insert_with(|| path.to_owned());
                 if first != path && option.get_help_heading().is_none() {
-                    earlier.entry(first.clone()).or_default().push(name);
+                    let (total, options) = earlier.entry(first.clone()).or_default();
+                    *total += words;
+                    options.push(name);
                 }
             }
-            earlier.retain(|_, options| options.len() >= REPEATED);
+            earlier.retain(|_, (words, _)| *words >= REPEATED);
             let general = |a: &clap::Arg| {
                 a.get_help_heading().is_some() || matches!(a.get_id().as_str(), "help" | "version")
             };
-            let repeated =
-                |a: &clap::Arg| earlier.values().flatten().any(|o| a.get_long() == o.strip_prefix("--"));
+            let repeated = |a: &clap::Arg| {
+                earlier.values().flat_map(|(_, o)| o).any(|o| a.get_long() == o.strip_prefix("--"))
+            };
             shown = shown.mut_args(|a| if general(&a) || repeated(&a) { a.hide(true) } else { a });
         }
-        self.links.push(format!(
-            "[`{}`](#{})",
-            path.trim_start_matches(program).trim(),
-            path.replace(' ', "-")
-        ));
         let help = shown.render_help().to_string();
         let help: Vec<_> = help.lines().map(str::trim_end).collect();
         let help = help.join("\n");
@@ -263,7 +259,7 @@ impl Reference {
             |p: &&str| p.split_whitespace().count() < LONG || self.paragraphs.insert((*p).to_owned());
         let help: Vec<_> = help.split("\n\n").filter(is_new).collect();
         writeln!(self.sections, "\n## {path}\n\n```text\n{}\n```", help.join("\n\n").trim_end()).unwrap();
-        for (first, options) in earlier {
+        for (first, (_, options)) in earlier {
             writeln!(
                 self.sections,
                 "\nAlso, as [`{first}`](#{}): `{}`.",
