@@ -7,14 +7,14 @@ use millrace_rdma::registration::Strategy;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_server::{
     Backend, ByteSize, ClientRule, Delegations, ExportConfig, Identities, Limits, Nfs4Settings, Research,
-    Squash, StageSampling,
+    ServerFiles, Squash, StageSampling, TransportSecurity, weakest,
 };
 use serde::{Deserialize, Deserializer, de};
 
 use crate::{
     Config,
     target_keys::Target,
-    values::{Listening, backend, byte_size, optional_byte_size, optional_path, parsed, parsed_list},
+    values::{Listening, backend, byte_size, optional_byte_size, optional_path, parsed, parsed_list, path},
 };
 
 /// All keys of a file, in the order in which error messages list them.
@@ -55,6 +55,8 @@ pub(crate) struct File {
     nfs4: Nfs4Settings,
     #[serde(with = "StagesKeys")]
     stages: StageSampling,
+    #[serde(deserialize_with = "tls")]
+    tls: Option<ServerFiles>,
 }
 
 impl From<File> for Config {
@@ -79,6 +81,7 @@ impl From<File> for Config {
                 limits: file.limits,
                 nfs4: file.nfs4,
                 stages: file.stages,
+                tls: file.tls,
             },
             metrics: file.metrics.map(|Listening(addr)| addr),
             control: file.control,
@@ -118,6 +121,29 @@ struct ExportKeys {
     identities: Identities,
     #[serde(default, with = "DelegationsKey")]
     delegations: Delegations,
+    #[serde(default, deserialize_with = "xprtsec")]
+    xprtsec: TransportSecurity,
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "ServerFiles", deny_unknown_fields)]
+struct TlsKeys {
+    #[serde(deserialize_with = "path")]
+    certificate: PathBuf,
+    #[serde(deserialize_with = "path")]
+    key: PathBuf,
+    #[serde(default, deserialize_with = "optional_path")]
+    client_ca: Option<PathBuf>,
+}
+
+fn tls<'de, D: Deserializer<'de>>(d: D) -> Result<Option<ServerFiles>, D::Error> {
+    TlsKeys::deserialize(d).map(Some)
+}
+
+/// A list of protections of transports.
+fn xprtsec<'de, D: Deserializer<'de>>(d: D) -> Result<TransportSecurity, D::Error> {
+    let list = Vec::<String>::deserialize(d)?;
+    weakest(list.iter().map(String::as_str)).map_err(de::Error::custom)
 }
 
 const fn nobody() -> u32 {

@@ -244,6 +244,12 @@ impl Scrape {
             "Bytes over TCP",
             by(self.0.stats.tcp_bytes_in, self.0.stats.tcp_bytes_out),
         )?;
+        let open = [
+            ([("security", "tls")], self.0.stats.open_tls),
+            ([("security", "mtls")], self.0.stats.open_mtls),
+        ];
+        gauges(e, "tls_connections", "Open TCP connections with TLS", open)?;
+        counter(e, "tls_handshakes_failed", "Handshakes of TLS that failed", self.0.stats.tls_failed)?;
         let operations = [
             ([("operation", "send")], r.sends),
             ([("operation", "write")], r.writes),

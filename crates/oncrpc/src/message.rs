@@ -16,6 +16,10 @@ pub const SUCCESS_HEADER_BYTES: usize = 24;
 
 const AUTH_NONE: u32 = 0;
 const AUTH_SYS: u32 = 1;
+/// The flavor of a probe for TLS (RFC 9289 section 4.1).
+pub(crate) const AUTH_TLS: u32 = 7;
+/// The verifier of the answer of a server that supports TLS.
+const STARTTLS: &[u8; 8] = b"STARTTLS";
 const MSG_ACCEPTED: u32 = 0;
 const MSG_DENIED: u32 = 1;
 const MAX_MACHINE_NAME: usize = 255;
@@ -289,6 +293,20 @@ pub fn call_header(e: &mut Encoder, prog: u32, vers: u32, proc: u32, cred: &impl
     e.put_words([0, MSG_CALL, RPC_VERSION, prog, vers, proc]);
     e.put(cred);
     e.put(&Credential::None);
+}
+
+/// Appends the answer to a probe for TLS (RFC 9289 section 4.1).
+pub(crate) fn starttls(e: &mut Encoder, xid: u32) {
+    e.put_words([xid, MSG_REPLY, MSG_ACCEPTED, AUTH_NONE, STARTTLS.len() as u32]);
+    e.put_raw(STARTTLS);
+    e.put_words([0]);
+}
+
+/// Whether an answer to a probe for TLS has the verifier of a server that supports it. Its status does not matter.
+pub(crate) fn offers_tls(d: &mut Decoder<'_>, xid: u32) -> bool {
+    let header = [(); 3].map(|()| d.u32().unwrap_or(u32::MAX));
+    header == [xid, MSG_REPLY, MSG_ACCEPTED]
+        && auth_body(d).is_ok_and(|(flavor, _, body)| flavor == AUTH_NONE && body == STARTTLS)
 }
 
 /// The status of a reply.

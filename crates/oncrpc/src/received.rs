@@ -4,9 +4,12 @@ use millrace_runtime::MaybeReady;
 use millrace_xdr::{Encoder, Message};
 
 use crate::{
-    AcceptError, CallContext, CallHeaderError, LastSender, RPC_VERSION, ReplyStatus, RpcMismatch,
-    SMALL_REPLY, Service, Stages, dispatch::bare_reply,
+    AcceptError, AuthStat, CallContext, CallHeaderError, Credential, LastSender, RPC_VERSION, ReplyStatus,
+    RpcMismatch, SMALL_REPLY, Service, Stages, dispatch::bare_reply, message::AUTH_TLS,
 };
+
+/// Bytes of a probe for TLS: a header with empty credential and verifier, and nothing else.
+const PROBE_BYTES: usize = 40;
 
 /// A received message with a decoded RPC header. A server decodes call headers here only.
 pub struct ReceivedCall {
@@ -30,6 +33,24 @@ impl ReceivedCall {
     /// Whether the message is an RPC message: a call or a reply.
     pub fn is_rpc(&self) -> bool {
         !matches!(self.parsed, Err(CallHeaderError::NotRpc))
+    }
+
+    /// Whether the call is a probe for TLS (RFC 9289 section 4.1): a NULL procedure with AUTH_TLS.
+    pub(crate) fn is_tls_probe(&self) -> bool {
+        matches!(&self.parsed, Ok(call) if call.header.proc == 0
+            && call.sender.credential == Credential::Other(AUTH_TLS))
+    }
+
+    /// The transaction id of a probe for TLS. `None`: it is rejected with BADCRED when it is executed, because it has a
+    /// credential or verifier with a body, or arguments, or the connection has TLS.
+    pub(crate) fn tls_probe(&mut self, has_tls: bool) -> Option<u32> {
+        let Ok(call) = &self.parsed else { return None };
+        let xid = call.header.xid;
+        if has_tls || call.message().stream_len() != PROBE_BYTES {
+            self.parsed = Err(CallHeaderError::Auth { xid, stat: AuthStat::BadCred });
+            return None;
+        }
+        Some(xid)
     }
 
     /// Maximum size of the reply in bytes. `None`: the arguments are invalid, and the reply is GARBAGE_ARGS.

@@ -1,6 +1,6 @@
 //! The sender of a call: the peer of the connection, and its credential.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{fmt, net::SocketAddr, str::FromStr, sync::Arc};
 
 use millrace_xdr::XdrError;
 
@@ -11,8 +11,58 @@ use crate::{Credential, MAX_AUTH_BODY};
 pub enum TransportKind {
     /// TCP with record marking.
     Tcp,
+    /// TCP with TLS (RFC 9289), from a client without a certificate.
+    Tls,
+    /// TCP with TLS, from a client that has proved a certificate.
+    MutualTls,
     /// RPC-over-RDMA.
     Rdma,
+}
+
+impl TransportKind {
+    /// The protection of the transport.
+    pub fn security(self) -> TransportSecurity {
+        match self {
+            Self::Tcp | Self::Rdma => TransportSecurity::None,
+            Self::Tls => TransportSecurity::Tls,
+            Self::MutualTls => TransportSecurity::Mtls,
+        }
+    }
+}
+
+/// The protection of a transport, in increasing order. The text form is that of nfs(5) and exports(5) (`xprtsec`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum TransportSecurity {
+    /// `none`: in the clear.
+    #[default]
+    None,
+    /// `tls`: encrypted, with the server's certificate.
+    Tls,
+    /// `mtls`: encrypted, with certificates of both ends.
+    Mtls,
+}
+
+impl FromStr for TransportSecurity {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "none" => Ok(Self::None),
+            "tls" => Ok(Self::Tls),
+            "mtls" => Ok(Self::Mtls),
+            _ => Err(format!("`{s}` is not a transport security: write none, tls or mtls")),
+        }
+    }
+}
+
+impl fmt::Display for TransportSecurity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Tls => "tls",
+            Self::Mtls => "mtls",
+        })
+    }
 }
 
 /// The peer of a connection.

@@ -15,7 +15,10 @@ use futures::{StreamExt, stream::FuturesUnordered};
 use millrace_runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep, StallTimer};
 use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 
-use crate::{LastSender, Peer, REPLY_HEAD, ReceivedCall, SMALL_CALL, SMALL_REPLY, Sampler, Service, Stages};
+use crate::{
+    LastSender, Peer, REPLY_HEAD, ReceivedCall, SMALL_CALL, SMALL_REPLY, Sampler, Service, Stages,
+    TransportKind,
+};
 use millrace_admission::{Account, Batch, Turn};
 use millrace_buffer::{MemoryWait, slot_bytes};
 
@@ -233,6 +236,12 @@ impl<T: Unpin> ServerConnection<T> {
     /// Bytes charged to the account for calls in progress.
     pub fn charged(&self) -> usize {
         self.charged
+    }
+
+    /// Replaces the transport of the peer, which has no call in progress.
+    pub(crate) fn secured(&mut self, transport: TransportKind) {
+        self.peer.transport = transport;
+        self.last_sender = LastSender::new(self.peer);
     }
 
     /// Decodes the RPC header of a received message.

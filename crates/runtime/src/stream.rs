@@ -45,6 +45,36 @@ pub trait ByteStream: Send + 'static {
     fn peer_addr(&self) -> io::Result<SocketAddr>;
 }
 
+impl<S: ByteStream + ?Sized> ByteStream for Box<S> {
+    fn poll_read(&mut self, cx: &mut Context<'_>, bufs: &mut [IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
+        (**self).poll_read(cx, bufs)
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, bufs: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        (**self).poll_write(cx, bufs)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        (**self).poll_flush(cx)
+    }
+
+    fn shutdown(&mut self) {
+        (**self).shutdown();
+    }
+
+    fn abort(&mut self) {
+        (**self).abort();
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        (**self).local_addr()
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        (**self).peer_addr()
+    }
+}
+
 /// The TCP stack of one host: outgoing connections and listeners.
 pub trait StreamProvider: Send + Sync + 'static {
     /// Connects to `to` from a local port of the kind `from`. The time limit is that of the network stack;

@@ -2,6 +2,8 @@
 
 use std::{ffi::OsStr, fs, io::ErrorKind, os::unix::ffi::OsStrExt, path::Path};
 
+use millrace_tls::ServerConfig;
+
 use crate::{
     config::{Backend, Config, ExportConfig},
     error::InvalidSetting,
@@ -11,7 +13,7 @@ use crate::{
 
 impl Config {
     /// The settings whose directory or file does not exist or is unsuitable: of exports, the state directory and LUNs, as a
-    /// start of the server finds them. Creates nothing. The file of a LUN that this process may not look up counts as
+    /// start of the server finds them; and the certificate. Creates nothing. The file of a LUN that this process may not look up counts as
     /// existing.
     pub fn invalid_files(&self) -> Vec<InvalidSetting> {
         let exports = self.exports.iter().enumerate().filter_map(|(i, e)| match &e.backend {
@@ -27,6 +29,16 @@ impl Config {
                 InvalidSetting::new(field, reason)
             })
             .collect();
+        if let Some(files) = &self.tls
+            && let Err(e) = ServerConfig::load(files)
+        {
+            let key = match e.file() {
+                Some(file) if file == files.certificate => "certificate",
+                Some(file) if files.client_ca.as_deref() == Some(file) => "client_ca",
+                _ => "key",
+            };
+            invalid.push(InvalidSetting::new(format!("tls.{key}"), e.to_string()));
+        }
         for (i, target) in self.targets.iter().enumerate() {
             for (j, lun) in target.luns.iter().enumerate() {
                 if let Err(reason) = check_lun(lun, &self.exports) {

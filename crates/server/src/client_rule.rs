@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use millrace_oncrpc::TransportSecurity;
+
 use crate::network::Network;
 
 /// Some clients of an export, and the options that replace those of the export for them.
@@ -133,6 +135,16 @@ pub(crate) enum AccessOption {
     AnonGid(u32),
     Secure(bool),
     AuthNone(bool),
+    XprtSec(TransportSecurity),
+}
+
+/// The weakest of the protections in `list`, which exports(5) separates by colons. A stronger one is admitted as well.
+///
+/// # Errors
+/// A protection that does not exist, or none at all.
+pub fn weakest<'l>(list: impl IntoIterator<Item = &'l str>) -> Result<TransportSecurity, String> {
+    let all = list.into_iter().map(str::parse).collect::<Result<Vec<_>, _>>()?;
+    all.into_iter().min().ok_or_else(|| "xprtsec is empty: write none, tls or mtls".into())
 }
 
 impl AccessOption {
@@ -151,6 +163,7 @@ impl AccessOption {
             ("insecure", None) => Self::Secure(false),
             ("auth_none", None) => Self::AuthNone(true),
             ("no_auth_none", None) => Self::AuthNone(false),
+            ("xprtsec", Some(list)) => Self::XprtSec(weakest(list.split(':'))?),
             _ => return Ok(None),
         }))
     }
@@ -165,7 +178,7 @@ pub(crate) fn unknown(option: &str) -> String {
         }
         _ => {
             "there are ro, rw, squash=none|root|all (or no_root_squash, root_squash, all_squash), anon_uid=N, anon_gid=N, \
-             secure, insecure, auth_none and no_auth_none; only for an export client=HOSTS[(OPTION,...)], no_sync_metadata, \
+             secure, insecure, auth_none, no_auth_none and xprtsec=none:tls:mtls; only for an export client=HOSTS[(OPTION,...)], no_sync_metadata, \
              identities=callers|server-user and delegations=none|read|write"
         }
     };

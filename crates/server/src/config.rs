@@ -5,9 +5,10 @@ use std::{
 };
 
 use millrace_buffer::{ByteSize, InvalidByteSize};
-use millrace_oncrpc::stages::DEFAULT_SAMPLE;
+use millrace_oncrpc::{TransportSecurity, stages::DEFAULT_SAMPLE};
 use millrace_rdma::registration::Strategy;
 use millrace_rdma_providers::ProviderChoice;
+use millrace_tls::ServerFiles;
 
 use crate::{
     Limits, Nfs4Settings, Research, TargetSettings,
@@ -64,6 +65,8 @@ pub struct Config {
     pub limits: Limits,
     /// Settings of NFSv4.
     pub nfs4: Nfs4Settings,
+    /// The certificate for clients that ask for TLS on `listen_tcp` (RFC 9289). [`crate::Running::reload`] reads the files again.
+    pub tls: Option<ServerFiles>,
     /// Sampling of the latency breakdown.
     pub stages: StageSampling,
 }
@@ -86,7 +89,8 @@ impl Default for StageSampling {
 /// The short form on a command line is `NAME=BACKEND[,OPTION]...`, for example `/data=local:/srv/data,ro` or
 /// `/scratch=memory:2GiB,client=10.0.0.0/8,squash=none`. Options: `ro`, `rw`, `squash=none|root|all` (or `no_root_squash`,
 /// `root_squash`, `all_squash`), `anon_uid=N`, `anon_gid=N`, `secure` (TCP clients must call from a privileged port),
-/// `insecure`, `auth_none` (callers without a credential are admitted), `no_auth_none`, and, not for some clients only,
+/// `insecure`, `auth_none` (callers without a credential are admitted), `no_auth_none`, `xprtsec=none:tls:mtls` (see
+/// [`xprtsec`](Self::xprtsec)), and, not for some clients only,
 /// `client=HOSTS` or `client=HOSTS(OPTION,...)` (may be repeated; see [`clients`](Self::clients)), `no_sync_metadata` (see
 /// [`sync_metadata`](Self::sync_metadata)), `identities=callers|server-user`, `delegations=none|read|write`. The short form
 /// cannot express a path that contains a comma.
@@ -122,6 +126,9 @@ pub struct ExportConfig {
     pub identities: Identities,
     /// The delegations that NFSv4 clients can get.
     pub delegations: Delegations,
+    /// The weakest protection of the transport with which files can be used. Weaker calls are refused (WRONGSEC,
+    /// AUTH_TOOWEAK), except those that clients make before they ask for TLS, such as MOUNT.
+    pub xprtsec: TransportSecurity,
 }
 
 /// The delegations of files that NFSv4 clients can get (RFC 8881 section 10.4): the permission to cache until the server
@@ -233,6 +240,7 @@ impl ExportConfig {
             allow_auth_none: false,
             identities: Identities::default(),
             delegations: Delegations::default(),
+            xprtsec: TransportSecurity::None,
         }
     }
 
@@ -251,6 +259,7 @@ impl ExportConfig {
             AccessOption::AnonGid(v) => self.anon_gid = v,
             AccessOption::Secure(v) => self.require_privileged_port = v,
             AccessOption::AuthNone(v) => self.allow_auth_none = v,
+            AccessOption::XprtSec(v) => self.xprtsec = v,
         }
     }
 

@@ -55,6 +55,9 @@ pub enum ServerError {
         /// Cause.
         source: io::Error,
     },
+    /// The certificate of the server cannot be used.
+    #[error("cannot use the certificate of [tls]: {0}")]
+    Tls(#[from] millrace_tls::ConfigError),
     /// A thread or its runtime cannot be created.
     #[error("cannot start a server thread: {0}")]
     Thread(io::Error),

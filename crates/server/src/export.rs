@@ -3,7 +3,7 @@
 use std::{fmt, net::ToSocketAddrs, sync::Arc};
 
 use arc_swap::{ArcSwap, Guard};
-use millrace_oncrpc::{Credential, Peer, Sender, TransportKind};
+use millrace_oncrpc::{Credential, Peer, Sender, TransportKind, TransportSecurity};
 use millrace_vfs::{FileSystemRef, FsInfo, Handle, Identity};
 use smallvec::SmallVec;
 
@@ -28,6 +28,8 @@ pub(crate) enum AccessDenial {
     Port,
     /// The call has no credential, or an unsupported one.
     Credential,
+    /// The transport has a weaker protection than the export wants.
+    Transport(TransportSecurity),
 }
 
 impl fmt::Display for AccessDenial {
@@ -36,6 +38,10 @@ impl fmt::Display for AccessDenial {
             Self::Address => "its address is not that of a client of the export",
             Self::Port => "the export wants calls from a privileged port (below 1024)",
             Self::Credential => "the export wants an AUTH_SYS credential",
+            Self::Transport(TransportSecurity::Mtls) => {
+                "the export wants TLS with a client certificate (mount with xprtsec=mtls)"
+            }
+            Self::Transport(_) => "the export wants TLS (mount with xprtsec=tls)",
         })
     }
 }
@@ -49,6 +55,7 @@ struct Access {
     anon_gid: u32,
     require_privileged_port: bool,
     allow_auth_none: bool,
+    xprtsec: TransportSecurity,
 }
 
 impl From<&ExportConfig> for Access {
@@ -60,6 +67,7 @@ impl From<&ExportConfig> for Access {
             anon_gid: e.anon_gid,
             require_privileged_port: e.require_privileged_port,
             allow_auth_none: e.allow_auth_none,
+            xprtsec: e.xprtsec,
         }
     }
 }
@@ -181,7 +189,7 @@ impl Export {
         let access = &self.rules.iter().find(matches).ok_or(AccessDenial::Address)?.access;
         // Linux's client lets the RDMA stack choose its port, so Linux's server treats every RDMA peer as
         // privileged (svc_rdma_recvfrom).
-        let port_counts = peer.transport == TransportKind::Tcp;
+        let port_counts = peer.transport != TransportKind::Rdma;
         if access.require_privileged_port && port_counts && peer.addr.port() >= 1024 {
             return Err(AccessDenial::Port);
         }
@@ -201,6 +209,18 @@ impl Export {
     /// Checks that the caller may use this export, and returns its rights.
     pub(crate) fn admit(&self, sender: &Sender) -> Result<Admission, AccessDenial> {
         let access = self.access(&sender.peer)?;
+        if sender.peer.transport.security() < access.xprtsec {
+            return Err(AccessDenial::Transport(access.xprtsec));
+        }
+        Self::admit_with(access, sender)
+    }
+
+    /// As [`Self::admit`], with any protection of the transport, for MOUNT: Linux never uses TLS for it.
+    pub(crate) fn admit_mount(&self, sender: &Sender) -> Result<Admission, AccessDenial> {
+        Self::admit_with(self.access(&sender.peer)?, sender)
+    }
+
+    fn admit_with(access: &Access, sender: &Sender) -> Result<Admission, AccessDenial> {
         let anonymous = || Identity { uid: access.anon_uid, gid: access.anon_gid, gids: SmallVec::new() };
         let identity = match &sender.credential {
             Credential::None if access.allow_auth_none => anonymous(),
@@ -385,6 +405,34 @@ mod tests {
         let rdma = |addr| Peer { transport: TransportKind::Rdma, ..peer(addr) };
         assert_eq!(e.admit_peer(&rdma("10.1.2.3:40000")), Ok(()), "ports are ignored over RDMA");
         assert_eq!(e.admit_peer(&rdma("192.0.2.1:700")), Err(AccessDenial::Address));
+    }
+
+    #[test]
+    fn weaker_transports_than_an_export_wants_are_refused_except_for_mount() {
+        use TransportKind::{MutualTls, Rdma, Tcp, Tls};
+        let t = table(&[
+            "/a=memory:1M",
+            "/b=memory:1M,xprtsec=tls:mtls",
+            "/c=memory:1M,xprtsec=mtls,client=*,client=10.0.0.1(xprtsec=none:tls)",
+        ]);
+        let of = |export: usize, addr: &str, transport| {
+            let peer = Peer { transport, ..peer(addr) };
+            let sender = Sender { peer, credential: Credential::Sys(AuthSys::default()) };
+            assert!(t.at(export).admit_mount(&sender).is_ok() && t.at(export).admit_peer(&peer).is_ok());
+            t.at(export).admit(&sender).map(|_| ())
+        };
+        let refused = |wanted| Err(AccessDenial::Transport(wanted));
+        for kind in [Tcp, Rdma, Tls, MutualTls] {
+            assert_eq!(of(0, "10.0.0.2:9", kind), Ok(()), "{kind:?}");
+            assert_eq!(of(2, "10.0.0.1:9", kind), Ok(()), "{kind:?}");
+            let clear = matches!(kind, Tcp | Rdma);
+            assert_eq!(
+                of(1, "10.0.0.2:9", kind),
+                if clear { refused(TransportSecurity::Tls) } else { Ok(()) }
+            );
+            let expected = if kind == MutualTls { Ok(()) } else { refused(TransportSecurity::Mtls) };
+            assert_eq!(of(2, "10.0.0.2:9", kind), expected, "{kind:?}");
+        }
     }
 
     #[test]

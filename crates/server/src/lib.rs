@@ -49,9 +49,11 @@ mod validate;
 
 pub use millrace_buffer::ByteSize;
 pub use millrace_nfs4_state::{ClientReport, DelegationKind, StateidKind, StateidPosition};
+pub use millrace_oncrpc::TransportSecurity;
+pub use millrace_tls::ServerFiles;
 
 pub use backend::{Resources, open};
-pub use client_rule::{ClientRule, Squash};
+pub use client_rule::{ClientRule, Squash, weakest};
 pub use config::{Backend, Config, Delegations, ExportConfig, Identities, StageSampling};
 pub use error::{InvalidSetting, ServerError};
 pub use hosted::Hosted;

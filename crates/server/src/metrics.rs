@@ -97,7 +97,7 @@ impl ShardCounters {
     fn transport(&self, kind: TransportKind) -> &TransportCounters {
         let [tcp, rdma] = &self.transports;
         match kind {
-            TransportKind::Tcp => tcp,
+            TransportKind::Tcp | TransportKind::Tls | TransportKind::MutualTls => tcp,
             TransportKind::Rdma => rdma,
         }
     }
@@ -180,6 +180,12 @@ pub struct Stats {
     pub tcp_bytes_in: u64,
     /// Bytes sent over TCP.
     pub tcp_bytes_out: u64,
+    /// Open connections over TCP with TLS, whose clients have no certificate.
+    pub open_tls: u64,
+    /// Open connections over TCP with TLS, whose clients have proved a certificate.
+    pub open_mtls: u64,
+    /// Handshakes of TLS that failed.
+    pub tls_failed: u64,
     /// iSCSI connections, sessions and commands.
     pub iscsi: IscsiStats,
     /// The disks of the present targets, in the order of the configuration.

@@ -145,7 +145,7 @@ impl Env {
     async fn resolve(&self, call: &CallContext, path: &[u8]) -> Result<MntOk, MountError> {
         let exports = self.exports.load_full();
         let (export, below) = exports.find(path).ok_or(MountError::NoExport)?;
-        let caller = export.admit(&call.sender).map_err(MountError::Refused)?.identity;
+        let caller = export.admit_mount(&call.sender).map_err(MountError::Refused)?.identity;
         let dir = walk(export, &caller, below).await?;
         let handle = FileHandle::new(&export.seal(&dir)).ok_or(MountError::Fs(FsError::ServerFault))?;
         let mut flavors = smallvec![AUTH_SYS];

@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use millrace_nfs4_state::DelegationKind;
 use millrace_runtime::RuntimeRef;
+use millrace_tls::ServerConfig;
 
 use crate::{
     Config, ExportConfig, ServerError,
@@ -25,7 +26,8 @@ pub struct Reloaded {
     /// removed targets, whose initiators are requested to log out.
     pub removed: Vec<String>,
     /// Names of exports with changed access rules or identities, and of targets with changed settings. If the disks
-    /// of a target have changed, its initiators are requested to log out.
+    /// of a target have changed, its initiators are requested to log out. `tls` if certificate, key or authorities have
+    /// changed, which concerns later connections.
     pub changed: Vec<String>,
     /// Changed settings that take effect after a restart, by key (`shards`) or export (`export /x:
     /// sync_metadata`).
@@ -60,6 +62,7 @@ pub(crate) fn reload(
     open: &mut Opener,
 ) -> Result<Reloaded, ServerError> {
     let with = Resources { arena: &shared.arena, runtime: rt, state_dir: shared.config.state_dir.as_deref() };
+    let tls = new.tls.as_ref().map(ServerConfig::load).transpose()?;
     let old = shared.exports.load_full();
     let mut result = Reloaded { unapplied: changed_settings(&shared.config, new), ..Reloaded::default() };
     let mut entries = Vec::with_capacity(new.exports.len());
@@ -86,6 +89,9 @@ pub(crate) fn reload(
     }
     let targets = shared.targets.prepare(&new.targets, &exports)?;
     let changes = shared.targets.replace(targets)?;
+    if shared.tls.set(tls) {
+        result.changed.push("tls".into());
+    }
     shared.exports.store(exports);
     shared.groups.iter().for_each(|groups| groups.clear());
     recall_delegations(shared, &old, now(with.runtime));
@@ -170,6 +176,7 @@ fn changed_settings(old: &Config, new: &Config) -> Vec<String> {
         limits,
         nfs4,
         stages,
+        tls: _,
     } = old;
     let differs = [
         ("listen_rdma", *listen_rdma != new.listen_rdma),

@@ -4,9 +4,10 @@ use std::sync::{Arc, atomic::AtomicU64};
 
 use millrace_admission::Budget;
 use millrace_buffer::Arena;
-use millrace_oncrpc::serving::CloseStats;
+use millrace_oncrpc::{serving::CloseStats, tcp::Upgrades};
 use millrace_rdma::registration::{Registration, Settings, Strategy};
 use millrace_runtime::RuntimeRef;
+use millrace_tls::ServerConfig;
 use millrace_vfs::FileSystemRef;
 
 use crate::{
@@ -41,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) nfs4_clients: Arc<Clients>,
     /// Memory and connections of clients.
     pub(crate) budget: Budget,
+    /// TLS for connections over TCP.
+    pub(crate) tls: Arc<Upgrades>,
     /// Closed connections by transport and reason.
     pub(crate) closed: CloseCounters,
     /// The registration strategy.
@@ -80,6 +83,8 @@ impl Shared {
         descriptors: Option<u64>,
         mut open: impl FnMut(&ExportConfig, &Resources<'_>) -> Result<FileSystemRef, String>,
     ) -> Result<Arc<Self>, ServerError> {
+        let tls = Arc::new(Upgrades::default());
+        tls.set(config.tls.as_ref().map(ServerConfig::load).transpose()?);
         let arena = config.limits.arena();
         let secret = match &config.state_dir {
             Some(dir) => {
@@ -117,6 +122,7 @@ impl Shared {
             drc: Arc::new(DuplicateRequestCache::new(config.limits.replies_kept, Arc::clone(rt))),
             nfs4_clients,
             budget: Budget::new(config.limits.budget(descriptors, config.has_iscsi()), Arc::clone(rt)),
+            tls,
             closed: CloseCounters::default(),
             registration: Arc::new(Registration::new(Settings {
                 cache_limit: config.limits.cache_limit(),

@@ -88,6 +88,9 @@ impl StatsSources {
             out.tcp_bytes_in += value(&t.received);
             out.tcp_bytes_out += value(&t.sent);
             out.tcp.failed += value(&t.malformed);
+            out.open_tls += value(&t.open_tls);
+            out.open_mtls += value(&t.open_mtls);
+            out.tls_failed += value(&t.tls_failed);
         }
         out.iscsi = IscsiStats::sum(&self.iscsi, self.shared.targets.table().sessions());
         out.luns = self.shared.targets.lun_stats();

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use millrace_oncrpc::TransportSecurity;
 use millrace_scsi::MAX_LUNS;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
@@ -62,11 +63,32 @@ impl Config {
             let name = e.check().map_err(|reason| InvalidSetting::new(format!("exports.{i}.name"), reason));
             invalid.extend(name.err());
         }
+        invalid.extend(self.unprotected());
         invalid.extend(self.overlaps());
         invalid.extend(invalid_targets(&self.targets, &self.exports));
         invalid.extend(self.nfs4.invalid());
         invalid.extend(self.limits.invalid(self.has_iscsi()));
         invalid
+    }
+
+    /// Exports that want TLS for which there is no certificate.
+    fn unprotected(&self) -> impl Iterator<Item = InvalidSetting> {
+        let wants = |e: &ExportConfig| {
+            let of_clients = e.clients.iter().map(|rule| e.of(rule).xprtsec);
+            of_clients.fold(e.xprtsec, TransportSecurity::max)
+        };
+        self.exports.iter().enumerate().filter_map(move |(i, e)| {
+            let missing = match (wants(e), &self.tls) {
+                (TransportSecurity::None, _) => return None,
+                (_, None) => "there is no [tls]; add it with `certificate` and `key`",
+                (TransportSecurity::Mtls, Some(tls)) if tls.client_ca.is_none() => {
+                    "[tls] has no `client_ca`; add the file of the authorities of client certificates"
+                }
+                _ => return None,
+            };
+            let what = format!("export {} wants TLS (xprtsec), but {missing}", e.name);
+            Some(InvalidSetting::new(format!("exports.{i}.xprtsec"), what))
+        })
     }
 
     /// Whether memory must suffice for the commands of iSCSI.

@@ -1,11 +1,12 @@
 //! Certificates, keys and authorities of the two roles, from files.
 
 use std::{
-    fmt, io,
+    fmt, fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use ring::digest::{Context, SHA256};
 use rustls::{
     RootCertStore,
     client::{Resumption, WebPkiServerVerifier},
@@ -96,9 +97,21 @@ pub struct ClientFiles {
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
-/// What a server's sessions have in common.
+/// What a server's sessions have in common. Two are equal if their files had the same content.
 #[derive(Clone)]
-pub struct ServerConfig(pub(crate) Arc<rustls::ServerConfig>);
+pub struct ServerConfig {
+    pub(crate) config: Arc<rustls::ServerConfig>,
+    /// Hash of the content of the files.
+    content: [u8; 32],
+}
+
+impl PartialEq for ServerConfig {
+    fn eq(&self, other: &Self) -> bool {
+        self.content == other.content
+    }
+}
+
+impl Eq for ServerConfig {}
 
 /// What a client's sessions have in common.
 #[derive(Clone)]
@@ -163,7 +176,34 @@ impl ServerConfig {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.max_early_data_size = 0;
         config.enable_secret_extraction = true;
-        Ok(Self(config.into()))
+        Ok(Self { config: config.into(), content: content(files)? })
+    }
+}
+
+/// Hash of the content of the files.
+fn content(files: &ServerFiles) -> Result<[u8; 32], ConfigError> {
+    let mut hash = Context::new(&SHA256);
+    for file in [Some(&files.certificate), Some(&files.key), files.client_ca.as_ref()].into_iter().flatten() {
+        let bytes = fs::read(file).map_err(|error| ConfigError::Read { file: file.clone(), error })?;
+        hash.update(&bytes.len().to_le_bytes());
+        hash.update(&bytes);
+    }
+    let mut content = [0; 32];
+    content.copy_from_slice(hash.finish().as_ref());
+    Ok(content)
+}
+
+impl ConfigError {
+    /// The file with the error.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::Read { file, .. }
+            | Self::Empty { file, .. }
+            | Self::Pem { file, .. }
+            | Self::Authority { file, .. }
+            | Self::Pair { key: file, .. } => Some(file),
+            Self::SystemStore(_) | Self::Name(_) => None,
+        }
     }
 }
 

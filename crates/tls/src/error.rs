@@ -108,6 +108,21 @@ impl TlsError {
         *self == Self::Alert(u8::from(AlertDescription::CertificateRequired))
     }
 
+    /// Whether the peer has refused the certificate of this end, or wants one.
+    pub fn is_about_certificate(&self) -> bool {
+        let Self::Alert(code) = *self else { return false };
+        matches!(
+            AlertDescription::from(code),
+            AlertDescription::CertificateRequired
+                | AlertDescription::UnknownCA
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateUnknown
+        )
+    }
+
     /// The error of a stream whose session failed, if it is one.
     pub fn of(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()

@@ -66,7 +66,7 @@ impl Handshake {
     }
 
     pub(crate) fn server(config: &ServerConfig) -> Result<Self, TlsError> {
-        let server = UnbufferedServerConnection::new(Arc::clone(&config.0))?;
+        let server = UnbufferedServerConnection::new(Arc::clone(&config.config))?;
         Ok(Self { role: Role::Server(server), fed: 0, bytes: 0, records: 0 })
     }
 

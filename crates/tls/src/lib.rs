@@ -24,4 +24,4 @@ mod verifier;
 pub use config::{ClientConfig, ClientFiles, ConfigError, PeerName, ServerConfig, ServerFiles};
 pub use error::TlsError;
 pub use session::{HANDSHAKE_BYTES, SESSION_BYTES, Session};
-pub use stream::TlsStream;
+pub use stream::{Handshaken, TlsStream};

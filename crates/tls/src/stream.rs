@@ -3,12 +3,24 @@
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::SocketAddr,
+    sync::{Arc, OnceLock},
     task::{Context, Poll, Waker, ready},
 };
 
 use millrace_runtime::ByteStream;
 
 use crate::{Session, TlsError};
+
+/// The end of a handshake, to be observed also when the stream is in a box.
+#[derive(Debug, Clone, Default)]
+pub struct Handshaken(Arc<OnceLock<bool>>);
+
+impl Handshaken {
+    /// Whether the peer has proved a certificate; `None` before the end of the handshake.
+    pub fn peer_certificate(&self) -> Option<bool> {
+        self.0.get().copied()
+    }
+}
 
 /// A session on a byte stream. Errors of the session are [`TlsError`]s in [`io::Error`].
 ///
@@ -20,17 +32,23 @@ pub struct TlsStream<S> {
     session: Session,
     /// Whether the stream's sending direction ends when the session's bytes are sent.
     ending: bool,
+    handshaken: Handshaken,
 }
 
 impl<S: ByteStream> TlsStream<S> {
     /// A session that begins on `stream`.
     pub fn new(stream: S, session: Session) -> Self {
-        Self { stream, session, ending: false }
+        Self { stream, session, ending: false, handshaken: Handshaken::default() }
     }
 
     /// Whether the peer has proved a certificate ([`Session::has_peer_certificate`]).
     pub fn has_peer_certificate(&self) -> bool {
         self.session.has_peer_certificate()
+    }
+
+    /// The end of the handshake.
+    pub fn handshaken(&self) -> Handshaken {
+        self.handshaken.clone()
     }
 
     /// Proceeds with the handshake; ready when it is complete.
@@ -45,6 +63,7 @@ impl<S: ByteStream> TlsStream<S> {
             let done = self.session.handshake();
             let sent = self.poll_send(cx);
             if done? {
+                let _ = self.handshaken.0.set(self.session.has_peer_certificate());
                 return Poll::Ready(Ok(()));
             }
             if let Poll::Ready(sent) = sent {

@@ -2,11 +2,13 @@
 
 use std::{
     io,
+    net::SocketAddr,
     task::{Context, Poll, ready},
 };
 
 use millrace_buffer::MemoryWait;
 use millrace_runtime::ByteStream;
+use millrace_tls::SESSION_BYTES;
 use millrace_xdr::{Arena, Buffer, Message};
 
 use super::record::{Next, RecordReader, RecordWriter};
@@ -23,6 +25,10 @@ pub(super) struct Channel {
     unflushed: bool,
     pub(super) received: u64,
     pub(super) sent: u64,
+    /// Number of sent bytes at the last time when the transport had all of them.
+    flushed: u64,
+    /// Whether the stream holds accepted bytes, up to [`SESSION_BYTES`].
+    has_tls: bool,
 }
 
 fn no_memory(e: millrace_xdr::OutOfMemory) -> io::Error {
@@ -42,6 +48,8 @@ impl Channel {
             unflushed: false,
             received: 0,
             sent: 0,
+            flushed: 0,
+            has_tls: false,
         })
     }
 
@@ -177,6 +185,7 @@ impl Channel {
         if self.unflushed {
             ready!(self.stream.poll_flush(cx))?;
             self.unflushed = false;
+            self.flushed = self.sent;
         }
         Poll::Ready(Ok(()))
     }
@@ -184,6 +193,23 @@ impl Channel {
     /// Whether the stream has all queued records, and its transport too.
     pub(super) fn is_flushed(&self) -> bool {
         self.writer.queued() == 0 && !self.unflushed
+    }
+
+    /// Replaces the stream by what `upgrade` makes of it. Nothing may be received or queued.
+    pub(super) fn upgrade(&mut self, upgrade: impl FnOnce(Box<dyn ByteStream>) -> Box<dyn ByteStream>) {
+        let stream = std::mem::replace(&mut self.stream, Box::new(Gone));
+        self.stream = upgrade(stream);
+        self.has_tls = true;
+    }
+
+    /// Number of bytes that no memory of this process holds any more.
+    pub(super) fn gone(&self) -> u64 {
+        if self.has_tls { self.flushed.max(self.sent.saturating_sub(SESSION_BYTES as u64)) } else { self.sent }
+    }
+
+    /// Ready when the stream can be read: when its handshake is complete.
+    pub(super) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.poll_read(cx, &mut []).map_ok(drop)
     }
 
     /// Shuts down the sending direction.
@@ -205,5 +231,30 @@ impl Channel {
                 _ => return Poll::Ready(()),
             }
         }
+    }
+}
+
+/// The stream of a channel during its replacement.
+struct Gone;
+
+impl ByteStream for Gone {
+    fn poll_read(&mut self, _: &mut Context<'_>, _: &mut [io::IoSliceMut<'_>]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
+    }
+
+    fn poll_write(&mut self, _: &mut Context<'_>, _: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Err(io::ErrorKind::NotConnected.into()))
+    }
+
+    fn shutdown(&mut self) {}
+
+    fn abort(&mut self) {}
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Err(io::ErrorKind::NotConnected.into())
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Err(io::ErrorKind::NotConnected.into())
     }
 }

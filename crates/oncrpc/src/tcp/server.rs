@@ -13,12 +13,17 @@ use std::{
     time::Duration,
 };
 
-use millrace_runtime::{ByteStream, RuntimeRef, timeout};
+use millrace_runtime::{ByteStream, RuntimeExt, RuntimeRef, timeout};
+use millrace_tls::TlsError;
 use millrace_xdr::{Arena, Message};
 
-use super::{channel::Channel, record::RecordReader};
+use super::{
+    channel::Channel,
+    record::RecordReader,
+    starttls::{Upgrade, Upgrades},
+};
 use crate::{
-    Peer, ReceivedCall, Service, Stage, Stages,
+    Peer, ReceivedCall, Service, Stage, Stages, TransportKind,
     callbacks::{CallbackQueue, is_reply},
     serving::{Answer, CloseReason, ConnectionConfig, Reservation, ServerConnection},
 };
@@ -43,6 +48,8 @@ pub struct TcpServerConfig {
     pub max_queued: usize,
     /// Limits that apply to all transports.
     pub connection: ConnectionConfig,
+    /// TLS for clients that ask for it; connections share it. The default is none.
+    pub tls: Arc<Upgrades>,
 }
 
 impl Default for TcpServerConfig {
@@ -52,6 +59,7 @@ impl Default for TcpServerConfig {
             max_in_flight: 128,
             max_queued: 16 << 20,
             connection: ConnectionConfig::default(),
+            tls: Arc::default(),
         }
     }
 }
@@ -71,6 +79,12 @@ pub struct TcpStats {
     pub sent: AtomicU64,
     /// Connections closed because of invalid data from the peer.
     pub malformed: AtomicU64,
+    /// Open connections with TLS whose client has no certificate.
+    pub open_tls: AtomicU64,
+    /// Open connections with TLS whose client has proved a certificate.
+    pub open_mtls: AtomicU64,
+    /// Handshakes of TLS that failed.
+    pub tls_failed: AtomicU64,
 }
 
 /// The common state of all TCP connections of a server or shard.
@@ -130,11 +144,31 @@ impl TcpServer {
             writing: true,
             send_rate: RateMonitor::default(),
             receive_rate: RateMonitor::default(),
+            upgrade: None,
         })
     }
 }
 
 struct OpenGuard(Arc<TcpStats>);
+
+impl Connection {
+    /// Counts of open connections with the present kind of TLS.
+    fn open_with_tls(&self) -> Option<&AtomicU64> {
+        match self.core.peer.transport {
+            TransportKind::Tls => Some(&self.stats.open_tls),
+            TransportKind::MutualTls => Some(&self.stats.open_mtls),
+            TransportKind::Tcp | TransportKind::Rdma => None,
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(open) = self.open_with_tls() {
+            open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
 
 impl OpenGuard {
     fn new(stats: Arc<TcpStats>) -> Self {
@@ -187,6 +221,8 @@ struct Connection {
     send_rate: RateMonitor,
     /// Detects a peer that sends a call too slowly.
     receive_rate: RateMonitor,
+    /// The transition to TLS.
+    upgrade: Option<Box<Upgrade>>,
 }
 
 impl Connection {
@@ -239,6 +275,9 @@ impl Connection {
     fn run(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.channel.yield_memory(cx);
         ready!(self.core.begin_turn(cx));
+        if self.upgrade.is_some() {
+            ready!(self.poll_upgrade(cx));
+        }
         loop {
             self.take_calls(cx);
             self.core.batch.end();
@@ -249,6 +288,10 @@ impl Connection {
                 self.reply(answer);
             }
             self.flush(cx);
+            if self.upgrade.is_some() {
+                cx.waker().wake_by_ref(); // The next turn proceeds with it.
+                return Poll::Pending;
+            }
             if !self.reading && self.core.in_progress() == 0 && (!self.writing || self.channel.is_flushed()) {
                 return Poll::Ready(());
             }
@@ -272,7 +315,10 @@ impl Connection {
     /// Whether the limits of calls and replies of this connection permit another call.
     fn may_take(&self) -> bool {
         let reply = self.deferred.as_ref().and_then(|deferred_call| deferred_call.call.reply_bytes());
-        self.reading && self.core.in_progress() < self.config.max_in_flight && self.may_queue(reply)
+        self.reading
+            && self.core.in_progress() < self.config.max_in_flight
+            && self.may_queue(reply)
+            && self.upgrade.is_none()
     }
 
     /// Whether the limit permits another queued reply of `reply` bytes.
@@ -332,7 +378,60 @@ impl Connection {
         }
         let charge = message.head.iter().map(|view| view.capacity()).sum();
         self.core.account.replace(admitted, charge);
-        Some(DeferredCall { call: self.core.receive(message), charge })
+        let mut call = self.core.receive(message);
+        if call.is_tls_probe() && self.begin_upgrade(&mut call) {
+            self.core.account.give(charge);
+            return None;
+        }
+        Some(DeferredCall { call, charge })
+    }
+
+    /// Begins the transition to TLS for which `call` asks. Returns `false` if the call is to be executed instead: without a
+    /// certificate the server answers as one without TLS, and a wrong probe is rejected.
+    #[cold]
+    fn begin_upgrade(&mut self, call: &mut ReceivedCall) -> bool {
+        let has_tls = self.core.peer.transport != TransportKind::Tcp;
+        if !has_tls && !self.config.tls.is_enabled() {
+            return false;
+        }
+        let Some(xid) = call.tls_probe(has_tls) else { return false };
+        // Bytes behind the probe were not protected, and would be attributed to the session (as CVE-2011-0411 of SMTP).
+        if !self.channel.is_quiescent() || self.core.in_progress() > 0 {
+            self.fail(&io::Error::new(io::ErrorKind::InvalidData, "calls around a probe for TLS"));
+        } else {
+            let limit = self.core.config.first_call_timeout;
+            self.upgrade = Some(Box::new(Upgrade::new(xid, self.core.rt.sleep(limit))));
+        }
+        true
+    }
+
+    /// Proceeds with the transition to TLS. Ready at its end, and after a failure, which closes the connection.
+    #[cold]
+    fn poll_upgrade(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(mut upgrade) = self.upgrade.take() else { return Poll::Ready(()) };
+        if !self.reading {
+            self.close(); // The server stops.
+            return Poll::Ready(());
+        }
+        match upgrade.poll(cx, &mut self.channel, &mut self.core, &self.config.tls) {
+            Poll::Pending => {
+                self.upgrade = Some(upgrade);
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(transport)) => {
+                tracing::debug!(peer = %self.core.peer.addr, ?transport, "TLS is established");
+                self.core.secured(transport);
+                if let Some(open) = self.open_with_tls() {
+                    open.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Poll::Ready(Err(why)) => {
+                self.stats.tls_failed.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(peer = %self.core.peer.addr, "TLS handshake failed: {why}");
+                self.close();
+            }
+        }
+        Poll::Ready(())
     }
 
     fn call(&mut self, call: ReceivedCall, reservation: Reservation) {
@@ -394,7 +493,7 @@ impl Connection {
 
     /// Releases the memory of completely sent replies.
     fn release_sent(&mut self) {
-        let sent = self.channel.sent;
+        let sent = self.channel.gone();
         while let Some(reply) = self.queued.pop_front_if(|reply| reply.end <= sent) {
             self.queued_charge -= reply.charge;
             self.core.account.give(reply.charge);
@@ -467,7 +566,9 @@ impl Connection {
 
     /// Closes the connection because of an error.
     fn fail(&mut self, why: &io::Error) {
-        if why.kind() == io::ErrorKind::InvalidData {
+        if let Some(why) = TlsError::of(why) {
+            tracing::debug!(peer = %self.core.peer.addr, "connection ended: {why}");
+        } else if why.kind() == io::ErrorKind::InvalidData {
             self.stats.malformed.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(peer = %self.core.peer.addr, "connection closed: {why}; the peer may use another protocol, such as RDMA");
         } else {
@@ -480,6 +581,7 @@ impl Connection {
     fn close(&mut self) {
         self.stop_reading();
         self.writing = false;
+        self.upgrade = None;
         let mut charge = self.channel.clear();
         charge += self.queued.drain(..).map(|reply| reply.charge).sum::<usize>();
         self.queued_charge = 0;

@@ -8,4 +8,5 @@ mod common;
 mod messages;
 mod records;
 mod rpcbind;
+mod starttls;
 mod tcp;

@@ -81,7 +81,9 @@ impl Resolver<'_> {
                 tracing::debug!(%peer, export, "call refused: {denial}");
             }
             match denial {
-                AccessDenial::Credential => RejectionReason::Fault(Fault::Auth(AuthStat::TooWeak)),
+                AccessDenial::Credential | AccessDenial::Transport(_) => {
+                    RejectionReason::Fault(Fault::Auth(AuthStat::TooWeak))
+                }
                 AccessDenial::Address | AccessDenial::Port => RejectionReason::Status(Status::Access),
             }
         })

@@ -26,7 +26,7 @@ impl Caller<'_> {
             self.counters.refused();
             tracing::debug!(peer = %self.sender.peer.addr, export = export.name(), "call refused: {denial}");
             match denial {
-                AccessDenial::Credential => Status::WrongSec,
+                AccessDenial::Credential | AccessDenial::Transport(_) => Status::WrongSec,
                 AccessDenial::Address | AccessDenial::Port => Status::Access,
             }
         })

@@ -19,7 +19,7 @@ const SEARCHES: usize = 64;
 impl Compound<'_> {
     /// Over RDMA clients use READ: the data of READ_PLUS is not placed directly (RFC 8267 section 4.4).
     pub(super) async fn read_plus(&mut self, args: ReadPlusArgs) -> Result<(), Status> {
-        if self.scope.caller.sender.peer.transport != TransportKind::Tcp {
+        if self.scope.caller.sender.peer.transport == TransportKind::Rdma {
             return Err(Status::NotSupp);
         }
         let count = self.take_bulk(args.count.min(self.scope.env.rtmax))?;

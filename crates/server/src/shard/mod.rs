@@ -335,6 +335,7 @@ impl ShardWorker {
             max_in_flight: limits.credits as usize,
             max_queued: transfer.max(TcpServerConfig::default().max_queued),
             connection: self.connection(&self.samplers.tcp, &self.shared.closed.tcp),
+            tls: Arc::clone(&self.shared.tls),
         };
         let server = TcpServer {
             service: self.service(addr.ip().into(), Callbacks::new(addr)),

@@ -15,4 +15,5 @@ mod nfs3;
 mod nfs4;
 mod policy;
 mod reload;
+mod tls;
 mod verifier;

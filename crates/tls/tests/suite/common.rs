@@ -1,4 +1,4 @@
-//! Certificates, and two ends that are driven in turns.
+//! Certificates, and two ends that are driven alternately.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},

@@ -85,7 +85,7 @@ fn another_authority_is_refused_at_both_ends() {
         rb.unwrap_err().to_string(),
         "the peer refused: it does not trust the authority that issued the certificate of this end"
     );
-    // The client learns of it after its own handshake.
+    // The client receives the alert after its own handshake.
     let certificate = theirs.issue("client", &["client.test"], |_| {});
     let (mut a, _b, ra, rb) =
         attempt(&ours.client(Some(certificate)), &ours.server(&["nfs.test"], |_| {}), "nfs.test");

@@ -150,7 +150,7 @@ fn updates_of_keys_without_data_are_limited() {
 }
 
 #[test]
-fn a_session_that_failed_tells_the_peer() {
+fn a_session_that_failed_sends_an_alert() {
     let ca = Authority::new();
     let (mut a, mut b) = ends(&ca.client(None), &ca.server(&["a.test"], |_| {}), "b.test", 3);
     let (ra, rb) = shake(&mut a, &mut b);
