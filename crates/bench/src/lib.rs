@@ -23,6 +23,7 @@ pub mod raw;
 pub mod resident;
 pub mod samples;
 mod scrape;
+pub mod servers;
 pub mod stats;
 pub mod table;
 pub mod units;

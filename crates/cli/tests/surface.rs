@@ -277,3 +277,55 @@ fn connections_measures_every_number_of_connections_on_both_transports() {
         assert!(l["client_bytes_per_connection"].as_f64() > Some(4096.0), "{l}");
     }
 }
+
+#[test]
+fn servers_compares_servers_and_draws_the_figures() {
+    let other = Server::start(&["--export", "/m=memory:64MiB,squash=none"]);
+    let url = format!("nfs+tcp://{}/m", other.tcp);
+    let load = ["--size", "1M", "--random-ops", "40", "--items", "3", "--self"];
+    let named = format!("other={url},{}", other.child.id());
+    let lines = figures(&[&["bench", "servers", &named, "--runs", "2", "--json"], &load[..]].concat());
+    let run = [
+        "rewrite",
+        "read",
+        "random-read",
+        "random-read",
+        "directory creation",
+        "file creation",
+        "file stat",
+        "file removal",
+    ];
+    for server in ["other", "millrace (memory)"] {
+        let of: Vec<_> = lines.iter().filter(|l| l["server"] == server).collect();
+        assert!(of.iter().map(|l| l["test"].as_str().unwrap()).eq([run, run].concat()), "{of:?}");
+        // Of the process that the argument names, and of the one that the command has started.
+        let random: Vec<_> = of.iter().filter(|l| l["test"] == "random-read").collect();
+        assert!(random.iter().all(|l| l["server_cpu_us_per_op"].as_f64() > Some(0.0)), "{random:?}");
+    }
+    assert_ne!(lines[0]["server"], lines[16]["server"], "each run begins with another server");
+
+    let directory = tempfile::tempdir().unwrap();
+    let plot = directory.path().join("servers.svg");
+    let arguments = ["bench", "servers", &url, "--runs", "1", "--plot", plot.to_str().unwrap()];
+    let table = ok(&[&arguments, &load[..]].concat());
+    let svg = fs::read_to_string(&plot).unwrap();
+    for text in [&other.tcp, "millrace (memory)", "READ 1 MiB x 8", "random READ 4 KiB x 16", "file creation"]
+    {
+        assert!(table.contains(text) && svg.contains(text), "{text}: {table}\n{svg}");
+    }
+    assert_eq!(svg.lines().filter(|line| line.starts_with("<rect x")).count(), 2 * run.len());
+    assert_eq!(ok(&["ls", &url]), "", "files remain");
+}
+
+#[test]
+fn servers_refuses_wrong_arguments_before_it_measures() {
+    let refused = |args: &[&str]| {
+        let out = common::run(&[&["bench", "servers"], args].concat());
+        assert!(!out.status.success());
+        String::from_utf8(out.stderr).unwrap()
+    };
+    let url = "nfs+tcp://127.0.0.1:1/m";
+    assert!(refused(&[url, url]).contains(&format!("write NAME={url}")));
+    assert!(refused(&["one=host:/m"]).contains("nfs://host/m"));
+    assert!(refused(&[url, "--plot", "/missing/plot.svg"]).contains("cannot create /missing/plot.svg"));
+}

@@ -4,7 +4,7 @@ use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, Subcommand};
 use millrace_bench::units::ByteSize;
-use millrace_cli_common::args::proto;
+use millrace_cli_common::args::{proto, url};
 use millrace_client::Proto;
 
 use super::workloads::{CheckpointArgs, LatencyArgs, LoaderArgs, MetadataArgs};
@@ -45,6 +45,8 @@ pub(crate) enum BenchCommand {
     Iozone(IozoneArgs),
     /// Run raw and iozone interleaved and print medians and ratios
     Compare(CompareArgs),
+    /// Compare NFS servers: the same load on each
+    Servers(ServersArgs),
     /// Read small records over many connections, and measure the memory of each connection
     Connections(ConnectionsArgs),
     /// Compare a mounted export with the client library without FUSE and with FUSE without NFS
@@ -223,6 +225,55 @@ pub(crate) struct CompareArgs {
     /// Also measure a disk over iSER and over iSCSI
     #[arg(long)]
     pub(crate) disk: bool,
+
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `millrace bench servers`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  millrace bench servers nfs+tcp://filer/scratch --self --plot servers.svg
+  millrace bench servers knfsd=nfs+tcp://server/srv/data millrace=nfs+tcp://server:20490/data
+  millrace bench servers ganesha='nfs+tcp://127.0.0.1:20493/x?mountport=20494,4711' --self --json
+
+One connection to each server, with NFSv3 unless the URL has vers=4.1 or 4.2. Its directory gets a file of
+--size, directories and empty files, which are removed at the end. Each run measures each operation with all
+servers, one after the other; the table shows medians, and ratios to the first server, which are medians of
+the ratios of the runs. Figures compare only if the servers have the same machine, network and kind of
+storage: the server of --self has a memory export on this host. JSON has the key server besides those of all
+benches.")]
+pub(crate) struct ServersArgs {
+    /// A directory on a server, with its name in the table; with the ID of a process on this host, the processor time
+    /// of each operation is measured too
+    #[arg(value_name = "[NAME=]URL[,PID]", required = true, value_parser = url())]
+    pub(crate) servers: Vec<String>,
+
+    /// Also measure a server with a memory export, which this command starts, over TCP
+    #[arg(long = "self")]
+    pub(crate) self_server: bool,
+
+    /// Number of runs
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runs: u16,
+
+    /// Size of the file on each server
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = whole_record)]
+    pub(crate) size: ByteSize,
+
+    /// Random reads of 4 KiB in one run with 16 in flight; with one in flight, a quarter
+    #[arg(long, value_name = "N", default_value_t = 60_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) random_ops: u64,
+
+    /// Files, and directories, that one run creates and removes
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) items: u32,
+
+    /// Draw the table as bars in an SVG image
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
 
     /// Print one JSON object per line
     #[arg(long)]

@@ -27,7 +27,7 @@ use millrace_rdma_providers::ProviderChoice;
 
 pub(crate) use bench::{
     BenchArgs, BenchCommand, CompareArgs, ConnectionsArgs, IozoneArgs, MountBenchArgs, PassthroughArgs,
-    RawArgs,
+    RawArgs, ServersArgs,
 };
 pub(crate) use blk::{
     BlkArgs, BlkAttachArgs, BlkBenchArgs, BlkCommand, BlkCpArgs, BlkInfoArgs, BlkLsArgs, BlkOptions, BlkTest,

@@ -7,6 +7,7 @@ mod connections;
 mod iozone;
 mod mount;
 mod raw;
+mod servers;
 mod workloads;
 
 use std::net::IpAddr;
@@ -28,6 +29,7 @@ pub(super) fn run(args: BenchArgs) -> CommandResult {
         BenchCommand::Raw(args) => raw::run(&args),
         BenchCommand::Iozone(args) => iozone::run(&args),
         BenchCommand::Compare(args) => compare::run(&args),
+        BenchCommand::Servers(args) => servers::run(&args),
         BenchCommand::Connections(args) => connections::run(&args),
         BenchCommand::Latency(args) => workloads::latency(&args),
         BenchCommand::Checkpoint(args) => workloads::checkpoint(&args),
