@@ -10,7 +10,7 @@ use millrace_rpcrdma::Padding;
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
 use crate::{
-    Client, Error, Identity, Options, Proto, RetryPolicy, Url, Version, blocking, handles,
+    Client, Error, Identity, Options, Proto, RetryPolicy, Tls, Url, Version, blocking, handles,
     options::with_setters,
 };
 

@@ -22,7 +22,7 @@ use millrace_rdma_providers::{IWARP, ProviderChoice};
 use millrace_rpcrdma::{Requester, RequesterConfig};
 use millrace_runtime::{BoxFuture, ByteStream, RuntimeRef, StreamProvider, resolve, tokio_rt::TcpByteStream};
 
-use crate::{ConnectionStats, Error, Options, Proto, Url};
+use crate::{ConnectionStats, Error, Options, Proto, Tls, Url, Version};
 
 /// A connection to a server.
 #[derive(Clone)]
@@ -61,11 +61,13 @@ pub trait Connector: Send + Sync + 'static {
 /// - with a port in the URL other than that of NFS over TCP, RDMA first: only an RDMA listener answers its first message.
 ///
 /// # Errors
-/// [`Error::Resolve`].
+/// [`Error::Resolve`]; [`Error::Url`] if the options of TLS contradict each other or the transport.
 pub async fn transports(rt: RuntimeRef, url: &Url, options: &Options) -> Result<Vec<(Proto, u16)>, Error> {
     let options = options.clone().with_url(url);
+    let proto = options.stated_proto();
+    options.tls.check(proto == Some(Proto::Rdma)).map_err(|reason| Error::Url { url: url.to_string(), reason })?;
     let port = |proto: Proto| (proto, url.port.unwrap_or(proto.default_port()));
-    if let Some(proto) = options.stated_proto() {
+    if let Some(proto) = proto {
         return Ok(vec![port(proto)]);
     }
     let rdma_first = match url.port {
@@ -179,11 +181,17 @@ impl Connector for UrlConnector {
     }
 
     fn connect_mount(&self) -> BoxFuture<'static, Result<Connection, Error>> {
+        // Linux serves MOUNT in the clear only. Without TLS for its files, the handle is of no use to others.
+        let clear = |port| {
+            let mut target = self.to(port, Proto::Tcp);
+            target.options.tls = Tls::default();
+            target
+        };
         if let Some(port) = self.url.mountport {
-            return Box::pin(self.to(port, Proto::Tcp).connect());
+            return Box::pin(clear(port).connect());
         }
-        let rpcbind_target = self.to(rpcbind::PORT, Proto::Tcp);
-        let fallback = self.to(millrace_nfs::v3::PORT_TCP, Proto::Tcp);
+        let rpcbind_target = clear(rpcbind::PORT);
+        let fallback = clear(millrace_nfs::v3::PORT_TCP);
         Box::pin(async move {
             let port = rpcbind_target.query_mount_port().await;
             tracing::debug!(?port, "queried rpcbind for the MOUNT port");
@@ -252,7 +260,7 @@ impl Target {
 
     async fn connect_tcp(&self, addr: SocketAddr) -> Result<Connection, Cause> {
         let stream = TcpByteStream::connect_from(self.options.local_port(), addr).await?;
-        over_stream(Box::new(stream), &self.rt, &self.arena, addr, &self.options)
+        over_stream(Box::new(stream), &self.rt, &self.arena, (&self.host, addr), &self.options).await
     }
 
     async fn connect_rdma(&self, addr: SocketAddr) -> Result<Connection, Cause> {
@@ -282,14 +290,16 @@ impl Target {
     }
 }
 
-/// Returns a connection over `stream`, whose peer is `addr`.
-fn over_stream(
+/// Returns a connection over `stream`, whose peer is `host` at `addr`.
+async fn over_stream(
     stream: Box<dyn ByteStream>,
     rt: &RuntimeRef,
     arena: &Arena,
-    addr: SocketAddr,
+    (host, addr): (&str, SocketAddr),
     options: &Options,
 ) -> Result<Connection, Cause> {
+    let version = if options.vers == Some(Version::V3) { 3 } else { 4 };
+    let stream = options.tls.protect(stream, host, version).await?;
     let config = TcpClientConfig {
         max_in_flight: options.credits.max(1) as usize,
         timeout: options.timeout,
@@ -383,11 +393,14 @@ impl NetworkConnector {
                 connect_over(&**provider, rt, arena, addr, options, Arc::clone(&self.registration)).await
             }
             Network::Tcp(streams) => {
-                let connect = streams.connect(options.local_port(), addr);
+                let host = addr.ip().to_string();
+                let connect = async {
+                    let stream = streams.connect(options.local_port(), addr).await?;
+                    over_stream(stream, &self.rt, &self.arena, (&host, addr), options).await
+                };
                 let limit = options.connect_timeout;
-                let stream = millrace_runtime::timeout(&*self.rt, limit, connect).await;
-                let stream = stream.ok_or_else(|| format!("no answer within {limit:?}"))?;
-                over_stream(stream?, &self.rt, &self.arena, addr, options)
+                let connection = millrace_runtime::timeout(&*self.rt, limit, connect).await;
+                connection.ok_or_else(|| format!("no answer within {limit:?}"))?
             }
         }
     }

@@ -49,6 +49,7 @@ mod read_dir;
 pub mod retransmission;
 mod retry;
 mod stats;
+mod tls;
 mod tree;
 mod url;
 mod v3;
@@ -71,7 +72,7 @@ pub use millrace_buffer::{self as buffer, Arena, Buffer, OutOfMemory, View, View
 #[doc(no_inline)]
 pub use millrace_nfs::{self as nfs, v4::SetxattrOption};
 #[doc(no_inline)]
-pub use millrace_oncrpc::{self as oncrpc, RpcError, Transport};
+pub use millrace_oncrpc::{self as oncrpc, RpcError, Transport, TransportSecurity};
 #[doc(no_inline)]
 pub use millrace_rdma::registration::{Invalidation, RegistrationStats, Strategy};
 #[doc(no_inline)]
@@ -90,6 +91,7 @@ pub use ops::FileType;
 pub use options::{Identity, Options, Proto, RetryPolicy};
 pub use read_dir::{DirEntry, ReadDir, is_valid_name};
 pub use stats::{ConnectionStats, Stats};
+pub use tls::{Tls, TlsFailure};
 pub use url::Url;
 pub use v4::{Conflict, Delegation, LockKind, Recalled};
 pub use version::Version;

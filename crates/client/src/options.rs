@@ -1,6 +1,6 @@
 //! Options of a client.
 
-use std::{fmt, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use millrace_oncrpc::{AuthSys, Credential};
 use millrace_rdma::registration::{Invalidation, Registration, Settings, Strategy};
@@ -10,7 +10,7 @@ use millrace_rpcrdma::Design;
 use millrace_rpcrdma::Padding;
 use millrace_runtime::LocalPort;
 
-use crate::{Url, Version};
+use crate::{Tls, Url, Version};
 
 /// The transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -190,6 +190,8 @@ pub struct Options {
     pub retry: RetryPolicy,
     /// The RDMA provider.
     pub provider: ProviderChoice,
+    /// TLS.
+    pub tls: Tls,
     /// Maximum memory for buffers and messages, in bytes. A call that needs more waits up to ten seconds for memory of
     /// others, then it fails with [`crate::Error::OutOfMemory`].
     pub arena_limit: usize,
@@ -234,6 +236,7 @@ impl Default for Options {
             busy_poll: Duration::ZERO,
             retry: RetryPolicy::default(),
             provider: ProviderChoice::default(),
+            tls: Tls::default(),
             arena_limit: 1 << 30,
             unstable_limit: 128 << 20,
             attributes_before: false,
@@ -288,6 +291,8 @@ macro_rules! with_setters {
             retry: RetryPolicy,
             /// Sets [`Options::provider`], the RDMA provider.
             provider: ProviderChoice,
+            /// Sets [`Options::tls`], the protection of connections.
+            tls: Tls,
             /// Sets [`Options::arena_limit`], in bytes.
             arena_limit: usize,
             /// Sets [`Options::unstable_limit`], in bytes for each file.
@@ -337,6 +342,7 @@ impl fmt::Debug for Options {
             .field("credits", &self.credits)
             .field("retry", &self.retry)
             .field("provider", &self.provider)
+            .field("tls", &self.tls)
             .finish_non_exhaustive()
     }
 }
@@ -354,12 +360,19 @@ impl Options {
         self.wsize = url.wsize.or(self.wsize);
         self.reserved_port = url.resvport.unwrap_or(self.reserved_port);
         self.registration = url.registration.unwrap_or(self.registration);
+        self.tls.xprtsec = url.xprtsec.unwrap_or(self.tls.xprtsec);
+        let file = |given: &Option<PathBuf>, own: &mut Option<PathBuf>| *own = given.clone().or(own.take());
+        file(&url.tls_ca, &mut self.tls.ca);
+        file(&url.tls_cert, &mut self.tls.certificate);
+        file(&url.tls_key, &mut self.tls.key);
+        self.tls.name = url.tls_name.clone().or(self.tls.name);
         self
     }
 
-    /// The transport that the options name. A provider is one of RDMA.
+    /// The transport that the options name. A provider is one of RDMA, and TLS is on TCP.
     pub(crate) fn stated_proto(&self) -> Option<Proto> {
-        self.proto.or((self.provider != ProviderChoice::Auto).then_some(Proto::Rdma))
+        let provider = (self.provider != ProviderChoice::Auto).then_some(Proto::Rdma);
+        self.proto.or(provider).or(self.tls.is_used().then_some(Proto::Tcp))
     }
 
     pub(crate) fn local_port(&self) -> LocalPort {

@@ -4,14 +4,17 @@ use std::{
     ffi::OsString,
     fmt,
     os::unix::ffi::{OsStrExt, OsStringExt},
+    path::PathBuf,
     str::FromStr,
     time::Duration,
 };
 
 use millrace_buffer::ByteSize;
+use millrace_oncrpc::TransportSecurity;
 use millrace_rdma::registration::Strategy;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::{ipv6_host, percent_decode};
+use millrace_tls::PeerName;
 
 use crate::{Error, Proto, Version};
 
@@ -26,9 +29,10 @@ const MAX_BUSY_POLL: u64 = 1000;
 /// `[fe80::1%eth0]` or `[fe80::1%25eth0]`. Options, joined by `&`:
 /// `vers=3|4.1|4.2`, `proto=auto|rdma|tcp`, `provider=auto|iwarp|verbs`, `nconnect=1..64`, `busy_poll=0..1000`
 /// (microseconds), `rsize=SIZE`, `wsize=SIZE`, `mountport=PORT`, `resvport`, `noresvport`,
-/// `registration=dynamic|fast|cache`. A size has the text form of
+/// `registration=dynamic|fast|cache`, `xprtsec=none|tls|mtls`, `tls_ca=FILE`, `tls_cert=FILE`, `tls_key=FILE`,
+/// `tls_name=NAME` ([`crate::Tls`]). A size has the text form of
 /// [`ByteSize`] and is below 4 GiB. The client determines with MOUNT which part of the path is the export.
-/// `%XX` stands for a byte in the path, which need not be UTF-8.
+/// `%XX` stands for a byte in the path or in the path of a file, which need not be UTF-8.
 ///
 /// ```
 /// let url: millrace_client::Url = "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=256K".parse().unwrap();
@@ -64,6 +68,16 @@ pub struct Url {
     pub resvport: Option<bool>,
     /// The registration strategy, if given.
     pub registration: Option<Strategy>,
+    /// The protection of the transport, if given; see [`crate::Tls::xprtsec`].
+    pub xprtsec: Option<TransportSecurity>,
+    /// The file of the authorities of the server's certificate, if given.
+    pub tls_ca: Option<PathBuf>,
+    /// The file of the client's certificate, if given.
+    pub tls_cert: Option<PathBuf>,
+    /// The file of the client's private key, if given.
+    pub tls_key: Option<PathBuf>,
+    /// The name in the server's certificate, if given.
+    pub tls_name: Option<String>,
 }
 
 impl Url {
@@ -83,6 +97,11 @@ impl Url {
             mountport: None,
             resvport: None,
             registration: None,
+            xprtsec: None,
+            tls_ca: None,
+            tls_cert: None,
+            tls_key: None,
+            tls_name: None,
         }
     }
 
@@ -140,6 +159,14 @@ impl Url {
             "wsize" => self.wsize = Some(size(key, value)?),
             "mountport" => self.mountport = Some(port(value)?),
             "registration" => self.registration = Some(strategy(value)?),
+            "xprtsec" => self.xprtsec = Some(value.parse()?),
+            "tls_ca" => self.tls_ca = Some(file(key, value)?),
+            "tls_cert" => self.tls_cert = Some(file(key, value)?),
+            "tls_key" => self.tls_key = Some(file(key, value)?),
+            "tls_name" => {
+                let name = PeerName::parse(value).map_err(|e| e.to_string());
+                self.tls_name = name.map(|_| Some(value.to_owned()))?;
+            }
             _ => return Err(format!("unknown option {key:?}")),
         }
         Ok(())
@@ -189,6 +216,11 @@ fn size(key: &str, s: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("{key}={s}: expected a size of at least 512 bytes, such as 65536, 64K or 1M"))
 }
 
+fn file(key: &str, s: &str) -> Result<PathBuf, String> {
+    let path = unescape(s)?;
+    if path.is_empty() { Err(format!("{key} names no file")) } else { Ok(path.into()) }
+}
+
 /// Splits the authority from the URL; returns host, port, and the rest.
 fn split_host(rest: &str) -> Result<(String, Option<u16>, &str), String> {
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
@@ -224,6 +256,17 @@ fn unescape(text: &str) -> Result<OsString, String> {
         return Err("the path contains a NUL byte".into());
     }
     Ok(OsString::from_vec(path))
+}
+
+/// The text form of a path, in which `%XX` is a byte.
+fn escape(path: &[u8]) -> String {
+    let escaped = |b: &u8| match b {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' | b'+' | b'@' => {
+            char::from(*b).to_string()
+        }
+        b => format!("%{b:02X}"),
+    };
+    path.iter().map(escaped).collect()
 }
 
 fn parse(s: &str) -> Result<Url, String> {
@@ -292,14 +335,10 @@ impl fmt::Display for Url {
         if let Some(p) = self.port {
             write!(f, ":{p}")?;
         }
-        for &b in self.path.as_bytes() {
-            match b {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'_' | b'.' | b'~' | b'+' | b'@' => {
-                    write!(f, "{}", char::from(b))?;
-                }
-                _ => write!(f, "%{b:02X}")?,
-            }
-        }
+        f.write_str(&escape(self.path.as_bytes()))?;
+        let file = |key, path: &Option<PathBuf>| {
+            path.as_ref().map(|path| format!("{key}={}", escape(path.as_os_str().as_bytes())))
+        };
         let options = [
             self.vers.map(|v| format!("vers={v}")),
             self.proto.map(|v| format!("proto={v}")),
@@ -311,6 +350,11 @@ impl fmt::Display for Url {
             self.mountport.map(|v| format!("mountport={v}")),
             self.resvport.map(|v| if v { "resvport" } else { "noresvport" }.to_owned()),
             self.registration.map(|v| format!("registration={v}")),
+            self.xprtsec.map(|v| format!("xprtsec={v}")),
+            file("tls_ca", &self.tls_ca),
+            file("tls_cert", &self.tls_cert),
+            file("tls_key", &self.tls_key),
+            self.tls_name.as_ref().map(|v| format!("tls_name={v}")),
         ];
         for (n, option) in options.into_iter().flatten().enumerate() {
             write!(f, "{}{option}", if n == 0 { '?' } else { '&' })?;
@@ -345,15 +389,19 @@ mod tests {
 
     #[test]
     fn all_options_are_read_and_written() {
-        let text = "nfs://h:1/a/b?vers=4.2&proto=rdma&provider=verbs&nconnect=4&busy_poll=100&rsize=65536&wsize=1048576&mountport=635&noresvport&registration=cache";
+        let text = "nfs://h:1/a/b?vers=4.2&proto=rdma&provider=verbs&nconnect=4&busy_poll=100&rsize=65536&wsize=1048576&mountport=635&noresvport&registration=cache&xprtsec=mtls&tls_ca=/a%20b&tls_cert=c.pem&tls_key=k%26.pem&tls_name=nfs.test";
         let u: Url = text.parse().unwrap();
         assert_eq!(
             (u.nconnect, u.busy_poll, u.rsize, u.wsize, u.mountport, u.resvport),
             (Some(4), Some(Duration::from_micros(100)), Some(65536), Some(1 << 20), Some(635), Some(false))
         );
+        assert_eq!(
+            (u.xprtsec, u.tls_key.as_deref()),
+            (Some(TransportSecurity::Mtls), Some("k&.pem".as_ref()))
+        );
         assert_eq!(u.to_string(), text);
         let short: Url =
-            "nfs://h:1/a/b?registration=cache&vers=4.2&proto=rdma&provider=verbs&nconnect=4&busy_poll=100&rsize=64K&wsize=1m&mountport=635&noresvport"
+            "nfs://h:1/a/b?registration=cache&vers=4.2&proto=rdma&provider=verbs&nconnect=4&busy_poll=100&rsize=64K&wsize=1m&mountport=635&noresvport&tls_name=nfs.test&tls_key=k%26.pem&tls_cert=c.pem&tls_ca=%2Fa%20b&xprtsec=mtls"
                 .parse()
                 .unwrap();
         assert_eq!(short, u);
@@ -394,6 +442,9 @@ mod tests {
             ("nfs://h/?color=red", "unknown option"),
             ("nfs://h/?registration=fmr", "use dynamic, fast, cache"),
             ("nfs://h/?proto", "no value"),
+            ("nfs://h/?xprtsec=ssl", "write none, tls or mtls"),
+            ("nfs://h/?tls_ca=", "tls_ca names no file"),
+            ("nfs://h/?tls_name=*.test", "neither a DNS name nor an IP address"),
             ("nfs://h/%zz", "hexadecimal"),
             ("nfs://h/%00", "NUL"),
             ("nfs://[2001:db8::1%eth0]/", "only link-local addresses have an interface"),

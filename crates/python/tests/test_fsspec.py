@@ -107,6 +107,8 @@ def test_urls():
     assert split_url("nfs://host/a/b") == ({"host": "host"}, "/a/b")
     assert split_url("nfs+rdma://[::1]:9/a/") == ({"proto": "rdma", "host": "[::1]", "port": 9}, "/a")
     assert split_url("nfs://h/a?proto=tcp&noresvport") == ({"host": "h", "proto": "tcp", "resvport": False}, "/a")
+    tls = "nfs://h/a?xprtsec=mtls&tls_ca=/a%20b%26c.pem"
+    assert split_url(tls) == ({"host": "h", "xprtsec": "mtls", "tls_ca": "/a b&c.pem"}, "/a")
     assert split_url("nfs://h/a?.csv") == ({"host": "h"}, "/a?.csv")
     assert split_url("nfs://h/what?b=c") == ({"host": "h"}, "/what?b=c")
     assert split_url("/a/b/") == ({}, "/a/b") and split_url("") == ({}, "/")

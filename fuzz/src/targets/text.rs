@@ -50,7 +50,7 @@ pub(super) mod url {
             "nfs://10.0.0.1:7",
             "nfs://[::1]:2049/data/a%20b?proto=tcp&rsize=256K",
             "nfs://h:1/a/b?proto=rdma&provider=verbs&design=read-write&nconnect=4&rsize=65536&\
-             wsize=1m&mountport=635&noresvport&registration=cache",
+             wsize=1m&mountport=635&noresvport&registration=cache&xprtsec=mtls&tls_ca=/a%20b&tls_cert=c&tls_key=k&tls_name=n",
         ]
         .map(|s| s.as_bytes().to_vec())
         .into()

@@ -8,7 +8,7 @@ use std::{
 };
 
 use millrace_client::{
-    Error, Options, Proto, RetryPolicy, Url,
+    Error, Options, Proto, RetryPolicy, TlsFailure, TransportSecurity, Url,
     handles::Client,
     ops::{Attributes, access},
 };
@@ -90,6 +90,10 @@ async fn answers(
     }
     let exports = millrace_client::exports(TokioRuntime::current(), url, &options()).await;
     let exports = exports.map_err(|e| protocol_error(proto, port, &e))?;
+    let xprtsec = options().with_url(url).tls.xprtsec;
+    if xprtsec != TransportSecurity::None {
+        out.push(Finding::fine("tls", format!("the connection is encrypted (xprtsec={xprtsec})")));
+    }
     out.push(Finding::fine("protocol", format!("an NFS server answers over {proto} at port {port}")));
     Ok(exports.iter().map(|(name, _)| printable(name.as_bytes())).collect())
 }
@@ -141,6 +145,13 @@ fn over_tcp(url: &Url, addr: SocketAddr) -> bool {
 
 /// The server that listens at the port uses another protocol.
 fn protocol_error(proto: Proto, port: u16, e: &Error) -> Finding {
+    if let Error::Connect { source: Some(cause), .. } = e
+        && let Some(failure) = cause.downcast_ref::<TlsFailure>()
+    {
+        let found = format!("{}: {}", failure.step(), failure.reason());
+        let remedy = if failure.remedy().is_empty() { "check the server's log" } else { failure.remedy() };
+        return Finding::broken("tls", found, remedy);
+    }
     let other = match proto {
         Proto::Rdma => Proto::Tcp,
         Proto::Tcp => Proto::Rdma,

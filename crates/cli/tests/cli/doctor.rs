@@ -46,6 +46,48 @@ fn all_checks_of_a_working_server_are_fine() {
     assert!(text.contains("providers") && !text.contains("exports"), "{text}");
 }
 
+/// Writes a certificate that is its own authority; returns the texts of the paths of certificate and key.
+fn certificate(dir: &std::path::Path, file: &str, name: &str, valid: bool) -> (String, String) {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+    params.distinguished_name.push(rcgen::DnType::CommonName, file);
+    if !valid {
+        params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+    }
+    let at = |end: &str| common::text(&dir.join(format!("{file}.{end}"))).to_owned();
+    std::fs::write(at("pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(at("key"), key.serialize_pem()).unwrap();
+    (at("pem"), at("key"))
+}
+
+#[test]
+fn the_failed_step_of_a_handshake_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (other, _) = certificate(dir.path(), "other", "127.0.0.1", true);
+    let serve = |file: &str, name: &str, valid: bool| {
+        let (pem, key) = certificate(dir.path(), file, name, valid);
+        let config = common::text(&dir.path().join(format!("{file}.toml"))).to_owned();
+        std::fs::write(&config, format!("[tls]\ncertificate = {pem:?}\nkey = {key:?}\n")).unwrap();
+        (Server::start(&["--config", &config, "--export", "/m=memory:16MiB"]), pem)
+    };
+    let (fine, ca) = serve("fine", "127.0.0.1", true);
+    let tls = |server: &Server, ca: &str| format!("{}&xprtsec=tls&tls_ca={ca}", server.url("tcp", "/m"));
+    let (list, code) = findings(&[&tls(&fine, &ca)]);
+    assert!(code == 0 && list.iter().any(|f| f[1] == "tls" && f[2].contains("encrypted")), "{list:?}");
+    let (named, named_ca) = serve("named", "nfs.test", true);
+    let (old, old_ca) = serve("old", "127.0.0.1", false);
+    let clear = Server::start(&["--export", "/m=memory:16MiB"]);
+    for (url, found, remedy) in [
+        (tls(&clear, &ca), "offer: the server does not offer TLS", "[tls]"),
+        (tls(&named, &named_ca), "server certificate: the handshake of TLS failed: the certificate of the server is not for 127.0.0.1", "tls_name"),
+        (tls(&old, &old_ca), "server certificate: the handshake of TLS failed: the certificate of the peer has expired", "renew"),
+        (tls(&fine, &other), "server certificate: the handshake of TLS failed: the certificate of the peer was not issued", "tls_ca"),
+    ] {
+        let last = broken(&url);
+        assert!(last[1] == "tls" && last[2].starts_with(found) && last[3].contains(remedy), "{last:?}");
+    }
+}
+
 #[test]
 fn a_target_and_its_disks_are_checked() {
     let dir = tempfile::tempdir().unwrap();

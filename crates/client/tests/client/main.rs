@@ -15,5 +15,6 @@ mod server;
 mod space;
 mod stages;
 mod tar_fs;
+mod tls;
 mod transports;
 mod xattrs;

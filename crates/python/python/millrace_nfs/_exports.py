@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 from typing import Any, Callable, Generic, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-URL_OPTIONS = ("vers", "proto", "provider", "nconnect", "busy_poll", "rsize", "wsize", "mountport", "registration")
+URL_OPTIONS = (
+    *("vers", "proto", "provider", "nconnect", "busy_poll", "rsize", "wsize", "mountport", "registration"),
+    *("xprtsec", "tls_ca", "tls_cert", "tls_key", "tls_name"),
+)
 """Options of URLs that have a value; the others are ``resvport`` and ``noresvport``."""
 
 PROTOCOLS = ("nfs", "nfs+rdma", "nfs+tcp")
@@ -53,7 +56,7 @@ def _options(query: str) -> dict[str, Any] | None:
     for option in query.split("&"):
         name, separator, value = option.partition("=")
         if separator and name in URL_OPTIONS:
-            found[name] = value
+            found[name] = unquote(value)
         elif option in ("resvport", "noresvport"):
             found["resvport"] = option == "resvport"
         else:
@@ -79,7 +82,7 @@ class Exports(Generic[_Client]):
         self._server = host if port is None else f"{host}:{port}"
         options = dict(options)
         resvport = options.pop("resvport", None)
-        query = [f"{name}={options.pop(name)}" for name in URL_OPTIONS if options.get(name) is not None]
+        query = [f"{name}={quote(str(options.pop(name)))}" for name in URL_OPTIONS if options.get(name) is not None]
         if resvport is not None:
             query.append("resvport" if resvport else "noresvport")
         self._query = "?" + "&".join(query) if query else ""
