@@ -5,8 +5,8 @@
     crates/python/build && pip install --force-reinstall --no-deps target/wheels/millrace_nfs-*.whl fsspec
     python crates/python/bench.py [--proto tcp] [--size 1024] [--rounds 9]
 
-A round reads 64 ranges of 1 MiB with cat_ranges and a whole file with fsspec.open().read(), each in turn with the Rust
-client, which does not copy the data. It prints the medians, and the median of the ratios of the rounds. With
+A round reads 64 MiB in ranges of 1 MiB and of 64 KiB with cat_ranges, and a whole file with fsspec.open().read(), each
+in turn with the Rust client, which does not copy the data. It prints the medians, and the median of the ratios. With
 GLIBC_TUNABLES=glibc.malloc.perturb=0, which has no effect of its own, the package does not change which memory the C
 library keeps (docs/guide/python.md).
 """
@@ -24,7 +24,7 @@ import millrace_nfs
 from millrace_nfs.fsspec import MillraceFileSystem
 
 MIB = 1 << 20
-RANGES = 64
+TOTAL = 64 * MIB
 
 
 def target():
@@ -79,28 +79,30 @@ def measure(arguments, programs, url, port):
             file.write(bytes(range(256)) * 4096)
     rust = Baseline(arguments.baseline or programs / "examples" / "baseline", f"{url}?proto={proto}", "file")
     fs = MillraceFileSystem("127.0.0.1", port, proto=proto)
-    starts = [size // RANGES * (RANGES - 1 - n) for n in range(RANGES)]
-    ends = [start + MIB for start in starts]
+
+    def ranges(length):
+        count = TOTAL // length
+        starts = [size // count * (count - 1 - n) for n in range(count)]
+        ends = [start + length for start in starts]
+        return sum(map(len, fs.cat_ranges(["/data/file"] * count, starts, ends, on_error="raise")))
 
     def whole():
         with fsspec.open(f"{url}/file", proto=proto) as file:
             return len(file.read())
 
-    python = {
-        "ranges": lambda: sum(map(len, fs.cat_ranges(["/data/file"] * RANGES, starts, ends, on_error="raise"))),
-        "whole": whole,
-    }
+    python = {str(MIB): lambda: ranges(MIB), str(MIB // 16): lambda: ranges(MIB // 16), "whole": whole}
     for name, call in python.items():
         times = {"rust": [], "python": []}
         for _ in range(arguments.rounds + 1):  # The first round is not counted.
             for who, run in (("rust", lambda: rust.run(name)), ("python", lambda: timed(call))):
                 seconds, count = run()
-                assert count == (size if name == "whole" else RANGES * MIB), (who, count)
+                assert count == (size if name == "whole" else TOTAL), (who, count)
                 times[who].append(seconds)
+        label = name if name == "whole" else f"ranges of {int(name) >> 10} KiB"
         ratios = [r / p for r, p in list(zip(times["rust"], times["python"]))[1:]]
         rates = {who: count / statistics.median(seconds[1:]) / 1e9 for who, seconds in times.items()}
         print(
-            f"{proto} {name}: Rust {rates['rust']:.2f} GB/s, Python {rates['python']:.2f} GB/s, "
+            f"{proto} {label}: Rust {rates['rust']:.2f} GB/s, Python {rates['python']:.2f} GB/s, "
             f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         )
 

@@ -20,7 +20,7 @@ use crate::{
     copying,
     errors::{Failure, at, between, text},
     file::{Access, File},
-    memory::{NewBytes, UserBuffer},
+    memory::{NewBytes, UserBuffer, keep_freed_memory},
     metadata::stat,
     operation::{Finish, Operation},
     ranges::{self, Range},
@@ -149,6 +149,7 @@ impl Client {
         paths: Vec<PathBuf>,
     ) -> PyResult<Operation> {
         let mount = self.export.mount(py)?;
+        keep_freed_memory(py, ranges.iter().map(|(_, _, len)| *len).fold(0, usize::saturating_add));
         let range = |(handle, start, len): (Vec<u8>, u64, usize)| {
             let file =
                 FileHandle::new(&handle).ok_or_else(|| PyValueError::new_err("invalid file handle"))?;

@@ -22,7 +22,7 @@ use tokio::{
 use crate::{
     connection::{Export, Mount},
     errors::{Failure, at},
-    memory::{Destination, NewBytes, UserBuffer},
+    memory::{Destination, NewBytes, UserBuffer, keep_freed_memory},
     metadata::{Stat, stat},
     operation::{Finish, Operation},
     runtime::OfProcess,
@@ -143,6 +143,7 @@ impl File {
     /// Reads up to `len` bytes at the cursor; fewer only at the end of the file.
     fn read(&self, py: Python<'_>, len: usize) -> PyResult<Operation> {
         let used = self.used(py)?;
+        keep_freed_memory(py, len);
         let mut data = NewBytes::new(py, len)?;
         Operation::finished_by(py, async move {
             let read = async {

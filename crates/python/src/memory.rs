@@ -46,12 +46,16 @@ fn advise(start: *mut u8, len: usize, advice: c_int) {
     unsafe { libc::madvise(first, (before + len).next_multiple_of(PAGE), advice) };
 }
 
-/// Objects of at least this size are allocated with their own mapping by default (`M_MMAP_THRESHOLD`).
-const LARGE: usize = 128 << 10;
-
-/// Makes the C library keep the memory of freed objects for the next ones, unless the environment has its settings: the
-/// kernel sets the pages of new memory to zero, which can take longer than the reads. The caller has the GIL.
-fn keep_freed_memory() {
+/// Before objects with `len` bytes together are allocated: makes the C library keep the memory of freed objects for the next
+/// ones, unless the environment has its settings. The kernel sets the pages of new memory to zero, which can take longer
+/// than the reads.
+pub(crate) fn keep_freed_memory(_: Python<'_>, len: usize) {
+    /// What the C library returns to the kernel by default: larger objects (`M_MMAP_THRESHOLD`), and more free memory at the
+    /// end of the heap (`M_TRIM_THRESHOLD`).
+    const LARGE: usize = 128 << 10;
+    if len < LARGE {
+        return;
+    }
     #[cfg(target_env = "gnu")]
     {
         /// Maximum free memory at the end of the heap in bytes.
@@ -94,9 +98,6 @@ impl NewBytes {
     /// MemoryError.
     pub(crate) fn new(py: Python<'_>, len: usize) -> PyResult<Self> {
         let size = isize::try_from(len).map_err(|_| PyMemoryError::new_err(()))?;
-        if len >= LARGE {
-            keep_freed_memory();
-        }
         // SAFETY: without a source, the function allocates `size` bytes, or returns NULL with an exception.
         let object =
             unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(ptr::null(), size))? };

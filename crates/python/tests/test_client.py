@@ -471,16 +471,17 @@ def test_ranges_are_read_together(client):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the memory of other C libraries is not set")
-def test_the_memory_of_freed_objects_is_kept(client):
+@pytest.mark.parametrize("length", [MIB, MIB // 16])
+def test_the_memory_of_freed_objects_is_kept(client, length):
     client.write_bytes("file", bytes(MIB))
-    program = """
+    program = f"""
         import sys
         import millrace_nfs
 
         with millrace_nfs.Client(sys.argv[1]) as client:
             handle = client.stat("file").handle
             for _ in range(3):
-                client.read_ranges([(handle, 0, 1 << 20)] * 64)
+                client.read_ranges([(handle, 0, {length})] * {64 * MIB // length})
         heap = [line.split()[0].split("-") for line in open("/proc/self/maps") if "[heap]" in line]
         print(sum(int(end, 16) - int(start, 16) for start, end in heap) >> 20)
     """

@@ -279,12 +279,18 @@ class AsyncMillraceFileSystem(Paths, AsyncFileSystem):  # type: ignore[misc]
         paths = self._strip_protocol(paths)
         out: list[Any] = [None] * len(paths)
         groups: dict[int, tuple[aio.Client, list[tuple[int, str]]]] = {}
-        for n, path in enumerate(paths):
+        places: dict[str, Any] = {}
+        for path in dict.fromkeys(paths):
             try:
-                client, name = await self._at(path)
-                groups.setdefault(id(client), (client, []))[1].append((n, name))
+                places[path] = await self._at(path)
             except OSError as error:
-                out[n] = error
+                places[path] = error
+        for n, path in enumerate(paths):
+            if isinstance(places[path], OSError):
+                out[n] = places[path]
+                continue
+            client, name = places[path]
+            groups.setdefault(id(client), (client, []))[1].append((n, name))
         for client, names in groups.values():
             unique = list(dict.fromkeys(name for _, name in names))
             stats = dict(zip(unique, await client.stat_all(unique)))
