@@ -60,7 +60,7 @@ URLs:
   provider=NAME     the RDMA provider, as --provider
   nconnect=N        number of parallel connections (default 1)
   busy_poll=N       microseconds to poll for a reply before the thread sleeps: 0 (default) to 1000
-  rsize=, wsize=    maximum size of one READ or WRITE, such as 256K (default: the server's maximum)
+  rsize=, wsize=    maximum size of one READ or WRITE, such as 256K (default: the server's preference)
   noresvport        connect from any port (default: a port below 1024 if permitted; some servers require it)
   registration=     the memory registration strategy for RDMA, as --registration
 
@@ -117,8 +117,7 @@ pub(crate) struct Global {
           value_parser = PossibleValuesParser::new(["auto", "iwarp", "verbs"]).try_map(|s| s.parse::<ProviderChoice>()))]
     pub(crate) provider: Option<ProviderChoice>,
 
-    /// Memory registration strategy for RDMA: dynamic, fast or cache [default: chosen for the adapter;
-    /// servers: cache]
+    /// Memory registration strategy for RDMA: dynamic, fast or cache [default: fast; servers: cache]
     #[arg(long, global = true, value_name = "STRATEGY", help_heading = "Global options",
           value_parser = PossibleValuesParser::new(["dynamic", "fast", "cache"]).try_map(|s| s.parse::<Strategy>()))]
     pub(crate) registration: Option<Strategy>,
