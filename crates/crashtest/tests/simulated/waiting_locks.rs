@@ -242,7 +242,7 @@ const LIMIT: Duration = Duration::from_secs(200);
 const DELAYS: u32 = 160;
 const STEP: Duration = Duration::from_micros(100);
 
-/// An unlock at any moment of the recovery from a restart of the server. The claim of the lock may be on its way.
+/// An unlock at any moment of the recovery from a restart of the server. The claim of the lock may be in flight.
 #[test]
 fn a_lock_is_free_after_an_unlock_during_a_recovery() {
     for proto in [Proto::Tcp, Proto::Rdma] {
