@@ -89,7 +89,7 @@ fn sentence(e: &Error) -> String {
     let hint = match status {
         Status::NoEnt => "; check the path with `millrace ls`",
         Status::Access | Status::Perm => {
-            "; check owner and mode with `millrace stat`, and the server's squash rule for the export"
+            "; check owner and mode with `millrace stat`, and the server's squash rule and xprtsec of the export"
         }
         Status::NoSpc => "; free some space there (see `millrace df`) and run the command again",
         Status::DQuot => "; free some space there and run the command again",

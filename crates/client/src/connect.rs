@@ -65,7 +65,10 @@ pub trait Connector: Send + Sync + 'static {
 pub async fn transports(rt: RuntimeRef, url: &Url, options: &Options) -> Result<Vec<(Proto, u16)>, Error> {
     let options = options.clone().with_url(url);
     let proto = options.stated_proto();
-    options.tls.check(proto == Some(Proto::Rdma)).map_err(|reason| Error::Url { url: url.to_string(), reason })?;
+    options
+        .tls
+        .check(proto == Some(Proto::Rdma))
+        .map_err(|reason| Error::Url { url: url.to_string(), reason })?;
     let port = |proto: Proto| (proto, url.port.unwrap_or(proto.default_port()));
     if let Some(proto) = proto {
         return Ok(vec![port(proto)]);

@@ -5,9 +5,10 @@ use std::{error::Error as StdError, io, time::Duration};
 use millrace_nfs::{mount, v3, v4};
 use millrace_oncrpc::{AcceptError, RpcError};
 use millrace_rdma::ConnectionError;
+use millrace_tls::ConfigError;
 use rustix::io::Errno;
 
-use crate::{Proto, Version};
+use crate::{Proto, TlsFailure, Version};
 
 /// Error of an operation of the client.
 #[derive(Debug, thiserror::Error)]
@@ -32,9 +33,7 @@ pub enum Error {
         source: Option<io::Error>,
     },
     /// The client could not connect to the server.
-    #[error(
-        "cannot connect to {server} over {proto}: {reason}; check that the server runs, listens on that port and offers {proto}"
-    )]
+    #[error("cannot connect to {server} over {proto}: {reason}{}", connect_hint(*.proto, .source.as_deref()))]
     Connect {
         /// Address and port.
         server: String,
@@ -425,9 +424,20 @@ fn connect_kind(source: &(dyn StdError + Send + Sync + 'static)) -> io::ErrorKin
     if let Some(e) = source.downcast_ref::<io::Error>() {
         return e.kind();
     }
+    if source.is::<TlsFailure>() {
+        return io::ErrorKind::PermissionDenied;
+    }
     match source.downcast_ref::<ConnectionError>() {
         Some(ConnectionError::TimedOut(_)) => io::ErrorKind::TimedOut,
         _ => io::ErrorKind::ConnectionRefused,
+    }
+}
+
+/// The remedy for a failed connection. A failure of TLS has its own.
+fn connect_hint(proto: Proto, source: Option<&(dyn StdError + Send + Sync + 'static)>) -> String {
+    match source {
+        Some(e) if e.is::<TlsFailure>() || e.is::<ConfigError>() => String::new(),
+        _ => format!("; check that the server runs, listens on that port and offers {proto}"),
     }
 }
 

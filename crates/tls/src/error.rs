@@ -146,6 +146,12 @@ impl From<TlsError> for io::Error {
     }
 }
 
+/// A name of a certificate that webpki prints as `DnsName("a.test")` or `IpAddress(::1)`.
+fn plain(name: &str) -> String {
+    let inner = ["DnsName(", "IpAddress("].iter().find_map(|kind| name.strip_prefix(kind)?.strip_suffix(')'));
+    inner.unwrap_or(name).trim_matches('"').to_owned()
+}
+
 const DAY: u64 = 86_400;
 
 impl From<Error> for TlsError {
@@ -188,6 +194,7 @@ impl From<CertificateError> for TlsError {
             },
             CertificateError::UnknownIssuer => Self::UnknownIssuer,
             CertificateError::NotValidForNameContext { expected, presented } => {
+                let presented = presented.iter().map(|name| plain(name)).collect();
                 Self::Name { expected: expected.to_str().into_owned(), presented }
             }
             CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {

@@ -25,7 +25,7 @@ const MAX_WITHOUT_DATA: u32 = 32;
 /// messages.
 pub const HANDSHAKE_BYTES: usize = 2 * MAX_RECEIVED;
 /// Maximum bytes of memory of a session while data moves: a read and the incomplete record before it, and what waits for the
-/// stream. An idle session has its keys only, less than 2 KiB.
+/// stream. An idle session has its keys only, less than 3 KiB.
 pub const SESSION_BYTES: usize = READ + HEADER + MAX_CIPHERTEXT + WRITE + MAX_PLAIN + OVERHEAD;
 
 const NEW_SESSION_TICKET: u8 = 4;

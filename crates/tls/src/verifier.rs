@@ -32,7 +32,7 @@ impl ServerCertVerifier for ExactNames {
             let expected = name.as_ref().trim_end_matches('.');
             if !certificate.valid_dns_names().any(|n| n.trim_end_matches('.').eq_ignore_ascii_case(expected))
             {
-                let presented = certificate.valid_dns_names().map(|n| format!("{n:?}")).collect();
+                let presented = certificate.valid_dns_names().map(str::to_owned).collect();
                 let expected = server_name.to_owned();
                 return Err(CertificateError::NotValidForNameContext { expected, presented }.into());
             }
