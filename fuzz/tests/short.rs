@@ -52,6 +52,7 @@ short_runs! {
     url,
     mount_options,
     configuration,
+    krb5_token,
     iscsi_pdu,
     iscsi_text,
     iscsi_login,

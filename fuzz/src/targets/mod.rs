@@ -4,6 +4,7 @@ mod connection;
 mod files;
 mod iscsi;
 mod iwarp;
+mod krb5;
 mod nbd;
 mod nfs3;
 mod nfs4;
@@ -67,6 +68,7 @@ pub const TARGETS: &[Target] = targets! {
     url = text::url, DECODER;
     mount_options = text::mount_options, DECODER;
     configuration = text::configuration, ENDPOINT;
+    krb5_token = krb5, DECODER;
     iscsi_pdu = iscsi::pdu, DECODER;
     iscsi_text = iscsi::text, DECODER;
     iscsi_login = iscsi::login, ENDPOINT;
