@@ -79,9 +79,21 @@ fn the_failed_step_of_a_handshake_is_named() {
     let clear = Server::start(&["--export", "/m=memory:16MiB"]);
     for (url, found, remedy) in [
         (tls(&clear, &ca), "offer: the server does not offer TLS", "[tls]"),
-        (tls(&named, &named_ca), "server certificate: the handshake of TLS failed: the certificate of the server is not for 127.0.0.1", "tls_name"),
-        (tls(&old, &old_ca), "server certificate: the handshake of TLS failed: the certificate of the peer has expired", "renew"),
-        (tls(&fine, &other), "server certificate: the handshake of TLS failed: the certificate of the peer was not issued", "tls_ca"),
+        (
+            tls(&named, &named_ca),
+            "server certificate: the handshake of TLS failed: the certificate of the server is not for 127.0.0.1",
+            "tls_name",
+        ),
+        (
+            tls(&old, &old_ca),
+            "server certificate: the handshake of TLS failed: the certificate of the peer has expired",
+            "renew",
+        ),
+        (
+            tls(&fine, &other),
+            "server certificate: the handshake of TLS failed: the certificate of the peer was not issued",
+            "tls_ca",
+        ),
     ] {
         let last = broken(&url);
         assert!(last[1] == "tls" && last[2].starts_with(found) && last[3].contains(remedy), "{last:?}");

@@ -204,7 +204,11 @@ impl Channel {
 
     /// Number of bytes that no memory of this process holds any more.
     pub(super) fn gone(&self) -> u64 {
-        if self.has_tls { self.flushed.max(self.sent.saturating_sub(SESSION_BYTES as u64)) } else { self.sent }
+        if self.has_tls {
+            self.flushed.max(self.sent.saturating_sub(SESSION_BYTES as u64))
+        } else {
+            self.sent
+        }
     }
 
     /// Ready when the stream can be read: when its handshake is complete.
