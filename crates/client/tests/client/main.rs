@@ -14,7 +14,7 @@ mod round_trips;
 mod server;
 mod space;
 mod stages;
-mod tar_fs;
+mod tar;
 mod tls;
 mod transports;
 mod xattrs;
