@@ -23,6 +23,16 @@ pub enum Notification<'a> {
         /// The name.
         name: &'a [u8],
     },
+    /// The kernel puts data into its cache of a file, and extends the file's size to the end of the data
+    /// (`FUSE_NOTIFY_STORE`).
+    Store {
+        /// Node ID.
+        node: u64,
+        /// Position of the data.
+        offset: u64,
+        /// The data, not empty: otherwise the size stays.
+        data: &'a [u8],
+    },
     /// The kernel sends a request, [`crate::Operation::Other`], with 0 bytes of its cache of a file
     /// (`FUSE_NOTIFY_RETRIEVE`).
     Retrieve {
@@ -43,6 +53,7 @@ impl<'a> Notification<'a> {
     pub fn encode(&self) -> Message<'a> {
         const INVAL_INODE: i32 = 2;
         const INVAL_ENTRY: i32 = 3;
+        const STORE: i32 = 4;
         const RETRIEVE: i32 = 5;
         const EXPIRE_ONLY: u32 = 1;
         const NO_REQUEST: u64 = 0;
@@ -51,6 +62,10 @@ impl<'a> Notification<'a> {
             Self::InvalidateNode { node, offset, length } => {
                 head.u64(node).u64(offset as u64).u64(length as u64);
                 head.message(NO_REQUEST, INVAL_INODE, &[], &[])
+            }
+            Self::Store { node, offset, data } => {
+                head.u64(node).u64(offset).u32(data.len() as u32).zeros::<4>();
+                head.message(NO_REQUEST, STORE, data, &[])
             }
             Self::Retrieve { unique, node } => {
                 head.u64(unique).u64(node).zeros::<16>(); // From offset 0, 0 bytes.

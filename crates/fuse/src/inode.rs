@@ -93,6 +93,9 @@ pub(crate) struct InodeState {
     size: u64,
     /// The attributes that the kernel has.
     pub(crate) kernel_attrs: KernelAttrs,
+    /// The kernel has at least this size. A reply does not raise it, because the kernel ignores attributes that a
+    /// notification has overtaken (`fuse_change_attributes`, `attr_version`).
+    kernel_size: u64,
     /// Whether the kernel may use attributes from an earlier reply.
     pub(crate) kernel_has_attributes: bool,
     /// Validity of the kernel's pages; for a directory, of its cached names.
@@ -156,6 +159,7 @@ impl Inode {
             attrs_epoch: 0,
             size: attributes.size,
             kernel_attrs: KernelAttrs::of(&attributes),
+            kernel_size: attributes.size,
             kernel_has_attributes: true,
             pages: PageState::default(),
             changed_by_others: false,
@@ -347,14 +351,32 @@ impl Inode {
     /// Records a truncation or extension by the kernel.
     pub(crate) fn set_size(&self, size: u64) {
         let mut s = self.state.lock();
-        (s.size, s.kernel_attrs.size) = (size, size);
+        (s.size, s.kernel_attrs.size, s.kernel_size) = (size, size, size);
     }
 
     /// Records that the file was extended to at least `end`.
     pub(crate) fn note_extension(&self, end: u64) {
         let mut s = self.state.lock();
         s.size = s.size.max(end);
-        s.kernel_attrs.size = s.kernel_attrs.size.max(end);
+        s.kernel_has_size(end);
+    }
+
+    /// Records that the kernel has got data up to `end`.
+    pub(crate) fn note_stored(&self, end: u64) {
+        self.mark_pages_cached();
+        self.state.lock().kernel_has_size(end);
+    }
+
+    /// Records that a read ended at `end`, to which the kernel may shorten the file.
+    pub(crate) fn note_end(&self, end: u64) {
+        let mut s = self.state.lock();
+        s.kernel_size = s.kernel_size.min(end);
+    }
+
+    /// The position of the last byte, if reads through the kernel's cache may end before it.
+    pub(crate) fn last_beyond_kernel(&self) -> Option<u64> {
+        let s = self.state.lock();
+        (s.cached_readers > 0 && s.size > s.kernel_size).then(|| s.size - 1)
     }
 
     /// Whether the mode that the kernel has cached allows a user to read and write.
@@ -477,7 +499,7 @@ impl Inode {
     pub(crate) fn note_write(&self, clock: &LogicalClock, end: u64, kernel_end: u64) -> bool {
         let mut s = self.state.lock();
         s.size = s.size.max(end);
-        s.kernel_attrs.size = s.kernel_attrs.size.max(kernel_end);
+        s.kernel_has_size(kernel_end);
         s.last_change = clock.tick();
         s.attrs.invalidate();
         s.attrs.attributes.mode & SET_ID_BITS != 0
@@ -544,9 +566,16 @@ impl InodeState {
         self.delegation.is_valid() && self.attrs.renew(timeouts)
     }
 
+    /// Records that the kernel has extended the file to at least `end`.
+    fn kernel_has_size(&mut self, end: u64) {
+        self.kernel_attrs.size = self.kernel_attrs.size.max(end);
+        self.kernel_size = self.kernel_size.max(end);
+    }
+
     fn attr_reply(&mut self, timeouts: &CacheTimeouts) -> AttrReply {
         let mut attributes = self.attrs.attributes;
         self.kernel_attrs = KernelAttrs::of(&attributes);
+        self.kernel_size = self.kernel_size.min(attributes.size);
         self.kernel_has_attributes = true;
         if self.silly_name.is_some() {
             attributes.nlink = attributes.nlink.saturating_sub(1);

@@ -15,6 +15,9 @@ enum StalePages {
     All(Arc<Inode>),
     /// The pages of a range; the sender is dropped when they are gone.
     Range(Arc<Inode>, Range<u64>, oneshot::Sender<()>),
+    /// Not stale: the last byte of a file, with its position, which takes the page's lock too. The sender is dropped when
+    /// the kernel has it.
+    Last(Arc<Inode>, (u64, u8), oneshot::Sender<()>),
 }
 
 impl StalePages {
@@ -29,6 +32,11 @@ impl StalePages {
             }
             Self::Range(inode, range, done) => {
                 drop_range(kernel, &inode, &range);
+                drop(done);
+            }
+            Self::Last(inode, (offset, byte), done) => {
+                kernel.send(&Notification::Store { node: inode.number, offset, data: &[byte] });
+                inode.note_stored(offset + 1);
                 drop(done);
             }
         }
@@ -164,6 +172,13 @@ impl Invalidator {
         let (done, gone) = oneshot::channel();
         self.stale_pages.push(StalePages::Range(Arc::clone(inode), range, done));
         let _ = gone.await; // The sender is dropped without sending.
+    }
+
+    /// Puts the last byte of a file into the kernel's cache, and waits until the file has this size there.
+    pub(crate) async fn store_last(&self, inode: &Arc<Inode>, last: (u64, u8)) {
+        let (done, stored) = oneshot::channel();
+        self.stale_pages.push(StalePages::Last(Arc::clone(inode), last, done));
+        let _ = stored.await; // The sender is dropped without sending.
     }
 
     /// Drops pages that were read again during a write(2), and waits until they are gone. Not through the queue, whose

@@ -101,8 +101,10 @@ impl Fs {
         Ok(())
     }
 
-    /// Drops the kernel's pages and attributes from before a lock, and gets the attributes of the file.
-    pub(crate) async fn drop_unlocked_pages(self: &Arc<Self>, file: &OpenFile) {
+    /// Drops the kernel's pages and attributes from before a lock, and gets the attributes of the file. If others have
+    /// extended it, the kernel gets its last byte, and with it the size: a notification for another process could make it
+    /// ignore the reply to its GETATTR, and the holder would read to the old end, and append there.
+    pub(crate) async fn drop_unlocked_pages(self: &Arc<Self>, file: &Arc<OpenFile>) {
         let inode = &file.inode;
         inode.note_unknown_change(&self.clock);
         for _ in 0..SIZE_ATTEMPTS {
@@ -122,6 +124,12 @@ impl Fs {
         }
         if let Some(invalidator) = self.invalidator.get() {
             invalidator.wait_until_dropped(inode).await;
+            if let Some(last) = inode.last_beyond_kernel()
+                && let Ok(data) = self.read(file, last, 1, None).await
+                && let Some(&byte) = data.first()
+            {
+                invalidator.store_last(inode, (last, byte)).await;
+            }
         }
         self.expire_kernel_attributes(inode);
     }

@@ -133,6 +133,9 @@ fn notifications_have_the_layout_of_the_kernel() {
     let message = Notification::ExpireName { directory: 5, name: b"abc" }.encode();
     let head = bytes(&[W(36), W(3), L(0), L(5), W(3), W(1)]);
     assert_eq!(joined(&message), [&head[..], b"abc\0"].concat());
+    let message = Notification::Store { node: 5, offset: 6, data: b"abc" }.encode();
+    let head = bytes(&[W(43), W(4), L(0), L(5), L(6), W(3), W(0)]);
+    assert_eq!(joined(&message), [&head[..], b"abc"].concat());
     let message = Notification::Retrieve { unique: 7, node: 5 }.encode();
     assert_eq!(joined(&message), bytes(&[W(48), W(5), L(0), L(7), L(5), L(0), L(0)]));
 }

@@ -54,7 +54,13 @@ impl FuseHandler {
             Err(e) => return call.error(e),
         };
         let reader = (!is_direct(flags, lock_owner)).then(|| call.tid());
-        let op = async move { fs.read(&file, offset, size as usize, reader).await };
+        let op = async move {
+            let data = fs.read(&file, offset, size as usize, reader).await?;
+            if data.len() < size as usize {
+                file.inode.note_end(offset + data.len() as u64);
+            }
+            Ok(data)
+        };
         self.run(call, op, |call, data| call.reply(&Reply::Data(&data)));
     }
 

@@ -47,6 +47,8 @@ const WRITEBACK_CACHE: u32 = 1 << 16;
 pub(super) const KEEP_CACHE: u32 = 2;
 /// `FUSE_NOTIFY_INVAL_INODE`.
 const INVAL_INODE: i32 = 2;
+/// `FUSE_NOTIFY_STORE`.
+const STORE: i32 = 4;
 /// Size of `fuse_entry_out`, and of it with the `fuse_dirent` that follows, before the name.
 const ENTRY: usize = 128;
 const DIRENT_PLUS: usize = ENTRY + 24;
@@ -157,10 +159,12 @@ impl Linux {
     /// Handles notifications from the file system.
     fn handle_notifications(&self) {
         for (code, body) in self.channel.drain() {
-            let node = self.nodes.lock().get(&u64_at(&body, 0)).cloned();
-            if let Some(node) = node.filter(|_| code == INVAL_INODE) {
+            let Some(node) = self.nodes.lock().get(&u64_at(&body, 0)).cloned() else { continue };
+            match code {
                 // A negative offset invalidates only attributes.
-                node.cache.lock().invalidate(u64_at(&body, 8) as i64 >= 0);
+                INVAL_INODE => node.cache.lock().invalidate(u64_at(&body, 8) as i64 >= 0),
+                STORE => node.cache.lock().store(u64_at(&body, 8), &body[24..]),
+                _ => {}
             }
         }
     }

@@ -128,6 +128,12 @@ fn a_holder_has_the_size_of_the_server_while_lost_data_is_in_flight() {
     LOST_LOCKS.outcome(Seed(1486), false).unwrap();
 }
 
+/// Another process of the mount unlocks between the holder's GETATTR and its reply, which the kernel then ignores.
+#[test]
+fn a_holder_has_the_size_of_the_server_despite_the_unlock_of_another() {
+    LOST_LOCKS.outcome(Seed(1158), false).unwrap();
+}
+
 #[test]
 fn data_of_a_lost_lock_replaces_nothing() {
     let (seeds, [reconnects, crashes, _]) = LOST_LOCKS.run_seeds();

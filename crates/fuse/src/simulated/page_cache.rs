@@ -78,6 +78,20 @@ impl Cache {
         }
     }
 
+    /// The file system has sent data of one page (`fuse_notify_store`).
+    pub(super) fn store(&mut self, offset: u64, data: &[u8]) {
+        let end = offset + data.len() as u64;
+        (self.size, self.version) = (self.size.max(end), self.version + 1);
+        let (number, start) = (offset / PAGE, (offset % PAGE) as usize);
+        if start == 0 && self.size == end {
+            let page = Page { data: vec![0; PAGE as usize], is_dirty: false };
+            self.pages.entry(number).or_insert(page);
+        }
+        if let Some(page) = self.pages.get_mut(&number) {
+            page.data[start..start + data.len()].copy_from_slice(data);
+        }
+    }
+
     /// `truncate_pagecache`.
     fn truncate(&mut self, size: u64) {
         (self.size, self.version) = (size, self.version + 1);
