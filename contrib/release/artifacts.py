@@ -45,7 +45,8 @@ class Target:
     def build(self):
         arguments = ["-p", "millrace-cli", "--locked", "--profile", self.profile]
         if self.host:
-            run("cargo", "build", *arguments)
+            # With another time, crates with code in C would be compiled anew, and all that depend on them.
+            run("env", "--unset=SOURCE_DATE_EPOCH", "cargo", "build", *arguments)
             return
         run("rustup", "target", "add", self.triple)
         run("cargo", "zigbuild", "--target", f"{self.triple}.{GLIBC}", *arguments, env=tools.zig())
