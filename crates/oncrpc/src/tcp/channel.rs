@@ -8,7 +8,6 @@ use std::{
 
 use millrace_buffer::MemoryWait;
 use millrace_runtime::ByteStream;
-use millrace_tls::SESSION_BYTES;
 use millrace_xdr::{Arena, Buffer, Message};
 
 use super::record::{Next, RecordReader, RecordWriter};
@@ -25,10 +24,6 @@ pub(super) struct Channel {
     unflushed: bool,
     pub(super) received: u64,
     pub(super) sent: u64,
-    /// Number of sent bytes at the last time when the transport had all of them.
-    flushed: u64,
-    /// Whether the stream holds accepted bytes, up to [`SESSION_BYTES`].
-    has_tls: bool,
 }
 
 fn no_memory(e: millrace_xdr::OutOfMemory) -> io::Error {
@@ -48,8 +43,6 @@ impl Channel {
             unflushed: false,
             received: 0,
             sent: 0,
-            flushed: 0,
-            has_tls: false,
         })
     }
 
@@ -185,7 +178,6 @@ impl Channel {
         if self.unflushed {
             ready!(self.stream.poll_flush(cx))?;
             self.unflushed = false;
-            self.flushed = self.sent;
         }
         Poll::Ready(Ok(()))
     }
@@ -199,16 +191,6 @@ impl Channel {
     pub(super) fn upgrade(&mut self, upgrade: impl FnOnce(Box<dyn ByteStream>) -> Box<dyn ByteStream>) {
         let stream = std::mem::replace(&mut self.stream, Box::new(Gone));
         self.stream = upgrade(stream);
-        self.has_tls = true;
-    }
-
-    /// Number of bytes that no memory of this process holds any more.
-    pub(super) fn gone(&self) -> u64 {
-        if self.has_tls {
-            self.flushed.max(self.sent.saturating_sub(SESSION_BYTES as u64))
-        } else {
-            self.sent
-        }
     }
 
     /// Ready when the stream can be read: when its handshake is complete.

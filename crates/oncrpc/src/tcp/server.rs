@@ -493,7 +493,7 @@ impl Connection {
 
     /// Releases the memory of completely sent replies.
     fn release_sent(&mut self) {
-        let sent = self.channel.gone();
+        let sent = self.channel.sent;
         while let Some(reply) = self.queued.pop_front_if(|reply| reply.end <= sent) {
             self.queued_charge -= reply.charge;
             self.core.account.give(reply.charge);

@@ -15,7 +15,8 @@ use std::{
 use millrace_admission::ClientAddr;
 use millrace_runtime::{ByteStream, Sleep, sync::Mutex};
 use millrace_tls::{
-    ClientConfig, HANDSHAKE_BYTES, Handshaken, PeerName, ServerConfig, Session, TlsError, TlsStream,
+    ClientConfig, HANDSHAKE_BYTES, Handshaken, PeerName, SESSION_BYTES, ServerConfig, Session, TlsError,
+    TlsStream,
 };
 use millrace_xdr::{Decoder, Encoder};
 
@@ -161,7 +162,8 @@ impl Upgrade {
                 }
                 State::Handshake(handshaken) => {
                     ready!(channel.poll_handshake(cx))?;
-                    core.account.give(HANDSHAKE_BYTES);
+                    // The rest is for the session: the peer decides how much of it is used, until the connection ends.
+                    core.account.give(HANDSHAKE_BYTES - SESSION_BYTES);
                     return Poll::Ready(Ok(match handshaken.peer_certificate() {
                         Some(true) => TransportKind::MutualTls,
                         _ => TransportKind::Tls,

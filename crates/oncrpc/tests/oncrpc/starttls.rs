@@ -145,6 +145,7 @@ fn calls_of_all_sizes_pass_after_the_transition() {
         let config = TcpClientConfig::default();
         let t: Arc<dyn Transport> = TcpTransport::start(stream, &b.rt, &b.arena, config).unwrap();
         b.settle(|| b.counts() == (1, 0, 0, 0)).await;
+        assert!(b.budget.stats().in_use >= millrace_tls::SESSION_BYTES);
         for bytes in [1u32, 100, 16_384, 300_000, 1_000_000] {
             let mut e = Encoder::new(&b.arena, 128);
             call_header(&mut e, 100_003, 3, 9, &Credential::None);
@@ -155,6 +156,7 @@ fn calls_of_all_sizes_pass_after_the_transition() {
         t.close();
         drop(t);
         b.settle(|| b.counts() == (0, 0, 0, 0)).await;
+        b.settle(|| b.budget.stats().in_use == 0).await;
     });
 }
 
