@@ -7,7 +7,7 @@ use millrace_rdma::registration::Strategy;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_server::{
     Backend, ByteSize, ClientRule, Delegations, ExportConfig, Identities, Limits, Nfs4Settings, Research,
-    ServerFiles, Squash, StageSampling, TransportSecurity, weakest,
+    ServerFiles, Squash, StageSampling, TransportSecurity,
 };
 use serde::{Deserialize, Deserializer, de};
 
@@ -143,7 +143,7 @@ fn tls<'de, D: Deserializer<'de>>(d: D) -> Result<Option<ServerFiles>, D::Error>
 /// A list of protections of transports.
 fn xprtsec<'de, D: Deserializer<'de>>(d: D) -> Result<TransportSecurity, D::Error> {
     let list = Vec::<String>::deserialize(d)?;
-    weakest(list.iter().map(String::as_str)).map_err(de::Error::custom)
+    TransportSecurity::weakest(list.iter().map(String::as_str)).map_err(de::Error::custom)
 }
 
 const fn nobody() -> u32 {

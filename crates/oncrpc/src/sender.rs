@@ -42,6 +42,17 @@ pub enum TransportSecurity {
     Mtls,
 }
 
+impl TransportSecurity {
+    /// The weakest in a list of text forms, such as that of exports(5): a stronger one is admitted as well.
+    ///
+    /// # Errors
+    /// A protection that does not exist, or none at all.
+    pub fn weakest<'l>(list: impl IntoIterator<Item = &'l str>) -> Result<Self, String> {
+        let all = list.into_iter().map(str::parse).collect::<Result<Vec<Self>, _>>()?;
+        all.into_iter().min().ok_or_else(|| "xprtsec is empty: write none, tls or mtls".into())
+    }
+}
+
 impl FromStr for TransportSecurity {
     type Err = String;
 

@@ -138,15 +138,6 @@ pub(crate) enum AccessOption {
     XprtSec(TransportSecurity),
 }
 
-/// The weakest of the protections in `list`, which exports(5) separates by colons. A stronger one is admitted as well.
-///
-/// # Errors
-/// A protection that does not exist, or none at all.
-pub fn weakest<'l>(list: impl IntoIterator<Item = &'l str>) -> Result<TransportSecurity, String> {
-    let all = list.into_iter().map(str::parse).collect::<Result<Vec<_>, _>>()?;
-    all.into_iter().min().ok_or_else(|| "xprtsec is empty: write none, tls or mtls".into())
-}
-
 impl AccessOption {
     /// The option with this text; `None` if it is another one.
     pub(crate) fn parse(option: &str) -> Result<Option<Self>, String> {
@@ -163,7 +154,7 @@ impl AccessOption {
             ("insecure", None) => Self::Secure(false),
             ("auth_none", None) => Self::AuthNone(true),
             ("no_auth_none", None) => Self::AuthNone(false),
-            ("xprtsec", Some(list)) => Self::XprtSec(weakest(list.split(':'))?),
+            ("xprtsec", Some(list)) => Self::XprtSec(TransportSecurity::weakest(list.split(':'))?),
             _ => return Ok(None),
         }))
     }

@@ -53,7 +53,7 @@ pub use millrace_oncrpc::TransportSecurity;
 pub use millrace_tls::ServerFiles;
 
 pub use backend::{Resources, open};
-pub use client_rule::{ClientRule, Squash, weakest};
+pub use client_rule::{ClientRule, Squash};
 pub use config::{Backend, Config, Delegations, ExportConfig, Identities, StageSampling};
 pub use error::{InvalidSetting, ServerError};
 pub use hosted::Hosted;
