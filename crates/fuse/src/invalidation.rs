@@ -9,32 +9,31 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::{channel::Notifier, inode::Inode, page_invalidations::PageRead};
 
-/// Pages to be dropped by the kernel.
-enum StalePages {
-    /// All pages of a file.
-    All(Arc<Inode>),
-    /// The pages of a range; the sender is dropped when they are gone.
-    Range(Arc<Inode>, Range<u64>, oneshot::Sender<()>),
-    /// Not stale: the last byte of a file, with its position, which takes the page's lock too. The sender is dropped when
-    /// the kernel has it.
-    Last(Arc<Inode>, (u64, u8), oneshot::Sender<()>),
+/// A notification for which the kernel takes the locks of pages.
+enum PageNotification {
+    /// All pages of a file are stale.
+    DropAll(Arc<Inode>),
+    /// The pages of a range are stale; the sender is dropped when they are gone.
+    DropRange(Arc<Inode>, Range<u64>, oneshot::Sender<()>),
+    /// The last byte of a file, with its position; the sender is dropped when the kernel has it.
+    StoreLast(Arc<Inode>, (u64, u8), oneshot::Sender<()>),
 }
 
-impl StalePages {
-    /// Blocks until the pages are gone. Fails only if the kernel has forgotten the inode or the mount has
+impl PageNotification {
+    /// Blocks until the kernel has processed it. Fails only if the kernel has forgotten the inode or the mount has
     /// ended.
-    fn invalidate_in(self, kernel: &Notifier) {
+    fn send_to(self, kernel: &Notifier) {
         match self {
-            Self::All(inode) => {
+            Self::DropAll(inode) => {
                 let epoch = inode.take_queued_invalidation();
                 inode.page_invalidations.run_for_all(|| invalidate(kernel, inode.number, (0, 0)));
                 inode.state.lock().pages.mark_dropped(epoch);
             }
-            Self::Range(inode, range, done) => {
+            Self::DropRange(inode, range, done) => {
                 drop_range(kernel, &inode, &range);
                 drop(done);
             }
-            Self::Last(inode, (offset, byte), done) => {
+            Self::StoreLast(inode, (offset, byte), done) => {
                 kernel.send(&Notification::Store { node: inode.number, offset, data: &[byte] });
                 inode.note_stored(offset + 1);
                 drop(done);
@@ -118,7 +117,7 @@ pub(crate) struct Invalidator {
     notifier: Notifier,
     /// Contains each inode at most once, plus one range per pending direct WRITE, lock or unlock: bounded by open files and
     /// the kernel's requests.
-    stale_pages: Arc<SendQueue<StalePages>>,
+    pages: Arc<SendQueue<PageNotification>>,
     pages_dropped: Arc<Notify>,
 }
 
@@ -135,11 +134,11 @@ impl Invalidator {
         });
         let pages_dropped = Arc::new(Notify::new());
         let (kernel, done) = (notifier.clone(), Arc::clone(&pages_dropped));
-        let stale_pages = SendQueue::new(rt, move |old: StalePages| {
-            old.invalidate_in(&kernel);
+        let pages = SendQueue::new(rt, move |pages: PageNotification| {
+            pages.send_to(&kernel);
             done.notify_waiters();
         });
-        Self { stale_names, notifier, stale_pages, pages_dropped }
+        Self { stale_names, notifier, pages, pages_dropped }
     }
 
     /// Whether the kernel can expire names (FUSE 7.38, Linux 6.2). Otherwise names stay cached until their timeout.
@@ -164,20 +163,20 @@ impl Invalidator {
     /// Queues the invalidation of all pages of a file. Call it if [`crate::pages::PageState::queue_drop`]
     /// returns `true`.
     pub(crate) fn invalidate_pages(&self, inode: &Arc<Inode>) {
-        self.stale_pages.push(StalePages::All(Arc::clone(inode)));
+        self.pages.push(PageNotification::DropAll(Arc::clone(inode)));
     }
 
     /// Drops the pages of a range and waits until they are gone.
     pub(crate) async fn invalidate_range(&self, inode: &Arc<Inode>, range: Range<u64>) {
         let (done, gone) = oneshot::channel();
-        self.stale_pages.push(StalePages::Range(Arc::clone(inode), range, done));
+        self.pages.push(PageNotification::DropRange(Arc::clone(inode), range, done));
         let _ = gone.await; // The sender is dropped without sending.
     }
 
     /// Puts the last byte of a file into the kernel's cache, and waits until the file has this size there.
     pub(crate) async fn store_last(&self, inode: &Arc<Inode>, last: (u64, u8)) {
         let (done, stored) = oneshot::channel();
-        self.stale_pages.push(StalePages::Last(Arc::clone(inode), last, done));
+        self.pages.push(PageNotification::StoreLast(Arc::clone(inode), last, done));
         let _ = stored.await; // The sender is dropped without sending.
     }
 
