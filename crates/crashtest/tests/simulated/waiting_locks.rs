@@ -189,50 +189,57 @@ fn a_granted_lock_that_is_given_up_is_not_held() {
     }
 }
 
-/// The server crashes when it has executed an unlock, and the next holder has the lock, but the reply to the unlock has not
-/// arrived. The first holder, which is back before the second one, does not claim the lock.
-#[test]
-fn a_lock_whose_unlock_has_no_reply_is_not_claimed() {
+/// Runs `test` over each transport, with a server that keeps its list of clients, and a file that two of them have open.
+fn with_listed_clients(test: impl AsyncFn(&VirtualTime, &mut Cluster, [File; 2], Proto)) {
     for proto in [Proto::Tcp, Proto::Rdma] {
         let (time, dir) = (VirtualTime::new(7), tempfile::tempdir().unwrap());
         let mut cluster = Cluster::new(&time, Profile::named("gige-2003").unwrap(), DESIGN);
         cluster.config.state_dir = Some(dir.path().into());
         cluster.start(&time);
-        let rt = time.runtime();
         let done = time.block_on(async {
-            let [one, two] = file_of_two_clients(&rt, &cluster, proto).await;
-            let [host_of_one, host_of_two] = [0, 1].map(|n| [10, 0, 1, n].into());
-            one.lock(1, 0..10, LockKind::Exclusive).await.unwrap();
-            let unlock = async {
-                one.write(0, b"one").await.unwrap();
-                one.unlock(1, 0..10).await.unwrap();
-            };
-            let lock = two.lock(2, 0..10, LockKind::Exclusive);
-            let crash = async {
-                while cluster.stats().operations_of(Operation::Locku) == 0 {
-                    rt.sleep(Duration::from_micros(1)).await;
-                }
-                cluster.world.crash(host_of_one); // The reply is lost.
-                cluster.world.stall(host_of_one, Duration::from_secs(4));
-                lock.await.unwrap();
-                two.write(0, b"two").await.unwrap();
-                cluster.world.stall(host_of_two, Duration::from_secs(8));
-                cluster.crash();
-                cluster.start(&time);
-                rt.sleep(Duration::from_secs(6)).await;
-                let [locks, unlocks] =
-                    [Operation::Lock, Operation::Locku].map(|name| cluster.stats().operations_of(name));
-                assert!(locks == 0 && unlocks > 0, "{proto}: {locks} locks, {unlocks} unlocks");
-                two.unlock(2, 0..10).await.unwrap();
-            };
-            join(unlock, crash).await;
-            let mut read = [0; 3];
-            one.read(0, &mut read).await.unwrap();
-            assert_eq!(&read, b"two", "{proto}");
-            one.lock(1, 0..10, LockKind::Exclusive).await.unwrap();
+            let files = file_of_two_clients(&time.runtime(), &cluster, proto).await;
+            test(&time, &mut cluster, files, proto).await;
         });
         done.expect("the run made no progress");
     }
+}
+
+/// The server crashes when it has executed an unlock, and the next holder has the lock, but the reply to the unlock has not
+/// arrived. The first holder, which is back before the second one, does not claim the lock.
+#[test]
+fn a_lock_whose_unlock_has_no_reply_is_not_claimed() {
+    with_listed_clients(async |time, cluster, [one, two], proto| {
+        let rt = time.runtime();
+        let [host_of_one, host_of_two] = [0, 1].map(|n| [10, 0, 1, n].into());
+        one.lock(1, 0..10, LockKind::Exclusive).await.unwrap();
+        let unlock = async {
+            one.write(0, b"one").await.unwrap();
+            one.unlock(1, 0..10).await.unwrap();
+        };
+        let lock = two.lock(2, 0..10, LockKind::Exclusive);
+        let crash = async {
+            while cluster.stats().operations_of(Operation::Locku) == 0 {
+                rt.sleep(Duration::from_micros(1)).await;
+            }
+            cluster.world.crash(host_of_one); // The reply is lost.
+            cluster.world.stall(host_of_one, Duration::from_secs(4));
+            lock.await.unwrap();
+            two.write(0, b"two").await.unwrap();
+            cluster.world.stall(host_of_two, Duration::from_secs(8));
+            cluster.crash();
+            cluster.start(time);
+            rt.sleep(Duration::from_secs(6)).await;
+            let [locks, unlocks] =
+                [Operation::Lock, Operation::Locku].map(|name| cluster.stats().operations_of(name));
+            assert!(locks == 0 && unlocks > 0, "{proto}: {locks} locks, {unlocks} unlocks");
+            two.unlock(2, 0..10).await.unwrap();
+        };
+        join(unlock, crash).await;
+        let mut read = [0; 3];
+        one.read(0, &mut read).await.unwrap();
+        assert_eq!(&read, b"two", "{proto}");
+        one.lock(1, 0..10, LockKind::Exclusive).await.unwrap();
+    });
 }
 
 /// More than a grace period.
@@ -245,35 +252,27 @@ const STEP: Duration = Duration::from_micros(100);
 /// An unlock at any moment of the recovery from a restart of the server. The claim of the lock may be in flight.
 #[test]
 fn a_lock_is_free_after_an_unlock_during_a_recovery() {
-    for proto in [Proto::Tcp, Proto::Rdma] {
-        let (time, dir) = (VirtualTime::new(7), tempfile::tempdir().unwrap());
-        let mut cluster = Cluster::new(&time, Profile::named("gige-2003").unwrap(), DESIGN);
-        cluster.config.state_dir = Some(dir.path().into());
-        cluster.start(&time);
+    with_listed_clients(async |time, cluster, [one, two], proto| {
         let rt = time.runtime();
-        let done = time.block_on(async {
-            let [one, two] = file_of_two_clients(&rt, &cluster, proto).await;
-            let mut claims = 0;
-            for delay in (0..DELAYS).map(|n| STEP * n) {
-                one.lock(1, 0..10, LockKind::Exclusive).await.unwrap();
-                cluster.crash();
-                cluster.start(&time);
-                // Recovers: it is a call without the lock.
-                let recovery = async { one.test_lock(2, 20..30, LockKind::Shared).await.unwrap() };
-                let unlock = async {
-                    rt.sleep(delay).await;
-                    one.unlock(1, 0..10).await.unwrap();
-                };
-                join(recovery, unlock).await;
-                claims += cluster.stats().operations_of(Operation::Lock);
-                let lock = timeout(&*rt, LIMIT, two.lock(2, 0..10, LockKind::Exclusive)).await;
-                lock.unwrap_or_else(|| panic!("{proto}: not unlocked after {delay:?}")).unwrap();
-                two.unlock(2, 0..10).await.unwrap();
-            }
-            assert!((1..u64::from(DELAYS)).contains(&claims), "{proto}: the lock was claimed {claims} times");
-        });
-        done.expect("the run made no progress");
-    }
+        let mut claims = 0;
+        for delay in (0..DELAYS).map(|n| STEP * n) {
+            one.lock(1, 0..10, LockKind::Exclusive).await.unwrap();
+            cluster.crash();
+            cluster.start(time);
+            // Recovers: it is a call without the lock.
+            let recovery = async { one.test_lock(2, 20..30, LockKind::Shared).await.unwrap() };
+            let unlock = async {
+                rt.sleep(delay).await;
+                one.unlock(1, 0..10).await.unwrap();
+            };
+            join(recovery, unlock).await;
+            claims += cluster.stats().operations_of(Operation::Lock);
+            let lock = timeout(&*rt, LIMIT, two.lock(2, 0..10, LockKind::Exclusive)).await;
+            lock.unwrap_or_else(|| panic!("{proto}: not unlocked after {delay:?}")).unwrap();
+            two.unlock(2, 0..10).await.unwrap();
+        }
+        assert!((1..u64::from(DELAYS)).contains(&claims), "{proto}: the lock was claimed {claims} times");
+    });
 }
 
 /// Number of crashes of the server.
