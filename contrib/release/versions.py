@@ -72,7 +72,7 @@ def problems(expected):
     for file in ("Cargo.toml", "contrib/helm/millrace/Chart.yaml", "contrib/kubernetes/fuse-pod.yaml"):
         if ROOT / file not in seen:
             yield f"no version found in {file}: correct PLACES in {Path(__file__).name}"
-    for file in sorted(ROOT.glob("crates/*/Cargo.toml")):
+    for file in sorted(f for shelf in ("crates", "testing", "lab") for f in ROOT.glob(f"{shelf}/*/Cargo.toml")):
         package = tomllib.loads(file.read_text())["package"]
         if package["version"] != {"workspace": True}:
             yield f"{file.relative_to(ROOT)} has its own version: write version.workspace = true"

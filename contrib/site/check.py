@@ -17,7 +17,7 @@ BOOKS = ("docs/lab", "docs")
 # Parts of the site, in this order.
 PARTS = ["Start", "Guide", "Operate", "Reference", "Development"]
 # Directories in which files named by pages must exist.
-NAMED = (".ci/", "contrib/", "crates/", "docs/", "interop/")
+NAMED = (".ci/", "contrib/", "crates/", "docs/", "lab/", "testing/")
 FIRST = "docs/README.md"
 # Pages whose commands and programs are executed by tests, or are examples in a tested help.
 EXECUTED = [f"docs/guide/{page}.md" for page in ("first-server", "install", "linux", "mount", "python", "server")]

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks that the crates and modules are ordered as ARCHITECTURE.md says. docs/dev/ci.md explains it.
 
-- A crate depends only on crates above it in the table of ARCHITECTURE.md, and every crate is in the table.
+- A crate depends only on crates above it in the table of ARCHITECTURE.md, and every crate is in the table. Those of
+  `crates/` depend on those of `testing/` in tests only, and on those of `lab/` never.
 - No two sibling modules of a crate refer to each other, directly or through others, except those in `exceptions`.
 - Modules that allow `unsafe_code` are named in ARCHITECTURE.md, and the source files and folders that it and the design
   notes name exist.
@@ -19,6 +20,8 @@ from pathlib import Path
 from rust_modules import Crate, components
 
 HERE = Path(__file__).resolve().parent
+# Folders of crates: the product, what tests it, and research.
+SHELVES = ("crates", "testing", "lab")
 # They use the client's `ops`, so that a procedure's form in NFSv3 and in NFSv4 is known in the client alone.
 ABOVE_OPS = ("cli", "cli-common", "copy", "fuse", "object-store", "objects", "opendal", "python")
 # Pages whose sources must exist.
@@ -51,10 +54,15 @@ def crate_table(text):
     return names
 
 
+def on_shelves(root, pattern):
+    """The files that match on any shelf, sorted by shelf."""
+    return [file for shelf in SHELVES for file in sorted(root.glob(f"{shelf}/{pattern}"))]
+
+
 def manifests(root):
     """Crate -> the crates of this workspace that its manifest names: (name, is it for tests only)."""
     found = {}
-    folders = {f.parent.name: tomllib.loads(f.read_text()) for f in sorted(root.glob("crates/*/Cargo.toml"))}
+    folders = {f.parent.name: tomllib.loads(f.read_text()) for f in on_shelves(root, "*/Cargo.toml")}
     packages = {m["package"]["name"]: folder for folder, m in folders.items()}
     for folder, manifest in folders.items():
         parts = [manifest, *manifest.get("target", {}).values()]
@@ -70,21 +78,30 @@ def manifests(root):
 
 
 def wrong_order(root, table):
-    """Dependencies on crates that are not above: `crate -> crate`, and crates that are not in the table."""
+    """Dependencies on crates that are not above: `crate -> crate`; messages for crates that are not in the table, and for
+    dependencies on another shelf."""
     found, missing = [], []
+    shelves = {f.parent.name: f.parent.parent.name for f in on_shelves(root, "*/Cargo.toml")}
     for crate, others in manifests(root).items():
         if crate not in table:
-            missing.append(f"crates/{crate} is not in the table of crates in ARCHITECTURE.md")
+            missing.append(f"the crate {crate} is not in the table of crates in ARCHITECTURE.md")
             continue
         for other, tests in others:
+            if not may_use(shelves[crate], shelves[other], tests):
+                missing.append(f"{shelves[crate]}/{crate} depends on {shelves[other]}/{other}")
             if other in table and table.index(other) >= table.index(crate):
                 found.append(f"{crate} -> {other}" + (" (tests)" if tests else ""))
     return found, missing
 
 
+def may_use(shelf, other, tests):
+    """Whether a crate of `shelf` may depend on one of the shelf `other`, or its tests may."""
+    return other in {"crates": ("crates", *(("testing",) if tests else ())), "testing": ("crates", "testing")}.get(shelf, SHELVES)
+
+
 def crates(root):
     """Name and modules of each library and program."""
-    for folder in sorted(root.glob("crates/*/src")):
+    for folder in on_shelves(root, "*/src"):
         for file in ("lib.rs", "main.rs"):
             if (folder / file).exists():
                 yield folder.parent.name, Crate(folder / file)
@@ -107,7 +124,7 @@ def missing_files(root):
         for name in sorted({n for part in re.findall(r"`[^`]+`", page.read_text()) for n in names_of(part)}):
             there = {
                 ".rs": lambda: any(file.endswith("/" + name) for file in files),
-                "/": lambda: any((root / top / name).is_dir() for top in (".", "crates")) or any("/" + name in f for f in files),
+                "/": lambda: any((root / top / name).is_dir() for top in (".", *SHELVES)) or any("/" + name in f for f in files),
             }
             if any(name.endswith(end) and not exists() for end, exists in there.items()) and " " not in name:
                 yield f"{page.relative_to(root)} names {name}, which does not exist"
@@ -166,10 +183,9 @@ def unsafe_modules(root, text):
     """Messages for source files that allow `unsafe_code` and are not named in ARCHITECTURE.md, and for the reverse."""
     row = re.search(r"^\| Where is `unsafe`\? \|(.*)\|$", text, re.MULTILINE)
     named = set(names_of(row[1]))
-    sources = [*root.glob("crates/*/src/**/*.rs"), *root.glob("fuzz/src/**/*.rs")]
     allowed = {
         str(f.relative_to(root)).removeprefix("crates/")
-        for f in sources
+        for f in on_shelves(root, "*/src/**/*.rs")
         if re.search(r"#!?\[(expect|allow)\([^)]*\bunsafe_code\b", f.read_text())
     }
     for file in sorted(allowed):

@@ -152,7 +152,11 @@ class Crate:
                 name = following[0]
                 module.children.add(name)
                 if following[1] == ";":
-                    self._child(folder, path, name)
+                    # With `#[path = "..."]` it is a file of another crate, which is read there.
+                    if stream[at - 5 : at] == ["#", "[", "path", "=", "]"]:
+                        self.modules[path + (name,)] = Module(path + (name,))
+                    else:
+                        self._child(folder, path, name)
                     at += 3
                 else:
                     end = closing(stream, at + 2)

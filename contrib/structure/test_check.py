@@ -90,6 +90,11 @@ class Sources(unittest.TestCase):
     def test_tokens(self):
         self.assertEqual(tokens("a::b /* c */ 'x' 'l r\"d\" b\"e\" r#type"), ["a", "::", "b", "type"])
 
+    def test_a_module_with_a_path_is_not_read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "lib.rs").write_text('#[path = "../other.rs"]\nmod a;\nuse a::B;')
+            self.assertEqual(set(Crate(Path(folder) / "lib.rs").modules), {(), ("a",)})
+
     def test_a_struct_for_tests_ends_with_its_semicolon(self):
         self.assertEqual(without_tests(tokens("#[cfg(test)] struct A(u8); b")), ["b"])
 
@@ -97,9 +102,9 @@ class Sources(unittest.TestCase):
 class Order(Fixture):
     ARCHITECTURE = "| crate | x |\n|---|---|\n| `low` | |\n| `one`, `two` | |\n\nText.\n"
 
-    def manifest(self, name, text):
-        folder = self.root / "crates" / name
-        folder.mkdir(parents=True)
+    def manifest(self, name, text, shelf="crates"):
+        folder = self.root / shelf / name
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "Cargo.toml").write_text(f'[package]\nname = "m-{name}"\n{text}')
 
     def test_table(self):
@@ -113,6 +118,17 @@ class Order(Fixture):
         found, missing = check.wrong_order(self.root, check.crate_table(self.ARCHITECTURE))
         self.assertEqual(found, ["low -> two"])
         self.assertEqual(len(missing), 1)
+
+    def test_a_dependency_on_another_shelf(self):
+        self.manifest("low", "", "testing")
+        self.manifest("one", "[dependencies]\nm-low.workspace = true\n")
+        self.manifest("two", "[dev-dependencies]\nm-low.workspace = true\n")
+        self.manifest("plot", "[dependencies]\nm-low.workspace = true\n", "lab")
+        _, found = check.wrong_order(self.root, ["low", "one", "plot", "two"])
+        self.assertEqual(found, ["crates/one depends on testing/low"])
+        self.manifest("two", "[dev-dependencies]\nm-plot.workspace = true\n")
+        _, found = check.wrong_order(self.root, ["low", "one", "plot", "two"])
+        self.assertEqual(found[1:], ["crates/two depends on lab/plot"])
 
     def test_a_crate_above_ops_that_names_the_codec(self):
         self.manifest("nfs", "")

@@ -2,7 +2,7 @@
 //! runner.
 //!
 //! The reference is the Linux NFS client. The tests of this crate run the scenarios on two mounts of
-//! `millrace mount`, and the lab (`interop/`) runs them on two kernels that mount the export.
+//! `millrace mount`, and the lab (`testing/interop/`) runs them on two kernels that mount the export.
 
 #![allow(unreachable_pub)] // Included by this crate and by the lab.
 
