@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 # Folders of crates: the product, what tests it, and research.
 SHELVES = ("crates", "testing", "lab")
 # They use the client's `ops`, so that a procedure's form in NFSv3 and in NFSv4 is known in the client alone.
-ABOVE_OPS = ("cli", "cli-common", "copy", "fuse", "object-store", "objects", "opendal", "python")
+ABOVE_OPS = ("cli", "copy", "fuse", "object-store", "objects", "opendal", "program", "python")
 # Pages whose sources must exist.
 DESCRIPTIONS = ("ARCHITECTURE.md", "docs/dev/changing.md", "docs/dev/design/*.md")
 

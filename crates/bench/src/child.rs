@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{BenchError, cpu};
+use millrace_program::cpu;
+
+use crate::BenchError;
 
 /// A child process that is killed on drop.
 pub struct Peer {

@@ -12,11 +12,16 @@ use millrace_client::{
     handles::Client,
     ops::{FileHandle, StableHow},
 };
+use millrace_program::{
+    cpu,
+    table::{Align, Table},
+    units::{cpu_us_per_op, grouped, mb_per_s, short},
+};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use serde::Serialize;
 
 use crate::{
-    At, BenchError, Figure, VERSION, cpu,
+    At, BenchError, Figure, VERSION,
     embedded::EmbeddedServer,
     no_halt,
     placement::{Placement, Processors},
@@ -24,8 +29,6 @@ use crate::{
     raw::{Exchange, RawPeer},
     resident,
     stats::Latencies,
-    table::{Align, Table},
-    units::{cpu_us_per_op, grouped, mb_per_s, short},
     wire_bytes::WireBytes,
 };
 

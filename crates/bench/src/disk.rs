@@ -12,11 +12,12 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, channel::mpsc as asynchronous, stream::FuturesUnordered};
-use millrace_block::{BlockDevice, Buffer, Error, Options, Transport, Url, View};
+use millrace_iscsi_initiator::{BlockDevice, Buffer, Error, Options, Transport, Url, View};
+use millrace_program::cpu;
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
 use crate::{
-    BenchError, Figure, cpu,
+    BenchError, Figure,
     embedded::EmbeddedServer,
     iozone::{Outcome, Test},
     no_halt,

@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use millrace_block::Transport;
 use millrace_client::Proto;
+use millrace_iscsi_initiator::Transport;
 use millrace_oncrpc::stages::StageStats;
 use millrace_rdma::registration::Strategy;
 
@@ -98,14 +98,14 @@ impl EmbeddedServer {
     ///
     /// # Errors
     /// The server has no disk.
-    pub fn disk_url(&self, transport: Transport) -> Result<millrace_block::Url, BenchError> {
+    pub fn disk_url(&self, transport: Transport) -> Result<millrace_iscsi_initiator::Url, BenchError> {
         let none = || BenchError::Parameter("the server has no disk".into());
         let scheme = match transport {
             Transport::Tcp => "iscsi",
             Transport::Iser => "iser",
         };
         let url = format!("{scheme}://{}/{TARGET}/0", self.disks.as_deref().ok_or_else(none)?);
-        url.parse().map_err(|e: millrace_block::Error| BenchError::Client(e.to_string()))
+        url.parse().map_err(|e: millrace_iscsi_initiator::Error| BenchError::Client(e.to_string()))
     }
 
     /// URL of the export over `proto`.

@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use millrace_program::failure::Failure;
+
 /// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
@@ -50,5 +52,14 @@ impl BenchError {
     /// Returns a function for `map_err` that creates [`Self::File`] for `path`.
     pub(crate) fn file<E: Display>(what: &'static str, path: &Path) -> impl FnOnce(E) -> Self {
         move |reason| Self::File { what, path: path.to_owned(), reason: reason.to_string() }
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(e: BenchError) -> Self {
+        match e {
+            BenchError::Parameter(_) => Self::usage(e.to_string()),
+            _ => Self::new(e.to_string()),
+        }
     }
 }

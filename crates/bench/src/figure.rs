@@ -5,15 +5,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::Serialize;
-
-use crate::{
-    BenchError,
-    breakdown::Breakdown,
-    stats::median,
+use millrace_program::{
     table::{Align, Table},
     units::{ByteSize, grouped, short},
 };
+use serde::Serialize;
+
+use crate::{BenchError, breakdown::Breakdown, stats::median};
 
 /// The figures of one measurement. `None` is printed as `-` and is `null` in JSON: not measured or not
 /// applicable.

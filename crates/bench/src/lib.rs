@@ -1,14 +1,14 @@
 //! Measurements and their figures.
 //!
 //! A benchmark prints a table; it does not assert times. Every result is a [`Figure`], so that all benchmarks
-//! have the same columns and JSON keys. Processor time is measured per process ([`cpu`]), so the peer of a
+//! have the same columns and JSON keys. Processor time is measured per process ([`millrace_program::cpu`]), so the peer of a
 //! measurement runs in a separate process ([`child`]).
 
 pub mod breakdown;
 pub mod child;
+pub mod command;
 pub mod compare;
 pub mod connections;
-pub mod cpu;
 pub mod disk;
 pub mod embedded;
 mod endpoint;
@@ -21,12 +21,9 @@ mod placement;
 pub mod random;
 pub mod raw;
 pub mod resident;
-pub mod samples;
 mod scrape;
 pub mod servers;
 pub mod stats;
-pub mod table;
-pub mod units;
 pub mod wire_bytes;
 pub mod workload;
 

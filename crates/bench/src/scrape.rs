@@ -9,11 +9,9 @@ use millrace_oncrpc::{
     CallClass, Stage,
     stages::{StageStats, StageSums},
 };
+use millrace_program::samples::{self, Sample};
 
-use crate::{
-    BenchError,
-    samples::{self, Sample},
-};
+use crate::BenchError;
 
 /// Time limit for clients to acknowledge exposed memory.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -3,8 +3,8 @@
 use std::net::{SocketAddr, TcpListener};
 
 use listenfd::ListenFd;
-use millrace_cli_common::failure::Failure;
 use millrace_daemon::Config;
+use millrace_program::failure::Failure;
 
 /// The passed sockets with what they are for.
 #[derive(Default)]

@@ -1,14 +1,15 @@
 //! Background operation: the command line is executed again in a child process.
 
-use millrace_cli_common::{
-    failure::{CommandResult, Failure, Outcome},
-    output,
-};
 use std::{
     ffi::OsStr,
     io::{self, BufRead, BufReader},
     os::unix::process::CommandExt,
     process::{Command, Stdio},
+};
+
+use millrace_program::{
+    failure::{CommandResult, Failure, Outcome},
+    output,
 };
 
 /// Environment variable that marks the background process.

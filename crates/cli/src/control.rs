@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_cli_common::failure::Failure;
+use millrace_program::failure::Failure;
 use rustix::{fs::Mode, process::umask};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},

@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use millrace_bench::units::ByteSize;
-use millrace_cli_common::failure::Outcome;
 use millrace_copy::Report;
+use millrace_program::{failure::Outcome, units::ByteSize};
 use serde::Serialize;
 
 use crate::{describe::with_noun, file_error::FileError};

@@ -112,7 +112,7 @@ impl fmt::Display for FileError {
     }
 }
 
-impl From<FileError> for millrace_cli_common::failure::Failure {
+impl From<FileError> for millrace_program::failure::Failure {
     fn from(p: FileError) -> Self {
         Self::new(p.sentence)
     }

@@ -8,8 +8,8 @@ use std::{
 };
 
 use clap::ColorChoice;
-use millrace_cli_common::{coloured_log, failure::Failure};
 use millrace_daemon::RecentWarnings;
+use millrace_program::{coloured_log, failure::Failure};
 use tracing::{
     Event, Level, Subscriber,
     callsite::Identifier,

@@ -6,8 +6,8 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use millrace_cli_common::output;
 use millrace_copy::{Error, Event};
+use millrace_program::output;
 
 use crate::{
     describe::{printable, shown},

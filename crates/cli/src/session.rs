@@ -7,12 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_cli_common::failure::Failure;
 use millrace_client::{
     Options, RetryPolicy, Url,
     handles::Client,
     ops::{Attributes, FileHandle, FileType},
 };
+use millrace_program::failure::Failure;
 use millrace_runtime::tokio_rt::TokioRuntime;
 
 use crate::{args::Global, describe::printable, file_error::FileError};
@@ -55,7 +55,7 @@ pub(crate) fn is_contents(path: &[u8]) -> bool {
     matches!(last_component(path), Some(b"." | b".."))
 }
 
-pub(crate) use millrace_cli_common::args::parse_url as parse;
+pub(crate) use millrace_program::args::parse_url as parse;
 
 /// Global options of the command line.
 static GLOBAL: OnceLock<Global> = OnceLock::new();

@@ -62,7 +62,7 @@ pub enum MountError {
         /// The mount point.
         path: PathBuf,
         /// The error of the last flush.
-        source: millrace_block::Error,
+        source: millrace_iscsi_initiator::Error,
     },
     /// A local resource could not be allocated, or a precondition is not met.
     #[error("{0}")]

@@ -11,8 +11,8 @@ use std::{
 };
 
 use common::{HANG, fuse_is_available, is_mounted, random_bytes};
-use millrace_block::{BlockDevice, Options};
 use millrace_fuse::{DiskMount, MountError};
+use millrace_iscsi_initiator::{BlockDevice, Options};
 use millrace_server::{Config, LunSettings, Running, Server, TargetSettings, target_name};
 use rustix::{
     fs::{FallocateFlags, OFlags, fallocate},

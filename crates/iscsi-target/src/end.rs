@@ -2,8 +2,8 @@
 
 use std::io;
 
+use millrace_iscsi::stream::Broken;
 use millrace_iscsi::{iser::MessageError, pdu::Invalid, session::Violation};
-use millrace_iscsi_tcp::Broken;
 use millrace_rdma::ConnectionError;
 
 /// Why a connection ends.

@@ -1,4 +1,5 @@
-//! iSCSI (RFC 7143) without I/O: PDUs, text negotiation, login and the state of sessions, for both roles.
+//! iSCSI (RFC 7143) for both roles: PDUs, text negotiation, login and the state of sessions, without I/O; and PDUs on byte
+//! streams ([`stream`]).
 
 pub mod chap;
 pub mod discovery;
@@ -8,4 +9,5 @@ pub mod name;
 pub mod negotiation;
 pub mod pdu;
 pub mod session;
+pub mod stream;
 pub mod text;

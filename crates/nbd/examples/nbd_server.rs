@@ -4,7 +4,7 @@
 
 use std::env::args;
 
-use millrace_block::{BlockDevice, Url};
+use millrace_iscsi_initiator::{BlockDevice, Url};
 use millrace_nbd::{Options, Server};
 
 #[tokio::main]
@@ -13,7 +13,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: nbd_server URL SOCKET".into());
     };
     let url: Url = url.parse()?;
-    let disk = BlockDevice::connect(&url, &millrace_block::Options::default()).await?;
+    let disk = BlockDevice::connect(&url, &millrace_iscsi_initiator::Options::default()).await?;
     let server = Server::bind(path, disk.clone(), Options::default())?;
     println!("{}: {} bytes at {}", disk.identity(), disk.capacity(), server.uri());
     // Without a handler of the signal, the server continues.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
-use millrace_block::{Buffer, Error, View};
+use millrace_iscsi_initiator::{Buffer, Error, View};
 use millrace_runtime::{BoxFuture, ByteStream, StallTimer};
 
 use crate::{

@@ -11,8 +11,8 @@ use std::{
 };
 
 use futures::{channel::oneshot, future::try_join_all};
-use millrace_block::{BlockDevice, BlockState, Buffer, Error, View};
 use millrace_buffer::{BufferLengths, MemoryWait};
+use millrace_iscsi_initiator::{BlockDevice, BlockState, Buffer, Error, View};
 use millrace_runtime::{RuntimeRef, timeout};
 use tokio::sync::Mutex;
 

@@ -32,7 +32,7 @@ pub enum Error {
     },
     /// The flush at the end failed: completed writes of clients may be lost.
     #[error("cannot flush the device at the end: {0}; writes that no client has flushed may be lost")]
-    Flush(#[source] millrace_block::Error),
+    Flush(#[source] millrace_iscsi_initiator::Error),
 }
 
 /// Why a connection ended early.

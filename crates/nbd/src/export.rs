@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures::future::{Either, select};
-use millrace_block::BlockDevice;
+use millrace_iscsi_initiator::BlockDevice;
 use millrace_runtime::{ByteStream, RuntimeRef, timeout};
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use millrace_block::Error;
+use millrace_iscsi_initiator::Error;
 
 use crate::{command::Refusal, wire::Errno};
 

@@ -1,10 +1,10 @@
 //! NBD server on Unix sockets (the [NBD protocol](https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md)):
-//! gives QEMU, `nbdcopy` and fio access to a [`BlockDevice`](millrace_block::BlockDevice) without root.
+//! gives QEMU, `nbdcopy` and fio access to a [`BlockDevice`](millrace_iscsi_initiator::BlockDevice) without root.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/target.rs"));
 //! # fn main() { run(|url| async move {
-//! use millrace_block::{BlockDevice, Options, Url};
+//! use millrace_iscsi_initiator::{BlockDevice, Options, Url};
 //! use millrace_nbd::Server;
 //!
 //! // "iscsi://server.example/iqn.2026-01.example.millrace:memory/0"

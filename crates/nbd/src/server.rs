@@ -3,7 +3,7 @@
 use std::{future::Future, os::unix::net, path::Path, pin::pin, time::Duration};
 
 use futures::future::{Either, select};
-use millrace_block::BlockDevice;
+use millrace_iscsi_initiator::BlockDevice;
 use millrace_runtime::tokio_rt::{TokioRuntime, UnixByteStream};
 use tokio::{
     net::{UnixListener, UnixStream},

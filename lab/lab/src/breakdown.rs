@@ -2,16 +2,14 @@
 
 use std::{fmt::Write, path::Path};
 
+use millrace_bench::{Figure, breakdown::Breakdown};
 use millrace_oncrpc::{Stage, stages::StageSums};
-use serde_json::{Map, Value, json};
-
-use millrace_bench::{
-    Figure,
-    breakdown::Breakdown,
+use millrace_plot::{Heading, PlotError, Stacked, StackedGroup};
+use millrace_program::{
     table::{Align, Table},
     units::{ByteSize, grouped, short},
 };
-use millrace_plot::{Heading, PlotError, Stacked, StackedGroup};
+use serde_json::{Map, Value, json};
 
 /// For each stage, microseconds per operation at each end and the share of the end's time; their sums, and
 /// the measured latency. Stages without time at both ends are omitted.

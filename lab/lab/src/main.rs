@@ -11,7 +11,7 @@ mod settings;
 use std::process::ExitCode;
 
 use clap::Parser;
-use millrace_cli_common::{coloured_log, failure::Failure};
+use millrace_program::{coloured_log, failure::Failure};
 use tracing_subscriber::EnvFilter;
 
 use crate::args::Cli;

@@ -3,8 +3,9 @@
 
 use std::path::Path;
 
-use millrace_bench::{Figure, iozone::Test, units::ByteSize};
+use millrace_bench::{Figure, iozone::Test};
 use millrace_plot::{Axis, BarsWithLines, Heading, Lines, Places, PlotError, Scale, Series};
+use millrace_program::units::ByteSize;
 
 const RATE: &str = "MB/s";
 const CPU: &str = "client CPU % (100 = one core)";

@@ -2,8 +2,8 @@
 
 use std::{fs, path::Path};
 
-use millrace_bench::units::ByteSize;
 use millrace_plot::{Axis, BarsWithLines, Heading, Lines, Places, Scale, Series};
+use millrace_program::units::ByteSize;
 
 use crate::{Curves, ReproduceError};
 

@@ -4,8 +4,8 @@ use std::{net::SocketAddr, sync::Arc};
 
 use millrace_admission::Budget;
 use millrace_bench::{BenchError, Figure, disk::DiskRun};
-use millrace_block::{BlockDevice, IscsiName, Lun, Options, TargetAddress, Transport, Url};
 use millrace_buffer::{Arena, ArenaConfig};
+use millrace_iscsi_initiator::{BlockDevice, IscsiName, Lun, Options, TargetAddress, Transport, Url};
 use millrace_iscsi_target::{
     ConnectionLimits, TableLimits, TargetConfig, TargetStats, TargetTable, iser::IserTarget, tcp::TcpTarget,
 };

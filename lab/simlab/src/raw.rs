@@ -2,8 +2,9 @@
 
 use std::{future::poll_fn, net::SocketAddr};
 
-use millrace_bench::{BenchError, Figure, units::mb_per_s};
+use millrace_bench::{BenchError, Figure};
 use millrace_buffer::{Arena, ArenaConfig, Buffer, OutOfMemory, SPAN_BYTES, Views};
+use millrace_program::units::mb_per_s;
 use millrace_rdma::{
     Access, Completion, ConnectParams, Memory, MemoryRegion, QueuePair, ReadRequest, Segment, SendRequest,
     WorkId, WriteRequest,

@@ -1,6 +1,6 @@
 //! The cases of a disk over iSER and iSCSI.
 
-use millrace_block::Transport;
+use millrace_iscsi_initiator::Transport;
 
 use super::{
     Compare,
@@ -23,7 +23,7 @@ impl Compare {
     pub(super) fn open_disks(&self, server: &EmbeddedServer) -> Result<Vec<DiskSession>, BenchError> {
         let mut disks = Vec::new();
         for transport in DISKS {
-            let mut options = millrace_block::Options::default();
+            let mut options = millrace_iscsi_initiator::Options::default();
             options.provider = At::LOOPBACK.provider;
             disks.push(DiskSession::open(server.disk_url(transport)?, options, WORKING_SET)?);
         }

@@ -1,16 +1,13 @@
 //! Medians and ratios, as a table and as JSON.
 
+use millrace_program::{
+    table::{Align, Table},
+    units::{grouped, short},
+};
 use serde::Serialize;
 
 use super::case::{Case, Reference};
-use crate::{
-    Figure,
-    placement::Processors,
-    stats::median,
-    table::{Align, Table},
-    units::{grouped, short},
-    wire_bytes::WireBytes,
-};
+use crate::{Figure, placement::Processors, stats::median, wire_bytes::WireBytes};
 
 /// Results of a comparison.
 pub struct Comparison {

@@ -15,22 +15,20 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use grid::{Grid, Seen, Servers, measure};
 use millrace_client::{Options, Url};
 use millrace_oncrpc::{CallClass, stages::StageStats};
-
-use crate::{
-    BenchError, Figure,
-    breakdown::Breakdown,
+use millrace_program::{
     cpu,
-    embedded::EmbeddedServer,
-    no_halt,
-    stats::Latencies,
     units::{cpu_s_per_gb, cpu_us_per_op, mb_per_s},
-    workload::proto_of,
 };
-pub use grid::{Grid, Seen, Servers, measure};
 use thread::{ClientLimits, Request, Step, Worker};
 pub use thread::{Exposure, File, WORKING_SET};
+
+use crate::{
+    BenchError, Figure, breakdown::Breakdown, embedded::EmbeddedServer, no_halt, stats::Latencies,
+    workload::proto_of,
+};
 
 /// A test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,12 @@
 //! Medians, ratios, and comparison with the goals.
 
-use super::{Case, MountBench, Run, Subject};
-use crate::{
-    Figure,
+use millrace_program::{
     table::{Align, Table},
     units::{ByteSize, grouped, short},
 };
+
+use super::{Case, MountBench, Run, Subject};
+use crate::Figure;
 
 /// Goal of a mount.
 #[derive(Debug, Clone, Copy, PartialEq)]

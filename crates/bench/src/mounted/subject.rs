@@ -2,17 +2,14 @@
 
 use std::{fs, path::Path, time::Duration};
 
+use millrace_program::{
+    cpu,
+    units::{cpu_s_per_gb, mb_per_s},
+};
 use tempfile::TempDir;
 
 use super::calls::Measured;
-use crate::{
-    BenchError, Figure,
-    child::Peer,
-    cpu,
-    embedded::EmbeddedServer,
-    resident,
-    units::{cpu_s_per_gb, mb_per_s},
-};
+use crate::{BenchError, Figure, child::Peer, embedded::EmbeddedServer, resident};
 
 /// Type of a tmpfs in statfs(2), `TMPFS_MAGIC`.
 const TMPFS: u64 = 0x0102_1994;

@@ -12,15 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use millrace_program::{
+    cpu,
+    units::{cpu_us_per_op, mb_per_s},
+};
 use millrace_runtime::tokio_rt::prefer_loopback_congestion_control;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 use super::{RawPeer, Request, connect, read_number, socket_settings};
-use crate::{
-    BenchError, Figure, cpu, no_halt,
-    stats::Latencies,
-    units::{cpu_us_per_op, mb_per_s},
-};
+use crate::{BenchError, Figure, no_halt, stats::Latencies};
 
 /// Events that one wait returns at most.
 const EVENTS: usize = 256;

@@ -5,10 +5,11 @@ use std::{
     net::{TcpListener, TcpStream},
 };
 
+use millrace_program::cpu;
 use millrace_runtime::tokio_rt::{TokioRuntime, prefer_loopback_congestion_control};
 
 use super::{Request, provider, socket_settings, stream::records};
-use crate::{At, BenchError, cpu};
+use crate::{At, BenchError};
 
 /// Listens on free ports of an address, prints `raw-peer rdma=ADDRESS tcp=ADDRESS` on standard output, and
 /// executes requests of all connections until its standard input ends (with the parent process).

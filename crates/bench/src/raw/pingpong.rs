@@ -5,12 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{RawPeer, Request, read_number};
-use crate::{
-    BenchError, Figure, cpu, no_halt,
-    stats::Latencies,
+use millrace_program::{
+    cpu,
     units::{cpu_s_per_gb, cpu_us_per_op},
 };
+
+use super::{RawPeer, Request, read_number};
+use crate::{BenchError, Figure, no_halt, stats::Latencies};
 
 /// Parameters of a ping-pong measurement.
 #[derive(Debug, Clone, Copy)]

@@ -8,11 +8,12 @@ use std::{
 };
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer, View};
+use millrace_program::cpu;
 use millrace_rdma::{Completion, ConnectParams, Incoming, QueuePair, SendRequest};
 use millrace_runtime::{RuntimeRef, tokio_rt::TokioRuntime};
 
 use super::{PingPong, RawPeer, pingpong::Cost};
-use crate::{At, BenchError, Figure, cpu, stats::Latencies};
+use crate::{At, BenchError, Figure, stats::Latencies};
 
 /// Number of receives posted at each end.
 const RECEIVES: usize = 4;

@@ -6,12 +6,13 @@ use std::{
 };
 
 use millrace_buffer::{Arena, ArenaConfig, Buffer};
-
-use super::{RawPeer, Request, read_number};
-use crate::{
-    BenchError, Figure, cpu, no_halt,
+use millrace_program::{
+    cpu,
     units::{cpu_s_per_gb, mb_per_s},
 };
+
+use super::{RawPeer, Request, read_number};
+use crate::{BenchError, Figure, no_halt};
 
 /// Size of a record in memory; writes are parts of records.
 const RECORD: usize = 1 << 20;

@@ -7,13 +7,16 @@ mod chart;
 mod report;
 
 use millrace_client::{Options, Proto, Url};
+use millrace_program::{
+    cpu,
+    units::{ByteSize, cpu_us_per_op},
+};
 pub use report::{SideBySide, json};
 
 use crate::{
-    At, BenchError, Figure, cpu,
+    At, BenchError, Figure,
     embedded::EmbeddedServer,
     iozone::{Iozone, Run, Session, Test},
-    units::{ByteSize, cpu_us_per_op},
     workload::{Metadata, Target, run},
 };
 

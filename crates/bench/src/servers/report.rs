@@ -1,14 +1,13 @@
 //! Medians and ratios, as a table, as a chart and as JSON.
 
-use serde::Serialize;
-
-use super::chart::{Bar, Group, chart};
-use crate::{
-    Figure,
-    stats::median,
+use millrace_program::{
     table::{Align, Table},
     units::{grouped, short},
 };
+use serde::Serialize;
+
+use super::chart::{Bar, Group, chart};
+use crate::{Figure, stats::median};
 
 /// Figures of servers side by side.
 pub struct SideBySide {

@@ -1,10 +1,11 @@
 //! Table of the figures of a workload.
 
-use crate::{
-    Figure,
+use millrace_program::{
     table::{Align, Table},
     units::{ByteSize, grouped, short},
 };
+
+use crate::Figure;
 
 /// A table with a line for each kind of operation.
 pub fn table(figures: &[Figure]) -> Table {

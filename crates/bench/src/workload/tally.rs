@@ -2,13 +2,10 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use millrace_program::units::{cpu_s_per_gb, cpu_us_per_op, mb_per_s};
 use millrace_runtime::{Instant, RuntimeRef};
 
-use crate::{
-    BenchError, Figure,
-    stats::Latencies,
-    units::{cpu_s_per_gb, cpu_us_per_op, mb_per_s},
-};
+use crate::{BenchError, Figure, stats::Latencies};
 
 /// Measures the processor time of the hosts that a workload runs on.
 pub trait CpuMeter: Send + Sync {

@@ -3,9 +3,11 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, Subcommand};
-use millrace_bench::units::ByteSize;
-use millrace_cli_common::args::{proto, url};
 use millrace_client::Proto;
+use millrace_program::{
+    args::{proto, url},
+    units::ByteSize,
+};
 
 use super::workloads::{CheckpointArgs, LatencyArgs, LoaderArgs, MetadataArgs};
 
@@ -175,7 +177,7 @@ server with a memory export in another process, so that its processor time is me
 remote server that column is '-'.")]
 pub(crate) struct IozoneArgs {
     #[command(flatten)]
-    pub(crate) bench: millrace_cli_common::iozone::IozoneOptions,
+    pub(crate) bench: millrace_bench::command::iozone::IozoneOptions,
 }
 
 /// Arguments of `millrace bench compare`.

@@ -3,8 +3,8 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
-use millrace_bench::units::ByteSize;
-use millrace_block::IscsiName;
+use millrace_iscsi_initiator::IscsiName;
+use millrace_program::units::ByteSize;
 
 /// Arguments of `millrace blk`.
 #[derive(Debug, Args)]

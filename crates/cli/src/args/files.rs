@@ -5,10 +5,9 @@ use std::ffi::OsString;
 
 use clap::{ArgAction, Args};
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
-use millrace_bench::units::ByteSize;
-use millrace_cli_common::args::url;
 use millrace_client::ops::{FileType, NfsTime};
 use millrace_copy::Exclude;
+use millrace_program::{args::url, units::ByteSize};
 
 use super::{mode_change::ModeChange, owner::Owner};
 

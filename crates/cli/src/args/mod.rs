@@ -17,14 +17,6 @@ mod state;
 mod watch;
 mod workloads;
 
-use clap::{
-    Args, ColorChoice, Parser, Subcommand,
-    builder::{PossibleValuesParser, TypedValueParser},
-};
-use millrace_cli_common::args::proto;
-use millrace_client::{Proto, Strategy};
-use millrace_rdma_providers::ProviderChoice;
-
 pub(crate) use bench::{
     BenchArgs, BenchCommand, CompareArgs, ConnectionsArgs, IozoneArgs, MountBenchArgs, PassthroughArgs,
     RawArgs, ServersArgs,
@@ -32,12 +24,19 @@ pub(crate) use bench::{
 pub(crate) use blk::{
     BlkArgs, BlkAttachArgs, BlkBenchArgs, BlkCommand, BlkCpArgs, BlkInfoArgs, BlkLsArgs, BlkOptions, BlkTest,
 };
+use clap::{
+    Args, ColorChoice, Parser, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 pub(crate) use devices::DevicesArgs;
 pub(crate) use files::{
     CatArgs, ChmodArgs, ChownArgs, CleanArgs, CopyArgs, CpArgs, DfArgs, DuArgs, ExportsArgs, FindArgs,
     GetArgs, LnArgs, LsArgs, MkdirArgs, MvArgs, PutArgs, RmArgs, StatArgs, SyncArgs, TouchArgs, TransferArgs,
     TreeArgs, expand_find,
 };
+use millrace_client::{Proto, Strategy};
+use millrace_program::args::proto;
+use millrace_rdma_providers::ProviderChoice;
 pub(crate) use mount::{MountArgs, UmountArgs, expand_mount_helper};
 pub(crate) use serve::{CheckConfigArgs, DemoArgs, ReloadArgs, ServeArgs};
 pub(crate) use state::{RevokeArgs, StateArgs, StateCommand};

@@ -3,8 +3,8 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::Args;
-use millrace_cli_common::args::url;
 use millrace_client::Url;
+use millrace_program::args::url;
 
 /// Names of the helper of mount(8): for the type `millrace`, and for the type in the mount table.
 const HELPERS: [&str; 2] = ["mount.millrace", "mount.fuse.millrace"];

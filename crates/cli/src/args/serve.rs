@@ -3,8 +3,8 @@
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use clap::Args;
-use millrace_bench::units::ByteSize;
 use millrace_daemon::listening_address;
+use millrace_program::units::ByteSize;
 
 /// Arguments of `millrace serve`.
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use millrace_cli_common::args::url;
+use millrace_program::args::url;
 
 use crate::top::Order;
 

@@ -4,8 +4,8 @@ use std::{net::IpAddr, path::PathBuf};
 
 use clap::Args;
 use millrace_bench::workload::{Model, Training};
-use millrace_cli_common::args::{proto, url};
 use millrace_client::Proto;
+use millrace_program::args::{proto, url};
 
 /// Where a workload runs, and how often.
 #[derive(Debug, Args)]

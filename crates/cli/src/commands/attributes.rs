@@ -1,12 +1,12 @@
 //! `millrace chmod`, `chown` and `touch`.
 
 use futures::{StreamExt, stream};
-use millrace_cli_common::{executor, failure::CommandResult};
 use millrace_client::{
     Error,
     ops::{Attributes, CreateHow, FileHandle, FileType, SetAttributes, SetTime},
 };
 use millrace_copy::umask;
+use millrace_program::{executor, failure::CommandResult};
 
 use super::{each, list::Listing};
 use crate::{

@@ -2,16 +2,16 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use millrace_cli_common::{
-    args::url_text,
-    executor,
-    failure::{CommandResult, Failure, Outcome},
-};
 use millrace_client::{
     Error,
     ops::{DirEntry, FileHandle, FileType, SetAttributes, Status},
 };
 use millrace_copy::is_valid_name;
+use millrace_program::{
+    args::url_text,
+    executor,
+    failure::{CommandResult, Failure, Outcome},
+};
 
 use super::each;
 use crate::{

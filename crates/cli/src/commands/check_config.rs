@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use millrace_cli_common::{
+use millrace_daemon::{Config, DaemonError, Diagnostic};
+use millrace_program::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_daemon::{Config, DaemonError, Diagnostic};
 use serde::Serialize;
 
 use super::copy::STDIN;

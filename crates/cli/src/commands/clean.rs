@@ -8,19 +8,19 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use millrace_bench::units::ByteSize;
 use millrace_buffer::{Arena, ArenaConfig};
-use millrace_cli_common::{
-    args::url_text,
-    executor,
-    failure::{CommandResult, Failure, Outcome},
-    output,
-};
 use millrace_client::{
     is_temporary_name,
     ops::{FileHandle, FileType},
 };
 use millrace_copy::{Error, FileKind, LocalTree, Metadata, RemoteTree, Source};
+use millrace_program::{
+    args::url_text,
+    executor,
+    failure::{CommandResult, Failure, Outcome},
+    output,
+    units::ByteSize,
+};
 
 use crate::{
     args::CleanArgs,

@@ -10,16 +10,16 @@ use std::{
 };
 
 use millrace_buffer::{Arena, ArenaConfig};
-use millrace_cli_common::{
-    args::url_text,
-    executor,
-    failure::{CommandResult, Failure},
-    output,
-};
 use millrace_client::ops::{FileHandle, FileType};
 use millrace_copy::{
     Directory, Exclude, Existing, FileKind, Item, LocalTree, Metadata, Options, Preserve, RemoteTree,
     Replace, Report, Source, Target, TreeCopy,
+};
+use millrace_program::{
+    args::url_text,
+    executor,
+    failure::{CommandResult, Failure},
+    output,
 };
 
 use crate::{

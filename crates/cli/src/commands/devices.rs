@@ -1,12 +1,10 @@
 //! `millrace devices`.
 
-use millrace_bench::{
-    table::{Align, Table},
-    units::ByteSize,
-};
-use millrace_cli_common::{
+use millrace_program::{
     failure::{CommandResult, Failure, Outcome},
     output,
+    table::{Align, Table},
+    units::ByteSize,
 };
 use millrace_rdma_providers::ProviderChoice;
 use millrace_rdma_verbs::{self as verbs, Details, Device, Features, Limits, Port, Transport, VerbsError};

@@ -1,6 +1,6 @@
 //! `millrace doctor`.
 
-use millrace_cli_common::{
+use millrace_program::{
     executor,
     failure::{CommandResult, Outcome},
     output,

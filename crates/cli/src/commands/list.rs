@@ -1,21 +1,19 @@
 //! `millrace ls`, `tree` and `find`.
 
 use jiff::tz::TimeZone;
-use millrace_bench::{
-    table::{Align, Table},
-    units::ByteSize,
-};
-use millrace_cli_common::{
-    executor,
-    failure::{CommandResult, Failure, Outcome},
-    output,
-};
 use millrace_client::{
     Error,
     handles::Client,
     ops::{Attributes, DirEntry, FileHandle, FileType},
 };
 use millrace_copy::is_valid_name;
+use millrace_program::{
+    executor,
+    failure::{CommandResult, Failure, Outcome},
+    output,
+    table::{Align, Table},
+    units::ByteSize,
+};
 
 use super::each;
 use crate::{

@@ -3,7 +3,7 @@
 use std::{fs, io};
 
 use clap::CommandFactory;
-use millrace_cli_common::failure::{CommandResult, Failure, Outcome};
+use millrace_program::failure::{CommandResult, Failure, Outcome};
 
 use crate::{
     args::{Cli, ManArgs},

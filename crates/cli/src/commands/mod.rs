@@ -24,7 +24,7 @@ mod top;
 mod usage;
 
 pub(crate) use change::remove_tree;
-use millrace_cli_common::failure::{CommandResult, Failure, Outcome};
+use millrace_program::failure::{CommandResult, Failure, Outcome};
 
 use crate::{
     args::Command,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use millrace_cli_common::failure::{CommandResult, Failure, Outcome};
 use millrace_client::Url;
 use millrace_fuse::{Mount, MountError, MountOptions};
+use millrace_program::failure::{CommandResult, Failure, Outcome};
 use tokio::runtime::Runtime;
 
 use super::serve::Signals;
@@ -37,7 +37,7 @@ pub(super) fn umount(args: &UmountArgs) -> CommandResult {
 /// Mounts the export, and serves the mount until it ends.
 fn serve(url: &Url, options: &MountOptions, args: &MountArgs) -> CommandResult {
     // An executor for signals only: the mount starts its own threads.
-    let rt = millrace_cli_common::executor::small()?;
+    let rt = millrace_program::executor::small()?;
     let mut signals = rt.block_on(async { Signals::new() })?;
     let mount = Mount::new(url, &args.dir, options, session::options()).map_err(|e| failure(&e))?;
     let path = mount.path().display().to_string();

@@ -1,6 +1,6 @@
 //! `millrace reload`.
 
-use millrace_cli_common::{
+use millrace_program::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use millrace_cli_common::{
+use millrace_daemon::{Config, Daemon, DaemonError};
+use millrace_program::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_daemon::{Config, Daemon, DaemonError};
 use millrace_rdma_providers::IWARP;
 use millrace_server::{Backend, ExportConfig, LunSettings, ServerError, TargetSettings, target_name};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -41,7 +41,7 @@ pub(super) fn run(args: &ServeArgs) -> CommandResult {
     let config = config(args, &activation, with_hint)?;
     raise_file_limit();
     // An executor for signals only: the server starts its own threads.
-    let rt = millrace_cli_common::executor::small()?;
+    let rt = millrace_program::executor::small()?;
     let mut signals = rt.block_on(async { Signals::new() })?;
     let control = {
         let _guard = rt.enter();

@@ -3,17 +3,15 @@
 use std::{io::Write, os::unix::ffi::OsStrExt};
 
 use futures::{StreamExt, stream::FuturesOrdered};
-use millrace_bench::{
-    table::{Align, Table},
-    units::ByteSize,
-};
-use millrace_cli_common::{
+use millrace_client::ops::{FileType, FsStat};
+use millrace_copy::{RemoteTree, Source};
+use millrace_program::{
     executor,
     failure::{CommandResult, Failure, Outcome},
     output,
+    table::{Align, Table},
+    units::ByteSize,
 };
-use millrace_client::ops::{FileType, FsStat};
-use millrace_copy::{RemoteTree, Source};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use serde_json::json;
 

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use millrace_bench::table::{Align, Table};
-use millrace_cli_common::{
+use millrace_program::{
     failure::{CommandResult, Failure, Outcome},
     output,
+    table::{Align, Table},
 };
 use serde::{Serialize, de::DeserializeOwned};
 

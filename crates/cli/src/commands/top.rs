@@ -6,13 +6,11 @@ use std::{
     time::Instant,
 };
 
-use millrace_bench::{
-    samples::scrape,
-    table::{Align, Table},
-};
-use millrace_cli_common::{
+use millrace_program::{
     failure::{CommandResult, Failure, Outcome},
     output,
+    samples::scrape,
+    table::{Align, Table},
 };
 use ratatui::{
     DefaultTerminal,

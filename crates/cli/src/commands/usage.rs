@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use millrace_bench::units::ByteSize;
-use millrace_cli_common::{
+use millrace_client::ops::{Attributes, FileHandle, FileType};
+use millrace_program::{
     executor,
     failure::{CommandResult, Failure},
     output,
+    units::ByteSize,
 };
-use millrace_client::ops::{Attributes, FileHandle, FileType};
 use serde_json::json;
 
 use super::{

@@ -10,25 +10,24 @@ mod verify;
 
 use std::{path::Path, time::Duration};
 
-use millrace_bench::cpu;
 use millrace_buffer::{Arena, ArenaConfig};
-use millrace_cli_common::{
-    executor,
+use millrace_client::{Url, handles::Client};
+use millrace_copy::{Item, LocalTree, Options, RemoteTree, TreeCopy};
+use millrace_program::{
+    cpu, executor,
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_client::{Url, handles::Client};
-use millrace_copy::{Item, LocalTree, Options, RemoteTree, TreeCopy};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;
 use millrace_server::{Backend, ByteSize, Config, ExportConfig, Running, Server};
+use report::{Pass, Passes, Summary, TransferCounts};
+use tree::{Limits, Selection, Subset};
 
 use crate::{
     args::DemoArgs, copy_summary::CopySummary, file_error::FileError, interrupt::interrupted,
     scratch::Scratch, session,
 };
-use report::{Pass, Passes, Summary, TransferCounts};
-use tree::{Limits, Selection, Subset};
 
 /// Name of the copies, on the server and in the scratch directory.
 const NAME: &str = "tree";

@@ -2,11 +2,11 @@
 
 use std::{fmt::Write, time::Duration};
 
-use millrace_bench::{
+use millrace_client::handles::Client;
+use millrace_program::{
     table::{Align, Table},
     units::{ByteSize, grouped},
 };
-use millrace_client::handles::Client;
 use millrace_server::Running;
 use serde_json::{Value, json};
 

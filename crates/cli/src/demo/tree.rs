@@ -9,8 +9,8 @@ use std::{
 };
 
 use millrace_buffer::Views;
-use millrace_cli_common::failure::Failure;
 use millrace_copy::{Entries, Error, FileKind, LocalReader, LocalTree, Metadata, Source};
+use millrace_program::failure::Failure;
 use rand_xoshiro::{
     SplitMix64,
     rand_core::{Rng, SeedableRng},

@@ -1,7 +1,9 @@
 //! Checks of an iSCSI target, step by step: name, port, MTU, protocol, targets, login, disks.
 
-use millrace_bench::units::ByteSize;
-use millrace_block::{Error, IscsiName, Lun, Options, Transport, UnitInfo, Url, discover, logical_units};
+use millrace_iscsi_initiator::{
+    Error, IscsiName, Lun, Options, Transport, UnitInfo, Url, discover, logical_units,
+};
+use millrace_program::units::ByteSize;
 use millrace_rdma_providers::ProviderChoice;
 
 use super::{

@@ -6,7 +6,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use millrace_bench::samples::Sample;
+use millrace_program::samples::Sample;
 use serde::Serialize;
 
 use super::GROUPS;
@@ -331,8 +331,9 @@ fn sort(rows: &mut [Row], order: Order) {
 mod tests {
     use std::time::Duration;
 
+    use millrace_program::samples::parse;
+
     use super::*;
-    use millrace_bench::samples::parse;
 
     fn counters(at: Instant, scale: u64) -> Counters {
         let text = format!(

@@ -6,8 +6,8 @@ use std::{
 };
 
 use futures::future::try_join_all;
-use millrace_block::{BlockDevice, Buffer, Error, View};
 use millrace_buffer::copy;
+use millrace_iscsi_initiator::{BlockDevice, Buffer, Error, View};
 use millrace_runtime::RangeLocks;
 
 /// A block device as a sequence of bytes. Other users of the device, such as other initiators, are not excluded while a

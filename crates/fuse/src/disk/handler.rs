@@ -2,11 +2,11 @@
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 
-use millrace_block::{BlockDevice, Error};
 use millrace_fuse_protocol::{
     Attributes, DirectoryEntries, DirectoryEntry, Entry, FileRange, InitFlags, OpenFlags, Opened, Operation,
     ROOT, ReadDirectory, ReadRequest, Reply, SetAttributes, Statistics, Time, WriteRequest,
 };
+use millrace_iscsi_initiator::{BlockDevice, Error};
 use millrace_runtime::{RuntimeRef, Uncancelled};
 use parking_lot::Mutex;
 use rustix::{

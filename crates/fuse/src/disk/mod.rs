@@ -33,7 +33,7 @@ use std::{
     time::Duration,
 };
 
-use millrace_block::BlockDevice;
+use millrace_iscsi_initiator::BlockDevice;
 use millrace_runtime::{RuntimeExt, tokio_rt::TokioRuntime};
 use rustix::mount::MountFlags;
 use tokio::runtime::Handle;

@@ -4,8 +4,8 @@
 use std::{os::unix::fs::MetadataExt, sync::Arc};
 
 use futures::future::join_all;
-use millrace_block::{BlockDevice, Error, Options};
 use millrace_crashtest::Random;
+use millrace_iscsi_initiator::{BlockDevice, Error, Options};
 use millrace_server::{Config, LunSettings, Running, Server, TargetSettings, target_name};
 
 use super::file::DiskFile;

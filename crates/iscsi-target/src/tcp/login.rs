@@ -1,11 +1,11 @@
 //! The PDUs of the login phase.
 
 use millrace_admission::Account;
+use millrace_iscsi::stream::Segment;
 use millrace_iscsi::{
     login::{Established, LoginPdu},
     pdu::Bhs,
 };
-use millrace_iscsi_tcp::Segment;
 
 use super::Link;
 use crate::{end::End, login::LoginTransport, reserve::Receives};

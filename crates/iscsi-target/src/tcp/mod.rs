@@ -10,17 +10,17 @@ use std::{
     sync::Arc,
 };
 
+use connection::Connection;
 use futures::future::{Either, select};
 use millrace_admission::Account;
 use millrace_buffer::Arena;
 use millrace_iscsi::pdu::PduReader;
-use millrace_iscsi_tcp::{Input, Output};
+use millrace_iscsi::stream::{Input, Output};
 use millrace_runtime::{ByteStream, RuntimeRef};
 
 use crate::{
     config::ConnectionLimits, end::End, linger, service::Service, stats::TargetStats, table::TargetTable,
 };
-use connection::Connection;
 
 /// The common state of the connections of a server or shard.
 #[derive(Clone)]

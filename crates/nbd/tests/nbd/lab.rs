@@ -9,8 +9,8 @@ use std::{
 
 use futures::{FutureExt, channel::oneshot};
 use millrace_admission::{Budget, BudgetConfig};
-use millrace_block::{BlockDevice, Options, Url};
 use millrace_buffer::{Arena, ArenaConfig};
+use millrace_iscsi_initiator::{BlockDevice, Options, Url};
 use millrace_iscsi_target::{
     ConnectionLimits, MAX_COMMAND_MEMORY, TableLimits, TargetConfig, TargetTable, tcp::TcpTarget,
 };

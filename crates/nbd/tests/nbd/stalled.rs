@@ -3,7 +3,7 @@
 use std::{future::pending, sync::Arc, time::Duration};
 
 use futures::future::join;
-use millrace_block::BlockDevice;
+use millrace_iscsi_initiator::BlockDevice;
 use millrace_nbd::{ConnectionError, Export, Options};
 use millrace_runtime::{
     ByteStream, MemoryStream, RuntimeExt, RuntimeRef, memory_stream, virtual_time::VirtualTime,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use millrace_admission::Budget;
-use millrace_block::{BlockDevice, Options, Url};
+use millrace_iscsi_initiator::{BlockDevice, Options, Url};
 use millrace_iscsi_target::tcp::TcpTarget;
 use millrace_runtime::{
     BoxFuture, ByteStream, LocalPort, MemoryStream, RuntimeRef, StreamListener, StreamProvider,

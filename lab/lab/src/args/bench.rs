@@ -3,9 +3,9 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
-use millrace_bench::units::ByteSize;
-use millrace_cli_common::{args::proto, iozone};
+use millrace_bench::command::iozone;
 use millrace_client::Proto;
+use millrace_program::{args::proto, units::ByteSize};
 
 /// The end of a connection that uses the compared strategies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

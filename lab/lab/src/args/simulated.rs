@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use millrace_bench::units::ByteSize;
-use millrace_cli_common::args::proto;
 use millrace_client::Proto;
+use millrace_program::{args::proto, units::ByteSize};
 use millrace_simlab::Storage;
 
 /// Simulated machines.

@@ -3,9 +3,9 @@
 use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, ValueEnum};
-use millrace_bench::{units::ByteSize, workload::Latency};
-use millrace_cli_common::args::proto;
+use millrace_bench::workload::Latency;
 use millrace_client::Proto;
+use millrace_program::{args::proto, units::ByteSize};
 use millrace_workloads::{Btio, Class, Clients, Compile, Fileop, Oltp, Postmark, Sources, Tile, Untar};
 
 use super::MachinesArgs;

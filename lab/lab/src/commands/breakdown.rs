@@ -1,15 +1,15 @@
 //! `millrace-lab breakdown`.
 
+use millrace_bench::command::iozone::sequential;
 use millrace_bench::{
     Figure,
     iozone::{Grid, Servers},
 };
-use millrace_cli_common::{
+use millrace_client::Options;
+use millrace_program::{
     failure::{CommandResult, Failure, Outcome},
-    iozone::sequential,
     output,
 };
-use millrace_client::Options;
 
 use super::warn_of_debug_build;
 use crate::{

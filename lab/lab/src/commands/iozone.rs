@@ -1,11 +1,9 @@
 //! `millrace-lab iozone`.
 
+use millrace_bench::command::iozone::Show;
 use millrace_bench::{Figure, iozone::Servers};
-use millrace_cli_common::{
-    failure::{CommandResult, Failure, Outcome},
-    iozone::Show,
-};
 use millrace_client::{Design, Options, Strategy};
+use millrace_program::failure::{CommandResult, Failure, Outcome};
 
 use super::warn_of_debug_build;
 use crate::{

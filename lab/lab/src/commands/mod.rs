@@ -12,7 +12,7 @@ mod study;
 mod wan;
 mod workload;
 
-use millrace_cli_common::failure::CommandResult;
+use millrace_program::failure::CommandResult;
 
 use crate::{
     args::{Cli, Command},
@@ -44,5 +44,5 @@ pub(crate) fn run(cli: &Cli) -> CommandResult {
 }
 
 fn warn_of_debug_build() {
-    millrace_cli_common::warn_of_debug_build("millrace-lab");
+    millrace_program::warn_of_debug_build("millrace-lab");
 }

@@ -1,10 +1,10 @@
 //! `millrace-lab serve`: the server library with research options.
 
-use millrace_cli_common::{
+use millrace_daemon::{Config, Daemon};
+use millrace_program::{
     failure::{CommandResult, Failure},
     output,
 };
-use millrace_daemon::{Config, Daemon};
 use millrace_server::{ExposedBuffers, Research};
 
 use crate::args::{Global, ServeArgs};

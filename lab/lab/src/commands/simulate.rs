@@ -1,12 +1,12 @@
 //! `millrace-lab simulate`, and the simulated machines of workloads.
 
 use millrace_bench::Figure;
-use millrace_cli_common::{
+use millrace_bench::command::iozone::{Show, sequential};
+use millrace_client::Proto;
+use millrace_program::{
     failure::{CommandResult, Failure, Outcome},
-    iozone::{Show, sequential},
     output,
 };
-use millrace_client::Proto;
 use millrace_rdma_sim::{Profile, ProfileError};
 use millrace_simlab::Machines;
 

@@ -1,6 +1,6 @@
 //! `millrace-lab study`.
 
-use millrace_cli_common::{
+use millrace_program::{
     failure::{CommandResult, Outcome},
     output,
 };

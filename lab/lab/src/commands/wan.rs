@@ -1,15 +1,13 @@
 //! `millrace-lab wan`.
 
-use millrace_bench::{
+use millrace_bench::command::iozone::length;
+use millrace_client::Strategy;
+use millrace_program::{
+    failure::{CommandResult, Outcome},
+    output,
     table::{Align, Table},
     units::{ByteSize, short},
 };
-use millrace_cli_common::{
-    failure::{CommandResult, Outcome},
-    iozone::length,
-    output,
-};
-use millrace_client::Strategy;
 use millrace_simlab::{Machines, Wan, WanFigure};
 
 use super::simulate::profile;

@@ -1,10 +1,10 @@
 //! The workloads on servers, in directories, and on simulated machines.
 
+use millrace_bench::command::workload::{Place, members, over_rdma, run as run_workload};
 use millrace_bench::workload::{Workload, table};
-use millrace_cli_common::{
+use millrace_program::{
     failure::{CommandResult, Failure, Outcome},
     output,
-    workload::{Place, members, over_rdma, run as run_workload},
 };
 use millrace_simlab::Storage;
 

@@ -1,8 +1,11 @@
 //! Malicious servers against a client, for `millrace-lab security`.
 
-use millrace_bench::table::{Align, Table};
-use millrace_cli_common::{executor, failure::Failure};
 use millrace_hostile::{MaliciousServer, Violation, victim};
+use millrace_program::{
+    executor,
+    failure::Failure,
+    table::{Align, Table},
+};
 use millrace_rdma::registration::{Invalidation, Settings, Strategy};
 use millrace_rdma_iwarp::Iwarp;
 use millrace_runtime::tokio_rt::TokioRuntime;

@@ -14,15 +14,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use millrace_bench::table::{Align, Table};
-use millrace_cli_common::{
-    failure::{CommandResult, Failure, Outcome},
-    output,
-};
 use millrace_client::{Design, Options, Url, Version, handles::blocking::Client, ops::StableHow};
 use millrace_hostile::{
     Files, Peer, READ_READ, READ_WRITE, Source,
     attack::{self, Tries},
+};
+use millrace_program::{
+    failure::{CommandResult, Failure, Outcome},
+    output,
+    table::{Align, Table},
 };
 use millrace_rdma_iwarp::Iwarp;
 use millrace_rdma_providers::ProviderChoice;

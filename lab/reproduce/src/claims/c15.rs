@@ -1,9 +1,9 @@
 //! iSER.
 
 use millrace_bench::{BenchError, Figure, disk::DiskRun, iozone::Test};
-use millrace_block::Transport;
 use millrace_client::Strategy;
 use millrace_iscsi::negotiation::Settings;
+use millrace_iscsi_initiator::Transport;
 use millrace_iscsi_target::ConnectionLimits;
 use millrace_plot::Scale;
 use millrace_rdma_sim::Profile;

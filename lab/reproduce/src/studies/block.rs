@@ -5,8 +5,8 @@ use millrace_bench::{
     disk::DiskRun,
     iozone::{Run, Test},
 };
-use millrace_block::Transport;
 use millrace_client::{Options, Strategy};
+use millrace_iscsi_initiator::Transport;
 use millrace_plot::Scale;
 use millrace_rdma_sim::Profile;
 use millrace_simlab::{Machines, SimulatedDisk, SimulatedIozone};

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, fs, path::Path};
 
-use millrace_bench::units::grouped;
+use millrace_program::units::grouped;
 
 use super::Study;
 use crate::{Curves, Picture, ReproduceError, Setting};

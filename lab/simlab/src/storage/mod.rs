@@ -7,14 +7,15 @@ mod tmpfs;
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use millrace_bench::{BenchError, units::ByteSize};
+use millrace_bench::BenchError;
+use millrace_program::units::ByteSize;
 use millrace_runtime::{BoxFuture, RuntimeRef};
 use millrace_vfs::{FileSystemRef, Handle};
-
-use crate::Hosts;
 pub use raid::Raid;
 use timed::Timed;
 pub use tmpfs::{KMEM_MAXBUF, LockedWork, Lookup, Tmpfs};
+
+use crate::Hosts;
 
 /// The file system of a simulated server.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -10,8 +10,8 @@ use std::{
 
 use futures::future::join;
 use millrace_admission::{Budget, BudgetConfig};
-use millrace_block::{BlockDevice, Url};
 use millrace_buffer::{Arena, ArenaConfig};
+use millrace_iscsi_initiator::{BlockDevice, Url};
 use millrace_iscsi_target::{
     ConnectionLimits, TableLimits, TargetConfig, TargetStats, TargetTable, tcp::TcpTarget,
 };
@@ -95,7 +95,7 @@ async fn device(rt: &RuntimeRef) -> BlockDevice {
     let server = TcpTarget { table, rt: rt.clone(), arena: arena(), limits, stats };
     let largest = 8 << 20;
     let config = BudgetConfig { memory: 32 << 20, own: 64 << 10, largest, connections: 4, per_client: 4 };
-    let mut options = millrace_block::Options::default();
+    let mut options = millrace_iscsi_initiator::Options::default();
     options.memory = MEMORY;
     options.runtime = Some(rt.clone());
     options.streams = Some(Arc::new(Network { server, budget: Budget::new(config, rt.clone()) }));

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use millrace_bench::{
-    stats::median,
+use millrace_bench::stats::median;
+use millrace_program::{
     table::{Align, Table},
     units::{grouped, short},
 };

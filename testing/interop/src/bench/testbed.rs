@@ -194,7 +194,7 @@ impl Testbed {
         kind: ServerKind,
         load: impl FnOnce(&mut Self) -> Result<Done>,
     ) -> Result<Sample> {
-        let own = || millrace_bench::cpu::own().as_secs_f64();
+        let own = || millrace_program::cpu::own().as_secs_f64();
         let before = (self.server_cpu(kind)?, tree_cpu(self.client.pid())?, own());
         let began = Instant::now();
         let done = load(self)?;
@@ -256,7 +256,7 @@ pub(super) fn tree_cpu(root: u32) -> Result<f64> {
     while let Some(&pid) = tree.get(at) {
         at += 1;
         tree.extend(parents.iter().filter(|p| p.1 == pid).map(|p| p.0));
-        seconds += millrace_bench::cpu::of(pid).map_or(0.0, |t| t.as_secs_f64());
+        seconds += millrace_program::cpu::of(pid).map_or(0.0, |t| t.as_secs_f64());
         seconds += parents.iter().find(|p| p.0 == pid).map_or(0.0, |p| p.2 as f64 / TICKS);
     }
     Ok(seconds)

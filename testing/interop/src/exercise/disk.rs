@@ -11,8 +11,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
-use millrace_block::{BlockDevice, Error, Options, Url};
 use millrace_crashtest::{Model, Random};
+use millrace_iscsi_initiator::{BlockDevice, Error, Options, Url};
 
 use super::{End, TIMEOUT};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use millrace_bench::{compare::Compare, no_halt};
-use millrace_cli_common::{
+use millrace_program::{
     failure::{CommandResult, Outcome},
     output,
 };

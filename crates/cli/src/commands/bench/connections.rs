@@ -1,7 +1,7 @@
 //! `millrace bench connections`.
 
 use millrace_bench::connections::{Connections, report};
-use millrace_cli_common::{
+use millrace_program::{
     failure::{CommandResult, Outcome},
     output,
 };

@@ -1,10 +1,8 @@
 //! `millrace bench iozone`.
 
+use millrace_bench::command::iozone::Show;
 use millrace_bench::iozone::measure;
-use millrace_cli_common::{
-    failure::{CommandResult, Outcome},
-    iozone::Show,
-};
+use millrace_program::failure::{CommandResult, Outcome};
 
 use super::warn_of_debug_build;
 use crate::{args::IozoneArgs, session};

@@ -13,7 +13,7 @@ mod workloads;
 use std::net::IpAddr;
 
 use millrace_bench::{At, no_halt::NoHalt};
-use millrace_cli_common::failure::{CommandResult, Outcome};
+use millrace_program::failure::{CommandResult, Outcome};
 
 use crate::{
     args::{BenchArgs, BenchCommand},
@@ -63,5 +63,5 @@ fn at(address: IpAddr) -> At {
 }
 
 fn warn_of_debug_build() {
-    millrace_cli_common::warn_of_debug_build("millrace");
+    millrace_program::warn_of_debug_build("millrace");
 }

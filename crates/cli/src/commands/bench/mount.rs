@@ -1,11 +1,11 @@
 //! `millrace bench mount`, and the passthrough that it starts.
 
 use millrace_bench::mounted::{Case, MountBench};
-use millrace_cli_common::{
+use millrace_client::Proto;
+use millrace_program::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_client::Proto;
 
 use super::{at, warn_of_debug_build};
 use crate::{
@@ -61,7 +61,7 @@ pub(super) fn run(args: &MountBenchArgs) -> CommandResult {
 
 /// Serves the passthrough until it is unmounted or a signal ends it.
 pub(super) fn passthrough(args: &PassthroughArgs) -> CommandResult {
-    let rt = millrace_cli_common::executor::small()?;
+    let rt = millrace_program::executor::small()?;
     let mut signals = rt.block_on(async { Signals::new() })?;
     let at = args.at.clone();
     std::thread::spawn(move || {

@@ -5,11 +5,11 @@ use millrace_bench::{
     figure::table,
     no_halt,
     raw::{Exchange, PingPong, RawPeer, Stream},
-    units::ByteSize,
 };
-use millrace_cli_common::{
+use millrace_program::{
     failure::{CommandResult, Failure, Outcome},
     output,
+    units::ByteSize,
 };
 
 use super::{RAW_PEER, at, warn_of_debug_build};

@@ -3,7 +3,7 @@
 use std::{fs::File, io::Write as _};
 
 use millrace_bench::servers::{EMBEDDED, Place, Servers, json};
-use millrace_cli_common::{
+use millrace_program::{
     failure::{CommandResult, Failure, Outcome},
     output,
 };

@@ -1,12 +1,12 @@
 //! `millrace bench latency`, `checkpoint`, `loader` and `metadata`.
 
+use millrace_bench::command::workload::{Place, run as run_workload};
 use millrace_bench::workload::{Checkpoint, Latency, Loader, Metadata, Workload};
-use millrace_cli_common::{
+use millrace_client::Proto;
+use millrace_program::{
     failure::{CommandResult, Outcome},
     output,
-    workload::{Place, run as run_workload},
 };
-use millrace_client::Proto;
 
 use super::warn_of_debug_build;
 use crate::{

@@ -2,13 +2,13 @@
 
 use std::pin::pin;
 
-use millrace_block::BlockDevice;
-use millrace_cli_common::{
+use millrace_fuse::DiskMount;
+use millrace_iscsi_initiator::BlockDevice;
+use millrace_nbd::Server;
+use millrace_program::{
     executor,
     failure::{CommandResult, Failure, Outcome},
 };
-use millrace_fuse::DiskMount;
-use millrace_nbd::Server;
 use tokio::sync::oneshot;
 
 use super::{CHAP_SECRET, failed, options, parse};

@@ -6,16 +6,15 @@ use std::{
 };
 
 use futures::{TryStreamExt, stream::FuturesUnordered};
-use millrace_bench::{
-    stats::Latencies,
-    table::{Align, Table},
-    units::{ByteSize, grouped, mb_per_s, short},
-};
-use millrace_block::{BlockDevice, Error};
-use millrace_cli_common::{
+use millrace_bench::stats::Latencies;
+use millrace_iscsi_initiator::{BlockDevice, Error};
+use millrace_program::{
     executor,
     failure::{CommandResult, Failure, Outcome},
-    output, warn_of_debug_build,
+    output,
+    table::{Align, Table},
+    units::{ByteSize, grouped, mb_per_s, short},
+    warn_of_debug_build,
 };
 use rand_xoshiro::{
     Xoshiro256PlusPlus,

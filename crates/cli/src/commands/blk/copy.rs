@@ -12,15 +12,15 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt, stream};
-use millrace_block::{Arena, BlockDevice, Buffer, Error};
 use millrace_buffer::{ArenaConfig, View};
-use millrace_cli_common::{
+use millrace_copy::{Event, standard_stream};
+use millrace_iscsi_initiator::{Arena, BlockDevice, Buffer, Error};
+use millrace_program::{
     args::url_text,
     executor,
     failure::{CommandResult, Failure, Outcome},
     output,
 };
-use millrace_copy::{Event, standard_stream};
 use serde_json::json;
 
 use super::{failed, open, parse};

@@ -1,14 +1,14 @@
 //! `millrace blk ls` and `info`.
 
-use millrace_bench::{
-    table::{Align, Table},
-    units::{ByteSize, grouped},
+use millrace_iscsi_initiator::{
+    BlockDevice, IscsiName, Lun, Options, UnitInfo, Url, discover, logical_units,
 };
-use millrace_block::{BlockDevice, IscsiName, Lun, Options, UnitInfo, Url, discover, logical_units};
-use millrace_cli_common::{
+use millrace_program::{
     executor,
     failure::{CommandResult, Failure, Outcome},
     output,
+    table::{Align, Table},
+    units::{ByteSize, grouped},
 };
 use serde_json::{Value, json};
 

@@ -10,8 +10,8 @@ mod list;
 
 use std::{os::unix::ffi::OsStringExt, path::Path, time::Duration};
 
-use millrace_block::{BlockDevice, Credentials, DigestPolicy, Error, Mutual, Options, Secret, Url};
-use millrace_cli_common::failure::{CommandResult, Failure};
+use millrace_iscsi_initiator::{BlockDevice, Credentials, DigestPolicy, Error, Mutual, Options, Secret, Url};
+use millrace_program::failure::{CommandResult, Failure};
 
 use crate::{
     args::{BlkCommand, BlkOptions},

@@ -2,12 +2,12 @@
 
 use std::task::{Context, Poll};
 
+use millrace_iscsi::stream::Segment;
 use millrace_iscsi::{
     iser::Advertised,
     pdu::{Bhs, Part},
     session::{Payload, Placement, TargetPdu, Violation},
 };
-use millrace_iscsi_tcp::Segment;
 
 use super::Connection;
 use crate::{end::End, full_feature::Unplaced, stats::add, task::pdu_memory};

@@ -14,7 +14,7 @@ use millrace_iscsi::{
     pdu::{Isid, TaskAttribute},
     session::{Command, Direction, InitiatorEvent, Outcome},
 };
-use millrace_iser_initiator::{Event, InitiatorConnection, LoggedIn, connect_params, log_in};
+use millrace_iscsi_initiator::iser::{Event, InitiatorConnection, LoggedIn, connect_params, log_in};
 use millrace_rdma::{ConnectParams, Memory};
 use millrace_rdma_providers::ProviderChoice;
 use millrace_runtime::tokio_rt::TokioRuntime;

@@ -1,7 +1,7 @@
 //! The table and its JSON form.
 
-use millrace_bench::{
-    stats::median,
+use millrace_bench::stats::median;
+use millrace_program::{
     table::{Align, Table},
     units::short,
 };

@@ -1,0 +1,188 @@
+//! `iscsi://` and `iser://` URLs.
+
+use std::{fmt, str::FromStr};
+
+use millrace_iscsi::{
+    chap::{Credentials, Secret},
+    name::{IscsiName, PORT, TargetAddress},
+};
+use millrace_runtime::ipv6_host;
+use millrace_scsi::Lun;
+
+use crate::Error;
+
+/// The transport of a URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// `iscsi://`: TCP.
+    Tcp,
+    /// `iser://`: RDMA, with iSER (RFC 7145).
+    Iser,
+}
+
+/// URL of a logical unit, `iscsi://[USER[%SECRET]@]HOST[:PORT]/TARGET/LUN`, of a target, without the LUN, or of a
+/// portal for discovery, without target and LUN. With `iser://` the connection is over RDMA.
+///
+/// The format is that of libiscsi: the CHAP secret follows the user after `%`. The host is a name, an IPv4 address or
+/// an IPv6 address in brackets. [`Display`](fmt::Display) and [`Debug`] leave the secret out.
+///
+/// ```
+/// let url: millrace_iscsi_initiator::Url = "iscsi://[::1]:3261/iqn.2026-01.example:disk/3".parse().unwrap();
+/// assert_eq!((url.address.host.as_str(), url.address.port), ("::1", 3261));
+/// assert_eq!(url.target.unwrap().as_str(), "iqn.2026-01.example:disk");
+/// assert_eq!(url.lun.unwrap().number(), 3);
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Url {
+    /// The transport.
+    pub transport: Transport,
+    /// The portal.
+    pub address: TargetAddress,
+    /// The CHAP name of the initiator, if given.
+    pub user: Option<String>,
+    /// The CHAP secret of the initiator, if given.
+    pub secret: Option<Secret>,
+    /// The target; `None` for discovery.
+    pub target: Option<IscsiName>,
+    /// The logical unit, if given.
+    pub lun: Option<Lun>,
+}
+
+impl Url {
+    /// A URL without credentials.
+    pub fn new(
+        transport: Transport,
+        address: TargetAddress,
+        target: Option<IscsiName>,
+        lun: Option<Lun>,
+    ) -> Self {
+        Self { transport, address, user: None, secret: None, target, lun }
+    }
+
+    /// The credentials, if there are a name and a secret.
+    pub(crate) fn credentials(&self) -> Option<Credentials> {
+        let (name, secret) = self.user.clone().zip(self.secret.clone())?;
+        Some(Credentials { name, secret })
+    }
+}
+
+impl fmt::Display for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = self.user.as_ref().map_or_else(String::new, |user| format!("{user}@"));
+        let address = TargetAddress { tag: None, ..self.address.clone() };
+        let scheme = match self.transport {
+            Transport::Tcp => "iscsi",
+            Transport::Iser => "iser",
+        };
+        write!(f, "{scheme}://{user}{address}")?;
+        if let Some(target) = &self.target {
+            write!(f, "/{target}")?;
+        }
+        self.lun.map_or(Ok(()), |lun| write!(f, "/{}", lun.number()))
+    }
+}
+
+impl FromStr for Url {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        parse(text).map_err(|reason| Error::Url { url: redacted(text), reason })
+    }
+}
+
+/// The text without a secret.
+fn redacted(text: &str) -> String {
+    let (scheme, rest) = text.split_once("://").map_or(("", text), |(s, r)| (s, r));
+    let rest = match rest.rsplit_once('@') {
+        Some((user, host)) => format!("{}@{host}", user.split('%').next().unwrap_or_default()),
+        None => rest.to_owned(),
+    };
+    if scheme.is_empty() { rest } else { format!("{scheme}://{rest}") }
+}
+
+fn parse(text: &str) -> Result<Url, String> {
+    let (transport, rest) = match text.split_once("://") {
+        Some(("iscsi", rest)) => (Transport::Tcp, rest),
+        Some(("iser", rest)) => (Transport::Iser, rest),
+        _ => return Err("it does not begin with iscsi:// or iser://".into()),
+    };
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (login, address) = match authority.rsplit_once('@') {
+        Some((login, address)) => (Some(login), address),
+        None => (None, authority),
+    };
+    let (user, secret) = match login.map(|l| l.split_once('%').map_or((l, None), |(u, s)| (u, Some(s)))) {
+        None => (None, None),
+        Some(("", _)) => return Err("the user is empty".into()),
+        Some((user, secret)) => (Some(user.to_owned()), secret),
+    };
+    let secret = secret.map(|s| Secret::new(s.as_bytes())).transpose().map_err(|e| e.to_string())?;
+    let mut address: TargetAddress = address.parse().map_err(|_| {
+        format!("{address:?} is not a host with an optional port; the default port is {PORT}")
+    })?;
+    if address.host.contains(':') {
+        address.host = ipv6_host(&address.host)?;
+    }
+    if address.tag.is_some() {
+        return Err("a portal group tag is not part of a URL".into());
+    }
+    let (target, lun) = match path.trim_end_matches('/').split_once('/') {
+        Some((target, lun)) => (Some(target), Some(lun)),
+        None => (Some(path.trim_end_matches('/')).filter(|t| !t.is_empty()), None),
+    };
+    let target = target.map(str::parse::<IscsiName>).transpose().map_err(|e| e.to_string())?;
+    let lun = lun.map(str::parse::<Lun>).transpose().map_err(|e| e.to_string())?;
+    Ok(Url { transport, address, user, secret, target, lun })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_have_the_parts_of_libiscsi() {
+        for (text, shown) in [
+            ("iscsi://192.0.2.1", "iscsi://192.0.2.1:3260"),
+            ("iscsi://192.0.2.1/", "iscsi://192.0.2.1:3260"),
+            (
+                "iscsi://san.example:3261/iqn.2026-01.example:a",
+                "iscsi://san.example:3261/iqn.2026-01.example:a",
+            ),
+            ("iscsi://[fe80::1%25eth0]", "iscsi://[fe80::1%eth0]:3260"),
+            ("iscsi://me%a-secret-of-20-byte@[fe80::1%eth0]", "iscsi://me@[fe80::1%eth0]:3260"),
+            ("iscsi://h/iqn.2026-01.example:a/7/", "iscsi://h:3260/iqn.2026-01.example:a/7"),
+            ("iser://h/iqn.2026-01.example:a/7", "iser://h:3260/iqn.2026-01.example:a/7"),
+            (
+                "iscsi://me%a-secret-of-20-byte@h/iqn.2026-01.example:a/0",
+                "iscsi://me@h:3260/iqn.2026-01.example:a/0",
+            ),
+        ] {
+            let url: Url = text.parse().unwrap();
+            assert_eq!(url.to_string(), shown);
+            assert!(!format!("{url:?}").contains("a-secret"));
+        }
+        let url: Url = "iscsi://me%a-secret-of%20-byte@h/iqn.2026-01.example:a/0".parse().unwrap();
+        assert_eq!(url.credentials().unwrap().name, "me");
+    }
+
+    #[test]
+    fn invalid_urls_name_the_reason_without_the_secret() {
+        for (text, reason) in [
+            ("nfs://h", "does not begin with iscsi://"),
+            ("iscsi://", "is not a host"),
+            ("iscsi://a:0", "is not a host"),
+            ("iscsi://a,1", "portal group tag"),
+            ("iscsi://[2001:db8::1%eth0]", "only link-local addresses have an interface"),
+            ("iscsi://h/disk/0", "iSCSI name"),
+            ("iscsi://h/iqn.2026-01.example:a/x", "is not a LUN"),
+            ("iscsi://h/iqn.2026-01.example:a/16384", "is not a LUN"),
+            ("iscsi://%s@h", "user is empty"),
+            ("iscsi://me%short-key@h", "CHAP secret"),
+        ] {
+            let error = text.parse::<Url>().unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+            assert!(!error.contains("short-key"), "{error}");
+        }
+    }
+}
