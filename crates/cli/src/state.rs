@@ -96,6 +96,10 @@ pub(crate) struct ClientState {
     /// Invalid UTF-8 is replaced.
     pub(crate) owner: String,
     pub(crate) address: String,
+    /// As in nfs(5): `none`, `tls` or `mtls`; of a client without a connection `None`.
+    pub(crate) xprtsec: Option<String>,
+    /// Of the client's certificate (RFC 4514).
+    pub(crate) subject: Option<String>,
     pub(crate) lease_age_seconds: u64,
     pub(crate) lease_expired: bool,
     pub(crate) sessions: usize,
@@ -163,7 +167,10 @@ impl From<&Filter> for StateFilter {
 }
 
 fn client_state(report: &ClientReport, state: &Nfs4State) -> ClientState {
+    let protection = state.protection(report.id.number);
     ClientState {
+        xprtsec: protection.as_ref().map(|p| p.security.to_string()),
+        subject: protection.and_then(|p| Some(p.subject?.to_string())),
         client: Id(report.id.number),
         owner: String::from_utf8_lossy(&report.owner).into_owned(),
         address: report.address.to_string(),

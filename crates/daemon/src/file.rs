@@ -357,6 +357,53 @@ mod tests {
         assert!("crc = true\n".parse::<Config>().unwrap().warnings.is_empty());
     }
 
+    #[test]
+    fn rules_for_certificates_are_read() {
+        let text = r#"
+            [[export]]
+            name = "/a"
+            backend = "memory:1MiB"
+            xprtsec = ["mtls"]
+            [[export.certificates]]
+            san = "URI:spiffe://example/ns/web"
+            uid = 1000
+            gid = 100
+            groups = [7]
+            [[export.certificates]]
+            subject = "CN=web,O=Example"
+            issuer = "CN=CA"
+            serial = "00:0A:ff"
+            fingerprint = "FINGERPRINT"
+            read_only = true
+        "#;
+        let text = text.replace("FINGERPRINT", &"aB:".repeat(32));
+        let config: Config = text.parse().unwrap();
+        let [san, other] = &config.server.exports[0].certificates[..] else { panic!("not two") };
+        assert_eq!(san.san.as_ref().unwrap().to_string(), "URI:spiffe://example/ns/web");
+        let identity = san.identity.as_ref().unwrap();
+        assert_eq!((identity.uid, identity.gid, &identity.gids[..]), (1000, 100, &[7][..]));
+        assert_eq!(
+            (other.subject.as_deref(), other.issuer.as_deref()),
+            (Some("CN=web,O=Example"), Some("CN=CA"))
+        );
+        assert_eq!((other.serial.as_deref(), other.fingerprint), (Some(&[0x0a, 0xff][..]), Some([0xab; 32])));
+        assert!(other.read_only && !san.read_only && other.identity.is_none());
+        let a = export("/a", "memory:1MiB") + "xprtsec = [\"mtls\"]\n[[export.certificates]]\n";
+        let tls = "[tls]\ncertificate = \"DIR/c\"\nkey = \"DIR/k\"\nclient_ca = \"DIR/c\"\n";
+        for (keys, expected) in [
+            ("san = \"web\"\n", ":6:7: `web` is not a name of a certificate: write DNS:NAME"),
+            ("subject = \"CN=a\"\nuid = 7\n", ":5:1: uid and gid are given together"),
+            ("subject = \"CN=a\"\ngroups = [7]\n", "groups beside them"),
+            ("fingerprint = \"AA:BB\"\n", "32 bytes as 64 hexadecimal digits"),
+            ("serial = \"1g\"\n", "pairs of hexadecimal digits"),
+            ("common_name = \"a\"\n", "unknown field `common_name`"),
+            ("read_only = true\n", "for no certificate"),
+        ] {
+            let message = refused(&format!("{a}{keys}{tls}"));
+            assert!(message.contains(expected), "{expected}\nbut: {message}");
+        }
+    }
+
     /// A target whose initiators authenticate with a secret that is missing.
     const TARGET: &str = "[[target]]\nname = \"t\"\n[target.incoming_user]\nname = \"host\"\n";
 

@@ -6,15 +6,18 @@ use std::{path::PathBuf, time::Duration};
 use millrace_rdma::registration::Strategy;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_server::{
-    Backend, ByteSize, ClientRule, Delegations, ExportConfig, Identities, Limits, Nfs4Settings, Research,
-    ServerFiles, Squash, StageSampling, TransportSecurity,
+    AltName, Backend, ByteSize, CertificateRule, ClientRule, Delegations, ExportConfig, Identities, Identity,
+    Limits, Nfs4Settings, Research, ServerFiles, Squash, StageSampling, TransportSecurity, without_zeros,
 };
 use serde::{Deserialize, Deserializer, de};
 
 use crate::{
     Config,
     target_keys::Target,
-    values::{Listening, backend, byte_size, optional_byte_size, optional_path, parsed, parsed_list, path},
+    values::{
+        Listening, backend, byte_size, optional_byte_size, optional_parsed, optional_path, parsed,
+        parsed_list, path,
+    },
 };
 
 /// All keys of a file, in the order in which error messages list them.
@@ -123,6 +126,65 @@ struct ExportKeys {
     delegations: Delegations,
     #[serde(default, deserialize_with = "xprtsec")]
     xprtsec: TransportSecurity,
+    #[serde(default, deserialize_with = "certificates")]
+    certificates: Vec<CertificateRule>,
+}
+
+fn certificates<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<CertificateRule>, D::Error> {
+    Ok(Vec::deserialize(d)?.into_iter().map(|Certificate(rule)| rule).collect())
+}
+
+/// A wrapper, so that an error has the place of the entry and not of the list.
+#[derive(Deserialize)]
+struct Certificate(#[serde(deserialize_with = "certificate")] CertificateRule);
+
+fn certificate<'de, D: Deserializer<'de>>(d: D) -> Result<CertificateRule, D::Error> {
+    let CertificateKeys { subject, issuer, san, serial, fingerprint, read_only, uid, gid, groups } =
+        CertificateKeys::deserialize(d)?;
+    let identity = match (uid, gid) {
+        (Some(uid), Some(gid)) => Some(Identity { uid, gid, gids: groups.into() }),
+        (None, None) if groups.is_empty() => None,
+        _ => return Err(de::Error::custom("uid and gid are given together, and groups beside them")),
+    };
+    let serial = serial.map(|HexBytes(bytes)| without_zeros(&bytes).into());
+    let fingerprint = fingerprint.map(|HexBytes(bytes)| bytes.try_into()).transpose();
+    let fingerprint = fingerprint
+        .map_err(|_| de::Error::custom("a fingerprint is a SHA-256: 32 bytes as 64 hexadecimal digits"))?;
+    Ok(CertificateRule { subject, issuer, san, serial, fingerprint, read_only, identity })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CertificateKeys {
+    subject: Option<String>,
+    issuer: Option<String>,
+    #[serde(default, deserialize_with = "optional_parsed")]
+    san: Option<AltName>,
+    serial: Option<HexBytes>,
+    fingerprint: Option<HexBytes>,
+    #[serde(default)]
+    read_only: bool,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    #[serde(default)]
+    groups: Vec<u32>,
+}
+
+/// Bytes as hexadecimal digits, in pairs that colons may separate, as `openssl x509 -serial -fingerprint` prints them.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct HexBytes(Vec<u8>);
+
+impl TryFrom<String> for HexBytes {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let digits: Vec<u8> = text.bytes().filter(|b| *b != b':').collect();
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        let is_hex = !digits.is_empty() && digits.len() % 2 == 0 && digits.iter().all(u8::is_ascii_hexdigit);
+        let bytes = digits.chunks(2).map(byte).collect::<Option<_>>().filter(|_| is_hex);
+        bytes.map(Self).ok_or_else(|| format!("`{text}` is not pairs of hexadecimal digits, such as 0A:1B"))
+    }
 }
 
 #[derive(Deserialize)]
@@ -134,6 +196,8 @@ struct TlsKeys {
     key: PathBuf,
     #[serde(default, deserialize_with = "optional_path")]
     client_ca: Option<PathBuf>,
+    #[serde(default, deserialize_with = "optional_path")]
+    client_crl: Option<PathBuf>,
 }
 
 fn tls<'de, D: Deserializer<'de>>(d: D) -> Result<Option<ServerFiles>, D::Error> {

@@ -18,6 +18,15 @@ pub(crate) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(d: D) 
     String::deserialize(d)?.parse().map_err(de::Error::custom)
 }
 
+/// Parses a value that may be missing.
+pub(crate) fn optional_parsed<'de, D, T>(d: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err: Display>,
+{
+    parsed(d).map(Some)
+}
+
 /// Parses a list of values from their text forms.
 pub(crate) fn parsed_list<'de, D, T>(d: D) -> Result<Vec<T>, D::Error>
 where

@@ -2,6 +2,7 @@
 
 use std::{fmt, net::SocketAddr, str::FromStr, sync::Arc};
 
+use millrace_tls::PeerCertificate;
 use millrace_xdr::XdrError;
 
 use crate::{Credential, MAX_AUTH_BODY};
@@ -96,6 +97,15 @@ pub struct Sender {
     pub peer: Peer,
     /// The credential of the call.
     pub credential: Credential,
+    /// The certificate that the client has proved for this connection.
+    pub certificate: Option<Arc<PeerCertificate>>,
+}
+
+impl Sender {
+    /// A sender without a certificate.
+    pub fn new(peer: Peer, credential: Credential) -> Self {
+        Self { peer, credential, certificate: None }
+    }
 }
 
 /// The sender of the last call of a connection.
@@ -111,7 +121,13 @@ pub struct LastSender {
 impl LastSender {
     /// The sender of the first call from `peer`, until it is decoded: AUTH_NONE.
     pub fn new(peer: Peer) -> Self {
-        Self { flavor: 0, body: Vec::new(), sender: Arc::new(Sender { peer, credential: Credential::None }) }
+        Self { flavor: 0, body: Vec::new(), sender: Arc::new(Sender::new(peer, Credential::None)) }
+    }
+
+    /// The same after the client has proved a certificate.
+    pub(crate) fn with_certificate(mut self, certificate: Option<Arc<PeerCertificate>>) -> Self {
+        self.sender = Arc::new(Sender { certificate, ..Sender::clone(&self.sender) });
+        self
     }
 
     /// The peer of the connection.
@@ -131,7 +147,11 @@ impl LastSender {
             // Without a call in progress, the memory is reused.
             match Arc::get_mut(&mut self.sender) {
                 Some(sender) => sender.credential = credential,
-                None => self.sender = Arc::new(Sender { peer: self.sender.peer, credential }),
+                None => {
+                    let Sender { peer, certificate, .. } = &*self.sender;
+                    let (peer, certificate) = (*peer, certificate.clone());
+                    self.sender = Arc::new(Sender { peer, credential, certificate });
+                }
             }
         }
         Ok(Arc::clone(&self.sender))

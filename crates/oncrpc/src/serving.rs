@@ -13,6 +13,7 @@ use std::{
 
 use futures::{StreamExt, stream::FuturesUnordered};
 use millrace_runtime::{BoxFuture, MaybeReady, RuntimeExt, RuntimeRef, Sleep, StallTimer};
+use millrace_tls::PeerCertificate;
 use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 
 use crate::{
@@ -62,11 +63,13 @@ pub enum CloseReason {
     Stalled,
     /// The connection limit was reached, and the client had the most connections.
     Evicted,
+    /// The client's certificate is not trusted any more.
+    Untrusted,
 }
 
 impl CloseReason {
     /// All reasons.
-    pub const ALL: [Self; 4] = [Self::Idle, Self::NoCall, Self::Stalled, Self::Evicted];
+    pub const ALL: [Self; 5] = [Self::Idle, Self::NoCall, Self::Stalled, Self::Evicted, Self::Untrusted];
 
     /// Name in logs and metrics.
     pub fn name(self) -> &'static str {
@@ -75,6 +78,7 @@ impl CloseReason {
             Self::NoCall => "no_call",
             Self::Stalled => "stalled",
             Self::Evicted => "evicted",
+            Self::Untrusted => "untrusted",
         }
     }
 }
@@ -239,9 +243,9 @@ impl<T: Unpin> ServerConnection<T> {
     }
 
     /// Replaces the transport of the peer, which has no call in progress.
-    pub(crate) fn secured(&mut self, transport: TransportKind) {
+    pub(crate) fn secured(&mut self, transport: TransportKind, certificate: Option<Arc<PeerCertificate>>) {
         self.peer.transport = transport;
-        self.last_sender = LastSender::new(self.peer);
+        self.last_sender = LastSender::new(self.peer).with_certificate(certificate);
     }
 
     /// Decodes the RPC header of a received message.

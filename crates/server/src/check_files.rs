@@ -35,6 +35,7 @@ impl Config {
             let key = match e.file() {
                 Some(file) if file == files.certificate => "certificate",
                 Some(file) if files.client_ca.as_deref() == Some(file) => "client_ca",
+                Some(file) if files.client_crl.as_deref() == Some(file) => "client_crl",
                 _ => "key",
             };
             invalid.push(InvalidSetting::new(format!("tls.{key}"), e.to_string()));

@@ -11,7 +11,7 @@ use millrace_rdma_providers::ProviderChoice;
 use millrace_tls::ServerFiles;
 
 use crate::{
-    Limits, Nfs4Settings, Research, TargetSettings,
+    CertificateRule, Limits, Nfs4Settings, Research, TargetSettings,
     client_rule::{AccessOption, ClientRule, Squash, unknown},
 };
 
@@ -93,7 +93,7 @@ impl Default for StageSampling {
 /// [`xprtsec`](Self::xprtsec)), and, not for some clients only,
 /// `client=HOSTS` or `client=HOSTS(OPTION,...)` (may be repeated; see [`clients`](Self::clients)), `no_sync_metadata` (see
 /// [`sync_metadata`](Self::sync_metadata)), `identities=callers|server-user`, `delegations=none|read|write`. The short form
-/// cannot express a path that contains a comma.
+/// cannot express a path that contains a comma, or [`certificates`](Self::certificates).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportConfig {
     /// The path that clients mount: absolute, without `.`, `..` or empty components, at most 1024 bytes.
@@ -129,6 +129,9 @@ pub struct ExportConfig {
     /// The weakest protection of the transport with which files can be used. Weaker calls are refused (WRONGSEC,
     /// AUTH_TOOWEAK), except those that clients make before they ask for TLS, such as MOUNT.
     pub xprtsec: TransportSecurity,
+    /// The client certificates with which files can be used; empty: all that `client_ca` of [`Config::tls`] issued. The first
+    /// rule that matches applies; without one, clients get ACCES. Requires the protection `mtls`.
+    pub certificates: Vec<CertificateRule>,
 }
 
 /// The delegations of files that NFSv4 clients can get (RFC 8881 section 10.4): the permission to cache until the server
@@ -241,6 +244,7 @@ impl ExportConfig {
             identities: Identities::default(),
             delegations: Delegations::default(),
             xprtsec: TransportSecurity::None,
+            certificates: Vec::new(),
         }
     }
 

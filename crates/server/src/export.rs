@@ -1,6 +1,13 @@
 //! The export table: assignment of handles and paths to file systems, and access rules.
 
-use std::{fmt, net::ToSocketAddrs, sync::Arc};
+use std::{
+    fmt,
+    net::ToSocketAddrs,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use arc_swap::{ArcSwap, Guard};
 use millrace_oncrpc::{Credential, Peer, Sender, TransportKind, TransportSecurity};
@@ -8,7 +15,7 @@ use millrace_vfs::{FileSystemRef, FsInfo, Handle, Identity};
 use smallvec::SmallVec;
 
 use crate::{
-    ServerError,
+    CertificateRule, ServerError,
     announce::unknown_host,
     client_rule::{ClientRule, Hosts, Squash},
     config::{Delegations, ExportConfig},
@@ -18,6 +25,9 @@ use crate::{
     own_files::WithoutOwnFiles,
     usage::Usage,
 };
+
+/// Number of the next policy.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// The reason why a caller is denied access to an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +40,8 @@ pub(crate) enum AccessDenial {
     Credential,
     /// The transport has a weaker protection than the export wants.
     Transport(TransportSecurity),
+    /// No rule admits the client's certificate.
+    Certificate,
 }
 
 impl fmt::Display for AccessDenial {
@@ -41,6 +53,7 @@ impl fmt::Display for AccessDenial {
             Self::Transport(TransportSecurity::Mtls) => {
                 "the export wants TLS with a client certificate (mount with xprtsec=mtls)"
             }
+            Self::Certificate => "no entry of [[export.certificates]] has its certificate",
             Self::Transport(_) => "the export wants TLS (mount with xprtsec=tls)",
         })
     }
@@ -117,6 +130,8 @@ pub(crate) struct Admission {
 pub(crate) struct Export {
     policy: ExportConfig,
     rules: Vec<Rule>,
+    /// Number of the policy, unique in this process.
+    number: u64,
     /// As clients see it.
     fs: FileSystemRef,
     /// With the server's own files.
@@ -212,7 +227,35 @@ impl Export {
         if sender.peer.transport.security() < access.xprtsec {
             return Err(AccessDenial::Transport(access.xprtsec));
         }
-        Self::admit_with(access, sender)
+        let rule = self.certificate_rule(sender)?;
+        let mut admission = Self::admit_with(access, sender)?;
+        if let Some(rule) = rule {
+            admission.read_only |= rule.read_only;
+            // A certificate is that of a host, and does not replace the proof of a user.
+            if let (Some(identity), Credential::None | Credential::Sys(_)) =
+                (&rule.identity, &sender.credential)
+            {
+                admission.identity = identity.clone();
+            }
+        }
+        Ok(admission)
+    }
+
+    /// The rule of the client's certificate, if it has one and the export has rules. Found once in a connection.
+    fn certificate_rule(&self, sender: &Sender) -> Result<Option<&CertificateRule>, AccessDenial> {
+        let rules = &self.policy.certificates;
+        let Some(certificate) = sender.certificate.as_ref().filter(|_| !rules.is_empty()) else {
+            return Ok(None);
+        };
+        let position = certificate.verdict(self.number, || {
+            let found = rules.iter().position(|rule| rule.matches(certificate));
+            if found.is_none() {
+                let (peer, export) = (sender.peer.addr, self.name());
+                tracing::warn!(%peer, export, %certificate, "refused: {}", AccessDenial::Certificate);
+            }
+            found.and_then(|position| position.try_into().ok()).unwrap_or(u16::MAX)
+        });
+        rules.get(usize::from(position)).map(Some).ok_or(AccessDenial::Certificate)
     }
 
     /// As [`Self::admit`], with any protection of the transport, for MOUNT: Linux never uses TLS for it.
@@ -264,7 +307,8 @@ impl Exports {
             }
             let (info, whole) = (fs.info(), Arc::clone(&fs));
             let fs: FileSystemRef = Arc::new(WithoutOwnFiles(fs));
-            list.push(Arc::new(Export { rules: rules(&policy), policy, fs, whole, info, sealer, usage }));
+            let (rules, number) = (rules(&policy), NUMBERS.fetch_add(1, Ordering::Relaxed));
+            list.push(Arc::new(Export { rules, number, policy, fs, whole, info, sealer, usage }));
         }
         let settings: String = list.iter().map(|e| format!("{:?}\n", e.policy)).collect();
         let namespace = Namespace::new(list.iter().map(|e| e.name()), &settings, secret);
@@ -298,7 +342,7 @@ impl Exports {
     /// The export with this id in its handles.
     pub(crate) fn by_id(&self, id: u32) -> Option<&Arc<Export>> {
         #[cfg(feature = "call-counts")]
-        crate::call_counts::EXPORT_LOOKUPS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        crate::call_counts::EXPORT_LOOKUPS.fetch_add(1, Ordering::Relaxed);
         self.list.iter().find(|e| e.id() == id)
     }
 
@@ -321,7 +365,7 @@ impl ExportTable {
     /// The exports, for use within one poll.
     pub(crate) fn load(&self) -> Guard<Arc<Exports>> {
         #[cfg(feature = "call-counts")]
-        crate::call_counts::TABLE_LOADS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        crate::call_counts::TABLE_LOADS.fetch_add(1, Ordering::Relaxed);
         self.0.load()
     }
 
@@ -371,7 +415,7 @@ mod tests {
     }
 
     fn sender(credential: Credential) -> Sender {
-        Sender { peer: peer("10.0.0.1:9"), credential }
+        Sender::new(peer("10.0.0.1:9"), credential)
     }
 
     #[test]
@@ -417,7 +461,7 @@ mod tests {
         ]);
         let of = |export: usize, addr: &str, transport| {
             let peer = Peer { transport, ..peer(addr) };
-            let sender = Sender { peer, credential: Credential::Sys(AuthSys::default()) };
+            let sender = Sender::new(peer, Credential::Sys(AuthSys::default()));
             assert!(t.at(export).admit_mount(&sender).is_ok() && t.at(export).admit_peer(&peer).is_ok());
             t.at(export).admit(&sender).map(|_| ())
         };
@@ -460,7 +504,7 @@ mod tests {
             "/b=memory:1M,client=10.0.0.5(auth_none,secure)",
         ]);
         let of = |export: usize, addr: &str, credential: Credential| {
-            let sender = Sender { peer: peer(addr), credential };
+            let sender = Sender::new(peer(addr), credential);
             t.at(export).admit(&sender).map(|who| (who.identity.uid, who.read_only))
         };
         let root = || Credential::Sys(AuthSys::default());

@@ -126,7 +126,9 @@ fn with_groups(mut call: CallContext, groups: &[u32]) -> CallContext {
     if sys.gids[..] != *groups {
         let mut sys = sys.clone();
         sys.gids = groups.into();
-        call.sender = Arc::new(Sender { peer: call.sender.peer, credential: Credential::Sys(sys) });
+        let certificate = call.sender.certificate.clone();
+        call.sender =
+            Arc::new(Sender { peer: call.sender.peer, credential: Credential::Sys(sys), certificate });
     }
     call
 }

@@ -10,6 +10,7 @@ mod bulk;
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
 mod callbacks;
+mod certificate_rule;
 mod check_files;
 mod client_list;
 mod client_rule;
@@ -50,9 +51,11 @@ mod validate;
 pub use millrace_buffer::ByteSize;
 pub use millrace_nfs4_state::{ClientReport, DelegationKind, StateidKind, StateidPosition};
 pub use millrace_oncrpc::TransportSecurity;
-pub use millrace_tls::ServerFiles;
+pub use millrace_tls::{AltName, ServerFiles, without_zeros};
+pub use millrace_vfs::Identity;
 
 pub use backend::{Resources, open};
+pub use certificate_rule::CertificateRule;
 pub use client_rule::{ClientRule, Squash};
 pub use config::{Backend, Config, Delegations, ExportConfig, Identities, StageSampling};
 pub use error::{InvalidSetting, ServerError};
@@ -60,6 +63,7 @@ pub use hosted::Hosted;
 pub use limits::{Limits, MAX_TRANSFER, TRANSFER_UNIT};
 pub use metrics::{ConnectionStats, RdmaStats, Stats};
 pub use nfs4::administration::{FileState, Nfs4State, StateError, StateFilter};
+pub use nfs4_clients::Protection;
 pub use nfs4_settings::Nfs4Settings;
 pub use procedures::ProcedureStats;
 pub use reload::Reloaded;

@@ -226,16 +226,19 @@ pub struct ConnectionStats {
     pub stalled: u64,
     /// Closed at the connection limit, because their client had the most connections.
     pub evicted: u64,
+    /// Closed because the client's certificate was not trusted any more.
+    pub untrusted: u64,
 }
 
 impl ConnectionStats {
     /// Number of closed connections by the name of the reason.
-    pub fn closed(&self) -> [(&'static str, u64); 4] {
+    pub fn closed(&self) -> [(&'static str, u64); 5] {
         let of = |reason| match reason {
             CloseReason::Idle => self.idle,
             CloseReason::NoCall => self.no_call,
             CloseReason::Stalled => self.stalled,
             CloseReason::Evicted => self.evicted,
+            CloseReason::Untrusted => self.untrusted,
         };
         CloseReason::ALL.map(|reason| (reason.name(), of(reason)))
     }
@@ -246,6 +249,7 @@ impl ConnectionStats {
         self.no_call = closed.of(CloseReason::NoCall);
         self.stalled = closed.of(CloseReason::Stalled);
         self.evicted = closed.of(CloseReason::Evicted);
+        self.untrusted = closed.of(CloseReason::Untrusted);
     }
 }
 

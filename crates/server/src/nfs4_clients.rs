@@ -21,11 +21,12 @@ use futures::{
 use millrace_buffer::slot_bytes;
 use millrace_nfs::v4::{ClientId, Status};
 use millrace_nfs4_state::{Client, Identity, Limits, State};
-use millrace_oncrpc::Credential;
+use millrace_oncrpc::{Credential, Sender};
 use millrace_runtime::{Instant, RuntimeExt, RuntimeRef};
 use millrace_xdr::{Arena, View};
 use smallvec::SmallVec;
 
+pub use self::presence::Protection;
 use self::{ends::Ends, presence::Presence};
 use crate::{Config, client_list::StoredList, siphash::siphash};
 
@@ -143,9 +144,14 @@ impl Clients {
         self.kept_bytes.load(Ordering::Relaxed)
     }
 
-    /// Reports the client of a new session in the log, if it stays.
-    pub(crate) fn session_created(&self, client: &Arc<Client>) {
-        self.presence.add(client, self.state.limits().clients);
+    /// Records that the connection of `sender` begins to use a session of `client`. It is reported in the log, if it stays.
+    pub(crate) fn connected(&self, client: &Arc<Client>, sender: &Sender) {
+        self.presence.add(client, sender.into(), self.state.limits().clients);
+    }
+
+    /// The protection of a client's connection that was the last to begin to use its session; `None` if it has none.
+    pub(crate) fn protection(&self, client: ClientId) -> Option<Protection> {
+        self.presence.protection(client)
     }
 
     /// Duration of a lease in seconds.

@@ -26,8 +26,8 @@ pub struct Reloaded {
     /// removed targets, whose initiators are requested to log out.
     pub removed: Vec<String>,
     /// Names of exports with changed access rules or identities, and of targets with changed settings. If the disks
-    /// of a target have changed, its initiators are requested to log out. `tls` if certificate, key or authorities have
-    /// changed, which concerns later connections.
+    /// of a target have changed, its initiators are requested to log out. `tls` if certificate, key, authorities or
+    /// revocation lists have changed, which concerns later connections, and ends sessions whose certificate is not trusted any more.
     pub changed: Vec<String>,
     /// Changed settings that take effect after a restart, by key (`shards`) or export (`export /x:
     /// sync_metadata`).

@@ -11,7 +11,7 @@ use millrace_scsi::MAX_LUNS;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::{
-    ServerError,
+    CertificateRule, ServerError,
     config::{Backend, Config, ExportConfig},
     error::InvalidSetting,
     export::strip_export,
@@ -64,6 +64,11 @@ impl Config {
             invalid.extend(name.err());
         }
         invalid.extend(self.unprotected());
+        invalid.extend(self.exports.iter().enumerate().flat_map(|(i, e)| invalid_certificates(i, e)));
+        if self.tls.as_ref().is_some_and(|tls| tls.client_crl.is_some() && tls.client_ca.is_none()) {
+            let what = "[tls] has `client_crl` without `client_ca`; add the file of the authorities";
+            invalid.push(InvalidSetting::new("tls.client_crl", what));
+        }
         invalid.extend(self.overlaps());
         invalid.extend(invalid_targets(&self.targets, &self.exports));
         invalid.extend(self.nfs4.invalid());
@@ -127,6 +132,25 @@ impl Config {
         }
         invalid
     }
+}
+
+/// The invalid rules for certificates of export number `i`.
+fn invalid_certificates(i: usize, e: &ExportConfig) -> Option<InvalidSetting> {
+    let at = |what: &str, reason: &str| {
+        Some(InvalidSetting::new(format!("exports.{i}.{what}"), format!("export {} has {reason}", e.name)))
+    };
+    if let Some(empty) = e.certificates.iter().position(CertificateRule::is_empty) {
+        let what = "an entry of `certificates` for no certificate; give it subject, issuer, san, serial or fingerprint";
+        return at(&format!("certificates.{empty}"), what);
+    }
+    if e.certificates.len() >= usize::from(u16::MAX) {
+        return at("certificates", "too many entries of `certificates`; the maximum is 65534");
+    }
+    if !e.certificates.is_empty() && e.xprtsec != TransportSecurity::Mtls {
+        let what = "`certificates`, which clients without a certificate evade; set xprtsec = [\"mtls\"]";
+        return at("certificates", what);
+    }
+    None
 }
 
 /// Whether two directories are on different mounts of different file systems, so that an export of one does not contain

@@ -12,14 +12,16 @@ use rustls::{
     client::{Resumption, WebPkiServerVerifier},
     crypto::{CryptoProvider, ring as provider},
     pki_types::{
-        CertificateDer, PrivateKeyDer, ServerName,
+        CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime,
         pem::{self, PemObject},
     },
-    server::{NoServerSessionStorage, WebPkiClientVerifier},
+    server::{
+        NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier, danger::ClientCertVerifier,
+    },
     version::TLS13,
 };
 
-use crate::verifier::ExactNames;
+use crate::{PeerCertificate, TlsError, verifier::ExactNames};
 
 /// The protocol of RPC in ALPN (RFC 9289 section 5).
 const ALPN: &[u8] = b"sunrpc";
@@ -59,6 +61,14 @@ pub enum ConfigError {
         /// The reason.
         reason: String,
     },
+    /// A revocation list cannot be used.
+    #[error("{file} has a revocation list that cannot be used: {reason}")]
+    RevocationList {
+        /// The file.
+        file: PathBuf,
+        /// The reason.
+        reason: String,
+    },
     /// Key and certificate do not belong together, or cannot be used.
     #[error("the key {key} cannot be used with the certificate {certificate}: {reason}")]
     Pair {
@@ -86,6 +96,9 @@ pub struct ServerFiles {
     pub key: PathBuf,
     /// PEM of the authorities of client certificates. Without it, clients are not asked for a certificate.
     pub client_ca: Option<PathBuf>,
+    /// PEM of the revocation lists of these authorities, one of each that issued a certificate in a client's chain. One
+    /// without an update in time remains in force.
+    pub client_crl: Option<PathBuf>,
 }
 
 /// The files of a client.
@@ -101,6 +114,8 @@ pub struct ClientFiles {
 #[derive(Clone)]
 pub struct ServerConfig {
     pub(crate) config: Arc<rustls::ServerConfig>,
+    /// Verifies certificates of clients.
+    clients: Option<Arc<dyn ClientCertVerifier>>,
     /// Hash of the content of the files.
     content: [u8; 32],
 }
@@ -153,19 +168,11 @@ impl ServerConfig {
         let provider = crypto();
         let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider));
         let builder = builder.with_protocol_versions(&[&TLS13]).map_err(|e| unusable(files, &e))?;
-        let builder = match &files.client_ca {
+        let clients = files.client_ca.as_ref().map(|ca| clients(ca, files.client_crl.as_deref(), provider));
+        let clients = clients.transpose()?;
+        let builder = match &clients {
             None => builder.with_no_client_auth(),
-            Some(file) => {
-                // A client without a certificate is anonymous (RFC 9289 section 4.2); exports may require one.
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(authorities(file)?.into(), provider)
-                        .allow_unauthenticated()
-                        .build();
-                builder.with_client_cert_verifier(
-                    verifier
-                        .map_err(|e| ConfigError::Authority { file: file.clone(), reason: e.to_string() })?,
-                )
-            }
+            Some(clients) => builder.with_client_cert_verifier(Arc::clone(clients)),
         };
         let (chain, key) = (certificates(&files.certificate)?, private_key(&files.key)?);
         let mut config = builder.with_single_cert(chain, key).map_err(|e| unusable(files, &e))?;
@@ -176,14 +183,53 @@ impl ServerConfig {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.max_early_data_size = 0;
         config.enable_secret_extraction = true;
-        Ok(Self { config: config.into(), content: content(files)? })
+        Ok(Self { config: config.into(), clients, content: content(files)? })
     }
+
+    /// Verifies the certificate of an earlier session again, with these authorities and revocation lists.
+    ///
+    /// # Errors
+    /// [`TlsError`]: a client with this certificate would not be accepted.
+    pub fn verify(&self, certificate: &PeerCertificate) -> Result<(), TlsError> {
+        let Some((clients, (leaf, intermediates))) = self.clients.as_ref().zip(certificate.chain()) else {
+            return Err(TlsError::UnknownIssuer);
+        };
+        clients.verify_client_cert(leaf, intermediates, UnixTime::now())?;
+        Ok(())
+    }
+}
+
+/// The verifier of certificates that the authorities in the file `ca` issued, and that are not on a list in the file `crl`.
+fn clients(
+    ca: &Path,
+    crl: Option<&Path>,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, ConfigError> {
+    let mut builder = WebPkiClientVerifier::builder_with_provider(authorities(ca)?.into(), provider)
+        // A client without a certificate is anonymous (RFC 9289 section 4.2); exports may require one.
+        .allow_unauthenticated();
+    if let Some(file) = crl {
+        let failed = |e| unreadable(file, "revocation list (X509 CRL)", e);
+        let lists = CertificateRevocationListDer::pem_file_iter(file).map_err(failed)?;
+        let lists = lists.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        if lists.is_empty() {
+            return Err(failed(pem::Error::NoItemsFound));
+        }
+        builder = builder.with_crls(lists);
+    }
+    builder.build().map_err(|e| match (e, crl) {
+        (VerifierBuilderError::InvalidCrl(e), Some(file)) => {
+            ConfigError::RevocationList { file: file.into(), reason: format!("{e:?}") }
+        }
+        (e, _) => ConfigError::Authority { file: ca.into(), reason: e.to_string() },
+    })
 }
 
 /// Hash of the content of the files.
 fn content(files: &ServerFiles) -> Result<[u8; 32], ConfigError> {
     let mut hash = Context::new(&SHA256);
-    for file in [Some(&files.certificate), Some(&files.key), files.client_ca.as_ref()].into_iter().flatten() {
+    let optional = [files.client_ca.as_ref(), files.client_crl.as_ref()];
+    for file in [&files.certificate, &files.key].into_iter().chain(optional.into_iter().flatten()) {
         let bytes = fs::read(file).map_err(|error| ConfigError::Read { file: file.clone(), error })?;
         hash.update(&bytes.len().to_le_bytes());
         hash.update(&bytes);
@@ -201,6 +247,7 @@ impl ConfigError {
             | Self::Empty { file, .. }
             | Self::Pem { file, .. }
             | Self::Authority { file, .. }
+            | Self::RevocationList { file, .. }
             | Self::Pair { key: file, .. } => Some(file),
             Self::SystemStore(_) | Self::Name(_) => None,
         }

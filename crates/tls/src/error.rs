@@ -30,6 +30,9 @@ pub enum TlsError {
         /// The names that the certificate has.
         presented: Vec<String>,
     },
+    /// The peer's certificate is on a revocation list.
+    #[error("the certificate of the peer is revoked")]
+    Revoked,
     /// The peer's certificate is not valid for another reason.
     #[error("the certificate of the peer is not valid: {0}")]
     Certificate(String),
@@ -98,6 +101,7 @@ impl TlsError {
             Self::Expired { .. }
                 | Self::NotYetValid { .. }
                 | Self::UnknownIssuer
+                | Self::Revoked
                 | Self::Name { .. }
                 | Self::Certificate(_)
         )
@@ -193,6 +197,10 @@ impl From<CertificateError> for TlsError {
                 days: Some(not_before.as_secs().saturating_sub(time.as_secs()).div_ceil(DAY)),
             },
             CertificateError::UnknownIssuer => Self::UnknownIssuer,
+            CertificateError::Revoked => Self::Revoked,
+            CertificateError::UnknownRevocationStatus => {
+                Self::Certificate("no revocation list (client_crl) is of the authority that issued it".into())
+            }
             CertificateError::NotValidForNameContext { expected, presented } => {
                 let presented = presented.iter().map(|name| plain(name)).collect();
                 Self::Name { expected: expected.to_str().into_owned(), presented }

@@ -13,7 +13,9 @@ use rustls::{
     unbuffered::{ConnectionState, EncodeError, InsufficientSizeError, UnbufferedStatus},
 };
 
-use crate::{ClientConfig, PeerName, ServerConfig, TlsError, record::Key, record::record_len};
+use crate::{
+    ClientConfig, PeerCertificate, PeerName, ServerConfig, TlsError, record::Key, record::record_len,
+};
 
 /// Bytes that a peer may send until the end of the handshake: the longest certificate message, 64 KiB, and the others.
 pub(crate) const MAX_RECEIVED: usize = 128 << 10;
@@ -48,8 +50,8 @@ pub(crate) struct Established {
     pub(crate) seal: Key,
     pub(crate) open: Key,
     pub(crate) secrets: Secrets,
-    /// Whether the peer has proved a certificate.
-    pub(crate) peer_certificate: bool,
+    /// What the client has proved to this server.
+    pub(crate) client_certificate: Option<Arc<PeerCertificate>>,
 }
 
 enum Step {
@@ -129,10 +131,11 @@ impl Handshake {
 
     /// The keys, after the handshake is complete.
     pub(crate) fn finish(self) -> Result<Established, TlsError> {
-        let peer_certificate = match &self.role {
-            Role::Client(c) => c.peer_certificates().is_some(),
-            Role::Server(s) => s.peer_certificates().is_some(),
+        let client_chain = match &self.role {
+            Role::Client(_) => None,
+            Role::Server(s) => s.peer_certificates(),
         };
+        let client_certificate = client_chain.map(PeerCertificate::new).transpose()?.map(Arc::new);
         let (ExtractedSecrets { tx, rx }, secrets) = match self.role {
             Role::Client(c) => {
                 let (keys, secrets) = c.dangerous_into_kernel_connection()?;
@@ -143,7 +146,7 @@ impl Handshake {
                 (keys, Secrets::Server(secrets))
             }
         };
-        Ok(Established { seal: Key::new(tx)?, open: Key::new(rx)?, secrets, peer_certificate })
+        Ok(Established { seal: Key::new(tx)?, open: Key::new(rx)?, secrets, client_certificate })
     }
 }
 

@@ -13,6 +13,7 @@
 //!
 //! [`ByteStream`]: millrace_runtime::ByteStream
 
+mod certificate;
 mod config;
 mod error;
 mod handshake;
@@ -21,6 +22,7 @@ mod session;
 mod stream;
 mod verifier;
 
+pub use certificate::{AltName, PeerCertificate, without_zeros};
 pub use config::{ClientConfig, ClientFiles, ConfigError, PeerName, ServerConfig, ServerFiles};
 pub use error::TlsError;
 pub use session::{HANDSHAKE_BYTES, SESSION_BYTES, Session};

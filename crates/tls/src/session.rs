@@ -3,12 +3,13 @@
 use std::{
     io::{IoSlice, IoSliceMut},
     mem,
+    sync::Arc,
 };
 
 use millrace_buffer::Stash;
 
 use crate::{
-    ClientConfig, PeerName, ServerConfig, TlsError,
+    ClientConfig, PeerCertificate, PeerName, ServerConfig, TlsError,
     handshake::{Established, Handshake, MAX_RECEIVED, Secrets},
     record::{ContentType, HEADER, Key, MAX_CIPHERTEXT, MAX_PLAIN, OVERHEAD, record_len},
 };
@@ -65,7 +66,7 @@ struct Open {
     seal: Key,
     open: Key,
     secrets: Secrets,
-    peer_certificate: bool,
+    client_certificate: Option<Arc<PeerCertificate>>,
     client: bool,
     /// Consecutive records without data.
     without_data: u32,
@@ -118,10 +119,10 @@ impl Session {
         matches!(self.state, State::Open(_))
     }
 
-    /// Whether the peer has proved that it has a certificate which this end's authorities issued; `false` before the end of
-    /// the handshake.
-    pub fn has_peer_certificate(&self) -> bool {
-        matches!(&self.state, State::Open(open) if open.peer_certificate)
+    /// The certificate that the client has proved to this server; `None` before the end of the handshake.
+    pub fn client_certificate(&self) -> Option<&Arc<PeerCertificate>> {
+        let State::Open(open) = &self.state else { return None };
+        open.client_certificate.as_ref()
     }
 
     /// Free space for ciphertext.
@@ -150,11 +151,11 @@ impl Session {
         }
         let ended = State::Failed(TlsError::Local("no handshake".into()));
         let State::Handshake(handshake) = mem::replace(&mut self.state, ended) else { return Ok(false) };
-        let Established { seal, open, secrets, peer_certificate } =
+        let Established { seal, open, secrets, client_certificate } =
             handshake.finish().map_err(|e| self.fail(e))?;
         let message = HandshakeMessage::default();
         let open =
-            Open { seal, open, secrets, peer_certificate, client, without_data: 0, update: false, message };
+            Open { seal, open, secrets, client_certificate, client, without_data: 0, update: false, message };
         self.state = State::Open(Box::new(open));
         Ok(true)
     }

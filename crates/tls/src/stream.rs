@@ -9,16 +9,16 @@ use std::{
 
 use millrace_runtime::ByteStream;
 
-use crate::{Session, TlsError};
+use crate::{PeerCertificate, Session, TlsError};
 
 /// The end of a handshake, to be observed also when the stream is in a box.
 #[derive(Debug, Clone, Default)]
-pub struct Handshaken(Arc<OnceLock<bool>>);
+pub struct Handshaken(Arc<OnceLock<Option<Arc<PeerCertificate>>>>);
 
 impl Handshaken {
-    /// Whether the peer has proved a certificate; `None` before the end of the handshake.
-    pub fn peer_certificate(&self) -> Option<bool> {
-        self.0.get().copied()
+    /// [`Session::client_certificate`].
+    pub fn client_certificate(&self) -> Option<&Arc<PeerCertificate>> {
+        self.0.get()?.as_ref()
     }
 }
 
@@ -41,9 +41,9 @@ impl<S: ByteStream> TlsStream<S> {
         Self { stream, session, ending: false, handshaken: Handshaken::default() }
     }
 
-    /// Whether the peer has proved a certificate ([`Session::has_peer_certificate`]).
-    pub fn has_peer_certificate(&self) -> bool {
-        self.session.has_peer_certificate()
+    /// [`Session::client_certificate`].
+    pub fn client_certificate(&self) -> Option<&Arc<PeerCertificate>> {
+        self.session.client_certificate()
     }
 
     /// The end of the handshake.
@@ -63,7 +63,7 @@ impl<S: ByteStream> TlsStream<S> {
             let done = self.session.handshake();
             let sent = self.poll_send(cx);
             if done? {
-                let _ = self.handshaken.0.set(self.session.has_peer_certificate());
+                let _ = self.handshaken.0.set(self.session.client_certificate().cloned());
                 return Poll::Ready(Ok(()));
             }
             if let Poll::Ready(sent) = sent {

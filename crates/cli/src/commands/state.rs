@@ -108,11 +108,12 @@ fn show<T: Serialize + DeserializeOwned>(
     Ok(Outcome::Done)
 }
 
-fn clients_header() -> [(&'static str, Align); 8] {
+fn clients_header() -> [(&'static str, Align); 9] {
     let (left, right) = (Align::Left, Align::Right);
     [
         ("client", left),
         ("address", left),
+        ("xprtsec", left),
         ("lease age", right),
         ("sessions", right),
         ("opens", right),
@@ -127,6 +128,7 @@ fn client_row(client: &ClientState) -> Vec<String> {
     vec![
         client.client.to_string(),
         client.address.clone(),
+        protection(client),
         format!("{} s{expired}", client.lease_age_seconds),
         client.sessions.to_string(),
         client.opens.to_string(),
@@ -134,6 +136,15 @@ fn client_row(client: &ClientState) -> Vec<String> {
         client.revoked.to_string(),
         printable(client.owner.as_bytes()),
     ]
+}
+
+/// The protection of the client's connection, with the subject of its certificate.
+fn protection(client: &ClientState) -> String {
+    let security = client.xprtsec.as_deref().unwrap_or("-");
+    match &client.subject {
+        Some(subject) => format!("{security} ({})", printable(subject.as_bytes())),
+        None => security.to_owned(),
+    }
 }
 
 fn opens_header() -> [(&'static str, Align); 7] {

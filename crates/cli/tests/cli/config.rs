@@ -133,7 +133,7 @@ fn the_example_has_every_key_with_its_default() {
         ("[nfs4]\n", &[]),
         ("[stages]\n", &[]),
         ("[tls]\n", &[]),
-        ("[[export]]\n", &[]),
+        ("[[export]]\n", &["certificates"]),
         ("[[target]]\n", &["lun"]),
         ("[[target]]\n[[target.lun]]\n", &[]),
     ] {

@@ -71,6 +71,10 @@ fn the_configuration_page_lists_exactly_the_valid_keys() {
     }
     assert_eq!(keys(page, "The server"), top);
     assert_eq!(keys(page, "`[[export]]`"), known("[[export]]"));
+    assert_eq!(
+        keys(page, "`[[export.certificates]]`"),
+        known("[[export]]\nname = \"/a\"\nbackend = \"memory:1M\"\n[[export.certificates]]")
+    );
     let mut target = known("[[target]]");
     assert!(target.remove("lun"));
     assert_eq!(keys(page, "`[[target]]`"), target);

@@ -16,7 +16,7 @@ fn issue(dir: &Path, file: &str, name: &str) -> ServerFiles {
     let at = |end: &str| dir.join(format!("{file}.{end}"));
     std::fs::write(at("pem"), params.self_signed(&key).unwrap().pem()).unwrap();
     std::fs::write(at("key"), key.serialize_pem()).unwrap();
-    ServerFiles { certificate: at("pem"), key: at("key"), client_ca: None }
+    ServerFiles { certificate: at("pem"), key: at("key"), client_ca: None, client_crl: None }
 }
 
 fn start(at: SocketAddr, tls: Option<ServerFiles>, exports: &[&str]) -> Running {

@@ -20,7 +20,7 @@ use millrace_xdr::{Arena, Message};
 use super::{
     channel::Channel,
     record::RecordReader,
-    starttls::{Upgrade, Upgrades},
+    starttls::{Trust, Upgrade, Upgrades},
 };
 use crate::{
     Peer, ReceivedCall, Service, Stage, Stages, TransportKind,
@@ -145,6 +145,7 @@ impl TcpServer {
             send_rate: RateMonitor::default(),
             receive_rate: RateMonitor::default(),
             upgrade: None,
+            trust: None,
         })
     }
 }
@@ -223,6 +224,8 @@ struct Connection {
     receive_rate: RateMonitor,
     /// The transition to TLS.
     upgrade: Option<Box<Upgrade>>,
+    /// The trust in the client's certificate.
+    trust: Option<Box<Trust>>,
 }
 
 impl Connection {
@@ -248,6 +251,14 @@ impl Connection {
     /// Processes available work; ready at the end of the connection.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.writing && self.core.poll_evicted(cx).is_ready() {
+            self.close();
+        }
+        if self.writing
+            && let Some(trust) = &self.trust
+            && let Poll::Ready(why) = trust.poll_refused(cx)
+        {
+            tracing::info!(peer = %self.core.peer.addr, certificate = %trust.certificate(), "connection closed: {why}");
+            self.core.closed(CloseReason::Untrusted);
             self.close();
         }
         if self.callbacks.as_mut().is_some_and(|callbacks| callbacks.poll(cx.waker())) {
@@ -418,9 +429,12 @@ impl Connection {
                 self.upgrade = Some(upgrade);
                 return Poll::Pending;
             }
-            Poll::Ready(Ok(transport)) => {
-                tracing::debug!(peer = %self.core.peer.addr, ?transport, "TLS is established");
-                self.core.secured(transport);
+            Poll::Ready(Ok(trust)) => {
+                let certificate = trust.as_ref().map(Trust::certificate).cloned();
+                tracing::debug!(peer = %self.core.peer.addr, ?certificate, "TLS is established");
+                let transport = certificate.as_ref().map_or(TransportKind::Tls, |_| TransportKind::MutualTls);
+                self.core.secured(transport, certificate);
+                self.trust = trust.map(Box::new);
                 if let Some(open) = self.open_with_tls() {
                     open.fetch_add(1, Ordering::Relaxed);
                 }

@@ -8,21 +8,23 @@ use std::{
     fmt,
     future::poll_fn,
     io::{self, IoSlice, IoSliceMut},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     task::{Context, Poll, Waker, ready},
 };
 
+use futures::task::AtomicWaker;
 use millrace_admission::ClientAddr;
 use millrace_runtime::{ByteStream, Sleep, sync::Mutex};
 use millrace_tls::{
-    ClientConfig, HANDSHAKE_BYTES, Handshaken, PeerName, SESSION_BYTES, ServerConfig, Session, TlsError,
-    TlsStream,
+    ClientConfig, HANDSHAKE_BYTES, Handshaken, PeerCertificate, PeerName, SESSION_BYTES, ServerConfig,
+    Session, TlsError, TlsStream,
 };
 use millrace_xdr::{Decoder, Encoder};
+use slab::Slab;
 
 use super::channel::Channel;
 use crate::{
-    MSG_CALL, RPC_VERSION, Stages, TransportKind,
+    MSG_CALL, RPC_VERSION, Stages,
     message::{AUTH_TLS, offers_tls, starttls},
     serving::ServerConnection,
 };
@@ -32,7 +34,8 @@ use crate::{
 const MAX_OF_CLIENT: usize = 8;
 const MAX_OF_ALL: usize = 64;
 
-/// TLS for the connections of a server: its certificate, which may be replaced, and the handshakes in progress.
+/// TLS for the connections of a server: its certificate, which may be replaced, the handshakes in progress, and the sessions
+/// whose clients have proved a certificate.
 #[derive(Default)]
 pub struct Upgrades(Mutex<Table>);
 
@@ -41,6 +44,28 @@ struct Table {
     config: Option<ServerConfig>,
     in_progress: HashMap<ClientAddr, usize>,
     waiting: Vec<Waker>,
+    proved: Slab<Arc<Proved>>,
+}
+
+/// A session whose client has proved a certificate.
+struct Proved {
+    certificate: Arc<PeerCertificate>,
+    /// Why the certificate is not trusted any more.
+    refused: OnceLock<TlsError>,
+    /// That of the connection.
+    waker: AtomicWaker,
+}
+
+impl Proved {
+    /// Ends the session if the certificate is not trusted with `config`.
+    fn verify(&self, config: Option<&ServerConfig>) {
+        let verified = config.map_or(Err(TlsError::UnknownIssuer), |config| config.verify(&self.certificate));
+        if let Err(why) = verified
+            && self.refused.set(why).is_ok()
+        {
+            self.waker.wake();
+        }
+    }
 }
 
 impl fmt::Debug for Upgrades {
@@ -50,12 +75,34 @@ impl fmt::Debug for Upgrades {
 }
 
 impl Upgrades {
-    /// Replaces the configuration for later handshakes; `None` disables TLS for them. Returns whether it differs.
+    /// Replaces the configuration for later handshakes; `None` disables TLS for them. Sessions end whose client has proved a
+    /// certificate that is not trusted any more (RFC 9289 section 5.2.1). Returns whether the configuration differs.
     pub fn set(&self, config: Option<ServerConfig>) -> bool {
-        let mut table = self.0.lock();
-        let differs = table.config != config;
-        table.config = config;
+        let (differs, proved): (_, Vec<_>) = {
+            let mut table = self.0.lock();
+            let differs = table.config != config;
+            table.config.clone_from(&config);
+            (differs, table.proved.iter().map(|(_, proved)| Arc::clone(proved)).collect())
+        };
+        if differs {
+            // Without the lock, which handshakes need.
+            proved.iter().for_each(|proved| proved.verify(config.as_ref()));
+        }
         differs
+    }
+
+    /// Adds a session whose client has proved a certificate in a handshake with `config`.
+    fn prove(self: &Arc<Self>, certificate: Arc<PeerCertificate>, config: &ServerConfig) -> Trust {
+        let session = Proved { certificate, refused: OnceLock::new(), waker: AtomicWaker::new() };
+        let session = Arc::new(session);
+        let (key, present) = {
+            let mut table = self.0.lock();
+            (table.proved.insert(Arc::clone(&session)), table.config.clone())
+        };
+        if present.as_ref() != Some(config) {
+            session.verify(present.as_ref()); // Replaced in the handshake.
+        }
+        Trust { upgrades: Arc::clone(self), key, session }
     }
 
     pub(super) fn is_enabled(&self) -> bool {
@@ -98,6 +145,32 @@ impl Drop for Admitted {
     }
 }
 
+/// The trust in the certificate of a session's client.
+pub(super) struct Trust {
+    upgrades: Arc<Upgrades>,
+    /// Key of the session.
+    key: usize,
+    session: Arc<Proved>,
+}
+
+impl Trust {
+    pub(super) fn certificate(&self) -> &Arc<PeerCertificate> {
+        &self.session.certificate
+    }
+
+    /// Ready when the session must end, with the reason.
+    pub(super) fn poll_refused(&self, cx: &mut Context<'_>) -> Poll<&TlsError> {
+        self.session.waker.register(cx.waker());
+        self.session.refused.get().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for Trust {
+    fn drop(&mut self) {
+        self.upgrades.0.lock().proved.remove(self.key);
+    }
+}
+
 /// The transition of a server's connection, from the probe to the end of the handshake.
 pub(super) struct Upgrade {
     /// Transaction id of the probe.
@@ -113,7 +186,7 @@ enum State {
     Admission,
     /// The answer waits for the stream.
     Answer,
-    Handshake(Handshaken),
+    Handshake(Handshaken, ServerConfig),
 }
 
 impl Upgrade {
@@ -121,14 +194,14 @@ impl Upgrade {
         Self { xid, deadline, admitted: None, state: State::Admission }
     }
 
-    /// Proceeds. Returns the new transport at the end of the handshake.
+    /// Proceeds. Ready at the end of the handshake, with the trust in the client's certificate if it has proved one.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         channel: &mut Channel,
         core: &mut ServerConnection<Stages>,
         upgrades: &Arc<Upgrades>,
-    ) -> Poll<io::Result<TransportKind>> {
+    ) -> Poll<io::Result<Option<Trust>>> {
         if self.deadline.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "it took too long")));
         }
@@ -158,16 +231,16 @@ impl Upgrade {
                         handshaken = stream.handshaken();
                         Box::new(stream)
                     });
-                    self.state = State::Handshake(handshaken);
+                    self.state = State::Handshake(handshaken, config);
                 }
-                State::Handshake(handshaken) => {
+                State::Handshake(handshaken, config) => {
                     ready!(channel.poll_handshake(cx))?;
+                    let certificate = handshaken.client_certificate().cloned();
                     // The rest is for the session: the peer decides how much of it is used, until the connection ends.
-                    core.account.give(HANDSHAKE_BYTES - SESSION_BYTES);
-                    return Poll::Ready(Ok(match handshaken.peer_certificate() {
-                        Some(true) => TransportKind::MutualTls,
-                        _ => TransportKind::Tls,
-                    }));
+                    let kept = SESSION_BYTES + certificate.as_ref().map_or(0, |c| c.bytes());
+                    core.account.replace(HANDSHAKE_BYTES, kept);
+                    let trust = certificate.map(|certificate| upgrades.prove(certificate, config));
+                    return Poll::Ready(Ok(trust));
                 }
             }
         }

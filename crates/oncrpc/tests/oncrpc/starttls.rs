@@ -35,7 +35,7 @@ fn configs() -> (ClientConfig, ServerConfig) {
     std::fs::write(&certificate, params.self_signed(&key).unwrap().pem()).unwrap();
     std::fs::write(&secret, key.serialize_pem()).unwrap();
     let client = ClientFiles { ca: Some(certificate.clone()), certificate: None };
-    let server = ServerFiles { certificate, key: secret, client_ca: None };
+    let server = ServerFiles { certificate, key: secret, client_ca: None, client_crl: None };
     (ClientConfig::load(&client).unwrap(), ServerConfig::load(&server).unwrap())
 }
 

@@ -84,7 +84,9 @@ impl Resolver<'_> {
                 AccessDenial::Credential | AccessDenial::Transport(_) => {
                     RejectionReason::Fault(Fault::Auth(AuthStat::TooWeak))
                 }
-                AccessDenial::Address | AccessDenial::Port => RejectionReason::Status(Status::Access),
+                AccessDenial::Address | AccessDenial::Port | AccessDenial::Certificate => {
+                    RejectionReason::Status(Status::Access)
+                }
             }
         })
     }

@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::{
     export::{ExportTable, Exports},
     file_key::{FileKey, key_of, split_key},
-    nfs4_clients::{Clients, blocking, now},
+    nfs4_clients::{Clients, Protection, blocking, now},
 };
 
 /// Which state is listed or revoked.
@@ -120,6 +120,11 @@ impl Nfs4State {
     pub fn clients(&self, after: Option<u64>, limit: usize) -> Vec<ClientReport> {
         let after = after.map(|number| ClientId { number });
         self.clients.state.client_reports(after, limit, now(&self.rt))
+    }
+
+    /// The protection of the client's connection that was the last to begin to use its session; `None` if it has none.
+    pub fn protection(&self, client: u64) -> Option<Protection> {
+        self.clients.protection(ClientId { number: client })
     }
 
     /// At most `limit` selected stateids after a position, in the order of their positions.

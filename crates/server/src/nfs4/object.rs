@@ -27,7 +27,7 @@ impl Caller<'_> {
             tracing::debug!(peer = %self.sender.peer.addr, export = export.name(), "call refused: {denial}");
             match denial {
                 AccessDenial::Credential | AccessDenial::Transport(_) => Status::WrongSec,
-                AccessDenial::Address | AccessDenial::Port => Status::Access,
+                AccessDenial::Address | AccessDenial::Port | AccessDenial::Certificate => Status::Access,
             }
         })
     }

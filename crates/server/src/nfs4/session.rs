@@ -12,6 +12,8 @@ use millrace_nfs4_state::{
     CallbackTarget, ChannelAttributes, CreateSession, ExchangeId, Sequence, SequenceRequest,
 };
 
+use millrace_oncrpc::Sender;
+
 use super::{Env, arguments::Arguments, compound::Compound};
 use crate::{
     callbacks::credential,
@@ -21,8 +23,8 @@ use crate::{
 
 impl Env {
     /// The session `id`, and the counters of its client. SEQUENCE needs them with every call, so that the connection keeps
-    /// them.
-    fn session(&self, id: SessionId) -> Result<(Arc<Session>, Arc<Usage>), Status> {
+    /// them. `sender` is that of the call.
+    fn session(&self, id: SessionId, sender: &Sender) -> Result<(Arc<Session>, Arc<Usage>), Status> {
         let mut kept = self.session.lock();
         if let Some((session, usage)) = &*kept
             && session.id() == id
@@ -31,6 +33,7 @@ impl Env {
             return Ok((Arc::clone(session), Arc::clone(usage)));
         }
         *kept = self.clients.state.session(id).map(|session| {
+            self.clients.connected(session.client(), sender);
             let usage = self.counters.nfs4_clients().usage(session.client().owner().into());
             (session, usage)
         });
@@ -150,7 +153,7 @@ impl Compound<'_> {
         let created = scope.env.clients.state.create_session(&request, now(&scope.env.rt))?;
         tracing::debug!(peer = %scope.caller.sender.peer.addr, "NFSv4 session created");
         if let Some(session) = scope.env.clients.state.session(created.session) {
-            scope.env.clients.session_created(session.client());
+            scope.env.clients.connected(session.client(), &scope.caller.sender);
             if let (Some(back), Some(target)) = (session.back(), target) {
                 back.set_target(target);
                 if created.back_channel {
@@ -183,7 +186,7 @@ impl Compound<'_> {
 
     fn bind_connection(&mut self, args: BindConnToSessionArgs) -> Result<(), Status> {
         use millrace_nfs4_state::Direction as Bound;
-        let (session, _) = self.scope.env.session(args.session)?;
+        let (session, _) = self.scope.env.session(args.session, &self.scope.caller.sender)?;
         let wanted = match args.direction {
             RequestedDirection::Fore => Bound::Fore,
             RequestedDirection::Back => Bound::Back,
@@ -234,7 +237,7 @@ impl Compound<'_> {
         bytes: usize,
         digest: u64,
     ) -> Result<Sequence<KeptReply>, Status> {
-        let (session, usage) = self.scope.env.session(args.session)?;
+        let (session, usage) = self.scope.env.session(args.session, &self.scope.caller.sender)?;
         self.usage = Some(usage);
         let fore = session.fore();
         if operations > fore.operations {

@@ -8,7 +8,10 @@ use std::{
 
 use millrace_runtime::{ByteStream, MemoryStream, memory_stream};
 use millrace_tls::{ClientConfig, ClientFiles, PeerName, ServerConfig, ServerFiles, Session, TlsStream};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, IsCa, Issuer, KeyIdMethod, KeyPair,
+    KeyUsagePurpose, RevokedCertParams, SanType, date_time_ymd,
+};
 
 /// An authority.
 pub(crate) struct Authority {
@@ -28,6 +31,7 @@ impl Authority {
                 .fold(String::from("Authority "), |name, byte| format!("{name}{byte:02x}")),
         );
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let pem = params.self_signed(&key).unwrap().pem();
         let ca = Self { issuer: Issuer::new(params, key), pem, dir: tempfile::tempdir().unwrap() };
         std::fs::write(ca.ca(), &ca.pem).unwrap();
@@ -69,7 +73,30 @@ impl Authority {
     /// A server's configuration for these names.
     pub(crate) fn server(&self, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> ServerConfig {
         let (certificate, key) = self.issue("server", names, change);
-        ServerConfig::load(&ServerFiles { certificate, key, client_ca: Some(self.ca()) }).unwrap()
+        let files = ServerFiles { certificate, key, client_ca: Some(self.ca()), client_crl: None };
+        ServerConfig::load(&files).unwrap()
+    }
+
+    /// Writes a list with the revoked serial numbers.
+    pub(crate) fn revoke(&self, serials: &[u64]) -> PathBuf {
+        let now = date_time_ymd(2001, 1, 1);
+        let revoked = |serial: &u64| RevokedCertParams {
+            serial_number: (*serial).into(),
+            revocation_time: now,
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let list = CertificateRevocationListParams {
+            this_update: now,
+            next_update: date_time_ymd(2002, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let file = self.file("crl.pem");
+        std::fs::write(&file, list.signed_by(&self.issuer).unwrap().pem().unwrap()).unwrap();
+        file
     }
 
     /// A client's configuration, which trusts this authority.

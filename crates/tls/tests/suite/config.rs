@@ -15,11 +15,16 @@ fn errors_of_files_name_the_file_and_the_reason() {
     std::fs::write(&empty, "no PEM").unwrap();
     std::fs::write(&damaged, "-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n").unwrap();
     let absent = PathBuf::from("/nonexistent/x.pem");
-    let load = |certificate: &PathBuf, key: &PathBuf, ca: Option<&PathBuf>| {
-        let files =
-            ServerFiles { certificate: certificate.clone(), key: key.clone(), client_ca: ca.cloned() };
+    let load_with = |certificate: &PathBuf, key: &PathBuf, ca: Option<&PathBuf>, crl: Option<&PathBuf>| {
+        let (certificate, key) = (certificate.clone(), key.clone());
+        let files = ServerFiles { certificate, key, client_ca: ca.cloned(), client_crl: crl.cloned() };
         ServerConfig::load(&files).map_or_else(|e| e.to_string(), |_| String::new())
     };
+    let load = |certificate, key, ca| load_with(certificate, key, ca, None);
+    let bad_list = ca.file("bad.crl");
+    std::fs::write(&bad_list, "-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n").unwrap();
+    let load_list = |list: &PathBuf| load_with(&certificate, &key, Some(&ca.ca()), Some(list));
+    assert_eq!(load_list(&ca.revoke(&[1])), "");
     assert_eq!(load(&certificate, &key, None), "");
     for (error, parts) in [
         (load(&absent, &key, None), ["/nonexistent/x.pem", "No such file"]),
@@ -29,6 +34,9 @@ fn errors_of_files_name_the_file_and_the_reason() {
         (load(&damaged, &key, None), ["damaged", "not valid PEM"]),
         (load(&certificate, &other_key, None), ["b.key", "belongs to another certificate"]),
         (load(&certificate, &key, Some(&empty)), ["empty", "no certificate"]),
+        (load_list(&certificate), ["a.pem", "no revocation list"]),
+        (load_list(&absent), ["/nonexistent/x.pem", "No such file"]),
+        (load_list(&bad_list), ["bad.crl", "revocation list that cannot be used"]),
     ] {
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     }

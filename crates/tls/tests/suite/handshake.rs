@@ -2,8 +2,8 @@
 
 use std::task::Poll;
 
-use millrace_tls::{ClientConfig, PeerName, ServerConfig, TlsError};
-use rcgen::{CertificateParams, ExtendedKeyUsagePurpose};
+use millrace_tls::{ClientConfig, PeerName, ServerConfig, ServerFiles, TlsError};
+use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, SanType};
 
 use crate::common::{Authority, End, ends, expired, future, read, shake};
 
@@ -32,7 +32,7 @@ fn a_certificate_for_the_name_or_the_address_is_accepted() {
     for name in ["nfs.test", "NFS.Test", "nfs.test.", "192.0.2.7", "2001:db8::7"] {
         let (a, b, ra, rb) = attempt(&ca.client(None), &server, name);
         assert_eq!((ra, rb), (Ok(()), Ok(())), "{name}");
-        assert!(a.has_peer_certificate() && !b.has_peer_certificate());
+        assert!(a.client_certificate().is_none() && b.client_certificate().is_none());
     }
 }
 
@@ -101,12 +101,83 @@ fn a_client_certificate_is_verified_and_may_be_absent() {
     };
     let (_, b, ra, rb) = with(|_| {});
     assert_eq!((ra, rb), (Ok(()), Ok(())));
-    assert!(b.has_peer_certificate());
+    assert!(b.client_certificate().is_some());
     let (_, b, _, rb) = with(expired);
     assert!(matches!(rb, Err(TlsError::Expired { .. })), "{rb:?}");
-    assert!(!b.has_peer_certificate());
+    assert!(b.client_certificate().is_none());
     let (_, b, _, rb) = attempt(&ca.client(None), &server, "nfs.test");
-    assert_eq!((rb, b.has_peer_certificate()), (Ok(()), false));
+    assert_eq!((rb, b.client_certificate()), (Ok(()), None));
+}
+
+#[test]
+fn a_revoked_certificate_is_refused_also_later() {
+    let ca = Authority::new();
+    let (certificate, key) = ca.issue("server", &["nfs.test"], |_| {});
+    let with = |client_ca, client_crl| {
+        let files = ServerFiles { certificate: certificate.clone(), key: key.clone(), client_ca, client_crl };
+        ServerConfig::load(&files).unwrap()
+    };
+    let listed = |serials: &[u64]| with(Some(ca.ca()), Some(ca.revoke(serials)));
+    let client = ca.client(Some(ca.issue("client", &[], |p| p.serial_number = Some(77.into()))));
+    let (_, b, _, rb) = attempt(&client, &listed(&[76, 78]), "nfs.test");
+    assert_eq!(rb, Ok(()));
+    let (mut a, _b, _, rb) = attempt(&client, &listed(&[76, 77]), "nfs.test");
+    assert_eq!(rb, Err(TlsError::Revoked));
+    let Poll::Ready(Err(e)) = read(&mut a, &mut [0]) else { panic!("no error") };
+    assert!(e.to_string().contains("the certificate of this end is revoked"), "{e}");
+
+    // An open session, with the files of later.
+    let other = Authority::new();
+    let proved = b.client_certificate().unwrap();
+    assert_eq!(with(Some(ca.ca()), None).verify(proved), Ok(()));
+    assert_eq!(listed(&[1]).verify(proved), Ok(()));
+    assert_eq!(listed(&[77]).verify(proved), Err(TlsError::Revoked));
+    assert_eq!(with(Some(other.ca()), None).verify(proved), Err(TlsError::UnknownIssuer));
+    assert_eq!(with(None, None).verify(proved), Err(TlsError::UnknownIssuer));
+    let e = with(Some(ca.ca()), Some(other.revoke(&[1]))).verify(proved).unwrap_err();
+    assert!(e.to_string().contains("no revocation list (client_crl)"), "{e}");
+}
+
+#[test]
+fn the_fields_of_a_client_certificate_are_those_that_rules_state() {
+    let ca = Authority::new();
+    let certificate = ca.issue("client", &["Web.Test", "192.0.2.9"], |p| {
+        p.distinguished_name = DistinguishedName::new();
+        p.distinguished_name.push(DnType::OrganizationName, "Example, Inc.");
+        p.distinguished_name.push(DnType::CommonName, "web");
+        p.subject_alt_names.push(SanType::URI("spiffe://example/ns/web".try_into().unwrap()));
+        p.subject_alt_names.push(SanType::Rfc822Name("a@web.test".try_into().unwrap()));
+        p.serial_number = Some(0x80_00ff.into());
+    });
+    let (_, b, _, rb) = attempt(&ca.client(Some(certificate)), &ca.server(&["nfs.test"], |_| {}), "nfs.test");
+    rb.unwrap();
+    let proved = b.client_certificate().unwrap();
+    assert_eq!(&*proved.subject, "CN=web,O=Example\\, Inc.");
+    assert!(proved.issuer.starts_with("CN=Authority 04"), "{}", proved.issuer);
+    assert_eq!(&proved.serial[..], [0x80, 0, 0xff]);
+    let names: Vec<_> = proved.names.iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["DNS:web.test", "IP:192.0.2.9", "URI:spiffe://example/ns/web", "email:a@web.test"]);
+    assert!(proved.to_string().contains("serial 8000ff, san \"DNS:web.test\""), "{proved}");
+}
+
+#[test]
+fn rules_judge_a_certificate_once() {
+    let ca = Authority::new();
+    let client = ca.client(Some(ca.issue("client", &["client.test"], |_| {})));
+    let (_, b, _, _) = attempt(&client, &ca.server(&["nfs.test"], |_| {}), "nfs.test");
+    let (proved, mut judged) = (b.client_certificate().unwrap(), 0);
+    for _ in 0..3 {
+        for rules in 1..=8 {
+            let verdict = proved.verdict(rules, || {
+                judged += 1;
+                rules as u16
+            });
+            assert_eq!(verdict, rules as u16);
+        }
+    }
+    assert_eq!(judged, 8);
+    assert_eq!(proved.verdict(9, || 5), 5); // Later rules, in the place of the first ones.
+    assert_eq!(proved.verdict(1, || 6), 6);
 }
 
 #[test]
