@@ -5,6 +5,7 @@
 
 mod bench;
 mod blk;
+mod certs;
 mod devices;
 #[cfg(test)]
 mod documented;
@@ -24,6 +25,7 @@ pub(crate) use bench::{
 pub(crate) use blk::{
     BlkArgs, BlkAttachArgs, BlkBenchArgs, BlkCommand, BlkCpArgs, BlkInfoArgs, BlkLsArgs, BlkOptions, BlkTest,
 };
+pub(crate) use certs::{CertsArgs, CertsCommand, CertsInitArgs};
 use clap::{
     Args, ColorChoice, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
@@ -143,6 +145,8 @@ pub(crate) enum Command {
     Reload(ReloadArgs),
     /// List and revoke the opens and locks of a running server's NFSv4 clients
     State(StateArgs),
+    /// Make certificates for encrypted connections
+    Certs(CertsArgs),
     /// Show the activity of a running server by client, export and procedure
     Top(TopArgs),
     /// Diagnose this host and the connection to a server, with a remedy for each problem

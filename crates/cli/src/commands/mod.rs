@@ -6,6 +6,7 @@
 mod attributes;
 mod bench;
 mod blk;
+mod certs;
 mod change;
 mod check_config;
 mod clean;
@@ -27,7 +28,7 @@ pub(crate) use change::remove_tree;
 use millrace_program::failure::{CommandResult, Failure, Outcome};
 
 use crate::{
-    args::Command,
+    args::{CertsCommand, Command},
     demo,
     session::{self, Session},
 };
@@ -39,6 +40,9 @@ pub(crate) fn run(command: Command) -> CommandResult {
         Command::CheckConfig(args) => check_config::run(&args),
         Command::Reload(args) => reload::run(&args),
         Command::State(args) => state::run(&args),
+        Command::Certs(args) => match args.command {
+            CertsCommand::Init(args) => certs::init(&args),
+        },
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Demo(args) => demo::run(&args),

@@ -5,6 +5,7 @@
 mod access;
 mod bench_mount;
 mod blk;
+mod certs;
 mod common;
 mod config;
 mod damage;

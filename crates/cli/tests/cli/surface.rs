@@ -58,6 +58,7 @@ fn help_contains_the_first_steps_and_the_exit_codes() {
     ] {
         assert!(ok(&[command, "--help"]).contains("Examples:"), "{command}");
     }
+    assert!(ok(&["certs", "init", "--help"]).contains("Examples:"));
 }
 
 #[test]
