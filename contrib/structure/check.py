@@ -7,6 +7,7 @@
 - Modules that allow `unsafe_code` are named in ARCHITECTURE.md, and the source files and folders that it and the design
   notes name exist.
 - The crates that use the client know no wire format: they name no type of the codec of NFS.
+- A crate names every library of its manifest; for tests alone, the documents that it includes may.
 
 With --edges CRATE it prints the references between the modules that refer to each other. With --update it removes from
 `exceptions` what is no longer so, and shortens groups of modules that have become smaller.
@@ -24,6 +25,8 @@ HERE = Path(__file__).resolve().parent
 SHELVES = ("crates", "testing", "lab")
 # They use the client's `ops`, so that a procedure's form in NFSv3 and in NFSv4 is known in the client alone.
 ABOVE_OPS = ("cli", "copy", "fuse", "object-store", "objects", "opendal", "program", "python")
+# Names of libraries that are not those of their packages.
+LIBRARIES = {"md-5": "md5", "rustls-webpki": "webpki"}
 # Pages whose sources must exist.
 DESCRIPTIONS = ("ARCHITECTURE.md", "docs/dev/changing.md", "docs/dev/design/*.md")
 
@@ -141,6 +144,29 @@ def codec_users(root):
                 yield f"{file.relative_to(root)} names the codec of NFS: use the types of millrace_client::ops"
 
 
+def unused_dependencies(root):
+    """Messages for libraries of a manifest that no source file names."""
+
+    def text(folder, *patterns):
+        for file in (f for pattern in patterns for f in folder.glob(pattern)):
+            source = file.read_text()
+            # Examples in a document are tests of the crate that includes it.
+            pages = [file.parent / page for page in re.findall(r'#\[doc = include_str!\("([^"]+)"\)', source)]
+            # A module of another crate, with those below it.
+            modules = [file.parent / module for module in re.findall(r'#\[path = "([^"]+)"\]', source)]
+            below = [f for m in modules for f in (m.parent.glob("**/*.rs") if m.name == "mod.rs" else [m])]
+            yield "\n".join((source, *(f.read_text() for f in pages + below)))
+
+    for file in on_shelves(root, "*/Cargo.toml"):
+        manifest = tomllib.loads(file.read_text())
+        product = "\n".join(text(file.parent, "src/**/*.rs", "fuzz_targets/*.rs", "build.rs"))
+        tests = "\n".join((product, *text(file.parent, "tests/**/*.rs", "examples/**/*.rs")))
+        for kind, named in (("dependencies", product), ("dev-dependencies", tests), ("build-dependencies", product)):
+            for name in [n for part in (manifest, *manifest.get("target", {}).values()) for n in part.get(kind, {})]:
+                if not re.search(rf"\b{LIBRARIES.get(name, name).replace('-', '_')}\b", named):
+                    yield f"{file.relative_to(root)} has {name} in {kind}, which no source file names"
+
+
 def compare(found, listed, what):
     """Messages for what is not listed, and for what is listed and gone."""
     for entry in found:
@@ -209,6 +235,7 @@ def problems(root, listed):
         *unsafe_modules(root, text),
         *missing_files(root),
         *codec_users(root),
+        *unused_dependencies(root),
     ]
 
 

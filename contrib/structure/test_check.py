@@ -142,6 +142,16 @@ class Order(Fixture):
         found = list(check.codec_users(self.root))
         self.assertEqual([f.split()[0] for f in found], ["crates/copy", "crates/cli/src/a.rs"])
 
+    def test_a_library_that_is_not_used(self):
+        self.manifest("one", '[dependencies]\nmd-5 = "1"\nm-low.workspace = true\nslab = "1"\n[dev-dependencies]\nslab = "1"\ntar = "1"\n')
+        (self.root / "crates/one/src").mkdir()
+        (self.root / "crates/one/tests").mkdir()
+        (self.root / "crates/one/src/p.md").write_text("use tar::Builder;")
+        (self.root / "crates/one/src/lib.rs").write_text('use md5::Md5; #[doc = include_str!("p.md")] mod a;')
+        (self.root / "crates/one/tests/a.rs").write_text("use m_low::A; use slab::Slab;")
+        found = list(check.unused_dependencies(self.root))
+        self.assertEqual([f.split()[2::2][:2] for f in found], [["m-low", "dependencies,"], ["slab", "dependencies,"]])
+
     def test_a_file_that_does_not_exist(self):
         (self.root / "crates/one/src").mkdir(parents=True)
         (self.root / "crates/one/src/a.rs").write_text("")

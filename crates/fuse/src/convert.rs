@@ -1,7 +1,7 @@
 //! Conversion of attributes, times and device numbers between NFS and FUSE.
 
 use millrace_client::ops::{self, FileType, NfsTime, SetTime, SpecData};
-use millrace_fuse_protocol::{Attributes, SetTime as NewTime, Time};
+use millrace_fuse_session::protocol::{Attributes, SetTime as NewTime, Time};
 use rustix::fs::FileType as Kind;
 
 /// Block size reported by statfs, in bytes.

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 
 use millrace_client::{Identity, handles::Client};
+use millrace_fuse_session::caller;
 use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
-
-use crate::caller::groups;
 
 /// Identities that are cached.
 const MAX_IDENTITIES: usize = 1024;
@@ -15,6 +14,11 @@ pub(crate) struct CredentialCache {
     client: Client,
     own: Identity,
     clients: Mutex<HashMap<CredentialKey, Client>>,
+}
+
+/// The supplementary groups of a thread; empty if it does not exist.
+async fn groups_of(rt: &RuntimeRef, tid: u32) -> Vec<u32> {
+    caller::blocking(rt, move || Identity::groups_of(&tid.to_string())).await
 }
 
 /// User, group and supplementary groups.
@@ -35,7 +39,7 @@ impl CredentialCache {
     pub(crate) async fn get(&self, rt: &RuntimeRef, ids: (u32, u32), tid: u32) -> Client {
         // Root's groups are not read: a server that trusts root does not check them.
         let is_own_root = ids.0 == 0 && (self.own.uid, self.own.gid) == ids;
-        if is_own_root { self.client.clone() } else { self.of_groups(ids, groups(rt, tid).await) }
+        if is_own_root { self.client.clone() } else { self.of_groups(ids, groups_of(rt, tid).await) }
     }
 
     fn of_groups(&self, (uid, gid): (u32, u32), gids: Vec<u32>) -> Client {

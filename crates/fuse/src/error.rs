@@ -1,13 +1,8 @@
 //! Errors of mounting and unmounting, and the errno values of failed requests.
 
-use std::{
-    fmt, io,
-    path::{Path, PathBuf},
-};
+use std::{fmt, path::PathBuf};
 
 use rustix::io::Errno;
-
-use crate::device::DEVICE;
 
 /// Why mounting or unmounting failed.
 #[derive(Debug, thiserror::Error)]
@@ -21,33 +16,9 @@ pub enum MountError {
         /// Why it is invalid.
         reason: String,
     },
-    /// The directory is not usable as a mount point.
-    #[error("cannot mount on {}: {reason}", path.display())]
-    MountPoint {
-        /// The mount point.
-        path: PathBuf,
-        /// The reason and the remedy.
-        reason: String,
-    },
-    /// The mount cannot be removed.
-    #[error("cannot unmount {}: {reason}", path.display())]
-    Unmount {
-        /// The mount point.
-        path: PathBuf,
-        /// The reason and the remedy.
-        reason: String,
-    },
     /// The server is unreachable or rejected the mount.
     #[error(transparent)]
     Server(#[from] millrace_client::Error),
-    /// The kernel or fusermount3 rejected the mount.
-    #[error("cannot mount {}: {}{}", path.display(), source.to_string().trim(), hint(source))]
-    Kernel {
-        /// The mount point.
-        path: PathBuf,
-        /// The error.
-        source: io::Error,
-    },
     /// The export was unmounted, but data was lost without a program having been informed.
     #[error("{} was unmounted, but changes to {} files were lost: {}", path.display(), files.len(), listed(files))]
     Lost {
@@ -56,29 +27,9 @@ pub enum MountError {
         /// The files and the errors.
         files: Vec<LostFile>,
     },
-    /// The device was unmounted, but completed writes may be lost.
-    #[error("{} was unmounted, but {source}", path.display())]
-    Flush {
-        /// The mount point.
-        path: PathBuf,
-        /// The error of the last flush.
-        source: millrace_iscsi_initiator::Error,
-    },
-    /// A local resource could not be allocated, or a precondition is not met.
-    #[error("{0}")]
-    Local(String),
-}
-
-fn hint(e: &io::Error) -> &'static str {
-    match e.kind() {
-        io::ErrorKind::NotFound if !Path::new(DEVICE).exists() => {
-            "; /dev/fuse does not exist (run `modprobe fuse`; for a container use --device /dev/fuse)"
-        }
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
-            "; mounting without root needs fusermount3 (package fuse3) and access to /dev/fuse"
-        }
-        _ => "",
-    }
+    /// The mount point or the system does not permit it.
+    #[error(transparent)]
+    System(#[from] millrace_fuse_session::MountError),
 }
 
 /// Maximum number of files listed in an error message.

@@ -14,6 +14,7 @@ use millrace_client::{
     handles::{Client, Object},
     ops::{Attributes, FileHandle, FileType, FsStat, NfsTime, SetAttributes, SetTime, Wcc, access},
 };
+use millrace_fuse_session::dispatch::Dispatcher;
 use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -26,7 +27,6 @@ use crate::{
     credentials::CredentialCache,
     dentries::{CacheStamp, CachedName, ROOT},
     dir_stream::{CallTime, DirStream},
-    dispatch::Dispatcher,
     error::errno,
     inode::{AttrReply, CacheUpdate, FoundFile, Inode, InodeTable},
     invalidation::Invalidator,

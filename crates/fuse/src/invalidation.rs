@@ -2,12 +2,12 @@
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
-use millrace_fuse_protocol::Notification;
+use millrace_fuse_session::{channel::Notifier, protocol::Notification};
 use millrace_runtime::RuntimeRef;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-use crate::{channel::Notifier, inode::Inode, page_invalidations::PageRead};
+use crate::{inode::Inode, page_invalidations::PageRead};
 
 /// A notification for which the kernel takes the locks of pages.
 enum PageNotification {

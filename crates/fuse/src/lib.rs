@@ -1,16 +1,15 @@
-//! Mounts an NFS export: a FUSE file system on top of the client library. [`DiskMount`] shows a block device as a file;
-//! its module explains it (`disk/mod.rs`). The rest of this page is about exports.
+//! Mounts an NFS export: a FUSE file system on top of the client library.
 //!
 //! [`Mount::new`] connects, mounts and serves requests until [`Mount::unmount`], a signal handler or
 //! `umount(8)` ends the mount. [`MountOptions`] parses the options of mount(8) and nfs(5).
 //!
 //! # Request path
 //! `handler/` implements the FUSE operations. With one connection (`nconnect=1`, the default), a task of the executor that
-//! owns it reads the requests (`channel/`), so that one thread reads a request, sends the call and writes the reply. It
+//! owns it reads the requests (`millrace_fuse_session::channel`), so that one thread reads a request, sends the call and writes the reply. It
 //! must not block: what may block, such as reading `/proc` and dropping pages, runs in other threads. With more
 //! connections, threads read requests, each from its own clone of `/dev/fuse`. Requests become futures of the executor
-//! (`dispatch.rs`), which sends the replies. With `io_uring` and one connection, the task receives requests over io_uring,
-//! and `/dev/fuse` carries what the kernel sends only there (`channel/ring/`). Requests that need no server, such as GETATTR from the cache or a WRITE that
+//! (`millrace_fuse_session::dispatch`), which sends the replies. With `io_uring` and one connection, the task receives requests over io_uring,
+//! and `/dev/fuse` carries what the kernel sends only there. Requests that need no server, such as GETATTR from the cache or a WRITE that
 //! is coalesced, are answered where they are read. READ data is received into an arena buffer, which
 //! the kernel copies into its page cache: one copy. WRITE data is copied once, from the request's buffer into the
 //! arena.
@@ -69,13 +68,11 @@
 //!
 //! # Unreachable server
 //! `hard` (the default) retries forever, `soft` fails with EIO after `timeo` and `retrans`. In both cases a
-//! process that is killed, also by Ctrl-C, ends at once (FUSE_INTERRUPT, `interrupt.rs`), except while it reads or writes
+//! process that is killed, also by Ctrl-C, ends at once (FUSE_INTERRUPT), except while it reads or writes
 //! with O_DIRECT, which Linux does not interrupt (FUSE_ASYNC_DIO). If it has got another signal
 //! during the same request before, SIGKILL ends it within about a second: the kernel reports only the first signal.
 
 mod access;
-mod caller;
-mod channel;
 mod clock;
 mod convert;
 mod copy;
@@ -83,37 +80,28 @@ mod credentials;
 mod delegated;
 mod delegations;
 mod dentries;
-mod device;
 mod dir_stream;
 mod directory;
-mod disk;
-mod dispatch;
 mod error;
-mod flags;
 mod forgotten;
 mod fs;
 mod handler;
 mod inode;
-mod interrupt;
 mod invalidation;
 mod lock_owners;
 mod locks;
 mod mount;
-mod mountpoint;
 mod namespace;
 mod open;
 mod open_file;
 mod options;
 mod page_invalidations;
 mod pages;
-pub mod passthrough;
 mod prefetch;
 mod read_ahead;
 mod remount;
 mod retries;
 mod revalidate;
-mod serving;
-mod session;
 #[cfg(test)]
 mod simulated;
 mod sparse;
@@ -123,9 +111,8 @@ mod write;
 mod write_queue;
 mod xattrs;
 
-pub use disk::DiskMount;
 pub use error::{LostFile, MountError};
+pub use millrace_fuse_session::mountpoint::{detach, umount};
 pub use mount::Mount;
-pub use mountpoint::{detach, umount};
 pub use options::{LookupCache, MountOptions};
 pub use remount::{is_remount, remount};

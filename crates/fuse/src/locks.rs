@@ -13,7 +13,7 @@ use std::{ops::Range, sync::Arc};
 
 use futures::StreamExt;
 use millrace_client::{Conflict, Error, LockKind, handles::File};
-use millrace_fuse_protocol::{Lock, LockRequest};
+use millrace_fuse_session::protocol::{Lock, LockRequest};
 use rustix::io::Errno;
 
 use crate::{

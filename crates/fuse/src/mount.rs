@@ -11,19 +11,19 @@ use std::{
 };
 
 use millrace_client::{Options, Url, Version, handles::Client, ops::FileType};
-use millrace_fuse_protocol::InitFlags;
+use millrace_fuse_session::{
+    MountError as SystemError,
+    mountpoint::{self, SOURCE},
+    protocol::InitFlags,
+    serving::Serving,
+    settings::{self, raise_kernel_read_ahead},
+};
 use millrace_runtime::tokio_rt::TokioRuntime;
 use tokio::runtime::Runtime;
 
 use crate::{
-    MountError, MountOptions,
-    fs::Fs,
-    handler::FuseHandler,
-    invalidation::Invalidator,
-    mountpoint::{self, SOURCE},
+    MountError, MountOptions, fs::Fs, handler::FuseHandler, invalidation::Invalidator,
     options::invalid_option,
-    serving::Serving,
-    session::{self, raise_kernel_read_ahead},
 };
 
 /// Maximum name length if the server does not report one.
@@ -66,15 +66,15 @@ impl Mount {
         let kernel = FuseHandler::new(Arc::clone(&fs), options.writeback, server_locks(&client, options));
         // With one connection, the thread that serves it also reads the requests. Otherwise each would be handed over.
         let on_executor = runtime.metrics().num_workers() == 1;
-        let threads = if on_executor { 1 } else { session::threads() };
+        let threads = if on_executor { 1 } else { settings::threads() };
         let io_uring = options.io_uring && on_executor;
         if options.io_uring && !on_executor {
             tracing::warn!(
                 "mount option \"io_uring\" has no effect with nconnect={connections}: use nconnect=1"
             );
         }
-        let session = session::start(kernel, &options.request(source), &path, threads, io_uring)
-            .map_err(|source| MountError::Kernel { path: path.clone(), source })?;
+        let session = settings::start(kernel, &options.request(source), &path, threads, io_uring)
+            .map_err(|source| SystemError::Kernel { path: path.clone(), source })?;
         let _ = fs.invalidator.set(Invalidator::new(fs.rt.clone(), session.notifier()));
         let io_uring_is_used = session.io_uring_is_used();
         let serving = if on_executor {
@@ -192,7 +192,7 @@ fn executor(connections: usize) -> Result<Runtime, MountError> {
         .thread_name("millrace-nfs")
         .enable_all()
         .build()
-        .map_err(|e| MountError::Local(format!("cannot start the async runtime: {e}")))
+        .map_err(|e| SystemError::Local(format!("cannot start the async runtime: {e}")).into())
 }
 
 /// The capabilities for locks at the server.
@@ -215,13 +215,13 @@ async fn connect(
     let connected = tokio::time::timeout(limit, Client::connect(rt.clone(), url, client_options));
     let client = connected
         .await
-        .map_err(|_| MountError::Local(format!("{} did not reply within {limit:?}", url.host)))??;
+        .map_err(|_| SystemError::Local(format!("{} did not reply within {limit:?}", url.host)))??;
     if options.requires_locks && client.version() == Version::V3 {
         return Err(invalid_option("lock", "NFSv3 has only local locks here: use vers=4.2, or nolock"));
     }
     let root = client.resolve(client.path_in_export()).await?;
     if root.1.file_type != FileType::Directory {
-        return Err(MountError::Local(format!("{url} is not a directory")));
+        return Err(SystemError::Local(format!("{url} is not a directory")).into());
     }
     let name_max = client.pathconf(root.0).await.map_or(NAME_MAX, |p| p.name_max);
     let fs = Fs::new((rt, runtime.metrics().num_workers()), client.clone(), options, root, name_max);

@@ -9,11 +9,11 @@ use std::{
 
 use millrace_buffer::{Buffer, View};
 use millrace_client::{handles::Client, ops::SetAttributes};
+use millrace_fuse_session::channel::WriteData;
 use rustix::{fs::OFlags, io::Errno};
 
 use crate::{
     access::{FILE_ACCESS, required_access},
-    channel::WriteData,
     error::errno,
     fs::Fs,
     inode::{AttrReply, CacheUpdate, Inode, KernelAttrs, PageInvalidation},

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use millrace_client::{Options, RetryPolicy, Url, Version};
+use millrace_fuse_session::{device::MountRequest, flags};
 use rustix::mount::MountFlags;
 
-use crate::{MountError, device::MountRequest, flags};
+use crate::MountError;
 
 /// Which names the kernel may cache (`lookupcache=`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

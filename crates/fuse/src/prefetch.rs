@@ -123,12 +123,13 @@ mod tests {
 
     use millrace_client::ops::{CreateHow, SetAttributes};
     use millrace_client::{Options, handles::Client};
+    use millrace_fuse_session::channel::WriteData;
     use millrace_runtime::tokio_rt::TokioRuntime;
     use millrace_server::{Config, Running, Server};
     use rustix::fs::OFlags;
 
     use super::*;
-    use crate::{MountOptions, channel::WriteData, dentries::ROOT, write::WritePosition};
+    use crate::{MountOptions, dentries::ROOT, write::WritePosition};
 
     /// READ size of the kernel.
     const READ: usize = 128 << 10;

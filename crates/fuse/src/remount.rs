@@ -2,14 +2,17 @@
 
 use std::{fs, path::Path};
 
+use millrace_fuse_session::{
+    MountError as SystemError, flags,
+    mountpoint::{self, MountEntry},
+};
 use rustix::{
     io::Errno,
     mount::{MountFlags, mount_remount},
 };
 
 use crate::{
-    MountError, MountOptions, flags,
-    mountpoint::{self, MountEntry},
+    MountError, MountOptions,
     options::{IGNORED, invalid_option},
 };
 
@@ -28,10 +31,10 @@ pub fn is_remount(lists: &[String]) -> bool {
 /// already set there are ignored.
 ///
 /// # Errors
-/// [`MountError::MountPoint`] if no export is mounted there. [`MountError::Option`] if an option is unknown
-/// or cannot be changed while mounted. [`MountError::Kernel`] if the kernel rejects the change.
+/// [`MountError::System`] if no export is mounted there, or the kernel rejects the change. [`MountError::Option`] if an
+/// option is unknown or cannot be changed while mounted.
 pub fn remount(dir: &Path, lists: &[String]) -> Result<(), MountError> {
-    let refuse = |reason: &str| MountError::MountPoint { path: dir.to_owned(), reason: reason.into() };
+    let refuse = |reason: &str| SystemError::MountPoint { path: dir.to_owned(), reason: reason.into() };
     let path = dir.canonicalize().map_err(|e| refuse(&e.to_string()))?;
     let mounted = mountpoint::mounted(&path).filter(|m| m.is_ours);
     let mounted = mounted.ok_or_else(|| refuse("millrace has not mounted an export there"))?;
@@ -39,8 +42,9 @@ pub fn remount(dir: &Path, lists: &[String]) -> Result<(), MountError> {
     let flags = new_flags(&mounted, &fstab_options(&fstab, &path), lists)?;
     mount_remount(&path, flags, "").map_err(|e| match e {
         Errno::BUSY => refuse("files are open for writing; close them or unmount"),
-        e => MountError::Kernel { path: path.clone(), source: e.into() },
-    })
+        e => SystemError::Kernel { path: path.clone(), source: e.into() },
+    })?;
+    Ok(())
 }
 
 /// Returns the new flags of the mount. `configured`: its options in `/etc/fstab`.

@@ -23,11 +23,11 @@ use millrace_client::{
     handles::Client,
     ops::{Attributes, NfsTime},
 };
+use millrace_fuse_session::caller::is_kernel_thread;
 use rustix::io::Errno;
 
 use crate::{
     access::GrantedAccess,
-    caller::is_kernel_thread,
     clock::Epoch,
     error::errno,
     fs::Fs,

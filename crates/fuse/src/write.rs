@@ -16,12 +16,12 @@ use millrace_client::{
     handles::{Client, File},
     ops::Wcc,
 };
+use millrace_fuse_session::channel::WriteData;
 use millrace_runtime::{Instant, RuntimeExt};
 use rustix::io::Errno;
 
 use crate::{
     LostFile,
-    channel::WriteData,
     error::errno,
     fs::Fs,
     inode::Inode,

@@ -8,6 +8,7 @@
 
 mod calls;
 mod library;
+pub mod passthrough;
 mod report;
 mod subject;
 

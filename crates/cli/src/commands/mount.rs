@@ -31,7 +31,7 @@ pub(super) fn run(args: &MountArgs) -> CommandResult {
 }
 
 pub(super) fn umount(args: &UmountArgs) -> CommandResult {
-    millrace_fuse::umount(&args.dir).map(|()| Outcome::Done).map_err(|e| failure(&e))
+    millrace_fuse::umount(&args.dir).map(|()| Outcome::Done).map_err(|e| Failure::new(e.to_string()))
 }
 
 /// Mounts the export, and serves the mount until it ends.

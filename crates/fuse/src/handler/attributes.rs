@@ -3,12 +3,14 @@
 use std::{future::Future, sync::Arc};
 
 use millrace_client::ops;
-use millrace_fuse_protocol::{Reply, SetAttributes, Statistics};
+use millrace_fuse_session::{
+    channel::Call,
+    protocol::{Reply, SetAttributes, Statistics},
+};
 use rustix::io::Errno;
 
 use super::{FuseHandler, done};
 use crate::{
-    channel::Call,
     convert::{BLOCK, attributes, set_time},
     inode::AttrReply,
 };

@@ -6,14 +6,14 @@ use millrace_client::{
     handles::Object,
     ops::{DirEntry, FileType, Wcc},
 };
-use millrace_fuse_protocol::{
-    DirectoryEntries, DirectoryEntry, Entry, OpenFlags, Opened, ReadDirectory, Reply,
+use millrace_fuse_session::{
+    channel::Call,
+    protocol::{DirectoryEntries, DirectoryEntry, Entry, OpenFlags, Opened, ReadDirectory, Reply},
 };
 use rustix::io::Errno;
 
 use super::{FuseHandler, names::entry};
 use crate::{
-    channel::Call,
     convert::{attributes, mode},
     dir_stream::{CallTime, DirStream},
     directory::{DirReader, handle_and_attributes},

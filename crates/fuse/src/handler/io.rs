@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use millrace_fuse_protocol::{Entry, OpenFlags, Opened, ReadRequest, Reply, WriteRequest};
+use millrace_fuse_session::{
+    channel::{Call, WriteData},
+    protocol::{Entry, OpenFlags, Opened, ReadRequest, Reply, WriteRequest},
+};
 use rustix::{fs::OFlags, io::Errno};
 
 use super::{FuseHandler, done, names::entry};
-use crate::{
-    channel::{Call, WriteData},
-    open::WriteKind,
-    open_file::OpenFile,
-    write::WritePosition,
-};
+use crate::{open::WriteKind, open_file::OpenFile, write::WritePosition};
 
 /// Whether a request bypasses the page cache. Only then does the kernel pass a lock owner (`fuse_direct_io`).
 /// A write with O_DIRECT whose pages the kernel could not drop goes through the page cache, and holds the

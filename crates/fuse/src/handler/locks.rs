@@ -5,15 +5,15 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use millrace_fuse_protocol::{LockRequest, Reply};
+use millrace_fuse_session::{
+    channel::Call,
+    interrupt::End,
+    protocol::{LockRequest, Reply},
+};
 use rustix::io::Errno;
 
 use super::{FuseHandler, done};
-use crate::{
-    channel::Call,
-    interrupt::End,
-    locks::{HeldRange, lock_kind, tested},
-};
+use crate::locks::{HeldRange, lock_kind, tested};
 
 impl FuseHandler {
     pub(super) fn get_lock(&self, call: Call, lock: LockRequest) {

@@ -12,16 +12,16 @@ use std::{future::Future, sync::Arc};
 
 use millrace_buffer::Arena;
 use millrace_client::handles::Client;
-use millrace_fuse_protocol::{InitFlags, Operation, WriteRequest};
+use millrace_fuse_session::{
+    channel::{Call, Handler, WriteData},
+    interrupt::{End, cancel_at},
+    protocol::{InitFlags, Operation, WriteRequest},
+    settings::TREE,
+};
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
-use crate::{
-    channel::{Call, Handler, WriteData},
-    fs::Fs,
-    interrupt::{End, cancel_at},
-    session::TREE,
-};
+use crate::fs::Fs;
 
 pub(crate) struct FuseHandler {
     fs: Arc<Fs>,

@@ -3,7 +3,10 @@
 use std::future::Future;
 
 use millrace_client::ops::{MknodWhat, SetAttributes};
-use millrace_fuse_protocol::{Entry as FoundEntry, Reply};
+use millrace_fuse_session::{
+    channel::Call,
+    protocol::{Entry as FoundEntry, Reply},
+};
 use rustix::{
     fs::{FileType, RenameFlags},
     io::Errno,
@@ -11,7 +14,6 @@ use rustix::{
 
 use super::{FuseHandler, done};
 use crate::{
-    channel::Call,
     convert::{attributes, spec},
     fs::Entry,
     namespace::NewNode,

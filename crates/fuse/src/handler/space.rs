@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use millrace_client::handles::SeekTarget;
-use millrace_fuse_protocol::{CopyFileRange, FileRange, Reply};
+use millrace_fuse_session::{
+    channel::Call,
+    protocol::{CopyFileRange, FileRange, Reply},
+};
 use rustix::io::Errno;
 
 use super::{FuseHandler, done};
-use crate::channel::Call;
 
 /// `whence` of lseek(2) for data and for holes.
 const SEEK_DATA: u32 = 3;

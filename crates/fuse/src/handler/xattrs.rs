@@ -5,11 +5,11 @@
 //! EOPNOTSUPP.
 
 use millrace_client::SetxattrOption;
-use millrace_fuse_protocol::Reply;
+use millrace_fuse_session::{channel::Call, protocol::Reply};
 use rustix::{fs::XattrFlags, io::Errno};
 
 use super::{FuseHandler, done};
-use crate::{channel::Call, xattrs::USER};
+use crate::xattrs::USER;
 
 impl FuseHandler {
     fn check_xattrs(&self) -> Result<(), Errno> {

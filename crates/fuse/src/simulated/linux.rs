@@ -12,7 +12,11 @@ use std::{
 use futures::{FutureExt, future::join_all};
 use millrace_client::handles::Client;
 use millrace_crashtest::{Random, unstable::choice};
-use millrace_fuse_protocol::InitFlags;
+use millrace_fuse_session::{
+    channel::{Session, SessionOptions},
+    protocol::InitFlags,
+    settings,
+};
 use millrace_runtime::{RuntimeExt, RuntimeRef};
 use parking_lot::Mutex;
 use rustix::{fs::OFlags, io::Errno};
@@ -22,15 +26,7 @@ use super::{
     page_cache::{Node, PAGE},
     wire::{Body, Channel, Op, Reply, u32_at, u64_at},
 };
-use crate::{
-    MountOptions,
-    channel::{Session, SessionOptions},
-    dentries::ROOT,
-    fs::Fs,
-    handler::FuseHandler,
-    invalidation::Invalidator,
-    session,
-};
+use crate::{MountOptions, dentries::ROOT, fs::Fs, handler::FuseHandler, invalidation::Invalidator};
 
 /// SETATTR flags (`FATTR_SIZE`, `FATTR_FH`, `FATTR_MTIME`, `FATTR_MTIME_NOW`).
 pub(super) const SET_SIZE: u32 = 1 << 3;
@@ -120,7 +116,7 @@ impl Linux {
         let (channel, device) = Channel::new(if io == Io::WriteBack { WRITEBACK_CACHE } else { 0 });
         // The mount sends 64 KiB (`wsize`) from buffers of this size, and never keeps larger ones.
         let max_write = choice(&mut random, &[64 << 10, 1 << 20]);
-        let settings = SessionOptions { max_write, ..session::options(1, None) };
+        let settings = SessionOptions { max_write, ..settings::options(1, None) };
         let session = Session::start(kernel, device, settings).unwrap();
         channel.wait_for_barrier();
         let _ = fs.invalidator.set(Invalidator::new(rt.clone(), session.notifier()));

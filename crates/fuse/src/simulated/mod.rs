@@ -7,6 +7,7 @@
 //! direct I/O, write-through or write-back caching.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod channel;
 mod delegations;
 mod hooked_runtime;
 mod linux;

@@ -1,6 +1,6 @@
 //! `millrace bench mount`, and the passthrough that it starts.
 
-use millrace_bench::mounted::{Case, MountBench};
+use millrace_bench::mounted::{Case, MountBench, passthrough};
 use millrace_client::Proto;
 use millrace_program::{
     failure::{CommandResult, Failure, Outcome},
@@ -69,6 +69,6 @@ pub(super) fn passthrough(args: &PassthroughArgs) -> CommandResult {
         drop(millrace_fuse::detach(&at));
     });
     let ready = || drop(output::line(&format!("ready {}", args.at.display())));
-    millrace_fuse::passthrough::serve(&args.of, &args.at, ready).map_err(|e| Failure::new(e.to_string()))?;
+    passthrough::serve(&args.of, &args.at, ready).map_err(|e| Failure::new(e.to_string()))?;
     Ok(Outcome::Done)
 }

@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use millrace_fuse::DiskMount;
+use millrace_disk_mount::DiskMount;
 use millrace_iscsi_initiator::BlockDevice;
 use millrace_nbd::Server;
 use millrace_program::{
@@ -107,7 +107,11 @@ async fn serve(disk: &BlockDevice, users: Users, signals: &mut Signals) -> Comma
             None => clients.await,
         };
         let unmounted = match mount {
-            Some(mount) => mount.unmount().await.map_err(|e| Failure::new(e.to_string())),
+            Some(mount) => {
+                let at = mount.path().display().to_string();
+                let flushed = mount.unmount().await;
+                flushed.map_err(|e| Failure::new(format!("{at} was unmounted, but {e}")))
+            }
             None => Ok(()),
         };
         disk.close().await;
