@@ -95,3 +95,8 @@ pub use tls::{Tls, TlsFailure};
 pub use url::Url;
 pub use v4::{Conflict, Delegation, LockKind, Recalled};
 pub use version::Version;
+
+/// The program of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

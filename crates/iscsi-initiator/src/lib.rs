@@ -57,3 +57,8 @@ pub use millrace_scsi::{Lun, Sense};
 pub use options::Options;
 pub use unit::{Identity, Limits, UnitInfo};
 pub use url::{Transport, Url};
+
+/// The program of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -75,3 +75,8 @@ pub use stats_sources::StatsReader;
 pub use target_settings::{LunSettings, TargetSettings, target_name};
 pub use targets::{IscsiStats, LunStats};
 pub use usage::{LATENCY_BUCKETS, LatencyStats, UsageStats};
+
+/// The program of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
