@@ -285,11 +285,15 @@ impl Error {
         Some(errno.raw_os_error())
     }
 
-    /// Whether a retry may succeed: the connection was refused or lost, or the server did not answer.
+    /// Whether a retry may succeed: the connection was refused or lost, or the server did not answer. Not if a certificate is
+    /// refused or cannot be read, or the server does not offer TLS.
     pub fn is_unreachable(&self) -> bool {
         let is_lost = |e: &RpcError| matches!(e, RpcError::Disconnected { .. } | RpcError::TimedOut { .. });
         match self {
-            Self::Connect { .. } | Self::NoTransport { .. } => true,
+            Self::Connect { source, .. } => !source.as_deref().is_some_and(|e| {
+                e.is::<ConfigError>() || e.downcast_ref::<TlsFailure>().is_some_and(TlsFailure::is_final)
+            }),
+            Self::NoTransport { failures, .. } => failures.iter().all(Self::is_unreachable),
             Self::NoAnswer { .. } | Self::Unreachable { .. } => true,
             Self::Rpc { error, .. } => is_lost(error),
             _ => false,

@@ -44,6 +44,11 @@ impl TlsFailure {
         }
     }
 
+    /// Whether another attempt fails too, unless certificates or settings change.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self.source, StartTlsError::NotOffered | StartTlsError::Handshake(_))
+    }
+
     /// What failed, without the remedy.
     pub fn reason(&self) -> String {
         self.source.to_string()
