@@ -29,7 +29,7 @@ rpc.nfsd --no-nfs-version 4 --tcp --rdma=20049 --port 2049 8
 rpc.mountd";
 /// As [`START`], with NFSv4 too, whose root is the export with fsid 0. The shortest grace period: the client's reads
 /// and writes wait for its end.
-fn start_v4() -> String {
+pub(super) fn start_v4() -> String {
     let start = START.replace("--no-nfs-version 4 ", "").replace("fsid=1", "fsid=0");
     start.replace(
         "rpcbind -w",

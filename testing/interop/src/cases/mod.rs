@@ -9,6 +9,7 @@ mod kernel_client;
 mod kills;
 mod knfsd;
 mod load;
+mod tls;
 mod verbs;
 
 use anyhow::Result;
@@ -67,6 +68,7 @@ pub(crate) fn all() -> Vec<Case> {
     cases.extend(iscsi::cases());
     cases.extend(kills::cases());
     cases.extend(load::cases());
+    cases.extend(tls::cases());
     cases
 }
 
