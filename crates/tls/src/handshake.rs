@@ -76,6 +76,14 @@ impl Handshake {
         matches!(self.role, Role::Client(_))
     }
 
+    /// Whether a step will encode a message.
+    fn wants_write(&self) -> bool {
+        match &self.role {
+            Role::Client(c) => c.wants_write(),
+            Role::Server(s) => s.wants_write(),
+        }
+    }
+
     fn is_complete(&self) -> bool {
         let (handshaking, kind) = match &self.role {
             Role::Client(c) => (c.is_handshaking(), c.handshake_kind()),
@@ -109,8 +117,8 @@ impl Handshake {
                     }
                 }
                 Err(e) => {
-                    // The next step encodes the alert, if there is one. A further step would process the same bytes again.
-                    let _ = self.step(incoming, out);
+                    // What waits before the alert, and the alert. A further step would process the same bytes again.
+                    while self.wants_write() && matches!(self.step(incoming, out), Ok(Step::Again)) {}
                     return Err(e);
                 }
             }

@@ -7,4 +7,5 @@ mod config;
 mod handshake;
 mod hostile;
 mod memory;
+mod raw;
 mod transfer;
