@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use millrace_rdma_providers::IWARP;
 use millrace_server::{InvalidSetting, ServerError};
 
-use crate::{DaemonError, Diagnostic};
+use crate::{DaemonError, Diagnostic, MetricsAccess};
 
 /// The configuration of a daemon: that of its NFS and iSCSI service, and the additional services of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -15,6 +15,8 @@ pub struct Config {
     /// Address of the HTTP endpoint: the status page and `/metrics` (Prometheus); none by default. Port 0
     /// selects a free port.
     pub metrics: Option<SocketAddr>,
+    /// Who may use this endpoint.
+    pub metrics_access: MetricsAccess,
     /// Path of the control socket for `millrace reload`; none by default. The program opens it;
     /// [`crate::Daemon`] ignores it.
     pub control: Option<PathBuf>,
@@ -31,10 +33,16 @@ impl Config {
     /// [`DaemonError::Server`] with the reason and the required change.
     pub fn check(&self) -> Result<(), DaemonError> {
         self.server.check()?;
-        match self.conflicting_addresses().into_iter().next() {
+        match self.conflicting_addresses().into_iter().chain(self.metrics_access.invalid(self.metrics)).next()
+        {
             Some(conflict) => Err(ServerError::from(conflict).into()),
             None => Ok(()),
         }
+    }
+
+    /// The settings of the metrics endpoint that cannot be used.
+    pub(crate) fn invalid_metrics(&self) -> impl Iterator<Item = InvalidSetting> {
+        self.metrics_access.invalid(self.metrics).into_iter().chain(self.metrics_access.invalid_files())
     }
 
     /// The addresses on which two services would listen.

@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use millrace_server::{Reloaded, Running, Server, Stats};
 
-use crate::{Config, DaemonError, control_group, endpoint, observer::Observer, rpcbind};
+use crate::{Config, DaemonError, access::Access, control_group, endpoint, observer::Observer, rpcbind};
 
 /// A running server with its metrics endpoint and its registration with rpcbind. Dropping it stops it
 /// immediately, without waiting for calls in progress; [`Self::stop`] stops it gracefully.
@@ -16,6 +17,8 @@ pub struct Daemon {
     server: Running,
     config: Config,
     metrics: Option<SocketAddr>,
+    /// Of the metrics endpoint; a reload replaces it.
+    access: Arc<ArcSwap<Access>>,
 }
 
 impl Daemon {
@@ -37,9 +40,10 @@ impl Daemon {
         let of_metrics =
             sockets.iter().position(|s| s.local_addr().ok() == config.metrics && config.metrics.is_some());
         let metrics_socket = of_metrics.map(|index| sockets.swap_remove(index));
+        let access = Arc::new(ArcSwap::from_pointee(Access::load(&config.metrics_access)?));
         let server = Server::start_on(config.server.clone(), sockets)?;
         control_group::warn_of_limit(&config.server);
-        let mut daemon = Self { server, metrics: None, config };
+        let mut daemon = Self { server, metrics: None, config, access };
         let server = &daemon.server;
         if let Some(addr) = daemon.config.metrics {
             let failed = |source| DaemonError::Listen { addr, source };
@@ -49,7 +53,10 @@ impl Daemon {
             let observer = Arc::new(Observer::new(server));
             let (recorder, stopping) = (Arc::clone(&observer), server.stopping());
             server.spawn("samples", async move { recorder.record(stopping).await });
-            server.spawn("metrics", endpoint::serve(listener, observer, server.stopping()));
+            server.spawn(
+                "metrics",
+                endpoint::serve(listener, observer, Arc::clone(&daemon.access), server.stopping()),
+            );
         }
         if daemon.config.rpcbind {
             let bindings = rpcbind::bindings(server.tcp_addrs(), server.rdma_addrs());
@@ -69,16 +76,19 @@ impl Daemon {
         self.metrics
     }
 
-    /// Replaces the exports and targets by those of `config`, as [`Running::reload`]. [`Reloaded::unapplied`] lists the
+    /// Replaces the exports and targets by those of `config`, as [`Running::reload`], and the certificate and token of the
+    /// metrics endpoint. [`Reloaded::unapplied`] lists the
     /// changed settings that take effect after a restart.
     ///
     /// # Errors
     /// [`DaemonError`]; nothing is changed then.
     pub fn reload(&mut self, config: &Config) -> Result<Reloaded, DaemonError> {
+        let access = Access::load(&config.metrics_access)?;
         let mut done = self.server.reload(&config.server)?;
+        self.access.store(Arc::new(access));
         control_group::warn_of_limit(&config.server);
         // Lists every field, so that a new field must be added here.
-        let Config { server: _, metrics, control, rpcbind, warnings: _ } = &self.config;
+        let Config { server: _, metrics, metrics_access: _, control, rpcbind, warnings: _ } = &self.config;
         let differs = [
             ("metrics", *metrics != config.metrics),
             ("control", *control != config.control),

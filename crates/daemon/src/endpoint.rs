@@ -1,35 +1,42 @@
 //! The HTTP endpoint: `/` is a page for people, `/metrics` has the statistics; `/healthz` answers while the server runs,
-//! `/readyz` whether all shards answer.
+//! `/readyz` whether all shards answer. Over HTTPS if there is a certificate.
 
 use std::{
     convert::Infallible,
-    io::{self, Write},
+    error::Error,
+    future::poll_fn,
+    io::{self, IoSlice, IoSliceMut, Write},
     net::{SocketAddr, TcpListener},
     pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use flate2::{Compression, write::GzEncoder};
 use futures::future::{Either, select};
 use hyper::{
     HeaderMap, Method, Request, Response, StatusCode,
     body::{Body, Bytes, Frame, Incoming, SizeHint},
     header::{
-        ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY, X_CONTENT_TYPE_OPTIONS,
+        ALLOW, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY, WWW_AUTHENTICATE,
+        X_CONTENT_TYPE_OPTIONS,
     },
     http::request::Parts,
     server::conn::http1,
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use millrace_runtime::{ByteStream, tokio_rt::TcpByteStream};
+use millrace_tls::{Session, TlsStream};
 use tokio::{net::TcpStream, task::AbortHandle};
 
 use crate::{
+    access::Access,
     negotiation::{Format, accepts_gzip},
     observer::Observer,
     prometheus::render,
@@ -59,6 +66,7 @@ const PATHS: [&str; 4] = [STATUS, METRICS, READY, "/healthz"];
 pub(crate) async fn serve(
     listener: TcpListener,
     observer: Arc<Observer>,
+    access: Arc<ArcSwap<Access>>,
     stopping: impl Future<Output = ()>,
 ) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
@@ -76,7 +84,7 @@ pub(crate) async fn serve(
             Either::Right(_) => return,
         };
         match accepted {
-            Ok((stream, _)) => connections.add(stream, Arc::clone(&observer)),
+            Ok((stream, _)) => connections.add(stream, Arc::clone(&observer), access.load_full()),
             Err(e) => {
                 tracing::warn!("metrics: cannot accept a connection: {e}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -96,7 +104,7 @@ struct Connection {
 
 impl Connections {
     /// Serves a connection, which may replace another one.
-    fn add(&mut self, stream: TcpStream, observer: Arc<Observer>) {
+    fn add(&mut self, stream: TcpStream, observer: Arc<Observer>, access: Arc<Access>) {
         self.0.retain(|connection| !connection.task.is_finished());
         if self.0.len() >= MAX_CONNECTIONS {
             let is_idle = |connection: &Connection| !connection.has_request.load(Ordering::Relaxed);
@@ -106,9 +114,11 @@ impl Connections {
         let has_request = Arc::new(AtomicBool::new(false));
         let requested = Arc::clone(&has_request);
         let task = tokio::spawn(async move {
-            let answered = tokio::time::timeout(REQUEST_LIMIT, answer(stream, &observer, &requested)).await;
-            if !matches!(answered, Ok(Ok(()))) {
-                tracing::debug!("metrics: a request was not answered");
+            let answered = answer(stream, &observer, &access, &requested);
+            match tokio::time::timeout(REQUEST_LIMIT, answered).await {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => tracing::debug!("metrics: a request was not answered: {e}"),
+                Err(_) => tracing::debug!("metrics: a request took too long"),
             }
         });
         self.0.push(Connection { task: task.abort_handle(), has_request });
@@ -116,23 +126,91 @@ impl Connections {
 }
 
 /// Answers the one request of a connection, and records its arrival in `has_request`.
-async fn answer(stream: TcpStream, observer: &Observer, has_request: &AtomicBool) -> hyper::Result<()> {
-    let service = service_fn(|request: Request<Incoming>| {
-        has_request.store(true, Ordering::Relaxed);
-        let (head, _) = request.into_parts();
-        async move { Ok::<_, Infallible>(respond(&head, observer).await) }
-    });
-    http1::Builder::new()
-        .keep_alive(false)
-        .half_close(true) // A client may close its sending side after the request.
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS_LIMIT)
-        .max_buf_size(MAX_REQUEST_BYTES)
-        .serve_connection(TokioIo::new(stream), service)
-        .await
+async fn answer(
+    stream: TcpStream,
+    observer: &Observer,
+    access: &Access,
+    has_request: &AtomicBool,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let Some(config) = &access.tls else {
+        let asker = Asker { observer, access, has_certificate: false };
+        return Ok(asker.answer(TokioIo::new(stream), has_request).await?);
+    };
+    let stream = TcpByteStream::new(stream.into_std()?)?;
+    let mut stream = TlsStream::new(stream, Session::server(config)?);
+    let handshake = tokio::time::timeout(HEADERS_LIMIT, poll_fn(|cx| stream.poll_handshake(cx)));
+    handshake.await??;
+    let has_certificate = stream.client_certificate().is_some();
+    let asker = Asker { observer, access, has_certificate };
+    Ok(asker.answer(Encrypted(stream), has_request).await?)
 }
 
-async fn respond(head: &Parts, observer: &Observer) -> Response<Whole> {
+/// Who makes a request of whom.
+#[derive(Clone, Copy)]
+struct Asker<'c> {
+    observer: &'c Observer,
+    access: &'c Access,
+    /// Whether the client has proved a certificate.
+    has_certificate: bool,
+}
+
+impl Asker<'_> {
+    async fn answer(
+        self,
+        stream: impl hyper::rt::Read + hyper::rt::Write + Unpin,
+        has_request: &AtomicBool,
+    ) -> hyper::Result<()> {
+        let service = service_fn(|request: Request<Incoming>| {
+            has_request.store(true, Ordering::Relaxed);
+            let (head, _) = request.into_parts();
+            async move { Ok::<_, Infallible>(respond(&head, self).await) }
+        });
+        http1::Builder::new()
+            .keep_alive(false)
+            .half_close(true) // A client may close its sending side after the request.
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADERS_LIMIT)
+            .max_buf_size(MAX_REQUEST_BYTES)
+            .serve_connection(stream, service)
+            .await
+    }
+}
+
+/// A stream with TLS as hyper uses it.
+struct Encrypted(TlsStream<TcpByteStream>);
+
+impl hyper::rt::Read for Encrypted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        mut buf: hyper::rt::ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        // hyper's buffer is not initialised. A request is short.
+        let mut space = [0; 2048];
+        let len = buf.remaining().min(space.len());
+        let n = ready!(self.0.poll_read(cx, &mut [IoSliceMut::new(&mut space[..len])]))?;
+        buf.put_slice(&space[..n]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl hyper::rt::Write for Encrypted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.poll_write(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.shutdown();
+        self.0.poll_flush(cx)
+    }
+}
+
+async fn respond(head: &Parts, asker: Asker<'_>) -> Response<Whole> {
+    let observer = asker.observer;
     let path = head.uri.path();
     if !PATHS.contains(&path) {
         return plain(
@@ -143,6 +221,14 @@ async fn respond(head: &Parts, observer: &Observer) -> Response<Whole> {
     if !matches!(head.method, Method::GET | Method::HEAD) {
         let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "use GET or HEAD\n".to_owned());
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    if matches!(path, METRICS | STATUS) && !asker.access.admits(&head.headers, asker.has_certificate) {
+        let mut response = plain(
+            StatusCode::UNAUTHORIZED,
+            "state the token (Authorization: Bearer TOKEN), or use a client certificate\n".to_owned(),
+        );
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return response;
     }
     match path {
@@ -256,6 +342,7 @@ mod tests {
     use millrace_vfs::{FileSystem, FileSystemRef, Handle};
 
     use super::*;
+    use crate::MetricsAccess;
 
     /// A file system whose `root` blocks the thread while there is a gate that is not closed.
     struct Hanging {
@@ -308,7 +395,8 @@ mod tests {
         let server: Running = Server::start_with(config, open).unwrap();
         let listener = bind(local).unwrap();
         let addr = listener.local_addr().unwrap();
-        server.spawn("metrics", serve(listener, Arc::new(Observer::new(&server)), server.stopping()));
+        let access = Arc::new(ArcSwap::from_pointee(Access::load(&MetricsAccess::default()).unwrap()));
+        server.spawn("metrics", serve(listener, Arc::new(Observer::new(&server)), access, server.stopping()));
         let end = Instant::now() + Duration::from_secs(60);
         let until = |expected: &str| {
             while status(addr, READY) != expected {

@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, path::PathBuf};
 
 use millrace_server::ServerError;
 
-use crate::Diagnostic;
+use crate::{AccessError, Diagnostic};
 
 /// The reason why a configuration is invalid or a daemon cannot start. Each message is one sentence for the
 /// administrator; those of a configuration file have an excerpt of it below.
@@ -30,6 +30,9 @@ pub enum DaemonError {
         /// The cause.
         source: io::Error,
     },
+    /// The certificate or the token of the metrics endpoint cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// The server cannot start, or its configuration is invalid.
     #[error(transparent)]
     Server(#[from] ServerError),

@@ -44,7 +44,10 @@ impl Config {
     /// # Errors
     /// As [`Self::from_file`].
     pub fn check_file(path: impl AsRef<Path>) -> Result<Self, DaemonError> {
-        let check = |config: &Self| [config.server.invalid_files(), config.conflicting_addresses()].concat();
+        let check = |config: &Self| {
+            let of_metrics = config.invalid_metrics().collect();
+            [config.server.invalid_files(), config.conflicting_addresses(), of_metrics].concat()
+        };
         Self::read(path.as_ref(), Some(check))
     }
 

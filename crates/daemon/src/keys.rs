@@ -12,7 +12,7 @@ use millrace_server::{
 use serde::{Deserialize, Deserializer, de};
 
 use crate::{
-    Config,
+    Config, MetricsAccess,
     target_keys::Target,
     values::{
         Listening, backend, byte_size, optional_byte_size, optional_parsed, optional_path, parsed,
@@ -43,6 +43,8 @@ pub(crate) struct File {
     float_shards: bool,
     busy_poll: u64,
     metrics: Option<Listening>,
+    #[serde(deserialize_with = "metrics_access")]
+    metrics_access: MetricsAccess,
     #[serde(deserialize_with = "optional_path")]
     control: Option<PathBuf>,
     crc: bool,
@@ -87,6 +89,7 @@ impl From<File> for Config {
                 tls: file.tls,
             },
             metrics: file.metrics.map(|Listening(addr)| addr),
+            metrics_access: file.metrics_access,
             control: file.control,
             rpcbind: file.rpcbind,
             warnings: Vec::new(),
@@ -181,7 +184,8 @@ impl TryFrom<String> for HexBytes {
     fn try_from(text: String) -> Result<Self, String> {
         let digits: Vec<u8> = text.bytes().filter(|b| *b != b':').collect();
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-        let is_hex = !digits.is_empty() && digits.len() % 2 == 0 && digits.iter().all(u8::is_ascii_hexdigit);
+        let is_hex =
+            !digits.is_empty() && digits.len().is_multiple_of(2) && digits.iter().all(u8::is_ascii_hexdigit);
         let bytes = digits.chunks(2).map(byte).collect::<Option<_>>().filter(|_| is_hex);
         bytes.map(Self).ok_or_else(|| format!("`{text}` is not pairs of hexadecimal digits, such as 0A:1B"))
     }
@@ -202,6 +206,36 @@ struct TlsKeys {
 
 fn tls<'de, D: Deserializer<'de>>(d: D) -> Result<Option<ServerFiles>, D::Error> {
     TlsKeys::deserialize(d).map(Some)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MetricsAccessFile {
+    #[serde(default, deserialize_with = "optional_path")]
+    certificate: Option<PathBuf>,
+    #[serde(default, deserialize_with = "optional_path")]
+    key: Option<PathBuf>,
+    #[serde(default, deserialize_with = "optional_path")]
+    client_ca: Option<PathBuf>,
+    #[serde(default, deserialize_with = "optional_path")]
+    token_file: Option<PathBuf>,
+    #[serde(default)]
+    insecure: bool,
+}
+
+fn metrics_access<'de, D: Deserializer<'de>>(d: D) -> Result<MetricsAccess, D::Error> {
+    let MetricsAccessFile { certificate, key, client_ca, token_file, insecure } =
+        MetricsAccessFile::deserialize(d)?;
+    let tls = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some(ServerFiles { certificate, key, client_ca, client_crl: None }),
+        (None, None) if client_ca.is_none() => None,
+        _ => {
+            return Err(de::Error::custom(
+                "certificate and key are given together, and client_ca beside them",
+            ));
+        }
+    };
+    Ok(MetricsAccess { tls, token_file, insecure })
 }
 
 /// A list of protections of transports.

@@ -4,6 +4,7 @@
 //! [`Config`] is read from a file or built in code; [`Daemon`] runs it. The programs `millrace` and `millrace-lab` use
 //! them.
 
+mod access;
 mod config;
 mod control_group;
 mod daemon;
@@ -25,6 +26,7 @@ mod values;
 mod warnings;
 mod words;
 
+pub use access::{AccessError, MetricsAccess};
 pub use config::Config;
 pub use daemon::Daemon;
 pub use diagnostics::Diagnostic;

@@ -24,7 +24,9 @@ use rustls::{
 use crate::{PeerCertificate, TlsError, verifier::ExactNames};
 
 /// The protocol of RPC in ALPN (RFC 9289 section 5).
-const ALPN: &[u8] = b"sunrpc";
+const SUNRPC: &[u8] = b"sunrpc";
+/// HTTP in ALPN (RFC 7301).
+const HTTP: &[u8] = b"http/1.1";
 
 /// The reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -160,11 +162,23 @@ impl fmt::Debug for ClientConfig {
 }
 
 impl ServerConfig {
-    /// Reads the files.
+    /// Reads the files, for RPC.
     ///
     /// # Errors
     /// [`ConfigError`].
     pub fn load(files: &ServerFiles) -> Result<Self, ConfigError> {
+        Self::load_for(files, SUNRPC)
+    }
+
+    /// Reads the files, for HTTP.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn load_for_http(files: &ServerFiles) -> Result<Self, ConfigError> {
+        Self::load_for(files, HTTP)
+    }
+
+    fn load_for(files: &ServerFiles, protocol: &[u8]) -> Result<Self, ConfigError> {
         let provider = crypto();
         let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider));
         let builder = builder.with_protocol_versions(&[&TLS13]).map_err(|e| unusable(files, &e))?;
@@ -176,7 +190,7 @@ impl ServerConfig {
         };
         let (chain, key) = (certificates(&files.certificate)?, private_key(&files.key)?);
         let mut config = builder.with_single_cert(chain, key).map_err(|e| unusable(files, &e))?;
-        config.alpn_protocols = vec![ALPN.into()];
+        config.alpn_protocols = vec![protocol.into()];
         // Nothing is resumed, so that a client's certificate is verified in each connection; and Linux has no use for
         // tickets.
         config.send_tls13_tickets = 0;
@@ -278,7 +292,7 @@ impl ClientConfig {
                 builder.with_client_auth_cert(chain, secret).map_err(|e| pair(certificate, key, &e))?
             }
         };
-        config.alpn_protocols = vec![ALPN.into()];
+        config.alpn_protocols = vec![SUNRPC.into()];
         config.resumption = Resumption::disabled();
         config.enable_secret_extraction = true;
         Ok(Self(config.into()))

@@ -42,8 +42,8 @@ pub enum TlsError {
     /// The peer does not support TLS 1.3.
     #[error("the peer does not support TLS 1.3")]
     Version,
-    /// The peer asks for another protocol than `sunrpc` by ALPN.
-    #[error("the peer asks for another protocol than sunrpc (ALPN)")]
+    /// The peer asks for another protocol by ALPN than that of this end, `sunrpc` or HTTP.
+    #[error("the peer asks for another protocol (ALPN)")]
     Protocol,
     /// The peer violates the protocol.
     #[error("the peer violates TLS: {0}")]

@@ -1,4 +1,4 @@
-//! TLS 1.3 on byte streams, for RPC-with-TLS (RFC 9289).
+//! TLS 1.3 on byte streams, for RPC-with-TLS (RFC 9289) and for the metrics over HTTP.
 //!
 //! [`Session`] is one end of a connection without I/O, and [`TlsStream`] a session on a [`ByteStream`], which is one
 //! itself. [`ServerConfig`] and [`ClientConfig`] are read from files of PEM.

@@ -80,7 +80,7 @@ impl ServerOptions {
     fn config(&self) -> String {
         let mut text = format!(
             "listen_rdma = [\"{HOST}:{RDMA_PORT}\"]\nlisten_tcp = [\"{HOST}:{TCP_PORT}\"]\n\
-             metrics = \"{HOST}:{METRICS_PORT}\"\n{}\n",
+             metrics = \"{HOST}:{METRICS_PORT}\"\n{}\n[metrics_access]\ninsecure = true\n",
             self.config
         );
         // Clients of the lab run as root, as with the kernel's server (no_root_squash).

@@ -73,6 +73,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDR:PORT", value_parser = listening_address)]
     pub(crate) metrics: Option<SocketAddr>,
 
+    /// Permit an address of metrics that other hosts reach, without encryption and token ([metrics_access])
+    #[arg(long)]
+    pub(crate) metrics_insecure: bool,
+
     /// Number of threads that serve connections [default: one per processor]
     #[arg(long, value_name = "N")]
     pub(crate) shards: Option<usize>,

@@ -211,6 +211,7 @@ fn config(
     listen(&mut server.listen_tcp, &args.listen_tcp, no_address, TCP)?;
     server.state_dir = server.state_dir.take().or_else(state_directory);
     config.metrics = args.metrics.or(config.metrics);
+    config.metrics_access.insecure |= args.metrics_insecure;
     server.provider = global.provider.unwrap_or(server.provider);
     listen_iscsi(server, args);
     server.shards = args.shards.or(server.shards);

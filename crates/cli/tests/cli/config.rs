@@ -85,7 +85,7 @@ fn the_example_has_every_key_with_its_default() {
     assert_eq!((plain.server.exports.len(), full.server.exports.len()), (1, 2));
     assert_eq!((plain.server.targets.len(), full.server.targets.len()), (0, 1));
     // Keys with the word "Example" have no default.
-    let Config { server, metrics, control, .. } = full.clone();
+    let Config { server, metrics, metrics_access, control, .. } = full.clone();
     let defaults = Config {
         server: millrace_server::Config {
             exports: server.exports,
@@ -112,6 +112,7 @@ fn the_example_has_every_key_with_its_default() {
             ..millrace_server::Config::default()
         },
         metrics,
+        metrics_access,
         control,
         ..Config::default()
     };
@@ -133,6 +134,7 @@ fn the_example_has_every_key_with_its_default() {
         ("[nfs4]\n", &[]),
         ("[stages]\n", &[]),
         ("[tls]\n", &[]),
+        ("[metrics_access]\n", &[]),
         ("[[export]]\n", &["certificates"]),
         ("[[target]]\n", &["lun"]),
         ("[[target]]\n[[target.lun]]\n", &[]),

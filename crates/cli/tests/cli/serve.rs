@@ -98,7 +98,7 @@ fn the_address_of_all_hosts_accepts_both_families_and_clients_keep_their_ipv4_ad
             "--listen-rdma",
             "[::]:0",
         ])
-        .args(["--metrics", "[::]:0", "--provider", "iwarp"])
+        .args(["--metrics", "[::]:0", "--metrics-insecure", "--provider", "iwarp"])
         .stdout(Stdio::piped())
         .stderr(fs::File::create(&log).unwrap())
         .spawn()
@@ -593,7 +593,7 @@ fn a_get_over_rdma_survives_a_restart_of_the_server() {
 /// Runs the program in its own network namespace, whose loopback interface has the address fe80::7.
 const LINK_LOCAL: &str = r#"
     ip link set lo up && ip -6 address add fe80::7/64 dev lo nodad || exit 77
-    "$0" serve --log error --export /m=memory:16MiB,client=fe80::%lo/64 --lun d=/m/disk,size=1MiB --metrics '[fe80::7%lo]:9100' \
+    "$0" serve --log error --export /m=memory:16MiB,client=fe80::%lo/64 --lun d=/m/disk,size=1MiB --metrics '[fe80::7%lo]:9100' --metrics-insecure \
         --listen-tcp '[fe80::7%lo]:2049' --listen-rdma '[fe80::7%25lo]:20049' --listen-iscsi '[fe80::7%lo]:3260' > "$1" &
     trap "kill -KILL $!" EXIT
     until grep -q ^iscsi "$1"; do sleep 0.01; done

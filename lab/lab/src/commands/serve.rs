@@ -1,6 +1,6 @@
 //! `millrace-lab serve`: the server library with research options.
 
-use millrace_daemon::{Config, Daemon};
+use millrace_daemon::{Config, Daemon, MetricsAccess};
 use millrace_program::{
     failure::{CommandResult, Failure},
     output,
@@ -37,7 +37,8 @@ fn config(global: &Global, args: &ServeArgs) -> Result<Config, Failure> {
         ..millrace_server::Config::default()
     };
     server.stages.sample = global.sample_stages.unwrap_or(server.stages.sample);
-    let config = Config { server, metrics: args.metrics, ..Config::default() };
+    let metrics_access = MetricsAccess { insecure: true, ..MetricsAccess::default() };
+    let config = Config { server, metrics: args.metrics, metrics_access, ..Config::default() };
     config.check().map_err(|e| Failure::usage(e.to_string()))?;
     Ok(config)
 }

@@ -96,7 +96,7 @@ impl GuestServer {
         let metrics = format!("{}:9464", guest.address());
         let millrace = millrace(guest)?;
         let job = guest.spawn(&format!(
-            "exec {millrace} --log info serve --export {EXPORT}=memory:256MiB,squash=none --metrics {metrics} \
+            "exec {millrace} --log info serve --export {EXPORT}=memory:256MiB,squash=none --metrics {metrics} --metrics-insecure \
              --listen-rdma {at}:{RDMA_PORT} --listen-tcp {at}:{TCP_PORT} {options}"
         ))?;
         let mut server = Self { job, metrics };
