@@ -19,7 +19,7 @@ use ratatui::{
 
 use crate::{
     args::TopArgs,
-    top::{Counters, GROUPS, Order, Rates, draw, title},
+    top::{Counters, GROUPS, History, Order, Rates, draw, title},
 };
 
 pub(super) fn run(args: &TopArgs) -> CommandResult {
@@ -54,15 +54,17 @@ fn scrape_counters(args: &TopArgs) -> Result<Counters, Failure> {
 fn watch(terminal: &mut DefaultTerminal, args: &TopArgs, mut before: Counters) -> CommandResult {
     let broken = |e: std::io::Error| Failure::new(format!("terminal error: {e}"));
     let (mut order, mut help) = (args.sort, false);
+    let mut history = History::default();
     let mut now = before.clone();
     loop {
         let rates = Rates::between(&before, &now, order);
-        terminal.draw(|f| draw(f, &args.address, order, &rates, help)).map_err(broken)?;
+        terminal.draw(|f| draw(f, &args.address, order, &rates, &history, help)).map_err(broken)?;
         let next = Instant::now() + args.interval();
         loop {
             let left = next.saturating_duration_since(Instant::now());
             if !event::poll(left).map_err(broken)? {
                 (before, now) = (now, scrape_counters(args)?);
+                history.add(&Rates::between(&before, &now, order));
                 break;
             }
             match event::read().map_err(broken)? {
@@ -74,7 +76,7 @@ fn watch(terminal: &mut DefaultTerminal, args: &TopArgs, mut before: Counters) -
                 _ => {}
             }
             let rates = Rates::between(&before, &now, order);
-            terminal.draw(|f| draw(f, &args.address, order, &rates, help)).map_err(broken)?;
+            terminal.draw(|f| draw(f, &args.address, order, &rates, &history, help)).map_err(broken)?;
         }
     }
 }

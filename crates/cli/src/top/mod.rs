@@ -1,11 +1,13 @@
 //! Current activity of a server, for `millrace top`.
 //!
-//! `Counters` is a sample of the server's counters, `Rates` the difference of two samples per second, and
-//! `draw` shows them in the terminal.
+//! `Counters` is a sample of the server's counters, `Rates` the difference of two samples per second, `History` the
+//! last of those, and `draw` shows them in the terminal.
 
+mod history;
 mod rates;
 mod screen;
 
+pub(crate) use history::History;
 pub(crate) use rates::{Counters, Order, Rates, Row};
 pub(crate) use screen::draw;
 

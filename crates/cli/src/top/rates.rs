@@ -246,6 +246,12 @@ impl Rates {
         [&self.client, &self.export, &self.nfs4_client, &self.procedure]
     }
 
+    /// Calls, megabytes read and megabytes written per second, of all exports.
+    pub(super) fn totals(&self) -> [f64; 3] {
+        let sum = |of: fn(&Row) -> f64| self.export.iter().map(of).sum();
+        [sum(|r| r.ops), sum(|r| r.read.unwrap_or_default()), sum(|r| r.written.unwrap_or_default())]
+    }
+
     /// Version and uptime of the server, as far as it states them.
     pub(crate) fn about(&self) -> Option<String> {
         let version = self.version.as_ref().map(|version| format!("millrace {version}"));

@@ -5,13 +5,16 @@ use ratatui::{
     layout::{Constraint, Layout},
     style::{Modifier, Style},
     text::Line,
-    widgets::{Block, Paragraph, Row as Cells, Table},
+    widgets::{Block, Paragraph, RenderDirection, Row as Cells, Sparkline, Table},
 };
 
-use super::{GROUPS, Order, Rates, Row, title};
+use super::{GROUPS, History, Order, Rates, Row, title};
 
 /// Width below which a table has no percentiles, so that names have room.
 const WIDE: u16 = 74;
+
+/// Height below which there are no graphs, so that tables have room.
+const TALL: u16 = 24;
 
 /// What the keys do.
 const HELP: &str = "\
@@ -22,13 +25,22 @@ b        sort by bytes per second
 n        sort by name
 h, ?     show or hide this help
 
+The graphs have the last reports of all exports, from 0 to the highest.
 p50 and p99 are percentiles of the time in the server.";
 
-/// Draws the screen: a summary line, one table for each group (for NFSv4 clients, if there are any) or the help, a line about
-/// iSCSI if it is used, and a line with the keys.
-pub(crate) fn draw(frame: &mut Frame<'_>, server: &str, order: Order, rates: &Rates, help: bool) {
-    let [head, clients, exports, nfs4, procedures, iscsi, keys] = Layout::vertical([
+/// Draws the screen: a summary line, graphs, one table for each group (for NFSv4 clients, if there are any) or the help, a
+/// line about iSCSI if it is used, and a line with the keys.
+pub(crate) fn draw(
+    frame: &mut Frame<'_>,
+    server: &str,
+    order: Order,
+    rates: &Rates,
+    history: &History,
+    help: bool,
+) {
+    let [head, graphs, clients, exports, nfs4, procedures, iscsi, keys] = Layout::vertical([
         Constraint::Length(1),
+        Constraint::Length(if frame.area().height < TALL { 0 } else { 3 }),
         Constraint::Fill(2),
         Constraint::Fill(1),
         if rates.nfs4_client.is_empty() { Constraint::Length(0) } else { Constraint::Fill(1) },
@@ -38,6 +50,10 @@ pub(crate) fn draw(frame: &mut Frame<'_>, server: &str, order: Order, rates: &Ra
     ])
     .areas(frame.area());
     frame.render_widget(Line::from(summary(server, rates)), head);
+    let areas = Layout::horizontal([Constraint::Fill(1); 3]).spacing(1).areas::<3>(graphs);
+    for (figure, (area, name)) in areas.into_iter().zip(["ops/s", "read MB/s", "write MB/s"]).enumerate() {
+        frame.render_widget(graph(history, figure, name, area.width), area);
+    }
     if help {
         let area = [exports, nfs4, procedures].into_iter().fold(clients, |area, other| area.union(other));
         frame.render_widget(Paragraph::new(HELP).block(Block::bordered()), area);
@@ -64,6 +80,18 @@ fn summary(server: &str, rates: &Rates) -> String {
         rates.memory / mib,
         rates.memory_limit / mib
     )
+}
+
+/// The last values of a figure, the newest at the right.
+fn graph<'r>(history: &History, figure: usize, name: &str, width: u16) -> Sparkline<'r> {
+    let last = history.last(figure);
+    let value = if figure == 0 { format!("{last:.0}") } else { format!("{last:.1}") };
+    // The heights are relative to the highest; thousandths keep those of small rates.
+    let heights = history.values(figure).take(width.into()).map(|value| (value * 1000.0) as u64);
+    Sparkline::default()
+        .block(Block::new().title(format!("{name} {value}")))
+        .direction(RenderDirection::RightToLeft)
+        .data(heights)
 }
 
 /// A table for an area of `width` columns.
@@ -113,7 +141,7 @@ mod tests {
             ..Rates::default()
         };
         let mut terminal = Terminal::new(TestBackend::new(74, 18)).unwrap();
-        terminal.draw(|f| draw(f, "host:9464", Order::Ops, &rates, false)).unwrap();
+        terminal.draw(|f| draw(f, "host:9464", Order::Ops, &rates, &History::default(), false)).unwrap();
         let shown: Vec<String> = (0..18)
             .map(|y| (0..74).map(|x| terminal.backend().buffer()[(x, y)].symbol()).collect())
             .collect();
@@ -150,7 +178,7 @@ mod tests {
 
     fn shown(rates: &Rates, width: u16, help: bool) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, 18)).unwrap();
-        terminal.draw(|f| draw(f, "host:9464", Order::Ops, rates, help)).unwrap();
+        terminal.draw(|f| draw(f, "host:9464", Order::Ops, rates, &History::default(), help)).unwrap();
         terminal.backend().to_string()
     }
 
@@ -162,5 +190,23 @@ mod tests {
         assert!(shown(&rates, 60, false).contains(name), "{}", shown(&rates, 60, false));
         let help = shown(&rates, 60, true);
         assert!(help.contains("sort by bytes per second") && !help.contains(name), "{help}");
+    }
+    #[test]
+    fn graphs_have_the_last_reports() {
+        let mut history = History::default();
+        for ops in [0.0, 500.0, 1000.0] {
+            let row =
+                Row { name: "/m".into(), ops, read: Some(ops / 1e6), written: None, p50: None, p99: None };
+            history.add(&Rates { export: vec![row], ..Rates::default() });
+        }
+        let mut terminal = Terminal::new(TestBackend::new(92, TALL)).unwrap();
+        let (rates, order) = (Rates::default(), Order::Ops);
+        terminal.draw(|f| draw(f, "host:9464", order, &rates, &history, false)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let lines: Vec<String> = (1..4).map(|y| (0..30).map(|x| buffer[(x, y)].symbol()).collect()).collect();
+        assert_eq!(lines[0].trim_end(), "ops/s 1000");
+        assert_eq!((&*lines[1], &*lines[2]), (&*format!("{:>30}", "█"), &*format!("{:>30}", "██")));
+        let second: String = (31..61).map(|x| buffer[(x, 1)].symbol()).collect();
+        assert_eq!(second.trim_end(), "read MB/s 0.0");
     }
 }
