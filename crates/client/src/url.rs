@@ -143,11 +143,6 @@ impl Url {
             "vers" => self.vers = Some(value.parse()?),
             "proto" => self.proto = proto(value)?,
             "provider" => self.provider = Some(value.parse()?),
-            // The default, which URLs of earlier releases may contain.
-            "design" if value == "read-write" => {
-                tracing::warn!("design=read-write is deprecated in URLs; remove it ({LAB})");
-            }
-            "design" | "padding" => return Err(format!("{key} is no longer a URL option: {LAB}")),
             "nconnect" => {
                 let n = value.parse().ok().filter(|n| (1..=MAX_CONNECTIONS).contains(n));
                 self.nconnect = Some(n.ok_or_else(|| {
@@ -186,9 +181,6 @@ fn proto(s: &str) -> Result<Option<Proto>, String> {
 fn split_scheme(s: &str) -> Option<(Option<Proto>, &str)> {
     SCHEMES.iter().find_map(|(scheme, proto)| Some((*proto, s.strip_prefix(scheme)?)))
 }
-
-/// Hint for research options.
-const LAB: &str = "other RPC-over-RDMA designs are options of millrace-lab";
 
 /// Parses a strategy. Rejects those that require a trusted server.
 fn strategy(s: &str) -> Result<Strategy, String> {
@@ -408,12 +400,6 @@ mod tests {
     }
 
     #[test]
-    fn a_url_may_state_the_default_design_as_before() {
-        let u: Url = "nfs://h/x?design=read-write&nconnect=2".parse().unwrap();
-        assert_eq!((u.nconnect, u.to_string().as_str()), (Some(2), "nfs://h/x?nconnect=2"));
-    }
-
-    #[test]
     fn errors_say_what_is_wrong() {
         for (text, part) in [
             ("http://h/", "does not begin with nfs://"),
@@ -430,8 +416,6 @@ mod tests {
             ("nfs://h/?proto=udp", "use rdma or tcp"),
             ("nfs+tcp://h/?proto=rdma", "contradicts proto=rdma"),
             ("nfs://h/?provider=roce", "auto, iwarp or verbs"),
-            ("nfs://h/?design=read-read", "millrace-lab"),
-            ("nfs://h/?padding=512:0", "millrace-lab"),
             ("nfs://h/?registration=all-physical", "millrace-lab"),
             ("nfs://h/?nconnect=0", "1 to 64"),
             ("nfs://h/?busy_poll=1001", "0 to 1000"),

@@ -22,7 +22,7 @@ pub struct Config {
     pub control: Option<PathBuf>,
     /// Whether to register NFS and MOUNT with the rpcbind of this host.
     pub rpcbind: bool,
-    /// Warnings about the configuration file: deprecated keys, and secrets that every user can read.
+    /// Warnings about the configuration file: secrets that every user can read.
     pub warnings: Vec<Diagnostic>,
 }
 

@@ -1,4 +1,4 @@
-//! Diagnostics of a configuration file: the places of errors in the text, warnings of deprecated keys and of secrets.
+//! Diagnostics of a configuration file: the places of errors in the text, warnings of secrets.
 
 use std::{
     ffi::OsString,
@@ -119,21 +119,6 @@ fn span_of(text: &str, at: &str) -> Option<Range<usize>> {
         (span, value) = (at, inner);
     }
     Some(span)
-}
-
-/// Keys of the Read-Read design, which is for research. They have no effect.
-pub(crate) const RESEARCH: [&str; 3] = ["design", "exposed_buffers", "exposure"];
-
-/// A warning for each deprecated key.
-pub(crate) fn deprecated(source: Source<'_>) -> Vec<Diagnostic> {
-    let found = RESEARCH.into_iter().filter_map(|key| Some((key, span_of(source.text, key)?)));
-    let warning = |(key, at)| {
-        let message = format!(
-            "the key `{key}` is deprecated and has no effect; remove it (the Read-Read design is an option of millrace-lab)"
-        );
-        source.diagnostic(at, &message)
-    };
-    found.map(warning).collect()
 }
 
 /// The path of a key ([`path`](crate::values::path)).

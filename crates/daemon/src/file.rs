@@ -148,9 +148,6 @@ impl<'t> Reading<'t> {
             let misspelt = meant(e.message()).map(str::to_owned);
             left_out.extend(misspelt.or(path.pop()).map(|key| (parent, key)));
         }
-        if let Some(config) = &mut read.config {
-            config.warnings = diagnostics::deprecated(source);
-        }
         read
     }
 
@@ -318,7 +315,7 @@ mod tests {
                 export("/a", "local:DIR") + "[[target]]\nname = \"t\"\nlun = [{path = \"/a/none\"}]\n",
                 ":6:9: the LUN /a/none of target iqn.2026-01.example.millrace:t: there is no file",
             ),
-            ("\ndesign = \"read-read\"\n".to_owned(), ":2:10: design read-read is a research option"),
+            ("\ndesign = \"read-read\"\n".to_owned(), ":2:1: unknown field `design`, expected one of"),
             (
                 format!("{a}clients = [\n  \"*(rw)\",\n  \"10.0.0.5(rww)\",\n]\n"),
                 ":6:3: `rww` is not an export option",
@@ -344,20 +341,6 @@ mod tests {
             assert!(!message.contains("123456789012"), "{message}");
             assert!(message.contains(expected), "{expected}\nbut: {message}");
         }
-    }
-
-    #[test]
-    fn keys_of_the_read_read_design_are_read_with_a_warning() {
-        let text = "design = \"read-write\"\nexposed_buffers = \"not-accepted\"\n[exposure]\nregions = 8\n";
-        let config: Config = text.parse().unwrap();
-        let message = &config.warnings;
-        assert_eq!(message.len(), 3, "{message:?}");
-        for (line, key) in ["design", "exposed_buffers", "exposure"].into_iter().enumerate() {
-            let Diagnostic { line: found, message, .. } = &message[line];
-            assert!(*found == line + 1 && message.contains(key), "{message:?}");
-            assert!(message.contains("millrace-lab"), "{message:?}");
-        }
-        assert!("crc = true\n".parse::<Config>().unwrap().warnings.is_empty());
     }
 
     #[test]

@@ -34,11 +34,6 @@ pub(crate) struct File {
     listen_iser: Option<Listening>,
     #[serde(deserialize_with = "parsed")]
     provider: ProviderChoice,
-    // The next three are deprecated and have no effect.
-    #[serde(deserialize_with = "design")]
-    design: (),
-    exposed_buffers: de::IgnoredAny,
-    exposure: de::IgnoredAny,
     shards: Option<usize>,
     float_shards: bool,
     busy_poll: u64,
@@ -310,17 +305,6 @@ struct Nfs4Keys {
     server_owner: Option<String>,
     server_scope: Option<String>,
     boot_epoch: Option<u32>,
-}
-
-/// Accepts the only design.
-fn design<'de, D: Deserializer<'de>>(d: D) -> Result<(), D::Error> {
-    match String::deserialize(d)?.as_str() {
-        "read-write" => Ok(()),
-        "read-read" => {
-            Err(de::Error::custom("design read-read is a research option: use millrace-lab serve"))
-        }
-        other => Err(de::Error::custom(format_args!("unknown design {other:?}: remove the key"))),
-    }
 }
 
 /// The registration strategy; a file cannot select those for research.

@@ -212,8 +212,6 @@ impl Scrape {
             stats.closed().map(move |(reason, n)| (labels(reason), n))
         });
         counters(e, "connections_closed", "Connections closed by the server", closed)?;
-        let idle = by(tcp.idle, rdma.idle);
-        counters(e, "connections_closed_idle", "Deprecated: connections_closed with the reason idle", idle)?;
         counter(
             e,
             "connections_turned_away",
@@ -283,7 +281,6 @@ impl Scrape {
         )?;
         counter(e, "rdma_registrations_reclaimed", "Cached registrations that were released", g.reclaimed)?;
         gauge(e, "rdma_registered_kept_bytes", "Bytes of cached registrations", g.kept_bytes)?;
-        counter(e, "rdma_acknowledged", "Deprecated: always 0", r.acknowledged)?;
         gauge(e, "rdma_regions_exposed", "Regions of the server that clients can access", r.regions_exposed)?;
         self.exposure(e)
     }

@@ -2,7 +2,7 @@
 
 use toml::de::DeValue;
 
-use crate::{diagnostics::RESEARCH, keys};
+use crate::keys;
 
 /// Minimum similarity (Jaro-Winkler, 0 to 1) of an unknown word to the known word that is suggested.
 const MIN_SIMILARITY: f64 = 0.8;
@@ -39,11 +39,7 @@ fn is_index(part: &str) -> bool {
 
 /// The error `message` about `place`, if that is known.
 pub(crate) fn in_words(message: &str, place: Option<&Place<'_>>) -> String {
-    let mut message = message.trim().replace('\n', "; ");
-    // Deprecated keys are not suggested.
-    for key in RESEARCH {
-        message = message.replace(&format!("`{key}`, "), "");
-    }
+    let message = message.trim().replace('\n', "; ");
     let found = if message == "wanted string or table" {
         place.map(|place| format!("`{}` is a text, in quotation marks", place.key()))
     } else if message.starts_with("unknown field ") {

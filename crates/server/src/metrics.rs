@@ -333,8 +333,6 @@ pub struct RdmaStats {
     pub out_of_memory: u64,
     /// Regions of the server that clients can access now; zero in the Read-Write design.
     pub regions_exposed: u64,
-    /// Replies of the Read-Read design that clients acknowledged.
-    pub acknowledged: u64,
     /// Exposure of the server's memory; zero in the Read-Write design.
     pub exposure: millrace_rdma::ExposureStats,
 }
@@ -356,7 +354,6 @@ impl RdmaStats {
             protocol_errors: self.protocol_errors + s.version_errors + s.chunk_errors + s.dropped,
             out_of_memory: self.out_of_memory + s.out_of_memory,
             regions_exposed: self.regions_exposed + s.regions_exposed.max(s.exposure.regions),
-            acknowledged: self.acknowledged + s.done_received,
             exposure: self.exposure.plus(s.exposure),
         }
     }

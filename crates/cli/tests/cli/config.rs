@@ -157,15 +157,6 @@ fn check_config_accepts_valid_and_rejects_invalid_files() {
         .unwrap();
     let message = ok(&["check-config", text(&file)]);
     assert!(message.contains("millrace.toml: valid; exports /a"), "{message}");
-    let deprecated = "design = \"read-write\"\n[[export]]\nname = \"/a\"\nbackend = \"memory:1MiB\"\n";
-    fs::write(&file, deprecated).unwrap();
-    let out = common::run(&["check-config", text(&file)]);
-    let message = String::from_utf8(out.stderr).unwrap();
-    assert!(out.status.success() && message.contains("`design` is deprecated"), "{message}");
-    assert!(message.contains("millrace-lab"), "{message}");
-    fs::write(&file, deprecated.replace("read-write", "read-read")).unwrap();
-    let message = fails(1, &["check-config", text(&file)]);
-    assert!(message.contains("research option: use millrace-lab"), "{message}");
     let target = "[[target]]\nname = \"disks\"\n[[target.lun]]\npath = \"/a/disk\"\nsize = \"1MiB\"\n";
     let export = "[[export]]\nname = \"/a\"\nbackend = \"memory:1MiB\"\n";
     fs::write(&file, format!("{export}{target}")).unwrap();

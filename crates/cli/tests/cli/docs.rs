@@ -210,14 +210,21 @@ fn the_troubleshooting_page_explains_common_errors() {
 
 /// The table of the metrics of a server.
 fn metrics_table(text: &str) -> String {
-    let mut table = String::from("| metric | kind | labels | what it is |\n|---|---|---|---|\n");
+    let mut table = String::from("| metric | labels | what it is |\n|---|---|---|\n");
     for (name, help) in text.lines().filter_map(|l| l.strip_prefix("# HELP ")?.split_once(' ')) {
         let kind = text.lines().find_map(|l| l.strip_prefix(&format!("# TYPE {name} "))).unwrap();
         let sample = text.lines().find(|l| l.starts_with(name) && !l.contains("le=")).unwrap_or_default();
         let inside = sample.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map_or("", |(l, _)| l);
         let labels: Vec<_> =
             inside.split(',').filter_map(|l| l.split_once('=')).map(|(l, _)| format!("`{l}`")).collect();
-        table += &format!("| `{name}` | {kind} | {} | {} |\n", labels.join(", "), help.trim_end_matches('.'));
+        // The page says so.
+        let by_name = match name {
+            _ if name.ends_with("_total") => "counter",
+            _ if name.ends_with("_call_seconds") => "histogram",
+            _ => "gauge",
+        };
+        assert_eq!(kind, by_name, "{name}");
+        table += &format!("| `{name}` | {} | {} |\n", labels.join(", "), help.trim_end_matches('.'));
     }
     table
 }
