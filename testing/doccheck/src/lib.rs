@@ -203,9 +203,9 @@ impl Program {
         let mut page = Reference::default();
         page.describe(&root, self.name, self.name);
         format!(
-            "# {title}\n\nWhat `{0} COMMAND --help` prints, without the options of every command (`--help`, `--version`, and \
-             the global options at the\nend of `{0} --help`) and what an earlier command has. Made from the definitions \
-             of the commands:\n`{how}` writes it again.\n{1}",
+            "# {title}\n\nWhat `{0} COMMAND --help` prints, without lists of commands, the options of every command (`--help`, \
+             `--version`,\nand the global options at the end of `{0} --help`) and what an earlier command has.\n\
+             `{how}` writes it again.\n{1}",
             self.name, page.sections
         )
     }
@@ -257,9 +257,13 @@ impl Reference {
         let help = help.join("\n");
         let is_new =
             |p: &&str| p.split_whitespace().count() < LONG || self.paragraphs.insert((*p).to_owned());
-        let help: Vec<_> = help.split("\n\n").filter(is_new).collect();
+        // The commands have sections of the page.
+        let described = |p: &&str| !p.starts_with("Commands:\n");
+        let help: Vec<_> = help.split("\n\n").filter(described).filter(is_new).collect();
         writeln!(self.sections, "\n## {path}\n\n```text\n{}\n```", help.join("\n\n").trim_end()).unwrap();
-        for (first, (_, options)) in earlier {
+        // The options of a command apply to those below it.
+        let below = |first: &str| path.strip_prefix(first).is_some_and(|rest| rest.starts_with(' '));
+        for (first, (_, options)) in earlier.into_iter().filter(|(first, _)| !below(first)) {
             writeln!(
                 self.sections,
                 "\nAlso, as [`{first}`](#{}): `{}`.",

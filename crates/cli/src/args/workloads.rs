@@ -63,14 +63,12 @@ Examples:
   millrace bench checkpoint nfs://server/scratch --model llama3-70b --scale 0.1 --runs 5
   millrace bench checkpoint --dir /mnt/scratch --scale 1
 
-The shapes are those of MLPerf Storage v2.0 (submission guidelines, table 2): Llama 3 with 8, 70 and 405
-billion parameters and a model with 1 trillion, with checkpoints of 105 GB, 912 GB, 5.29 TB and 18 TB of 8,
-64, 512 and 1024 processes. Each process writes two files, weights (fp16) and optimizer state (fp32), makes
-them stable (fsync), and reads them after all have written. All processes write the same number of bytes, as
-with ZeRO stage 3; MLPerf Storage divides llama3-405b and llama3-1t by stage 1, in which only one of the
-data-parallel ranks writes weights. With fewer processes than published, this is the mode 'subset' of MLPerf
-Storage. p50 and p99 are the durations of a process; MLPerf reports the slowest. The library reads without a
-cache; with --dir, the page cache may serve the reads. This is not an MLPerf result.")]
+The shapes are those of MLPerf Storage v2.0 (submission guidelines, table 2): checkpoints of 105 GB, 912 GB,
+5.29 TB and 18 TB of 8, 64, 512 and 1024 processes; fewer processes are the mode 'subset'. Each process
+writes weights (fp16) and optimizer state (fp32), makes them stable (fsync), and reads them after all have
+written. All write the same number of bytes, as with ZeRO stage 3 (MLPerf Storage: stage 1 for llama3-405b and
+llama3-1t). p50 and p99 are the durations of a process; MLPerf reports the slowest. With --dir, the page
+cache may serve the reads. This is not an MLPerf result.")]
 pub(crate) struct CheckpointArgs {
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
