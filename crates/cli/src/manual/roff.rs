@@ -78,6 +78,10 @@ pub(super) fn tidy(page: &str) -> String {
             ".PP" if last.starts_with(".S") => continue,
             _ => {}
         }
+        // Nor does a section end with one.
+        if line.starts_with(".SH") && last == ".PP" {
+            out.truncate(out.len() - ".PP\n".len());
+        }
         if is_blank && is_text {
             out += ".sp\n";
         }
@@ -124,6 +128,11 @@ mod tests {
     fn the_string_for_apostrophes_is_not_needed() {
         let page = ".ie \\n(.g .ds Aq \\(aq\n.el .ds Aq '\n.SH NAME\na server\\*(Aqs file\n";
         assert_eq!(tidy(page), ".SH NAME\na server\\(aqs file\n");
+    }
+
+    #[test]
+    fn sections_neither_begin_nor_end_with_an_empty_paragraph() {
+        assert_eq!(tidy(".SH A\n.PP\none\n.PP\n.SH B\ntwo\n"), ".SH A\none\n.SH B\ntwo\n");
     }
 
     #[test]
