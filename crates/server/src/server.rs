@@ -75,7 +75,7 @@ impl Server {
         config: Config,
         provider: Option<Arc<dyn Provider>>,
         sockets: Vec<TcpListener>,
-        mut open: Opener,
+        open: Opener,
     ) -> Result<Running, ServerError> {
         config.check()?;
         // The control runtime accepts connections and runs tasks of the caller and blocking work of file
@@ -86,6 +86,26 @@ impl Server {
             .enable_all()
             .build()
             .map_err(ServerError::Thread)?;
+        match Self::launch_with(&control, config, provider, sockets, open) {
+            Ok(mut running) => {
+                running.control = Some(control);
+                Ok(running)
+            }
+            Err(e) => {
+                control.shutdown_background(); // Dropping it would wait, which an executor of the caller forbids.
+                Err(e)
+            }
+        }
+    }
+
+    /// Starts a server whose control runtime is `control`.
+    fn launch_with(
+        control: &tokio::runtime::Runtime,
+        config: Config,
+        provider: Option<Arc<dyn Provider>>,
+        sockets: Vec<TcpListener>,
+        mut open: Opener,
+    ) -> Result<Running, ServerError> {
         let (stop, stopped) = watch::channel(None);
         let rt = TokioRuntime::from_handle(control.handle().clone());
         let mut startup = Startup { config, provider, sockets, stopped, rt };
@@ -117,7 +137,6 @@ impl Server {
         let acceptor = Arc::new(Acceptor::new(handles, budget, turned_away, rt));
         startup.open(&mut running, &acceptor)?;
         drop(guard);
-        running.control = Some(control);
         startup.trim_memory(&running.shared.arena);
         let clients = Arc::clone(&running.shared.nfs4_clients);
         let maintain = clients.maintain(Arc::clone(&running.rt), stop_requested(startup.stopped.clone()));
