@@ -132,6 +132,14 @@ impl Views {
             .chunk_by(|a, b| a.address() + a.len() == b.address() && a.span().id() == b.span().id())
     }
 
+    /// The views in order, for writing through [`View::try_mut`].
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, View> {
+        match &mut self.0 {
+            List::One(view) => std::slice::from_mut(view).iter_mut(),
+            List::Many(many) => many.views.iter_mut(),
+        }
+    }
+
     /// The first view, for patching bytes in place through [`View::try_mut`].
     pub fn first_mut(&mut self) -> Option<&mut View> {
         match &mut self.0 {

@@ -177,6 +177,17 @@ impl Name {
             _ => Err(status(self.library, "read the principal", codes)),
         }
     }
+
+    /// The user of this host with this name, according to krb5.conf (`auth_to_local`).
+    pub(crate) fn local_user(&self) -> Option<String> {
+        let mut user = Output::new(self.library);
+        // SAFETY: the pointers are valid for the call; the name exists; the library only reads the object identifier.
+        let (major, _) =
+            unsafe { call!(self.library, gss_localname(self.name, &mut oid(KRB5), &mut user.buffer)) };
+        // Some versions count a terminating NUL.
+        let user = String::from_utf8(user.bytes().to_vec()).ok().filter(|_| major == GSS_S_COMPLETE);
+        user.map(|user| user.trim_end_matches('\0').to_owned())
+    }
 }
 
 impl Cred {
@@ -316,6 +327,32 @@ impl SecurityContext {
             _ => Err(status(self.library, action, codes)),
         };
         Step { token: answer.bytes().to_vec(), result }
+    }
+
+    /// The name of the acceptor of an established context.
+    pub(crate) fn acceptor(&self) -> Result<Name, Error> {
+        let mut name = Name { library: self.library, name: ptr::null_mut() };
+        // SAFETY: the pointers are valid for the call, or null where the library permits it; the context exists.
+        let codes = unsafe {
+            call!(
+                self.library,
+                gss_inquire_context(
+                    self.context,
+                    ptr::null_mut(),
+                    &mut name.name,
+                    ptr::null_mut(),
+                    ptr::null_mut(),
+                    ptr::null_mut(),
+                    ptr::null_mut(),
+                    ptr::null_mut(),
+                )
+            )
+        };
+        match codes.0 {
+            GSS_S_COMPLETE if name.name.is_null() => Err(Error::Library("a context without an acceptor")),
+            GSS_S_COMPLETE => Ok(name),
+            _ => Err(status(self.library, "read the names of the security context", codes)),
+        }
     }
 
     /// Takes the keys of an established context (`gss_krb5_export_lucid_sec_context`).

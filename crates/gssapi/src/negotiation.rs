@@ -25,6 +25,10 @@ pub enum Progress<Side> {
         /// The principal of the initiator, such as `alice@EXAMPLE.ORG`. A character `@` or `/` inside a component is
         /// preceded by a backslash, and a NUL is `\0`.
         initiator: String,
+        /// The principal of the acceptor.
+        acceptor: String,
+        /// At the acceptor: the user of this host that the initiator is according to krb5.conf (`auth_to_local`).
+        local_user: Option<String>,
         /// The context.
         context: Box<Context>,
     },
@@ -65,9 +69,15 @@ impl Acceptor {
             Ok(None) => return Ok(Progress::Continue { token: step.token, next: self }),
             Err(error) => return Err(Refusal { error, token: step.token }),
         };
-        let established = || Ok((initiator.principal()?, Box::new(self.0.export()?)));
+        let local_user = initiator.local_user();
+        let established = || {
+            let acceptor = self.0.acceptor()?.principal()?;
+            Ok((initiator.principal()?, acceptor, Box::new(self.0.export()?)))
+        };
         match established() {
-            Ok((initiator, context)) => Ok(Progress::Established { token: step.token, initiator, context }),
+            Ok((initiator, acceptor, context)) => {
+                Ok(Progress::Established { token: step.token, initiator, acceptor, local_user, context })
+            }
             Err(error) => Err(Refusal { error, token: Vec::new() }),
         }
     }
@@ -105,8 +115,15 @@ impl Initiator {
             None => Ok(Progress::Continue { token: step.token, next: self }),
             Some(()) => {
                 let (initiator, _) = credential.inquire()?;
+                let acceptor = self.context.acceptor()?.principal()?;
                 let context = Box::new(self.context.export()?);
-                Ok(Progress::Established { token: step.token, initiator, context })
+                Ok(Progress::Established {
+                    token: step.token,
+                    initiator,
+                    acceptor,
+                    local_user: None,
+                    context,
+                })
             }
         }
     }

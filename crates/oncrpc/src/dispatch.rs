@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use millrace_runtime::MaybeReady;
-use millrace_xdr::{Arena, Decoder, Encode, Encoder, Message};
+use millrace_xdr::{Arena, Decoder, Encoder, Message};
 
 use crate::{
     AcceptError, AuthStat, CallContext, CallHeader, Credential, Fault, Outcome, Plan, Program, ReplyHeader,
-    ReplyStatus, Results, Service, callbacks::Callbacks,
+    ReplyStatus, Results, Service,
+    callbacks::Callbacks,
+    gss::GssCredential,
+    message::{RPCSEC_GSS, bare_reply},
 };
 
 /// AUTH_SHORT (RFC 5531 section 8.2): a token that a server issues; this server issues none.
@@ -87,8 +90,14 @@ impl Service for Dispatcher {
 
     fn plan_of_prefix(&self, start: &[u8], length: usize) -> Plan {
         let mut d = Decoder::from_bytes(start);
-        let header = CallHeader::decode_with(&mut d, |_, _, _| Ok(())).map(|(header, ())| header);
-        let found = header.ok().and_then(|header| Some((self.position(&header)?, header)));
+        // Bytes between the header and the arguments.
+        let protected = |flavor, body: &[u8], _| {
+            Ok(if flavor == RPCSEC_GSS { GssCredential::distance_of_arguments(body) } else { Some(0) })
+        };
+        let found = CallHeader::decode_with(&mut d, protected).ok().and_then(|(header, distance)| {
+            d.raw(distance?).ok()?;
+            Some((self.position(&header)?, header))
+        });
         found.map_or_else(Plan::default, |(index, header)| self.plan_of(index, &header, &mut d, length))
     }
 
@@ -126,11 +135,4 @@ fn finish(xid: u32, outcome: Outcome, arena: &Arena) -> Option<Message> {
         Err(Fault::Drop) => return None,
     };
     bare_reply(xid, status, Encoder::new(arena, 0))
-}
-
-/// Encodes a reply without results in `reply`.
-pub(crate) fn bare_reply(xid: u32, status: ReplyStatus, mut reply: Encoder) -> Option<Message> {
-    reply.truncate(0);
-    ReplyHeader { xid, status }.encode(&mut reply);
-    reply.finish().ok()
 }

@@ -1,11 +1,13 @@
 //! ONC RPC version 2 (RFC 5531) for all transports: messages, credentials, dispatch and client calls; the TCP
-//! transport with record marking; registration with rpcbind; and the latency breakdown of calls ([`stages`]).
+//! transport with record marking; RPCSEC_GSS ([`gss`]); registration with rpcbind; and the latency breakdown of calls ([`stages`]).
 
 #[cfg(feature = "call-counts")]
 pub mod call_counts;
 mod callbacks;
 mod calling;
 mod dispatch;
+pub mod gss;
+mod identity;
 mod message;
 mod plan;
 mod received;
@@ -23,6 +25,7 @@ pub use calling::{
     PendingCall, Submissions, Transport, Waiter,
 };
 pub use dispatch::Dispatcher;
+pub use identity::{GssCaller, GssIdentity, Protection, UserIds};
 pub use message::{
     AcceptError, AuthStat, AuthSys, CallHeader, CallHeaderError, Credential, EncodedCredential,
     MAX_AUTH_BODY, MSG_CALL, MSG_REPLY, RPC_VERSION, ReplyHeader, ReplyStatus, RpcMismatch,

@@ -1,7 +1,9 @@
 //! Call and reply headers and credentials (RFC 5531 sections 8 to 10).
 
-use millrace_xdr::{Decode, Decoder, Encode, Encoder, XdrError};
+use millrace_xdr::{Decode, Decoder, Encode, Encoder, Message, XdrError};
 use smallvec::SmallVec;
+
+use crate::GssIdentity;
 
 /// The version of ONC RPC (RFC 5531).
 pub const RPC_VERSION: u32 = 2;
@@ -14,8 +16,10 @@ pub const MAX_AUTH_BODY: usize = 400;
 /// Bytes of the header of a successful reply with an AUTH_NONE verifier.
 pub const SUCCESS_HEADER_BYTES: usize = 24;
 
-const AUTH_NONE: u32 = 0;
+pub(crate) const AUTH_NONE: u32 = 0;
 const AUTH_SYS: u32 = 1;
+/// The flavor of RPCSEC_GSS (RFC 2203 section 3).
+pub(crate) const RPCSEC_GSS: u32 = 6;
 /// The flavor of a probe for TLS (RFC 9289 section 4.1).
 pub(crate) const AUTH_TLS: u32 = 7;
 /// The verifier of the answer of a server that supports TLS.
@@ -47,6 +51,8 @@ pub enum Credential {
     None,
     /// AUTH_SYS.
     Sys(AuthSys),
+    /// RPCSEC_GSS, of a received call that was verified.
+    Gss(GssIdentity),
     /// An unsupported flavor; its body is dropped.
     Other(u32),
 }
@@ -57,6 +63,7 @@ impl Credential {
         let (flavor, body) = match self {
             Self::None => (AUTH_NONE, Vec::new()),
             Self::Sys(sys) => (AUTH_SYS, sys.body()),
+            Self::Gss(_) => (RPCSEC_GSS, Vec::new()),
             Self::Other(flavor) => (*flavor, Vec::new()),
         };
         let words = [flavor, body.len() as u32].map(u32::to_be_bytes);
@@ -99,6 +106,10 @@ pub enum AuthStat {
     InvalidResp = 6,
     /// Unknown reason; also every value that is not listed here.
     Failed = 7,
+    /// The security context does not exist any more, or the call is not signed with it (RFC 2203 section 5.3.3.3).
+    GssCredProblem = 13,
+    /// The security context cannot be used for further calls.
+    GssCtxProblem = 14,
 }
 
 impl AuthStat {
@@ -110,6 +121,8 @@ impl AuthStat {
             4 => Self::RejectedVerf,
             5 => Self::TooWeak,
             6 => Self::InvalidResp,
+            13 => Self::GssCredProblem,
+            14 => Self::GssCtxProblem,
             _ => Self::Failed,
         }
     }
@@ -297,9 +310,14 @@ pub fn call_header(e: &mut Encoder, prog: u32, vers: u32, proc: u32, cred: &impl
 
 /// Appends the answer to a probe for TLS (RFC 9289 section 4.1).
 pub(crate) fn starttls(e: &mut Encoder, xid: u32) {
-    e.put_words([xid, MSG_REPLY, MSG_ACCEPTED, AUTH_NONE, STARTTLS.len() as u32]);
-    e.put_raw(STARTTLS);
-    e.put_words([0]);
+    success_header(e, xid, AUTH_NONE, STARTTLS);
+}
+
+/// Appends the header of a successful reply with a verifier.
+pub(crate) fn success_header(e: &mut Encoder, xid: u32, flavor: u32, verifier: &[u8]) {
+    e.put_words([xid, MSG_REPLY, MSG_ACCEPTED, flavor]);
+    e.put_opaque(verifier);
+    e.put_u32(0);
 }
 
 /// Whether an answer to a probe for TLS has the verifier of a server that supports it. Its status does not matter.
@@ -353,6 +371,13 @@ impl Encode for ReplyHeader {
             ReplyStatus::Auth(stat) => put(&[1, stat as u32]),
         }
     }
+}
+
+/// Encodes a reply without results in `reply`.
+pub(crate) fn bare_reply(xid: u32, status: ReplyStatus, mut reply: Encoder) -> Option<Message> {
+    reply.truncate(0);
+    ReplyHeader { xid, status }.encode(&mut reply);
+    reply.finish().ok()
 }
 
 impl<'a> Decode<'a> for ReplyHeader {

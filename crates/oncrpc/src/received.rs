@@ -1,11 +1,15 @@
 //! A received message before its execution.
 
-use millrace_runtime::MaybeReady;
-use millrace_xdr::{Encoder, Message};
+use std::sync::Arc;
+
+use millrace_runtime::{MaybeReady, RuntimeRef};
+use millrace_xdr::{Arena, Encoder, Message};
 
 use crate::{
     AcceptError, AuthStat, CallContext, CallHeaderError, Credential, LastSender, RPC_VERSION, ReplyStatus,
-    RpcMismatch, SMALL_REPLY, Service, Stages, dispatch::bare_reply, message::AUTH_TLS,
+    RpcMismatch, SMALL_REPLY, Service, Stages,
+    gss::{GssCall, GssServer, LastContext},
+    message::{AUTH_TLS, RPCSEC_GSS, bare_reply},
 };
 
 /// Bytes of a probe for TLS: a header with empty credential and verifier, and nothing else.
@@ -14,6 +18,8 @@ const PROBE_BYTES: usize = 40;
 /// A received message with a decoded RPC header. A server decodes call headers here only.
 pub struct ReceivedCall {
     parsed: Result<CallContext, CallHeaderError>,
+    /// Of a call with a verified credential of RPCSEC_GSS.
+    gss: Option<GssCall>,
 }
 
 impl ReceivedCall {
@@ -27,7 +33,44 @@ impl ReceivedCall {
                 tracing::debug!(peer = %last.peer().addr, ?error, "received a message without a valid call header");
             }
         }
-        Self { parsed }
+        Self { parsed, gss: None }
+    }
+
+    /// Whether the credential is one of RPCSEC_GSS, which is not verified.
+    pub(crate) fn has_gss(&self) -> bool {
+        matches!(&self.parsed, Ok(call) if call.sender.credential == Credential::Other(RPCSEC_GSS))
+    }
+
+    /// Verifies a call with a credential of RPCSEC_GSS, opens its arguments, and has `service` look at them. `last` is the
+    /// security context of the connection's last call, and becomes that of this one. Without an acceptor of security
+    /// contexts, the flavor is unsupported.
+    pub(crate) fn verify(
+        &mut self,
+        gss: &Arc<GssServer>,
+        last: &mut LastContext,
+        service: &dyn Service,
+        rt: &RuntimeRef,
+        arena: &Arena,
+    ) {
+        let Ok(call) = &mut self.parsed else { return };
+        if !gss.is_enabled() {
+            return;
+        }
+        match gss.receive(call, last, rt, arena) {
+            Ok(verified) => {
+                if verified.is_for_program() {
+                    call.plan = service.plan(call);
+                    call.plan.reply_bytes = call.plan.reply_bytes.map(|bytes| verified.reply_bytes(bytes));
+                }
+                self.gss = Some(verified);
+            }
+            Err(stat) => self.parsed = Err(CallHeaderError::Auth { xid: call.header.xid, stat }),
+        }
+    }
+
+    /// Whether the call is discarded and ends its connection (RFC 2203 section 5.3.3.1).
+    pub fn is_discarded(&self) -> bool {
+        matches!(self.gss, Some(GssCall::Discarded))
     }
 
     /// Whether the message is an RPC message: a call or a reply.
@@ -71,6 +114,14 @@ impl ReceivedCall {
         reply: Encoder,
     ) -> MaybeReady<'static, Option<Message>> {
         let (xid, status) = match self.parsed {
+            Ok(mut call) if self.gss.is_some() => {
+                call.stages = stages.clone();
+                let runs = call.plan.reply_bytes.is_some();
+                return match self.gss {
+                    Some(gss) => gss.execute(call, runs, service, reply),
+                    None => MaybeReady::Ready(None),
+                };
+            }
             Ok(mut call) if call.plan.reply_bytes.is_some() => {
                 call.stages = stages.clone();
                 return service.call(call, reply);

@@ -49,6 +49,17 @@ impl CallContext {
         self.message
     }
 
+    /// Replaces the message by what `open` makes of it, and the arguments by those at the positions that it returns.
+    pub(crate) fn open<E>(
+        &mut self,
+        open: impl FnOnce(&mut Message) -> Result<std::ops::Range<usize>, E>,
+    ) -> Result<(), E> {
+        let args = open(&mut self.message)?;
+        self.args_at = args.start;
+        self.message.head.truncate(args.end);
+        Ok(())
+    }
+
     /// A decoder at the start of the arguments.
     pub fn args(&self) -> Decoder<'_> {
         let mut d = Decoder::new(&self.message);

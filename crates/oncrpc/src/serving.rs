@@ -19,6 +19,7 @@ use millrace_xdr::{Arena, Encoder, Message, OutOfMemory};
 use crate::{
     LastSender, Peer, REPLY_HEAD, ReceivedCall, SMALL_CALL, SMALL_REPLY, Sampler, Service, Stages,
     TransportKind,
+    gss::{GssServer, LastContext},
 };
 use millrace_admission::{Account, Batch, Turn};
 use millrace_buffer::{MemoryWait, slot_bytes};
@@ -38,6 +39,8 @@ pub struct ConnectionConfig {
     pub sampler: Option<Arc<Sampler>>,
     /// Counts closed connections by reason; connections may share it.
     pub closed: Arc<CloseStats>,
+    /// The security contexts of calls with RPCSEC_GSS; all connections of a server share it. The default is none.
+    pub gss: Arc<GssServer>,
 }
 
 impl Default for ConnectionConfig {
@@ -48,6 +51,7 @@ impl Default for ConnectionConfig {
             idle_timeout: None,
             sampler: None,
             closed: Arc::default(),
+            gss: Arc::default(),
         }
     }
 }
@@ -159,6 +163,7 @@ pub struct ServerConnection<T> {
     pub batch: Batch,
     pub(crate) service: Arc<dyn Service>,
     last_sender: LastSender,
+    last_context: LastContext,
     /// `None` before the first call that the service does not answer immediately.
     in_progress: Option<FuturesUnordered<InProgress<T>>>,
     /// Bytes charged to the account for calls in progress.
@@ -194,6 +199,7 @@ impl<T: Unpin> ServerConnection<T> {
             batch: Batch::default(),
             service,
             last_sender: LastSender::new(peer),
+            last_context: LastContext::default(),
             in_progress: None,
             charged: 0,
             calls: 0,
@@ -246,11 +252,16 @@ impl<T: Unpin> ServerConnection<T> {
     pub(crate) fn secured(&mut self, transport: TransportKind, certificate: Option<Arc<PeerCertificate>>) {
         self.peer.transport = transport;
         self.last_sender = LastSender::new(self.peer).with_certificate(certificate);
+        self.last_context = LastContext::default();
     }
 
-    /// Decodes the RPC header of a received message.
+    /// Decodes the RPC header of a received message, and opens its arguments if they are protected.
     pub fn receive(&mut self, message: Message) -> ReceivedCall {
-        ReceivedCall::parse(message, &mut self.last_sender, &*self.service)
+        let mut call = ReceivedCall::parse(message, &mut self.last_sender, &*self.service);
+        if call.has_gss() {
+            call.verify(&self.config.gss, &mut self.last_context, &*self.service, &self.rt, &self.arena);
+        }
+        call
     }
 
     /// Reserves memory for the reply to `call`, for which `used` bytes are charged already.
@@ -319,7 +330,10 @@ impl<T: Unpin> ServerConnection<T> {
 
     fn answered(&mut self, to: T, reply: Option<Message>, charge: usize) -> Answer<T> {
         if let Some(reply) = &reply {
-            self.turn.reply(reply.head.len(), reply.payloads.iter().map(|p| p.data.len()).sum());
+            // Behind the first view, the results of a protected reply follow.
+            let encoded = reply.head.iter().next().map_or(0, |view| view.len());
+            let bulk: usize = reply.payloads.iter().map(|p| p.data.len()).sum();
+            self.turn.reply(encoded, reply.head.len() - encoded + bulk);
         }
         Answer { to, reply, charge }
     }

@@ -307,6 +307,9 @@ pub(crate) fn principal(credential: &Credential) -> SmallVec<[u8; 8]> {
     let (flavor, user) = match credential {
         Credential::None => (0, 0),
         Credential::Sys(sys) => (1, sys.uid),
+        Credential::Gss(gss) => {
+            return [&6u32.to_be_bytes()[..], gss.caller.principal.as_bytes()].concat().into();
+        }
         Credential::Other(flavor) => (*flavor, 0),
     };
     let mut out = SmallVec::new();

@@ -67,6 +67,11 @@ library! {
             *mut OM_uint32, Handle, *mut Handle, Handle, *mut gss_OID_desc, OM_uint32, OM_uint32, *mut c_void,
             *mut gss_buffer_desc, *mut *mut gss_OID_desc, *mut gss_buffer_desc, *mut OM_uint32, *mut OM_uint32,
         ) -> OM_uint32;
+        fn gss_inquire_context(
+            *mut OM_uint32, Handle, *mut Handle, *mut Handle, *mut OM_uint32, *mut *mut gss_OID_desc,
+            *mut OM_uint32, *mut c_int, *mut c_int,
+        ) -> OM_uint32;
+        fn gss_localname(*mut OM_uint32, Handle, *mut gss_OID_desc, *mut gss_buffer_desc) -> OM_uint32;
         fn gss_delete_sec_context(*mut OM_uint32, *mut Handle, *mut gss_buffer_desc) -> OM_uint32;
         fn gss_krb5_export_lucid_sec_context(
             *mut OM_uint32, *mut Handle, OM_uint32, *mut *mut c_void,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use millrace_krb5::{Context, Enctype, Role};
 
-use super::realm::{Realm, realm_tests};
 use crate::{Acceptor, Credential, Error, Initiator, Progress, Refusal};
+use millrace_kerberos_testing::{Realm, realm_tests};
 
 /// What both sides have after a negotiation.
 struct Both {
@@ -13,6 +13,10 @@ struct Both {
     acceptor: Box<Context>,
     /// The principal of the initiator, as each side states it.
     names: [String; 2],
+    /// That of the acceptor, as each side states it.
+    services: [String; 2],
+    /// The user of the initiator at the acceptor.
+    local_user: Option<String>,
 }
 
 /// Why a negotiation failed.
@@ -26,15 +30,18 @@ fn negotiate(client: &Credential, service: &str, server: &Credential) -> Result<
     let first = Initiator::new(service).unwrap().step(client, &[]).map_err(Failure::Initiator)?;
     let Progress::Continue { token, next } = first else { panic!("{first:?}") };
     let second = Acceptor::new().unwrap().step(server, &token).map_err(Failure::Acceptor)?;
-    let Progress::Established { token, initiator: seen, context: acceptor } = second else {
+    let Progress::Established { token, initiator: seen, acceptor: host, local_user, context: acceptor } =
+        second
+    else {
         panic!("{second:?}")
     };
     let third = next.step(client, &token).map_err(Failure::Initiator)?;
-    let Progress::Established { token, initiator: own, context: initiator } = third else {
+    let Progress::Established { token, initiator: own, acceptor: service, context: initiator, .. } = third
+    else {
         panic!("{third:?}")
     };
     assert_eq!(token, []);
-    Ok(Both { initiator, acceptor, names: [own, seen] })
+    Ok(Both { initiator, acceptor, names: [own, seen], services: [service, host], local_user })
 }
 
 fn server(realm: &Realm) -> Credential {
@@ -63,8 +70,11 @@ realm_tests! {
         let (principal, lifetime) = client.inquire().unwrap();
         assert_eq!(principal, "alice@TEST.MILLRACE");
         assert!(lifetime.unwrap() > Duration::from_secs(3600));
-        let Both { initiator, acceptor, names } = negotiate(&client, "nfs@server.test", &server(realm)).unwrap();
+        let Both { initiator, acceptor, names, services, local_user } =
+            negotiate(&client, "nfs@server.test", &server(realm)).unwrap();
         assert_eq!(names, ["alice@TEST.MILLRACE"; 2]);
+        assert_eq!(services, ["nfs/server.test@TEST.MILLRACE"; 2]);
+        assert_eq!(local_user.as_deref(), Some("alice"));
         assert_eq!((initiator.role(), acceptor.role()), (Role::Initiator, Role::Acceptor));
         assert_eq!(initiator.enctype(), acceptor.enctype());
         assert!(Enctype::ALL.contains(&initiator.enctype()));

@@ -1,5 +1,4 @@
 //! Tests with the library and a key distribution center.
 
 mod contexts;
-mod realm;
 mod tokens;

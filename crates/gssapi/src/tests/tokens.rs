@@ -8,11 +8,11 @@ use rand_xoshiro::{
     rand_core::{Rng, SeedableRng},
 };
 
-use super::realm::{Realm, realm_tests};
 use crate::{
     calls::{Cred, Name, SecurityContext, Usage},
     ffi::PerMessage,
 };
+use millrace_kerberos_testing::{Realm, realm_tests};
 
 /// Messages with each encryption type: 10,000 in all.
 const MESSAGES: usize = 2500;

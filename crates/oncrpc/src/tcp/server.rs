@@ -456,6 +456,10 @@ impl Connection {
             return self
                 .fail(&io::Error::new(io::ErrorKind::InvalidData, "a record that is not an RPC message"));
         }
+        if call.is_discarded() {
+            self.core.release(reservation);
+            return self.fail(&io::Error::other("a call was discarded"));
+        }
         self.stats.calls.fetch_add(1, Ordering::Relaxed);
         let sampler = self.core.config.sampler.as_deref();
         let stages = sampler.map_or(Stages::NONE, |s| s.next_call(None));

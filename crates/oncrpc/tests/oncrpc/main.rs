@@ -5,6 +5,7 @@
 mod allocations;
 mod budget;
 mod common;
+mod gss;
 mod messages;
 mod records;
 mod rpcbind;

@@ -187,7 +187,8 @@ fn replies_are_decoded_to_results_or_errors() {
     assert_eq!(parse(&[XID, 1, 0, 0, 0, 5]), Err(RpcError::Accept(AcceptError::SystemErr)));
     assert_eq!(parse(&[XID, 1, 1, 0, 2, 2]), Err(RpcError::Mismatch(RpcMismatch { low: 2, high: 2 })));
     assert_eq!(parse(&[XID, 1, 1, 1, 5]), Err(RpcError::Auth(AuthStat::TooWeak)));
-    assert_eq!(parse(&[XID, 1, 1, 1, 14]), Err(RpcError::Auth(AuthStat::Failed)));
+    assert_eq!(parse(&[XID, 1, 1, 1, 14]), Err(RpcError::Auth(AuthStat::GssCtxProblem)));
+    assert_eq!(parse(&[XID, 1, 1, 1, 15]), Err(RpcError::Auth(AuthStat::Failed)));
     let bad: [&[u32]; 7] = [
         &[],
         &[XID],

@@ -640,6 +640,12 @@ impl Responder {
         call: ReceivedCall,
         reservation: Reservation,
     ) -> Result<(), ConnectionError> {
+        if call.is_discarded() {
+            self.core.release(reservation);
+            self.active.end();
+            self.drain();
+            return Ok(());
+        }
         to.charge = reservation.charge();
         let stages = to.stages.clone();
         match self.core.call(call, &stages, to, reservation) {

@@ -293,6 +293,7 @@ impl ShardWorker {
             idle_timeout: limits.idle(),
             sampler: Some(Arc::clone(sampler)),
             closed: Arc::clone(closed),
+            gss: Arc::default(),
         }
     }
 

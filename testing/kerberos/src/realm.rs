@@ -23,8 +23,10 @@ const STARTS: usize = 10;
 /// Attempts to connect to a center that starts, 10 ms apart.
 const CONNECTS: usize = 1000;
 
-/// The files of a realm, as tests use them.
-pub(crate) struct Realm {
+/// The files of a realm, as tests use them: `server.keytab` has the key of `nfs/server.test`; `alice` and `mayfly`, whose
+/// tickets last two seconds, are users.
+#[derive(Debug)]
+pub struct Realm {
     dir: PathBuf,
 }
 
@@ -43,19 +45,19 @@ impl Drop for Running {
 
 /// Declares tests that are given a [`Realm`]: `fn NAME(REALM) { .. }`, or with a setting of `[libdefaults]` in
 /// krb5.conf(5) `fn NAME(REALM, SETTING) { .. }`.
+#[macro_export]
 macro_rules! realm_tests {
     ($(fn $name:ident($realm:ident $(, $setting:literal)?) $body:block)*) => {
         $(#[test]
         fn $name() {
             let setting = concat!("" $(, $setting)?);
-            $crate::tests::realm::run(concat!(module_path!(), "::", stringify!($name)), setting, |$realm| $body);
+            $crate::run(concat!(module_path!(), "::", stringify!($name)), setting, |$realm| $body);
         })*
     };
 }
-pub(crate) use realm_tests;
 
 /// Runs a test with a setting of `[libdefaults]`, or an empty one.
-pub(crate) fn run(test: &str, setting: &str, case: impl FnOnce(&Realm)) {
+pub fn run(test: &str, setting: &str, case: impl FnOnce(&Realm)) {
     if let Some(dir) = std::env::var_os(VARIABLE) {
         return case(&Realm { dir: dir.into() });
     }
@@ -183,8 +185,8 @@ fn configure(dir: &Path, port: u16) {
 }
 
 impl Realm {
-    /// A file of the realm.
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
+    /// Path of a file of the realm.
+    pub fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
@@ -217,7 +219,7 @@ impl Realm {
     }
 
     /// Gives commands to kadmin.local(8).
-    pub(crate) fn administer(&self, commands: &str) {
+    pub fn administer(&self, commands: &str) {
         let output = self.command("kadmin.local", &["-r", "TEST.MILLRACE"], commands);
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         let errors: Vec<_> = errors.lines().filter(|line| !line.starts_with("No policy specified")).collect();
@@ -226,8 +228,11 @@ impl Realm {
 
     /// Gets a ticket for a user with the password `secret`, and returns the name of the credential cache. `options`
     /// are those of kinit(1).
-    pub(crate) fn ticket(&self, user: &str, options: &[&str]) -> String {
-        let cache = format!("FILE:{}", self.file(&format!("cache-{user}-{}", std::process::id())).display());
+    pub fn ticket(&self, user: &str, options: &[&str]) -> String {
+        let cache = format!(
+            "FILE:{}",
+            self.file(&format!("cache-{}-{}", user.replace('/', "-"), std::process::id())).display()
+        );
         // With the krb5.conf of the test.
         let mut kinit = Command::new(program("kinit").unwrap());
         Self::complete(kinit.args(["-c", &cache]).args(options).arg(user), "secret\n");
