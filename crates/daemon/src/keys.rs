@@ -1,13 +1,14 @@
 //! The keys of the configuration file: a mirror of [`millrace_server::Config`] for serde. A missing field is
 //! a compilation error.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use millrace_rdma::registration::Strategy;
 use millrace_rdma_providers::ProviderChoice;
 use millrace_server::{
     AltName, Backend, ByteSize, CertificateRule, ClientRule, Delegations, ExportConfig, Identities, Identity,
-    Limits, Nfs4Settings, Research, ServerFiles, Squash, StageSampling, TransportSecurity, without_zeros,
+    KerberosSettings, Limits, LocalUser, Nfs4Settings, Research, SecurityFlavors, ServerFiles, Squash,
+    StageSampling, TransportSecurity, without_zeros,
 };
 use serde::{Deserialize, Deserializer, de};
 
@@ -57,6 +58,8 @@ pub(crate) struct File {
     stages: StageSampling,
     #[serde(deserialize_with = "tls")]
     tls: Option<ServerFiles>,
+    #[serde(deserialize_with = "kerberos")]
+    kerberos: Option<KerberosSettings>,
 }
 
 impl From<File> for Config {
@@ -82,6 +85,7 @@ impl From<File> for Config {
                 nfs4: file.nfs4,
                 stages: file.stages,
                 tls: file.tls,
+                kerberos: file.kerberos,
             },
             metrics: file.metrics.map(|Listening(addr)| addr),
             metrics_access: file.metrics_access,
@@ -124,6 +128,8 @@ struct ExportKeys {
     delegations: Delegations,
     #[serde(default, deserialize_with = "xprtsec")]
     xprtsec: TransportSecurity,
+    #[serde(default, deserialize_with = "sec")]
+    sec: SecurityFlavors,
     #[serde(default, deserialize_with = "certificates")]
     certificates: Vec<CertificateRule>,
 }
@@ -184,6 +190,33 @@ impl TryFrom<String> for HexBytes {
         let bytes = digits.chunks(2).map(byte).collect::<Option<_>>().filter(|_| is_hex);
         bytes.map(Self).ok_or_else(|| format!("`{text}` is not pairs of hexadecimal digits, such as 0A:1B"))
     }
+}
+
+#[derive(Deserialize)]
+#[serde(remote = "KerberosSettings", deny_unknown_fields)]
+struct KerberosKeys {
+    #[serde(default, deserialize_with = "optional_path")]
+    keytab: Option<PathBuf>,
+    #[serde(default, deserialize_with = "users")]
+    users: BTreeMap<String, LocalUser>,
+}
+
+fn kerberos<'de, D: Deserializer<'de>>(d: D) -> Result<Option<KerberosSettings>, D::Error> {
+    KerberosKeys::deserialize(d).map(Some)
+}
+
+/// Users by principal.
+fn users<'de, D: Deserializer<'de>>(d: D) -> Result<BTreeMap<String, LocalUser>, D::Error> {
+    #[derive(Deserialize)]
+    struct User(#[serde(deserialize_with = "parsed")] LocalUser);
+    let users = BTreeMap::<String, User>::deserialize(d)?;
+    Ok(users.into_iter().map(|(principal, User(user))| (principal, user)).collect())
+}
+
+/// A list of security flavors.
+fn sec<'de, D: Deserializer<'de>>(d: D) -> Result<SecurityFlavors, D::Error> {
+    let list = Vec::<String>::deserialize(d)?;
+    SecurityFlavors::parse(list.iter().map(String::as_str)).map_err(de::Error::custom)
 }
 
 #[derive(Deserialize)]

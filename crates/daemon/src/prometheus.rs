@@ -248,6 +248,15 @@ impl Scrape {
         ];
         gauges(e, "tls_connections", "Open TCP connections with TLS", open)?;
         counter(e, "tls_handshakes_failed", "Handshakes of TLS that failed", self.0.stats.tls_failed)?;
+        let gss = &self.0.stats.gss;
+        gauge(e, "kerberos_contexts", "Security contexts of callers with Kerberos", gss.contexts as u64)?;
+        counter(e, "kerberos_contexts_refused", "Security contexts that were refused", gss.refused)?;
+        counter(
+            e,
+            "kerberos_calls_discarded",
+            "Calls outside of the window of sequence numbers, such as replayed ones",
+            gss.discarded,
+        )?;
         let operations = [
             ([("operation", "send")], r.sends),
             ([("operation", "write")], r.writes),

@@ -2,7 +2,9 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use crate::{Config, ExportConfig, InvalidSetting, Squash, TargetSettings, client_rule::Hosts};
+use crate::{
+    Config, ExportConfig, InvalidSetting, SecurityFlavor, Squash, TargetSettings, client_rule::Hosts,
+};
 
 impl Config {
     /// The settings of which a start of the server warns in its log. Looks up the names of hosts.
@@ -44,7 +46,10 @@ fn open_export(e: &ExportConfig) -> Option<String> {
         [] => vec![e.clone()],
         clients => clients.iter().filter(|c| c.hosts.is_any()).map(|c| e.of(c)).collect(),
     };
-    let whom = match of_all.iter().find(|of_all| !of_all.read_only)?.squash {
+    // Users with Kerberos are those that they claim to be.
+    let any_user =
+        |e: &&ExportConfig| !e.read_only && e.sec.iter().any(|flavor| flavor == SecurityFlavor::Sys);
+    let whom = match of_all.iter().find(any_user)?.squash {
         Squash::None => "any user, root included",
         Squash::Root => "any user but root",
         Squash::All => "the anonymous user",

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use millrace_oncrpc::TransportSecurity;
 
-use crate::network::Network;
+use crate::{network::Network, security::SecurityFlavors};
 
 /// Some clients of an export, and the options that replace those of the export for them.
 ///
@@ -136,6 +136,7 @@ pub(crate) enum AccessOption {
     Secure(bool),
     AuthNone(bool),
     XprtSec(TransportSecurity),
+    Sec(SecurityFlavors),
 }
 
 impl AccessOption {
@@ -155,6 +156,7 @@ impl AccessOption {
             ("auth_none", None) => Self::AuthNone(true),
             ("no_auth_none", None) => Self::AuthNone(false),
             ("xprtsec", Some(list)) => Self::XprtSec(TransportSecurity::weakest(list.split(':'))?),
+            ("sec", Some(list)) => Self::Sec(list.parse()?),
             _ => return Ok(None),
         }))
     }
@@ -164,12 +166,12 @@ impl AccessOption {
 pub(crate) fn unknown(option: &str) -> String {
     let counterpart = match option.split_once('=').map_or(option, |(key, _)| key) {
         "async" => "write no_sync_metadata",
-        "sync" | "no_subtree_check" | "no_all_squash" | "wdelay" | "no_wdelay" | "sec" | "fsid" => {
+        "sync" | "no_subtree_check" | "no_all_squash" | "wdelay" | "no_wdelay" | "fsid" => {
             "this option of exports(5) has no counterpart; leave it out"
         }
         _ => {
             "there are ro, rw, squash=none|root|all (or no_root_squash, root_squash, all_squash), anon_uid=N, anon_gid=N, \
-             secure, insecure, auth_none, no_auth_none and xprtsec=none:tls:mtls; only for an export client=HOSTS[(OPTION,...)], no_sync_metadata, \
+             secure, insecure, auth_none, no_auth_none, xprtsec=none:tls:mtls and sec=krb5p:krb5i:krb5:sys; only for an export client=HOSTS[(OPTION,...)], no_sync_metadata, \
              identities=callers|server-user and delegations=none|read|write"
         }
     };

@@ -11,7 +11,7 @@ use millrace_rdma_providers::ProviderChoice;
 use millrace_tls::ServerFiles;
 
 use crate::{
-    CertificateRule, Limits, Nfs4Settings, Research, TargetSettings,
+    CertificateRule, KerberosSettings, Limits, Nfs4Settings, Research, SecurityFlavors, TargetSettings,
     client_rule::{AccessOption, ClientRule, Squash, unknown},
 };
 
@@ -67,6 +67,9 @@ pub struct Config {
     pub nfs4: Nfs4Settings,
     /// The certificate for clients that ask for TLS on `listen_tcp` (RFC 9289). [`crate::Running::reload`] reads the files again.
     pub tls: Option<ServerFiles>,
+    /// Kerberos for callers with RPCSEC_GSS. A change in [`crate::Running::reload`] ends their security contexts, and they
+    /// establish others.
+    pub kerberos: Option<KerberosSettings>,
     /// Sampling of the latency breakdown.
     pub stages: StageSampling,
 }
@@ -90,7 +93,7 @@ impl Default for StageSampling {
 /// `/scratch=memory:2GiB,client=10.0.0.0/8,squash=none`. Options: `ro`, `rw`, `squash=none|root|all` (or `no_root_squash`,
 /// `root_squash`, `all_squash`), `anon_uid=N`, `anon_gid=N`, `secure` (TCP clients must call from a privileged port),
 /// `insecure`, `auth_none` (callers without a credential are admitted), `no_auth_none`, `xprtsec=none:tls:mtls` (see
-/// [`xprtsec`](Self::xprtsec)), and, not for some clients only,
+/// [`xprtsec`](Self::xprtsec)), `sec=krb5p:krb5i:krb5:sys` (see [`sec`](Self::sec)), and, not for some clients only,
 /// `client=HOSTS` or `client=HOSTS(OPTION,...)` (may be repeated; see [`clients`](Self::clients)), `no_sync_metadata` (see
 /// [`sync_metadata`](Self::sync_metadata)), `identities=callers|server-user`, `delegations=none|read|write`. The short form
 /// cannot express a path that contains a comma, or [`certificates`](Self::certificates).
@@ -132,6 +135,9 @@ pub struct ExportConfig {
     /// The client certificates with which files can be used; empty: all that `client_ca` of [`Config::tls`] issued. The first
     /// rule that matches applies; without one, clients get ACCES. Requires the protection `mtls`.
     pub certificates: Vec<CertificateRule>,
+    /// The security flavors with which files can be used, in the order in which clients are to prefer them. Calls with others
+    /// are refused (WRONGSEC, AUTH_TOOWEAK). Those of Kerberos need [`Config::kerberos`].
+    pub sec: SecurityFlavors,
 }
 
 /// The delegations of files that NFSv4 clients can get (RFC 8881 section 10.4): the permission to cache until the server
@@ -245,6 +251,7 @@ impl ExportConfig {
             delegations: Delegations::default(),
             xprtsec: TransportSecurity::None,
             certificates: Vec::new(),
+            sec: SecurityFlavors::default(),
         }
     }
 
@@ -264,6 +271,7 @@ impl ExportConfig {
             AccessOption::Secure(v) => self.require_privileged_port = v,
             AccessOption::AuthNone(v) => self.allow_auth_none = v,
             AccessOption::XprtSec(v) => self.xprtsec = v,
+            AccessOption::Sec(v) => self.sec = v,
         }
     }
 

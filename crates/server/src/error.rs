@@ -58,6 +58,9 @@ pub enum ServerError {
     /// The certificate of the server cannot be used.
     #[error("cannot use the certificate of [tls]: {0}")]
     Tls(#[from] millrace_tls::ConfigError),
+    /// Kerberos cannot be used.
+    #[error("cannot use Kerberos ([kerberos]): {0}")]
+    Kerberos(millrace_gssapi::Error),
     /// A thread or its runtime cannot be created.
     #[error("cannot start a server thread: {0}")]
     Thread(io::Error),

@@ -23,6 +23,7 @@ use crate::{
     namespace::Namespace,
     network::Network,
     own_files::WithoutOwnFiles,
+    security::SecurityFlavors,
     usage::Usage,
 };
 
@@ -36,8 +37,8 @@ pub(crate) enum AccessDenial {
     Address,
     /// The call came over TCP from a port of 1024 or above.
     Port,
-    /// The call has no credential, or an unsupported one.
-    Credential,
+    /// The flavor of the credential is not one of the export's.
+    Flavor(SecurityFlavors),
     /// The transport has a weaker protection than the export wants.
     Transport(TransportSecurity),
     /// No rule admits the client's certificate.
@@ -49,7 +50,7 @@ impl fmt::Display for AccessDenial {
         f.write_str(match self {
             Self::Address => "its address is not that of a client of the export",
             Self::Port => "the export wants calls from a privileged port (below 1024)",
-            Self::Credential => "the export wants an AUTH_SYS credential",
+            Self::Flavor(flavors) => return write!(f, "the export wants a credential of sec={flavors}"),
             Self::Transport(TransportSecurity::Mtls) => {
                 "the export wants TLS with a client certificate (mount with xprtsec=mtls)"
             }
@@ -69,6 +70,7 @@ struct Access {
     require_privileged_port: bool,
     allow_auth_none: bool,
     xprtsec: TransportSecurity,
+    sec: SecurityFlavors,
 }
 
 impl From<&ExportConfig> for Access {
@@ -81,6 +83,7 @@ impl From<&ExportConfig> for Access {
             require_privileged_port: e.require_privileged_port,
             allow_auth_none: e.allow_auth_none,
             xprtsec: e.xprtsec,
+            sec: e.sec,
         }
     }
 }
@@ -196,39 +199,50 @@ impl Export {
         self.sealer.open(handle)
     }
 
-    /// The rights of the peer, by its address and port.
-    fn access(&self, peer: &Peer) -> Result<&Access, AccessDenial> {
+    /// The rights of the peer, by its address.
+    fn of_peer(&self, peer: &Peer) -> Result<&Access, AccessDenial> {
         let matches = |rule: &&Rule| {
             rule.networks.as_ref().is_none_or(|networks| networks.iter().any(|n| n.contains(peer.addr)))
         };
-        let access = &self.rules.iter().find(matches).ok_or(AccessDenial::Address)?.access;
+        self.rules.iter().find(matches).map(|rule| &rule.access).ok_or(AccessDenial::Address)
+    }
+
+    /// The rights of callers of the sender's peer, by its address and port.
+    fn access(&self, sender: &Sender) -> Result<&Access, AccessDenial> {
+        let Sender { peer, credential, .. } = sender;
+        let access = self.of_peer(peer)?;
         // Linux's client lets the RDMA stack choose its port, so Linux's server treats every RDMA peer as
         // privileged (svc_rdma_recvfrom).
-        let port_counts = peer.transport != TransportKind::Rdma;
+        // What Kerberos has verified is not more trustworthy from such a port (exports(5)).
+        let port_counts = peer.transport != TransportKind::Rdma && !matches!(credential, Credential::Gss(_));
         if access.require_privileged_port && port_counts && peer.addr.port() >= 1024 {
             return Err(AccessDenial::Port);
         }
         Ok(access)
     }
 
-    /// Checks the peer's address and port, independent of the caller.
-    pub(crate) fn admit_peer(&self, peer: &Peer) -> Result<(), AccessDenial> {
-        self.access(peer).map(|_| ())
+    /// Checks the sender's address and port, independent of the user and the flavor.
+    pub(crate) fn admit_peer(&self, sender: &Sender) -> Result<(), AccessDenial> {
+        self.access(sender).map(|_| ())
     }
 
-    /// Whether callers of the peer are admitted without a credential.
-    pub(crate) fn admits_auth_none(&self, peer: &Peer) -> bool {
-        self.access(peer).is_ok_and(|access| access.allow_auth_none)
+    /// The flavors with which callers of the peer are admitted, and whether they are without a credential.
+    pub(crate) fn flavors(&self, peer: &Peer) -> Option<(SecurityFlavors, bool)> {
+        self.of_peer(peer).ok().map(|access| (access.sec, access.allow_auth_none))
     }
 
     /// Checks that the caller may use this export, and returns its rights.
     pub(crate) fn admit(&self, sender: &Sender) -> Result<Admission, AccessDenial> {
-        let access = self.access(&sender.peer)?;
+        let access = self.access(sender)?;
         if sender.peer.transport.security() < access.xprtsec {
             return Err(AccessDenial::Transport(access.xprtsec));
         }
         let rule = self.certificate_rule(sender)?;
-        let mut admission = Self::admit_with(access, sender)?;
+        let is_anonymous = access.allow_auth_none && sender.credential == Credential::None;
+        if !access.sec.permit(&sender.credential) && !is_anonymous {
+            return Err(AccessDenial::Flavor(access.sec));
+        }
+        let mut admission = Self::admit_with(access, sender);
         if let Some(rule) = rule {
             admission.read_only |= rule.read_only;
             // A certificate is that of a host, and does not replace the proof of a user.
@@ -258,30 +272,56 @@ impl Export {
         rules.get(usize::from(position)).map(Some).ok_or(AccessDenial::Certificate)
     }
 
-    /// As [`Self::admit`], with any protection of the transport, for MOUNT: Linux never uses TLS for it.
+    /// As [`Self::admit`], with any flavor and any protection of the transport, for MOUNT: Linux uses neither Kerberos nor TLS
+    /// for it.
     pub(crate) fn admit_mount(&self, sender: &Sender) -> Result<Admission, AccessDenial> {
-        Self::admit_with(self.access(&sender.peer)?, sender)
+        let access = self.access(sender)?;
+        match sender.credential {
+            Credential::None if !access.allow_auth_none && !access.sec.has_kerberos() => {
+                Err(AccessDenial::Flavor(access.sec))
+            }
+            Credential::Other(_) => Err(AccessDenial::Flavor(access.sec)),
+            _ => Ok(Self::admit_with(access, sender)),
+        }
     }
 
-    fn admit_with(access: &Access, sender: &Sender) -> Result<Admission, AccessDenial> {
+    /// Admits the sender to the root of an export with Kerberos with any flavor (RFC 2623 section 2.3.2): a client may have no
+    /// credential of Kerberos before a user has one. `denial` is that of [`Self::admit`].
+    pub(crate) fn admit_to_root(
+        &self,
+        sender: &Sender,
+        denial: AccessDenial,
+    ) -> Result<Admission, AccessDenial> {
+        match denial {
+            AccessDenial::Flavor(flavors) if flavors.has_kerberos() => self.admit_mount(sender),
+            _ => Err(denial),
+        }
+    }
+
+    /// The identity of an admitted sender.
+    fn admit_with(access: &Access, sender: &Sender) -> Admission {
         let anonymous = || Identity { uid: access.anon_uid, gid: access.anon_gid, gids: SmallVec::new() };
-        let identity = match &sender.credential {
-            Credential::None if access.allow_auth_none => anonymous(),
-            Credential::Sys(sys) => match access.squash {
-                Squash::All => anonymous(),
-                Squash::None => Identity { uid: sys.uid, gid: sys.gid, gids: sys.gids.clone() },
-                Squash::Root => {
-                    let not_root = |id: u32, instead: u32| if id == 0 { instead } else { id };
-                    Identity {
-                        uid: not_root(sys.uid, access.anon_uid),
-                        gid: not_root(sys.gid, access.anon_gid),
-                        gids: sys.gids.iter().map(|g| not_root(*g, access.anon_gid)).collect(),
-                    }
+        let squashed = |uid: u32, gid: u32, gids: &SmallVec<[u32; 16]>| match access.squash {
+            Squash::All => anonymous(),
+            Squash::None => Identity { uid, gid, gids: gids.clone() },
+            Squash::Root => {
+                let not_root = |id: u32, instead: u32| if id == 0 { instead } else { id };
+                Identity {
+                    uid: not_root(uid, access.anon_uid),
+                    gid: not_root(gid, access.anon_gid),
+                    gids: gids.iter().map(|g| not_root(*g, access.anon_gid)).collect(),
                 }
-            },
-            _ => return Err(AccessDenial::Credential),
+            }
         };
-        Ok(Admission { identity, read_only: access.read_only })
+        let identity = match &sender.credential {
+            Credential::Sys(sys) => squashed(sys.uid, sys.gid, &sys.gids),
+            Credential::Gss(gss) => match &gss.caller.user {
+                Some(user) => squashed(user.uid, user.gid, &user.gids),
+                None => anonymous(),
+            },
+            Credential::None | Credential::Other(_) => anonymous(),
+        };
+        Admission { identity, read_only: access.read_only }
     }
 }
 
@@ -409,6 +449,10 @@ mod tests {
         .unwrap()
     }
 
+    fn from(peer: Peer) -> Sender {
+        Sender::new(peer, Credential::None)
+    }
+
     fn peer(addr: &str) -> Peer {
         let addr = addr.parse().unwrap();
         Peer { addr, local: addr, transport: TransportKind::Tcp, connection: 1 }
@@ -444,11 +488,11 @@ mod tests {
             ("192.0.2.1:700", Err(AccessDenial::Address)),
             ("[::1]:700", Err(AccessDenial::Address)),
         ] {
-            assert_eq!(e.admit_peer(&peer(addr)), outcome, "{addr}");
+            assert_eq!(e.admit_peer(&from(peer(addr))), outcome, "{addr}");
         }
         let rdma = |addr| Peer { transport: TransportKind::Rdma, ..peer(addr) };
-        assert_eq!(e.admit_peer(&rdma("10.1.2.3:40000")), Ok(()), "ports are ignored over RDMA");
-        assert_eq!(e.admit_peer(&rdma("192.0.2.1:700")), Err(AccessDenial::Address));
+        assert_eq!(e.admit_peer(&from(rdma("10.1.2.3:40000"))), Ok(()), "ports are ignored over RDMA");
+        assert_eq!(e.admit_peer(&from(rdma("192.0.2.1:700"))), Err(AccessDenial::Address));
     }
 
     #[test]
@@ -462,7 +506,7 @@ mod tests {
         let of = |export: usize, addr: &str, transport| {
             let peer = Peer { transport, ..peer(addr) };
             let sender = Sender::new(peer, Credential::Sys(AuthSys::default()));
-            assert!(t.at(export).admit_mount(&sender).is_ok() && t.at(export).admit_peer(&peer).is_ok());
+            assert!(t.at(export).admit_mount(&sender).is_ok() && t.at(export).admit_peer(&sender).is_ok());
             t.at(export).admit(&sender).map(|_| ())
         };
         let refused = |wanted| Err(AccessDenial::Transport(wanted));
@@ -491,8 +535,9 @@ mod tests {
     fn unsupported_credentials_are_rejected() {
         let t = table(&["/a=memory:1M", "/b=memory:1M,auth_none"]);
         let [a, b] = [t.at(0), t.at(1)];
-        assert_eq!(a.admit(&sender(Credential::Other(6))), Err(AccessDenial::Credential));
-        assert_eq!(a.admit(&sender(Credential::None)), Err(AccessDenial::Credential));
+        let refused = || Err(AccessDenial::Flavor(SecurityFlavors::default()));
+        assert_eq!(a.admit(&sender(Credential::Other(6))), refused());
+        assert_eq!(a.admit(&sender(Credential::None)), refused());
         assert_eq!(b.admit(&sender(Credential::None)).unwrap().identity.uid, 65534);
     }
 
@@ -517,9 +562,9 @@ mod tests {
         assert_eq!(of(1, "10.0.0.5:1024", Credential::None), Err(AccessDenial::Port));
         assert_eq!(of(1, "10.0.0.6:9", root()), Err(AccessDenial::Address));
         assert!(
-            t.at(1).admits_auth_none(&peer("10.0.0.5:9")) && !t.at(1).admits_auth_none(&peer("10.0.0.6:9"))
+            t.at(1).flavors(&peer("10.0.0.5:9")).unwrap().1 && t.at(1).flavors(&peer("10.0.0.6:9")).is_none()
         );
         let unknown = table(&["/c=memory:1M,client=none.invalid"]);
-        assert_eq!(unknown.at(0).admit_peer(&peer("10.0.0.5:9")), Err(AccessDenial::Address));
+        assert_eq!(unknown.at(0).admit_peer(&from(peer("10.0.0.5:9"))), Err(AccessDenial::Address));
     }
 }

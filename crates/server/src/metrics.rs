@@ -13,6 +13,7 @@ use millrace_buffer::{ArenaStats, SpanCount};
 use millrace_nfs::{v3::Procedure, v4::Operation};
 use millrace_oncrpc::{
     TransportKind,
+    gss::GssStats,
     serving::{CloseReason, CloseStats},
     stages::StageStats,
 };
@@ -186,6 +187,8 @@ pub struct Stats {
     pub open_mtls: u64,
     /// Handshakes of TLS that failed.
     pub tls_failed: u64,
+    /// Security contexts of callers with Kerberos.
+    pub gss: GssStats,
     /// iSCSI connections, sessions and commands.
     pub iscsi: IscsiStats,
     /// The disks of the present targets, in the order of the configuration.

@@ -11,17 +11,17 @@ use millrace_oncrpc::{AuthStat, CallContext, Fault, MaybeReady, Outcome, Peer, P
 use millrace_runtime::sync::Mutex;
 use millrace_vfs::{FileKind, FsError, Handle, Identity};
 use millrace_xdr::Encoder;
-use smallvec::smallvec;
+use smallvec::SmallVec;
 
 use crate::{
     Backend,
     export::{AccessDenial, Export, ExportTable, strip_export},
     metrics::ShardCounters,
+    security::SecurityFlavor,
 };
 
-/// The flavors that NFS is offered with (RFC 5531 section 8.1).
+/// The flavor of callers without a credential (RFC 5531 section 8.1).
 const AUTH_NONE: u32 = 0;
-const AUTH_SYS: u32 = 1;
 /// Maximum entries of the mount list. The list is advisory (RFC 1813 section 5.2.2), so the oldest entries
 /// are dropped.
 const MAX_MOUNTS: usize = 1024;
@@ -148,8 +148,9 @@ impl Env {
         let caller = export.admit_mount(&call.sender).map_err(MountError::Refused)?.identity;
         let dir = walk(export, &caller, below).await?;
         let handle = FileHandle::new(&export.seal(&dir)).ok_or(MountError::Fs(FsError::ServerFault))?;
-        let mut flavors = smallvec![AUTH_SYS];
-        if export.admits_auth_none(&call.sender.peer) {
+        let (permitted, without) = export.flavors(&call.sender.peer).unwrap_or_default();
+        let mut flavors: SmallVec<[u32; 4]> = permitted.iter().map(SecurityFlavor::number).collect();
+        if without {
             flavors.push(AUTH_NONE);
         }
         Ok(MntOk { handle, flavors })
@@ -270,7 +271,7 @@ async fn mnt(env: Arc<Env>, call: CallContext, mut reply: Encoder) -> Outcome {
             tracing::warn!(peer = %call.sender.peer.addr, path = %shown, "mount refused: {error}");
             if let MountError::Refused(refusal) = &error {
                 env.counters.refused();
-                if *refusal == AccessDenial::Credential {
+                if matches!(refusal, AccessDenial::Flavor(_)) {
                     return Err(Fault::Auth(AuthStat::TooWeak));
                 }
             }

@@ -13,7 +13,7 @@ use crate::{
     export::{Entry, Export, Exports, new_usage},
     file_key::split_key,
     nfs4_clients::now,
-    shared::Shared,
+    shared::{Shared, acceptor},
 };
 
 /// The result of a reload ([`crate::Running::reload`]). iSCSI targets are listed as `target NAME`.
@@ -28,6 +28,7 @@ pub struct Reloaded {
     /// Names of exports with changed access rules or identities, and of targets with changed settings. If the disks
     /// of a target have changed, its initiators are requested to log out. `tls` if certificate, key, authorities or
     /// revocation lists have changed, which concerns later connections, and ends sessions whose certificate is not trusted any more.
+    /// `kerberos` if its settings have changed.
     pub changed: Vec<String>,
     /// Changed settings that take effect after a restart, by key (`shards`) or export (`export /x:
     /// sync_metadata`).
@@ -63,6 +64,7 @@ pub(crate) fn reload(
 ) -> Result<Reloaded, ServerError> {
     let with = Resources { arena: &shared.arena, runtime: rt, state_dir: shared.config.state_dir.as_deref() };
     let tls = new.tls.as_ref().map(ServerConfig::load).transpose()?;
+    let acceptor = acceptor(new)?;
     let old = shared.exports.load_full();
     let mut result = Reloaded { unapplied: changed_settings(&shared.config, new), ..Reloaded::default() };
     let mut entries = Vec::with_capacity(new.exports.len());
@@ -91,6 +93,10 @@ pub(crate) fn reload(
     let changes = shared.targets.replace(targets)?;
     if shared.tls.set(tls) {
         result.changed.push("tls".into());
+    }
+    if std::mem::replace(&mut *shared.kerberos.lock(), new.kerberos.clone()) != new.kerberos {
+        shared.gss.set(acceptor);
+        result.changed.push("kerberos".into());
     }
     shared.exports.store(exports);
     shared.groups.iter().for_each(|groups| groups.clear());
@@ -177,6 +183,7 @@ fn changed_settings(old: &Config, new: &Config) -> Vec<String> {
         nfs4,
         stages,
         tls: _,
+        kerberos: _,
     } = old;
     let differs = [
         ("listen_rdma", *listen_rdma != new.listen_rdma),

@@ -4,20 +4,25 @@ use std::sync::{Arc, atomic::AtomicU64};
 
 use millrace_admission::Budget;
 use millrace_buffer::Arena;
-use millrace_oncrpc::{serving::CloseStats, tcp::Upgrades};
+use millrace_oncrpc::{
+    gss::{Acceptor, GssServer},
+    serving::CloseStats,
+    tcp::Upgrades,
+};
 use millrace_rdma::registration::{Registration, Settings, Strategy};
-use millrace_runtime::RuntimeRef;
+use millrace_runtime::{RuntimeRef, sync::Mutex};
 use millrace_tls::ServerConfig;
 use millrace_vfs::FileSystemRef;
 
 use crate::{
-    Config, ExportConfig, ServerError,
+    Config, ExportConfig, KerberosSettings, ServerError,
     backend::Resources,
     callbacks::CallbackSender,
     drc::DuplicateRequestCache,
     export::{Entry, ExportTable, Exports, new_usage},
     groups::Groups,
     handle,
+    kerberos::KerberosAcceptor,
     metrics::ShardCounters,
     mount3::MountList,
     nfs4_clients::Clients,
@@ -44,6 +49,10 @@ pub(crate) struct Shared {
     pub(crate) budget: Budget,
     /// TLS for connections over TCP.
     pub(crate) tls: Arc<Upgrades>,
+    /// The security contexts of callers with Kerberos.
+    pub(crate) gss: Arc<GssServer>,
+    /// What its acceptor was made of.
+    pub(crate) kerberos: Mutex<Option<KerberosSettings>>,
     /// Closed connections by transport and reason.
     pub(crate) closed: CloseCounters,
     /// The registration strategy.
@@ -57,6 +66,15 @@ pub(crate) struct Shared {
 pub(crate) struct CloseCounters {
     pub(crate) tcp: Arc<CloseStats>,
     pub(crate) rdma: Arc<CloseStats>,
+}
+
+/// The acceptor of security contexts, if the configuration has one.
+///
+/// # Errors
+/// [`ServerError::Kerberos`]
+pub(crate) fn acceptor(config: &Config) -> Result<Option<Arc<dyn Acceptor>>, ServerError> {
+    let acceptor = config.kerberos.as_ref().map(KerberosAcceptor::new).transpose()?;
+    Ok(acceptor.map(|acceptor| Arc::new(acceptor) as Arc<dyn Acceptor>))
 }
 
 impl Shared {
@@ -85,6 +103,8 @@ impl Shared {
     ) -> Result<Arc<Self>, ServerError> {
         let tls = Arc::new(Upgrades::default());
         tls.set(config.tls.as_ref().map(ServerConfig::load).transpose()?);
+        let gss = Arc::new(GssServer::default());
+        gss.set(acceptor(config)?);
         let arena = config.limits.arena();
         let secret = match &config.state_dir {
             Some(dir) => {
@@ -123,6 +143,8 @@ impl Shared {
             nfs4_clients,
             budget: Budget::new(config.limits.budget(descriptors, config.has_iscsi()), Arc::clone(rt)),
             tls,
+            gss,
+            kerberos: Mutex::new(config.kerberos.clone()),
             closed: CloseCounters::default(),
             registration: Arc::new(Registration::new(Settings {
                 cache_limit: config.limits.cache_limit(),

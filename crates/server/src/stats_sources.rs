@@ -84,6 +84,7 @@ impl StatsSources {
         out.budget = self.shared.budget.stats();
         out.bytes_copied = millrace_buffer::copied::total();
         out.registration = self.shared.registration.stats();
+        out.gss = self.shared.gss.stats();
         for t in &self.tcp {
             out.tcp_bytes_in += value(&t.received);
             out.tcp_bytes_out += value(&t.sent);

@@ -69,6 +69,7 @@ impl Config {
             let what = "[tls] has `client_crl` without `client_ca`; add the file of the authorities";
             invalid.push(InvalidSetting::new("tls.client_crl", what));
         }
+        invalid.extend(self.without_kerberos());
         invalid.extend(self.overlaps());
         invalid.extend(invalid_targets(&self.targets, &self.exports));
         invalid.extend(self.nfs4.invalid());
@@ -93,6 +94,23 @@ impl Config {
             };
             let what = format!("export {} wants TLS (xprtsec), but {missing}", e.name);
             Some(InvalidSetting::new(format!("exports.{i}.xprtsec"), what))
+        })
+    }
+
+    /// Exports that want Kerberos, which is not configured.
+    fn without_kerberos(&self) -> impl Iterator<Item = InvalidSetting> {
+        let wants = |e: &ExportConfig| {
+            e.sec.has_kerberos() || e.clients.iter().any(|rule| e.of(rule).sec.has_kerberos())
+        };
+        let without =
+            self.exports.iter().enumerate().filter(move |(_, e)| self.kerberos.is_none() && wants(e));
+        without.map(|(i, e)| {
+            let what = format!(
+                "export {} has a flavor of Kerberos (sec), but there is no [kerberos]; add it, with the `keytab` if it is not \
+                 the default one",
+                e.name
+            );
+            InvalidSetting::new(format!("exports.{i}.sec"), what)
         })
     }
 

@@ -95,6 +95,7 @@ fn the_example_has_every_key_with_its_default() {
             listen_iser: server.listen_iser,
             targets: server.targets,
             tls: server.tls,
+            kerberos: server.kerberos,
             state_dir: server.state_dir,
             shards: server.shards,
             registration: server.registration,
@@ -121,6 +122,7 @@ fn the_example_has_every_key_with_its_default() {
         full.metrics.is_some()
             && full.control.is_some()
             && full.server.tls.is_some()
+            && full.server.kerberos.is_some()
             && full.server.state_dir.is_some()
     );
     assert_eq!(
@@ -135,6 +137,7 @@ fn the_example_has_every_key_with_its_default() {
         ("[stages]\n", &[]),
         ("[tls]\n", &[]),
         ("[metrics_access]\n", &[]),
+        ("[kerberos]\n", &[]),
         ("[[export]]\n", &["certificates"]),
         ("[[target]]\n", &["lun"]),
         ("[[target]]\n[[target.lun]]\n", &[]),

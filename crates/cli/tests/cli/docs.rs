@@ -66,7 +66,7 @@ fn every_configuration_example_is_valid() {
 fn the_configuration_page_lists_exactly_the_valid_keys() {
     let page = "docs/reference/configuration.md";
     let mut top = known("");
-    for table in ["export", "target", "limits", "nfs4", "metrics_access", "tls", "stages"] {
+    for table in ["export", "target", "limits", "nfs4", "metrics_access", "tls", "kerberos", "stages"] {
         assert!(top.remove(table), "{table}");
     }
     assert_eq!(keys(page, "The server"), top);
@@ -79,7 +79,7 @@ fn the_configuration_page_lists_exactly_the_valid_keys() {
     assert!(target.remove("lun"));
     assert_eq!(keys(page, "`[[target]]`"), target);
     assert_eq!(keys(page, "`[[target.lun]]`"), known("[[target]]\n[[target.lun]]"));
-    for table in ["limits", "nfs4", "metrics_access", "tls", "stages"] {
+    for table in ["limits", "nfs4", "metrics_access", "tls", "kerberos", "stages"] {
         assert_eq!(keys(page, &format!("`[{table}]`")), known(&format!("[{table}]")), "{table}");
     }
 }

@@ -8,7 +8,7 @@ use siphasher::sip::SipHasher13;
 
 /// The part of a call that a retransmission repeats starts after the XID, the message type and the RPC
 /// version (RFC 5531 section 9).
-const START: usize = 12;
+pub(super) const START: usize = 12;
 /// Covered bytes at the start of the call: the longest AUTH_SYS credential and verifier, and at least 200
 /// bytes of arguments, among them the handle, offset and count of a WRITE.
 const FIRST: usize = 640;
@@ -19,13 +19,28 @@ const LAST: usize = 384;
 /// number on. Of a call with more than `FIRST + LAST` such bytes (a WRITE of much data) it covers the first
 /// and the last ones. Payloads count where they belong in the stream, so that the checksum does not depend on
 /// the transport. `secret` prevents clients from choosing calls with equal checksums.
-pub(super) fn checksum(secret: [u64; 2], xid: u32, proc: u32, call: &Message) -> u64 {
+///
+/// The bytes begin at the position `start`. If that is behind the header, `program` is what is covered of it: program, version and
+/// principal.
+pub(super) fn checksum(
+    secret: [u64; 2],
+    xid: u32,
+    proc: u32,
+    call: &Message,
+    start: usize,
+    program: Option<(u32, u32, &str)>,
+) -> u64 {
     let [first, second] = secret;
     let mut hasher = SipHasher13::new_with_keys(first ^ u64::from(xid), second ^ u64::from(proc));
+    if let Some((number, version, principal)) = program {
+        hasher.write(&(u64::from(number) << 32 | u64::from(version)).to_be_bytes());
+        hasher.write(principal.as_bytes());
+    }
     let len = call.stream_len();
-    hasher.write(&(len as u64).to_be_bytes());
-    let end_of_first = START + FIRST;
-    let covered = [START..end_of_first, len.saturating_sub(LAST).max(end_of_first)..len];
+    let counted = if program.is_some() { len - start } else { len };
+    hasher.write(&(counted as u64).to_be_bytes());
+    let end_of_first = start + FIRST;
+    let covered = [start..end_of_first, len.saturating_sub(LAST).max(end_of_first)..len];
     let mut offset = 0;
     for part in parts(call) {
         let end = offset + part.len();
@@ -102,16 +117,20 @@ mod tests {
         let arena = arena();
         for len in [START, START + 1, START + FIRST, START + COVERED, START + COVERED + 1, 5000] {
             let mut bytes = vec![7; len];
-            let before = checksum(SECRET, 1, 2, &message(&bytes, &arena));
+            let before = checksum(SECRET, 1, 2, &message(&bytes, &arena), START, None);
             for at in 0..len {
                 bytes[at] ^= 1;
                 let covered = at >= START && (at < START + FIRST || at >= len - LAST);
-                let changed = checksum(SECRET, 1, 2, &message(&bytes, &arena)) != before;
+                let changed = checksum(SECRET, 1, 2, &message(&bytes, &arena), START, None) != before;
                 assert_eq!(changed, covered, "byte {at} of {len}");
                 bytes[at] ^= 1;
             }
             bytes.push(7);
-            assert_ne!(checksum(SECRET, 1, 2, &message(&bytes, &arena)), before, "the length of {len}");
+            assert_ne!(
+                checksum(SECRET, 1, 2, &message(&bytes, &arena), START, None),
+                before,
+                "the length of {len}"
+            );
         }
     }
 
@@ -150,7 +169,7 @@ mod tests {
             let head = views(&head, &cuts, &arena);
             let message = Message { head, payloads: payloads.into(), padding: None };
             let stream = message.gather(&arena.copy_from(&[0; 3]).unwrap()).to_vec();
-            prop_assert_eq!(checksum(SECRET, xid, proc, &message), expected(xid, proc, &stream));
+            prop_assert_eq!(checksum(SECRET, xid, proc, &message, START, None), expected(xid, proc, &stream));
         }
     }
 }

@@ -6,9 +6,9 @@ use std::{
 };
 
 use millrace_admission::ClientAddr;
-use millrace_oncrpc::{CallContext, CallHeader};
+use millrace_oncrpc::{CallContext, CallHeader, Credential};
 
-use super::checksum::checksum;
+use super::checksum::{START, checksum};
 
 /// Identity of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,13 @@ impl Key {
     /// The identity of `call`, with a checksum that depends on `secret`.
     pub(super) fn of(call: &CallContext, secret: [u64; 2]) -> Self {
         let CallHeader { xid, proc, .. } = call.header;
-        let checksum = checksum(secret, xid, proc, call.message());
+        // A retransmission with RPCSEC_GSS has another sequence number, and so another header and other protected arguments.
+        let (start, caller) = match &call.sender.credential {
+            Credential::Gss(gss) => (call.args().position(), Some(&*gss.caller.principal)),
+            _ => (START, None),
+        };
+        let program = caller.map(|caller| (call.header.prog, call.header.vers, caller));
+        let checksum = checksum(secret, xid, proc, call.message(), start, program);
         Self { client: call.sender.peer.addr.ip(), xid, proc, checksum }
     }
 

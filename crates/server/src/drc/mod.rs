@@ -4,7 +4,8 @@
 //! REMOVE would return NOENT for a removed file; a late second execution of WRITE could overwrite newer data.
 //! The results of such calls are therefore cached, and returned with a new RPC header. A call is identified
 //! by client address, XID, procedure and a checksum of its length and of up to 1 KiB of it: of the whole call
-//! (credential and arguments), or of the first and last bytes of a call with more data. The client's port and
+//! (credential and arguments), or of the first and last bytes of a call with more data. With RPCSEC_GSS, whose
+//! retransmissions have another header, it is that of program, principal and open arguments. The client's port and
 //! connection may differ.
 //!
 //! The cache is the last step before the file system, as in Linux (`nfsd_dispatch`): the arguments are

@@ -52,7 +52,7 @@ impl Resolver<'_> {
         let export = self.exports.by_id(handle.export()).ok_or_else(|| unknown(Status::Stale))?;
         let refused = |reason| Rejection { reason, export: Some(Arc::clone(export)) };
         let file = export.open(&handle).ok_or_else(|| refused(RejectionReason::Status(Status::BadHandle)))?;
-        let Admission { identity: caller, read_only } = self.admit(export).map_err(refused)?;
+        let Admission { identity: caller, read_only } = self.admit(export, &file).map_err(refused)?;
         Ok(Target { export: Arc::clone(export), file, caller, read_only })
     }
 
@@ -69,9 +69,16 @@ impl Resolver<'_> {
         Ok((first, second))
     }
 
-    fn admit(&self, export: &Export) -> Result<Admission, RejectionReason> {
+    fn admit(&self, export: &Export, file: &Handle) -> Result<Admission, RejectionReason> {
         let call = self.call;
-        export.admit(&call.sender).map_err(|denial| {
+        let admitted = export.admit(&call.sender).or_else(|denial| {
+            let any_flavor = [Procedure::Getattr, Procedure::Fsinfo].map(Procedure::number);
+            if any_flavor.contains(&call.header.proc) && *file == export.fs().root() {
+                return export.admit_to_root(&call.sender, denial);
+            }
+            Err(denial)
+        });
+        admitted.map_err(|denial| {
             self.counters.refused();
             let (peer, export) = (call.sender.peer.addr, export.name());
             // The first call of a mount, so that each rejected mount logs one line.
@@ -81,7 +88,7 @@ impl Resolver<'_> {
                 tracing::debug!(%peer, export, "call refused: {denial}");
             }
             match denial {
-                AccessDenial::Credential | AccessDenial::Transport(_) => {
+                AccessDenial::Flavor(_) | AccessDenial::Transport(_) => {
                     RejectionReason::Fault(Fault::Auth(AuthStat::TooWeak))
                 }
                 AccessDenial::Address | AccessDenial::Port | AccessDenial::Certificate => {

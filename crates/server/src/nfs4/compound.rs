@@ -89,8 +89,7 @@ impl<'c> Compound<'c> {
     ///
     /// # Errors
     /// NOFILEHANDLE; `in_pseudo` for a directory of the pseudo file system; WRONGSEC and ACCESS if its export does not
-    /// admit the caller, even if the other one does: there is a flavor for both, because all exports accept AUTH_SYS (RFC
-    /// 8881 section 2.6.3.1.2).
+    /// admit the caller, even if the other one does: the client looks for a flavor for both (RFC 8881 section 2.6.3.1.2).
     pub(super) fn saved_file(&self, in_pseudo: Status) -> Result<&File, Status> {
         let file = self.saved.as_ref().ok_or(Status::NoFileHandle)?.file(in_pseudo)?;
         file.caller()?;

@@ -7,7 +7,7 @@ use millrace_nfs::v4::{
 use millrace_vfs::{FileKind, FsError};
 
 use super::{compound::Compound, convert, kind::directory_error, object::Object};
-use crate::namespace::Namespace;
+use crate::{namespace::Namespace, security::SecurityFlavor};
 
 /// Checks a name of a directory entry (RFC 8881 sections 1.8 and 14.3).
 pub(super) fn check_name(name: &[u8]) -> Result<&[u8], Status> {
@@ -97,9 +97,20 @@ impl Compound<'_> {
 
     /// Encodes the accepted flavors, and consumes the current file handle (RFC 8881 section 2.6.3.1.1.8).
     fn put_flavors(&mut self, object: &Object) {
-        let mut flavors = vec![Secinfo::SYS];
-        let peer = &self.scope.caller.sender.peer;
-        if !matches!(object, Object::File(file) if !file.export.admits_auth_none(peer)) {
+        let Self { scope, .. } = self;
+        let sender = &scope.caller.sender;
+        let (permitted, without) = match object {
+            Object::File(file) => file.export.flavors(&sender.peer).unwrap_or_default(),
+            // Clients walk to any export.
+            Object::Pseudo(_) => {
+                let visible = scope.exports.iter().filter(|export| export.admit_peer(sender).is_ok());
+                let all =
+                    visible.filter_map(|export| export.flavors(&sender.peer)).map(|(flavors, _)| flavors);
+                (all.reduce(|all, more| all.union(&more)).unwrap_or_default(), true)
+            }
+        };
+        let mut flavors: Vec<_> = permitted.iter().map(SecurityFlavor::secinfo).collect();
+        if without {
             flavors.push(Secinfo::NONE);
         }
         self.reply.put(&SecinfoOk { flavors: List(flavors) });

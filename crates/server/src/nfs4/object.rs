@@ -26,7 +26,7 @@ impl Caller<'_> {
             self.counters.refused();
             tracing::debug!(peer = %self.sender.peer.addr, export = export.name(), "call refused: {denial}");
             match denial {
-                AccessDenial::Credential | AccessDenial::Transport(_) => Status::WrongSec,
+                AccessDenial::Flavor(_) | AccessDenial::Transport(_) => Status::WrongSec,
                 AccessDenial::Address | AccessDenial::Port | AccessDenial::Certificate => Status::Access,
             }
         })
@@ -34,7 +34,7 @@ impl Caller<'_> {
 
     /// Whether `export` is visible to the peer.
     pub(super) fn sees(&self, export: &Export) -> bool {
-        export.admit_peer(&self.sender.peer).is_ok()
+        export.admit_peer(&self.sender).is_ok()
     }
 }
 

@@ -293,7 +293,7 @@ impl ShardWorker {
             idle_timeout: limits.idle(),
             sampler: Some(Arc::clone(sampler)),
             closed: Arc::clone(closed),
-            gss: Arc::default(),
+            gss: Arc::clone(&self.shared.gss),
         }
     }
 

@@ -9,6 +9,7 @@ mod gate;
 mod hanging;
 mod idle;
 mod iscsi;
+mod kerberos;
 mod life;
 mod memory;
 mod nfs3;
