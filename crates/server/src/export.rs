@@ -242,15 +242,13 @@ impl Export {
         if !access.sec.permit(&sender.credential) && !is_anonymous {
             return Err(AccessDenial::Flavor(access.sec));
         }
+        let Some(rule) = rule else { return Ok(Self::admit_with(access, sender)) };
         let mut admission = Self::admit_with(access, sender);
-        if let Some(rule) = rule {
-            admission.read_only |= rule.read_only;
-            // A certificate is that of a host, and does not replace the proof of a user.
-            if let (Some(identity), Credential::None | Credential::Sys(_)) =
-                (&rule.identity, &sender.credential)
-            {
-                admission.identity = identity.clone();
-            }
+        admission.read_only |= rule.read_only;
+        // A certificate is that of a host, and does not replace the proof of a user.
+        if let (Some(identity), Credential::None | Credential::Sys(_)) = (&rule.identity, &sender.credential)
+        {
+            admission.identity = identity.clone();
         }
         Ok(admission)
     }

@@ -73,8 +73,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDR:PORT", value_parser = listening_address)]
     pub(crate) metrics: Option<SocketAddr>,
 
-    /// Permit an address of metrics that other hosts reach, without encryption and token ([metrics_access])
-    #[arg(long)]
+    // Not as documentation, in which the name of the table would be a link.
+    #[arg(
+        long,
+        help = "Permit an address of metrics that other hosts reach, without encryption and token ([metrics_access])"
+    )]
     pub(crate) metrics_insecure: bool,
 
     /// Number of threads that serve connections [default: one per processor]
