@@ -21,11 +21,13 @@ pub(crate) struct GuestOptions {
     pub(crate) memory: u32,
     /// MTU of the guest's network card, in bytes.
     pub(crate) mtu: u32,
+    /// Whether it has tlshd, and therefore perhaps another release of Debian than the host.
+    pub(crate) tlshd: bool,
 }
 
 impl Default for GuestOptions {
     fn default() -> Self {
-        Self { memory: 512, mtu: network::LARGE_MTU }
+        Self { memory: 512, mtu: network::LARGE_MTU, tlshd: false }
     }
 }
 

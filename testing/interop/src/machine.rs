@@ -73,7 +73,7 @@ fn uml(number: u32, options: &GuestOptions, dir: &Path) -> Result<Command> {
         .arg(format!("mem={}M", options.memory))
         .args([format!("umid=guest{number}"), "uml_dir=/dev/shm/uml".to_owned()])
         .args(["root=/dev/root", "rootfstype=hostfs"])
-        .args([&format!("rootflags={}", required("MILLRACE_INTEROP_ROOT")?), "rw"])
+        .args([&format!("rootflags={}", root(options)?), "rw"])
         // The kernel's messages go to standard error; standard input and output carry the agent's lines.
         .args(["con=null", "con0=null,fd:2", "con1=fd:0,fd:1", "ssl=null", "panic=-1"])
         .arg(format!("vec0:transport=tap,ifname={tap},depth=128,gro=1,mtu={}", options.mtu))
@@ -86,7 +86,7 @@ fn uml(number: u32, options: &GuestOptions, dir: &Path) -> Result<Command> {
 /// A PC with two serial lines (kernel messages, the agent's lines), a network card and the host's files. The
 /// PC is fully emulated (TCG), so that it needs no virtualisation.
 fn qemu(number: u32, options: &GuestOptions, dir: &Path) -> Result<Command> {
-    let (root, kernel) = (required("MILLRACE_INTEROP_ROOT")?, required("MILLRACE_QEMU_KERNEL")?);
+    let (root, kernel) = (root(options)?, required("MILLRACE_QEMU_KERNEL")?);
     let card = format!("mac=52:54:00:77:00:{:02x},host_mtu={}", number + 1, options.mtu);
     let files = |what: &str, more: &str| format!("local,mount_tag={what},security_model=none{more}");
     let mut command = Command::new("qemu-system-x86_64");
@@ -110,6 +110,11 @@ fn qemu(number: u32, options: &GuestOptions, dir: &Path) -> Result<Command> {
             agent_settings("/dev/ttyS1", number, dir)?.join(" ")
         ));
     Ok(command)
+}
+
+/// The root directory of a guest.
+fn root(options: &GuestOptions) -> Result<String> {
+    required(if options.tlshd { "MILLRACE_INTEROP_TLS_ROOT" } else { "MILLRACE_INTEROP_ROOT" })
 }
 
 fn required(name: &str) -> Result<String> {

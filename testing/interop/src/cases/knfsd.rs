@@ -110,7 +110,7 @@ pub(super) fn cases() -> Vec<Case> {
 fn serve(lab: &mut Lab, variant: Variant) -> Result<Guest> {
     // The NFSv4 part of knfsd runs without the daemon that tracks clients, and logs that.
     lab.expect_log("NFSD: ");
-    let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu: variant.mtu })?;
+    let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu: variant.mtu, ..GuestOptions::default() })?;
     guest.add_siw()?;
     guest.must(&if variant.is_v4() { start_v4() } else { START.to_owned() })?;
     Ok(guest)

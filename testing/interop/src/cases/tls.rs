@@ -128,7 +128,7 @@ fn pki(lab: &Lab) -> Result<Pki> {
 
 /// Boots a guest that finds this host and itself by name.
 fn boot(lab: &mut Lab) -> Result<Guest> {
-    let mut guest = lab.guest(&GuestOptions { memory: 768, ..GuestOptions::default() })?;
+    let mut guest = lab.guest(&GuestOptions { memory: 768, tlshd: true, ..GuestOptions::default() })?;
     if guest.run("command -v tlshd")?.status != 0 {
         return Err(Skipped("the guests have no tlshd (package ktls-utils of Debian 13)".into()).into());
     }

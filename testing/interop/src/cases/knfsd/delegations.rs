@@ -32,7 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
 /// A mount reads delegated files without requests, and what others write after the recall.
 fn run(lab: &mut Lab, variant: Variant) -> Result<()> {
     lab.expect_log("NFSD: ");
-    let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu: variant.mtu })?;
+    let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu: variant.mtu, ..GuestOptions::default() })?;
     guest.add_siw()?;
     guest.must(START_V4_ONLY)?;
     let mounted = lab.directory("mounted")?;

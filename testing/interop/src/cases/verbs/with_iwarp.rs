@@ -26,7 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// A client on the host, over iWARP in software, and a server in the guest, over siw.
 fn to_guest(lab: &mut Lab, mtu: u32) -> Result<()> {
-    let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu })?;
+    let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu, ..GuestOptions::default() })?;
     guest.add_siw()?;
     let at = guest.address();
     let server = GuestServer::start(&mut guest, &at, "")?;
@@ -54,7 +54,7 @@ fn to_guest(lab: &mut Lab, mtu: u32) -> Result<()> {
 fn from_guest(lab: &mut Lab, mtu: u32) -> Result<()> {
     let options = ServerOptions::default().local(EXPORT, &lab.directory("export")?, "");
     let server = lab.server(&options)?;
-    let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu })?;
+    let mut guest = lab.guest(&GuestOptions { memory: 1024, mtu, ..GuestOptions::default() })?;
     guest.add_siw()?;
     // The connection manager of this kernel needs 8 s to notice that an address has been resolved, unless the
     // address is already in the neighbour table.
