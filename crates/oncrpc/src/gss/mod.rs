@@ -4,8 +4,8 @@
 //! its calls. Per-message tokens are those of the crate `krb5`; contexts are established by an [`Acceptor`], because it
 //! blocks and loads a library.
 //!
-//! At a server, [`GssServer::receive`] turns a received call into one as from AUTH_SYS: its credential is the user of the
-//! context, and its arguments are in the clear. [`Seal`] does the reverse with the reply. Programs see neither.
+//! At a server, `GssServer::receive` turns a received call into one as from AUTH_SYS: its credential is the user of the
+//! context, and its arguments are in the clear. `Seal` does the reverse with the reply. Programs see neither.
 
 mod body;
 mod contexts;
