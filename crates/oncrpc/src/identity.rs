@@ -1,6 +1,6 @@
 //! The users of RPCSEC_GSS (RFC 2203), and how their calls are protected.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -32,15 +32,6 @@ impl fmt::Display for Protection {
             Self::Integrity => "krb5i",
             Self::Privacy => "krb5p",
         })
-    }
-}
-
-impl FromStr for Protection {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|protection| protection.to_string() == s);
-        found.ok_or_else(|| format!("`{s}` is not a protection of Kerberos: write krb5, krb5i or krb5p"))
     }
 }
 

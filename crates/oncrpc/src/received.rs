@@ -18,8 +18,8 @@ const PROBE_BYTES: usize = 40;
 /// A received message with a decoded RPC header. A server decodes call headers here only.
 pub struct ReceivedCall {
     parsed: Result<CallContext, CallHeaderError>,
-    /// Of a call with a verified credential of RPCSEC_GSS. In a box, because all calls are moved several times.
-    gss: Option<Box<GssCall>>,
+    /// Of a call with a verified credential of RPCSEC_GSS.
+    gss: Option<GssCall>,
 }
 
 impl ReceivedCall {
@@ -62,7 +62,7 @@ impl ReceivedCall {
                     call.plan = service.plan(call);
                     call.plan.reply_bytes = call.plan.reply_bytes.map(|bytes| verified.reply_bytes(bytes));
                 }
-                self.gss = Some(Box::new(verified));
+                self.gss = Some(verified);
             }
             Err(stat) => self.parsed = Err(CallHeaderError::Auth { xid: call.header.xid, stat }),
         }
@@ -70,7 +70,7 @@ impl ReceivedCall {
 
     /// Whether the call is discarded and ends its connection (RFC 2203 section 5.3.3.1).
     pub fn is_discarded(&self) -> bool {
-        matches!(self.gss.as_deref(), Some(GssCall::Discarded))
+        matches!(self.gss, Some(GssCall::Discarded))
     }
 
     /// Whether the message is an RPC message: a call or a reply.

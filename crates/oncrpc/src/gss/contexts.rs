@@ -116,8 +116,7 @@ impl Contexts {
         let mut table = self.table.lock();
         if now.saturating_sub(table.swept) >= SWEEP_INTERVAL {
             table.swept = now;
-            let expired: Vec<_> = table.by_handle.values().filter(|c| !c.is_valid(now)).cloned().collect();
-            expired.iter().for_each(|context| self.remove_from(&mut table, context));
+            self.retain(&mut table, |context| context.is_valid(now));
         }
         let is_of_user = |other: &&Arc<ServerContext>| other.caller.principal == context.caller.principal;
         let of_client = table.by_client.get(&client).map_or(&[][..], Vec::as_slice);
@@ -156,9 +155,25 @@ impl Contexts {
 
     /// Removes all contexts.
     pub(super) fn clear(&self) {
-        let mut table = self.table.lock();
-        let all: Vec<_> = table.by_handle.values().cloned().collect();
-        all.iter().for_each(|context| self.remove_from(&mut table, context));
+        self.retain(&mut self.table.lock(), |_| false);
+    }
+
+    /// Removes many contexts: those that are not to be kept. Visits each one once, while others of a client may be many.
+    fn retain(&self, table: &mut Table, keep: impl Fn(&ServerContext) -> bool) {
+        let Table { by_handle, by_client, .. } = table;
+        by_client.retain(|client, contexts| {
+            let before = contexts.len();
+            contexts.retain(|context| {
+                let kept = keep(context);
+                if !kept {
+                    context.has_ended.store(true, Ordering::Relaxed);
+                    by_handle.remove(&context.handle);
+                }
+                kept
+            });
+            self.quota.give_back(*client, before - contexts.len());
+            !contexts.is_empty()
+        });
     }
 }
 
