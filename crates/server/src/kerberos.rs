@@ -102,10 +102,12 @@ fn look_up(name: &str) -> io::Result<Option<UserIds>> {
 /// Whether a principal is that of a machine in the realm of `acceptor`: `host/HOST@REALM`, or `HOST$@REALM` as in Active
 /// Directory.
 fn is_machine(principal: &str, acceptor: &str) -> bool {
-    let realm = |principal: &str| principal.rsplit_once('@').map(|(_, realm)| realm.to_owned());
-    let Some((name, own)) = principal.rsplit_once('@') else { return false };
+    let (Some((name, realm)), Some((_, own))) = (principal.rsplit_once('@'), acceptor.rsplit_once('@'))
+    else {
+        return false;
+    };
     // A backslash precedes characters that do not separate components.
-    if realm(acceptor).as_deref() != Some(own) || name.contains('\\') {
+    if realm != own || name.contains('\\') {
         return false;
     }
     match name.split_once('/') {

@@ -8,36 +8,47 @@ use siphasher::sip::SipHasher13;
 
 /// The part of a call that a retransmission repeats starts after the XID, the message type and the RPC
 /// version (RFC 5531 section 9).
-pub(super) const START: usize = 12;
+const START: usize = 12;
 /// Covered bytes at the start of the call: the longest AUTH_SYS credential and verifier, and at least 200
 /// bytes of arguments, among them the handle, offset and count of a WRITE.
 const FIRST: usize = 640;
 /// Covered bytes at the end of the call.
 const LAST: usize = 384;
 
+/// What identifies a call with RPCSEC_GSS besides its open arguments: a retransmission has another sequence number, and so
+/// another header.
+pub(super) struct GssCallId<'c> {
+    pub(super) program: u32,
+    pub(super) version: u32,
+    pub(super) principal: &'c str,
+    /// Position of the arguments.
+    pub(super) arguments_at: usize,
+}
+
 /// Computes the checksum of a call: SipHash-1-3 of the length of the call and of its bytes from the program
 /// number on. Of a call with more than `FIRST + LAST` such bytes (a WRITE of much data) it covers the first
 /// and the last ones. Payloads count where they belong in the stream, so that the checksum does not depend on
 /// the transport. `secret` prevents clients from choosing calls with equal checksums.
 ///
-/// The bytes begin at the position `start`. If that is behind the header, `program` is what is covered of it: program, version and
-/// principal.
+/// Of a call with RPCSEC_GSS (`gss`) it covers the arguments instead of all bytes from the program number on.
 pub(super) fn checksum(
     secret: [u64; 2],
     xid: u32,
     proc: u32,
     call: &Message,
-    start: usize,
-    program: Option<(u32, u32, &str)>,
+    gss: Option<&GssCallId<'_>>,
 ) -> u64 {
     let [first, second] = secret;
     let mut hasher = SipHasher13::new_with_keys(first ^ u64::from(xid), second ^ u64::from(proc));
-    if let Some((number, version, principal)) = program {
-        hasher.write(&(u64::from(number) << 32 | u64::from(version)).to_be_bytes());
-        hasher.write(principal.as_bytes());
-    }
     let len = call.stream_len();
-    let counted = if program.is_some() { len - start } else { len };
+    let (start, counted) = match gss {
+        None => (START, len),
+        Some(GssCallId { program, version, principal, arguments_at }) => {
+            hasher.write(&(u64::from(*program) << 32 | u64::from(*version)).to_be_bytes());
+            hasher.write(principal.as_bytes());
+            (*arguments_at, len - arguments_at)
+        }
+    };
     hasher.write(&(counted as u64).to_be_bytes());
     let end_of_first = start + FIRST;
     let covered = [start..end_of_first, len.saturating_sub(LAST).max(end_of_first)..len];
@@ -117,20 +128,16 @@ mod tests {
         let arena = arena();
         for len in [START, START + 1, START + FIRST, START + COVERED, START + COVERED + 1, 5000] {
             let mut bytes = vec![7; len];
-            let before = checksum(SECRET, 1, 2, &message(&bytes, &arena), START, None);
+            let before = checksum(SECRET, 1, 2, &message(&bytes, &arena), None);
             for at in 0..len {
                 bytes[at] ^= 1;
                 let covered = at >= START && (at < START + FIRST || at >= len - LAST);
-                let changed = checksum(SECRET, 1, 2, &message(&bytes, &arena), START, None) != before;
+                let changed = checksum(SECRET, 1, 2, &message(&bytes, &arena), None) != before;
                 assert_eq!(changed, covered, "byte {at} of {len}");
                 bytes[at] ^= 1;
             }
             bytes.push(7);
-            assert_ne!(
-                checksum(SECRET, 1, 2, &message(&bytes, &arena), START, None),
-                before,
-                "the length of {len}"
-            );
+            assert_ne!(checksum(SECRET, 1, 2, &message(&bytes, &arena), None), before, "the length of {len}");
         }
     }
 
@@ -169,7 +176,7 @@ mod tests {
             let head = views(&head, &cuts, &arena);
             let message = Message { head, payloads: payloads.into(), padding: None };
             let stream = message.gather(&arena.copy_from(&[0; 3]).unwrap()).to_vec();
-            prop_assert_eq!(checksum(SECRET, xid, proc, &message, START, None), expected(xid, proc, &stream));
+            prop_assert_eq!(checksum(SECRET, xid, proc, &message, None), expected(xid, proc, &stream));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use millrace_admission::ClientAddr;
 use millrace_oncrpc::{CallContext, CallHeader, Credential};
 
-use super::checksum::{START, checksum};
+use super::checksum::{GssCallId, checksum};
 
 /// Identity of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,13 +23,16 @@ impl Key {
     /// The identity of `call`, with a checksum that depends on `secret`.
     pub(super) fn of(call: &CallContext, secret: [u64; 2]) -> Self {
         let CallHeader { xid, proc, .. } = call.header;
-        // A retransmission with RPCSEC_GSS has another sequence number, and so another header and other protected arguments.
-        let (start, caller) = match &call.sender.credential {
-            Credential::Gss(gss) => (call.args().position(), Some(&*gss.caller.principal)),
-            _ => (START, None),
+        let gss_id = match &call.sender.credential {
+            Credential::Gss(gss) => Some(GssCallId {
+                program: call.header.prog,
+                version: call.header.vers,
+                principal: &gss.caller.principal,
+                arguments_at: call.args().position(),
+            }),
+            _ => None,
         };
-        let program = caller.map(|caller| (call.header.prog, call.header.vers, caller));
-        let checksum = checksum(secret, xid, proc, call.message(), start, program);
+        let checksum = checksum(secret, xid, proc, call.message(), gss_id.as_ref());
         Self { client: call.sender.peer.addr.ip(), xid, proc, checksum }
     }
 
