@@ -10,6 +10,7 @@ use millrace_fuse_session::{
         Attributes, DirectoryEntries, DirectoryEntry, Entry, FileRange, InitFlags, OpenFlags, Opened,
         Operation, ROOT, ReadDirectory, ReadRequest, Reply, SetAttributes, Statistics, Time, WriteRequest,
     },
+    settings::BLOCK,
 };
 use millrace_iscsi_initiator::{BlockDevice, Error};
 use millrace_runtime::{RuntimeRef, Uncancelled};
@@ -30,8 +31,6 @@ use crate::{
     file::{DiskFile, Opened as Opening},
 };
 
-/// Block size that stat(2) and statfs(2) report, in bytes.
-const BLOCK: u32 = 4096;
 /// Node ID and inode number of the file.
 const FILE: u64 = 2;
 /// Time that the kernel may cache the size: a reconnect may find a larger device.

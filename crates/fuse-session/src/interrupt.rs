@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use crate::{caller::is_killed, channel::Interruption};
 
-/// Ticks of `Fs::ticks` (two a second) between checks of the caller.
+/// Ticks, of which a file system makes two a second, between checks of the caller.
 const TICKS_PER_CHECK: u32 = 2;
 
 /// What ends a request.

@@ -10,6 +10,8 @@ use crate::{
     mountpoint::detach,
 };
 
+/// Block size that stat(2) and statfs(2) report, in bytes.
+pub const BLOCK: u32 = 4096;
 /// Maximum READ or WRITE size requested; the kernel may use less (`/proc/sys/fs/fuse/max_pages_limit`).
 const MAX_TRANSFER: u32 = 1 << 20;
 /// Kernel read-ahead in KiB, if the mount may set it.

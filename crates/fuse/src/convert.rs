@@ -1,11 +1,11 @@
 //! Conversion of attributes, times and device numbers between NFS and FUSE.
 
 use millrace_client::ops::{self, FileType, NfsTime, SetTime, SpecData};
-use millrace_fuse_session::protocol::{Attributes, SetTime as NewTime, Time};
+use millrace_fuse_session::{
+    protocol::{Attributes, SetTime as NewTime, Time},
+    settings::BLOCK,
+};
 use rustix::fs::FileType as Kind;
-
-/// Block size reported by statfs, in bytes.
-pub(crate) const BLOCK: u32 = 4096;
 
 fn time(t: NfsTime) -> Time {
     Time { seconds: t.seconds, nanoseconds: t.nanoseconds.min(999_999_999) }

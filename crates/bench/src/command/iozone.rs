@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use millrace_client::{Options, Proto};
 use millrace_program::{
@@ -21,36 +21,6 @@ use crate::{
     figure::{Csv, costs, table},
     iozone::{Grid, Servers, Test},
 };
-
-/// The tests of `iozone`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum TestName {
-    /// Write new files sequentially
-    Write,
-    /// Write the same files again
-    Rewrite,
-    /// Read the files sequentially
-    Read,
-    /// Read them again
-    Reread,
-    /// Read records in random order
-    RandomRead,
-    /// Write records in random order
-    RandomWrite,
-}
-
-impl From<TestName> for Test {
-    fn from(t: TestName) -> Self {
-        match t {
-            TestName::Write => Self::Write,
-            TestName::Rewrite => Self::Rewrite,
-            TestName::Read => Self::Read,
-            TestName::Reread => Self::Reread,
-            TestName::RandomRead => Self::RandomRead,
-            TestName::RandomWrite => Self::RandomWrite,
-        }
-    }
-}
 
 /// Arguments of `iozone`.
 #[derive(Debug, Args)]
@@ -91,9 +61,8 @@ pub struct IozoneOptions {
 
     /// Tests to run
     #[arg(long, value_name = "TEST,...", value_delimiter = ',', value_enum,
-          default_values_t = [TestName::Write, TestName::Rewrite, TestName::Read, TestName::Reread,
-                              TestName::RandomRead, TestName::RandomWrite])]
-    pub tests: Vec<TestName>,
+          default_values_t = [Test::Write, Test::Rewrite, Test::Read, Test::Reread, Test::RandomRead, Test::RandomWrite])]
+    pub tests: Vec<Test>,
 
     /// Records of each random test [default: those of the file, at most 100000]
     #[arg(long, value_name = "N")]
@@ -160,7 +129,7 @@ impl IozoneOptions {
     /// The parameters to measure.
     pub fn grid(&self) -> Grid {
         Grid {
-            tests: self.tests.iter().map(|t| (*t).into()).collect(),
+            tests: self.tests.clone(),
             random_ops: self.random_ops.unwrap_or(0),
             runs: self.runs.into(),
             ..sequential(&self.threads, &self.record, self.size, self.outstanding)

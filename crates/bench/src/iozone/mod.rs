@@ -31,19 +31,19 @@ use crate::{
 };
 
 /// A test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Test {
-    /// Write new files sequentially.
+    /// Write new files sequentially
     Write,
-    /// Write the same files again.
+    /// Write the same files again
     Rewrite,
-    /// Read sequentially.
+    /// Read the files sequentially
     Read,
-    /// Read again.
+    /// Read them again
     Reread,
-    /// Read records in random order.
+    /// Read records in random order
     RandomRead,
-    /// Write records in random order.
+    /// Write records in random order
     RandomWrite,
 }
 

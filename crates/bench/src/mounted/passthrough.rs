@@ -33,7 +33,7 @@ use millrace_fuse_session::{
         Attributes, DirectoryEntries, DirectoryEntry, Entry, InitFlags, OpenFlags, Opened, Operation, ROOT,
         ReadDirectory, ReadRequest, Reply, SetAttributes, Statistics, Time, WriteRequest,
     },
-    settings::{TREE, raise_kernel_read_ahead, start, threads},
+    settings::{BLOCK, TREE, raise_kernel_read_ahead, start, threads},
 };
 use parking_lot::{Mutex, RwLock};
 use rustix::{
@@ -235,7 +235,7 @@ fn attributes(s: &Stat) -> Attributes {
         uid: s.st_uid,
         gid: s.st_gid,
         device: 0,
-        block_size: 4096,
+        block_size: BLOCK,
     }
 }
 

@@ -6,12 +6,13 @@ use millrace_client::ops;
 use millrace_fuse_session::{
     channel::Call,
     protocol::{Reply, SetAttributes, Statistics},
+    settings::BLOCK,
 };
 use rustix::io::Errno;
 
 use super::{FuseHandler, done};
 use crate::{
-    convert::{BLOCK, attributes, set_time},
+    convert::{attributes, set_time},
     inode::AttrReply,
 };
 

@@ -2,7 +2,7 @@
 //! faults, and a server whose disk loses uncommitted data. Reads must return what the model of `crashtest`
 //! allows.
 //!
-//! All but the kernel is production code: requests pass through a session (`channel/`) as bytes, and its thread never runs
+//! All but the kernel is production code: requests pass through a session (`fuse-session`) as bytes, and its thread never runs
 //! concurrently with the tasks in virtual time (`wire.rs`). The kernel (`linux.rs`, `page_cache.rs`) uses
 //! direct I/O, write-through or write-back caching.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
