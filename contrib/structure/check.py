@@ -155,7 +155,9 @@ def unused_dependencies(root):
             # A module of another crate, with those below it.
             modules = [file.parent / module for module in re.findall(r'#\[path = "([^"]+)"\]', source)]
             below = [f for m in modules for f in (m.parent.glob("**/*.rs") if m.name == "mod.rs" else [m])]
-            yield "\n".join((source, *(f.read_text() for f in pages + below)))
+            # What an example includes, to be hidden in it.
+            hidden = re.findall(r'include!\(concat!\(env!\("CARGO_MANIFEST_DIR"\), "/([^"]+)"\)', source)
+            yield "\n".join((source, *(f.read_text() for f in pages + below + [folder / name for name in hidden])))
 
     for file in on_shelves(root, "*/Cargo.toml"):
         manifest = tomllib.loads(file.read_text())

@@ -2,22 +2,23 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
+#[allow(unreachable_pub)] // Other tests have it in a public module.
+#[path = "../../fuse-session/tests/common/mounts.rs"]
+mod mounts;
+
 use std::{
     fs::{self, File, OpenOptions},
     io::{ErrorKind, Seek, SeekFrom},
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
-    path::Path,
     time::Duration,
 };
 
+use millrace_crashtest::Random;
 use millrace_disk_mount::DiskMount;
 use millrace_fuse_session::MountError;
 use millrace_iscsi_initiator::{BlockDevice, Options};
 use millrace_server::{Config, LunSettings, Running, Server, TargetSettings, target_name};
-use rand_xoshiro::{
-    SplitMix64,
-    rand_core::{Rng, SeedableRng},
-};
+use mounts::{fuse_is_available, is_mounted};
 use rustix::{
     fs::{FallocateFlags, OFlags, fallocate},
     io::Errno,
@@ -28,22 +29,10 @@ const SIZE: u64 = 16 << 20;
 /// Upper limit for waiting; only a hang takes longer.
 const HANG: Duration = Duration::from_secs(60);
 
-/// Whether FUSE is available; prints the reason if it is not.
-fn fuse_is_available() -> bool {
-    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    device.inspect_err(|e| eprintln!("SKIPPED, NOTHING WAS TESTED: /dev/fuse cannot be opened: {e}")).is_ok()
-}
-
-fn is_mounted(path: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    table.lines().any(|l| l.split(' ').nth(4) == path.to_str())
-}
-
 /// Pseudo-random bytes, so that misplaced data is detected.
 fn random_bytes(len: usize, seed: u64) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    SplitMix64::seed_from_u64(seed).fill_bytes(&mut bytes);
-    bytes
+    let mut random = Random::new(seed);
+    (0..len).map(|_| random.next_u64() as u8).collect()
 }
 
 /// A disk, and the executor that serves its mounts.

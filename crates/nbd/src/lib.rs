@@ -2,7 +2,7 @@
 //! gives QEMU, `nbdcopy` and fio access to a [`BlockDevice`](millrace_iscsi_initiator::BlockDevice) without root.
 //!
 //! ```
-//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doc/target.rs"));
+//! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/../iscsi-initiator/tests/doc/target.rs"));
 //! # fn main() { run(|url| async move {
 //! use millrace_iscsi_initiator::{BlockDevice, Options, Url};
 //! use millrace_nbd::Server;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{millrace, ok, run, text};
+use crate::common::{millrace, mounting::fuse_is_available, ok, run, text};
 
 const SMALL: [&str; 12] = [
     "bench",
@@ -18,15 +18,6 @@ const SMALL: [&str; 12] = [
     "--runs",
     "1",
 ];
-
-/// Whether FUSE can be used; prints the reason if not.
-fn fuse_is_available() -> bool {
-    let open = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    if let Err(e) = &open {
-        eprintln!("SKIPPED, NOTHING WAS TESTED: /dev/fuse cannot be opened: {e}");
-    }
-    open.is_ok()
-}
 
 /// Runs a bench that must fail, and returns standard error.
 fn fails(args: &[&str]) -> String {

@@ -6,13 +6,11 @@
 #![allow(dead_code, unreachable_pub)] // Each test file uses only a part.
 #![allow(clippy::unwrap_used, clippy::panic)] // Helpers of tests, which are to fail.
 
+#[path = "../../../fuse-session/tests/common/mounts.rs"]
+mod mounts;
 pub mod proxy;
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, path::PathBuf, time::Duration};
 
 use millrace_client::{Options, Url};
 use millrace_fuse::{Mount, MountOptions};
@@ -22,19 +20,10 @@ use rand_xoshiro::{
     rand_core::{Rng, SeedableRng},
 };
 
+pub use mounts::{fuse_is_available, is_mounted};
+
 /// Upper limit for waiting; only a hang takes longer.
 pub const HANG: Duration = Duration::from_secs(60);
-
-/// Whether FUSE is available; prints the reason if it is not.
-pub fn fuse_is_available() -> bool {
-    match fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-        Ok(_) => true,
-        Err(e) => {
-            eprintln!("SKIPPED, NOTHING WAS TESTED: /dev/fuse cannot be opened: {e}");
-            false
-        }
-    }
-}
 
 /// Whether the kernel offers FUSE over io_uring; prints the reason if it does not. Tests do not change settings of the
 /// system.
@@ -180,11 +169,6 @@ impl Drop for Mounted {
         let is_failed = std::thread::panicking();
         assert!(timeouts == 0 || is_failed, "{timeouts} WRITEs waited for pages until the time limit");
     }
-}
-
-pub fn is_mounted(path: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    table.lines().any(|l| l.split(' ').nth(4) == path.to_str())
 }
 
 /// Pseudo-random bytes, so that misplaced data is detected.

@@ -1,23 +1,18 @@
 //! Processes that mount.
 
+#[path = "../../../../fuse-session/tests/common/mounts.rs"]
+mod mounts;
+
 use std::{
-    fs,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
-use super::HANG;
+pub use mounts::{fuse_is_available, is_mounted};
 
-/// Whether FUSE can be used; prints the reason if not.
-pub fn fuse_is_available() -> bool {
-    let there = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    if let Err(e) = &there {
-        eprintln!("SKIPPED, NOTHING WAS TESTED: /dev/fuse cannot be opened: {e}");
-    }
-    there.is_ok()
-}
+use super::HANG;
 
 /// A process that mounts, ended when dropped.
 pub struct Mounting {
@@ -74,9 +69,4 @@ impl Drop for Mounting {
             drop(Command::new("umount").arg("-l").arg(&self.at).status());
         }
     }
-}
-
-pub fn is_mounted(path: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    table.lines().any(|l| l.split(' ').nth(4) == path.to_str())
 }
